@@ -1,0 +1,444 @@
+//! One event of a task, as log, store and streams share it.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
+
+use bytes::{Buf, BufMut, Bytes};
+use prost::{
+    DecodeError, Message as _,
+    encoding::{DecodeContext, WireType},
+};
+use serde::{Deserialize, Serialize};
+use tonic::Status;
+
+use crate::{
+    error::Error,
+    pb::v1::{StreamResponse, Task, TaskState, stream_response::Payload},
+    transport::transcode::{Frame, Item, from_json},
+};
+
+/// The number of an event in its task: 1, 2, 3 …, without a gap.
+pub type Seq = u64;
+
+/// Which opening of the store, or which claim of the task, wrote an event. It only grows.
+pub type Fence = u64;
+
+/// Where in the log of its task an event stands. The pair names one event for ever: where a crash took the end of a
+/// log, its numbers come again, and under another fence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// Who wrote it.
+    pub fence: Fence,
+    /// Its number.
+    pub seq: Seq,
+}
+
+/// What a stream can be taken up again after: opaque to clients, the `id:` of a server-sent event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor(Arc<str>);
+
+/// What is over when an event was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ends {
+    /// More will come.
+    #[default]
+    Nothing,
+    /// The agent waits for its caller.
+    Turn,
+    /// There will be no event after this one.
+    Task,
+}
+
+/// What the message of an event does not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// An agent that goes on while its caller authorises something ends nothing by saying so.
+    pub ends: Ends,
+    /// It changes the task, and no stream carries it: a follow-up of the caller.
+    pub hidden: bool,
+}
+
+/// An event: shared by all who read it, and encoded at most once in each form.
+///
+/// It is the item of the contract's streams, and the only message there that is not a plain prost struct: a hundred
+/// subscribers cost a hundred counts of a reference, not a hundred copies and encodings. It begins as a message or as
+/// protobuf, and whatever else is asked for is made on first use.
+#[derive(Clone, Default)]
+pub struct Event(Arc<Inner>);
+
+#[derive(Clone, Default)]
+struct Inner {
+    position: Position,
+    /// None for an event from elsewhere, of which only the message is known.
+    mark: Option<Mark>,
+    message: OnceLock<StreamResponse>,
+    proto: OnceLock<Bytes>,
+    json: OnceLock<Bytes>,
+    cursor: OnceLock<Option<Cursor>>,
+}
+
+impl Event {
+    /// An event of ours, of which the log knows where it stands and what it ends.
+    pub fn new(position: Position, mark: Mark, payload: Payload) -> Self {
+        let message = OnceLock::from(StreamResponse { payload: Some(payload) });
+        Self(Arc::new(Inner { position, mark: Some(mark), message, ..Inner::default() }))
+    }
+
+    /// An event of ours, as a store kept it.
+    pub fn from_proto(position: Position, mark: Mark, proto: Bytes) -> Self {
+        let proto = OnceLock::from(proto);
+        Self(Arc::new(Inner { position, mark: Some(mark), proto, ..Inner::default() }))
+    }
+
+    /// A whole task, which is only borrowed: its first event, or a snapshot.
+    pub fn task(position: Position, ends: Ends, task: &Task) -> Self {
+        let mut proto = Vec::with_capacity(prost::encoding::message::encoded_len(1, task));
+        prost::encoding::message::encode(1, task, &mut proto);
+        Self::from_proto(position, Mark { ends, hidden: false }, proto.into())
+    }
+
+    /// Where it stands; zeros for an event from elsewhere, and for one that no log has.
+    pub fn position(&self) -> Position {
+        self.0.position
+    }
+
+    /// Its number in its task.
+    pub fn seq(&self) -> Seq {
+        self.0.position.seq
+    }
+
+    /// What its message does not tell. For an event from elsewhere, what its state suggests.
+    pub fn mark(&self) -> Mark {
+        self.0.mark.unwrap_or_else(|| Mark { ends: suggested(self.payload()), hidden: false })
+    }
+
+    /// What is over with it.
+    pub fn ends(&self) -> Ends {
+        self.mark().ends
+    }
+
+    /// None for an event that no log has, and for one from elsewhere that came without.
+    pub fn cursor(&self) -> Option<&Cursor> {
+        let of = |id: &str| (self.seq() > 0).then(|| Cursor::new(id, self.position()));
+        let make = || match self.payload()? {
+            Payload::Task(it) => of(&it.id),
+            Payload::StatusUpdate(it) => of(&it.task_id),
+            Payload::ArtifactUpdate(it) => of(&it.task_id),
+            Payload::Message(it) => of(&it.task_id),
+        };
+        self.0.cursor.get_or_init(make).as_ref()
+    }
+
+    /// The message; an event that an agent elsewhere sent may have none that we know.
+    pub fn payload(&self) -> Option<&Payload> {
+        self.message().payload.as_ref()
+    }
+
+    /// The message.
+    pub fn message(&self) -> &StreamResponse {
+        // What we encoded ourselves can be read; bytes from elsewhere came through `merge_field`, which read them.
+        let decode = || self.0.proto.get().and_then(|it| StreamResponse::decode(&**it).ok()).unwrap_or_default();
+        self.0.message.get_or_init(decode)
+    }
+
+    /// This event in protobuf.
+    pub fn proto(&self) -> &Bytes {
+        self.0.proto.get_or_init(|| {
+            count::encoding(self, count::Form::Proto);
+            self.0.message.get().map(StreamResponse::encode_to_vec).unwrap_or_default().into()
+        })
+    }
+
+    /// This event in ProtoJSON, on a line.
+    pub fn json(&self) -> &Bytes {
+        self.0.json.get_or_init(|| {
+            count::encoding(self, count::Form::Json);
+            let mut json = Vec::with_capacity(self.weight() * 2 + 64);
+            match serde_json::to_writer(&mut json, self.message()) {
+                Ok(()) => json.into(),
+                // Members have names, and writing to memory does not fail: nothing is left that could.
+                Err(_) => Bytes::from_static(b"{}"),
+            }
+        })
+    }
+
+    /// How long it is in protobuf, which need not be made for that.
+    pub fn weight(&self) -> usize {
+        match (self.0.proto.get(), self.0.message.get()) {
+            (Some(it), _) => it.len(),
+            (None, Some(it)) => it.encoded_len(),
+            (None, None) => 0,
+        }
+    }
+
+    /// The message, to be changed, of an event that nobody else has seen.
+    pub(crate) fn edit(&mut self) -> Option<&mut StreamResponse> {
+        let inner = Arc::get_mut(&mut self.0)?;
+        (inner.proto, inner.json) = (OnceLock::new(), OnceLock::new());
+        inner.message.get_mut()
+    }
+
+    /// The message alone, which is copied where others still read this event.
+    pub fn into_message(self) -> StreamResponse {
+        self.message();
+        let message = |it: Inner| it.message.into_inner().unwrap_or_default();
+        Arc::try_unwrap(self.0).map_or_else(|it| it.message.get().cloned().unwrap_or_default(), message)
+    }
+}
+
+/// What the state of a message suggests is over.
+fn suggested(payload: Option<&Payload>) -> Ends {
+    let status = match payload {
+        Some(Payload::Task(it)) => it.status.as_ref(),
+        Some(Payload::StatusUpdate(it)) => it.status.as_ref(),
+        Some(Payload::Message(_)) => return Ends::Task,
+        Some(Payload::ArtifactUpdate(_)) | None => None,
+    };
+    match status.map_or(TaskState::Unspecified, |it| it.state()) {
+        TaskState::Completed | TaskState::Failed | TaskState::Canceled | TaskState::Rejected => Ends::Task,
+        TaskState::InputRequired | TaskState::AuthRequired => Ends::Turn,
+        TaskState::Unspecified | TaskState::Submitted | TaskState::Working => Ends::Nothing,
+    }
+}
+
+impl Mark {
+    /// An event that a stream carries, and that ends nothing.
+    pub const NOTHING: Self = Self { ends: Ends::Nothing, hidden: false };
+    /// An event that no stream carries.
+    pub const HIDDEN: Self = Self { ends: Ends::Nothing, hidden: true };
+
+    /// An event with which this is over.
+    pub const fn ending(ends: Ends) -> Self {
+        Self { ends, hidden: false }
+    }
+
+    /// As stores keep it.
+    pub fn to_byte(self) -> u8 {
+        let ends = match self.ends {
+            Ends::Nothing => 0,
+            Ends::Turn => 1,
+            Ends::Task => 2,
+        };
+        ends | u8::from(self.hidden) << 2
+    }
+
+    /// As stores kept it.
+    pub fn from_byte(byte: u8) -> Self {
+        let ends = match byte & 3 {
+            0 => Ends::Nothing,
+            1 => Ends::Turn,
+            _ => Ends::Task,
+        };
+        Self { ends, hidden: byte & 4 != 0 }
+    }
+}
+
+impl Cursor {
+    /// After an event of a task.
+    pub fn new(task_id: &str, Position { fence, seq }: Position) -> Self {
+        Self(format!("{task_id}.{fence}.{seq}").into())
+    }
+
+    /// One that came from elsewhere, as it is. Refuses what would break out of its line.
+    pub fn from_text(text: &str) -> Option<Self> {
+        (!text.is_empty() && text.len() <= 256 && !text.contains(['\0', '\n', '\r'])).then(|| Self(text.into()))
+    }
+
+    /// The task and the place that one of ours is for.
+    pub fn parts(&self) -> Option<(&str, Position)> {
+        let (rest, seq) = self.0.rsplit_once('.')?;
+        let (task_id, fence) = rest.rsplit_once('.')?;
+        Some((task_id, Position { fence: fence.parse().ok()?, seq: seq.parse().ok()? }))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<StreamResponse> for Event {
+    fn from(message: StreamResponse) -> Self {
+        Self(Arc::new(Inner { message: OnceLock::from(message), ..Inner::default() }))
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        self.message() == other.message()
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Position { fence, seq } = self.0.position;
+        write!(f, "{fence}.{seq} {:?} {:?}", self.0.mark, self.message())
+    }
+}
+
+/// So that tonic's codec, and any tonic client, works on it.
+impl prost::Message for Event {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        buf.put_slice(self.proto());
+    }
+
+    fn encoded_len(&self) -> usize {
+        self.proto().len()
+    }
+
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        context: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        self.message();
+        let inner = Arc::make_mut(&mut self.0);
+        // What was made of the message as it was is not of the message as it will be.
+        (inner.proto, inner.json, inner.cursor) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        let mut message = inner.message.take().unwrap_or_default();
+        let merged = message.merge_field(tag, wire_type, buf, context);
+        inner.message = OnceLock::from(message);
+        merged
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Serialize for Event {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.message().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Event {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        StreamResponse::deserialize(deserializer).map(Self::from)
+    }
+}
+
+impl Item for Event {
+    fn frame(&self) -> Result<Frame, Error> {
+        Ok(Frame { cursor: self.cursor().cloned(), data: self.json().clone() })
+    }
+
+    fn from_frame(Frame { cursor, data }: Frame) -> Result<Self, Status> {
+        let message = OnceLock::from(from_json::<StreamResponse>(&data)?);
+        // Its bytes are not kept as `json`: they are not ours, and a line break in them would end our line of an event.
+        Ok(Self(Arc::new(Inner { message, cursor: OnceLock::from(cursor), ..Inner::default() })))
+    }
+}
+
+/// How often the events of a task were encoded, by form; in tests only.
+pub(crate) mod count {
+    use super::Event;
+
+    #[derive(Clone, Copy)]
+    pub(crate) enum Form {
+        Proto,
+        Json,
+    }
+
+    #[cfg(test)]
+    static ENCODINGS: parking_lot::Mutex<std::collections::BTreeMap<String, [usize; 2]>> =
+        parking_lot::Mutex::new(std::collections::BTreeMap::new());
+
+    #[cfg(test)]
+    pub(super) fn encoding(event: &Event, form: Form) {
+        use crate::pb::v1::stream_response::Payload;
+        if let Some(Payload::ArtifactUpdate(it)) = event.payload() {
+            let mut all = ENCODINGS.lock();
+            let counts = all.entry(it.task_id.clone()).or_default();
+            match form {
+                Form::Proto => counts[0] += 1,
+                Form::Json => counts[1] += 1,
+            }
+        }
+    }
+
+    /// How often artifact events of a task were encoded in protobuf, and in JSON.
+    #[cfg(test)]
+    pub(crate) fn encodings(task_id: &str) -> [usize; 2] {
+        ENCODINGS.lock().get(task_id).copied().unwrap_or_default()
+    }
+
+    #[cfg(not(test))]
+    pub(super) const fn encoding(_: &Event, _: Form) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+    use crate::pb::v1::{TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent};
+
+    fn update(n: u64) -> Event {
+        let update = TaskArtifactUpdateEvent { task_id: "t.1".into(), ..Default::default() };
+        Event::new(Position { fence: 3, seq: n }, Mark::NOTHING, Payload::ArtifactUpdate(update))
+    }
+
+    #[test]
+    fn an_event_is_its_message_in_every_form() {
+        let one = update(7);
+        assert_eq!(one.proto(), &one.message().encode_to_vec());
+        assert_eq!(one.json(), &serde_json::to_vec(one.message()).unwrap());
+        assert_eq!(Event::decode(one.proto().clone()).unwrap(), one);
+        let kept = Event::from_proto(one.position(), one.mark(), one.proto().clone());
+        assert_eq!((kept.json(), kept.cursor()), (one.json(), one.cursor()));
+        assert_eq!(one.cursor().map(Cursor::as_str), Some("t.1.3.7"));
+        assert_eq!(one.cursor().and_then(Cursor::parts), Some(("t.1", Position { fence: 3, seq: 7 })));
+    }
+
+    #[test]
+    fn a_copy_that_takes_in_more_is_another_event() {
+        let one = update(1);
+        let (mut more, before) = (one.clone(), one.proto().clone());
+        let task = StreamResponse { payload: Some(Payload::Task(Task { id: "t2".into(), ..Default::default() })) };
+        more.merge(task.encode_to_vec().as_slice()).unwrap();
+        assert_eq!(more.message(), &task);
+        assert_eq!(Event::decode(more.proto().clone()).unwrap().into_message(), task);
+        assert_eq!(one.proto(), &before);
+    }
+
+    #[test]
+    fn the_state_of_an_event_from_elsewhere_suggests_what_ends() {
+        for (state, ends) in [
+            (TaskState::Working, Ends::Nothing),
+            (TaskState::InputRequired, Ends::Turn),
+            (TaskState::Canceled, Ends::Task),
+        ] {
+            let status = Some(TaskStatus { state: state.into(), ..Default::default() });
+            let update = TaskStatusUpdateEvent { status, ..Default::default() };
+            let event = Event::from(StreamResponse { payload: Some(Payload::StatusUpdate(update)) });
+            assert_eq!(event.ends(), ends, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn a_mark_is_a_byte() {
+        for ends in [Ends::Nothing, Ends::Turn, Ends::Task] {
+            for hidden in [false, true] {
+                let mark = Mark { ends, hidden };
+                assert_eq!(Mark::from_byte(mark.to_byte()), mark);
+            }
+        }
+    }
+
+    #[test]
+    fn a_cursor_stays_on_its_line() {
+        assert_eq!(Cursor::from_text("a\nid: b"), None);
+        assert_eq!(Cursor::from_text("foreign").unwrap().parts(), None);
+    }
+}

@@ -1,0 +1,3 @@
+//! A stub.
+
+fn main() {}

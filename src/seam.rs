@@ -1,0 +1,79 @@
+//! What would make a run differ from the last one: time and ids. Both go through here, so that a run can be repeated.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::pb::wkt::Timestamp;
+
+/// Milliseconds since 1970: what the protocol's timestamps tell apart (5.6.1), and so all that is kept of a time.
+pub type Millis = i64;
+
+/// Wall time that moves with tokio's clock, so that a test that pauses one has paused both.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    start: Instant,
+    base: Duration,
+}
+
+impl Clock {
+    /// A clock that starts at the system's time.
+    pub fn new() -> Self {
+        Self { start: Instant::now(), base: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() }
+    }
+
+    /// Now.
+    pub fn millis(&self) -> Millis {
+        Millis::try_from((self.base + self.start.elapsed()).as_millis()).unwrap_or(Millis::MAX)
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A time as the messages have it.
+pub fn timestamp(millis: Millis) -> Timestamp {
+    let nanos = i32::try_from(millis.rem_euclid(1000) * 1_000_000).unwrap_or(0);
+    Timestamp { seconds: millis.div_euclid(1000), nanos }
+}
+
+/// A time as the messages have it, in milliseconds; what is finer is cut off.
+pub fn millis(time: &Timestamp) -> Millis {
+    time.seconds.saturating_mul(1000).saturating_add(i64::from(time.nanos / 1_000_000))
+}
+
+/// Zero: ids are random. Else the state of the generator that a simulation has seeded.
+static SEED: AtomicU64 = AtomicU64::new(0);
+
+/// From here on the ids of this process follow from `seed`, which is not zero. For simulations, which want the same run
+/// twice; ids that others could guess are not for servers.
+pub fn seed(seed: u64) {
+    SEED.store(seed, Ordering::SeqCst);
+}
+
+/// An id that nobody had before: a UUID of version 7, so that ids sort by their time.
+pub fn fresh_id() -> String {
+    let id = match SEED.load(Ordering::Relaxed) {
+        0 => Uuid::now_v7(),
+        _ => {
+            let n = SEED.fetch_add(1, Ordering::SeqCst);
+            Uuid::from_u64_pair(mix(n), mix(!n))
+        }
+    };
+    id.to_string()
+}
+
+/// Splitmix64: one round spreads neighbouring numbers over all.
+const fn mix(n: u64) -> u64 {
+    let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ (n >> 31)
+}

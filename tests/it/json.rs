@@ -1,0 +1,285 @@
+//! ProtoJSON: what is read and what is written.
+
+mod oracle;
+
+use std::fmt::Debug;
+
+use a2a_service::{
+    event::Event,
+    pb::{
+        v1::{
+            AgentCard, AgentSkill, ListTasksRequest, ListTasksResponse, Message, Part, SendMessageRequest, Task,
+            TaskState, TaskStatus, part,
+        },
+        v03,
+        wkt::{MAX_DEPTH, Struct, Timestamp, Value as Any, value::Kind},
+    },
+};
+use prost::Message as _;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+fn text<T: serde::Serialize>(message: &T) -> String {
+    serde_json::to_string(message).unwrap()
+}
+
+fn refusal<T: DeserializeOwned + Debug>(json: &str) -> String {
+    serde_json::from_str::<T>(json).unwrap_err().to_string()
+}
+
+#[test]
+fn timestamps() {
+    for (given, printed) in [
+        ("2025-11-09T10:30:00Z", "2025-11-09T10:30:00.000Z"),
+        ("2025-11-09T10:30:00.1Z", "2025-11-09T10:30:00.100Z"),
+        ("2025-11-09T10:30:00.123456789+02:00", "2025-11-09T08:30:00.123Z"),
+        ("2025-11-09T23:30:00-05:30", "2025-11-10T05:00:00.000Z"),
+        ("2025-11-09T23:30:00-00:00", "2025-11-09T23:30:00.000Z"),
+        ("2025-11-09t10:30:00.999999z", "2025-11-09T10:30:00.999Z"),
+        ("2025-11-09 10:30:00", "2025-11-09T10:30:00.000Z"),
+        ("2024-02-29T00:00:00", "2024-02-29T00:00:00.000Z"),
+        ("1969-12-31T23:59:59.5Z", "1969-12-31T23:59:59.500Z"),
+        ("1970-01-01T00:59:59.5+01:00", "1969-12-31T23:59:59.500Z"),
+        ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00.000Z"),
+        ("9999-12-31T23:59:59.999999999Z", "9999-12-31T23:59:59.999Z"),
+        // A leap second has no number of its own.
+        ("2016-12-31T23:59:60Z", "2016-12-31T23:59:59.000Z"),
+        // Not RFC 3339, and no harm.
+        ("2025-11-09T10:30Z", "2025-11-09T10:30:00.000Z"),
+        ("2025-11-09T10:30:00+0200", "2025-11-09T08:30:00.000Z"),
+    ] {
+        assert_eq!(given.parse::<Timestamp>().unwrap().to_string(), printed, "{given}");
+    }
+    for wrong in [
+        "",
+        "now",
+        "1762684200",
+        "2025-11-09",
+        "2025-13-09T10:30:00Z",
+        "2025-02-29T00:00:00Z",
+        "2025-11-09T24:00:00Z",
+        "2025-11-09T10:30:00.Z",
+        "2025-11-09T10:30:00.1234567890Z",
+        "2025-11-09T10:30:00+26:00",
+        "2025-11-09T10:30:00 UTC",
+        "2025-11-09T10:30:00Z[UTC]",
+        "+025-11-09T10:30:00Z",
+        "0001-01-01T00:00:00+01:00",
+        "9999-12-31T23:59:59-01:00",
+        "-000001-01-01T00:00:00Z",
+        "2025-11-09T10:30:00Zä",
+        "ääääääääääääääääääää",
+    ] {
+        assert!(wrong.parse::<Timestamp>().is_err(), "{wrong}");
+    }
+    // Day by day through eight centuries, there and back.
+    for day in -141_000..148_000 {
+        let it = Timestamp { seconds: day * 86_400 + 7, nanos: 5_000_000 };
+        assert_eq!(it.to_string().parse::<Timestamp>().unwrap(), it);
+    }
+}
+
+/// A peer, an agent or an older version of ours may have stored it: no reply fails over it.
+#[test]
+fn whatever_is_stored_is_printed() {
+    for (seconds, nanos, printed) in [
+        (i64::MAX, i32::MAX, "9999-12-31T23:59:59.999Z"),
+        (i64::MIN, i32::MIN, "0001-01-01T00:00:00.000Z"),
+        (0, -1, "1970-01-01T00:00:00.000Z"),
+        (-1, 1_999_999, "1969-12-31T23:59:59.001Z"),
+    ] {
+        let status = TaskStatus { timestamp: Some(Timestamp { seconds, nanos }), state: 99, ..Default::default() };
+        assert_eq!(text(&status), format!(r#"{{"state":99,"timestamp":"{printed}"}}"#));
+    }
+    for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let data = Part { content: Some(part::Content::Data(Kind::NumberValue(number).into())), ..Default::default() };
+        assert_eq!(text(&data), r#"{"data":null}"#);
+        assert_eq!(serde_json::to_value(&data).unwrap(), json!({"data": null}));
+    }
+    assert_eq!(text(&Any { kind: None }), "null");
+    assert_eq!(text(&Part::default()), "{}");
+}
+
+#[test]
+fn values() {
+    for (given, printed) in [
+        (r#"{"b":1,"a":[1.0,-2,1.5,1e3,null,true,"x",{}]}"#, r#"{"a":[1,-2,1.5,1000,null,true,"x",{}],"b":1}"#),
+        ("1234567890123456789", "1234567890123456768"),
+        ("18446744073709551615", "1.8446744073709552e+19"),
+        ("123456789012345678901234567890", "1.2345678901234568e+29"),
+        ("9007199254740993", "9007199254740992"),
+        ("1e300", "1e+300"),
+        ("-0", "0"),
+        // The nearest double, and not one beside it.
+        ("0.30000000000000004", "0.30000000000000004"),
+        ("5.5e-324", "5e-324"),
+        ("null", "null"),
+    ] {
+        let value: Any = serde_json::from_str(given).unwrap();
+        assert_eq!(text(&value), printed);
+        assert_eq!(Any::decode(value.encode_to_vec().as_slice()).unwrap(), value);
+    }
+    assert!(refusal::<Struct>("[]").contains("expected an object"));
+    assert!(serde_json::from_str::<Struct>("null").is_err());
+}
+
+/// What is stored can be read again: JSON as deep as we take it, in every place there is for it.
+#[test]
+fn depth() {
+    for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
+        let nested = |depth: usize| format!("{}null{}", open.repeat(depth), close.repeat(depth));
+        let within = |depth: usize| format!(r#"{{"a":{}}}"#, nested(depth - 1));
+        let events = |depth: usize| {
+            let parts = format!(r#"{{"parts":[{{"data":{},"metadata":{}}}]}}"#, nested(depth), within(depth));
+            [
+                format!(r#"{{"statusUpdate":{{"status":{{"message":{parts}}}}}}}"#),
+                format!(r#"{{"artifactUpdate":{{"artifact":{parts}}}}}"#),
+                format!(r#"{{"task":{{"status":{{"message":{parts}}},"history":[{parts}],"artifacts":[{parts}]}}}}"#),
+                format!(r#"{{"message":{{"metadata":{}}}}}"#, within(depth)),
+            ]
+        };
+        for event in events(MAX_DEPTH) {
+            let event: Event = serde_json::from_str(&event).unwrap();
+            assert!(Event::decode(event.proto().clone()).is_ok());
+            let bytes = ListTasksResponse { tasks: vec![task_of(&event)], ..Default::default() }.encode_to_vec();
+            assert!(ListTasksResponse::decode(bytes.as_slice()).is_ok());
+        }
+        for event in events(MAX_DEPTH + 1) {
+            let refusal = refusal::<Event>(&event);
+            assert!(refusal.contains("JSON nested more than 28 deep"), "{refusal}");
+        }
+    }
+    // What we don't know we don't store, and so may be of any depth.
+    let unknown = format!(r#"{{"id":"t","unknown":{}{}}}"#, "[".repeat(1000), "]".repeat(1000));
+    assert_eq!(serde_json::from_str::<Task>(&unknown).unwrap().id, "t");
+}
+
+fn task_of(event: &Event) -> Task {
+    use a2a_service::pb::v1::stream_response::Payload;
+    match event.payload() {
+        Some(Payload::Task(it)) => it.clone(),
+        _ => Task::default(),
+    }
+}
+
+#[test]
+fn what_protojson_takes() {
+    for (given, printed) in [
+        // Null is a member that is not set, everywhere but where it is a value.
+        (
+            json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x", "raw": null, "metadata": null}], "extensions": null, "metadata": {"k": null}}, "configuration": null}),
+            json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}], "metadata": {"k": null}}}),
+        ),
+        (
+            json!({"message": {"message_id": "m", "role": 1, "parts": [{"data": null}, {"raw": "_-8"}], "unknown": {"a": [1]}}}),
+            json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"data": null}, {"raw": "/+8="}]}}),
+        ),
+        (
+            json!({"message": {"role": null, "parts": [{"data": {"a": 1}}]}, "configuration": {"historyLength": "3", "returnImmediately": false}}),
+            json!({"message": {"messageId": "", "role": "ROLE_UNSPECIFIED", "parts": [{"data": {"a": 1}}]}, "configuration": {"historyLength": 3}}),
+        ),
+        // An empty text is one all the same, and zero is a number that was asked for.
+        (
+            json!({"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": ""}, {"raw": ""}]}, "configuration": {"history_length": 0}}),
+            json!({"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": ""}, {"raw": ""}]}, "configuration": {"historyLength": 0}}),
+        ),
+    ] {
+        let message: SendMessageRequest = serde_json::from_value(given.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&message).unwrap(), printed);
+        // From bytes as from a tree.
+        assert_eq!(serde_json::from_str::<SendMessageRequest>(&given.to_string()).unwrap(), message);
+    }
+    let part: Part = serde_json::from_str(r#"{"data":null}"#).unwrap();
+    assert_eq!(part.content, Some(part::Content::Data(Kind::NullValue(0).into())));
+}
+
+#[test]
+fn what_no_reader_should_take() {
+    for (wrong, reason) in [
+        (r#"{"messageId":"a","messageId":"b"}"#, "`messageId` is given twice"),
+        (r#"{"messageId":"a","message_id":"b"}"#, "`messageId` is given twice"),
+        (r#"{"taskId":null,"taskId":"b"}"#, "`taskId` is given twice"),
+        (r#"{"messageId":1}"#, "expected a string"),
+        (r#"{"messageId":"\ud800"}"#, "hex escape"),
+        (r#"{"parts":[null]}"#, "expected a Part as an object"),
+        (r#"{"parts":["x"]}"#, "expected a Part as an object"),
+        (r#"{"parts":[{"text":"a","url":"b"}]}"#, "must have only one of text, raw, url, data"),
+        (r#"{"parts":[{"data":null,"text":"b"}]}"#, "must have only one of text, raw, url, data"),
+        (r#"{"parts":[{"raw":"?"}]}"#, "not base64"),
+        (r#"{"parts":[{"raw":"+_8="}]}"#, "not base64"),
+        (r#"{"parts":{}}"#, "expected a sequence"),
+        (r#"{"role":"ROLE_OTHER"}"#, "`ROLE_OTHER` is not a value of Role"),
+        (r#"{"role":"role_user"}"#, "`role_user` is not a value of Role"),
+        (r#"{"role":4294967296}"#, "4294967296 is not a value of Role"),
+        (r#"{"role":1.5}"#, "a name or a number of Role"),
+        (r#"{"metadata":[]}"#, "expected an object"),
+        (r#"{"metadata":"x"}"#, "expected an object"),
+        ("[]", "expected a Message as an object"),
+    ] {
+        let refusal = refusal::<Message>(wrong);
+        assert!(refusal.contains(reason), "{wrong}: {refusal}");
+    }
+}
+
+#[test]
+fn integers() {
+    let read = |given: &str| serde_json::from_str::<ListTasksRequest>(&format!(r#"{{"pageSize":{given}}}"#));
+    for (given, number) in [
+        ("7", 7),
+        ("-7", -7),
+        ("\"7\"", 7),
+        ("7.0", 7),
+        ("\"7.0\"", 7),
+        ("1e2", 100),
+        ("\"1e2\"", 100),
+        ("2147483647", i32::MAX),
+        ("-2147483648", i32::MIN),
+    ] {
+        assert_eq!(read(given).unwrap().page_size, Some(number), "{given}");
+    }
+    assert_eq!(read("null").unwrap().page_size, None);
+    for wrong in
+        ["2147483648", "-2147483649", "7.5", "1e10", "\"\"", "\" 7\"", "\"x\"", "\"NaN\"", "\"inf\"", "true", "[7]"]
+    {
+        assert!(read(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn both_versions_read_the_other_s_spelling() {
+    let status = |name: &str| format!(r#"{{"state":"{name}"}}"#);
+    for name in ["TASK_STATE_CANCELED", "TASK_STATE_CANCELLED"] {
+        let new: TaskStatus = serde_json::from_str(&status(name)).unwrap();
+        let old: v03::TaskStatus = serde_json::from_str(&status(name)).unwrap();
+        assert_eq!((new.state(), old.state()), (TaskState::Canceled, v03::TaskState::Cancelled));
+        assert_eq!((text(&new), text(&old)), (status("TASK_STATE_CANCELED"), status("TASK_STATE_CANCELLED")));
+    }
+    let filter: ListTasksRequest = serde_json::from_str(r#"{"lastUpdatedAfter":"2025-11-09T10:30:00Z"}"#).unwrap();
+    assert_eq!(text(&filter), r#"{"statusTimestampAfter":"2025-11-09T10:30:00.000Z"}"#);
+    let both = r#"{"lastUpdatedAfter":"2025-11-09T10:30:00Z","statusTimestampAfter":"2025-11-09T10:30:00Z"}"#;
+    assert!(refusal::<ListTasksRequest>(both).contains("`statusTimestampAfter` is given twice"));
+}
+
+/// Names that 0.3 changed on its way, and a member that is a keyword of Rust.
+#[test]
+fn members_of_0_3() {
+    let event = r#"{"status_update":{"taskId":"t","final":true,"status":{"update":{"messageId":"m"}}}}"#;
+    let event: v03::StreamResponse = serde_json::from_str(event).unwrap();
+    let printed = r#"{"statusUpdate":{"taskId":"t","status":{"message":{"messageId":"m"}},"final":true}}"#;
+    assert_eq!(text(&event), printed);
+    let reply: v03::SendMessageResponse = serde_json::from_str(r#"{"msg":{"messageId":"m"}}"#).unwrap();
+    assert_eq!(text(&reply), r#"{"message":{"messageId":"m"}}"#);
+}
+
+#[test]
+fn what_is_required_is_printed() {
+    assert_eq!(text(&ListTasksResponse::default()), r#"{"tasks":[],"nextPageToken":"","pageSize":0,"totalSize":0}"#);
+    assert_eq!(text(&AgentSkill::default()), r#"{"id":"","name":"","description":"","tags":[]}"#);
+    assert_eq!(text(&Task::default()), r#"{"id":""}"#);
+    let card: AgentCard = serde_json::from_value(json!({"name": "a", "capabilities": {"streaming": false}})).unwrap();
+    let printed = concat!(
+        r#"{"name":"a","description":"","supportedInterfaces":[],"version":"","capabilities":{"streaming":false},"#,
+        r#""defaultInputModes":[],"defaultOutputModes":[],"skills":[]}"#
+    );
+    assert_eq!(text(&card), printed);
+}

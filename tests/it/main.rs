@@ -1,0 +1,11 @@
+//! What is promised to the outside, in one binary.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test may fail, and clippy's own exception does not cover the helpers of tests"
+)]
+
+mod contract {
+    mod descriptors;
+}
+mod json;
