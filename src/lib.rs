@@ -1,10 +1,17 @@
 //! An A2A (Agent2Agent) server and library: one service over gRPC, HTTP+JSON and JSON-RPC, on one port.
 
+pub mod agent;
 pub mod call;
 pub mod check;
 pub mod error;
 pub mod event;
+mod execution;
+pub mod journal;
 pub mod json;
+mod message;
 pub mod pb;
 pub mod seam;
+pub mod service;
+pub mod store;
+pub mod task;
 pub mod transport;

@@ -3,7 +3,10 @@
 //! What they think otherwise is pinned, a test each. The day that such a test fails, somebody has changed their mind,
 //! and perhaps pbjson does what the protocol needs and `build/message.rs` is no longer needed.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt::Debug,
+};
 
 use a2a_oracle::v1 as pbjson;
 use a2a_service::pb::{DESCRIPTORS, v1, v03};
@@ -145,8 +148,8 @@ fn descriptor(name: &str) -> MessageDescriptor {
 }
 
 /// A message of ours and what can be done to it.
-trait Ours: prost::Message + Default + PartialEq + Serialize + DeserializeOwned {}
-impl<T: prost::Message + Default + PartialEq + Serialize + DeserializeOwned> Ours for T {}
+trait Ours: prost::Message + Default + Debug + PartialEq + Serialize + DeserializeOwned {}
+impl<T: prost::Message + Default + Debug + PartialEq + Serialize + DeserializeOwned> Ours for T {}
 
 /// A message, random over its descriptor.
 fn random<T: Ours>(name: &str, bytes: &[u8], odd: bool) -> T {
@@ -160,10 +163,10 @@ fn prost_reflect_agrees<T: Ours>(name: &str, bytes: &[u8]) -> Result<(), TestCas
     let mut text = serde_json::Deserializer::from_str(&printed);
     let options = DeserializeOptions::new().deny_unknown_fields(false);
     let read = DynamicMessage::deserialize_with_options(descriptor(name), &mut text, &options).unwrap();
-    prop_assert_eq!(read.transcode_to::<T>().unwrap(), ours, "what it reads of {}", printed);
+    prop_assert_eq!(&read.transcode_to::<T>().unwrap(), &ours, "what it reads of {}", printed);
     let theirs = DynamicMessage::decode(descriptor(name), ours.encode_to_vec().as_slice()).unwrap();
     let printed = serde_json::to_string(&theirs).unwrap();
-    prop_assert_eq!(serde_json::from_str::<T>(&printed).unwrap(), ours, "what we read of {}", printed);
+    prop_assert_eq!(&serde_json::from_str::<T>(&printed).unwrap(), &ours, "what we read of {}", printed);
     Ok(())
 }
 
@@ -175,7 +178,7 @@ fn pbjson_agrees<T: Ours, P: Ours>(name: &str, bytes: &[u8]) -> Result<(), TestC
     let read: P = serde_json::from_str(&printed).map_err(|e| TestCaseError::fail(format!("{e}: {printed}")))?;
     prop_assert_eq!(&read, &theirs, "what it reads of {}", printed);
     let printed = serde_json::to_string(&theirs).unwrap();
-    prop_assert_eq!(serde_json::from_str::<T>(&printed).unwrap(), ours, "what we read of {}", printed);
+    prop_assert_eq!(&serde_json::from_str::<T>(&printed).unwrap(), &ours, "what we read of {}", printed);
     Ok(())
 }
 

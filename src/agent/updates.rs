@@ -1,0 +1,266 @@
+//! What an agent says before the end of its turn. Each word waits where the store is behind, and fails once the turn is
+//! over, so that `?` stops an agent that was canceled.
+
+use std::{
+    fmt,
+    future::poll_fn,
+    sync::Arc,
+    task::{Poll, ready},
+    time::Duration,
+};
+
+use serde::Serialize;
+use tokio::{task::coop::poll_proceed, time::Instant};
+
+use super::{Error, Stopped};
+use crate::{
+    event::Mark,
+    journal::{Held, Journal, live::Inner},
+    message::json_value,
+    pb::{
+        v1::{
+            Artifact, Message, Part, Role, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
+            stream_response::Payload,
+        },
+        wkt::{Struct, value::Kind},
+    },
+    seam,
+};
+
+/// How long what is said without a pause may wait for one before it goes to the store.
+const LINGER: Duration = Duration::from_millis(1);
+
+/// What an agent says before the end of its turn.
+pub struct Updates {
+    pub(crate) held: Held,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) turn: u32,
+}
+
+impl Updates {
+    /// The agent works.
+    ///
+    /// # Errors
+    /// The turn is over, here and in all that follows: canceled, past its deadline, or left behind by a server that
+    /// stopped.
+    pub async fn working(&self) -> Result<(), Stopped> {
+        self.status(TaskState::Working, None).await
+    }
+
+    /// The agent works, and says what on.
+    pub async fn progress(&self, text: impl Into<String>) -> Result<(), Stopped> {
+        self.status(TaskState::Working, Some(Message::agent(text))).await
+    }
+
+    /// The agent goes on while its caller authorises something elsewhere. To stop until then, end the turn with
+    /// [`End::AuthRequired`](super::End::AuthRequired).
+    pub async fn auth_required(&self, message: Message) -> Result<(), Stopped> {
+        self.status(TaskState::AuthRequired, Some(message)).await
+    }
+
+    /// An artifact of this name, to be written in chunks. Several may be written side by side.
+    pub fn artifact(&self, name: impl Into<String>) -> ArtifactWriter<'_> {
+        let artifact = Artifact { artifact_id: seam::fresh_id(), name: name.into(), ..Artifact::default() };
+        ArtifactWriter { out: self, artifact, append: false, last: false }
+    }
+
+    /// Keeps something for the next turn of this task, or for the next attempt at this one
+    /// ([`Turn::saved`](super::Turn::saved)). It goes to the store with what is said next, or when the agent pauses.
+    ///
+    /// # Errors
+    /// What can't be JSON, and the end of the turn.
+    pub async fn save(&self, state: &impl Serialize) -> Result<(), Error> {
+        let bytes = serde_json::to_vec(state)?;
+        self.ready(|inner| {
+            inner.save(bytes.clone().into());
+            Ok(())
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn status(&self, state: TaskState, message: Option<Message>) -> Result<(), Stopped> {
+        self.push(status_update(&self.held, &self.journal, state, message)).await
+    }
+
+    async fn push(&self, payload: Payload) -> Result<(), Stopped> {
+        let mut payload = Some(payload);
+        self.ready(move |inner| match payload.take() {
+            Some(it) => inner.push(it, Mark::NOTHING).map(drop).map_err(|_| Stopped),
+            None => Ok(()),
+        })
+        .await
+    }
+
+    /// Does something to the task as soon as the store is near enough, unless the turn is over.
+    async fn ready(&self, mut act: impl FnMut(&mut Inner) -> Result<(), Stopped>) -> Result<(), Stopped> {
+        let mut place = None;
+        poll_fn(|cx| {
+            // A store that never makes it wait must not let it keep its thread for ever.
+            let budget = ready!(poll_proceed(cx));
+            loop {
+                let mut inner = self.held.lock();
+                if inner.lost || inner.cancel || !inner.running || inner.turn != self.turn {
+                    inner.late += 1;
+                    return Poll::Ready(Err(Stopped));
+                }
+                inner.real = true;
+                if inner.is_full() {
+                    if self.journal.store().immediate().is_none() {
+                        inner.wakers.register(&mut place, cx);
+                        self.journal.flush(&self.held, inner);
+                        return Poll::Pending;
+                    }
+                    self.journal.flush(&self.held, inner);
+                    continue;
+                }
+                let said = act(&mut inner);
+                // While its agent runs, the runner takes all to the store when it pauses. But not for ever.
+                let now = Instant::now();
+                let oldest = *inner.oldest.get_or_insert(now);
+                if !inner.polled || now.duration_since(oldest) > LINGER {
+                    self.journal.flush(&self.held, inner);
+                }
+                budget.made_progress();
+                return Poll::Ready(said);
+            }
+        })
+        .await
+    }
+}
+
+/// An artifact that is being written. Each call is a chunk: the first creates it, the others are appended.
+#[must_use = "an artifact without a chunk is none"]
+pub struct ArtifactWriter<'a> {
+    out: &'a Updates,
+    artifact: Artifact,
+    append: bool,
+    last: bool,
+}
+
+impl ArtifactWriter<'_> {
+    /// Under an id of your own: with that of an artifact of an earlier turn, chunks take its place.
+    pub fn id(mut self, id: impl Into<String>) -> Self {
+        self.artifact.artifact_id = id.into();
+        self
+    }
+
+    /// Goes on with the artifact of this id where there is one, and does not take its place.
+    pub fn appending(mut self) -> Self {
+        self.append = true;
+        self
+    }
+
+    /// With a description.
+    pub fn describe(mut self, description: impl Into<String>) -> Self {
+        self.artifact.description = description.into();
+        self
+    }
+
+    /// With metadata, which has to be an object.
+    ///
+    /// # Errors
+    /// What is none.
+    pub fn metadata(mut self, metadata: &impl Serialize) -> Result<Self, Error> {
+        match json_value(metadata)?.kind {
+            Some(Kind::StructValue(it)) => self.artifact.metadata = Some(it),
+            _ => return Err(Error::msg("metadata of an artifact is an object")),
+        }
+        Ok(self)
+    }
+
+    /// The next chunk is the last one.
+    pub fn last(mut self) -> Self {
+        self.last = true;
+        self
+    }
+
+    /// Text.
+    ///
+    /// # Errors
+    /// The turn is over, here and in all that follows.
+    pub async fn text(&mut self, text: impl Into<String>) -> Result<(), Stopped> {
+        self.part(Part::text(text)).await
+    }
+
+    /// Anything that JSON can hold.
+    ///
+    /// # Errors
+    /// What can't be JSON, and the end of the turn.
+    pub async fn data(&mut self, data: &impl Serialize) -> Result<(), Error> {
+        let part = Part::data(data)?;
+        Ok(self.part(part).await?)
+    }
+
+    /// A file that comes along.
+    pub async fn bytes(&mut self, bytes: impl Into<Vec<u8>>, media_type: impl Into<String>) -> Result<(), Stopped> {
+        self.part(Part::bytes(bytes, media_type)).await
+    }
+
+    /// A file that is elsewhere.
+    pub async fn file(&mut self, url: impl Into<String>, media_type: impl Into<String>) -> Result<(), Stopped> {
+        self.part(Part::url(url, media_type)).await
+    }
+
+    /// Any part.
+    pub async fn part(&mut self, part: Part) -> Result<(), Stopped> {
+        self.parts(vec![part]).await
+    }
+
+    /// Several parts as one chunk.
+    pub async fn parts(&mut self, parts: Vec<Part>) -> Result<(), Stopped> {
+        let mut artifact = Artifact { artifact_id: self.artifact.artifact_id.clone(), parts, ..Artifact::default() };
+        let artifact = if self.append {
+            artifact
+        } else {
+            // Of the first chunk alone; what came with it is not said again.
+            (artifact.name, artifact.description) = (self.artifact.name.clone(), self.artifact.description.clone());
+            artifact.metadata = self.artifact.metadata.take().map(|it| Struct { fields: it.fields });
+            artifact
+        };
+        let held = &self.out.held;
+        let update = TaskArtifactUpdateEvent {
+            task_id: held.key.id().to_owned(),
+            context_id: (*held.context).to_owned(),
+            artifact: Some(artifact),
+            append: self.append,
+            last_chunk: self.last,
+            metadata: None,
+        };
+        self.append = true;
+        self.out.push(Payload::ArtifactUpdate(update)).await
+    }
+}
+
+/// A status of this moment. A message in it is the agent's, of this task, and has an id.
+pub(crate) fn status_update(held: &Held, journal: &Journal, state: TaskState, message: Option<Message>) -> Payload {
+    let (task_id, context_id) = (held.key.id().to_owned(), (*held.context).to_owned());
+    let message = message.map(|it| own(it, &task_id, &context_id));
+    let timestamp = Some(seam::timestamp(journal.clock().millis()));
+    let status = Some(TaskStatus { state: state.into(), message, timestamp });
+    Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status, metadata: None })
+}
+
+/// Fills in what an agent need not know of its own message.
+pub(crate) fn own(mut message: Message, task_id: &str, context_id: &str) -> Message {
+    if message.message_id.is_empty() {
+        message.message_id = seam::fresh_id();
+    }
+    if message.role == 0 {
+        message.role = Role::Agent.into();
+    }
+    (message.task_id, message.context_id) = (task_id.to_owned(), context_id.to_owned());
+    message
+}
+
+impl fmt::Debug for Updates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Updates").field("task", &self.held.key).field("turn", &self.turn).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ArtifactWriter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ArtifactWriter").field("artifact", &self.artifact).finish_non_exhaustive()
+    }
+}

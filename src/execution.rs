@@ -1,0 +1,364 @@
+//! Turns of tasks: what starts one, what comes to one that runs, and what ends one from outside.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::oneshot, time::timeout};
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    agent::{Agent, Asked, status_update},
+    error::{Error, ErrorKind},
+    event::{Ends, Mark, Position},
+    journal::{
+        Held, Journal, Phase, Reader,
+        live::{Inner, Live, Waiting},
+        wait::{Answer, Until},
+    },
+    pb::v1::{Message, Task, TaskState, TaskStatus, stream_response::Payload},
+    seam,
+    store::{Key, ListPage, ListQuery, Scope, Store, Unavailable},
+};
+
+mod turn;
+
+/// How many waiting messages a turn is given at most.
+const INBOX: usize = 16;
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Limits {
+    /// After this, a turn that has said nothing yet has a task all the same. 100 ms.
+    pub real_after: Duration,
+    /// After this, a turn has failed. One hour.
+    pub turn: Duration,
+    /// How long an agent that was canceled may take to end by itself. 5 s.
+    pub cancel: Duration,
+    /// How long a send waits for the end of its turn; then its caller gets the task as it is. 50 s, which is less than
+    /// most proxies and clients wait.
+    pub wait: Duration,
+    /// How many messages may wait for a task whose agent is busy. 256.
+    pub waiting: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Self { real_after: Duration::from_millis(100), turn: s(3600), cancel: s(5), wait: s(50), waiting: 256 }
+    }
+}
+
+/// A message, and what came with it.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) scope: Arc<Scope>,
+    pub(crate) message: Message,
+    pub(crate) asked: Asked,
+}
+
+/// The running of an agent.
+pub(crate) struct Execution<A>(Arc<Parts<A>>);
+
+struct Parts<A> {
+    agent: A,
+    journal: Arc<Journal>,
+    limits: Limits,
+    running: TaskTracker,
+}
+
+impl<A: Agent> Execution<A> {
+    pub(crate) fn new(agent: A, store: Arc<dyn Store>, limits: Limits) -> Self {
+        Self(Arc::new(Parts { agent, journal: Journal::new(store), limits, running: TaskTracker::new() }))
+    }
+
+    pub(crate) fn journal(&self) -> &Arc<Journal> {
+        &self.0.journal
+    }
+
+    /// Returns when the turn that takes the message has ended or needs something, with the task as it was then; or with
+    /// the task as it is when the caller has waited for long enough.
+    pub(crate) async fn send(&self, sent: Sent, wait: Option<Duration>) -> Result<Answer, Error> {
+        let watch = |inner: &mut Inner, behind| inner.wait(Until::Turn(inner.turn + behind));
+        let (held, answer) = self.begin(sent, watch).await?;
+        let wait = wait.map_or(self.0.limits.wait, |it| it.min(self.0.limits.wait));
+        if let Ok(answer) = timeout(wait, answer).await {
+            return answer.map_err(|_| lost());
+        }
+        let shown = {
+            let mut inner = held.lock();
+            (inner.real, inner.touched) = (true, inner.shown().is_none());
+            let shown = inner.shown().map(|it| Answer::Task(Arc::clone(it.0))).ok_or(());
+            let shown = shown.map_err(|()| inner.wait(Until::Shown));
+            self.0.journal.flush(&held, inner);
+            shown
+        };
+        match shown {
+            Ok(it) => Ok(it),
+            Err(answer) => self.answer(answer).await,
+        }
+    }
+
+    /// Returns when there is a task (`returnImmediately`).
+    pub(crate) async fn start(&self, sent: Sent) -> Result<Answer, Error> {
+        let now = |inner: &mut Inner, _| {
+            (inner.real, inner.touched) = (true, true);
+            inner.wait(Until::Shown)
+        };
+        let (_, answer) = self.begin(sent, now).await?;
+        self.answer(answer).await
+    }
+
+    async fn answer(&self, answer: oneshot::Receiver<Answer>) -> Result<Answer, Error> {
+        match timeout(self.0.limits.wait, answer).await {
+            Ok(answer) => answer.map_err(|_| lost()),
+            Err(_) => Err(away()),
+        }
+    }
+
+    /// What happens from this message on, until its turn ends.
+    pub(crate) async fn stream(&self, sent: Sent, history: Option<usize>) -> Result<Reader, Error> {
+        let watch = |inner: &mut Inner, behind| {
+            inner.attach();
+            (inner.shown().map(|(task, at)| (Arc::clone(task), at.seq)), inner.ahead.seq(), behind + 1)
+        };
+        let (held, (shown, seq, turns)) = self.begin(sent, watch).await?;
+        let next = shown.as_ref().map_or(seq, |it| it.1 + 1);
+        let reader = Reader::new(held, Arc::clone(&self.0.journal), next, Some(turns)).with_history(history);
+        Ok(match shown {
+            Some((task, _)) => reader.and_snapshot_at(task, seq),
+            None => reader,
+        })
+    }
+
+    /// Gives the message to a turn, new or next. `watch` sees the task before that turn can do anything, and learns how
+    /// many turns come before it.
+    async fn begin<T>(&self, sent: Sent, watch: impl FnOnce(&mut Inner, u32) -> T) -> Result<(Held, T), Error> {
+        let journal = &self.0.journal;
+        if journal.is_down() || journal.phase() > Phase::Open {
+            return Err(away());
+        }
+        if !sent.message.task_id.is_empty() {
+            return self.follow_up(sent, watch).await;
+        }
+        let Sent { scope, mut message, asked } = sent;
+        let id = seam::fresh_id();
+        if message.context_id.is_empty() {
+            message.context_id = seam::fresh_id();
+        }
+        message.task_id.clone_from(&id);
+        let (key, now) = (Key::new(&scope, &id), journal.clock().millis());
+        let status =
+            TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(seam::timestamp(now)) };
+        let context_id = message.context_id.clone();
+        let task = Task { id, context_id, status: Some(status), history: vec![message], ..Task::default() };
+        let held = journal.insert(Live::new(key, journal.store().fence(), task, now));
+        let mut inner = held.lock();
+        (inner.running, inner.turn) = (true, 1);
+        let seen = watch(&mut inner, 0);
+        journal.flush(&held, inner);
+        self.spawn(held.clone(), Vec::new(), asked);
+        Ok((held, seen))
+    }
+
+    async fn follow_up<T>(&self, sent: Sent, watch: impl FnOnce(&mut Inner, u32) -> T) -> Result<(Held, T), Error> {
+        let Sent { scope, mut message, asked } = sent;
+        let key = Key::new(&scope, &message.task_id);
+        let held = self.hold(&key).await?;
+        if !message.context_id.is_empty() && *message.context_id != *held.context {
+            let why = format!("is not that of task {}, which is in {}", key.id(), held.context);
+            return Err(Error::invalid_field("message.contextId", why));
+        }
+        message.context_id = (*held.context).to_owned();
+        let ended = {
+            let mut inner = held.lock();
+            if inner.lost {
+                return Err(lost());
+            }
+            if inner.inbox.len() >= self.0.limits.waiting {
+                let why = format!(
+                    "{} messages wait for task {}; send again when it has answered",
+                    inner.inbox.len(),
+                    key.id()
+                );
+                return Err(ErrorKind::ResourceExhausted.because(why).retry_after(Duration::from_secs(1)));
+            }
+            match inner.push(Payload::Message(message), Mark::HIDDEN) {
+                Ok(event) => {
+                    inner.real = true;
+                    let starts = !inner.running;
+                    let mut first = None;
+                    if starts {
+                        inner.turn += 1;
+                        (inner.running, inner.taken, inner.attempt) = (true, event.seq(), 1);
+                        first = Some((vec![event], asked));
+                    } else {
+                        inner.inbox.push_back(Waiting { event, asked });
+                    }
+                    let behind = u32::try_from(inner.inbox.len().div_ceil(INBOX)).unwrap_or(u32::MAX);
+                    let seen = watch(&mut inner, behind);
+                    match first {
+                        // It goes to the store with what the agent says until its first pause.
+                        Some((messages, asked)) => {
+                            drop(inner);
+                            self.spawn(held.clone(), messages, asked);
+                        }
+                        None => self.0.journal.flush(&held, inner),
+                    }
+                    return Ok((held, seen));
+                }
+                Err(_) if inner.has_ended() => None,
+                // It has ended, and nobody may know that yet.
+                Err(_) => Some(inner.wait(Until::End)),
+            }
+        };
+        if let Some(ended) = ended {
+            self.answer(ended).await?;
+        }
+        Err(has_ended(key.id()))
+    }
+
+    fn spawn(&self, held: Held, messages: Vec<crate::event::Event>, asked: Asked) {
+        let turns = Arc::clone(&self.0).turns(held, messages, asked);
+        // Nobody waits for it here: a caller who leaves takes nothing with them.
+        drop(self.0.running.spawn(turns));
+    }
+
+    async fn hold(&self, key: &Key) -> Result<Held, Error> {
+        let journal = &self.0.journal;
+        let load = || async {
+            let stored = journal.store().load(key).await?;
+            let mut stored = stored.ok_or_else(|| Error::task_not_found(key.id()))?;
+            let task = stored.task(&**journal.store(), key).await?;
+            Ok::<_, Error>(Live::loaded(key.clone(), journal.store().fence(), stored, task))
+        };
+        let held = journal.hold(key, load).await?;
+        // A task that is not committed yet is not there yet.
+        let known = held.lock().shown().is_some();
+        if known { Ok(held) } else { Err(Error::task_not_found(key.id())) }
+    }
+
+    /// The task as it is shown.
+    pub(crate) async fn get(&self, key: &Key) -> Result<Arc<Task>, Error> {
+        let journal = &self.0.journal;
+        if let Some(held) = journal.find(key) {
+            let shown = held.lock().shown().map(|it| Arc::clone(it.0));
+            return shown.ok_or_else(|| Error::task_not_found(key.id()));
+        }
+        let stored = journal.store().load(key).await?;
+        let mut stored = stored.ok_or_else(|| Error::task_not_found(key.id()))?;
+        Ok(Arc::new(stored.task(&**journal.store(), key).await?))
+    }
+
+    /// A page of tasks, as the store has them.
+    pub(crate) async fn list(&self, query: &ListQuery) -> Result<ListPage, Error> {
+        Ok(self.0.journal.store().list(query).await?)
+    }
+
+    /// Without a cursor the task as it is and all that follows; with one, all that followed then.
+    pub(crate) async fn subscribe(&self, key: &Key, from: Option<Position>) -> Result<Reader, Error> {
+        let held = self.hold(key).await?;
+        let (watermark, ended) = {
+            let inner = held.lock();
+            (inner.watermark(), inner.has_ended())
+        };
+        let reader = |next| {
+            held.lock().attach();
+            Reader::new(held.clone(), Arc::clone(&self.0.journal), next, None)
+        };
+        let Some(from) = from else {
+            return if ended { Err(has_ended(key.id())) } else { Ok(reader(0).and_snapshot(false)) };
+        };
+        // The same number under another fence is another event.
+        let known = from.seq <= watermark
+            && (from.seq == 0 || {
+                let there = self.0.journal.store().events(key, from.seq - 1, 1).await?;
+                there.events.first().is_some_and(|it| it.position() == from)
+            });
+        Ok(if known { reader(from.seq + 1) } else { reader(0).and_snapshot(true) })
+    }
+
+    /// Returns when the task has ended, by this or otherwise. A task that is canceled already is given as it is.
+    pub(crate) async fn cancel(&self, key: &Key) -> Result<Arc<Task>, Error> {
+        let held = self.hold(key).await?;
+        let answer = {
+            let mut inner = held.lock();
+            if inner.lost {
+                return Err(lost());
+            }
+            if let Some((task, _)) = inner.shown().filter(|it| it.0.state().is_terminal()) {
+                return canceled(Arc::clone(task));
+            }
+            let answer = inner.wait(Until::End);
+            if !inner.ahead.state().is_terminal() && !inner.cancel {
+                (inner.cancel, inner.touched) = (true, true);
+                if !inner.running {
+                    let status = status_update(&held, &self.0.journal, TaskState::Canceled, None);
+                    // It has not ended, or the arm above would have said so.
+                    drop(inner.push(status, Mark::ending(Ends::Task)));
+                }
+            }
+            let wake = inner.fire_control();
+            self.0.journal.flush(&held, inner);
+            held.fire(wake);
+            answer
+        };
+        drop(held);
+        match self.answer(answer).await? {
+            Answer::Task(it) => canceled(it),
+            Answer::Message(_) => Err(Error::task_not_found(key.id())),
+        }
+    }
+
+    /// Ends what runs: no new work from now on, `grace` for what there is, and then it is left as it is.
+    pub(crate) async fn drain(&self, grace: Duration) {
+        const LAST: Duration = Duration::from_secs(2);
+        let Parts { journal, running, .. } = &*self.0;
+        running.close();
+        journal.enter(Phase::Draining);
+        // Whoever has not ended by then is stopped by the next line.
+        drop(timeout(grace, running.wait()).await);
+        journal.enter(Phase::Stopped);
+        drop(timeout(LAST, running.wait()).await);
+        drop(timeout(LAST, journal.settled()).await);
+        journal.stop();
+    }
+}
+
+fn canceled(task: Arc<Task>) -> Result<Arc<Task>, Error> {
+    if task.state() == TaskState::Canceled {
+        return Ok(task);
+    }
+    let why = format!("{} is {}", task.id, task.state().as_str_name());
+    Err(ErrorKind::TaskNotCancelable.because(why).with("taskId", &*task.id))
+}
+
+fn has_ended(id: &str) -> Error {
+    ErrorKind::TaskEnded.because(format!("task {id} has ended")).with("taskId", id)
+}
+
+/// Another process has the task, or this one stops.
+fn lost() -> Error {
+    ErrorKind::Unavailable.because("the task is on its way elsewhere; ask again").retry_after(Duration::from_secs(1))
+}
+
+fn away() -> Error {
+    ErrorKind::Unavailable.because("no new work is taken right now; try again").retry_after(Duration::from_secs(1))
+}
+
+impl From<Unavailable> for Error {
+    fn from(cause: Unavailable) -> Self {
+        ErrorKind::Unavailable.because("the store does not answer").hide(cause).retry_after(Duration::from_secs(1))
+    }
+}
+
+impl<A> Clone for Execution<A> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<A> Drop for Parts<A> {
+    fn drop(&mut self) {
+        self.journal.stop();
+    }
+}

@@ -1,0 +1,205 @@
+//! One turn: the agent is polled until it returns, or until something else ends it, and how it ended is written.
+
+use std::{
+    any::Any,
+    future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    sync::{Arc, OnceLock},
+    task::Poll,
+};
+
+use tokio::time::{Instant, sleep_until};
+
+use super::{INBOX, Parts};
+use crate::{
+    agent::{self, Agent, Asked, End, Turn, Updates, status_update, updates},
+    event::{Ends, Event, Mark},
+    journal::{Held, Phase, wait::Answer},
+    message::json_value,
+    pb::v1::{Message, Task, TaskState},
+    pb::wkt::value::Kind,
+    seam,
+};
+
+/// Why an agent is polled no more.
+pub(super) enum Over {
+    /// It said how its turn ends.
+    Returned(Result<End, agent::Error>),
+    /// It panicked, with these words.
+    Panicked(String),
+    /// Its time is over.
+    Deadline,
+    /// Canceled, and it did not end by itself.
+    Canceled,
+    /// The task has gone elsewhere, or the server stops: nothing is written.
+    Left,
+}
+
+impl<A: Agent> Parts<A> {
+    /// Runs a turn, and those that messages wait for.
+    pub(super) async fn turns(self: Arc<Self>, held: Held, mut messages: Vec<Event>, mut asked: Asked) {
+        loop {
+            let found = held.lock().found();
+            let task = match found {
+                Ok(it) => it,
+                Err(end) => match end.await {
+                    Ok(Answer::Task(it)) => it,
+                    Ok(Answer::Message(_)) | Err(_) => return,
+                },
+            };
+            let over = self.run(&held, task, messages, asked).await;
+            match self.end(&held, over) {
+                Some(next) => (messages, asked) = next,
+                None => return,
+            }
+        }
+    }
+
+    /// Polls the agent, and sees to what may stop it.
+    async fn run(&self, held: &Held, task: Arc<Task>, messages: Vec<Event>, asked: Asked) -> Over {
+        let (number, attempt) = {
+            let inner = held.lock();
+            (inner.turn, inner.attempt)
+        };
+        let started = Instant::now();
+        let (real_at, deadline) = (started + self.limits.real_after, started + self.limits.turn);
+        let journal = &self.journal;
+        let turn = Turn {
+            held: held.clone(),
+            journal: Arc::clone(journal),
+            task,
+            messages,
+            asked,
+            attempt,
+            deadline,
+            text: OnceLock::new(),
+        };
+        let updates = Updates { held: held.clone(), journal: Arc::clone(journal), turn: number };
+        let mut grace_ends = None;
+        let mut agent = pin!(self.agent.run(turn, updates));
+        let mut timer = pin!(sleep_until(real_at));
+        let mut place = None;
+        poll_fn(|cx| {
+            {
+                let mut inner = held.lock();
+                if inner.lost || journal.phase() == Phase::Stopped {
+                    return Poll::Ready(Over::Left);
+                }
+                if inner.cancel && grace_ends.is_none() {
+                    grace_ends = Some(Instant::now() + self.limits.cancel);
+                }
+                inner.control.register(&mut place, cx);
+                inner.polled = true;
+            }
+            match catch_unwind(AssertUnwindSafe(|| agent.as_mut().poll(cx))) {
+                Ok(Poll::Ready(it)) => return Poll::Ready(Over::Returned(it)),
+                Err(panic) => return Poll::Ready(Over::Panicked(words(&*panic))),
+                Ok(Poll::Pending) => {}
+            }
+            loop {
+                let mut inner = held.lock();
+                inner.polled = false;
+                let now = Instant::now();
+                inner.real |= now >= real_at;
+                let next = if inner.real { deadline } else { real_at.min(deadline) };
+                journal.flush(held, inner);
+                if grace_ends.is_some_and(|it| it <= now) {
+                    return Poll::Ready(Over::Canceled);
+                }
+                if deadline <= now {
+                    return Poll::Ready(Over::Deadline);
+                }
+                let next = grace_ends.map_or(next, |it| it.min(next));
+                if timer.deadline() != next {
+                    timer.as_mut().reset(next);
+                }
+                if timer.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+
+    /// Writes how the turn ended, and says what the next one is given.
+    fn end(&self, held: &Held, over: Over) -> Option<(Vec<Event>, Asked)> {
+        let failed = |kind, cause: &str| (TaskState::Failed, Some(failure(held, kind, cause)));
+        let mut inner = held.lock();
+        inner.polled = false;
+        let (state, message) = match over {
+            Over::Left => return None,
+            Over::Returned(Ok(End::Reply(message))) if !inner.real => {
+                let mut message = updates::own(message, "", &held.context);
+                message.task_id.clear();
+                let wake = inner.answer(message);
+                drop(inner);
+                held.fire(wake);
+                return None;
+            }
+            Over::Returned(Ok(End::Completed(it))) => (TaskState::Completed, it),
+            Over::Returned(Ok(End::Reply(it))) => (TaskState::Completed, Some(it)),
+            Over::Returned(Ok(End::Rejected(it))) => (TaskState::Rejected, Some(it)),
+            // It asks a caller who has gone.
+            Over::Returned(Ok(End::InputRequired(_) | End::AuthRequired(_))) if inner.cancel => {
+                (TaskState::Canceled, None)
+            }
+            Over::Returned(Err(it)) if inner.cancel && it.is_stopped() => (TaskState::Canceled, None),
+            Over::Returned(Ok(End::InputRequired(it))) => (TaskState::InputRequired, Some(it)),
+            Over::Returned(Ok(End::AuthRequired(it))) => (TaskState::AuthRequired, Some(it)),
+            Over::Returned(Err(it)) => match it.said() {
+                Some(said) => {
+                    tracing::warn!(task.id = held.key.id(), error.cause = %it, "an agent failed, and said why");
+                    (TaskState::Failed, Some(Message::agent(said)))
+                }
+                None => failed("error", &it.to_string()),
+            },
+            Over::Canceled => (TaskState::Canceled, None),
+            Over::Panicked(words) => failed("panic", &words),
+            Over::Deadline => failed("deadline", "it did not return in time"),
+        };
+        let ends = if state.is_terminal() { Ends::Task } else { Ends::Turn };
+        let status = status_update(held, &self.journal, state, message);
+        if inner.push(status, Mark::ending(ends)).is_err() {
+            // Nobody else ends a task whose turn runs.
+            tracing::error!(task.id = held.key.id(), "a turn ended after its task had");
+        }
+        inner.real = true;
+        let waiting = if ends == Ends::Task { 0 } else { inner.inbox.len().min(INBOX) };
+        let mut asked = Asked::default();
+        let next: Vec<Event> = inner
+            .inbox
+            .drain(..waiting)
+            .map(|it| {
+                asked = it.asked;
+                it.event
+            })
+            .collect();
+        match next.last() {
+            Some(it) => {
+                inner.turn += 1;
+                (inner.taken, inner.attempt) = (it.seq(), 1);
+            }
+            None => inner.running = false,
+        }
+        self.journal.flush(held, inner);
+        (!next.is_empty()).then_some((next, asked))
+    }
+}
+
+/// What the caller is told of a failure: its kind, and an id under which the log has the cause.
+fn failure(held: &Held, kind: &'static str, cause: &str) -> Message {
+    let id = seam::fresh_id();
+    tracing::warn!(error.id = %id, task.id = held.key.id(), error.kind = kind, error.cause = cause, "an agent failed");
+    let mut message = Message::agent(format!("Agent execution failed ({kind}): error id {id}"));
+    if let Ok(Some(Kind::StructValue(it))) = json_value(&serde_json::json!({"errorId": id})).map(|it| it.kind) {
+        message.metadata = Some(it);
+    }
+    message
+}
+
+/// What a panic said.
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|it| (*it).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked without words".to_owned())
+}

@@ -1,0 +1,397 @@
+//! From accepted to durable to shown: the map of live tasks, and group commit over lanes with an outcome for each task.
+
+use std::{
+    array,
+    hash::BuildHasherDefault,
+    mem,
+    ops::Deref,
+    slice,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::{Mutex, MutexGuard};
+use tokio::{
+    sync::{Notify, OnceCell},
+    task::AbortHandle,
+    time::{Instant, sleep_until},
+};
+
+pub use self::reader::{Cut, Reader};
+use self::{
+    live::{Inner, Live, fold},
+    wait::Wake,
+};
+use crate::{
+    event::Position,
+    seam::Clock,
+    store::{Commit, Key, KeyMap, Refused, Store},
+};
+
+pub(crate) mod live;
+mod reader;
+pub(crate) mod wait;
+
+const SHARDS: usize = 64;
+
+/// How many tasks a commit takes along.
+const GROUP: usize = 512;
+
+/// After this a commit without an answer is tried again; then twice as late each time, up to a second.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// A store that has been away for so long gets no new work.
+const DOWN: Duration = Duration::from_secs(1);
+
+/// The tasks in memory, and their way to the store.
+pub struct Journal {
+    store: Arc<dyn Store>,
+    clock: Clock,
+    shards: [Mutex<KeyMap<Arc<Slot>>>; SHARDS],
+    lanes: Vec<Lane>,
+    runners: OnceLock<Vec<AbortHandle>>,
+    /// Since when no commit has come through.
+    down: Mutex<Option<Instant>>,
+    phase: AtomicU8,
+}
+
+/// How far the server's end has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// It serves.
+    Open,
+    /// What runs may go on for a while; streams of what does not run end.
+    Draining,
+    /// Nothing goes on. What an agent left undone, it left undone: that is written nowhere.
+    Stopped,
+}
+
+#[derive(Default)]
+struct Lane {
+    dirty: Mutex<Vec<Held>>,
+    wake: Notify,
+}
+
+/// A task's place in the map: empty while its one loader reads the store.
+struct Slot {
+    key: Key,
+    journal: Arc<Journal>,
+    live: OnceCell<Live>,
+}
+
+/// Whoever uses a live task holds it: turns, readers, the journal. When nobody does, it leaves memory.
+pub(crate) struct Held(Option<Arc<Slot>>);
+
+impl Journal {
+    /// Over a store.
+    pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
+        let lanes: Vec<Lane> = (0..store.lanes().max(1)).map(|_| Lane::default()).collect();
+        let it = Arc::new(Self {
+            store,
+            clock: Clock::new(),
+            shards: array::from_fn(|_| Mutex::new(KeyMap::with_hasher(BuildHasherDefault::new()))),
+            lanes,
+            runners: OnceLock::new(),
+            down: Mutex::default(),
+            phase: AtomicU8::new(0),
+        });
+        if it.store.immediate().is_none() {
+            let run = |lane| tokio::spawn(Arc::clone(&it).run(lane)).abort_handle();
+            it.runners.get_or_init(|| (0..it.lanes.len()).map(run).collect());
+        }
+        it
+    }
+
+    /// Where it keeps what is committed.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// What time it is.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Ends the lanes. What has not been committed by then will not be.
+    pub fn stop(&self) {
+        self.runners.get().into_iter().flatten().for_each(AbortHandle::abort);
+    }
+
+    /// The store has been away for longer than a moment.
+    pub fn is_down(&self) -> bool {
+        self.down.lock().is_some_and(|it| it.elapsed() > DOWN)
+    }
+
+    /// How far the server's end has come.
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::SeqCst) {
+            0 => Phase::Open,
+            1 => Phase::Draining,
+            _ => Phase::Stopped,
+        }
+    }
+
+    /// Goes on to the next phase, and tells whoever waits.
+    pub fn enter(&self, phase: Phase) {
+        let number = match phase {
+            Phase::Open => 0,
+            Phase::Draining => 1,
+            Phase::Stopped => 2,
+        };
+        self.phase.store(number, Ordering::SeqCst);
+        for held in self.all() {
+            let mut inner = held.lock();
+            let mut wake = inner.fire_control();
+            if phase == Phase::Stopped {
+                wake = inner.stop();
+            } else {
+                inner.wakers.take(&mut wake.wakers);
+            }
+            drop(inner);
+            held.fire(wake);
+        }
+    }
+
+    // The map.
+
+    /// A task that begins.
+    pub(crate) fn insert(self: &Arc<Self>, live: Live) -> Held {
+        let key = live.key.clone();
+        let slot = Arc::new(Slot { key: key.clone(), journal: Arc::clone(self), live: OnceCell::new_with(Some(live)) });
+        self.shards[key.share(SHARDS)].lock().insert(key, Arc::clone(&slot));
+        Held(Some(slot))
+    }
+
+    /// The task, if it is in memory.
+    pub(crate) fn find(&self, key: &Key) -> Option<Held> {
+        let slot = self.shards[key.share(SHARDS)].lock().get(key).cloned();
+        Some(Held(Some(slot?))).filter(|it| it.slot().live.initialized())
+    }
+
+    /// The task, loaded by whoever comes first.
+    pub(crate) async fn hold<E, F: Future<Output = Result<Live, E>>>(
+        self: &Arc<Self>,
+        key: &Key,
+        load: impl FnOnce() -> F,
+    ) -> Result<Held, E> {
+        let empty = || Slot { key: key.clone(), journal: Arc::clone(self), live: OnceCell::new() };
+        let slot = {
+            let mut shard = self.shards[key.share(SHARDS)].lock();
+            Arc::clone(shard.entry(key.clone()).or_insert_with(|| Arc::new(empty())))
+        };
+        let held = Held(Some(slot));
+        held.slot().live.get_or_try_init(load).await?;
+        Ok(held)
+    }
+
+    /// How many tasks are in memory.
+    pub fn live_tasks(&self) -> usize {
+        self.shards.iter().map(|it| it.lock().len()).sum()
+    }
+
+    fn all(&self) -> Vec<Held> {
+        let of = |it: &Mutex<KeyMap<Arc<Slot>>>| {
+            it.lock()
+                .values()
+                .filter(|it| it.live.initialized())
+                .map(|it| Held(Some(Arc::clone(it))))
+                .collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(of).collect()
+    }
+
+    fn remove(&self, slot: &Arc<Slot>) -> Option<Arc<Slot>> {
+        let mut shard = self.shards[slot.key.share(SHARDS)].lock();
+        if shard.get(&slot.key).is_some_and(|it| Arc::ptr_eq(it, slot)) { shard.remove(&slot.key) } else { None }
+    }
+
+    // Commits.
+
+    /// Takes what is pending to the store: in the caller where that is immediate, else by the task's lane.
+    pub(crate) fn flush(&self, held: &Held, mut inner: MutexGuard<'_, Inner>) {
+        if !inner.is_dirty() || inner.queued {
+            return;
+        }
+        let live: &Live = held;
+        let Some(store) = self.store.immediate() else {
+            inner.queued = true;
+            drop(inner);
+            let lane = &self.lanes[live.key.share(self.lanes.len())];
+            lane.dirty.lock().push(held.clone());
+            return lane.wake.notify_one();
+        };
+        let mut commit = inner.prepare(live, true);
+        fold(&mut commit);
+        let mut wake = Wake::default();
+        match store.commit_now(&commit) {
+            Ok(()) => inner.settle(&commit, &mut wake),
+            Err(_) => wake = self.lose(held, &mut inner),
+        }
+        drop(inner);
+        drop(commit);
+        live.fire(wake);
+    }
+
+    /// Drops what is in memory of a task that another writer has.
+    fn lose(&self, held: &Held, inner: &mut Inner) -> Wake {
+        // Out of the map first: whoever comes next loads what the store has.
+        drop(self.remove(held.slot()));
+        inner.lose()
+    }
+
+    async fn run(self: Arc<Self>, lane: usize) {
+        let mut again: Vec<(Held, Commit)> = Vec::new();
+        let mut due = Instant::now();
+        let mut wait = RETRY;
+        loop {
+            tokio::select! {
+                biased;
+                () = sleep_until(due), if !again.is_empty() => {
+                    // One by one: what is wrong with one of them is not the others' misfortune.
+                    for (held, commit) in mem::take(&mut again) {
+                        let one = Arc::from([commit]);
+                        if self.write(slice::from_ref(&held), &one, true).await.is_err() {
+                            again.push((held, one[0].clone()));
+                        }
+                    }
+                    wait = if again.is_empty() { RETRY } else { (wait * 2).min(Duration::from_secs(1)) };
+                    due = Instant::now() + wait;
+                }
+                group = self.group(lane) => {
+                    let commit = |held: &Held| {
+                        let mut commit = held.lock().prepare(held, false);
+                        fold(&mut commit); // outside of the lock: only this lane moves what is shown
+                        commit
+                    };
+                    let commits: Arc<[Commit]> = group.iter().map(commit).collect();
+                    if self.write(&group, &commits, false).await.is_err() {
+                        again.extend(group.into_iter().zip(commits.iter().cloned()));
+                        due = Instant::now() + wait;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn group(&self, lane: usize) -> Vec<Held> {
+        let lane = &self.lanes[lane];
+        loop {
+            let taken = {
+                let mut dirty = lane.dirty.lock();
+                let rest = dirty.len().min(GROUP);
+                let rest = dirty.split_off(rest);
+                mem::replace(&mut *dirty, rest)
+            };
+            if !taken.is_empty() {
+                return taken;
+            }
+            lane.wake.notified().await;
+        }
+    }
+
+    async fn write(&self, group: &[Held], commits: &Arc<[Commit]>, again: bool) -> Result<(), ()> {
+        let outcomes = self.store.commit(Arc::clone(commits)).await;
+        {
+            let mut down = self.down.lock();
+            *down = match &outcomes {
+                Ok(_) => None,
+                Err(cause) => down.or_else(|| {
+                    tracing::warn!(error.cause = %cause, "the store is away");
+                    Some(Instant::now())
+                }),
+            };
+        }
+        for ((held, commit), outcome) in group.iter().zip(&**commits).zip(outcomes.map_err(drop)?) {
+            let mut wake = Wake::default();
+            let mut inner = held.lock();
+            inner.queued = false;
+            // The answer to an earlier try was lost: a row that stands where only this commit can have put it is ours.
+            let ours = Position { seq: commit.row.seq, fence: commit.fence };
+            match outcome {
+                Ok(()) => inner.settle(commit, &mut wake),
+                Err(Refused::Stale(Some(at))) if again && at == ours => inner.settle(commit, &mut wake),
+                Err(_) => wake = self.lose(held, &mut inner),
+            }
+            self.flush(held, inner);
+            held.fire(wake);
+        }
+        Ok(())
+    }
+
+    /// Returns when all that was accepted has been committed, or that will not be.
+    pub(crate) async fn settled(&self) {
+        const LOOK: Duration = Duration::from_millis(5);
+        while self.store.immediate().is_none() && self.all().iter().any(|it| it.lock().is_unsettled()) {
+            pause(LOOK).await;
+        }
+    }
+}
+
+/// Waits for what gives no sign when it is there.
+pub(crate) async fn pause(time: Duration) {
+    #[expect(clippy::disallowed_methods, reason = "what is waited for gives no sign")]
+    tokio::time::sleep(time).await;
+}
+
+impl Held {
+    fn slot(&self) -> &Arc<Slot> {
+        match &self.0 {
+            Some(it) => it,
+            None => unreachable!("only drop takes it"),
+        }
+    }
+}
+
+impl Deref for Held {
+    type Target = Live;
+
+    fn deref(&self) -> &Live {
+        match self.slot().live.get() {
+            Some(it) => it,
+            None => unreachable!("nobody is given it before it is loaded"),
+        }
+    }
+}
+
+impl Clone for Held {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl Drop for Held {
+    /// Who lets go last, takes it off the map. All let go under the map's lock, so that there is a last one.
+    fn drop(&mut self) {
+        let Some(slot) = self.0.take() else { return };
+        let journal = Arc::clone(&slot.journal);
+        let mut shard = journal.shards[slot.key.share(SHARDS)].lock();
+        let mapped = shard.get(&slot.key).is_some_and(|it| Arc::ptr_eq(it, &slot));
+        let gone = if mapped && Arc::strong_count(&slot) == 2 { shard.remove(&slot.key) } else { None };
+        let last = if gone.is_some() || Arc::strong_count(&slot) == 1 {
+            Some(slot)
+        } else {
+            drop(slot);
+            None
+        };
+        drop(shard);
+        drop((gone, last)); // what is freed, is freed outside of the lock
+    }
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Held").field(&self.slot().key).finish()
+    }
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal")
+            .field("live", &self.live_tasks())
+            .field("phase", &self.phase())
+            .finish_non_exhaustive()
+    }
+}

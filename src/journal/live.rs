@@ -1,0 +1,471 @@
+//! A task in memory: what is accepted of it, what is shown of it, and who waits. One short lock, and no I/O.
+//!
+//! What is accepted is ahead of what is shown. In between, events are `pending`, then in flight to the store; once they
+//! are durable, they are folded into what is shown, and the watermark goes up.
+
+use std::{collections::VecDeque, mem, sync::Arc};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::{sync::oneshot, time::Instant};
+
+use super::wait::{Answer, Until, Wake, Wakers};
+use crate::{
+    agent::Asked,
+    event::{Ends, Event, Fence, Mark, Position, Seq},
+    pb::v1::{Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState, stream_response::Payload},
+    seam::{Millis, millis},
+    store::{Commit, Expect, Key, Row, Stored},
+    task::{Ahead, Illegal, apply, join},
+};
+
+/// How many events an agent may be ahead of the store.
+pub(crate) const BOUND: usize = 64;
+
+/// How many events are kept for readers that keep up; the others read the store.
+pub(crate) const NEWEST: usize = 256;
+
+/// Chunks of an artifact are joined up to this many bytes.
+const JOIN: usize = 1024;
+
+/// Below this many bytes of events, no checkpoint pays.
+const CHECKPOINT: usize = 16 * 1024;
+
+/// A task in memory.
+pub(crate) struct Live {
+    pub(crate) key: Key,
+    pub(crate) context: Arc<str>,
+    inner: Mutex<Inner>,
+}
+
+pub(crate) struct Inner {
+    /// What the next event must fit.
+    pub(crate) ahead: Ahead,
+    fence: Fence,
+    /// Accepted, and not yet taken to the store.
+    pending: Vec<Event>,
+    /// Taken to the store, and not yet answered.
+    in_flight: usize,
+    /// The row changes without an event.
+    pub(crate) touched: bool,
+    /// The journal has it.
+    pub(super) queued: bool,
+    /// Its agent is being polled: what it says is taken to the store when it pauses, together.
+    pub(crate) polled: bool,
+    /// When the oldest pending event was accepted.
+    pub(crate) oldest: Option<Instant>,
+    /// There is a task. Before, its turn may still answer with a plain message.
+    pub(crate) real: bool,
+    /// Another writer has the task, or there was none: nothing is true of it any more.
+    pub(crate) lost: bool,
+    /// How many events came too late.
+    pub(crate) late: u64,
+
+    /// What the row says, and will say.
+    at: Option<Position>,
+    counted: Option<TaskState>,
+    head: Option<Event>,
+    time: Millis,
+    pub(crate) taken: Seq,
+    pub(crate) cancel: bool,
+    pub(crate) attempt: u32,
+    saved: Option<Bytes>,
+    unsaved: bool,
+
+    /// The task as committed; it is copied only where somebody still holds the last one.
+    shown: Option<Arc<Task>>,
+    /// The task as it began, until that is committed.
+    base: Option<Arc<Task>>,
+    newest: VecDeque<Event>,
+    readers: usize,
+    /// Bytes of events since the last checkpoint, and up to it.
+    since: usize,
+    last: usize,
+
+    /// The number of the newest turn, whether it runs, and how many have ended for all to see.
+    pub(crate) turn: u32,
+    pub(crate) running: bool,
+    ended: u32,
+    /// Messages for the next turn.
+    pub(crate) inbox: VecDeque<Waiting>,
+    /// What the turn answered with instead of a task.
+    reply: Option<Box<Message>>,
+    waiters: Vec<(Until, oneshot::Sender<Answer>)>,
+    /// Readers, and an agent that waits for the store.
+    pub(crate) wakers: Wakers,
+    /// Those who wait for a cancel or a drain: the runner, and its agent.
+    pub(crate) control: Wakers,
+}
+
+/// A message for a turn.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) event: Event,
+    pub(crate) asked: Asked,
+}
+
+impl Live {
+    /// A task that begins.
+    pub(crate) fn new(key: Key, fence: Fence, task: Task, time: Millis) -> Self {
+        let context = task.context_id.as_str().into();
+        let mut inner = Inner::empty(Ahead::of(&task, 1), fence, time);
+        let first = Event::task(Position { fence, seq: 1 }, Ends::Nothing, &task);
+        inner.head = Some(first.clone());
+        inner.pending.reserve(4);
+        inner.pending.push(first);
+        (inner.base, inner.taken, inner.attempt) = (Some(Arc::new(task)), 1, 1);
+        Self { key, context, inner: Mutex::new(inner) }
+    }
+
+    /// A task that the store has.
+    pub(crate) fn loaded(key: Key, fence: Fence, stored: Stored, task: Task) -> Self {
+        let Stored { at, row, saved, .. } = stored;
+        let time = task.status.as_ref().and_then(|it| it.timestamp.as_ref()).map_or(row.time, millis);
+        let mut inner = Inner::empty(Ahead::of(&task, at.seq), fence, time);
+        (inner.at, inner.shown, inner.real, inner.saved) = (Some(at), Some(Arc::new(task)), true, saved);
+        inner.counted = Some(row.state);
+        (inner.taken, inner.cancel, inner.attempt) = (row.taken, row.cancel_requested, row.attempt);
+        Self { key, context: row.context, inner: Mutex::new(inner) }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// Wakes who is to be woken, with the lock free.
+    pub(crate) fn fire(&self, wake: Wake) {
+        let emptied = wake.fire();
+        if emptied.capacity() > 0 {
+            self.lock().wakers.reuse(emptied);
+        }
+    }
+}
+
+impl Inner {
+    fn empty(ahead: Ahead, fence: Fence, time: Millis) -> Self {
+        Self {
+            ahead,
+            fence,
+            pending: Vec::new(),
+            in_flight: 0,
+            touched: false,
+            queued: false,
+            polled: false,
+            oldest: None,
+            real: false,
+            lost: false,
+            late: 0,
+            at: None,
+            counted: None,
+            head: None,
+            time,
+            taken: 0,
+            cancel: false,
+            attempt: 0,
+            saved: None,
+            unsaved: false,
+            shown: None,
+            base: None,
+            newest: VecDeque::new(),
+            readers: 0,
+            since: 0,
+            last: 0,
+            turn: 0,
+            running: false,
+            ended: 0,
+            inbox: VecDeque::new(),
+            reply: None,
+            waiters: Vec::new(),
+            wakers: Wakers::default(),
+            control: Wakers::default(),
+        }
+    }
+
+    // What is accepted.
+
+    /// The one place where an event is accepted and numbered, or found to be too late. So it is here that the first
+    /// terminal state wins.
+    pub(crate) fn push(&mut self, payload: Payload, mark: Mark) -> Result<Event, Illegal> {
+        let mut payload = payload;
+        if let Payload::ArtifactUpdate(it) = payload {
+            match self.join(it) {
+                Ok(event) => return Ok(event),
+                Err(it) => payload = Payload::ArtifactUpdate(it),
+            }
+        }
+        let seq = self.ahead.admit(&mut payload).inspect_err(|_| self.late += 1)?;
+        let time = match &payload {
+            Payload::StatusUpdate(it) => it.status.as_ref().and_then(|it| it.timestamp.as_ref()).map(millis),
+            Payload::Task(_) | Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
+        };
+        let event = Event::new(Position { fence: self.fence, seq }, mark, payload);
+        if let Some(time) = time {
+            (self.head, self.time) = (Some(event.clone()), time);
+        }
+        self.pending.push(event.clone());
+        Ok(event)
+    }
+
+    /// Puts a small chunk behind the one before it, if that has not gone to the store yet: then nobody has seen that it
+    /// had the number for itself.
+    fn join(&mut self, chunk: TaskArtifactUpdateEvent) -> Result<Event, TaskArtifactUpdateEvent> {
+        if self.ahead.state().is_terminal() || !chunk.append {
+            return Err(chunk);
+        }
+        let Some(last) = self.pending.last_mut() else { return Err(chunk) };
+        if last.weight() + prost::Message::encoded_len(&chunk) > JOIN {
+            return Err(chunk);
+        }
+        match last.edit() {
+            Some(StreamResponse { payload: Some(Payload::ArtifactUpdate(it)) }) => {
+                join(it, chunk)?;
+                Ok(last.clone())
+            }
+            _ => Err(chunk),
+        }
+    }
+
+    /// Whether an agent has to wait for the store.
+    pub(crate) fn is_full(&self) -> bool {
+        self.pending.len() + self.in_flight >= BOUND
+    }
+
+    /// Keeps what an agent wants to find in its next turn.
+    pub(crate) fn save(&mut self, bytes: Bytes) {
+        (self.saved, self.unsaved, self.touched) = (Some(bytes), true, true);
+    }
+
+    /// What an agent kept.
+    pub(crate) fn saved(&self) -> Option<Bytes> {
+        self.saved.clone()
+    }
+
+    // What is shown.
+
+    /// The task as all may see it, and up to where.
+    pub(crate) fn shown(&self) -> Option<(&Arc<Task>, Position)> {
+        Some((self.shown.as_ref()?, self.at?))
+    }
+
+    /// The task as a turn finds it: the first one, before anybody else sees it. A later one waits until the end of
+    /// the turn before is shown.
+    pub(crate) fn found(&mut self) -> Result<Arc<Task>, oneshot::Receiver<Answer>> {
+        match self.base.as_ref().or(self.shown.as_ref()) {
+            Some(it) if self.ended + 1 >= self.turn => Ok(Arc::clone(it)),
+            _ => Err(self.wait(Until::Turn(self.turn.saturating_sub(1)))),
+        }
+    }
+
+    /// The number of the last event that is shown.
+    pub(crate) fn watermark(&self) -> Seq {
+        self.at.map_or(0, |it| it.seq)
+    }
+
+    /// Whether the end is shown.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.shown.as_ref().is_some_and(|it| it.state().is_terminal())
+    }
+
+    // To the store and back.
+
+    pub(super) fn is_dirty(&self) -> bool {
+        self.real && !self.lost && (self.touched || !self.pending.is_empty())
+    }
+
+    /// Something has not been committed yet.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.queued || self.in_flight > 0 || self.is_dirty()
+    }
+
+    /// Takes what is pending to the store. `exclusive`: nobody can look before [`settle`](Self::settle), so that
+    /// nothing has to be copied.
+    pub(super) fn prepare(&mut self, live: &Live, exclusive: bool) -> Commit {
+        let events = mem::take(&mut self.pending);
+        (self.in_flight, self.touched, self.oldest) = (events.len(), false, None);
+        self.since += events.iter().map(Event::weight).sum::<usize>();
+        let state = self.ahead.state();
+        let ends = state.is_terminal();
+        let due = ends || self.since > self.last.max(CHECKPOINT);
+        let whole = !ends_within(&events);
+        let checkpoint = due.then(|| match (&self.shown, &self.base) {
+            (Some(_), _) if exclusive && whole => self.shown.take().unwrap_or_default(),
+            (Some(it), _) => Arc::clone(it),
+            (None, _) if whole => self.base.take().unwrap_or_default(),
+            (None, it) => it.clone().unwrap_or_default(),
+        });
+        if due {
+            (self.last, self.since) = (self.last + self.since, 0);
+        }
+        let row = Row {
+            context: Arc::clone(&live.context),
+            seq: self.ahead.seq(),
+            state,
+            was: self.counted.replace(state),
+            head: self.head.take(),
+            time: self.time,
+            open: !ends && (self.running || !self.inbox.is_empty()),
+            taken: self.taken,
+            cancel_requested: self.cancel,
+            attempt: self.attempt,
+        };
+        let expect = self.at.map_or(Expect::New { idempotency: None }, Expect::At);
+        let saved = mem::take(&mut self.unsaved).then(|| self.saved.clone()).flatten();
+        Commit { key: live.key.clone(), expect, fence: self.fence, row, events, checkpoint, saved }
+    }
+
+    /// It is durable: now it is shown.
+    pub(super) fn settle(&mut self, commit: &Commit, wake: &mut Wake) {
+        let Commit { events, checkpoint, row, fence, .. } = commit;
+        self.in_flight = 0;
+        self.at = Some(Position { fence: *fence, seq: row.seq });
+        match checkpoint {
+            Some(task) if !ends_within(events) => {
+                self.shown = Some(Arc::clone(task));
+                events.iter().for_each(|it| self.tell(it, wake));
+            }
+            _ => {
+                for it in events {
+                    if it.seq() == 1 {
+                        self.shown = self.base.take();
+                    } else if let (Some(task), Some(payload)) = (&mut self.shown, it.payload()) {
+                        apply(Arc::make_mut(task), payload);
+                    }
+                    self.tell(it, wake);
+                }
+            }
+        }
+        // A row may have been written for the sake of who waits for a task, without an event.
+        self.answer_if(wake, |it| *it == Until::Shown);
+        if self.readers == 0 {
+            self.newest.clear();
+        } else {
+            self.newest.extend(events.iter().cloned());
+            let surplus = self.newest.len().saturating_sub(NEWEST);
+            self.newest.drain(..surplus);
+        }
+        self.wakers.take(&mut wake.wakers);
+    }
+
+    /// Each who waits gets the task as it is at the end that they wait for.
+    fn tell(&mut self, event: &Event, wake: &mut Wake) {
+        let ends = event.ends();
+        if ends != Ends::Nothing {
+            self.ended += 1;
+        }
+        if self.waiters.is_empty() {
+            return;
+        }
+        // An agent that goes on while its caller authorises something has interrupted its turn all the same (3.2.2).
+        let interrupted = ends == Ends::Nothing
+            && matches!(event.payload(), Some(Payload::StatusUpdate(it))
+                if it.status.as_ref().is_some_and(|it| it.state().is_interrupted()));
+        let over = self.ended + u32::from(interrupted);
+        self.answer_if(wake, |until| match until {
+            Until::Shown => true,
+            Until::Turn(it) => ends == Ends::Task || *it <= over,
+            Until::End => ends == Ends::Task,
+        });
+    }
+
+    fn answer_if(&mut self, wake: &mut Wake, due: impl Fn(&Until) -> bool) {
+        let Some(task) = &self.shown else { return };
+        let due = self.waiters.extract_if(.., |it| due(&it.0));
+        wake.answers.extend(due.map(|(_, to)| (to, Answer::Task(Arc::clone(task)))));
+    }
+
+    /// The server stops: who waits gets the task as it is, and streams are cut.
+    pub(super) fn stop(&mut self) -> Wake {
+        let mut wake = Wake::default();
+        self.answer_if(&mut wake, |_| true);
+        self.waiters.clear();
+        self.wake_all(&mut wake);
+        wake
+    }
+
+    /// The turn answered with a message, and there was no task.
+    pub(crate) fn answer(&mut self, message: Message) -> Wake {
+        let (mut wake, message) = (Wake::default(), Box::new(message));
+        if self.readers == 0 && self.waiters.len() == 1 {
+            let waiters = mem::take(&mut self.waiters).into_iter();
+            wake.answers.extend(waiters.map(|(_, to)| to).zip([Answer::Message(message)]));
+        } else {
+            let waiters = mem::take(&mut self.waiters).into_iter();
+            wake.answers.extend(waiters.map(|(_, to)| (to, Answer::Message(message.clone()))));
+            self.reply = Some(message);
+        }
+        self.lost = true;
+        self.pending.clear();
+        self.wakers.take(&mut wake.wakers);
+        wake
+    }
+
+    /// What the turn answered with, for the stream of the send.
+    pub(super) fn take_reply(&mut self) -> Option<Box<Message>> {
+        self.reply.take()
+    }
+
+    /// Another writer has the task. Who waits learns that it is gone, and not what came of it.
+    pub(super) fn lose(&mut self) -> Wake {
+        let mut wake = Wake::default();
+        (self.lost, self.in_flight) = (true, 0);
+        self.pending.clear();
+        self.waiters.clear();
+        self.wake_all(&mut wake);
+        wake
+    }
+
+    fn wake_all(&mut self, wake: &mut Wake) {
+        self.wakers.take(&mut wake.wakers);
+        self.control.take(&mut wake.wakers);
+    }
+
+    /// Wakes the runner and its agent.
+    pub(crate) fn fire_control(&mut self) -> Wake {
+        let mut wake = Wake::default();
+        self.control.take(&mut wake.wakers);
+        wake
+    }
+
+    // Who waits, and who reads.
+
+    /// From now on the newest events are kept for one reader more.
+    pub(crate) fn attach(&mut self) {
+        self.readers += 1;
+    }
+
+    pub(super) fn detach(&mut self) {
+        self.readers -= 1;
+    }
+
+    pub(crate) fn wait(&mut self, until: Until) -> oneshot::Receiver<Answer> {
+        let (to, answer) = oneshot::channel();
+        self.waiters.push((until, to));
+        answer
+    }
+
+    /// Events from memory; none where they are older than what it has.
+    pub(super) fn newest(&self, from: Seq, limit: usize) -> Option<impl Iterator<Item = &Event>> {
+        let first = self.newest.front()?.seq();
+        let skip = usize::try_from(from.checked_sub(first)?).ok()?;
+        Some(self.newest.iter().skip(skip).take(limit))
+    }
+
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        self.newest.len()
+    }
+}
+
+/// Folds into a checkpoint what its commit adds.
+pub(super) fn fold(commit: &mut Commit) {
+    if let Some(task) = &mut commit.checkpoint {
+        let task = Arc::make_mut(task);
+        let events = commit.events.iter().filter(|it| it.seq() > 1);
+        events.filter_map(Event::payload).for_each(|it| apply(task, it));
+    }
+}
+
+/// A turn ends before the last of these: who waits for it is to see the task as it was then.
+fn ends_within(events: &[Event]) -> bool {
+    events.iter().rev().skip(1).any(|it| it.ends() != Ends::Nothing)
+}

@@ -1,0 +1,243 @@
+//! A reader: a place in the log, and a wake. It is never late, and nobody waits for it.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use futures_core::Stream;
+use tokio::task::coop::poll_proceed;
+
+use super::{Held, Journal, Phase, wait::Place};
+use crate::{
+    event::{Ends, Event, Mark, Position, Seq},
+    pb::v1::{Task, stream_response::Payload},
+    task::{apply, shorten},
+};
+
+/// How many events are taken out of the log at a time.
+const BATCH: usize = 64;
+
+/// After this a store that was away is asked again.
+const AWAY: Duration = Duration::from_millis(50);
+
+type Fetch = Pin<Box<dyn Future<Output = Vec<Event>> + Send>>;
+
+/// The events of a task, from somewhere on, as they become durable.
+pub struct Reader {
+    held: Held,
+    journal: Arc<Journal>,
+    next: Seq,
+    /// The task as it was shown, which becomes a snapshot once the event of this number is.
+    snapshot: Option<(Arc<Task>, Seq)>,
+    /// How many turns must end until this stream does; none for one that stays to the end of the task.
+    turns: Option<u32>,
+    /// So many messages of a task's history are shown.
+    history: Option<usize>,
+    /// The cursor did not fit the log, and a snapshot stands in for what is missing.
+    gap: bool,
+    ready: VecDeque<Event>,
+    fetch: Option<Fetch>,
+    place: Option<Place>,
+    done: bool,
+}
+
+/// The stream was cut, and can be taken up again at its last cursor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the stream was cut")]
+pub struct Cut;
+
+impl Reader {
+    /// Of a task that has been told of it ([`attach`](super::live::Inner::attach)).
+    pub(crate) fn new(held: Held, journal: Arc<Journal>, next: Seq, turns: Option<u32>) -> Self {
+        Self {
+            held,
+            journal,
+            next,
+            snapshot: None,
+            turns,
+            history: None,
+            gap: false,
+            ready: VecDeque::new(),
+            fetch: None,
+            place: None,
+            done: false,
+        }
+    }
+
+    /// With the task as it is shown, then all that comes after that.
+    pub(crate) fn and_snapshot(mut self, gap: bool) -> Self {
+        let shown = self.held.lock().shown().map(|(task, at)| (Arc::clone(task), at));
+        if let Some((task, at)) = shown {
+            let ends = if task.state().is_terminal() { Ends::Task } else { Ends::Nothing };
+            self.ready.push_back(Event::task(at, ends, &task));
+            (self.next, self.gap) = (at.seq + 1, gap);
+        }
+        self
+    }
+
+    /// With the task as it will be with the event of this number, then all that comes after that: the stream of a
+    /// follow-up begins with its task too (3.1.2), and shows what its turn does.
+    pub(crate) fn and_snapshot_at(mut self, shown: Arc<Task>, seq: Seq) -> Self {
+        self.snapshot = Some((shown, seq));
+        self
+    }
+
+    /// With so many messages of a task's history (3.2.4).
+    pub(crate) fn with_history(mut self, length: Option<usize>) -> Self {
+        self.history = length;
+        self
+    }
+
+    /// Whether a snapshot stands in for events that the cursor's reader has missed.
+    pub fn is_gap(&self) -> bool {
+        self.gap
+    }
+
+    /// The task.
+    pub fn task_id(&self) -> &str {
+        self.held.key.id()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn kept(&self) -> usize {
+        self.held.lock().kept()
+    }
+
+    /// Fills `ready`, or says that there is nothing more.
+    fn poll_log(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Cut>> {
+        loop {
+            if let Some(fetch) = &mut self.fetch {
+                let events = ready!(fetch.as_mut().poll(cx));
+                self.fetch = None;
+                self.ready.extend(events);
+                if !self.ready.is_empty() {
+                    return Poll::Ready(Ok(true));
+                }
+            }
+            let mut inner = self.held.lock();
+            let watermark = inner.watermark();
+            if self.next > watermark {
+                if let Some(it) = inner.take_reply() {
+                    let payload = Payload::Message(*it);
+                    self.ready.push_back(Event::new(Position::default(), Mark::ending(Ends::Task), payload));
+                    return Poll::Ready(Ok(true));
+                }
+                let cut = match self.journal.phase() {
+                    Phase::Open => inner.lost,
+                    Phase::Draining => inner.lost || !inner.running,
+                    Phase::Stopped => true,
+                };
+                if inner.has_ended() {
+                    return Poll::Ready(Ok(false));
+                }
+                if cut {
+                    return Poll::Ready(Err(Cut));
+                }
+                inner.wakers.register(&mut self.place, cx);
+                return Poll::Pending;
+            }
+            if let Some(events) = inner.newest(self.next, BATCH) {
+                self.ready.extend(events.cloned());
+                return Poll::Ready(Ok(true));
+            }
+            drop(inner);
+            self.fetch = Some(fetch(&self.held, &self.journal, self.next - 1, watermark));
+        }
+    }
+
+    /// What becomes of an event for this reader: folded into a snapshot, hidden, or shown.
+    fn pass(&mut self, event: Event) -> Option<Event> {
+        self.next = self.next.max(event.seq() + 1);
+        if let Some((task, until)) = &mut self.snapshot {
+            if let Some(payload) = event.payload() {
+                apply(Arc::make_mut(task), payload);
+            }
+            if event.seq() < *until {
+                return None;
+            }
+            let (task, _) = self.snapshot.take()?;
+            return Some(self.shortened(Event::task(event.position(), Ends::Nothing, &task)));
+        }
+        self.done = match event.ends() {
+            Ends::Nothing => false,
+            Ends::Task => true,
+            Ends::Turn => {
+                self.turns = self.turns.map(|it| it.saturating_sub(1));
+                self.turns == Some(0)
+            }
+        };
+        (!event.mark().hidden).then(|| self.shortened(event))
+    }
+
+    fn shortened(&self, event: Event) -> Event {
+        match (self.history, event.payload()) {
+            (Some(length), Some(Payload::Task(task))) if task.history.len() > length => {
+                let (position, mark) = (event.position(), event.mark());
+                let Some(Payload::Task(mut task)) = event.into_message().payload else { return Event::default() };
+                shorten(&mut task.history, Some(length));
+                Event::new(position, mark, Payload::Task(task))
+            }
+            _ => event,
+        }
+    }
+}
+
+/// Events that memory has no more.
+fn fetch(held: &Held, journal: &Arc<Journal>, after: Seq, watermark: Seq) -> Fetch {
+    let (key, journal) = (held.key.clone(), Arc::clone(journal));
+    Box::pin(async move {
+        loop {
+            // A store that is away makes a reader late, and not wrong.
+            match journal.store().events(&key, after, BATCH).await {
+                Ok(mut log) => {
+                    log.events.retain(|it| it.seq() <= watermark);
+                    return log.events;
+                }
+                Err(_) => super::pause(AWAY).await,
+            }
+        }
+    })
+}
+
+impl Stream for Reader {
+    type Item = Result<Event, Cut>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let it = &mut *self;
+        // A log that is all there must not keep its thread for ever.
+        let budget = ready!(poll_proceed(cx));
+        while !it.done {
+            let Some(event) = it.ready.pop_front() else {
+                match ready!(it.poll_log(cx)) {
+                    Ok(more) => it.done = !more,
+                    Err(cut) => {
+                        it.done = true;
+                        return Poll::Ready(Some(Err(cut)));
+                    }
+                }
+                continue;
+            };
+            if let Some(event) = it.pass(event) {
+                budget.made_progress();
+                return Poll::Ready(Some(Ok(event)));
+            }
+        }
+        Poll::Ready(None)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.held.lock().detach();
+    }
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").field("task", &self.held.key).field("next", &self.next).finish_non_exhaustive()
+    }
+}

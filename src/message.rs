@@ -1,0 +1,96 @@
+//! Messages and parts: how they are made, and how they are read.
+
+use serde::Serialize;
+
+use crate::pb::{
+    v1::{Message, Part, Role, part::Content},
+    wkt::Value,
+};
+
+impl Message {
+    /// A message of an agent, with one part of text. Who sends it fills in its ids.
+    ///
+    /// ```
+    /// use a2a_service::pb::v1::Message;
+    ///
+    /// assert_eq!(Message::agent("Which city?").text(), "Which city?");
+    /// ```
+    pub fn agent(text: impl Into<String>) -> Self {
+        Self { role: Role::Agent.into(), parts: vec![Part::text(text)], ..Self::default() }
+    }
+
+    /// A message of a user, with one part of text and an id of its own.
+    pub fn user(text: impl Into<String>) -> Self {
+        let (message_id, role) = (crate::seam::fresh_id(), Role::User.into());
+        Self { message_id, role, parts: vec![Part::text(text)], ..Self::default() }
+    }
+
+    /// This message with a part more.
+    #[must_use]
+    pub fn and(mut self, part: Part) -> Self {
+        self.parts.push(part);
+        self
+    }
+
+    /// The text of its parts, one after the other.
+    pub fn text(&self) -> String {
+        self.texts().collect()
+    }
+
+    /// The text of each part that is text.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(Part::as_text)
+    }
+}
+
+impl Part {
+    /// Text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Content::Text(text.into()).into()
+    }
+
+    /// A file that comes along.
+    pub fn bytes(bytes: impl Into<Vec<u8>>, media_type: impl Into<String>) -> Self {
+        Self { media_type: media_type.into(), ..Content::Raw(bytes.into()).into() }
+    }
+
+    /// A file that is elsewhere.
+    pub fn url(url: impl Into<String>, media_type: impl Into<String>) -> Self {
+        Self { media_type: media_type.into(), ..Content::Url(url.into()).into() }
+    }
+
+    /// Anything that JSON can hold.
+    ///
+    /// # Errors
+    /// Where the value can't be JSON: keys that are not strings, or deeper than
+    /// [`MAX_DEPTH`](crate::pb::wkt::MAX_DEPTH).
+    pub fn data(data: &impl Serialize) -> Result<Self, serde_json::Error> {
+        Ok(Content::Data(json_value(data)?).into())
+    }
+
+    /// The same part, as a file of this name.
+    #[must_use]
+    pub fn named(mut self, filename: impl Into<String>) -> Self {
+        self.filename = filename.into();
+        self
+    }
+
+    /// Its text, if it is text.
+    pub fn as_text(&self) -> Option<&str> {
+        match &self.content {
+            Some(Content::Text(it)) => Some(it),
+            Some(Content::Raw(_) | Content::Url(_) | Content::Data(_)) | None => None,
+        }
+    }
+}
+
+impl From<Content> for Part {
+    fn from(content: Content) -> Self {
+        Self { content: Some(content), ..Self::default() }
+    }
+}
+
+/// JSON as the messages hold it.
+pub(crate) fn json_value(data: &impl Serialize) -> Result<Value, serde_json::Error> {
+    serde_json::from_value(serde_json::to_value(data)?)
+}

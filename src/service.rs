@@ -1,0 +1,314 @@
+//! The one implementation of the contract: eleven methods, each a paragraph of the specification.
+//!
+//! It checks what only it can know, and asks the [execution](crate::execution). It knows nothing of the binding that a
+//! call came over, and what it is given has been [checked](crate::check) for its required fields.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_core::Stream;
+use tonic::{Request, Response, Status};
+
+pub use crate::execution::Limits;
+use crate::{
+    agent::{Agent, Asked},
+    call::Call,
+    error::{Error, ErrorKind},
+    event::{Event, Position},
+    execution::{Execution, Sent},
+    journal::wait::Answer,
+    journal::{Cut, Reader},
+    pb::{
+        v1::{
+            AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
+            GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
+            ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, SendMessageRequest,
+            SendMessageResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig, TaskState,
+            a2a_service_server::A2aService, send_message_response::Payload,
+        },
+        wkt::Empty,
+    },
+    seam,
+    store::{Key, ListQuery, Scope, Store, Token},
+    task,
+    transport::transcode::BoxStream,
+};
+
+/// How many tasks are on a page where nobody says (3.1.4).
+const PAGE: i32 = 50;
+
+/// How many tasks a page may have (3.1.4).
+const PAGES: std::ops::RangeInclusive<i32> = 1..=100;
+
+/// How many tasks a message may refer to.
+const REFERENCES: usize = 16;
+
+/// What is kept back of a caller's time, so that the answer arrives before they give up.
+const MARGIN: Duration = Duration::from_millis(100);
+
+/// An agent as a service: what every door leads to.
+pub struct Service<A> {
+    execution: Execution<A>,
+    /// The scope of callers without a name, which is most calls', made once.
+    anonymous: Arc<Scope>,
+}
+
+impl<A: Agent> Service<A> {
+    /// An agent over a store.
+    pub fn new(agent: A, store: Arc<dyn Store>, limits: Limits) -> Self {
+        Self { execution: Execution::new(agent, store, limits), anonymous: Arc::default() }
+    }
+
+    /// Ends what runs: takes no new work, gives what there is `grace` to end by itself, and leaves the rest as it is.
+    /// Nothing is canceled by this.
+    pub async fn drain(&self, grace: Duration) {
+        self.execution.drain(grace).await;
+    }
+
+    /// How many tasks are in memory: those that run, are read, or wait for the store.
+    pub fn live_tasks(&self) -> usize {
+        self.execution.journal().live_tasks()
+    }
+
+    fn scope(&self, call: &Call, tenant: &str) -> Arc<Scope> {
+        if call.owner.is_empty() && tenant.is_empty() {
+            return Arc::clone(&self.anonymous);
+        }
+        Arc::new(Scope { owner: Arc::clone(&call.owner), tenant: tenant.into() })
+    }
+
+    /// The key of a task that a request names.
+    fn key<T>(&self, request: &Request<T>, tenant: &str, id: &str) -> Result<Key, Error> {
+        let call = Call::of(request)?;
+        call.in_time()?;
+        Ok(Key::new(&self.scope(call, tenant), id))
+    }
+
+    /// What is sent, and how it is to be answered.
+    async fn sent(&self, request: Request<SendMessageRequest>) -> Result<(Sent, Wanted), Error> {
+        let call = Call::of(&request)?;
+        call.in_time()?;
+        let time_left = call.time_left();
+        let wait = time_left.map(|it| it.saturating_sub(MARGIN.min(it / 10)));
+        let scope = self.scope(call, &request.get_ref().tenant);
+        let (principal, extensions) = (call.principal.clone(), call.extensions.clone());
+        let SendMessageRequest { message, configuration, metadata, .. } = request.into_inner();
+        let message = message.ok_or_else(|| Error::invalid_field("message", "is required"))?;
+        let configuration = configuration.unwrap_or_default();
+        if configuration.task_push_notification_config.is_some() {
+            return Err(no_push());
+        }
+        let history = history("configuration.historyLength", configuration.history_length)?;
+        let referenced = self.referenced(&scope, &message.reference_task_ids).await?;
+        let accepted_output_modes = configuration.accepted_output_modes;
+        let asked = Asked { principal, extensions, accepted_output_modes, metadata, referenced };
+        let wanted = Wanted { immediately: configuration.return_immediately, history, wait };
+        Ok((Sent { scope, message, asked }, wanted))
+    }
+
+    /// The tasks that a message refers to (3.4.3). One that is gone, or not the caller's, is a hint that leads nowhere
+    /// and no reason to refuse the message.
+    async fn referenced(&self, scope: &Arc<Scope>, ids: &[String]) -> Result<Vec<Task>, Error> {
+        if ids.len() > REFERENCES {
+            let why = format!("has {} ids, of at most {REFERENCES}", ids.len());
+            return Err(Error::invalid_field("message.referenceTaskIds", why));
+        }
+        let mut tasks = Vec::with_capacity(ids.len());
+        for id in ids {
+            match self.execution.get(&Key::new(scope, id)).await {
+                Ok(it) => tasks.push(Arc::unwrap_or_clone(it)),
+                Err(error) if error.kind() == ErrorKind::TaskNotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(tasks)
+    }
+}
+
+/// How a send is to be answered.
+struct Wanted {
+    immediately: bool,
+    history: Option<usize>,
+    wait: Option<Duration>,
+}
+
+/// A length of history that a caller asks for: none is all of it, and 0 is none (3.2.4).
+fn history(field: &str, length: Option<i32>) -> Result<Option<usize>, Error> {
+    let negative = |_| Error::invalid_field(field, "must not be negative");
+    length.map(usize::try_from).transpose().map_err(negative)
+}
+
+/// A task for its caller. It is taken whole where nobody else holds it.
+fn shown(task: Arc<Task>, history: Option<usize>) -> Task {
+    match Arc::try_unwrap(task) {
+        Ok(mut task) => {
+            task::shorten(&mut task.history, history);
+            task
+        }
+        Err(task) => task::view(&task, history, true),
+    }
+}
+
+fn no_push() -> Error {
+    ErrorKind::PushNotificationNotSupported.because("this agent delivers none; stream or poll the task")
+}
+
+fn query(call: &Call, scope: Arc<Scope>, request: ListTasksRequest) -> Result<ListQuery, Error> {
+    call.in_time()?;
+    let size = request.page_size.unwrap_or(PAGE);
+    let limit = usize::try_from(size).ok().filter(|_| PAGES.contains(&size));
+    let limit = limit.ok_or_else(|| Error::invalid_field("pageSize", format!("is {size}, and must be 1 to 100")))?;
+    let mut query = ListQuery {
+        scope,
+        context: Some(request.context_id.as_str()).filter(|it| !it.is_empty()).map(Into::into),
+        state: Some(request.status()).filter(|it| *it != TaskState::Unspecified),
+        since: request.status_timestamp_after.as_ref().map(seam::millis),
+        after: None,
+        limit,
+        history: history("historyLength", request.history_length)?,
+        artifacts: request.include_artifacts.unwrap_or_default(),
+    };
+    if !request.page_token.is_empty() {
+        let token = Token::from_text(&request.page_token, &query);
+        let why = "is not a token that was given for this query; begin again without one";
+        query.after = Some(token.ok_or_else(|| Error::invalid_field("pageToken", why))?);
+    }
+    Ok(query)
+}
+
+#[tonic::async_trait]
+impl<A: Agent> A2aService for Service<A> {
+    /// Answers when the turn has ended or needs something, with the task as it was then (3.1.1, 3.2.2).
+    async fn send_message(
+        &self,
+        request: Request<SendMessageRequest>,
+    ) -> Result<Response<SendMessageResponse>, Status> {
+        let (sent, Wanted { immediately, history, wait }) = self.sent(request).await?;
+        let execution = &self.execution;
+        let answer = if immediately { execution.start(sent).await? } else { execution.send(sent, wait).await? };
+        let payload = Some(match answer {
+            Answer::Task(task) => Payload::Task(shown(task, history)),
+            Answer::Message(it) => Payload::Message(*it),
+        });
+        Ok(Response::new(SendMessageResponse { payload }))
+    }
+
+    /// Begins with the task, then carries what happens to it until the turn ends (3.1.2).
+    async fn send_streaming_message(
+        &self,
+        request: Request<SendMessageRequest>,
+    ) -> Result<Response<BoxStream<Event>>, Status> {
+        let (sent, Wanted { history, .. }) = self.sent(request).await?;
+        let reader = self.execution.stream(sent, history).await?;
+        Ok(Response::new(Box::pin(Events(reader))))
+    }
+
+    /// The task as it is (3.1.3).
+    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
+        let GetTaskRequest { tenant, id, history_length } = request.get_ref();
+        let key = self.key(&request, tenant, id)?;
+        let history = history("historyLength", *history_length)?;
+        Ok(Response::new(shown(self.execution.get(&key).await?, history)))
+    }
+
+    /// The caller's tasks, the newest status first, by a cursor that survives changes between two pages (3.1.4).
+    async fn list_tasks(&self, request: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
+        let call = Call::of(&request)?.clone();
+        let scope = self.scope(&call, &request.get_ref().tenant);
+        let query = query(&call, scope, request.into_inner())?;
+        let page = self.execution.list(&query).await?;
+        Ok(Response::new(ListTasksResponse {
+            tasks: page.tasks,
+            next_page_token: page.next.map(|it| it.to_text(&query)).unwrap_or_default(),
+            page_size: i32::try_from(query.limit).unwrap_or(i32::MAX),
+            total_size: i32::try_from(page.total).unwrap_or(i32::MAX),
+        }))
+    }
+
+    /// Stops the agent. A task that is canceled already is answered as it is: asking twice is no mistake (3.3.1).
+    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Task>, Status> {
+        let CancelTaskRequest { tenant, id, .. } = request.get_ref();
+        let key = self.key(&request, tenant, id)?;
+        Ok(Response::new(shown(self.execution.cancel(&key).await?, None)))
+    }
+
+    /// Begins with the task as it is, then carries what happens to it until it ends (3.1.6); or goes on behind the
+    /// event that the caller saw last.
+    async fn subscribe_to_task(
+        &self,
+        request: Request<SubscribeToTaskRequest>,
+    ) -> Result<Response<BoxStream<Event>>, Status> {
+        let SubscribeToTaskRequest { tenant, id } = request.get_ref();
+        let key = self.key(&request, tenant, id)?;
+        // A cursor of another task, or of another server, fits no log; it is answered with a snapshot.
+        const NOWHERE: Position = Position { fence: 0, seq: u64::MAX };
+        let place = Call::of(&request)?.cursor.as_ref();
+        let place = place.map(|it| it.parts().filter(|it| it.0 == id).map_or(NOWHERE, |it| it.1));
+        let reader = self.execution.subscribe(&key, place).await?;
+        Ok(Response::new(Box::pin(Events(reader))))
+    }
+
+    /// Not offered: nothing delivers them (3.3.4).
+    async fn create_task_push_notification_config(
+        &self,
+        _: Request<TaskPushNotificationConfig>,
+    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+        Err(no_push().into())
+    }
+
+    /// Not offered (3.3.4).
+    async fn get_task_push_notification_config(
+        &self,
+        _: Request<GetTaskPushNotificationConfigRequest>,
+    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+        Err(no_push().into())
+    }
+
+    /// Not offered (3.3.4).
+    async fn list_task_push_notification_configs(
+        &self,
+        _: Request<ListTaskPushNotificationConfigsRequest>,
+    ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
+        Err(no_push().into())
+    }
+
+    /// Not offered (3.3.4).
+    async fn delete_task_push_notification_config(
+        &self,
+        _: Request<DeleteTaskPushNotificationConfigRequest>,
+    ) -> Result<Response<Empty>, Status> {
+        Err(no_push().into())
+    }
+
+    /// Not offered: there is nobody to show more to while nobody can say who they are (3.1.11, 3.3.4).
+    async fn get_extended_agent_card(
+        &self,
+        _: Request<GetExtendedAgentCardRequest>,
+    ) -> Result<Response<AgentCard>, Status> {
+        let why = "this agent has no card beside its public one, at /.well-known/agent-card.json";
+        Err(ErrorKind::ExtendedCardNotSupported.because(why).into())
+    }
+}
+
+/// A reader as the contract's streams have it.
+struct Events(Reader);
+
+impl Stream for Events {
+    type Item = Result<Event, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let cut = |Cut| ErrorKind::Unavailable.because("the stream was cut; subscribe to the task again").into();
+        Pin::new(&mut self.0).poll_next(cx).map(|it| it.map(|it| it.map_err(cut)))
+    }
+}
+
+impl<A> fmt::Debug for Service<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service").finish_non_exhaustive()
+    }
+}

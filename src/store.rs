@@ -1,0 +1,252 @@
+//! Where logs are kept: what every store can do.
+//!
+//! A task is a row (where it stands), its events, and now and then a checkpoint: the task whole, after one of them.
+//! Its state is the checkpoint and the events after it. A store decides nothing: it is told what to write and where
+//! the row has to stand for that, and it writes all of it or refuses.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+pub use key::{Hashed, Key, KeyMap, Scope};
+pub use page::Token;
+
+use crate::{
+    event::{Event, Fence, Position, Seq},
+    pb::v1::{Task, TaskState},
+    seam::Millis,
+    task,
+};
+
+pub mod key;
+pub mod memory;
+pub mod page;
+
+/// A place for tasks.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Commits that may run side by side; a task always takes the same lane.
+    fn lanes(&self) -> usize {
+        1
+    }
+
+    /// What is written from now on carries this number, which no earlier opening of this store had.
+    fn fence(&self) -> Fence;
+
+    /// A store that commits without waiting does it in the caller: no queue, no hop.
+    fn immediate(&self) -> Option<&dyn Immediate> {
+        None
+    }
+
+    /// Commits each task's part whole or not at all, together where that is cheaper. One outcome for each commit, in
+    /// their order. The batch may be committed again, when no answer came.
+    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable>;
+
+    /// A row and its checkpoint.
+    async fn load(&self, key: &Key) -> Result<Option<Stored>, Unavailable>;
+
+    /// The events after one, in their order, at most so many.
+    async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable>;
+
+    /// A page of an owner's tasks.
+    async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable>;
+
+    /// Unfinished turns that nobody runs, taken for `runner`: raises and commits their `attempt` and `fence`.
+    async fn claim(&self, runner: RunnerId, limit: usize, lease: Duration) -> Result<Vec<(Key, Stored)>, Unavailable>;
+
+    /// Keeps what `runner` has claimed for another lease, and returns what it has lost.
+    async fn renew(&self, _runner: RunnerId, _lease: Duration) -> Result<Vec<Key>, Unavailable> {
+        Ok(Vec::new())
+    }
+
+    /// Passes a message or a cancel on to whoever runs the task. A store of one process has nobody else.
+    async fn post(&self, _key: &Key, _command: &Command) -> Result<(), Unavailable> {
+        Ok(())
+    }
+
+    /// Deletes what need not be kept any longer.
+    async fn sweep(&self, policy: &Retention, now: Millis) -> Result<Swept, Unavailable>;
+
+    /// Whether it can be written to.
+    async fn check(&self) -> Result<(), Unavailable>;
+}
+
+/// A store that commits without waiting.
+pub trait Immediate {
+    /// Commits one task's part whole or not at all.
+    fn commit_now(&self, commit: &Commit) -> Result<(), Refused>;
+}
+
+/// Everything that one task changes at once.
+#[derive(Clone, Debug)]
+pub struct Commit {
+    /// The task.
+    pub key: Key,
+    /// Where its row has to stand.
+    pub expect: Expect,
+    /// Who writes.
+    pub fence: Fence,
+    /// What the row says from now on.
+    pub row: Row,
+    /// Without a gap. A store takes their bytes where it needs bytes, and the events themselves where it does not.
+    pub events: Vec<Event>,
+    /// The task after the last of the events: now and then, and at its end.
+    pub checkpoint: Option<Arc<Task>>,
+    /// What the agent keeps for its next turn, if that changed.
+    pub saved: Option<Bytes>,
+}
+
+/// Where a row has to stand for a commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// There is none.
+    New {
+        /// Names the send that makes the task, so that the same one does not make two.
+        idempotency: Option<Box<str>>,
+    },
+    /// There.
+    At(Position),
+}
+
+/// What a row says.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The context of the task.
+    pub context: Arc<str>,
+    /// The number of its last event.
+    pub seq: Seq,
+    /// Its state.
+    pub state: TaskState,
+    /// The state that this commit replaces, for the counters; none for a new task.
+    pub was: Option<TaskState>,
+    /// The event that tells the status, if this commit changes it.
+    pub head: Option<Event>,
+    /// The timestamp of the status.
+    pub time: Millis,
+    /// A turn runs, or messages wait for one: what recovery looks for. The state does not tell.
+    pub open: bool,
+    /// Messages up to this event have been given to a turn.
+    pub taken: Seq,
+    /// Somebody wants it canceled.
+    pub cancel_requested: bool,
+    /// How often its turn has been begun.
+    pub attempt: u32,
+}
+
+/// A task as a store has it.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// Its last event.
+    pub at: Position,
+    /// What the row says.
+    pub row: Row,
+    /// The task whole, after the event of this number.
+    pub checkpoint: Option<(Seq, Task)>,
+    /// What its agent kept.
+    pub saved: Option<Bytes>,
+}
+
+/// A piece of a log.
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    /// In their order.
+    pub events: Vec<Event>,
+}
+
+/// Why one task's part was not committed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The row is not where the commit expects it, and where it is.
+    #[error("another writer was there")]
+    Stale(Option<Position>),
+    /// The same send has made this task before.
+    #[error("the same send has made task {task_id}")]
+    Duplicate {
+        /// The task that it made.
+        task_id: Box<str>,
+    },
+}
+
+/// Nothing is known of what was to be written: it may be there or not. Nor of what was to be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the store is unavailable: {0}")]
+pub struct Unavailable(pub String);
+
+/// Which tasks, from where on, and what of them.
+#[derive(Clone, Debug, Default)]
+pub struct ListQuery {
+    /// Whose.
+    pub scope: Arc<Scope>,
+    /// In this context.
+    pub context: Option<Box<str>>,
+    /// In this state.
+    pub state: Option<TaskState>,
+    /// With a status of this time or later.
+    pub since: Option<Millis>,
+    /// Behind this one.
+    pub after: Option<Token>,
+    /// At most so many.
+    pub limit: usize,
+    /// So many messages of their history; all where this says nothing.
+    pub history: Option<usize>,
+    /// With their artifacts.
+    pub artifacts: bool,
+}
+
+/// A page of tasks: the newest status first, and of the same time the greatest id (3.1.4).
+#[derive(Clone, Debug, Default)]
+pub struct ListPage {
+    /// What was asked for of each.
+    pub tasks: Vec<Task>,
+    /// How many tasks there are on all pages.
+    pub total: u64,
+    /// Where the next page begins.
+    pub next: Option<Token>,
+}
+
+/// A process that runs turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RunnerId(pub u64);
+
+/// What is passed on to whoever runs a task.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// A follow-up, which its sender has committed under this number.
+    Message(Seq),
+    /// The task is to be canceled.
+    Cancel,
+}
+
+/// How long things are kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Retention {
+    /// A finished task, after its end.
+    pub finished: Duration,
+}
+
+/// What a sweep has deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Finished tasks.
+    pub tasks: u64,
+}
+
+impl Stored {
+    /// The task: its checkpoint, and the events after that.
+    pub async fn task(&mut self, store: &dyn Store, key: &Key) -> Result<Task, Unavailable> {
+        const STEP: usize = 256;
+        let (mut seq, mut task) = self.checkpoint.take().unwrap_or_default();
+        while seq < self.at.seq {
+            let log = store.events(key, seq, STEP).await?;
+            let Some(last) = log.events.last() else {
+                return Err(Unavailable(format!("the log of task {} ends before its row", key.id())));
+            };
+            seq = last.seq();
+            // The log may have grown since the row was read.
+            let events = log.events.iter().filter(|it| it.seq() <= self.at.seq);
+            events.filter_map(Event::payload).for_each(|it| task::apply(&mut task, it));
+        }
+        Ok(task)
+    }
+}

@@ -1,0 +1,359 @@
+//! Tasks in memory: as events while they run, as bytes once they have ended.
+
+use std::{
+    array,
+    collections::{BTreeMap, HashMap, hash_map::Entry},
+    sync::Arc,
+};
+
+use async_trait::async_trait;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use parking_lot::Mutex;
+use prost::Message as _;
+
+use super::{
+    Commit, Expect, Immediate, Key, KeyMap, ListPage, ListQuery, Log, Refused, Retention, Row, RunnerId, Scope, Store,
+    Stored, Swept, Token, Unavailable,
+};
+use crate::{
+    event::{Event, Fence, Mark, Position, Seq},
+    pb::v1::{Task, TaskState, stream_response::Payload},
+    seam::Millis,
+    task,
+};
+
+const SHARDS: usize = 32;
+
+/// Every so many events of a finished task, it is written down where the next one begins.
+const STRIDE: usize = 64;
+
+/// A store that forgets everything when its process ends.
+#[derive(Default)]
+pub struct Memory {
+    /// Boxed, because a map that grows moves what it has.
+    shards: [Mutex<KeyMap<Box<Kept>>>; SHARDS],
+    index: Mutex<HashMap<Arc<Scope>, Index>>,
+}
+
+struct Kept {
+    at: Position,
+    row: Row,
+    saved: Option<Bytes>,
+    log: Kind,
+}
+
+/// What is kept of a log.
+enum Kind {
+    Open(Vec<Event>),
+    /// The task, then its events, all behind their length; and where each [`STRIDE`]th event is.
+    Settled(Bytes, Box<[usize]>),
+}
+
+/// An owner's tasks, in the order of lists. Its lock is taken under that of a shard, never the other way round.
+#[derive(Default)]
+struct Index {
+    by_time: BTreeMap<(Millis, Key), TaskState>,
+    by_context: BTreeMap<(Arc<str>, Millis, Key), TaskState>,
+    totals: [u64; 9],
+    /// The sends that have a key, and the tasks they made.
+    sends: HashMap<Box<str>, Key>,
+}
+
+impl Immediate for Memory {
+    fn commit_now(&self, commit: &Commit) -> Result<(), Refused> {
+        let Commit { key, expect, row, events, saved, .. } = commit;
+        if let Expect::New { idempotency: Some(send) } = expect {
+            self.enter(key, send)?;
+        }
+        let at = Position { fence: commit.fence, seq: row.seq };
+        let mut shard = self.shards[key.share(SHARDS)].lock();
+        let old_time = match (shard.entry(key.clone()), expect) {
+            (Entry::Vacant(free), Expect::New { .. }) => {
+                let log = Kind::Open(events.clone());
+                let kept = Kept { at, row: row.clone(), saved: saved.clone(), log };
+                settle(free.insert(Box::new(kept)), commit);
+                None
+            }
+            (Entry::Occupied(it), Expect::At(then)) if it.get().at == *then => {
+                let kept = it.into_mut();
+                let time = kept.row.time;
+                let head = row.head.clone().or_else(|| kept.row.head.take());
+                (kept.at, kept.row) = (at, Row { head, ..row.clone() });
+                if saved.is_some() {
+                    kept.saved.clone_from(saved);
+                }
+                if let Kind::Open(log) = &mut kept.log {
+                    log.extend_from_slice(events);
+                }
+                settle(kept, commit);
+                Some(time)
+            }
+            (Entry::Occupied(it), _) => return Err(Refused::Stale(Some(it.get().at))),
+            (Entry::Vacant(_), Expect::At(_)) => return Err(Refused::Stale(None)),
+        };
+        // Under the lock of the shard, so that the index is never behind what a sweep sees of the row.
+        let mut index = self.index.lock();
+        match index.get_mut(key.scope()) {
+            Some(it) => it.count(key, row, old_time),
+            None => index.entry(Arc::clone(key.scope())).or_default().count(key, row, old_time),
+        }
+        Ok(())
+    }
+}
+
+/// What has ended is kept as bytes, which are smaller, and cost nothing to drop.
+fn settle(kept: &mut Kept, commit: &Commit) {
+    let (true, Some(task), Kind::Open(events)) = (kept.row.state.is_terminal(), &commit.checkpoint, &kept.log) else {
+        return;
+    };
+    let of_task = task.encoded_len();
+    let length = of_task + 4 + events.iter().map(|it| it.weight() + 13).sum::<usize>();
+    let mut bytes = BytesMut::with_capacity(length);
+    // A length that does not fit can't come up: requests and events are bounded far below.
+    let length = |it: usize| u32::try_from(it).unwrap_or(u32::MAX);
+    bytes.put_u32(length(of_task));
+    task.encode_raw(&mut bytes);
+    let mut index = Vec::new();
+    for (n, it) in events.iter().enumerate() {
+        if n > 0 && n % STRIDE == 0 {
+            index.push(bytes.len());
+        }
+        bytes.put_u8(it.mark().to_byte());
+        bytes.put_u64(it.position().fence);
+        bytes.put_u32(length(it.weight()));
+        bytes.put_slice(it.proto());
+    }
+    (kept.row.head, kept.saved) = (None, None);
+    kept.log = Kind::Settled(bytes.freeze(), index.into());
+}
+
+impl Memory {
+    /// Enters a send that has a key, unless it is there.
+    fn enter(&self, key: &Key, send: &str) -> Result<(), Refused> {
+        let mut index = self.index.lock();
+        let sends = &mut index.entry(Arc::clone(key.scope())).or_default().sends;
+        match sends.get(send) {
+            Some(made) if made != key => Err(Refused::Duplicate { task_id: made.id().into() }),
+            Some(_) => Ok(()),
+            None => {
+                sends.insert(send.into(), key.clone());
+                Ok(())
+            }
+        }
+    }
+
+    fn with<T>(&self, key: &Key, read: impl FnOnce(&Kept) -> T) -> Option<T> {
+        self.shards[key.share(SHARDS)].lock().get(key).map(|it| read(it))
+    }
+
+    /// How many tasks it has, and how many bytes of those that have ended.
+    pub fn size(&self) -> (usize, usize) {
+        let sizes: [(usize, usize); SHARDS] = array::from_fn(|it| {
+            let shard = self.shards[it].lock();
+            let bytes = |it: &Kept| if let Kind::Settled(it, _) = &it.log { it.len() } else { 0 };
+            (shard.len(), shard.values().map(|it| bytes(it)).sum())
+        });
+        sizes.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
+    }
+}
+
+/// The counter of a state.
+fn place(state: TaskState) -> usize {
+    usize::try_from(i32::from(state)).unwrap_or(0)
+}
+
+impl Index {
+    fn count(&mut self, key: &Key, row: &Row, old_time: Option<Millis>) {
+        if let Some(old) = old_time.filter(|it| *it != row.time) {
+            self.remove(key, &row.context, old);
+        }
+        if old_time != Some(row.time) || row.was != Some(row.state) {
+            self.by_time.insert((row.time, key.clone()), row.state);
+            self.by_context.insert((Arc::clone(&row.context), row.time, key.clone()), row.state);
+        }
+        if let Some(it) = row.was {
+            self.totals[place(it)] -= 1;
+        }
+        self.totals[place(row.state)] += 1;
+    }
+
+    fn remove(&mut self, key: &Key, context: &Arc<str>, time: Millis) {
+        self.by_time.remove(&(time, key.clone()));
+        self.by_context.remove(&(Arc::clone(context), time, key.clone()));
+    }
+
+    /// What fits a query, the newest first, from its token on.
+    fn find<'a>(&'a self, query: &'a ListQuery) -> Box<dyn Iterator<Item = (Millis, &'a Key)> + 'a> {
+        let (first, last) = query.range();
+        let least = || Key::new(&Arc::default(), "");
+        let all: Box<dyn Iterator<Item = (Millis, &Key, TaskState)>> = match &query.context {
+            None => {
+                let range = self.by_time.range((first, least())..(last, least()));
+                Box::new(range.rev().map(|((time, key), state)| (*time, key, *state)))
+            }
+            Some(context) => {
+                let context: Arc<str> = context.as_ref().into();
+                let range = (Arc::clone(&context), first, least())..(context, last, least());
+                Box::new(self.by_context.range(range).rev().map(|((_, time, key), state)| (*time, key, *state)))
+            }
+        };
+        let fits = move |(time, key, state): (Millis, &'a Key, TaskState)| {
+            let behind = query.after.as_ref().is_none_or(|it| (time, key.id()) < (it.time, &*it.id));
+            (behind && query.state.is_none_or(|it| it == state)).then_some((time, key))
+        };
+        Box::new(all.filter_map(fits))
+    }
+}
+
+impl ListQuery {
+    /// The times that it can find, from the first to before the last.
+    fn range(&self) -> (Millis, Millis) {
+        let last = self.after.as_ref().map_or(Millis::MAX, |it| it.time.saturating_add(1));
+        let first = self.since.unwrap_or(Millis::MIN);
+        (first.min(last), last)
+    }
+}
+
+/// What a list shows of a task.
+fn listed(kept: &Kept, key: &Key, query: &ListQuery) -> Task {
+    match &kept.log {
+        Kind::Settled(bytes, _) => {
+            let mut task = Task::decode(split(bytes).0).unwrap_or_default();
+            task::shorten(&mut task.history, query.history);
+            if !query.artifacts {
+                task.artifacts = Vec::new();
+            }
+            task
+        }
+        Kind::Open(events) => {
+            let mut task = Task::default();
+            // Without artifacts, nothing is copied that will not be shown.
+            let shown = |it: &&Payload| query.artifacts || !matches!(it, Payload::ArtifactUpdate(_));
+            events.iter().filter_map(Event::payload).filter(shown).for_each(|it| task::apply(&mut task, it));
+            task::shorten(&mut task.history, query.history);
+            task.id = key.id().to_owned();
+            task
+        }
+    }
+}
+
+fn split(bytes: &Bytes) -> (Bytes, Bytes) {
+    let mut rest = bytes.clone();
+    let length = usize::try_from(rest.get_u32()).unwrap_or(usize::MAX);
+    (rest.split_to(length), rest)
+}
+
+/// The events after that many, without a look at those before.
+fn events(all: &Bytes, index: &[usize], after: usize) -> impl Iterator<Item = Event> + use<> {
+    let (first, mut bytes) = match (after / STRIDE).min(index.len()) {
+        0 => (0, split(all).1),
+        it => (it * STRIDE, all.slice(index[it - 1]..)),
+    };
+    let seqs = Seq::try_from(first).unwrap_or(Seq::MAX).saturating_add(1)..;
+    let event = move |seq: Seq| {
+        let mark = Mark::from_byte(bytes.has_remaining().then(|| bytes.get_u8())?);
+        let fence = bytes.get_u64();
+        let length = usize::try_from(bytes.get_u32()).ok()?;
+        Some(Event::from_proto(Position { fence, seq }, mark, bytes.split_to(length)))
+    };
+    seqs.map_while(event).skip(after - first)
+}
+
+#[async_trait]
+impl Store for Memory {
+    fn fence(&self) -> Fence {
+        1
+    }
+
+    fn immediate(&self) -> Option<&dyn Immediate> {
+        Some(self)
+    }
+
+    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
+        Ok(batch.iter().map(|it| self.commit_now(it)).collect())
+    }
+
+    async fn load(&self, key: &Key) -> Result<Option<Stored>, Unavailable> {
+        Ok(self.with(key, |Kept { at, row, saved, log }| Stored {
+            at: *at,
+            row: row.clone(),
+            saved: saved.clone(),
+            checkpoint: match log {
+                Kind::Open(_) => None,
+                Kind::Settled(it, _) => Task::decode(split(it).0).ok().map(|it| (at.seq, it)),
+            },
+        }))
+    }
+
+    async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable> {
+        let after = usize::try_from(after).unwrap_or(usize::MAX);
+        let events = self.with(key, |it| match &it.log {
+            Kind::Open(it) => it.iter().skip(after).take(limit).cloned().collect(),
+            Kind::Settled(it, index) => events(it, index, after).take(limit).collect(),
+        });
+        Ok(Log { events: events.unwrap_or_default() })
+    }
+
+    async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable> {
+        let (total, keys) = {
+            let index = self.index.lock();
+            let Some(index) = index.get(&query.scope) else { return Ok(ListPage::default()) };
+            let total = match (&query.context, query.since, query.state) {
+                (None, None, None) => index.totals.iter().sum(),
+                (None, None, Some(it)) => index.totals[place(it)],
+                _ => {
+                    let all = ListQuery { after: None, ..query.clone() };
+                    u64::try_from(index.find(&all).count()).unwrap_or(u64::MAX)
+                }
+            };
+            // One more than fits on the page tells whether there is a next one.
+            let keys = index.find(query).take(query.limit + 1).map(|(time, key)| (time, key.clone()));
+            (total, keys.collect::<Vec<_>>())
+        };
+        let next = if keys.len() > query.limit { keys[..query.limit].last() } else { None };
+        let next = next.map(|(time, key)| Token { time: *time, id: key.id().into() });
+        let page = keys.iter().take(query.limit);
+        let tasks = page.filter_map(|(_, key)| self.with(key, |it| listed(it, key, query))).collect();
+        Ok(ListPage { tasks, total, next })
+    }
+
+    async fn claim(&self, _: RunnerId, _: usize, _: std::time::Duration) -> Result<Vec<(Key, Stored)>, Unavailable> {
+        // Whatever ran when the process ended, its tasks ended with it.
+        Ok(Vec::new())
+    }
+
+    async fn sweep(&self, policy: &Retention, now: Millis) -> Result<Swept, Unavailable> {
+        let limit = now.saturating_sub(Millis::try_from(policy.finished.as_millis()).unwrap_or(Millis::MAX));
+        let old: Vec<Key> = {
+            let index = self.index.lock();
+            let old = |it: &Index| {
+                let range = it.by_time.iter().take_while(|it| it.0.0 < limit);
+                range.filter(|it| it.1.is_terminal()).map(|it| it.0.1.clone()).collect::<Vec<_>>()
+            };
+            index.values().flat_map(old).collect()
+        };
+        let mut swept = Swept::default();
+        for key in old {
+            let mut shard = self.shards[key.share(SHARDS)].lock();
+            let Some(kept) = shard.get(&key).filter(|it| it.row.state.is_terminal()) else { continue };
+            if let Some(index) = self.index.lock().get_mut(key.scope()) {
+                index.totals[place(kept.row.state)] -= 1;
+                index.remove(&key, &kept.row.context, kept.row.time);
+                swept.tasks += 1;
+            }
+            shard.remove(&key);
+        }
+        Ok(swept)
+    }
+
+    async fn check(&self) -> Result<(), Unavailable> {
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (tasks, bytes) = self.size();
+        f.debug_struct("Memory").field("tasks", &tasks).field("bytes", &bytes).finish()
+    }
+}
