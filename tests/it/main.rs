@@ -12,3 +12,4 @@ mod contract {
 mod engine;
 mod gate;
 mod json;
+mod store;
