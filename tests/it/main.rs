@@ -9,3 +9,4 @@ mod contract {
     mod descriptors;
 }
 mod json;
+mod transcode;
