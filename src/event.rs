@@ -15,7 +15,7 @@ use tonic::Status;
 
 use crate::{
     error::Error,
-    pb::v1::{StreamResponse, Task, TaskState, stream_response::Payload},
+    pb::v1::{StreamResponse, Task, TaskState, TaskStatus, stream_response::Payload},
     transport::transcode::{Frame, Item, from_json},
 };
 
@@ -196,7 +196,7 @@ fn suggested(payload: Option<&Payload>) -> Ends {
         Some(Payload::Message(_)) => return Ends::Task,
         Some(Payload::ArtifactUpdate(_)) | None => None,
     };
-    match status.map_or(TaskState::Unspecified, |it| it.state()) {
+    match status.map_or(TaskState::Unspecified, TaskStatus::state) {
         TaskState::Completed | TaskState::Failed | TaskState::Canceled | TaskState::Rejected => Ends::Task,
         TaskState::InputRequired | TaskState::AuthRequired => Ends::Turn,
         TaskState::Unspecified | TaskState::Submitted | TaskState::Working => Ends::Nothing,

@@ -84,7 +84,7 @@ pub fn unary<T>(reply: Result<Response<T>, Status>) -> Result<Response<T>, Statu
 pub fn streaming<T: Send + 'static>(
     reply: Result<Response<Streaming<T>>, Status>,
 ) -> Result<Response<BoxStream<T>>, Status> {
-    let boxed = |it: Streaming<T>| Box::pin(it.map(|it| it.map_err(received))) as BoxStream<T>;
+    let boxed = |it: Streaming<T>| -> BoxStream<T> { Box::pin(it.map(|it| it.map_err(received))) };
     reply.map(|it| it.map(boxed)).map_err(received)
 }
 

@@ -9,11 +9,12 @@ use std::{
 use a2a_service::{
     call::{Call, Door},
     error::{Error, ErrorKind},
-    event::{Ends, Event, Mark, Position},
+    event::{Cursor, Ends, Event, Mark, Position},
     pb::{
         v1::{
-            self, GetTaskRequest, ListTasksRequest, ListTasksResponse, Message, Part, Role, SendMessageRequest,
-            SendMessageResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig,
+            self, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetTaskRequest, ListTasksRequest,
+            ListTasksResponse, Message, Part, Role, SendMessageRequest, SendMessageResponse, SubscribeToTaskRequest,
+            Task, TaskPushNotificationConfig,
             a2a_service_client::A2aServiceClient,
             a2a_service_server::{A2aService, A2aServiceServer},
             bindings::{Bound, Checked, Rpc},
@@ -25,9 +26,11 @@ use a2a_service::{
         Binding, Body, BoxStream, HttpRule, Params, Remote, Reply, Route, Source, Status, Transport,
     },
 };
+use bytes::Bytes;
 use futures::{StreamExt as _, future};
 use serde_json::Value;
 use tonic::{Request, Response, metadata::MetadataMap};
+use tower_service::Service;
 
 /// Answers with what it was asked, and keeps what came along.
 #[derive(Default)]
@@ -196,7 +199,10 @@ async fn path_query_and_body_are_one_message() {
             r#""statusTimestampAfter":"2025-11-09T08:30:00.000Z","includeArtifacts":true}"#
         )
     );
-    let page = ask(Rpc::ListTasks, Source::Query("status=6&pageSize=&includeArtifacts="), &[]).await.unwrap();
+    let page =
+        ask(Rpc::ListTasks, Source::Query("status=6&pageSize=&includeArtifacts=&tenant&&statusTimestampAfter="), &[])
+            .await
+            .unwrap();
     assert_eq!(page["nextPageToken"], r#"{"status":"TASK_STATE_INPUT_REQUIRED"}"#);
 }
 
@@ -327,6 +333,7 @@ impl Transport for Wrong {
         Ok(match rpc {
             "GetTask" => Reply::Stream(Box::pin(tokio_stream::empty()), MetadataMap::new()),
             "SubscribeToTask" => Reply::Unary(r#"{"task":{"id":"7"}}"#.into(), MetadataMap::new()),
+            "DeleteTaskPushNotificationConfig" | "CancelTask" => Reply::Unary(Bytes::new(), MetadataMap::new()),
             _ => Reply::Unary("{\"task\":\n".into(), MetadataMap::new()),
         })
     }
@@ -374,6 +381,12 @@ async fn an_agent_that_answers_wrongly_is_to_blame() {
     assert_eq!(events.len(), 1, "one message is a stream of that");
     let error = agent.send_message(Request::new(SendMessageRequest::default())).await.unwrap_err();
     assert_eq!(Error::from(error).kind(), ErrorKind::InvalidAgentResponse);
+    // To say nothing is an answer to one of these.
+    agent
+        .delete_task_push_notification_config(Request::new(DeleteTaskPushNotificationConfigRequest::default()))
+        .await
+        .unwrap();
+    assert!(agent.cancel_task(Request::new(CancelTaskRequest::default())).await.is_err());
 }
 
 /// The cursor of an event goes where its stream goes, if that has a place for it.
@@ -389,8 +402,8 @@ async fn frames_have_cursors() {
     let agent = Remote(Loop(echo()));
     let request = SubscribeToTaskRequest { id: "7".into(), ..Default::default() };
     let events = agent.subscribe_to_task(Call::by("ada").request(request)).await.unwrap().into_inner();
-    let cursors: Vec<_> = events.filter_map(|it| future::ready(it.ok()?.cursor().cloned())).collect().await;
-    assert_eq!(cursors.iter().map(|it| it.as_str()).collect::<Vec<_>>(), ["7.1.1", "7.1.2"]);
+    let cursors: Vec<_> = events.filter_map(async |it| it.ok()?.cursor().cloned()).collect().await;
+    assert_eq!(cursors.iter().map(Cursor::as_str).collect::<Vec<_>>(), ["7.1.1", "7.1.2"]);
 }
 
 /// A secret in the headers or in the extensions gets neither to the service nor, from there, to another agent.
@@ -407,7 +420,8 @@ async fn no_credential_is_passed_on() {
         request.extensions_mut().insert("a secret");
         Ok(request)
     };
-    let agent = A2aServiceClient::new(A2aServiceServer::with_interceptor(Bound(service.clone()), edge));
+    let bound = Bound(Arc::<Echo>::clone(&service));
+    let agent = A2aServiceClient::new(A2aServiceServer::with_interceptor(bound, edge));
     let agent: &dyn A2aService = &agent;
 
     let call = Call { request_id: Some("r".into()), idempotency_key: Some("k".into()), ..Call::by("bob") };
@@ -419,40 +433,39 @@ async fn no_credential_is_passed_on() {
     assert_eq!(*service.owner.lock().unwrap(), Some(("ada".to_owned(), 0)));
     let sent = sent.lock().unwrap();
     assert!(sent.get("authorization").is_none());
-    assert_eq!((sent.get("x-request-id").unwrap(), sent.get("idempotency-key").unwrap()), ("r", "k"));
+    assert_eq!(sent.get("x-request-id").unwrap(), "r");
+    assert_eq!(sent.get("idempotency-key").unwrap(), "k");
     assert_eq!(sent.get("a2a-version").unwrap(), "1.0");
+}
+
+/// An agent that answers with a frame of one byte, which begins a field and does not go on.
+#[derive(Clone)]
+struct Malformed;
+impl Service<http::Request<tonic::body::Body>> for Malformed {
+    type Response = http::Response<tonic::body::Body>;
+    type Error = std::convert::Infallible;
+    type Future = future::Ready<Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: http::Request<tonic::body::Body>) -> Self::Future {
+        future::ready(Ok(http::Response::new(malformed())))
+    }
+}
+
+fn malformed() -> tonic::body::Body {
+    tonic::body::Body::new(http_body_util::Full::from(&b"\0\0\0\0\x01\x0a"[..]))
 }
 
 #[tokio::test]
 async fn malformed_protobuf_is_the_fault_of_whoever_wrote_it() {
-    use tower_service::Service;
-
-    fn frame() -> tonic::body::Body {
-        // A frame of one byte, which begins a field and does not go on.
-        tonic::body::Body::new(http_body_util::Full::from(&b"\0\0\0\0\x01\x0a"[..]))
-    }
-
     let request = http::Request::post("/lf.a2a.v1.A2AService/GetTask").header("content-type", "application/grpc");
-    let response = A2aServiceServer::new(echo()).call(request.body(frame()).unwrap()).await.unwrap();
+    let response = A2aServiceServer::new(echo()).call(request.body(malformed()).unwrap()).await.unwrap();
     let error = Error::from(Status::from_header_map(response.headers()).unwrap());
     assert_eq!((error.kind(), error.wire().grpc), (ErrorKind::InvalidParams, tonic::Code::InvalidArgument));
 
-    /// An agent that answers with the same.
-    #[derive(Clone)]
-    struct Malformed;
-    impl Service<http::Request<tonic::body::Body>> for Malformed {
-        type Response = http::Response<tonic::body::Body>;
-        type Error = std::convert::Infallible;
-        type Future = future::Ready<Result<Self::Response, Self::Error>>;
-
-        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-            Poll::Ready(Ok(()))
-        }
-
-        fn call(&mut self, _: http::Request<tonic::body::Body>) -> Self::Future {
-            future::ready(Ok(http::Response::new(frame())))
-        }
-    }
     let agent: &dyn A2aService = &A2aServiceClient::new(Malformed);
     let error = Error::from(agent.get_task(Request::new(GetTaskRequest::default())).await.unwrap_err());
     assert_eq!(error.kind(), ErrorKind::InvalidAgentResponse, "{error}");
