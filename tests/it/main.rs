@@ -10,3 +10,4 @@ mod contract {
 }
 mod json;
 mod transcode;
+mod wire;
