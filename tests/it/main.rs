@@ -11,3 +11,4 @@ mod contract {
 }
 mod json;
 mod transcode;
+mod wire;
