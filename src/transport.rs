@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use axum::extract::ConnectInfo;
+use axum::extract::{ConnectInfo, OriginalUri};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use tonic::{Status, metadata::MetadataMap};
@@ -29,6 +29,7 @@ use tower_service::Service;
 use self::body::Body;
 use crate::{
     call::{self, Call},
+    card::{JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
     error::Error,
     pb::v1::{
         a2a_service_server::{A2aService, A2aServiceServer},
@@ -55,10 +56,20 @@ where
 pub struct CardRequest<'a> {
     /// Either of the well-known paths.
     pub path: &'a str,
+    /// What stood before it, where the door is mounted below a path.
+    pub prefix: &'a str,
     /// The query, without its question mark.
     pub query: Option<&'a str>,
     /// The headers.
     pub headers: &'a HeaderMap,
+}
+
+impl CardRequest<'_> {
+    /// The URL that the server was asked at, if the request tells.
+    pub fn url(&self) -> Option<String> {
+        let host = self.headers.get(header::HOST)?.to_str().ok()?;
+        Some(format!("http://{host}{}", self.prefix))
+    }
 }
 
 /// Makes the card that a request is for, in JSON.
@@ -190,7 +201,10 @@ impl<B: RequestBody> Service<Request<B>> for Door {
 impl Door {
     /// The card is for everybody: it has no `Call`. What there is to say about its age will be said here.
     fn card(&self, parts: &Parts) -> Response<Body> {
-        let request = CardRequest { path: parts.uri.path(), query: parts.uri.query(), headers: &parts.headers };
+        let path = parts.uri.path();
+        let whole = parts.extensions.get::<OriginalUri>().map_or(path, |it| it.0.path());
+        let prefix = whole.strip_suffix(path).unwrap_or_default();
+        let request = CardRequest { path, prefix, query: parts.uri.query(), headers: &parts.headers };
         let card = (self.0.settings.card)(&request);
         let mut headers = HeaderMap::new();
         if parts.method == Method::HEAD {
@@ -208,8 +222,8 @@ impl Entrance {
             return Self::Grpc;
         }
         match (&parts.method, parts.uri.path()) {
-            (&Method::GET | &Method::HEAD, "/.well-known/agent-card.json" | "/.well-known/agent.json") => Self::Card,
-            (&Method::POST, "/rpc" | "/" | "/a2a") => Self::JsonRpc,
+            (&Method::GET | &Method::HEAD, WELL_KNOWN | WELL_KNOWN_BEFORE) => Self::Card,
+            (&Method::POST, JSON_RPC | "/" | "/a2a") => Self::JsonRpc,
             _ => Self::Rest,
         }
     }
