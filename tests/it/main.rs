@@ -10,5 +10,6 @@ mod contract {
     mod descriptors;
 }
 mod json;
+mod program;
 mod transcode;
 mod wire;
