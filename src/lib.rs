@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod call;
 pub mod check;
+pub mod client;
 pub mod error;
 pub mod event;
 mod execution;
