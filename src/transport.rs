@@ -1,7 +1,7 @@
 //! The door: what stands between a connection and the service. It tells by a request which binding it speaks, makes the
 //! `Call`, and answers in the caller's own terms.
 
-pub mod body;
+mod body;
 pub mod grpc;
 mod jsonrpc;
 pub mod listener;
@@ -26,7 +26,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use tonic::{Status, metadata::MetadataMap};
 use tower_service::Service;
 
-use self::body::Body;
+pub use self::body::Body;
 use crate::{
     call::{self, Call},
     card::{JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
@@ -91,7 +91,7 @@ pub struct Settings {
 impl Settings {
     /// The defaults.
     pub fn new(card: Card) -> Self {
-        Self { max_body: 1 << 20, patience: Duration::from_secs(60), keep_alive: Duration::from_secs(15), card }
+        Self { max_body: 1 << 20, patience: Duration::from_mins(1), keep_alive: Duration::from_secs(15), card }
     }
 
     fn limits(&self) -> Limits {
@@ -260,10 +260,21 @@ fn media_type(headers: &HeaderMap) -> Option<&str> {
     Some(value.split(';').next().unwrap_or_default().trim())
 }
 
-/// What a service sends along becomes headers, except for those that say how the answer itself is to be read.
+/// What a service sends along becomes headers.
 fn headers(metadata: MetadataMap) -> HeaderMap {
-    const OURS: [HeaderName; 12] = [
-        header::CONTENT_TYPE,
+    let mut headers = metadata.into_headers();
+    if !headers.is_empty() {
+        keep_framing(&mut headers);
+        for name in [header::CONTENT_TYPE, Status::GRPC_STATUS, Status::GRPC_MESSAGE, Status::GRPC_STATUS_DETAILS] {
+            headers.remove(name);
+        }
+    }
+    headers
+}
+
+/// How an answer is to be read is for HTTP to say, and for no service: another length than it has would break it.
+fn keep_framing(headers: &mut HeaderMap) {
+    const FRAMING: [HeaderName; 9] = [
         header::CONTENT_LENGTH,
         header::CONTENT_ENCODING,
         header::TRANSFER_ENCODING,
@@ -272,17 +283,11 @@ fn headers(metadata: MetadataMap) -> HeaderMap {
         header::TRAILER,
         header::TE,
         header::DATE,
-        HeaderName::from_static("grpc-status"),
-        HeaderName::from_static("grpc-message"),
-        HeaderName::from_static("grpc-status-details-bin"),
+        HeaderName::from_static("keep-alive"),
     ];
-    let mut headers = metadata.into_headers();
-    if !headers.is_empty() {
-        for name in OURS {
-            headers.remove(name);
-        }
+    for name in FRAMING {
+        headers.remove(name);
     }
-    headers
 }
 
 /// The error in a status, and what goes beside it.

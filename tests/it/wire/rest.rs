@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 
 use super::support::*;
 
+const JSON: &str = "application/json";
+const OURS: &str = "application/a2a+json";
+
 async fn get(url: &str) -> (u16, Value) {
     let reply = reqwest::get(url).await.unwrap();
     (reply.status().as_u16(), json(reply).await)
@@ -107,8 +110,6 @@ async fn media_types() {
         }
         async { http.send().await.unwrap() }
     };
-    const JSON: &str = "application/json";
-    const OURS: &str = "application/a2a+json";
     for (content_type, accept, reply_type) in [
         ("", "", JSON),
         (JSON, "", JSON),
