@@ -105,7 +105,12 @@ impl Ahead {
 pub fn apply(task: &mut Task, payload: &Payload) {
     match payload {
         Payload::Task(it) => *task = it.clone(),
-        Payload::Message(it) => task.history.push(it.clone()),
+        Payload::Message(it) => {
+            // What the agent said last is answered by this, and so stands before it.
+            let said = task.status.as_mut().and_then(|it| it.message.take());
+            task.history.extend(said);
+            task.history.push(it.clone());
+        }
         Payload::StatusUpdate(it) => {
             // What the agent said on the way is part of the conversation.
             let said = task.status.take().and_then(|it| it.message);

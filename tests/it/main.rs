@@ -9,7 +9,13 @@
 mod contract {
     mod descriptors;
 }
+mod durable;
+mod gate;
 mod json;
 mod program;
+mod scenarios;
+mod stalled;
+mod times;
 mod transcode;
+mod ways;
 mod wire;
