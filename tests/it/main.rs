@@ -10,6 +10,7 @@ mod contract {
     mod descriptors;
 }
 mod durable;
+mod engine;
 mod gate;
 mod json;
 mod program;
