@@ -335,7 +335,9 @@ mod tests {
             }).collect();
             let fold = |events: &[TaskArtifactUpdateEvent]| {
                 let mut task = task_in(TaskState::Working);
-                events.iter().for_each(|it| apply(&mut task, &Payload::ArtifactUpdate(it.clone())));
+                for it in events {
+                    apply(&mut task, &Payload::ArtifactUpdate(it.clone()));
+                }
                 task.artifacts
             };
             let mut joined: Vec<TaskArtifactUpdateEvent> = Vec::new();

@@ -69,7 +69,9 @@ fn heap_calls(waste: usize, client: impl Fn(SocketAddr, usize)) -> f64 {
         started.send(bound.addr()).unwrap();
         runtime.spawn(bound.run_until(std::future::pending()));
         runtime.block_on(phase.recv());
-        allocation_counter::measure(|| drop(runtime.block_on(phase.recv())))
+        allocation_counter::measure(|| {
+            runtime.block_on(phase.recv());
+        })
     });
     let addr = addr.recv().unwrap();
     // The first calls grow what the others use: buffers, maps, a pool of connections.
@@ -136,7 +138,8 @@ fn grpc(addr: SocketAddr, calls: usize) {
     });
 }
 
-/// Fails where what was counted is over the bound, and where the counter would not see one call more.
+/// Fails where what was counted is over the bound, and where one call more would not be. The bounds are what it takes
+/// today, and half a call: 90 for a JSON-RPC send, 120 for a gRPC send and 16 for an event are what it must never take.
 fn bounded(name: &str, bound: f64, count: impl Fn(usize) -> f64) {
     let (ours, one_more) = (count(0), count(1));
     println!("heap calls, {name}: {ours:.1}, and with one more {one_more:.1}; at most {bound}");
@@ -147,12 +150,12 @@ fn bounded(name: &str, bound: f64, count: impl Fn(usize) -> f64) {
 
 #[test]
 fn heap_calls_of_a_json_rpc_send() {
-    bounded("a JSON-RPC send", 90.0, |waste| heap_calls(waste, json_rpc) / CALLS as f64);
+    bounded("a JSON-RPC send", 75.8, |waste| heap_calls(waste, json_rpc) / CALLS as f64);
 }
 
 #[test]
 fn heap_calls_of_a_grpc_send() {
-    bounded("a gRPC send", 120.0, |waste| heap_calls(waste, grpc) / CALLS as f64);
+    bounded("a gRPC send", 80.9, |waste| heap_calls(waste, grpc) / CALLS as f64);
 }
 
 #[test]
@@ -162,8 +165,8 @@ fn heap_calls_of_a_streamed_event() {
         let many = heap_calls(waste, |addr, _| stream(connect)(addr, 3000));
         (many - few) / 2000.0
     };
-    bounded("an event of a JSON-RPC stream", 16.0, |waste| {
+    bounded("an event of a JSON-RPC stream", 14.5, |waste| {
         event(|url| client::json_rpc(&format!("{url}/rpc")).unwrap(), waste)
     });
-    bounded("an event of a gRPC stream", 16.0, |waste| event(|url| client::grpc(url).unwrap(), waste));
+    bounded("an event of a gRPC stream", 9.5, |waste| event(|url| client::grpc(url).unwrap(), waste));
 }

@@ -59,7 +59,7 @@ async fn nothing_shows_before_its_commit(serve: impl AsyncFn(Server<Actor>) -> A
     // The agent is done, and its last word stands at the gate.
     assert!(timeout(MOMENT, async { next(&mut events).await }).await.is_err());
     assert_eq!(get(&*agent, &asked.id).await.unwrap(), asked);
-    assert_eq!(listed(&*agent).await, [asked.clone()]);
+    assert_eq!(listed(&*agent).await, std::slice::from_ref(&asked));
     assert!(!follow_up.is_finished());
     // The store is away for a while: the old state stands, and what was accepted is not forgotten.
     gate.tell(Act::Fail);

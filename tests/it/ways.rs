@@ -14,7 +14,6 @@ use a2a_service::{
 macro_rules! scenario {
     ($name:ident, $scenario:expr) => {
         mod $name {
-            #[allow(unused_imports, reason = "not every scenario needs all of them")]
             use super::*;
 
             async fn run(agent: &dyn A2aService) {

@@ -61,7 +61,7 @@ scenario!(an_authorisation_keeps_the_stream_open, async |agent: &dyn A2aService|
     let mut events = stream(agent, text("", "!authorise")).await;
     let first = next(&mut events).await;
     assert_eq!(state(&next(&mut events).await), Some(TaskState::AuthRequired));
-    super::cancel::cancel(agent, &task_of(&first).id).await.unwrap();
+    cancel::cancel(agent, &task_of(&first).id).await.unwrap();
     assert_eq!(states(&remaining(events).await), [TaskState::Canceled]);
 });
 
