@@ -10,6 +10,7 @@ pub mod sse;
 pub mod transcode;
 
 use std::{
+    borrow::Cow,
     convert::Infallible,
     error::Error as StdError,
     fmt,
@@ -23,6 +24,7 @@ use std::{
 use axum::extract::{ConnectInfo, OriginalUri};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use percent_encoding::percent_decode_str;
 use tonic::{Status, metadata::MetadataMap};
 use tower_service::Service;
 
@@ -31,6 +33,7 @@ use crate::{
     call::{self, Call},
     card::{JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
     error::Error,
+    event::Cursor,
     pb::v1::{
         a2a_service_server::{A2aService, A2aServiceServer},
         bindings::Bound,
@@ -237,8 +240,12 @@ fn edge(parts: &mut Parts, entrance: Entrance) -> Result<(), Error> {
         Entrance::Rest | Entrance::Card => call::Door::Rest,
     };
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|it| it.0);
-    let call = Call { peer, ..Call::from_headers(&parts.headers, door) };
+    let mut call = Call { peer, ..Call::from_headers(&parts.headers, door) };
     call.in_time()?;
+    if call.cursor.is_none() {
+        // Those who can't set a header, such as the first request of an `EventSource`, have the query.
+        call.cursor = parameter(parts, "lastEventId").and_then(|it| Cursor::from_text(&it));
+    }
     call.alone(&mut parts.extensions);
     Ok(())
 }
@@ -251,6 +258,13 @@ pub fn refuse(parts: &Parts, error: impl Into<Status>) -> Response<Body> {
         Entrance::JsonRpc => jsonrpc::failure("null", error.into()),
         Entrance::Rest | Entrance::Card => rest::failure(error.into()),
     }
+}
+
+/// A parameter of the query.
+fn parameter<'a>(parts: &'a Parts, name: &str) -> Option<Cow<'a, str>> {
+    let mut pairs = parts.uri.query()?.split('&').filter_map(|it| it.split_once('='));
+    let value = pairs.find(|it| it.0 == name)?.1;
+    percent_decode_str(value).decode_utf8().ok()
 }
 
 /// What the content type of a request names, without its parameters. One that can't be read has a name that nobody
