@@ -23,7 +23,9 @@ use std::{
 
 use axum::extract::{ConnectInfo, OriginalUri};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts, uri::Authority,
+};
 use percent_encoding::percent_decode_str;
 use tonic::{Status, metadata::MetadataMap};
 use tower_service::Service;
@@ -61,6 +63,8 @@ pub struct CardRequest<'a> {
     pub path: &'a str,
     /// What stood before it, where the door is mounted below a path.
     pub prefix: &'a str,
+    /// The host and the port that were asked for, as the request has them.
+    pub host: Option<&'a str>,
     /// The query, without its question mark.
     pub query: Option<&'a str>,
     /// The headers.
@@ -70,8 +74,7 @@ pub struct CardRequest<'a> {
 impl CardRequest<'_> {
     /// The URL that the server was asked at, if the request tells.
     pub fn url(&self) -> Option<String> {
-        let host = self.headers.get(header::HOST)?.to_str().ok()?;
-        Some(format!("http://{host}{}", self.prefix))
+        Some(format!("http://{}{}", self.host?, self.prefix))
     }
 }
 
@@ -207,7 +210,10 @@ impl Door {
         let path = parts.uri.path();
         let whole = parts.extensions.get::<OriginalUri>().map_or(path, |it| it.0.path());
         let prefix = whole.strip_suffix(path).unwrap_or_default();
-        let request = CardRequest { path, prefix, query: parts.uri.query(), headers: &parts.headers };
+        // HTTP/2 has it in the request line, so to say, and HTTP/1.1 in a header.
+        let header = || parts.headers.get(header::HOST).and_then(|it| it.to_str().ok());
+        let host = parts.uri.authority().map(Authority::as_str).or_else(header);
+        let request = CardRequest { path, prefix, host, query: parts.uri.query(), headers: &parts.headers };
         let card = (self.0.settings.card)(&request);
         let mut headers = HeaderMap::new();
         if parts.method == Method::HEAD {
