@@ -21,7 +21,7 @@ use tonic::{
 };
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-use super::MAX_REPLY;
+use super::{CONNECT, MAX_REPLY};
 use crate::{
     call::Call,
     error::{DOMAIN, Error, ErrorKind, chain},
@@ -40,7 +40,7 @@ const ACCEPT: HeaderValue = HeaderValue::from_static("application/json, text/eve
 /// A client that follows no redirect: what is sent to an agent is not for whoever it names.
 pub fn client() -> Result<Client, Error> {
     let client = Client::builder().redirect(reqwest::redirect::Policy::none());
-    client.connect_timeout(Duration::from_secs(10)).build().map_err(Error::internal)
+    client.connect_timeout(CONNECT).build().map_err(Error::internal)
 }
 
 /// The HTTP+JSON binding of an agent.

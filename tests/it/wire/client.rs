@@ -187,8 +187,9 @@ async fn events_are_read_from_any_bytes() {
 async fn an_event_may_be_large_but_not_endless() {
     let line = "x".repeat(5 << 20);
     assert_eq!(read(vec![format!("data: {line}\n\n").into()]).await[0].1, line);
-    for chunk in ["x", "data: x\n"] {
-        let chunk = Bytes::from(chunk.repeat(1 << 16));
+    let line = format!("data: {}\n", "x".repeat(1000));
+    for chunk in ["x".repeat(1 << 20), line.repeat(1000)] {
+        let chunk = Bytes::from(chunk);
         let endless = tokio_stream::iter(std::iter::repeat_with(move || Ok::<_, String>(chunk.clone())));
         let mut reader = Reader::new(endless);
         let error = Error::from(reader.next().await.unwrap().unwrap_err());

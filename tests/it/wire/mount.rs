@@ -72,6 +72,21 @@ async fn the_card() {
     assert_eq!(reply.status(), 404);
 }
 
+/// A mounted door knows where it is by the request, in either version of HTTP.
+#[tokio::test]
+async fn the_address_in_the_card() {
+    let settings = Settings::new(Arc::new(|it| it.url().unwrap_or_default().into()));
+    let door = Door::new(checked(&Arc::default()), settings);
+    let url = program(Router::new().nest_service("/agents/echo", door.clone()).fallback_service(door)).await;
+    let http2 = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    for http in [reqwest::Client::new(), http2] {
+        for base in [url.clone(), format!("{url}/agents/echo")] {
+            let card = http.get(format!("{base}/.well-known/agent-card.json")).send().await.unwrap();
+            assert_eq!(card.text().await.unwrap(), base);
+        }
+    }
+}
+
 /// What a layer before the door refuses, it refuses in the terms of the caller.
 #[tokio::test]
 async fn refusals() {
