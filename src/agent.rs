@@ -3,7 +3,7 @@
 //! An agent speaks to its task and never to a connection: what it says is in the log before anybody sees it, whoever
 //! listens, and it goes on when nobody does.
 
-use std::{error::Error as StdError, fmt, sync::Arc};
+use std::{error::Error as StdError, fmt, iter, sync::Arc};
 
 pub use self::{
     about::About,
@@ -116,8 +116,10 @@ impl Error {
 
 impl<E: StdError + Send + Sync + 'static> From<E> for Error {
     fn from(error: E) -> Self {
-        let cause: Box<dyn StdError + Send + Sync> = Box::new(error);
-        Self { said: None, stopped: cause.is::<Stopped>(), cause: Some(cause) }
+        // However it is wrapped: an agent that was canceled and says so in its own words has not failed.
+        let mut causes = iter::successors(Some::<&dyn StdError>(&error), |&it| it.source());
+        let stopped = causes.any(<dyn StdError>::is::<Stopped>);
+        Self { said: None, stopped, cause: Some(Box::new(error)) }
     }
 }
 
@@ -191,7 +193,7 @@ where
     }
 }
 
-impl<A: Agent> Agent for Arc<A> {
+impl<T: Agent> Agent for Arc<T> {
     fn run(&self, turn: Turn, out: Updates) -> impl Future<Output = Result<End, Error>> + Send {
         (**self).run(turn, out)
     }
@@ -209,11 +211,16 @@ impl<A: Agent> Agent for Arc<A> {
 mod tests {
     use super::*;
 
+    #[derive(Debug, thiserror::Error)]
+    #[error("while it counted")]
+    struct Wrapped(#[source] Stopped);
+
     #[test]
     fn any_error_is_a_failure_and_being_stopped_is_known() {
         let failure: Error = std::io::Error::other("disk").into();
         assert_eq!((failure.to_string().as_str(), failure.said(), failure.is_stopped()), ("disk", None, false));
         assert!(Error::from(Stopped).is_stopped());
+        assert!(Error::from(Wrapped(Stopped)).is_stopped());
         let said = Error::say("the city is unknown").caused_by("no row");
         assert_eq!(
             (said.said(), said.to_string().as_str()),

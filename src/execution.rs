@@ -21,6 +21,9 @@ use crate::{
 
 mod turn;
 
+/// What is kept back of a caller's time, so that the answer arrives before they give up.
+const MARGIN: Duration = Duration::from_millis(100);
+
 /// How many waiting messages a turn is given at most.
 const INBOX: usize = 16;
 
@@ -76,42 +79,52 @@ impl<A: Agent> Execution<A> {
     }
 
     /// Returns when the turn that takes the message has ended or needs something, with the task as it was then; or with
-    /// the task as it is when the caller has waited for long enough.
-    pub(crate) async fn send(&self, sent: Sent, wait: Option<Duration>) -> Result<Answer, Error> {
-        let watch = |inner: &mut Inner, behind| inner.wait(Until::Turn(inner.turn + behind));
-        let (held, answer) = self.begin(sent, watch).await?;
-        let wait = wait.map_or(self.0.limits.wait, |it| it.min(self.0.limits.wait));
-        if let Ok(answer) = timeout(wait, answer).await {
+    /// the task as it is when the caller, who waits for `left`, has waited for long enough.
+    pub(crate) async fn send(&self, sent: Sent, left: Option<Duration>) -> Result<Answer, Error> {
+        let cap = self.0.limits.wait;
+        let wait = left.map_or(cap, |it| cap.min(it.saturating_sub(MARGIN.min(it / 10))));
+        let watch = |inner: &mut Inner, behind| (inner.wait(Until::Turn(inner.turn + behind)), inner.ahead.seq());
+        let (held, (mut answer, seq)) = self.begin(sent, watch).await?;
+        if let Ok(answer) = timeout(wait, &mut answer).await {
             return answer.map_err(|_| lost());
         }
         let shown = {
             let mut inner = held.lock();
-            (inner.real, inner.touched) = (true, inner.shown().is_none());
-            let shown = inner.shown().map(|it| Answer::Task(Arc::clone(it.0))).ok_or(());
-            let shown = shown.map_err(|()| inner.wait(Until::Shown));
-            self.0.journal.flush(&held, inner);
-            shown
+            if inner.lost {
+                // Just now the agent has answered without a task, or the task has gone elsewhere.
+                None
+            } else {
+                inner.real = true;
+                if let Some((task, _)) = inner.shown().filter(|it| it.1.seq >= seq) {
+                    return Ok(Answer::Task(Arc::clone(task)));
+                }
+                let shown = inner.wait(Until::Shown(seq));
+                self.0.journal.flush(&held, inner);
+                Some(shown)
+            }
         };
-        match shown {
-            Ok(it) => Ok(it),
-            Err(answer) => self.answer(answer).await,
-        }
+        let left = left.map_or(cap, |it| it.saturating_sub(wait));
+        self.answer(shown.unwrap_or(answer), left).await
     }
 
-    /// Returns when there is a task (`returnImmediately`).
-    pub(crate) async fn start(&self, sent: Sent) -> Result<Answer, Error> {
+    /// Returns when there is a task that has the message (`returnImmediately`).
+    pub(crate) async fn start(&self, sent: Sent, left: Option<Duration>) -> Result<Answer, Error> {
         let now = |inner: &mut Inner, _| {
-            (inner.real, inner.touched) = (true, true);
-            inner.wait(Until::Shown)
+            inner.real = true;
+            inner.wait(Until::Shown(inner.ahead.seq()))
         };
-        let (_, answer) = self.begin(sent, now).await?;
-        self.answer(answer).await
+        let (held, answer) = self.begin(sent, now).await?;
+        // Its agent may take long until its first pause.
+        self.0.journal.flush(&held, held.lock());
+        let cap = self.0.limits.wait;
+        self.answer(answer, left.map_or(cap, |it| it.min(cap))).await
     }
 
-    async fn answer(&self, answer: oneshot::Receiver<Answer>) -> Result<Answer, Error> {
-        match timeout(self.0.limits.wait, answer).await {
+    /// What will be there as soon as the store has it.
+    async fn answer(&self, answer: oneshot::Receiver<Answer>, wait: Duration) -> Result<Answer, Error> {
+        match timeout(wait, answer).await {
             Ok(answer) => answer.map_err(|_| lost()),
-            Err(_) => Err(away()),
+            Err(_) => Err(away("this is not written yet; ask again")),
         }
     }
 
@@ -134,8 +147,9 @@ impl<A: Agent> Execution<A> {
     /// many turns come before it.
     async fn begin<T>(&self, sent: Sent, watch: impl FnOnce(&mut Inner, u32) -> T) -> Result<(Held, T), Error> {
         let journal = &self.0.journal;
-        if journal.is_down() || journal.phase() > Phase::Open {
-            return Err(away());
+        self.takes_work()?;
+        if journal.is_down() {
+            return Err(busy());
         }
         if !sent.message.task_id.is_empty() {
             return self.follow_up(sent, watch).await;
@@ -153,6 +167,7 @@ impl<A: Agent> Execution<A> {
         let task = Task { id, context_id, status: Some(status), history: vec![message], ..Task::default() };
         let held = journal.insert(Live::new(key, journal.store().fence(), task, now));
         let mut inner = held.lock();
+        self.takes_work()?;
         (inner.running, inner.turn) = (true, 1);
         let seen = watch(&mut inner, 0);
         journal.flush(&held, inner);
@@ -171,10 +186,11 @@ impl<A: Agent> Execution<A> {
         message.context_id = (*held.context).to_owned();
         let ended = {
             let mut inner = held.lock();
+            self.takes_work()?;
             if inner.lost {
                 return Err(lost());
             }
-            if inner.inbox.len() >= self.0.limits.waiting {
+            if inner.inbox.len() >= self.0.limits.waiting && !inner.ahead.state().is_terminal() {
                 let why = format!(
                     "{} messages wait for task {}; send again when it has answered",
                     inner.inbox.len(),
@@ -212,9 +228,15 @@ impl<A: Agent> Execution<A> {
             }
         };
         if let Some(ended) = ended {
-            self.answer(ended).await?;
+            self.answer(ended, self.0.limits.wait).await?;
         }
         Err(has_ended(key.id()))
+    }
+
+    /// Refuses work once the server is about to stop. Asked under the task's lock: who has it before
+    /// [`Journal::enter`] is told by that, and who has it after sees the phase.
+    fn takes_work(&self) -> Result<(), Error> {
+        if self.0.journal.phase() > Phase::Open { Err(busy()) } else { Ok(()) }
     }
 
     fn spawn(&self, held: Held, messages: Vec<crate::event::Event>, asked: Asked) {
@@ -266,7 +288,7 @@ impl<A: Agent> Execution<A> {
             Reader::new(held.clone(), Arc::clone(&self.0.journal), next, None)
         };
         let Some(from) = from else {
-            return if ended { Err(has_ended(key.id())) } else { Ok(reader(0).and_snapshot(false)) };
+            return if ended { Err(has_ended(key.id())) } else { Ok(reader(1).and_snapshot(false)) };
         };
         // The same number under another fence is another event.
         let known = from.seq <= watermark
@@ -274,7 +296,7 @@ impl<A: Agent> Execution<A> {
                 let there = self.0.journal.store().events(key, from.seq - 1, 1).await?;
                 there.events.first().is_some_and(|it| it.position() == from)
             });
-        Ok(if known { reader(from.seq + 1) } else { reader(0).and_snapshot(true) })
+        Ok(if known { reader(from.seq + 1) } else { reader(1).and_snapshot(true) })
     }
 
     /// Returns when the task has ended, by this or otherwise. A task that is canceled already is given as it is.
@@ -288,9 +310,14 @@ impl<A: Agent> Execution<A> {
             if let Some((task, _)) = inner.shown().filter(|it| it.0.state().is_terminal()) {
                 return canceled(Arc::clone(task));
             }
+            if self.0.journal.phase() == Phase::Stopped {
+                return Err(lost());
+            }
             let answer = inner.wait(Until::End);
-            if !inner.ahead.state().is_terminal() && !inner.cancel {
-                (inner.cancel, inner.touched) = (true, true);
+            if !inner.ahead.state().is_terminal() {
+                // That it was canceled before its process ended, its row may say already.
+                inner.touched |= !inner.cancel;
+                inner.cancel = true;
                 if !inner.running {
                     let status = status_update(&held, &self.0.journal, TaskState::Canceled, None);
                     // It has not ended, or the arm above would have said so.
@@ -303,7 +330,7 @@ impl<A: Agent> Execution<A> {
             answer
         };
         drop(held);
-        match self.answer(answer).await? {
+        match self.answer(answer, self.0.limits.cancel.saturating_add(self.0.limits.wait)).await? {
             Answer::Task(it) => canceled(it),
             Answer::Message(_) => Err(Error::task_not_found(key.id())),
         }
@@ -338,11 +365,16 @@ fn has_ended(id: &str) -> Error {
 
 /// Another process has the task, or this one stops.
 fn lost() -> Error {
-    ErrorKind::Unavailable.because("the task is on its way elsewhere; ask again").retry_after(Duration::from_secs(1))
+    away("the task is on its way elsewhere; ask again")
 }
 
-fn away() -> Error {
-    ErrorKind::Unavailable.because("no new work is taken right now; try again").retry_after(Duration::from_secs(1))
+/// The store is away, or the server is about to stop.
+fn busy() -> Error {
+    away("no new work is taken right now; try again")
+}
+
+fn away(why: &'static str) -> Error {
+    ErrorKind::Unavailable.because(why).retry_after(Duration::from_secs(1))
 }
 
 impl From<Unavailable> for Error {

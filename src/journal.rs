@@ -118,6 +118,11 @@ impl Journal {
     /// Ends the lanes. What has not been committed by then will not be.
     pub fn stop(&self) {
         self.runners.get().into_iter().flatten().for_each(AbortHandle::abort);
+        for lane in &self.lanes {
+            // They hold the journal, which holds them.
+            let left = mem::take(&mut *lane.dirty.lock());
+            drop(left);
+        }
     }
 
     /// The store has been away for longer than a moment.
@@ -144,12 +149,7 @@ impl Journal {
         self.phase.store(number, Ordering::SeqCst);
         for held in self.all() {
             let mut inner = held.lock();
-            let mut wake = inner.fire_control();
-            if phase == Phase::Stopped {
-                wake = inner.stop();
-            } else {
-                inner.wakers.take(&mut wake.wakers);
-            }
+            let wake = if phase == Phase::Stopped { inner.stop() } else { inner.wake() };
             drop(inner);
             held.fire(wake);
         }

@@ -5,6 +5,7 @@ pub mod call;
 pub mod card;
 pub mod check;
 pub mod cli;
+pub mod client;
 pub mod error;
 pub mod event;
 mod execution;

@@ -48,9 +48,6 @@ const PAGES: std::ops::RangeInclusive<i32> = 1..=100;
 /// How many tasks a message may refer to.
 const REFERENCES: usize = 16;
 
-/// What is kept back of a caller's time, so that the answer arrives before they give up.
-const MARGIN: Duration = Duration::from_millis(100);
-
 /// An agent as a service: what every door leads to.
 pub struct Service<A> {
     execution: Execution<A>,
@@ -93,8 +90,7 @@ impl<A: Agent> Service<A> {
     async fn sent(&self, request: Request<SendMessageRequest>) -> Result<(Sent, Wanted), Error> {
         let call = Call::of(&request)?;
         call.in_time()?;
-        let time_left = call.time_left();
-        let wait = time_left.map(|it| it.saturating_sub(MARGIN.min(it / 10)));
+        let left = call.time_left();
         let scope = self.scope(call, &request.get_ref().tenant);
         let (principal, extensions) = (call.principal.clone(), call.extensions.clone());
         let SendMessageRequest { message, configuration, metadata, .. } = request.into_inner();
@@ -107,7 +103,7 @@ impl<A: Agent> Service<A> {
         let referenced = self.referenced(&scope, &message.reference_task_ids).await?;
         let accepted_output_modes = configuration.accepted_output_modes;
         let asked = Asked { principal, extensions, accepted_output_modes, metadata, referenced };
-        let wanted = Wanted { immediately: configuration.return_immediately, history, wait };
+        let wanted = Wanted { immediately: configuration.return_immediately, history, left };
         Ok((Sent { scope, message, asked }, wanted))
     }
 
@@ -134,7 +130,8 @@ impl<A: Agent> Service<A> {
 struct Wanted {
     immediately: bool,
     history: Option<usize>,
-    wait: Option<Duration>,
+    /// How long the caller waits.
+    left: Option<Duration>,
 }
 
 /// A length of history that a caller asks for: none is all of it, and 0 is none (3.2.4).
@@ -158,7 +155,7 @@ fn no_push() -> Error {
     ErrorKind::PushNotificationNotSupported.because("this agent delivers none; stream or poll the task")
 }
 
-fn query(call: &Call, scope: Arc<Scope>, request: ListTasksRequest) -> Result<ListQuery, Error> {
+fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest) -> Result<ListQuery, Error> {
     call.in_time()?;
     let size = request.page_size.unwrap_or(PAGE);
     let limit = usize::try_from(size).ok().filter(|_| PAGES.contains(&size));
@@ -188,9 +185,9 @@ impl<A: Agent> A2aService for Service<A> {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
-        let (sent, Wanted { immediately, history, wait }) = self.sent(request).await?;
+        let (sent, Wanted { immediately, history, left }) = self.sent(request).await?;
         let execution = &self.execution;
-        let answer = if immediately { execution.start(sent).await? } else { execution.send(sent, wait).await? };
+        let answer = if immediately { execution.start(sent, left).await? } else { execution.send(sent, left).await? };
         let payload = Some(match answer {
             Answer::Task(task) => Payload::Task(shown(task, history)),
             Answer::Message(it) => Payload::Message(*it),
@@ -218,9 +215,9 @@ impl<A: Agent> A2aService for Service<A> {
 
     /// The caller's tasks, the newest status first, by a cursor that survives changes between two pages (3.1.4).
     async fn list_tasks(&self, request: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
-        let call = Call::of(&request)?.clone();
-        let scope = self.scope(&call, &request.get_ref().tenant);
-        let query = query(&call, scope, request.into_inner())?;
+        let call = Call::of(&request)?;
+        let scope = self.scope(call, &request.get_ref().tenant);
+        let query = query(call, scope, request.get_ref())?;
         let page = self.execution.list(&query).await?;
         Ok(Response::new(ListTasksResponse {
             tasks: page.tasks,
@@ -243,10 +240,10 @@ impl<A: Agent> A2aService for Service<A> {
         &self,
         request: Request<SubscribeToTaskRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
+        /// A cursor of another task, or of another server, fits no log; it is answered with a snapshot.
+        const NOWHERE: Position = Position { fence: 0, seq: u64::MAX };
         let SubscribeToTaskRequest { tenant, id } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
-        // A cursor of another task, or of another server, fits no log; it is answered with a snapshot.
-        const NOWHERE: Position = Position { fence: 0, seq: u64::MAX };
         let place = Call::of(&request)?.cursor.as_ref();
         let place = place.map(|it| it.parts().filter(|it| it.0 == id).map_or(NOWHERE, |it| it.1));
         let reader = self.execution.subscribe(&key, place).await?;

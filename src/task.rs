@@ -4,13 +4,13 @@ use std::mem;
 
 use crate::{
     event::Seq,
-    pb::v1::{Artifact, Message, Task, TaskArtifactUpdateEvent, TaskState, stream_response::Payload},
+    pb::v1::{Artifact, Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
 };
 
 impl Task {
     /// The state of its status.
     pub fn state(&self) -> TaskState {
-        self.status.as_ref().map_or(TaskState::Unspecified, |it| it.state())
+        self.status.as_ref().map_or(TaskState::Unspecified, TaskStatus::state)
     }
 }
 
@@ -81,7 +81,7 @@ impl Ahead {
         }
         match payload {
             Payload::StatusUpdate(it) => {
-                let next = it.status.as_ref().map_or(TaskState::Unspecified, |it| it.state());
+                let next = it.status.as_ref().map_or(TaskState::Unspecified, TaskStatus::state);
                 if !self.state.may_become(next) {
                     return Err(Illegal::State(self.state, next));
                 }
@@ -105,9 +105,12 @@ impl Ahead {
 pub fn apply(task: &mut Task, payload: &Payload) {
     match payload {
         Payload::Task(it) => *task = it.clone(),
-        Payload::Message(it) => task.history.push(it.clone()),
+        // What the agent has said so far is part of the conversation, and comes before what is said next.
+        Payload::Message(it) => {
+            let said = task.status.as_mut().and_then(|it| it.message.take());
+            task.history.extend(said.into_iter().chain([it.clone()]));
+        }
         Payload::StatusUpdate(it) => {
-            // What the agent said on the way is part of the conversation.
             let said = task.status.take().and_then(|it| it.message);
             task.history.extend(said);
             task.status.clone_from(&it.status);
@@ -163,10 +166,7 @@ pub fn view(task: &Task, history: Option<usize>, artifacts: bool) -> Task {
 
 /// Puts one chunk behind another of the same artifact, before they have a number each: many small ones cost a log and
 /// its readers more than they weigh. Gives the second back where they must stay apart.
-pub fn join(
-    first: &mut TaskArtifactUpdateEvent,
-    second: TaskArtifactUpdateEvent,
-) -> Result<(), TaskArtifactUpdateEvent> {
+pub fn join(first: &mut TaskArtifactUpdateEvent, second: TaskArtifactUpdateEvent) -> Option<TaskArtifactUpdateEvent> {
     let fits = second.append && !first.last_chunk && second.metadata.is_none();
     match (&mut first.artifact, second) {
         (Some(old), TaskArtifactUpdateEvent { artifact: Some(mut new), last_chunk, .. })
@@ -174,9 +174,9 @@ pub fn join(
         {
             old.parts.append(&mut mem::take(&mut new.parts));
             first.last_chunk = last_chunk;
-            Ok(())
+            None
         }
-        (_, second) => Err(second),
+        (_, second) => Some(second),
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
 
     use super::*;
     use crate::pb::{
-        v1::{Part, Role, TaskStatus, TaskStatusUpdateEvent},
+        v1::{Part, Role, TaskStatusUpdateEvent},
         wkt::{Struct, Value},
     };
 
@@ -306,20 +306,22 @@ mod tests {
             Payload::Message(user),
             status(TaskState::Working, Some("on it")),
             status(TaskState::Working, None),
+            status(TaskState::InputRequired, Some("what?")),
+            Payload::Message(Message::user("this")),
             status(TaskState::Completed, Some("done")),
         ] {
             apply(&mut task, &it);
         }
         let said: Vec<_> = task.history.iter().map(Message::text).collect();
-        assert_eq!(said, ["hi", "on it"]);
+        assert_eq!(said, ["hi", "on it", "what?", "this"]);
         assert_eq!(task.status.as_ref().unwrap().message.as_ref().unwrap().text(), "done");
-        for (length, left) in [(None, 2), (Some(0), 0), (Some(1), 1), (Some(9), 2)] {
+        for (length, left) in [(None, 4), (Some(0), 0), (Some(1), 1), (Some(9), 4)] {
             assert_eq!(view(&task, length, false).history.len(), left);
             let mut history = task.history.clone();
             shorten(&mut history, length);
             assert_eq!(history, view(&task, length, true).history);
         }
-        assert_eq!(view(&task, Some(1), false).history[0].text(), "on it");
+        assert_eq!(view(&task, Some(1), false).history[0].text(), "this");
     }
 
     proptest! {
@@ -333,14 +335,16 @@ mod tests {
             }).collect();
             let fold = |events: &[TaskArtifactUpdateEvent]| {
                 let mut task = task_in(TaskState::Working);
-                events.iter().for_each(|it| apply(&mut task, &Payload::ArtifactUpdate(it.clone())));
+                for it in events {
+                    apply(&mut task, &Payload::ArtifactUpdate(it.clone()));
+                }
                 task.artifacts
             };
             let mut joined: Vec<TaskArtifactUpdateEvent> = Vec::new();
             for it in &all {
                 match joined.last_mut() {
                     Some(first) => {
-                        if let Err(it) = join(first, it.clone()) {
+                        if let Some(it) = join(first, it.clone()) {
                             joined.push(it);
                         }
                     }

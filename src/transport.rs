@@ -1,7 +1,7 @@
 //! The door: what stands between a connection and the service. It tells by a request which binding it speaks, makes the
 //! `Call`, and answers in the caller's own terms.
 
-pub mod body;
+mod body;
 pub mod grpc;
 mod jsonrpc;
 pub mod listener;
@@ -10,6 +10,7 @@ pub mod sse;
 pub mod transcode;
 
 use std::{
+    borrow::Cow,
     convert::Infallible,
     error::Error as StdError,
     fmt,
@@ -22,15 +23,19 @@ use std::{
 
 use axum::extract::{ConnectInfo, OriginalUri};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts, uri::Authority,
+};
+use percent_encoding::percent_decode_str;
 use tonic::{Status, metadata::MetadataMap};
 use tower_service::Service;
 
-use self::body::Body;
+pub use self::body::Body;
 use crate::{
     call::{self, Call},
     card::{JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
     error::Error,
+    event::Cursor,
     pb::v1::{
         a2a_service_server::{A2aService, A2aServiceServer},
         bindings::Bound,
@@ -58,6 +63,8 @@ pub struct CardRequest<'a> {
     pub path: &'a str,
     /// What stood before it, where the door is mounted below a path.
     pub prefix: &'a str,
+    /// The host and the port that were asked for, as the request has them.
+    pub host: Option<&'a str>,
     /// The query, without its question mark.
     pub query: Option<&'a str>,
     /// The headers.
@@ -67,8 +74,7 @@ pub struct CardRequest<'a> {
 impl CardRequest<'_> {
     /// The URL that the server was asked at, if the request tells.
     pub fn url(&self) -> Option<String> {
-        let host = self.headers.get(header::HOST)?.to_str().ok()?;
-        Some(format!("http://{host}{}", self.prefix))
+        Some(format!("http://{}{}", self.host?, self.prefix))
     }
 }
 
@@ -91,7 +97,7 @@ pub struct Settings {
 impl Settings {
     /// The defaults.
     pub fn new(card: Card) -> Self {
-        Self { max_body: 1 << 20, patience: Duration::from_secs(60), keep_alive: Duration::from_secs(15), card }
+        Self { max_body: 1 << 20, patience: Duration::from_mins(1), keep_alive: Duration::from_secs(15), card }
     }
 
     fn limits(&self) -> Limits {
@@ -204,7 +210,10 @@ impl Door {
         let path = parts.uri.path();
         let whole = parts.extensions.get::<OriginalUri>().map_or(path, |it| it.0.path());
         let prefix = whole.strip_suffix(path).unwrap_or_default();
-        let request = CardRequest { path, prefix, query: parts.uri.query(), headers: &parts.headers };
+        // HTTP/2 has it in the request line, so to say, and HTTP/1.1 in a header.
+        let header = || parts.headers.get(header::HOST).and_then(|it| it.to_str().ok());
+        let host = parts.uri.authority().map(Authority::as_str).or_else(header);
+        let request = CardRequest { path, prefix, host, query: parts.uri.query(), headers: &parts.headers };
         let card = (self.0.settings.card)(&request);
         let mut headers = HeaderMap::new();
         if parts.method == Method::HEAD {
@@ -237,8 +246,12 @@ fn edge(parts: &mut Parts, entrance: Entrance) -> Result<(), Error> {
         Entrance::Rest | Entrance::Card => call::Door::Rest,
     };
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|it| it.0);
-    let call = Call { peer, ..Call::from_headers(&parts.headers, door) };
+    let mut call = Call { peer, ..Call::from_headers(&parts.headers, door) };
     call.in_time()?;
+    if call.cursor.is_none() {
+        // Those who can't set a header, such as the first request of an `EventSource`, have the query.
+        call.cursor = parameter(parts, "lastEventId").and_then(|it| Cursor::from_text(&it));
+    }
     call.alone(&mut parts.extensions);
     Ok(())
 }
@@ -253,6 +266,13 @@ pub fn refuse(parts: &Parts, error: impl Into<Status>) -> Response<Body> {
     }
 }
 
+/// A parameter of the query.
+fn parameter<'a>(parts: &'a Parts, name: &str) -> Option<Cow<'a, str>> {
+    let mut pairs = parts.uri.query()?.split('&').filter_map(|it| it.split_once('='));
+    let value = pairs.find(|it| it.0 == name)?.1;
+    percent_decode_str(value).decode_utf8().ok()
+}
+
 /// What the content type of a request names, without its parameters. One that can't be read has a name that nobody
 /// knows.
 fn media_type(headers: &HeaderMap) -> Option<&str> {
@@ -260,10 +280,21 @@ fn media_type(headers: &HeaderMap) -> Option<&str> {
     Some(value.split(';').next().unwrap_or_default().trim())
 }
 
-/// What a service sends along becomes headers, except for those that say how the answer itself is to be read.
+/// What a service sends along becomes headers.
 fn headers(metadata: MetadataMap) -> HeaderMap {
-    const OURS: [HeaderName; 12] = [
-        header::CONTENT_TYPE,
+    let mut headers = metadata.into_headers();
+    if !headers.is_empty() {
+        keep_framing(&mut headers);
+        for name in [header::CONTENT_TYPE, Status::GRPC_STATUS, Status::GRPC_MESSAGE, Status::GRPC_STATUS_DETAILS] {
+            headers.remove(name);
+        }
+    }
+    headers
+}
+
+/// How an answer is to be read is for HTTP to say, and for no service: another length than it has would break it.
+fn keep_framing(headers: &mut HeaderMap) {
+    const FRAMING: [HeaderName; 9] = [
         header::CONTENT_LENGTH,
         header::CONTENT_ENCODING,
         header::TRANSFER_ENCODING,
@@ -272,17 +303,11 @@ fn headers(metadata: MetadataMap) -> HeaderMap {
         header::TRAILER,
         header::TE,
         header::DATE,
-        HeaderName::from_static("grpc-status"),
-        HeaderName::from_static("grpc-message"),
-        HeaderName::from_static("grpc-status-details-bin"),
+        HeaderName::from_static("keep-alive"),
     ];
-    let mut headers = metadata.into_headers();
-    if !headers.is_empty() {
-        for name in OURS {
-            headers.remove(name);
-        }
+    for name in FRAMING {
+        headers.remove(name);
     }
-    headers
 }
 
 /// The error in a status, and what goes beside it.

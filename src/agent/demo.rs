@@ -27,7 +27,7 @@ Say anything, and it comes back as an artifact. Or provoke a state:
 const CHUNKS: u32 = 100_000;
 
 /// How long it waits at most, for a chunk or for `/slow`.
-const WAIT: Duration = Duration::from_secs(3600);
+const WAIT: Duration = Duration::from_hours(1);
 
 /// The demo agent.
 #[derive(Clone, Copy, Debug, Default)]

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::{
     event::Event,
-    journal::{Held, Journal, Phase, live::Inner},
+    journal::{Held, Journal, Phase, live::Inner, wait::Waits},
     pb::{
         v1::{Message, Task, stream_response::Payload},
         wkt::Struct,
@@ -61,7 +61,8 @@ impl Turn {
 
     /// All the messages that it answers, at most 16.
     pub fn messages(&self) -> impl Iterator<Item = &Message> {
-        let first = if self.messages.is_empty() { self.task.history.last() } else { None };
+        // The first and not the last: a follow-up may have come before the turn began.
+        let first = if self.messages.is_empty() { self.task.history.first() } else { None };
         first.into_iter().chain(self.messages.iter().filter_map(message))
     }
 
@@ -83,7 +84,9 @@ impl Turn {
     /// What was said in this task, without the messages that this turn answers.
     pub fn history(&self) -> impl Iterator<Item = &Message> {
         let new = |it: &Message| self.messages().any(|new| new.message_id == it.message_id && new.role == it.role);
-        self.task.history.iter().filter(move |it| !new(it))
+        // What it said last is still its status.
+        let said = self.task.status.iter().flat_map(|it| &it.message);
+        self.task.history.iter().chain(said).filter(move |it| !new(it))
     }
 
     /// The tasks that the message refers to, as far as the caller may see them.
@@ -150,13 +153,13 @@ impl Turn {
     }
 
     async fn until(&self, over: impl Fn(&Inner) -> bool) {
-        let mut place = None;
+        let mut waits = Waits::new(&self.held, |it| &mut it.control);
         poll_fn(|cx| {
             let mut inner = self.held.lock();
             if over(&inner) {
                 return Poll::Ready(());
             }
-            inner.control.register(&mut place, cx);
+            waits.register(&mut inner, cx);
             Poll::Pending
         })
         .await;

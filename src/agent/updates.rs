@@ -15,14 +15,14 @@ use tokio::{task::coop::poll_proceed, time::Instant};
 use super::{Error, Stopped};
 use crate::{
     event::Mark,
-    journal::{Held, Journal, live::Inner},
+    journal::{Held, Journal, Phase, live::Inner, wait::Waits},
     message::json_value,
     pb::{
         v1::{
             Artifact, Message, Part, Role, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
             stream_response::Payload,
         },
-        wkt::{Struct, value::Kind},
+        wkt::value::Kind,
     },
     seam,
 };
@@ -61,7 +61,7 @@ impl Updates {
     /// An artifact of this name, to be written in chunks. Several may be written side by side.
     pub fn artifact(&self, name: impl Into<String>) -> ArtifactWriter<'_> {
         let artifact = Artifact { artifact_id: seam::fresh_id(), name: name.into(), ..Artifact::default() };
-        ArtifactWriter { out: self, artifact, append: false, last: false }
+        ArtifactWriter { out: self, artifact, append: false, begun: false, last: false }
     }
 
     /// Keeps something for the next turn of this task, or for the next attempt at this one
@@ -94,20 +94,21 @@ impl Updates {
 
     /// Does something to the task as soon as the store is near enough, unless the turn is over.
     async fn ready(&self, mut act: impl FnMut(&mut Inner) -> Result<(), Stopped>) -> Result<(), Stopped> {
-        let mut place = None;
+        let mut waits = Waits::new(&self.held, |it| &mut it.wakers);
         poll_fn(|cx| {
             // A store that never makes it wait must not let it keep its thread for ever.
             let budget = ready!(poll_proceed(cx));
             loop {
                 let mut inner = self.held.lock();
-                if inner.lost || inner.cancel || !inner.running || inner.turn != self.turn {
+                let stopped = self.journal.phase() == Phase::Stopped;
+                if stopped || inner.lost || inner.cancel || !inner.running || inner.turn != self.turn {
                     inner.late += 1;
                     return Poll::Ready(Err(Stopped));
                 }
                 inner.real = true;
                 if inner.is_full() {
                     if self.journal.store().immediate().is_none() {
-                        inner.wakers.register(&mut place, cx);
+                        waits.register(&mut inner, cx);
                         self.journal.flush(&self.held, inner);
                         return Poll::Pending;
                     }
@@ -135,6 +136,7 @@ pub struct ArtifactWriter<'a> {
     out: &'a Updates,
     artifact: Artifact,
     append: bool,
+    begun: bool,
     last: bool,
 }
 
@@ -210,14 +212,11 @@ impl ArtifactWriter<'_> {
     /// Several parts as one chunk.
     pub async fn parts(&mut self, parts: Vec<Part>) -> Result<(), Stopped> {
         let mut artifact = Artifact { artifact_id: self.artifact.artifact_id.clone(), parts, ..Artifact::default() };
-        let artifact = if self.append {
-            artifact
-        } else {
-            // Of the first chunk alone; what came with it is not said again.
+        if !self.begun {
+            // With the first chunk alone, also where that goes behind others: what it says is not said again.
             (artifact.name, artifact.description) = (self.artifact.name.clone(), self.artifact.description.clone());
-            artifact.metadata = self.artifact.metadata.take().map(|it| Struct { fields: it.fields });
-            artifact
-        };
+            artifact.metadata = self.artifact.metadata.take();
+        }
         let held = &self.out.held;
         let update = TaskArtifactUpdateEvent {
             task_id: held.key.id().to_owned(),
@@ -227,7 +226,7 @@ impl ArtifactWriter<'_> {
             last_chunk: self.last,
             metadata: None,
         };
-        self.append = true;
+        (self.append, self.begun) = (true, true);
         self.out.push(Payload::ArtifactUpdate(update)).await
     }
 }

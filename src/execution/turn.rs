@@ -15,7 +15,10 @@ use super::{INBOX, Parts};
 use crate::{
     agent::{self, Agent, Asked, End, Turn, Updates, status_update, updates},
     event::{Ends, Event, Mark},
-    journal::{Held, Phase, wait::Answer},
+    journal::{
+        Held, Phase,
+        wait::{Answer, Waits},
+    },
     message::json_value,
     pb::v1::{Message, Task, TaskState},
     pb::wkt::value::Kind,
@@ -77,10 +80,11 @@ impl<A: Agent> Parts<A> {
         };
         let updates = Updates { held: held.clone(), journal: Arc::clone(journal), turn: number };
         let mut grace_ends = None;
-        let mut agent = pin!(self.agent.run(turn, updates));
+        // Called within the first poll: an agent may panic before there is a future.
+        let mut agent = pin!(Some(async move { self.agent.run(turn, updates).await }));
         let mut timer = pin!(sleep_until(real_at));
-        let mut place = None;
-        poll_fn(|cx| {
+        let mut waits = Waits::new(held, |it| &mut it.control);
+        let over = poll_fn(|cx| {
             {
                 let mut inner = held.lock();
                 if inner.lost || journal.phase() == Phase::Stopped {
@@ -89,10 +93,11 @@ impl<A: Agent> Parts<A> {
                 if inner.cancel && grace_ends.is_none() {
                     grace_ends = Some(Instant::now() + self.limits.cancel);
                 }
-                inner.control.register(&mut place, cx);
+                waits.register(&mut inner, cx);
                 inner.polled = true;
             }
-            match catch_unwind(AssertUnwindSafe(|| agent.as_mut().poll(cx))) {
+            let poll = || agent.as_mut().as_pin_mut().map_or(Poll::Pending, |it| it.poll(cx));
+            match catch_unwind(AssertUnwindSafe(poll)) {
                 Ok(Poll::Ready(it)) => return Poll::Ready(Over::Returned(it)),
                 Err(panic) => return Poll::Ready(Over::Panicked(words(&*panic))),
                 Ok(Poll::Pending) => {}
@@ -119,7 +124,13 @@ impl<A: Agent> Parts<A> {
                 }
             }
         })
-        .await
+        .await;
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| agent.set(None))) {
+            // What it was to say it has said.
+            let words = words(&*panic);
+            tracing::warn!(task.id = held.key.id(), error.cause = words, "an agent panicked when it was dropped");
+        }
+        over
     }
 
     /// Writes how the turn ended, and says what the next one is given.

@@ -3,13 +3,13 @@
 //! What is accepted is ahead of what is shown. In between, events are `pending`, then in flight to the store; once they
 //! are durable, they are folded into what is shown, and the watermark goes up.
 
-use std::{collections::VecDeque, mem, sync::Arc};
+use std::{collections::VecDeque, mem, sync::Arc, task::Waker};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::oneshot, time::Instant};
 
-use super::wait::{Answer, Until, Wake, Wakers};
+use super::wait::{Answer, Place, Until, Wake, Wakers};
 use crate::{
     agent::Asked,
     event::{Ends, Event, Fence, Mark, Position, Seq},
@@ -38,6 +38,7 @@ pub(crate) struct Live {
     inner: Mutex<Inner>,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each may be so whatever the others are")]
 pub(crate) struct Inner {
     /// What the next event must fit.
     pub(crate) ahead: Ahead,
@@ -58,6 +59,8 @@ pub(crate) struct Inner {
     pub(crate) real: bool,
     /// Another writer has the task, or there was none: nothing is true of it any more.
     pub(crate) lost: bool,
+    /// The server stops: nobody waits for anything any more.
+    stopped: bool,
     /// How many events came too late.
     pub(crate) late: u64,
 
@@ -154,6 +157,7 @@ impl Inner {
             oldest: None,
             real: false,
             lost: false,
+            stopped: false,
             late: 0,
             at: None,
             counted: None,
@@ -188,9 +192,9 @@ impl Inner {
     pub(crate) fn push(&mut self, payload: Payload, mark: Mark) -> Result<Event, Illegal> {
         let mut payload = payload;
         if let Payload::ArtifactUpdate(it) = payload {
-            match self.join(it) {
-                Ok(event) => return Ok(event),
-                Err(it) => payload = Payload::ArtifactUpdate(it),
+            match (self.join(it), self.pending.last()) {
+                (None, Some(event)) => return Ok(event.clone()),
+                (it, _) => payload = Payload::ArtifactUpdate(it.unwrap_or_default()),
             }
         }
         let seq = self.ahead.admit(&mut payload).inspect_err(|_| self.late += 1)?;
@@ -207,21 +211,18 @@ impl Inner {
     }
 
     /// Puts a small chunk behind the one before it, if that has not gone to the store yet: then nobody has seen that it
-    /// had the number for itself.
-    fn join(&mut self, chunk: TaskArtifactUpdateEvent) -> Result<Event, TaskArtifactUpdateEvent> {
+    /// had the number for itself. Gives it back where it has to stay apart.
+    fn join(&mut self, chunk: TaskArtifactUpdateEvent) -> Option<TaskArtifactUpdateEvent> {
         if self.ahead.state().is_terminal() || !chunk.append {
-            return Err(chunk);
+            return Some(chunk);
         }
-        let Some(last) = self.pending.last_mut() else { return Err(chunk) };
+        let Some(last) = self.pending.last_mut() else { return Some(chunk) };
         if last.weight() + prost::Message::encoded_len(&chunk) > JOIN {
-            return Err(chunk);
+            return Some(chunk);
         }
         match last.edit() {
-            Some(StreamResponse { payload: Some(Payload::ArtifactUpdate(it)) }) => {
-                join(it, chunk)?;
-                Ok(last.clone())
-            }
-            _ => Err(chunk),
+            Some(StreamResponse { payload: Some(Payload::ArtifactUpdate(it)) }) => join(it, chunk),
+            _ => Some(chunk),
         }
     }
 
@@ -277,6 +278,11 @@ impl Inner {
         self.queued || self.in_flight > 0 || self.is_dirty()
     }
 
+    /// No turn runs, and all that was said is shown: until somebody sends a message, nothing will happen.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.running && !self.is_unsettled()
+    }
+
     /// Takes what is pending to the store. `exclusive`: nobody can look before [`settle`](Self::settle), so that
     /// nothing has to be copied.
     pub(super) fn prepare(&mut self, live: &Live, exclusive: bool) -> Commit {
@@ -321,7 +327,9 @@ impl Inner {
         match checkpoint {
             Some(task) if !ends_within(events) => {
                 self.shown = Some(Arc::clone(task));
-                events.iter().for_each(|it| self.tell(it, wake));
+                for it in events {
+                    self.tell(it, wake);
+                }
             }
             _ => {
                 for it in events {
@@ -334,8 +342,6 @@ impl Inner {
                 }
             }
         }
-        // A row may have been written for the sake of who waits for a task, without an event.
-        self.answer_if(wake, |it| *it == Until::Shown);
         if self.readers == 0 {
             self.newest.clear();
         } else {
@@ -361,7 +367,7 @@ impl Inner {
                 if it.status.as_ref().is_some_and(|it| it.state().is_interrupted()));
         let over = self.ended + u32::from(interrupted);
         self.answer_if(wake, |until| match until {
-            Until::Shown => true,
+            Until::Shown(it) => *it <= event.seq(),
             Until::Turn(it) => ends == Ends::Task || *it <= over,
             Until::End => ends == Ends::Task,
         });
@@ -376,8 +382,16 @@ impl Inner {
     /// The server stops: who waits gets the task as it is, and streams are cut.
     pub(super) fn stop(&mut self) -> Wake {
         let mut wake = Wake::default();
+        self.stopped = true;
         self.answer_if(&mut wake, |_| true);
         self.waiters.clear();
+        self.wake_all(&mut wake);
+        wake
+    }
+
+    /// Wakes readers, the runner and its agent.
+    pub(super) fn wake(&mut self) -> Wake {
+        let mut wake = Wake::default();
         self.wake_all(&mut wake);
         wake
     }
@@ -433,12 +447,21 @@ impl Inner {
         self.readers += 1;
     }
 
-    pub(super) fn detach(&mut self) {
+    /// One reader less. Its waker is for the caller to drop, with the lock free.
+    pub(super) fn detach(&mut self, place: Option<Place>) -> Option<Waker> {
         self.readers -= 1;
+        place.and_then(|it| self.wakers.forget(it))
     }
 
+    /// What is given when this is so. Nothing, at once, where nothing will come any more.
     pub(crate) fn wait(&mut self, until: Until) -> oneshot::Receiver<Answer> {
         let (to, answer) = oneshot::channel();
+        if self.lost || self.stopped {
+            return answer;
+        }
+        if self.waiters.len() == self.waiters.capacity() {
+            self.waiters.retain(|it| !it.1.is_closed());
+        }
         self.waiters.push((until, to));
         answer
     }

@@ -24,7 +24,8 @@ const BATCH: usize = 64;
 /// After this a store that was away is asked again.
 const AWAY: Duration = Duration::from_millis(50);
 
-type Fetch = Pin<Box<dyn Future<Output = Vec<Event>> + Send>>;
+/// None where the store is away.
+type Fetch = Pin<Box<dyn Future<Output = Option<Vec<Event>>> + Send>>;
 
 /// The events of a task, from somewhere on, as they become durable.
 pub struct Reader {
@@ -113,9 +114,16 @@ impl Reader {
             if let Some(fetch) = &mut self.fetch {
                 let events = ready!(fetch.as_mut().poll(cx));
                 self.fetch = None;
-                self.ready.extend(events);
-                if !self.ready.is_empty() {
-                    return Poll::Ready(Ok(true));
+                match events {
+                    // What is not there any more has been deleted: nothing will come.
+                    Some(events) if events.is_empty() => return Poll::Ready(Err(Cut)),
+                    Some(events) => {
+                        self.ready.extend(events);
+                        return Poll::Ready(Ok(true));
+                    }
+                    // A store that is away makes a reader late, and not wrong.
+                    None if self.journal.phase() == Phase::Stopped => return Poll::Ready(Err(Cut)),
+                    None => {}
                 }
             }
             let mut inner = self.held.lock();
@@ -128,7 +136,7 @@ impl Reader {
                 }
                 let cut = match self.journal.phase() {
                     Phase::Open => inner.lost,
-                    Phase::Draining => inner.lost || !inner.running,
+                    Phase::Draining => inner.lost || inner.is_idle(),
                     Phase::Stopped => true,
                 };
                 if inner.has_ended() {
@@ -190,16 +198,12 @@ impl Reader {
 fn fetch(held: &Held, journal: &Arc<Journal>, after: Seq, watermark: Seq) -> Fetch {
     let (key, journal) = (held.key.clone(), Arc::clone(journal));
     Box::pin(async move {
-        loop {
-            // A store that is away makes a reader late, and not wrong.
-            match journal.store().events(&key, after, BATCH).await {
-                Ok(mut log) => {
-                    log.events.retain(|it| it.seq() <= watermark);
-                    return log.events;
-                }
-                Err(_) => super::pause(AWAY).await,
-            }
+        if let Ok(mut log) = journal.store().events(&key, after, BATCH).await {
+            log.events.retain(|it| it.seq() <= watermark);
+            return Some(log.events);
         }
+        super::pause(AWAY).await;
+        None
     })
 }
 
@@ -232,7 +236,8 @@ impl Stream for Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.held.lock().detach();
+        let waker = self.held.lock().detach(self.place);
+        drop(waker);
     }
 }
 

@@ -8,13 +8,18 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use crate::pb::v1::{Message, Task};
+use super::{Held, live::Inner};
+use crate::{
+    event::Seq,
+    pb::v1::{Message, Task},
+};
 
 /// What somebody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// That there is a task.
-    Shown,
+    /// That the event of this number is shown. A task is there when its first one is, and a message that was taken in
+    /// is not lost any more when its own is.
+    Shown(Seq),
     /// The end of the turn of this number, or that it needs something of its caller.
     Turn(u32),
     /// The end of the task.
@@ -55,6 +60,8 @@ impl Wake {
 #[derive(Default)]
 pub(crate) struct Wakers {
     list: Vec<Waker>,
+    /// Places on the list whose owners have gone.
+    free: Vec<usize>,
     round: u64,
 }
 
@@ -72,14 +79,38 @@ impl Wakers {
         if let Some(waker) = known {
             waker.clone_from(cx.waker());
         } else {
-            *place = Some(Place { round: self.round, at: self.list.len() });
-            self.list.push(cx.waker().clone());
+            let at = self.free.pop().unwrap_or(self.list.len());
+            *place = Some(Place { round: self.round, at });
+            match self.list.get_mut(at) {
+                Some(free) => free.clone_from(cx.waker()),
+                None => self.list.push(cx.waker().clone()),
+            }
         }
+    }
+
+    /// Takes one off the list whose owner has gone: where many come and go before anything happens, the list does not
+    /// grow with them. The waker is for the caller to drop, with the lock free.
+    pub(super) fn forget(&mut self, place: Place) -> Option<Waker> {
+        if place.round != self.round {
+            return None;
+        }
+        if place.at + 1 == self.list.len() {
+            return self.list.pop();
+        }
+        let gone = mem::replace(self.list.get_mut(place.at)?, Waker::noop().clone());
+        self.free.push(place.at);
+        Some(gone)
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
     }
 
     /// Takes all of them off the list.
     pub(super) fn take(&mut self, into: &mut Vec<Waker>) {
         self.round += 1;
+        self.free.clear();
         if into.capacity() == 0 {
             mem::swap(&mut self.list, into);
         } else {
@@ -91,6 +122,33 @@ impl Wakers {
     pub(super) fn reuse(&mut self, list: Vec<Waker>) {
         if self.list.capacity() == 0 {
             self.list = list;
+        }
+    }
+}
+
+/// Somebody who waits among the wakers of a task, for as long as they wait.
+pub(crate) struct Waits<'a> {
+    held: &'a Held,
+    among: fn(&mut Inner) -> &mut Wakers,
+    place: Option<Place>,
+}
+
+impl<'a> Waits<'a> {
+    pub(crate) fn new(held: &'a Held, among: fn(&mut Inner) -> &mut Wakers) -> Self {
+        Self { held, among, place: None }
+    }
+
+    /// Puts the waker of who is polled on the list. `inner` is that of the task.
+    pub(crate) fn register(&mut self, inner: &mut Inner, cx: &Context<'_>) {
+        (self.among)(inner).register(&mut self.place, cx);
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            let gone = (self.among)(&mut self.held.lock()).forget(place);
+            drop(gone);
         }
     }
 }

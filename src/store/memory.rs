@@ -2,7 +2,7 @@
 
 use std::{
     array,
-    collections::{BTreeMap, HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
     sync::Arc,
 };
 
@@ -185,15 +185,15 @@ impl Index {
     /// What fits a query, the newest first, from its token on.
     fn find<'a>(&'a self, query: &'a ListQuery) -> Box<dyn Iterator<Item = (Millis, &'a Key)> + 'a> {
         let (first, last) = query.range();
-        let least = || Key::new(&Arc::default(), "");
+        let bottom = || Key::new(&Arc::default(), "");
         let all: Box<dyn Iterator<Item = (Millis, &Key, TaskState)>> = match &query.context {
             None => {
-                let range = self.by_time.range((first, least())..(last, least()));
+                let range = self.by_time.range((first, bottom())..(last, bottom()));
                 Box::new(range.rev().map(|((time, key), state)| (*time, key, *state)))
             }
             Some(context) => {
                 let context: Arc<str> = context.as_ref().into();
-                let range = (Arc::clone(&context), first, least())..(context, last, least());
+                let range = (Arc::clone(&context), first, bottom())..(context, last, bottom());
                 Box::new(self.by_context.range(range).rev().map(|((_, time, key), state)| (*time, key, *state)))
             }
         };
@@ -231,7 +231,7 @@ fn listed(kept: &Kept, key: &Key, query: &ListQuery) -> Task {
             let shown = |it: &&Payload| query.artifacts || !matches!(it, Payload::ArtifactUpdate(_));
             events.iter().filter_map(Event::payload).filter(shown).for_each(|it| task::apply(&mut task, it));
             task::shorten(&mut task.history, query.history);
-            task.id = key.id().to_owned();
+            key.id().clone_into(&mut task.id);
             task
         }
     }
@@ -333,15 +333,22 @@ impl Store for Memory {
             index.values().flat_map(old).collect()
         };
         let mut swept = Swept::default();
-        for key in old {
+        for key in &old {
             let mut shard = self.shards[key.share(SHARDS)].lock();
-            let Some(kept) = shard.get(&key).filter(|it| it.row.state.is_terminal()) else { continue };
+            let Some(kept) = shard.get(key).filter(|it| it.row.state.is_terminal()) else { continue };
             if let Some(index) = self.index.lock().get_mut(key.scope()) {
                 index.totals[place(kept.row.state)] -= 1;
-                index.remove(&key, &kept.row.context, kept.row.time);
+                index.remove(key, &kept.row.context, kept.row.time);
                 swept.tasks += 1;
             }
-            shard.remove(&key);
+            shard.remove(key);
+        }
+        if swept.tasks > 0 {
+            let gone: HashSet<Key> = old.into_iter().collect();
+            self.index.lock().retain(|_, index| {
+                index.sends.retain(|_, made| !gone.contains(made));
+                !index.by_time.is_empty() || !index.sends.is_empty()
+            });
         }
         Ok(swept)
     }

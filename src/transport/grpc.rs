@@ -15,6 +15,7 @@ use crate::{
     error::{Error, ErrorKind, without_sentence},
     transport::{
         body::{Body, too_large_for},
+        keep_framing,
         transcode::BoxStream,
     },
 };
@@ -73,7 +74,10 @@ impl<U: prost::Message + Default> codec::Decoder for Decoder<U> {
 
 /// Gives the refusals of tonic's own, which know a code and nothing more, the details that all of ours have (10.6).
 pub(super) fn complete(response: http::Response<tonic::body::Body>, max_message: usize) -> http::Response<Body> {
-    let response = response.map(Body::grpc);
+    let mut response = response.map(Body::grpc);
+    if response.headers().len() > 1 {
+        keep_framing(response.headers_mut());
+    }
     let headers = response.headers();
     if !headers.contains_key(Status::GRPC_STATUS) || headers.contains_key(Status::GRPC_STATUS_DETAILS) {
         return response;

@@ -179,11 +179,8 @@ fn problem(id: &str, error: &Error) -> String {
 /// that whatever stands between us and them has to understand.
 pub(super) fn failure(id: &str, status: Status) -> Response<Body> {
     let (error, headers) = explain(status);
-    let status = match error.kind() {
-        ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        ErrorKind::Unauthenticated => StatusCode::UNAUTHORIZED,
-        ErrorKind::PermissionDenied => StatusCode::FORBIDDEN,
-        ErrorKind::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+    let status = match error.wire().http {
+        it @ (401 | 403 | 413 | 429) => StatusCode::from_u16(it).unwrap_or_default(),
         _ => StatusCode::OK,
     };
     respond(status, headers, JSON, problem(id, &error).into())

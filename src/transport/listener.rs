@@ -217,6 +217,7 @@ pub async fn serve_connection<I, S, B>(
 
 fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
     const BUFFER: usize = 64 << 10;
+    const HEAD: u32 = 64 << 10;
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(settings.idle).max_buf_size(BUFFER);
     builder
@@ -228,6 +229,7 @@ fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
         // Streams that are opened and reset at once cost us more than their sender.
         .max_pending_accept_reset_streams(20)
         .max_local_error_reset_streams(100)
+        .max_header_list_size(HEAD)
         .max_send_buf_size(BUFFER);
     builder
 }

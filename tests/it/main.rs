@@ -9,7 +9,14 @@
 mod contract {
     mod descriptors;
 }
+mod durable;
+mod engine;
+mod gate;
 mod json;
 mod program;
+mod scenarios;
+mod stalled;
+mod times;
 mod transcode;
+mod ways;
 mod wire;

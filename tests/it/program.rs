@@ -167,7 +167,8 @@ async fn the_examples_do_what_they_say() {
     let (_child, url) = example("mounted").await;
     assert_eq!(reqwest::get(format!("{url}/about")).await.unwrap().text().await.unwrap(), "Two agents, and a page.");
     for (path, said) in [("", "Ada"), ("/shout", "ADA")] {
-        let card = reqwest::get(format!("{url}{path}/.well-known/agent-card.json")).await.unwrap().bytes().await.unwrap();
+        let card =
+            reqwest::get(format!("{url}{path}/.well-known/agent-card.json")).await.unwrap().bytes().await.unwrap();
         let card: Value = serde_json::from_slice(&card).unwrap();
         let interfaces = card["supportedInterfaces"].as_array().unwrap();
         assert_eq!(interfaces.len(), if path.is_empty() { 3 } else { 2 }, "gRPC has no place for a prefix");

@@ -1,6 +1,12 @@
 //! Bytes on the wire: what each binding reads and writes, and what a connection may do.
 
+mod client;
+mod connection;
+mod doors;
+mod drain;
+mod grpc;
 mod jsonrpc;
+mod mount;
 mod rest;
 mod sse;
 mod support;

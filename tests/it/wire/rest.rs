@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 
 use super::support::*;
 
+const JSON: &str = "application/json";
+const OURS: &str = "application/a2a+json";
+
 async fn get(url: &str) -> (u16, Value) {
     let reply = reqwest::get(url).await.unwrap();
     (reply.status().as_u16(), json(reply).await)
@@ -107,8 +110,6 @@ async fn media_types() {
         }
         async { http.send().await.unwrap() }
     };
-    const JSON: &str = "application/json";
-    const OURS: &str = "application/a2a+json";
     for (content_type, accept, reply_type) in [
         ("", "", JSON),
         (JSON, "", JSON),
@@ -189,5 +190,19 @@ async fn a_request_is_a_call() {
     http.header("authorization", "Bearer x").header("x-request-id", "r1").send().await.unwrap();
     let call = server.echo.calls.lock().pop().unwrap();
     assert_eq!((call.door, call.request_id.as_deref()), (a2a_service::call::Door::Rest, Some("r1")));
+    assert_eq!(call.cursor, None);
     assert_eq!((&*call.owner, call.peer.map(|it| it.ip().is_loopback())), ("", Some(true)));
+}
+
+#[tokio::test]
+async fn where_a_stream_goes_on_is_a_header_or_a_parameter() {
+    let server = Server::start().await;
+    let url = format!("{}/tasks/t:subscribe?x=y&lastEventId=t.%31.2&lastEventId=z", server.url);
+    for (header, expected) in [(None, "t.1.2"), (Some("t.3.4"), "t.3.4")] {
+        let http = reqwest::Client::new().get(&url);
+        let http = header.into_iter().fold(http, |it, value| it.header("last-event-id", value));
+        assert_eq!(http.send().await.unwrap().status(), 200);
+        let call = server.echo.calls.lock().pop().unwrap();
+        assert_eq!(call.cursor.unwrap().as_str(), expected);
+    }
 }

@@ -35,6 +35,16 @@ async fn a_stream() {
 }
 
 #[tokio::test]
+async fn a_stream_over_http2() {
+    let server = Server::start().await;
+    let http = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    let reply = http.post(format!("{}/message:stream", server.url)).body(send_json("m")).send().await.unwrap();
+    assert_eq!(reply.version(), http::Version::HTTP_2);
+    let data = event_json("m");
+    assert_eq!(reply.text().await.unwrap(), format!("id: t.1.1\ndata: {data}\n\nid: t.1.2\ndata: {data}\n\n"));
+}
+
+#[tokio::test]
 async fn an_error_is_the_last_event() {
     let Server { url, .. } = &Server::start().await;
     let data = event_json("fail");

@@ -111,7 +111,8 @@ impl A2aService for Echo {
             "drain" => vec![Ok(event(message, 1)), Err(ErrorKind::Unavailable.error().into())],
             _ => vec![Ok(event(message.clone(), 1)), Ok(event(message, 2))],
         };
-        let mut response = Response::new(Box::pin(tokio_stream::iter(events)) as BoxStream<Event>);
+        let events: BoxStream<Event> = Box::pin(tokio_stream::iter(events));
+        let mut response = Response::new(events);
         response.metadata_mut().insert("a2a-extensions", "https://example.com/ext".parse().unwrap());
         Ok(response)
     }

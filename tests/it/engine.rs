@@ -1,0 +1,4 @@
+//! What the engine promises: by which way a call came in does not matter to any of it.
+
+mod shown;
+mod support;

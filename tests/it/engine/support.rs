@@ -1,0 +1,271 @@
+//! A service in process, as a caller has it, and what its events tell.
+
+use std::{collections::BTreeMap, ops::Deref, sync::Arc, time::Duration};
+
+use a2a_service::{
+    agent::{self, Agent, End, FromFn, Turn, Updates},
+    call::Call,
+    error::{Error, ErrorKind},
+    event::{Cursor, Ends, Event},
+    pb::v1::{
+        CancelTaskRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse, Message, SendMessageConfiguration,
+        SendMessageRequest, SubscribeToTaskRequest, Task, TaskState, a2a_service_server::A2aService, bindings::Checked,
+        send_message_response, stream_response::Payload,
+    },
+    service::{Limits, Service},
+    store::{Key, Scope, Store},
+    transport::transcode::BoxStream,
+};
+use futures::{FutureExt as _, StreamExt as _};
+use tokio::task::JoinHandle;
+
+/// A service, and a caller of it.
+pub(crate) struct Bench<A> {
+    pub(crate) service: Arc<Service<A>>,
+    pub(crate) client: Client,
+}
+
+impl<A> Deref for Bench<A> {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+pub(crate) fn bench<F, Fut>(store: Arc<dyn Store>, run: F) -> Bench<FromFn<F>>
+where
+    F: Fn(Turn, Updates) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<End, agent::Error>> + Send,
+{
+    limited(store, Limits::default(), run)
+}
+
+pub(crate) fn limited<F, Fut>(store: Arc<dyn Store>, limits: Limits, run: F) -> Bench<FromFn<F>>
+where
+    F: Fn(Turn, Updates) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<End, agent::Error>> + Send,
+{
+    of(store, limits, agent::from_fn(run))
+}
+
+pub(crate) fn of<A: Agent>(store: Arc<dyn Store>, limits: Limits, agent: A) -> Bench<A> {
+    let service = Arc::new(Service::new(agent, store, limits));
+    let api: Arc<dyn A2aService> = Arc::new(Checked(service.clone()));
+    Bench { service, client: Client { api, call: Call::by("ada"), tenant: String::new(), config: None } }
+}
+
+impl<A: Agent> Bench<A> {
+    /// Returns when nothing is in memory any more: a leak would keep a test from its end.
+    pub(crate) async fn empty(&self) {
+        while self.service.live_tasks() > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+pub(crate) type Events = BoxStream<Event>;
+
+/// A caller: who, in which tenant, and how they want to be answered.
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) api: Arc<dyn A2aService>,
+    pub(crate) call: Call,
+    pub(crate) tenant: String,
+    pub(crate) config: Option<SendMessageConfiguration>,
+}
+
+impl Client {
+    pub(crate) fn by(&self, owner: &str) -> Self {
+        Self { call: Call::by(owner), ..self.clone() }
+    }
+
+    pub(crate) fn in_tenant(&self, tenant: &str) -> Self {
+        Self { tenant: tenant.to_owned(), ..self.clone() }
+    }
+
+    /// Who waits only so long.
+    pub(crate) fn within(&self, time: Duration) -> Self {
+        let call = Call { deadline: Some(tokio::time::Instant::now() + time), ..self.call.clone() };
+        Self { call, ..self.clone() }
+    }
+
+    /// Who does not wait for the end of a turn.
+    pub(crate) fn hasty(&self) -> Self {
+        let config = SendMessageConfiguration { return_immediately: true, ..Default::default() };
+        Self { config: Some(config), ..self.clone() }
+    }
+
+    pub(crate) fn with_history(&self, length: impl Into<Option<i32>>) -> Self {
+        let config = SendMessageConfiguration { history_length: length.into(), ..Default::default() };
+        Self { config: Some(config), ..self.clone() }
+    }
+
+    fn request(&self, message: Message) -> tonic::Request<SendMessageRequest> {
+        let (tenant, configuration) = (self.tenant.clone(), self.config.clone());
+        self.call.clone().request(SendMessageRequest { tenant, message: Some(message), configuration, metadata: None })
+    }
+
+    pub(crate) async fn answer(&self, message: Message) -> Result<send_message_response::Payload, Error> {
+        let answer = self.api.send_message(self.request(message)).await?;
+        Ok(answer.into_inner().payload.unwrap())
+    }
+
+    /// The task that a send is answered with.
+    pub(crate) async fn send(&self, message: Message) -> Result<Task, Error> {
+        match self.answer(message).await? {
+            send_message_response::Payload::Task(it) => Ok(it),
+            send_message_response::Payload::Message(it) => panic!("a message and no task: {it:?}"),
+        }
+    }
+
+    /// The same, on its way while the test goes on.
+    pub(crate) fn sending(&self, message: Message) -> JoinHandle<Result<Task, Error>> {
+        let it = self.clone();
+        tokio::spawn(async move { it.send(message).await })
+    }
+
+    pub(crate) async fn stream(&self, message: Message) -> Result<Events, Error> {
+        Ok(self.api.send_streaming_message(self.request(message)).await?.into_inner())
+    }
+
+    pub(crate) async fn get(&self, id: &str) -> Result<Task, Error> {
+        self.get_with(id, None).await
+    }
+
+    pub(crate) async fn get_with(&self, id: &str, history_length: impl Into<Option<i32>>) -> Result<Task, Error> {
+        let (tenant, history_length) = (self.tenant.clone(), history_length.into());
+        let request = GetTaskRequest { tenant, id: id.to_owned(), history_length };
+        Ok(self.api.get_task(self.call.clone().request(request)).await?.into_inner())
+    }
+
+    pub(crate) async fn state(&self, id: &str) -> TaskState {
+        self.get(id).await.unwrap().state()
+    }
+
+    pub(crate) async fn list(&self, request: ListTasksRequest) -> Result<ListTasksResponse, Error> {
+        let request = ListTasksRequest { tenant: self.tenant.clone(), ..request };
+        Ok(self.api.list_tasks(self.call.clone().request(request)).await?.into_inner())
+    }
+
+    /// The states of all tasks, by id, as the list has them.
+    pub(crate) async fn listed(&self) -> BTreeMap<String, TaskState> {
+        let page = self.list(ListTasksRequest { page_size: Some(100), ..Default::default() }).await.unwrap();
+        assert_eq!(page.next_page_token, "");
+        assert_eq!(usize::try_from(page.total_size), Ok(page.tasks.len()));
+        page.tasks.into_iter().map(|it| (it.id.clone(), it.state())).collect()
+    }
+
+    pub(crate) async fn cancel(&self, id: &str) -> Result<Task, Error> {
+        let request = CancelTaskRequest { tenant: self.tenant.clone(), id: id.to_owned(), metadata: None };
+        Ok(self.api.cancel_task(self.call.clone().request(request)).await?.into_inner())
+    }
+
+    pub(crate) async fn subscribe(&self, id: &str) -> Result<Events, Error> {
+        self.resume(id, None).await
+    }
+
+    pub(crate) async fn resume(&self, id: &str, cursor: Option<&Cursor>) -> Result<Events, Error> {
+        let request = SubscribeToTaskRequest { tenant: self.tenant.clone(), id: id.to_owned() };
+        let call = Call { cursor: cursor.cloned(), ..self.call.clone() };
+        Ok(self.api.subscribe_to_task(call.request(request)).await?.into_inner())
+    }
+
+    /// What is in the log of a task, hidden events too.
+    pub(crate) async fn log(&self, store: &dyn Store, id: &str) -> Vec<Event> {
+        let scope = Scope { owner: Arc::clone(&self.call.owner), tenant: self.tenant.as_str().into() };
+        store.events(&Key::new(&Arc::new(scope), id), 0, usize::MAX >> 1).await.unwrap().events
+    }
+}
+
+pub(crate) fn to(task: &str, text: &str) -> Message {
+    Message { task_id: task.to_owned(), ..Message::user(text) }
+}
+
+/// The kind of a refusal.
+pub(crate) fn kind<T>(result: Result<T, Error>) -> ErrorKind {
+    result.map(drop).unwrap_err().kind()
+}
+
+pub(crate) async fn next(events: &mut Events) -> Event {
+    events.next().await.unwrap().unwrap()
+}
+
+/// All that is there now.
+pub(crate) fn ready(events: &mut Events) -> Vec<Event> {
+    std::iter::from_fn(|| events.next().now_or_never().flatten().map(Result::unwrap)).collect()
+}
+
+pub(crate) async fn rest(events: &mut Events) -> Vec<Event> {
+    events.map(Result::unwrap).collect().await
+}
+
+pub(crate) fn id_of(event: &Event) -> String {
+    match event.payload() {
+        Some(Payload::Task(it)) => it.id.clone(),
+        Some(Payload::StatusUpdate(it)) => it.task_id.clone(),
+        Some(Payload::ArtifactUpdate(it)) => it.task_id.clone(),
+        Some(Payload::Message(_)) | None => panic!("no event of a task: {event:?}"),
+    }
+}
+
+/// The task of an event that is one.
+pub(crate) fn task_of(event: &Event) -> &Task {
+    match event.payload() {
+        Some(Payload::Task(it)) => it,
+        Some(_) | None => panic!("no task: {event:?}"),
+    }
+}
+
+/// The state that an event tells, if it tells one.
+pub(crate) fn state_of(event: &Event) -> Option<TaskState> {
+    match event.payload()? {
+        Payload::Task(it) => Some(it.state()),
+        Payload::StatusUpdate(it) => Some(it.status.as_ref()?.state()),
+        Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
+    }
+}
+
+pub(crate) fn states(events: &[Event]) -> Vec<TaskState> {
+    events.iter().filter_map(state_of).collect()
+}
+
+pub(crate) fn seqs(events: &[Event]) -> Vec<u64> {
+    events.iter().map(Event::seq).collect()
+}
+
+/// Every number once, and one end at most, which is the last event.
+pub(crate) fn dense(log: &[Event]) {
+    assert_eq!(seqs(log), (1..=u64::try_from(log.len()).unwrap()).collect::<Vec<_>>());
+    let ends = log.iter().position(|it| it.ends() == Ends::Task);
+    assert!(ends.is_none_or(|it| it + 1 == log.len()), "an event after the end: {log:?}");
+}
+
+pub(crate) fn texts(task: &Task) -> Vec<String> {
+    task.history.iter().map(Message::text).collect()
+}
+
+/// Lets everything run that can.
+pub(crate) async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Lets time pass. Under a paused clock, that is a timer and no wait.
+pub(crate) async fn pass(millis: u64) {
+    #[expect(clippy::disallowed_methods, reason = "the clock is paused, or an agent of a test takes its time")]
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+}
+
+/// What is asked for is what it does.
+pub(crate) async fn ask(turn: Turn, out: Updates) -> Result<End, agent::Error> {
+    out.working().await?;
+    match turn.text() {
+        "ask" => Ok(End::InputRequired(Message::agent("what?"))),
+        text => {
+            out.artifact("answer").last().text(text).await?;
+            Ok(if text == "done" { End::Completed(None) } else { End::InputRequired(Message::agent("more?")) })
+        }
+    }
+}

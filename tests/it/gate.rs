@@ -1,0 +1,169 @@
+//! A store whose commits wait for a word of the test, so that what is accepted and what is durable can be told apart.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use a2a_service::{
+    event::{Fence, Seq},
+    seam::Millis,
+    store::{
+        Commit, Key, ListPage, ListQuery, Log, Refused, Retention, RunnerId, Store, Stored, Swept, Unavailable,
+        memory::Memory,
+    },
+};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+/// What becomes of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    /// It is written.
+    Pass,
+    /// Nothing is written, and nobody knows.
+    Fail,
+    /// It is written, and nobody knows.
+    LoseAnswer,
+    /// Another writer was there before.
+    Stale,
+}
+
+/// A store behind a gate, which is closed at first.
+pub(crate) struct Gate {
+    store: Arc<dyn Store>,
+    acts: Mutex<VecDeque<Act>>,
+    open: AtomicBool,
+    blind: AtomicBool,
+    told: watch::Sender<()>,
+    standing: watch::Sender<usize>,
+}
+
+impl Gate {
+    /// Before this store, which has to be one that is asked in turn, or is made one by this.
+    pub(crate) fn new(store: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            acts: Mutex::default(),
+            open: AtomicBool::new(false),
+            blind: AtomicBool::new(false),
+            told: watch::Sender::new(()),
+            standing: watch::Sender::new(0),
+        })
+    }
+
+    /// Before a store in memory.
+    pub(crate) fn memory() -> Arc<Self> {
+        Self::new(Arc::new(Memory::default()))
+    }
+
+    /// Before a store in memory, open.
+    pub(crate) fn opened() -> Arc<Self> {
+        let gate = Self::memory();
+        gate.open();
+        gate
+    }
+
+    /// This becomes of the next commit that nobody has said anything about.
+    pub(crate) fn tell(&self, act: Act) {
+        self.acts.lock().push_back(act);
+        self.told.send_replace(());
+    }
+
+    /// Lets all through from now on.
+    pub(crate) fn open(&self) {
+        self.open.store(true, Ordering::SeqCst);
+        self.told.send_replace(());
+    }
+
+    /// Lets nothing through from now on but what it is told to.
+    pub(crate) fn close(&self) {
+        self.open.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether nothing can be read.
+    pub(crate) fn blind(&self, blind: bool) {
+        self.blind.store(blind, Ordering::SeqCst);
+    }
+
+    /// Returns when a commit stands at the gate.
+    pub(crate) async fn knock(&self) {
+        self.standing.subscribe().wait_for(|it| *it > 0).await.unwrap();
+    }
+
+    fn see(&self) -> Result<(), Unavailable> {
+        if self.blind.load(Ordering::SeqCst) { Err(Unavailable("blind".into())) } else { Ok(()) }
+    }
+
+    async fn act(&self) -> Act {
+        let mut told = self.told.subscribe();
+        self.standing.send_modify(|it| *it += 1);
+        let act = loop {
+            if self.open.load(Ordering::SeqCst) {
+                break Act::Pass;
+            }
+            let act = self.acts.lock().pop_front();
+            match act {
+                Some(it) => break it,
+                None => told.changed().await.unwrap(),
+            }
+        };
+        self.standing.send_modify(|it| *it -= 1);
+        act
+    }
+}
+
+#[tonic::async_trait]
+impl Store for Gate {
+    fn lanes(&self) -> usize {
+        self.store.lanes()
+    }
+
+    fn fence(&self) -> Fence {
+        self.store.fence()
+    }
+
+    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
+        let act = self.act().await;
+        match act {
+            Act::Fail => return Err(Unavailable("told so".into())),
+            Act::Stale => return Ok(batch.iter().map(|_| Err(Refused::Stale(None))).collect()),
+            Act::Pass | Act::LoseAnswer => {}
+        }
+        let outcomes = self.store.commit(batch).await;
+        if act == Act::LoseAnswer { Err(Unavailable("who knows".into())) } else { outcomes }
+    }
+
+    async fn load(&self, key: &Key) -> Result<Option<Stored>, Unavailable> {
+        // As a store on disk does: others come in between.
+        tokio::task::yield_now().await;
+        self.see()?;
+        self.store.load(key).await
+    }
+
+    async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable> {
+        self.see()?;
+        self.store.events(key, after, limit).await
+    }
+
+    async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable> {
+        self.see()?;
+        self.store.list(query).await
+    }
+
+    async fn claim(&self, runner: RunnerId, limit: usize, lease: Duration) -> Result<Vec<(Key, Stored)>, Unavailable> {
+        self.store.claim(runner, limit, lease).await
+    }
+
+    async fn sweep(&self, policy: &Retention, now: Millis) -> Result<Swept, Unavailable> {
+        self.store.sweep(policy, now).await
+    }
+
+    async fn check(&self) -> Result<(), Unavailable> {
+        self.see()
+    }
+}
