@@ -53,12 +53,47 @@ pub struct Service<A> {
     execution: Execution<A>,
     /// The scope of callers without a name, which is most calls', made once.
     anonymous: Arc<Scope>,
+    offers: Offers,
+}
+
+/// What is offered of what the protocol leaves to the agent: the card says it, and the service keeps to it (3.3.4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offers {
+    /// Answers in streams.
+    pub streaming: bool,
+    /// The extensions without which no message is taken, by URI.
+    pub required_extensions: Vec<String>,
+}
+
+impl Default for Offers {
+    fn default() -> Self {
+        Self { streaming: true, required_extensions: Vec::new() }
+    }
+}
+
+impl Offers {
+    fn streaming(&self) -> Result<(), Error> {
+        let why = "this agent answers in one piece; send the message without a stream, or poll the task";
+        if self.streaming { Ok(()) } else { Err(ErrorKind::StreamingNotSupported.because(why)) }
+    }
+
+    fn extensions(&self, call: &Call) -> Result<(), Error> {
+        let missing = self.required_extensions.iter().find(|it| !call.extensions.contains(it));
+        let why = |it| ErrorKind::ExtensionSupportRequired.because(format!("name {it} in the header A2A-Extensions"));
+        missing.map_or(Ok(()), |it| Err(why(it)))
+    }
 }
 
 impl<A: Agent> Service<A> {
     /// An agent over a store.
     pub fn new(agent: A, store: Arc<dyn Store>, limits: Limits) -> Self {
-        Self { execution: Execution::new(agent, store, limits), anonymous: Arc::default() }
+        Self { execution: Execution::new(agent, store, limits), anonymous: Arc::default(), offers: Offers::default() }
+    }
+
+    /// With other offers.
+    #[must_use]
+    pub fn offering(self, offers: Offers) -> Self {
+        Self { offers, ..self }
     }
 
     /// Ends what runs: takes no new work, gives what there is `grace` to end by itself, and leaves the rest as it is.
@@ -90,6 +125,7 @@ impl<A: Agent> Service<A> {
     async fn sent(&self, request: Request<SendMessageRequest>) -> Result<(Sent, Wanted), Error> {
         let call = Call::of(&request)?;
         call.in_time()?;
+        self.offers.extensions(call)?;
         let left = call.time_left();
         let scope = self.scope(call, &request.get_ref().tenant);
         let (principal, extensions) = (call.principal.clone(), call.extensions.clone());
@@ -200,6 +236,7 @@ impl<A: Agent> A2aService for Service<A> {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
+        self.offers.streaming()?;
         let (sent, Wanted { history, .. }) = self.sent(request).await?;
         let reader = self.execution.stream(sent, history).await?;
         Ok(Response::new(Box::pin(Events(reader))))
@@ -242,6 +279,7 @@ impl<A: Agent> A2aService for Service<A> {
     ) -> Result<Response<BoxStream<Event>>, Status> {
         /// A cursor of another task, or of another server, fits no log; it is answered with a snapshot.
         const NOWHERE: Position = Position { fence: 0, seq: u64::MAX };
+        self.offers.streaming()?;
         let SubscribeToTaskRequest { tenant, id } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
         let place = Call::of(&request)?.cursor.as_ref();
