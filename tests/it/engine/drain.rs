@@ -60,8 +60,9 @@ async fn what_does_not_end_is_left_as_it_is() {
         let bench = bench(Arc::clone(&store), move |turn: Turn, out: Updates| {
             let held = Arc::clone(&holds);
             async move {
-                let _held = held;
-                script(turn, out).await
+                let end = script(turn, out).await;
+                drop(held);
+                end
             }
         });
         let sent = bench.sending(Message::user("work hang"));
@@ -191,7 +192,7 @@ async fn an_agent_hears_of_it() {
 #[tokio::test(start_paused = true)]
 async fn what_was_said_is_written_and_seen() {
     let gate = Gate::memory();
-    let bench = bench(gate.clone(), script);
+    let bench = bench(gate.store(), script);
     gate.tell(Act::Pass);
     let id = bench.hasty().send(Message::user("work pass:1000 ask:what")).await.unwrap().id;
     gate.tell(Act::Pass);
@@ -225,7 +226,7 @@ async fn what_was_said_is_written_and_seen() {
 #[tokio::test(start_paused = true)]
 async fn who_cancels_is_not_told_what_did_not_happen() {
     let gate = Gate::memory();
-    let bench = bench(gate.clone(), script);
+    let bench = bench(gate.store(), script);
     gate.tell(Act::Pass);
     let id = bench.hasty().send(Message::user("work hang")).await.unwrap().id;
     gate.tell(Act::Pass);
