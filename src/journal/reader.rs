@@ -341,7 +341,7 @@ mod tests {
             let Reply::Stream(frames, _) = reply else { panic!("no stream") };
             readers.spawn(async move {
                 let frames: Vec<_> = frames.take(EVENTS + 2).map(|it| it.unwrap().data).collect().await;
-                frames.iter().map(|it| it.len()).sum::<usize>()
+                frames.iter().map(bytes::Bytes::len).sum::<usize>()
             });
             // … and as one by gRPC.
             let request = SubscribeToTaskRequest { id: task.id.clone(), ..Default::default() };
