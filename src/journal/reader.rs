@@ -251,6 +251,7 @@ impl std::fmt::Debug for Reader {
 mod tests {
     use std::borrow::Cow;
 
+    use bytes::Bytes;
     use tokio::sync::Notify;
     use tokio_stream::StreamExt as _;
     use tonic::Request;
@@ -341,7 +342,7 @@ mod tests {
             let Reply::Stream(frames, _) = reply else { panic!("no stream") };
             readers.spawn(async move {
                 let frames: Vec<_> = frames.take(EVENTS + 2).map(|it| it.unwrap().data).collect().await;
-                frames.iter().map(bytes::Bytes::len).sum::<usize>()
+                frames.iter().map(Bytes::len).sum::<usize>()
             });
             // … and as one by gRPC.
             let request = SubscribeToTaskRequest { id: task.id.clone(), ..Default::default() };

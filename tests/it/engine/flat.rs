@@ -1,5 +1,7 @@
 //! Work per event is proportional to the event, and a call costs what it did.
 
+#![expect(clippy::print_stdout, reason = "how much it is, is of interest where it is asked for")]
+
 use std::sync::Arc;
 
 use a2a_service::{

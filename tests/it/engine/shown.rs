@@ -253,25 +253,33 @@ async fn a_turn_that_had_not_begun_goes_with_its_task() {
             ask(turn, out).await
         }
     });
-    gate.tell(Act::Pass);
-    let id = bench.hasty().send(Message::user("ask")).await.unwrap().id;
-    gate.tell(Act::Pass);
-    go.notify_one();
-    settle().await;
-    gate.knock().await; // the end of the first turn
-    let mut sent = Box::pin(bench.send(to(&id, "more")));
-    let hasty = bench.hasty();
-    let mut taken = Box::pin(hasty.send(to(&id, "more")));
-    assert!(poll!(&mut sent).is_pending() && poll!(&mut taken).is_pending());
-    settle().await;
-    gate.tell(Act::Stale);
-    assert_eq!(kind(sent.await), ErrorKind::Unavailable);
-    assert_eq!(kind(taken.await), ErrorKind::Unavailable);
-    gate.open();
-    bench.empty().await;
+    for polled in [true, false] {
+        gate.tell(Act::Pass);
+        let id = bench.hasty().send(Message::user("ask")).await.unwrap().id;
+        gate.tell(Act::Pass);
+        settle().await;
+        go.notify_one();
+        settle().await;
+        gate.knock().await; // the end of the first turn
+        let mut sent = Box::pin(bench.send(to(&id, "more")));
+        let hasty = bench.hasty();
+        let mut taken = Box::pin(hasty.send(to(&id, "more")));
+        if polled {
+            assert!(poll!(&mut sent).is_pending() && poll!(&mut taken).is_pending());
+            settle().await;
+            gate.tell(Act::Stale);
+        } else {
+            // The journal hears of it before the turn has a chance.
+            gate.tell(Act::Stale);
+            assert!(poll!(&mut sent).is_pending() && poll!(&mut taken).is_pending());
+        }
+        assert_eq!(kind(sent.await), ErrorKind::Unavailable);
+        assert_eq!(kind(taken.await), ErrorKind::Unavailable);
+        bench.empty().await;
+    }
     let started = Instant::now();
     bench.service.drain(Duration::from_secs(10)).await;
-    assert_eq!((started.elapsed(), runs.load(Ordering::SeqCst)), (Duration::ZERO, 1));
+    assert_eq!((started.elapsed(), runs.load(Ordering::SeqCst)), (Duration::ZERO, 2));
 }
 
 #[tokio::test(start_paused = true)]

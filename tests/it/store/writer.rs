@@ -4,14 +4,11 @@ use std::sync::Arc;
 
 use a2a_service::{
     event::{Ends, Event, Mark, Position},
-    pb::{
-        v1::{
-            Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
-            stream_response::Payload,
-        },
-        wkt::Timestamp,
+    pb::v1::{
+        Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
+        stream_response::Payload,
     },
-    seam::Millis,
+    seam::{self, Millis},
     store::{Commit, Expect, Key, Refused, Row, Scope, Store},
     task,
 };
@@ -20,13 +17,9 @@ pub(super) fn scope(owner: &str, tenant: &str) -> Arc<Scope> {
     Arc::new(Scope { owner: owner.into(), tenant: tenant.into() })
 }
 
-fn time(millis: Millis) -> Option<Timestamp> {
-    Some(a2a_service::seam::timestamp(millis))
-}
-
 pub(super) fn status(state: TaskState, at: Millis) -> Payload {
     let message = state.is_interrupted().then(|| Message::agent("what?"));
-    let status = Some(TaskStatus { state: state.into(), message, timestamp: time(at) });
+    let status = Some(TaskStatus { state: state.into(), message, timestamp: Some(seam::timestamp(at)) });
     Payload::StatusUpdate(TaskStatusUpdateEvent { status, ..Default::default() })
 }
 
@@ -55,7 +48,8 @@ impl<'a> Writer<'a> {
     }
 
     pub(super) fn within(store: &'a dyn Store, scope: &Arc<Scope>, id: &str, context: &str, at: Millis) -> Self {
-        let status = TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: time(at) };
+        let status =
+            TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(seam::timestamp(at)) };
         let task = Task { id: id.into(), context_id: context.into(), status: Some(status), ..Task::default() };
         let key = Key::new(scope, id);
         Self { store, key, task, at: Position::default(), log: Vec::new(), time: at }
@@ -84,7 +78,7 @@ impl<'a> Writer<'a> {
             let event = Event::new(Position { fence, seq }, mark, payload);
             if let Some(Payload::StatusUpdate(it)) = event.payload() {
                 let timestamp = it.status.as_ref().unwrap().timestamp.as_ref();
-                (head, row_time) = (Some(event.clone()), a2a_service::seam::millis(timestamp.unwrap()));
+                (head, row_time) = (Some(event.clone()), seam::millis(timestamp.unwrap()));
             }
             events.push(event);
         }
