@@ -18,6 +18,7 @@ mod latency;
 mod program;
 mod scenarios;
 mod stalled;
+mod store;
 mod times;
 mod transcode;
 mod ways;
