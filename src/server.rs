@@ -76,7 +76,8 @@ impl<A: Agent> Server<A> {
         self.map_card(|it| it.url(url))
     }
 
-    /// The proxies that are believed what they say of the URL that their clients asked for.
+    /// The proxies that are believed what they say of the URL that their clients asked for. A program that mounts the
+    /// [router](Self::router) has to let it know who calls, by axum's `into_make_service_with_connect_info`.
     pub fn trusted_proxies(self, proxies: impl IntoIterator<Item = Network>) -> Self {
         self.map_card(|it| it.trusted_proxies(proxies))
     }
