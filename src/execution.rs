@@ -24,6 +24,9 @@ mod turn;
 /// What is kept back of a caller's time, so that the answer arrives before they give up.
 const MARGIN: Duration = Duration::from_millis(100);
 
+/// How long a caller who has waited for long enough waits for the store, which has not even taken their message in.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// How many waiting messages a turn is given at most.
 const INBOX: usize = 16;
 
@@ -103,7 +106,7 @@ impl<A: Agent> Execution<A> {
                 Some(shown)
             }
         };
-        let left = left.map_or(cap, |it| it.saturating_sub(wait));
+        let left = left.map_or(PATIENCE, |it| it.saturating_sub(wait));
         self.answer(shown.unwrap_or(answer), left).await
     }
 
@@ -342,8 +345,13 @@ impl<A: Agent> Execution<A> {
         let Parts { journal, running, .. } = &*self.0;
         running.close();
         journal.enter(Phase::Draining);
+        let ended = async {
+            running.wait().await;
+            // Who waits for the end of a turn is to see it.
+            journal.settled().await;
+        };
         // Whoever has not ended by then is stopped by the next line.
-        drop(timeout(grace, running.wait()).await);
+        drop(timeout(grace, ended).await);
         journal.enter(Phase::Stopped);
         drop(timeout(LAST, running.wait()).await);
         drop(timeout(LAST, journal.settled()).await);

@@ -379,11 +379,12 @@ impl Inner {
         wake.answers.extend(due.map(|(_, to)| (to, Answer::Task(Arc::clone(task)))));
     }
 
-    /// The server stops: who waits gets the task as it is, and streams are cut.
+    /// The server stops: who waits gets the task as it is, and streams are cut. Who waits for its end learns nothing:
+    /// there was none.
     pub(super) fn stop(&mut self) -> Wake {
         let mut wake = Wake::default();
         self.stopped = true;
-        self.answer_if(&mut wake, |_| true);
+        self.answer_if(&mut wake, |it| *it != Until::End);
         self.waiters.clear();
         self.wake_all(&mut wake);
         wake
