@@ -2,6 +2,7 @@
 
 mod cancel;
 mod drain;
+mod readers;
 mod shown;
 mod support;
 mod turns;

@@ -13,6 +13,7 @@ mod durable;
 mod engine;
 mod gate;
 mod json;
+mod latency;
 mod program;
 mod scenarios;
 mod stalled;

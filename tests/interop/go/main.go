@@ -127,7 +127,7 @@ var tests = []struct {
 		equal(text(done.Artifacts[0].Parts), "That.")
 	}},
 	{"subscribe", func(c client) {
-		task := c.started("/stream 20 25")
+		task := c.started("/stream 20 50")
 		events := all(c.SubscribeToTask(c, &a2a.SubscribeToTaskRequest{ID: task.ID}))
 		equal(events[0].(*a2a.Task).ID, task.ID)
 		equal(last(events), a2a.TaskStateCompleted)

@@ -71,7 +71,7 @@ const tests = {
   },
 
   async subscribe(client) {
-    const task = await client.sendMessage(request('/stream 20 25', { returnImmediately: true }));
+    const task = await client.sendMessage(request('/stream 20 50', { returnImmediately: true }));
     const events = await all(client.resubscribeTask({ tenant: '', id: task.id }));
     assert.equal(events[0].value.id, task.id);
     assert.equal(events.at(-1).value.status.state, TASK_STATE_COMPLETED);

@@ -131,7 +131,7 @@ class Tests:
         equal(done[-1].status_update.status.state, COMPLETED)
 
     async def subscribe(self):
-        task = await self._send('/stream 20 25', return_immediately=True)
+        task = await self._send('/stream 20 50', return_immediately=True)
         events = [it async for it in self._streaming.subscribe(SubscribeToTaskRequest(id=task.id))]
         equal(events[0].task.id, task.id)
         # What the task had when the subscription began, and what came then, are the whole.
@@ -141,7 +141,7 @@ class Tests:
         equal(events[-1].status_update.status.state, COMPLETED)
 
     async def subscribe_after_leaving(self):
-        stream = self._streaming.send_message(request('/stream 20 25'))
+        stream = self._streaming.send_message(request('/stream 20 50'))
         task = (await anext(stream)).task
         await stream.aclose()
         events = [it async for it in self._streaming.subscribe(SubscribeToTaskRequest(id=task.id))]
