@@ -17,6 +17,7 @@ mod latency;
 mod program;
 mod scenarios;
 mod stalled;
+mod store;
 mod times;
 mod transcode;
 mod ways;
