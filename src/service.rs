@@ -7,7 +7,7 @@ use std::{
     fmt,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -20,7 +20,7 @@ use crate::{
     call::Call,
     error::{Error, ErrorKind},
     event::{Event, Position},
-    execution::{Execution, Sent},
+    execution::{self, Execution, Sent},
     journal::wait::Answer,
     journal::{Cut, Reader},
     pb::{
@@ -44,9 +44,6 @@ const PAGE: i32 = 50;
 
 /// How many tasks a page may have (3.1.4).
 const PAGES: std::ops::RangeInclusive<i32> = 1..=100;
-
-/// How many tasks a message may refer to.
-const REFERENCES: usize = 16;
 
 /// An agent as a service: what every door leads to.
 pub struct Service<A> {
@@ -131,6 +128,11 @@ impl<A: Agent> Service<A> {
         let (principal, extensions) = (call.principal.clone(), call.extensions.clone());
         let SendMessageRequest { message, configuration, metadata, .. } = request.into_inner();
         let message = message.ok_or_else(|| Error::invalid_field("message", "is required"))?;
+        let (parts, most) = (message.parts.len(), self.execution.limits().parts);
+        if parts > most {
+            let why = format!("has {parts} parts, of at most {most}");
+            return Err(Error::invalid_field("message.parts", why).with("limit", "parts"));
+        }
         let configuration = configuration.unwrap_or_default();
         if configuration.task_push_notification_config.is_some() {
             return Err(no_push());
@@ -146,9 +148,10 @@ impl<A: Agent> Service<A> {
     /// The tasks that a message refers to (3.4.3). One that is gone, or not the caller's, is a hint that leads nowhere
     /// and no reason to refuse the message.
     async fn referenced(&self, scope: &Arc<Scope>, ids: &[String]) -> Result<Vec<Task>, Error> {
-        if ids.len() > REFERENCES {
-            let why = format!("has {} ids, of at most {REFERENCES}", ids.len());
-            return Err(Error::invalid_field("message.referenceTaskIds", why));
+        let most = self.execution.limits().references;
+        if ids.len() > most {
+            let why = format!("has {} ids, of at most {most}", ids.len());
+            return Err(Error::invalid_field("message.referenceTaskIds", why).with("limit", "references"));
         }
         let mut tasks = Vec::with_capacity(ids.len());
         for id in ids {
@@ -337,8 +340,12 @@ impl Stream for Events {
     type Item = Result<Event, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let cut = |Cut| ErrorKind::Unavailable.because("the stream was cut; subscribe to the task again").into();
-        Pin::new(&mut self.0).poll_next(cx).map(|it| it.map(|it| it.map_err(cut)))
+        let item = ready!(Pin::new(&mut self.0).poll_next(cx));
+        let cut = |Cut| match self.0.unroomed() {
+            Some(max_tasks) => execution::full(max_tasks).into(),
+            None => ErrorKind::Unavailable.because("the stream was cut; subscribe to the task again").into(),
+        };
+        Poll::Ready(item.map(|it| it.map_err(cut)))
     }
 }
 

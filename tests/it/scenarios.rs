@@ -15,6 +15,7 @@ use tonic::{Request, Status};
 
 mod cancel;
 mod errors;
+mod limits;
 mod send;
 mod stream;
 mod tasks;
