@@ -24,7 +24,6 @@ use std::{env, error::Error, path::Path};
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
-#[expect(clippy::print_stdout, reason = "it is how a build script speaks to cargo")]
 fn main() -> Result<()> {
     // Without these lines any file of the package that is touched makes all of it anew.
     for input in ["proto", "build", "build.rs"] {

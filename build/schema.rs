@@ -1,6 +1,6 @@
 //! The proto files as descriptors, and what they leave unsaid.
 
-use prost_reflect::{DescriptorPool, ExtensionDescriptor, FieldDescriptor, Value};
+use prost_reflect::{DescriptorPool, ExtensionDescriptor, FieldDescriptor, MessageDescriptor, Value};
 
 use crate::Result;
 
@@ -85,10 +85,10 @@ impl Schema {
             SHARED.iter().map(|it| it.0).find(|it| messages.iter().all(|message| message.full_name() != *it)),
             EXTRA_BINDINGS.iter().map(|it| it.0).find(|it| methods.iter().all(|method| method.full_name() != *it)),
             (EXTRA_NAMES.iter().map(|it| it.0))
-                .find(|it| messages.iter().flat_map(|it| it.fields()).all(|field| field.full_name() != *it)),
+                .find(|it| messages.iter().flat_map(MessageDescriptor::fields).all(|field| field.full_name() != *it)),
             (EXTRA_VALUES.iter().map(|it| it.0)).find(|it| self.pool.get_enum_by_name(it).is_none()),
             (CHOICES.into_iter())
-                .find(|it| messages.iter().flat_map(|it| it.oneofs()).all(|oneof| oneof.full_name() != *it)),
+                .find(|it| messages.iter().flat_map(MessageDescriptor::oneofs).all(|oneof| oneof.full_name() != *it)),
         ];
         match unknown.into_iter().flatten().next() {
             Some(name) => Err(format!("build/schema.rs speaks of {name}, which no proto file has").into()),

@@ -15,6 +15,7 @@ pub(crate) use self::{turn::Asked, updates::status_update};
 use crate::pb::v1::Message;
 
 mod about;
+pub mod demo;
 mod test;
 mod turn;
 pub(crate) mod updates;

@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn a_timeout_is_digits_and_a_unit() {
         assert_eq!(timeout("1500m"), Some(Duration::from_millis(1500)));
-        assert_eq!(timeout("2H"), Some(Duration::from_secs(7200)));
+        assert_eq!(timeout("2H"), Some(Duration::from_hours(2)));
         for text in ["", "m", "1", "123456789S", "-1S", "1x", "é"] {
             assert_eq!(timeout(text), None, "{text}");
         }

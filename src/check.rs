@@ -73,3 +73,23 @@ pub fn check(request: &impl Check) -> Result<(), Error> {
 
 /// How many of the fields that are wrong are named.
 const MAX_VIOLATIONS: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pb::v1::{AgentCard, ApiKeySecurityScheme, SecurityScheme, security_scheme::Scheme};
+
+    #[test]
+    fn a_place_is_said_as_in_json() {
+        let key = ApiKeySecurityScheme { location: "header".to_owned(), ..ApiKeySecurityScheme::default() };
+        let scheme = SecurityScheme { scheme: Some(Scheme::ApiKeySecurityScheme(key)) };
+        let card = AgentCard { security_schemes: [("k".to_owned(), scheme)].into(), ..AgentCard::default() };
+        let mut found = Vec::new();
+        card.check(&At::Top, &mut found);
+        let places: Vec<_> = found.iter().map(|it| it.field.as_str()).collect();
+        assert!(places.contains(&"securitySchemes.k.apiKeySecurityScheme.name"), "{places:?}");
+        assert!(!places.contains(&"securitySchemes.k.apiKeySecurityScheme.location"), "{places:?}");
+        let place = At::Field(&At::Index(&At::Field(&At::Top, "parts"), 3), "url");
+        assert_eq!(place.to_string(), "parts[3].url");
+    }
+}

@@ -1,7 +1,7 @@
 //! One event of a task, as log, store and streams share it.
 
 use std::{
-    fmt,
+    fmt::{self, Write as _},
     sync::{Arc, OnceLock},
 };
 
@@ -15,7 +15,7 @@ use tonic::Status;
 
 use crate::{
     error::Error,
-    pb::v1::{StreamResponse, Task, TaskState, stream_response::Payload},
+    pb::v1::{StreamResponse, Task, TaskState, TaskStatus, stream_response::Payload},
     transport::transcode::{Frame, Item, from_json},
 };
 
@@ -196,7 +196,7 @@ fn suggested(payload: Option<&Payload>) -> Ends {
         Some(Payload::Message(_)) => return Ends::Task,
         Some(Payload::ArtifactUpdate(_)) | None => None,
     };
-    match status.map_or(TaskState::Unspecified, |it| it.state()) {
+    match status.map_or(TaskState::Unspecified, TaskStatus::state) {
         TaskState::Completed | TaskState::Failed | TaskState::Canceled | TaskState::Rejected => Ends::Task,
         TaskState::InputRequired | TaskState::AuthRequired => Ends::Turn,
         TaskState::Unspecified | TaskState::Submitted | TaskState::Working => Ends::Nothing,
@@ -238,7 +238,12 @@ impl Mark {
 impl Cursor {
     /// After an event of a task.
     pub fn new(task_id: &str, Position { fence, seq }: Position) -> Self {
-        Self(format!("{task_id}.{fence}.{seq}").into())
+        // Every streamed event has one: on the stack, so that it is made in one piece.
+        let mut text = Stack { bytes: [0; 160], length: 0 };
+        match write!(text, "{task_id}.{fence}.{seq}") {
+            Ok(()) => Self(text.as_str().into()),
+            Err(_) => Self(format!("{task_id}.{fence}.{seq}").into()),
+        }
     }
 
     /// One that came from elsewhere, as it is. Refuses what would break out of its line.
@@ -256,6 +261,27 @@ impl Cursor {
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// Text that is short.
+struct Stack {
+    bytes: [u8; 160],
+    length: usize,
+}
+
+impl Stack {
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.length]).unwrap_or_default()
+    }
+}
+
+impl fmt::Write for Stack {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.length + text.len();
+        self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
+        self.length = end;
+        Ok(())
     }
 }
 

@@ -1,8 +1,11 @@
-//! An A2A (Agent2Agent) server and library: one service over gRPC, HTTP+JSON and JSON-RPC, on one port.
+//! An A2A (`Agent2Agent`) server and library: one service over gRPC, HTTP+JSON and JSON-RPC, on one port.
 
 pub mod agent;
 pub mod call;
+pub mod card;
 pub mod check;
+pub mod cli;
+pub mod client;
 pub mod error;
 pub mod event;
 mod execution;
@@ -11,6 +14,7 @@ pub mod json;
 mod message;
 pub mod pb;
 pub mod seam;
+pub mod server;
 pub mod service;
 pub mod store;
 pub mod task;

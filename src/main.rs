@@ -1,3 +1,7 @@
-//! A stub.
+//! The program: reads its arguments, does what they say, and ends with an exit code.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    a2a_service::cli::main()
+}

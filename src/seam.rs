@@ -60,12 +60,11 @@ pub fn seed(seed: u64) {
 
 /// An id that nobody had before: a UUID of version 7, so that ids sort by their time.
 pub fn fresh_id() -> String {
-    let id = match SEED.load(Ordering::Relaxed) {
-        0 => Uuid::now_v7(),
-        _ => {
-            let n = SEED.fetch_add(1, Ordering::SeqCst);
-            Uuid::from_u64_pair(mix(n), mix(!n))
-        }
+    let id = if SEED.load(Ordering::Relaxed) == 0 {
+        Uuid::now_v7()
+    } else {
+        let n = SEED.fetch_add(1, Ordering::SeqCst);
+        Uuid::from_u64_pair(mix(n), mix(!n))
     };
     id.to_string()
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_core::Stream;
-use tokio::task::coop::poll_proceed;
+use tokio::{sync::OwnedSemaphorePermit, task::coop::poll_proceed};
 
 use super::{Held, Journal, Phase, wait::Place};
 use crate::{
@@ -44,6 +44,8 @@ pub struct Reader {
     fetch: Option<Fetch>,
     place: Option<Place>,
     done: bool,
+    /// There may be only so many of them.
+    _permit: OwnedSemaphorePermit,
 }
 
 /// The stream was cut, and can be taken up again at its last cursor.
@@ -53,7 +55,13 @@ pub struct Cut;
 
 impl Reader {
     /// Of a task that has been told of it ([`attach`](super::live::Inner::attach)).
-    pub(crate) fn new(held: Held, journal: Arc<Journal>, next: Seq, turns: Option<u32>) -> Self {
+    pub(crate) fn new(
+        held: Held,
+        journal: Arc<Journal>,
+        next: Seq,
+        turns: Option<u32>,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
         Self {
             held,
             journal,
@@ -66,6 +74,7 @@ impl Reader {
             fetch: None,
             place: None,
             done: false,
+            _permit: permit,
         }
     }
 
@@ -96,6 +105,11 @@ impl Reader {
     /// Whether a snapshot stands in for events that the cursor's reader has missed.
     pub fn is_gap(&self) -> bool {
         self.gap
+    }
+
+    /// How many tasks the store keeps, where it had no room for this one.
+    pub(crate) fn unroomed(&self) -> Option<usize> {
+        self.held.lock().unroomed
     }
 
     /// The task.

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fmt, ops::RangeInclusive, str::FromStr};
 use jiff::{SignedDuration, civil::DateTime, fmt::temporal::Pieces};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
-    de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor},
+    de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor},
     ser::SerializeMap,
 };
 
@@ -48,8 +48,9 @@ impl Serialize for Empty {
 }
 
 impl<'de> Deserialize<'de> for Empty {
+    /// Reads anything. Agents answer `{}` or null where there is nothing to say, and nothing in it could matter.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        json::read(deserializer)
+        IgnoredAny::deserialize(deserializer).map(|_| Self {})
     }
 }
 

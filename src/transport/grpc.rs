@@ -5,7 +5,7 @@ use std::{error::Error as _, marker::PhantomData};
 
 use tokio_stream::StreamExt as _;
 use tonic::{
-    Extensions, Request, Response, Status, Streaming,
+    Code, Extensions, Request, Response, Status, Streaming,
     codec::{self, BufferSettings, DecodeBuf},
 };
 use tonic_prost::ProstEncoder;
@@ -13,7 +13,11 @@ use tonic_prost::ProstEncoder;
 use crate::{
     call::Call,
     error::{Error, ErrorKind, without_sentence},
-    transport::transcode::BoxStream,
+    transport::{
+        body::{Body, too_large_for},
+        keep_framing,
+        transcode::BoxStream,
+    },
 };
 
 /// What an open stream holds from its first byte on; tonic's own 8 KiB would be a third of what an idle one may cost.
@@ -68,6 +72,30 @@ impl<U: prost::Message + Default> codec::Decoder for Decoder<U> {
     }
 }
 
+/// Gives the refusals of tonic's own, which know a code and nothing more, the details that all of ours have (10.6).
+pub(super) fn complete(response: http::Response<tonic::body::Body>, max_message: usize) -> http::Response<Body> {
+    let mut response = response.map(Body::grpc);
+    if response.headers().len() > 1 {
+        keep_framing(response.headers_mut());
+    }
+    let headers = response.headers();
+    if !headers.contains_key(Status::GRPC_STATUS) || headers.contains_key(Status::GRPC_STATUS_DETAILS) {
+        return response;
+    }
+    match Status::from_header_map(headers) {
+        None => response,
+        Some(status) if status.code() == Code::Ok => response,
+        // No error of ours has this code; of tonic it is what it says of a message that is too long.
+        Some(status) if status.code() == Code::OutOfRange => Status::from(too_large_for(max_message)).into_http(),
+        Some(mut status) => {
+            let metadata = std::mem::take(status.metadata_mut());
+            let mut complete = Status::from(Error::from(status));
+            *complete.metadata_mut() = metadata;
+            complete.into_http()
+        }
+    }
+}
+
 /// Leaves of what came with a request only what may be sent on: what the table of [`Call`] lists.
 pub fn outbound<T>(request: Request<T>) -> Request<T> {
     let (_, extensions, message) = request.into_parts();
@@ -84,7 +112,7 @@ pub fn unary<T>(reply: Result<Response<T>, Status>) -> Result<Response<T>, Statu
 pub fn streaming<T: Send + 'static>(
     reply: Result<Response<Streaming<T>>, Status>,
 ) -> Result<Response<BoxStream<T>>, Status> {
-    let boxed = |it: Streaming<T>| Box::pin(it.map(|it| it.map_err(received))) as BoxStream<T>;
+    let boxed = |it: Streaming<T>| -> BoxStream<T> { Box::pin(it.map(|it| it.map_err(received))) };
     reply.map(|it| it.map(boxed)).map_err(received)
 }
 

@@ -205,6 +205,11 @@ fn read_json<T: Message>(text: &[u8], message: &mut T) -> Result<(), Error> {
 }
 
 fn read_query<T: Message>(query: &str, message: &mut T) -> Result<(), Error> {
+    // Forms send the parameters that nobody filled in too, and an empty text is no number, no name and no time.
+    let filled = |it: &&str| it.split_once('=').is_some_and(|it| !it.1.is_empty());
+    let all = query.split('&').all(|it| filled(&it));
+    let query =
+        if all { query.into() } else { Cow::from(query.split('&').filter(filled).collect::<Vec<_>>().join("&")) };
     let parameters = || serde_html_form::Deserializer::from_bytes(query.as_bytes());
     Merge(message)
         .deserialize(parameters())
@@ -268,6 +273,8 @@ impl<T: Transport> Remote<T> {
         request: tonic::Request<Req>,
     ) -> Result<tonic::Response<Res>, Status> {
         match self.send(rpc, rule, request).await? {
+            // No body at all is how some agents say nothing, which is an answer where the reply has no members.
+            Reply::Unary(data, metadata) if data.is_empty() => Ok(response(from_json(b"null")?, metadata)),
             Reply::Unary(data, metadata) => Ok(response(from_json(&data)?, metadata)),
             Reply::Stream(..) => {
                 Err(ErrorKind::InvalidAgentResponse.because("a stream in answer to a unary call").into())

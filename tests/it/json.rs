@@ -114,6 +114,8 @@ fn values() {
         ("0.30000000000000004", "0.30000000000000004"),
         ("5.5e-324", "5e-324"),
         ("null", "null"),
+        // It is nobody's message, so it is as most read it.
+        (r#"{"a":1,"a":2}"#, r#"{"a":2}"#),
     ] {
         let value: Any = serde_json::from_str(given).unwrap();
         assert_eq!(text(&value), printed);

@@ -6,10 +6,20 @@
     reason = "a test may fail, and clippy's own exceptions do not cover the helpers of tests"
 )]
 
+mod card;
 mod contract {
     mod descriptors;
 }
+mod durable;
 mod engine;
 mod gate;
 mod json;
+mod latency;
+mod program;
+mod scenarios;
+mod stalled;
 mod store;
+mod times;
+mod transcode;
+mod ways;
+mod wire;

@@ -1,0 +1,34 @@
+//! An agent that asks back, and remembers: `cargo run --example multi_turn [ADDRESS]`.
+//!
+//! A turn that ends with `InputRequired` leaves its task waiting. The next message to the task is the next turn, in
+//! this process or after a restart: what the agent needs to go on, it saves.
+
+use a2a_service::{
+    agent::{self, End},
+    pb::v1::Message,
+    server::Server,
+};
+use serde::{Deserialize, Serialize};
+
+#[derive(Default, Serialize, Deserialize)]
+struct Order {
+    dish: Option<String>,
+}
+
+#[tokio::main]
+async fn main() -> std::io::Result<()> {
+    let waiter = agent::from_fn(|turn, out| async move {
+        let order: Order = turn.saved().unwrap_or_default();
+        let Some(dish) = order.dish else {
+            out.save(&Order { dish: Some(turn.text().to_owned()) }).await?;
+            return Ok(End::InputRequired(Message::agent(format!("{}: for how many?", turn.text()))));
+        };
+        let Ok(guests) = turn.text().trim().parse::<u32>() else {
+            return Ok(End::InputRequired(Message::agent("A number, please.")));
+        };
+        out.artifact("order").last().data(&serde_json::json!({"dish": dish, "guests": guests})).await?;
+        Ok(End::Completed(Some(Message::agent("It is on its way."))))
+    });
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:8080".to_owned());
+    Server::new(waiter).name("Waiter").serve(address).await
+}

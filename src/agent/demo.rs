@@ -1,0 +1,211 @@
+//! The agent that a server has when it is given none: it lets who writes a client provoke every state there is.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{About, Agent, End, Error, Stopped, Turn, Updates};
+use crate::pb::v1::{Message, Part, TaskState};
+
+/// What it does, a line for each command.
+pub const HELP: &str = "\
+Say anything, and it comes back as an artifact. Or provoke a state:
+/help               this text
+/stream N [MS]      an artifact in N chunks, one every MS milliseconds (100)
+/slow SECONDS       work for so long; cancel it if you like
+/ask QUESTION       INPUT_REQUIRED; your next message completes the task
+/auth               AUTH_REQUIRED; your next message completes the task
+/fail REASON        FAILED, and why
+/reject REASON      REJECTED, and why
+/message TEXT       a plain message, and no task
+/parts              an artifact with a text, a raw, a url and a data part
+/panic              the agent panics
+/hang               the agent never returns; its deadline or a cancel ends it
+";
+
+/// How many chunks it streams at most.
+const CHUNKS: u32 = 100_000;
+
+/// How long it waits at most, for a chunk or for `/slow`.
+const WAIT: Duration = Duration::from_hours(1);
+
+/// The demo agent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Demo;
+
+impl Agent for Demo {
+    async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
+        let text = turn.text();
+        if turn.task().state().is_interrupted() {
+            return answered(&turn, &out).await;
+        }
+        let (command, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        let rest = rest.trim();
+        let or = |default: &str| if rest.is_empty() { default.to_owned() } else { rest.to_owned() };
+        match command {
+            "/help" => echo(&out, "help", HELP).await,
+            "/stream" => stream(&out, rest).await,
+            "/slow" => slow(&turn, &out, rest).await,
+            "/ask" => Ok(End::InputRequired(Message::agent(or("What do you mean?")))),
+            "/auth" => Ok(End::AuthRequired(Message::agent("Authorise this elsewhere, then send any message."))),
+            "/fail" => Err(Error::say(or("You asked for it."))),
+            "/reject" => Ok(End::Rejected(Message::agent(or("This is not for me.")))),
+            "/message" => Ok(End::Reply(Message::agent(or("Hello.")))),
+            "/parts" => parts(&out).await,
+            "/panic" => panic(),
+            "/hang" => {
+                out.working().await?;
+                std::future::pending().await
+            }
+            _ if command.starts_with('/') => {
+                Err(Error::say(format!("There is no command {command}. /help tells which there are.")))
+            }
+            _ => echo(&out, "echo", text).await,
+        }
+    }
+
+    fn about(&self) -> About {
+        let about = About::new("Demo").version(env!("CARGO_PKG_VERSION")).modes(["text/plain"], ["text/plain"]);
+        let about = about.describe("Echoes what it is sent, and provokes every state of a task on command.");
+        let about = about.skill("echo", "Sends back the text that it is sent.", ["demo", "echo"]);
+        about.skill("provoke", "Brings a task into the state that a command names; /help lists them.", ["demo", "test"])
+    }
+}
+
+#[expect(clippy::panic, reason = "it is what /panic asks for")]
+fn panic() -> Result<End, Error> {
+    panic!("asked to panic")
+}
+
+async fn echo(out: &Updates, name: &str, text: &str) -> Result<End, Error> {
+    out.artifact(name).last().text(text).await?;
+    Ok(End::Completed(None))
+}
+
+/// What it had asked for has come.
+async fn answered(turn: &Turn, out: &Updates) -> Result<End, Error> {
+    out.working().await?;
+    let name = if turn.task().state() == TaskState::AuthRequired { "authorised" } else { "answer" };
+    echo(out, name, turn.text()).await
+}
+
+async fn stream(out: &Updates, rest: &str) -> Result<End, Error> {
+    let usage =
+        || Error::say(format!("/stream takes a number of chunks up to {CHUNKS}, and milliseconds between two."));
+    let mut words = rest.split_whitespace();
+    let chunks: u32 = words.next().unwrap_or("10").parse().map_err(|_| usage())?;
+    let pause: u64 = words.next().unwrap_or("100").parse().map_err(|_| usage())?;
+    let pause = Duration::from_millis(pause);
+    if !(1..=CHUNKS).contains(&chunks) || pause > WAIT || words.next().is_some() {
+        return Err(usage());
+    }
+    out.working().await?;
+    let mut artifact = out.artifact("stream");
+    for n in 1..=chunks {
+        if n > 1 {
+            wait(pause).await;
+        }
+        if n == chunks {
+            artifact = artifact.last();
+        }
+        artifact.text(format!("chunk {n} of {chunks}\n")).await?;
+    }
+    Ok(End::Completed(None))
+}
+
+async fn slow(turn: &Turn, out: &Updates, rest: &str) -> Result<End, Error> {
+    let seconds: f64 = rest.parse().unwrap_or(10.0);
+    let time = Duration::try_from_secs_f64(seconds).ok().filter(|it| *it <= WAIT);
+    let time = time.ok_or_else(|| Error::say(format!("/slow takes seconds, up to {}.", WAIT.as_secs())))?;
+    out.progress(format!("Working for {seconds} s.")).await?;
+    tokio::select! {
+        () = wait(time) => echo(out, "slow", &format!("Worked for {seconds} s.")).await,
+        () = turn.canceled() => Err(Stopped.into()),
+    }
+}
+
+async fn parts(out: &Updates) -> Result<End, Error> {
+    let parts = vec![
+        Part::text("A text part."),
+        Part::bytes("A raw part.\n", "text/plain").named("raw.txt"),
+        Part::url("https://example.com/map.png", "image/png").named("map.png"),
+        Part::data(&json!({"a": "data part", "numbers": [1, 2.5], "nothing": null}))?,
+    ];
+    out.artifact("parts").last().parts(parts).await?;
+    Ok(End::Completed(None))
+}
+
+async fn wait(time: Duration) {
+    #[expect(clippy::disallowed_methods, reason = "time is what it plays with")]
+    tokio::time::sleep(time).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::test;
+
+    #[tokio::test(start_paused = true)]
+    async fn each_command_provokes_its_state() {
+        let demo = test(Demo);
+        for (text, state, says) in [
+            ("hello there", TaskState::Completed, "hello there"),
+            ("/help", TaskState::Completed, HELP),
+            ("/stream 2 50", TaskState::Completed, "chunk 1 of 2\nchunk 2 of 2\n"),
+            ("/slow 30", TaskState::Completed, "Worked for 30 s."),
+            ("/ask Which city?", TaskState::InputRequired, "Which city?"),
+            ("/auth", TaskState::AuthRequired, "Authorise this elsewhere, then send any message."),
+            ("/fail no such city", TaskState::Failed, "no such city"),
+            ("/reject not my job", TaskState::Rejected, "not my job"),
+            ("/message hi", TaskState::Unspecified, "hi"),
+            ("/nothing", TaskState::Failed, "There is no command /nothing. /help tells which there are."),
+            (
+                "/stream x",
+                TaskState::Failed,
+                "/stream takes a number of chunks up to 100000, and milliseconds between two.",
+            ),
+        ] {
+            let outcome = demo.send(text).await.unwrap();
+            assert_eq!(outcome.state(), state, "{text}");
+            assert!(outcome.text() == says || outcome.said() == says, "{text}: {outcome:?}");
+        }
+        for (text, kind) in [("/panic", "panic"), ("/hang", "deadline")] {
+            let outcome = demo.send(text).await.unwrap();
+            if kind == "deadline" {
+                assert_eq!(outcome.state(), TaskState::Working, "a caller waits only for so long");
+            } else {
+                assert!(
+                    outcome.said().starts_with(&format!("Agent execution failed ({kind}): error id ")),
+                    "{outcome:?}"
+                );
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_it_asks_for_completes_the_task() {
+        let demo = test(Demo);
+        for (text, artifact) in [("/ask Which city?", "answer"), ("/auth", "authorised")] {
+            let asked = demo.send(text).await.unwrap();
+            let done = demo.reply(&asked, "/Rome").await.unwrap();
+            assert_eq!((done.state(), done.text().as_str()), (TaskState::Completed, "/Rome"));
+            assert!(done.artifact(artifact).is_some());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_kind_of_part_is_there() {
+        let parts = test(Demo).send("/parts").await.unwrap();
+        let json = serde_json::to_value(&parts.artifact("parts").unwrap().parts).unwrap();
+        let kinds: Vec<_> = ["text", "raw", "url", "data"].iter().enumerate().map(|(n, it)| json[n].get(it)).collect();
+        assert!(kinds.iter().all(Option::is_some), "{json}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_work_stops_when_it_is_canceled() {
+        let started = tokio::time::Instant::now();
+        let canceled = test(Demo).cancel("/slow 100").await.unwrap();
+        assert_eq!(canceled.state(), TaskState::Canceled);
+        assert!(started.elapsed() < Duration::from_secs(1));
+    }
+}

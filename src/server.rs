@@ -1,0 +1,254 @@
+//! A server: an agent behind the door, on a listener, until it is told to stop.
+
+use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::net::{TcpListener, ToSocketAddrs};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    agent::Agent,
+    card::{Card, CardConfig, Network},
+    pb::v1::{a2a_service_server::A2aService, bindings::Checked},
+    service::{Limits, Service},
+    store::{Store, memory::Memory},
+    transport::{CardRequest, Door, Settings, listener},
+};
+
+/// How long what runs may take to end when the server stops.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// How much longer a connection may take to send what it was left with.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// A server that is being put together.
+///
+/// ```no_run
+/// use a2a_service::{agent::{self, End}, server::Server};
+///
+/// # async fn run() -> std::io::Result<()> {
+/// let greeter = agent::from_fn(|turn, out| async move {
+///     out.artifact("greeting").text(format!("Hello, {}!", turn.text())).await?;
+///     Ok(End::Completed(None))
+/// });
+/// Server::new(greeter).name("Greeter").serve("127.0.0.1:8080").await
+/// # }
+/// ```
+#[must_use = "a server does nothing until it serves"]
+pub struct Server<A> {
+    agent: A,
+    card: Card,
+    store: Option<Arc<dyn Store>>,
+    limits: Limits,
+    max_body: Option<usize>,
+    keep_alive: Option<Duration>,
+    grace: Duration,
+}
+
+impl<A: Agent> Server<A> {
+    /// A server of this agent, with tasks in memory.
+    pub fn new(agent: A) -> Self {
+        let card = Card::new(agent.about());
+        let limits = Limits::default();
+        Self { agent, card, store: None, limits, max_body: None, keep_alive: None, grace: GRACE }
+    }
+
+    /// What people call the agent.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.card.about.name = Some(name.into());
+        self
+    }
+
+    /// What the agent is for, in a sentence or two.
+    pub fn description(mut self, description: impl Into<String>) -> Self {
+        self.card.about.description = Some(description.into());
+        self
+    }
+
+    /// The agent's own version.
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.card.about.version = Some(version.into());
+        self
+    }
+
+    /// The URL at which clients reach this server, for the card. Where nothing is said, it is the one that they asked
+    /// for, as far as the request and [proxies](Self::trusted_proxies) tell.
+    pub fn url(self, url: impl Into<String>) -> Self {
+        self.map_card(|it| it.url(url))
+    }
+
+    /// The proxies that are believed what they say of the URL that their clients asked for. A program that mounts the
+    /// [router](Self::router) has to let it know who calls, by axum's `into_make_service_with_connect_info`.
+    pub fn trusted_proxies(self, proxies: impl IntoIterator<Item = Network>) -> Self {
+        self.map_card(|it| it.trusted_proxies(proxies))
+    }
+
+    /// What a configuration says of the agent, in place of what the agent says of itself.
+    pub fn card(self, config: CardConfig) -> Self {
+        self.map_card(|it| it.configure(config))
+    }
+
+    /// What else there is to say on the card: another address of gRPC, or which credentials a call takes.
+    pub fn map_card(mut self, change: impl FnOnce(Card) -> Card) -> Self {
+        self.card = change(self.card);
+        self
+    }
+
+    /// Where tasks are kept.
+    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// How long things may take.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// How large a request may be, in bytes. 1 MiB, where nothing else is said.
+    pub fn max_body(mut self, bytes: usize) -> Self {
+        self.max_body = Some(bytes);
+        self
+    }
+
+    /// After how long without an event a stream gets a sign of life. 15 s, where nothing else is said.
+    pub fn keep_alive(mut self, period: Duration) -> Self {
+        self.keep_alive = Some(period);
+        self
+    }
+
+    /// How long what runs may take to end when the server stops. 10 s, where nothing else is said.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// The agent as a service, without a door: what a call in process is made to.
+    ///
+    /// Must be called in a tokio runtime, as all that follows.
+    pub fn into_service(self) -> Arc<dyn A2aService> {
+        let (service, _) = self.build();
+        Arc::new(Checked(service))
+    }
+
+    /// All bindings as a router, to be mounted in another axum program: at its root, as its fallback, with gRPC, or
+    /// below a path for HTTP+JSON and JSON-RPC. The card then names the host and the path that it was asked for at.
+    ///
+    /// Dropping the router leaves running turns to themselves; [`bind`](Self::bind) is what drains.
+    pub fn router(self) -> axum::Router {
+        let (_, door) = self.build();
+        door(None).into_router()
+    }
+
+    /// Listens, and serves nothing yet: its address is known, and connections wait.
+    ///
+    /// # Errors
+    /// The address can't be listened on.
+    pub async fn bind(self, addr: impl ToSocketAddrs) -> io::Result<Bound<A>> {
+        let listener = TcpListener::bind(addr).await?;
+        let addr = listener.local_addr()?;
+        let grace = self.grace;
+        let (service, door) = self.build();
+        Ok(Bound { listener, addr, door: door(Some(addr)), service, grace })
+    }
+
+    /// Serves until Ctrl-C or SIGTERM, then drains. A whole program.
+    ///
+    /// # Errors
+    /// The address can't be listened on.
+    pub async fn serve(self, addr: impl ToSocketAddrs) -> io::Result<()> {
+        let bound = self.bind(addr).await?;
+        tracing::info!(server.address = %bound.addr(), "listening");
+        bound.run_until(signal()).await;
+        Ok(())
+    }
+
+    fn build(self) -> (Arc<Service<A>>, impl FnOnce(Option<SocketAddr>) -> Door) {
+        let store = self.store.unwrap_or_else(|| Arc::new(Memory::default()));
+        let service = Arc::new(Service::new(self.agent, store, self.limits).offering(self.card.offers()));
+        let checked: Arc<dyn A2aService> = Arc::new(Checked(Arc::<Service<A>>::clone(&service)));
+        let card = self.card;
+        let (max_body, keep_alive) = (self.max_body, self.keep_alive);
+        let door = move |addr: Option<SocketAddr>| {
+            let card = match addr {
+                Some(addr) => card.bound(addr),
+                None => card,
+            };
+            let mut settings = Settings::new(Arc::new(move |request: &CardRequest<'_>| {
+                // Members have names, and writing to memory does not fail.
+                serde_json::to_vec(&card.of(request)).unwrap_or_default().into()
+            }));
+            settings.max_body = max_body.unwrap_or(settings.max_body);
+            settings.keep_alive = keep_alive.unwrap_or(settings.keep_alive);
+            Door::new(checked, settings)
+        };
+        (service, door)
+    }
+}
+
+/// A server that listens.
+#[must_use = "a server serves when it runs"]
+pub struct Bound<A> {
+    listener: TcpListener,
+    addr: SocketAddr,
+    door: Door,
+    service: Arc<Service<A>>,
+    grace: Duration,
+}
+
+impl<A: Agent> Bound<A> {
+    /// Where it listens; with the port that was picked, where none was named.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Serves until `stop` returns, then drains: takes no new connections and no new work, lets what runs end for the
+    /// time of the [grace](Server::grace), cuts what is left of streams so that they can be taken up again, and
+    /// returns. Nothing is canceled by this.
+    pub async fn run_until(self, stop: impl Future<Output = ()>) {
+        let Self { listener, door, service, grace, .. } = self;
+        let draining = CancellationToken::new();
+        // The engine ends what runs at the end of the grace; its last words have a moment more to be sent.
+        let settings = listener::Settings { grace: grace + LAST_WORDS, ..listener::Settings::default() };
+        let stopping = async {
+            stop.await;
+            draining.cancel();
+            service.drain(grace).await;
+        };
+        tokio::join!(listener::serve(listener, door, &settings, &draining), stopping);
+    }
+}
+
+/// Returns at Ctrl-C or SIGTERM.
+pub async fn signal() {
+    let interrupted = async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    #[cfg(unix)]
+    let terminated = async {
+        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+            Ok(mut it) => drop(it.recv().await),
+            Err(_) => std::future::pending().await,
+        }
+    };
+    #[cfg(not(unix))]
+    let terminated = std::future::pending::<()>();
+    tokio::select! {
+        () = interrupted => {}
+        () = terminated => {}
+    }
+}
+
+impl<A> fmt::Debug for Server<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("card", &self.card).field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl<A> fmt::Debug for Bound<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bound").field("addr", &self.addr).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,138 @@
+//! The HTTP+JSON binding (section 11): routes from `google.api.http`, messages in ProtoJSON, streams as server-sent
+//! events, errors as `google.rpc.Status`.
+
+use std::borrow::Cow;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header, request::Parts};
+use percent_encoding::percent_decode_str;
+use serde_json::value::RawValue;
+use tonic::{Status, metadata::MetadataMap};
+
+use super::{
+    Limits, RequestBody,
+    body::{self, Body},
+    brief, explain, headers, media_type, respond, sse,
+};
+use crate::{
+    error::{Error, ErrorKind},
+    transport::transcode::{Binding, Body as Place, Params, Reply, Route, Source},
+};
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const A2A_JSON: HeaderValue = HeaderValue::from_static("application/a2a+json");
+
+/// No route has more segments.
+const SEGMENTS: usize = 8;
+
+/// Serves every route of a binding, and answers in its terms to any other. The extensions of the request have its
+/// `Call` and nothing else.
+pub(super) async fn answer<T: Binding, B: RequestBody>(
+    binding: T,
+    mut parts: Parts,
+    body: B,
+    limits: Limits,
+) -> Response<Body> {
+    match call(&binding, &mut parts, body, limits).await {
+        Ok(Reply::Unary(data, metadata)) => {
+            respond(StatusCode::OK, headers(metadata), reply_type(&parts.headers), data)
+        }
+        Ok(Reply::Stream(items, metadata)) => sse::response(items, headers(metadata), limits.keep_alive, write),
+        Err(status) => failure(status),
+    }
+}
+
+async fn call<T: Binding, B: RequestBody>(
+    binding: &T,
+    parts: &mut Parts,
+    body: B,
+    limits: Limits,
+) -> Result<Reply, Status> {
+    let path = parts.uri.path();
+    let (path_of, action) = action(path, T::ACTIONS);
+    let mut decoded: [Cow<'_, str>; SEGMENTS] = Default::default();
+    let count = segments(path_of, &mut decoded)?;
+    let segments: [&str; SEGMENTS] = std::array::from_fn(|at| &*decoded[at]);
+    let route = segments.get(..count).and_then(|it| T::route(parts.method.as_str(), it, action));
+    let Route { rpc, body: place, fields } =
+        route.ok_or_else(|| ErrorKind::MethodNotFound.because(brief(&format!("{} {path}", parts.method))))?;
+    // A body that nobody asked for is read all the same: the next request stands behind it.
+    let body = body::read(&parts.headers, body, limits.max_body, limits.patience).await?;
+    let source = match place {
+        Place::None => Source::Query(parts.uri.query().unwrap_or_default()),
+        Place::Whole => Source::Json(Cow::Borrowed(json(&parts.headers, &body)?)),
+        Place::Field(name) => Source::Json(Cow::Owned(member(name, json(&parts.headers, &body)?)?)),
+    };
+    // The headers stay outside: what a service may know of them is in the `Call`.
+    let extensions = std::mem::take(&mut parts.extensions);
+    let request = tonic::Request::from_parts(MetadataMap::new(), extensions, Params { source, path: fields });
+    binding.call(rpc, request).await
+}
+
+/// The action that follows a colon in the last segment of a path: `/tasks/42:cancel`. Any other colon belongs to an id,
+/// such as `urn:x:1`, and so does one that is written `%3A`.
+fn action<'a>(path: &'a str, actions: &[&str]) -> (&'a str, &'a str) {
+    path.rsplit_once(':').filter(|it| actions.contains(&it.1)).unwrap_or((path, ""))
+}
+
+/// Decodes the segments of a path, and says how many there are. Of those that are too many none is decoded.
+fn segments<'a>(path: &'a str, decoded: &mut [Cow<'a, str>; SEGMENTS]) -> Result<usize, Error> {
+    let mut count = 0;
+    for segment in path.strip_prefix('/').unwrap_or(path).split('/') {
+        if let Some(place) = decoded.get_mut(count) {
+            *place = percent_decode_str(segment)
+                .decode_utf8()
+                .map_err(|_| Error::invalid_params("the path is not in UTF-8"))?;
+        }
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// A body that calls itself JSON, or nothing. What an empty one calls itself does not matter.
+fn json<'a>(headers: &HeaderMap, body: &'a Bytes) -> Result<&'a [u8], Error> {
+    match media_type(headers) {
+        Some(it) if !body.is_empty() && !is(it, &JSON) && !is(it, &A2A_JSON) => Err(ErrorKind::ContentTypeNotSupported
+            .because(format!("`{}` is not taken, but application/json and application/a2a+json are", brief(it)))),
+        _ => Ok(body),
+    }
+}
+
+fn is(media_type: &str, json: &HeaderValue) -> bool {
+    media_type.as_bytes().eq_ignore_ascii_case(json.as_bytes())
+}
+
+/// A body that is one field, as an object that has it.
+fn member(name: &str, body: &[u8]) -> Result<Vec<u8>, Error> {
+    // It has to be one value: text that is put between braces could else bring members of its own.
+    let value: &RawValue = serde_json::from_slice(body).map_err(|e| ErrorKind::Parse.because(e.to_string()))?;
+    Ok(format!("{{\"{name}\":{value}}}").into_bytes())
+}
+
+/// The type of a reply: what is asked for by name, ours before the general one; else that of the request.
+fn reply_type(headers: &HeaderMap) -> HeaderValue {
+    let lines = headers.get_all(header::ACCEPT).into_iter().filter_map(|it| it.to_str().ok());
+    let mut general = false;
+    for range in lines.flat_map(|it| it.split(',')) {
+        let name = range.split(';').next().unwrap_or_default().trim();
+        if is(name, &A2A_JSON) {
+            return A2A_JSON;
+        }
+        general |= is(name, &JSON);
+    }
+    if !general && media_type(headers).is_some_and(|it| is(it, &A2A_JSON)) { A2A_JSON } else { JSON }
+}
+
+/// Refuses a call. It is JSON by its general name, since a client of another make reads errors under no other.
+pub(super) fn failure(status: Status) -> Response<Body> {
+    let (error, headers) = explain(status);
+    let status = StatusCode::from_u16(error.wire().http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    respond(status, headers, JSON, error.problem().to_string().into())
+}
+
+fn write(out: &mut BytesMut, item: Result<&[u8], &Error>) {
+    match item {
+        Ok(data) => out.put_slice(data),
+        Err(error) => out.put_slice(error.problem().to_string().as_bytes()),
+    }
+}

@@ -1,0 +1,153 @@
+//! What a door shows, and does not: nothing before it is durable, nothing of an agent that was stopped, and whatever a
+//! store holds.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use a2a_service::{
+    agent::{Agent, End, Error, Turn, Updates},
+    event::{Ends, Event, Position},
+    pb::{
+        v1::{
+            CancelTaskRequest, ListTasksRequest, Message, Part, Task, TaskState, TaskStatus,
+            a2a_service_server::A2aService, part::Content,
+        },
+        wkt::{Timestamp, value::Kind},
+    },
+    server::Server,
+    store::{Commit, Expect, Immediate as _, Key, Row, Scope, memory::Memory},
+};
+use tokio::time::timeout;
+
+use crate::{
+    gate::{Act, Gate},
+    scenarios::{get, next, remaining, request, send, state, stream, subscribe, task_of, text},
+    ways::{Actor, each_way, server},
+};
+
+/// Long enough for what would show at once.
+const MOMENT: Duration = Duration::from_millis(50);
+
+async fn listed(agent: &dyn A2aService) -> Vec<Task> {
+    let all = ListTasksRequest { include_artifacts: Some(true), ..ListTasksRequest::default() };
+    agent.list_tasks(request(all)).await.unwrap().into_inner().tasks
+}
+
+async fn nothing_shows_before_its_commit(serve: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let gate = Gate::memory();
+    let agent = serve(server().store(Arc::<Gate>::clone(&gate))).await;
+    let (sending, streaming) = (Arc::clone(&agent), Arc::clone(&agent));
+    let sent = tokio::spawn(async move { send(&*sending, text("", "/ask what?")).await });
+    gate.knock().await;
+    assert!(listed(&*agent).await.is_empty());
+    gate.tell(Act::Pass);
+    let asked = sent.await.unwrap();
+
+    let mut events = subscribe(&*agent, &asked.id).await.unwrap();
+    assert_eq!(task_of(&next(&mut events).await), &asked);
+    let id = asked.id.clone();
+    let follow_up = tokio::spawn(async move {
+        let stream = stream(&*streaming, text(&id, "Rome")).await;
+        remaining(stream).await
+    });
+    gate.knock().await;
+    // The agent is done, and its last word stands at the gate.
+    assert!(timeout(MOMENT, async { next(&mut events).await }).await.is_err());
+    assert_eq!(get(&*agent, &asked.id).await.unwrap(), asked);
+    assert_eq!(listed(&*agent).await, std::slice::from_ref(&asked));
+    assert!(!follow_up.is_finished());
+    // The store is away for a while: the old state stands, and what was accepted is not forgotten.
+    gate.tell(Act::Fail);
+    gate.knock().await;
+    assert_eq!(get(&*agent, &asked.id).await.unwrap(), asked);
+    gate.open();
+    let states: Vec<_> = remaining(events).await.iter().filter_map(state).collect();
+    assert_eq!(states, [TaskState::Working, TaskState::Completed]);
+    assert_eq!(follow_up.await.unwrap().last().and_then(state), Some(TaskState::Completed));
+    assert_eq!(get(&*agent, &asked.id).await.unwrap().state(), TaskState::Completed);
+}
+
+each_way!(nothing_shows_before_its_commit);
+
+/// Counts, for ever.
+struct Counting(Arc<AtomicU64>);
+
+impl Agent for Counting {
+    async fn run(&self, _: Turn, out: Updates) -> Result<End, Error> {
+        out.working().await?;
+        loop {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// An agent that does not listen is dropped after its grace, wherever it is.
+async fn a_canceled_agent_stands_still(serve: impl AsyncFn(Server<Counting>) -> Arc<dyn A2aService>) {
+    let count = Arc::new(AtomicU64::new(0));
+    let mut limits = a2a_service::service::Limits::default();
+    limits.cancel = MOMENT;
+    let agent = serve(Server::new(Counting(Arc::clone(&count))).limits(limits)).await;
+    let mut events = stream(&*agent, text("", "go")).await;
+    let id = task_of(&next(&mut events).await).id.clone();
+    assert_eq!(state(&next(&mut events).await), Some(TaskState::Working));
+    let cancel = CancelTaskRequest { id, ..CancelTaskRequest::default() };
+    let canceled = agent.cancel_task(request(cancel)).await.unwrap().into_inner();
+    assert_eq!(canceled.state(), TaskState::Canceled);
+    let stood = count.load(Ordering::SeqCst);
+    assert!(stood > 0);
+    assert!(timeout(MOMENT, std::future::pending::<()>()).await.is_err());
+    assert_eq!(count.load(Ordering::SeqCst), stood);
+}
+
+each_way!(a_canceled_agent_stands_still);
+
+/// What no agent and no caller could have brought in: numbers that no enum has, times that no calendar has.
+async fn whatever_is_stored_is_shown(serve: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let data = |kind: Kind| Part { content: Some(Content::Data(kind.into())), ..Part::default() };
+    let message = Message {
+        message_id: "m".into(),
+        role: 99,
+        parts: vec![Part::default(), data(Kind::NumberValue(f64::NAN)), data(Kind::NumberValue(f64::INFINITY))],
+        ..Message::default()
+    };
+    let timestamp = Some(Timestamp { seconds: i64::MAX, nanos: -5 });
+    let stored = Task {
+        id: "stored".into(),
+        status: Some(TaskStatus { state: 99, timestamp, ..TaskStatus::default() }),
+        history: vec![message],
+        ..Task::default()
+    };
+    let memory = Arc::new(Memory::default());
+    let position = Position { fence: 1, seq: 1 };
+    let first = Event::task(position, Ends::Nothing, &stored);
+    let row = Row {
+        context: "c".into(),
+        seq: 1,
+        state: TaskState::Unspecified,
+        was: None,
+        head: Some(first.clone()),
+        time: 0,
+        open: false,
+        taken: 1,
+        cancel_requested: false,
+        attempt: 1,
+    };
+    let (key, expect) = (Key::new(&Arc::<Scope>::default(), "stored"), Expect::New { idempotency: None });
+    let commit = Commit { key, expect, fence: 1, row, events: vec![first], checkpoint: None, saved: None };
+    memory.commit_now(&commit).unwrap();
+
+    let agent = serve(server().store(memory)).await;
+    let task = get(&*agent, "stored").await.unwrap();
+    assert_eq!((task.status.as_ref().unwrap().state, task.history[0].role), (99, 99));
+    assert_eq!(task.history[0].parts.len(), 3);
+    assert_eq!(listed(&*agent).await.len(), 1);
+    assert_eq!(task_of(&next(&mut subscribe(&*agent, "stored").await.unwrap()).await).history.len(), 1);
+}
+
+each_way!(whatever_is_stored_is_shown);

@@ -1,0 +1,181 @@
+//! The program and the examples, as who runs them finds them.
+
+use std::{
+    path::PathBuf,
+    process::{Output, Stdio},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
+    net::{TcpListener, TcpStream},
+    process::{Child, Command},
+    time::timeout,
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn a2a(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_a2a"));
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).env_remove("RUST_LOG");
+    command
+}
+
+async fn output(mut command: Command) -> Output {
+    timeout(PATIENCE, command.output()).await.unwrap().unwrap()
+}
+
+/// A server of the program, and where it listens: what the first line of its output says.
+async fn serve() -> (Child, String) {
+    let mut child = a2a(&["serve", "--listen", "127.0.0.1:0"]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let first = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let url = first.strip_prefix("listening on ").unwrap().to_owned();
+    // Whoever prints to a pipe that nobody reads would stop some day.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    (child, url)
+}
+
+fn signal(child: &Child, name: &str) {
+    let id = child.id().unwrap().to_string();
+    assert!(std::process::Command::new("kill").args([name, &id]).status().unwrap().success());
+}
+
+fn message(text: &str) -> Value {
+    json!({"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": text}]}})
+}
+
+async fn post(url: &str, body: &Value) -> Value {
+    let request = reqwest::Client::new().post(url).header("content-type", "application/json").body(body.to_string());
+    let reply = request.send().await.unwrap();
+    assert_eq!(reply.status(), 200);
+    serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn it_says_where_it_listens_and_stops_when_it_is_told() {
+    let (mut child, url) = serve().await;
+    let reply = post(&format!("{url}/message:send"), &message("hello")).await;
+    assert_eq!(reply["task"]["status"]["state"], "TASK_STATE_COMPLETED");
+    signal(&child, "-TERM");
+    assert_eq!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code(), Some(0));
+}
+
+#[tokio::test]
+async fn what_runs_may_end_before_it_stops() {
+    let (mut child, url) = serve().await;
+    let slow = tokio::spawn(async move { post(&format!("{url}/message:send"), &message("/slow 0.5")).await });
+    let (mut again, other) = serve().await;
+    post(&format!("{other}/message:send"), &message("hello")).await;
+    signal(&again, "-INT");
+    assert_eq!(timeout(PATIENCE, again.wait()).await.unwrap().unwrap().code(), Some(0));
+    signal(&child, "-INT");
+    assert_eq!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code(), Some(0));
+    assert_eq!(slow.await.unwrap()["task"]["status"]["state"], "TASK_STATE_COMPLETED");
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_it_at_once() {
+    let (mut child, url) = serve().await;
+    let mut stream = reqwest::Client::new()
+        .post(format!("{url}/message:stream"))
+        .header("content-type", "application/json")
+        .body(message("/hang").to_string())
+        .send()
+        .await
+        .unwrap();
+    assert!(stream.chunk().await.unwrap().is_some());
+    let mut errors = child.stderr.take().unwrap();
+    signal(&child, "-INT");
+    // It drains, and does not end for that; twice, since a signal may come before the first one was seen.
+    assert!(timeout(Duration::from_millis(300), child.wait()).await.is_err());
+    signal(&child, "-INT");
+    assert_eq!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code(), Some(130));
+    let mut said = String::new();
+    errors.read_to_string(&mut said).await.unwrap();
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+#[tokio::test]
+async fn what_it_cannot_do_it_says() {
+    let public = output(a2a(&["serve", "--listen", "0.0.0.0:0"])).await;
+    let said = String::from_utf8(public.stderr).unwrap();
+    assert_eq!(public.status.code(), Some(1));
+    assert!(said.starts_with("error: 0.0.0.0:0 can be reached from elsewhere") && said.contains("127.0.0.1"), "{said}");
+
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    let said = output(a2a(&["serve", "--listen", &addr])).await;
+    assert_eq!((said.status.code(), &*said.stdout), (Some(1), &b""[..]));
+    let said = String::from_utf8(said.stderr).unwrap();
+    assert!(said.contains(&addr) && said.contains("--listen"), "{said}");
+
+    let wrong = output(a2a(&["serve", "--agent", "nobody"])).await;
+    assert_eq!(wrong.status.code(), Some(64));
+    assert!(String::from_utf8(wrong.stderr).unwrap().contains("demo"));
+    assert_eq!(output(a2a(&["--help"])).await.status.code(), Some(0));
+}
+
+/// Runs an example on a port that was free a moment ago, until it answers.
+async fn example(name: &str) -> (Child, String) {
+    let addr = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let path = PathBuf::from(env!("CARGO_BIN_EXE_a2a")).parent().unwrap().join("examples").join(name);
+    let child = Command::new(&path).arg(addr.to_string()).kill_on_drop(true).spawn();
+    let child = child.unwrap_or_else(|it| panic!("{}: {it}; `cargo build --examples` makes it", path.display()));
+    let answers = async {
+        let mut beat = tokio::time::interval(Duration::from_millis(10));
+        while TcpStream::connect(addr).await.is_err() {
+            beat.tick().await;
+        }
+    };
+    timeout(PATIENCE, answers).await.unwrap();
+    (child, format!("http://{addr}"))
+}
+
+fn text(task: &Value) -> String {
+    let parts = task["artifacts"].as_array().into_iter().flatten().flat_map(|it| it["parts"].as_array().unwrap());
+    parts.filter_map(|it| it["text"].as_str()).collect()
+}
+
+#[tokio::test]
+async fn the_examples_do_what_they_say() {
+    let (_child, url) = example("hello_world").await;
+    let reply = post(&format!("{url}/message:send"), &message("Ada")).await;
+    assert_eq!(text(&reply["task"]), "Hello, Ada!");
+
+    let (_child, url) = example("streaming").await;
+    let reply = post(&format!("{url}/message:send"), &message("3")).await;
+    assert_eq!(text(&reply["task"]), "1 2 3 ");
+    let reply = post(&format!("{url}/message:send"), &message("x")).await;
+    assert_eq!(reply["task"]["status"]["state"], "TASK_STATE_FAILED");
+
+    let (_child, url) = example("multi_turn").await;
+    let asked = post(&format!("{url}/message:send"), &message("Soup")).await;
+    assert_eq!(asked["task"]["status"]["message"]["parts"][0]["text"], "Soup: for how many?");
+    for (answer, state) in [("many", "TASK_STATE_INPUT_REQUIRED"), ("4", "TASK_STATE_COMPLETED")] {
+        let mut next = message(answer);
+        next["message"]["taskId"] = asked["task"]["id"].clone();
+        let reply = post(&format!("{url}/message:send"), &next).await;
+        assert_eq!(reply["task"]["status"]["state"], state);
+        if answer == "4" {
+            let order = json!({"dish": "Soup", "guests": 4});
+            assert_eq!(reply["task"]["artifacts"][0]["parts"][0]["data"], order);
+        }
+    }
+
+    let (_child, url) = example("mounted").await;
+    assert_eq!(reqwest::get(format!("{url}/about")).await.unwrap().text().await.unwrap(), "Two agents, and a page.");
+    for (path, said) in [("", "Ada"), ("/shout", "ADA")] {
+        let card =
+            reqwest::get(format!("{url}{path}/.well-known/agent-card.json")).await.unwrap().bytes().await.unwrap();
+        let card: Value = serde_json::from_slice(&card).unwrap();
+        let interfaces = card["supportedInterfaces"].as_array().unwrap();
+        assert_eq!(interfaces.len(), if path.is_empty() { 3 } else { 2 }, "gRPC has no place for a prefix");
+        let call = json!({"jsonrpc": "2.0", "id": 7, "method": "SendMessage", "params": message("Ada")});
+        let reply = post(interfaces[0]["url"].as_str().unwrap(), &call).await;
+        assert_eq!(text(&reply["result"]["task"]), said);
+        let reply = post(&format!("{}/message:send", interfaces[1]["url"].as_str().unwrap()), &message("Ada")).await;
+        assert_eq!(text(&reply["task"]), said);
+    }
+}

@@ -1,0 +1,105 @@
+//! What every way in does alike. A scenario is a function of a service, whichever way it is called.
+
+use a2a_service::{
+    call::Call,
+    error::{Error, ErrorKind},
+    event::Event,
+    pb::v1::{
+        GetTaskRequest, Message, SendMessageConfiguration, SendMessageRequest, SubscribeToTaskRequest, Task, TaskState,
+        a2a_service_server::A2aService, send_message_response::Payload as Answer, stream_response::Payload,
+    },
+    transport::transcode::BoxStream,
+};
+use tokio_stream::StreamExt as _;
+use tonic::{Request, Status};
+
+mod cancel;
+mod errors;
+mod limits;
+mod send;
+mod stream;
+mod tasks;
+
+pub(crate) fn request<T>(message: T) -> Request<T> {
+    Call::default().request(message)
+}
+
+/// A send of text, to a task where one is named.
+pub(crate) fn text(task_id: &str, text: &str) -> SendMessageRequest {
+    let message = Message { task_id: task_id.into(), ..Message::user(text) };
+    SendMessageRequest { message: Some(message), ..SendMessageRequest::default() }
+}
+
+pub(crate) fn configured(request: SendMessageRequest, configuration: SendMessageConfiguration) -> SendMessageRequest {
+    SendMessageRequest { configuration: Some(configuration), ..request }
+}
+
+pub(crate) async fn answer(agent: &dyn A2aService, sent: SendMessageRequest) -> Result<Answer, Error> {
+    Ok(agent.send_message(request(sent)).await?.into_inner().payload.unwrap())
+}
+
+/// The task that came of a send.
+pub(crate) async fn send(agent: &dyn A2aService, sent: SendMessageRequest) -> Task {
+    match answer(agent, sent).await.unwrap() {
+        Answer::Task(it) => it,
+        Answer::Message(it) => panic!("a message in place of a task: {it:?}"),
+    }
+}
+
+pub(crate) async fn stream(agent: &dyn A2aService, sent: SendMessageRequest) -> BoxStream<Event> {
+    agent.send_streaming_message(request(sent)).await.unwrap().into_inner()
+}
+
+pub(crate) async fn subscribe(agent: &dyn A2aService, id: &str) -> Result<BoxStream<Event>, Error> {
+    let subscription = SubscribeToTaskRequest { id: id.into(), ..SubscribeToTaskRequest::default() };
+    Ok(agent.subscribe_to_task(request(subscription)).await?.into_inner())
+}
+
+pub(crate) async fn get(agent: &dyn A2aService, id: &str) -> Result<Task, Error> {
+    let get = GetTaskRequest { id: id.into(), ..GetTaskRequest::default() };
+    Ok(agent.get_task(request(get)).await?.into_inner())
+}
+
+pub(crate) async fn next(events: &mut BoxStream<Event>) -> Event {
+    events.next().await.expect("the stream goes on").unwrap()
+}
+
+pub(crate) async fn remaining(events: BoxStream<Event>) -> Vec<Event> {
+    events.map(|it: Result<Event, Status>| it.unwrap()).collect().await
+}
+
+/// The state that an event tells, if it tells one.
+pub(crate) fn state(event: &Event) -> Option<TaskState> {
+    match event.payload()? {
+        Payload::Task(it) => Some(it.state()),
+        Payload::StatusUpdate(it) => it.status.as_ref().map(a2a_service::pb::v1::TaskStatus::state),
+        Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
+    }
+}
+
+pub(crate) fn task_of(event: &Event) -> &Task {
+    match event.payload() {
+        Some(Payload::Task(it)) => it,
+        other => panic!("a stream begins with its task, and not with {other:?}"),
+    }
+}
+
+/// The text of all artifacts.
+pub(crate) fn output(task: &Task) -> String {
+    task.artifacts.iter().flat_map(|it| &it.parts).filter_map(|it| it.as_text()).collect()
+}
+
+/// The text of the message in the status.
+pub(crate) fn said(task: &Task) -> String {
+    task.status.as_ref().and_then(|it| it.message.as_ref()).map(Message::text).unwrap_or_default()
+}
+
+/// An error is of this kind, whichever way it came: its reason says so.
+pub(crate) fn is(error: &Error, kind: ErrorKind) {
+    assert_eq!(error.wire().reason, kind.wire().reason, "{error:?}");
+    assert!(error.to_string().starts_with(kind.wire().sentence), "{error}");
+}
+
+pub(crate) fn fields(error: &Error) -> Vec<&str> {
+    error.violations().iter().map(|it| it.field.as_str()).collect()
+}

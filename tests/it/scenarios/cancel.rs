@@ -1,0 +1,42 @@
+//! Canceling a task (3.1.5).
+
+use a2a_service::pb::v1::CancelTaskRequest;
+
+use super::*;
+use crate::ways::scenario;
+
+pub(super) async fn cancel(agent: &dyn A2aService, id: &str) -> Result<Task, Error> {
+    let cancel = CancelTaskRequest { id: id.into(), ..CancelTaskRequest::default() };
+    Ok(agent.cancel_task(request(cancel)).await?.into_inner())
+}
+
+scenario!(a_cancel_stops_the_agent, async |agent: &dyn A2aService| {
+    let mut events = stream(agent, text("", "/slow 30")).await;
+    let id = task_of(&next(&mut events).await).id.clone();
+    assert_eq!(state(&next(&mut events).await), Some(TaskState::Working));
+    assert_eq!(cancel(agent, &id).await.unwrap().state(), TaskState::Canceled);
+    assert_eq!(remaining(events).await.iter().filter_map(state).collect::<Vec<_>>(), [TaskState::Canceled]);
+    // Twice is no mistake, and changes nothing.
+    let again = cancel(agent, &id).await.unwrap();
+    assert_eq!(again, get(agent, &id).await.unwrap());
+    is(&answer(agent, text(&id, "more")).await.err().unwrap(), ErrorKind::UnsupportedOperation);
+});
+
+scenario!(what_waits_can_be_canceled, async |agent: &dyn A2aService| {
+    for command in ["/ask what?", "/auth"] {
+        let waits = send(agent, text("", command)).await;
+        let mut events = subscribe(agent, &waits.id).await.unwrap();
+        next(&mut events).await;
+        assert_eq!(cancel(agent, &waits.id).await.unwrap().state(), TaskState::Canceled);
+        assert_eq!(remaining(events).await.iter().filter_map(state).collect::<Vec<_>>(), [TaskState::Canceled]);
+    }
+});
+
+scenario!(what_has_ended_otherwise_cannot, async |agent: &dyn A2aService| {
+    for command in ["hello", "/fail x", "/reject x"] {
+        let ended = send(agent, text("", command)).await;
+        is(&cancel(agent, &ended.id).await.err().unwrap(), ErrorKind::TaskNotCancelable);
+        assert_eq!(get(agent, &ended.id).await.unwrap(), ended);
+    }
+    is(&cancel(agent, "nowhere").await.err().unwrap(), ErrorKind::TaskNotFound);
+});

@@ -1,0 +1,93 @@
+//! Reading tasks: one, and lists of them (3.1.3, 3.1.4).
+
+use a2a_service::pb::v1::{ListTasksRequest, ListTasksResponse};
+
+use super::*;
+use crate::ways::scenario;
+
+async fn list(agent: &dyn A2aService, list: ListTasksRequest) -> Result<ListTasksResponse, Error> {
+    Ok(agent.list_tasks(request(list)).await?.into_inner())
+}
+
+fn ids(page: &ListTasksResponse) -> Vec<&str> {
+    page.tasks.iter().map(|it| it.id.as_str()).collect()
+}
+
+scenario!(a_list_is_paged_newest_first, async |agent: &dyn A2aService| {
+    let empty = list(agent, ListTasksRequest::default()).await.unwrap();
+    assert_eq!((empty.tasks.len(), empty.page_size, empty.total_size, &*empty.next_page_token), (0, 50, 0, ""));
+    let mut made = Vec::new();
+    for n in 0..5 {
+        made.push(send(agent, text("", &format!("task {n}"))).await.id);
+    }
+    made.reverse();
+    let mut query = ListTasksRequest { page_size: Some(2), ..ListTasksRequest::default() };
+    let mut seen = Vec::new();
+    loop {
+        let page = list(agent, query.clone()).await.unwrap();
+        assert_eq!((page.page_size, page.total_size), (2, 5), "totals are of all pages");
+        seen.extend(page.tasks.into_iter().map(|it| it.id));
+        if page.next_page_token.is_empty() {
+            break;
+        }
+        query.page_token = page.next_page_token;
+    }
+    assert_eq!(seen, made);
+});
+
+scenario!(a_list_is_filtered, async |agent: &dyn A2aService| {
+    let done = send(agent, text("", "done")).await;
+    let asked = send(agent, text("", "/ask what?")).await;
+    let of = async |query: ListTasksRequest| {
+        let page = list(agent, query).await.unwrap();
+        assert_eq!(usize::try_from(page.total_size).unwrap(), page.tasks.len());
+        page.tasks.into_iter().map(|it| it.id).collect::<Vec<_>>()
+    };
+    let by_state = ListTasksRequest { status: TaskState::InputRequired.into(), ..ListTasksRequest::default() };
+    assert_eq!(of(by_state).await, [asked.id.as_str()]);
+    let by_context = ListTasksRequest { context_id: done.context_id.clone(), ..ListTasksRequest::default() };
+    assert_eq!(of(by_context).await, [done.id.as_str()]);
+    let time = asked.status.as_ref().unwrap().timestamp;
+    let by_time = ListTasksRequest { status_timestamp_after: time, ..ListTasksRequest::default() };
+    assert!(of(by_time).await.contains(&asked.id), "a time is part of what follows it");
+    let nowhere = ListTasksRequest { context_id: "nowhere".into(), ..ListTasksRequest::default() };
+    assert_eq!(of(nowhere).await, [""; 0]);
+});
+
+scenario!(a_list_shows_what_is_asked_for, async |agent: &dyn A2aService| {
+    let task = send(agent, text("", "hello")).await;
+    let plain = list(agent, ListTasksRequest::default()).await.unwrap();
+    assert_eq!(plain.tasks, [Task { artifacts: vec![], ..task.clone() }]);
+    let query =
+        ListTasksRequest { include_artifacts: Some(true), history_length: Some(0), ..ListTasksRequest::default() };
+    let whole = list(agent, query).await.unwrap();
+    assert_eq!(whole.tasks, [Task { history: vec![], ..task }]);
+});
+
+scenario!(a_list_has_bounds, async |agent: &dyn A2aService| {
+    for (query, field) in [
+        (ListTasksRequest { page_size: Some(0), ..Default::default() }, "pageSize"),
+        (ListTasksRequest { page_size: Some(101), ..Default::default() }, "pageSize"),
+        (ListTasksRequest { page_size: Some(-1), ..Default::default() }, "pageSize"),
+        (ListTasksRequest { history_length: Some(-1), ..Default::default() }, "historyLength"),
+        (ListTasksRequest { page_token: "nonsense".into(), ..Default::default() }, "pageToken"),
+    ] {
+        let error = list(agent, query).await.err().unwrap();
+        is(&error, ErrorKind::InvalidParams);
+        assert_eq!(fields(&error), [field]);
+    }
+    let most = ListTasksRequest { page_size: Some(100), ..ListTasksRequest::default() };
+    assert_eq!(list(agent, most).await.unwrap().page_size, 100);
+});
+
+scenario!(a_tenant_is_another_world, async |agent: &dyn A2aService| {
+    let of = |tenant: &str, sent: SendMessageRequest| SendMessageRequest { tenant: tenant.into(), ..sent };
+    let acme = send(agent, of("acme", text("", "hello"))).await;
+    is(&get(agent, &acme.id).await.err().unwrap(), ErrorKind::TaskNotFound);
+    is(&answer(agent, text(&acme.id, "hi")).await.err().unwrap(), ErrorKind::TaskNotFound);
+    assert_eq!(ids(&list(agent, ListTasksRequest::default()).await.unwrap()), [""; 0]);
+    let query = ListTasksRequest { tenant: "acme".into(), ..ListTasksRequest::default() };
+    assert_eq!(ids(&list(agent, query).await.unwrap()), [acme.id.as_str()]);
+    let get = GetTaskRequest { tenant: "acme".into(), id: acme.id.clone(), ..GetTaskRequest::default() };
+    assert_eq!(agent.get_task(request(get)).await.unwrap().into_inner(), acme);
+});

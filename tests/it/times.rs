@@ -1,0 +1,44 @@
+//! Every time on the wire has three digits of a second, and ends in Z (5.6.1).
+
+use serde_json::json;
+
+use crate::ways::{serve, server};
+
+/// The values of all members that are called `timestamp`.
+fn times(text: &str) -> Vec<&str> {
+    let marks = text.match_indices(r#""timestamp":""#);
+    marks.filter_map(|(at, mark)| text[at + mark.len()..].split('"').next()).collect()
+}
+
+fn is_exact(time: &str) -> bool {
+    let shape: String = time.chars().map(|it| if it.is_ascii_digit() { '0' } else { it }).collect();
+    shape == "0000-00-00T00:00:00.000Z"
+}
+
+#[tokio::test]
+async fn every_time_is_in_milliseconds_and_utc() {
+    let url = serve(server()).await;
+    let http = reqwest::Client::new();
+    let post = async |path: &str, body: serde_json::Value| {
+        let request = http.post(format!("{url}{path}")).header("content-type", "application/json");
+        request.body(body.to_string()).send().await.unwrap().text().await.unwrap()
+    };
+    let message = |text: &str| json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}});
+    let mut all = String::new();
+    // Many, so that some fall on a whole second or on a whole tenth of one.
+    for _ in 0..300 {
+        all += &post("/message:send", message("hello")).await;
+    }
+    for text in ["!done", "/ask what?", "/fail x", "/stream 3 7"] {
+        all += &post("/message:stream", message(text)).await;
+        all +=
+            &post("/rpc", json!({"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": message(text)})).await;
+    }
+    all += &http.get(format!("{url}/tasks?pageSize=100")).send().await.unwrap().text().await.unwrap();
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {"pageSize": 100}});
+    all += &post("/rpc", list).await;
+    let times = times(&all);
+    assert!(times.len() > 500, "{}", times.len());
+    let wrong: Vec<_> = times.into_iter().filter(|it| !is_exact(it)).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}

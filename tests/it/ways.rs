@@ -1,0 +1,144 @@
+//! The ways in to one service, and the macro that runs a scenario over each.
+
+use std::{sync::Arc, time::Duration};
+
+use a2a_service::{
+    agent::{About, Agent, End, Error, Turn, Updates, demo::Demo},
+    client,
+    pb::v1::{Message, TaskState, a2a_service_server::A2aService},
+    server::Server,
+    service::Limits,
+};
+
+/// Runs a scenario over every way in. A column more is a word more here, and its function below.
+macro_rules! scenario {
+    ($name:ident, $scenario:expr) => {
+        mod $name {
+            use super::*;
+
+            async fn run(agent: &dyn A2aService) {
+                ($scenario)(agent).await;
+            }
+
+            $crate::ways::ways!(in_process, grpc, rest, json_rpc);
+        }
+    };
+}
+
+macro_rules! ways {
+    ($($way:ident),*) => { $(
+        #[tokio::test]
+        async fn $way() {
+            run(&*$crate::ways::$way($crate::ways::server()).await).await;
+        }
+    )* };
+}
+
+pub(crate) use {scenario, ways};
+
+/// The same, for a test that puts its server together by itself: `$test` is a function of a way in.
+macro_rules! each_way {
+    ($test:ident) => {
+        $crate::ways::each_way!($test; in_process, grpc, rest, json_rpc);
+    };
+    ($test:ident; $($way:ident),*) => {
+        mod $test {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $way() {
+                    super::$test(async |server| $crate::ways::$way(server).await).await;
+                }
+            )*
+        }
+    };
+}
+
+pub(crate) use each_way;
+
+pub(crate) async fn in_process<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+    server.into_service()
+}
+
+pub(crate) async fn grpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+    client::grpc(&serve(server).await).unwrap()
+}
+
+pub(crate) async fn rest<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+    client::rest(&serve(server).await).unwrap()
+}
+
+pub(crate) async fn json_rpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+    client::json_rpc(&format!("{}/rpc", serve(server).await)).unwrap()
+}
+
+/// The server of the scenarios. A send waits for half a second, so that what happens then can be seen.
+pub(crate) fn server() -> Server<Actor> {
+    let mut limits = Limits::default();
+    limits.wait = Duration::from_millis(500);
+    Server::new(Actor).limits(limits)
+}
+
+/// Serves on a port of its own until the test is over, and says where.
+pub(crate) async fn serve<A: Agent>(server: Server<A>) -> String {
+    let bound = server.bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", bound.addr());
+    tokio::spawn(bound.run_until(std::future::pending()));
+    url
+}
+
+/// The demo agent, and what it has no command for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Actor;
+
+impl Agent for Actor {
+    async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
+        let text = turn.text().to_owned();
+        let (command, rest) = text.split_once(' ').unwrap_or((&text, ""));
+        match command {
+            // Goes on while its caller authorises, until it is canceled.
+            "!authorise" => {
+                out.auth_required(Message::agent("Authorise this elsewhere.")).await?;
+                turn.canceled().await;
+                Err(a2a_service::agent::Stopped.into())
+            }
+            "!referenced" => {
+                let ids: Vec<_> = turn.referenced().iter().map(|it| it.id.clone()).collect();
+                out.artifact("referenced").text(ids.join(" ")).await?;
+                Ok(End::Completed(None))
+            }
+            // What it knows of the conversation.
+            "!history" => {
+                let said: Vec<_> = turn.history().map(Message::text).collect();
+                out.artifact("history").text(said.join("|")).await?;
+                Ok(End::InputRequired(Message::agent("more?")))
+            }
+            "!burst" => {
+                let events: usize = rest.parse().unwrap();
+                let mut artifact = out.artifact("burst");
+                for n in 0..events {
+                    artifact.text(format!("{n:06} {}", "x".repeat(1017))).await?;
+                }
+                Ok(End::Completed(None))
+            }
+            // Until there is another message.
+            "!wait" => {
+                out.working().await?;
+                tokio::task::yield_now().await;
+                Ok(End::InputRequired(Message::agent("go on")))
+            }
+            "!error" => Err(std::io::Error::other("the password is swordfish").into()),
+            "!done" => {
+                out.progress("nearly").await?;
+                Ok(End::Completed(Some(Message::agent("done"))))
+            }
+            _ if turn.task().state() == TaskState::InputRequired && turn.text() == "again" => {
+                Ok(End::InputRequired(Message::agent("again?")))
+            }
+            _ => Demo.run(turn, out).await,
+        }
+    }
+
+    fn about(&self) -> About {
+        Demo.about()
+    }
+}

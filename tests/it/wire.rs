@@ -1,0 +1,32 @@
+//! Bytes on the wire: what each binding reads and writes, and what a connection may do.
+
+mod client;
+mod connection;
+mod doors;
+mod drain;
+mod grpc;
+mod jsonrpc;
+mod mount;
+mod rest;
+mod sse;
+mod support;
+
+/// The bindings are generated; what is written by hand knows none of the calls.
+#[test]
+fn no_transport_names_an_rpc() {
+    use a2a_service::pb::v1::bindings::Rpc;
+    use heck::ToSnakeCase as _;
+
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let files = std::fs::read_dir(root.join("transport")).unwrap().map(|it| it.unwrap().path());
+    let files: Vec<_> = files.chain([root.join("transport.rs")]).collect();
+    assert!(files.len() > 5);
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for rpc in Rpc::ALL {
+            for name in [rpc.name().to_owned(), rpc.name().to_snake_case()] {
+                assert!(!text.contains(&name), "{} names {name}", file.display());
+            }
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Our clients against servers that answer in ways of their own.
+
+use std::sync::Arc;
+
+use a2a_service::{
+    client,
+    error::{Error, ErrorKind},
+    pb::v1::{a2a_service_server::A2aService, *},
+    transport::{sse::Reader, transcode::Frame},
+};
+use axum::{Router, response::IntoResponse};
+use bytes::Bytes;
+use http::{StatusCode, header};
+use tokio_stream::StreamExt as _;
+use tonic::Request;
+
+use super::support::*;
+
+/// Answers everything with this.
+async fn agent(status: u16, content_type: &'static str, body: &str) -> [Arc<dyn A2aService>; 2] {
+    let (status, body) = (StatusCode::from_u16(status).unwrap(), body.to_owned());
+    let answer = move || async move { (status, [(header::CONTENT_TYPE, content_type)], body).into_response() };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/base/", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await.unwrap() });
+    [client::rest(&url).unwrap(), client::json_rpc(&url).unwrap()]
+}
+
+fn get() -> Request<GetTaskRequest> {
+    Request::new(GetTaskRequest { id: "t".into(), ..Default::default() })
+}
+
+#[tokio::test]
+async fn errors_go_by_reason_then_code_then_status() {
+    for (status, body, kind, message) in [
+        (
+            500,
+            r#"{"error":{"code":404,"message":"gone","details":[{"@type":"x/google.rpc.ErrorInfo","reason":"TASK_NOT_FOUND"}]}}"#,
+            ErrorKind::TaskNotFound,
+            "gone",
+        ),
+        (
+            400,
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"no task"}}"#,
+            ErrorKind::TaskNotFound,
+            "no task",
+        ),
+        (
+            200,
+            r#"{"jsonrpc":"2.0","id":"1","error":{"code":-32009,"message":"v","data":"text"}}"#,
+            ErrorKind::VersionNotSupported,
+            "v",
+        ),
+        (
+            200,
+            r#"{"error":{"code":-32602,"message":"bad","data":{"parseError":"x"}}}"#,
+            ErrorKind::InvalidParams,
+            "bad",
+        ),
+        (200, r#"{"error":{"code":403,"message":"no"}}"#, ErrorKind::PermissionDenied, "no"),
+        (413, r#"{"error":{"code":-32600,"message":"large"}}"#, ErrorKind::TooLarge, "large"),
+        (502, "<html>", ErrorKind::Unavailable, "Temporarily unavailable: HTTP 502 Bad Gateway"),
+        (404, "", ErrorKind::MethodNotFound, "Method not found: HTTP 404 Not Found"),
+        (302, "", ErrorKind::Internal, "Internal error: HTTP 302 Found"),
+        (401, r#"{"detail":"who?"}"#, ErrorKind::Unauthenticated, "Authentication required: HTTP 401 Unauthorized"),
+    ] {
+        for agent in agent(status, "application/json", body).await {
+            let status = agent.get_task(get()).await.unwrap_err();
+            assert_eq!((status.message(), status.code()), (message, kind.wire().grpc), "{body}");
+            assert_eq!(Error::from(status).kind(), kind, "{body}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_an_empty_message() {
+    let request = || {
+        let (task_id, id) = ("t".to_owned(), "c".to_owned());
+        Request::new(DeleteTaskPushNotificationConfigRequest { task_id, id, ..Default::default() })
+    };
+    for (status, body) in [(204, ""), (200, ""), (200, "{}"), (200, r#"{"jsonrpc":"2.0","id":1,"result":null}"#)] {
+        for agent in agent(status, "application/json", body).await {
+            agent.delete_task_push_notification_config(request()).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_json_is_the_agents_fault() {
+    for (content_type, body) in [("text/html", "<html>"), ("application/json", "{"), ("application/json", "[]")] {
+        for agent in agent(200, content_type, body).await {
+            let error = Error::from(agent.get_task(get()).await.unwrap_err());
+            assert_eq!(error.kind(), ErrorKind::InvalidAgentResponse, "{body}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn json_where_a_stream_was_expected() {
+    let [rest, _] = agent(200, "application/json", &event_json("m")).await;
+    let [_, rpc] = agent(200, "application/json", &format!(r#"{{"result":{}}}"#, event_json("m"))).await;
+    for agent in [rest, rpc] {
+        let stream = agent.send_streaming_message(Request::new(send("m"))).await.unwrap().into_inner();
+        let events: Vec<_> = stream.map(|it| it.unwrap()).collect().await;
+        assert_eq!(events, [event(hello("m"), 1)]);
+    }
+    for agent in agent(200, "application/json", r#"{"error":{"code":-32004,"message":"no"}}"#).await {
+        let error = agent.send_streaming_message(Request::new(send("m"))).await.map(|_| ()).unwrap_err();
+        assert_eq!(Error::from(error).kind(), ErrorKind::UnsupportedOperation);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_where_json_was_expected() {
+    for agent in agent(200, "text/event-stream", "data: {}\n\n").await {
+        let error = Error::from(agent.get_task(get()).await.unwrap_err());
+        assert_eq!(error.kind(), ErrorKind::InvalidAgentResponse);
+    }
+}
+
+#[tokio::test]
+async fn streams_of_others() {
+    let pretty = serde_json::to_string_pretty(&serde_json::from_str::<serde_json::Value>(&event_json("m")).unwrap());
+    let pretty = format!("data: {}\r\n", pretty.unwrap().replace('\n', "\r\ndata: "));
+    let error =
+        r#"{"error":{"code":404,"message":"gone","details":[{"@type":"ErrorInfo","reason":"TASK_NOT_FOUND"}]}}"#;
+    let body = format!(": ping\r\n\r\nid: 7\r\nretry: 5\r\n{pretty}\r\nevent: error\r\ndata: {error}\r\n\r\n");
+    let [rest, _] = agent(200, "Text/Event-Stream; charset=utf-8", &body).await;
+    let mut stream = rest.send_streaming_message(Request::new(send("m"))).await.unwrap().into_inner();
+    let first = stream.next().await.unwrap().unwrap();
+    assert_eq!((first.cursor().map(ToString::to_string).as_deref(), &first), (Some("7"), &event(hello("m"), 1)));
+    assert_eq!(Error::from(stream.next().await.unwrap().unwrap_err()).kind(), ErrorKind::TaskNotFound);
+}
+
+#[tokio::test]
+async fn nobody_is_there() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    for agent in [client::rest(&url), client::json_rpc(&url), client::grpc(&url)] {
+        let status = agent.unwrap().get_task(get()).await.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::Unavailable);
+        assert!(!status.message().contains("http://"), "{status}");
+    }
+    for wrong in ["", "nowhere", "ftp://a"] {
+        assert!(client::rest(wrong).is_err() && client::json_rpc(wrong).is_err());
+    }
+    assert!(client::grpc("").is_err());
+}
+
+/// A path has two names that mean a place, which an id must not become.
+#[tokio::test]
+async fn ids_that_no_path_can_carry() {
+    for id in [".", ".."] {
+        let request = GetTaskRequest { id: id.into(), ..Default::default() };
+        let error = client::rest("http://127.0.0.1:9").unwrap().get_task(Request::new(request)).await.unwrap_err();
+        assert_eq!(Error::from(error).violations()[0].field, "id");
+    }
+}
+
+async fn read(chunks: Vec<Bytes>) -> Vec<(String, String)> {
+    let chunks = tokio_stream::iter(chunks.into_iter().map(Ok::<_, std::convert::Infallible>));
+    let text = |Frame { cursor, data }: Frame| {
+        (cursor.map(|it| it.to_string()).unwrap_or_default(), String::from_utf8(data.to_vec()).unwrap())
+    };
+    Reader::new(chunks).map(|it| text(it.unwrap())).collect().await
+}
+
+/// The same events however their lines end, and wherever the bytes are cut.
+#[tokio::test]
+async fn events_are_read_from_any_bytes() {
+    let text = "\u{feff}id: ä\n: comment\ndata: one\n\ndata\n\ndata:two\ndata:  three\nunknown: x\n\n\n\
+                event: error\nid\ndata: four\n\ndata: cut off\n";
+    let expected = [("ä", "one"), ("ä", ""), ("ä", "two\n three"), ("", "four")];
+    let expected: Vec<_> = expected.iter().map(|it| (it.0.to_owned(), it.1.to_owned())).collect();
+    for end in ["\n", "\r\n", "\r"] {
+        let bytes = Bytes::from(text.replace('\n', end));
+        let bytewise = bytes.iter().map(|it| Bytes::copy_from_slice(&[*it])).collect();
+        assert_eq!(read(bytewise).await, expected, "{end:?}");
+        for at in 0..=bytes.len() {
+            assert_eq!(read(vec![bytes.slice(..at), bytes.slice(at..)]).await, expected, "{end:?} cut at {at}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_event_may_be_large_but_not_endless() {
+    let line = "x".repeat(5 << 20);
+    assert_eq!(read(vec![format!("data: {line}\n\n").into()]).await[0].1, line);
+    let line = format!("data: {}\n", "x".repeat(1000));
+    for chunk in ["x".repeat(1 << 20), line.repeat(1000)] {
+        let chunk = Bytes::from(chunk);
+        let endless = tokio_stream::iter(std::iter::repeat_with(move || Ok::<_, String>(chunk.clone())));
+        let mut reader = Reader::new(endless);
+        let error = Error::from(reader.next().await.unwrap().unwrap_err());
+        assert_eq!(error.kind(), ErrorKind::InvalidAgentResponse);
+        assert!(error.to_string().contains("16777216"), "{error}");
+        assert!(reader.next().await.is_none());
+    }
+}

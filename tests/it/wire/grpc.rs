@@ -1,0 +1,95 @@
+//! gRPC: what stands in the trailers.
+
+use a2a_service::{client, pb::v1::Task, transport::grpc::Codec};
+use http::header;
+use tonic::{Code, Request, Status};
+use tonic_types::StatusExt as _;
+
+use super::support::*;
+
+/// The reason of an error, and the fields it blames.
+fn blame(status: &Status) -> (String, Vec<String>) {
+    let details = status.get_error_details();
+    let fields = details.bad_request().into_iter().flat_map(|it| &it.field_violations);
+    let info = details.error_info().unwrap();
+    assert_eq!(info.domain, "a2a-protocol.org");
+    (info.reason.clone(), fields.map(|it| it.field.clone()).collect())
+}
+
+/// Sends bytes that call themselves a message.
+async fn raw(url: &str, path: &'static str, message: &[u8]) -> Status {
+    let channel = tonic::transport::Channel::from_shared(url.to_owned()).unwrap().connect_lazy();
+    let mut client = tonic::client::Grpc::new(channel);
+    client.ready().await.unwrap();
+    let codec = Codec::<Raw, Task>::default();
+    client.unary(Request::new(Raw(message.to_vec())), path.parse().unwrap(), codec).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn errors_have_details() {
+    let server = Server::start().await;
+    let agent = client::grpc(&server.url).unwrap();
+    let mut request = send("");
+    request.message.as_mut().unwrap().parts.clear();
+    let error = agent.send_message(Request::new(request)).await.unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument);
+    assert_eq!(blame(&error), ("INVALID_PARAMS".into(), vec!["message.messageId".into(), "message.parts".into()]));
+}
+
+#[tokio::test]
+async fn malformed_protobuf_is_the_callers_fault() {
+    let server = Server::start().await;
+    for message in [&[0x0a, 0x7f][..], &[0xff], &[0x0a, 0x02, 0xff, 0xfe]] {
+        let error = raw(&server.url, "/lf.a2a.v1.A2AService/GetTask", message).await;
+        assert_eq!((error.code(), blame(&error).0.as_str()), (Code::InvalidArgument, "INVALID_PARAMS"), "{message:?}");
+    }
+}
+
+/// What tonic refuses by itself has the same details as what we do.
+#[tokio::test]
+async fn what_nobody_answers() {
+    let server = Server::start().await;
+    for path in ["/lf.a2a.v1.A2AService/Nothing", "/x.Y/Z", "/lf.a2a.v1.A2AService/GetExtendedAgentCard"] {
+        let error = raw(&server.url, path, &[]).await;
+        assert_eq!((error.code(), blame(&error).0.as_str()), (Code::Unimplemented, "METHOD_NOT_FOUND"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_whose_time_is_over_is_refused_at_the_edge() {
+    let server = Server::start().await;
+    let http = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    let request = http.post(format!("{}/lf.a2a.v1.A2AService/GetTask", server.url)).header("grpc-timeout", "0n");
+    let request = request.header(header::CONTENT_TYPE, "application/grpc+proto");
+    let reply = request.body(vec![0, 0, 0, 0, 0]).send().await.unwrap();
+    assert_eq!((reply.status().as_u16(), &reply.headers()["grpc-status"]), (200, &"4".parse().unwrap()));
+    assert_eq!(reply.headers()[header::CONTENT_TYPE], "application/grpc");
+    let error = Status::from_header_map(reply.headers()).unwrap();
+    assert_eq!(blame(&error).0, "DEADLINE_EXCEEDED");
+    assert!(server.echo.calls.lock().is_empty());
+}
+
+#[derive(Clone, Debug, Default)]
+struct Raw(Vec<u8>);
+
+impl prost::Message for Raw {
+    fn encode_raw(&self, buf: &mut impl bytes::BufMut) {
+        buf.put_slice(&self.0);
+    }
+
+    fn encoded_len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn merge_field(
+        &mut self,
+        _: u32,
+        _: prost::encoding::WireType,
+        _: &mut impl bytes::Buf,
+        _: prost::encoding::DecodeContext,
+    ) -> Result<(), prost::DecodeError> {
+        Ok(())
+    }
+
+    fn clear(&mut self) {}
+}

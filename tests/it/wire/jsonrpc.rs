@@ -1,0 +1,148 @@
+//! JSON-RPC: envelopes, ids, and codes that are told apart.
+
+use http::header;
+use serde_json::{Value, json};
+
+use super::support::*;
+
+async fn post(url: &str, body: &str) -> Value {
+    let reply = reqwest::Client::new().post(format!("{url}/rpc")).body(body.to_owned()).send().await.unwrap();
+    assert_eq!(
+        (reply.status().as_u16(), &reply.headers()[header::CONTENT_TYPE]),
+        (200, &"application/json".parse().unwrap())
+    );
+    json(reply).await
+}
+
+#[tokio::test]
+async fn errors_are_told_apart() {
+    let Server { url, .. } = &Server::start().await;
+    let long = format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"GetTask"}}"#, "x".repeat(2000));
+    for (body, id, code) in [
+        (r#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"t"}"#, json!(null), -32700),
+        ("", json!(null), -32700),
+        ("\u{7f}", json!(null), -32700),
+        ("{} {}", json!(null), -32700),
+        ("[1,", json!(null), -32700),
+        ("[]", json!(null), -32600),
+        (r#"[{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"t"}}]"#, json!(null), -32600),
+        (r#"["2.0",1,"GetTask",{"id":"t"}]"#, json!(null), -32600),
+        ("7", json!(null), -32600),
+        (r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"GetTask"}"#, json!(null), -32600),
+        (r#"{"jsonrpc":"2.0","id":1}"#, json!(1), -32600),
+        (r#"{"jsonrpc":"2.0","id":1,"method":""}"#, json!(1), -32600),
+        (r#"{"jsonrpc":"2.0","id":"a","method":7}"#, json!("a"), -32600),
+        (r#"{"jsonrpc":"1.0","id":0,"method":"GetTask"}"#, json!(0), -32600),
+        (r#"{"id":null,"method":"GetTask"}"#, json!(null), -32600),
+        (r#"{"jsonrpc":"2.0","id":{},"method":"GetTask"}"#, json!(null), -32600),
+        (r#"{"jsonrpc":"2.0","id":[1],"method":"GetTask"}"#, json!(null), -32600),
+        (r#"{"jsonrpc":"2.0","id":true,"method":"GetTask"}"#, json!(null), -32600),
+        (&long, json!(null), -32600),
+        (r#"{"jsonrpc":"2.0","method":"message/send"}"#, json!(null), -32600),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"Nothing"}"#, json!(1), -32601),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"getTask"}"#, json!(1), -32601),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":[1]}"#, json!(1), -32602),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":"t"}"#, json!(1), -32602),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":1}}"#, json!(1), -32602),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"GetTask"}"#, json!(1), -32602),
+        (r#"{"jsonrpc":"2.0","id":null,"method":"GetTask","params":null}"#, json!(null), -32602),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"missing"}}"#, json!(1), -32001),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"GetExtendedAgentCard"}"#, json!(1), -32601),
+    ] {
+        let reply = post(url, body).await;
+        assert_eq!((&reply["error"]["code"], &reply["id"]), (&json!(code), &id), "{body}: {reply}");
+        let keys: Vec<_> = reply.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["error", "id", "jsonrpc"]);
+        assert!(reply["error"]["data"].as_array().unwrap().iter().all(|it| it["@type"].is_string()), "{reply}");
+    }
+}
+
+#[tokio::test]
+async fn ids_come_back_as_they_were_written() {
+    let Server { url, .. } = &Server::start().await;
+    for id in ["1", "-0", "1.50", "1e3", "123456789012345678901234567890", r#""a\"b""#, r#""\u00e9""#, r#""""#, "null"]
+    {
+        let body = format!(r#"{{"id" : {id} ,"jsonrpc":"2.0","method":"Get\u0054ask","params":{{"id":"t"}}}}"#);
+        let reply = reqwest::Client::new().post(format!("{url}/")).body(body).send().await.unwrap();
+        let text = reply.text().await.unwrap();
+        assert!(text.starts_with(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"id":"t""#)), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn every_path_and_json_type_is_taken() {
+    let Server { url, .. } = &Server::start().await;
+    let post = |path: &str, content_type: &str| {
+        let body = r#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"t"}}"#;
+        let http = reqwest::Client::new().post(format!("{url}{path}")).header(header::CONTENT_TYPE, content_type);
+        async move { json(http.body(body).send().await.unwrap()).await }
+    };
+    for path in ["/", "/rpc", "/a2a"] {
+        assert_eq!(post(path, "application/json; charset=utf-8").await["result"]["id"], "t", "{path}");
+    }
+    for good in ["application/a2a+json", "Application/vnd.x+JSON"] {
+        assert_eq!(post("/rpc", good).await["result"]["id"], "t", "{good}");
+    }
+    for wrong in ["text/plain", "application/xml", "text/json", "json"] {
+        let reply = post("/rpc", wrong).await;
+        assert_eq!((&reply["error"]["code"], &reply["id"]), (&json!(-32005), &json!(null)), "{wrong}: {reply}");
+    }
+}
+
+/// The member has to be there, and clients of other makes read null (and not an object) in it.
+#[tokio::test]
+async fn a_reply_that_says_nothing_is_null() {
+    let Server { url, .. } = &Server::start().await;
+    let body =
+        r#"{"jsonrpc":"2.0","id":1,"method":"DeleteTaskPushNotificationConfig","params":{"taskId":"t","id":"c"}}"#;
+    let reply = reqwest::Client::new().post(format!("{url}/rpc")).body(body).send().await.unwrap();
+    assert_eq!(reply.text().await.unwrap(), r#"{"jsonrpc":"2.0","id":1,"result":null}"#);
+}
+
+#[tokio::test]
+async fn a_notification_is_carried_out_and_not_answered() {
+    let server = Server::start().await;
+    for (method, params) in [
+        ("SendMessage", send_json("m")),
+        ("SendStreamingMessage", send_json("m")),
+        ("GetTask", r#"{"id":"missing"}"#.into()),
+    ] {
+        let body = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#);
+        let reply = reqwest::Client::new().post(format!("{}/rpc", server.url)).body(body).send().await.unwrap();
+        assert_eq!(reply.status(), 204);
+        assert_eq!(reply.text().await.unwrap(), "");
+        assert!(server.echo.calls.lock().pop().is_some(), "{method}");
+    }
+}
+
+/// What proxies and clients act on without reading a body.
+#[tokio::test]
+async fn some_errors_have_a_status_of_http() {
+    let Server { url, .. } = &Server::start().await;
+    for (id, status, code) in [("limited", 429, -32052), ("secret", 401, -32050), ("forbidden", 403, -32051)] {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{{"id":"{id}"}}}}"#);
+        let reply = reqwest::Client::new().post(format!("{url}/rpc")).body(body).send().await.unwrap();
+        assert_eq!(reply.status(), status);
+        assert_eq!(reply.headers().contains_key(header::RETRY_AFTER), status == 429);
+        assert_eq!(reply.headers().contains_key(header::WWW_AUTHENTICATE), status == 401);
+        let reply: Value = json(reply).await;
+        assert_eq!((&reply["id"], &reply["error"]["code"]), (&json!(1), &json!(code)));
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_in_params_is_named() {
+    let Server { url, .. } = &Server::start().await;
+    let parts = r#"{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"x"},{"text":"a","url":"b"}]}}"#;
+    let wrong = [
+        (parts, "message.parts[1]"),
+        (r#"{"message":{"role":"user"}}"#, "message.role"),
+        (r#"{"configuration":{"historyLength":1.5}}"#, "configuration.historyLength"),
+        ("{}", "message"),
+    ];
+    for (params, field) in wrong {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{params}}}"#);
+        let reply = post(url, &body).await;
+        assert_eq!(reply["error"]["data"][1]["fieldViolations"][0]["field"], field, "{reply}");
+    }
+}

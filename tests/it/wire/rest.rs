@@ -1,0 +1,208 @@
+//! HTTP+JSON: paths, queries, bodies, types and errors.
+
+use a2a_service::pb::v1::bindings::{Bound, Rpc};
+use a2a_service::transport::transcode::{Binding as _, Body};
+use http::header;
+use serde_json::{Value, json};
+
+use super::support::*;
+
+const JSON: &str = "application/json";
+const OURS: &str = "application/a2a+json";
+
+async fn get(url: &str) -> (u16, Value) {
+    let reply = reqwest::get(url).await.unwrap();
+    (reply.status().as_u16(), json(reply).await)
+}
+
+async fn post(url: &str, content_type: &str, body: &str) -> (u16, Value) {
+    let http = reqwest::Client::new().post(url).header(header::CONTENT_TYPE, content_type);
+    let reply = http.body(body.to_owned()).send().await.unwrap();
+    (reply.status().as_u16(), json(reply).await)
+}
+
+#[test]
+fn routes() {
+    let route = Bound::route("POST", &["tasks", "42"], "cancel").unwrap();
+    assert_eq!((route.rpc, route.body, route.fields), (Rpc::CancelTask, Body::Whole, vec![("id", "42".into())]));
+    let route = Bound::route("GET", &["acme", "tasks", "42"], "subscribe").unwrap();
+    assert_eq!((route.rpc, route.fields), (Rpc::SubscribeToTask, vec![("tenant", "acme".into()), ("id", "42".into())]));
+    // The text of the specification has this one and its proto file has not.
+    assert_eq!(Bound::route("POST", &["tasks", "42"], "subscribe").unwrap().rpc, Rpc::SubscribeToTask);
+    let route = Bound::route("DELETE", &["acme", "tasks", "42", "pushNotificationConfigs", "7"], "").unwrap();
+    assert_eq!(route.rpc, Rpc::DeleteTaskPushNotificationConfig);
+    assert!(Bound::route("PUT", &["tasks"], "").is_none());
+    assert_eq!(Bound::ACTIONS, ["cancel", "send", "stream", "subscribe"]);
+}
+
+#[tokio::test]
+async fn colons_and_escapes_in_paths() {
+    let Server { url, .. } = &Server::start().await;
+    for (path, id) in [
+        ("urn:x:1", "urn:x:1"),
+        ("a%3Ab", "a:b"),
+        ("a%3Acancel", "a:cancel"),
+        ("a%2Fb", "a/b"),
+        ("a+b", "a+b"),
+        ("%C3%BC", "ü"),
+    ] {
+        let (status, task) = get(&format!("{url}/tasks/{path}")).await;
+        assert_eq!((status, &task["id"]), (200, &json!(id)), "{path}");
+    }
+    let (status, problem) = get(&format!("{url}/tasks/%FF")).await;
+    assert_eq!((status, &problem["error"]["status"]), (400, &json!("INVALID_ARGUMENT")));
+    let (_, task) = get(&format!("{url}/acme%20inc/tasks/t?historyLength=3&tenant=other&A2A-Version=1.0")).await;
+    assert_eq!((&task["id"], &task["contextId"]), (&json!("t"), &json!("acme inc Some(3)")));
+}
+
+#[tokio::test]
+async fn queries() {
+    let Server { url, .. } = &Server::start().await;
+    let query = "contextId=c%2B1&pageSize=50&includeArtifacts=true&status=TASK_STATE_WORKING";
+    let (status, tasks) = get(&format!("{url}/tasks?{query}&lastEventId=x")).await;
+    assert_eq!((status, &tasks["pageSize"]), (200, &json!(50)));
+    assert_eq!(tasks["nextPageToken"], "Some(true) c+1 Working");
+    for wrong in ["pageSize=ten", "pageSize=1&pageSize=2", "status=nonsense", "includeArtifacts=maybe"] {
+        let (status, problem) = get(&format!("{url}/tasks?{wrong}")).await;
+        let details = &problem["error"]["details"];
+        assert_eq!((status, &details[0]["reason"]), (400, &json!("INVALID_PARAMS")), "{wrong}: {problem}");
+    }
+}
+
+#[tokio::test]
+async fn no_such_path() {
+    let Server { url, .. } = &Server::start().await;
+    for path in ["/", "/tasks/a/b/c", "/a/b/c/d/e/f/g/h/i/j", "/nothing", "/rpc", "/.well-known/nothing"] {
+        let (status, problem) = get(&format!("{url}{path}")).await;
+        let error = &problem["error"];
+        assert_eq!((status, &error["code"], &error["status"]), (404, &json!(404), &json!("UNIMPLEMENTED")), "{path}");
+        assert_eq!(error["details"][0]["reason"], "METHOD_NOT_FOUND");
+        assert_eq!(error["message"], format!("Method not found: GET {path}"));
+    }
+}
+
+#[tokio::test]
+async fn bodies_that_say_nothing() {
+    let Server { url, .. } = &Server::start().await;
+    let cancel = format!("{url}/tasks/urn:x:1:cancel");
+    for body in ["", "null", "{}", " \n", r#"{"metadata":null}"#, r#"{"id":"another"}"#] {
+        let (status, problem) = post(&cancel, "application/json", body).await;
+        assert_eq!((status, &problem["error"]["message"]), (400, &json!("Task cannot be canceled: urn:x:1 false")));
+    }
+    // What an empty body calls itself does not matter.
+    assert_eq!(post(&cancel, "text/plain", "").await.1["error"]["details"][0]["reason"], "TASK_NOT_CANCELABLE");
+    let stream = reqwest::Client::new().post(format!("{url}/tasks/t:subscribe")).body("{}").send().await.unwrap();
+    assert_eq!(stream.headers()[header::CONTENT_TYPE], "text/event-stream");
+    let stream = reqwest::get(format!("{url}/tasks/t:subscribe")).await.unwrap();
+    assert_eq!(stream.headers()[header::CONTENT_TYPE], "text/event-stream");
+}
+
+#[tokio::test]
+async fn media_types() {
+    let Server { url, .. } = &Server::start().await;
+    let send = |content_type: &str, accept: &str| {
+        let mut http = reqwest::Client::new().post(format!("{url}/message:send")).body(send_json("m"));
+        if !content_type.is_empty() {
+            http = http.header(header::CONTENT_TYPE, content_type);
+        }
+        if !accept.is_empty() {
+            http = http.header(header::ACCEPT, accept);
+        }
+        async { http.send().await.unwrap() }
+    };
+    for (content_type, accept, reply_type) in [
+        ("", "", JSON),
+        (JSON, "", JSON),
+        ("Application/JSON; charset=utf-8", "*/*", JSON),
+        (OURS, "", OURS),
+        ("application/A2A+json;v=1", "*/*", OURS),
+        (OURS, JSON, JSON),
+        (JSON, OURS, OURS),
+        (JSON, "text/html, application/json;q=0.9, application/a2a+json;q=0.8", OURS),
+    ] {
+        let reply = send(content_type, accept).await;
+        assert_eq!(
+            (reply.status().as_u16(), &reply.headers()[header::CONTENT_TYPE]),
+            (200, &reply_type.parse().unwrap())
+        );
+        assert_eq!(reply.text().await.unwrap(), format!(r#"{{"message":{}}}"#, hello_json("m")));
+    }
+    for wrong in ["text/plain", "application/x-www-form-urlencoded", "application/jsonx", "application/grpc-web+proto"]
+    {
+        let reply = send(wrong, OURS).await;
+        assert_eq!((reply.status().as_u16(), &reply.headers()[header::CONTENT_TYPE]), (400, &JSON.parse().unwrap()));
+        let problem: Value = json(reply).await;
+        assert_eq!(problem["error"]["details"][0]["reason"], "CONTENT_TYPE_NOT_SUPPORTED", "{problem}");
+    }
+}
+
+#[tokio::test]
+async fn success_has_a_body_and_the_headers_of_the_service() {
+    let Server { url, .. } = &Server::start().await;
+    let reply = reqwest::Client::new().post(format!("{url}/message:send")).body(send_json("m")).send().await.unwrap();
+    assert_eq!(reply.headers()["a2a-extensions"], "https://example.com/ext");
+    assert_ne!(reply.headers()[header::CONTENT_LENGTH], "7");
+    assert!(!reply.headers().contains_key(header::TRANSFER_ENCODING));
+    let config = format!("{url}/tasks/t/pushNotificationConfigs/c");
+    let reply = reqwest::Client::new().delete(config).send().await.unwrap();
+    assert_eq!((reply.status().as_u16(), reply.text().await.unwrap().as_str()), (200, "{}"));
+}
+
+#[tokio::test]
+async fn errors_have_details_and_headers() {
+    let Server { url, .. } = &Server::start().await;
+    let (status, problem) = get(&format!("{url}/tasks/missing")).await;
+    assert_eq!(status, 404);
+    assert_eq!(
+        problem,
+        json!({"error": {"code": 404, "status": "NOT_FOUND", "message": "Task not found: missing", "details": [{
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "TASK_NOT_FOUND",
+            "domain": "a2a-protocol.org", "metadata": {"taskId": "missing"},
+        }]}})
+    );
+    let reply = reqwest::get(format!("{url}/tasks/limited")).await.unwrap();
+    assert_eq!((reply.status().as_u16(), &reply.headers()[header::RETRY_AFTER]), (429, &"2".parse().unwrap()));
+    let reply = reqwest::get(format!("{url}/tasks/secret")).await.unwrap();
+    assert_eq!(reply.status(), 401);
+    assert_eq!(reply.headers()[header::WWW_AUTHENTICATE], "Bearer realm=\"a\"");
+    // A method that nobody has written.
+    let (status, problem) = get(&format!("{url}/extendedAgentCard")).await;
+    assert_eq!((status, &problem["error"]["details"][0]["reason"]), (404, &json!("METHOD_NOT_FOUND")));
+}
+
+#[tokio::test]
+async fn what_is_wrong_in_a_body_is_named() {
+    let Server { url, .. } = &Server::start().await;
+    let send = format!("{url}/message:send");
+    let (_, problem) = post(&send, "application/json", "{").await;
+    assert_eq!(problem["error"]["details"][0]["reason"], "PARSE_ERROR");
+    let (_, problem) = post(&send, "application/json", r#"{"message":{"role":"user"}}"#).await;
+    assert_eq!(problem["error"]["details"][1]["fieldViolations"][0]["field"], "message.role");
+    let (_, problem) = post(&send, "application/json", "").await;
+    assert_eq!(problem["error"]["details"][1]["fieldViolations"][0]["field"], "message");
+}
+
+/// A service hears what is known of its caller, and not a header more.
+#[tokio::test]
+async fn a_request_is_a_call() {
+    let server = Server::start().await;
+    let http = reqwest::Client::new().get(format!("{}/tasks/t", server.url));
+    http.header("authorization", "Bearer x").header("x-request-id", "r1").send().await.unwrap();
+    let call = server.echo.calls.lock().pop().unwrap();
+    assert_eq!((call.door, call.request_id.as_deref()), (a2a_service::call::Door::Rest, Some("r1")));
+    assert_eq!(call.cursor, None);
+    assert_eq!((&*call.owner, call.peer.map(|it| it.ip().is_loopback())), ("", Some(true)));
+}
+
+#[tokio::test]
+async fn where_a_stream_goes_on_is_a_header_or_a_parameter() {
+    let server = Server::start().await;
+    let url = format!("{}/tasks/t:subscribe?x=y&lastEventId=t.%31.2&lastEventId=z", server.url);
+    for (header, expected) in [(None, "t.1.2"), (Some("t.3.4"), "t.3.4")] {
+        let http = reqwest::Client::new().get(&url);
+        let http = header.into_iter().fold(http, |it, value| it.header("last-event-id", value));
+        assert_eq!(http.send().await.unwrap().status(), 200);
+        let call = server.echo.calls.lock().pop().unwrap();
+        assert_eq!(call.cursor.unwrap().as_str(), expected);
+    }
+}

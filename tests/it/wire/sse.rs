@@ -1,0 +1,81 @@
+//! Server-sent events, byte for byte.
+
+use http::header;
+use serde_json::{Value, json};
+
+use super::support::*;
+
+async fn stream(url: &str, message_id: &str) -> reqwest::Response {
+    let http = reqwest::Client::new().post(format!("{url}/message:stream"));
+    http.body(send_json(message_id)).send().await.unwrap()
+}
+
+async fn call(url: &str, message_id: &str) -> reqwest::Response {
+    let params = send_json(message_id);
+    let body = format!(r#"{{"jsonrpc":"2.0","id":"7","method":"SendStreamingMessage","params":{params}}}"#);
+    reqwest::Client::new().post(format!("{url}/rpc")).body(body).send().await.unwrap()
+}
+
+/// The same bytes of JSON, with the cursor before them and in the envelope of each binding.
+#[tokio::test]
+async fn a_stream() {
+    let Server { url, .. } = &Server::start().await;
+    let data = event_json("m");
+    for (reply, data) in [
+        (stream(url, "m").await, data.clone()),
+        (call(url, "m").await, format!(r#"{{"jsonrpc":"2.0","id":"7","result":{data}}}"#)),
+    ] {
+        assert_eq!(reply.status(), 200);
+        assert_eq!(reply.headers()[header::CONTENT_TYPE], "text/event-stream");
+        assert_eq!(reply.headers()[header::CACHE_CONTROL], "no-cache");
+        assert_eq!(reply.headers()["x-accel-buffering"], "no");
+        assert_eq!(reply.headers()["a2a-extensions"], "https://example.com/ext");
+        assert_eq!(reply.text().await.unwrap(), format!("id: t.1.1\ndata: {data}\n\nid: t.1.2\ndata: {data}\n\n"));
+    }
+}
+
+#[tokio::test]
+async fn a_stream_over_http2() {
+    let server = Server::start().await;
+    let http = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    let reply = http.post(format!("{}/message:stream", server.url)).body(send_json("m")).send().await.unwrap();
+    assert_eq!(reply.version(), http::Version::HTTP_2);
+    let data = event_json("m");
+    assert_eq!(reply.text().await.unwrap(), format!("id: t.1.1\ndata: {data}\n\nid: t.1.2\ndata: {data}\n\n"));
+}
+
+#[tokio::test]
+async fn an_error_is_the_last_event() {
+    let Server { url, .. } = &Server::start().await;
+    let data = event_json("fail");
+    let rest = stream(url, "fail").await.text().await.unwrap();
+    let error = rest.strip_prefix(&format!("id: t.1.1\ndata: {data}\n\nevent: error\ndata: ")).expect(&rest);
+    let error: Value = serde_json::from_str(error.strip_suffix("\n\n").unwrap()).unwrap();
+    assert_eq!(error["error"]["details"][0]["reason"], "TASK_NOT_FOUND");
+
+    let rpc = call(url, "fail").await.text().await.unwrap();
+    let error = rpc.split_once("event: error\ndata: ").expect(&rpc).1;
+    let error: Value = serde_json::from_str(error.strip_suffix("\n\n").unwrap()).unwrap();
+    assert_eq!((&error["id"], &error["error"]["code"]), (&json!("7"), &json!(-32001)));
+}
+
+/// An `EventSource` comes again after an end, and not after an error.
+#[tokio::test]
+async fn a_server_that_goes_away_just_ends() {
+    let Server { url, .. } = &Server::start().await;
+    let data = event_json("drain");
+    assert_eq!(stream(url, "drain").await.text().await.unwrap(), format!("id: t.1.1\ndata: {data}\n\n"));
+    let text = call(url, "drain").await.text().await.unwrap();
+    assert!(text.ends_with("}\n\n") && !text.contains("error"), "{text}");
+}
+
+#[tokio::test]
+async fn an_error_before_the_first_event_is_a_plain_answer() {
+    let Server { url, .. } = &Server::start().await;
+    let reply = stream(url, "refuse").await;
+    assert_eq!(reply.status(), 400);
+    assert_eq!(reply.headers()[header::CONTENT_TYPE], "application/json");
+    let reply = call(url, "refuse").await;
+    assert_eq!(reply.headers()[header::CONTENT_TYPE], "application/json");
+    assert_eq!(json(reply).await["error"]["code"], -32004);
+}

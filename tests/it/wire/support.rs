@@ -1,0 +1,207 @@
+//! A service that gives back what it gets, and a server for it.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use a2a_service::{
+    call::Call,
+    error::{Error, ErrorKind},
+    event::{Event, Mark, Position},
+    pb::{
+        v1::{a2a_service_server::A2aService, bindings::Checked, *},
+        wkt::Empty,
+    },
+    transport::{Door, Settings, listener, transcode::BoxStream},
+};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+pub(crate) const CARD: &str = r#"{"name":"echo"}"#;
+
+/// What a message says it wants.
+pub(crate) fn hello(message_id: &str) -> Message {
+    let text = Part { content: Some(part::Content::Text("hi".into())), ..Part::default() };
+    Message { message_id: message_id.into(), role: Role::User.into(), parts: vec![text], ..Message::default() }
+}
+
+pub(crate) fn send(message_id: &str) -> SendMessageRequest {
+    SendMessageRequest { message: Some(hello(message_id)), ..SendMessageRequest::default() }
+}
+
+/// `hello` as JSON.
+pub(crate) fn hello_json(message_id: &str) -> String {
+    format!(r#"{{"messageId":"{message_id}","role":"ROLE_USER","parts":[{{"text":"hi"}}]}}"#)
+}
+
+/// The body of a send.
+pub(crate) fn send_json(message_id: &str) -> String {
+    format!(r#"{{"message":{}}}"#, hello_json(message_id))
+}
+
+pub(crate) fn event(message: Message, seq: u64) -> Event {
+    let message = Message { task_id: "t".into(), ..message };
+    Event::new(Position { fence: 1, seq }, Mark::NOTHING, stream_response::Payload::Message(message))
+}
+
+/// An event as JSON.
+pub(crate) fn event_json(message_id: &str) -> String {
+    format!(r#"{{"message":{{"messageId":"{message_id}","taskId":"t","role":"ROLE_USER","parts":[{{"text":"hi"}}]}}}}"#)
+}
+
+/// The body of an answer.
+pub(crate) async fn json(reply: reqwest::Response) -> Value {
+    serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap()
+}
+
+pub(crate) type Feed = UnboundedSender<Result<Event, Status>>;
+
+/// Gives the message back. The id of a message says what else is wanted: `fail` and `drain` end a stream in an error,
+/// `feed` gives the caller of `Echo::feed` the stream to write.
+#[derive(Default)]
+pub(crate) struct Echo {
+    /// What came with each request.
+    pub(crate) calls: Mutex<Vec<Call>>,
+    feed: Mutex<Option<UnboundedReceiver<Result<Event, Status>>>>,
+}
+
+impl Echo {
+    /// The other end of the next stream.
+    pub(crate) fn feed(&self) -> Feed {
+        let (feed, items) = unbounded_channel();
+        *self.feed.lock() = Some(items);
+        feed
+    }
+
+    fn note<T>(&self, request: &Request<T>) {
+        assert!(request.metadata().is_empty(), "{:?}", request.metadata());
+        assert_eq!(request.extensions().len(), 1);
+        self.calls.lock().push(Call::of(request).unwrap().clone());
+    }
+}
+
+#[tonic::async_trait]
+impl A2aService for Echo {
+    async fn send_message(&self, r: Request<SendMessageRequest>) -> Result<Response<SendMessageResponse>, Status> {
+        self.note(&r);
+        let payload = r.into_inner().message.map(send_message_response::Payload::Message);
+        let mut response = Response::new(SendMessageResponse { payload });
+        response.metadata_mut().insert("a2a-extensions", "https://example.com/ext".parse().unwrap());
+        // What no service may say.
+        response.metadata_mut().insert("content-length", "7".parse().unwrap());
+        response.metadata_mut().insert("transfer-encoding", "gzip".parse().unwrap());
+        Ok(response)
+    }
+
+    async fn send_streaming_message(
+        &self,
+        r: Request<SendMessageRequest>,
+    ) -> Result<Response<BoxStream<Event>>, Status> {
+        self.note(&r);
+        let message = r.into_inner().message.unwrap();
+        let events = match message.message_id.as_str() {
+            "refuse" => return Err(ErrorKind::StreamingNotSupported.error().into()),
+            "feed" => {
+                return Ok(Response::new(Box::pin(UnboundedReceiverStream::new(self.feed.lock().take().unwrap()))));
+            }
+            "fail" => vec![Ok(event(message, 1)), Err(Error::task_not_found("t").into())],
+            "drain" => vec![Ok(event(message, 1)), Err(ErrorKind::Unavailable.error().into())],
+            _ => vec![Ok(event(message.clone(), 1)), Ok(event(message, 2))],
+        };
+        let events: BoxStream<Event> = Box::pin(tokio_stream::iter(events));
+        let mut response = Response::new(events);
+        response.metadata_mut().insert("a2a-extensions", "https://example.com/ext".parse().unwrap());
+        Ok(response)
+    }
+
+    async fn get_task(&self, r: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
+        self.note(&r);
+        let GetTaskRequest { id, tenant, history_length } = r.into_inner();
+        match id.as_str() {
+            "missing" => Err(Error::task_not_found(&id).into()),
+            "limited" => Err(ErrorKind::ResourceExhausted.error().retry_after(Duration::from_millis(1500)).into()),
+            "secret" => Err(ErrorKind::Unauthenticated.error().challenge("Bearer realm=\"a\"").into()),
+            "forbidden" => Err(ErrorKind::PermissionDenied.error().into()),
+            _ => Ok(Response::new(Task { id, context_id: format!("{tenant} {history_length:?}"), ..Task::default() })),
+        }
+    }
+
+    async fn list_tasks(&self, r: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
+        let r = r.into_inner();
+        let next_page_token = format!("{:?} {} {:?}", r.include_artifacts, r.context_id, r.status());
+        Ok(Response::new(ListTasksResponse { page_size: r.page_size(), next_page_token, ..Default::default() }))
+    }
+
+    async fn cancel_task(&self, r: Request<CancelTaskRequest>) -> Result<Response<Task>, Status> {
+        let r = r.into_inner();
+        Err(ErrorKind::TaskNotCancelable.because(format!("{} {:?}", r.id, r.metadata.is_some())).into())
+    }
+
+    async fn subscribe_to_task(
+        &self,
+        r: Request<SubscribeToTaskRequest>,
+    ) -> Result<Response<BoxStream<Event>>, Status> {
+        self.note(&r);
+        let events = [Ok(event(hello(&r.into_inner().id), 1))];
+        Ok(Response::new(Box::pin(tokio_stream::iter(events))))
+    }
+
+    async fn get_task_push_notification_config(
+        &self,
+        r: Request<GetTaskPushNotificationConfigRequest>,
+    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+        let GetTaskPushNotificationConfigRequest { tenant, task_id, id } = r.into_inner();
+        Ok(Response::new(TaskPushNotificationConfig { tenant, task_id, id, ..Default::default() }))
+    }
+
+    async fn delete_task_push_notification_config(
+        &self,
+        _: Request<DeleteTaskPushNotificationConfigRequest>,
+    ) -> Result<Response<Empty>, Status> {
+        Ok(Response::new(Empty {}))
+    }
+}
+
+/// A server, which ends with the test.
+pub(crate) struct Server {
+    pub(crate) url: String,
+    pub(crate) addr: SocketAddr,
+    pub(crate) echo: Arc<Echo>,
+    pub(crate) drain: CancellationToken,
+    /// Whether all ended by itself.
+    pub(crate) served: tokio::task::JoinHandle<bool>,
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        Self::with(settings(), listener::Settings::default()).await
+    }
+
+    pub(crate) async fn with(door: Settings, connections: listener::Settings) -> Self {
+        let echo = Arc::new(Echo::default());
+        let door = Door::new(checked(&echo), door);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let drain = CancellationToken::new();
+        let token = drain.clone();
+        let served = tokio::spawn(async move { listener::serve(listener, door, &connections, &token).await });
+        Self { url: format!("http://{addr}"), addr, echo, drain, served }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.served.abort();
+    }
+}
+
+pub(crate) fn checked(echo: &Arc<Echo>) -> Arc<dyn A2aService> {
+    Arc::new(Checked(Arc::<Echo>::clone(echo)))
+}
+
+pub(crate) fn settings() -> Settings {
+    Settings::new(Arc::new(|_| Bytes::from_static(CARD.as_bytes())))
+}
