@@ -36,7 +36,7 @@ struct Inner {
     /// For the caller, after the sentence of the kind.
     detail: Cow<'static, str>,
     /// Of `google.rpc.ErrorInfo`.
-    metadata: Vec<(&'static str, String)>,
+    metadata: Vec<(Cow<'static, str>, String)>,
     violations: Vec<Violation>,
     retry_after: Option<Duration>,
     /// `WWW-Authenticate`.
@@ -112,7 +112,7 @@ impl Error {
     /// Adds to the metadata of `google.rpc.ErrorInfo`.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
-        self.0.metadata.push((name, value.into()));
+        self.0.metadata.push((name.into(), value.into()));
         self
     }
 
@@ -140,6 +140,11 @@ impl Error {
         self.0.kind.wire()
     }
 
+    /// What `google.rpc.ErrorInfo` says beside the reason: the name of a limit, an id …
+    pub fn metadata(&self, name: &str) -> Option<&str> {
+        self.0.metadata.iter().find(|it| it.0 == name).map(|it| &*it.1)
+    }
+
     /// The fields that are to blame.
     pub fn violations(&self) -> &[Violation] {
         &self.0.violations
@@ -160,7 +165,7 @@ impl Error {
         let of = |name| format!("type.googleapis.com/google.rpc.{name}");
         let mut info = json!({"@type": of("ErrorInfo"), "reason": self.wire().reason, "domain": DOMAIN});
         if !self.0.metadata.is_empty() {
-            info["metadata"] = self.0.metadata.iter().map(|it| (it.0.to_owned(), Value::from(&*it.1))).collect();
+            info["metadata"] = self.0.metadata.iter().map(|it| (it.0.to_string(), Value::from(&*it.1))).collect();
         }
         let mut details = vec![info];
         if !self.0.violations.is_empty() {
@@ -223,7 +228,7 @@ impl From<ErrorKind> for Error {
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let Wire { reason, grpc, .. } = error.wire();
-        let metadata: HashMap<_, _> = error.0.metadata.iter().map(|it| (it.0.to_owned(), it.1.clone())).collect();
+        let metadata: HashMap<_, _> = error.0.metadata.iter().map(|it| (it.0.to_string(), it.1.clone())).collect();
         let mut details = ErrorDetails::with_error_info(reason, DOMAIN, metadata);
         for it in error.violations() {
             details.add_bad_request_violation(&it.field, &it.description);
@@ -256,6 +261,9 @@ impl From<Status> for Error {
         error.0.violations =
             violations.map(|it| Violation { field: it.field.clone(), description: it.description.clone() }).collect();
         error.0.retry_after = details.retry_info().and_then(|it| it.retry_delay);
+        let metadata = info.into_iter().flat_map(|it| &it.metadata);
+        error.0.metadata = metadata.map(|(name, value)| (name.clone().into(), value.clone())).collect();
+        error.0.metadata.sort_unstable();
         error
     }
 }

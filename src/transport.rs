@@ -2,6 +2,7 @@
 //! `Call`, and answers in the caller's own terms.
 
 mod body;
+mod card;
 mod edge;
 pub mod grpc;
 mod health;
@@ -21,17 +22,14 @@ use std::{
     time::Duration,
 };
 
-use axum::extract::OriginalUri;
 use bytes::Bytes;
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts, uri::Authority,
-};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body as _;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, metadata::MetadataMap, server::NamedService, service::Routes};
 use tower_service::Service;
 
-pub use self::body::Body;
+pub use self::{body::Body, card::CardRequest};
 use crate::{
     call,
     card::{JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
@@ -54,28 +52,6 @@ where
     B::Error: Into<Box<dyn StdError + Send + Sync>> + Send + 'static,
 {
     type Cause = B::Error;
-}
-
-/// What the card may depend on.
-#[derive(Clone, Copy, Debug)]
-pub struct CardRequest<'a> {
-    /// Either of the well-known paths.
-    pub path: &'a str,
-    /// What stood before it, where the door is mounted below a path.
-    pub prefix: &'a str,
-    /// The host and the port that were asked for, as the request has them.
-    pub host: Option<&'a str>,
-    /// The query, without its question mark.
-    pub query: Option<&'a str>,
-    /// The headers.
-    pub headers: &'a HeaderMap,
-}
-
-impl CardRequest<'_> {
-    /// The URL that the server was asked at, if the request tells.
-    pub fn url(&self) -> Option<String> {
-        Some(format!("http://{}{}", self.host?, self.prefix))
-    }
 }
 
 /// Makes the card that a request is for, in JSON.
@@ -149,6 +125,7 @@ struct Inner {
     /// Health and reflection, made when somebody first asks for them.
     beside: OnceLock<Routes>,
     settings: Settings,
+    started: card::Started,
 }
 
 /// The name of the service in gRPC.
@@ -177,7 +154,7 @@ impl Door {
     pub fn new(service: Arc<dyn A2aService>, settings: Settings) -> Self {
         let service = Bound(service);
         let grpc = A2aServiceServer::new(service.clone()).max_decoding_message_size(settings.max_body);
-        let inner = Inner { service, grpc, beside: OnceLock::new(), settings };
+        let inner = Inner { service, grpc, beside: OnceLock::new(), settings, started: card::Started::now() };
         Self { inner: Arc::new(inner), grpc_only: false }
     }
 
@@ -228,7 +205,7 @@ impl Door {
     /// A box for each way, so that none is as large as the largest.
     fn answer<B: RequestBody>(&self, request: Request<B>) -> Answering {
         let (mut parts, body) = request.into_parts();
-        let Inner { service, grpc, settings, .. } = &*self.inner;
+        let Inner { service, grpc, settings, started, .. } = &*self.inner;
         let entrance = Entrance::of(&parts);
         if self.grpc_only && entrance != Entrance::Grpc {
             // What a server of gRPC has for whatever is none.
@@ -238,7 +215,7 @@ impl Door {
             return now(not_allowed(&parts, verbs));
         }
         let door = match entrance {
-            Entrance::Card => return now(self.card(&parts)),
+            Entrance::Card => return now(card::answer(&settings.card, started, &parts)),
             Entrance::Health => return now(health::answer(parts.uri.path(), &settings.drain)),
             Entrance::Grpc if !is_of_service(parts.uri.path()) => {
                 let answer = self.beside().call(Request::from_parts(parts, body));
@@ -310,26 +287,6 @@ fn only_allow(mut response: Response<Body>) -> Response<Body> {
     let mut response = status(StatusCode::NO_CONTENT);
     response.headers_mut().insert(header::ALLOW, verbs);
     response
-}
-
-impl Door {
-    /// The card is for everybody: it has no `Call`. What there is to say about its age will be said here.
-    fn card(&self, parts: &Parts) -> Response<Body> {
-        let path = parts.uri.path();
-        let whole = parts.extensions.get::<OriginalUri>().map_or(path, |it| it.0.path());
-        let prefix = whole.strip_suffix(path).unwrap_or_default();
-        // HTTP/2 has it in the request line, so to say, and HTTP/1.1 in a header.
-        let header = || parts.headers.get(header::HOST).and_then(|it| it.to_str().ok());
-        let host = parts.uri.authority().map(Authority::as_str).or_else(header);
-        let request = CardRequest { path, prefix, host, query: parts.uri.query(), headers: &parts.headers };
-        let card = (self.inner.settings.card)(&request);
-        let mut headers = HeaderMap::new();
-        if parts.method == Method::HEAD {
-            headers.insert(header::CONTENT_LENGTH, card.len().into());
-        }
-        let body = if parts.method == Method::HEAD { Bytes::new() } else { card };
-        respond(StatusCode::OK, headers, HeaderValue::from_static("application/json"), body)
-    }
 }
 
 impl Entrance {

@@ -6,6 +6,7 @@
     reason = "a test may fail, and clippy's own exceptions do not cover the helpers of tests"
 )]
 
+mod card;
 mod contract {
     mod descriptors;
 }
@@ -17,6 +18,7 @@ mod latency;
 mod program;
 mod scenarios;
 mod stalled;
+mod store;
 mod times;
 mod transcode;
 mod ways;

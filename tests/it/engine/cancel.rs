@@ -164,7 +164,7 @@ async fn messages_that_wait_get_the_canceled_task() {
 #[tokio::test(start_paused = true)]
 async fn a_cancel_is_written_before_it_is_answered() {
     let gate = Gate::memory();
-    let bench = bench(gate.clone(), script);
+    let bench = bench(gate.store(), script);
     gate.tell(Act::Pass);
     let id = bench.hasty().send(Message::user("work hang")).await.unwrap().id;
     gate.tell(Act::Pass);

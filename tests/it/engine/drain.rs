@@ -60,8 +60,9 @@ async fn what_does_not_end_is_left_as_it_is() {
         let bench = bench(Arc::clone(&store), move |turn: Turn, out: Updates| {
             let held = Arc::clone(&holds);
             async move {
-                let _held = held;
-                script(turn, out).await
+                let end = script(turn, out).await;
+                drop(held);
+                end
             }
         });
         let sent = bench.sending(Message::user("work hang"));
@@ -189,9 +190,33 @@ async fn an_agent_hears_of_it() {
 
 /// What an agent has said is on its way to the store when the server is told to stop.
 #[tokio::test(start_paused = true)]
-async fn what_was_said_is_written_and_seen() {
+async fn the_end_of_a_turn_is_written_and_seen() {
     let gate = Gate::memory();
-    let bench = bench(gate.clone(), script);
+    let bench = bench(gate.store(), script);
+    let sent = bench.sending(Message::user("work pass:1000 ask:what"));
+    gate.tell(Act::Pass);
+    settle().await;
+    let id = bench.listed().await.into_keys().next().unwrap();
+    let mut events = bench.subscribe(&id).await.unwrap();
+    assert_eq!(states(&ready(&mut events)), [TaskState::Working]);
+    pass(1000).await;
+    gate.knock().await;
+    let draining = drain(&bench).await;
+    // Its turn is over, and its end is not there yet.
+    settle().await;
+    assert!(events.next().now_or_never().is_none());
+    assert!(!sent.is_finished() && !draining.is_finished());
+    gate.open();
+    assert_eq!(state_of(&next(&mut events).await), Some(TaskState::InputRequired));
+    assert_eq!(sent.await.unwrap().unwrap().state(), TaskState::InputRequired);
+    assert!(events.next().await.unwrap().is_err());
+    draining.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_when_the_server_stops_is_still_done() {
+    let gate = Gate::memory();
+    let bench = bench(gate.store(), script);
     gate.tell(Act::Pass);
     let id = bench.hasty().send(Message::user("work pass:1000 ask:what")).await.unwrap().id;
     gate.tell(Act::Pass);
@@ -225,7 +250,7 @@ async fn what_was_said_is_written_and_seen() {
 #[tokio::test(start_paused = true)]
 async fn who_cancels_is_not_told_what_did_not_happen() {
     let gate = Gate::memory();
-    let bench = bench(gate.clone(), script);
+    let bench = bench(gate.store(), script);
     gate.tell(Act::Pass);
     let id = bench.hasty().send(Message::user("work hang")).await.unwrap().id;
     gate.tell(Act::Pass);

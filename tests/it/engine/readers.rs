@@ -273,7 +273,7 @@ async fn so_much_of_the_history_is_shown_as_is_asked_for() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_can_not_be_read_makes_a_reader_late() {
     let gate = Gate::opened();
-    let bench = bench(gate.clone(), burst);
+    let bench = bench(gate.store(), burst);
     let mut slow = bench.stream(Message::user("1000")).await.unwrap();
     let first = next(&mut slow).await;
     while bench.state(&id_of(&first)).await != TaskState::Completed {

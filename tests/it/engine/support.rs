@@ -51,7 +51,8 @@ where
 
 pub(crate) fn of<A: Agent>(store: Arc<dyn Store>, limits: Limits, agent: A) -> Bench<A> {
     let service = Arc::new(Service::new(agent, store, limits));
-    let api: Arc<dyn A2aService> = Arc::new(Checked(service.clone()));
+    let inner: Arc<Service<A>> = Arc::clone(&service);
+    let api: Arc<dyn A2aService> = Arc::new(Checked(inner));
     Bench { service, client: Client { api, call: Call::by("ada"), tenant: String::new(), config: None } }
 }
 

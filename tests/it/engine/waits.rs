@@ -153,7 +153,7 @@ async fn who_has_no_time_left_has_nothing_done_for_them() {
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_store_for_ever() {
     let gate = Gate::memory();
-    let bench = bench(gate.clone(), script);
+    let bench = bench(gate.store(), script);
     for client in [bench.within(ms(3000)), bench.within(ms(6000)).hasty()] {
         assert_eq!(kind(client.send(Message::user("ask:what")).await), ErrorKind::Unavailable);
         let over = client.call.deadline.unwrap();
