@@ -6,6 +6,7 @@ mod client;
 mod connection;
 mod doors;
 mod drain;
+mod errors;
 mod grpc;
 mod inputs;
 mod jsonrpc;
@@ -13,6 +14,7 @@ mod mount;
 mod rest;
 mod sse;
 mod support;
+mod tolerance;
 mod versions;
 
 /// The bindings are generated; what is written by hand knows none of the calls.
