@@ -11,6 +11,7 @@ mod contract {
 }
 mod durable;
 mod engine;
+mod errors;
 mod gate;
 mod json;
 mod latency;
