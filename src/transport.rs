@@ -11,6 +11,7 @@ pub mod listener;
 mod rest;
 pub mod sse;
 pub mod transcode;
+mod verb;
 
 use std::{
     convert::Infallible,
@@ -24,7 +25,6 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
-use http_body::Body as _;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, metadata::MetadataMap, server::NamedService, service::Routes};
 use tower_service::Service;
@@ -33,7 +33,7 @@ pub use self::{body::Body, card::CardRequest};
 use crate::{
     call,
     card::{JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
-    error::{Error, ErrorKind},
+    error::Error,
     pb::v1::{
         a2a_service_server::{A2aService, A2aServiceServer},
         bindings::Bound,
@@ -192,8 +192,8 @@ impl<B: RequestBody> Service<Request<B>> for Door {
 
     fn call(&mut self, request: Request<B>) -> Answering {
         let finish = match *request.method() {
-            Method::HEAD => without_body,
-            Method::OPTIONS => only_allow,
+            Method::HEAD => verb::without_body,
+            Method::OPTIONS => verb::only_allow,
             _ => return self.answer(request),
         };
         let answering = self.answer(request);
@@ -212,7 +212,7 @@ impl Door {
             return now(status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
         if let Some(verbs) = entrance.verbs().filter(|it| it.split(", ").all(|it| parts.method != *it)) {
-            return now(not_allowed(&parts, verbs));
+            return now(verb::not_allowed(&parts, verbs));
         }
         let door = match entrance {
             Entrance::Card => return now(card::answer(&settings.card, started, &parts)),
@@ -263,30 +263,6 @@ fn status(status: StatusCode) -> Response<Body> {
 fn is_of_service(path: &str) -> bool {
     let rest = path.strip_prefix('/').and_then(|it| it.strip_prefix(SERVICE));
     rest.is_some_and(|it| it.starts_with('/'))
-}
-
-/// The answer to a verb that a path is not for.
-fn not_allowed(parts: &Parts, verbs: &'static str) -> Response<Body> {
-    let line = format!("{} {}", parts.method, parts.uri.path());
-    let mut response = refuse(parts, ErrorKind::VerbNotAllowed.because(brief(&line)));
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(verbs));
-    response
-}
-
-/// What a HEAD is answered with: all that a GET would be, without the body. HTTP/2 would send it.
-fn without_body(mut response: Response<Body>) -> Response<Body> {
-    if let Some(length) = response.body().size_hint().exact().filter(|it| *it > 0) {
-        response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
-    }
-    response.map(|_| Body::default())
-}
-
-/// What an OPTIONS is answered with: the verbs that there are. To ask for them is no error.
-fn only_allow(mut response: Response<Body>) -> Response<Body> {
-    let Some(verbs) = response.headers_mut().remove(header::ALLOW) else { return response };
-    let mut response = status(StatusCode::NO_CONTENT);
-    response.headers_mut().insert(header::ALLOW, verbs);
-    response
 }
 
 impl Entrance {
