@@ -55,16 +55,40 @@ pub struct Service<A> {
     /// The scope of callers without a name, which is most calls', made once.
     anonymous: Arc<Scope>,
     gate: modes::Gate,
+    offers: Offers,
+}
+
+/// What is offered of what the protocol leaves to the agent: the card says it, and the service keeps to it (3.3.4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offers {
+    /// Answers in streams.
+    pub streaming: bool,
+}
+
+impl Default for Offers {
+    fn default() -> Self {
+        Self { streaming: true }
+    }
+}
+
+impl Offers {
+    fn streaming(&self) -> Result<(), Error> {
+        let why = "this agent answers in one piece; send the message without a stream, or poll the task";
+        if self.streaming { Ok(()) } else { Err(ErrorKind::StreamingNotSupported.because(why)) }
+    }
 }
 
 impl<A: Agent> Service<A> {
     /// An agent over a store.
     pub fn new(agent: A, store: Arc<dyn Store>, limits: Limits) -> Self {
-        Self {
-            execution: Execution::new(agent, store, limits),
-            anonymous: Arc::default(),
-            gate: modes::Gate::default(),
-        }
+        let (execution, anonymous) = (Execution::new(agent, store, limits), Arc::default());
+        Self { execution, anonymous, gate: modes::Gate::default(), offers: Offers::default() }
+    }
+
+    /// With other offers.
+    #[must_use]
+    pub fn offering(self, offers: Offers) -> Self {
+        Self { offers, ..self }
     }
 
     /// With what a message has to be, by the media types of this card.
@@ -221,6 +245,7 @@ impl<A: Agent> A2aService for Service<A> {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
+        self.offers.streaming()?;
         let (sent, Wanted { history, .. }) = self.sent(request).await?;
         let reader = self.execution.stream(sent, history).await?;
         Ok(Response::new(Box::pin(Events(reader))))
@@ -263,6 +288,7 @@ impl<A: Agent> A2aService for Service<A> {
     ) -> Result<Response<BoxStream<Event>>, Status> {
         /// A cursor of another task, or of another server, fits no log; it is answered with a snapshot.
         const NOWHERE: Position = Position { fence: 0, seq: u64::MAX };
+        self.offers.streaming()?;
         let SubscribeToTaskRequest { tenant, id } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
         let place = Call::of(&request)?.cursor.as_ref();

@@ -187,7 +187,7 @@ async fn http(addr: SocketAddr, protocol: Protocol, work: Work, until: Until) ->
         answer(&mut socket, &mut reply).await;
         let reply = String::from_utf8(reply.clone()).unwrap();
         let at = reply.find(r#""task":{"id":""#).unwrap() + r#""task":{"id":""#.len();
-        task = reply[at..at + 36].to_owned();
+        reply[at..at + 36].clone_into(&mut task);
     }
     let (request, mut done) = (request(protocol, work, &task), 0);
     while !until.is_over(done) {

@@ -7,9 +7,7 @@
 
 #![expect(
     clippy::as_conversions,
-    clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
     clippy::panic,
     clippy::print_stdout,
     clippy::unwrap_used,
@@ -191,7 +189,7 @@ fn measure(row: &Row, floor: bool) -> f64 {
     run(WARM);
     let before = server.cpu();
     let calls = run(TIME);
-    let used = server.cpu() - before;
+    let used = server.cpu().saturating_sub(before);
     used.as_secs_f64() * 1e6 / (calls.answered * row.work.parts()) as f64
 }
 

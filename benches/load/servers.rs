@@ -120,6 +120,8 @@ fn events(text: &str) -> Option<(usize, &'static str)> {
 async fn http(body: Bytes) -> axum::response::Response {
     static SMALL: LazyLock<Bytes> = LazyLock::new(|| answer(CHUNK));
     static LARGE: LazyLock<Bytes> = LazyLock::new(|| answer(&"x".repeat(100_000)));
+    static SHORT_EVENT: LazyLock<Bytes> = LazyLock::new(|| event(CHUNK));
+    static LONG_EVENT: LazyLock<Bytes> = LazyLock::new(|| event(&LONG));
     let call: Value = serde_json::from_slice(&body).unwrap();
     let message = call.pointer("/params/message").or_else(|| call.pointer("/message"));
     let text = message.and_then(|it| it.pointer("/parts/0/text")).and_then(Value::as_str).unwrap_or_default();
@@ -128,8 +130,6 @@ async fn http(body: Bytes) -> axum::response::Response {
         let answer = if text.len() > 1000 { &LARGE } else { &SMALL };
         return (json, Body::from(Bytes::clone(answer))).into_response();
     };
-    static SHORT_EVENT: LazyLock<Bytes> = LazyLock::new(|| event(CHUNK));
-    static LONG_EVENT: LazyLock<Bytes> = LazyLock::new(|| event(&LONG));
     let frame = Bytes::clone(if chunk == CHUNK { &SHORT_EVENT } else { &LONG_EVENT });
     // Three more, as ours has: the task, that it works, and that it is done. Each in a write of its own.
     let events = async_stream::stream! {
