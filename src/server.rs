@@ -250,7 +250,8 @@ impl<A: Agent> Bound<A> {
             draining.cancel();
             service.drain(grace).await;
         };
-        tokio::join!(listener::serve(listener, door, &settings, &draining), stopping);
+        // In this order: a signal that comes right after the first reply finds who waits for it.
+        tokio::join!(stopping, listener::serve(listener, door, &settings, &draining));
     }
 }
 
