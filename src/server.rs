@@ -193,12 +193,13 @@ impl<A: Agent> Server<A> {
 
     fn build(self) -> (Built<A>, impl FnOnce(Option<SocketAddr>) -> Door) {
         let store = self.store.unwrap_or_else(|| Arc::new(Memory::default()));
-        let (card, extensions) = (self.card, self.extensions);
+        let mut card = self.card;
         let service = Service::new(self.agent, store, self.limits).offering(card.offers());
-        let service = Arc::new(service.modes(self.modes, &card.at("")));
+        let service = Arc::new(service.modes(self.modes, &card.about));
         let mut inner: Arc<dyn A2aService> = Arc::<Service<A>>::clone(&service);
+        let extensions = extension::all(self.extensions, &mut card.about.extensions);
         if !extensions.is_empty() {
-            inner = Arc::new(Extended::new(inner, extensions.iter().cloned()));
+            inner = Arc::new(Extended::new(inner, extensions));
         }
         let checked: Arc<dyn A2aService> = Arc::new(Checked(inner));
         let (max_body, keep_alive) = (self.max_body, self.keep_alive);
@@ -209,10 +210,8 @@ impl<A: Agent> Server<A> {
                 None => card,
             };
             let mut settings = Settings::new(Arc::new(move |request: &CardRequest<'_>| {
-                let mut card = card.of(request);
-                extension::describe(&extensions, &mut card);
                 // Members have names, and writing to memory does not fail.
-                serde_json::to_vec(&card).unwrap_or_default().into()
+                serde_json::to_vec(&card.of(request)).unwrap_or_default().into()
             }));
             settings.max_body = max_body.unwrap_or(settings.max_body);
             settings.keep_alive = keep_alive.unwrap_or(settings.keep_alive);
@@ -251,7 +250,8 @@ impl<A: Agent> Bound<A> {
             draining.cancel();
             service.drain(grace).await;
         };
-        tokio::join!(listener::serve(listener, door, &settings, &draining), stopping);
+        // In this order: a signal that comes right after the first reply finds who waits for it.
+        tokio::join!(stopping, listener::serve(listener, door, &settings, &draining));
     }
 }
 
