@@ -7,15 +7,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     agent::{About, Agent},
+    auth::{Authenticator, Guard},
     card::Card,
     pb::v1::{a2a_service_server::A2aService, bindings::Checked},
     service::{Limits, Service},
     store::{Store, memory::Memory},
+    telemetry::Traced,
     transport::{CardRequest, Door, Settings, listener},
 };
 
 /// How long what runs may take to end when the server stops.
-const GRACE: Duration = Duration::from_secs(10);
+pub(crate) const GRACE: Duration = Duration::from_secs(10);
 
 /// How much longer a connection may take to send what it was left with.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -42,7 +44,9 @@ pub struct Server<A> {
     limits: Limits,
     max_body: Option<usize>,
     keep_alive: Option<Duration>,
+    max_connections: Option<usize>,
     grace: Duration,
+    authenticator: Option<Arc<dyn Authenticator>>,
 }
 
 impl<A: Agent> Server<A> {
@@ -50,7 +54,18 @@ impl<A: Agent> Server<A> {
     pub fn new(agent: A) -> Self {
         let about = agent.about();
         let limits = Limits::default();
-        Self { agent, about, url: None, store: None, limits, max_body: None, keep_alive: None, grace: GRACE }
+        Self {
+            agent,
+            about,
+            url: None,
+            store: None,
+            limits,
+            max_body: None,
+            keep_alive: None,
+            max_connections: None,
+            grace: GRACE,
+            authenticator: None,
+        }
     }
 
     /// What people call the agent.
@@ -101,6 +116,26 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// How many connections there may be at a time; more wait to be accepted. 10 000, where nothing else is said.
+    pub fn max_connections(mut self, count: usize) -> Self {
+        self.max_connections = Some(count);
+        self
+    }
+
+    /// Who finds out who is calling. Where nobody does, all callers are one anonymous owner. Calls in process are not
+    /// asked: they say it themselves, in their [`Call`](crate::call::Call).
+    ///
+    /// ```
+    /// use a2a_service::{agent::demo::Demo, auth::{Bearer, Token}, server::Server};
+    ///
+    /// let server = Server::new(Demo).authenticator(Bearer::new(Token::new("correct-horse")?));
+    /// # Ok::<_, &str>(())
+    /// ```
+    pub fn authenticator(mut self, authenticator: impl Authenticator) -> Self {
+        self.authenticator = Some(Arc::new(authenticator));
+        self
+    }
+
     /// How long what runs may take to end when the server stops. 10 s, where nothing else is said.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
@@ -120,8 +155,9 @@ impl<A: Agent> Server<A> {
     ///
     /// Dropping the router leaves running turns to themselves; [`bind`](Self::bind) is what drains.
     pub fn router(self) -> axum::Router {
+        let authenticator = self.authenticator.clone();
         let (_, door) = self.build();
-        door(None).into_router()
+        axum::Router::new().fallback_service(Traced::new(Guard::new(door(None), authenticator)))
     }
 
     /// Listens, and serves nothing yet: its address is known, and connections wait.
@@ -131,9 +167,10 @@ impl<A: Agent> Server<A> {
     pub async fn bind(self, addr: impl ToSocketAddrs) -> io::Result<Bound<A>> {
         let listener = TcpListener::bind(addr).await?;
         let addr = listener.local_addr()?;
-        let grace = self.grace;
+        let (authenticator, max_connections, grace) = (self.authenticator.clone(), self.max_connections, self.grace);
         let (service, door) = self.build();
-        Ok(Bound { listener, addr, door: door(Some(addr)), service, grace })
+        let door = Traced::new(Guard::new(door(Some(addr)), authenticator));
+        Ok(Bound { listener, addr, door, service, max_connections, grace })
     }
 
     /// Serves until Ctrl-C or SIGTERM, then drains. A whole program.
@@ -155,13 +192,17 @@ impl<A: Agent> Server<A> {
         if let Some(url) = self.url {
             card = card.url(url);
         }
-        let (max_body, keep_alive) = (self.max_body, self.keep_alive);
+        let (max_body, keep_alive, authenticator) = (self.max_body, self.keep_alive, self.authenticator);
         let door = move |addr: Option<SocketAddr>| {
             let bound = addr.map(|it| format!("http://{it}"));
             let mut settings = Settings::new(Arc::new(move |request: &CardRequest<'_>| {
                 let url = bound.clone().or_else(|| request.url()).unwrap_or_default();
+                let mut card = card.at(&url);
+                if let Some(it) = &authenticator {
+                    it.describe(&mut card);
+                }
                 // Members have names, and writing to memory does not fail.
-                serde_json::to_vec(&card.at(&url)).unwrap_or_default().into()
+                serde_json::to_vec(&card).unwrap_or_default().into()
             }));
             settings.max_body = max_body.unwrap_or(settings.max_body);
             settings.keep_alive = keep_alive.unwrap_or(settings.keep_alive);
@@ -176,8 +217,9 @@ impl<A: Agent> Server<A> {
 pub struct Bound<A> {
     listener: TcpListener,
     addr: SocketAddr,
-    door: Door,
+    door: Traced<Guard<Door>>,
     service: Arc<Service<A>>,
+    max_connections: Option<usize>,
     grace: Duration,
 }
 
@@ -191,10 +233,11 @@ impl<A: Agent> Bound<A> {
     /// time of the [grace](Server::grace), cuts what is left of streams so that they can be taken up again, and
     /// returns. Nothing is canceled by this.
     pub async fn run_until(self, stop: impl Future<Output = ()>) {
-        let Self { listener, door, service, grace, .. } = self;
+        let Self { listener, door, service, max_connections, grace, .. } = self;
         let draining = CancellationToken::new();
         // The engine ends what runs at the end of the grace; its last words have a moment more to be sent.
-        let settings = listener::Settings { grace: grace + LAST_WORDS, ..listener::Settings::default() };
+        let mut settings = listener::Settings { grace: grace + LAST_WORDS, ..listener::Settings::default() };
+        settings.max_connections = max_connections.unwrap_or(settings.max_connections);
         let stopping = async {
             stop.await;
             draining.cancel();

@@ -32,6 +32,7 @@ use tower_service::Service;
 
 pub use self::body::Body;
 use crate::{
+    auth::Principal,
     call::{self, Call},
     card::{JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
     error::Error,
@@ -41,6 +42,12 @@ use crate::{
         bindings::Bound,
     },
 };
+
+/// How large a request may be, where nothing else is said.
+pub(crate) const MAX_BODY: usize = 1 << 20;
+
+/// How long a stream is silent before it has a sign of life, where nothing else is said.
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// The body of a request.
 pub trait RequestBody: http_body::Body<Data = Bytes, Error = Self::Cause> + Send + 'static {
@@ -97,7 +104,7 @@ pub struct Settings {
 impl Settings {
     /// The defaults.
     pub fn new(card: Card) -> Self {
-        Self { max_body: 1 << 20, patience: Duration::from_mins(1), keep_alive: Duration::from_secs(15), card }
+        Self { max_body: MAX_BODY, patience: Duration::from_mins(1), keep_alive: KEEP_ALIVE, card }
     }
 
     fn limits(&self) -> Limits {
@@ -226,15 +233,33 @@ impl Door {
 
 impl Entrance {
     fn of(parts: &Parts) -> Self {
-        let grpc = media_type(&parts.headers).and_then(|it| it.strip_prefix("application/grpc"));
-        if grpc.is_some_and(|it| it.is_empty() || it.starts_with('+')) {
+        Self::at(&parts.method, parts.uri.path(), &parts.headers)
+    }
+
+    fn at(method: &Method, path: &str, headers: &HeaderMap) -> Self {
+        if is_grpc(headers) {
             return Self::Grpc;
         }
-        match (&parts.method, parts.uri.path()) {
+        match (method, path) {
             (&Method::GET | &Method::HEAD, WELL_KNOWN | WELL_KNOWN_BEFORE) => Self::Card,
             (&Method::POST, JSON_RPC | "/" | "/a2a") => Self::JsonRpc,
             _ => Self::Rest,
         }
+    }
+}
+
+/// Whether a request speaks gRPC.
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+    let rest = media_type(headers).and_then(|it| it.strip_prefix("application/grpc"));
+    rest.is_some_and(|it| it.is_empty() || it.starts_with('+'))
+}
+
+/// What a request speaks, for the log.
+pub(crate) fn binding<B>(request: &Request<B>) -> &'static str {
+    match Entrance::at(request.method(), request.uri().path(), request.headers()) {
+        Entrance::Grpc => "grpc",
+        Entrance::JsonRpc => "jsonrpc",
+        Entrance::Rest | Entrance::Card => "http",
     }
 }
 
@@ -246,7 +271,12 @@ fn edge(parts: &mut Parts, entrance: Entrance) -> Result<(), Error> {
         Entrance::Rest | Entrance::Card => call::Door::Rest,
     };
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|it| it.0);
+    let principal = parts.extensions.get().map(|it: &Principal| Arc::clone(it.name()));
     let mut call = Call { peer, ..Call::from_headers(&parts.headers, door) };
+    if let Some(principal) = principal {
+        call.owner = Arc::clone(&principal);
+        call.principal = Some(principal);
+    }
     call.in_time()?;
     if call.cursor.is_none() {
         // Those who can't set a header, such as the first request of an `EventSource`, have the query.

@@ -6,6 +6,8 @@
     reason = "a test may fail, and clippy's own exceptions do not cover the helpers of tests"
 )]
 
+mod auth;
+mod config;
 mod contract {
     mod descriptors;
 }

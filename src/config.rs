@@ -1,0 +1,150 @@
+//! The configuration: one table of keys, from which come the file, the environment, the flags and the reference.
+//!
+//! A file is overridden by the environment, and that by flags. Nothing else of the program reads the environment.
+
+use std::{net::SocketAddr, time::Duration};
+
+use toml::{Spanned, de::DeValue};
+
+mod load;
+mod reference;
+mod value;
+
+use self::value::{BaseUrl, Filter, Size};
+pub(crate) use self::{
+    load::{Error, Loaded, load},
+    reference::reference,
+    value::{Agent, Log, Value},
+};
+use crate::{auth::Token, server, service::Limits, transport};
+
+/// A key, as the file, the environment, the flags and the reference need it.
+pub(crate) struct Key {
+    /// With dots, as in `[table] key`.
+    pub(crate) name: &'static str,
+    /// What it is for.
+    pub(crate) sentence: &'static str,
+    /// What its value can be.
+    pub(crate) kind: &'static str,
+    /// Its value is shown to nobody.
+    pub(crate) secret: bool,
+    /// What the flag means that says nothing more.
+    pub(crate) alone: Option<&'static str>,
+    read: fn(&mut Config, Given<'_, '_>) -> Result<(), String>,
+    show: fn(&Config) -> Option<String>,
+}
+
+/// A value as it was found.
+#[derive(Clone, Copy)]
+enum Given<'a, 't> {
+    Text(&'a str),
+    Toml(&'a Spanned<DeValue<'t>>),
+}
+
+impl Given<'_, '_> {
+    fn read<T: Value>(self) -> Result<T, String> {
+        match self {
+            Self::Text(text) => T::read(text),
+            Self::Toml(value) => T::from_toml(value),
+        }
+    }
+}
+
+impl Key {
+    /// As a variable of the environment: `turn.deadline` is `A2A_TURN_DEADLINE`.
+    pub(crate) fn variable(&self) -> String {
+        format!("A2A_{}", self.name.replace('.', "_").to_uppercase())
+    }
+
+    /// As a flag, without its dashes: `turn.deadline` is `turn-deadline`.
+    pub(crate) fn flag(&self) -> String {
+        self.name.replace(['.', '_'], "-")
+    }
+
+    /// The value of this key, as it would stand in the file. Nothing where it is not set.
+    pub(crate) fn show(&self, config: &Config) -> Option<String> {
+        (self.show)(config)
+    }
+}
+
+/// Each line is a key: its name, the field, the type, the default, and a sentence.
+macro_rules! keys {
+    ($($name:literal => $field:ident: $type:ty = $default:expr, $sentence:literal;)*) => {
+        /// What a server can be told.
+        #[derive(Clone, Debug)]
+        pub(crate) struct Config {
+            $(#[doc = $sentence] pub(crate) $field: $type,)*
+        }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Self { $($field: $default),* }
+            }
+        }
+
+        /// Every key.
+        pub(crate) static KEYS: &[Key] = &[$(Key {
+            name: $name,
+            sentence: $sentence,
+            kind: <$type as Value>::KIND,
+            secret: <$type as Value>::SECRET,
+            alone: <$type as Value>::ALONE,
+            read: |config, given| {
+                config.$field = given.read()?;
+                Ok(())
+            },
+            show: |config| config.$field.show(),
+        }),*];
+    };
+}
+
+keys! {
+    "listen" => listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)), "The address to listen on. Port 0 picks a free one, and the first line of the output says which.";
+    "agent" => agent: Agent = Agent::Demo, "The agent to serve.";
+    "public_url" => public_url: Option<BaseUrl> = None, "The URL at which clients reach this server, for the agent card. Where it is not set, the address that is listened on.";
+    "token" => token: Option<Token> = None, "The bearer token that every call must bring. The agent card and health checks are for everybody. Other users of the machine may see a flag: prefer the variable.";
+    "insecure" => insecure: bool = false, "Listens on an address that is not loopback though there is no token. All callers are then one anonymous owner, and see each other's tasks.";
+    "log" => log: Log = Log::Text, "How the log is written, on stderr.";
+    "log_filter" => log_filter: Filter = Filter::standard(), "What is logged, in directives of `tracing`. The variable `RUST_LOG` sets it too.";
+    "wait" => wait: Duration = Limits::default().wait, "How long a send waits for its turn to end; then the caller gets the task as it is.";
+    "turn.deadline" => turn_deadline: Duration = Limits::default().turn, "How long an agent may work on one turn; then the turn has failed.";
+    "cancel.grace" => cancel_grace: Duration = Limits::default().cancel, "How long an agent that was canceled may take to end by itself.";
+    "drain.grace" => drain_grace: Duration = server::GRACE, "How long what runs may take to end when the server stops.";
+    "max_body" => max_body: Size = Size(transport::MAX_BODY), "How large a request may be.";
+    "keep_alive" => keep_alive: Duration = transport::KEEP_ALIVE, "After how long without an event a stream gets a sign of life. Zero: never.";
+    "max_connections" => max_connections: usize = transport::listener::MAX_CONNECTIONS, "How many connections there may be at a time; more wait to be accepted.";
+    "card.name" => card_name: Option<String> = None, "What people call the agent. Where it is not set, what the agent says.";
+    "card.description" => card_description: Option<String> = None, "What the agent is for. Where it is not set, what the agent says.";
+    "card.version" => card_version: Option<String> = None, "The agent's own version. Where it is not set, what the agent says.";
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_key_has_a_name_of_its_own_everywhere() {
+        for names in [Key::variable, Key::flag] {
+            let names: BTreeSet<_> = KEYS.iter().map(names).chain(["A2A_CONFIG".into(), "config".into()]).collect();
+            assert_eq!(names.len(), KEYS.len() + 2);
+        }
+        for key in KEYS {
+            let plain = |it: char| it.is_ascii_lowercase() || matches!(it, '.' | '_');
+            assert!(key.name.chars().all(plain) && key.sentence.ends_with('.'), "{}", key.name);
+        }
+    }
+
+    #[test]
+    fn what_is_shown_of_a_default_is_read_as_the_same() {
+        let config = Config::default();
+        for key in KEYS {
+            let Some(shown) = key.show(&config) else { continue };
+            let mut read = config.clone();
+            let value = DeValue::parse(&shown).unwrap();
+            (key.read)(&mut read, Given::Toml(&value)).unwrap();
+            assert_eq!(key.show(&read), Some(shown), "{}", key.name);
+        }
+    }
+}
