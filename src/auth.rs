@@ -13,9 +13,8 @@ use subtle::ConstantTimeEq as _;
 use tower_service::Service;
 
 use crate::{
-    card::{WELL_KNOWN, WELL_KNOWN_BEFORE},
+    card::{Card, WELL_KNOWN, WELL_KNOWN_BEFORE},
     error::{Error, ErrorKind},
-    pb::v1::{AgentCard, HttpAuthSecurityScheme, SecurityRequirement, SecurityScheme, StringList, security_scheme},
     transport::{Answering, Body, RequestBody, is_grpc, refuse},
 };
 
@@ -47,7 +46,7 @@ pub trait Authenticator: Send + Sync + 'static {
     async fn authenticate(&self, headers: &HeaderMap) -> Result<Principal, Error>;
 
     /// Says in the card what callers have to bring.
-    fn describe(&self, card: &mut AgentCard);
+    fn describe(&self, card: Card) -> Card;
 }
 
 /// A secret that callers show. It is never printed.
@@ -111,14 +110,8 @@ impl Authenticator for Bearer {
         }
     }
 
-    fn describe(&self, card: &mut AgentCard) {
-        const NAME: &str = "bearer";
-        let scheme = HttpAuthSecurityScheme { scheme: "Bearer".to_owned(), ..HttpAuthSecurityScheme::default() };
-        let scheme = SecurityScheme { scheme: Some(security_scheme::Scheme::HttpAuthSecurityScheme(scheme)) };
-        card.security_schemes.insert(NAME.to_owned(), scheme);
-        let mut requirement = SecurityRequirement::default();
-        requirement.schemes.insert(NAME.to_owned(), StringList::default());
-        card.security_requirements.push(requirement);
+    fn describe(&self, card: Card) -> Card {
+        card.bearer()
     }
 }
 

@@ -1,11 +1,29 @@
 //! The agent card: what a client reads before it calls. It says only what is so.
+//!
+//! What the agent is, it says itself, and its operator may say it better; what is offered and where, the server knows.
+
+mod address;
+mod config;
+mod network;
+
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use http::Uri;
 
+pub(crate) use self::address::{Authority, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO};
+pub use self::{
+    config::{CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, ProviderConfig, SkillConfig},
+    network::Network,
+};
 use crate::{
     agent::About,
     call::Version,
-    pb::v1::{AgentCapabilities, AgentCard, AgentInterface},
+    pb::v1::{
+        AgentCapabilities, AgentCard, AgentInterface, HttpAuthSecurityScheme, SecurityRequirement, SecurityScheme,
+        StringList, security_scheme::Scheme,
+    },
+    service::Offers,
+    transport::CardRequest,
 };
 
 /// Where the public card is (8.2).
@@ -20,23 +38,94 @@ pub const JSON_RPC: &str = "/rpc";
 /// The media type of an agent that says nothing else.
 const TEXT: &str = "text/plain";
 
-/// What a card is made of. Its URLs are those at which it was asked for, or those that the operator named.
+/// What a card is made of. Its URLs are those that the operator named, or those at which it was asked for.
 #[derive(Clone, Debug)]
 pub struct Card {
-    about: About,
-    url: Option<String>,
+    pub(crate) about: About,
+    streaming: bool,
+    schemes: BTreeMap<String, SecurityScheme>,
+    requirements: Vec<SecurityRequirement>,
+    interfaces: Vec<AgentInterface>,
+    grpc: Option<String>,
+    address: address::Address,
 }
 
 impl Card {
     /// The card of an agent.
     pub fn new(about: About) -> Self {
-        Self { about, url: None }
+        Self {
+            about,
+            streaming: true,
+            schemes: BTreeMap::new(),
+            requirements: Vec::new(),
+            interfaces: Vec::new(),
+            grpc: None,
+            address: address::Address::default(),
+        }
     }
 
-    /// With the URL at which clients reach the server, whatever it is bound to.
+    /// With the URL at which clients reach the server, whatever it is bound to and whatever they asked for.
     #[must_use]
-    pub fn url(self, url: impl Into<String>) -> Self {
-        Self { url: Some(url.into().trim_end_matches('/').to_owned()), ..self }
+    pub fn url(mut self, url: impl Into<String>) -> Self {
+        self.address.public = Some(url.into().trim_end_matches('/').to_owned());
+        self
+    }
+
+    /// With the address at which clients reach gRPC, `host:port`, where that is another than the rest has. gRPC has no
+    /// path: below one, and behind a proxy that speaks HTTP/1.1 alone, it is reached only so.
+    #[must_use]
+    pub fn grpc(mut self, addr: impl Into<String>) -> Self {
+        self.grpc = Some(addr.into());
+        self
+    }
+
+    /// With what the server listens on, for requests that name no host.
+    #[must_use]
+    pub fn bound(mut self, addr: SocketAddr) -> Self {
+        self.address.bound = Some(addr);
+        self
+    }
+
+    /// With proxies that are believed what they say of the URL that their clients asked for: in `X-Forwarded-Proto`,
+    /// `-Host`, `-Port` and `-Prefix`, or in `Forwarded`. From anybody else these headers are nothing.
+    #[must_use]
+    pub fn trusted_proxies(mut self, proxies: impl IntoIterator<Item = Network>) -> Self {
+        self.address.trusted = proxies.into_iter().collect();
+        self
+    }
+
+    /// With the ways to authenticate, by name, and which of them a call takes (4.5). A card only tells: something else
+    /// has to ask.
+    #[must_use]
+    pub fn security(
+        mut self,
+        schemes: impl IntoIterator<Item = (String, SecurityScheme)>,
+        requirements: impl IntoIterator<Item = SecurityRequirement>,
+    ) -> Self {
+        self.schemes = schemes.into_iter().collect();
+        self.requirements = requirements.into_iter().collect();
+        self
+    }
+
+    /// The same, for a server that takes a bearer token.
+    #[must_use]
+    pub fn bearer(self) -> Self {
+        const NAME: &str = "bearer";
+        let http = HttpAuthSecurityScheme { scheme: "bearer".to_owned(), ..HttpAuthSecurityScheme::default() };
+        let scheme = SecurityScheme { scheme: Some(Scheme::HttpAuthSecurityScheme(http)) };
+        let schemes = BTreeMap::from([(NAME.to_owned(), StringList::default())]);
+        self.security([(NAME.to_owned(), scheme)], [SecurityRequirement { schemes }])
+    }
+
+    /// What the service has to keep to, so that the card is true.
+    pub fn offers(&self) -> Offers {
+        let required = self.about.extensions.iter().filter(|it| it.required).map(|it| it.uri.clone());
+        Offers { streaming: self.streaming, required_extensions: required.collect() }
+    }
+
+    /// The card for the sender of a request.
+    pub fn of(&self, request: &CardRequest<'_>) -> AgentCard {
+        self.reached(self.address.of(request).as_deref())
     }
 
     /// The card of a server that is reached at this URL, unless it was named another.
@@ -48,6 +137,11 @@ impl Card {
     /// assert_eq!(card.supported_interfaces[0].url, "http://127.0.0.1:8080/rpc");
     /// ```
     pub fn at(&self, url: &str) -> AgentCard {
+        self.reached(Some(self.address.public.as_deref().unwrap_or(url)))
+    }
+
+    /// Where nobody knows the URL, the card does not make one up: it has the interfaces that the operator named.
+    fn reached(&self, url: Option<&str>) -> AgentCard {
         let About {
             name,
             description,
@@ -58,42 +152,45 @@ impl Card {
             input_modes,
             output_modes,
             skills,
+            extensions,
         } = self.about.clone();
         let modes = |it: Vec<String>| if it.is_empty() { vec![TEXT.to_owned()] } else { it };
         AgentCard {
             name: name.unwrap_or_else(|| "Agent".to_owned()),
             description: description.unwrap_or_else(|| "An A2A agent.".to_owned()),
-            supported_interfaces: interfaces(self.url.as_deref().unwrap_or(url)),
+            supported_interfaces: self.supported_interfaces(url),
             provider,
             version: version.unwrap_or_else(|| "0.0.0".to_owned()),
             documentation_url,
             capabilities: Some(AgentCapabilities {
-                streaming: Some(true),
+                streaming: Some(self.streaming),
                 push_notifications: Some(false),
-                extensions: Vec::new(),
+                extensions,
                 extended_agent_card: Some(false),
             }),
+            security_schemes: self.schemes.clone(),
+            security_requirements: self.requirements.clone(),
             default_input_modes: modes(input_modes),
             default_output_modes: modes(output_modes),
             skills,
+            signatures: Vec::new(),
             icon_url,
-            ..AgentCard::default()
         }
     }
-}
 
-/// Every way to reach a server, in the order in which clients should try them (8.3).
-fn interfaces(url: &str) -> Vec<AgentInterface> {
-    let interface = |url: String, binding: &str| AgentInterface {
-        url,
-        protocol_binding: binding.to_owned(),
-        tenant: String::new(),
-        protocol_version: Version::V1_0.as_str().to_owned(),
-    };
-    let json_rpc = interface(format!("{url}{JSON_RPC}"), "JSONRPC");
-    let rest = interface(url.to_owned(), "HTTP+JSON");
-    let grpc = grpc(url).map(|it| interface(it, "GRPC"));
-    [json_rpc, rest].into_iter().chain(grpc).collect()
+    /// Every way to reach the server, in the order in which clients should try them (8.3).
+    fn supported_interfaces(&self, url: Option<&str>) -> Vec<AgentInterface> {
+        let interface = |url: String, binding: &str| AgentInterface {
+            url,
+            protocol_binding: binding.to_owned(),
+            tenant: String::new(),
+            protocol_version: Version::V1_0.as_str().to_owned(),
+        };
+        let json_rpc = url.map(|it| interface(format!("{it}{JSON_RPC}"), "JSONRPC"));
+        let rest = url.map(|it| interface(it.to_owned(), "HTTP+JSON"));
+        let grpc = self.grpc.clone().or_else(|| grpc(url?)).map(|it| interface(it, "GRPC"));
+        [json_rpc, rest, grpc].into_iter().flatten().chain(self.interfaces.iter().cloned()).collect()
+    }
 }
 
 /// The target of gRPC, `host:port`. It has no path: below a prefix, gRPC can't be reached, and is not listed.
@@ -122,7 +219,25 @@ mod tests {
         let public = ["JSONRPC https://a.example/rpc", "HTTP+JSON https://a.example", "GRPC a.example:443"];
         assert_eq!(urls(&card.clone().url("https://a.example/"), "http://127.0.0.1:1"), public);
         let below = ["JSONRPC https://a.example/echo/rpc", "HTTP+JSON https://a.example/echo"];
-        assert_eq!(urls(&card.url("https://a.example/echo"), ""), below);
+        let card = card.url("https://a.example/echo");
+        assert_eq!(urls(&card, ""), below);
+        let [json_rpc, rest] = below;
+        assert_eq!(urls(&card.grpc("grpc.a.example:443"), ""), [json_rpc, rest, "GRPC grpc.a.example:443"]);
+    }
+
+    #[test]
+    fn nobody_knows_the_url() {
+        let headers = http::HeaderMap::new();
+        let request = CardRequest { path: "", prefix: "", host: None, peer: None, query: None, headers: &headers };
+        assert_eq!(Card::new(About::default()).of(&request).supported_interfaces, []);
+    }
+
+    #[test]
+    fn a_token_is_told() {
+        let json = serde_json::to_value(Card::new(About::default()).bearer().at("http://h")).unwrap();
+        let scheme = serde_json::json!({"bearer": {"httpAuthSecurityScheme": {"scheme": "bearer"}}});
+        assert_eq!(json["securitySchemes"], scheme);
+        assert_eq!(json["securityRequirements"], serde_json::json!([{"schemes": {"bearer": {}}}]));
     }
 
     #[test]

@@ -10,13 +10,20 @@ mod load;
 mod reference;
 mod value;
 
-use self::value::{BaseUrl, Filter, Size};
+use self::value::{BaseUrl, Filter, Size, Structure};
 pub(crate) use self::{
     load::{Error, Loaded, load},
     reference::reference,
     value::{Agent, Log, Value},
 };
-use crate::{auth::Token, server, service::Limits, transport};
+use crate::{
+    auth::Token,
+    card::{CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, Network, ProviderConfig, SkillConfig},
+    server,
+    service::Limits,
+    store::memory::MAX_TASKS,
+    transport,
+};
 
 /// A key, as the file, the environment, the flags and the reference need it.
 pub(crate) struct Key {
@@ -102,6 +109,7 @@ keys! {
     "listen" => listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)), "The address to listen on. Port 0 picks a free one, and the first line of the output says which.";
     "agent" => agent: Agent = Agent::Demo, "The agent to serve.";
     "public_url" => public_url: Option<BaseUrl> = None, "The URL at which clients reach this server, for the agent card. Where it is not set, the address that is listened on.";
+    "trusted_proxies" => trusted_proxies: Vec<Network> = Vec::new(), "The proxies, as addresses or networks, that are believed what they say of the URL that their clients asked for.";
     "token" => token: Option<Token> = None, "The bearer token that every call must bring. The agent card and health checks are for everybody. Other users of the machine may see a flag: prefer the variable.";
     "insecure" => insecure: bool = false, "Listens on an address that is not loopback though there is no token. All callers are then one anonymous owner, and see each other's tasks.";
     "log" => log: Log = Log::Text, "How the log is written, on stderr.";
@@ -113,9 +121,69 @@ keys! {
     "max_body" => max_body: Size = Size(transport::MAX_BODY), "How large a request may be.";
     "keep_alive" => keep_alive: Duration = transport::KEEP_ALIVE, "After how long without an event a stream gets a sign of life. Zero: never.";
     "max_connections" => max_connections: usize = transport::listener::MAX_CONNECTIONS, "How many connections there may be at a time; more wait to be accepted.";
+    "max_tasks" => max_tasks: usize = MAX_TASKS, "How many tasks the memory keeps; the one that ended first makes room for the next.";
+    "limits.waiting" => limits_waiting: usize = Limits::default().waiting, "How many messages may wait for a task whose agent is busy.";
+    "limits.parts" => limits_parts: usize = Limits::default().parts, "How many parts a message may have.";
+    "limits.references" => limits_references: usize = Limits::default().references, "How many tasks a message may refer to.";
+    "limits.events" => limits_events: u64 = Limits::default().events, "How many events a task may have; the turn of an agent that says more fails.";
+    "limits.artifacts" => limits_artifacts: usize = Limits::default().artifacts, "How many artifacts a task may have; the turn of an agent that begins another fails.";
+    "limits.turns" => limits_turns: usize = Limits::default().turns, "How many turns may run at once, of all tasks.";
+    "limits.streams" => limits_streams: usize = Limits::default().streams, "How many streams may be open at once, of all tasks.";
+    "limits.subscribers" => limits_subscribers: usize = Limits::default().subscribers, "How many streams of a task may be open when another subscribes to it.";
     "card.name" => card_name: Option<String> = None, "What people call the agent. Where it is not set, what the agent says.";
     "card.description" => card_description: Option<String> = None, "What the agent is for. Where it is not set, what the agent says.";
     "card.version" => card_version: Option<String> = None, "The agent's own version. Where it is not set, what the agent says.";
+    "card.icon_url" => card_icon_url: Option<String> = None, "What the agent looks like. Where it is not set, what the agent says.";
+    "card.documentation_url" => card_documentation_url: Option<String> = None, "Where people read more about the agent. Where it is not set, what the agent says.";
+    "card.provider" => card_provider: Option<Structure<ProviderConfig>> = None, "Who runs the agent: `organization` and `url`. Where it is not set, what the agent says.";
+    "card.input_modes" => card_input_modes: Option<Vec<String>> = None, "The media types that the agent takes. Where it is not set, what the agent says.";
+    "card.output_modes" => card_output_modes: Option<Vec<String>> = None, "The media types that the agent gives. Where it is not set, what the agent says.";
+    "card.skills" => card_skills: Option<Structure<Vec<SkillConfig>>> = None, "What the agent can do: tables with `id`, `name`, `description`, and `tags`, `examples`, `input_modes` and `output_modes`. Where it is not set, what the agent says.";
+    "card.extensions" => card_extensions: Option<Structure<Vec<ExtensionConfig>>> = None, "The extensions that the agent knows: tables with `uri`, and `description`, `required` and `params`. Where it is not set, what the agent says.";
+    "card.interfaces" => card_interfaces: Option<Structure<Vec<InterfaceConfig>>> = None, "Where else the agent is reached: tables with `url` and `binding`, and `tenant` and `version`.";
+    "card.capabilities" => card_capabilities: Option<Structure<CapabilitiesConfig>> = None, "What is not to be offered, though the server could: `streaming = false`.";
+    "card.grpc" => card_grpc: Option<String> = None, "Where gRPC is reached, as `host:port`, if it is elsewhere than the rest.";
+}
+
+impl Config {
+    /// How long things may take, and how much there may be.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            turn: self.turn_deadline,
+            cancel: self.cancel_grace,
+            wait: self.wait,
+            waiting: self.limits_waiting,
+            parts: self.limits_parts,
+            references: self.limits_references,
+            events: self.limits_events,
+            artifacts: self.limits_artifacts,
+            turns: self.limits_turns,
+            streams: self.limits_streams,
+            subscribers: self.limits_subscribers,
+            ..Limits::default()
+        }
+    }
+
+    /// What the operator says of the agent.
+    pub(crate) fn card(&self) -> CardConfig {
+        fn value<T: Clone>(of: Option<&Structure<T>>) -> Option<T> {
+            of.map(|it| it.value.clone())
+        }
+        CardConfig {
+            name: self.card_name.clone(),
+            description: self.card_description.clone(),
+            version: self.card_version.clone(),
+            provider: value(self.card_provider.as_ref()),
+            icon_url: self.card_icon_url.clone(),
+            documentation_url: self.card_documentation_url.clone(),
+            input_modes: self.card_input_modes.clone(),
+            output_modes: self.card_output_modes.clone(),
+            skills: value(self.card_skills.as_ref()),
+            extensions: value(self.card_extensions.as_ref()),
+            interfaces: value(self.card_interfaces.as_ref()).unwrap_or_default(),
+            capabilities: value(self.card_capabilities.as_ref()).unwrap_or_default(),
+        }
+    }
 }
 
 #[cfg(test)]

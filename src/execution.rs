@@ -2,9 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::{OwnedSemaphorePermit, oneshot},
+    time::timeout,
+};
 use tokio_util::task::TaskTracker;
 
+pub use self::limits::Limits;
+pub(crate) use self::limits::full;
+use self::limits::{Permits, SOON, limit};
 use crate::{
     agent::{Agent, Asked, status_update},
     error::{Error, ErrorKind},
@@ -19,37 +25,17 @@ use crate::{
     store::{Key, ListPage, ListQuery, Scope, Store, Unavailable},
 };
 
+mod limits;
 mod turn;
 
 /// What is kept back of a caller's time, so that the answer arrives before they give up.
 const MARGIN: Duration = Duration::from_millis(100);
 
+/// How long a caller who has waited for long enough waits for the store, which has not even taken their message in.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// How many waiting messages a turn is given at most.
 const INBOX: usize = 16;
-
-/// How long things may take.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Limits {
-    /// After this, a turn that has said nothing yet has a task all the same. 100 ms.
-    pub real_after: Duration,
-    /// After this, a turn has failed. One hour.
-    pub turn: Duration,
-    /// How long an agent that was canceled may take to end by itself. 5 s.
-    pub cancel: Duration,
-    /// How long a send waits for the end of its turn; then its caller gets the task as it is. 50 s, which is less than
-    /// most proxies and clients wait.
-    pub wait: Duration,
-    /// How many messages may wait for a task whose agent is busy. 256.
-    pub waiting: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        let s = Duration::from_secs;
-        Self { real_after: Duration::from_millis(100), turn: s(3600), cancel: s(5), wait: s(50), waiting: 256 }
-    }
-}
 
 /// A message, and what came with it.
 #[derive(Debug)]
@@ -67,11 +53,17 @@ struct Parts<A> {
     journal: Arc<Journal>,
     limits: Limits,
     running: TaskTracker,
+    permits: Permits,
 }
 
 impl<A: Agent> Execution<A> {
     pub(crate) fn new(agent: A, store: Arc<dyn Store>, limits: Limits) -> Self {
-        Self(Arc::new(Parts { agent, journal: Journal::new(store), limits, running: TaskTracker::new() }))
+        let (journal, running, permits) = (Journal::new(store), TaskTracker::new(), Permits::new(&limits));
+        Self(Arc::new(Parts { agent, journal, limits, running, permits }))
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.0.limits
     }
 
     pub(crate) fn journal(&self) -> &Arc<Journal> {
@@ -86,7 +78,7 @@ impl<A: Agent> Execution<A> {
         let watch = |inner: &mut Inner, behind| (inner.wait(Until::Turn(inner.turn + behind)), inner.ahead.seq());
         let (held, (mut answer, seq)) = self.begin(sent, watch).await?;
         if let Ok(answer) = timeout(wait, &mut answer).await {
-            return answer.map_err(|_| lost());
+            return answer.map_err(|_| gone(&held));
         }
         let shown = {
             let mut inner = held.lock();
@@ -103,8 +95,8 @@ impl<A: Agent> Execution<A> {
                 Some(shown)
             }
         };
-        let left = left.map_or(cap, |it| it.saturating_sub(wait));
-        self.answer(shown.unwrap_or(answer), left).await
+        let left = left.map_or(PATIENCE, |it| it.saturating_sub(wait));
+        self.answer(&held, shown.unwrap_or(answer), left).await
     }
 
     /// Returns when there is a task that has the message (`returnImmediately`).
@@ -117,26 +109,27 @@ impl<A: Agent> Execution<A> {
         // Its agent may take long until its first pause.
         self.0.journal.flush(&held, held.lock());
         let cap = self.0.limits.wait;
-        self.answer(answer, left.map_or(cap, |it| it.min(cap))).await
+        self.answer(&held, answer, left.map_or(cap, |it| it.min(cap))).await
     }
 
     /// What will be there as soon as the store has it.
-    async fn answer(&self, answer: oneshot::Receiver<Answer>, wait: Duration) -> Result<Answer, Error> {
+    async fn answer(&self, held: &Held, answer: oneshot::Receiver<Answer>, wait: Duration) -> Result<Answer, Error> {
         match timeout(wait, answer).await {
-            Ok(answer) => answer.map_err(|_| lost()),
+            Ok(answer) => answer.map_err(|_| gone(held)),
             Err(_) => Err(away("this is not written yet; ask again")),
         }
     }
 
     /// What happens from this message on, until its turn ends.
     pub(crate) async fn stream(&self, sent: Sent, history: Option<usize>) -> Result<Reader, Error> {
+        let permit = self.0.permits.stream()?;
         let watch = |inner: &mut Inner, behind| {
             inner.attach();
             (inner.shown().map(|(task, at)| (Arc::clone(task), at.seq)), inner.ahead.seq(), behind + 1)
         };
         let (held, (shown, seq, turns)) = self.begin(sent, watch).await?;
         let next = shown.as_ref().map_or(seq, |it| it.1 + 1);
-        let reader = Reader::new(held, Arc::clone(&self.0.journal), next, Some(turns)).with_history(history);
+        let reader = Reader::new(held, Arc::clone(&self.0.journal), next, Some(turns), permit).with_history(history);
         Ok(match shown {
             Some((task, _)) => reader.and_snapshot_at(task, seq),
             None => reader,
@@ -160,18 +153,22 @@ impl<A: Agent> Execution<A> {
             message.context_id = seam::fresh_id();
         }
         message.task_id.clone_from(&id);
+        // Before the agent does anything that it would have done for nothing.
+        journal.store().room().map_err(full)?;
+        let permit = self.0.permits.turn()?;
         let (key, now) = (Key::new(&scope, &id), journal.clock().millis());
         let status =
             TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(seam::timestamp(now)) };
         let context_id = message.context_id.clone();
         let task = Task { id, context_id, status: Some(status), history: vec![message], ..Task::default() };
-        let held = journal.insert(Live::new(key, journal.store().fence(), task, now));
+        let live = Live::new(key, journal.store().fence(), task, now).within(self.0.limits.bounds());
+        let held = journal.insert(live);
         let mut inner = held.lock();
         self.takes_work()?;
         (inner.running, inner.turn) = (true, 1);
         let seen = watch(&mut inner, 0);
         journal.flush(&held, inner);
-        self.spawn(held.clone(), Vec::new(), asked);
+        self.spawn(held.clone(), Vec::new(), asked, permit);
         Ok((held, seen))
     }
 
@@ -196,17 +193,18 @@ impl<A: Agent> Execution<A> {
                     inner.inbox.len(),
                     key.id()
                 );
-                return Err(ErrorKind::ResourceExhausted.because(why).retry_after(Duration::from_secs(1)));
+                return Err(limit("waiting", why).retry_after(SOON));
             }
+            let permit =
+                if inner.running || inner.ahead.state().is_terminal() { None } else { Some(self.0.permits.turn()?) };
             match inner.push(Payload::Message(message), Mark::HIDDEN) {
                 Ok(event) => {
                     inner.real = true;
-                    let starts = !inner.running;
                     let mut first = None;
-                    if starts {
+                    if let Some(permit) = permit {
                         inner.turn += 1;
                         (inner.running, inner.taken, inner.attempt) = (true, event.seq(), 1);
-                        first = Some((vec![event], asked));
+                        first = Some((vec![event], asked, permit));
                     } else {
                         inner.inbox.push_back(Waiting { event, asked });
                     }
@@ -214,13 +212,17 @@ impl<A: Agent> Execution<A> {
                     let seen = watch(&mut inner, behind);
                     match first {
                         // It goes to the store with what the agent says until its first pause.
-                        Some((messages, asked)) => {
+                        Some((messages, asked, permit)) => {
                             drop(inner);
-                            self.spawn(held.clone(), messages, asked);
+                            self.spawn(held.clone(), messages, asked, permit);
                         }
                         None => self.0.journal.flush(&held, inner),
                     }
                     return Ok((held, seen));
+                }
+                Err(why) if why.limit().is_some() => {
+                    let why = format!("task {} takes no more messages: {why}", key.id());
+                    return Err(limit("events", why).with("taskId", key.id()));
                 }
                 Err(_) if inner.has_ended() => None,
                 // It has ended, and nobody may know that yet.
@@ -228,7 +230,7 @@ impl<A: Agent> Execution<A> {
             }
         };
         if let Some(ended) = ended {
-            self.answer(ended, self.0.limits.wait).await?;
+            self.answer(&held, ended, self.0.limits.wait).await?;
         }
         Err(has_ended(key.id()))
     }
@@ -239,8 +241,8 @@ impl<A: Agent> Execution<A> {
         if self.0.journal.phase() > Phase::Open { Err(busy()) } else { Ok(()) }
     }
 
-    fn spawn(&self, held: Held, messages: Vec<crate::event::Event>, asked: Asked) {
-        let turns = Arc::clone(&self.0).turns(held, messages, asked);
+    fn spawn(&self, held: Held, messages: Vec<crate::event::Event>, asked: Asked, permit: OwnedSemaphorePermit) {
+        let turns = Arc::clone(&self.0).turns(held, messages, asked, permit);
         // Nobody waits for it here: a caller who leaves takes nothing with them.
         drop(self.0.running.spawn(turns));
     }
@@ -251,7 +253,9 @@ impl<A: Agent> Execution<A> {
             let stored = journal.store().load(key).await?;
             let mut stored = stored.ok_or_else(|| Error::task_not_found(key.id()))?;
             let task = stored.task(&**journal.store(), key).await?;
-            Ok::<_, Error>(Live::loaded(key.clone(), journal.store().fence(), stored, task))
+            Ok::<_, Error>(
+                Live::loaded(key.clone(), journal.store().fence(), stored, task).within(self.0.limits.bounds()),
+            )
         };
         let held = journal.hold(key, load).await?;
         // A task that is not committed yet is not there yet.
@@ -279,13 +283,19 @@ impl<A: Agent> Execution<A> {
     /// Without a cursor the task as it is and all that follows; with one, all that followed then.
     pub(crate) async fn subscribe(&self, key: &Key, from: Option<Position>) -> Result<Reader, Error> {
         let held = self.hold(key).await?;
+        let permit = self.0.permits.stream()?;
         let (watermark, ended) = {
             let inner = held.lock();
+            let most = self.0.limits.subscribers;
+            if inner.readers() >= most {
+                let why = format!("task {} has {most} streams, of at most so many; try again", key.id());
+                return Err(limit("subscribers", why).with("taskId", key.id()).retry_after(SOON));
+            }
             (inner.watermark(), inner.has_ended())
         };
         let reader = |next| {
             held.lock().attach();
-            Reader::new(held.clone(), Arc::clone(&self.0.journal), next, None)
+            Reader::new(held.clone(), Arc::clone(&self.0.journal), next, None, permit)
         };
         let Some(from) = from else {
             return if ended { Err(has_ended(key.id())) } else { Ok(reader(1).and_snapshot(false)) };
@@ -329,8 +339,7 @@ impl<A: Agent> Execution<A> {
             held.fire(wake);
             answer
         };
-        drop(held);
-        match self.answer(answer, self.0.limits.cancel.saturating_add(self.0.limits.wait)).await? {
+        match self.answer(&held, answer, self.0.limits.cancel.saturating_add(self.0.limits.wait)).await? {
             Answer::Task(it) => canceled(it),
             Answer::Message(_) => Err(Error::task_not_found(key.id())),
         }
@@ -342,8 +351,13 @@ impl<A: Agent> Execution<A> {
         let Parts { journal, running, .. } = &*self.0;
         running.close();
         journal.enter(Phase::Draining);
+        let ended = async {
+            running.wait().await;
+            // Who waits for the end of a turn is to see it.
+            journal.settled().await;
+        };
         // Whoever has not ended by then is stopped by the next line.
-        drop(timeout(grace, running.wait()).await);
+        drop(timeout(grace, ended).await);
         journal.enter(Phase::Stopped);
         drop(timeout(LAST, running.wait()).await);
         drop(timeout(LAST, journal.settled()).await);
@@ -361,6 +375,11 @@ fn canceled(task: Arc<Task>) -> Result<Arc<Task>, Error> {
 
 fn has_ended(id: &str) -> Error {
     ErrorKind::TaskEnded.because(format!("task {id} has ended")).with("taskId", id)
+}
+
+/// Why nothing came of a task that somebody waited for.
+fn gone(held: &Held) -> Error {
+    held.lock().unroomed.map_or_else(lost, full)
 }
 
 /// Another process has the task, or this one stops.

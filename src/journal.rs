@@ -228,18 +228,18 @@ impl Journal {
         let mut wake = Wake::default();
         match store.commit_now(&commit) {
             Ok(()) => inner.settle(&commit, &mut wake),
-            Err(_) => wake = self.lose(held, &mut inner),
+            Err(why) => wake = self.lose(held, &mut inner, &why),
         }
         drop(inner);
         drop(commit);
         live.fire(wake);
     }
 
-    /// Drops what is in memory of a task that another writer has.
-    fn lose(&self, held: &Held, inner: &mut Inner) -> Wake {
+    /// Drops what is in memory of a task that another writer has, or that there is no room for.
+    fn lose(&self, held: &Held, inner: &mut Inner, why: &Refused) -> Wake {
         // Out of the map first: whoever comes next loads what the store has.
         drop(self.remove(held.slot()));
-        inner.lose()
+        inner.lose(why)
     }
 
     async fn run(self: Arc<Self>, lane: usize) {
@@ -313,7 +313,7 @@ impl Journal {
             match outcome {
                 Ok(()) => inner.settle(commit, &mut wake),
                 Err(Refused::Stale(Some(at))) if again && at == ours => inner.settle(commit, &mut wake),
-                Err(_) => wake = self.lose(held, &mut inner),
+                Err(why) => wake = self.lose(held, &mut inner, &why),
             }
             self.flush(held, inner);
             held.fire(wake);

@@ -6,9 +6,9 @@ use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    agent::{About, Agent},
+    agent::Agent,
     auth::{Authenticator, Guard},
-    card::Card,
+    card::{Card, CardConfig, Network},
     pb::v1::{a2a_service_server::A2aService, bindings::Checked},
     service::{Limits, Service},
     store::{Store, memory::Memory},
@@ -38,8 +38,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 #[must_use = "a server does nothing until it serves"]
 pub struct Server<A> {
     agent: A,
-    about: About,
-    url: Option<String>,
+    card: Card,
     store: Option<Arc<dyn Store>>,
     limits: Limits,
     max_body: Option<usize>,
@@ -52,12 +51,11 @@ pub struct Server<A> {
 impl<A: Agent> Server<A> {
     /// A server of this agent, with tasks in memory.
     pub fn new(agent: A) -> Self {
-        let about = agent.about();
+        let card = Card::new(agent.about());
         let limits = Limits::default();
         Self {
             agent,
-            about,
-            url: None,
+            card,
             store: None,
             limits,
             max_body: None,
@@ -70,25 +68,42 @@ impl<A: Agent> Server<A> {
 
     /// What people call the agent.
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.about.name = Some(name.into());
+        self.card.about.name = Some(name.into());
         self
     }
 
     /// What the agent is for, in a sentence or two.
     pub fn description(mut self, description: impl Into<String>) -> Self {
-        self.about.description = Some(description.into());
+        self.card.about.description = Some(description.into());
         self
     }
 
     /// The agent's own version.
     pub fn version(mut self, version: impl Into<String>) -> Self {
-        self.about.version = Some(version.into());
+        self.card.about.version = Some(version.into());
         self
     }
 
-    /// The URL at which clients reach this server, for the card: needed where that is not the address it listens on.
-    pub fn url(mut self, url: impl Into<String>) -> Self {
-        self.url = Some(url.into());
+    /// The URL at which clients reach this server, for the card. Where nothing is said, it is the one that they asked
+    /// for, as far as the request and [proxies](Self::trusted_proxies) tell.
+    pub fn url(self, url: impl Into<String>) -> Self {
+        self.map_card(|it| it.url(url))
+    }
+
+    /// The proxies that are believed what they say of the URL that their clients asked for. A program that mounts the
+    /// [router](Self::router) has to let it know who calls, by axum's `into_make_service_with_connect_info`.
+    pub fn trusted_proxies(self, proxies: impl IntoIterator<Item = Network>) -> Self {
+        self.map_card(|it| it.trusted_proxies(proxies))
+    }
+
+    /// What a configuration says of the agent, in place of what the agent says of itself.
+    pub fn card(self, config: CardConfig) -> Self {
+        self.map_card(|it| it.configure(config))
+    }
+
+    /// What else there is to say on the card: another address of gRPC, or which credentials a call takes.
+    pub fn map_card(mut self, change: impl FnOnce(Card) -> Card) -> Self {
+        self.card = change(self.card);
         self
     }
 
@@ -186,23 +201,21 @@ impl<A: Agent> Server<A> {
 
     fn build(self) -> (Arc<Service<A>>, impl FnOnce(Option<SocketAddr>) -> Door) {
         let store = self.store.unwrap_or_else(|| Arc::new(Memory::default()));
-        let service = Arc::new(Service::new(self.agent, store, self.limits));
+        let service = Arc::new(Service::new(self.agent, store, self.limits).offering(self.card.offers()));
         let checked: Arc<dyn A2aService> = Arc::new(Checked(Arc::<Service<A>>::clone(&service)));
-        let mut card = Card::new(self.about);
-        if let Some(url) = self.url {
-            card = card.url(url);
-        }
-        let (max_body, keep_alive, authenticator) = (self.max_body, self.keep_alive, self.authenticator);
+        let card = match &self.authenticator {
+            Some(it) => it.describe(self.card),
+            None => self.card,
+        };
+        let (max_body, keep_alive) = (self.max_body, self.keep_alive);
         let door = move |addr: Option<SocketAddr>| {
-            let bound = addr.map(|it| format!("http://{it}"));
+            let card = match addr {
+                Some(addr) => card.bound(addr),
+                None => card,
+            };
             let mut settings = Settings::new(Arc::new(move |request: &CardRequest<'_>| {
-                let url = bound.clone().or_else(|| request.url()).unwrap_or_default();
-                let mut card = card.at(&url);
-                if let Some(it) = &authenticator {
-                    it.describe(&mut card);
-                }
                 // Members have names, and writing to memory does not fail.
-                serde_json::to_vec(&card).unwrap_or_default().into()
+                serde_json::to_vec(&card.of(request)).unwrap_or_default().into()
             }));
             settings.max_body = max_body.unwrap_or(settings.max_body);
             settings.keep_alive = keep_alive.unwrap_or(settings.keep_alive);
@@ -271,7 +284,7 @@ pub async fn signal() {
 
 impl<A> fmt::Debug for Server<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("about", &self.about).field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("Server").field("card", &self.card).field("limits", &self.limits).finish_non_exhaustive()
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     fmt,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -20,7 +20,7 @@ use crate::{
     call::Call,
     error::{Error, ErrorKind},
     event::{Event, Position},
-    execution::{Execution, Sent},
+    execution::{self, Execution, Sent},
     journal::wait::Answer,
     journal::{Cut, Reader},
     pb::{
@@ -45,20 +45,52 @@ const PAGE: i32 = 50;
 /// How many tasks a page may have (3.1.4).
 const PAGES: std::ops::RangeInclusive<i32> = 1..=100;
 
-/// How many tasks a message may refer to.
-const REFERENCES: usize = 16;
-
 /// An agent as a service: what every door leads to.
 pub struct Service<A> {
     execution: Execution<A>,
     /// The scope of callers without a name, which is most calls', made once.
     anonymous: Arc<Scope>,
+    offers: Offers,
+}
+
+/// What is offered of what the protocol leaves to the agent: the card says it, and the service keeps to it (3.3.4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offers {
+    /// Answers in streams.
+    pub streaming: bool,
+    /// The extensions without which no message is taken, by URI.
+    pub required_extensions: Vec<String>,
+}
+
+impl Default for Offers {
+    fn default() -> Self {
+        Self { streaming: true, required_extensions: Vec::new() }
+    }
+}
+
+impl Offers {
+    fn streaming(&self) -> Result<(), Error> {
+        let why = "this agent answers in one piece; send the message without a stream, or poll the task";
+        if self.streaming { Ok(()) } else { Err(ErrorKind::StreamingNotSupported.because(why)) }
+    }
+
+    fn extensions(&self, call: &Call) -> Result<(), Error> {
+        let missing = self.required_extensions.iter().find(|it| !call.extensions.contains(it));
+        let why = |it| ErrorKind::ExtensionSupportRequired.because(format!("name {it} in the header A2A-Extensions"));
+        missing.map_or(Ok(()), |it| Err(why(it)))
+    }
 }
 
 impl<A: Agent> Service<A> {
     /// An agent over a store.
     pub fn new(agent: A, store: Arc<dyn Store>, limits: Limits) -> Self {
-        Self { execution: Execution::new(agent, store, limits), anonymous: Arc::default() }
+        Self { execution: Execution::new(agent, store, limits), anonymous: Arc::default(), offers: Offers::default() }
+    }
+
+    /// With other offers.
+    #[must_use]
+    pub fn offering(self, offers: Offers) -> Self {
+        Self { offers, ..self }
     }
 
     /// Ends what runs: takes no new work, gives what there is `grace` to end by itself, and leaves the rest as it is.
@@ -90,11 +122,17 @@ impl<A: Agent> Service<A> {
     async fn sent(&self, request: Request<SendMessageRequest>) -> Result<(Sent, Wanted), Error> {
         let call = Call::of(&request)?;
         call.in_time()?;
+        self.offers.extensions(call)?;
         let left = call.time_left();
         let scope = self.scope(call, &request.get_ref().tenant);
         let (principal, extensions) = (call.principal.clone(), call.extensions.clone());
         let SendMessageRequest { message, configuration, metadata, .. } = request.into_inner();
         let message = message.ok_or_else(|| Error::invalid_field("message", "is required"))?;
+        let (parts, most) = (message.parts.len(), self.execution.limits().parts);
+        if parts > most {
+            let why = format!("has {parts} parts, of at most {most}");
+            return Err(Error::invalid_field("message.parts", why).with("limit", "parts"));
+        }
         let configuration = configuration.unwrap_or_default();
         if configuration.task_push_notification_config.is_some() {
             return Err(no_push());
@@ -110,9 +148,10 @@ impl<A: Agent> Service<A> {
     /// The tasks that a message refers to (3.4.3). One that is gone, or not the caller's, is a hint that leads nowhere
     /// and no reason to refuse the message.
     async fn referenced(&self, scope: &Arc<Scope>, ids: &[String]) -> Result<Vec<Task>, Error> {
-        if ids.len() > REFERENCES {
-            let why = format!("has {} ids, of at most {REFERENCES}", ids.len());
-            return Err(Error::invalid_field("message.referenceTaskIds", why));
+        let most = self.execution.limits().references;
+        if ids.len() > most {
+            let why = format!("has {} ids, of at most {most}", ids.len());
+            return Err(Error::invalid_field("message.referenceTaskIds", why).with("limit", "references"));
         }
         let mut tasks = Vec::with_capacity(ids.len());
         for id in ids {
@@ -200,6 +239,7 @@ impl<A: Agent> A2aService for Service<A> {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
+        self.offers.streaming()?;
         let (sent, Wanted { history, .. }) = self.sent(request).await?;
         let reader = self.execution.stream(sent, history).await?;
         Ok(Response::new(Box::pin(Events(reader))))
@@ -242,6 +282,7 @@ impl<A: Agent> A2aService for Service<A> {
     ) -> Result<Response<BoxStream<Event>>, Status> {
         /// A cursor of another task, or of another server, fits no log; it is answered with a snapshot.
         const NOWHERE: Position = Position { fence: 0, seq: u64::MAX };
+        self.offers.streaming()?;
         let SubscribeToTaskRequest { tenant, id } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
         let place = Call::of(&request)?.cursor.as_ref();
@@ -299,8 +340,12 @@ impl Stream for Events {
     type Item = Result<Event, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let cut = |Cut| ErrorKind::Unavailable.because("the stream was cut; subscribe to the task again").into();
-        Pin::new(&mut self.0).poll_next(cx).map(|it| it.map(|it| it.map_err(cut)))
+        let item = ready!(Pin::new(&mut self.0).poll_next(cx));
+        let cut = |Cut| match self.0.unroomed() {
+            Some(max_tasks) => execution::full(max_tasks).into(),
+            None => ErrorKind::Unavailable.because("the stream was cut; subscribe to the task again").into(),
+        };
+        Poll::Ready(item.map(|it| it.map_err(cut)))
     }
 }
 

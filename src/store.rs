@@ -39,6 +39,12 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
+    /// Whether there is room for another task; else how many there are at most. Asked before an agent begins, so that
+    /// it need not be stopped by [`Refused::Full`]; tasks that begin at the same time are told apart by that alone.
+    fn room(&self) -> Result<(), usize> {
+        Ok(())
+    }
+
     /// Commits each task's part whole or not at all, together where that is cheaper. One outcome for each commit, in
     /// their order. The batch may be committed again, when no answer came.
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable>;
@@ -165,6 +171,12 @@ pub enum Refused {
     Duplicate {
         /// The task that it made.
         task_id: Box<str>,
+    },
+    /// There is no room for another task, and none has ended that could make some.
+    #[error("{max_tasks} tasks are kept, and none has ended")]
+    Full {
+        /// How many tasks there are at most.
+        max_tasks: usize,
     },
 }
 

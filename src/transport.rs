@@ -2,6 +2,7 @@
 //! `Call`, and answers in the caller's own terms.
 
 mod body;
+mod card;
 pub mod grpc;
 mod jsonrpc;
 pub mod listener;
@@ -21,16 +22,14 @@ use std::{
     time::Duration,
 };
 
-use axum::extract::{ConnectInfo, OriginalUri};
+use axum::extract::ConnectInfo;
 use bytes::Bytes;
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts, uri::Authority,
-};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use percent_encoding::percent_decode_str;
 use tonic::{Status, metadata::MetadataMap};
 use tower_service::Service;
 
-pub use self::body::Body;
+pub use self::{body::Body, card::CardRequest};
 use crate::{
     auth::Principal,
     call::{self, Call},
@@ -61,28 +60,6 @@ where
     B::Error: Into<Box<dyn StdError + Send + Sync>> + Send + 'static,
 {
     type Cause = B::Error;
-}
-
-/// What the card may depend on.
-#[derive(Clone, Copy, Debug)]
-pub struct CardRequest<'a> {
-    /// Either of the well-known paths.
-    pub path: &'a str,
-    /// What stood before it, where the door is mounted below a path.
-    pub prefix: &'a str,
-    /// The host and the port that were asked for, as the request has them.
-    pub host: Option<&'a str>,
-    /// The query, without its question mark.
-    pub query: Option<&'a str>,
-    /// The headers.
-    pub headers: &'a HeaderMap,
-}
-
-impl CardRequest<'_> {
-    /// The URL that the server was asked at, if the request tells.
-    pub fn url(&self) -> Option<String> {
-        Some(format!("http://{}{}", self.host?, self.prefix))
-    }
 }
 
 /// Makes the card that a request is for, in JSON.
@@ -139,6 +116,7 @@ struct Inner {
     service: Bound,
     grpc: A2aServiceServer<Bound>,
     settings: Settings,
+    started: card::Started,
 }
 
 /// What a request is for.
@@ -162,7 +140,7 @@ impl Door {
     pub fn new(service: Arc<dyn A2aService>, settings: Settings) -> Self {
         let service = Bound(service);
         let grpc = A2aServiceServer::new(service.clone()).max_decoding_message_size(settings.max_body);
-        Self(Arc::new(Inner { service, grpc, settings }))
+        Self(Arc::new(Inner { service, grpc, settings, started: card::Started::now() }))
     }
 
     /// As a router, which another can nest or fall back to.
@@ -191,12 +169,13 @@ impl<B: RequestBody> Service<Request<B>> for Door {
         let (mut parts, body) = request.into_parts();
         let entrance = Entrance::of(&parts);
         if entrance == Entrance::Card {
-            return Box::pin(std::future::ready(Ok(self.card(&parts))));
+            let card = card::answer(&self.0.settings.card, &self.0.started, &parts);
+            return Box::pin(std::future::ready(Ok(card)));
         }
         if let Err(error) = edge(&mut parts, entrance) {
             return Box::pin(std::future::ready(Ok(refuse(&parts, error))));
         }
-        let Inner { service, grpc, settings } = &*self.0;
+        let Inner { service, grpc, settings, .. } = &*self.0;
         let (service, limits) = (service.clone(), settings.limits());
         match entrance {
             Entrance::Grpc => {
@@ -208,26 +187,6 @@ impl<B: RequestBody> Service<Request<B>> for Door {
                 Box::pin(async move { Ok(rest::answer(service, parts, body, limits).await) })
             }
         }
-    }
-}
-
-impl Door {
-    /// The card is for everybody: it has no `Call`. What there is to say about its age will be said here.
-    fn card(&self, parts: &Parts) -> Response<Body> {
-        let path = parts.uri.path();
-        let whole = parts.extensions.get::<OriginalUri>().map_or(path, |it| it.0.path());
-        let prefix = whole.strip_suffix(path).unwrap_or_default();
-        // HTTP/2 has it in the request line, so to say, and HTTP/1.1 in a header.
-        let header = || parts.headers.get(header::HOST).and_then(|it| it.to_str().ok());
-        let host = parts.uri.authority().map(Authority::as_str).or_else(header);
-        let request = CardRequest { path, prefix, host, query: parts.uri.query(), headers: &parts.headers };
-        let card = (self.0.settings.card)(&request);
-        let mut headers = HeaderMap::new();
-        if parts.method == Method::HEAD {
-            headers.insert(header::CONTENT_LENGTH, card.len().into());
-        }
-        let body = if parts.method == Method::HEAD { Bytes::new() } else { card };
-        respond(StatusCode::OK, headers, HeaderValue::from_static("application/json"), body)
     }
 }
 

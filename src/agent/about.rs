@@ -1,6 +1,6 @@
 //! What an agent says of itself: the part of its card that it knows.
 
-use crate::pb::v1::{AgentProvider, AgentSkill};
+use crate::pb::v1::{AgentExtension, AgentProvider, AgentSkill};
 
 /// What the agent card says of an agent. What is left out here, the server fills in.
 ///
@@ -31,6 +31,9 @@ pub struct About {
     pub output_modes: Vec<String>,
     /// What it can do.
     pub skills: Vec<AgentSkill>,
+    /// The extensions of the protocol that it knows. Messages of clients that do not name one that is required are
+    /// refused.
+    pub extensions: Vec<AgentExtension>,
 }
 
 impl About {
@@ -82,6 +85,20 @@ impl About {
     #[must_use]
     pub fn with_skill(mut self, skill: AgentSkill) -> Self {
         self.skills.push(skill);
+        self
+    }
+
+    /// With the organization that runs it, and its website.
+    #[must_use]
+    pub fn provider(mut self, organization: impl Into<String>, url: impl Into<String>) -> Self {
+        self.provider = Some(AgentProvider { organization: organization.into(), url: url.into() });
+        self
+    }
+
+    /// With one extension of the protocol more.
+    #[must_use]
+    pub fn with_extension(mut self, extension: AgentExtension) -> Self {
+        self.extensions.push(extension);
         self
     }
 }

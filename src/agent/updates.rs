@@ -86,7 +86,10 @@ impl Updates {
     async fn push(&self, payload: Payload) -> Result<(), Stopped> {
         let mut payload = Some(payload);
         self.ready(move |inner| match payload.take() {
-            Some(it) => inner.push(it, Mark::NOTHING).map(drop).map_err(|_| Stopped),
+            Some(it) => inner.push(it, Mark::NOTHING).map(drop).map_err(|why| {
+                inner.exceeded = why.limit().and(Some(why));
+                Stopped
+            }),
             None => Ok(()),
         })
         .await
@@ -101,7 +104,8 @@ impl Updates {
             loop {
                 let mut inner = self.held.lock();
                 let stopped = self.journal.phase() == Phase::Stopped;
-                if stopped || inner.lost || inner.cancel || !inner.running || inner.turn != self.turn {
+                let exceeded = inner.exceeded.is_some();
+                if stopped || exceeded || inner.lost || inner.cancel || !inner.running || inner.turn != self.turn {
                     inner.late += 1;
                     return Poll::Ready(Err(Stopped));
                 }
@@ -116,6 +120,13 @@ impl Updates {
                     continue;
                 }
                 let said = act(&mut inner);
+                if inner.exceeded.is_some() {
+                    // The turn ends for that, wherever this is called.
+                    let wake = inner.fire_control();
+                    drop(inner);
+                    self.held.fire(wake);
+                    return Poll::Ready(said);
+                }
                 // While its agent runs, the runner takes all to the store when it pauses. But not for ever.
                 let now = Instant::now();
                 let oldest = *inner.oldest.get_or_insert(now);

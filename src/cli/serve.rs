@@ -1,6 +1,6 @@
 //! `a2a serve`: an agent, until somebody stops it.
 
-use std::{net::SocketAddr, process};
+use std::{net::SocketAddr, process, sync::Arc};
 
 use anyhow::Context as _;
 
@@ -10,7 +10,7 @@ use crate::{
     auth::Bearer,
     config::{self, Config, Loaded},
     server::Server,
-    service::Limits,
+    store::memory::Memory,
     telemetry,
 };
 
@@ -49,25 +49,20 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
 
 /// A server as it is configured.
 fn server<A: Agent>(agent: A, config: &Config) -> Server<A> {
-    let (wait, turn, cancel) = (config.wait, config.turn_deadline, config.cancel_grace);
-    let limits = Limits { turn, cancel, wait, ..Limits::default() };
     let mut server = Server::new(agent)
-        .limits(limits)
+        .store(Arc::new(Memory::with_max_tasks(config.max_tasks)))
+        .limits(config.limits())
         .max_body(config.max_body.0)
         .keep_alive(config.keep_alive)
         .max_connections(config.max_connections)
-        .grace(config.drain_grace);
+        .grace(config.drain_grace)
+        .card(config.card())
+        .trusted_proxies(config.trusted_proxies.iter().copied());
     if let Some(it) = &config.public_url {
         server = server.url(&*it.0);
     }
-    if let Some(it) = &config.card_name {
-        server = server.name(it);
-    }
-    if let Some(it) = &config.card_description {
-        server = server.description(it);
-    }
-    if let Some(it) = &config.card_version {
-        server = server.version(it);
+    if let Some(it) = &config.card_grpc {
+        server = server.map_card(|card| card.grpc(it));
     }
     if let Some(it) = &config.token {
         server = server.authenticator(Bearer::new(it.clone()));

@@ -3,10 +3,14 @@
 use std::{fmt, fmt::Write as _, net::SocketAddr, time::Duration};
 
 use http::Uri;
-use toml::{Spanned, de::DeValue};
+use serde::de::DeserializeOwned;
+use toml::{
+    Spanned,
+    de::{DeValue, ValueDeserializer},
+};
 use tracing_subscriber::EnvFilter;
 
-use crate::auth::Token;
+use crate::{auth::Token, card::Network};
 
 /// A type of values.
 pub(crate) trait Value: Sized {
@@ -83,17 +87,24 @@ impl Value for bool {
     }
 }
 
-impl Value for usize {
-    const KIND: &'static str = "number";
+/// Numbers of things.
+macro_rules! number {
+    ($($number:ty),*) => { $(
+        impl Value for $number {
+            const KIND: &'static str = "number";
 
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|_| format!("{} is no whole number", brief(text)))
-    }
+            fn read(text: &str) -> Result<Self, String> {
+                text.parse().map_err(|_| format!("{} is no whole number", brief(text)))
+            }
 
-    fn show(&self) -> Option<String> {
-        Some(self.to_string())
-    }
+            fn show(&self) -> Option<String> {
+                Some(self.to_string())
+            }
+        }
+    )* };
 }
+
+number!(usize, u64);
 
 impl Value for SocketAddr {
     const KIND: &'static str = "address";
@@ -238,6 +249,82 @@ impl Value for Filter {
     }
 }
 
+impl Value for Network {
+    const KIND: &'static str = "network";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self))
+    }
+}
+
+/// Outside of the file, with commas between.
+impl<T: Value> Value for Vec<T> {
+    const KIND: &'static str = "list";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.split(',').map(str::trim).filter(|it| !it.is_empty()).map(T::read).collect()
+    }
+
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        let items = value.get_ref().as_array();
+        let items = items.ok_or_else(|| format!("{} is no list of each a {}", value.get_ref().type_str(), T::KIND))?;
+        items.iter().map(T::from_toml).collect()
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(format!("[{}]", self.iter().filter_map(T::show).collect::<Vec<_>>().join(", ")))
+    }
+}
+
+/// What is made of tables; outside of the file, a value of TOML in text.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Structure<T> {
+    /// What was said.
+    pub(crate) value: T,
+    text: String,
+}
+
+impl<T: DeserializeOwned> Value for Structure<T> {
+    const KIND: &'static str = "TOML";
+
+    fn read(text: &str) -> Result<Self, String> {
+        Self::from_toml(&DeValue::parse(text).map_err(|it| it.message().to_owned())?)
+    }
+
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        let read = T::deserialize(ValueDeserializer::from(value.clone()));
+        let text = inline(value.get_ref());
+        read.map(|value| Self { value, text }).map_err(|it| it.message().to_owned())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(self.text.clone())
+    }
+}
+
+/// A value in a line.
+fn inline(value: &DeValue<'_>) -> String {
+    let joined = |it: &mut dyn Iterator<Item = String>| it.collect::<Vec<_>>().join(", ");
+    match value {
+        DeValue::String(it) => quoted(it),
+        DeValue::Integer(it) => it.to_string(),
+        DeValue::Float(it) => it.to_string(),
+        DeValue::Boolean(it) => it.to_string(),
+        DeValue::Datetime(it) => it.to_string(),
+        DeValue::Array(it) => format!("[{}]", joined(&mut it.iter().map(|it| inline(it.get_ref())))),
+        DeValue::Table(it) => {
+            let member = |(name, value): (&Spanned<_>, &Spanned<_>)| {
+                format!("{} = {}", quoted(name.get_ref()), inline(value.get_ref()))
+            };
+            format!("{{ {} }}", joined(&mut it.iter().map(member)))
+        }
+    }
+}
+
 /// A type with a value for each word.
 macro_rules! choice {
     ($(#[$meta:meta])* $name:ident { $first:ident = $first_word:literal $(, $variant:ident = $word:literal)* $(,)? }) => {
@@ -352,6 +439,26 @@ mod tests {
         for text in ["", "a.example", "ftp://a", "/path", "http://a?b", "https://a#b"] {
             assert!(BaseUrl::read(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn lists_have_commas_between_or_are_lists() {
+        let read = Vec::<Network>::read("10.0.0.0/8, ::1").unwrap();
+        assert_eq!(read.show().unwrap(), r#"["10.0.0.0/8", "::1/128"]"#);
+        let value = DeValue::parse(r#"["10.0.0.0/8", "::1"]"#).unwrap();
+        assert_eq!(Vec::<Network>::from_toml(&value), Ok(read));
+        let value = DeValue::parse(r#""10.0.0.0/8""#).unwrap();
+        assert_eq!(Vec::<Network>::from_toml(&value).unwrap_err(), "string is no list of each a network");
+    }
+
+    #[test]
+    fn structures_are_toml_everywhere() {
+        type Read = Structure<Vec<crate::card::SkillConfig>>;
+        let text = r#"[{ "description" = "d", "id" = "i", "name" = "n", "tags" = ["a", "b"] }]"#;
+        let read = Read::read(text).unwrap();
+        assert_eq!((&*read.value[0].id, &*read.show().unwrap()), ("i", text));
+        let wrong = Read::read(r#"[{ id = "i", nmae = "n" }]"#).unwrap_err();
+        assert!(wrong.contains("nmae"), "{wrong}");
     }
 
     #[test]

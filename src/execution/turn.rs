@@ -9,7 +9,11 @@ use std::{
     task::Poll,
 };
 
-use tokio::time::{Instant, sleep_until};
+use serde_json::json;
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Instant, sleep_until},
+};
 
 use super::{INBOX, Parts};
 use crate::{
@@ -23,6 +27,7 @@ use crate::{
     pb::v1::{Message, Task, TaskState},
     pb::wkt::value::Kind,
     seam,
+    task::Illegal,
 };
 
 /// Why an agent is polled no more.
@@ -35,13 +40,22 @@ pub(super) enum Over {
     Deadline,
     /// Canceled, and it did not end by itself.
     Canceled,
+    /// It said more than a task may have.
+    Exceeded,
     /// The task has gone elsewhere, or the server stops: nothing is written.
     Left,
 }
 
 impl<A: Agent> Parts<A> {
     /// Runs a turn, and those that messages wait for.
-    pub(super) async fn turns(self: Arc<Self>, held: Held, mut messages: Vec<Event>, mut asked: Asked) {
+    pub(super) async fn turns(
+        self: Arc<Self>,
+        held: Held,
+        mut messages: Vec<Event>,
+        mut asked: Asked,
+        permit: OwnedSemaphorePermit,
+    ) {
+        let mut permit = Some(permit);
         loop {
             let found = held.lock().found();
             let task = match found {
@@ -52,7 +66,7 @@ impl<A: Agent> Parts<A> {
                 },
             };
             let over = self.run(&held, task, messages, asked).await;
-            match self.end(&held, over) {
+            match self.end(&held, over, &mut permit) {
                 Some(next) => (messages, asked) = next,
                 None => return,
             }
@@ -89,6 +103,9 @@ impl<A: Agent> Parts<A> {
                 let mut inner = held.lock();
                 if inner.lost || journal.phase() == Phase::Stopped {
                     return Poll::Ready(Over::Left);
+                }
+                if inner.exceeded.is_some() {
+                    return Poll::Ready(Over::Exceeded);
                 }
                 if inner.cancel && grace_ends.is_none() {
                     grace_ends = Some(Instant::now() + self.limits.cancel);
@@ -133,18 +150,21 @@ impl<A: Agent> Parts<A> {
         over
     }
 
-    /// Writes how the turn ended, and says what the next one is given.
-    fn end(&self, held: &Held, over: Over) -> Option<(Vec<Event>, Asked)> {
+    /// Writes how the turn ended, and says what the next one is given. Where there is none, the permit is given back
+    /// before anybody learns of the end: who does may send at once.
+    fn end(&self, held: &Held, over: Over, permit: &mut Option<OwnedSemaphorePermit>) -> Option<(Vec<Event>, Asked)> {
         let failed = |kind, cause: &str| (TaskState::Failed, Some(failure(held, kind, cause)));
         let mut inner = held.lock();
         inner.polled = false;
         let (state, message) = match over {
             Over::Left => return None,
+            _ if inner.exceeded.is_some() => (TaskState::Failed, inner.exceeded.map(|it| exceeded(held, it))),
             Over::Returned(Ok(End::Reply(message))) if !inner.real => {
                 let mut message = updates::own(message, "", &held.context);
                 message.task_id.clear();
                 let wake = inner.answer(message);
                 drop(inner);
+                drop(permit.take());
                 held.fire(wake);
                 return None;
             }
@@ -168,6 +188,7 @@ impl<A: Agent> Parts<A> {
             Over::Canceled => (TaskState::Canceled, None),
             Over::Panicked(words) => failed("panic", &words),
             Over::Deadline => failed("deadline", "it did not return in time"),
+            Over::Exceeded => failed("limit", "it said more than a task may have"),
         };
         let ends = if state.is_terminal() { Ends::Task } else { Ends::Turn };
         let status = status_update(held, &self.journal, state, message);
@@ -186,12 +207,12 @@ impl<A: Agent> Parts<A> {
                 it.event
             })
             .collect();
-        match next.last() {
-            Some(it) => {
-                inner.turn += 1;
-                (inner.taken, inner.attempt) = (it.seq(), 1);
-            }
-            None => inner.running = false,
+        if let Some(it) = next.last() {
+            inner.turn += 1;
+            (inner.taken, inner.attempt) = (it.seq(), 1);
+        } else {
+            inner.running = false;
+            drop(permit.take());
         }
         self.journal.flush(held, inner);
         (!next.is_empty()).then_some((next, asked))
@@ -202,8 +223,18 @@ impl<A: Agent> Parts<A> {
 fn failure(held: &Held, kind: &'static str, cause: &str) -> Message {
     let id = seam::fresh_id();
     tracing::warn!(error.id = %id, task.id = held.key.id(), error.kind = kind, error.cause = cause, "an agent failed");
-    let mut message = Message::agent(format!("Agent execution failed ({kind}): error id {id}"));
-    if let Ok(Some(Kind::StructValue(it))) = json_value(&serde_json::json!({"errorId": id})).map(|it| it.kind) {
+    with_metadata(Message::agent(format!("Agent execution failed ({kind}): error id {id}")), &json!({"errorId": id}))
+}
+
+/// What the caller is told of an agent that was stopped at a limit: which, and that it is the agent's doing.
+fn exceeded(held: &Held, why: Illegal) -> Message {
+    let limit = why.limit().unwrap_or_default();
+    tracing::warn!(task.id = held.key.id(), error.kind = "limit", error.cause = %why, "an agent failed");
+    with_metadata(Message::agent(format!("Agent execution failed (limit {limit}): {why}")), &json!({"limit": limit}))
+}
+
+fn with_metadata(mut message: Message, metadata: &serde_json::Value) -> Message {
+    if let Ok(Some(Kind::StructValue(it))) = json_value(metadata).map(|it| it.kind) {
         message.metadata = Some(it);
     }
     message

@@ -15,8 +15,8 @@ use crate::{
     event::{Ends, Event, Fence, Mark, Position, Seq},
     pb::v1::{Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState, stream_response::Payload},
     seam::{Millis, millis},
-    store::{Commit, Expect, Key, Row, Stored},
-    task::{Ahead, Illegal, apply, join},
+    store::{Commit, Expect, Key, Refused, Row, Stored},
+    task::{Ahead, Bounds, Illegal, apply, join},
 };
 
 /// How many events an agent may be ahead of the store.
@@ -59,6 +59,10 @@ pub(crate) struct Inner {
     pub(crate) real: bool,
     /// Another writer has the task, or there was none: nothing is true of it any more.
     pub(crate) lost: bool,
+    /// There was no room for it in the store, which keeps so many tasks.
+    pub(crate) unroomed: Option<usize>,
+    /// What its turn has too much of: the turn is ended for that.
+    pub(crate) exceeded: Option<Illegal>,
     /// The server stops: nobody waits for anything any more.
     stopped: bool,
     /// How many events came too late.
@@ -131,6 +135,12 @@ impl Live {
         Self { key, context: row.context, inner: Mutex::new(inner) }
     }
 
+    /// The same, and how much there may be of it.
+    pub(crate) fn within(mut self, bounds: Bounds) -> Self {
+        self.inner.get_mut().ahead.bound(bounds);
+        self
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
@@ -157,6 +167,8 @@ impl Inner {
             oldest: None,
             real: false,
             lost: false,
+            unroomed: None,
+            exceeded: None,
             stopped: false,
             late: 0,
             at: None,
@@ -197,7 +209,7 @@ impl Inner {
                 (it, _) => payload = Payload::ArtifactUpdate(it.unwrap_or_default()),
             }
         }
-        let seq = self.ahead.admit(&mut payload).inspect_err(|_| self.late += 1)?;
+        let seq = self.ahead.admit(&mut payload, mark.ends != Ends::Nothing).inspect_err(|_| self.late += 1)?;
         let time = match &payload {
             Payload::StatusUpdate(it) => it.status.as_ref().and_then(|it| it.timestamp.as_ref()).map(millis),
             Payload::Task(_) | Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
@@ -379,11 +391,12 @@ impl Inner {
         wake.answers.extend(due.map(|(_, to)| (to, Answer::Task(Arc::clone(task)))));
     }
 
-    /// The server stops: who waits gets the task as it is, and streams are cut.
+    /// The server stops: who waits gets the task as it is, and streams are cut. Who waits for its end learns nothing:
+    /// there was none.
     pub(super) fn stop(&mut self) -> Wake {
         let mut wake = Wake::default();
         self.stopped = true;
-        self.answer_if(&mut wake, |_| true);
+        self.answer_if(&mut wake, |it| *it != Until::End);
         self.waiters.clear();
         self.wake_all(&mut wake);
         wake
@@ -419,9 +432,12 @@ impl Inner {
     }
 
     /// Another writer has the task. Who waits learns that it is gone, and not what came of it.
-    pub(super) fn lose(&mut self) -> Wake {
+    pub(super) fn lose(&mut self, why: &Refused) -> Wake {
         let mut wake = Wake::default();
         (self.lost, self.in_flight) = (true, 0);
+        if let Refused::Full { max_tasks } = why {
+            self.unroomed = Some(*max_tasks);
+        }
         self.pending.clear();
         self.waiters.clear();
         self.wake_all(&mut wake);
@@ -445,6 +461,11 @@ impl Inner {
     /// From now on the newest events are kept for one reader more.
     pub(crate) fn attach(&mut self) {
         self.readers += 1;
+    }
+
+    /// For how many readers.
+    pub(crate) fn readers(&self) -> usize {
+        self.readers
     }
 
     /// One reader less. Its waker is for the caller to drop, with the lock free.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_core::Stream;
-use tokio::task::coop::poll_proceed;
+use tokio::{sync::OwnedSemaphorePermit, task::coop::poll_proceed};
 
 use super::{Held, Journal, Phase, wait::Place};
 use crate::{
@@ -44,6 +44,8 @@ pub struct Reader {
     fetch: Option<Fetch>,
     place: Option<Place>,
     done: bool,
+    /// There may be only so many of them.
+    _permit: OwnedSemaphorePermit,
 }
 
 /// The stream was cut, and can be taken up again at its last cursor.
@@ -53,7 +55,13 @@ pub struct Cut;
 
 impl Reader {
     /// Of a task that has been told of it ([`attach`](super::live::Inner::attach)).
-    pub(crate) fn new(held: Held, journal: Arc<Journal>, next: Seq, turns: Option<u32>) -> Self {
+    pub(crate) fn new(
+        held: Held,
+        journal: Arc<Journal>,
+        next: Seq,
+        turns: Option<u32>,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
         Self {
             held,
             journal,
@@ -66,6 +74,7 @@ impl Reader {
             fetch: None,
             place: None,
             done: false,
+            _permit: permit,
         }
     }
 
@@ -96,6 +105,11 @@ impl Reader {
     /// Whether a snapshot stands in for events that the cursor's reader has missed.
     pub fn is_gap(&self) -> bool {
         self.gap
+    }
+
+    /// How many tasks the store keeps, where it had no room for this one.
+    pub(crate) fn unroomed(&self) -> Option<usize> {
+        self.held.lock().unroomed
     }
 
     /// The task.
@@ -244,5 +258,119 @@ impl Drop for Reader {
 impl std::fmt::Debug for Reader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Reader").field("task", &self.held.key).field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use bytes::Bytes;
+    use tokio::sync::Notify;
+    use tokio_stream::StreamExt as _;
+    use tonic::Request;
+
+    use super::*;
+    use crate::{
+        agent::{self, Asked, End},
+        call::Call,
+        event::count::encodings,
+        execution::{Execution, Limits, Sent},
+        journal::live::NEWEST,
+        pb::v1::{
+            Message, SendMessageConfiguration, SendMessageRequest, SubscribeToTaskRequest,
+            a2a_service_server::A2aService, send_message_response,
+        },
+        service::Service,
+        store::memory::Memory,
+        transport::transcode::{Params, Reply, Source, streaming},
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_newest_events_are_kept_for_a_reader_that_has_stopped() {
+        let agent = agent::from_fn(|_, out| async move {
+            let mut answer = out.artifact("a");
+            for n in 0..10_000 {
+                // A KiB each, so that each is an event.
+                answer.text(format!("{n:01024}")).await?;
+            }
+            Ok(End::Completed(None))
+        });
+        let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default());
+        let sent = Sent { scope: Arc::default(), message: Message::user("go"), asked: Asked::default() };
+        let mut slow = execution.stream(sent, None).await.unwrap();
+        let first = slow.next().await.unwrap().unwrap();
+        let mut fast = execution.subscribe(&slow.held.key, Some(first.position())).await.unwrap();
+        let mut seen = 1;
+        while let Some(it) = fast.next().await {
+            seen += 1;
+            assert_eq!(it.unwrap().seq(), seen);
+            assert!(slow.kept() <= NEWEST);
+        }
+        assert_eq!(seen, 10_002);
+        assert!(slow.kept() > 0);
+        let mut late = 1;
+        while let Some(it) = slow.next().await {
+            late += 1;
+            assert_eq!(it.unwrap().seq(), late);
+        }
+        assert_eq!(late, seen);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_is_encoded_once_for_all_who_read_it() {
+        const EVENTS: usize = 1000;
+        const READERS: usize = 100;
+        let go = Arc::new(Notify::new());
+        let gone = Arc::clone(&go);
+        let agent = agent::from_fn(move |_, out| {
+            let go = Arc::clone(&gone);
+            async move {
+                go.notified().await;
+                let mut answer = out.artifact("a");
+                for n in 0..EVENTS {
+                    tokio::task::yield_now().await;
+                    answer.text(n.to_string()).await?;
+                }
+                Ok(End::InputRequired(Message::agent("more?")))
+            }
+        });
+        let service = Arc::new(Service::new(agent, Arc::new(Memory::default()), Limits::default()));
+        let configuration = SendMessageConfiguration { return_immediately: true, ..Default::default() };
+        let request = SendMessageRequest {
+            message: Some(Message::user("go")),
+            configuration: Some(configuration),
+            ..Default::default()
+        };
+        let answer = service.send_message(Call::default().request(request)).await.unwrap().into_inner();
+        let Some(send_message_response::Payload::Task(task)) = answer.payload else { panic!("no task") };
+        let mut readers = tokio::task::JoinSet::new();
+        for _ in 0..READERS {
+            // As a subscriber by JSON has it …
+            let params = Params {
+                source: Source::Json(Cow::Owned(format!(r#"{{"id": "{}"}}"#, task.id).into_bytes())),
+                path: Vec::new(),
+            };
+            let subscribe = |it: Request<SubscribeToTaskRequest>| service.subscribe_to_task(it);
+            let reply = streaming(Call::default().request(params), subscribe).await.unwrap();
+            let Reply::Stream(frames, _) = reply else { panic!("no stream") };
+            readers.spawn(async move {
+                let frames: Vec<_> = frames.take(EVENTS + 2).map(|it| it.unwrap().data).collect().await;
+                frames.iter().map(Bytes::len).sum::<usize>()
+            });
+            // … and as one by gRPC.
+            let request = SubscribeToTaskRequest { id: task.id.clone(), ..Default::default() };
+            let events = service.subscribe_to_task(Call::default().request(request)).await.unwrap().into_inner();
+            readers.spawn(async move {
+                let events: Vec<_> = events.take(EVENTS + 2).map(|it| it.unwrap()).collect().await;
+                events.iter().map(|it| prost::Message::encode_to_vec(it).len()).sum()
+            });
+        }
+        go.notify_one();
+        let mut sizes = readers.join_all().await;
+        sizes.sort_unstable();
+        sizes.dedup();
+        assert_eq!(sizes.len(), 2, "all read the same");
+        assert_eq!(encodings(&task.id), [EVENTS; 2]);
     }
 }

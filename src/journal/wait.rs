@@ -102,11 +102,6 @@ impl Wakers {
         Some(gone)
     }
 
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.list.len()
-    }
-
     /// Takes all of them off the list.
     pub(super) fn take(&mut self, into: &mut Vec<Waker>) {
         self.round += 1;
@@ -150,5 +145,68 @@ impl Drop for Waits<'_> {
             let gone = (self.among)(&mut self.held.lock()).forget(place);
             drop(gone);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Counts(AtomicUsize);
+
+    impl std::task::Wake for Counts {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Registers one who waits, as often as they are polled.
+    fn wait(wakers: &mut Wakers, who: &Arc<Counts>, times: usize) -> Option<Place> {
+        let (waker, mut place) = (Waker::from(Arc::clone(who)), None);
+        (0..times).for_each(|_| wakers.register(&mut place, &Context::from_waker(&waker)));
+        place
+    }
+
+    fn wake(wakers: &mut Wakers) {
+        let mut all = Vec::new();
+        wakers.take(&mut all);
+        all.into_iter().for_each(Waker::wake);
+    }
+
+    #[test]
+    fn each_is_woken_once_however_often_they_were_polled() {
+        let (mut wakers, who) = (Wakers::default(), [(); 3].map(|()| Arc::new(Counts::default())));
+        for it in &who {
+            wait(&mut wakers, it, 5);
+        }
+        wake(&mut wakers);
+        wake(&mut wakers);
+        assert_eq!(who.map(|it| it.0.load(Ordering::SeqCst)), [1; 3]);
+    }
+
+    #[test]
+    fn who_goes_leaves_neither_a_place_nor_a_waker() {
+        let (mut wakers, stays, goes) = (Wakers::default(), Arc::new(Counts::default()), Arc::new(Counts::default()));
+        let first = wait(&mut wakers, &goes, 1);
+        wait(&mut wakers, &stays, 1);
+        for n in 0..1000 {
+            let mut places = [(); 3].map(|()| wait(&mut wakers, &goes, 1)).to_vec();
+            for _ in 0..3 {
+                drop(wakers.forget(places.swap_remove(n % places.len()).unwrap()));
+            }
+            assert!(wakers.list.len() <= 5, "{}", wakers.list.len());
+        }
+        drop(wakers.forget(first.unwrap()));
+        assert_eq!(Arc::strong_count(&goes), 1);
+        // A place of a round that is over is nobody's.
+        let old = wait(&mut wakers, &goes, 1).unwrap();
+        wake(&mut wakers);
+        wait(&mut wakers, &stays, 1);
+        assert!(wakers.forget(old).is_none());
+        wake(&mut wakers);
+        assert_eq!((stays.0.load(Ordering::SeqCst), goes.0.load(Ordering::SeqCst)), (2, 1));
     }
 }

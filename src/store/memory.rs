@@ -1,8 +1,9 @@
-//! Tasks in memory: as events while they run, as bytes once they have ended.
+//! Tasks in memory: as events while they run, as bytes once they have ended. There are only so many: the one that ended
+//! first makes room for the next, and what has not ended is never dropped.
 
 use std::{
     array,
-    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
+    collections::{HashMap, HashSet, VecDeque, hash_map::Entry},
     sync::Arc,
 };
 
@@ -11,34 +12,55 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use prost::Message as _;
 
+use self::index::{Index, place};
 use super::{
     Commit, Expect, Immediate, Key, KeyMap, ListPage, ListQuery, Log, Refused, Retention, Row, RunnerId, Scope, Store,
     Stored, Swept, Token, Unavailable,
 };
 use crate::{
     event::{Event, Fence, Mark, Position, Seq},
-    pb::v1::{Task, TaskState, stream_response::Payload},
+    pb::v1::{Task, stream_response::Payload},
     seam::Millis,
     task,
 };
 
+mod index;
+#[cfg(test)]
+mod tests;
+
 const SHARDS: usize = 32;
+
+/// How many tasks are kept where nobody says.
+pub const MAX_TASKS: usize = 2000;
 
 /// Every so many events of a finished task, it is written down where the next one begins.
 const STRIDE: usize = 64;
 
 /// A store that forgets everything when its process ends.
-#[derive(Default)]
 pub struct Memory {
     /// Boxed, because a map that grows moves what it has.
     shards: [Mutex<KeyMap<Box<Kept>>>; SHARDS],
+    /// Its lock is taken under that of a shard, never the other way round.
     index: Mutex<HashMap<Arc<Scope>, Index>>,
+    /// Its lock is taken last.
+    room: Mutex<Room>,
+    max_tasks: usize,
+}
+
+/// Who is there, and who may be asked to leave.
+#[derive(Default)]
+struct Room {
+    tasks: usize,
+    /// In the order in which they ended.
+    ended: VecDeque<Key>,
 }
 
 struct Kept {
     at: Position,
     row: Row,
     saved: Option<Bytes>,
+    /// The key of the send that made it.
+    send: Option<Box<str>>,
     log: Kind,
 }
 
@@ -49,28 +71,50 @@ enum Kind {
     Settled(Bytes, Box<[usize]>),
 }
 
-/// An owner's tasks, in the order of lists. Its lock is taken under that of a shard, never the other way round.
-#[derive(Default)]
-struct Index {
-    by_time: BTreeMap<(Millis, Key), TaskState>,
-    by_context: BTreeMap<(Arc<str>, Millis, Key), TaskState>,
-    totals: [u64; 9],
-    /// The sends that have a key, and the tasks they made.
-    sends: HashMap<Box<str>, Key>,
-}
-
 impl Immediate for Memory {
     fn commit_now(&self, commit: &Commit) -> Result<(), Refused> {
-        let Commit { key, expect, row, events, saved, .. } = commit;
-        if let Expect::New { idempotency: Some(send) } = expect {
-            self.enter(key, send)?;
+        let Expect::New { idempotency } = &commit.expect else { return self.write(commit) };
+        // What was there before must not cost another task its place.
+        if let Some(at) = self.with(&commit.key, |it| it.at) {
+            return Err(Refused::Stale(Some(at)));
         }
+        if let Some(send) = idempotency {
+            self.enter(&commit.key, send)?;
+        }
+        let written = self.make_room().and_then(|()| {
+            let written = self.write(commit);
+            if written.is_err() {
+                self.room.lock().tasks -= 1;
+            }
+            written
+        });
+        if let (Err(_), Some(send)) = (&written, idempotency) {
+            self.leave(&commit.key, send);
+        }
+        written
+    }
+}
+
+impl Memory {
+    /// A store of this many tasks at most. When there are as many, the one that ended first makes room for the next;
+    /// where none has ended, the next is refused.
+    pub fn with_max_tasks(max_tasks: usize) -> Self {
+        Self {
+            shards: array::from_fn(|_| Mutex::default()),
+            index: Mutex::default(),
+            room: Mutex::default(),
+            max_tasks,
+        }
+    }
+
+    fn write(&self, commit: &Commit) -> Result<(), Refused> {
+        let Commit { key, expect, row, events, saved, .. } = commit;
         let at = Position { fence: commit.fence, seq: row.seq };
         let mut shard = self.shards[key.share(SHARDS)].lock();
         let old_time = match (shard.entry(key.clone()), expect) {
-            (Entry::Vacant(free), Expect::New { .. }) => {
+            (Entry::Vacant(free), Expect::New { idempotency }) => {
                 let log = Kind::Open(events.clone());
-                let kept = Kept { at, row: row.clone(), saved: saved.clone(), log };
+                let kept = Kept { at, row: row.clone(), saved: saved.clone(), send: idempotency.clone(), log };
                 settle(free.insert(Box::new(kept)), commit);
                 None
             }
@@ -97,7 +141,57 @@ impl Immediate for Memory {
             Some(it) => it.count(key, row, old_time),
             None => index.entry(Arc::clone(key.scope())).or_default().count(key, row, old_time),
         }
+        drop(index);
+        if row.state.is_terminal() && row.was != Some(row.state) {
+            self.room.lock().ended.push_back(key.clone());
+        }
         Ok(())
+    }
+
+    /// Takes a place for a task that begins.
+    fn make_room(&self) -> Result<(), Refused> {
+        loop {
+            let oldest = {
+                let mut room = self.room.lock();
+                if room.tasks < self.max_tasks {
+                    room.tasks += 1;
+                    return Ok(());
+                }
+                room.ended.pop_front()
+            };
+            // Its place is free for whoever comes first, so it is looked at again.
+            drop(self.forget(&oldest.ok_or(Refused::Full { max_tasks: self.max_tasks })?));
+        }
+    }
+
+    /// Deletes a task that has ended, unless it is gone already.
+    fn forget(&self, key: &Key) -> Option<impl Sized + use<>> {
+        let mut shard = self.shards[key.share(SHARDS)].lock();
+        if !shard.get(key).is_some_and(|it| it.row.state.is_terminal()) {
+            return None;
+        }
+        let kept = shard.remove(key)?;
+        let mut all = self.index.lock();
+        if let Some(index) = all.get_mut(key.scope()) {
+            index.totals[place(kept.row.state)] -= 1;
+            index.remove(key, &kept.row.context, kept.row.time);
+            if let Some(send) = &kept.send {
+                index.sends.remove(send);
+            }
+            if index.by_time.is_empty() && index.sends.is_empty() {
+                all.remove(key.scope());
+            }
+        }
+        drop(all);
+        self.room.lock().tasks -= 1;
+        // For the caller to drop, with the locks free.
+        Some(kept)
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::with_max_tasks(MAX_TASKS)
     }
 }
 
@@ -142,6 +236,17 @@ impl Memory {
         }
     }
 
+    /// Takes a send back that made nothing.
+    fn leave(&self, key: &Key, send: &str) {
+        let mut all = self.index.lock();
+        if let Some(index) = all.get_mut(key.scope()) {
+            index.sends.remove(send);
+            if index.by_time.is_empty() && index.sends.is_empty() {
+                all.remove(key.scope());
+            }
+        }
+    }
+
     fn with<T>(&self, key: &Key, read: impl FnOnce(&Kept) -> T) -> Option<T> {
         self.shards[key.share(SHARDS)].lock().get(key).map(|it| read(it))
     }
@@ -154,63 +259,6 @@ impl Memory {
             (shard.len(), shard.values().map(|it| bytes(it)).sum())
         });
         sizes.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
-    }
-}
-
-/// The counter of a state.
-fn place(state: TaskState) -> usize {
-    usize::try_from(i32::from(state)).unwrap_or(0)
-}
-
-impl Index {
-    fn count(&mut self, key: &Key, row: &Row, old_time: Option<Millis>) {
-        if let Some(old) = old_time.filter(|it| *it != row.time) {
-            self.remove(key, &row.context, old);
-        }
-        if old_time != Some(row.time) || row.was != Some(row.state) {
-            self.by_time.insert((row.time, key.clone()), row.state);
-            self.by_context.insert((Arc::clone(&row.context), row.time, key.clone()), row.state);
-        }
-        if let Some(it) = row.was {
-            self.totals[place(it)] -= 1;
-        }
-        self.totals[place(row.state)] += 1;
-    }
-
-    fn remove(&mut self, key: &Key, context: &Arc<str>, time: Millis) {
-        self.by_time.remove(&(time, key.clone()));
-        self.by_context.remove(&(Arc::clone(context), time, key.clone()));
-    }
-
-    /// What fits a query, the newest first, from its token on.
-    fn find<'a>(&'a self, query: &'a ListQuery) -> Box<dyn Iterator<Item = (Millis, &'a Key)> + 'a> {
-        let (first, last) = query.range();
-        let bottom = || Key::new(&Arc::default(), "");
-        let all: Box<dyn Iterator<Item = (Millis, &Key, TaskState)>> = match &query.context {
-            None => {
-                let range = self.by_time.range((first, bottom())..(last, bottom()));
-                Box::new(range.rev().map(|((time, key), state)| (*time, key, *state)))
-            }
-            Some(context) => {
-                let context: Arc<str> = context.as_ref().into();
-                let range = (Arc::clone(&context), first, bottom())..(context, last, bottom());
-                Box::new(self.by_context.range(range).rev().map(|((_, time, key), state)| (*time, key, *state)))
-            }
-        };
-        let fits = move |(time, key, state): (Millis, &'a Key, TaskState)| {
-            let behind = query.after.as_ref().is_none_or(|it| (time, key.id()) < (it.time, &*it.id));
-            (behind && query.state.is_none_or(|it| it == state)).then_some((time, key))
-        };
-        Box::new(all.filter_map(fits))
-    }
-}
-
-impl ListQuery {
-    /// The times that it can find, from the first to before the last.
-    fn range(&self) -> (Millis, Millis) {
-        let last = self.after.as_ref().map_or(Millis::MAX, |it| it.time.saturating_add(1));
-        let first = self.since.unwrap_or(Millis::MIN);
-        (first.min(last), last)
     }
 }
 
@@ -265,6 +313,11 @@ impl Store for Memory {
         1
     }
 
+    fn room(&self) -> Result<(), usize> {
+        let room = self.room.lock();
+        if room.tasks < self.max_tasks || !room.ended.is_empty() { Ok(()) } else { Err(self.max_tasks) }
+    }
+
     fn immediate(&self) -> Option<&dyn Immediate> {
         Some(self)
     }
@@ -274,7 +327,7 @@ impl Store for Memory {
     }
 
     async fn load(&self, key: &Key) -> Result<Option<Stored>, Unavailable> {
-        Ok(self.with(key, |Kept { at, row, saved, log }| Stored {
+        Ok(self.with(key, |Kept { at, row, saved, log, .. }| Stored {
             at: *at,
             row: row.clone(),
             saved: saved.clone(),
@@ -332,25 +385,11 @@ impl Store for Memory {
             };
             index.values().flat_map(old).collect()
         };
-        let mut swept = Swept::default();
-        for key in &old {
-            let mut shard = self.shards[key.share(SHARDS)].lock();
-            let Some(kept) = shard.get(key).filter(|it| it.row.state.is_terminal()) else { continue };
-            if let Some(index) = self.index.lock().get_mut(key.scope()) {
-                index.totals[place(kept.row.state)] -= 1;
-                index.remove(key, &kept.row.context, kept.row.time);
-                swept.tasks += 1;
-            }
-            shard.remove(key);
+        let gone: HashSet<&Key> = old.iter().filter(|it| self.forget(it).is_some()).collect();
+        if !gone.is_empty() {
+            self.room.lock().ended.retain(|it| !gone.contains(it));
         }
-        if swept.tasks > 0 {
-            let gone: HashSet<Key> = old.into_iter().collect();
-            self.index.lock().retain(|_, index| {
-                index.sends.retain(|_, made| !gone.contains(made));
-                !index.by_time.is_empty() || !index.sends.is_empty()
-            });
-        }
-        Ok(swept)
+        Ok(Swept { tasks: u64::try_from(gone.len()).unwrap_or(u64::MAX) })
     }
 
     async fn check(&self) -> Result<(), Unavailable> {

@@ -2,8 +2,9 @@
 
 use a2a_service::{
     auth::{Authenticator, Bearer, Principal, Token},
+    card::Card,
     error::{Error, ErrorKind},
-    pb::v1::{AgentCard, ListTasksRequest, a2a_service_client::A2aServiceClient},
+    pb::v1::{ListTasksRequest, a2a_service_client::A2aServiceClient},
     server::Server,
 };
 use http::HeaderMap;
@@ -88,7 +89,7 @@ async fn the_card_is_for_everybody_and_says_what_to_bring() {
         let text = response.text().await.unwrap();
         assert!(!text.contains("sesame"));
         let card: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(card["securitySchemes"], json!({"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}}));
+        assert_eq!(card["securitySchemes"], json!({"bearer": {"httpAuthSecurityScheme": {"scheme": "bearer"}}}));
         assert_eq!(card["securityRequirements"], json!([{"schemes": {"bearer": {}}}]));
     }
     // As a tenant would be named.
@@ -110,7 +111,9 @@ impl Authenticator for Gullible {
         name.map(Principal::new).ok_or_else(|| ErrorKind::Unauthenticated.error().challenge("Name"))
     }
 
-    fn describe(&self, _: &mut AgentCard) {}
+    fn describe(&self, card: Card) -> Card {
+        card
+    }
 }
 
 #[tokio::test]

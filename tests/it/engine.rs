@@ -1,4 +1,13 @@
 //! What the engine promises: by which way a call came in does not matter to any of it.
 
+mod agent;
+mod cancel;
+mod contexts;
+mod drain;
+mod flat;
+mod list;
+mod readers;
 mod shown;
 mod support;
+mod turns;
+mod waits;

@@ -80,9 +80,10 @@ impl Gate {
         self.told.send_replace(());
     }
 
-    /// Lets nothing through from now on but what it is told to.
-    pub(crate) fn close(&self) {
-        self.open.store(false, Ordering::SeqCst);
+    /// This gate, as a store.
+    pub(crate) fn store(self: &Arc<Self>) -> Arc<dyn Store> {
+        let it: Arc<Self> = Arc::clone(self);
+        it
     }
 
     /// Whether nothing can be read.

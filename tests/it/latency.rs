@@ -1,4 +1,4 @@
-//! No answer waits for an acknowledgement: without TCP_NODELAY each would come 40 ms late.
+//! No answer waits for an acknowledgement: without `TCP_NODELAY` each would come 40 ms late.
 //!
 //! The quickest of many calls is held against the bound, which a busy machine can't make quicker, and which a server
 //! that waits does not reach once.

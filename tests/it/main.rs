@@ -7,6 +7,7 @@
 )]
 
 mod auth;
+mod card;
 mod config;
 mod contract {
     mod descriptors;
@@ -19,6 +20,7 @@ mod latency;
 mod program;
 mod scenarios;
 mod stalled;
+mod store;
 mod times;
 mod transcode;
 mod ways;

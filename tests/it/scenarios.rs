@@ -15,6 +15,7 @@ use tonic::{Request, Status};
 
 mod cancel;
 mod errors;
+mod limits;
 mod send;
 mod stream;
 mod tasks;
@@ -71,7 +72,7 @@ pub(crate) async fn remaining(events: BoxStream<Event>) -> Vec<Event> {
 pub(crate) fn state(event: &Event) -> Option<TaskState> {
     match event.payload()? {
         Payload::Task(it) => Some(it.state()),
-        Payload::StatusUpdate(it) => it.status.as_ref().map(|it| it.state()),
+        Payload::StatusUpdate(it) => it.status.as_ref().map(a2a_service::pb::v1::TaskStatus::state),
         Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
     }
 }

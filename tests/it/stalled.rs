@@ -16,7 +16,7 @@ use crate::{
 
 const EVENTS: usize = 10_000;
 const STALLED: usize = 20;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Memory of this process, in MiB.
 fn resident() -> u64 {

@@ -51,16 +51,22 @@ where
 
 pub(crate) fn of<A: Agent>(store: Arc<dyn Store>, limits: Limits, agent: A) -> Bench<A> {
     let service = Arc::new(Service::new(agent, store, limits));
-    let api: Arc<dyn A2aService> = Arc::new(Checked(service.clone()));
+    let inner: Arc<Service<A>> = Arc::clone(&service);
+    let api: Arc<dyn A2aService> = Arc::new(Checked(inner));
     Bench { service, client: Client { api, call: Call::by("ada"), tenant: String::new(), config: None } }
 }
 
 impl<A: Agent> Bench<A> {
-    /// Returns when nothing is in memory any more: a leak would keep a test from its end.
+    /// Returns when nothing is in memory any more.
     pub(crate) async fn empty(&self) {
-        while self.service.live_tasks() > 0 {
-            tokio::task::yield_now().await;
+        for n in 0..11_000 {
+            if self.service.live_tasks() == 0 {
+                return;
+            }
+            // On another thread, the last one to let go may take a moment.
+            if n < 1000 { tokio::task::yield_now().await } else { pass(1).await }
         }
+        panic!("{} tasks stay in memory", self.service.live_tasks());
     }
 }
 
@@ -268,4 +274,34 @@ pub(crate) async fn ask(turn: Turn, out: Updates) -> Result<End, agent::Error> {
             Ok(if text == "done" { End::Completed(None) } else { End::InputRequired(Message::agent("more?")) })
         }
     }
+}
+
+/// Does what it is told word by word, `word:more` each.
+pub(crate) async fn script(turn: Turn, out: Updates) -> Result<End, agent::Error> {
+    for word in turn.text().split_whitespace() {
+        match word.split_once(':').unwrap_or((word, "")) {
+            ("work", "") => out.working().await?,
+            ("work", text) => out.progress(text).await?,
+            ("out", text) => out.artifact("out").last().text(text).await?,
+            ("pass", millis) => pass(millis.parse()?).await,
+            ("auth", text) => out.auth_required(Message::agent(text)).await?,
+            ("hang", _) => std::future::pending().await,
+            ("fail", text) => return Err(agent::Error::msg(text)),
+            ("say", text) => return Err(agent::Error::say(text)),
+            ("panic", text) => panic!("{text}"),
+            ("done", "") => return Ok(End::Completed(None)),
+            ("done", text) => return Ok(End::Completed(Some(Message::agent(text)))),
+            ("ask", text) => return Ok(End::InputRequired(Message::agent(text))),
+            ("sign", text) => return Ok(End::AuthRequired(Message::agent(text))),
+            ("reject", text) => return Ok(End::Rejected(Message::agent(text))),
+            ("reply", text) => return Ok(End::Reply(Message::agent(text))),
+            (word, _) => return Err(agent::Error::say(format!("what is {word}?"))),
+        }
+    }
+    Ok(End::Completed(None))
+}
+
+/// What the agent said with the status.
+pub(crate) fn said(task: &Task) -> String {
+    task.status.iter().flat_map(|it| &it.message).map(Message::text).collect()
 }

@@ -28,7 +28,7 @@ scenario!(a_context_is_kept_and_shared_with_nobody, async |agent: &dyn A2aServic
     assert_ne!(one.context_id, two.context_id);
     assert_eq!((output(&two).as_str(), two.history.len()), ("", 1));
     let mut third = text("", "!history");
-    third.message.as_mut().unwrap().context_id = one.context_id.clone();
+    third.message.as_mut().unwrap().context_id.clone_from(&one.context_id);
     let third = send(agent, third).await;
     assert_eq!(third.context_id, one.context_id, "a caller's context is taken as it is (3.4.1)");
     assert_ne!(third.id, one.id);
@@ -42,7 +42,7 @@ scenario!(what_is_asked_for_completes_the_task, async |agent: &dyn A2aService| {
     let again = send(agent, text(&asked.id, "again")).await;
     assert_eq!((again.state(), said(&again).as_str()), (TaskState::InputRequired, "again?"));
     let mut rome = text(&asked.id, "Rome");
-    rome.message.as_mut().unwrap().context_id = asked.context_id.clone();
+    rome.message.as_mut().unwrap().context_id.clone_from(&asked.context_id);
     let done = send(agent, rome).await;
     assert_eq!((done.state(), output(&done).as_str(), &done.id), (TaskState::Completed, "Rome", &asked.id));
     let said: Vec<_> = done.history.iter().map(Message::text).collect();

@@ -1,0 +1,113 @@
+//! How much there may be of everything, and what is said at a limit: its name, which is that of its setting.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::{
+    error::{Error, ErrorKind},
+    task::Bounds,
+};
+
+/// After this, what was refused at a limit may be taken.
+pub(super) const SOON: Duration = Duration::from_secs(1);
+
+/// How long things may take, and how much there may be. Each error of these says the name of its limit.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Limits {
+    /// After this, a turn that has said nothing yet has a task all the same. 100 ms.
+    pub real_after: Duration,
+    /// After this, a turn has failed. One hour.
+    pub turn: Duration,
+    /// How long an agent that was canceled may take to end by itself. 5 s.
+    pub cancel: Duration,
+    /// How long a send waits for the end of its turn; then its caller gets the task as it is. 50 s, which is less than
+    /// most proxies and clients wait.
+    pub wait: Duration,
+    /// How many messages may wait for a task whose agent is busy. 256.
+    pub waiting: usize,
+    /// How many parts a message may have. 1000.
+    pub parts: usize,
+    /// How many tasks a message may refer to. 16.
+    pub references: usize,
+    /// How many events a task may have: what its agent says, and the messages that it is sent. The turn of an agent
+    /// that says more fails. 200 000.
+    pub events: u64,
+    /// How many artifacts a task may have. The turn of an agent that begins another fails. 1000.
+    pub artifacts: usize,
+    /// How many turns may run at once, of all tasks. 10 000.
+    pub turns: usize,
+    /// How many streams may be open at once, of all tasks. 10 000.
+    pub streams: usize,
+    /// How many streams of a task may be open when another subscribes to it. 1000.
+    pub subscribers: usize,
+}
+
+impl Limits {
+    /// How much there may be of a task.
+    pub(super) fn bounds(&self) -> Bounds {
+        Bounds { events: self.events, artifacts: self.artifacts }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Self {
+            real_after: Duration::from_millis(100),
+            turn: s(3600),
+            cancel: s(5),
+            wait: s(50),
+            waiting: 256,
+            parts: 1000,
+            references: 16,
+            events: 200_000,
+            artifacts: 1000,
+            turns: 10_000,
+            streams: 10_000,
+            subscribers: 1000,
+        }
+    }
+}
+
+/// What may be had by so many at once, until it is dropped.
+pub(super) struct Permits {
+    turns: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+    limits: Limits,
+}
+
+impl Permits {
+    pub(super) fn new(limits: &Limits) -> Self {
+        let of = |limit: usize| Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
+        Self { turns: of(limits.turns), streams: of(limits.streams), limits: *limits }
+    }
+
+    /// Of a turn that begins.
+    pub(super) fn turn(&self) -> Result<OwnedSemaphorePermit, Error> {
+        Arc::clone(&self.turns).try_acquire_owned().map_err(|_| {
+            let why = format!("{} turns run, of at most so many at once; try again", self.limits.turns);
+            limit("turns", why).retry_after(SOON)
+        })
+    }
+
+    /// Of a stream that begins.
+    pub(super) fn stream(&self) -> Result<OwnedSemaphorePermit, Error> {
+        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
+            let why = format!("{} streams are open, of at most so many at once; try again", self.limits.streams);
+            limit("streams", why).retry_after(SOON)
+        })
+    }
+}
+
+/// What there may be so much of, by the name that it has in the settings.
+pub(super) fn limit(name: &'static str, why: String) -> Error {
+    ErrorKind::ResourceExhausted.because(why).with("limit", name)
+}
+
+/// Nothing that the store keeps has ended, and could make room.
+pub(crate) fn full(max_tasks: usize) -> Error {
+    let why = format!("{max_tasks} tasks are kept, of at most so many, and none of them has ended; try again");
+    limit("max_tasks", why).retry_after(SOON)
+}

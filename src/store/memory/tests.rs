@@ -1,0 +1,233 @@
+//! The store against a list of what should be there.
+
+use std::{collections::HashMap, time::Duration};
+
+use futures::FutureExt as _;
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    event::Ends,
+    pb::v1::{TaskState, TaskStatus, TaskStatusUpdateEvent},
+    seam::timestamp,
+};
+
+const MAX: usize = 5;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A task of this owner in this context begins, perhaps by a send that has a key.
+    Begin(u8, u8, Option<u8>),
+    /// One of those that are there gets a status, at this time.
+    Tell(prop::sample::Index, TaskState, u8),
+    Sweep(u8),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let state = prop::sample::select(vec![
+        TaskState::Working,
+        TaskState::InputRequired,
+        TaskState::Completed,
+        TaskState::Failed,
+        TaskState::Canceled,
+    ]);
+    let step = prop_oneof![
+        3 => (0..2_u8, 0..2_u8, proptest::option::of(0..4_u8)).prop_map(|it| Step::Begin(it.0, it.1, it.2)),
+        4 => (any::<prop::sample::Index>(), state, 0..20_u8).prop_map(|it| Step::Tell(it.0, it.1, it.2)),
+        1 => (0..20_u8).prop_map(Step::Sweep),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+/// A task as it should be.
+#[derive(Clone, Debug)]
+struct Expected {
+    key: Key,
+    context: String,
+    send: Option<String>,
+    state: TaskState,
+    time: Millis,
+    seq: Seq,
+    /// Its place among those that have ended.
+    ended: Option<usize>,
+}
+
+#[derive(Default)]
+struct Model {
+    rows: Vec<Expected>,
+    begun: usize,
+    ends: usize,
+}
+
+fn status(task_id: &str, context_id: &str, state: TaskState, time: Millis) -> Payload {
+    let status = Some(TaskStatus { state: state.into(), message: None, timestamp: Some(timestamp(time)) });
+    let (task_id, context_id) = (task_id.to_owned(), context_id.to_owned());
+    Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status, metadata: None })
+}
+
+fn commit(row: &Expected, was: Option<TaskState>) -> Commit {
+    let (id, fence) = (row.key.id(), 1);
+    let position = Position { fence, seq: row.seq };
+    let payload = match was {
+        None => {
+            let status = TaskStatus { state: row.state.into(), message: None, timestamp: Some(timestamp(row.time)) };
+            let (id, context_id) = (id.to_owned(), row.context.clone());
+            Payload::Task(Task { id, context_id, status: Some(status), ..Task::default() })
+        }
+        Some(_) => status(id, &row.context, row.state, row.time),
+    };
+    let event = Event::new(position, Mark::ending(Ends::Nothing), payload);
+    let checkpoint = row.state.is_terminal().then(|| {
+        let mut task = Task { id: id.to_owned(), context_id: row.context.clone(), ..Task::default() };
+        task::apply(&mut task, event.payload().unwrap());
+        Arc::new(task)
+    });
+    let expect = match was {
+        None => Expect::New { idempotency: row.send.as_deref().map(Into::into) },
+        Some(_) => Expect::At(Position { fence, seq: row.seq - 1 }),
+    };
+    let kept = Row {
+        context: row.context.as_str().into(),
+        seq: row.seq,
+        state: row.state,
+        was,
+        head: Some(event.clone()),
+        time: row.time,
+        open: !row.state.is_terminal(),
+        taken: 1,
+        cancel_requested: false,
+        attempt: 1,
+    };
+    Commit { key: row.key.clone(), expect, fence, row: kept, events: vec![event], checkpoint, saved: None }
+}
+
+impl Model {
+    fn step(&mut self, store: &Memory, step: &Step) {
+        match step.clone() {
+            Step::Begin(owner, context, send) => {
+                let scope = Arc::new(Scope { owner: format!("o{owner}").into(), tenant: "".into() });
+                let key = Key::new(&scope, &format!("t{:03}", self.begun));
+                self.begun += 1;
+                let (context, send) = (format!("c{context}"), send.map(|it| it.to_string()));
+                let row = Expected { key, context, send, state: TaskState::Submitted, time: 0, seq: 1, ended: None };
+                let is_full = self.rows.len() == MAX;
+                let oldest = self.rows.iter().filter(|it| it.ended.is_some()).min_by_key(|it| it.ended);
+                let oldest = oldest.map(|it| it.key.clone());
+                assert_eq!(store.room().is_ok(), !is_full || oldest.is_some());
+                let written = store.commit_now(&commit(&row, None));
+                let same = |it: &&Expected| it.key.scope() == row.key.scope() && it.send == row.send;
+                if let Some(it) = self.rows.iter().find(same).filter(|_| row.send.is_some()) {
+                    return assert_eq!(written, Err(Refused::Duplicate { task_id: it.key.id().into() }));
+                }
+                match (is_full, oldest) {
+                    (true, None) => return assert_eq!(written, Err(Refused::Full { max_tasks: MAX })),
+                    (true, Some(oldest)) => self.rows.retain(|it| it.key != oldest),
+                    (false, _) => {}
+                }
+                assert_eq!(written, Ok(()));
+                let again = store.commit_now(&commit(&row, None));
+                assert_eq!(again, Err(Refused::Stale(Some(Position { fence: 1, seq: 1 }))));
+                self.rows.push(row);
+            }
+            Step::Tell(which, state, time) => {
+                let running: Vec<usize> = (0..self.rows.len()).filter(|it| self.rows[*it].ended.is_none()).collect();
+                if running.is_empty() {
+                    return;
+                }
+                let row = &mut self.rows[*which.get(&running)];
+                let was = row.state;
+                (row.state, row.time, row.seq) = (state, time.into(), row.seq + 1);
+                if state.is_terminal() {
+                    row.ended = Some(self.ends);
+                    self.ends += 1;
+                }
+                assert_eq!(store.commit_now(&commit(row, Some(was))), Ok(()));
+            }
+            Step::Sweep(now) => {
+                let policy = Retention { finished: Duration::ZERO };
+                let swept = store.sweep(&policy, now.into()).now_or_never().unwrap().unwrap();
+                let before = self.rows.len();
+                self.rows.retain(|it| it.ended.is_none() || it.time >= now.into());
+                assert_eq!(usize::try_from(swept.tasks), Ok(before - self.rows.len()));
+            }
+        }
+    }
+
+    /// Rows, lists and totals say the same.
+    fn check(&self, store: &Memory) {
+        assert_eq!(store.size().0, self.rows.len());
+        assert_eq!(store.room.lock().tasks, self.rows.len());
+        assert_eq!(store.room.lock().ended.len(), self.rows.iter().filter(|it| it.ended.is_some()).count());
+        let mut scopes: HashMap<Arc<Scope>, Vec<&Expected>> = HashMap::new();
+        for row in &self.rows {
+            scopes.entry(Arc::clone(row.key.scope())).or_default().push(row);
+            let stored = store.load(&row.key).now_or_never().unwrap().unwrap().unwrap();
+            assert_eq!((stored.at.seq, stored.row.state, stored.row.time), (row.seq, row.state, row.time));
+            let log = store.events(&row.key, 0, 100).now_or_never().unwrap().unwrap();
+            assert_eq!(u64::try_from(log.events.len()), Ok(row.seq));
+        }
+        assert_eq!(store.index.lock().len(), scopes.len(), "owners of nothing are forgotten");
+        for (scope, mut rows) in scopes {
+            let sends = rows.iter().filter(|it| it.send.is_some()).count();
+            assert_eq!(store.index.lock()[&scope].sends.len(), sends);
+            assert_eq!(store.index.lock()[&scope].by_context.len(), rows.len());
+            rows.sort_by_key(|it| std::cmp::Reverse((it.time, it.key.id())));
+            let states = [None, Some(TaskState::Submitted), Some(TaskState::Working), Some(TaskState::Completed)];
+            for (state, context) in states.into_iter().flat_map(|it| [(it, None), (it, Some("c0")), (it, Some("c1"))]) {
+                let fits = |it: &&&Expected| {
+                    state.is_none_or(|state| it.state == state) && context.is_none_or(|context| it.context == context)
+                };
+                let ids: Vec<&str> = rows.iter().filter(fits).map(|it| it.key.id()).collect();
+                let (mut query, mut seen) = (ListQuery { limit: 2, state, ..ListQuery::default() }, Vec::new());
+                (query.scope, query.context) = (Arc::clone(&scope), context.map(Into::into));
+                loop {
+                    let page = store.list(&query).now_or_never().unwrap().unwrap();
+                    assert_eq!(usize::try_from(page.total), Ok(ids.len()));
+                    seen.extend(page.tasks.into_iter().map(|it| it.id));
+                    let Some(next) = page.next else { break };
+                    query.after = Some(next);
+                }
+                assert_eq!(seen, ids);
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn rows_lists_and_totals_agree_whatever_made_room(steps in steps()) {
+        let (store, mut model) = (Memory::with_max_tasks(MAX), Model::default());
+        for it in steps {
+            model.step(&store, &it);
+            model.check(&store);
+        }
+    }
+}
+
+#[test]
+fn tasks_that_begin_at_once_do_not_take_the_same_place() {
+    let store = Memory::with_max_tasks(MAX);
+    let (threads, each) = (4, 50);
+    std::thread::scope(|all| {
+        for thread in 0..threads {
+            let store = &store;
+            all.spawn(move || {
+                let scope = Arc::new(Scope { owner: format!("o{}", thread % 2).into(), tenant: "".into() });
+                for n in 0..each {
+                    let key = Key::new(&scope, &format!("t{thread}-{n}"));
+                    let (context, state, time) = ("c".to_owned(), TaskState::Submitted, n);
+                    let mut row = Expected { key, context, send: None, state, time, seq: 1, ended: None };
+                    if store.commit_now(&commit(&row, None)).is_ok() {
+                        (row.state, row.seq) = (TaskState::Completed, 2);
+                        assert_eq!(store.commit_now(&commit(&row, Some(TaskState::Submitted))), Ok(()));
+                    }
+                    assert!(store.room.lock().tasks <= MAX);
+                }
+            });
+        }
+    });
+    assert_eq!(store.size().0, MAX, "what has ended is kept until its place is needed");
+    let totals = store.index.lock().values().map(|it| it.totals.iter().sum::<u64>()).sum::<u64>();
+    let room = store.room.lock();
+    assert_eq!((totals, room.tasks, room.ended.len()), (5, MAX, MAX));
+}

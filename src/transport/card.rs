@@ -1,0 +1,147 @@
+//! The card as HTTP has it: for whom it was made, how long it holds, and whether the client has it already (8.6).
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::extract::{ConnectInfo, OriginalUri};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header, request::Parts, uri};
+use jiff::{
+    Timestamp,
+    fmt::rfc2822::{DateTimeParser, DateTimePrinter},
+};
+
+use super::{Body, respond};
+use crate::{
+    call,
+    card::{Authority, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO},
+    seam::Clock,
+};
+
+/// Long enough that a client that calls often reads the card rarely, and short enough that one whose agent has moved is
+/// not lost for long: to ask again whether it still holds costs next to nothing.
+const CACHE: HeaderValue = HeaderValue::from_static("public, max-age=300");
+
+/// What the card may depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct CardRequest<'a> {
+    /// Either of the well-known paths.
+    pub path: &'a str,
+    /// What stood before it, where the door is mounted below a path.
+    pub prefix: &'a str,
+    /// The host and the port that were asked for, as the request has them.
+    pub host: Option<&'a str>,
+    /// The other end of the connection, which may be a proxy.
+    pub peer: Option<IpAddr>,
+    /// The query, without its question mark.
+    pub query: Option<&'a str>,
+    /// The headers.
+    pub headers: &'a HeaderMap,
+}
+
+impl<'a> CardRequest<'a> {
+    fn of(parts: &'a Parts) -> Self {
+        let path = parts.uri.path();
+        let whole = parts.extensions.get::<OriginalUri>().map_or(path, |it| it.0.path());
+        let prefix = whole.strip_suffix(path).unwrap_or_default();
+        // HTTP/2 has it in the request line, so to say, and HTTP/1.1 in a header.
+        let header = || parts.headers.get(header::HOST).and_then(|it| it.to_str().ok());
+        let host = parts.uri.authority().map(uri::Authority::as_str).or_else(header);
+        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|it| it.0.ip());
+        Self { path, prefix, host, peer, query: parts.uri.query(), headers: &parts.headers }
+    }
+
+    /// The URL that the server was asked at, if the request tells. What proxies say is not looked at.
+    pub fn url(&self) -> Option<String> {
+        Some(format!("http://{}{}", Authority::parse(self.host?)?, self.prefix))
+    }
+}
+
+/// When the server started, which is when its card became what it is.
+pub(super) struct Started {
+    time: Timestamp,
+    text: Option<HeaderValue>,
+}
+
+impl Started {
+    pub(super) fn now() -> Self {
+        let time = Timestamp::from_second(Clock::new().millis().div_euclid(1000)).unwrap_or_default();
+        let text = DateTimePrinter::new().timestamp_to_rfc9110_string(&time).ok();
+        Self { time, text: text.and_then(|it| it.parse().ok()) }
+    }
+}
+
+/// The card is for everybody: it has no `Call`, and no caller is asked who they are.
+pub(super) fn answer(card: &super::Card, started: &Started, parts: &Parts) -> Response<Body> {
+    let card = card(&CardRequest::of(parts));
+    let tag = tag(&card);
+    let mut headers = HeaderMap::new();
+    let known = known(&parts.headers, &tag, started);
+    // Hexadecimal digits in quotes are a value.
+    if let Ok(tag) = HeaderValue::try_from(tag) {
+        headers.insert(header::ETAG, tag);
+    }
+    headers.insert(header::CACHE_CONTROL, CACHE);
+    headers.insert(header::VARY, vary());
+    if let Some(text) = &started.text {
+        headers.insert(header::LAST_MODIFIED, text.clone());
+    }
+    if known {
+        let mut response = Response::new(Body::default());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        *response.headers_mut() = headers;
+        return response;
+    }
+    if parts.method == Method::HEAD {
+        headers.insert(header::CONTENT_LENGTH, card.len().into());
+    }
+    let body = if parts.method == Method::HEAD { Bytes::new() } else { card };
+    respond(StatusCode::OK, headers, HeaderValue::from_static("application/json"), body)
+}
+
+/// Whether the client has this card. What it knows by name counts before what it knows by date (RFC 9110, 13.2.2).
+fn known(headers: &HeaderMap, tag: &str, started: &Started) -> bool {
+    if headers.contains_key(header::IF_NONE_MATCH) {
+        let lines = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|it| it.to_str().ok());
+        let mut tags = lines.flat_map(|it| it.split(',')).map(str::trim);
+        return tags.any(|it| it == "*" || it.strip_prefix("W/").unwrap_or(it) == tag);
+    }
+    let since = headers.get(header::IF_MODIFIED_SINCE).and_then(|it| it.to_str().ok());
+    let since = since.and_then(|it| DateTimeParser::new().parse_timestamp(it).ok());
+    since.is_some_and(|it| started.time <= it)
+}
+
+/// A strong name of these bytes: FNV-1a of 128 bits. Nobody gains by two cards of one name but who writes both.
+fn tag(bytes: &[u8]) -> String {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    let hash = bytes.iter().fold(BASIS, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME));
+    format!("\"{hash:032x}\"")
+}
+
+/// What a card may differ by: the URL that was asked for, and the version of the protocol. Each name costs a cache a
+/// variant at most, and one that is missing would give a client the URLs of another.
+fn vary() -> HeaderValue {
+    const NAMES: [HeaderName; 7] = [
+        header::HOST,
+        header::FORWARDED,
+        FORWARDED_HOST,
+        FORWARDED_PORT,
+        FORWARDED_PREFIX,
+        FORWARDED_PROTO,
+        call::VERSION,
+    ];
+    HeaderValue::try_from(NAMES.each_ref().map(HeaderName::as_str).join(", ")).unwrap_or(HeaderValue::from_static("*"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_that_of_the_bytes() {
+        // The test vectors of the draft (draft-eastlake-fnv).
+        assert_eq!(tag(b""), "\"6c62272e07bb014262b821756295c58d\"");
+        assert_eq!(tag(b"a"), "\"d228cb696f1a8caf78912b704e4a8964\"");
+        assert_ne!(tag(b"ab"), tag(b"ba"));
+    }
+}

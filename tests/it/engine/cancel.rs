@@ -1,0 +1,219 @@
+//! Cancel: against an end that comes at the same moment, of every state, and what an agent may still do.
+
+use std::{sync::Arc, time::Duration};
+
+use a2a_service::{
+    agent::{self, End, Turn, Updates},
+    error::ErrorKind,
+    event::{Ends, Event, Position},
+    pb::v1::{ListTasksRequest, Message, Task, TaskState, TaskStatus},
+    store::{Commit, Expect, Key, Row, Scope, Store, memory::Memory},
+};
+use futures::FutureExt as _;
+use tokio::{task::yield_now, time::Instant};
+
+use super::support::*;
+use crate::gate::{Act, Gate};
+
+async fn counts(turn: Turn, out: Updates) -> Result<End, agent::Error> {
+    out.working().await?;
+    for _ in 0..turn.text().parse()? {
+        yield_now().await;
+        if turn.canceled().now_or_never().is_some() {
+            return Err(agent::Stopped.into());
+        }
+    }
+    Ok(End::Completed(None))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancel_against_complete_has_one_end() {
+    let stores: [Arc<dyn Store>; 2] = [Arc::new(Memory::default()), Gate::opened()];
+    for store in stores {
+        let bench = bench(Arc::clone(&store), counts);
+        let (mut canceled, mut completed) = (0, 0);
+        for n in 0..1000 {
+            let mut events = bench.stream(Message::user((n % 16 * 40).to_string())).await.unwrap();
+            let id = id_of(&next(&mut events).await);
+            (0..n % 5 * 500).for_each(|_| std::hint::spin_loop());
+            let canceling = bench.cancel(&id).await;
+            let seen = rest(&mut events).await;
+            let log = bench.log(&*store, &id).await;
+            dense(&log);
+            let ends: Vec<_> = log.iter().filter(|it| it.ends() == Ends::Task).filter_map(state_of).collect();
+            let [end] = ends[..] else { panic!("{ends:?}") };
+            assert_eq!(states(&seen).last(), Some(&end));
+            assert_eq!(bench.state(&id).await, end);
+            let newest = ListTasksRequest { page_size: Some(1), ..Default::default() };
+            let newest = &bench.list(newest).await.unwrap().tasks[0];
+            assert!(newest.id != id || newest.state() == end);
+            // Asked again, the answer is the same.
+            for canceling in [canceling, bench.cancel(&id).await] {
+                match canceling {
+                    Ok(it) => assert_eq!((it.state(), end), (TaskState::Canceled, TaskState::Canceled)),
+                    Err(it) => assert_eq!((it.kind(), end), (ErrorKind::TaskNotCancelable, TaskState::Completed)),
+                }
+            }
+            if end == TaskState::Canceled { canceled += 1 } else { completed += 1 }
+        }
+        assert!(canceled > 20 && completed > 20, "canceled {canceled}, completed {completed}");
+        bench.empty().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_canceled_agent_has_its_grace() {
+    let stores: [Arc<dyn Store>; 2] = [Arc::new(Memory::default()), Gate::opened()];
+    for store in stores {
+        let bench = bench(store, |turn: Turn, out: Updates| async move {
+            out.working().await?;
+            turn.canceled().await;
+            match turn.text() {
+                "polite" => Ok(End::Completed(Some(Message::agent("just done")))),
+                "rejects" => Ok(End::Rejected(Message::agent("never"))),
+                "stops" => out.working().await.map(|()| End::Completed(None)).map_err(agent::Error::from),
+                "asks" => Ok(End::InputRequired(Message::agent("really?"))),
+                "signs" => Ok(End::AuthRequired(Message::agent("really?"))),
+                "fails" => Err(agent::Error::say("that hurt")),
+                "slow" => {
+                    pass(4900).await;
+                    Ok(End::Completed(None))
+                }
+                _ => std::future::pending().await,
+            }
+        });
+        for (text, after, outcome) in [
+            ("polite", 0, Err(ErrorKind::TaskNotCancelable)),
+            ("rejects", 0, Err(ErrorKind::TaskNotCancelable)),
+            ("fails", 0, Err(ErrorKind::TaskNotCancelable)),
+            ("stops", 0, Ok(TaskState::Canceled)),
+            ("asks", 0, Ok(TaskState::Canceled)),
+            ("signs", 0, Ok(TaskState::Canceled)),
+            ("slow", 4900, Err(ErrorKind::TaskNotCancelable)),
+            ("deaf", 5000, Ok(TaskState::Canceled)),
+        ] {
+            let mut events = bench.stream(Message::user(text)).await.unwrap();
+            let id = id_of(&next(&mut events).await);
+            while state_of(&next(&mut events).await) != Some(TaskState::Working) {}
+            let started = Instant::now();
+            let (canceled, again) = tokio::join!(bench.cancel(&id), bench.cancel(&id));
+            for it in [canceled, again] {
+                assert_eq!(it.map(|it| it.state()).map_err(|it| it.kind()), outcome, "{text}");
+            }
+            assert_eq!(started.elapsed(), Duration::from_millis(after), "{text}");
+            assert_eq!(states(&rest(&mut events).await).len(), 1, "{text}");
+        }
+        bench.empty().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_is_canceled_in_any_state_but_an_end() {
+    let stores: [Arc<dyn Store>; 2] = [Arc::new(Memory::default()), Gate::opened()];
+    for store in stores {
+        let bench = bench(store, script);
+        for (text, state) in [
+            ("hang", TaskState::Submitted),
+            ("work hang", TaskState::Working),
+            ("auth:in hang", TaskState::AuthRequired),
+            ("ask:what", TaskState::InputRequired),
+            ("sign:in", TaskState::AuthRequired),
+        ] {
+            for watched in [false, true] {
+                let id = bench.hasty().send(Message::user(text)).await.unwrap().id;
+                settle().await;
+                assert_eq!(bench.state(&id).await, state);
+                let subscribed = if watched { Some(bench.subscribe(&id).await.unwrap()) } else { None };
+                for _ in 0..2 {
+                    assert_eq!(bench.cancel(&id).await.unwrap().state(), TaskState::Canceled, "{text}");
+                }
+                assert_eq!(bench.state(&id).await, TaskState::Canceled);
+                assert_eq!(kind(bench.send(to(&id, "done")).await), ErrorKind::TaskEnded);
+                if let Some(mut it) = subscribed {
+                    assert_eq!(states(&rest(&mut it).await), [state, TaskState::Canceled]);
+                }
+            }
+        }
+        for text in ["done", "reject:no", "fail"] {
+            let id = bench.send(Message::user(text)).await.unwrap().id;
+            assert_eq!(kind(bench.cancel(&id).await), ErrorKind::TaskNotCancelable, "{text}");
+        }
+        bench.empty().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_that_wait_get_the_canceled_task() {
+    let bench = bench(Arc::new(Memory::default()), script);
+    let id = bench.hasty().send(Message::user("work hang")).await.unwrap().id;
+    let waiting = bench.sending(to(&id, "also"));
+    settle().await;
+    let mut streamed = bench.stream(to(&id, "this")).await.unwrap();
+    assert_eq!(bench.cancel(&id).await.unwrap().state(), TaskState::Canceled);
+    let task = waiting.await.unwrap().unwrap();
+    assert_eq!(
+        (task.state(), texts(&task)),
+        (TaskState::Canceled, ["work hang", "also", "this"].map(Into::into).into())
+    );
+    assert_eq!(states(&rest(&mut streamed).await), [TaskState::Working, TaskState::Canceled]);
+    drop(streamed);
+    bench.empty().await;
+}
+
+/// That a task is to be canceled is written before its agent has ended, and is no state that anybody sees.
+#[tokio::test(start_paused = true)]
+async fn a_cancel_is_written_before_it_is_answered() {
+    let gate = Gate::memory();
+    let bench = bench(gate.store(), script);
+    gate.tell(Act::Pass);
+    let id = bench.hasty().send(Message::user("work hang")).await.unwrap().id;
+    gate.tell(Act::Pass);
+    settle().await;
+    let canceling = tokio::spawn({
+        let (client, id) = (bench.client.clone(), id.clone());
+        async move { client.cancel(&id).await }
+    });
+    gate.knock().await;
+    let key = Key::new(&Arc::new(Scope { owner: "ada".into(), tenant: "".into() }), &id);
+    assert!(!gate.load(&key).await.unwrap().unwrap().row.cancel_requested);
+    // The first try gets lost on its way.
+    gate.tell(Act::LoseAnswer);
+    gate.tell(Act::Pass);
+    pass(20).await;
+    assert!(gate.load(&key).await.unwrap().unwrap().row.cancel_requested);
+    assert_eq!(bench.state(&id).await, TaskState::Working);
+    gate.open();
+    assert_eq!(canceling.await.unwrap().unwrap().state(), TaskState::Canceled);
+    dense(&bench.log(&*gate, &id).await);
+    bench.empty().await;
+}
+
+/// A process ended between the wish and its fulfilment.
+#[tokio::test(start_paused = true)]
+async fn a_cancel_that_a_row_remembers_is_carried_out() {
+    let store = Arc::new(Memory::default());
+    let key = Key::new(&Arc::new(Scope { owner: "ada".into(), tenant: "".into() }), "t-1");
+    let status = TaskStatus { state: TaskState::Working.into(), ..Default::default() };
+    let task = Task { id: "t-1".into(), context_id: "c-1".into(), status: Some(status), ..Default::default() };
+    let first = Event::task(Position { fence: 1, seq: 1 }, Ends::Nothing, &task);
+    let row = Row {
+        context: "c-1".into(),
+        seq: 1,
+        state: TaskState::Working,
+        was: None,
+        head: Some(first.clone()),
+        time: 0,
+        open: true,
+        taken: 1,
+        cancel_requested: true,
+        attempt: 1,
+    };
+    let expect = Expect::New { idempotency: None };
+    let commit = Commit { key, expect, fence: 1, row, events: vec![first], checkpoint: None, saved: None };
+    assert_eq!(store.commit([commit].into()).await.unwrap(), [Ok(())]);
+    let bench = bench(store, script);
+    let started = Instant::now();
+    assert_eq!(bench.cancel("t-1").await.unwrap().state(), TaskState::Canceled);
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    bench.empty().await;
+}

@@ -1,0 +1,362 @@
+//! Turns: which there are, who gets which, and how they end.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use a2a_service::{
+    agent::{self, Agent, End, Turn, Updates},
+    error::ErrorKind,
+    event::{Ends, Event},
+    pb::v1::{
+        ListTasksRequest, Message, Role, Task, TaskState, send_message_response::Payload as Answer,
+        stream_response::Payload,
+    },
+    service::Limits,
+    store::{Store, memory::Memory},
+};
+use futures::{FutureExt as _, StreamExt as _};
+use tokio::{sync::Notify, task::yield_now};
+
+use super::support::*;
+use crate::gate::Gate;
+
+fn stores() -> [Arc<dyn Store>; 2] {
+    [Arc::new(Memory::default()), Gate::opened()]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_goes_from_state_to_state() {
+    use TaskState::*;
+    let flows: [(&str, &[TaskState]); 8] = [
+        ("done", &[Submitted, Completed]),
+        ("work work:on work done:bye", &[Submitted, Working, Working, Working, Completed]),
+        ("reject:no", &[Submitted, Rejected]),
+        ("work reject:no", &[Submitted, Working, Rejected]),
+        ("work fail", &[Submitted, Working, Failed]),
+        ("auth:in work done", &[Submitted, AuthRequired, Working, Completed]),
+        ("work ask:what", &[Submitted, Working, InputRequired]),
+        ("sign:in", &[Submitted, AuthRequired]),
+    ];
+    for store in stores() {
+        let bench = bench(store, script);
+        for (text, expected) in flows {
+            let mut events = bench.stream(Message::user(text)).await.unwrap();
+            let seen = rest(&mut events).await;
+            assert_eq!(states(&seen), expected, "{text}");
+            let task = bench.get(&id_of(&seen[0])).await.unwrap();
+            assert_eq!(Some(&task.state()), expected.last());
+            let time = task.status.unwrap().timestamp.unwrap();
+            assert!(time.seconds > 1_700_000_000 && time.nanos % 1_000_000 == 0, "{time:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversation_is_in_the_history_in_its_order() {
+    for store in stores() {
+        let bench = bench(store, script);
+        let asked = bench.send(Message::user("work:one ask:what")).await.unwrap();
+        assert_eq!((asked.state(), said(&asked)), (TaskState::InputRequired, "what".into()));
+        assert_eq!(texts(&asked), ["work:one ask:what", "one"]);
+        let signed = bench.send(to(&asked.id, "sign:in")).await.unwrap();
+        assert_eq!((signed.state(), said(&signed)), (TaskState::AuthRequired, "in".into()));
+        assert_eq!(texts(&signed), ["work:one ask:what", "one", "what", "sign:in"]);
+        let done = bench.send(to(&asked.id, "work:two done:bye")).await.unwrap();
+        assert_eq!((done.state(), said(&done)), (TaskState::Completed, "bye".into()));
+        let all = ["work:one ask:what", "one", "what", "sign:in", "in", "work:two done:bye", "two"];
+        assert_eq!(texts(&done), all);
+        let task = bench.get(&asked.id).await.unwrap();
+        assert_eq!(task, done);
+        for it in task.history.iter().chain(&task.status.unwrap().message) {
+            assert_eq!((&it.task_id, &it.context_id), (&asked.id, &asked.context_id));
+            assert!(!it.message_id.is_empty());
+            let role = if it.text().contains(':') { Role::User } else { Role::Agent };
+            assert_eq!(it.role(), role);
+        }
+        bench.empty().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_follow_ups_to_an_evicted_task_are_both_taken() {
+    for store in stores() {
+        let bench = bench(Arc::clone(&store), script);
+        for _ in 0..200 {
+            let id = bench.send(Message::user("work ask:what")).await.unwrap().id;
+            bench.empty().await;
+            let (a, b) = (bench.sending(to(&id, "out:a ask:a")), bench.sending(to(&id, "out:b ask:b")));
+            for (it, text) in [(a, "out:a ask:a"), (b, "out:b ask:b")] {
+                // Each got an answer that has its own message in it.
+                let task = it.await.unwrap().unwrap();
+                assert!(texts(&task).iter().any(|it| it == text), "{task:?}");
+            }
+            let log = bench.log(&*store, &id).await;
+            dense(&log);
+            assert_eq!(log.iter().filter(|it| it.mark().hidden).count(), 2);
+        }
+        bench.empty().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_who_waits_gets_the_task_of_their_own_turn() {
+    for store in stores() {
+        let (go, turns) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+        let (ready, counted) = (Arc::clone(&go), Arc::clone(&turns));
+        let bench = bench(store, move |turn, out| {
+            let (go, turns) = (Arc::clone(&ready), Arc::clone(&counted));
+            async move {
+                turns.fetch_add(1, Ordering::SeqCst);
+                go.notified().await;
+                let words: Vec<_> = turn.messages().map(Message::text).collect();
+                assert!(words.len() <= 16);
+                assert_eq!(turn.text(), words.join("\n"));
+                assert_eq!(&turn.message().text(), words.last().unwrap());
+                out.artifact(words.join("+")).last().text("x").await?;
+                Ok(End::InputRequired(Message::agent("more?")))
+            }
+        });
+        let id = bench.hasty().send(Message::user("0")).await.unwrap().id;
+        let sends: Vec<_> = (1..=17).map(|n| bench.sending(to(&id, &n.to_string()))).collect();
+        settle().await;
+        let mut streamed = bench.stream(to(&id, "s")).await.unwrap();
+        for n in 0..3 {
+            while turns.load(Ordering::SeqCst) <= n {
+                yield_now().await;
+            }
+            go.notify_one();
+        }
+        // Turn 1 had "0", turn 2 the first sixteen that waited, turn 3 what was left.
+        for (n, it) in sends.into_iter().enumerate() {
+            let task = it.await.unwrap().unwrap();
+            let names: Vec<_> = task.artifacts.iter().map(|it| it.name.as_str()).collect();
+            let second = (1..=16).map(|it| it.to_string()).collect::<Vec<_>>().join("+");
+            let all = ["0", second.as_str(), "17+s"];
+            assert_eq!(names, all[..if n < 16 { 2 } else { 3 }], "{n}");
+            assert_eq!(task.state(), TaskState::InputRequired);
+        }
+        let seen = rest(&mut streamed).await;
+        assert_eq!(states(&seen).last(), Some(&TaskState::InputRequired));
+        assert_eq!(seen.iter().filter(|it| it.ends() == Ends::Turn).count(), 3);
+        drop(streamed);
+        bench.empty().await;
+    }
+}
+
+/// The turn begins a little after its message: what comes in between is for the next one.
+#[tokio::test(start_paused = true)]
+async fn the_first_turn_answers_the_first_message() {
+    let bench = bench(Arc::new(Memory::default()), |turn: Turn, out: Updates| async move {
+        let history: Vec<_> = turn.history().map(Message::text).collect();
+        out.artifact(turn.text()).last().text(history.join(",")).await?;
+        Ok(End::InputRequired(Message::agent("more?")))
+    });
+    let id = bench.hasty().send(Message::user("a")).await.unwrap().id;
+    // Nobody has polled the runner yet.
+    let b = bench.send(to(&id, "b")).await.unwrap();
+    let c = bench.send(to(&id, "c")).await.unwrap();
+    let heard = |it: &Task| it.artifacts.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
+    assert_eq!((heard(&b), heard(&c)), (vec!["a".into(), "b".into()], vec!["a".into(), "b".into(), "c".into()]));
+    // What an agent is told was said before, it did say, and what it answers now it is not told twice.
+    let before: Vec<_> = c.artifacts.iter().filter_map(|it| it.parts[0].as_text()).collect();
+    assert_eq!(before[0], "b", "it was there when the turn began");
+    assert_eq!(before[1..], ["a,more?", "a,b,more?,more?"]);
+}
+
+/// An agent that goes wrong in every way there is.
+struct Wrong;
+
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("dropped");
+    }
+}
+
+impl Agent for Wrong {
+    fn run(&self, turn: Turn, out: Updates) -> impl Future<Output = Result<End, agent::Error>> + Send {
+        assert!(turn.text() != "early", "as told");
+        async move {
+            match turn.text() {
+                "bomb" => {
+                    let _bomb = Bomb;
+                    std::future::pending().await
+                }
+                "leak" => {
+                    tokio::spawn(async move {
+                        pass(1000).await;
+                        assert!(out.working().await.is_err());
+                        assert!(out.artifact("late").text("x").await.is_err());
+                        assert!(out.save(&1).await.is_err());
+                    });
+                    Ok(End::Completed(None))
+                }
+                _ => script(turn, out).await,
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_an_agent_does_its_turn_ends_once() {
+    for store in stores() {
+        let mut limits = Limits::default();
+        (limits.turn, limits.wait) = (Duration::from_mins(1), Duration::from_secs(90));
+        let bench = of(Arc::clone(&store), limits, Wrong);
+        for (text, end, says) in [
+            ("pass:150 reply:late", TaskState::Completed, "late"),
+            ("work reply:late", TaskState::Completed, "late"),
+            ("panic:as-told", TaskState::Failed, "Agent execution failed (panic): error id "),
+            ("work panic:as-told", TaskState::Failed, "Agent execution failed (panic): error id "),
+            ("early", TaskState::Failed, "Agent execution failed (panic): error id "),
+            ("fail:secret", TaskState::Failed, "Agent execution failed (error): error id "),
+            ("work say:sorry", TaskState::Failed, "sorry"),
+            ("hang", TaskState::Failed, "Agent execution failed (deadline): error id "),
+            ("work bomb", TaskState::Failed, "what is bomb?"),
+            ("bomb", TaskState::Failed, "Agent execution failed (deadline): error id "),
+            // It goes on while its caller authorises: the turn doesn't end there.
+            ("auth:in pass:70 out:x", TaskState::Completed, ""),
+            ("leak", TaskState::Completed, ""),
+            ("done", TaskState::Completed, ""),
+        ] {
+            let mut events = bench.stream(Message::user(text)).await.unwrap();
+            let seen = rest(&mut events).await;
+            assert_eq!(states(&seen).last(), Some(&end), "{text}");
+            assert_eq!(seen.iter().filter(|it| it.ends() != Ends::Nothing).count(), 1, "{text}");
+            let id = id_of(&seen[0]);
+            let task = bench.get(&id).await.unwrap();
+            let words = said(&task);
+            let rest = words.strip_prefix(says).unwrap_or_else(|| panic!("{text}: {words}"));
+            assert!(!words.contains("secret") && !words.contains("as-told"), "{words}");
+            assert_eq!(rest.len(), if says.ends_with("id ") { 36 } else { 0 }, "{words}");
+            dense(&bench.log(&*store, &id).await);
+            // The blocking form of the same ends the same, and does not wait for what its caller has to do.
+            let end = if text.starts_with("auth") { TaskState::AuthRequired } else { end };
+            assert_eq!(bench.send(Message::user(text)).await.unwrap().state(), end, "{text}");
+        }
+        pass(2000).await;
+        bench.empty().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_may_answer_with_a_message_while_there_is_no_task() {
+    for store in stores() {
+        let bench = bench(store, script);
+        let sent = Message { context_id: "c-1".into(), ..Message::user("reply:hello") };
+        for message in [sent.clone(), Message::user("pass:90 reply:hello")] {
+            let Answer::Message(reply) = bench.answer(message.clone()).await.unwrap() else { panic!("a task") };
+            assert_eq!((reply.text(), reply.role(), reply.task_id.as_str()), ("hello".into(), Role::Agent, ""));
+            assert!(!reply.message_id.is_empty() && !reply.context_id.is_empty());
+            if !message.context_id.is_empty() {
+                assert_eq!(reply.context_id, "c-1");
+            }
+            let mut events = bench.stream(message).await.unwrap();
+            let seen = rest(&mut events).await;
+            let [Some(Payload::Message(streamed))] = seen.iter().map(Event::payload).collect::<Vec<_>>()[..] else {
+                panic!("{seen:?}")
+            };
+            assert_eq!((streamed.text(), streamed.task_id.as_str()), ("hello".into(), ""));
+            assert_eq!(seen[0].cursor(), None);
+        }
+        assert_eq!(bench.listed().await.len(), 0);
+        // Who does not wait has a task by then.
+        let id = bench.hasty().send(Message::user("reply:hello")).await.unwrap().id;
+        bench.empty().await;
+        let task = bench.get(&id).await.unwrap();
+        assert_eq!((task.state(), said(&task)), (TaskState::Completed, "hello".into()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_so_many_messages_wait_for_an_agent() {
+    let mut limits = Limits::default();
+    limits.waiting = 3;
+    let go = Arc::new(Notify::new());
+    let gone = Arc::clone(&go);
+    let bench = limited(Arc::new(Memory::default()), limits, move |turn, out| {
+        let go = Arc::clone(&gone);
+        async move {
+            go.notified().await;
+            script(turn, out).await
+        }
+    });
+    let id = bench.hasty().send(Message::user("done")).await.unwrap().id;
+    let mut subscribed = bench.subscribe(&id).await.unwrap();
+    let waiting: Vec<_> = (0..3).map(|_| bench.sending(to(&id, "done"))).collect();
+    settle().await;
+    let refused = bench.send(to(&id, "done")).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.retry_after_seconds()), (ErrorKind::ResourceExhausted, Some(1)));
+    assert!(refused.to_string().contains("3 messages"), "{refused}");
+    assert_eq!(kind(bench.stream(to(&id, "done")).await), ErrorKind::ResourceExhausted);
+    go.notify_one();
+    // The task ends first: they are in its history, and nothing comes after its end.
+    for it in waiting {
+        let task = it.await.unwrap().unwrap();
+        assert_eq!((task.state(), texts(&task).len()), (TaskState::Completed, 4));
+    }
+    // Still in memory, with its inbox full: it has ended all the same.
+    assert_eq!(kind(bench.send(to(&id, "done")).await), ErrorKind::TaskEnded);
+    assert_eq!(states(&rest(&mut subscribed).await).last(), Some(&TaskState::Completed));
+    drop(subscribed);
+    bench.empty().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_takes_nothing_along() {
+    for store in stores() {
+        let bench = bench(store, |turn: Turn, out: Updates| async move {
+            out.working().await?;
+            for _ in 0..turn.text().len() {
+                yield_now().await;
+            }
+            out.artifact("answer").last().text("x").await?;
+            Ok(End::Completed(None))
+        });
+        for n in 0..1000 {
+            let text = "x".repeat(n % 50);
+            let mut events = bench.stream(Message::user(text.clone())).await.unwrap();
+            next(&mut events).await;
+            drop(events);
+            // Accepted by its first poll, and left.
+            drop(bench.send(Message::user(text)).now_or_never());
+        }
+        bench.empty().await;
+        let request = ListTasksRequest { status: TaskState::Completed.into(), ..Default::default() };
+        let page = bench.list(request).await.unwrap();
+        assert_eq!(page.total_size, 2000);
+        let task = bench.get(&page.tasks[0].id).await.unwrap();
+        assert_eq!(task.artifacts.len(), 1);
+    }
+}
+
+/// A reader that comes and goes leaves nothing behind with a task that stays.
+#[tokio::test(start_paused = true)]
+async fn subscribers_come_and_go() {
+    let bench = bench(Arc::new(Memory::default()), script);
+    let id = bench.send(Message::user("ask:what")).await.unwrap().id;
+    let mut stays = bench.subscribe(&id).await.unwrap();
+    assert_eq!(ready(&mut stays).len(), 1);
+    let mut others = Vec::new();
+    for n in 0..1000 {
+        let mut events = bench.subscribe(&id).await.unwrap();
+        next(&mut events).await;
+        assert!(events.next().now_or_never().is_none());
+        if n % 100 == 0 {
+            others.push(events);
+        }
+    }
+    assert_eq!(bench.service.live_tasks(), 1);
+    bench.send(to(&id, "done")).await.unwrap();
+    others.push(stays);
+    for mut it in others {
+        assert_eq!(states(&rest(&mut it).await), [TaskState::Completed]);
+    }
+    bench.empty().await;
+}

@@ -1,0 +1,282 @@
+//! Everything is bounded, and who is refused at a bound is told which it is.
+
+use std::{sync::Arc, time::Duration};
+
+use a2a_service::{
+    agent::{self, Agent, End, Turn, Updates},
+    pb::v1::{CancelTaskRequest, ListTasksRequest, Part},
+    server::Server,
+    service::Limits,
+    store::memory::Memory,
+};
+use futures::FutureExt as _;
+use tokio::sync::Barrier;
+
+use super::*;
+use crate::ways::{Actor, each_way, scenario};
+
+fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
+    let mut limits = Limits::default();
+    limits.wait = Duration::from_millis(500);
+    change(&mut limits);
+    limits
+}
+
+fn limited(change: impl FnOnce(&mut Limits)) -> Server<Actor> {
+    Server::new(Actor).limits(limits(change))
+}
+
+/// Refused at the limit of this name, for now.
+fn busy(error: &Error, name: &str) {
+    is(error, ErrorKind::ResourceExhausted);
+    named(error, name);
+    assert_eq!(error.retry_after_seconds(), Some(1), "{error}");
+}
+
+/// The error says which limit it is.
+fn named(error: &Error, name: &str) {
+    assert_eq!(error.metadata("limit"), Some(name), "{:?}", error.details());
+}
+
+async fn refused(agent: &dyn A2aService, sent: SendMessageRequest) -> Error {
+    let error = answer(agent, sent.clone()).await.err().unwrap();
+    let streamed: Error = agent.send_streaming_message(request(sent)).await.err().unwrap().into();
+    assert_eq!((streamed.kind(), streamed.to_string()), (error.kind(), error.to_string()));
+    error
+}
+
+async fn cancel(agent: &dyn A2aService, id: &str) {
+    let cancel = CancelTaskRequest { id: id.into(), ..Default::default() };
+    agent.cancel_task(request(cancel)).await.unwrap();
+}
+
+async fn list(agent: &dyn A2aService, query: ListTasksRequest) -> Vec<String> {
+    let page = agent.list_tasks(request(query)).await.unwrap().into_inner();
+    assert_eq!(usize::try_from(page.total_size), Ok(page.tasks.len()));
+    page.tasks.into_iter().map(|it| it.id).collect()
+}
+
+scenario!(a_message_has_so_many_parts, async |agent: &dyn A2aService| {
+    let mut sent = text("", "1");
+    let parts = &mut sent.message.as_mut().unwrap().parts;
+    parts.resize(1000, Part::text("x"));
+    assert_eq!(send(agent, sent.clone()).await.state(), TaskState::Completed);
+    sent.message.as_mut().unwrap().parts.push(Part::text("x"));
+    let error = refused(agent, sent).await;
+    is(&error, ErrorKind::InvalidParams);
+    named(&error, "parts");
+    assert_eq!(fields(&error), ["message.parts"]);
+    assert!(error.to_string().ends_with("message.parts: has 1001 parts, of at most 1000"), "{error}");
+    // The same of what it refers to.
+    let mut sent = text("", "1");
+    sent.message.as_mut().unwrap().reference_task_ids.resize(17, "t".into());
+    let error = refused(agent, sent).await;
+    named(&error, "references");
+    assert_eq!(fields(&error), ["message.referenceTaskIds"]);
+});
+
+/// Says more than it may, each time in another way.
+struct Talker;
+
+impl Agent for Talker {
+    async fn run(&self, turn: Turn, out: Updates) -> Result<End, agent::Error> {
+        match turn.text() {
+            "events" => {
+                let mut artifact = out.artifact("many");
+                for _ in 0..100 {
+                    out.working().await?;
+                    artifact.text("x").await?;
+                }
+            }
+            "artifacts" => {
+                for _ in 0..100 {
+                    out.artifact("one").text("x").await?;
+                }
+            }
+            // However it takes it.
+            "deaf" => {
+                for _ in 0..100 {
+                    out.working().await.unwrap_or_default();
+                }
+            }
+            "stuck" => {
+                while out.working().await.is_ok() {}
+                std::future::pending::<()>().await;
+            }
+            "elsewhere" => {
+                let other = tokio::spawn(async move { while out.working().await.is_ok() {} });
+                other.await.unwrap();
+                std::future::pending::<()>().await;
+            }
+            _ => return Ok(End::InputRequired(Message::agent("more?"))),
+        }
+        Ok(End::Completed(None))
+    }
+}
+
+async fn an_agent_that_says_too_much_fails(way: impl AsyncFn(Server<Talker>) -> Arc<dyn A2aService>) {
+    let limits = limits(|it| (it.events, it.artifacts) = (20, 5));
+    let agent = way(Server::new(Talker).limits(limits)).await;
+    for (does, limit, most) in [
+        ("events", "events", "20 events"),
+        ("artifacts", "artifacts", "5 artifacts"),
+        ("deaf", "events", "20 events"),
+        ("stuck", "events", "20 events"),
+        ("elsewhere", "events", "20 events"),
+    ] {
+        let events = remaining(stream(&*agent, text("", does)).await).await;
+        assert_eq!(state(events.last().unwrap()), Some(TaskState::Failed), "{does}");
+        let task = get(&*agent, &task_of(&events[0]).id).await.unwrap();
+        assert_eq!(said(&task), format!("Agent execution failed (limit {limit}): a task has at most {most}"));
+        if limit == "events" {
+            assert_eq!(events.len(), 21, "{does}: its end is the one that may be more");
+        } else {
+            assert_eq!((task.artifacts.len(), output(&task).as_str()), (5, "xxxxx"));
+        }
+    }
+    // Messages count too, and one that does not fit is refused and ends nothing.
+    let asked = send(&*agent, text("", "ask")).await;
+    let error = loop {
+        match answer(&*agent, text(&asked.id, "ask")).await {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    is(&error, ErrorKind::ResourceExhausted);
+    named(&error, "events");
+    assert!(error.to_string().ends_with("takes no more messages: a task has at most 20 events"), "{error}");
+    assert_eq!(get(&*agent, &asked.id).await.unwrap().state(), TaskState::InputRequired);
+    cancel(&*agent, &asked.id).await;
+}
+
+each_way!(an_agent_that_says_too_much_fails);
+
+async fn so_many_turns_run_at_once(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = way(limited(|it| it.turns = 2)).await;
+    let asked = send(&*agent, text("", "/ask what?")).await;
+    let mut running = Vec::new();
+    for _ in 0..2 {
+        let events = stream(&*agent, text("", "!authorise")).await;
+        running.push(events);
+    }
+    let mut ids = Vec::new();
+    for it in &mut running {
+        ids.push(task_of(&next(it).await).id.clone());
+    }
+    for sent in [text("", "hello"), text(&asked.id, "this")] {
+        busy(&refused(&*agent, sent).await, "turns");
+    }
+    assert_eq!(get(&*agent, &asked.id).await.unwrap(), asked, "nothing was done");
+    // A message to an agent that is busy needs no turn of its own yet.
+    let waiting = SendMessageConfiguration { return_immediately: true, ..Default::default() };
+    send(&*agent, configured(text(&ids[0], "and this"), waiting)).await;
+    cancel(&*agent, &ids[0]).await;
+    for n in 0..5 {
+        // Who learns of the end of a turn finds its place free.
+        assert_eq!(output(&send(&*agent, text("", &format!("hello {n}"))).await), format!("hello {n}"));
+        assert!(matches!(answer(&*agent, text("", "/message hi")).await.unwrap(), Answer::Message(_)));
+    }
+    cancel(&*agent, &ids[1]).await;
+}
+
+each_way!(so_many_turns_run_at_once);
+
+async fn so_many_streams_are_open_at_once(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = way(limited(|it| (it.streams, it.subscribers) = (3, 2))).await;
+    let mut events = stream(&*agent, text("", "!authorise")).await;
+    let id = task_of(&next(&mut events).await).id.clone();
+    let other = send(&*agent, text("", "/ask what?")).await;
+    let mut second = subscribe(&*agent, &id).await.unwrap();
+    next(&mut second).await;
+    busy(&subscribe(&*agent, &id).await.err().unwrap(), "subscribers");
+    let mut third = subscribe(&*agent, &other.id).await.unwrap();
+    next(&mut third).await;
+    busy(&subscribe(&*agent, &other.id).await.err().unwrap(), "streams");
+    let error: Error = agent.send_streaming_message(request(text("", "hi"))).await.err().unwrap().into();
+    busy(&error, "streams");
+    assert_eq!(send(&*agent, text("", "hi")).await.state(), TaskState::Completed, "a send has no stream");
+    cancel(&*agent, &id).await;
+    assert_eq!(state(remaining(events).await.last().unwrap()), Some(TaskState::Canceled));
+    assert_eq!(state(remaining(second).await.last().unwrap()), Some(TaskState::Canceled));
+    assert!(third.next().now_or_never().is_none(), "the others go on");
+    drop(third);
+    // The server learns of who has gone when it looks.
+    while let Err(error) = agent.send_streaming_message(request(text("", "hi"))).await {
+        busy(&error.into(), "streams");
+        tokio::task::yield_now().await;
+    }
+}
+
+each_way!(so_many_streams_are_open_at_once);
+
+async fn so_many_tasks_are_kept(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = way(limited(|_| {}).store(Arc::new(Memory::with_max_tasks(3)))).await;
+    let asked = send(&*agent, text("", "/ask what?")).await;
+    let mut done = Vec::new();
+    for n in 0..5 {
+        done.push(send(&*agent, text("", &n.to_string())).await);
+    }
+    // Those that ended first made room, and are not there any more, to nobody.
+    for gone in &done[..3] {
+        is(&get(&*agent, &gone.id).await.err().unwrap(), ErrorKind::TaskNotFound);
+        is(&subscribe(&*agent, &gone.id).await.err().unwrap(), ErrorKind::TaskNotFound);
+        is(&answer(&*agent, text(&gone.id, "hi")).await.err().unwrap(), ErrorKind::TaskNotFound);
+    }
+    let mut left = [done[4].id.as_str(), &done[3].id, &asked.id];
+    left.sort_unstable();
+    let mut listed = list(&*agent, ListTasksRequest::default()).await;
+    listed.sort_unstable();
+    assert_eq!(listed, left);
+    let completed = ListTasksRequest { status: TaskState::Completed.into(), ..Default::default() };
+    assert_eq!(list(&*agent, completed.clone()).await.len(), 2);
+    assert_eq!(get(&*agent, &asked.id).await.unwrap(), asked, "it waits for its caller");
+    // Where none has ended, there is no room.
+    let second = send(&*agent, text("", "/ask what?")).await;
+    let third = send(&*agent, text("", "/ask what?")).await;
+    assert_eq!(list(&*agent, completed).await.len(), 0);
+    busy(&refused(&*agent, text("", "hello")).await, "max_tasks");
+    assert_eq!(list(&*agent, ListTasksRequest::default()).await.len(), 3);
+    // What is there goes on.
+    assert_eq!(send(&*agent, text(&second.id, "this")).await.state(), TaskState::Completed);
+    assert_eq!(send(&*agent, text("", "hello")).await.state(), TaskState::Completed);
+    is(&get(&*agent, &second.id).await.err().unwrap(), ErrorKind::TaskNotFound);
+    assert_eq!(get(&*agent, &third.id).await.unwrap(), third);
+}
+
+each_way!(so_many_tasks_are_kept);
+
+/// Begins when two of it do.
+struct Pair(Barrier);
+
+impl Agent for Pair {
+    async fn run(&self, _: Turn, out: Updates) -> Result<End, agent::Error> {
+        self.0.wait().await;
+        out.working().await?;
+        std::future::pending().await
+    }
+}
+
+/// Tasks that begin at the same time are told apart by the store.
+async fn who_comes_second_finds_no_room(way: impl AsyncFn(Server<Pair>) -> Arc<dyn A2aService>) {
+    for streamed in [false, true] {
+        let store = Arc::new(Memory::with_max_tasks(1));
+        let limits = limits(|it| it.real_after = Duration::from_secs(5));
+        let agent = way(Server::new(Pair(Barrier::new(2))).limits(limits).store(store)).await;
+        let send = async || -> Result<(), Error> {
+            if !streamed {
+                return answer(&*agent, text("", "hello")).await.map(drop);
+            }
+            let events = agent.send_streaming_message(request(text("", "hello"))).await?.into_inner();
+            let first = events.take(1).collect::<Vec<_>>().await.remove(0);
+            Ok(first.map(drop)?)
+        };
+        let outcomes = futures::future::join(send(), send()).await;
+        let refused = match outcomes {
+            (Ok(()), Err(it)) | (Err(it), Ok(())) => it,
+            it => panic!("{it:?}"),
+        };
+        busy(&refused, "max_tasks");
+    }
+}
+
+each_way!(who_comes_second_finds_no_room);

@@ -1,0 +1,277 @@
+//! What every store promises: one suite, run over each of them.
+
+mod model;
+mod writer;
+
+use std::{sync::Arc, time::Duration};
+
+use a2a_service::{
+    event::{Ends, Event, Mark, Position},
+    pb::v1::TaskState,
+    store::{Commit, Expect, Key, ListQuery, Refused, Retention, Scope, Store, memory::Memory},
+};
+
+use self::writer::{Writer, chunk, message, scope, status};
+
+/// Runs the suite over a store, which is opened anew for each test.
+macro_rules! over {
+    ($($name:ident: $open:expr;)*) => {
+        $(over!(@ $name, $open,
+            a_row_is_where_its_last_commit_left_it,
+            a_commit_that_is_refused_changes_nothing,
+            a_send_with_a_key_makes_one_task,
+            a_batch_has_an_outcome_for_each,
+            a_row_may_change_without_an_event,
+            what_an_agent_saved_is_kept_until_the_end,
+            a_log_is_read_from_anywhere,
+            a_task_is_what_its_log_says,
+            what_is_old_and_over_is_swept,
+            owners_and_tenants_are_apart,
+            it_does_what_the_model_does,
+        );)*
+    };
+    (@ $name:ident, $open:expr, $($test:ident,)*) => {
+        mod $name {
+            use super::*;
+
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test(&|| -> Arc<dyn Store> { $open }).await;
+            })*
+        }
+    };
+}
+
+over! {
+    memory: Arc::new(Memory::default());
+}
+
+/// Opens an empty store.
+type Open<'a> = &'a (dyn Fn() -> Arc<dyn Store> + Sync);
+
+async fn at(store: &dyn Store, key: &Key) -> Option<Position> {
+    store.load(key).await.unwrap().map(|it| it.at)
+}
+
+async fn a_row_is_where_its_last_commit_left_it(open: Open<'_>) {
+    let store = open();
+    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    assert_eq!(at(&*store, &task.key).await, None);
+    task.commit([]).await.unwrap();
+    assert_eq!(at(&*store, &task.key).await, Some(task.at));
+    task.commit([status(TaskState::Working, 5), chunk("a", "x", false)]).await.unwrap();
+    assert_eq!(at(&*store, &task.key).await, Some(Position { fence: store.fence(), seq: 3 }));
+    let stored = store.load(&task.key).await.unwrap().unwrap();
+    assert_eq!((stored.row.state, stored.row.time, stored.row.seq), (TaskState::Working, 5, 3));
+    assert_eq!((&*stored.row.context, stored.row.open, stored.row.attempt), ("c-1", true, 1));
+}
+
+async fn a_commit_that_is_refused_changes_nothing(open: Open<'_>) {
+    let store = open();
+    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    let begin = task.next([]);
+    // There is none.
+    let missing = task.at_next(Position { fence: store.fence(), seq: 1 });
+    assert_eq!(task.write(missing).await, Err(Refused::Stale(None)));
+    assert_eq!(at(&*store, &task.key).await, None);
+    assert_eq!(task.write(begin.clone()).await, Ok(()));
+    // There is one already: for who tries again after an answer that was lost, their own.
+    assert_eq!(task.write(begin).await, Err(Refused::Stale(Some(task.at))));
+    let work = task.next([status(TaskState::Working, 5)]);
+    for wrong in [
+        Position { seq: task.at.seq - 1, ..task.at },
+        Position { seq: task.at.seq + 1, ..task.at },
+        Position { fence: task.at.fence + 1, ..task.at },
+    ] {
+        let commit = Commit { expect: Expect::At(wrong), ..work.clone() };
+        assert_eq!(task.write(commit).await, Err(Refused::Stale(Some(task.at))));
+    }
+    task.check().await;
+    let before = task.at;
+    assert_eq!(task.write(work.clone()).await, Ok(()));
+    assert_eq!(task.write(work).await, Err(Refused::Stale(Some(task.at))));
+    assert_ne!(task.at, before);
+    task.check().await;
+    let query = ListQuery { scope: scope("ada", ""), limit: 10, ..ListQuery::default() };
+    assert_eq!(store.list(&query).await.unwrap().total, 1);
+}
+
+async fn a_send_with_a_key_makes_one_task(open: Open<'_>) {
+    let store = open();
+    let with = |key: &str| Expect::New { idempotency: Some(key.into()) };
+    let mut one = Writer::new(&*store, &scope("ada", ""), "t-1");
+    let first = one.next([]);
+    let first = Commit { expect: with("k"), ..first };
+    assert_eq!(one.write(first.clone()).await, Ok(()));
+    // The same commit again, whose answer was lost.
+    assert_eq!(one.write(first).await, Err(Refused::Stale(Some(one.at))));
+    let mut other = Writer::new(&*store, &scope("ada", ""), "t-2");
+    let second = Commit { expect: with("k"), ..other.next([]) };
+    assert_eq!(other.write(second.clone()).await, Err(Refused::Duplicate { task_id: "t-1".into() }));
+    assert_eq!(at(&*store, &other.key).await, None);
+    // Another key, and another owner's or tenant's same one, are other sends.
+    assert_eq!(other.write(Commit { expect: with("k2"), ..second }).await, Ok(()));
+    for scope in [scope("bob", ""), scope("ada", "blue")] {
+        let mut theirs = Writer::new(&*store, &scope, "t-3");
+        let commit = Commit { expect: with("k"), ..theirs.next([]) };
+        assert_eq!(theirs.write(commit).await, Ok(()));
+    }
+    // Also when the task has ended; until it is swept.
+    one.commit([status(TaskState::Completed, 5)]).await.unwrap();
+    let mut again = Writer::new(&*store, &scope("ada", ""), "t-4");
+    let commit = Commit { expect: with("k"), ..again.next([]) };
+    assert_eq!(again.write(commit.clone()).await, Err(Refused::Duplicate { task_id: "t-1".into() }));
+    store.sweep(&Retention { finished: Duration::ZERO }, 100).await.unwrap();
+    assert_eq!(again.write(commit).await, Ok(()));
+}
+
+async fn a_batch_has_an_outcome_for_each(open: Open<'_>) {
+    let store = open();
+    let mut writers: Vec<_> = (0..5).map(|it| Writer::new(&*store, &scope("ada", ""), &format!("t-{it}"))).collect();
+    let batch: Vec<_> = writers.iter().map(|it| it.next([])).collect();
+    for it in &mut writers[..2] {
+        it.commit([]).await.unwrap();
+    }
+    let outcomes = store.commit(batch.into()).await.unwrap();
+    let stale = |it: &Writer<'_>| Err(Refused::Stale(Some(it.at)));
+    assert_eq!(outcomes, [stale(&writers[0]), stale(&writers[1]), Ok(()), Ok(()), Ok(())]);
+    assert_eq!(store.commit(Arc::from([])).await.unwrap(), []);
+}
+
+async fn a_row_may_change_without_an_event(open: Open<'_>) {
+    let store = open();
+    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    task.commit([]).await.unwrap();
+    let mut touch = task.next([]);
+    (touch.row.cancel_requested, touch.row.taken, touch.row.open) = (true, 1, false);
+    (touch.fence, touch.row.attempt) = (task.at.fence + 3, 2);
+    assert_eq!(store.commit([touch.clone()].into()).await.unwrap(), [Ok(())]);
+    let stored = store.load(&task.key).await.unwrap().unwrap();
+    let row = &stored.row;
+    assert_eq!((row.cancel_requested, row.taken, row.open, row.attempt), (true, 1, false, 2));
+    assert_eq!(stored.at, Position { fence: touch.fence, seq: 1 });
+    // Once more, since the answer may have been lost: it is known by its fence.
+    assert_eq!(store.commit([touch].into()).await.unwrap(), [Err(Refused::Stale(Some(stored.at)))]);
+    task.check().await;
+}
+
+async fn what_an_agent_saved_is_kept_until_the_end(open: Open<'_>) {
+    let store = open();
+    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    for (saved, expected) in [(None, None), (Some("a"), Some("a")), (None, Some("a")), (Some("b"), Some("b"))] {
+        let commit = task.next([message("hi")]);
+        let commit = Commit { saved: saved.map(|it: &str| it.to_owned().into()), ..commit };
+        task.write(commit).await.unwrap();
+        let stored = store.load(&task.key).await.unwrap().unwrap();
+        assert_eq!(stored.saved.as_deref(), expected.map(str::as_bytes));
+    }
+}
+
+async fn a_log_is_read_from_anywhere(open: Open<'_>) {
+    let store = open();
+    for length in [1, 2, 63, 64, 65, 127, 128, 129, 200] {
+        let mut task = Writer::new(&*store, &scope("ada", ""), &format!("t-{length}"));
+        task.commit([]).await.unwrap();
+        while task.log.len() < length {
+            // In commits of several sizes, as they come.
+            let left = (length - task.log.len()).min(1 + task.log.len() % 7);
+            task.commit((0..left).map(|it| chunk("a", &"x".repeat(it * 40), it > 0))).await.unwrap();
+        }
+        for ended in [false, true] {
+            if ended {
+                task.commit([status(TaskState::Completed, 9)]).await.unwrap();
+            }
+            for after in (0..=task.log.len() + 2).filter(|it| *it < 4 || it % 64 < 3 || it % 64 > 61 || it % 29 == 0) {
+                for limit in [1, 2, 63, 64, 65, 1000] {
+                    let log = store.events(&task.key, u64::try_from(after).unwrap(), limit).await.unwrap().events;
+                    let expected: Vec<_> = task.log.iter().skip(after).take(limit).collect();
+                    assert!(log.iter().eq(expected.iter().copied()), "{limit} after {after} of {length}");
+                    let place = |it: &Event| (it.position(), it.mark(), it.proto().clone());
+                    assert!(log.iter().map(place).eq(expected.into_iter().map(place)));
+                }
+            }
+        }
+    }
+    let other = Key::new(&scope("ada", ""), "t-0");
+    assert_eq!(store.events(&other, 0, 10).await.unwrap().events, []);
+}
+
+async fn a_task_is_what_its_log_says(open: Open<'_>) {
+    let store = open();
+    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    let work = status(TaskState::Working, 2);
+    for payloads in [
+        vec![],
+        vec![work, chunk("a", "1", false), chunk("a", "2", true), message("more")],
+        vec![status(TaskState::InputRequired, 3)],
+        vec![message("here"), chunk("b", "3", false), status(TaskState::Rejected, 4)],
+    ] {
+        task.commit(payloads).await.unwrap();
+        task.check().await;
+    }
+    // What is marked stays marked.
+    let marks: Vec<Mark> = store.events(&task.key, 0, 100).await.unwrap().events.iter().map(Event::mark).collect();
+    assert_eq!(marks.iter().filter(|it| it.hidden).count(), 2);
+    assert_eq!(
+        marks.iter().map(|it| it.ends).filter(|it| *it != Ends::Nothing).collect::<Vec<_>>(),
+        [Ends::Turn, Ends::Task]
+    );
+}
+
+async fn what_is_old_and_over_is_swept(open: Open<'_>) {
+    let store = open();
+    let mut writers = Vec::new();
+    for n in 0..6 {
+        for owner in ["ada", "bob"] {
+            let mut task = Writer::new(&*store, &scope(owner, ""), &format!("t-{n}"));
+            task.commit([]).await.unwrap();
+            // Every other one has ended, at 1000, 3000 and 5000.
+            let state = if n % 2 == 1 { TaskState::Completed } else { TaskState::Working };
+            task.commit([status(state, n * 1000)]).await.unwrap();
+            writers.push(task);
+        }
+    }
+    let policy = Retention { finished: Duration::from_secs(2) };
+    assert_eq!(store.sweep(&policy, 3000).await.unwrap().tasks, 0, "what is just as old as that is not older");
+    assert_eq!(store.sweep(&policy, 5001).await.unwrap().tasks, 4);
+    assert_eq!(store.sweep(&policy, 5001).await.unwrap().tasks, 0);
+    for task in &writers {
+        if ["t-1", "t-3"].contains(&task.key.id()) {
+            assert_eq!(at(&*store, &task.key).await, None);
+            assert_eq!(store.events(&task.key, 0, 10).await.unwrap().events, []);
+        } else {
+            task.check().await;
+        }
+    }
+    for owner in ["ada", "bob"] {
+        let query = |state| ListQuery { scope: scope(owner, ""), limit: 10, state, ..ListQuery::default() };
+        for (state, total) in [(None, 4), (Some(TaskState::Completed), 1), (Some(TaskState::Working), 3)] {
+            let page = store.list(&query(state)).await.unwrap();
+            assert_eq!((page.total, page.tasks.len()), (total, usize::try_from(total).unwrap()));
+        }
+    }
+}
+
+async fn owners_and_tenants_are_apart(open: Open<'_>) {
+    let store = open();
+    let scopes = [scope("ada", ""), scope("ada", "blue"), scope("bob", ""), scope("", ""), scope("", "ada")];
+    for (n, scope) in scopes.iter().enumerate() {
+        let mut task = Writer::new(&*store, scope, "t-1");
+        task.commit([]).await.unwrap();
+        task.commit([message(&n.to_string())]).await.unwrap();
+    }
+    for (n, scope) in scopes.iter().enumerate() {
+        let key = Key::new(&Arc::new(Scope::clone(scope)), "t-1");
+        let mut stored = store.load(&key).await.unwrap().unwrap();
+        let task = stored.task(&*store, &key).await.unwrap();
+        assert_eq!(task.history[0].text(), n.to_string());
+        let query = ListQuery { scope: Arc::clone(scope), limit: 10, ..ListQuery::default() };
+        let page = store.list(&query).await.unwrap();
+        assert_eq!((page.total, page.tasks), (1, vec![task]));
+    }
+    store.check().await.unwrap();
+}
+
+async fn it_does_what_the_model_does(open: Open<'_>) {
+    tokio::task::block_in_place(|| model::agrees(open));
+}

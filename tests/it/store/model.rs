@@ -1,0 +1,195 @@
+//! Random commits, and a plain list that says what must have come of them.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use a2a_service::{
+    event::Position,
+    pb::v1::{Task, TaskState},
+    seam::Millis,
+    store::{Commit, Expect, ListQuery, Refused, Retention, Scope, Store},
+};
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+use tokio::runtime::Handle;
+
+use super::{
+    Open,
+    writer::{Writer, chunk, message, scope, status},
+};
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// To this task, with so many chunks and messages and, perhaps, in the end a state.
+    Commit { task: usize, chunks: usize, messages: usize, state: Option<usize> },
+    /// The same commit twice.
+    Twice { task: usize },
+    /// A commit that is behind, or that makes what is there.
+    Late { task: usize },
+    /// Time goes on.
+    Pass(Millis),
+    /// What has ended for longer than this goes.
+    Sweep(u64),
+}
+
+const STATES: [TaskState; 8] = [
+    TaskState::Working,
+    TaskState::InputRequired,
+    TaskState::AuthRequired,
+    TaskState::Working,
+    TaskState::Completed,
+    TaskState::Failed,
+    TaskState::Canceled,
+    TaskState::Rejected,
+];
+
+const TASKS: usize = 12;
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let task = || 0..TASKS;
+    let state = proptest::option::of(0..STATES.len());
+    let commit = (task(), 0..4_usize, 0..2_usize, state);
+    let commit = commit.prop_map(|(task, chunks, messages, state)| Step::Commit { task, chunks, messages, state });
+    let step = prop_oneof![
+        12 => commit,
+        1 => task().prop_map(|task| Step::Twice { task }),
+        2 => task().prop_map(|task| Step::Late { task }),
+        2 => (0..4_i64).prop_map(Step::Pass),
+        1 => (0..20_u64).prop_map(Step::Sweep),
+    ];
+    proptest::collection::vec(step, 1..120)
+}
+
+/// The tasks that there are, and the time.
+struct Model<'a> {
+    store: &'a dyn Store,
+    tasks: BTreeMap<usize, Writer<'a>>,
+    now: Millis,
+    made: usize,
+}
+
+impl<'a> Model<'a> {
+    fn scopes() -> [Arc<Scope>; 2] {
+        [scope("ada", ""), scope("bob", "blue")]
+    }
+
+    fn task(&mut self, n: usize) -> &mut Writer<'a> {
+        let (store, now, made) = (self.store, self.now, &mut self.made);
+        self.tasks.entry(n).or_insert_with(|| {
+            *made += 1;
+            let (scope, context) = (&Self::scopes()[n % 2], format!("c-{}", n % 3));
+            Writer::within(store, scope, &format!("t-{n}-{made}"), &context, now)
+        })
+    }
+
+    async fn step(&mut self, step: Step) {
+        let now = self.now;
+        match step {
+            Step::Commit { task, chunks, messages, state } => {
+                let task = self.task(task);
+                if task.task.state().is_terminal() {
+                    return;
+                }
+                let chunks = (0..chunks).map(|it| chunk(["a", "b"][it % 2], "text", it > 0));
+                let messages = (0..messages).map(|_| message("hi"));
+                let state = state.map(|it| status(STATES[it], now));
+                task.commit(chunks.chain(messages).chain(state)).await.unwrap();
+            }
+            Step::Twice { task } => {
+                let task = self.task(task);
+                if !task.task.state().is_terminal() {
+                    let commit = task.next([message("once")]);
+                    task.write(commit.clone()).await.unwrap();
+                    assert_eq!(task.write(commit).await, Err(Refused::Stale(Some(task.at))));
+                }
+            }
+            Step::Late { task } => {
+                let Some(task) = self.tasks.get_mut(&task) else { return };
+                let commit = task.next([status(TaskState::Failed, now)]);
+                let late = Position { seq: task.at.seq - 1, ..task.at };
+                for expect in [Expect::New { idempotency: None }, Expect::At(late)] {
+                    let commit = Commit { expect, ..commit.clone() };
+                    assert_eq!(task.write(commit).await, Err(Refused::Stale(Some(task.at))));
+                }
+            }
+            Step::Pass(time) => self.now += time,
+            Step::Sweep(finished) => {
+                let policy = Retention { finished: Duration::from_millis(finished) };
+                let swept = self.store.sweep(&policy, now).await.unwrap().tasks;
+                let before = self.tasks.len();
+                let limit = now - Millis::try_from(finished).unwrap();
+                self.tasks.retain(|_, it| !it.task.state().is_terminal() || it.time >= limit);
+                assert_eq!(usize::try_from(swept), Ok(before - self.tasks.len()));
+            }
+        }
+    }
+
+    /// What the store has, and lists, is what there is.
+    async fn check(&self) {
+        for it in self.tasks.values() {
+            it.check().await;
+        }
+        for scope in Self::scopes() {
+            for context in [None, Some("c-0"), Some("c-1"), Some("c-9")] {
+                for state in [None, Some(TaskState::Submitted), Some(TaskState::Working), Some(TaskState::Completed)] {
+                    for since in [None, Some(self.now - 3), Some(self.now + 1)] {
+                        let context = context.map(Into::into);
+                        let scope = Arc::clone(&scope);
+                        self.list(&ListQuery { scope, context, state, since, ..ListQuery::default() }).await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn list(&self, query: &ListQuery) {
+        let fits = |it: &&Writer<'_>| {
+            it.key.scope() == &query.scope
+                && query.context.as_ref().is_none_or(|context| **context == *it.task.context_id)
+                && query.state.is_none_or(|state| it.task.state() == state)
+                && query.since.is_none_or(|since| it.time >= since)
+        };
+        let mut expected: Vec<_> = self.tasks.values().filter(fits).collect();
+        expected.sort_by(|a, b| (b.time, b.key.id()).cmp(&(a.time, a.key.id())));
+        for (limit, artifacts, history) in [(1, false, None), (5, true, Some(1)), (100, true, None)] {
+            let shown = |it: &&Writer<'_>| a2a_service::task::view(&it.task, history, artifacts);
+            let expected: Vec<Task> = expected.iter().map(shown).collect();
+            let (mut tasks, mut after) = (Vec::new(), None);
+            loop {
+                let query = ListQuery { limit, artifacts, history, after, ..query.clone() };
+                let page = self.store.list(&query).await.unwrap();
+                assert_eq!(usize::try_from(page.total), Ok(expected.len()));
+                assert!(page.tasks.len() <= limit && (page.next.is_none() || page.tasks.len() == limit));
+                tasks.extend(page.tasks);
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(tasks, expected);
+        }
+    }
+}
+
+/// Whatever is committed, refused and swept: the store has what the model has, and its totals are right.
+pub(super) fn agrees(open: Open<'_>) {
+    let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
+    let run = TestRunner::new(config).run(&steps(), |steps| {
+        Handle::current().block_on(async {
+            let store = open();
+            let mut model = Model { store: &*store, tasks: BTreeMap::new(), now: 1000, made: 0 };
+            for (n, step) in steps.into_iter().enumerate() {
+                model.step(step).await;
+                if n % 16 == 0 {
+                    model.check().await;
+                }
+            }
+            model.check().await;
+        });
+        Ok(())
+    });
+    if let Err(error) = run {
+        panic!("{error}");
+    }
+}

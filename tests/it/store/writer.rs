@@ -1,0 +1,138 @@
+//! Who writes a task into a store, event by event, and knows what has to be there.
+
+use std::sync::Arc;
+
+use a2a_service::{
+    event::{Ends, Event, Mark, Position},
+    pb::v1::{
+        Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
+        stream_response::Payload,
+    },
+    seam::{self, Millis},
+    store::{Commit, Expect, Key, Refused, Row, Scope, Store},
+    task,
+};
+
+pub(super) fn scope(owner: &str, tenant: &str) -> Arc<Scope> {
+    Arc::new(Scope { owner: owner.into(), tenant: tenant.into() })
+}
+
+pub(super) fn status(state: TaskState, at: Millis) -> Payload {
+    let message = state.is_interrupted().then(|| Message::agent("what?"));
+    let status = Some(TaskStatus { state: state.into(), message, timestamp: Some(seam::timestamp(at)) });
+    Payload::StatusUpdate(TaskStatusUpdateEvent { status, ..Default::default() })
+}
+
+pub(super) fn chunk(id: &str, text: &str, append: bool) -> Payload {
+    let artifact = Artifact { artifact_id: id.into(), parts: vec![Part::text(text)], ..Default::default() };
+    Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(artifact), append, ..Default::default() })
+}
+
+pub(super) fn message(text: &str) -> Payload {
+    Payload::Message(Message::user(text))
+}
+
+pub(super) struct Writer<'a> {
+    store: &'a dyn Store,
+    pub(super) key: Key,
+    pub(super) task: Task,
+    pub(super) at: Position,
+    pub(super) log: Vec<Event>,
+    pub(super) time: Millis,
+}
+
+impl<'a> Writer<'a> {
+    /// Of a task that is not there yet.
+    pub(super) fn new(store: &'a dyn Store, scope: &Arc<Scope>, id: &str) -> Self {
+        Self::within(store, scope, id, "c-1", 0)
+    }
+
+    pub(super) fn within(store: &'a dyn Store, scope: &Arc<Scope>, id: &str, context: &str, at: Millis) -> Self {
+        let status =
+            TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(seam::timestamp(at)) };
+        let task = Task { id: id.into(), context_id: context.into(), status: Some(status), ..Task::default() };
+        let key = Key::new(scope, id);
+        Self { store, key, task, at: Position::default(), log: Vec::new(), time: at }
+    }
+
+    /// The commit of these events; for a task that is not there yet, the one that makes it.
+    pub(super) fn next(&self, payloads: impl IntoIterator<Item = Payload>) -> Commit {
+        let fence = self.store.fence();
+        let (mut task, mut events) = (self.task.clone(), Vec::new());
+        let (was, mut row_time, mut head) = (self.task.state(), self.time, None);
+        let is_new = self.at.seq == 0;
+        if is_new {
+            let first = Event::task(Position { fence, seq: 1 }, Ends::Nothing, &task);
+            head = Some(first.clone());
+            events.push(first);
+        }
+        for payload in payloads {
+            let seq = self.at.seq + u64::try_from(events.len()).unwrap() + 1;
+            task::apply(&mut task, &payload);
+            let mark = match &payload {
+                Payload::Message(_) => Mark::HIDDEN,
+                Payload::StatusUpdate(_) if task.state().is_terminal() => Mark::ending(Ends::Task),
+                Payload::StatusUpdate(_) if task.state().is_interrupted() => Mark::ending(Ends::Turn),
+                Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_) | Payload::Task(_) => Mark::NOTHING,
+            };
+            let event = Event::new(Position { fence, seq }, mark, payload);
+            if let Some(Payload::StatusUpdate(it)) = event.payload() {
+                let timestamp = it.status.as_ref().unwrap().timestamp.as_ref();
+                (head, row_time) = (Some(event.clone()), seam::millis(timestamp.unwrap()));
+            }
+            events.push(event);
+        }
+        let seq = events.last().map_or(self.at.seq, Event::seq);
+        let state = task.state();
+        let row = Row {
+            context: self.task.context_id.as_str().into(),
+            seq,
+            state,
+            was: (!is_new).then_some(was),
+            head,
+            time: row_time,
+            open: !state.is_terminal(),
+            taken: 0,
+            cancel_requested: false,
+            attempt: 1,
+        };
+        let expect = if is_new { Expect::New { idempotency: None } } else { Expect::At(self.at) };
+        // Always at the end, and now and then before.
+        let checkpoint = (state.is_terminal() || seq % 5 == 4).then(|| Arc::new(task));
+        Commit { key: self.key.clone(), expect, fence, row, events, checkpoint, saved: None }
+    }
+
+    /// A commit that expects the row to be there.
+    pub(super) fn at_next(&self, at: Position) -> Commit {
+        let commit = self.next([]);
+        let row = Row { was: Some(TaskState::Submitted), ..commit.row };
+        Commit { expect: Expect::At(at), row, ..commit }
+    }
+
+    /// Writes a commit, and remembers what it says if it came through.
+    pub(super) async fn write(&mut self, commit: Commit) -> Result<(), Refused> {
+        let outcome = self.store.commit([commit.clone()].into()).await.unwrap().remove(0);
+        if outcome.is_ok() {
+            let new = commit.events.iter().filter(|it| it.seq() > 1).filter_map(Event::payload);
+            new.for_each(|it| task::apply(&mut self.task, it));
+            self.at = Position { fence: commit.fence, seq: commit.row.seq };
+            self.time = commit.row.time;
+            self.log.extend(commit.events);
+        }
+        outcome
+    }
+
+    pub(super) async fn commit(&mut self, payloads: impl IntoIterator<Item = Payload>) -> Result<(), Refused> {
+        let commit = self.next(payloads);
+        self.write(commit).await
+    }
+
+    /// What the store has of it is what was written.
+    pub(super) async fn check(&self) {
+        let mut stored = self.store.load(&self.key).await.unwrap().unwrap();
+        assert_eq!((stored.at.seq, stored.row.seq), (self.at.seq, self.at.seq));
+        assert_eq!((stored.row.state, stored.row.time), (self.task.state(), self.time));
+        assert_eq!(stored.task(self.store, &self.key).await.unwrap(), self.task);
+        assert_eq!(self.store.events(&self.key, 0, usize::MAX >> 1).await.unwrap().events, self.log);
+    }
+}
