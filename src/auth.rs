@@ -8,14 +8,14 @@ use std::{
 };
 
 use async_trait::async_trait;
-use http::{HeaderMap, Method, Request, Response, header};
+use http::{HeaderMap, Request, Response, header};
 use subtle::ConstantTimeEq as _;
 use tower_service::Service;
 
 use crate::{
-    card::{Card, WELL_KNOWN, WELL_KNOWN_BEFORE},
+    card::Card,
     error::{Error, ErrorKind},
-    transport::{Answering, Body, RequestBody, is_grpc, refuse},
+    transport::{Answering, Body, RequestBody, is_public, refuse},
 };
 
 /// Whoever calls, as the authentication names them.
@@ -170,17 +170,6 @@ where
     }
 }
 
-/// What everybody may see: the card, and whether the server is well. These paths and no others below them, since the
-/// first segment of a path can be a tenant: `/.well-known/tasks` are tasks.
-fn is_public<B>(request: &Request<B>) -> bool {
-    let path = request.uri().path();
-    match *request.method() {
-        Method::GET | Method::HEAD => matches!(path, WELL_KNOWN | WELL_KNOWN_BEFORE | "/healthz" | "/readyz"),
-        Method::POST => path.starts_with("/grpc.health.v1.Health/") && is_grpc(request.headers()),
-        _ => false,
-    }
-}
-
 impl<S> fmt::Debug for Guard<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard").field("guarded", &self.authenticator.is_some()).finish_non_exhaustive()
@@ -221,12 +210,12 @@ mod tests {
             let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, content_type);
             is_public(&request.body(()).unwrap())
         };
-        for path in ["/.well-known/agent-card.json", "/healthz", "/readyz"] {
-            assert!(public("GET", path, "") && public("HEAD", path, "") && !public("POST", path, ""), "{path}");
+        for path in ["/.well-known/agent-card.json", "/healthz", "/readyz", "/healthz/"] {
+            assert!(public("GET", path, "") && public("HEAD", path, ""), "{path}");
         }
         let health = "/grpc.health.v1.Health/Check";
         assert!(public("POST", health, "application/grpc") && !public("POST", health, "application/json"));
-        for path in ["/.well-known/tasks", "/healthz/tasks", "/tasks", "/.well-known/agent-card.json/"] {
+        for path in ["/.well-known/tasks", "/healthz/tasks", "/tasks", "/rpc", "/.well-known/agent-card.json/tasks"] {
             assert!(!public("GET", path, ""), "{path}");
         }
     }

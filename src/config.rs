@@ -107,6 +107,7 @@ macro_rules! keys {
 
 keys! {
     "listen" => listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)), "The address to listen on. Port 0 picks a free one, and the first line of the output says which.";
+    "grpc_listen" => grpc_listen: Option<SocketAddr> = None, "Another address, for gRPC alone. The first one takes gRPC too, and the card names this one only where `card.grpc` says it.";
     "agent" => agent: Agent = Agent::Demo, "The agent to serve.";
     "public_url" => public_url: Option<BaseUrl> = None, "The URL at which clients reach this server, for the agent card. Where it is not set, the address that is listened on.";
     "trusted_proxies" => trusted_proxies: Vec<Network> = Vec::new(), "The proxies, as addresses or networks, that are believed what they say of the URL that their clients asked for.";
@@ -114,6 +115,7 @@ keys! {
     "insecure" => insecure: bool = false, "Listens on an address that is not loopback though there is no token. All callers are then one anonymous owner, and see each other's tasks.";
     "log" => log: Log = Log::Text, "How the log is written, on stderr.";
     "log_filter" => log_filter: Filter = Filter::standard(), "What is logged, in directives of `tracing`. The variable `RUST_LOG` sets it too.";
+    "strict_version" => strict_version: bool = false, "Refuses calls that do not say their version of the protocol, as ones of 0.3. Otherwise they are taken by their form.";
     "wait" => wait: Duration = Limits::default().wait, "How long a send waits for its turn to end; then the caller gets the task as it is.";
     "turn.deadline" => turn_deadline: Duration = Limits::default().turn, "How long an agent may work on one turn; then the turn has failed.";
     "cancel.grace" => cancel_grace: Duration = Limits::default().cancel, "How long an agent that was canceled may take to end by itself.";

@@ -45,6 +45,7 @@ pub struct Server<A> {
     keep_alive: Option<Duration>,
     max_connections: Option<usize>,
     grace: Duration,
+    strict_version: bool,
     authenticator: Option<Arc<dyn Authenticator>>,
 }
 
@@ -62,6 +63,7 @@ impl<A: Agent> Server<A> {
             keep_alive: None,
             max_connections: None,
             grace: GRACE,
+            strict_version: false,
             authenticator: None,
         }
     }
@@ -157,6 +159,12 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// Refuses calls that do not say their version, as ones of 0.3 (3.6.2). Otherwise they are taken by their form.
+    pub fn strict_version(mut self, strict: bool) -> Self {
+        self.strict_version = strict;
+        self
+    }
+
     /// The agent as a service, without a door: what a call in process is made to.
     ///
     /// Must be called in a tokio runtime, as all that follows.
@@ -184,8 +192,11 @@ impl<A: Agent> Server<A> {
         let addr = listener.local_addr()?;
         let (authenticator, max_connections, grace) = (self.authenticator.clone(), self.max_connections, self.grace);
         let (service, door) = self.build();
-        let door = Traced::new(Guard::new(door(Some(addr)), authenticator));
-        Ok(Bound { listener, addr, door, service, max_connections, grace })
+        let door = door(Some(addr));
+        let draining = door.drain().clone();
+        let around = |door| Traced::new(Guard::new(door, authenticator.clone()));
+        let (grpc_door, door) = (around(door.grpc()), around(door));
+        Ok(Bound { listener, addr, door, grpc_listener: None, grpc_door, service, draining, max_connections, grace })
     }
 
     /// Serves until Ctrl-C or SIGTERM, then drains. A whole program.
@@ -207,7 +218,7 @@ impl<A: Agent> Server<A> {
             Some(it) => it.describe(self.card),
             None => self.card,
         };
-        let (max_body, keep_alive) = (self.max_body, self.keep_alive);
+        let (max_body, keep_alive, strict_version) = (self.max_body, self.keep_alive, self.strict_version);
         let door = move |addr: Option<SocketAddr>| {
             let card = match addr {
                 Some(addr) => card.bound(addr),
@@ -219,6 +230,7 @@ impl<A: Agent> Server<A> {
             }));
             settings.max_body = max_body.unwrap_or(settings.max_body);
             settings.keep_alive = keep_alive.unwrap_or(settings.keep_alive);
+            settings.strict_version = strict_version;
             Door::new(checked, settings)
         };
         (service, door)
@@ -231,7 +243,10 @@ pub struct Bound<A> {
     listener: TcpListener,
     addr: SocketAddr,
     door: Traced<Guard<Door>>,
+    grpc_listener: Option<TcpListener>,
+    grpc_door: Traced<Guard<Door>>,
     service: Arc<Service<A>>,
+    draining: CancellationToken,
     max_connections: Option<usize>,
     grace: Duration,
 }
@@ -242,12 +257,22 @@ impl<A: Agent> Bound<A> {
         self.addr
     }
 
+    /// Listens on another address too, for gRPC alone. Returns where.
+    ///
+    /// # Errors
+    /// The address can't be listened on.
+    pub async fn grpc(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
+        let listener = TcpListener::bind(addr).await?;
+        let addr = listener.local_addr()?;
+        self.grpc_listener = Some(listener);
+        Ok(addr)
+    }
+
     /// Serves until `stop` returns, then drains: takes no new connections and no new work, lets what runs end for the
     /// time of the [grace](Server::grace), cuts what is left of streams so that they can be taken up again, and
     /// returns. Nothing is canceled by this.
     pub async fn run_until(self, stop: impl Future<Output = ()>) {
-        let Self { listener, door, service, max_connections, grace, .. } = self;
-        let draining = CancellationToken::new();
+        let Self { listener, door, grpc_listener, grpc_door, service, draining, max_connections, grace, .. } = self;
         // The engine ends what runs at the end of the grace; its last words have a moment more to be sent.
         let mut settings = listener::Settings { grace: grace + LAST_WORDS, ..listener::Settings::default() };
         settings.max_connections = max_connections.unwrap_or(settings.max_connections);
@@ -256,7 +281,12 @@ impl<A: Agent> Bound<A> {
             draining.cancel();
             service.drain(grace).await;
         };
-        tokio::join!(listener::serve(listener, door, &settings, &draining), stopping);
+        let grpc = async {
+            if let Some(listener) = grpc_listener {
+                listener::serve(listener, grpc_door, &settings, &draining).await;
+            }
+        };
+        tokio::join!(listener::serve(listener, door, &settings, &draining), grpc, stopping);
     }
 }
 

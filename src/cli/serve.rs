@@ -31,8 +31,15 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         };
         let listen = config.listen;
         let bound = server.bind(listen).await;
-        let bound = bound.with_context(|| format!("can't listen on {listen}; --listen names another address"))?;
-        say(&banner(bound.addr(), config.token.is_some()));
+        let mut bound = bound.with_context(|| format!("can't listen on {listen}; --listen names another address"))?;
+        let grpc = match config.grpc_listen {
+            Some(addr) => {
+                let wrong = || format!("can't listen on {addr}; --grpc-listen names another address");
+                format!("gRPC alone on http://{}\n", bound.grpc(addr).await.with_context(wrong)?)
+            }
+            None => String::new(),
+        };
+        say(&banner(bound.addr(), &grpc, config.token.is_some()));
         bound
             .run_until(async {
                 crate::server::signal().await;
@@ -56,6 +63,7 @@ fn server<A: Agent>(agent: A, config: &Config) -> Server<A> {
         .keep_alive(config.keep_alive)
         .max_connections(config.max_connections)
         .grace(config.drain_grace)
+        .strict_version(config.strict_version)
         .card(config.card())
         .trusted_proxies(config.trusted_proxies.iter().copied());
     if let Some(it) = &config.public_url {
@@ -72,27 +80,28 @@ fn server<A: Agent>(agent: A, config: &Config) -> Server<A> {
 
 /// Whoever reaches an address that is not loopback would be served, and see what all others do.
 fn guard_public(config: &Config) -> Result<(), config::Error> {
-    let listen = config.listen;
-    if listen.ip().to_canonical().is_loopback() || config.token.is_some() {
+    let open = |it: &SocketAddr| !it.ip().to_canonical().is_loopback();
+    let Some(addr) = [Some(config.listen), config.grpc_listen].into_iter().flatten().find(open) else { return Ok(()) };
+    if config.token.is_some() {
         return Ok(());
     }
     if config.insecure {
-        tracing::warn!(server.address = %listen, "whoever reaches this server can use it, and see all tasks: no token is set");
+        tracing::warn!(server.address = %addr, "whoever reaches this server can use it, and see all tasks: no token is set");
         return Ok(());
     }
     Err(config::Error::new(format!(
-        "{listen} can be reached from elsewhere, and callers are not authenticated; set a token (A2A_TOKEN), listen on \
+        "{addr} can be reached from elsewhere, and callers are not authenticated; set a token (A2A_TOKEN), listen on \
          127.0.0.1 or [::1], or say --insecure to serve everybody"
     )))
 }
 
 /// What to try next, in lines that can be copied.
-fn banner(addr: SocketAddr, token: bool) -> String {
+fn banner(addr: SocketAddr, grpc: &str, token: bool) -> String {
     let message = r#"{"messageId":"m-1","role":"ROLE_USER","parts":[{"text":"hello"}]}"#;
     let header = if token { " -H \"authorization: Bearer $A2A_TOKEN\"" } else { "" };
     let text = format!(
         r#"listening on http://{addr}
-
+{grpc}
 The agent card:
   curl http://{addr}/.well-known/agent-card.json
 HTTP+JSON:
@@ -126,6 +135,8 @@ mod tests {
             let token = crate::auth::Token::new("t").ok();
             assert!(guard_public(&Config { token, ..at(addr) }).is_ok());
         }
+        let grpc = Config { grpc_listen: "0.0.0.0:1".parse().ok(), ..Config::default() };
+        assert!(guard_public(&grpc).unwrap_err().to_string().contains("0.0.0.0:1"));
         for addr in ["127.0.0.2:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
             assert!(guard_public(&at(addr)).is_ok(), "{addr}");
         }

@@ -145,6 +145,22 @@ async fn to_the_outside_it_listens_with_a_token_or_insecurely() {
 }
 
 #[tokio::test]
+async fn grpc_may_have_an_address_of_its_own() {
+    let mut child = a2a(&["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = async || timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    next().await;
+    let second = next().await;
+    let url = second.strip_prefix("gRPC alone on ").unwrap();
+    let task = GetTaskRequest { id: "nobody".into(), ..GetTaskRequest::default() };
+    let answer = client::grpc(url).unwrap().get_task(Call::default().request(task)).await;
+    assert_eq!(answer.unwrap_err().code(), tonic::Code::NotFound);
+    assert_eq!(reqwest::get(format!("{url}/tasks")).await.unwrap().status(), 415);
+    signal(&child, "-TERM");
+    assert_eq!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code(), Some(0));
+}
+
+#[tokio::test]
 async fn each_request_is_a_line_of_the_log() {
     let (mut child, url) = started(a2a(&["serve", "--listen", "127.0.0.1:0", "--log", "json"])).await;
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
