@@ -2,6 +2,7 @@
 
 mod agent;
 mod cancel;
+mod chaos;
 mod contexts;
 mod drain;
 mod flat;

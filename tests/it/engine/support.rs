@@ -154,6 +154,21 @@ impl Client {
         Ok(self.api.list_tasks(self.call.clone().request(request)).await?.into_inner())
     }
 
+    /// The states of all tasks, however many there are.
+    pub(crate) async fn listed_all(&self) -> Vec<TaskState> {
+        let (mut states, mut page_token) = (Vec::new(), String::new());
+        loop {
+            let request = ListTasksRequest { page_token, page_size: Some(100), ..Default::default() };
+            let page = self.list(request).await.unwrap();
+            states.extend(page.tasks.iter().map(Task::state));
+            if page.next_page_token.is_empty() {
+                assert_eq!(usize::try_from(page.total_size), Ok(states.len()));
+                return states;
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
     /// The states of all tasks, by id, as the list has them.
     pub(crate) async fn listed(&self) -> BTreeMap<String, TaskState> {
         let page = self.list(ListTasksRequest { page_size: Some(100), ..Default::default() }).await.unwrap();
