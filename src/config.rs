@@ -20,7 +20,7 @@ use crate::{
     auth::Token,
     card::{CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, Network, ProviderConfig, SkillConfig},
     server,
-    service::Limits,
+    service::{Limits, Modes},
     store::memory::MAX_TASKS,
     transport,
 };
@@ -116,6 +116,8 @@ keys! {
     "log" => log: Log = Log::Text, "How the log is written, on stderr.";
     "log_filter" => log_filter: Filter = Filter::standard(), "What is logged, in directives of `tracing`. The variable `RUST_LOG` sets it too.";
     "strict_version" => strict_version: bool = false, "Refuses calls that do not say their version of the protocol, as ones of 0.3. Otherwise they are taken by their form.";
+    "strict_modes" => strict_modes: bool = false, "Refuses messages of media types that the card does not name, and those whose senders take nothing that the agent gives.";
+    "require_text" => require_text: bool = false, "Refuses messages without a part of text.";
     "wait" => wait: Duration = Limits::default().wait, "How long a send waits for its turn to end; then the caller gets the task as it is.";
     "turn.deadline" => turn_deadline: Duration = Limits::default().turn, "How long an agent may work on one turn; then the turn has failed.";
     "cancel.grace" => cancel_grace: Duration = Limits::default().cancel, "How long an agent that was canceled may take to end by itself.";
@@ -164,6 +166,13 @@ impl Config {
             subscribers: self.limits_subscribers,
             ..Limits::default()
         }
+    }
+
+    /// What a message has to be.
+    pub(crate) fn modes(&self) -> Modes {
+        let mut modes = Modes::default();
+        (modes.strict_modes, modes.require_text) = (self.strict_modes, self.require_text);
+        modes
     }
 
     /// What the operator says of the agent.

@@ -5,6 +5,7 @@ use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio_util::sync::CancellationToken;
 
+pub use self::signals::Signals;
 use crate::{
     agent::Agent,
     auth::{Authenticator, Guard},
@@ -16,6 +17,8 @@ use crate::{
     telemetry::Traced,
     transport::{CardRequest, Door, Settings, listener},
 };
+
+mod signals;
 
 /// How long what runs may take to end when the server stops.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
@@ -225,8 +228,9 @@ impl<A: Agent> Server<A> {
     /// The address can't be listened on.
     pub async fn serve(self, addr: impl ToSocketAddrs) -> io::Result<()> {
         let bound = self.bind(addr).await?;
+        let mut signals = Signals::listen();
         tracing::info!(server.address = %bound.addr(), "listening");
-        bound.run_until(signal()).await;
+        bound.run_until(async move { signals.next().await }).await;
         Ok(())
     }
 
@@ -315,28 +319,6 @@ impl<A: Agent> Bound<A> {
         };
         // In this order: a signal that comes right after the first reply finds who waits for it.
         tokio::join!(stopping, listener::serve(listener, door, &settings, &draining), grpc);
-    }
-}
-
-/// Returns at Ctrl-C or SIGTERM.
-pub async fn signal() {
-    let interrupted = async {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    };
-    #[cfg(unix)]
-    let terminated = async {
-        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-            Ok(mut it) => drop(it.recv().await),
-            Err(_) => std::future::pending().await,
-        }
-    };
-    #[cfg(not(unix))]
-    let terminated = std::future::pending::<()>();
-    tokio::select! {
-        () = interrupted => {}
-        () = terminated => {}
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     agent::{Agent, demo::Demo},
     auth::Bearer,
     config::{self, Config, Loaded},
-    server::Server,
+    server::{Server, Signals},
     store::memory::Memory,
     telemetry,
 };
@@ -39,13 +39,14 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             }
             None => String::new(),
         };
+        let mut signals = Signals::listen();
         say(&banner(bound.addr(), &grpc, config.token.is_some()));
         bound
-            .run_until(async {
-                crate::server::signal().await;
+            .run_until(async move {
+                signals.next().await;
                 say("stopping: what runs may end, a second signal ends it now\n");
-                tokio::spawn(async {
-                    crate::server::signal().await;
+                tokio::spawn(async move {
+                    signals.next().await;
                     end();
                 });
             })
@@ -64,6 +65,7 @@ fn server<A: Agent>(agent: A, config: &Config) -> Server<A> {
         .max_connections(config.max_connections)
         .grace(config.drain_grace)
         .strict_version(config.strict_version)
+        .modes(config.modes())
         .card(config.card())
         .trusted_proxies(config.trusted_proxies.iter().copied());
     if let Some(it) = &config.public_url {
