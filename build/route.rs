@@ -41,7 +41,7 @@ impl Schema {
 /// One HTTP binding, such as `POST /{tenant}/tasks/{id=*}:cancel` with body `*`.
 pub(crate) struct Route {
     rpc: Ident,
-    verb: String,
+    pub(crate) verb: String,
     /// The path, an entry each segment; `None` matches any.
     segments: Vec<Option<String>>,
     /// The members of the message that the path carries, and the segments that each spans.

@@ -82,6 +82,7 @@ impl Schema {
         }
         routes.sort_by_key(Route::order);
         let actions: BTreeSet<_> = routes.iter().map(|it| &it.action).filter(|it| !it.is_empty()).collect();
+        let verbs: BTreeSet<_> = routes.iter().map(|it| &it.verb).collect();
         let arms = routes.iter().map(Route::arm);
         let calls = rpcs.iter().map(|rpc| {
             let (variant, method, kind) = (rpc.variant(), rpc.method(), rpc.kind());
@@ -98,8 +99,14 @@ impl Schema {
 
                 const ACTIONS: &'static [&'static str] = &[#(#actions),*];
 
+                const VERBS: &'static [&'static str] = &[#(#verbs),*];
+
                 fn rpc(name: &str) -> Option<Rpc> {
                     Rpc::from_name(name)
+                }
+
+                fn is_streaming(rpc: Rpc) -> bool {
+                    rpc.is_streaming()
                 }
 
                 fn route(verb: &str, segments: &[&str], action: &str) -> Option<Route<Rpc>> {

@@ -41,6 +41,16 @@ pub enum Version {
 }
 
 impl Version {
+    /// Reads `A2A-Version`. A patch should not be there, and is not considered (3.6).
+    pub fn from_text(text: &str) -> Option<Self> {
+        let mut numbers = text.trim().split('.');
+        let (major, minor) = (numbers.next()?, numbers.next()?);
+        if !numbers.all(|it| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit())) {
+            return None;
+        }
+        [Self::V0_3, Self::V1_0].into_iter().find(|it| it.as_str().split_once('.') == Some((major, minor)))
+    }
+
     /// As `A2A-Version` has it: major and minor.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -212,6 +222,17 @@ mod tests {
         assert_eq!(timeout("2H"), Some(Duration::from_hours(2)));
         for text in ["", "m", "1", "123456789S", "-1S", "1x", "é"] {
             assert_eq!(timeout(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_version_is_two_numbers_and_a_patch_that_says_nothing() {
+        for text in ["1.0", "1.0.3", "1.0.0.7", " 1.0 "] {
+            assert_eq!(Version::from_text(text), Some(Version::V1_0), "{text}");
+        }
+        assert_eq!(Version::from_text("0.3.0"), Some(Version::V0_3));
+        for text in ["", "1", "1.", "1.1", "2.0", "1.0.", "1.0.x", "v1.0", "1.00", "1.0, 1.0", "é"] {
+            assert_eq!(Version::from_text(text), None, "{text}");
         }
     }
 

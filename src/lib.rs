@@ -9,6 +9,7 @@ pub mod client;
 pub mod error;
 pub mod event;
 mod execution;
+pub mod extension;
 pub mod journal;
 pub mod json;
 mod message;

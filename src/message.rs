@@ -1,5 +1,7 @@
 //! Messages and parts: how they are made, and how they are read.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 use crate::pb::{
@@ -75,6 +77,22 @@ impl Part {
         self
     }
 
+    /// What there is to read of it: its text, its data as JSON, or a line that names the file.
+    pub fn to_text(&self) -> Cow<'_, str> {
+        let size = |it: usize| format!("{it} bytes");
+        let place = match &self.content {
+            Some(Content::Text(it)) => return it.into(),
+            Some(Content::Data(it)) => return serde_json::to_string(it).unwrap_or_default().into(),
+            Some(Content::Raw(it)) => size(it.len()),
+            Some(Content::Url(it)) => it.clone(),
+            None => return "".into(),
+        };
+        let all = [&self.filename, &self.media_type, &place];
+        let all: Vec<&str> = all.into_iter().map(String::as_str).filter(|it| !it.is_empty()).collect();
+        // A name is not to look like a line of its own.
+        format!("[file {}]", all.join(", ").replace(char::is_control, " ")).into()
+    }
+
     /// Its text, if it is text.
     pub fn as_text(&self) -> Option<&str> {
         match &self.content {
@@ -93,4 +111,24 @@ impl From<Content> for Part {
 /// JSON as the messages hold it.
 pub(crate) fn json_value(data: &impl Serialize) -> Result<Value, serde_json::Error> {
     serde_json::from_value(serde_json::to_value(data)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_can_be_read() {
+        let data = Part::data(&serde_json::json!({"a": [1, 2.5, null]})).unwrap();
+        for (part, text) in [
+            (Part::text("two\nlines"), "two\nlines"),
+            (data, r#"{"a":[1,2.5,null]}"#),
+            (Part::bytes("12345", "image/png").named("map.png"), "[file map.png, image/png, 5 bytes]"),
+            (Part::bytes("", ""), "[file 0 bytes]"),
+            (Part::url("https://e.example/a", "").named("a\n[b]"), "[file a [b], https://e.example/a]"),
+            (Part::default(), ""),
+        ] {
+            assert_eq!(part.to_text(), text);
+        }
+    }
 }

@@ -8,8 +8,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     agent::Agent,
     card::{Card, CardConfig, Network},
+    extension::{self, Extended, Extension},
     pb::v1::{a2a_service_server::A2aService, bindings::Checked},
-    service::{Limits, Service},
+    service::{Limits, Modes, Service},
     store::{Store, memory::Memory},
     transport::{CardRequest, Door, Settings, listener},
 };
@@ -19,6 +20,9 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// How much longer a connection may take to send what it was left with.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// A service, and what callers have of it.
+type Built<A> = (Arc<Service<A>>, Arc<dyn A2aService>);
 
 /// A server that is being put together.
 ///
@@ -42,6 +46,8 @@ pub struct Server<A> {
     max_body: Option<usize>,
     keep_alive: Option<Duration>,
     grace: Duration,
+    modes: Modes,
+    extensions: Vec<Arc<dyn Extension>>,
 }
 
 impl<A: Agent> Server<A> {
@@ -49,7 +55,17 @@ impl<A: Agent> Server<A> {
     pub fn new(agent: A) -> Self {
         let card = Card::new(agent.about());
         let limits = Limits::default();
-        Self { agent, card, store: None, limits, max_body: None, keep_alive: None, grace: GRACE }
+        Self {
+            agent,
+            card,
+            store: None,
+            limits,
+            max_body: None,
+            keep_alive: None,
+            grace: GRACE,
+            modes: Modes::default(),
+            extensions: Vec::new(),
+        }
     }
 
     /// What people call the agent.
@@ -105,6 +121,18 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// What a message has to be for the agent to see it.
+    pub fn modes(mut self, modes: Modes) -> Self {
+        self.modes = modes;
+        self
+    }
+
+    /// With one extension of the protocol more (4.6).
+    pub fn extension(mut self, extension: impl Extension) -> Self {
+        self.extensions.push(Arc::new(extension));
+        self
+    }
+
     /// How large a request may be, in bytes. 1 MiB, where nothing else is said.
     pub fn max_body(mut self, bytes: usize) -> Self {
         self.max_body = Some(bytes);
@@ -127,8 +155,8 @@ impl<A: Agent> Server<A> {
     ///
     /// Must be called in a tokio runtime, as all that follows.
     pub fn into_service(self) -> Arc<dyn A2aService> {
-        let (service, _) = self.build();
-        Arc::new(Checked(service))
+        let ((_, service), _) = self.build();
+        service
     }
 
     /// All bindings as a router, to be mounted in another axum program: at its root, as its fallback, with gRPC, or
@@ -148,7 +176,7 @@ impl<A: Agent> Server<A> {
         let listener = TcpListener::bind(addr).await?;
         let addr = listener.local_addr()?;
         let grace = self.grace;
-        let (service, door) = self.build();
+        let ((service, _), door) = self.build();
         Ok(Bound { listener, addr, door: door(Some(addr)), service, grace })
     }
 
@@ -163,26 +191,34 @@ impl<A: Agent> Server<A> {
         Ok(())
     }
 
-    fn build(self) -> (Arc<Service<A>>, impl FnOnce(Option<SocketAddr>) -> Door) {
+    fn build(self) -> (Built<A>, impl FnOnce(Option<SocketAddr>) -> Door) {
         let store = self.store.unwrap_or_else(|| Arc::new(Memory::default()));
-        let service = Arc::new(Service::new(self.agent, store, self.limits).offering(self.card.offers()));
-        let checked: Arc<dyn A2aService> = Arc::new(Checked(Arc::<Service<A>>::clone(&service)));
-        let card = self.card;
+        let (card, extensions) = (self.card, self.extensions);
+        let service = Service::new(self.agent, store, self.limits).offering(card.offers());
+        let service = Arc::new(service.modes(self.modes, &card.at("")));
+        let mut inner: Arc<dyn A2aService> = Arc::<Service<A>>::clone(&service);
+        if !extensions.is_empty() {
+            inner = Arc::new(Extended::new(inner, extensions.iter().cloned()));
+        }
+        let checked: Arc<dyn A2aService> = Arc::new(Checked(inner));
         let (max_body, keep_alive) = (self.max_body, self.keep_alive);
+        let outer = Arc::clone(&checked);
         let door = move |addr: Option<SocketAddr>| {
             let card = match addr {
                 Some(addr) => card.bound(addr),
                 None => card,
             };
             let mut settings = Settings::new(Arc::new(move |request: &CardRequest<'_>| {
+                let mut card = card.of(request);
+                extension::describe(&extensions, &mut card);
                 // Members have names, and writing to memory does not fail.
-                serde_json::to_vec(&card.of(request)).unwrap_or_default().into()
+                serde_json::to_vec(&card).unwrap_or_default().into()
             }));
             settings.max_body = max_body.unwrap_or(settings.max_body);
             settings.keep_alive = keep_alive.unwrap_or(settings.keep_alive);
             Door::new(checked, settings)
         };
-        (service, door)
+        ((service, outer), door)
     }
 }
 

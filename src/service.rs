@@ -14,6 +14,7 @@ use std::{
 use futures_core::Stream;
 use tonic::{Request, Response, Status};
 
+pub use self::modes::Modes;
 pub use crate::execution::Limits;
 use crate::{
     agent::{Agent, Asked},
@@ -21,6 +22,7 @@ use crate::{
     error::{Error, ErrorKind},
     event::{Event, Position},
     execution::{self, Execution, Sent},
+    extension::Negotiated,
     journal::wait::Answer,
     journal::{Cut, Reader},
     pb::{
@@ -39,6 +41,8 @@ use crate::{
     transport::transcode::BoxStream,
 };
 
+mod modes;
+
 /// How many tasks are on a page where nobody says (3.1.4).
 const PAGE: i32 = 50;
 
@@ -51,6 +55,7 @@ pub struct Service<A> {
     /// The scope of callers without a name, which is most calls', made once.
     anonymous: Arc<Scope>,
     offers: Offers,
+    gate: modes::Gate,
 }
 
 /// What is offered of what the protocol leaves to the agent: the card says it, and the service keeps to it (3.3.4).
@@ -84,13 +89,24 @@ impl Offers {
 impl<A: Agent> Service<A> {
     /// An agent over a store.
     pub fn new(agent: A, store: Arc<dyn Store>, limits: Limits) -> Self {
-        Self { execution: Execution::new(agent, store, limits), anonymous: Arc::default(), offers: Offers::default() }
+        Self {
+            execution: Execution::new(agent, store, limits),
+            anonymous: Arc::default(),
+            offers: Offers::default(),
+            gate: modes::Gate::default(),
+        }
     }
 
     /// With other offers.
     #[must_use]
     pub fn offering(self, offers: Offers) -> Self {
         Self { offers, ..self }
+    }
+
+    /// With what a message has to be, by the media types of this card.
+    #[must_use]
+    pub fn modes(self, modes: Modes, card: &AgentCard) -> Self {
+        Self { gate: modes::Gate::new(modes, card), ..self }
     }
 
     /// Ends what runs: takes no new work, gives what there is `grace` to end by itself, and leaves the rest as it is.
@@ -125,7 +141,9 @@ impl<A: Agent> Service<A> {
         self.offers.extensions(call)?;
         let left = call.time_left();
         let scope = self.scope(call, &request.get_ref().tenant);
-        let (principal, extensions) = (call.principal.clone(), call.extensions.clone());
+        let negotiated = request.extensions().get::<Negotiated>().is_some();
+        let extensions = if negotiated { call.extensions.clone() } else { Vec::new() };
+        let principal = call.principal.clone();
         let SendMessageRequest { message, configuration, metadata, .. } = request.into_inner();
         let message = message.ok_or_else(|| Error::invalid_field("message", "is required"))?;
         let (parts, most) = (message.parts.len(), self.execution.limits().parts);
@@ -134,6 +152,7 @@ impl<A: Agent> Service<A> {
             return Err(Error::invalid_field("message.parts", why).with("limit", "parts"));
         }
         let configuration = configuration.unwrap_or_default();
+        self.gate.check(&message, &configuration.accepted_output_modes)?;
         if configuration.task_push_notification_config.is_some() {
             return Err(no_push());
         }

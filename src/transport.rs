@@ -3,38 +3,37 @@
 
 mod body;
 mod card;
+mod edge;
 pub mod grpc;
+mod health;
 mod jsonrpc;
 pub mod listener;
 mod rest;
 pub mod sse;
 pub mod transcode;
+mod verb;
 
 use std::{
-    borrow::Cow,
     convert::Infallible,
     error::Error as StdError,
     fmt,
-    net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll},
     time::Duration,
 };
 
-use axum::extract::ConnectInfo;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
-use percent_encoding::percent_decode_str;
-use tonic::{Status, metadata::MetadataMap};
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, metadata::MetadataMap, server::NamedService, service::Routes};
 use tower_service::Service;
 
 pub use self::{body::Body, card::CardRequest};
 use crate::{
-    call::{self, Call},
+    call,
     card::{JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
     error::Error,
-    event::Cursor,
     pb::v1::{
         a2a_service_server::{A2aService, A2aServiceServer},
         bindings::Bound,
@@ -69,12 +68,23 @@ pub struct Settings {
     pub keep_alive: Duration,
     /// What `/.well-known/agent-card.json` is.
     pub card: Card,
+    /// A call that does not say its version is refused, as one of 0.3 (3.6.2). Else it is taken by its form.
+    pub strict_version: bool,
+    /// Canceled when the server begins to end: from then on it says that it takes no work, to whoever asks it.
+    pub drain: CancellationToken,
 }
 
 impl Settings {
     /// The defaults.
     pub fn new(card: Card) -> Self {
-        Self { max_body: 1 << 20, patience: Duration::from_mins(1), keep_alive: Duration::from_secs(15), card }
+        Self {
+            max_body: 1 << 20,
+            patience: Duration::from_mins(1),
+            keep_alive: Duration::from_secs(15),
+            card,
+            strict_version: false,
+            drain: CancellationToken::new(),
+        }
     }
 
     fn limits(&self) -> Limits {
@@ -86,7 +96,7 @@ impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut f = f.debug_struct("Settings");
         f.field("max_body", &self.max_body).field("patience", &self.patience);
-        f.field("keep_alive", &self.keep_alive).finish_non_exhaustive()
+        f.field("keep_alive", &self.keep_alive).field("strict_version", &self.strict_version).finish_non_exhaustive()
     }
 }
 
@@ -103,24 +113,35 @@ struct Limits {
 ///
 /// What a request speaks is decided by its content type and its path, in the order of [`Entrance`].
 #[derive(Clone)]
-pub struct Door(Arc<Inner>);
+pub struct Door {
+    inner: Arc<Inner>,
+    /// Nothing but gRPC comes in.
+    grpc_only: bool,
+}
 
 struct Inner {
     service: Bound,
     grpc: A2aServiceServer<Bound>,
+    /// Health and reflection, made when somebody first asks for them.
+    beside: OnceLock<Routes>,
     settings: Settings,
     started: card::Started,
 }
 
+/// The name of the service in gRPC.
+const SERVICE: &str = <A2aServiceServer<Bound> as NamedService>::NAME;
+
 /// What a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entrance {
-    /// `application/grpc`, whatever the path.
+    /// A POST of `application/grpc`, whatever the path.
     Grpc,
     /// The well-known paths, and what they were called before 0.3.
     Card,
     /// The path that the card names, the one that others take for granted, and the root.
     JsonRpc,
+    /// Whether the server is there, and ready.
+    Health,
     /// All else.
     Rest,
 }
@@ -133,7 +154,19 @@ impl Door {
     pub fn new(service: Arc<dyn A2aService>, settings: Settings) -> Self {
         let service = Bound(service);
         let grpc = A2aServiceServer::new(service.clone()).max_decoding_message_size(settings.max_body);
-        Self(Arc::new(Inner { service, grpc, settings, started: card::Started::now() }))
+        let inner = Inner { service, grpc, beside: OnceLock::new(), settings, started: card::Started::now() };
+        Self { inner: Arc::new(inner), grpc_only: false }
+    }
+
+    /// The same door, and only gRPC comes in by it: for an address of its own.
+    #[must_use]
+    pub fn grpc(&self) -> Self {
+        Self { grpc_only: true, ..self.clone() }
+    }
+
+    /// What is canceled when the server begins to end: [`Settings::drain`].
+    pub fn drain(&self) -> &CancellationToken {
+        &self.inner.settings.drain
     }
 
     /// As a router, which another can nest or fall back to.
@@ -144,7 +177,7 @@ impl Door {
 
 impl fmt::Debug for Door {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Door").field(&self.0.settings).finish()
+        f.debug_tuple("Door").field(&self.inner.settings).finish()
     }
 }
 
@@ -157,62 +190,107 @@ impl<B: RequestBody> Service<Request<B>> for Door {
         Poll::Ready(Ok(()))
     }
 
-    /// A box for each way, so that none is as large as the largest.
     fn call(&mut self, request: Request<B>) -> Answering {
+        let finish = match *request.method() {
+            Method::HEAD => verb::without_body,
+            Method::OPTIONS => verb::only_allow,
+            _ => return self.answer(request),
+        };
+        let answering = self.answer(request);
+        Box::pin(async move { answering.await.map(finish) })
+    }
+}
+
+impl Door {
+    /// A box for each way, so that none is as large as the largest.
+    fn answer<B: RequestBody>(&self, request: Request<B>) -> Answering {
         let (mut parts, body) = request.into_parts();
+        let Inner { service, grpc, settings, started, .. } = &*self.inner;
         let entrance = Entrance::of(&parts);
-        if entrance == Entrance::Card {
-            let card = card::answer(&self.0.settings.card, &self.0.started, &parts);
-            return Box::pin(std::future::ready(Ok(card)));
+        if self.grpc_only && entrance != Entrance::Grpc {
+            // What a server of gRPC has for whatever is none.
+            return now(status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
-        if let Err(error) = edge(&mut parts, entrance) {
-            return Box::pin(std::future::ready(Ok(refuse(&parts, error))));
+        if let Some(verbs) = entrance.verbs().filter(|it| it.split(", ").all(|it| parts.method != *it)) {
+            return now(verb::not_allowed(&parts, verbs));
         }
-        let Inner { service, grpc, settings, .. } = &*self.0;
+        let door = match entrance {
+            Entrance::Card => return now(card::answer(&settings.card, started, &parts)),
+            Entrance::Health => return now(health::answer(parts.uri.path(), &settings.drain)),
+            Entrance::Grpc if !is_of_service(parts.uri.path()) => {
+                let answer = self.beside().call(Request::from_parts(parts, body));
+                return Box::pin(async move { answer.await.map(grpc::complete_unknown) });
+            }
+            Entrance::Grpc => call::Door::Grpc,
+            Entrance::JsonRpc => call::Door::JsonRpc,
+            Entrance::Rest => call::Door::Rest,
+        };
+        let admitted = edge::admit(&mut parts, door, settings.strict_version);
         let (service, limits) = (service.clone(), settings.limits());
-        match entrance {
-            Entrance::Grpc => {
+        match (entrance, admitted) {
+            (Entrance::Grpc, Err(error)) => now(refuse(&parts, error)),
+            (Entrance::Grpc, Ok(())) => {
                 let answer = grpc.clone().call(Request::from_parts(parts, body));
                 Box::pin(async move { answer.await.map(|it| grpc::complete(it, limits.max_body)) })
             }
-            Entrance::JsonRpc => Box::pin(async move { Ok(jsonrpc::answer(service, parts, body, limits).await) }),
-            Entrance::Rest | Entrance::Card => {
-                Box::pin(async move { Ok(rest::answer(service, parts, body, limits).await) })
+            // A refusal names the call that it is for, and what is no call at all is refused as such.
+            (Entrance::JsonRpc, admitted) => {
+                Box::pin(async move { Ok(jsonrpc::answer(service, parts, body, limits, admitted).await) })
             }
+            (_, admitted) => Box::pin(async move { Ok(rest::answer(service, parts, body, limits, admitted).await) }),
         }
     }
+
+    /// What tools look for on every server of gRPC.
+    fn beside(&self) -> Routes {
+        let drain = self.drain().clone();
+        self.inner.beside.get_or_init(|| grpc::beside(SERVICE, drain)).clone()
+    }
+}
+
+fn now(response: Response<Body>) -> Answering {
+    Box::pin(std::future::ready(Ok(response)))
+}
+
+/// An answer that has a status and no body.
+fn status(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::default());
+    *response.status_mut() = status;
+    response
+}
+
+/// A path of the service itself, which is asked first as it is asked most.
+fn is_of_service(path: &str) -> bool {
+    let rest = path.strip_prefix('/').and_then(|it| it.strip_prefix(SERVICE));
+    rest.is_some_and(|it| it.starts_with('/'))
 }
 
 impl Entrance {
     fn of(parts: &Parts) -> Self {
-        let grpc = media_type(&parts.headers).and_then(|it| it.strip_prefix("application/grpc"));
-        if grpc.is_some_and(|it| it.is_empty() || it.starts_with('+')) {
-            return Self::Grpc;
+        // What a GET says of the body that it doesn't have is of no account.
+        if parts.method == Method::POST {
+            let grpc = media_type(&parts.headers).and_then(|it| it.strip_prefix("application/grpc"));
+            if grpc.is_some_and(|it| it.is_empty() || it.starts_with('+')) {
+                return Self::Grpc;
+            }
         }
-        match (&parts.method, parts.uri.path()) {
-            (&Method::GET | &Method::HEAD, WELL_KNOWN | WELL_KNOWN_BEFORE) => Self::Card,
-            (&Method::POST, JSON_RPC | "/" | "/a2a") => Self::JsonRpc,
+        let path = parts.uri.path();
+        match path.strip_suffix('/').unwrap_or(path) {
+            WELL_KNOWN | WELL_KNOWN_BEFORE => Self::Card,
+            JSON_RPC | "" | "/a2a" => Self::JsonRpc,
+            health::LIVE | health::READY => Self::Health,
             _ => Self::Rest,
         }
     }
-}
 
-/// Where a request becomes a call, or is refused: all that is known of the caller is found out here, and only here.
-fn edge(parts: &mut Parts, entrance: Entrance) -> Result<(), Error> {
-    let door = match entrance {
-        Entrance::Grpc => call::Door::Grpc,
-        Entrance::JsonRpc => call::Door::JsonRpc,
-        Entrance::Rest | Entrance::Card => call::Door::Rest,
-    };
-    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|it| it.0);
-    let mut call = Call { peer, ..Call::from_headers(&parts.headers, door) };
-    call.in_time()?;
-    if call.cursor.is_none() {
-        // Those who can't set a header, such as the first request of an `EventSource`, have the query.
-        call.cursor = parameter(parts, "lastEventId").and_then(|it| Cursor::from_text(&it));
+    /// The verbs that come in here, where they are not for a binding to say.
+    fn verbs(self) -> Option<&'static str> {
+        match self {
+            Self::Card | Self::Health => Some("GET, HEAD"),
+            Self::JsonRpc => Some("POST"),
+            Self::Grpc | Self::Rest => None,
+        }
     }
-    call.alone(&mut parts.extensions);
-    Ok(())
 }
 
 /// Answers a request with an error, in the terms that its sender understands. For whatever stands before the door.
@@ -221,15 +299,8 @@ pub fn refuse(parts: &Parts, error: impl Into<Status>) -> Response<Body> {
         Entrance::Grpc => error.into().into_http(),
         // What the id is stands in a body that nobody has read.
         Entrance::JsonRpc => jsonrpc::failure("null", error.into()),
-        Entrance::Rest | Entrance::Card => rest::failure(error.into()),
+        Entrance::Rest | Entrance::Card | Entrance::Health => rest::failure(error.into()),
     }
-}
-
-/// A parameter of the query.
-fn parameter<'a>(parts: &'a Parts, name: &str) -> Option<Cow<'a, str>> {
-    let mut pairs = parts.uri.query()?.split('&').filter_map(|it| it.split_once('='));
-    let value = pairs.find(|it| it.0 == name)?.1;
-    percent_decode_str(value).decode_utf8().ok()
 }
 
 /// What the content type of a request names, without its parameters. One that can't be read has a name that nobody

@@ -14,7 +14,7 @@ use crate::{
     event::Event,
     journal::{Held, Journal, Phase, live::Inner, wait::Waits},
     pb::{
-        v1::{Message, Task, stream_response::Payload},
+        v1::{Message, Part, Task, part::Content, stream_response::Payload},
         wkt::Struct,
     },
 };
@@ -43,13 +43,18 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// The text of its messages: of a single part of text as it is, and of more, one line each.
+    /// Its messages as text, for agents that read nothing else: a single part of text as it is, and of several parts
+    /// one line each. Data is its JSON, and a file a line that names it, such as
+    /// `[file map.png, image/png, https://example.com/map.png]`.
     pub fn text(&self) -> &str {
-        let mut texts = self.messages().flat_map(Message::texts);
-        match (texts.next(), texts.next()) {
+        let mut parts = self.messages().flat_map(|it| &it.parts);
+        match (parts.next(), parts.next()) {
             (None, _) => "",
-            (Some(it), None) => it,
-            _ => self.text.get_or_init(|| self.messages().flat_map(Message::texts).collect::<Vec<_>>().join("\n")),
+            (Some(Part { content: Some(Content::Text(it)), .. }), None) => it,
+            _ => self.text.get_or_init(|| {
+                let parts = self.messages().flat_map(|it| &it.parts).map(Part::to_text);
+                parts.filter(|it| !it.is_empty()).collect::<Vec<_>>().join("\n")
+            }),
         }
     }
 
@@ -121,7 +126,7 @@ impl Turn {
         &self.held.key.scope().tenant
     }
 
-    /// The extensions that the caller asks for, by URI.
+    /// The extensions that are active, by URI: those that the caller asks for and the server has (4.6).
     pub fn extensions(&self) -> &[String] {
         &self.asked.extensions
     }

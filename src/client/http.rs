@@ -142,8 +142,11 @@ fn expand(template: &str, mut message: Map<String, Value>) -> Result<(String, Ma
 }
 
 /// The parts of an encoded segment. Two names mean a place in a path, however they are encoded, and would call something
-/// else.
+/// else; so would none, as what ends in a slash is what it is without.
 fn segment<'a>(field: &str, value: &'a str) -> Result<impl Iterator<Item = &'a str>, Error> {
+    if value.is_empty() {
+        return Err(Error::invalid_field(field, "is required"));
+    }
     if matches!(value, "." | "..") {
         return Err(Error::invalid_field(field, "can't be `.` or `..` in a path"));
     }

@@ -36,6 +36,8 @@ pub enum ErrorKind {
     InvalidRequest,
     /// No such method, or no such path.
     MethodNotFound,
+    /// The path is one of ours, and not for this verb.
+    VerbNotAllowed,
     /// A parameter is missing or malformed.
     InvalidParams,
     /// The body is larger than is taken.
@@ -73,7 +75,7 @@ pub struct Wire {
 
 impl ErrorKind {
     /// Every kind.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::TaskNotFound,
         Self::TaskNotCancelable,
         Self::PushNotificationNotSupported,
@@ -89,6 +91,7 @@ impl ErrorKind {
         Self::Parse,
         Self::InvalidRequest,
         Self::MethodNotFound,
+        Self::VerbNotAllowed,
         Self::InvalidParams,
         Self::TooLarge,
         Self::Unauthenticated,
@@ -124,6 +127,7 @@ impl ErrorKind {
             Self::Parse                          => ("PARSE_ERROR",                            -32700, InvalidArgument,    400, "Invalid JSON payload"),
             Self::InvalidRequest                 => ("INVALID_REQUEST",                        -32600, InvalidArgument,    400, "Request payload validation error"),
             Self::MethodNotFound                 => ("METHOD_NOT_FOUND",                       -32601, Unimplemented,      404, "Method not found"),
+            Self::VerbNotAllowed                 => ("METHOD_NOT_ALLOWED",                     -32600, Unimplemented,      405, "Method not allowed"),
             Self::InvalidParams                  => ("INVALID_PARAMS",                         -32602, InvalidArgument,    400, "Invalid parameters"),
             Self::TooLarge                       => ("PAYLOAD_TOO_LARGE",                      -32600, ResourceExhausted,  413, "Request payload too large"),
             Self::Unauthenticated                => ("UNAUTHENTICATED",                        -32050, Unauthenticated,    401, "Authentication required"),

@@ -4,17 +4,24 @@
 use std::{error::Error as _, marker::PhantomData};
 
 use tokio_stream::StreamExt as _;
+use tokio_util::sync::CancellationToken;
 use tonic::{
     Code, Extensions, Request, Response, Status, Streaming,
     codec::{self, BufferSettings, DecodeBuf},
+    server::NamedService,
+    service::Routes,
 };
+use tonic_health::pb::{FILE_DESCRIPTOR_SET as HEALTH, health_server::HealthServer};
 use tonic_prost::ProstEncoder;
+use tonic_reflection::server::Builder;
 
 use crate::{
     call::Call,
     error::{Error, ErrorKind, without_sentence},
+    pb::DESCRIPTORS,
     transport::{
         body::{Body, too_large_for},
+        health::Health,
         keep_framing,
         transcode::BoxStream,
     },
@@ -87,6 +94,10 @@ pub(super) fn complete(response: http::Response<tonic::body::Body>, max_message:
         Some(status) if status.code() == Code::Ok => response,
         // No error of ours has this code; of tonic it is what it says of a message that is too long.
         Some(status) if status.code() == Code::OutOfRange => Status::from(too_large_for(max_message)).into_http(),
+        // gRPC has no word for a call that breaks off before its message has come; it is not we who are at fault.
+        Some(status) if status.code() == Code::Internal && BROKEN.contains(&status.message()) => {
+            Status::from(ErrorKind::InvalidRequest.because(status.message().to_owned())).into_http()
+        }
         Some(mut status) => {
             let metadata = std::mem::take(status.metadata_mut());
             let mut complete = Status::from(Error::from(status));
@@ -94,6 +105,44 @@ pub(super) fn complete(response: http::Response<tonic::body::Body>, max_message:
             complete.into_http()
         }
     }
+}
+
+/// What tonic says of a request that ends too early.
+const BROKEN: [&str; 2] = ["Missing request message.", "Unexpected EOF decoding stream."];
+
+/// The services that tools look for beside ours: health, and reflection in both of its versions, which says what is
+/// served here with the comments of the proto files.
+pub(super) fn beside(service: &'static str, drain: CancellationToken) -> Routes {
+    // Tools ask for either, and many for the older one first.
+    const REFLECTION: [&str; 2] = ["grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"];
+    let health = HealthServer::new(Health { drain, services: vec![service] });
+    let reflection = || {
+        let builder = Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
+        let builder = builder.register_encoded_file_descriptor_set(HEALTH).with_service_name(service);
+        let builder = builder.with_service_name(name_of(&health));
+        REFLECTION.into_iter().fold(builder, Builder::with_service_name)
+    };
+    let (v1, v1alpha) = (reflection().build_v1(), reflection().build_v1alpha());
+    let routes = Routes::new(health);
+    match (v1, v1alpha) {
+        (Ok(v1), Ok(v1alpha)) => routes.add_service(v1).add_service(v1alpha).prepare(),
+        (v1, v1alpha) => {
+            let errors = [v1.err(), v1alpha.err()];
+            tracing::error!(?errors, "the descriptors can't be read, and there is no reflection");
+            routes.prepare()
+        }
+    }
+}
+
+fn name_of<S: NamedService>(_: &S) -> &'static str {
+    S::NAME
+}
+
+/// Gives the answer to a service that is not there the details that all of our errors have. What the services beside
+/// ours say is not for us to complete.
+pub(super) fn complete_unknown(response: http::Response<tonic::body::Body>) -> http::Response<Body> {
+    let status = response.headers().get(Status::GRPC_STATUS);
+    if status.is_some_and(|it| it.as_bytes() == b"12") { complete(response, 0) } else { response.map(Body::grpc) }
 }
 
 /// Leaves of what came with a request only what may be sent on: what the table of [`Call`] lists.

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Response, StatusCode, request::Parts};
+use futures_util::future::join_all;
+use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, request::Parts};
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use serde_json::{json, value::RawValue};
 use tonic::{Status, metadata::MetadataMap};
@@ -11,9 +12,10 @@ use tonic::{Status, metadata::MetadataMap};
 use super::{
     Limits, RequestBody,
     body::{self, Body},
-    brief, explain, headers, media_type, respond, sse,
+    brief, explain, headers, media_type, respond, sse, status,
 };
 use crate::{
+    call::Call,
     error::{Error, ErrorKind},
     transport::transcode::{Binding, Params, Reply, Source},
 };
@@ -23,38 +25,39 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// An id is repeated in every event of a stream, so it may not be as long as a body.
 const MAX_ID: usize = 1024;
 
-/// Serves every method of a binding. The extensions of the request have its `Call` and nothing else.
+/// More calls than these are not taken at once: each may be answered with a task of any size.
+const MAX_BATCH: usize = 64;
+
+/// Serves every method of a binding. The extensions of the request have its `Call` and nothing else, where it was
+/// `admitted`.
 pub(super) async fn answer<T: Binding, B: RequestBody>(
     binding: T,
     mut parts: Parts,
     body: B,
     limits: Limits,
+    admitted: Result<(), Error>,
 ) -> Response<Body> {
     let extensions = std::mem::take(&mut parts.extensions);
     let body = match read(&parts.headers, body, limits).await {
         Ok(body) => body,
         Err(error) => return failure("null", error.into()),
     };
-    let Invocation { id, method, params } = match Invocation::read(&body) {
+    if body.trim_ascii_start().first() == Some(&b'[') {
+        return Box::pin(batch(binding, &body, &extensions, admitted)).await;
+    }
+    let invocation = match Invocation::read(&body) {
         Ok(invocation) => invocation,
         Err((id, error)) => return failure(id, error.into()),
     };
-    let Some(rpc) = T::rpc(&method) else {
-        return match id {
-            Some(id) => failure(id, ErrorKind::MethodNotFound.because(brief(&method)).into()),
-            // Nothing that we know, and so not a notification that we would have to keep silent about.
-            None => failure("null", ErrorKind::InvalidRequest.because("`id` is missing").into()),
-        };
+    let id = invocation.id;
+    let reply = match T::rpc(&invocation.method) {
+        Some(rpc) => invocation.call(&binding, rpc, extensions, admitted).await,
+        // Nothing that we know, and so not a notification that we would have to keep silent about.
+        None if id.is_none() => return failure("null", ErrorKind::InvalidRequest.because("`id` is missing").into()),
+        None => Err(unknown(&invocation.method)),
     };
-    let params = Params { source: Source::Json(Cow::Borrowed(params)), path: Vec::new() };
-    // The headers stay outside: what a service may know of them is in the `Call`.
-    let reply = binding.call(rpc, tonic::Request::from_parts(MetadataMap::new(), extensions, params)).await;
-    let Some(id) = id else {
-        // A notification is carried out, and never answered (JSON-RPC 2.0, section 4.1).
-        let mut response = Response::new(Body::default());
-        *response.status_mut() = StatusCode::NO_CONTENT;
-        return response;
-    };
+    // A notification is carried out, and never answered (JSON-RPC 2.0, section 4.1).
+    let Some(id) = id else { return status(StatusCode::NO_CONTENT) };
     match reply {
         Ok(Reply::Unary(data, metadata)) => {
             let mut out = BytesMut::with_capacity(data.len() + id.len() + 48);
@@ -71,6 +74,89 @@ pub(super) async fn answer<T: Binding, B: RequestBody>(
         }
         Err(status) => failure(id, status),
     }
+}
+
+/// Serves several calls that came as one (JSON-RPC 2.0, section 6), side by side, so that one that waits holds up none.
+/// Their answers stand in the order of the calls.
+async fn batch<T: Binding>(
+    binding: T,
+    body: &[u8],
+    extensions: &Extensions,
+    admitted: Result<(), Error>,
+) -> Response<Body> {
+    let refuse = |error: Error| failure("null", error.into());
+    let calls = match serde_json::from_slice::<Vec<&RawValue>>(body) {
+        Ok(calls) => calls,
+        Err(error) => return refuse(ErrorKind::Parse.because(error.to_string())),
+    };
+    if calls.is_empty() {
+        return refuse(ErrorKind::InvalidRequest.because("a batch without calls"));
+    }
+    if calls.len() > MAX_BATCH {
+        let error = ErrorKind::InvalidRequest.because(format!("a batch may have up to {MAX_BATCH} calls"));
+        return refuse(error.with("limit", MAX_BATCH.to_string()));
+    }
+    let answers = calls.iter().enumerate().map(|(at, text)| {
+        let extensions = for_entry(extensions, at);
+        entry(&binding, text.get().as_bytes(), extensions, admitted.clone())
+    });
+    let (mut out, mut all) = (BytesMut::new(), HeaderMap::new());
+    for (answer, headers) in join_all(answers).await.into_iter().flatten() {
+        out.put_u8(if out.is_empty() { b'[' } else { b',' });
+        out.put_slice(&answer);
+        all.extend(headers);
+    }
+    if out.is_empty() {
+        // Nothing but notifications.
+        return status(StatusCode::NO_CONTENT);
+    }
+    out.put_u8(b']');
+    respond(StatusCode::OK, all, JSON, out.freeze())
+}
+
+/// What came with a batch, for one of its calls. The key that it is known by again names the batch, and with the place in
+/// it one send.
+fn for_entry(extensions: &Extensions, at: usize) -> Extensions {
+    let mut extensions = extensions.clone();
+    if let Some(key) = extensions.get_mut::<Call>().and_then(|it| it.idempotency_key.as_mut()) {
+        *key = format!("{key}#{at}");
+    }
+    extensions
+}
+
+/// Serves a call of a batch; a notification has no answer, whatever becomes of it.
+async fn entry<T: Binding>(
+    binding: &T,
+    text: &[u8],
+    extensions: Extensions,
+    admitted: Result<(), Error>,
+) -> Option<(BytesMut, HeaderMap)> {
+    let refused = |id: &str, error: &Error| Some((problem(id, error).into_bytes()[..].into(), HeaderMap::new()));
+    let invocation = match Invocation::read(text) {
+        Ok(invocation) => invocation,
+        Err((id, error)) => return refused(id, &error),
+    };
+    let id = invocation.id;
+    let reply = match T::rpc(&invocation.method) {
+        Some(rpc) if T::is_streaming(rpc) => {
+            Err(ErrorKind::InvalidRequest.because("a stream can't be the answer to a call of a batch").into())
+        }
+        Some(rpc) => Box::pin(invocation.call(binding, rpc, extensions, admitted)).await,
+        None => Err(unknown(&invocation.method)),
+    };
+    match (id?, reply) {
+        (id, Ok(Reply::Unary(data, metadata))) => {
+            let mut out = BytesMut::with_capacity(data.len() + id.len() + 48);
+            result(&mut out, id, &data);
+            Some((out, headers(metadata)))
+        }
+        (id, Ok(Reply::Stream(..))) => refused(id, &Error::internal("a stream in answer to a unary call")),
+        (id, Err(status)) => refused(id, &explain(status).0),
+    }
+}
+
+fn unknown(method: &str) -> Status {
+    ErrorKind::MethodNotFound.because(brief(method)).into()
 }
 
 async fn read<B: RequestBody>(headers: &HeaderMap, body: B, limits: Limits) -> Result<Bytes, Error> {
@@ -121,12 +207,26 @@ struct Invocation<'a> {
 }
 
 impl<'a> Invocation<'a> {
+    /// Carries a call out, if it was `admitted`.
+    async fn call<T: Binding>(
+        &self,
+        binding: &T,
+        rpc: T::Rpc,
+        extensions: Extensions,
+        admitted: Result<(), Error>,
+    ) -> Result<Reply, Status> {
+        admitted?;
+        let params = Params { source: Source::Json(Cow::Borrowed(self.params)), path: Vec::new() };
+        // The headers stay outside: what a service may know of them is in the `Call`.
+        binding.call(rpc, tonic::Request::from_parts(MetadataMap::new(), extensions, params)).await
+    }
+
     /// Reads a call. An error comes with the id that it is answered under.
     fn read(body: &'a [u8]) -> Result<Self, (&'a str, Error)> {
         let invalid = |id, reason: &'static str| Err((id, ErrorKind::InvalidRequest.because(reason)));
         // An array would else be taken for the members of an envelope in their order.
-        if body.trim_ascii_start().first() == Some(&b'[') && serde_json::from_slice::<IgnoredAny>(body).is_ok() {
-            return invalid("null", "batches are not supported");
+        if body.first() == Some(&b'[') {
+            return invalid("null", "a batch in a batch");
         }
         let envelope = serde_json::from_slice::<Envelope<'_>>(body).map_err(|error| {
             // What has the wrong shape may not be JSON either, further on.
@@ -180,7 +280,7 @@ fn problem(id: &str, error: &Error) -> String {
 pub(super) fn failure(id: &str, status: Status) -> Response<Body> {
     let (error, headers) = explain(status);
     let status = match error.wire().http {
-        it @ (401 | 403 | 413 | 429) => StatusCode::from_u16(it).unwrap_or_default(),
+        it @ (401 | 403 | 405 | 413 | 429) => StatusCode::from_u16(it).unwrap_or_default(),
         _ => StatusCode::OK,
     };
     respond(status, headers, JSON, problem(id, &error).into())

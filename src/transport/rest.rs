@@ -4,10 +4,13 @@
 use std::borrow::Cow;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use percent_encoding::percent_decode_str;
 use serde_json::value::RawValue;
-use tonic::{Status, metadata::MetadataMap};
+use tonic::{
+    Status,
+    metadata::{MetadataMap, MetadataValue},
+};
 
 use super::{
     Limits, RequestBody,
@@ -26,14 +29,15 @@ const A2A_JSON: HeaderValue = HeaderValue::from_static("application/a2a+json");
 const SEGMENTS: usize = 8;
 
 /// Serves every route of a binding, and answers in its terms to any other. The extensions of the request have its
-/// `Call` and nothing else.
+/// `Call` and nothing else, where it was `admitted`.
 pub(super) async fn answer<T: Binding, B: RequestBody>(
     binding: T,
     mut parts: Parts,
     body: B,
     limits: Limits,
+    admitted: Result<(), Error>,
 ) -> Response<Body> {
-    match call(&binding, &mut parts, body, limits).await {
+    match call(&binding, &mut parts, body, limits, admitted).await {
         Ok(Reply::Unary(data, metadata)) => {
             respond(StatusCode::OK, headers(metadata), reply_type(&parts.headers), data)
         }
@@ -47,17 +51,14 @@ async fn call<T: Binding, B: RequestBody>(
     parts: &mut Parts,
     body: B,
     limits: Limits,
+    admitted: Result<(), Error>,
 ) -> Result<Reply, Status> {
-    let path = parts.uri.path();
-    let (path_of, action) = action(path, T::ACTIONS);
-    let mut decoded: [Cow<'_, str>; SEGMENTS] = Default::default();
-    let count = segments(path_of, &mut decoded)?;
-    let segments: [&str; SEGMENTS] = std::array::from_fn(|at| &*decoded[at]);
-    let route = segments.get(..count).and_then(|it| T::route(parts.method.as_str(), it, action));
-    let Route { rpc, body: place, fields } =
-        route.ok_or_else(|| ErrorKind::MethodNotFound.because(brief(&format!("{} {path}", parts.method))))?;
+    let route = route::<T>(&parts.method, parts.uri.path());
     // A body that nobody asked for is read all the same: the next request stands behind it.
-    let body = body::read(&parts.headers, body, limits.max_body, limits.patience).await?;
+    let body = body::read(&parts.headers, body, limits.max_body, limits.patience).await;
+    let Route { rpc, body: place, fields } = route?;
+    admitted?;
+    let body = body?;
     let source = match place {
         Place::None => Source::Query(parts.uri.query().unwrap_or_default()),
         Place::Whole => Source::Json(Cow::Borrowed(json(&parts.headers, &body)?)),
@@ -67,6 +68,44 @@ async fn call<T: Binding, B: RequestBody>(
     let extensions = std::mem::take(&mut parts.extensions);
     let request = tonic::Request::from_parts(MetadataMap::new(), extensions, Params { source, path: fields });
     binding.call(rpc, request).await
+}
+
+/// What a request line stands for. A path that is for other verbs says for which (RFC 9110, 15.5.6).
+fn route<T: Binding>(method: &Method, path: &str) -> Result<Route<T::Rpc>, Status> {
+    // Whoever may GET may ask for the head of it (RFC 9110, 9.1).
+    let verb = if *method == Method::HEAD { "GET" } else { method.as_str() };
+    let line = || brief(&format!("{method} {path}"));
+    let path = path.strip_suffix('/').unwrap_or(path);
+    // What looks like an action and is none of this path is the end of an id.
+    for (stem, action) in [action(path, T::ACTIONS), (path, "")] {
+        if let Some(route) = bound::<T>(verb, stem, action)? {
+            return Ok(route);
+        }
+        let mut verbs = Vec::new();
+        for verb in T::VERBS {
+            if bound::<T>(verb, stem, action)?.is_some() {
+                verbs.push(*verb);
+            }
+        }
+        if !verbs.is_empty() {
+            let mut status = Status::from(ErrorKind::VerbNotAllowed.because(line()));
+            let verbs = verbs.join(", ").replace("GET", "GET, HEAD");
+            // What is metadata here is a header there.
+            if let Ok(verbs) = MetadataValue::try_from(verbs) {
+                status.metadata_mut().insert("allow", verbs);
+            }
+            return Err(status);
+        }
+    }
+    Err(ErrorKind::MethodNotFound.because(line()).into())
+}
+
+/// What the protocol binds to a verb and a path.
+fn bound<T: Binding>(verb: &str, path: &str, action: &str) -> Result<Option<Route<T::Rpc>>, Error> {
+    let mut decoded: [Cow<'_, str>; SEGMENTS] = Default::default();
+    let count = segments(path, &mut decoded)?;
+    let segments: [&str; SEGMENTS] = std::array::from_fn(|at| &*decoded[at]);
+    Ok(segments.get(..count).and_then(|it| T::route(verb, it, action)))
 }
 
 /// The action that follows a colon in the last segment of a path: `/tasks/42:cancel`. Any other colon belongs to an id,

@@ -120,8 +120,14 @@ pub trait Binding: Clone + Send + Sync + 'static {
     /// What may follow a colon in the last segment of a path.
     const ACTIONS: &'static [&'static str];
 
+    /// The verbs of HTTP that something is bound to.
+    const VERBS: &'static [&'static str];
+
     /// The RPC of this name, which is its JSON-RPC method.
     fn rpc(name: &str) -> Option<Self::Rpc>;
+
+    /// Answers with a stream.
+    fn is_streaming(rpc: Self::Rpc) -> bool;
 
     /// The RPC that `google.api.http` binds a request line to, and the fields that its path carries.
     fn route(verb: &str, segments: &[&str], action: &str) -> Option<Route<Self::Rpc>>;
@@ -197,8 +203,11 @@ fn read_json<T: Message>(text: &[u8], message: &mut T) -> Result<(), Error> {
     let Err(error) = Merge(message).deserialize(&mut json).and_then(|()| json.end()) else {
         return Ok(());
     };
-    // What has the wrong shape may not be JSON either, further on. Those who err wait a little longer.
+    // What has the wrong shape may not be JSON either, further on, or not UTF-8. Those who err wait a little longer.
     if let Err(e) = serde_json::from_slice::<IgnoredAny>(text) {
+        return Err(ErrorKind::Parse.because(e.to_string()));
+    }
+    if let Err(e) = std::str::from_utf8(text) {
         return Err(ErrorKind::Parse.because(e.to_string()));
     }
     Err(blame::<T, _>(&mut serde_json::Deserializer::from_slice(text)).unwrap_or_else(|| Error::invalid_params(error)))

@@ -12,6 +12,7 @@ mod contract {
 }
 mod durable;
 mod engine;
+mod errors;
 mod gate;
 mod json;
 mod latency;

@@ -15,7 +15,9 @@ use tonic::{Request, Status};
 
 mod cancel;
 mod errors;
+mod extensions;
 mod limits;
+mod modes;
 mod send;
 mod stream;
 mod tasks;

@@ -1,15 +1,21 @@
 //! Bytes on the wire: what each binding reads and writes, and what a connection may do.
 
+mod batch;
+mod beside;
 mod client;
 mod connection;
 mod doors;
 mod drain;
+mod errors;
 mod grpc;
+mod inputs;
 mod jsonrpc;
 mod mount;
 mod rest;
 mod sse;
 mod support;
+mod tolerance;
+mod versions;
 
 /// The bindings are generated; what is written by hand knows none of the calls.
 #[test]

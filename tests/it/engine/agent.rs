@@ -115,8 +115,8 @@ async fn a_turn_knows_what_came_with_its_message() {
     };
     let answer = bench.api.send_message(call.request(request)).await.unwrap().into_inner().payload.unwrap();
     let Payload::Message(answer) = answer else { panic!("a task") };
-    assert_eq!(answer.text(), "a\nb");
-    assert_eq!(*told.lock(), [r#"ada blue Some("Ada")"#, r#"["urn:x"] ["image/png"]"#, r#"Some(["k"]) 1"#]);
+    assert_eq!(answer.text(), "a\n[file https://example.com]\nb");
+    assert_eq!(*told.lock(), [r#"ada blue Some("Ada")"#, r#"[] ["image/png"]"#, r#"Some(["k"]) 1"#]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -69,7 +69,7 @@ async fn the_card() {
         assert_eq!(head.text().await.unwrap(), "");
     }
     let reply = http.post(format!("{}/.well-known/agent-card.json", server.url)).send().await.unwrap();
-    assert_eq!(reply.status(), 404);
+    assert_eq!((reply.status().as_u16(), &reply.headers()[header::ALLOW]), (405, &"GET, HEAD".parse().unwrap()));
 }
 
 /// A mounted door knows where it is by the request, in either version of HTTP.

@@ -2,7 +2,7 @@
 
 use a2a_service::pb::v1::bindings::{Bound, Rpc};
 use a2a_service::transport::transcode::{Binding as _, Body};
-use http::header;
+use http::{Method, header};
 use serde_json::{Value, json};
 
 use super::support::*;
@@ -58,21 +58,156 @@ async fn colons_and_escapes_in_paths() {
 #[tokio::test]
 async fn queries() {
     let Server { url, .. } = &Server::start().await;
-    let query = "contextId=c%2B1&pageSize=50&includeArtifacts=true&status=TASK_STATE_WORKING";
-    let (status, tasks) = get(&format!("{url}/tasks?{query}&lastEventId=x")).await;
-    assert_eq!((status, &tasks["pageSize"]), (200, &json!(50)));
-    assert_eq!(tasks["nextPageToken"], "Some(true) c+1 Working");
-    for wrong in ["pageSize=ten", "pageSize=1&pageSize=2", "status=nonsense", "includeArtifacts=maybe"] {
+    for query in [
+        "contextId=c%2B1&pageSize=50&includeArtifacts=true&status=TASK_STATE_WORKING&lastEventId=x",
+        "context_id=c%2B1&page_size=50&include_artifacts=true&status=2&statusTimestampAfter=",
+        "context%49d=c%2b1&pageSize=%350&includeArtifacts=true&status=TASK_STATE_WORKING&x&y=1&y=2&=",
+        "contextId=c%2B1&pageSize=50&includeArtifacts=true&status=2&status_timestamp_after=2026-01-01T00:00:00.5%2B02:00",
+        "contextId=c%2B1&pageSize=50&includeArtifacts=true&status=2&lastUpdatedAfter=2026-01-01T00:00:00Z",
+    ] {
+        let (status, tasks) = get(&format!("{url}/tasks?{query}")).await;
+        assert_eq!((status, &tasks["pageSize"]), (200, &json!(50)), "{query}: {tasks}");
+        assert_eq!(tasks["nextPageToken"], "Some(true) c+1 Working", "{query}");
+    }
+    for (wrong, name) in [
+        ("pageSize=ten", "pageSize"),
+        ("page_size=1.5", "page_size"),
+        ("pageSize=3000000000", "pageSize"),
+        ("historyLength=-", "historyLength"),
+        ("pageSize=1&pageSize=2", "pageSize"),
+        ("pageSize=1&page_size=1", "page_size"),
+        ("status=nonsense", "status"),
+        ("status=99", "status"),
+        ("includeArtifacts=maybe", "includeArtifacts"),
+        ("include_artifacts=1", "include_artifacts"),
+        ("statusTimestampAfter=yesterday", "statusTimestampAfter"),
+        ("x=1&status_timestamp_after=2026-02-30T00:00:00Z", "status_timestamp_after"),
+    ] {
         let (status, problem) = get(&format!("{url}/tasks?{wrong}")).await;
         let details = &problem["error"]["details"];
         assert_eq!((status, &details[0]["reason"]), (400, &json!("INVALID_PARAMS")), "{wrong}: {problem}");
+        assert_eq!(details[1]["fieldViolations"][0]["field"], name, "{wrong}: {problem}");
+    }
+}
+
+#[tokio::test]
+async fn verbs_that_a_path_is_not_for() {
+    let Server { url, .. } = &Server::start().await;
+    let http = reqwest::Client::new();
+    for (path, allow) in [
+        ("/tasks", "GET, HEAD"),
+        ("/tasks/", "GET, HEAD"),
+        ("/tasks/t", "GET, HEAD"),
+        ("/acme/tasks/urn:x:1", "GET, HEAD"),
+        ("/tasks/t:cancel", "POST"),
+        ("/tasks/urn:x:1:cancel/", "POST"),
+        ("/tasks/t:subscribe", "GET, HEAD, POST"),
+        ("/message:send", "POST"),
+        ("/acme/message:stream", "POST"),
+        ("/tasks/t/pushNotificationConfigs", "GET, HEAD, POST"),
+        ("/tasks/t/pushNotificationConfigs/c", "DELETE, GET, HEAD"),
+        ("/extendedAgentCard", "GET, HEAD"),
+        ("/rpc", "POST"),
+        ("/a2a/", "POST"),
+        ("/", "POST"),
+        ("/.well-known/agent-card.json", "GET, HEAD"),
+        ("/healthz", "GET, HEAD"),
+        ("/readyz", "GET, HEAD"),
+    ] {
+        for verb in [Method::PUT, Method::PATCH, Method::GET, Method::POST, Method::DELETE, Method::OPTIONS] {
+            if allow.split(", ").any(|it| verb == it) {
+                continue;
+            }
+            let reply = http.request(verb.clone(), format!("{url}{path}")).body("{}").send().await.unwrap();
+            assert_eq!(reply.headers()[header::ALLOW], allow, "{verb} {path}");
+            if verb == Method::OPTIONS {
+                assert_eq!((reply.status().as_u16(), reply.text().await.unwrap().as_str()), (204, ""), "{path}");
+                continue;
+            }
+            assert_eq!(reply.status(), 405, "{verb} {path}");
+            let error = json(reply).await["error"].take();
+            assert_eq!(error["message"], format!("Method not allowed: {verb} {path}"));
+            let details = if error["details"].is_array() { &error["details"] } else { &error["data"] };
+            assert_eq!(details[0]["reason"], "METHOD_NOT_ALLOWED", "{error}");
+        }
+    }
+    let reply = http.request(Method::OPTIONS, format!("{url}/nothing")).send().await.unwrap();
+    assert_eq!(reply.status(), 404);
+}
+
+/// What looks like an action of a path that has none is a part of an id.
+#[tokio::test]
+async fn actions_of_other_paths() {
+    let Server { url, .. } = &Server::start().await;
+    for id in ["a:send", "urn:x:stream", "a:cancelled", "a:"] {
+        let (status, task) = get(&format!("{url}/tasks/{id}")).await;
+        assert_eq!((status, &task["id"]), (200, &json!(id)));
+    }
+    for path in ["/message:cancel", "/message", "/message:", "/tasks:send", "/acme/x:send"] {
+        let (status, problem) = post(&format!("{url}{path}"), JSON, "{}").await;
+        assert_eq!((status, &problem["error"]["details"][0]["reason"]), (404, &json!("METHOD_NOT_FOUND")), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_slash_at_the_end_changes_nothing() {
+    let Server { url, .. } = &Server::start().await;
+    assert_eq!(get(&format!("{url}/tasks/?pageSize=7")).await.1["pageSize"], 7);
+    assert_eq!(get(&format!("{url}/tasks/urn:x:1/")).await.1["id"], "urn:x:1");
+    assert_eq!(get(&format!("{url}/acme/tasks/t/?historyLength=1")).await.1["contextId"], "acme Some(1)");
+    assert_eq!(post(&format!("{url}/message:send/"), JSON, &send_json("m")).await.0, 200);
+    let (_, problem) = post(&format!("{url}/tasks/urn:x:1:cancel/"), JSON, "").await;
+    assert_eq!(problem["error"]["message"], "Task cannot be canceled: urn:x:1 false");
+    // An id that is not there is not the list of all.
+    let (status, problem) = get(&format!("{url}/tasks//")).await;
+    assert_eq!((status, &problem["error"]["details"][1]["fieldViolations"][0]["field"]), (400, &json!("id")));
+}
+
+#[tokio::test]
+async fn the_head_of_an_answer() {
+    let Server { url, .. } = &Server::start().await;
+    let http2 = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    for http in [reqwest::Client::new(), http2] {
+        for (path, status) in
+            [("/tasks/t", 200), ("/tasks/missing", 404), ("/tasks/t:subscribe", 200), ("/healthz", 200), ("/rpc", 405)]
+        {
+            let whole = http.get(format!("{url}{path}")).send().await.unwrap();
+            let head = http.head(format!("{url}{path}")).send().await.unwrap();
+            assert_eq!(head.status(), status, "{path}");
+            if status == 405 {
+                assert_eq!(head.headers()[header::ALLOW], "POST");
+            } else {
+                let length = |it: &reqwest::Response| it.headers().get(header::CONTENT_LENGTH).cloned();
+                assert_eq!(
+                    (length(&head), head.headers()[header::CONTENT_TYPE].clone()),
+                    (length(&whole), whole.headers()[header::CONTENT_TYPE].clone())
+                );
+            }
+            assert_eq!(head.text().await.unwrap(), "");
+        }
+    }
+}
+
+/// What a request without a body says of it is of no account, whatever it is.
+#[tokio::test]
+async fn the_type_of_a_body_that_is_not_there() {
+    let Server { url, .. } = &Server::start().await;
+    let http = reqwest::Client::new();
+    for content_type in ["text/html", "application/grpc", "application/grpc+proto", "application/xml", "?", ""] {
+        let get = http.get(format!("{url}/tasks/t")).header(header::CONTENT_TYPE, content_type).send().await.unwrap();
+        assert_eq!((get.status().as_u16(), json(get).await["id"].take()), (200, json!("t")), "{content_type}");
+        if !content_type.starts_with("application/grpc") {
+            let cancel = http.post(format!("{url}/tasks/t:cancel")).header(header::CONTENT_TYPE, content_type);
+            let problem = json(cancel.send().await.unwrap()).await;
+            assert_eq!(problem["error"]["details"][0]["reason"], "TASK_NOT_CANCELABLE", "{content_type}");
+        }
     }
 }
 
 #[tokio::test]
 async fn no_such_path() {
     let Server { url, .. } = &Server::start().await;
-    for path in ["/", "/tasks/a/b/c", "/a/b/c/d/e/f/g/h/i/j", "/nothing", "/rpc", "/.well-known/nothing"] {
+    for path in ["/tasks/a/b/c", "/a/b/c/d/e/f/g/h/i/j", "/nothing", "/nothing/", "/.well-known/nothing"] {
         let (status, problem) = get(&format!("{url}{path}")).await;
         let error = &problem["error"];
         assert_eq!((status, &error["code"], &error["status"]), (404, &json!(404), &json!("UNIMPLEMENTED")), "{path}");

@@ -120,6 +120,9 @@ impl A2aService for Echo {
     async fn get_task(&self, r: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
         self.note(&r);
         let GetTaskRequest { id, tenant, history_length } = r.into_inner();
+        if let Some(kind) = id.strip_prefix("error-").and_then(|it| ErrorKind::ALL.get(it.parse::<usize>().ok()?)) {
+            return Err(kind.because("ü: why").with("taskId", "t-ü").into());
+        }
         match id.as_str() {
             "missing" => Err(Error::task_not_found(&id).into()),
             "limited" => Err(ErrorKind::ResourceExhausted.error().retry_after(Duration::from_millis(1500)).into()),

@@ -1,0 +1,77 @@
+//! Whether a server is there, and whether it takes work: for whoever starts, watches and balances servers, over HTTP and
+//! as gRPC's own health service.
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, future, stream};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Status};
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server};
+
+use super::{body::Body, respond, transcode::BoxStream};
+
+/// The process answers: for who would start it anew if it didn't.
+pub(super) const LIVE: &str = "/healthz";
+
+/// The server takes work: for who sends it some. It no longer does when it drains.
+pub(super) const READY: &str = "/readyz";
+
+/// Answers at one of the paths above.
+pub(super) fn answer(path: &str, drain: &CancellationToken) -> Response<Body> {
+    let (status, text) = if path.starts_with(READY) && drain.is_cancelled() {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+    } else {
+        (StatusCode::OK, "ok\n")
+    };
+    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+    respond(status, HeaderMap::new(), plain, Bytes::from_static(text.as_bytes()))
+}
+
+/// `grpc.health.v1.Health`, of the server as a whole and of the services that it names.
+pub(super) struct Health {
+    pub(super) drain: CancellationToken,
+    pub(super) services: Vec<&'static str>,
+}
+
+impl Health {
+    fn knows(&self, service: &str) -> bool {
+        service.is_empty() || self.services.contains(&service)
+    }
+}
+
+fn reply(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse { status: status.into() }
+}
+
+#[tonic::async_trait]
+impl health_server::Health for Health {
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<tonic::Response<HealthCheckResponse>, Status> {
+        if !self.knows(&request.get_ref().service) {
+            return Err(Status::not_found("no service of this name is served here"));
+        }
+        let status = if self.drain.is_cancelled() { ServingStatus::NotServing } else { ServingStatus::Serving };
+        Ok(tonic::Response::new(reply(status)))
+    }
+
+    type WatchStream = BoxStream<HealthCheckResponse>;
+
+    /// Ends with the drain, which would else wait for those who watch.
+    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<tonic::Response<Self::WatchStream>, Status> {
+        let (first, last) = if self.knows(&request.get_ref().service) {
+            (ServingStatus::Serving, ServingStatus::NotServing)
+        } else {
+            // One that is not known may be one day, and so this is no error here, as it is above.
+            (ServingStatus::ServiceUnknown, ServingStatus::ServiceUnknown)
+        };
+        let drain = self.drain.clone();
+        let end = stream::once(async move {
+            drain.cancelled_owned().await;
+            Ok(reply(last))
+        });
+        let begin = (!self.drain.is_cancelled()).then(|| Ok(reply(first)));
+        Ok(tonic::Response::new(Box::pin(stream::once(future::ready(begin)).filter_map(future::ready).chain(end))))
+    }
+}

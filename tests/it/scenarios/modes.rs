@@ -1,0 +1,120 @@
+//! Media types: a hint where nobody says more, and a rule where the server is strict (4.1.6, 4.4.1, 5.4).
+
+use std::sync::Arc;
+
+use a2a_service::{
+    agent::About,
+    pb::v1::{AgentSkill, Part},
+    server::Server,
+    service::Modes,
+};
+
+use super::*;
+use crate::ways::{Actor, each_way, scenario, server};
+
+fn message(parts: Vec<Part>) -> SendMessageRequest {
+    let message = Message { parts, ..Message::user("") };
+    SendMessageRequest { message: Some(message), ..SendMessageRequest::default() }
+}
+
+fn accepting(modes: &[&str]) -> SendMessageRequest {
+    let accepted_output_modes = modes.iter().map(|it| (*it).to_owned()).collect();
+    configured(text("", "hello"), SendMessageConfiguration { accepted_output_modes, ..Default::default() })
+}
+
+fn data() -> Part {
+    Part::data(&serde_json::json!({"city": "Rome"})).unwrap()
+}
+
+scenario!(a_text_agent_can_read_every_part, async |agent: &dyn A2aService| {
+    let map = Part::url("https://example.com/map.png", "image/png").named("map.png");
+    let parts = vec![Part::text("Where is this?"), data(), Part::bytes("\x01\x02", "image/png"), map];
+    let task = send(agent, message(parts.clone())).await;
+    let lines = "Where is this?\n{\"city\":\"Rome\"}\n[file image/png, 2 bytes]\n\
+                 [file map.png, image/png, https://example.com/map.png]";
+    assert_eq!((task.state(), output(&task).as_str()), (TaskState::Completed, lines));
+    assert_eq!(task.history[0].parts, parts, "the message itself is as it was sent");
+    assert_eq!(output(&send(agent, message(vec![data()])).await), "{\"city\":\"Rome\"}");
+});
+
+scenario!(media_types_are_a_hint, async |agent: &dyn A2aService| {
+    let part = Part::bytes("x", "application/x-unheard-of");
+    assert_eq!(send(agent, message(vec![part])).await.state(), TaskState::Completed);
+    assert_eq!(send(agent, accepting(&["image/png"])).await.state(), TaskState::Completed);
+});
+
+fn modes(change: impl FnOnce(&mut Modes)) -> Modes {
+    let mut modes = Modes::default();
+    change(&mut modes);
+    modes
+}
+
+async fn refused(agent: &dyn A2aService, sent: SendMessageRequest) -> Error {
+    let error = answer(agent, sent.clone()).await.err().unwrap();
+    let streamed: Error = agent.send_streaming_message(request(sent)).await.err().unwrap().into();
+    assert_eq!((streamed.kind(), streamed.to_string()), (error.kind(), error.to_string()));
+    error
+}
+
+async fn a_strict_server_takes_what_its_card_says(way: impl AsyncFn(Server<Reader>) -> Arc<dyn A2aService>) {
+    let agent = way(Server::new(Reader).modes(modes(|it| it.strict_modes = true))).await;
+    let png = || Part::bytes("x", "image/png; q=1");
+    for parts in [vec![Part::text("x")], vec![Part::text("x"), data()], vec![png()]] {
+        assert_eq!(send(&*agent, message(parts)).await.state(), TaskState::Completed);
+    }
+    let before = agent.list_tasks(request(a2a_service::pb::v1::ListTasksRequest::default())).await.unwrap();
+    for (part, name) in [
+        (Part::bytes("x", "audio/ogg"), "audio/ogg"),
+        (Part::url("https://example.com/x", "text/csv"), "text/csv"),
+        (Part::url("https://example.com/x", ""), "application/octet-stream"),
+    ] {
+        let error = refused(&*agent, message(vec![Part::text("x"), part])).await;
+        is(&error, ErrorKind::ContentTypeNotSupported);
+        let why = format!("message.parts[1] is {name}, and this agent takes text/plain, application/json, image/*");
+        assert!(error.to_string().ends_with(&why), "{error}");
+        assert_eq!(error.metadata("field"), Some("message.parts[1]"));
+    }
+    for modes in [&["text/plain"][..], &["image/png", "TEXT/*"], &["*/*"], &["application/pdf"], &[]] {
+        assert_eq!(send(&*agent, accepting(modes)).await.state(), TaskState::Completed, "{modes:?}");
+    }
+    let error = refused(&*agent, accepting(&["image/png", "audio/*"])).await;
+    is(&error, ErrorKind::ContentTypeNotSupported);
+    assert_eq!(error.metadata("field"), Some("configuration.acceptedOutputModes"));
+    let after = agent.list_tasks(request(a2a_service::pb::v1::ListTasksRequest::default())).await.unwrap();
+    assert_eq!(after.get_ref().total_size, before.get_ref().total_size + 5, "what is refused makes no task");
+}
+
+each_way!(a_strict_server_takes_what_its_card_says);
+
+async fn an_agent_may_need_text(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = way(server().modes(modes(|it| it.require_text = true))).await;
+    let error = refused(&*agent, message(vec![data()])).await;
+    is(&error, ErrorKind::InvalidParams);
+    assert_eq!(fields(&error), ["message.parts"]);
+    assert_eq!(send(&*agent, message(vec![data(), Part::text("hello")])).await.state(), TaskState::Completed);
+}
+
+each_way!(an_agent_may_need_text);
+
+/// Takes text, and by one of its skills more than that.
+struct Reader;
+
+impl a2a_service::agent::Agent for Reader {
+    async fn run(
+        &self,
+        turn: a2a_service::agent::Turn,
+        out: a2a_service::agent::Updates,
+    ) -> Result<a2a_service::agent::End, a2a_service::agent::Error> {
+        Actor.run(turn, out).await
+    }
+
+    fn about(&self) -> About {
+        let types = |all: &[&str]| all.iter().map(|it| (*it).to_owned()).collect();
+        About::new("Reader").modes(["text/plain", "application/json"], ["text/plain"]).with_skill(AgentSkill {
+            id: "see".into(),
+            input_modes: types(&["image/*"]),
+            output_modes: types(&["application/pdf"]),
+            ..AgentSkill::default()
+        })
+    }
+}

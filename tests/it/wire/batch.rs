@@ -1,0 +1,104 @@
+//! JSON-RPC batches: several calls in one body, as section 6 of JSON-RPC 2.0 has them.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::support::*;
+
+async fn post(url: &str, body: &str) -> (StatusCode, String) {
+    let http = reqwest::Client::new().post(format!("{url}/rpc"));
+    let reply = http.header("idempotency-key", "k").body(body.to_owned()).send().await.unwrap();
+    (reply.status(), reply.text().await.unwrap())
+}
+
+/// A call of a batch. One without an id is a notification.
+fn call(id: Option<&str>, method: &str, params: &str) -> String {
+    let id = id.map(|it| format!(r#""id":{it},"#)).unwrap_or_default();
+    format!(r#"{{"jsonrpc":"2.0",{id}"method":"{method}","params":{params}}}"#)
+}
+
+#[tokio::test]
+async fn answers_stand_in_the_order_of_the_calls() {
+    let server = Server::start().await;
+    let calls = [
+        call(Some("1.50"), "GetTask", r#"{"id":"a"}"#),
+        call(None, "GetTask", r#"{"id":"b"}"#),
+        call(Some(r#""\u00e9""#), "GetTask", r#"{"id":"missing"}"#),
+        call(None, "Nothing", "{}"),
+        call(Some("null"), "Nothing", "{}"),
+        call(Some("3"), "SendStreamingMessage", &send_json("m")),
+        call(None, "SendStreamingMessage", &send_json("m")),
+        call(Some("4"), "GetTask", r#"{"id":7}"#),
+        call(Some("5"), "SendMessage", &send_json("m")),
+        "7".to_owned(),
+        "[]".to_owned(),
+        r#"{"jsonrpc":"2.0","id":6}"#.to_owned(),
+    ];
+    let (status, text) = post(&server.url, &format!(" [{}]", calls.join(" , "))).await;
+    assert_eq!(status, 200);
+    assert!(text.starts_with(r#"[{"jsonrpc":"2.0","id":1.50,"result":{"id":"a""#), "{text}");
+    assert!(text.contains(r#"{"jsonrpc":"2.0","id":"\u00e9","error":"#), "{text}");
+    let answers: Vec<Value> = serde_json::from_str(&text).unwrap();
+    let short: Vec<_> = answers.iter().map(|it| json!([it["id"], it["error"]["code"]])).collect();
+    let expected = json!([
+        [1.5, null],
+        ["é", -32001],
+        [null, -32601],
+        [3, -32600],
+        [4, -32602],
+        [5, null],
+        [null, -32600],
+        [null, -32600],
+        [6, -32600]
+    ]);
+    assert_eq!(Value::from(short), expected, "{text}");
+    // A call knows of its caller what a call of its own would, and each send has a key of its own.
+    let calls = server.echo.calls.lock();
+    let mut keys: Vec<_> = calls.iter().map(|it| it.idempotency_key.as_deref().unwrap()).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["k#0", "k#1", "k#2", "k#8"]);
+    assert!(calls.iter().all(|it| it.peer.is_some()));
+}
+
+#[tokio::test]
+async fn nothing_but_notifications_has_no_answer() {
+    let server = Server::start().await;
+    let calls = [call(None, "GetTask", r#"{"id":"a"}"#), call(None, "GetTask", r#"{"id":"missing"}"#)];
+    assert_eq!(post(&server.url, &format!("[{}]", calls.join(","))).await, (StatusCode::NO_CONTENT, String::new()));
+    assert_eq!(server.echo.calls.lock().len(), 2);
+}
+
+#[tokio::test]
+async fn what_is_no_batch_has_one_answer() {
+    let server = Server::start().await;
+    let full = vec![call(Some("1"), "GetTask", r#"{"id":"a"}"#); 64].join(",");
+    let (_, text) = post(&server.url, &format!("[{full}]")).await;
+    assert_eq!(serde_json::from_str::<Vec<Value>>(&text).unwrap().len(), 64);
+    server.echo.calls.lock().clear();
+    let too_many = format!("[{full},1]");
+    let broken = format!("[{full}");
+    for (body, code) in [("[]", -32600), (" [ ] ", -32600), ("[1,", -32700), (&broken, -32700), (&too_many, -32600)] {
+        let (status, text) = post(&server.url, body).await;
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        let short = (status.as_u16(), &answer["id"], &answer["error"]["code"]);
+        assert_eq!(short, (200, &json!(null), &json!(code)), "{body}");
+        assert_eq!(answer["error"]["data"][0]["@type"], "type.googleapis.com/google.rpc.ErrorInfo");
+        if body == too_many {
+            assert_eq!(answer["error"]["data"][0]["metadata"], json!({"limit": "64"}));
+        }
+    }
+    assert!(server.echo.calls.lock().is_empty());
+}
+
+/// What is refused at the edge is refused for each call by its id.
+#[tokio::test]
+async fn a_refusal_is_one_of_every_call() {
+    let server = Server::start().await;
+    let calls = [call(Some("1"), "GetTask", r#"{"id":"a"}"#), call(Some("2"), "Nothing", "{}")];
+    let http = reqwest::Client::new().post(format!("{}/rpc", server.url)).header("a2a-version", "9.9");
+    let reply = http.body(format!("[{}]", calls.join(","))).send().await.unwrap();
+    let answers = json(reply).await;
+    let short: Vec<_> = answers.as_array().unwrap().iter().map(|it| json!([it["id"], it["error"]["code"]])).collect();
+    assert_eq!(Value::from(short), json!([[1, -32009], [2, -32601]]));
+    assert!(server.echo.calls.lock().is_empty());
+}

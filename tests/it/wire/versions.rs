@@ -1,0 +1,141 @@
+//! The version of the protocol that a call is in: asked for in a header, in the query or in metadata, or not at all.
+
+use a2a_service::{
+    call::{Call, Version},
+    client,
+    error::{Error, ErrorKind},
+    pb::v1::GetTaskRequest,
+    transport::{Settings, listener},
+};
+use serde_json::{Value, json};
+use tonic::{Request, Status};
+use tonic_types::StatusExt as _;
+
+use super::support::*;
+
+const GET: &str = r#"{"jsonrpc":"2.0","id":"a","method":"GetTask","params":{"id":"t"}}"#;
+
+/// What each binding that is JSON says to a version: `ErrorInfo` or null.
+async fn ask(url: &str, query: &str, headers: &[&str]) -> [Value; 2] {
+    let http = reqwest::Client::new();
+    let with = |it: reqwest::RequestBuilder| headers.iter().fold(it, |it, value| it.header("a2a-version", *value));
+    let reply = with(http.get(format!("{url}/tasks/t{query}"))).send().await.unwrap();
+    let status = reply.status();
+    let rest = json(reply).await;
+    assert_eq!(status, if rest["error"].is_null() { 200 } else { 400 }, "{rest}");
+    let reply = with(http.post(format!("{url}/rpc{query}"))).body(GET).send().await.unwrap();
+    assert_eq!(reply.status(), 200);
+    let rpc = json(reply).await;
+    assert_eq!(rpc["id"], "a");
+    if !rpc["error"].is_null() {
+        assert_eq!((&rpc["error"]["code"], &rest["error"]["status"]), (&json!(-32009), &json!("FAILED_PRECONDITION")));
+    }
+    assert_eq!(rpc["error"]["message"], rest["error"]["message"]);
+    [rest["error"]["details"][0].clone(), rpc["error"]["data"][0].clone()]
+}
+
+async fn ask_grpc(url: &str, version: Option<&str>) -> Result<(), Status> {
+    let channel = tonic::transport::Channel::from_shared(url.to_owned()).unwrap().connect_lazy();
+    let mut agent = a2a_service::pb::v1::a2a_service_client::A2aServiceClient::new(channel);
+    let mut request = Request::new(GetTaskRequest { id: "t".into(), ..GetTaskRequest::default() });
+    if let Some(version) = version {
+        request.metadata_mut().insert("a2a-version", version.parse().unwrap());
+    }
+    agent.get_task(request).await.map(|_| ())
+}
+
+#[tokio::test]
+async fn ours_is_taken_however_it_is_asked_for() {
+    let Server { url, .. } = &Server::start().await;
+    for (query, headers) in [
+        ("", &[][..]),
+        ("", &[""]),
+        ("", &["1.0"]),
+        ("", &["1.0.3"]),
+        ("", &["", " 1.0 "]),
+        ("?A2A-Version=1.0", &[]),
+        ("?a2a-version=1.0.0", &[""]),
+        ("?x=y&A2A-Version=1%2E0", &[]),
+        ("?A2A-Version=", &[]),
+        // What a proxy, or a link that somebody copied, has in the query is not what the client says.
+        ("?A2A-Version=0.3", &["1.0"]),
+    ] {
+        assert_eq!(ask(url, query, headers).await, [Value::Null, Value::Null], "{query} {headers:?}");
+    }
+    for version in [None, Some("1.0"), Some("1.0.3")] {
+        ask_grpc(url, version).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn others_are_refused_with_those_that_there_are() {
+    let server = Server::start().await;
+    for version in ["0.3", "0.3.0", "0.2", "1.1", "2.0", "9.9", "99.0", "1", "one", "1.0, 1.0"] {
+        let info = json!({
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": "VERSION_NOT_SUPPORTED",
+            "domain": "a2a-protocol.org",
+            "metadata": {"requestedVersion": version, "supportedVersions": "1.0"},
+        });
+        assert_eq!(ask(&server.url, "", &[version]).await, [info.clone(), info.clone()], "{version}");
+        let query = format!("?A2A-Version={version}");
+        assert_eq!(ask(&server.url, &query, &[]).await, [info.clone(), info], "{query}");
+        let error = ask_grpc(&server.url, Some(version)).await.unwrap_err();
+        assert_eq!(error.code(), tonic::Code::FailedPrecondition);
+        let details = error.get_error_details();
+        let info = details.error_info().unwrap();
+        assert_eq!(
+            (info.reason.as_str(), info.metadata["supportedVersions"].as_str()),
+            ("VERSION_NOT_SUPPORTED", "1.0")
+        );
+        assert!(error.message().contains(version) && error.message().ends_with("this server speaks 1.0"), "{error}");
+    }
+    assert!(server.echo.calls.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_strict_server_takes_no_version_for_the_one_before() {
+    let server = Server::with(Settings { strict_version: true, ..settings() }, listener::Settings::default()).await;
+    let url = &server.url;
+    for info in ask(url, "", &[]).await {
+        assert_eq!(
+            (&info["reason"], &info["metadata"]),
+            (&json!("VERSION_NOT_SUPPORTED"), &json!({"supportedVersions": "1.0"}))
+        );
+    }
+    assert_eq!(ask_grpc(url, None).await.unwrap_err().code(), tonic::Code::FailedPrecondition);
+    assert_eq!(ask(url, "", &["1.0"]).await, [Value::Null, Value::Null]);
+    ask_grpc(url, Some("1.0")).await.unwrap();
+}
+
+/// Those who look for the versions that there are can't know them yet, and some clients send theirs with everything.
+#[tokio::test]
+async fn nobody_is_asked_for_a_version_but_by_the_service() {
+    let server = Server::with(Settings { strict_version: true, ..settings() }, listener::Settings::default()).await;
+    for path in ["/.well-known/agent-card.json", "/.well-known/agent.json", "/healthz", "/readyz"] {
+        for version in ["", "0.3", "9.9"] {
+            let http = reqwest::Client::new().get(format!("{}{path}", server.url)).header("a2a-version", version);
+            assert_eq!(http.send().await.unwrap().status(), 200, "{path} {version}");
+        }
+    }
+    let reply = reqwest::Client::new().get(format!("{}/nothing", server.url)).send().await.unwrap();
+    assert_eq!(reply.status(), 404);
+}
+
+/// What our clients say, ours and others understand.
+#[tokio::test]
+async fn our_clients_say_theirs() {
+    let server = Server::with(Settings { strict_version: true, ..settings() }, listener::Settings::default()).await;
+    for agent in
+        [client::grpc(&server.url), client::rest(&server.url), client::json_rpc(&format!("{}/rpc", server.url))]
+    {
+        let agent = agent.unwrap();
+        let request = |version| {
+            let request = GetTaskRequest { id: "t".into(), ..GetTaskRequest::default() };
+            Call { version, ..Call::default() }.request(request)
+        };
+        agent.get_task(request(Version::V1_0)).await.unwrap();
+        let error = agent.get_task(request(Version::V0_3)).await.unwrap_err();
+        assert_eq!(Error::from(error).kind(), ErrorKind::VersionNotSupported);
+    }
+}
