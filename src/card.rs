@@ -119,8 +119,7 @@ impl Card {
 
     /// What the service has to keep to, so that the card is true.
     pub fn offers(&self) -> Offers {
-        let required = self.about.extensions.iter().filter(|it| it.required).map(|it| it.uri.clone());
-        Offers { streaming: self.streaming, required_extensions: required.collect() }
+        Offers { streaming: self.streaming }
     }
 
     /// The card for the sender of a request.

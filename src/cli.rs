@@ -1,13 +1,16 @@
 //! The command line. Only here, and in `main`, is anything printed.
 
-use std::{net::SocketAddr, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand, ValueEnum, builder::styling};
-use tracing_subscriber::EnvFilter;
+use clap::{Parser, Subcommand, builder::styling};
 
+mod flags;
 mod serve;
 
-/// What went wrong was on the command line (`EX_USAGE`).
+use self::flags::Flags;
+use crate::config;
+
+/// What went wrong was on the command line, or elsewhere in the configuration (`EX_USAGE`).
 const USAGE: u8 = 64;
 
 /// An A2A (Agent2Agent) server: gRPC, HTTP+JSON and JSON-RPC on one port.
@@ -22,23 +25,27 @@ struct Arguments {
 enum Command {
     /// Serves an agent.
     Serve(Serve),
+    /// Says what can be configured.
+    #[command(subcommand)]
+    Config(About),
+}
+
+#[derive(Debug, Subcommand)]
+enum About {
+    /// Prints every key with its default, its variable and its flag.
+    Reference,
 }
 
 #[derive(Debug, clap::Args)]
 struct Serve {
-    /// The address to listen on. Port 0 picks a free one, and the first line of the output says which.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
-    listen: SocketAddr,
-    /// The agent to serve.
-    #[arg(long, value_enum, default_value_t = Agent::Demo)]
-    agent: Agent,
-}
-
-/// The agents that come with the program.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Agent {
-    /// Echoes, and provokes every state of a task on command.
-    Demo,
+    /// The configuration file. Where none is named, `a2a.toml`, if it is there. [env: `A2A_CONFIG`]
+    #[arg(long, value_name = "PATH")]
+    config: Option<PathBuf>,
+    /// Prints what is configured, and where each value came from, and serves nothing.
+    #[arg(long)]
+    print_config: bool,
+    #[command(flatten)]
+    flags: Flags,
 }
 
 /// Runs the program on the arguments of its process.
@@ -51,28 +58,33 @@ pub fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    logs();
     let done = match arguments.command {
         Command::Serve(it) => serve::run(&it),
+        Command::Config(About::Reference) => {
+            say(&config::reference());
+            Ok(())
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say_error(&error);
-            ExitCode::FAILURE
+            if error.is::<config::Error>() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
     }
-}
-
-/// Logs go to stderr, warnings and worse unless `RUST_LOG` says otherwise.
-fn logs() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }
 
 #[expect(clippy::print_stderr, reason = "it is how a program says why it ends")]
 fn say_error(error: &anyhow::Error) {
     eprintln!("error: {error:#}");
+}
+
+/// A result of the program. A reader who has gone does not stop it.
+fn say(text: &str) {
+    use std::io::Write as _;
+    let mut out = std::io::stdout();
+    // Who started it may read the address from a pipe.
+    drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
 }
 
 #[cfg(test)]

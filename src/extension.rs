@@ -113,15 +113,17 @@ pub(crate) struct Negotiated;
 /// The extensions of a server.
 pub(crate) type Extensions = Arc<[Arc<dyn Extension>]>;
 
-/// Says on the card which extensions there are.
-pub(crate) fn describe(extensions: &[Arc<dyn Extension>], card: &mut AgentCard) {
-    let all = extensions.iter().map(|it| AgentExtension {
+/// The extensions that somebody sees to, and those that are only declared on the card; and then the card has both.
+pub(crate) fn all(mut all: Vec<Arc<dyn Extension>>, declared: &mut Vec<AgentExtension>) -> Vec<Arc<dyn Extension>> {
+    declared.retain(|it| all.iter().all(|own| own.uri() != it.uri));
+    all.extend(declared.drain(..).map(|it| -> Arc<dyn Extension> { Arc::new(it) }));
+    declared.extend(all.iter().map(|it| AgentExtension {
         uri: it.uri().to_owned(),
         description: it.description().to_owned(),
         required: it.required(),
         params: it.params(),
-    });
-    card.capabilities.get_or_insert_default().extensions.extend(all);
+    }));
+    all
 }
 
 /// A service with extensions.
@@ -149,7 +151,7 @@ impl Extended {
         if let Some(it) =
             self.extensions.iter().find(|it| it.required() && !call.extensions.iter().any(|uri| uri == it.uri()))
         {
-            let why = format!("name {} in A2A-Extensions", it.uri());
+            let why = format!("name {} in the header A2A-Extensions", it.uri());
             return Err(ErrorKind::ExtensionSupportRequired.because(why).with("extension", it.uri()));
         }
         let places = |uri: &String| self.extensions.iter().position(|it| it.uri() == uri);

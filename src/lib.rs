@@ -1,11 +1,13 @@
 //! An A2A (`Agent2Agent`) server and library: one service over gRPC, HTTP+JSON and JSON-RPC, on one port.
 
 pub mod agent;
+pub mod auth;
 pub mod call;
 pub mod card;
 pub mod check;
 pub mod cli;
 pub mod client;
+mod config;
 pub mod error;
 pub mod event;
 mod execution;
@@ -19,4 +21,5 @@ pub mod server;
 pub mod service;
 pub mod store;
 pub mod task;
+mod telemetry;
 pub mod transport;

@@ -7,16 +7,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     agent::Agent,
+    auth::{Authenticator, Guard},
     card::{Card, CardConfig, Network},
     extension::{self, Extended, Extension},
     pb::v1::{a2a_service_server::A2aService, bindings::Checked},
     service::{Limits, Modes, Service},
     store::{Store, memory::Memory},
+    telemetry::Traced,
     transport::{CardRequest, Door, Settings, listener},
 };
 
 /// How long what runs may take to end when the server stops.
-const GRACE: Duration = Duration::from_secs(10);
+pub(crate) const GRACE: Duration = Duration::from_secs(10);
 
 /// How much longer a connection may take to send what it was left with.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -45,9 +47,12 @@ pub struct Server<A> {
     limits: Limits,
     max_body: Option<usize>,
     keep_alive: Option<Duration>,
+    max_connections: Option<usize>,
     grace: Duration,
     modes: Modes,
     extensions: Vec<Arc<dyn Extension>>,
+    strict_version: bool,
+    authenticator: Option<Arc<dyn Authenticator>>,
 }
 
 impl<A: Agent> Server<A> {
@@ -62,9 +67,12 @@ impl<A: Agent> Server<A> {
             limits,
             max_body: None,
             keep_alive: None,
+            max_connections: None,
             grace: GRACE,
             modes: Modes::default(),
             extensions: Vec::new(),
+            strict_version: false,
+            authenticator: None,
         }
     }
 
@@ -145,9 +153,35 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// How many connections there may be at a time; more wait to be accepted. 10 000, where nothing else is said.
+    pub fn max_connections(mut self, count: usize) -> Self {
+        self.max_connections = Some(count);
+        self
+    }
+
+    /// Who finds out who is calling. Where nobody does, all callers are one anonymous owner. Calls in process are not
+    /// asked: they say it themselves, in their [`Call`](crate::call::Call).
+    ///
+    /// ```
+    /// use a2a_service::{agent::demo::Demo, auth::{Bearer, Token}, server::Server};
+    ///
+    /// let server = Server::new(Demo).authenticator(Bearer::new(Token::new("correct-horse")?));
+    /// # Ok::<_, &str>(())
+    /// ```
+    pub fn authenticator(mut self, authenticator: impl Authenticator) -> Self {
+        self.authenticator = Some(Arc::new(authenticator));
+        self
+    }
+
     /// How long what runs may take to end when the server stops. 10 s, where nothing else is said.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
+        self
+    }
+
+    /// Refuses calls that do not say their version, as ones of 0.3 (3.6.2). Otherwise they are taken by their form.
+    pub fn strict_version(mut self, strict: bool) -> Self {
+        self.strict_version = strict;
         self
     }
 
@@ -164,8 +198,9 @@ impl<A: Agent> Server<A> {
     ///
     /// Dropping the router leaves running turns to themselves; [`bind`](Self::bind) is what drains.
     pub fn router(self) -> axum::Router {
+        let authenticator = self.authenticator.clone();
         let (_, door) = self.build();
-        door(None).into_router()
+        axum::Router::new().fallback_service(Traced::new(Guard::new(door(None), authenticator)))
     }
 
     /// Listens, and serves nothing yet: its address is known, and connections wait.
@@ -175,9 +210,13 @@ impl<A: Agent> Server<A> {
     pub async fn bind(self, addr: impl ToSocketAddrs) -> io::Result<Bound<A>> {
         let listener = TcpListener::bind(addr).await?;
         let addr = listener.local_addr()?;
-        let grace = self.grace;
+        let (authenticator, max_connections, grace) = (self.authenticator.clone(), self.max_connections, self.grace);
         let ((service, _), door) = self.build();
-        Ok(Bound { listener, addr, door: door(Some(addr)), service, grace })
+        let door = door(Some(addr));
+        let draining = door.drain().clone();
+        let around = |door| Traced::new(Guard::new(door, authenticator.clone()));
+        let (grpc_door, door) = (around(door.grpc()), around(door));
+        Ok(Bound { listener, addr, door, grpc_listener: None, grpc_door, service, draining, max_connections, grace })
     }
 
     /// Serves until Ctrl-C or SIGTERM, then drains. A whole program.
@@ -193,15 +232,19 @@ impl<A: Agent> Server<A> {
 
     fn build(self) -> (Built<A>, impl FnOnce(Option<SocketAddr>) -> Door) {
         let store = self.store.unwrap_or_else(|| Arc::new(Memory::default()));
-        let (card, extensions) = (self.card, self.extensions);
+        let mut card = self.card;
         let service = Service::new(self.agent, store, self.limits).offering(card.offers());
-        let service = Arc::new(service.modes(self.modes, &card.at("")));
+        let service = Arc::new(service.modes(self.modes, &card.about));
         let mut inner: Arc<dyn A2aService> = Arc::<Service<A>>::clone(&service);
+        let extensions = extension::all(self.extensions, &mut card.about.extensions);
         if !extensions.is_empty() {
-            inner = Arc::new(Extended::new(inner, extensions.iter().cloned()));
+            inner = Arc::new(Extended::new(inner, extensions));
         }
         let checked: Arc<dyn A2aService> = Arc::new(Checked(inner));
-        let (max_body, keep_alive) = (self.max_body, self.keep_alive);
+        if let Some(it) = &self.authenticator {
+            card = it.describe(card);
+        }
+        let (max_body, keep_alive, strict_version) = (self.max_body, self.keep_alive, self.strict_version);
         let outer = Arc::clone(&checked);
         let door = move |addr: Option<SocketAddr>| {
             let card = match addr {
@@ -209,13 +252,12 @@ impl<A: Agent> Server<A> {
                 None => card,
             };
             let mut settings = Settings::new(Arc::new(move |request: &CardRequest<'_>| {
-                let mut card = card.of(request);
-                extension::describe(&extensions, &mut card);
                 // Members have names, and writing to memory does not fail.
-                serde_json::to_vec(&card).unwrap_or_default().into()
+                serde_json::to_vec(&card.of(request)).unwrap_or_default().into()
             }));
             settings.max_body = max_body.unwrap_or(settings.max_body);
             settings.keep_alive = keep_alive.unwrap_or(settings.keep_alive);
+            settings.strict_version = strict_version;
             Door::new(checked, settings)
         };
         ((service, outer), door)
@@ -227,8 +269,12 @@ impl<A: Agent> Server<A> {
 pub struct Bound<A> {
     listener: TcpListener,
     addr: SocketAddr,
-    door: Door,
+    door: Traced<Guard<Door>>,
+    grpc_listener: Option<TcpListener>,
+    grpc_door: Traced<Guard<Door>>,
     service: Arc<Service<A>>,
+    draining: CancellationToken,
+    max_connections: Option<usize>,
     grace: Duration,
 }
 
@@ -238,20 +284,37 @@ impl<A: Agent> Bound<A> {
         self.addr
     }
 
+    /// Listens on another address too, for gRPC alone. Returns where.
+    ///
+    /// # Errors
+    /// The address can't be listened on.
+    pub async fn grpc(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
+        let listener = TcpListener::bind(addr).await?;
+        let addr = listener.local_addr()?;
+        self.grpc_listener = Some(listener);
+        Ok(addr)
+    }
+
     /// Serves until `stop` returns, then drains: takes no new connections and no new work, lets what runs end for the
     /// time of the [grace](Server::grace), cuts what is left of streams so that they can be taken up again, and
     /// returns. Nothing is canceled by this.
     pub async fn run_until(self, stop: impl Future<Output = ()>) {
-        let Self { listener, door, service, grace, .. } = self;
-        let draining = CancellationToken::new();
+        let Self { listener, door, grpc_listener, grpc_door, service, draining, max_connections, grace, .. } = self;
         // The engine ends what runs at the end of the grace; its last words have a moment more to be sent.
-        let settings = listener::Settings { grace: grace + LAST_WORDS, ..listener::Settings::default() };
+        let mut settings = listener::Settings { grace: grace + LAST_WORDS, ..listener::Settings::default() };
+        settings.max_connections = max_connections.unwrap_or(settings.max_connections);
         let stopping = async {
             stop.await;
             draining.cancel();
             service.drain(grace).await;
         };
-        tokio::join!(listener::serve(listener, door, &settings, &draining), stopping);
+        let grpc = async {
+            if let Some(listener) = grpc_listener {
+                listener::serve(listener, grpc_door, &settings, &draining).await;
+            }
+        };
+        // In this order: a signal that comes right after the first reply finds who waits for it.
+        tokio::join!(stopping, listener::serve(listener, door, &settings, &draining), grpc);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The one implementation of the contract: eleven methods, each a paragraph of the specification.
 //!
-//! It checks what only it can know, and asks the [execution](crate::execution). It knows nothing of the binding that a
+//! It checks what only it can know, and asks the [execution]. It knows nothing of the binding that a
 //! call came over, and what it is given has been [checked](crate::check) for its required fields.
 
 use std::{
@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 pub use self::modes::Modes;
 pub use crate::execution::Limits;
 use crate::{
-    agent::{Agent, Asked},
+    agent::{About, Agent, Asked},
     call::Call,
     error::{Error, ErrorKind},
     event::{Event, Position},
@@ -54,8 +54,8 @@ pub struct Service<A> {
     execution: Execution<A>,
     /// The scope of callers without a name, which is most calls', made once.
     anonymous: Arc<Scope>,
-    offers: Offers,
     gate: modes::Gate,
+    offers: Offers,
 }
 
 /// What is offered of what the protocol leaves to the agent: the card says it, and the service keeps to it (3.3.4).
@@ -63,13 +63,11 @@ pub struct Service<A> {
 pub struct Offers {
     /// Answers in streams.
     pub streaming: bool,
-    /// The extensions without which no message is taken, by URI.
-    pub required_extensions: Vec<String>,
 }
 
 impl Default for Offers {
     fn default() -> Self {
-        Self { streaming: true, required_extensions: Vec::new() }
+        Self { streaming: true }
     }
 }
 
@@ -78,23 +76,13 @@ impl Offers {
         let why = "this agent answers in one piece; send the message without a stream, or poll the task";
         if self.streaming { Ok(()) } else { Err(ErrorKind::StreamingNotSupported.because(why)) }
     }
-
-    fn extensions(&self, call: &Call) -> Result<(), Error> {
-        let missing = self.required_extensions.iter().find(|it| !call.extensions.contains(it));
-        let why = |it| ErrorKind::ExtensionSupportRequired.because(format!("name {it} in the header A2A-Extensions"));
-        missing.map_or(Ok(()), |it| Err(why(it)))
-    }
 }
 
 impl<A: Agent> Service<A> {
     /// An agent over a store.
     pub fn new(agent: A, store: Arc<dyn Store>, limits: Limits) -> Self {
-        Self {
-            execution: Execution::new(agent, store, limits),
-            anonymous: Arc::default(),
-            offers: Offers::default(),
-            gate: modes::Gate::default(),
-        }
+        let (execution, anonymous) = (Execution::new(agent, store, limits), Arc::default());
+        Self { execution, anonymous, gate: modes::Gate::default(), offers: Offers::default() }
     }
 
     /// With other offers.
@@ -105,8 +93,8 @@ impl<A: Agent> Service<A> {
 
     /// With what a message has to be, by the media types of this card.
     #[must_use]
-    pub fn modes(self, modes: Modes, card: &AgentCard) -> Self {
-        Self { gate: modes::Gate::new(modes, card), ..self }
+    pub fn modes(self, modes: Modes, about: &About) -> Self {
+        Self { gate: modes::Gate::new(modes, about), ..self }
     }
 
     /// Ends what runs: takes no new work, gives what there is `grace` to end by itself, and leaves the rest as it is.
@@ -138,7 +126,6 @@ impl<A: Agent> Service<A> {
     async fn sent(&self, request: Request<SendMessageRequest>) -> Result<(Sent, Wanted), Error> {
         let call = Call::of(&request)?;
         call.in_time()?;
-        self.offers.extensions(call)?;
         let left = call.time_left();
         let scope = self.scope(call, &request.get_ref().tenant);
         let negotiated = request.extensions().get::<Negotiated>().is_some();

@@ -40,6 +40,12 @@ use crate::{
     },
 };
 
+/// How large a request may be, where nothing else is said.
+pub(crate) const MAX_BODY: usize = 1 << 20;
+
+/// How long a stream is silent before it has a sign of life, where nothing else is said.
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
 /// The body of a request.
 pub trait RequestBody: http_body::Body<Data = Bytes, Error = Self::Cause> + Send + 'static {
     /// Why it broke off.
@@ -78,9 +84,9 @@ impl Settings {
     /// The defaults.
     pub fn new(card: Card) -> Self {
         Self {
-            max_body: 1 << 20,
+            max_body: MAX_BODY,
             patience: Duration::from_mins(1),
-            keep_alive: Duration::from_secs(15),
+            keep_alive: KEEP_ALIVE,
             card,
             strict_version: false,
             drain: CancellationToken::new(),
@@ -267,14 +273,17 @@ fn is_of_service(path: &str) -> bool {
 
 impl Entrance {
     fn of(parts: &Parts) -> Self {
+        Self::at(&parts.method, parts.uri.path(), &parts.headers)
+    }
+
+    fn at(method: &Method, path: &str, headers: &HeaderMap) -> Self {
         // What a GET says of the body that it doesn't have is of no account.
-        if parts.method == Method::POST {
-            let grpc = media_type(&parts.headers).and_then(|it| it.strip_prefix("application/grpc"));
+        if *method == Method::POST {
+            let grpc = media_type(headers).and_then(|it| it.strip_prefix("application/grpc"));
             if grpc.is_some_and(|it| it.is_empty() || it.starts_with('+')) {
                 return Self::Grpc;
             }
         }
-        let path = parts.uri.path();
         match path.strip_suffix('/').unwrap_or(path) {
             WELL_KNOWN | WELL_KNOWN_BEFORE => Self::Card,
             JSON_RPC | "" | "/a2a" => Self::JsonRpc,
@@ -290,6 +299,26 @@ impl Entrance {
             Self::JsonRpc => Some("POST"),
             Self::Grpc | Self::Rest => None,
         }
+    }
+}
+
+/// What a request speaks, for the log.
+pub(crate) fn binding<B>(request: &Request<B>) -> &'static str {
+    match Entrance::at(request.method(), request.uri().path(), request.headers()) {
+        Entrance::Grpc => "grpc",
+        Entrance::JsonRpc => "jsonrpc",
+        Entrance::Rest | Entrance::Card | Entrance::Health => "http",
+    }
+}
+
+/// What everybody may see: the card, and whether the server is well. It goes by where a request is let in, and not by how
+/// its path begins: that can be a tenant, and then `/.well-known/tasks` are tasks.
+pub(crate) fn is_public<B>(request: &Request<B>) -> bool {
+    let path = request.uri().path();
+    match Entrance::at(request.method(), path, request.headers()) {
+        Entrance::Card | Entrance::Health => true,
+        Entrance::Grpc => path.starts_with("/grpc.health.v1.Health/"),
+        Entrance::JsonRpc | Entrance::Rest => false,
     }
 }
 

@@ -31,8 +31,7 @@ pub struct About {
     pub output_modes: Vec<String>,
     /// What it can do.
     pub skills: Vec<AgentSkill>,
-    /// The extensions of the protocol that it knows. Messages of clients that do not name one that is required are
-    /// refused.
+    /// The extensions of the protocol that it knows. Calls of clients that do not name one that is required are refused.
     pub extensions: Vec<AgentExtension>,
 }
 

@@ -1,24 +1,45 @@
 //! `a2a serve`: an agent, until somebody stops it.
 
-use std::{net::SocketAddr, process};
+use std::{net::SocketAddr, process, sync::Arc};
 
 use anyhow::Context as _;
 
-use super::{Agent, Serve};
-use crate::{agent::demo::Demo, server::Server};
+use super::{Serve, say};
+use crate::{
+    agent::{Agent, demo::Demo},
+    auth::Bearer,
+    config::{self, Config, Loaded},
+    server::Server,
+    store::memory::Memory,
+    telemetry,
+};
 
 /// Serves until a signal, then drains; a second signal ends it at once.
 pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
-    refuse_public(arguments.listen)?;
+    let loaded = config::load(arguments.config.as_deref(), &arguments.flags.0)?;
+    if arguments.print_config {
+        say(&loaded.print());
+        return Ok(());
+    }
+    let Loaded { config, .. } = loaded;
+    telemetry::init(config.log, config.log_filter.to_filter());
+    guard_public(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let server = match arguments.agent {
-            Agent::Demo => Server::new(Demo),
+        let server = match config.agent {
+            config::Agent::Demo => server(Demo, &config),
         };
-        let listen = arguments.listen;
+        let listen = config.listen;
         let bound = server.bind(listen).await;
-        let bound = bound.with_context(|| format!("can't listen on {listen}; --listen names another address"))?;
-        say(&banner(bound.addr()));
+        let mut bound = bound.with_context(|| format!("can't listen on {listen}; --listen names another address"))?;
+        let grpc = match config.grpc_listen {
+            Some(addr) => {
+                let wrong = || format!("can't listen on {addr}; --grpc-listen names another address");
+                format!("gRPC alone on http://{}\n", bound.grpc(addr).await.with_context(wrong)?)
+            }
+            None => String::new(),
+        };
+        say(&banner(bound.addr(), &grpc, config.token.is_some()));
         bound
             .run_until(async {
                 crate::server::signal().await;
@@ -33,42 +54,66 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     })
 }
 
-/// Whoever reaches an address that is not loopback would be served: nothing here asks who they are yet.
-fn refuse_public(listen: SocketAddr) -> anyhow::Result<()> {
-    anyhow::ensure!(
-        listen.ip().is_loopback(),
-        "{listen} can be reached from elsewhere, and callers are not authenticated; listen on 127.0.0.1 or [::1], \
-         and put a proxy that authenticates before it"
-    );
-    Ok(())
+/// A server as it is configured.
+fn server<A: Agent>(agent: A, config: &Config) -> Server<A> {
+    let mut server = Server::new(agent)
+        .store(Arc::new(Memory::with_max_tasks(config.max_tasks)))
+        .limits(config.limits())
+        .max_body(config.max_body.0)
+        .keep_alive(config.keep_alive)
+        .max_connections(config.max_connections)
+        .grace(config.drain_grace)
+        .strict_version(config.strict_version)
+        .card(config.card())
+        .trusted_proxies(config.trusted_proxies.iter().copied());
+    if let Some(it) = &config.public_url {
+        server = server.url(&*it.0);
+    }
+    if let Some(it) = &config.card_grpc {
+        server = server.map_card(|card| card.grpc(it));
+    }
+    if let Some(it) = &config.token {
+        server = server.authenticator(Bearer::new(it.clone()));
+    }
+    server
+}
+
+/// Whoever reaches an address that is not loopback would be served, and see what all others do.
+fn guard_public(config: &Config) -> Result<(), config::Error> {
+    let open = |it: &SocketAddr| !it.ip().to_canonical().is_loopback();
+    let Some(addr) = [Some(config.listen), config.grpc_listen].into_iter().flatten().find(open) else { return Ok(()) };
+    if config.token.is_some() {
+        return Ok(());
+    }
+    if config.insecure {
+        tracing::warn!(server.address = %addr, "whoever reaches this server can use it, and see all tasks: no token is set");
+        return Ok(());
+    }
+    Err(config::Error::new(format!(
+        "{addr} can be reached from elsewhere, and callers are not authenticated; set a token (A2A_TOKEN), listen on \
+         127.0.0.1 or [::1], or say --insecure to serve everybody"
+    )))
 }
 
 /// What to try next, in lines that can be copied.
-fn banner(addr: SocketAddr) -> String {
+fn banner(addr: SocketAddr, grpc: &str, token: bool) -> String {
     let message = r#"{"messageId":"m-1","role":"ROLE_USER","parts":[{"text":"hello"}]}"#;
+    let header = if token { " -H \"authorization: Bearer $A2A_TOKEN\"" } else { "" };
     let text = format!(
         r#"listening on http://{addr}
-
+{grpc}
 The agent card:
   curl http://{addr}/.well-known/agent-card.json
 HTTP+JSON:
-  curl http://{addr}/message:send -H 'content-type: application/json' -d '{{"message":{message}}}'
+  curl http://{addr}/message:send{header} -H 'content-type: application/json' -d '{{"message":{message}}}'
 JSON-RPC:
-  curl http://{addr}/rpc -H 'content-type: application/json' -d '{{"jsonrpc":"2.0","id":1,"method":"SEND","params":{{"message":{message}}}}}'
+  curl http://{addr}/rpc{header} -H 'content-type: application/json' -d '{{"jsonrpc":"2.0","id":1,"method":"SEND","params":{{"message":{message}}}}}'
 gRPC (from a checkout, which has the proto files):
-  grpcurl -plaintext -import-path proto -proto lf/a2a/v1/a2a.proto -d '{{"message":{message}}}' {addr} lf.a2a.v1.A2AService/SEND
+  grpcurl -plaintext{header} -import-path proto -proto lf/a2a/v1/a2a.proto -d '{{"message":{message}}}' {addr} lf.a2a.v1.A2AService/SEND
 Send "/help" instead of "hello" to see what else the demo agent does. Ctrl-C stops the server.
 "#
     );
     text.replace("SEND", "SendMessage")
-}
-
-#[expect(clippy::print_stdout, reason = "it is what the program says")]
-fn say(text: &str) {
-    use std::io::Write as _;
-    print!("{text}");
-    // Who started it may read the address from a pipe; one who no longer reads does not stop it.
-    drop(std::io::stdout().flush());
 }
 
 #[expect(clippy::exit, reason = "a second signal ends the program wherever it is")]
@@ -81,11 +126,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_public_address_is_refused_with_a_way_out() {
+    fn a_public_address_needs_a_token_or_a_word() {
+        let at = |addr: &str| Config { listen: addr.parse().unwrap(), ..Config::default() };
         for addr in ["0.0.0.0:8080", "[::]:80", "192.168.1.2:1"] {
-            let error = refuse_public(addr.parse().unwrap()).unwrap_err().to_string();
-            assert!(error.contains(addr) && error.contains("127.0.0.1"), "{error}");
+            let error = guard_public(&at(addr)).unwrap_err().to_string();
+            assert!(error.contains(addr) && error.contains("A2A_TOKEN") && error.contains("--insecure"), "{error}");
+            assert!(guard_public(&Config { insecure: true, ..at(addr) }).is_ok());
+            let token = crate::auth::Token::new("t").ok();
+            assert!(guard_public(&Config { token, ..at(addr) }).is_ok());
         }
-        assert!(refuse_public("127.0.0.2:1".parse().unwrap()).is_ok());
+        let grpc = Config { grpc_listen: "0.0.0.0:1".parse().ok(), ..Config::default() };
+        assert!(guard_public(&grpc).unwrap_err().to_string().contains("0.0.0.0:1"));
+        for addr in ["127.0.0.2:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert!(guard_public(&at(addr)).is_ok(), "{addr}");
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! The media types of what is sent and of what comes back, for a server that holds its callers to those of the card.
 
 use crate::{
+    agent::About,
     error::{Error, ErrorKind},
-    pb::v1::{AgentCard, Message, Part, part::Content},
+    pb::v1::{Message, Part, part::Content},
 };
 
 /// What a message has to be for the agent to see it. All is taken where nothing is said: media types are a hint (4.4.1).
@@ -24,19 +25,25 @@ pub(super) struct Gate {
     output: Vec<String>,
 }
 
-/// The media type of every part of text.
+/// The media type of an agent that says nothing else, and of every part of text.
 const TEXT: &str = "text/plain";
 
 impl Gate {
     /// For the agent of this card.
-    pub(super) fn new(modes: Modes, card: &AgentCard) -> Self {
+    pub(super) fn new(modes: Modes, about: &About) -> Self {
         if !modes.strict_modes {
             return Self { modes, ..Self::default() };
         }
-        let AgentCard { default_input_modes, default_output_modes, skills, .. } = card;
-        let input = default_input_modes.iter().chain(skills.iter().flat_map(|it| &it.input_modes)).cloned().collect();
-        let output =
-            default_output_modes.iter().chain(skills.iter().flat_map(|it| &it.output_modes)).cloned().collect();
+        let all = |default: &[String], skills: &mut dyn Iterator<Item = &String>| {
+            let mut all = default.to_vec();
+            if all.is_empty() {
+                all.push(TEXT.to_owned());
+            }
+            all.extend(skills.cloned());
+            all
+        };
+        let input = all(&about.input_modes, &mut about.skills.iter().flat_map(|it| &it.input_modes));
+        let output = all(&about.output_modes, &mut about.skills.iter().flat_map(|it| &it.output_modes));
         Self { modes, input, output }
     }
 
@@ -102,7 +109,6 @@ fn fits(one: &str, other: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{agent::About, card::Card};
 
     #[test]
     fn media_types_fit_by_their_names_and_wildcards() {
@@ -126,7 +132,7 @@ mod tests {
     fn a_part_is_what_it_is_called_or_what_it_is() {
         let gate = |modes: &[&str]| {
             let about = About::default().modes(modes.iter().copied(), ["text/plain"]);
-            Gate::new(Modes { strict_modes: true, require_text: false }, &Card::new(about).at(""))
+            Gate::new(Modes { strict_modes: true, require_text: false }, &about)
         };
         let data = || Part::data(&1).unwrap();
         for (modes, part, taken) in [

@@ -1,7 +1,7 @@
 //! The edge: where a request becomes a call, or is refused. All that is known of a caller is found out here, and only
 //! here.
 
-use std::{borrow::Cow, net::SocketAddr};
+use std::{borrow::Cow, net::SocketAddr, sync::Arc};
 
 use axum::extract::ConnectInfo;
 use http::request::Parts;
@@ -9,6 +9,7 @@ use percent_encoding::percent_decode_str;
 
 use super::brief;
 use crate::{
+    auth::Principal,
     call::{Call, Door, VERSION, Version},
     error::{Error, ErrorKind},
     event::Cursor,
@@ -20,7 +21,12 @@ const SUPPORTED: Version = Version::V1_0;
 /// Makes the call of a request, and leaves nothing else of what came with it but its headers.
 pub(super) fn admit(parts: &mut Parts, door: Door, strict_version: bool) -> Result<(), Error> {
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|it| it.0);
+    let principal = parts.extensions.get().map(|it: &Principal| Arc::clone(it.name()));
     let mut call = Call { peer, ..Call::from_headers(&parts.headers, door) };
+    if let Some(principal) = principal {
+        call.owner = Arc::clone(&principal);
+        call.principal = Some(principal);
+    }
     call.in_time()?;
     check_version(parts, strict_version)?;
     if call.cursor.is_none() {

@@ -38,6 +38,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What an HTTP/2 client says first.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// How many connections there may be at a time, where nothing else is said.
+pub(crate) const MAX_CONNECTIONS: usize = 10_000;
+
 /// What holds for every connection.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -59,7 +62,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            max_connections: 10_000,
+            max_connections: MAX_CONNECTIONS,
             opening: Duration::from_secs(10),
             idle: Duration::from_secs(75),
             ping: Duration::from_secs(20),

@@ -6,7 +6,9 @@
     reason = "a test may fail, and clippy's own exceptions do not cover the helpers of tests"
 )]
 
+mod auth;
 mod card;
+mod config;
 mod contract {
     mod descriptors;
 }

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use a2a_service::{call::Call, client, pb::v1::GetTaskRequest};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
@@ -16,19 +17,24 @@ use tokio::{
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn a2a(arguments: &[&str]) -> Command {
+/// The program, in no environment but the one that a test makes.
+pub(crate) fn a2a(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_a2a"));
-    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).env_remove("RUST_LOG");
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).env_clear();
     command
 }
 
-async fn output(mut command: Command) -> Output {
+pub(crate) async fn output(mut command: Command) -> Output {
     timeout(PATIENCE, command.output()).await.unwrap().unwrap()
 }
 
 /// A server of the program, and where it listens: what the first line of its output says.
 async fn serve() -> (Child, String) {
-    let mut child = a2a(&["serve", "--listen", "127.0.0.1:0"]).spawn().unwrap();
+    started(a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn"])).await
+}
+
+async fn started(mut command: Command) -> (Child, String) {
+    let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let first = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
     let url = first.strip_prefix("listening on ").unwrap().to_owned();
@@ -101,8 +107,11 @@ async fn a_second_signal_ends_it_at_once() {
 async fn what_it_cannot_do_it_says() {
     let public = output(a2a(&["serve", "--listen", "0.0.0.0:0"])).await;
     let said = String::from_utf8(public.stderr).unwrap();
-    assert_eq!(public.status.code(), Some(1));
-    assert!(said.starts_with("error: 0.0.0.0:0 can be reached from elsewhere") && said.contains("127.0.0.1"), "{said}");
+    assert_eq!(public.status.code(), Some(64));
+    assert!(said.starts_with("error: 0.0.0.0:0 can be reached from elsewhere"), "{said}");
+    for way_out in ["A2A_TOKEN", "127.0.0.1", "--insecure"] {
+        assert!(said.contains(way_out), "{said}");
+    }
 
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = taken.local_addr().unwrap().to_string();
@@ -115,6 +124,80 @@ async fn what_it_cannot_do_it_says() {
     assert_eq!(wrong.status.code(), Some(64));
     assert!(String::from_utf8(wrong.stderr).unwrap().contains("demo"));
     assert_eq!(output(a2a(&["--help"])).await.status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn to_the_outside_it_listens_with_a_token_or_insecurely() {
+    let mut command = a2a(&["serve", "--listen", "0.0.0.0:0"]);
+    command.env("A2A_TOKEN", "sesame");
+    let (_child, url) = started(command).await;
+    let url = url.replace("0.0.0.0", "127.0.0.1");
+    assert_eq!(reqwest::get(format!("{url}/tasks")).await.unwrap().status(), 401);
+    let listed = reqwest::Client::new().get(format!("{url}/tasks")).bearer_auth("sesame").send().await.unwrap();
+    assert_eq!(listed.status(), 200);
+
+    let (mut child, url) = started(a2a(&["serve", "--listen", "0.0.0.0:0", "--insecure"])).await;
+    let url = url.replace("0.0.0.0", "127.0.0.1");
+    assert_eq!(reqwest::get(format!("{url}/tasks")).await.unwrap().status(), 200);
+    let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
+    let first = timeout(PATIENCE, errors.next_line()).await.unwrap().unwrap().unwrap();
+    assert!(first.contains("WARN") && first.contains("no token"), "{first}");
+}
+
+#[tokio::test]
+async fn grpc_may_have_an_address_of_its_own() {
+    let mut child = a2a(&["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = async || timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    next().await;
+    let second = next().await;
+    let url = second.strip_prefix("gRPC alone on ").unwrap();
+    let task = GetTaskRequest { id: "nobody".into(), ..GetTaskRequest::default() };
+    let answer = client::grpc(url).unwrap().get_task(Call::default().request(task)).await;
+    assert_eq!(answer.unwrap_err().code(), tonic::Code::NotFound);
+    assert_eq!(reqwest::get(format!("{url}/tasks")).await.unwrap().status(), 415);
+    signal(&child, "-TERM");
+    assert_eq!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code(), Some(0));
+}
+
+#[tokio::test]
+async fn each_request_is_a_line_of_the_log() {
+    let (mut child, url) = started(a2a(&["serve", "--listen", "127.0.0.1:0", "--log", "json"])).await;
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let client = reqwest::Client::new();
+    let post = |path: &str, text: &str| {
+        let request = client.post(format!("{url}{path}?secret=1")).header("content-type", "application/json");
+        request.header("authorization", "Bearer hunter2").body(message(text).to_string())
+    };
+    let mut next = async || {
+        let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+        assert!(!line.contains("secret") && !line.contains("hunter2"), "{line}");
+        serde_json::from_str::<Value>(&line).unwrap()
+    };
+    post("/message:send", "hello").header("x-request-id", "r-1").send().await.unwrap();
+    let line = next().await;
+    let expected = json!({
+        "level": "INFO", "target": "a2a_service::request", "message": "answered", "rpc.system": "http",
+        "http.method": "POST", "path": "/message:send", "status": 200, "request.id": "r-1",
+    });
+    for (name, value) in expected.as_object().unwrap() {
+        assert_eq!(line[name], *value, "{line}");
+    }
+    assert!(line["duration_ms"].is_u64() && line["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
+
+    // An id that would read like two is replaced.
+    let mut stream = post("/message:stream", "/hang").header("x-request-id", "r 2").send().await.unwrap();
+    assert!(stream.chunk().await.unwrap().is_some());
+    drop(stream);
+    let line = next().await;
+    assert_eq!((line["message"].as_str(), line["path"].as_str()), (Some("broken off"), Some("/message:stream")));
+    assert!(uuid::Uuid::parse_str(line["request.id"].as_str().unwrap()).is_ok(), "{line}");
+    // gRPC says in its trailers how it went.
+    let grpc = client::grpc(&url).unwrap();
+    let missing = GetTaskRequest { id: "nobody".into(), ..GetTaskRequest::default() };
+    grpc.get_task(Call::default().request(missing)).await.unwrap_err();
+    let line = next().await;
+    assert_eq!((line["rpc.system"].as_str(), line["rpc.grpc.status_code"].as_u64()), (Some("grpc"), Some(5)), "{line}");
 }
 
 /// Runs an example on a port that was free a moment ago, until it answers.

@@ -1,0 +1,220 @@
+//! The configuration: one table of keys, from which come the file, the environment, the flags and the reference.
+//!
+//! A file is overridden by the environment, and that by flags. Nothing else of the program reads the environment.
+
+use std::{net::SocketAddr, time::Duration};
+
+use toml::{Spanned, de::DeValue};
+
+mod load;
+mod reference;
+mod value;
+
+use self::value::{BaseUrl, Filter, Size, Structure};
+pub(crate) use self::{
+    load::{Error, Loaded, load},
+    reference::reference,
+    value::{Agent, Log, Value},
+};
+use crate::{
+    auth::Token,
+    card::{CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, Network, ProviderConfig, SkillConfig},
+    server,
+    service::Limits,
+    store::memory::MAX_TASKS,
+    transport,
+};
+
+/// A key, as the file, the environment, the flags and the reference need it.
+pub(crate) struct Key {
+    /// With dots, as in `[table] key`.
+    pub(crate) name: &'static str,
+    /// What it is for.
+    pub(crate) sentence: &'static str,
+    /// What its value can be.
+    pub(crate) kind: &'static str,
+    /// Its value is shown to nobody.
+    pub(crate) secret: bool,
+    /// What the flag means that says nothing more.
+    pub(crate) alone: Option<&'static str>,
+    read: fn(&mut Config, Given<'_, '_>) -> Result<(), String>,
+    show: fn(&Config) -> Option<String>,
+}
+
+/// A value as it was found.
+#[derive(Clone, Copy)]
+enum Given<'a, 't> {
+    Text(&'a str),
+    Toml(&'a Spanned<DeValue<'t>>),
+}
+
+impl Given<'_, '_> {
+    fn read<T: Value>(self) -> Result<T, String> {
+        match self {
+            Self::Text(text) => T::read(text),
+            Self::Toml(value) => T::from_toml(value),
+        }
+    }
+}
+
+impl Key {
+    /// As a variable of the environment: `turn.deadline` is `A2A_TURN_DEADLINE`.
+    pub(crate) fn variable(&self) -> String {
+        format!("A2A_{}", self.name.replace('.', "_").to_uppercase())
+    }
+
+    /// As a flag, without its dashes: `turn.deadline` is `turn-deadline`.
+    pub(crate) fn flag(&self) -> String {
+        self.name.replace(['.', '_'], "-")
+    }
+
+    /// The value of this key, as it would stand in the file. Nothing where it is not set.
+    pub(crate) fn show(&self, config: &Config) -> Option<String> {
+        (self.show)(config)
+    }
+}
+
+/// Each line is a key: its name, the field, the type, the default, and a sentence.
+macro_rules! keys {
+    ($($name:literal => $field:ident: $type:ty = $default:expr, $sentence:literal;)*) => {
+        /// What a server can be told.
+        #[derive(Clone, Debug)]
+        pub(crate) struct Config {
+            $(#[doc = $sentence] pub(crate) $field: $type,)*
+        }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Self { $($field: $default),* }
+            }
+        }
+
+        /// Every key.
+        pub(crate) static KEYS: &[Key] = &[$(Key {
+            name: $name,
+            sentence: $sentence,
+            kind: <$type as Value>::KIND,
+            secret: <$type as Value>::SECRET,
+            alone: <$type as Value>::ALONE,
+            read: |config, given| {
+                config.$field = given.read()?;
+                Ok(())
+            },
+            show: |config| config.$field.show(),
+        }),*];
+    };
+}
+
+keys! {
+    "listen" => listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)), "The address to listen on. Port 0 picks a free one, and the first line of the output says which.";
+    "grpc_listen" => grpc_listen: Option<SocketAddr> = None, "Another address, for gRPC alone. The first one takes gRPC too, and the card names this one only where `card.grpc` says it.";
+    "agent" => agent: Agent = Agent::Demo, "The agent to serve.";
+    "public_url" => public_url: Option<BaseUrl> = None, "The URL at which clients reach this server, for the agent card. Where it is not set, the address that is listened on.";
+    "trusted_proxies" => trusted_proxies: Vec<Network> = Vec::new(), "The proxies, as addresses or networks, that are believed what they say of the URL that their clients asked for.";
+    "token" => token: Option<Token> = None, "The bearer token that every call must bring. The agent card and health checks are for everybody. Other users of the machine may see a flag: prefer the variable.";
+    "insecure" => insecure: bool = false, "Listens on an address that is not loopback though there is no token. All callers are then one anonymous owner, and see each other's tasks.";
+    "log" => log: Log = Log::Text, "How the log is written, on stderr.";
+    "log_filter" => log_filter: Filter = Filter::standard(), "What is logged, in directives of `tracing`. The variable `RUST_LOG` sets it too.";
+    "strict_version" => strict_version: bool = false, "Refuses calls that do not say their version of the protocol, as ones of 0.3. Otherwise they are taken by their form.";
+    "wait" => wait: Duration = Limits::default().wait, "How long a send waits for its turn to end; then the caller gets the task as it is.";
+    "turn.deadline" => turn_deadline: Duration = Limits::default().turn, "How long an agent may work on one turn; then the turn has failed.";
+    "cancel.grace" => cancel_grace: Duration = Limits::default().cancel, "How long an agent that was canceled may take to end by itself.";
+    "drain.grace" => drain_grace: Duration = server::GRACE, "How long what runs may take to end when the server stops.";
+    "max_body" => max_body: Size = Size(transport::MAX_BODY), "How large a request may be.";
+    "keep_alive" => keep_alive: Duration = transport::KEEP_ALIVE, "After how long without an event a stream gets a sign of life. Zero: never.";
+    "max_connections" => max_connections: usize = transport::listener::MAX_CONNECTIONS, "How many connections there may be at a time; more wait to be accepted.";
+    "max_tasks" => max_tasks: usize = MAX_TASKS, "How many tasks the memory keeps; the one that ended first makes room for the next.";
+    "limits.waiting" => limits_waiting: usize = Limits::default().waiting, "How many messages may wait for a task whose agent is busy.";
+    "limits.parts" => limits_parts: usize = Limits::default().parts, "How many parts a message may have.";
+    "limits.references" => limits_references: usize = Limits::default().references, "How many tasks a message may refer to.";
+    "limits.events" => limits_events: u64 = Limits::default().events, "How many events a task may have; the turn of an agent that says more fails.";
+    "limits.artifacts" => limits_artifacts: usize = Limits::default().artifacts, "How many artifacts a task may have; the turn of an agent that begins another fails.";
+    "limits.turns" => limits_turns: usize = Limits::default().turns, "How many turns may run at once, of all tasks.";
+    "limits.streams" => limits_streams: usize = Limits::default().streams, "How many streams may be open at once, of all tasks.";
+    "limits.subscribers" => limits_subscribers: usize = Limits::default().subscribers, "How many streams of a task may be open when another subscribes to it.";
+    "card.name" => card_name: Option<String> = None, "What people call the agent. Where it is not set, what the agent says.";
+    "card.description" => card_description: Option<String> = None, "What the agent is for. Where it is not set, what the agent says.";
+    "card.version" => card_version: Option<String> = None, "The agent's own version. Where it is not set, what the agent says.";
+    "card.icon_url" => card_icon_url: Option<String> = None, "What the agent looks like. Where it is not set, what the agent says.";
+    "card.documentation_url" => card_documentation_url: Option<String> = None, "Where people read more about the agent. Where it is not set, what the agent says.";
+    "card.provider" => card_provider: Option<Structure<ProviderConfig>> = None, "Who runs the agent: `organization` and `url`. Where it is not set, what the agent says.";
+    "card.input_modes" => card_input_modes: Option<Vec<String>> = None, "The media types that the agent takes. Where it is not set, what the agent says.";
+    "card.output_modes" => card_output_modes: Option<Vec<String>> = None, "The media types that the agent gives. Where it is not set, what the agent says.";
+    "card.skills" => card_skills: Option<Structure<Vec<SkillConfig>>> = None, "What the agent can do: tables with `id`, `name`, `description`, and `tags`, `examples`, `input_modes` and `output_modes`. Where it is not set, what the agent says.";
+    "card.extensions" => card_extensions: Option<Structure<Vec<ExtensionConfig>>> = None, "The extensions that the agent knows: tables with `uri`, and `description`, `required` and `params`. Where it is not set, what the agent says.";
+    "card.interfaces" => card_interfaces: Option<Structure<Vec<InterfaceConfig>>> = None, "Where else the agent is reached: tables with `url` and `binding`, and `tenant` and `version`.";
+    "card.capabilities" => card_capabilities: Option<Structure<CapabilitiesConfig>> = None, "What is not to be offered, though the server could: `streaming = false`.";
+    "card.grpc" => card_grpc: Option<String> = None, "Where gRPC is reached, as `host:port`, if it is elsewhere than the rest.";
+}
+
+impl Config {
+    /// How long things may take, and how much there may be.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            turn: self.turn_deadline,
+            cancel: self.cancel_grace,
+            wait: self.wait,
+            waiting: self.limits_waiting,
+            parts: self.limits_parts,
+            references: self.limits_references,
+            events: self.limits_events,
+            artifacts: self.limits_artifacts,
+            turns: self.limits_turns,
+            streams: self.limits_streams,
+            subscribers: self.limits_subscribers,
+            ..Limits::default()
+        }
+    }
+
+    /// What the operator says of the agent.
+    pub(crate) fn card(&self) -> CardConfig {
+        fn value<T: Clone>(of: Option<&Structure<T>>) -> Option<T> {
+            of.map(|it| it.value.clone())
+        }
+        CardConfig {
+            name: self.card_name.clone(),
+            description: self.card_description.clone(),
+            version: self.card_version.clone(),
+            provider: value(self.card_provider.as_ref()),
+            icon_url: self.card_icon_url.clone(),
+            documentation_url: self.card_documentation_url.clone(),
+            input_modes: self.card_input_modes.clone(),
+            output_modes: self.card_output_modes.clone(),
+            skills: value(self.card_skills.as_ref()),
+            extensions: value(self.card_extensions.as_ref()),
+            interfaces: value(self.card_interfaces.as_ref()).unwrap_or_default(),
+            capabilities: value(self.card_capabilities.as_ref()).unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_key_has_a_name_of_its_own_everywhere() {
+        for names in [Key::variable, Key::flag] {
+            let names: BTreeSet<_> = KEYS.iter().map(names).chain(["A2A_CONFIG".into(), "config".into()]).collect();
+            assert_eq!(names.len(), KEYS.len() + 2);
+        }
+        for key in KEYS {
+            let plain = |it: char| it.is_ascii_lowercase() || matches!(it, '.' | '_');
+            assert!(key.name.chars().all(plain) && key.sentence.ends_with('.'), "{}", key.name);
+        }
+    }
+
+    #[test]
+    fn what_is_shown_of_a_default_is_read_as_the_same() {
+        let config = Config::default();
+        for key in KEYS {
+            let Some(shown) = key.show(&config) else { continue };
+            let mut read = config.clone();
+            let value = DeValue::parse(&shown).unwrap();
+            (key.read)(&mut read, Given::Toml(&value)).unwrap();
+            assert_eq!(key.show(&read), Some(shown), "{}", key.name);
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! What a value of the configuration can be: how it is read from text and from TOML, and how it is shown.
+
+use std::{fmt, fmt::Write as _, net::SocketAddr, time::Duration};
+
+use http::Uri;
+use serde::de::DeserializeOwned;
+use toml::{
+    Spanned,
+    de::{DeValue, ValueDeserializer},
+};
+use tracing_subscriber::EnvFilter;
+
+use crate::{auth::Token, card::Network};
+
+/// A type of values.
+pub(crate) trait Value: Sized {
+    /// What the reference calls it.
+    const KIND: &'static str;
+    /// It is shown to nobody.
+    const SECRET: bool = false;
+    /// A flag that says nothing more means this.
+    const ALONE: Option<&'static str> = None;
+
+    /// Reads what stands in a variable or after a flag. The error says what would do, and repeats no secret.
+    fn read(text: &str) -> Result<Self, String>;
+
+    /// Reads what stands in the file. What has no form of its own in TOML is a string there.
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        match value.get_ref() {
+            DeValue::String(it) => Self::read(it),
+            DeValue::Integer(it) => Self::read(&it.to_string()),
+            DeValue::Boolean(it) => Self::read(&it.to_string()),
+            other @ (DeValue::Float(_) | DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_)) => {
+                Err(format!("{} is no {}", other.type_str(), Self::KIND))
+            }
+        }
+    }
+
+    /// As it would stand in the file; nothing where it is not set.
+    fn show(&self) -> Option<String>;
+}
+
+impl<T: Value> Value for Option<T> {
+    const KIND: &'static str = T::KIND;
+    const SECRET: bool = T::SECRET;
+
+    fn read(text: &str) -> Result<Self, String> {
+        T::read(text).map(Some)
+    }
+
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        T::from_toml(value).map(Some)
+    }
+
+    fn show(&self) -> Option<String> {
+        self.as_ref().and_then(T::show)
+    }
+}
+
+impl Value for String {
+    const KIND: &'static str = "text";
+
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(text.to_owned())
+    }
+
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        let text = value.get_ref().as_str();
+        text.map(str::to_owned).ok_or_else(|| format!("{} is no text; put it in quotes", value.get_ref().type_str()))
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self))
+    }
+}
+
+impl Value for bool {
+    const KIND: &'static str = "boolean";
+    const ALONE: Option<&'static str> = Some("true");
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| format!("{} is neither `true` nor `false`", brief(text)))
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+}
+
+/// Numbers of things.
+macro_rules! number {
+    ($($number:ty),*) => { $(
+        impl Value for $number {
+            const KIND: &'static str = "number";
+
+            fn read(text: &str) -> Result<Self, String> {
+                text.parse().map_err(|_| format!("{} is no whole number", brief(text)))
+            }
+
+            fn show(&self) -> Option<String> {
+                Some(self.to_string())
+            }
+        }
+    )* };
+}
+
+number!(usize, u64);
+
+impl Value for SocketAddr {
+    const KIND: &'static str = "address";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| format!("{} is no address with a port, such as 127.0.0.1:8080", brief(text)))
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self))
+    }
+}
+
+/// Numbers with units, one after the other: `500ms`, `10s`, `1h30m`.
+impl Value for Duration {
+    const KIND: &'static str = "duration";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let error = || format!("{} is no duration, such as 500ms, 10s, 5m or 1h", brief(text));
+        let (mut rest, mut sum) = (text, Self::ZERO);
+        while !rest.is_empty() {
+            let (number, tail) = split(rest, |it| !it.is_ascii_digit());
+            let (unit, tail) = split(tail, |it| it.is_ascii_digit());
+            let millis: u64 = match unit {
+                "ms" => 1,
+                "s" => 1000,
+                "m" => 60_000,
+                "h" => 3_600_000,
+                "d" => 86_400_000,
+                _ => return Err(error()),
+            };
+            let part = number.parse().ok().and_then(|it: u64| it.checked_mul(millis)).ok_or_else(error)?;
+            sum = sum.checked_add(Self::from_millis(part)).ok_or_else(error)?;
+            rest = tail;
+        }
+        if text.is_empty() { Err(error()) } else { Ok(sum) }
+    }
+
+    fn show(&self) -> Option<String> {
+        let millis = self.as_millis();
+        let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")];
+        let unit = units.into_iter().find(|it| millis > 0 && millis.is_multiple_of(it.0));
+        let (size, unit) = unit.unwrap_or(if millis == 0 { (1, "s") } else { (1, "ms") });
+        Some(quoted(&format_args!("{}{unit}", millis / size)))
+    }
+}
+
+/// A number of bytes: `1048576`, `64KiB`, `1MiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size(pub(crate) usize);
+
+impl Size {
+    const UNITS: [(&'static str, usize); 7] = [
+        ("GiB", 1 << 30),
+        ("MiB", 1 << 20),
+        ("KiB", 1 << 10),
+        ("GB", 1_000_000_000),
+        ("MB", 1_000_000),
+        ("kB", 1000),
+        ("B", 1),
+    ];
+}
+
+impl Value for Size {
+    const KIND: &'static str = "size";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let (number, unit) = split(text, |it| !it.is_ascii_digit());
+        let unit = if unit.is_empty() { "B" } else { unit };
+        let unit = Self::UNITS.into_iter().find(|it| it.0 == unit).map(|it| it.1);
+        let bytes = unit.and_then(|it| number.parse::<usize>().ok()?.checked_mul(it));
+        bytes.map(Self).ok_or_else(|| format!("{} is no size, such as 65536, 64KiB or 1MiB", brief(text)))
+    }
+
+    fn show(&self) -> Option<String> {
+        let unit = Self::UNITS.into_iter().take(3).find(|it| self.0 > 0 && self.0.is_multiple_of(it.1));
+        Some(unit.map_or_else(|| self.0.to_string(), |it| quoted(&format_args!("{}{}", self.0 / it.1, it.0))))
+    }
+}
+
+/// Where clients reach a server: a URL without a query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BaseUrl(pub(crate) String);
+
+impl Value for BaseUrl {
+    const KIND: &'static str = "URL";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let uri: Option<Uri> = text.parse().ok();
+        let whole = uri.is_some_and(|it| {
+            matches!(it.scheme_str(), Some("http" | "https")) && it.host().is_some() && it.query().is_none()
+        });
+        let error = || format!("{} is no URL of a server, such as https://agent.example", brief(text));
+        if whole && !text.contains('#') { Ok(Self(text.to_owned())) } else { Err(error()) }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.0))
+    }
+}
+
+impl Value for Token {
+    const KIND: &'static str = "secret text";
+    const SECRET: bool = true;
+
+    fn read(text: &str) -> Result<Self, String> {
+        Self::new(text).map_err(str::to_owned)
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&"(hidden)"))
+    }
+}
+
+/// What is logged: directives of `tracing`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Filter(String);
+
+impl Filter {
+    /// Warnings of everybody, and what a server says of its work.
+    pub(crate) fn standard() -> Self {
+        Self("warn,a2a_service=info".to_owned())
+    }
+
+    /// To be used. What could not be read has been refused before.
+    pub(crate) fn to_filter(&self) -> EnvFilter {
+        EnvFilter::new(&self.0)
+    }
+}
+
+impl Value for Filter {
+    const KIND: &'static str = "log filter";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let read = EnvFilter::builder().parse(text);
+        read.map(|_| Self(text.to_owned()))
+            .map_err(|_| format!("{} is no log filter, such as warn,a2a_service=debug", brief(text)))
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.0))
+    }
+}
+
+impl Value for Network {
+    const KIND: &'static str = "network";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self))
+    }
+}
+
+/// Outside of the file, with commas between.
+impl<T: Value> Value for Vec<T> {
+    const KIND: &'static str = "list";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.split(',').map(str::trim).filter(|it| !it.is_empty()).map(T::read).collect()
+    }
+
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        let items = value.get_ref().as_array();
+        let items = items.ok_or_else(|| format!("{} is no list of each a {}", value.get_ref().type_str(), T::KIND))?;
+        items.iter().map(T::from_toml).collect()
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(format!("[{}]", self.iter().filter_map(T::show).collect::<Vec<_>>().join(", ")))
+    }
+}
+
+/// What is made of tables; outside of the file, a value of TOML in text.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Structure<T> {
+    /// What was said.
+    pub(crate) value: T,
+    text: String,
+}
+
+impl<T: DeserializeOwned> Value for Structure<T> {
+    const KIND: &'static str = "TOML";
+
+    fn read(text: &str) -> Result<Self, String> {
+        Self::from_toml(&DeValue::parse(text).map_err(|it| it.message().to_owned())?)
+    }
+
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        let read = T::deserialize(ValueDeserializer::from(value.clone()));
+        let text = inline(value.get_ref());
+        read.map(|value| Self { value, text }).map_err(|it| it.message().to_owned())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(self.text.clone())
+    }
+}
+
+/// A value in a line.
+fn inline(value: &DeValue<'_>) -> String {
+    let joined = |it: &mut dyn Iterator<Item = String>| it.collect::<Vec<_>>().join(", ");
+    match value {
+        DeValue::String(it) => quoted(it),
+        DeValue::Integer(it) => it.to_string(),
+        DeValue::Float(it) => it.to_string(),
+        DeValue::Boolean(it) => it.to_string(),
+        DeValue::Datetime(it) => it.to_string(),
+        DeValue::Array(it) => format!("[{}]", joined(&mut it.iter().map(|it| inline(it.get_ref())))),
+        DeValue::Table(it) => {
+            let member = |(name, value): (&Spanned<_>, &Spanned<_>)| {
+                format!("{} = {}", quoted(name.get_ref()), inline(value.get_ref()))
+            };
+            format!("{{ {} }}", joined(&mut it.iter().map(member)))
+        }
+    }
+}
+
+/// A type with a value for each word.
+macro_rules! choice {
+    ($(#[$meta:meta])* $name:ident { $first:ident = $first_word:literal $(, $variant:ident = $word:literal)* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum $name { $first, $($variant),* }
+
+        impl Value for $name {
+            const KIND: &'static str = concat!("`", $first_word, "`" $(, " or `", $word, "`")*);
+
+            fn read(text: &str) -> Result<Self, String> {
+                match text {
+                    $first_word => Ok(Self::$first),
+                    $($word => Ok(Self::$variant),)*
+                    _ => Err(format!("{} is not {}", brief(text), Self::KIND)),
+                }
+            }
+
+            fn show(&self) -> Option<String> {
+                Some(quoted(&match self {
+                    Self::$first => $first_word,
+                    $(Self::$variant => $word,)*
+                }))
+            }
+        }
+    };
+}
+
+choice! {
+    /// How a line of the log is written.
+    Log { Text = "text", Json = "json" }
+}
+
+choice! {
+    /// The agents that come with the program.
+    Agent { Demo = "demo" }
+}
+
+/// Splits before the first character that is so.
+fn split(text: &str, at: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(at).unwrap_or(text.len()))
+}
+
+/// A string of TOML.
+fn quoted(text: &impl fmt::Display) -> String {
+    let mut quoted = String::from('"');
+    for c in text.to_string().chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\n' => quoted.push_str("\\n"),
+            '\t' => quoted.push_str("\\t"),
+            it if it.is_control() => _ = write!(quoted, "\\u{:04X}", u32::from(it)),
+            it => quoted.push(it),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// What was said, for a message about it.
+fn brief(text: &str) -> String {
+    const LENGTH: usize = 80;
+    let cut = text.char_indices().nth(LENGTH).map_or(text.len(), |it| it.0);
+    let dots = if cut < text.len() { "…" } else { "" };
+    format!("`{}{dots}`", text[..cut].escape_debug())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_numbers_with_units() {
+        for (text, millis, shown) in [
+            ("500ms", 500, "500ms"),
+            ("0s", 0, "0s"),
+            ("90s", 90_000, "90s"),
+            ("1h30m", 5_400_000, "90m"),
+            ("24h", 86_400_000, "1d"),
+        ] {
+            let read = Duration::read(text).unwrap();
+            assert_eq!(read, Duration::from_millis(millis), "{text}");
+            assert_eq!(read.show().unwrap(), format!("\"{shown}\""));
+        }
+        for text in ["", "5", "s", "-1s", "1.5s", "1 s", "1w", "5s3", "99999999999999999999s", "9999999999999999999d"] {
+            assert!(Duration::read(text).unwrap_err().contains("10s"), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_numbers_that_may_have_units() {
+        for (text, bytes, shown) in [
+            ("65536", 65_536, "\"64KiB\""),
+            ("1MiB", 1 << 20, "\"1MiB\""),
+            ("3MB", 3_000_000, "3000000"),
+            ("7B", 7, "7"),
+            ("0", 0, "0"),
+        ] {
+            let read = Size::read(text).unwrap();
+            assert_eq!((read, read.show().unwrap()), (Size(bytes), shown.to_owned()), "{text}");
+        }
+        for text in ["", "MiB", "1mib", "1.5MiB", "-1", "99999999999999999999", "99999999999999GiB"] {
+            assert!(Size::read(text).unwrap_err().contains("1MiB"), "{text}");
+        }
+    }
+
+    #[test]
+    fn urls_are_those_of_servers() {
+        for text in ["http://a", "https://a.example:81/below/", "http://[::1]:8"] {
+            assert_eq!(BaseUrl::read(text).unwrap().0, text);
+        }
+        for text in ["", "a.example", "ftp://a", "/path", "http://a?b", "https://a#b"] {
+            assert!(BaseUrl::read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_have_commas_between_or_are_lists() {
+        let read = Vec::<Network>::read("10.0.0.0/8, ::1").unwrap();
+        assert_eq!(read.show().unwrap(), r#"["10.0.0.0/8", "::1/128"]"#);
+        let value = DeValue::parse(r#"["10.0.0.0/8", "::1"]"#).unwrap();
+        assert_eq!(Vec::<Network>::from_toml(&value), Ok(read));
+        let value = DeValue::parse(r#""10.0.0.0/8""#).unwrap();
+        assert_eq!(Vec::<Network>::from_toml(&value).unwrap_err(), "string is no list of each a network");
+    }
+
+    #[test]
+    fn structures_are_toml_everywhere() {
+        type Read = Structure<Vec<crate::card::SkillConfig>>;
+        let text = r#"[{ "description" = "d", "id" = "i", "name" = "n", "tags" = ["a", "b"] }]"#;
+        let read = Read::read(text).unwrap();
+        assert_eq!((&*read.value[0].id, &*read.show().unwrap()), ("i", text));
+        let wrong = Read::read(r#"[{ id = "i", nmae = "n" }]"#).unwrap_err();
+        assert!(wrong.contains("nmae"), "{wrong}");
+    }
+
+    #[test]
+    fn what_is_shown_can_be_read_as_toml() {
+        let text = "a \"quoted\" \\ name\nin lines\u{7}";
+        let document = format!("name = {}", quoted(&text));
+        let table = toml::de::DeTable::parse(&document).unwrap();
+        assert_eq!(table.get_ref().get("name").unwrap().get_ref().as_str(), Some(text));
+    }
+}
