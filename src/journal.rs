@@ -53,8 +53,7 @@ pub struct Journal {
     shards: [Mutex<KeyMap<Arc<Slot>>>; SHARDS],
     lanes: Vec<Lane>,
     runners: OnceLock<Vec<AbortHandle>>,
-    /// Since when no commit has come through.
-    down: Mutex<Option<Instant>>,
+    down: Mutex<Down>,
     phase: AtomicU8,
 }
 
@@ -67,6 +66,15 @@ pub enum Phase {
     Draining,
     /// Nothing goes on. What an agent left undone, it left undone: that is written nowhere.
     Stopped,
+}
+
+/// What is known of a store that is away.
+#[derive(Default)]
+struct Down {
+    /// Since when no commit has come through, of those that were tried.
+    since: Option<Instant>,
+    /// The log says so.
+    told: bool,
 }
 
 #[derive(Default)]
@@ -125,9 +133,9 @@ impl Journal {
         }
     }
 
-    /// The store has been away for longer than a moment.
+    /// The store has been away for longer than a moment: it refuses, or does not answer.
     pub fn is_down(&self) -> bool {
-        self.down.lock().is_some_and(|it| it.elapsed() > DOWN)
+        self.down.lock().since.is_some_and(|it| it.elapsed() > DOWN)
     }
 
     /// How far the server's end has come.
@@ -293,16 +301,17 @@ impl Journal {
     }
 
     async fn write(&self, group: &[Held], commits: &Arc<[Commit]>, again: bool) -> Result<(), ()> {
+        self.down.lock().since.get_or_insert_with(Instant::now);
         let outcomes = self.store.commit(Arc::clone(commits)).await;
         {
             let mut down = self.down.lock();
-            *down = match &outcomes {
-                Ok(_) => None,
-                Err(cause) => down.or_else(|| {
+            match &outcomes {
+                Ok(_) => *down = Down::default(),
+                Err(cause) if !mem::replace(&mut down.told, true) => {
                     tracing::warn!(error.cause = %cause, "the store is away");
-                    Some(Instant::now())
-                }),
-            };
+                }
+                Err(_) => {}
+            }
         }
         for ((held, commit), outcome) in group.iter().zip(&**commits).zip(outcomes.map_err(drop)?) {
             let mut wake = Wake::default();

@@ -156,6 +156,10 @@ impl<A: Agent> Parts<A> {
         let failed = |kind, cause: &str| (TaskState::Failed, Some(failure(held, kind, cause)));
         let mut inner = held.lock();
         inner.polled = false;
+        if inner.lost || self.journal.phase() == Phase::Stopped {
+            // An agent that was just told so may have returned for that.
+            return None;
+        }
         let (state, message) = match over {
             Over::Left => return None,
             _ if inner.exceeded.is_some() => (TaskState::Failed, inner.exceeded.map(|it| exceeded(held, it))),

@@ -271,14 +271,14 @@ async fn round(number: u64, over: Over) {
 
 #[tokio::test(start_paused = true)]
 async fn whatever_was_shown_was_written() {
-    for number in 0..60 {
+    for number in 0..30 {
         round(number, Over::Failing).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn whatever_was_shown_was_written_in_the_caller() {
-    for number in 0..60 {
+    for number in 0..30 {
         round(number, Over::Memory).await;
     }
 }

@@ -285,3 +285,27 @@ async fn nothing_is_written_after_the_stop() {
     assert_eq!(bench.log(&*store, &id).await.len(), 2);
     bench.empty().await;
 }
+
+/// An agent that is told to stop in the middle of a word has not failed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_fails_because_the_server_stops() {
+    for n in 0..100 {
+        let bench = bench(Arc::new(Memory::default()), |_: Turn, out: Updates| async move {
+            loop {
+                out.working().await?;
+                yield_now().await;
+            }
+        });
+        for _ in 0..3 {
+            bench.hasty().send(Message::user("go")).await.unwrap();
+        }
+        for _ in 0..n % 10 {
+            yield_now().await;
+        }
+        bench.service.drain(Duration::ZERO).await;
+        for state in bench.listed().await.into_values() {
+            assert!([TaskState::Submitted, TaskState::Working].contains(&state), "{state:?}");
+        }
+        bench.empty().await;
+    }
+}

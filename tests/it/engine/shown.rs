@@ -354,3 +354,48 @@ async fn an_agent_is_not_far_ahead_of_the_store() {
     dense(&rest(&mut streamed).await);
     assert_eq!(said.load(Ordering::SeqCst), 500);
 }
+
+/// The end of a turn and what came after it are one commit, and with it the whole task is written down: who waited for
+/// the turn gets the task as it was at its end all the same.
+#[tokio::test(start_paused = true)]
+async fn an_end_is_shown_as_it_was_also_when_more_is_written_with_it() {
+    let gate = Gate::memory();
+    let go = Arc::new(Notify::new());
+    let gone = Arc::clone(&go);
+    let bench = bench(gate.store(), move |turn, out| {
+        let go = Arc::clone(&gone);
+        async move {
+            out.progress("one").await?;
+            go.notified().await;
+            out.progress("two").await?;
+            go.notified().await;
+            ask(turn, out).await
+        }
+    });
+    gate.tell(Act::Pass);
+    let sent = bench.sending(Message::user("ask"));
+    settle().await;
+    let id = bench.listed().await.into_keys().next().unwrap();
+    go.notify_one();
+    gate.knock().await;
+    go.notify_one();
+    settle().await;
+    // The end of the turn has to wait for the commit before it, and a message comes behind it.
+    let long = "x".repeat(20_000);
+    let next = bench.sending(to(&id, &long));
+    settle().await;
+    assert!(!sent.is_finished());
+    gate.tell(Act::Pass);
+    gate.tell(Act::Pass);
+    let task = sent.await.unwrap().unwrap();
+    assert_eq!((task.state(), said(&task)), (TaskState::InputRequired, "what?".into()));
+    assert_eq!(texts(&task), ["ask", "one", "two"]);
+    assert_eq!(texts(&bench.get(&id).await.unwrap()), ["ask", "one", "two", "what?", &long]);
+    gate.open();
+    for _ in 0..2 {
+        settle().await;
+        go.notify_one();
+    }
+    assert_eq!(next.await.unwrap().unwrap().state(), TaskState::InputRequired);
+    bench.empty().await;
+}
