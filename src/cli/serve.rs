@@ -110,8 +110,8 @@ HTTP+JSON:
   curl http://{addr}/message:send{header} -H 'content-type: application/json' -d '{{"message":{message}}}'
 JSON-RPC:
   curl http://{addr}/rpc{header} -H 'content-type: application/json' -d '{{"jsonrpc":"2.0","id":1,"method":"SEND","params":{{"message":{message}}}}}'
-gRPC (from a checkout, which has the proto files):
-  grpcurl -plaintext{header} -import-path proto -proto lf/a2a/v1/a2a.proto -d '{{"message":{message}}}' {addr} lf.a2a.v1.A2AService/SEND
+gRPC:
+  grpcurl -plaintext{header} -d '{{"message":{message}}}' {addr} lf.a2a.v1.A2AService/SEND
 Send "/help" instead of "hello" to see what else the demo agent does. Ctrl-C stops the server.
 "#
     );

@@ -1,0 +1,138 @@
+//! A task's way to the store and back: what is pending becomes a commit, and what is durable is shown.
+
+use std::{mem, sync::Arc};
+
+use super::{CHECKPOINT, Inner, Live, NEWEST};
+use crate::{
+    event::{Ends, Event, Position},
+    journal::wait::{Answer, Until, Wake},
+    pb::v1::stream_response::Payload,
+    store::{Commit, Expect, Row},
+    task::apply,
+};
+
+impl Inner {
+    pub(in crate::journal) fn is_dirty(&self) -> bool {
+        self.real && !self.lost && (self.touched || !self.pending.is_empty())
+    }
+
+    /// Something has not been committed yet.
+    pub(in crate::journal) fn is_unsettled(&self) -> bool {
+        self.queued || self.in_flight > 0 || self.is_dirty()
+    }
+
+    /// No turn runs, and all that was said is shown: until somebody sends a message, nothing will happen.
+    pub(in crate::journal) fn is_idle(&self) -> bool {
+        !self.running && !self.is_unsettled()
+    }
+
+    /// Takes what is pending to the store. `exclusive`: nobody can look before [`settle`](Self::settle), so that
+    /// nothing has to be copied.
+    pub(in crate::journal) fn prepare(&mut self, live: &Live, exclusive: bool) -> Commit {
+        let events = mem::take(&mut self.pending);
+        (self.in_flight, self.touched, self.oldest) = (events.len(), false, None);
+        self.since += events.iter().map(Event::weight).sum::<usize>();
+        let state = self.ahead.state();
+        let ends = state.is_terminal();
+        let due = ends || self.since > self.last.max(CHECKPOINT);
+        let whole = !ends_within(&events);
+        let checkpoint = due.then(|| match (&self.shown, &self.base) {
+            (Some(_), _) if exclusive && whole => self.shown.take().unwrap_or_default(),
+            (Some(it), _) => Arc::clone(it),
+            (None, _) if whole => self.base.take().unwrap_or_default(),
+            (None, it) => it.clone().unwrap_or_default(),
+        });
+        if due {
+            (self.last, self.since) = (self.last + self.since, 0);
+        }
+        let row = Row {
+            context: Arc::clone(&live.context),
+            seq: self.ahead.seq(),
+            state,
+            was: self.counted.replace(state),
+            head: self.head.take(),
+            time: self.time,
+            open: !ends && (self.running || !self.inbox.is_empty()),
+            taken: self.taken,
+            cancel_requested: self.cancel,
+            attempt: self.attempt,
+        };
+        let expect = self.at.map_or(Expect::New { idempotency: None }, Expect::At);
+        let saved = mem::take(&mut self.unsaved).then(|| self.saved.clone()).flatten();
+        Commit { key: live.key.clone(), expect, fence: self.fence, row, events, checkpoint, saved }
+    }
+
+    /// It is durable: now it is shown.
+    pub(in crate::journal) fn settle(&mut self, commit: &Commit, wake: &mut Wake) {
+        let Commit { events, checkpoint, row, fence, .. } = commit;
+        self.in_flight = 0;
+        self.at = Some(Position { fence: *fence, seq: row.seq });
+        match checkpoint {
+            Some(task) if !ends_within(events) => {
+                self.shown = Some(Arc::clone(task));
+                for it in events {
+                    self.tell(it, wake);
+                }
+            }
+            _ => {
+                for it in events {
+                    if it.seq() == 1 {
+                        self.shown = self.base.take();
+                    } else if let (Some(task), Some(payload)) = (&mut self.shown, it.payload()) {
+                        apply(Arc::make_mut(task), payload);
+                    }
+                    self.tell(it, wake);
+                }
+            }
+        }
+        if self.readers == 0 {
+            self.newest.clear();
+        } else {
+            self.newest.extend(events.iter().cloned());
+            let surplus = self.newest.len().saturating_sub(NEWEST);
+            self.newest.drain(..surplus);
+        }
+        self.wakers.take(&mut wake.wakers);
+    }
+
+    /// Each who waits gets the task as it is at the end that they wait for.
+    fn tell(&mut self, event: &Event, wake: &mut Wake) {
+        let ends = event.ends();
+        if ends != Ends::Nothing {
+            self.ended += 1;
+        }
+        if self.waiters.is_empty() {
+            return;
+        }
+        // An agent that goes on while its caller authorises something has interrupted its turn all the same (3.2.2).
+        let interrupted = ends == Ends::Nothing
+            && matches!(event.payload(), Some(Payload::StatusUpdate(it))
+                if it.status.as_ref().is_some_and(|it| it.state().is_interrupted()));
+        let over = self.ended + u32::from(interrupted);
+        self.answer_if(wake, |until| match until {
+            Until::Shown(it) => *it <= event.seq(),
+            Until::Turn(it) => ends == Ends::Task || *it <= over,
+            Until::End => ends == Ends::Task,
+        });
+    }
+
+    pub(super) fn answer_if(&mut self, wake: &mut Wake, due: impl Fn(&Until) -> bool) {
+        let Some(task) = &self.shown else { return };
+        let due = self.waiters.extract_if(.., |it| due(&it.0));
+        wake.answers.extend(due.map(|(_, to)| (to, Answer::Task(Arc::clone(task)))));
+    }
+}
+
+/// Folds into a checkpoint what its commit adds.
+pub(in crate::journal) fn fold(commit: &mut Commit) {
+    if let Some(task) = &mut commit.checkpoint {
+        let task = Arc::make_mut(task);
+        let events = commit.events.iter().filter(|it| it.seq() > 1);
+        events.filter_map(Event::payload).for_each(|it| apply(task, it));
+    }
+}
+
+/// A turn ends before the last of these: who waits for it is to see the task as it was then.
+fn ends_within(events: &[Event]) -> bool {
+    events.iter().rev().skip(1).any(|it| it.ends() != Ends::Nothing)
+}
