@@ -1,0 +1,76 @@
+//! What each kind of value takes, refuses and prints.
+
+use super::*;
+
+#[test]
+fn durations_are_numbers_with_units() {
+    for (text, millis, shown) in [
+        ("500ms", 500, "500ms"),
+        ("0s", 0, "0s"),
+        ("90s", 90_000, "90s"),
+        ("1h30m", 5_400_000, "90m"),
+        ("24h", 86_400_000, "1d"),
+    ] {
+        let read = Duration::read(text).unwrap();
+        assert_eq!(read, Duration::from_millis(millis), "{text}");
+        assert_eq!(read.show().unwrap(), format!("\"{shown}\""));
+    }
+    for text in ["", "5", "s", "-1s", "1.5s", "1 s", "1w", "5s3", "99999999999999999999s", "9999999999999999999d"] {
+        assert!(Duration::read(text).unwrap_err().contains("10s"), "{text}");
+    }
+}
+
+#[test]
+fn sizes_are_numbers_that_may_have_units() {
+    for (text, bytes, shown) in [
+        ("65536", 65_536, "\"64KiB\""),
+        ("1MiB", 1 << 20, "\"1MiB\""),
+        ("3MB", 3_000_000, "3000000"),
+        ("7B", 7, "7"),
+        ("0", 0, "0"),
+    ] {
+        let read = Size::read(text).unwrap();
+        assert_eq!((read, read.show().unwrap()), (Size(bytes), shown.to_owned()), "{text}");
+    }
+    for text in ["", "MiB", "1mib", "1.5MiB", "-1", "99999999999999999999", "99999999999999GiB"] {
+        assert!(Size::read(text).unwrap_err().contains("1MiB"), "{text}");
+    }
+}
+
+#[test]
+fn urls_are_those_of_servers() {
+    for text in ["http://a", "https://a.example:81/below/", "http://[::1]:8"] {
+        assert_eq!(BaseUrl::read(text).unwrap().0, text);
+    }
+    for text in ["", "a.example", "ftp://a", "/path", "http://a?b", "https://a#b"] {
+        assert!(BaseUrl::read(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn lists_have_commas_between_or_are_lists() {
+    let read = Vec::<Network>::read("10.0.0.0/8, ::1").unwrap();
+    assert_eq!(read.show().unwrap(), r#"["10.0.0.0/8", "::1/128"]"#);
+    let value = DeValue::parse(r#"["10.0.0.0/8", "::1"]"#).unwrap();
+    assert_eq!(Vec::<Network>::from_toml(&value), Ok(read));
+    let value = DeValue::parse(r#""10.0.0.0/8""#).unwrap();
+    assert_eq!(Vec::<Network>::from_toml(&value).unwrap_err(), "string is no list of each a network");
+}
+
+#[test]
+fn structures_are_toml_everywhere() {
+    type Read = Structure<Vec<crate::card::SkillConfig>>;
+    let text = r#"[{ "description" = "d", "id" = "i", "name" = "n", "tags" = ["a", "b"] }]"#;
+    let read = Read::read(text).unwrap();
+    assert_eq!((&*read.value[0].id, &*read.show().unwrap()), ("i", text));
+    let wrong = Read::read(r#"[{ id = "i", nmae = "n" }]"#).unwrap_err();
+    assert!(wrong.contains("nmae"), "{wrong}");
+}
+
+#[test]
+fn what_is_shown_can_be_read_as_toml() {
+    let text = "a \"quoted\" \\ name\nin lines\u{7}";
+    let document = format!("name = {}", quoted(&text));
+    let table = toml::de::DeTable::parse(&document).unwrap();
+    assert_eq!(table.get_ref().get("name").unwrap().get_ref().as_str(), Some(text));
+}
