@@ -10,7 +10,21 @@ use a2a_service::{
     service::Limits,
 };
 
-/// Runs a scenario over every way in. A column more is a word more here, and its function below.
+/// A test for each way in: a column more is a word more here, and its function below.
+macro_rules! columns {
+    ($flavour:meta, $way:ident => $test:expr) => {
+        $crate::ways::columns!(@ $flavour, $way => $test; in_process grpc rest json_rpc);
+    };
+    (@ $flavour:meta, $way:ident => $test:expr; $($column:ident)*) => { $(
+        #[$flavour]
+        async fn $column() {
+            let $way = async |server| $crate::ways::$column(server).await;
+            $test.await;
+        }
+    )* };
+}
+
+/// Runs a scenario over every way in.
 macro_rules! scenario {
     ($name:ident, $scenario:expr) => {
         mod $name {
@@ -20,40 +34,21 @@ macro_rules! scenario {
                 ($scenario)(agent).await;
             }
 
-            $crate::ways::ways!(in_process, grpc, rest, json_rpc);
+            $crate::ways::columns!(tokio::test, way => async { run(&*way($crate::ways::server()).await).await });
         }
     };
 }
-
-macro_rules! ways {
-    ($($way:ident),*) => { $(
-        #[tokio::test]
-        async fn $way() {
-            run(&*$crate::ways::$way($crate::ways::server()).await).await;
-        }
-    )* };
-}
-
-pub(crate) use {scenario, ways};
 
 /// The same, for a test that puts its server together by itself: `$test` is a function of a way in.
 macro_rules! each_way {
     ($test:ident) => {
-        $crate::ways::each_way!($test; in_process, grpc, rest, json_rpc);
-    };
-    ($test:ident; $($way:ident),*) => {
         mod $test {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $way() {
-                    super::$test(async |server| $crate::ways::$way(server).await).await;
-                }
-            )*
+            $crate::ways::columns!(tokio::test(flavor = "multi_thread", worker_threads = 2), way => super::$test(way));
         }
     };
 }
 
-pub(crate) use each_way;
+pub(crate) use {columns, each_way, scenario};
 
 pub(crate) async fn in_process<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
     server.into_service()
