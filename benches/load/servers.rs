@@ -1,6 +1,9 @@
 //! The servers: ours with an echo agent, and the floors, which send the bytes that ours sends and do nothing else.
 
-use std::{convert::Infallible, sync::LazyLock};
+use std::{
+    convert::Infallible,
+    sync::{Arc, LazyLock},
+};
 
 use a2a_service::{
     agent::{Agent, End, Error, Turn, Updates},
@@ -13,6 +16,7 @@ use a2a_service::{
     },
     pb::wkt::Timestamp,
     server,
+    store::memory::Memory,
     transport::{listener, transcode::BoxStream},
 };
 use axum::{Router, body::Body, response::IntoResponse, routing::post};
@@ -27,7 +31,9 @@ pub(crate) fn run(kind: &str) {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         if kind == "ours" {
-            let bound = server::Server::new(Echo).bind("127.0.0.1:0").await.unwrap();
+            // None is dropped while it is counted what each takes.
+            let store = Arc::new(Memory::with_max_tasks(10_000_000));
+            let bound = server::Server::new(Echo).store(store).bind("127.0.0.1:0").await.unwrap();
             println!("{}", bound.addr());
             return bound.run_until(std::future::pending()).await;
         }
