@@ -15,7 +15,10 @@ use crate::{
     service::{Limits, Modes, Service},
     store::{Store, memory::Memory},
     telemetry::Traced,
-    transport::{CardRequest, Door, Settings, listener},
+    transport::{
+        CardRequest, Door, KEEP_ALIVE, MAX_BODY, Settings,
+        listener::{self, MAX_CONNECTIONS},
+    },
 };
 
 mod signals;
@@ -48,9 +51,9 @@ pub struct Server<A> {
     card: Card,
     store: Option<Arc<dyn Store>>,
     limits: Limits,
-    max_body: Option<usize>,
-    keep_alive: Option<Duration>,
-    max_connections: Option<usize>,
+    max_body: usize,
+    keep_alive: Duration,
+    max_connections: usize,
     grace: Duration,
     modes: Modes,
     extensions: Vec<Arc<dyn Extension>>,
@@ -68,9 +71,9 @@ impl<A: Agent> Server<A> {
             card,
             store: None,
             limits,
-            max_body: None,
-            keep_alive: None,
-            max_connections: None,
+            max_body: MAX_BODY,
+            keep_alive: KEEP_ALIVE,
+            max_connections: MAX_CONNECTIONS,
             grace: GRACE,
             modes: Modes::default(),
             extensions: Vec::new(),
@@ -146,19 +149,19 @@ impl<A: Agent> Server<A> {
 
     /// How large a request may be, in bytes. 1 MiB, where nothing else is said.
     pub fn max_body(mut self, bytes: usize) -> Self {
-        self.max_body = Some(bytes);
+        self.max_body = bytes;
         self
     }
 
     /// After how long without an event a stream gets a sign of life. 15 s, where nothing else is said.
     pub fn keep_alive(mut self, period: Duration) -> Self {
-        self.keep_alive = Some(period);
+        self.keep_alive = period;
         self
     }
 
     /// How many connections there may be at a time; more wait to be accepted. 10 000, where nothing else is said.
     pub fn max_connections(mut self, count: usize) -> Self {
-        self.max_connections = Some(count);
+        self.max_connections = count;
         self
     }
 
@@ -259,9 +262,7 @@ impl<A: Agent> Server<A> {
                 // Members have names, and writing to memory does not fail.
                 serde_json::to_vec(&card.of(request)).unwrap_or_default().into()
             }));
-            settings.max_body = max_body.unwrap_or(settings.max_body);
-            settings.keep_alive = keep_alive.unwrap_or(settings.keep_alive);
-            settings.strict_version = strict_version;
+            (settings.max_body, settings.keep_alive, settings.strict_version) = (max_body, keep_alive, strict_version);
             Door::new(checked, settings)
         };
         ((service, outer), door)
@@ -278,7 +279,7 @@ pub struct Bound<A> {
     grpc_door: Traced<Guard<Door>>,
     service: Arc<Service<A>>,
     draining: CancellationToken,
-    max_connections: Option<usize>,
+    max_connections: usize,
     grace: Duration,
 }
 
@@ -305,8 +306,8 @@ impl<A: Agent> Bound<A> {
     pub async fn run_until(self, stop: impl Future<Output = ()>) {
         let Self { listener, door, grpc_listener, grpc_door, service, draining, max_connections, grace, .. } = self;
         // The engine ends what runs at the end of the grace; its last words have a moment more to be sent.
-        let mut settings = listener::Settings { grace: grace + LAST_WORDS, ..listener::Settings::default() };
-        settings.max_connections = max_connections.unwrap_or(settings.max_connections);
+        let settings =
+            listener::Settings { grace: grace + LAST_WORDS, max_connections, ..listener::Settings::default() };
         let stopping = async {
             stop.await;
             draining.cancel();
