@@ -10,8 +10,9 @@ use tonic::{Status, metadata::MetadataValue};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
 pub use self::kind::{ErrorKind, Wire};
-use crate::check::Violation;
+use crate::{call::Version, check::Violation};
 
+mod classic;
 mod kind;
 
 /// The `domain` of every `google.rpc.ErrorInfo` of this protocol.
@@ -162,8 +163,14 @@ impl Error {
 
     /// The details in JSON: a `google.rpc.ErrorInfo`, and a `google.rpc.BadRequest` where fields are to blame.
     pub fn details(&self) -> Vec<Value> {
+        self.details_for(Version::V1_0)
+    }
+
+    /// The same, with the reason that is a version's.
+    pub fn details_for(&self, version: Version) -> Vec<Value> {
         let of = |name| format!("type.googleapis.com/google.rpc.{name}");
-        let mut info = json!({"@type": of("ErrorInfo"), "reason": self.wire().reason, "domain": DOMAIN});
+        let reason = self.wire_for(version).reason;
+        let mut info = json!({"@type": of("ErrorInfo"), "reason": reason, "domain": DOMAIN});
         if !self.0.metadata.is_empty() {
             info["metadata"] = self.0.metadata.iter().map(|it| (it.0.to_string(), Value::from(&*it.1))).collect();
         }
@@ -181,9 +188,25 @@ impl Error {
 
     /// `google.rpc.Status` in JSON, as HTTP+JSON has it (11.6).
     pub fn problem(&self) -> Value {
-        let Wire { http, .. } = self.wire();
-        let (status, message, details) = (self.wire().status(), self.to_string(), self.details());
-        json!({"error": {"code": http, "status": status, "message": message, "details": details}})
+        self.problem_for(Version::V1_0)
+    }
+
+    fn status(self, version: Version, message: String) -> Status {
+        let Wire { reason, grpc, .. } = self.wire_for(version);
+        let metadata: HashMap<_, _> = self.0.metadata.iter().map(|it| (it.0.to_string(), it.1.clone())).collect();
+        let mut details = ErrorDetails::with_error_info(reason, DOMAIN, metadata);
+        for it in self.violations() {
+            details.add_bad_request_violation(&it.field, &it.description);
+        }
+        if let Some(after) = self.retry_after_seconds() {
+            details.set_retry_info(Some(Duration::from_secs(after)));
+        }
+        let mut status = Status::with_error_details(grpc, message, details);
+        if let Some(challenge) = self.challenge_text().and_then(|it| MetadataValue::try_from(it).ok()) {
+            status.metadata_mut().insert("www-authenticate", challenge);
+        }
+        status.set_source(Arc::new(self));
+        status
     }
 }
 
@@ -227,21 +250,7 @@ impl From<ErrorKind> for Error {
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
-        let Wire { reason, grpc, .. } = error.wire();
-        let metadata: HashMap<_, _> = error.0.metadata.iter().map(|it| (it.0.to_string(), it.1.clone())).collect();
-        let mut details = ErrorDetails::with_error_info(reason, DOMAIN, metadata);
-        for it in error.violations() {
-            details.add_bad_request_violation(&it.field, &it.description);
-        }
-        if let Some(after) = error.retry_after_seconds() {
-            details.set_retry_info(Some(Duration::from_secs(after)));
-        }
-        let mut status = Self::with_error_details(grpc, error.to_string(), details);
-        if let Some(challenge) = error.challenge_text().and_then(|it| MetadataValue::try_from(it).ok()) {
-            status.metadata_mut().insert("www-authenticate", challenge);
-        }
-        status.set_source(Arc::new(error));
-        status
+        error.into_status(Version::V1_0)
     }
 }
 

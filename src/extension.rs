@@ -14,7 +14,7 @@ use futures_core::Stream;
 use tonic::{Request, Response, Status, metadata::MetadataValue};
 
 use crate::{
-    call::Call,
+    call::{Call, Version},
     error::{Error, ErrorKind},
     event::Event,
     pb::{
@@ -148,9 +148,10 @@ impl Extended {
     /// Leaves of what is asked for what there is, and refuses a call that has to ask for more.
     fn negotiate<T>(&self, request: &mut Request<T>) -> Result<Active, Error> {
         let mut call = Call::of(request)?.clone();
-        if let Some(it) =
-            self.extensions.iter().find(|it| it.required() && !call.extensions.iter().any(|uri| uri == it.uri()))
-        {
+        // 0.3 has no error that would tell a caller what to do about it (0.3, 8.2).
+        let insists = call.version >= Version::V1_0;
+        let missing = |it: &dyn Extension| it.required() && !call.extensions.iter().any(|uri| uri == it.uri());
+        if let Some(it) = self.extensions.iter().find(|it| insists && missing(&***it)) {
             let why = format!("name {} in the header A2A-Extensions", it.uri());
             return Err(ErrorKind::ExtensionSupportRequired.because(why).with("extension", it.uri()));
         }
