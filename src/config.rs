@@ -22,7 +22,7 @@ use crate::{
     server,
     service::{Limits, Modes},
     store::memory::MAX_TASKS,
-    transport,
+    transport::{self, Protocols},
 };
 
 /// A key, as the file, the environment, the flags and the reference need it.
@@ -115,6 +115,7 @@ keys! {
     "insecure" => insecure: bool = false, "Listens on an address that is not loopback though there is no token. All callers are then one anonymous owner, and see each other's tasks.";
     "log" => log: Log = Log::Text, "How the log is written, on stderr.";
     "log_filter" => log_filter: Filter = Filter::standard(), "What is logged, in directives of `tracing`. The variable `RUST_LOG` sets it too.";
+    "protocols" => protocols: Protocols = Protocols::default(), "The versions of the protocol that are spoken: `1.0`, and `0.3` with what of 0.2 is the same.";
     "strict_version" => strict_version: bool = false, "Refuses calls that do not say their version of the protocol, as ones of 0.3. Otherwise they are taken by their form.";
     "strict_modes" => strict_modes: bool = false, "Refuses messages of media types that the card does not name, and those whose senders take nothing that the agent gives.";
     "require_text" => require_text: bool = false, "Refuses messages without a part of text.";

@@ -16,7 +16,7 @@ use crate::{
     store::{Store, memory::Memory},
     telemetry::Traced,
     transport::{
-        CardRequest, Door, KEEP_ALIVE, MAX_BODY, Settings,
+        CardRequest, Door, KEEP_ALIVE, MAX_BODY, Protocols, Settings,
         listener::{self, MAX_CONNECTIONS},
     },
 };
@@ -58,6 +58,7 @@ pub struct Server<A> {
     modes: Modes,
     extensions: Vec<Arc<dyn Extension>>,
     strict_version: bool,
+    protocols: Protocols,
     authenticator: Option<Arc<dyn Authenticator>>,
 }
 
@@ -78,6 +79,7 @@ impl<A: Agent> Server<A> {
             modes: Modes::default(),
             extensions: Vec::new(),
             strict_version: false,
+            protocols: Protocols::default(),
             authenticator: None,
         }
     }
@@ -191,6 +193,12 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// Which versions of the protocol are spoken. All that there are, where nothing else is said.
+    pub fn protocols(mut self, protocols: Protocols) -> Self {
+        self.protocols = protocols;
+        self
+    }
+
     /// The agent as a service, without a door: what a call in process is made to.
     ///
     /// Must be called in a tokio runtime, as all that follows.
@@ -251,7 +259,8 @@ impl<A: Agent> Server<A> {
         if let Some(it) = &self.authenticator {
             card = it.describe(card);
         }
-        let (max_body, keep_alive, strict_version) = (self.max_body, self.keep_alive, self.strict_version);
+        let (max_body, keep_alive) = (self.max_body, self.keep_alive);
+        let (strict_version, protocols) = (self.strict_version, self.protocols);
         let outer = Arc::clone(&checked);
         let door = move |addr: Option<SocketAddr>| {
             let card = match addr {
@@ -262,7 +271,8 @@ impl<A: Agent> Server<A> {
                 // Members have names, and writing to memory does not fail.
                 serde_json::to_vec(&card.of(request)).unwrap_or_default().into()
             }));
-            (settings.max_body, settings.keep_alive, settings.strict_version) = (max_body, keep_alive, strict_version);
+            (settings.max_body, settings.keep_alive) = (max_body, keep_alive);
+            (settings.strict_version, settings.protocols) = (strict_version, protocols);
             Door::new(checked, settings)
         };
         ((service, outer), door)

@@ -8,6 +8,7 @@ pub mod grpc;
 mod health;
 mod jsonrpc;
 pub mod listener;
+mod protocols;
 mod rest;
 pub mod sse;
 pub mod transcode;
@@ -29,9 +30,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, metadata::MetadataMap, server::NamedService, service::Routes};
 use tower_service::Service;
 
-pub use self::{body::Body, card::CardRequest};
+pub use self::{body::Body, card::CardRequest, protocols::Protocols};
 use crate::{
-    call,
+    call::{self, Version},
     card::{JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
     error::Error,
     pb::v1::{
@@ -76,6 +77,8 @@ pub struct Settings {
     pub card: Card,
     /// A call that does not say its version is refused, as one of 0.3 (3.6.2). Else it is taken by its form.
     pub strict_version: bool,
+    /// The versions that are spoken; a call in another is refused as one that says it right.
+    pub protocols: Protocols,
     /// Canceled when the server begins to end: from then on it says that it takes no work, to whoever asks it.
     pub drain: CancellationToken,
 }
@@ -89,6 +92,7 @@ impl Settings {
             keep_alive: KEEP_ALIVE,
             card,
             strict_version: false,
+            protocols: Protocols::default(),
             drain: CancellationToken::new(),
         }
     }
@@ -102,7 +106,8 @@ impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut f = f.debug_struct("Settings");
         f.field("max_body", &self.max_body).field("patience", &self.patience);
-        f.field("keep_alive", &self.keep_alive).field("strict_version", &self.strict_version).finish_non_exhaustive()
+        f.field("keep_alive", &self.keep_alive).field("strict_version", &self.strict_version);
+        f.field("protocols", &self.protocols).finish_non_exhaustive()
     }
 }
 
@@ -231,19 +236,24 @@ impl Door {
             Entrance::JsonRpc => call::Door::JsonRpc,
             Entrance::Rest => call::Door::Rest,
         };
-        let admitted = edge::admit(&mut parts, door, settings.strict_version);
+        let admitted = edge::admit(&mut parts, door, settings);
         let (service, limits) = (service.clone(), settings.limits());
-        match (entrance, admitted) {
-            (Entrance::Grpc, Err(error)) => now(refuse(&parts, error)),
-            (Entrance::Grpc, Ok(())) => {
+        match entrance {
+            Entrance::Grpc => {
+                if let Err(error) = admitted.enter(Version::V1_0, &mut parts.extensions) {
+                    return now(refuse(&parts, error));
+                }
                 let answer = grpc.clone().call(Request::from_parts(parts, body));
                 Box::pin(async move { answer.await.map(|it| grpc::complete(it, limits.max_body)) })
             }
             // A refusal names the call that it is for, and what is no call at all is refused as such.
-            (Entrance::JsonRpc, admitted) => {
+            Entrance::JsonRpc => {
                 Box::pin(async move { Ok(jsonrpc::answer(service, parts, body, limits, admitted).await) })
             }
-            (_, admitted) => Box::pin(async move { Ok(rest::answer(service, parts, body, limits, admitted).await) }),
+            Entrance::Rest | Entrance::Card | Entrance::Health => {
+                let admitted = admitted.enter(Version::V1_0, &mut parts.extensions);
+                Box::pin(async move { Ok(rest::answer(service, parts, body, limits, admitted).await) })
+            }
         }
     }
 

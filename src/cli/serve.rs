@@ -65,6 +65,7 @@ fn server<A: Agent>(agent: A, config: &Config) -> Server<A> {
         .max_connections(config.max_connections)
         .grace(config.drain_grace)
         .strict_version(config.strict_version)
+        .protocols(config.protocols)
         .modes(config.modes())
         .card(config.card())
         .trusted_proxies(config.trusted_proxies.iter().copied());

@@ -10,7 +10,7 @@ use toml::{
 };
 use tracing_subscriber::EnvFilter;
 
-use crate::{auth::Token, card::Network};
+use crate::{auth::Token, call::Version, card::Network, transport::Protocols};
 
 /// A type of values.
 pub(crate) trait Value: Sized {
@@ -259,6 +259,40 @@ impl Value for Network {
     fn show(&self) -> Option<String> {
         Some(quoted(self))
     }
+}
+
+impl Value for Version {
+    const KIND: &'static str = "version";
+
+    fn read(text: &str) -> Result<Self, String> {
+        Self::from_text(text)
+            .ok_or_else(|| format!("{} is no version that is spoken here: 1.0 and 0.3 are", brief(text)))
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.as_str()))
+    }
+}
+
+impl Value for Protocols {
+    const KIND: &'static str = <Vec<Version>>::KIND;
+
+    fn read(text: &str) -> Result<Self, String> {
+        any_of(<Vec<Version>>::read(text)?)
+    }
+
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        any_of(<Vec<Version>>::from_toml(value)?)
+    }
+
+    fn show(&self) -> Option<String> {
+        self.iter().collect::<Vec<_>>().show()
+    }
+}
+
+/// A server that speaks nothing would be a mistake.
+fn any_of(versions: Vec<Version>) -> Result<Protocols, String> {
+    if versions.is_empty() { Err("no version is named".to_owned()) } else { Ok(versions.into_iter().collect()) }
 }
 
 /// Outside of the file, with commas between.

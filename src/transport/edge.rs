@@ -4,10 +4,10 @@
 use std::{borrow::Cow, net::SocketAddr, sync::Arc};
 
 use axum::extract::ConnectInfo;
-use http::request::Parts;
+use http::{Extensions, request::Parts};
 use percent_encoding::percent_decode_str;
 
-use super::brief;
+use super::{Protocols, Settings, brief};
 use crate::{
     auth::Principal,
     call::{Call, Door, VERSION, Version},
@@ -15,11 +15,19 @@ use crate::{
     event::Cursor,
 };
 
-/// The version that is spoken behind every door, which is all that a caller can ask for.
-const SUPPORTED: Version = Version::V1_0;
+/// A request that became a call. Its form tells which version it is in, and that of JSON-RPC stands in the body: so it is
+/// let in later, by whoever knows.
+#[derive(Clone)]
+pub(super) struct Admitted {
+    in_time: Result<(), Error>,
+    /// The version that is asked for.
+    asked: Option<Cow<'static, str>>,
+    protocols: Protocols,
+    strict: bool,
+}
 
 /// Makes the call of a request, and leaves nothing else of what came with it but its headers.
-pub(super) fn admit(parts: &mut Parts, door: Door, strict_version: bool) -> Result<(), Error> {
+pub(super) fn admit(parts: &mut Parts, door: Door, settings: &Settings) -> Admitted {
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|it| it.0);
     let principal = parts.extensions.get().map(|it: &Principal| Arc::clone(it.name()));
     let mut call = Call { peer, ..Call::from_headers(&parts.headers, door) };
@@ -27,37 +35,77 @@ pub(super) fn admit(parts: &mut Parts, door: Door, strict_version: bool) -> Resu
         call.owner = Arc::clone(&principal);
         call.principal = Some(principal);
     }
-    call.in_time()?;
-    check_version(parts, strict_version)?;
     if call.cursor.is_none() {
         // Those who can't set a header, such as the first request of an `EventSource`, have the query.
         call.cursor = parameter(parts, "lastEventId").and_then(|it| Cursor::from_text(&it));
     }
+    const USUAL: &str = Version::V1_0.as_str();
+    let asked = asked(parts).map(|it| if it == USUAL { USUAL.into() } else { Cow::Owned(brief(&it)) });
+    let (in_time, protocols, strict) = (call.in_time(), settings.protocols, settings.strict_version);
     call.alone(&mut parts.extensions);
-    Ok(())
+    Admitted { in_time, asked, protocols, strict }
 }
 
-/// Refuses a call that asks for another version of the protocol than it has the form of (3.6). A call that asks for none
-/// is taken by its form, since whoever writes one by hand sends no header; the text has it in 0.3 (3.6.2), and that is
-/// what `strict` is for.
-fn check_version(parts: &Parts, strict: bool) -> Result<(), Error> {
-    let lines = parts.headers.get_all(VERSION).into_iter().map(|it| it.to_str().unwrap_or("?").trim());
-    let header = lines.into_iter().find(|it| !it.is_empty()).map(Cow::Borrowed);
-    let asked = header.or_else(|| parameter(parts, VERSION.as_str()).filter(|it| !it.trim().is_empty()));
-    let supported = SUPPORTED.as_str();
-    match asked {
-        None if !strict => Ok(()),
-        Some(it) if Version::from_text(&it) == Some(SUPPORTED) => Ok(()),
-        None => {
-            let why = format!("a call without A2A-Version is one of 0.3, and this server speaks {supported}");
-            Err(ErrorKind::VersionNotSupported.because(why).with("supportedVersions", supported))
+impl Admitted {
+    /// Lets in a call that has the form of this version, and notes that on it.
+    pub(super) fn enter(self, version: Version, extensions: &mut Extensions) -> Result<(), Error> {
+        self.in_time.clone()?;
+        match version {
+            Version::V1_0 => self.check()?,
+            Version::V0_3 => self.check_classic()?,
         }
-        Some(it) => {
-            let it = brief(&it);
-            let error = ErrorKind::VersionNotSupported.because(format!("`{it}`; this server speaks {supported}"));
-            Err(error.with("requestedVersion", it).with("supportedVersions", supported))
+        if let Some(call) = extensions.get_mut::<Call>() {
+            call.version = version;
+        }
+        Ok(())
+    }
+
+    /// Refuses a call that asks for another version of the protocol than it has the form of (3.6). A call that asks for
+    /// none is taken by its form, since whoever writes one by hand sends no header; the text has it in 0.3 (3.6.2), and
+    /// that is what `strict` is for.
+    fn check(self) -> Result<(), Error> {
+        let Self { asked, protocols, strict, .. } = self;
+        let served = protocols.has(Version::V1_0);
+        // Whoever asks for another version in this form is told those that have it; nothing else would help them.
+        let supported = if served { Version::V1_0.as_str().to_owned() } else { protocols.to_string() };
+        let kind = ErrorKind::VersionNotSupported;
+        match asked {
+            None if served && !strict => Ok(()),
+            Some(it) if served && Version::from_text(&it) == Some(Version::V1_0) => Ok(()),
+            None => {
+                let why = if served { "without A2A-Version is one of 0.3" } else { "of this form is one of 1.0" };
+                let why = format!("a call {why}, and this server speaks {supported}");
+                Err(kind.because(why).with("supportedVersions", supported))
+            }
+            Some(it) => {
+                let error = kind.because(format!("`{it}`; this server speaks {supported}"));
+                Err(error.with("requestedVersion", it).with("supportedVersions", supported))
+            }
         }
     }
+
+    /// 0.3 has no word for versions, and clients of it ask for none. One that also speaks 1.0 may send that with
+    /// whatever it sends; only what is neither is refused. Where 0.3 is not served, its calls are for nobody.
+    fn check_classic(self) -> Result<(), Error> {
+        const BEFORE: [&str; 2] = ["0.1", "0.2"];
+        if !self.protocols.has(Version::V0_3) {
+            return Err(ErrorKind::MethodNotFound.because("protocol 0.3 is not served"));
+        }
+        match self.asked {
+            Some(it) if Version::from_text(&it).is_none() && !BEFORE.contains(&it.trim()) => {
+                let why = format!("`{it}`; calls of this form are of {}", Version::V0_3.as_str());
+                Err(ErrorKind::VersionNotSupported.because(why).with("requestedVersion", it))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The version that is asked for: in a header, else in the query (3.6.1).
+fn asked(parts: &Parts) -> Option<Cow<'_, str>> {
+    let lines = parts.headers.get_all(VERSION).into_iter().map(|it| it.to_str().unwrap_or("?").trim());
+    let header = lines.into_iter().find(|it| !it.is_empty()).map(Cow::Borrowed);
+    header.or_else(|| parameter(parts, VERSION.as_str()).filter(|it| !it.trim().is_empty()))
 }
 
 /// A parameter of the query, whichever way its name is capitalized: it stands for a header.

@@ -12,10 +12,12 @@ use tonic::{Status, metadata::MetadataMap};
 use super::{
     Limits, RequestBody,
     body::{self, Body},
-    brief, explain, headers, media_type, respond, sse, status,
+    brief,
+    edge::Admitted,
+    explain, headers, media_type, respond, sse, status,
 };
 use crate::{
-    call::Call,
+    call::{Call, Version},
     error::{Error, ErrorKind},
     transport::transcode::{Binding, Params, Reply, Source},
 };
@@ -35,7 +37,7 @@ pub(super) async fn answer<T: Binding, B: RequestBody>(
     mut parts: Parts,
     body: B,
     limits: Limits,
-    admitted: Result<(), Error>,
+    admitted: Admitted,
 ) -> Response<Body> {
     let extensions = std::mem::take(&mut parts.extensions);
     let body = match read(&parts.headers, body, limits).await {
@@ -78,12 +80,7 @@ pub(super) async fn answer<T: Binding, B: RequestBody>(
 
 /// Serves several calls that came as one (JSON-RPC 2.0, section 6), side by side, so that one that waits holds up none.
 /// Their answers stand in the order of the calls.
-async fn batch<T: Binding>(
-    binding: T,
-    body: &[u8],
-    extensions: &Extensions,
-    admitted: Result<(), Error>,
-) -> Response<Body> {
+async fn batch<T: Binding>(binding: T, body: &[u8], extensions: &Extensions, admitted: Admitted) -> Response<Body> {
     let refuse = |error: Error| failure("null", error.into());
     let calls = match serde_json::from_slice::<Vec<&RawValue>>(body) {
         Ok(calls) => calls,
@@ -129,7 +126,7 @@ async fn entry<T: Binding>(
     binding: &T,
     text: &[u8],
     extensions: Extensions,
-    admitted: Result<(), Error>,
+    admitted: Admitted,
 ) -> Option<(BytesMut, HeaderMap)> {
     let refused = |id: &str, error: &Error| Some((problem(id, error).into_bytes()[..].into(), HeaderMap::new()));
     let invocation = match Invocation::read(text) {
@@ -212,10 +209,10 @@ impl<'a> Invocation<'a> {
         &self,
         binding: &T,
         rpc: T::Rpc,
-        extensions: Extensions,
-        admitted: Result<(), Error>,
+        mut extensions: Extensions,
+        admitted: Admitted,
     ) -> Result<Reply, Status> {
-        admitted?;
+        admitted.enter(Version::V1_0, &mut extensions)?;
         let params = Params { source: Source::Json(Cow::Borrowed(self.params)), path: Vec::new() };
         // The headers stay outside: what a service may know of them is in the `Call`.
         binding.call(rpc, tonic::Request::from_parts(MetadataMap::new(), extensions, params)).await
