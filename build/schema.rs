@@ -24,8 +24,10 @@ pub(crate) const WELL_KNOWN: [&str; 3] =
     ["google/protobuf/empty.proto", "google/protobuf/struct.proto", "google/protobuf/timestamp.proto"];
 pub(crate) const WELL_KNOWN_MODULE: &str = "crate::pb::wkt";
 
-/// Items of streams that have a type of ours around the message, which all who read the stream share.
-pub(crate) const SHARED: [(&str, &str); 1] = [("lf.a2a.v1.StreamResponse", "crate::event::Event")];
+/// Items of streams that have a type of ours around the message: it knows where in the stream they stand, and that of
+/// 1.0 is shared by all who read it.
+pub(crate) const SHARED: [(&str, &str); 2] =
+    [("lf.a2a.v1.StreamResponse", "crate::event::Event"), ("a2a.v1.StreamResponse", "crate::compat::event::Event")];
 
 /// Bindings of an RPC to HTTP that its proto file lacks: verb, template, body.
 ///

@@ -54,6 +54,12 @@ impl Event {
         Self(Arc::new(Inner { position, mark: Some(mark), proto, ..Inner::default() }))
     }
 
+    /// An event from elsewhere.
+    pub(crate) fn elsewhere(cursor: Option<Cursor>, message: StreamResponse) -> Self {
+        let message = OnceLock::from(message);
+        Self(Arc::new(Inner { message, cursor: OnceLock::from(cursor), ..Inner::default() }))
+    }
+
     /// A whole task, which is only borrowed: its first event, or a snapshot.
     pub fn task(position: Position, ends: Ends, task: &Task) -> Self {
         let mut proto = Vec::with_capacity(prost::encoding::message::encoded_len(1, task));
@@ -234,9 +240,8 @@ impl Item for Event {
     }
 
     fn from_frame(Frame { cursor, data }: Frame) -> Result<Self, Status> {
-        let message = OnceLock::from(from_json::<StreamResponse>(&data)?);
         // Its bytes are not kept as `json`: they are not ours, and a line break in them would end our line of an event.
-        Ok(Self(Arc::new(Inner { message, cursor: OnceLock::from(cursor), ..Inner::default() })))
+        Ok(Self::elsewhere(cursor, from_json(&data)?))
     }
 }
 

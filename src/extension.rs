@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// Where a reply names what was active, as a call does what it asks for.
-const ACTIVE: &str = "a2a-extensions";
+pub(crate) const ACTIVE: &str = "a2a-extensions";
 
 /// An extension. It sees what is sent to the agent and what comes back, of the calls in which it is active.
 ///
