@@ -3,4 +3,5 @@
 pub mod event;
 pub mod legacy;
 mod message;
+pub mod rest;
 pub mod service;

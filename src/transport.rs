@@ -4,6 +4,7 @@
 mod body;
 mod card;
 mod edge;
+mod entrance;
 pub mod grpc;
 mod health;
 mod jsonrpc;
@@ -27,17 +28,25 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use tokio_util::sync::CancellationToken;
-use tonic::{Status, metadata::MetadataMap, server::NamedService, service::Routes};
+use tonic::{Status, metadata::MetadataMap, service::Routes};
 use tower_service::Service;
 
+use self::entrance::{Entrance, is_of, name};
 pub use self::{body::Body, card::CardRequest, protocols::Protocols};
 use crate::{
     call::{self, Version},
-    card::{JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
+    compat::{
+        legacy::Legacy,
+        rest::Rest as ClassicRest,
+        service::{V03, refusal},
+    },
     error::Error,
-    pb::v1::{
-        a2a_service_server::{A2aService, A2aServiceServer},
-        bindings::Bound,
+    pb::{
+        v1::{
+            a2a_service_server::{A2aService, A2aServiceServer},
+            bindings::Bound,
+        },
+        v03,
     },
 };
 
@@ -133,29 +142,16 @@ pub struct Door {
 struct Inner {
     service: Bound,
     grpc: A2aServiceServer<Bound>,
+    classic_rest: ClassicRest,
+    classic_grpc: ClassicServer,
     /// Health and reflection, made when somebody first asks for them.
     beside: OnceLock<Routes>,
     settings: Settings,
     started: card::Started,
 }
 
-/// The name of the service in gRPC.
-const SERVICE: &str = <A2aServiceServer<Bound> as NamedService>::NAME;
-
-/// What a request is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Entrance {
-    /// A POST of `application/grpc`, whatever the path.
-    Grpc,
-    /// The well-known paths, and what they were called before 0.3.
-    Card,
-    /// The path that the card names, the one that others take for granted, and the root.
-    JsonRpc,
-    /// Whether the server is there, and ready.
-    Health,
-    /// All else.
-    Rest,
-}
+/// The service of 0.3 in gRPC.
+type ClassicServer = v03::a2a_service_server::A2aServiceServer<v03::bindings::Bound>;
 
 /// The answer to a request, as it is made.
 pub type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -163,9 +159,20 @@ pub type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallib
 impl Door {
     /// A door to a service, which checks what it is asked: see `Checked`.
     pub fn new(service: Arc<dyn A2aService>, settings: Settings) -> Self {
+        let legacy: Arc<dyn A2aService> = Arc::new(Legacy::new(Arc::clone(&service)));
+        let classic = v03::bindings::Bound(Arc::new(V03(Arc::clone(&legacy))));
+        let classic_grpc = ClassicServer::new(classic.clone()).max_decoding_message_size(settings.max_body);
         let service = Bound(service);
         let grpc = A2aServiceServer::new(service.clone()).max_decoding_message_size(settings.max_body);
-        let inner = Inner { service, grpc, beside: OnceLock::new(), settings, started: card::Started::now() };
+        let inner = Inner {
+            service,
+            grpc,
+            classic_rest: ClassicRest::new(classic, legacy),
+            classic_grpc,
+            beside: OnceLock::new(),
+            settings,
+            started: card::Started::now(),
+        };
         Self { inner: Arc::new(inner), grpc_only: false }
     }
 
@@ -216,8 +223,9 @@ impl Door {
     /// A box for each way, so that none is as large as the largest.
     fn answer<B: RequestBody>(&self, request: Request<B>) -> Answering {
         let (mut parts, body) = request.into_parts();
-        let Inner { service, grpc, settings, started, .. } = &*self.inner;
+        let Inner { service, settings, started, .. } = &*self.inner;
         let entrance = Entrance::of(&parts);
+        let version = entrance.version(&parts);
         if self.grpc_only && entrance != Entrance::Grpc {
             // What a server of gRPC has for whatever is none.
             return now(status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
@@ -228,7 +236,7 @@ impl Door {
         let door = match entrance {
             Entrance::Card => return now(card::answer(&settings.card, started, &parts)),
             Entrance::Health => return now(health::answer(parts.uri.path(), &settings.drain)),
-            Entrance::Grpc if !is_of_service(parts.uri.path()) => {
+            Entrance::Grpc if !is_of(parts.uri.path(), version) || !self.has_form(version) => {
                 let answer = self.beside().call(Request::from_parts(parts, body));
                 return Box::pin(async move { answer.await.map(grpc::complete_unknown) });
             }
@@ -240,19 +248,29 @@ impl Door {
         let (service, limits) = (service.clone(), settings.limits());
         match entrance {
             Entrance::Grpc => {
-                if let Err(error) = admitted.enter(Version::V1_0, &mut parts.extensions) {
+                if let Err(error) = admitted.enter(version, &mut parts.extensions) {
                     return now(refuse(&parts, error));
                 }
-                let answer = grpc.clone().call(Request::from_parts(parts, body));
-                Box::pin(async move { answer.await.map(|it| grpc::complete(it, limits.max_body)) })
+                let request = Request::from_parts(parts, body);
+                let answer = match version {
+                    Version::V1_0 => self.inner.grpc.clone().call(request),
+                    Version::V0_3 => self.inner.classic_grpc.clone().call(request),
+                };
+                Box::pin(async move { answer.await.map(|it| grpc::complete(it, limits.max_body, version)) })
             }
             // A refusal names the call that it is for, and what is no call at all is refused as such.
             Entrance::JsonRpc => {
                 Box::pin(async move { Ok(jsonrpc::answer(service, parts, body, limits, admitted).await) })
             }
             Entrance::Rest | Entrance::Card | Entrance::Health => {
-                let admitted = admitted.enter(Version::V1_0, &mut parts.extensions);
-                Box::pin(async move { Ok(rest::answer(service, parts, body, limits, admitted).await) })
+                let admitted = admitted.enter(version, &mut parts.extensions);
+                if version == Version::V0_3 {
+                    let classic = self.inner.classic_rest.clone();
+                    return Box::pin(
+                        async move { Ok(rest::answer(classic, parts, body, limits, admitted, version).await) },
+                    );
+                }
+                Box::pin(async move { Ok(rest::answer(service, parts, body, limits, admitted, version).await) })
             }
         }
     }
@@ -260,7 +278,13 @@ impl Door {
     /// What tools look for on every server of gRPC.
     fn beside(&self) -> Routes {
         let drain = self.drain().clone();
-        self.inner.beside.get_or_init(|| grpc::beside(SERVICE, drain)).clone()
+        let services = || self.inner.settings.protocols.iter().map(name).collect::<Vec<_>>();
+        self.inner.beside.get_or_init(|| grpc::beside(&services(), drain)).clone()
+    }
+
+    /// A version that is not served says so itself, where it has a word for that.
+    fn has_form(&self, version: Version) -> bool {
+        version == Version::V1_0 || self.inner.settings.protocols.has(version)
     }
 }
 
@@ -273,43 +297,6 @@ fn status(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::default());
     *response.status_mut() = status;
     response
-}
-
-/// A path of the service itself, which is asked first as it is asked most.
-fn is_of_service(path: &str) -> bool {
-    let rest = path.strip_prefix('/').and_then(|it| it.strip_prefix(SERVICE));
-    rest.is_some_and(|it| it.starts_with('/'))
-}
-
-impl Entrance {
-    fn of(parts: &Parts) -> Self {
-        Self::at(&parts.method, parts.uri.path(), &parts.headers)
-    }
-
-    fn at(method: &Method, path: &str, headers: &HeaderMap) -> Self {
-        // What a GET says of the body that it doesn't have is of no account.
-        if *method == Method::POST {
-            let grpc = media_type(headers).and_then(|it| it.strip_prefix("application/grpc"));
-            if grpc.is_some_and(|it| it.is_empty() || it.starts_with('+')) {
-                return Self::Grpc;
-            }
-        }
-        match path.strip_suffix('/').unwrap_or(path) {
-            WELL_KNOWN | WELL_KNOWN_BEFORE => Self::Card,
-            JSON_RPC | "" | "/a2a" => Self::JsonRpc,
-            health::LIVE | health::READY => Self::Health,
-            _ => Self::Rest,
-        }
-    }
-
-    /// The verbs that come in here, where they are not for a binding to say.
-    fn verbs(self) -> Option<&'static str> {
-        match self {
-            Self::Card | Self::Health => Some("GET, HEAD"),
-            Self::JsonRpc => Some("POST"),
-            Self::Grpc | Self::Rest => None,
-        }
-    }
 }
 
 /// What a request speaks, for the log.
@@ -334,11 +321,13 @@ pub(crate) fn is_public<B>(request: &Request<B>) -> bool {
 
 /// Answers a request with an error, in the terms that its sender understands. For whatever stands before the door.
 pub fn refuse(parts: &Parts, error: impl Into<Status>) -> Response<Body> {
-    match Entrance::of(parts) {
-        Entrance::Grpc => error.into().into_http(),
+    let entrance = Entrance::of(parts);
+    match (entrance, entrance.version(parts)) {
+        (Entrance::Grpc, Version::V1_0) => error.into().into_http(),
+        (Entrance::Grpc, Version::V0_3) => refusal(error.into()).into_http(),
         // What the id is stands in a body that nobody has read.
-        Entrance::JsonRpc => jsonrpc::failure("null", error.into()),
-        Entrance::Rest | Entrance::Card | Entrance::Health => rest::failure(error.into()),
+        (Entrance::JsonRpc, _) => jsonrpc::failure("null", error.into()),
+        (Entrance::Rest | Entrance::Card | Entrance::Health, version) => rest::failure(error.into(), version),
     }
 }
 

@@ -36,7 +36,7 @@ fn read<Old, New: TryFrom<Old, Error = Error>>(request: Request<Old>) -> Result<
     Ok(Request::from_parts(metadata, extensions, message))
 }
 
-fn answer<New, Old: From<New>>(reply: Result<Response<New>, Status>) -> Result<Response<Old>, Status> {
+pub(super) fn answer<New, Old: From<New>>(reply: Result<Response<New>, Status>) -> Result<Response<Old>, Status> {
     reply.map(|it| told(it).map(Old::from)).map_err(refusal)
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn classic_names(metadata: &mut MetadataMap) {
 }
 
 /// The same refusal, with the numbers of 0.3.
-fn refusal(mut status: Status) -> Status {
+pub(crate) fn refusal(mut status: Status) -> Status {
     let metadata = std::mem::take(status.metadata_mut());
     let mut refusal = Error::from(status).into_status(Version::V0_3);
     *refusal.metadata_mut() = metadata;

@@ -26,6 +26,9 @@ pub(super) struct Admitted {
     strict: bool,
 }
 
+/// What most callers ask for, which needs no text of its own.
+const USUAL: &str = Version::V1_0.as_str();
+
 /// Makes the call of a request, and leaves nothing else of what came with it but its headers.
 pub(super) fn admit(parts: &mut Parts, door: Door, settings: &Settings) -> Admitted {
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|it| it.0);
@@ -39,7 +42,6 @@ pub(super) fn admit(parts: &mut Parts, door: Door, settings: &Settings) -> Admit
         // Those who can't set a header, such as the first request of an `EventSource`, have the query.
         call.cursor = parameter(parts, "lastEventId").and_then(|it| Cursor::from_text(&it));
     }
-    const USUAL: &str = Version::V1_0.as_str();
     let asked = asked(parts).map(|it| if it == USUAL { USUAL.into() } else { Cow::Owned(brief(&it)) });
     let (in_time, protocols, strict) = (call.in_time(), settings.protocols, settings.strict_version);
     call.alone(&mut parts.extensions);
@@ -87,18 +89,24 @@ impl Admitted {
     /// 0.3 has no word for versions, and clients of it ask for none. One that also speaks 1.0 may send that with
     /// whatever it sends; only what is neither is refused. Where 0.3 is not served, its calls are for nobody.
     fn check_classic(self) -> Result<(), Error> {
-        const BEFORE: [&str; 2] = ["0.1", "0.2"];
+        // A patch is not considered (3.6).
+        let before = |it: &str| matches!(it.trim().split('.').take(2).collect::<Vec<_>>()[..], ["0", "1" | "2"]);
         if !self.protocols.has(Version::V0_3) {
             return Err(ErrorKind::MethodNotFound.because("protocol 0.3 is not served"));
         }
         match self.asked {
-            Some(it) if Version::from_text(&it).is_none() && !BEFORE.contains(&it.trim()) => {
+            Some(it) if Version::from_text(&it).is_none() && !before(&it) => {
                 let why = format!("`{it}`; calls of this form are of {}", Version::V0_3.as_str());
                 Err(ErrorKind::VersionNotSupported.because(why).with("requestedVersion", it))
             }
             _ => Ok(()),
         }
     }
+}
+
+/// Asks for a version of those that have tenants, one of which may be called `v1`: else that is where 0.3 begins.
+pub(super) fn asks_for_1(parts: &Parts) -> bool {
+    asked(parts).is_some_and(|it| it.trim().starts_with("1."))
 }
 
 /// The version that is asked for: in a header, else in the query (3.6.1).

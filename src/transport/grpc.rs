@@ -16,7 +16,7 @@ use tonic_prost::ProstEncoder;
 use tonic_reflection::server::Builder;
 
 use crate::{
-    call::Call,
+    call::{Call, Version},
     error::{Error, ErrorKind, without_sentence},
     pb::DESCRIPTORS,
     transport::{
@@ -80,27 +80,39 @@ impl<U: prost::Message + Default> codec::Decoder for Decoder<U> {
 }
 
 /// Gives the refusals of tonic's own, which know a code and nothing more, the details that all of ours have (10.6).
-pub(super) fn complete(response: http::Response<tonic::body::Body>, max_message: usize) -> http::Response<Body> {
+pub(super) fn complete(
+    response: http::Response<tonic::body::Body>,
+    max_message: usize,
+    version: Version,
+) -> http::Response<Body> {
     let mut response = response.map(Body::grpc);
     if response.headers().len() > 1 {
         keep_framing(response.headers_mut());
     }
     let headers = response.headers();
-    if !headers.contains_key(Status::GRPC_STATUS) || headers.contains_key(Status::GRPC_STATUS_DETAILS) {
+    // Of those that have details, the ones of the codec don't know which version they are for.
+    let whole = headers.contains_key(Status::GRPC_STATUS_DETAILS) && version == Version::V1_0;
+    if !headers.contains_key(Status::GRPC_STATUS) || whole {
         return response;
     }
+    let say = |error: Error| error.into_status(version);
     match Status::from_header_map(headers) {
         None => response,
         Some(status) if status.code() == Code::Ok => response,
         // No error of ours has this code; of tonic it is what it says of a message that is too long.
-        Some(status) if status.code() == Code::OutOfRange => Status::from(too_large_for(max_message)).into_http(),
+        Some(status) if status.code() == Code::OutOfRange => say(too_large_for(max_message)).into_http(),
         // gRPC has no word for a call that breaks off before its message has come; it is not we who are at fault.
         Some(status) if status.code() == Code::Internal && BROKEN.contains(&status.message()) => {
-            Status::from(ErrorKind::InvalidRequest.because(status.message().to_owned())).into_http()
+            say(ErrorKind::InvalidRequest.because(status.message().to_owned())).into_http()
         }
         Some(mut status) => {
             let metadata = std::mem::take(status.metadata_mut());
-            let mut complete = Status::from(Error::from(status));
+            let said = status.message().split(':').next().unwrap_or_default().to_owned();
+            let error = Error::from(status);
+            if version == Version::V0_3 && said == error.kind().classic_name() {
+                return response;
+            }
+            let mut complete = say(error);
             *complete.metadata_mut() = metadata;
             complete.into_http()
         }
@@ -112,15 +124,15 @@ const BROKEN: [&str; 2] = ["Missing request message.", "Unexpected EOF decoding 
 
 /// The services that tools look for beside ours: health, and reflection in both of its versions, which says what is
 /// served here with the comments of the proto files.
-pub(super) fn beside(service: &'static str, drain: CancellationToken) -> Routes {
+pub(super) fn beside(services: &[&'static str], drain: CancellationToken) -> Routes {
     // Tools ask for either, and many for the older one first.
     const REFLECTION: [&str; 2] = ["grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"];
-    let health = HealthServer::new(Health { drain, services: vec![service] });
+    let health = HealthServer::new(Health { drain, services: services.to_vec() });
     let reflection = || {
         let builder = Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
-        let builder = builder.register_encoded_file_descriptor_set(HEALTH).with_service_name(service);
-        let builder = builder.with_service_name(name_of(&health));
-        REFLECTION.into_iter().fold(builder, Builder::with_service_name)
+        let builder = builder.register_encoded_file_descriptor_set(HEALTH);
+        let names = services.iter().copied().chain([name_of(&health)]).chain(REFLECTION);
+        names.fold(builder, Builder::with_service_name)
     };
     let (v1, v1alpha) = (reflection().build_v1(), reflection().build_v1alpha());
     let routes = Routes::new(health);
@@ -142,7 +154,11 @@ fn name_of<S: NamedService>(_: &S) -> &'static str {
 /// ours say is not for us to complete.
 pub(super) fn complete_unknown(response: http::Response<tonic::body::Body>) -> http::Response<Body> {
     let status = response.headers().get(Status::GRPC_STATUS);
-    if status.is_some_and(|it| it.as_bytes() == b"12") { complete(response, 0) } else { response.map(Body::grpc) }
+    if status.is_some_and(|it| it.as_bytes() == b"12") {
+        complete(response, 0, Version::V1_0)
+    } else {
+        response.map(Body::grpc)
+    }
 }
 
 /// Leaves of what came with a request only what may be sent on: what the table of [`Call`] lists.

@@ -18,6 +18,7 @@ use super::{
     brief, explain, headers, media_type, respond, sse,
 };
 use crate::{
+    call::Version,
     error::{Error, ErrorKind},
     transport::transcode::{Binding, Body as Place, Params, Reply, Route, Source},
 };
@@ -36,13 +37,17 @@ pub(super) async fn answer<T: Binding, B: RequestBody>(
     body: B,
     limits: Limits,
     admitted: Result<(), Error>,
+    version: Version,
 ) -> Response<Body> {
     match call(&binding, &mut parts, body, limits, admitted).await {
         Ok(Reply::Unary(data, metadata)) => {
-            respond(StatusCode::OK, headers(metadata), reply_type(&parts.headers), data)
+            respond(StatusCode::OK, headers(metadata), reply_type(&parts.headers, version), data)
         }
-        Ok(Reply::Stream(items, metadata)) => sse::response(items, headers(metadata), limits.keep_alive, write),
-        Err(status) => failure(status),
+        Ok(Reply::Stream(items, metadata)) => {
+            let write = move |out: &mut BytesMut, item: Result<&[u8], &Error>| write(out, item, version);
+            sse::response(items, headers(metadata), limits.keep_alive, write)
+        }
+        Err(status) => failure(status, version),
     }
 }
 
@@ -148,8 +153,12 @@ fn member(name: &str, body: &[u8]) -> Result<Vec<u8>, Error> {
     Ok(format!("{{\"{name}\":{value}}}").into_bytes())
 }
 
-/// The type of a reply: what is asked for by name, ours before the general one; else that of the request.
-fn reply_type(headers: &HeaderMap) -> HeaderValue {
+/// The type of a reply: what is asked for by name, ours before the general one; else that of the request. 0.3 has none
+/// of its own.
+fn reply_type(headers: &HeaderMap, version: Version) -> HeaderValue {
+    if version == Version::V0_3 {
+        return JSON;
+    }
     let lines = headers.get_all(header::ACCEPT).into_iter().filter_map(|it| it.to_str().ok());
     let mut general = false;
     for range in lines.flat_map(|it| it.split(',')) {
@@ -163,15 +172,15 @@ fn reply_type(headers: &HeaderMap) -> HeaderValue {
 }
 
 /// Refuses a call. It is JSON by its general name, since a client of another make reads errors under no other.
-pub(super) fn failure(status: Status) -> Response<Body> {
+pub(super) fn failure(status: Status, version: Version) -> Response<Body> {
     let (error, headers) = explain(status);
-    let status = StatusCode::from_u16(error.wire().http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    respond(status, headers, JSON, error.problem().to_string().into())
+    let status = StatusCode::from_u16(error.wire_for(version).http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    respond(status, headers, JSON, error.problem_for(version).to_string().into())
 }
 
-fn write(out: &mut BytesMut, item: Result<&[u8], &Error>) {
+fn write(out: &mut BytesMut, item: Result<&[u8], &Error>, version: Version) {
     match item {
         Ok(data) => out.put_slice(data),
-        Err(error) => out.put_slice(error.problem().to_string().as_bytes()),
+        Err(error) => out.put_slice(error.problem_for(version).to_string().as_bytes()),
     }
 }

@@ -2,6 +2,8 @@
 
 mod batch;
 mod beside;
+mod classic_grpc;
+mod classic_rest;
 mod client;
 mod connection;
 mod doors;

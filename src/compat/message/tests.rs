@@ -6,7 +6,7 @@ use proptest::{collection::vec, option, prelude::*};
 
 use super::*;
 use crate::pb::{
-    v1::{part::Content, send_message_response, stream_response::Payload},
+    v1::{part::Content, send_message_response::Payload as Answer, stream_response::Payload},
     v03::{file_part::File, part::Part as OldPart},
     wkt::{ListValue, Struct, Timestamp, Value, value::Kind},
 };
@@ -175,7 +175,6 @@ proptest! {
         ] {
             comes_back::<_, v03::StreamResponse>(&v1::StreamResponse { payload: Some(payload) });
         }
-        use send_message_response::Payload as Answer;
         for payload in [None, Some(Answer::Task(task)), Some(Answer::Message(said))] {
             comes_back::<_, v03::SendMessageResponse>(&v1::SendMessageResponse { payload });
         }

@@ -15,6 +15,7 @@ use tonic_reflection::pb::{v1, v1alpha};
 use super::support::*;
 
 const SERVICE: &str = "lf.a2a.v1.A2AService";
+const CLASSIC: &str = "a2a.v1.A2AService";
 
 fn channel(url: &str) -> Channel {
     Channel::from_shared(url.to_owned()).unwrap().connect_lazy()
@@ -34,7 +35,7 @@ async fn a_server_is_ready_until_it_drains() {
     let mut health = HealthClient::new(channel(&server.url));
     let ask = |service: &str| Request::new(HealthCheckRequest { service: service.into() });
     let mut watches = Vec::new();
-    for service in ["", SERVICE] {
+    for service in ["", SERVICE, CLASSIC] {
         let reply = health.check(ask(service)).await.unwrap().into_inner();
         assert_eq!(reply.status(), ServingStatus::Serving, "{service}");
         let mut watch = health.watch(ask(service)).await.unwrap().into_inner();
@@ -85,7 +86,7 @@ macro_rules! reflection {
             let names: Vec<_> = list.service.into_iter().map(|it| it.name).collect();
             let versions = ["v1", "v1alpha"].map(|it| format!("grpc.reflection.{it}.ServerReflection"));
             let [v1, v1alpha] = versions.each_ref().map(String::as_str);
-            assert_eq!(names, [SERVICE, "grpc.health.v1.Health", v1, v1alpha]);
+            assert_eq!(names, [SERVICE, CLASSIC, "grpc.health.v1.Health", v1, v1alpha]);
             for _ in 0..2 {
                 let MessageResponse::FileDescriptorResponse(file) = next().await else { panic!("no file") };
                 assert_eq!(file.file_descriptor_proto.len(), 1);

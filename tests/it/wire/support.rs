@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use a2a_service::{
     call::Call,
     error::{Error, ErrorKind},
-    event::{Event, Mark, Position},
+    event::{Ends, Event, Mark, Position},
     pb::{
         v1::{a2a_service_server::A2aService, bindings::Checked, *},
         wkt::Empty,
@@ -65,6 +65,8 @@ pub(crate) type Feed = UnboundedSender<Result<Event, Status>>;
 pub(crate) struct Echo {
     /// What came with each request.
     pub(crate) calls: Mutex<Vec<Call>>,
+    /// What was sent.
+    pub(crate) sent: Mutex<Vec<SendMessageRequest>>,
     feed: Mutex<Option<UnboundedReceiver<Result<Event, Status>>>>,
 }
 
@@ -87,6 +89,7 @@ impl Echo {
 impl A2aService for Echo {
     async fn send_message(&self, r: Request<SendMessageRequest>) -> Result<Response<SendMessageResponse>, Status> {
         self.note(&r);
+        self.sent.lock().push(r.get_ref().clone());
         let payload = r.into_inner().message.map(send_message_response::Payload::Message);
         let mut response = Response::new(SendMessageResponse { payload });
         response.metadata_mut().insert("a2a-extensions", "https://example.com/ext".parse().unwrap());
@@ -108,6 +111,8 @@ impl A2aService for Echo {
                 return Ok(Response::new(Box::pin(UnboundedReceiverStream::new(self.feed.lock().take().unwrap()))));
             }
             "fail" => vec![Ok(event(message, 1)), Err(Error::task_not_found("t").into())],
+            // What a turn may say, and that it is over.
+            "turn" => turn(),
             "drain" => vec![Ok(event(message, 1)), Err(ErrorKind::Unavailable.error().into())],
             _ => vec![Ok(event(message.clone(), 1)), Ok(event(message, 2))],
         };
@@ -152,6 +157,27 @@ impl A2aService for Echo {
         Ok(Response::new(Box::pin(tokio_stream::iter(events))))
     }
 
+    async fn create_task_push_notification_config(
+        &self,
+        r: Request<TaskPushNotificationConfig>,
+    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+        self.note(&r);
+        Ok(Response::new(r.into_inner()))
+    }
+
+    async fn list_task_push_notification_configs(
+        &self,
+        r: Request<ListTaskPushNotificationConfigsRequest>,
+    ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
+        let ListTaskPushNotificationConfigsRequest { task_id, page_token, .. } = r.into_inner();
+        let url = "https://example.com/hook".to_owned();
+        let config = TaskPushNotificationConfig { task_id, id: "c".into(), url, ..Default::default() };
+        Ok(Response::new(ListTaskPushNotificationConfigsResponse {
+            configs: vec![config],
+            next_page_token: page_token,
+        }))
+    }
+
     async fn get_task_push_notification_config(
         &self,
         r: Request<GetTaskPushNotificationConfigRequest>,
@@ -166,6 +192,38 @@ impl A2aService for Echo {
     ) -> Result<Response<Empty>, Status> {
         Ok(Response::new(Empty {}))
     }
+}
+
+fn turn() -> Vec<Result<Event, Status>> {
+    use stream_response::Payload;
+    let (task_id, context_id) = ("t".to_owned(), "c".to_owned());
+    let status = |state: TaskState| TaskStatus { state: state.into(), ..Default::default() };
+    let update = |state| {
+        let (task_id, context_id, status) = (task_id.clone(), context_id.clone(), Some(status(state)));
+        Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status, metadata: None })
+    };
+    let artifact = Artifact { artifact_id: "a".into(), parts: vec![Part::text("hi")], ..Default::default() };
+    let artifact = TaskArtifactUpdateEvent {
+        task_id: task_id.clone(),
+        context_id: context_id.clone(),
+        artifact: Some(artifact),
+        last_chunk: true,
+        ..Default::default()
+    };
+    let task = Task {
+        id: "t".into(),
+        context_id: "c".into(),
+        status: Some(status(TaskState::Submitted)),
+        ..Default::default()
+    };
+    let events = [
+        (Payload::Task(task), Mark::NOTHING),
+        (update(TaskState::Working), Mark::NOTHING),
+        (Payload::ArtifactUpdate(artifact), Mark::NOTHING),
+        (update(TaskState::InputRequired), Mark::ending(Ends::Turn)),
+    ];
+    let events = events.into_iter().zip(1..);
+    events.map(|((payload, mark), seq)| Ok(Event::new(Position { fence: 1, seq }, mark, payload))).collect()
 }
 
 /// A server, which ends with the test.

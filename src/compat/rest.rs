@@ -1,0 +1,142 @@
+//! HTTP+JSON of 0.3: the routes of its proto file, those that only its text has (0.3, 3.5.6), and bodies as its clients
+//! write them.
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use serde::{Serialize, Serializer, ser::SerializeStruct as _};
+use serde_json::Value;
+use tonic::Status;
+
+use super::service::{answer, refusal};
+use crate::{
+    pb::{
+        v1::{ListTasksRequest, ListTasksResponse, a2a_service_server::A2aService},
+        v03::{self, bindings::Bound},
+    },
+    transport::transcode::{Binding, Body, Reply, Request, Route, Source, unary},
+};
+
+mod repair;
+
+/// The service of 0.3, as HTTP+JSON sees it.
+#[derive(Clone)]
+pub struct Rest {
+    proto: Bound,
+    service: Arc<dyn A2aService>,
+}
+
+/// What can be called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rpc {
+    /// What the proto file has.
+    Proto(v03::bindings::Rpc),
+    /// `GET /v1/tasks`, which only the text has.
+    List,
+}
+
+impl Rest {
+    /// This service; what the proto file of 0.3 lacks is asked of the one of 1.0 behind it.
+    pub(crate) const fn new(proto: Bound, service: Arc<dyn A2aService>) -> Self {
+        Self { proto, service }
+    }
+}
+
+impl fmt::Debug for Rest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rest")
+    }
+}
+
+impl Binding for Rest {
+    type Rpc = Rpc;
+
+    const ACTIONS: &'static [&'static str] = Bound::ACTIONS;
+
+    const VERBS: &'static [&'static str] = Bound::VERBS;
+
+    fn rpc(name: &str) -> Option<Rpc> {
+        Bound::rpc(name).map(Rpc::Proto)
+    }
+
+    fn is_streaming(rpc: Rpc) -> bool {
+        matches!(rpc, Rpc::Proto(it) if Bound::is_streaming(it))
+    }
+
+    /// A template was published with `task/` for `tasks/`, and whoever wrote clients by it can't have known where else.
+    fn route(verb: &str, segments: &[&str], action: &str) -> Option<Route<Rpc>> {
+        let Route { rpc, body, fields } = match segments {
+            ["v1", "tasks"] if verb == "GET" && action.is_empty() => {
+                return Some(Route { rpc: Rpc::List, body: Body::None, fields: Vec::new() });
+            }
+            ["v1", "task", rest @ ..] => {
+                let segments: Vec<_> = ["v1", "tasks"].into_iter().chain(rest.iter().copied()).collect();
+                Bound::route(verb, &segments, action)?
+            }
+            segments => Bound::route(verb, segments, action)?,
+        };
+        // A body that should be one member is often all of them: what it is, is told by looking at it.
+        let body = if matches!(body, Body::Field(_)) { Body::Whole } else { body };
+        Some(Route { rpc: Rpc::Proto(rpc), body, fields })
+    }
+
+    async fn call(&self, rpc: Rpc, mut request: Request<'_>) -> Result<Reply, Status> {
+        let Rpc::Proto(rpc) = rpc else {
+            let service = &*self.service;
+            let list = async |mut request: tonic::Request<ListTasksRequest>| {
+                // It has no tenants.
+                request.get_mut().tenant.clear();
+                answer::<ListTasksResponse, Tasks>(service.list_tasks(request).await)
+            };
+            return unary(request, list).await.map_err(refusal);
+        };
+        if let Source::Json(text) = &mut request.get_mut().source
+            && let Some(repaired) = repaired(rpc, text)
+        {
+            *text = Cow::Owned(repaired);
+        }
+        self.proto.call(rpc, request).await
+    }
+}
+
+/// A body as the decoder reads it. What is no JSON, or no object, is left as it is, for that to refuse.
+fn repaired(rpc: v03::bindings::Rpc, text: &[u8]) -> Option<Vec<u8>> {
+    use v03::bindings::Rpc;
+    let repair = match rpc {
+        Rpc::SendMessage | Rpc::SendStreamingMessage => repair::send,
+        Rpc::CreateTaskPushNotificationConfig => repair::push,
+        Rpc::GetTask
+        | Rpc::CancelTask
+        | Rpc::TaskSubscription
+        | Rpc::GetTaskPushNotificationConfig
+        | Rpc::ListTaskPushNotificationConfig
+        | Rpc::GetAgentCard
+        | Rpc::DeleteTaskPushNotificationConfig => return None,
+    };
+    let Ok(Value::Object(mut body)) = serde_json::from_slice(text) else { return None };
+    repair(&mut body);
+    serde_json::to_vec(&body).ok()
+}
+
+/// A page of tasks, as the servers of 0.3 that have lists print it.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Tasks {
+    #[prost(message, repeated, tag = "1")]
+    tasks: Vec<v03::Task>,
+    #[prost(string, tag = "2")]
+    next_page_token: String,
+}
+
+impl From<ListTasksResponse> for Tasks {
+    fn from(it: ListTasksResponse) -> Self {
+        Self { tasks: it.tasks.into_iter().map(Into::into).collect(), next_page_token: it.next_page_token }
+    }
+}
+
+impl Serialize for Tasks {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut page = serializer.serialize_struct("Tasks", 2)?;
+        page.serialize_field("tasks", &self.tasks)?;
+        page.serialize_field("nextPageToken", &self.next_page_token)?;
+        page.end()
+    }
+}

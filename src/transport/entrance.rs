@@ -1,0 +1,85 @@
+//! What a request is for, which is told by its content type and its path.
+
+use http::{HeaderMap, Method, request::Parts};
+use tonic::server::NamedService;
+
+use super::{ClassicServer, edge, health, media_type};
+use crate::{
+    call::Version,
+    card::{JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
+    pb::v1::{a2a_service_server::A2aServiceServer, bindings::Bound},
+};
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entrance {
+    /// A POST of `application/grpc`, whatever the path.
+    Grpc,
+    /// The well-known paths, and what they were called before 0.3.
+    Card,
+    /// The path that the card names, the one that others take for granted, and the root.
+    JsonRpc,
+    /// Whether the server is there, and ready.
+    Health,
+    /// All else.
+    Rest,
+}
+
+/// The name of the service in gRPC, at a version.
+pub(super) const fn name(version: Version) -> &'static str {
+    match version {
+        Version::V1_0 => <A2aServiceServer<Bound> as NamedService>::NAME,
+        Version::V0_3 => <ClassicServer as NamedService>::NAME,
+    }
+}
+
+/// What every path of HTTP+JSON at 0.3 begins with.
+const CLASSIC: &str = "/v1/";
+
+impl Entrance {
+    pub(super) fn of(parts: &Parts) -> Self {
+        Self::at(&parts.method, parts.uri.path(), &parts.headers)
+    }
+
+    pub(super) fn at(method: &Method, path: &str, headers: &HeaderMap) -> Self {
+        // What a GET says of the body that it doesn't have is of no account.
+        if *method == Method::POST {
+            let grpc = media_type(headers).and_then(|it| it.strip_prefix("application/grpc"));
+            if grpc.is_some_and(|it| it.is_empty() || it.starts_with('+')) {
+                return Self::Grpc;
+            }
+        }
+        match path.strip_suffix('/').unwrap_or(path) {
+            WELL_KNOWN | WELL_KNOWN_BEFORE => Self::Card,
+            JSON_RPC | "" | "/a2a" => Self::JsonRpc,
+            health::LIVE | health::READY => Self::Health,
+            _ => Self::Rest,
+        }
+    }
+
+    /// The version that a request has the form of. That of JSON-RPC is said in its body.
+    pub(super) fn version(self, parts: &Parts) -> Version {
+        let path = parts.uri.path();
+        let classic = match self {
+            Self::Grpc => is_of(path, Version::V0_3),
+            Self::Rest => path.starts_with(CLASSIC) && !edge::asks_for_1(parts),
+            Self::JsonRpc | Self::Card | Self::Health => false,
+        };
+        if classic { Version::V0_3 } else { Version::V1_0 }
+    }
+
+    /// The verbs that come in here, where they are not for a binding to say.
+    pub(super) fn verbs(self) -> Option<&'static str> {
+        match self {
+            Self::Card | Self::Health => Some("GET, HEAD"),
+            Self::JsonRpc => Some("POST"),
+            Self::Grpc | Self::Rest => None,
+        }
+    }
+}
+
+/// A path of the service itself.
+pub(super) fn is_of(path: &str, version: Version) -> bool {
+    let rest = path.strip_prefix('/').and_then(|it| it.strip_prefix(name(version)));
+    rest.is_some_and(|it| it.starts_with('/'))
+}

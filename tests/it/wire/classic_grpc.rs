@@ -1,0 +1,224 @@
+//! gRPC of protocol 0.3: told apart by its package, on the same port.
+
+use a2a_service::{
+    call::{self, Version},
+    error::{Error, ErrorKind},
+    pb::v03::{
+        self, CancelTaskRequest, CreateTaskPushNotificationConfigRequest, FilePart, GetAgentCardRequest,
+        GetTaskPushNotificationConfigRequest, GetTaskRequest, Message, Part, PushNotificationConfig,
+        SendMessageConfiguration, SendMessageRequest, TaskPushNotificationConfig, TaskSubscriptionRequest,
+        a2a_service_client::A2aServiceClient, file_part::File, part::Part as Content, send_message_response,
+        stream_response::Payload,
+    },
+    transport::{Settings, listener},
+};
+use tokio_stream::StreamExt as _;
+use tonic::{Code, Request, Status, transport::Channel};
+use tonic_types::StatusExt as _;
+
+use super::support::*;
+
+fn client(url: &str) -> A2aServiceClient<Channel> {
+    A2aServiceClient::new(Channel::from_shared(url.to_owned()).unwrap().connect_lazy())
+}
+
+fn message(id: &str) -> Message {
+    let text = Part { part: Some(Content::Text("hi".into())), metadata: None };
+    Message { message_id: id.into(), role: v03::Role::User.into(), content: vec![text], ..Message::default() }
+}
+
+fn sending(message: Message) -> SendMessageRequest {
+    SendMessageRequest { request: Some(message), ..SendMessageRequest::default() }
+}
+
+/// What is read of a refusal: its code, the name that its message begins with, and the reason.
+fn told(status: &Status) -> (Code, &str, String) {
+    let reason = status.get_error_details().error_info().map(|it| it.reason.clone()).unwrap_or_default();
+    (status.code(), status.message().split(':').next().unwrap(), reason)
+}
+
+#[tokio::test]
+async fn calls_and_replies() {
+    let server = Server::start().await;
+    let mut agent = client(&server.url);
+    let mut request = Request::new(sending(message("m")));
+    request.metadata_mut().insert("x-a2a-extensions", "urn:a".parse().unwrap());
+    let reply = agent.send_message(request).await.unwrap();
+    assert_eq!(reply.metadata().get("x-a2a-extensions").unwrap(), "https://example.com/ext");
+    assert!(reply.metadata().get("a2a-extensions").is_none());
+    assert_eq!(reply.into_inner().payload, Some(send_message_response::Payload::Msg(message("m"))));
+    let call = server.echo.calls.lock().pop().unwrap();
+    assert_eq!((call.version, call.door, call.extensions), (Version::V0_3, call::Door::Grpc, vec!["urn:a".to_owned()]));
+
+    let get = GetTaskRequest { name: "tasks/a/b".into(), history_length: 2 };
+    let task = agent.get_task(get).await.unwrap().into_inner();
+    assert_eq!((task.id.as_str(), task.context_id.as_str()), ("a/b", " Some(2)"));
+    let name = "tasks/t/pushNotificationConfigs/c".to_owned();
+    let config =
+        agent.get_task_push_notification_config(GetTaskPushNotificationConfigRequest { name: name.clone() }).await;
+    assert_eq!(config.unwrap().into_inner().name, name);
+    let push = PushNotificationConfig { url: "https://h".into(), ..Default::default() };
+    let config = TaskPushNotificationConfig { name: String::new(), push_notification_config: Some(push) };
+    let (parent, config_id) = ("tasks/t".to_owned(), "c".to_owned());
+    let create = CreateTaskPushNotificationConfigRequest { parent, config_id, config: Some(config) };
+    let config = agent.create_task_push_notification_config(create).await.unwrap().into_inner();
+    assert_eq!((config.name, config.push_notification_config.unwrap().id), (name, "c".to_owned()));
+}
+
+/// A message of protobuf has no `blocking` that is not said, but it may have no configuration.
+#[tokio::test]
+async fn a_configuration_that_does_not_block_does_not() {
+    let server = Server::start().await;
+    let mut agent = client(&server.url);
+    let of =
+        |blocking, history_length| Some(SendMessageConfiguration { blocking, history_length, ..Default::default() });
+    for (configuration, expected) in [
+        (None, None),
+        (of(true, 0), Some((false, None))),
+        (of(false, 0), Some((true, None))),
+        (of(true, 2), Some((false, Some(2)))),
+        (of(false, -1), Some((true, Some(-1)))),
+    ] {
+        agent.send_message(SendMessageRequest { configuration, ..sending(message("m")) }).await.unwrap();
+        let sent = server.echo.sent.lock().pop().unwrap().configuration;
+        assert_eq!(sent.map(|it| (it.return_immediately, it.history_length)), expected);
+    }
+}
+
+#[tokio::test]
+async fn files_are_read_with_and_without_base64() {
+    let server = Server::start().await;
+    let mut agent = client(&server.url);
+    let of = |bytes: &[u8]| {
+        let file = FilePart { file: Some(File::FileWithBytes(bytes.to_vec())), ..FilePart::default() };
+        Part { part: Some(Content::File(file)), metadata: None }
+    };
+    for bytes in [&b"hello"[..], b"aGVsbG8="] {
+        let sent = Message { content: vec![of(bytes)], ..message("m") };
+        let reply = agent.send_message(sending(sent)).await.unwrap().into_inner();
+        let Some(send_message_response::Payload::Msg(reply)) = reply.payload else { panic!("{reply:?}") };
+        assert_eq!(reply.content, [of(b"aGVsbG8=")]);
+        let sent = server.echo.sent.lock().pop().unwrap().message.unwrap();
+        assert_eq!(sent.parts[0].content, Some(a2a_service::pb::v1::part::Content::Raw(b"hello".to_vec())));
+    }
+}
+
+#[tokio::test]
+async fn a_stream_says_which_event_is_the_last() {
+    let server = Server::start().await;
+    let mut agent = client(&server.url);
+    let events = agent.send_streaming_message(sending(message("turn"))).await.unwrap();
+    let events: Vec<_> = events.into_inner().map(|it| it.unwrap().message().payload.clone().unwrap()).collect().await;
+    let last: Vec<_> = events.iter().map(|it| matches!(it, Payload::StatusUpdate(it) if it.r#final)).collect();
+    assert_eq!(last, [false, false, false, true]);
+    assert!(matches!(&events[0], Payload::Task(it) if it.id == "t"));
+    let events =
+        agent.task_subscription(TaskSubscriptionRequest { name: "tasks/x".into() }).await.unwrap().into_inner();
+    let events: Vec<_> = events.map(|it| it.unwrap().message().payload.clone().unwrap()).collect().await;
+    assert!(matches!(&events[..], [Payload::Msg(it)] if it.message_id == "x"));
+}
+
+#[tokio::test]
+async fn errors_have_the_codes_and_the_names_of_0_3() {
+    let server = Server::start().await;
+    let mut agent = client(&server.url);
+    for (n, kind) in ErrorKind::ALL.into_iter().enumerate() {
+        let status =
+            agent.get_task(GetTaskRequest { name: format!("tasks/error-{n}"), history_length: 0 }).await.unwrap_err();
+        let wire = kind.wire_for(Version::V0_3);
+        assert_eq!(told(&status), (wire.grpc, kind.classic_name(), wire.reason.to_owned()), "{kind:?}");
+        assert_eq!(status.message(), format!("{}: {}: ü: why", kind.classic_name(), wire.sentence));
+    }
+    let secret = agent.get_task(GetTaskRequest { name: "tasks/secret".into(), history_length: 0 }).await.unwrap_err();
+    assert_eq!(secret.metadata().get("www-authenticate").unwrap(), "Bearer realm=\"a\"");
+    let canceled = agent.cancel_task(CancelTaskRequest { name: "tasks/t".into() }).await.unwrap_err();
+    assert_eq!(told(&canceled), (Code::FailedPrecondition, "TaskNotCancelableError", "TASK_NOT_CANCELABLE".into()));
+    let card = agent.get_agent_card(GetAgentCardRequest {}).await.unwrap_err();
+    assert_eq!(card.code(), Code::Unimplemented);
+    let refused = agent.send_streaming_message(sending(message("refuse"))).await.unwrap_err();
+    assert_eq!(told(&refused).1, "UnsupportedOperationError");
+    let mut events = agent.send_streaming_message(sending(message("fail"))).await.unwrap().into_inner();
+    events.next().await.unwrap().unwrap();
+    assert_eq!(
+        told(&events.next().await.unwrap().unwrap_err()),
+        (Code::NotFound, "TaskNotFoundError", "TASK_NOT_FOUND".into())
+    );
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_refused_by_its_field() {
+    let server = Server::start().await;
+    let mut agent = client(&server.url);
+    let wrong = |change: fn(&mut Message)| {
+        let mut message = message("m");
+        change(&mut message);
+        sending(message)
+    };
+    for (request, field) in [
+        (SendMessageRequest::default(), "message"),
+        (wrong(|it| it.message_id.clear()), "message.messageId"),
+        (wrong(|it| it.role = 0), "message.role"),
+        (wrong(|it| it.role = 99), "message.role"),
+        (wrong(|it| it.content.clear()), "message.parts"),
+        (wrong(|it| it.content.push(Part::default())), "message.parts[1]"),
+    ] {
+        let status = agent.send_message(request).await.unwrap_err();
+        assert_eq!(told(&status), (Code::InvalidArgument, "InvalidParamsError", "INVALID_PARAMS".into()));
+        assert_eq!(Error::from(status).violations()[0].field, field);
+    }
+    for name in ["", "t", "tasks/"] {
+        let status = agent.get_task(GetTaskRequest { name: name.into(), history_length: 0 }).await.unwrap_err();
+        assert_eq!(told(&status).1, "InvalidParamsError");
+        assert_eq!(Error::from(status).violations()[0].field, "name");
+    }
+    assert!(server.echo.calls.lock().is_empty());
+
+    // What tonic refuses by itself.
+    let http = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    for (path, frames, code, name) in [
+        ("GetTask", vec![0, 0, 0, 0, 1, 0xff], Code::InvalidArgument, "InvalidParamsError"),
+        ("GetTask", vec![], Code::InvalidArgument, "InvalidRequestError"),
+        ("GetTask", vec![0, 0x7f, 0xff, 0xff, 0xff], Code::ResourceExhausted, "InvalidRequestError"),
+        ("SubscribeToTask", vec![0, 0, 0, 0, 0], Code::Unimplemented, "MethodNotFoundError"),
+    ] {
+        let request =
+            http.post(format!("{}/a2a.v1.A2AService/{path}", server.url)).header("content-type", "application/grpc");
+        let reply = request.body(frames.clone()).send().await.unwrap();
+        let status = Status::from_header_map(reply.headers()).unwrap();
+        let (found, said, reason) = told(&status);
+        assert_eq!((found, said), (code, name), "{path} {frames:?}: {status:?}");
+        assert!(!reason.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_version_is_of_no_account_unless_nobody_speaks_it() {
+    let server = Server::with(Settings { strict_version: true, ..settings() }, listener::Settings::default()).await;
+    let mut agent = client(&server.url);
+    let mut ask = async |version: &str| {
+        let mut request = Request::new(GetTaskRequest { name: "tasks/t".into(), history_length: 0 });
+        request.metadata_mut().insert("a2a-version", version.parse().unwrap());
+        agent.get_task(request).await
+    };
+    for version in ["", "0.3", "0.2", "1.0"] {
+        assert!(ask(version).await.is_ok(), "{version}");
+    }
+    assert_eq!(told(&ask("9.9").await.unwrap_err()).1, "InvalidRequestError");
+}
+
+#[tokio::test]
+async fn what_is_not_served_is_not_there() {
+    let settings = Settings { protocols: [Version::V1_0].into_iter().collect(), ..settings() };
+    let server = Server::with(settings, listener::Settings::default()).await;
+    let status =
+        client(&server.url).get_task(GetTaskRequest { name: "tasks/t".into(), history_length: 0 }).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unimplemented);
+
+    let settings = Settings { protocols: [Version::V0_3].into_iter().collect(), ..super::support::settings() };
+    let server = Server::with(settings, listener::Settings::default()).await;
+    client(&server.url).get_task(GetTaskRequest { name: "tasks/t".into(), history_length: 0 }).await.unwrap();
+    let current = a2a_service::client::grpc(&server.url).unwrap();
+    let request = a2a_service::pb::v1::GetTaskRequest { id: "t".into(), ..Default::default() };
+    let status = current.get_task(Request::new(request)).await.unwrap_err();
+    assert_eq!(Error::from(status).kind(), ErrorKind::VersionNotSupported);
+}

@@ -1,0 +1,300 @@
+//! HTTP+JSON of protocol 0.3: what its clients write, and the bytes that they get.
+
+use a2a_service::{
+    call::Version,
+    error::ErrorKind,
+    transport::{Settings, listener},
+};
+use http::{Method, header};
+use serde_json::{Value, json};
+
+use super::support::*;
+
+const HELLO: &str = r#"{"messageId":"m","role":"ROLE_USER","content":[{"text":"hi"}]}"#;
+
+async fn get(url: &str) -> (u16, Value) {
+    let reply = reqwest::get(url).await.unwrap();
+    (reply.status().as_u16(), json(reply).await)
+}
+
+async fn post(url: &str, body: &str) -> (u16, Value) {
+    let reply = reqwest::Client::new().post(url).body(body.to_owned()).send().await.unwrap();
+    (reply.status().as_u16(), json(reply).await)
+}
+
+#[tokio::test]
+async fn a_message_is_answered_in_its_own_dialect() {
+    let server = Server::start().await;
+    for body in [
+        format!(r#"{{"message":{HELLO}}}"#),
+        r#"{"request":{"message_id":"m","role":"ROLE_USER","content":[{"text":"hi"}]},"configuration":{"accepted_output_modes":["a/b"]}}"#.into(),
+        r#"{"message":{"kind":"message","messageId":"m","role":"user","parts":[{"kind":"text","text":"hi"}]},"unknown":1}"#.into(),
+    ] {
+        let http = reqwest::Client::new().post(format!("{}/v1/message:send", server.url));
+        // Its media type is 1.0's, which 0.3 knows nothing of.
+        let http = http.header(header::ACCEPT, "application/a2a+json").header("x-a2a-extensions", "urn:a");
+        let reply = http.body(body.clone()).send().await.unwrap();
+        assert_eq!((reply.status().as_u16(), &reply.headers()[header::CONTENT_TYPE]), (200, &"application/json".parse().unwrap()));
+        assert_eq!(reply.headers()["x-a2a-extensions"], "https://example.com/ext");
+        assert!(!reply.headers().contains_key("a2a-extensions"));
+        assert_eq!(reply.text().await.unwrap(), format!(r#"{{"message":{HELLO}}}"#), "{body}");
+        let call = server.echo.calls.lock().pop().unwrap();
+        assert_eq!((call.version, call.extensions), (Version::V0_3, vec!["urn:a".to_owned()]));
+    }
+}
+
+#[tokio::test]
+async fn parts_come_in_many_ways_and_go_out_in_one() {
+    let Server { url, .. } = &Server::start().await;
+    let twice = r#"{"file":{"fileWithBytes":"YUdWc2JHOD0=","mimeType":"text/plain","name":"a.txt"}}"#;
+    for (part, printed) in [
+        (r#"{"text":"hi","metadata":{"k":1}}"#, r#"{"text":"hi","metadata":{"k":1}}"#),
+        (r#"{"kind":"text","text":"hi"}"#, r#"{"text":"hi"}"#),
+        (twice, twice),
+        (r#"{"file":{"file_with_bytes":"aGVsbG8=","mime_type":"text/plain","name":"a.txt"}}"#, twice),
+        (r#"{"kind":"file","file":{"bytes":"aGVsbG8=","mimeType":"text/plain","name":"a.txt"}}"#, twice),
+        (r#"{"file":{"fileWithUri":"https://x/y"}}"#, r#"{"file":{"fileWithUri":"https://x/y"}}"#),
+        (r#"{"kind":"file","file":{"uri":"https://x/y"}}"#, r#"{"file":{"fileWithUri":"https://x/y"}}"#),
+        (r#"{"file":{"file_with_uri":"","file_with_bytes":"_w"}}"#, r#"{"file":{"fileWithBytes":"L3c9PQ=="}}"#),
+        (r#"{"data":{"data":{"a":[1,null]}}}"#, r#"{"data":{"data":{"a":[1,null]}}}"#),
+        (r#"{"kind":"data","data":{"data":1}}"#, r#"{"data":{"data":{"data":1}}}"#),
+        (r#"{"kind":"data","data":[1]}"#, r#"{"data":{"data":{"value":[1]}},"metadata":{"data_part_compat":true}}"#),
+    ] {
+        let body = format!(r#"{{"message":{{"messageId":"m","role":"user","content":[{part}]}}}}"#);
+        let reply = reqwest::Client::new().post(format!("{url}/v1/message:send")).body(body).send().await.unwrap();
+        let printed = format!(r#"{{"message":{{"messageId":"m","role":"ROLE_USER","content":[{printed}]}}}}"#);
+        let text = reply.text().await.unwrap();
+        assert_eq!(text, printed, "{part}");
+    }
+}
+
+/// What 1.0 was asked of what was said of waiting, and of the history.
+#[tokio::test]
+async fn what_is_not_said_waits() {
+    let server = Server::start().await;
+    for (configuration, at_once, length) in [
+        ("{}", false, None),
+        (r#"{"blocking":true,"historyLength":0}"#, false, None),
+        (r#"{"blocking":false,"history_length":2}"#, true, Some(2)),
+        (r#"{"acceptedOutputModes":[],"historyLength":"3"}"#, false, Some(3)),
+        (r#"{"pushNotification":{"url":"https://h"}}"#, true, None),
+        (r#"{"push_notification":{"url":"https://h"},"blocking":true}"#, false, None),
+    ] {
+        let body = format!(r#"{{"message":{HELLO},"configuration":{configuration}}}"#);
+        let (status, answer) = post(&format!("{}/v1/message:send", server.url), &body).await;
+        assert_eq!(status, 200, "{answer}");
+        let sent = server.echo.sent.lock().pop().unwrap().configuration.unwrap();
+        assert_eq!((sent.return_immediately, sent.history_length), (at_once, length), "{configuration}");
+        let push = sent.task_push_notification_config.map(|it| it.url);
+        assert_eq!(push.as_deref(), configuration.contains("https").then_some("https://h"));
+    }
+}
+
+#[tokio::test]
+async fn every_path_of_the_text_and_of_the_proto_file() {
+    let server = Server::start().await;
+    let url = &server.url;
+    for (path, context) in [
+        ("/v1/tasks/urn:x:1", " None"),
+        ("/v1/tasks/urn:x:1/", " None"),
+        ("/v1/task/urn:x:1?historyLength=2", " Some(2)"),
+        ("/v1/tasks/urn:x:1?history_length=0&tenant=acme", " None"),
+    ] {
+        let (status, task) = get(&format!("{url}{path}")).await;
+        assert_eq!((status, task), (200, json!({"id": "urn:x:1", "contextId": context})), "{path}");
+    }
+    assert_eq!(get(&format!("{url}/v1/tasks/a%2Fb")).await.1["id"], "a/b");
+    for body in ["", "{}", r#"{"name":"tasks/other"}"#] {
+        let (status, problem) = post(&format!("{url}/v1/tasks/t:cancel"), body).await;
+        assert_eq!((status, &problem["message"]), (409, &json!("Task cannot be canceled: t false")), "{body}");
+    }
+    for verb in [Method::GET, Method::POST] {
+        let reply = reqwest::Client::new().request(verb, format!("{url}/v1/tasks/t:subscribe")).send().await.unwrap();
+        assert_eq!(reply.headers()[header::CONTENT_TYPE], "text/event-stream");
+    }
+    let (status, page) = get(&format!("{url}/v1/tasks?contextId=c&pageSize=7&tenant=acme")).await;
+    assert_eq!((status, page), (200, json!({"tasks": [], "nextPageToken": "None c Unspecified"})));
+
+    let configs = format!("{url}/v1/tasks/t/pushNotificationConfigs");
+    let config = json!({"name": "tasks/t/pushNotificationConfigs/c", "pushNotificationConfig": {"id": "c"}});
+    assert_eq!(get(&format!("{configs}/c")).await, (200, config));
+    let (status, page) = get(&format!("{configs}?pageToken=next")).await;
+    let push = json!({"id": "c", "url": "https://example.com/hook"});
+    let config = json!({"name": "tasks/t/pushNotificationConfigs/c", "pushNotificationConfig": push});
+    assert_eq!((status, page), (200, json!({"configs": [config], "nextPageToken": "next"})));
+    let deleted = reqwest::Client::new().delete(format!("{configs}/c")).send().await.unwrap();
+    assert_eq!((deleted.status().as_u16(), deleted.text().await.unwrap().as_str()), (200, "{}"));
+    assert_eq!(get(&format!("{url}/v1/card")).await.0, 404);
+    for (verb, path, status) in [
+        ("PUT", "/v1/tasks/t", 405),
+        ("GET", "/v1/message:send", 405),
+        ("GET", "/v1/nothing", 404),
+        ("GET", "/v1", 404),
+    ] {
+        let reply = reqwest::Client::new().request(verb.parse().unwrap(), format!("{url}{path}")).send().await.unwrap();
+        assert_eq!(reply.status(), status, "{verb} {path}");
+    }
+}
+
+#[tokio::test]
+async fn a_push_configuration_has_four_bodies_and_two_paths() {
+    let Server { url, .. } = &Server::start().await;
+    let push = r#"{"id":"p","url":"https://h","token":"t","authentication":{"schemes":["Bearer"],"credentials":"x"}}"#;
+    let printed = format!(r#"{{"name":"tasks/t/pushNotificationConfigs/p","pushNotificationConfig":{push}}}"#);
+    for body in [
+        format!(r#"{{"name":"tasks/t/pushNotificationConfigs/p","pushNotificationConfig":{push}}}"#),
+        format!(r#"{{"parent":"tasks/x","configId":"p","config":{{"name":"n","pushNotificationConfig":{push}}}}}"#),
+        format!(r#"{{"parent":"tasks/t","config_id":"p","config":{{"push_notification_config":{push}}}}}"#),
+        format!(r#"{{"config":{push}}}"#),
+        format!(r#"{{"taskId":"x","pushNotificationConfig":{push}}}"#),
+        push.to_owned(),
+    ] {
+        for path in ["tasks", "task"] {
+            let http = reqwest::Client::new().post(format!("{url}/v1/{path}/t/pushNotificationConfigs"));
+            let reply = http.body(body.clone()).send().await.unwrap();
+            assert_eq!((reply.status().as_u16(), reply.text().await.unwrap()), (200, printed.clone()), "{body}");
+        }
+    }
+    let (status, problem) = post(&format!("{url}/v1/tasks/t/pushNotificationConfigs"), "{}").await;
+    assert_eq!((status, &problem["type"]), (400, &json!("InvalidParamsError")));
+}
+
+#[tokio::test]
+async fn a_stream_byte_for_byte() {
+    let Server { url, .. } = &Server::start().await;
+    let http = reqwest::Client::new().post(format!("{url}/v1/message:stream"));
+    let body = r#"{"message":{"messageId":"turn","role":"ROLE_USER","content":[{"text":"hi"}]}}"#;
+    let reply = http.body(body).send().await.unwrap();
+    assert_eq!(reply.headers()[header::CONTENT_TYPE], "text/event-stream");
+    let expected = [
+        r#"{"task":{"id":"t","contextId":"c","status":{"state":"TASK_STATE_SUBMITTED"}}}"#,
+        r#"{"statusUpdate":{"taskId":"t","contextId":"c","status":{"state":"TASK_STATE_WORKING"}}}"#,
+        r#"{"artifactUpdate":{"taskId":"t","contextId":"c","artifact":{"artifactId":"a","parts":[{"text":"hi"}]},"lastChunk":true}}"#,
+        r#"{"statusUpdate":{"taskId":"t","contextId":"c","status":{"state":"TASK_STATE_INPUT_REQUIRED"},"final":true}}"#,
+    ];
+    let expected: Vec<_> = (1..).zip(expected).map(|(n, it)| format!("id: t.1.{n}\ndata: {it}\n\n")).collect();
+    assert_eq!(reply.text().await.unwrap(), expected.concat());
+}
+
+/// Clients of several makes look in three places of it.
+#[tokio::test]
+async fn an_error_byte_for_byte() {
+    let Server { url, .. } = &Server::start().await;
+    let info = r#"{"@type":"type.googleapis.com/google.rpc.ErrorInfo","domain":"a2a-protocol.org","metadata":{"taskId":"missing"},"reason":"TASK_NOT_FOUND"}"#;
+    let body = reqwest::get(format!("{url}/v1/tasks/missing")).await.unwrap().text().await.unwrap();
+    let expected = format!(
+        r#"{{"code":-32001,"error":{{"TaskNotFoundError":true,"code":404,"details":[{info}],"message":"Task not found: missing","status":"NOT_FOUND"}},"message":"Task not found: missing","type":"TaskNotFoundError"}}"#
+    );
+    assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), serde_json::from_str::<Value>(&expected).unwrap());
+    for (n, kind) in ErrorKind::ALL.into_iter().enumerate() {
+        let wire = kind.wire_for(Version::V0_3);
+        let (status, problem) = get(&format!("{url}/v1/tasks/error-{n}")).await;
+        assert_eq!((status, &problem["code"]), (wire.http, &json!(wire.json_rpc)), "{kind:?}");
+        assert_eq!((&problem["type"], &problem["error"]["code"]), (&json!(kind.classic_name()), &json!(wire.http)));
+        assert_eq!(
+            (&problem["message"], &problem["error"][kind.classic_name()]),
+            (&json!(format!("{}: ü: why", wire.sentence)), &json!(true))
+        );
+    }
+    // In the middle of a stream it is the same, and the last.
+    let body = r#"{"message":{"messageId":"fail","role":"ROLE_USER","content":[{"text":"hi"}]}}"#;
+    let http = reqwest::Client::new().post(format!("{url}/v1/message:stream")).body(body);
+    let text = http.send().await.unwrap().text().await.unwrap();
+    let (_, error) = text.split_once("event: error\ndata: ").unwrap();
+    let error: Value = serde_json::from_str(error.strip_suffix("\n\n").unwrap()).unwrap();
+    assert_eq!((&error["code"], &error["type"]), (&json!(-32001), &json!("TaskNotFoundError")));
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_refused_by_its_field() {
+    let server = Server::start().await;
+    let send = format!("{}/v1/message:send", server.url);
+    let part = |part: &str| format!(r#"{{"message":{{"messageId":"m","role":"user","content":[{part}]}}}}"#);
+    for (body, name, field) in [
+        ("{".to_owned(), "JSONParseError", ""),
+        (r#"{"message":{"messageId":"m"}} x"#.to_owned(), "JSONParseError", ""),
+        ("[]".to_owned(), "InvalidParamsError", ""),
+        ("7".to_owned(), "InvalidParamsError", ""),
+        (String::new(), "InvalidParamsError", "message"),
+        ("null".to_owned(), "InvalidParamsError", "message"),
+        (r#"{"message":[]}"#.to_owned(), "InvalidParamsError", "message"),
+        (r#"{"message":{}}"#.to_owned(), "InvalidParamsError", "message.messageId"),
+        (r#"{"message":{"messageId":"m","content":[{"text":"x"}]}}"#.to_owned(), "InvalidParamsError", "message.role"),
+        (
+            r#"{"message":{"messageId":"m","role":"root","content":[{"text":"x"}]}}"#.to_owned(),
+            "InvalidParamsError",
+            "message.role",
+        ),
+        (
+            r#"{"message":{"messageId":"m","role":9,"content":[{"text":"x"}]}}"#.to_owned(),
+            "InvalidParamsError",
+            "message.role",
+        ),
+        (r#"{"message":{"messageId":"m","role":"user"}}"#.to_owned(), "InvalidParamsError", "message.parts"),
+        (part("{}"), "InvalidParamsError", "message.parts[0]"),
+        (part(r#"{"kind":"text"}"#), "InvalidParamsError", "message.parts[0]"),
+        (part(r#"{"kind":"file","file":{}}"#), "InvalidParamsError", "message.parts[0]"),
+        (part(r#"{"kind":"video","video":1}"#), "InvalidParamsError", "message.parts[0]"),
+        (part(r#"{"text":7}"#), "InvalidParamsError", "message.content[0].text"),
+        (part(r#"{"file":{"bytes":"no!"}}"#), "InvalidParamsError", "message.content[0].file.fileWithBytes"),
+        (
+            format!(r#"{{"message":{HELLO},"configuration":{{"blocking":"yes"}}}}"#),
+            "InvalidParamsError",
+            "configuration.blocking",
+        ),
+    ] {
+        let (status, problem) = post(&send, &body).await;
+        assert_eq!((status, &problem["type"]), (400, &json!(name)), "{body}: {problem}");
+        let blamed = problem["error"]["details"][1]["fieldViolations"][0]["field"].as_str().unwrap_or_default();
+        assert_eq!(blamed, field, "{body}: {problem}");
+    }
+    let reply =
+        reqwest::Client::new().post(&send).header(header::CONTENT_TYPE, "text/plain").body("{}").send().await.unwrap();
+    assert_eq!((reply.status().as_u16(), json(reply).await["code"].take()), (415, json!(-32005)));
+    let (status, problem) = get(&format!("{}/v1/tasks/%FF", server.url)).await;
+    assert_eq!((status, &problem["type"]), (400, &json!("InvalidParamsError")));
+    assert!(server.echo.calls.lock().is_empty());
+}
+
+/// The form of a call says which version it is in, and a header seldom more.
+#[tokio::test]
+async fn versions() {
+    let server = Server::with(Settings { strict_version: true, ..settings() }, listener::Settings::default()).await;
+    let ask = async |path: &str, version: &str| {
+        let http = reqwest::Client::new().get(format!("{}{path}", server.url)).header("a2a-version", version);
+        let reply = http.send().await.unwrap();
+        (reply.status().as_u16(), json(reply).await)
+    };
+    for version in ["", "0.3", "0.3.0", "0.2", "0.1", "0.2.6"] {
+        assert_eq!(ask("/v1/tasks/t", version).await.1["contextId"], " None", "{version}");
+        assert_eq!(server.echo.calls.lock().pop().unwrap().version, Version::V0_3);
+    }
+    for version in ["2.0", "9.9", "one"] {
+        let (status, problem) = ask("/v1/tasks/t", version).await;
+        assert_eq!((status, &problem["code"]), (400, &json!(-32600)), "{version}: {problem}");
+    }
+    // One that is called so is a tenant of 1.0, to whoever says that it is 1.0 they speak.
+    assert_eq!(ask("/v1/tasks/t", "1.0").await.1, json!({"id": "t", "contextId": "v1 None"}));
+    assert_eq!(ask("/v1/tasks/t?A2A-Version=1.0", "").await.1["contextId"], "v1 None");
+    assert_eq!(ask("/v1/tasks/t", "1.7").await.1["error"]["details"][0]["reason"], "VERSION_NOT_SUPPORTED");
+}
+
+#[tokio::test]
+async fn what_is_not_served_is_said_in_its_own_terms() {
+    let only = async |version: Version| {
+        let settings = Settings { protocols: [version].into_iter().collect(), ..settings() };
+        Server::with(settings, listener::Settings::default()).await
+    };
+    let current = only(Version::V1_0).await;
+    let (status, problem) =
+        post(&format!("{}/v1/message:send", current.url), &format!(r#"{{"message":{HELLO}}}"#)).await;
+    assert_eq!((status, &problem["type"]), (404, &json!("MethodNotFoundError")));
+    assert_eq!(get(&format!("{}/tasks/t", current.url)).await.0, 200);
+
+    let classic = only(Version::V0_3).await;
+    assert_eq!(get(&format!("{}/v1/tasks/t", classic.url)).await.0, 200);
+    let (status, problem) = get(&format!("{}/tasks/t", classic.url)).await;
+    let info = &problem["error"]["details"][0];
+    assert_eq!((status, &info["reason"]), (400, &json!("VERSION_NOT_SUPPORTED")));
+    assert_eq!(info["metadata"]["supportedVersions"], "0.3");
+}
