@@ -8,6 +8,7 @@
 
 mod auth;
 mod card;
+mod compat;
 mod config;
 mod contract {
     mod descriptors;
