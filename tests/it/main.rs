@@ -19,6 +19,7 @@ mod errors;
 mod gate;
 mod json;
 mod latency;
+mod printed;
 mod program;
 mod scenarios;
 mod stalled;

@@ -11,7 +11,7 @@ use a2a_service::{
     compat::legacy::{DEFAULT_CONFIG, Legacy},
     error::{Error, ErrorKind},
     event::{Ends, Event},
-    extension::Extended,
+    extension::{Extended, Extension},
     pb::v1::{
         AgentExtension, GetTaskPushNotificationConfigRequest, ListTaskPushNotificationConfigsRequest,
         ListTaskPushNotificationConfigsResponse, Message, SendMessageConfiguration, SendMessageRequest,
@@ -175,10 +175,8 @@ async fn other_ends_are_ends() {
 async fn a_required_extension_is_not_insisted_on() {
     let bench = bench(Arc::new(Memory::default()), script);
     let needed = AgentExtension { uri: "urn:needed".to_owned(), required: true, ..Default::default() };
-    let extended: Arc<dyn A2aService> = Arc::new(Extended::new(
-        Arc::clone(&bench.api),
-        [Arc::new(needed) as Arc<dyn a2a_service::extension::Extension>],
-    ));
+    let needed: Arc<dyn Extension> = Arc::new(needed);
+    let extended: Arc<dyn A2aService> = Arc::new(Extended::new(Arc::clone(&bench.api), [needed]));
     let now = Client { api: Arc::clone(&extended), ..bench.client.clone() };
     assert_eq!(kind(now.send(Message::user("done")).await), ErrorKind::ExtensionSupportRequired);
     let classic = Client { api: Arc::new(Legacy::new(extended)), ..bench.client.clone() };
@@ -267,6 +265,6 @@ async fn a_push_configuration_without_an_id_is_the_default_one() {
     };
     let request = SendMessageRequest { configuration: Some(configuration), ..Default::default() };
     classic.send_message(call().request(request)).await.unwrap();
-    let sent = kept.sent.lock().unwrap()[0].configuration.clone().unwrap();
-    assert_eq!(sent.task_push_notification_config.unwrap().id, DEFAULT_CONFIG);
+    let configuration = kept.sent.lock().unwrap()[0].configuration.clone().unwrap();
+    assert_eq!(configuration.task_push_notification_config.unwrap().id, DEFAULT_CONFIG);
 }
