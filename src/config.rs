@@ -116,6 +116,7 @@ keys! {
     "log" => log: Log = Log::Text, "How the log is written, on stderr.";
     "log_filter" => log_filter: Filter = Filter::standard(), "What is logged, in directives of `tracing`. The variable `RUST_LOG` sets it too.";
     "protocols" => protocols: Protocols = Protocols::default(), "The versions of the protocol that are spoken: `1.0`, and `0.3` with what of 0.2 is the same.";
+    "print_wire" => print_wire: bool = false, "Writes to the log what comes in, the call of 1.0 that it is, and what goes out, as `a2a_service::wire`. Credentials are hidden, messages are not.";
     "strict_version" => strict_version: bool = false, "Refuses calls that do not say their version of the protocol, as ones of 0.3. Otherwise they are taken by their form.";
     "strict_modes" => strict_modes: bool = false, "Refuses messages of media types that the card does not name, and those whose senders take nothing that the agent gives.";
     "require_text" => require_text: bool = false, "Refuses messages without a part of text.";

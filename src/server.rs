@@ -14,7 +14,10 @@ use crate::{
     pb::v1::{a2a_service_server::A2aService, bindings::Checked},
     service::{Limits, Modes, Service},
     store::{Store, memory::Memory},
-    telemetry::Traced,
+    telemetry::{
+        Traced,
+        wire::{Called, Printed},
+    },
     transport::{
         CardRequest, Door, KEEP_ALIVE, MAX_BODY, Protocols, Settings,
         listener::{self, MAX_CONNECTIONS},
@@ -59,6 +62,7 @@ pub struct Server<A> {
     extensions: Vec<Arc<dyn Extension>>,
     strict_version: bool,
     protocols: Protocols,
+    print_wire: bool,
     authenticator: Option<Arc<dyn Authenticator>>,
 }
 
@@ -80,6 +84,7 @@ impl<A: Agent> Server<A> {
             extensions: Vec::new(),
             strict_version: false,
             protocols: Protocols::default(),
+            print_wire: false,
             authenticator: None,
         }
     }
@@ -199,6 +204,14 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// Writes to the log what passes the door: what came in, the call of 1.0 that it was, and what went out, as
+    /// `a2a_service::wire` at the level of `info`. Credentials are hidden, as far as names tell them; what people say to
+    /// each other is not, so this is for looking, and not for production. Off, where nothing else is said.
+    pub fn print_wire(mut self, print: bool) -> Self {
+        self.print_wire = print;
+        self
+    }
+
     /// The agent as a service, without a door: what a call in process is made to.
     ///
     /// Must be called in a tokio runtime, as all that follows.
@@ -212,9 +225,9 @@ impl<A: Agent> Server<A> {
     ///
     /// Dropping the router leaves running turns to themselves; [`bind`](Self::bind) is what drains.
     pub fn router(self) -> axum::Router {
-        let authenticator = self.authenticator.clone();
+        let (authenticator, print) = (self.authenticator.clone(), self.print_wire);
         let (_, door) = self.build();
-        axum::Router::new().fallback_service(Traced::new(Guard::new(door(None), authenticator)))
+        axum::Router::new().fallback_service(Traced::new(Printed::new(Guard::new(door(None), authenticator), print)))
     }
 
     /// Listens, and serves nothing yet: its address is known, and connections wait.
@@ -225,10 +238,11 @@ impl<A: Agent> Server<A> {
         let listener = TcpListener::bind(addr).await?;
         let addr = listener.local_addr()?;
         let (authenticator, max_connections, grace) = (self.authenticator.clone(), self.max_connections, self.grace);
+        let print = self.print_wire;
         let ((service, _), door) = self.build();
         let door = door(Some(addr));
         let draining = door.drain().clone();
-        let around = |door| Traced::new(Guard::new(door, authenticator.clone()));
+        let around = |door| Traced::new(Printed::new(Guard::new(door, authenticator.clone()), print));
         let (grpc_door, door) = (around(door.grpc()), around(door));
         Ok(Bound { listener, addr, door, grpc_listener: None, grpc_door, service, draining, max_connections, grace })
     }
@@ -255,7 +269,10 @@ impl<A: Agent> Server<A> {
         if !extensions.is_empty() {
             inner = Arc::new(Extended::new(inner, extensions));
         }
-        let checked: Arc<dyn A2aService> = Arc::new(Checked(inner));
+        let mut checked: Arc<dyn A2aService> = Arc::new(Checked(inner));
+        if self.print_wire {
+            checked = Arc::new(Called(checked));
+        }
         if let Some(it) = &self.authenticator {
             card = it.describe(card);
         }
@@ -284,9 +301,9 @@ impl<A: Agent> Server<A> {
 pub struct Bound<A> {
     listener: TcpListener,
     addr: SocketAddr,
-    door: Traced<Guard<Door>>,
+    door: Traced<Printed<Guard<Door>>>,
     grpc_listener: Option<TcpListener>,
-    grpc_door: Traced<Guard<Door>>,
+    grpc_door: Traced<Printed<Guard<Door>>>,
     service: Arc<Service<A>>,
     draining: CancellationToken,
     max_connections: usize,

@@ -24,6 +24,8 @@ use crate::{
     transport::{Answering, Body, RequestBody, binding},
 };
 
+pub(crate) mod wire;
+
 /// What the lines of requests are filtered by.
 const TARGET: &str = "a2a_service::request";
 

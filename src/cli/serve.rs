@@ -22,7 +22,12 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         return Ok(());
     }
     let Loaded { config, .. } = loaded;
-    telemetry::init(config.log, config.log_filter.to_filter());
+    let mut filter = config.log_filter.to_filter();
+    if config.print_wire {
+        // Whoever asks for it is to see it, whatever else they want to see.
+        filter = filter.add_directive(telemetry::wire::directive()?);
+    }
+    telemetry::init(config.log, filter);
     guard_public(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -66,6 +71,7 @@ fn server<A: Agent>(agent: A, config: &Config) -> Server<A> {
         .grace(config.drain_grace)
         .strict_version(config.strict_version)
         .protocols(config.protocols)
+        .print_wire(config.print_wire)
         .modes(config.modes())
         .card(config.card())
         .trusted_proxies(config.trusted_proxies.iter().copied());

@@ -9,6 +9,6 @@ mod flat;
 mod list;
 mod readers;
 mod shown;
-mod support;
+pub(crate) mod support;
 mod turns;
 mod waits;

@@ -8,6 +8,7 @@
 
 mod auth;
 mod card;
+mod compat;
 mod config;
 mod contract {
     mod descriptors;
@@ -18,6 +19,7 @@ mod errors;
 mod gate;
 mod json;
 mod latency;
+mod printed;
 mod program;
 mod scenarios;
 mod stalled;
