@@ -66,6 +66,7 @@ fn server<A: Agent>(agent: A, config: &Config) -> Server<A> {
         .grace(config.drain_grace)
         .strict_version(config.strict_version)
         .modes(config.modes())
+        .push(config.push_enabled)
         .card(config.card())
         .trusted_proxies(config.trusted_proxies.iter().copied());
     if let Some(it) = &config.public_url {
