@@ -173,9 +173,10 @@ fn check(at: &str, config: &TaskPushNotificationConfig) -> Result<(), Error> {
 
 /// What is written as an absolute URL, and not only mended into one.
 fn is_url(text: &str) -> bool {
-    let lead = text.split_once("://").map_or("", |it| it.0);
-    let known = lead.eq_ignore_ascii_case("http") || lead.eq_ignore_ascii_case("https");
-    known && !text.contains(char::is_whitespace) && Url::parse(text).is_ok_and(|it| it.has_host())
+    let (scheme, rest) = text.split_once("://").unwrap_or_default();
+    let known = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+    let mended = rest.starts_with(['/', '\\']) || text.contains(char::is_whitespace);
+    known && !mended && Url::parse(text).is_ok_and(|it| it.has_host())
 }
 
 /// What a page comes after, as it is given to a client.
