@@ -7,6 +7,7 @@ pub mod card;
 pub mod check;
 pub mod cli;
 pub mod client;
+pub mod compat;
 mod config;
 pub mod error;
 pub mod event;
