@@ -10,6 +10,14 @@ use super::{
 };
 use crate::Result;
 
+/// The messages that have credentials.
+const SECRET: [&str; 4] = [
+    ".lf.a2a.v1.TaskPushNotificationConfig",
+    ".lf.a2a.v1.AuthenticationInfo",
+    ".a2a.v1.PushNotificationConfig",
+    ".a2a.v1.AuthenticationInfo",
+];
+
 pub(crate) fn run(proto: &Path, out: &Path) -> Result<()> {
     let folder = |name| -> Result<_> {
         let folder = out.join(name);
@@ -34,6 +42,8 @@ pub(crate) fn run(proto: &Path, out: &Path) -> Result<()> {
 
     let mut pass = prost_build::Config::new();
     pass.compile_well_known_types().btree_map(["."]).extern_path(".google.protobuf", WELL_KNOWN_MODULE);
+    // What has credentials is not printed by them: `src/pb/secret.rs`.
+    pass.skip_debug(SECRET);
     pass.out_dir(&messages).compile_fds(files.clone())?;
 
     // Every message is extern here, so that only the services are written. An exact path beats that of its package.

@@ -43,6 +43,7 @@ const TEXT: &str = "text/plain";
 pub struct Card {
     pub(crate) about: About,
     streaming: bool,
+    push: bool,
     schemes: BTreeMap<String, SecurityScheme>,
     requirements: Vec<SecurityRequirement>,
     interfaces: Vec<AgentInterface>,
@@ -56,6 +57,7 @@ impl Card {
         Self {
             about,
             streaming: true,
+            push: false,
             schemes: BTreeMap::new(),
             requirements: Vec::new(),
             interfaces: Vec::new(),
@@ -76,6 +78,13 @@ impl Card {
     #[must_use]
     pub fn grpc(mut self, addr: impl Into<String>) -> Self {
         self.grpc = Some(addr.into());
+        self
+    }
+
+    /// With push notification configurations, or without: they are not offered where nobody says so.
+    #[must_use]
+    pub fn push(mut self, offered: bool) -> Self {
+        self.push = offered;
         self
     }
 
@@ -119,7 +128,7 @@ impl Card {
 
     /// What the service has to keep to, so that the card is true.
     pub fn offers(&self) -> Offers {
-        Offers { streaming: self.streaming }
+        Offers { streaming: self.streaming, push: self.push }
     }
 
     /// The card for the sender of a request.
@@ -163,7 +172,7 @@ impl Card {
             documentation_url,
             capabilities: Some(AgentCapabilities {
                 streaming: Some(self.streaming),
-                push_notifications: Some(false),
+                push_notifications: Some(self.push),
                 extensions,
                 extended_agent_card: Some(false),
             }),

@@ -128,6 +128,8 @@ keys! {
     "keep_alive" => keep_alive: Duration = transport::KEEP_ALIVE, "After how long without an event a stream gets a sign of life. Zero: never.";
     "max_connections" => max_connections: usize = transport::listener::MAX_CONNECTIONS, "How many connections there may be at a time; more wait to be accepted.";
     "max_tasks" => max_tasks: usize = MAX_TASKS, "How many tasks the memory keeps; the one that ended first makes room for the next.";
+    "max_push_configs" => max_push_configs: usize = Limits::default().max_push_configs, "How many push notification configurations a task may have.";
+    "push.enabled" => push_enabled: bool = false, "Takes push notification configurations and keeps them with their tasks. They are not delivered to yet.";
     "limits.waiting" => limits_waiting: usize = Limits::default().waiting, "How many messages may wait for a task whose agent is busy.";
     "limits.parts" => limits_parts: usize = Limits::default().parts, "How many parts a message may have.";
     "limits.references" => limits_references: usize = Limits::default().references, "How many tasks a message may refer to.";
@@ -166,6 +168,7 @@ impl Config {
             turns: self.limits_turns,
             streams: self.limits_streams,
             subscribers: self.limits_subscribers,
+            max_push_configs: self.max_push_configs,
             ..Limits::default()
         }
     }

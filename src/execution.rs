@@ -22,10 +22,11 @@ use crate::{
     },
     pb::v1::{Message, Task, TaskState, TaskStatus, stream_response::Payload},
     seam,
-    store::{Key, ListPage, ListQuery, Scope, Store, Unavailable},
+    store::{Key, ListPage, ListQuery, PushConfig, Scope, Store, Unavailable},
 };
 
 mod limits;
+mod push;
 mod turn;
 
 /// What is kept back of a caller's time, so that the answer arrives before they give up.
@@ -43,6 +44,8 @@ pub(crate) struct Sent {
     pub(crate) scope: Arc<Scope>,
     pub(crate) message: Message,
     pub(crate) asked: Asked,
+    /// Where what happens to the task is to be sent. It has no task yet.
+    pub(crate) push: Option<PushConfig>,
 }
 
 /// The running of an agent.
@@ -147,7 +150,7 @@ impl<A: Agent> Execution<A> {
         if !sent.message.task_id.is_empty() {
             return self.follow_up(sent, watch).await;
         }
-        let Sent { scope, mut message, asked } = sent;
+        let Sent { scope, mut message, asked, push } = sent;
         let id = seam::fresh_id();
         if message.context_id.is_empty() {
             message.context_id = seam::fresh_id();
@@ -161,8 +164,9 @@ impl<A: Agent> Execution<A> {
             TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(seam::timestamp(now)) };
         let context_id = message.context_id.clone();
         let task = Task { id, context_id, status: Some(status), history: vec![message], ..Task::default() };
+        let push = push.map(|it| it.of(&key));
         let live = Live::new(key, journal.store().fence(), task, now).within(self.0.limits.bounds());
-        let held = journal.insert(live);
+        let held = journal.insert(live.pushed_to(push));
         let mut inner = held.lock();
         self.takes_work()?;
         (inner.running, inner.turn) = (true, 1);
@@ -173,7 +177,7 @@ impl<A: Agent> Execution<A> {
     }
 
     async fn follow_up<T>(&self, sent: Sent, watch: impl FnOnce(&mut Inner, u32) -> T) -> Result<(Held, T), Error> {
-        let Sent { scope, mut message, asked } = sent;
+        let Sent { scope, mut message, asked, push } = sent;
         let key = Key::new(&scope, &message.task_id);
         let held = self.hold(&key).await?;
         if !message.context_id.is_empty() && *message.context_id != *held.context {
@@ -181,6 +185,27 @@ impl<A: Agent> Execution<A> {
             return Err(Error::invalid_field("message.contextId", why));
         }
         message.context_id = (*held.context).to_owned();
+        // Before the message, so that nothing that comes of it is missed.
+        let made = match push.filter(|_| !held.lock().has_ended()) {
+            Some(push) => self.put_push(&key, push).await?.1,
+            None => None,
+        };
+        let taken = self.take_in(held, message, asked, watch).await;
+        if let (Err(_), Some(id)) = (&taken, made) {
+            self.0.journal.store().delete_push(&key, &id).await?;
+        }
+        taken
+    }
+
+    /// Gives a message to a task that is there.
+    async fn take_in<T>(
+        &self,
+        held: Held,
+        message: Message,
+        asked: Asked,
+        watch: impl FnOnce(&mut Inner, u32) -> T,
+    ) -> Result<(Held, T), Error> {
+        let key = held.key.clone();
         let ended = {
             let mut inner = held.lock();
             self.takes_work()?;

@@ -1,5 +1,6 @@
 //! What `build.rs` makes of `proto/`: messages, service traits, and how they are bound to HTTP and JSON-RPC.
 
+mod secret;
 pub mod wkt;
 
 /// The proto files, compiled, with their comments: for gRPC reflection and for the OpenAPI document.

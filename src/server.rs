@@ -186,6 +186,12 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// Takes push notification configurations, keeps them with their tasks, and says so on the card. They are not
+    /// offered where nothing is said.
+    pub fn push(self, offered: bool) -> Self {
+        self.map_card(|it| it.push(offered))
+    }
+
     /// How long what runs may take to end when the server stops. 10 s, where nothing else is said.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;

@@ -42,6 +42,7 @@ use crate::{
 };
 
 mod modes;
+pub mod push;
 
 /// How many tasks are on a page where nobody says (3.1.4).
 const PAGE: i32 = 50;
@@ -63,11 +64,13 @@ pub struct Service<A> {
 pub struct Offers {
     /// Answers in streams.
     pub streaming: bool,
+    /// Push notification configurations.
+    pub push: bool,
 }
 
 impl Default for Offers {
     fn default() -> Self {
-        Self { streaming: true }
+        Self { streaming: true, push: false }
     }
 }
 
@@ -75,6 +78,10 @@ impl Offers {
     fn streaming(&self) -> Result<(), Error> {
         let why = "this agent answers in one piece; send the message without a stream, or poll the task";
         if self.streaming { Ok(()) } else { Err(ErrorKind::StreamingNotSupported.because(why)) }
+    }
+
+    fn push(&self) -> Result<(), Error> {
+        if self.push { Ok(()) } else { Err(push::no_push()) }
     }
 }
 
@@ -131,7 +138,8 @@ impl<A: Agent> Service<A> {
         let negotiated = request.extensions().get::<Negotiated>().is_some();
         let extensions = if negotiated { call.extensions.clone() } else { Vec::new() };
         let principal = call.principal.clone();
-        let SendMessageRequest { message, configuration, metadata, .. } = request.into_inner();
+        let (_, came_with, sent) = request.into_parts();
+        let SendMessageRequest { message, configuration, metadata, .. } = sent;
         let message = message.ok_or_else(|| Error::invalid_field("message", "is required"))?;
         let (parts, most) = (message.parts.len(), self.execution.limits().parts);
         if parts > most {
@@ -140,15 +148,14 @@ impl<A: Agent> Service<A> {
         }
         let configuration = configuration.unwrap_or_default();
         self.gate.check(&message, &configuration.accepted_output_modes)?;
-        if configuration.task_push_notification_config.is_some() {
-            return Err(no_push());
-        }
+        let push = configuration.task_push_notification_config;
+        let push = push.map(|it| self.registered(push::IN_SEND, it, &came_with)).transpose()?;
         let history = history("configuration.historyLength", configuration.history_length)?;
         let referenced = self.referenced(&scope, &message.reference_task_ids).await?;
         let accepted_output_modes = configuration.accepted_output_modes;
         let asked = Asked { principal, extensions, accepted_output_modes, metadata, referenced };
         let wanted = Wanted { immediately: configuration.return_immediately, history, left };
-        Ok((Sent { scope, message, asked }, wanted))
+        Ok((Sent { scope, message, asked, push }, wanted))
     }
 
     /// The tasks that a message refers to (3.4.3). One that is gone, or not the caller's, is a hint that leads nowhere
@@ -194,10 +201,6 @@ fn shown(task: Arc<Task>, history: Option<usize>) -> Task {
         }
         Err(task) => task::view(&task, history, true),
     }
-}
-
-fn no_push() -> Error {
-    ErrorKind::PushNotificationNotSupported.because("this agent delivers none; stream or poll the task")
 }
 
 fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest) -> Result<ListQuery, Error> {
@@ -297,36 +300,36 @@ impl<A: Agent> A2aService for Service<A> {
         Ok(Response::new(Box::pin(Events(reader))))
     }
 
-    /// Not offered: nothing delivers them (3.3.4).
+    /// Keeps a configuration with its task, which lasts as long as the task; one of the same id is replaced (3.1.7).
     async fn create_task_push_notification_config(
         &self,
-        _: Request<TaskPushNotificationConfig>,
+        request: Request<TaskPushNotificationConfig>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        Err(no_push().into())
+        Ok(self.create_push(request).await?)
     }
 
-    /// Not offered (3.3.4).
+    /// A configuration as it was registered (3.1.8).
     async fn get_task_push_notification_config(
         &self,
-        _: Request<GetTaskPushNotificationConfigRequest>,
+        request: Request<GetTaskPushNotificationConfigRequest>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        Err(no_push().into())
+        Ok(self.get_push(request).await?)
     }
 
-    /// Not offered (3.3.4).
+    /// The configurations of a task, the oldest first (3.1.9).
     async fn list_task_push_notification_configs(
         &self,
-        _: Request<ListTaskPushNotificationConfigsRequest>,
+        request: Request<ListTaskPushNotificationConfigsRequest>,
     ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
-        Err(no_push().into())
+        Ok(self.list_push(request).await?)
     }
 
-    /// Not offered (3.3.4).
+    /// Deletes a configuration. One that is not there is deleted already (3.1.10).
     async fn delete_task_push_notification_config(
         &self,
-        _: Request<DeleteTaskPushNotificationConfigRequest>,
+        request: Request<DeleteTaskPushNotificationConfigRequest>,
     ) -> Result<Response<Empty>, Status> {
-        Err(no_push().into())
+        Ok(self.delete_push(request).await?)
     }
 
     /// Not offered: there is nobody to show more to while nobody can say who they are (3.1.11, 3.3.4).

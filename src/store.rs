@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 pub use key::{Hashed, Key, KeyMap, Scope};
 pub use page::Token;
+pub use push::{PushConfig, PushPage, Put};
 
 use crate::{
     event::{Event, Fence, Position, Seq},
@@ -22,6 +23,7 @@ use crate::{
 pub mod key;
 pub mod memory;
 pub mod page;
+mod push;
 
 /// A place for tasks.
 #[async_trait]
@@ -57,6 +59,20 @@ pub trait Store: Send + Sync + 'static {
 
     /// A page of an owner's tasks.
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable>;
+
+    /// Keeps a push configuration with its task, in place of the one of the same id; of other ids, as long as the task
+    /// has less than `most`.
+    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<Put, Unavailable>;
+
+    /// One push configuration; none also where there is no such task.
+    async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable>;
+
+    /// A task's push configurations after one of a page before, or from the first one on after 0. None where there is
+    /// no such task.
+    async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable>;
+
+    /// Deletes a push configuration, if it is there. Says whether the task is.
+    async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable>;
 
     /// Unfinished turns that nobody runs, taken for `runner`: raises and commits their `attempt` and `fence`.
     async fn claim(&self, runner: RunnerId, limit: usize, lease: Duration) -> Result<Vec<(Key, Stored)>, Unavailable>;
@@ -101,6 +117,8 @@ pub struct Commit {
     pub checkpoint: Option<Arc<Task>>,
     /// What the agent keeps for its next turn, if that changed.
     pub saved: Option<Bytes>,
+    /// The push configuration that the task was begun with.
+    pub push: Option<Arc<PushConfig>>,
 }
 
 /// Where a row has to stand for a commit.

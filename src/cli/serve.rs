@@ -73,6 +73,7 @@ fn server<A: Agent>(agent: A, config: &Config) -> Server<A> {
         .protocols(config.protocols)
         .print_wire(config.print_wire)
         .modes(config.modes())
+        .push(config.push_enabled)
         .card(config.card())
         .trusted_proxies(config.trusted_proxies.iter().copied());
     if let Some(it) = &config.public_url {

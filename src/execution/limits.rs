@@ -42,6 +42,8 @@ pub struct Limits {
     pub streams: usize,
     /// How many streams of a task may be open when another subscribes to it. 1000.
     pub subscribers: usize,
+    /// How many push notification configurations a task may have. 32.
+    pub max_push_configs: usize,
 }
 
 impl Limits {
@@ -67,6 +69,7 @@ impl Default for Limits {
             turns: 10_000,
             streams: 10_000,
             subscribers: 1000,
+            max_push_configs: 32,
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     event::{Ends, Event, Fence, Mark, Position, Seq},
     pb::v1::{Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState, stream_response::Payload},
     seam::{Millis, millis},
-    store::{Key, Refused, Stored},
+    store::{Key, PushConfig, Refused, Stored},
     task::{Ahead, Bounds, Illegal, join},
 };
 
@@ -81,6 +81,8 @@ pub(crate) struct Inner {
     pub(crate) attempt: u32,
     saved: Option<Bytes>,
     unsaved: bool,
+    /// The push configuration that it begins with, until its first commit takes it along.
+    push: Option<Arc<PushConfig>>,
 
     /// The task as committed; it is copied only where somebody still holds the last one.
     shown: Option<Arc<Task>>,
@@ -144,6 +146,12 @@ impl Live {
         self
     }
 
+    /// The same, and where what happens to it is to be sent.
+    pub(crate) fn pushed_to(mut self, push: Option<Arc<PushConfig>>) -> Self {
+        self.inner.get_mut().push = push;
+        self
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
@@ -183,6 +191,7 @@ impl Inner {
             attempt: 0,
             saved: None,
             unsaved: false,
+            push: None,
             shown: None,
             base: None,
             newest: VecDeque::new(),

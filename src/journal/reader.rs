@@ -297,7 +297,7 @@ mod tests {
             Ok(End::Completed(None))
         });
         let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default());
-        let sent = Sent { scope: Arc::default(), message: Message::user("go"), asked: Asked::default() };
+        let sent = Sent { scope: Arc::default(), message: Message::user("go"), asked: Asked::default(), push: None };
         let mut slow = execution.stream(sent, None).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();
         let mut fast = execution.subscribe(&slow.held.key, Some(first.position())).await.unwrap();

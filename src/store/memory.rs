@@ -12,10 +12,13 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use prost::Message as _;
 
-use self::index::{Index, place};
+use self::{
+    index::{Index, place},
+    push::Pushes,
+};
 use super::{
-    Commit, Expect, Immediate, Key, KeyMap, ListPage, ListQuery, Log, Refused, Retention, Row, RunnerId, Scope, Store,
-    Stored, Swept, Token, Unavailable,
+    Commit, Expect, Immediate, Key, KeyMap, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused, Retention,
+    Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
 };
 use crate::{
     event::{Event, Fence, Mark, Position, Seq},
@@ -25,6 +28,7 @@ use crate::{
 };
 
 mod index;
+mod push;
 #[cfg(test)]
 mod tests;
 
@@ -61,6 +65,8 @@ struct Kept {
     saved: Option<Bytes>,
     /// The key of the send that made it.
     send: Option<Box<str>>,
+    /// Most tasks have none.
+    push: Option<Box<Pushes>>,
     log: Kind,
 }
 
@@ -114,8 +120,11 @@ impl Memory {
         let old_time = match (shard.entry(key.clone()), expect) {
             (Entry::Vacant(free), Expect::New { idempotency }) => {
                 let log = Kind::Open(events.clone());
-                let kept = Kept { at, row: row.clone(), saved: saved.clone(), send: idempotency.clone(), log };
-                settle(free.insert(Box::new(kept)), commit);
+                let (saved, send) = (saved.clone(), idempotency.clone());
+                let kept = Kept { at, row: row.clone(), saved, send, push: None, log };
+                let kept = free.insert(Box::new(kept));
+                register(kept, commit);
+                settle(kept, commit);
                 None
             }
             (Entry::Occupied(it), Expect::At(then)) if it.get().at == *then => {
@@ -129,6 +138,7 @@ impl Memory {
                 if let Kind::Open(log) = &mut kept.log {
                     log.extend_from_slice(events);
                 }
+                register(kept, commit);
                 settle(kept, commit);
                 Some(time)
             }
@@ -192,6 +202,13 @@ impl Memory {
 impl Default for Memory {
     fn default() -> Self {
         Self::with_max_tasks(MAX_TASKS)
+    }
+}
+
+/// A configuration that came with what is committed. Who sent it has counted those that there are.
+fn register(kept: &mut Kept, commit: &Commit) {
+    if let Some(it) = &commit.push {
+        _ = kept.push.get_or_insert_default().put(Arc::clone(it), usize::MAX);
     }
 }
 
@@ -368,6 +385,22 @@ impl Store for Memory {
         let page = keys.iter().take(query.limit);
         let tasks = page.filter_map(|(_, key)| self.with(key, |it| listed(it, key, query))).collect();
         Ok(ListPage { tasks, total, next })
+    }
+
+    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<Put, Unavailable> {
+        Ok(self.put(key, push, most))
+    }
+
+    async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
+        Ok(self.push_of(key, id))
+    }
+
+    async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
+        Ok(self.pushes_of(key, after, limit))
+    }
+
+    async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable> {
+        Ok(self.delete(key, id))
     }
 
     async fn claim(&self, _: RunnerId, _: usize, _: std::time::Duration) -> Result<Vec<(Key, Stored)>, Unavailable> {

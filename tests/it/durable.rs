@@ -139,7 +139,7 @@ async fn whatever_is_stored_is_shown(serve: impl AsyncFn(Server<Actor>) -> Arc<d
         attempt: 1,
     };
     let (key, expect) = (Key::new(&Arc::<Scope>::default(), "stored"), Expect::New { idempotency: None });
-    let commit = Commit { key, expect, fence: 1, row, events: vec![first], checkpoint: None, saved: None };
+    let commit = Commit { key, expect, fence: 1, row, events: vec![first], checkpoint: None, saved: None, push: None };
     memory.commit_now(&commit).unwrap();
 
     let agent = serve(server().store(memory)).await;

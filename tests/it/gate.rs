@@ -13,8 +13,8 @@ use a2a_service::{
     event::{Fence, Seq},
     seam::Millis,
     store::{
-        Commit, Key, ListPage, ListQuery, Log, Refused, Retention, RunnerId, Store, Stored, Swept, Unavailable,
-        memory::Memory,
+        Commit, Key, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused, Retention, RunnerId, Store, Stored,
+        Swept, Unavailable, memory::Memory,
     },
 };
 use parking_lot::Mutex;
@@ -154,6 +154,24 @@ impl Store for Gate {
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable> {
         self.see()?;
         self.store.list(query).await
+    }
+
+    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<Put, Unavailable> {
+        self.store.put_push(key, push, most).await
+    }
+
+    async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
+        self.see()?;
+        self.store.get_push(key, id).await
+    }
+
+    async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
+        self.see()?;
+        self.store.list_push(key, after, limit).await
+    }
+
+    async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable> {
+        self.store.delete_push(key, id).await
     }
 
     async fn claim(&self, runner: RunnerId, limit: usize, lease: Duration) -> Result<Vec<(Key, Stored)>, Unavailable> {

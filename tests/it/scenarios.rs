@@ -18,6 +18,7 @@ mod errors;
 mod extensions;
 mod limits;
 mod modes;
+mod push;
 mod send;
 mod stream;
 mod tasks;

@@ -1,6 +1,7 @@
 //! What every store promises: one suite, run over each of them.
 
 mod model;
+mod push;
 mod writer;
 
 use std::{sync::Arc, time::Duration};
@@ -11,6 +12,10 @@ use a2a_service::{
     store::{Commit, Expect, Key, ListQuery, Refused, Retention, Scope, Store, memory::Memory},
 };
 
+use self::push::{
+    a_task_begins_with_a_push_configuration, a_task_takes_its_push_configurations_along,
+    push_configurations_are_of_their_task, push_configurations_come_in_pages,
+};
 use self::writer::{Writer, chunk, message, scope, status};
 
 /// Runs the suite over a store, which is opened anew for each test.
@@ -27,6 +32,10 @@ macro_rules! over {
             a_task_is_what_its_log_says,
             what_is_old_and_over_is_swept,
             owners_and_tenants_are_apart,
+            push_configurations_are_of_their_task,
+            push_configurations_come_in_pages,
+            a_task_takes_its_push_configurations_along,
+            a_task_begins_with_a_push_configuration,
             it_does_what_the_model_does,
         );)*
     };

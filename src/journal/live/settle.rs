@@ -59,7 +59,8 @@ impl Inner {
         };
         let expect = self.at.map_or(Expect::New { idempotency: None }, Expect::At);
         let saved = mem::take(&mut self.unsaved).then(|| self.saved.clone()).flatten();
-        Commit { key: live.key.clone(), expect, fence: self.fence, row, events, checkpoint, saved }
+        let push = self.push.take();
+        Commit { key: live.key.clone(), expect, fence: self.fence, row, events, checkpoint, saved, push }
     }
 
     /// It is durable: now it is shown.

@@ -98,7 +98,7 @@ fn commit(row: &Expected, was: Option<TaskState>) -> Commit {
         cancel_requested: false,
         attempt: 1,
     };
-    Commit { key: row.key.clone(), expect, fence, row: kept, events: vec![event], checkpoint, saved: None }
+    Commit { key: row.key.clone(), expect, fence, row: kept, events: vec![event], checkpoint, saved: None, push: None }
 }
 
 impl Model {

@@ -209,7 +209,7 @@ async fn a_cancel_that_a_row_remembers_is_carried_out() {
         attempt: 1,
     };
     let expect = Expect::New { idempotency: None };
-    let commit = Commit { key, expect, fence: 1, row, events: vec![first], checkpoint: None, saved: None };
+    let commit = Commit { key, expect, fence: 1, row, events: vec![first], checkpoint: None, saved: None, push: None };
     assert_eq!(store.commit([commit].into()).await.unwrap(), [Ok(())]);
     let bench = bench(store, script);
     let started = Instant::now();

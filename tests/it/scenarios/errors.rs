@@ -71,6 +71,7 @@ scenario!(push_notifications_are_not_offered, async |agent: &dyn A2aService| {
     let (task_id, id, url) = ("t".to_owned(), "c".to_owned(), "https://example.com/hook".to_owned());
     let config = TaskPushNotificationConfig { task_id: task_id.clone(), url, ..TaskPushNotificationConfig::default() };
     let inline = SendMessageConfiguration { task_push_notification_config: Some(config.clone()), ..Default::default() };
+    let inline = configured(text("", "x"), inline);
     let get = GetTaskPushNotificationConfigRequest { task_id: task_id.clone(), id: id.clone(), ..Default::default() };
     let delete = DeleteTaskPushNotificationConfigRequest { task_id: task_id.clone(), id, ..Default::default() };
     let list = ListTaskPushNotificationConfigsRequest { task_id, ..Default::default() };
@@ -79,7 +80,8 @@ scenario!(push_notifications_are_not_offered, async |agent: &dyn A2aService| {
         agent.get_task_push_notification_config(request(get)).await.err().unwrap(),
         agent.list_task_push_notification_configs(request(list)).await.err().unwrap(),
         agent.delete_task_push_notification_config(request(delete)).await.err().unwrap(),
-        agent.send_message(request(configured(text("", "x"), inline))).await.err().unwrap(),
+        agent.send_message(request(inline.clone())).await.err().unwrap(),
+        agent.send_streaming_message(request(inline)).await.err().unwrap(),
     ] {
         is(&error.into(), ErrorKind::PushNotificationNotSupported);
     }

@@ -99,7 +99,7 @@ impl<'a> Writer<'a> {
         let expect = if is_new { Expect::New { idempotency: None } } else { Expect::At(self.at) };
         // Always at the end, and now and then before.
         let checkpoint = (state.is_terminal() || seq % 5 == 4).then(|| Arc::new(task));
-        Commit { key: self.key.clone(), expect, fence, row, events, checkpoint, saved: None }
+        Commit { key: self.key.clone(), expect, fence, row, events, checkpoint, saved: None, push: None }
     }
 
     /// A commit that expects the row to be there.

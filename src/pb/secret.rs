@@ -1,0 +1,52 @@
+//! How messages with credentials are printed for people: without them. Of a URL a part may be a credential too.
+
+use std::fmt;
+
+use super::{v1, v03};
+
+/// Shows these fields of a message, and that there are others.
+macro_rules! partly {
+    ($($message:ty: $($field:ident)*;)*) => { $(
+        impl fmt::Debug for $message {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let name = stringify!($message);
+                let mut f = f.debug_struct(name.rsplit(':').next().unwrap_or(name));
+                f$(.field(stringify!($field), &self.$field))*.finish_non_exhaustive()
+            }
+        }
+    )* };
+}
+
+partly! {
+    v1::TaskPushNotificationConfig: tenant id task_id authentication;
+    v1::AuthenticationInfo: scheme;
+    v03::PushNotificationConfig: id authentication;
+    v03::AuthenticationInfo: schemes;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_not_printed() {
+        let secret = || "swordfish".to_owned();
+        let authentication = v1::AuthenticationInfo { scheme: "Bearer".to_owned(), credentials: secret() };
+        let config = v1::TaskPushNotificationConfig {
+            id: "c".to_owned(),
+            url: format!("https://h/{}", secret()),
+            token: secret(),
+            authentication: Some(authentication),
+            ..v1::TaskPushNotificationConfig::default()
+        };
+        let sent = v1::SendMessageConfiguration { task_push_notification_config: Some(config), ..Default::default() };
+        let authentication = v03::AuthenticationInfo { schemes: vec!["Bearer".to_owned()], credentials: secret() };
+        let push = v03::PushNotificationConfig {
+            token: secret(),
+            authentication: Some(authentication),
+            ..v03::PushNotificationConfig::default()
+        };
+        let printed = format!("{sent:?} {push:?}");
+        assert!(!printed.contains("swordfish") && printed.contains("Bearer") && printed.contains("\"c\""), "{printed}");
+    }
+}

@@ -1,0 +1,125 @@
+//! What every store promises of push configurations: they are their task's, and go with it.
+
+use std::{sync::Arc, time::Duration};
+
+use a2a_service::{
+    call::Version,
+    pb::v1::{TaskPushNotificationConfig, TaskState},
+    store::{Commit, Expect, Key, PushConfig, Put, Refused, Retention, Store},
+};
+
+use super::{
+    Open,
+    writer::{Writer, scope, status},
+};
+
+fn push(id: &str, url: &str) -> Arc<PushConfig> {
+    let config = TaskPushNotificationConfig { id: id.into(), url: url.into(), ..Default::default() };
+    Arc::new(PushConfig { config, version: Version::V0_3, beside: format!("beside {url}").into() })
+}
+
+async fn ids(store: &dyn Store, key: &Key) -> Option<Vec<String>> {
+    let page = store.list_push(key, 0, 100).await.unwrap()?;
+    assert_eq!(page.next, None);
+    Some(page.configs.iter().map(|it| it.config.id.clone()).collect())
+}
+
+pub(super) async fn push_configurations_are_of_their_task(open: Open<'_>) {
+    let store = open();
+    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    assert_eq!(store.put_push(&task.key, push("a", "http://1"), 9).await.unwrap(), Put::NoTask);
+    assert_eq!(store.delete_push(&task.key, "a").await, Ok(false));
+    assert_eq!(store.list_push(&task.key, 0, 9).await, Ok(None));
+    task.commit([]).await.unwrap();
+    assert_eq!(ids(&*store, &task.key).await.unwrap(), [""; 0]);
+    for (id, url, expected) in [
+        ("a", "http://1", Put::Made),
+        ("b", "http://2", Put::Made),
+        // The bound is for those that are more, and the place of one that is replaced stays its own.
+        ("c", "http://3", Put::Full),
+        ("a", "http://4", Put::Replaced),
+    ] {
+        assert_eq!(store.put_push(&task.key, push(id, url), 2).await.unwrap(), expected);
+    }
+    assert_eq!(ids(&*store, &task.key).await.unwrap(), ["a", "b"]);
+    // With all that is known of it.
+    assert_eq!(store.get_push(&task.key, "a").await.unwrap(), Some(push("a", "http://4")));
+    assert_eq!(store.get_push(&task.key, "c").await.unwrap(), None);
+    // The task goes on as if there were none, and they do not mind its end.
+    task.commit([status(TaskState::Completed, 5)]).await.unwrap();
+    task.check().await;
+    assert_eq!(ids(&*store, &task.key).await.unwrap(), ["a", "b"]);
+    // Other owners and tenants have other tasks of that id, or none.
+    for other in [scope("bob", ""), scope("ada", "blue"), scope("", "")] {
+        let key = Key::new(&other, "t-1");
+        assert_eq!(store.get_push(&key, "a").await.unwrap(), None);
+        assert_eq!(ids(&*store, &key).await, None);
+        assert_eq!(store.put_push(&key, push("x", "http://5"), 9).await.unwrap(), Put::NoTask);
+        assert_eq!(store.delete_push(&key, "a").await, Ok(false));
+    }
+    for _ in 0..2 {
+        assert_eq!(store.delete_push(&task.key, "a").await, Ok(true), "what is gone may be deleted again");
+    }
+    assert_eq!(ids(&*store, &task.key).await.unwrap(), ["b"]);
+    assert_eq!(store.put_push(&task.key, push("a", "http://6"), 2).await.unwrap(), Put::Made);
+    assert_eq!(ids(&*store, &task.key).await.unwrap(), ["b", "a"], "it is a new one");
+}
+
+pub(super) async fn push_configurations_come_in_pages(open: Open<'_>) {
+    let store = open();
+    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    task.commit([]).await.unwrap();
+    let all: Vec<String> = (0..7).map(|it| format!("c-{}", 9 - it)).collect();
+    for id in &all {
+        store.put_push(&task.key, push(id, "http://h"), 9).await.unwrap();
+    }
+    for size in [1, 2, 3, 6, 7, 8] {
+        let (mut after, mut seen) = (0, Vec::new());
+        loop {
+            let page = store.list_push(&task.key, after, size).await.unwrap().unwrap();
+            assert!(page.configs.len() == size || page.next.is_none());
+            seen.extend(page.configs.iter().map(|it| it.config.id.clone()));
+            let Some(next) = page.next else { break };
+            after = next;
+        }
+        assert_eq!(seen, all, "{size} on a page");
+    }
+    // What is deleted on the way costs no other one its turn.
+    let first = store.list_push(&task.key, 0, 3).await.unwrap().unwrap();
+    for id in [&all[0], &all[2], &all[4]] {
+        store.delete_push(&task.key, id).await.unwrap();
+    }
+    let second = store.list_push(&task.key, first.next.unwrap(), 9).await.unwrap().unwrap();
+    let second: Vec<_> = second.configs.iter().map(|it| it.config.id.clone()).collect();
+    assert_eq!(second, [&all[3], &all[5], &all[6]].map(String::clone));
+}
+
+pub(super) async fn a_task_takes_its_push_configurations_along(open: Open<'_>) {
+    let store = open();
+    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    task.commit([]).await.unwrap();
+    store.put_push(&task.key, push("a", "http://h"), 9).await.unwrap();
+    task.commit([status(TaskState::Failed, 5)]).await.unwrap();
+    store.sweep(&Retention { finished: Duration::ZERO }, 100).await.unwrap();
+    assert_eq!(ids(&*store, &task.key).await, None);
+    // A task that has the id of one that was there begins without.
+    let mut again = Writer::new(&*store, &scope("ada", ""), "t-1");
+    again.commit([]).await.unwrap();
+    assert_eq!(ids(&*store, &again.key).await.unwrap(), [""; 0]);
+}
+
+pub(super) async fn a_task_begins_with_a_push_configuration(open: Open<'_>) {
+    let store = open();
+    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    let begin = Commit { push: Some(push("a", "http://h")), ..task.next([]) };
+    task.write(begin.clone()).await.unwrap();
+    assert_eq!(store.get_push(&task.key, "a").await.unwrap(), begin.push);
+    // A commit that is refused changes nothing of them either.
+    let late = Commit { push: Some(push("b", "http://h")), ..begin };
+    assert_eq!(task.write(late.clone()).await, Err(Refused::Stale(Some(task.at))));
+    let nowhere = Commit { key: Key::new(&scope("ada", ""), "t-2"), expect: Expect::At(task.at), ..late };
+    assert_eq!(store.commit([nowhere].into()).await.unwrap(), [Err(Refused::Stale(None))]);
+    assert_eq!(ids(&*store, &task.key).await.unwrap(), ["a"]);
+    store.put_push(&task.key, push("b", "http://h"), 2).await.unwrap();
+    assert_eq!(store.put_push(&task.key, push("c", "http://h"), 2).await.unwrap(), Put::Full);
+}
