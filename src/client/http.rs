@@ -131,14 +131,38 @@ fn expand(template: &str, mut message: Map<String, Value>) -> Result<(String, Ma
     let mut rest = template;
     while let Some((literal, tail)) = rest.split_once('{') {
         let (variable, tail) = tail.split_once('}').ok_or_else(|| Error::internal("unclosed `{` in a template"))?;
-        let field = variable.split_once('=').map_or(variable, |it| it.0).to_lower_camel_case();
+        let (field, pattern) = variable.split_once('=').unwrap_or((variable, "*"));
+        let field = field.to_lower_camel_case();
         let value = message.remove(&field).unwrap_or_default();
         path.push_str(literal);
-        path.extend(segment(&field, value.as_str().unwrap_or_default())?);
+        fill(&mut path, &field, pattern, value.as_str().unwrap_or_default())?;
         rest = tail;
     }
     path.push_str(rest);
     Ok((path, message))
+}
+
+/// Writes a value as its pattern has it: whole, or as the name of a resource such as `tasks/*`, where an id is what stands
+/// before the next literal, and may have slashes of its own.
+fn fill(path: &mut String, field: &str, pattern: &str, value: &str) -> Result<(), Error> {
+    let mut rest = value;
+    let mut segments = pattern.split('/').peekable();
+    while let Some(it) = segments.next() {
+        if it == "*" {
+            let end = segments.peek().and_then(|next| rest.find(&format!("/{next}")));
+            let (id, tail) = rest.split_at(end.unwrap_or(rest.len()));
+            path.extend(segment(field, id)?);
+            rest = tail.strip_prefix('/').unwrap_or(tail);
+        } else {
+            let tail = rest.strip_prefix(it).unwrap_or(rest);
+            path.push_str(it);
+            rest = tail.strip_prefix('/').unwrap_or(tail);
+        }
+        if segments.peek().is_some() {
+            path.push('/');
+        }
+    }
+    Ok(())
 }
 
 /// The parts of an encoded segment. Two names mean a place in a path, however they are encoded, and would call something

@@ -14,6 +14,7 @@ use tokio_stream::StreamExt as _;
 use tonic::{Request, Status};
 
 mod cancel;
+mod classic;
 mod errors;
 mod extensions;
 mod limits;

@@ -10,22 +10,57 @@ use a2a_service::{
     service::Limits,
 };
 
-/// A test for each way in: a column more is a word more here, and its function below.
+use crate::classic_client;
+
+/// A test for each way in: a column more is a word more here, and its function below. A test that 0.3 can't say, or that
+/// is otherwise there, says why; then its columns are shown as ignored, with the reason.
 macro_rules! columns {
-    ($flavour:meta, $way:ident => $test:expr) => {
+    ($flavour:meta, $way:ident => $test:expr, $(not_at_0_3 = $why:literal)?) => {
         $crate::ways::columns!(@ $flavour, $way => $test; in_process grpc rest json_rpc);
+        $crate::ways::columns!(@ $flavour, $way => $test; classic_grpc classic_rest, $($why)?);
     };
-    (@ $flavour:meta, $way:ident => $test:expr; $($column:ident)*) => { $(
+    // What may be there and what is there several times can only be written side by side one after the other.
+    (@ $flavour:meta, $way:ident => $test:expr; $($column:ident)* $(, $($why:literal)?)?) => {
+        $crate::ways::columns!(! $flavour, $way => $test; [$($($why)?)?] $($column)*);
+    };
+    (! $flavour:meta, $way:ident => $test:expr; $why:tt $($column:ident)*) => {
+        $($crate::ways::columns!(? $flavour, $way => $test; $why $column);)*
+    };
+    (? $flavour:meta, $way:ident => $test:expr; [$($why:literal)?] $column:ident) => {
         #[$flavour]
+        $(#[ignore = $why])?
         async fn $column() {
             let $way = async |server| $crate::ways::$column(server).await;
             $test.await;
         }
-    )* };
+    };
 }
 
 /// Runs a scenario over every way in.
 macro_rules! scenario {
+    ($name:ident, not_at_0_3 = $why:literal, $scenario:expr) => {
+        $crate::ways::scenario!(@ $name, $scenario, not_at_0_3 = $why);
+    };
+    ($name:ident, $scenario:expr) => {
+        $crate::ways::scenario!(@ $name, $scenario,);
+    };
+    (@ $name:ident, $scenario:expr, $($mark:tt)*) => {
+        mod $name {
+            use super::*;
+
+            async fn run(agent: &dyn A2aService) {
+                ($scenario)(agent).await;
+            }
+
+            $crate::ways::columns!(
+                tokio::test, way => async { run(&*way($crate::ways::server()).await).await }, $($mark)*
+            );
+        }
+    };
+}
+
+/// Runs a scenario of what is otherwise at 0.3, over its ways in.
+macro_rules! classic {
     ($name:ident, $scenario:expr) => {
         mod $name {
             use super::*;
@@ -34,21 +69,21 @@ macro_rules! scenario {
                 ($scenario)(agent).await;
             }
 
-            $crate::ways::columns!(tokio::test, way => async { run(&*way($crate::ways::server()).await).await });
+            $crate::ways::columns!(@ tokio::test, way => async { run(&*way($crate::ways::server()).await).await }; classic_grpc classic_rest);
         }
     };
 }
 
 /// The same, for a test that puts its server together by itself: `$test` is a function of a way in.
 macro_rules! each_way {
-    ($test:ident) => {
+    ($test:ident $(, not_at_0_3 = $why:literal)?) => {
         mod $test {
-            $crate::ways::columns!(tokio::test(flavor = "multi_thread", worker_threads = 2), way => super::$test(way));
+            $crate::ways::columns!(tokio::test(flavor = "multi_thread", worker_threads = 2), way => super::$test(way), $(not_at_0_3 = $why)?);
         }
     };
 }
 
-pub(crate) use {columns, each_way, scenario};
+pub(crate) use {classic, columns, each_way, scenario};
 
 pub(crate) async fn in_process<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
     server.into_service()
@@ -64,6 +99,14 @@ pub(crate) async fn rest<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
 
 pub(crate) async fn json_rpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
     client::json_rpc(&format!("{}/rpc", serve(server).await)).unwrap()
+}
+
+pub(crate) async fn classic_grpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+    classic_client::grpc(&serve(server).await)
+}
+
+pub(crate) async fn classic_rest<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+    classic_client::rest(&serve(server).await)
 }
 
 /// The server of the scenarios. A send waits for half a second, so that what happens then can be seen.

@@ -58,6 +58,18 @@ fn lists_have_commas_between_or_are_lists() {
 }
 
 #[test]
+fn versions_are_those_that_are_spoken() {
+    let read = Protocols::read("0.3, 1.0.1").unwrap();
+    assert_eq!((read, read.show().unwrap()), (Protocols::default(), r#"["1.0", "0.3"]"#.to_owned()));
+    let value = DeValue::parse(r#"["0.3"]"#).unwrap();
+    assert_eq!(Protocols::from_toml(&value).unwrap().show().unwrap(), r#"["0.3"]"#);
+    assert_eq!(Protocols::read("2.0").unwrap_err(), "`2.0` is no version that is spoken here: 1.0 and 0.3 are");
+    for nothing in ["", " , "] {
+        assert_eq!(Protocols::read(nothing).unwrap_err(), "no version is named");
+    }
+}
+
+#[test]
 fn structures_are_toml_everywhere() {
     type Read = Structure<Vec<crate::card::SkillConfig>>;
     let text = r#"[{ "description" = "d", "id" = "i", "name" = "n", "tags" = ["a", "b"] }]"#;

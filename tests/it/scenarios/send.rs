@@ -126,26 +126,38 @@ scenario!(a_wait_is_bounded_and_ends_nothing, async |agent: &dyn A2aService| {
     assert_eq!(get(agent, &task.id).await.unwrap().state(), TaskState::Working);
 });
 
-scenario!(a_message_refers_to_tasks_of_its_caller, async |agent: &dyn A2aService| {
-    let one = send(agent, text("", "one")).await;
-    let mut sent = text("", "!referenced");
-    sent.message.as_mut().unwrap().reference_task_ids = vec![one.id.clone(), "gone".into()];
-    assert_eq!(output(&send(agent, sent).await), one.id);
-});
+scenario!(
+    a_message_refers_to_tasks_of_its_caller,
+    not_at_0_3 = "a message of its proto file refers to no tasks",
+    async |agent: &dyn A2aService| {
+        let one = send(agent, text("", "one")).await;
+        let mut sent = text("", "!referenced");
+        sent.message.as_mut().unwrap().reference_task_ids = vec![one.id.clone(), "gone".into()];
+        assert_eq!(output(&send(agent, sent).await), one.id);
+    }
+);
 
-scenario!(history_is_as_long_as_was_asked_for, async |agent: &dyn A2aService| {
-    let asked = send(agent, text("", "/ask a")).await;
-    for (length, left) in [(None, vec!["/ask a", "a", "again"]), (Some(0), vec![]), (Some(1), vec!["again"])] {
-        // The same conversation each time.
-        let asked = if length.is_some() { send(agent, text("", "/ask a")).await } else { asked.clone() };
+/// What is left of a conversation of three messages.
+async fn history(agent: &dyn A2aService, lengths: &[(Option<i32>, &[&str])]) {
+    for (length, left) in lengths {
+        let length = *length;
+        let asked = send(agent, text("", "/ask a")).await;
         let configuration = SendMessageConfiguration { history_length: length, ..SendMessageConfiguration::default() };
         let task = send(agent, configured(text(&asked.id, "again"), configuration.clone())).await;
-        assert_eq!(task.history.iter().map(Message::text).collect::<Vec<_>>(), left, "{length:?}");
+        assert_eq!(task.history.iter().map(Message::text).collect::<Vec<_>>(), *left, "{length:?}");
         let get = GetTaskRequest { id: asked.id.clone(), history_length: length, ..GetTaskRequest::default() };
         let task = agent.get_task(request(get)).await.unwrap().into_inner();
-        assert_eq!(task.history.iter().map(Message::text).collect::<Vec<_>>(), left, "{length:?}");
+        assert_eq!(task.history.iter().map(Message::text).collect::<Vec<_>>(), *left, "{length:?}");
         let mut events = stream(agent, configured(text(&asked.id, "x"), configuration)).await;
         let first = next(&mut events).await;
         assert_eq!(task_of(&first).history.len(), length.map_or(5, |it| usize::try_from(it).unwrap()), "{length:?}");
     }
+}
+
+scenario!(history_is_as_long_as_was_asked_for, async |agent: &dyn A2aService| {
+    history(agent, &[(None, &["/ask a", "a", "again"]), (Some(1), &["again"])]).await;
+});
+
+scenario!(history_may_be_none_at_all, not_at_0_3 = "there 0 sets no limit", async |agent: &dyn A2aService| {
+    history(agent, &[(Some(0), &[])]).await;
 });

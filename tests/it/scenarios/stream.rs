@@ -74,27 +74,35 @@ scenario!(a_follow_up_begins_with_its_task, async |agent: &dyn A2aService| {
     assert_eq!(chunks(&events), [("Rome".to_owned(), false, true)]);
 });
 
-scenario!(a_subscription_is_the_task_and_all_that_follows, async |agent: &dyn A2aService| {
-    let asked = send(agent, text("", "/ask what?")).await;
-    let mut one = subscribe(agent, &asked.id).await.unwrap();
-    let mut two = subscribe(agent, &asked.id).await.unwrap();
-    for it in [&mut one, &mut two] {
-        let first = next(it).await;
-        assert_eq!(task_of(&first), &asked);
+scenario!(
+    a_subscription_is_the_task_and_all_that_follows,
+    not_at_0_3 = "there a stream ends with a turn",
+    async |agent: &dyn A2aService| {
+        let asked = send(agent, text("", "/ask what?")).await;
+        let mut one = subscribe(agent, &asked.id).await.unwrap();
+        let mut two = subscribe(agent, &asked.id).await.unwrap();
+        for it in [&mut one, &mut two] {
+            let first = next(it).await;
+            assert_eq!(task_of(&first), &asked);
+        }
+        // It stays over the turns, until the task ends.
+        send(agent, text(&asked.id, "again")).await;
+        send(agent, text(&asked.id, "Rome")).await;
+        let (one, two) = (remaining(one).await, remaining(two).await);
+        assert_eq!(states(&one), [TaskState::InputRequired, TaskState::Working, TaskState::Completed]);
+        assert_eq!(one, two, "the same events in the same order on every stream (3.5.2)");
     }
-    // It stays over the turns, until the task ends.
-    send(agent, text(&asked.id, "again")).await;
-    send(agent, text(&asked.id, "Rome")).await;
-    let (one, two) = (remaining(one).await, remaining(two).await);
-    assert_eq!(states(&one), [TaskState::InputRequired, TaskState::Working, TaskState::Completed]);
-    assert_eq!(one, two, "the same events in the same order on every stream (3.5.2)");
-});
+);
 
-scenario!(a_subscription_to_what_has_ended_is_refused, async |agent: &dyn A2aService| {
-    let done = send(agent, text("", "hello")).await;
-    is(&subscribe(agent, &done.id).await.err().unwrap(), ErrorKind::UnsupportedOperation);
-    is(&subscribe(agent, "nowhere").await.err().unwrap(), ErrorKind::TaskNotFound);
-});
+scenario!(
+    a_subscription_to_what_has_ended_is_refused,
+    not_at_0_3 = "there it is the task as it ended",
+    async |agent: &dyn A2aService| {
+        let done = send(agent, text("", "hello")).await;
+        is(&subscribe(agent, &done.id).await.err().unwrap(), ErrorKind::UnsupportedOperation);
+        is(&subscribe(agent, "nowhere").await.err().unwrap(), ErrorKind::TaskNotFound);
+    }
+);
 
 scenario!(a_reader_that_leaves_takes_nothing_along, async |agent: &dyn A2aService| {
     let mut events = stream(agent, text("", "/stream 5 20")).await;

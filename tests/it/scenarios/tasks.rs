@@ -13,29 +13,33 @@ fn ids(page: &ListTasksResponse) -> Vec<&str> {
     page.tasks.iter().map(|it| it.id.as_str()).collect()
 }
 
-scenario!(a_list_is_paged_newest_first, async |agent: &dyn A2aService| {
-    let empty = list(agent, ListTasksRequest::default()).await.unwrap();
-    assert_eq!((empty.tasks.len(), empty.page_size, empty.total_size, &*empty.next_page_token), (0, 50, 0, ""));
-    let mut made = Vec::new();
-    for n in 0..5 {
-        made.push(send(agent, text("", &format!("task {n}"))).await.id);
-    }
-    made.reverse();
-    let mut query = ListTasksRequest { page_size: Some(2), ..ListTasksRequest::default() };
-    let mut seen = Vec::new();
-    loop {
-        let page = list(agent, query.clone()).await.unwrap();
-        assert_eq!((page.page_size, page.total_size), (2, 5), "totals are of all pages");
-        seen.extend(page.tasks.into_iter().map(|it| it.id));
-        if page.next_page_token.is_empty() {
-            break;
+scenario!(
+    a_list_is_paged_newest_first,
+    not_at_0_3 = "its proto file has no lists of tasks",
+    async |agent: &dyn A2aService| {
+        let empty = list(agent, ListTasksRequest::default()).await.unwrap();
+        assert_eq!((empty.tasks.len(), empty.page_size, empty.total_size, &*empty.next_page_token), (0, 50, 0, ""));
+        let mut made = Vec::new();
+        for n in 0..5 {
+            made.push(send(agent, text("", &format!("task {n}"))).await.id);
         }
-        query.page_token = page.next_page_token;
+        made.reverse();
+        let mut query = ListTasksRequest { page_size: Some(2), ..ListTasksRequest::default() };
+        let mut seen = Vec::new();
+        loop {
+            let page = list(agent, query.clone()).await.unwrap();
+            assert_eq!((page.page_size, page.total_size), (2, 5), "totals are of all pages");
+            seen.extend(page.tasks.into_iter().map(|it| it.id));
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            query.page_token = page.next_page_token;
+        }
+        assert_eq!(seen, made);
     }
-    assert_eq!(seen, made);
-});
+);
 
-scenario!(a_list_is_filtered, async |agent: &dyn A2aService| {
+scenario!(a_list_is_filtered, not_at_0_3 = "its proto file has no lists of tasks", async |agent: &dyn A2aService| {
     let done = send(agent, text("", "done")).await;
     let asked = send(agent, text("", "/ask what?")).await;
     let of = async |query: ListTasksRequest| {
@@ -54,17 +58,21 @@ scenario!(a_list_is_filtered, async |agent: &dyn A2aService| {
     assert_eq!(of(nowhere).await, [""; 0]);
 });
 
-scenario!(a_list_shows_what_is_asked_for, async |agent: &dyn A2aService| {
-    let task = send(agent, text("", "hello")).await;
-    let plain = list(agent, ListTasksRequest::default()).await.unwrap();
-    assert_eq!(plain.tasks, [Task { artifacts: vec![], ..task.clone() }]);
-    let query =
-        ListTasksRequest { include_artifacts: Some(true), history_length: Some(0), ..ListTasksRequest::default() };
-    let whole = list(agent, query).await.unwrap();
-    assert_eq!(whole.tasks, [Task { history: vec![], ..task }]);
-});
+scenario!(
+    a_list_shows_what_is_asked_for,
+    not_at_0_3 = "its proto file has no lists of tasks",
+    async |agent: &dyn A2aService| {
+        let task = send(agent, text("", "hello")).await;
+        let plain = list(agent, ListTasksRequest::default()).await.unwrap();
+        assert_eq!(plain.tasks, [Task { artifacts: vec![], ..task.clone() }]);
+        let query =
+            ListTasksRequest { include_artifacts: Some(true), history_length: Some(0), ..ListTasksRequest::default() };
+        let whole = list(agent, query).await.unwrap();
+        assert_eq!(whole.tasks, [Task { history: vec![], ..task }]);
+    }
+);
 
-scenario!(a_list_has_bounds, async |agent: &dyn A2aService| {
+scenario!(a_list_has_bounds, not_at_0_3 = "its proto file has no lists of tasks", async |agent: &dyn A2aService| {
     for (query, field) in [
         (ListTasksRequest { page_size: Some(0), ..Default::default() }, "pageSize"),
         (ListTasksRequest { page_size: Some(101), ..Default::default() }, "pageSize"),
@@ -80,7 +88,7 @@ scenario!(a_list_has_bounds, async |agent: &dyn A2aService| {
     assert_eq!(list(agent, most).await.unwrap().page_size, 100);
 });
 
-scenario!(a_tenant_is_another_world, async |agent: &dyn A2aService| {
+scenario!(a_tenant_is_another_world, not_at_0_3 = "it has no tenants", async |agent: &dyn A2aService| {
     let of = |tenant: &str, sent: SendMessageRequest| SendMessageRequest { tenant: tenant.into(), ..sent };
     let acme = send(agent, of("acme", text("", "hello"))).await;
     is(&get(agent, &acme.id).await.err().unwrap(), ErrorKind::TaskNotFound);

@@ -1,0 +1,44 @@
+//! What protocol 0.3 does otherwise than 1.0, over its own ways in.
+
+use super::*;
+use crate::ways::classic;
+
+classic!(a_second_cancel_is_refused, async |agent: &dyn A2aService| {
+    let id = send(agent, text("", "/ask what?")).await.id;
+    let canceled = cancel::cancel(agent, &id).await.unwrap();
+    assert_eq!(canceled.state(), TaskState::Canceled);
+    is(&cancel::cancel(agent, &id).await.err().unwrap(), ErrorKind::TaskNotCancelable);
+    assert_eq!(get(agent, &id).await.unwrap(), canceled);
+});
+
+classic!(a_message_to_what_has_ended_is_wrong, async |agent: &dyn A2aService| {
+    let ended = send(agent, text("", "hello")).await;
+    is(&answer(agent, text(&ended.id, "more")).await.err().unwrap(), ErrorKind::InvalidParams);
+    let error: Error = agent.send_streaming_message(request(text(&ended.id, "more"))).await.err().unwrap().into();
+    is(&error, ErrorKind::InvalidParams);
+    assert_eq!(get(agent, &ended.id).await.unwrap(), ended, "nothing was done");
+});
+
+classic!(a_subscription_to_what_has_ended_is_its_task, async |agent: &dyn A2aService| {
+    let ended = send(agent, text("", "hello")).await;
+    let events = remaining(subscribe(agent, &ended.id).await.unwrap()).await;
+    let [only] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(task_of(only), &ended);
+    is(&subscribe(agent, "nowhere").await.err().unwrap(), ErrorKind::TaskNotFound);
+});
+
+classic!(a_subscription_ends_with_a_turn, async |agent: &dyn A2aService| {
+    let asked = send(agent, text("", "/ask what?")).await;
+    let mut events = subscribe(agent, &asked.id).await.unwrap();
+    assert_eq!(task_of(&next(&mut events).await), &asked);
+    send(agent, text(&asked.id, "again")).await;
+    assert_eq!(state(remaining(events).await.last().unwrap()), Some(TaskState::InputRequired));
+});
+
+classic!(no_length_of_a_history_is_all_of_it, async |agent: &dyn A2aService| {
+    let asked = send(agent, text("", "/ask what?")).await;
+    let none = SendMessageConfiguration { history_length: Some(0), ..SendMessageConfiguration::default() };
+    assert_eq!(send(agent, configured(text(&asked.id, "this"), none)).await.history.len(), 3);
+    let get = GetTaskRequest { id: asked.id, history_length: Some(0), ..GetTaskRequest::default() };
+    assert_eq!(agent.get_task(request(get)).await.unwrap().into_inner().history.len(), 3);
+});
