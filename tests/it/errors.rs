@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt::Write as _, fs, path::Path};
 
-use a2a_service::error::ErrorKind;
+use a2a_service::{call::Version, error::ErrorKind};
 
 /// What stands at each kind in the source: when it is.
 fn whens() -> HashMap<String, String> {
@@ -17,6 +17,16 @@ fn whens() -> HashMap<String, String> {
     }
     whens
 }
+
+const CLASSIC: &str = "
+## In protocol 0.3
+
+What is not here has the numbers above. An error of JSON-RPC has no `data` in 0.3; one of HTTP+JSON has the number and the
+*name* beside `error`, as `code` and `type`; the message of one of gRPC begins with the name.
+
+| Kind | Name | JSON-RPC | gRPC | HTTP |
+| --- | --- | --- | --- | --- |
+";
 
 fn table() -> String {
     let whens = whens();
@@ -42,6 +52,14 @@ Every error of every binding is one of these. `src/error/kind.rs` has the table,
         let (reason, json_rpc, status, grpc) = (wire.reason, wire.json_rpc, wire.status(), i32::from(wire.grpc));
         let when = &whens[&name];
         writeln!(table, "| {name} | {when} | `{reason}` | {json_rpc} | {status} ({grpc}) | {} |", wire.http).unwrap();
+    }
+    table.push_str(CLASSIC);
+    for kind in ErrorKind::ALL {
+        let (wire, now, name) = (kind.wire_for(Version::V0_3), kind.wire(), kind.classic_name());
+        if (wire.json_rpc, wire.grpc, wire.http) != (now.json_rpc, now.grpc, now.http) {
+            let (status, grpc, http) = (wire.status(), i32::from(wire.grpc), wire.http);
+            writeln!(table, "| {kind:?} | `{name}` | {} | {status} ({grpc}) | {http} |", wire.json_rpc).unwrap();
+        }
     }
     table
 }
