@@ -5,19 +5,24 @@
 mod address;
 mod config;
 mod network;
+mod shape;
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
+use bytes::Bytes;
 use http::Uri;
 
 pub(crate) use self::address::{Authority, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO};
 pub use self::{
-    config::{CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, ProviderConfig, SkillConfig},
+    config::{
+        CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, ProviderConfig, SchemesConfig, SkillConfig,
+    },
     network::Network,
 };
 use crate::{
     agent::About,
     call::Version,
+    compat::card::{self as compat, Kept, Requirement, Scheme as ClassicScheme, Shape},
     pb::v1::{
         AgentCapabilities, AgentCard, AgentInterface, HttpAuthSecurityScheme, SecurityRequirement, SecurityScheme,
         StringList, security_scheme::Scheme,
@@ -31,6 +36,9 @@ pub const WELL_KNOWN: &str = "/.well-known/agent-card.json";
 
 /// Where callers of 0.2 look for it.
 pub const WELL_KNOWN_BEFORE: &str = "/.well-known/agent.json";
+
+/// Where some callers of 0.2 look for it.
+pub const AGENT_CARD: &str = "/agent-card";
 
 /// The path of JSON-RPC that the card names.
 pub const JSON_RPC: &str = "/rpc";
@@ -48,6 +56,9 @@ pub struct Card {
     requirements: Vec<SecurityRequirement>,
     interfaces: Vec<AgentInterface>,
     grpc: Option<String>,
+    protocols: Vec<Version>,
+    kept: Kept,
+    shapes: shape::Shapes,
     address: address::Address,
 }
 
@@ -62,6 +73,9 @@ impl Card {
             requirements: Vec::new(),
             interfaces: Vec::new(),
             grpc: None,
+            protocols: vec![Version::V1_0],
+            kept: Kept::default(),
+            shapes: shape::Shapes::default(),
             address: address::Address::default(),
         }
     }
@@ -113,6 +127,45 @@ impl Card {
     ) -> Self {
         self.schemes = schemes.into_iter().collect();
         self.requirements = requirements.into_iter().collect();
+        self.kept.schemes = BTreeMap::new();
+        self
+    }
+
+    /// The same, as OpenAPI and 0.3 have it. Of several flows of OAuth a card of 1.0 has one, and one of 0.3 all (0.3,
+    /// 5.5.3).
+    #[must_use]
+    pub fn classic_security(
+        mut self,
+        schemes: impl IntoIterator<Item = (String, ClassicScheme)>,
+        requirements: impl IntoIterator<Item = Requirement>,
+    ) -> Self {
+        let schemes: BTreeMap<_, _> = schemes.into_iter().collect();
+        let requirements = requirements.into_iter().map(compat::to_requirement);
+        self = self.security(compat::to_v1(schemes.clone()), requirements);
+        self.kept.schemes = schemes;
+        self
+    }
+
+    /// With the versions of the protocol that are spoken, each over every binding. A server knows which those are.
+    #[must_use]
+    pub(crate) fn protocols(mut self, protocols: impl IntoIterator<Item = Version>) -> Self {
+        self.protocols = protocols.into_iter().collect();
+        // Clients that take the first interface of their binding are to get the newest version of it.
+        self.protocols.sort_by(|a, b| b.cmp(a));
+        self
+    }
+
+    /// With the shape that readers get who do not name a version. What they can read both of, where nothing is said.
+    #[must_use]
+    pub fn shape(mut self, shape: Shape) -> Self {
+        self.shapes.usual = shape;
+        self
+    }
+
+    /// The same for those who ask for this host, `host` or `host:port`.
+    #[must_use]
+    pub fn shape_at(mut self, host: impl AsRef<str>, shape: Shape) -> Self {
+        self.shapes.hosts.insert(host.as_ref().to_ascii_lowercase(), shape);
         self
     }
 
@@ -134,6 +187,13 @@ impl Card {
     /// The card for the sender of a request.
     pub fn of(&self, request: &CardRequest<'_>) -> AgentCard {
         self.reached(self.address.of(request).as_deref())
+    }
+
+    /// The same in JSON, in the shape that its sender can read.
+    pub fn json(&self, request: &CardRequest<'_>) -> Bytes {
+        let shape = self.shapes.of(request, self.address.host(request).as_ref());
+        // Members have names, and writing to memory does not fail.
+        compat::to_json(&self.of(request), &self.kept, shape).unwrap_or_default().into()
     }
 
     /// The card of a server that is reached at this URL, unless it was named another.
@@ -188,16 +248,20 @@ impl Card {
 
     /// Every way to reach the server, in the order in which clients should try them (8.3).
     fn supported_interfaces(&self, url: Option<&str>) -> Vec<AgentInterface> {
-        let interface = |url: String, binding: &str| AgentInterface {
-            url,
-            protocol_binding: binding.to_owned(),
-            tenant: String::new(),
-            protocol_version: Version::V1_0.as_str().to_owned(),
+        let json_rpc = url.map(|it| (format!("{it}{JSON_RPC}"), "JSONRPC"));
+        let rest = url.map(|it| (it.to_owned(), "HTTP+JSON"));
+        let grpc = self.grpc.clone().or_else(|| grpc(url?)).map(|it| (it, "GRPC"));
+        let ways: Vec<_> = [json_rpc, rest, grpc].into_iter().flatten().collect();
+        let of = |version: &Version| {
+            let version = version.as_str();
+            ways.iter().map(move |(url, binding)| AgentInterface {
+                url: url.clone(),
+                protocol_binding: (*binding).to_owned(),
+                tenant: String::new(),
+                protocol_version: version.to_owned(),
+            })
         };
-        let json_rpc = url.map(|it| interface(format!("{it}{JSON_RPC}"), "JSONRPC"));
-        let rest = url.map(|it| interface(it.to_owned(), "HTTP+JSON"));
-        let grpc = self.grpc.clone().or_else(|| grpc(url?)).map(|it| interface(it, "GRPC"));
-        [json_rpc, rest, grpc].into_iter().flatten().chain(self.interfaces.iter().cloned()).collect()
+        self.protocols.iter().flat_map(of).chain(self.interfaces.iter().cloned()).collect()
     }
 }
 

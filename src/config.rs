@@ -2,7 +2,7 @@
 //!
 //! A file is overridden by the environment, and that by flags. Nothing else of the program reads the environment.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use toml::{Spanned, de::DeValue};
 
@@ -18,7 +18,11 @@ pub(crate) use self::{
 };
 use crate::{
     auth::Token,
-    card::{CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, Network, ProviderConfig, SkillConfig},
+    card::{
+        CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, Network, ProviderConfig, SchemesConfig,
+        SkillConfig,
+    },
+    compat::card::{Requirement, Shape},
     server,
     service::{Limits, Modes},
     store::memory::MAX_TASKS,
@@ -149,7 +153,11 @@ keys! {
     "card.skills" => card_skills: Option<Structure<Vec<SkillConfig>>> = None, "What the agent can do: tables with `id`, `name`, `description`, and `tags`, `examples`, `input_modes` and `output_modes`. Where it is not set, what the agent says.";
     "card.extensions" => card_extensions: Option<Structure<Vec<ExtensionConfig>>> = None, "The extensions that the agent knows: tables with `uri`, and `description`, `required` and `params`. Where it is not set, what the agent says.";
     "card.interfaces" => card_interfaces: Option<Structure<Vec<InterfaceConfig>>> = None, "Where else the agent is reached: tables with `url` and `binding`, and `tenant` and `version`.";
-    "card.capabilities" => card_capabilities: Option<Structure<CapabilitiesConfig>> = None, "What is not to be offered, though the server could: `streaming = false`.";
+    "card.capabilities" => card_capabilities: Option<Structure<CapabilitiesConfig>> = None, "What is not to be offered, though the server could: `streaming = false`. And `state_transition_history = true` for an agent that tells that, which only 0.3 has a word for.";
+    "card.security_schemes" => card_security_schemes: Option<Structure<SchemesConfig>> = None, "The ways to authenticate, by name, in the form of OpenAPI: tables with `type` and what that asks for. Whoever asks callers for them has to stand before the server; with `token`, the card tells of that alone.";
+    "card.security" => card_security: Option<Structure<Vec<Requirement>>> = None, "Which of `card.security_schemes` a call takes, as one of these tables: scopes by the name of a scheme.";
+    "card.shape" => card_shape: Shape = Shape::Merged, "The form of the card for readers who do not name a version: 1.0's, 0.3's, or both in one. Where 0.3 is not served, it is 1.0's.";
+    "card.shapes" => card_shapes: Option<Structure<BTreeMap<String, Shape>>> = None, "The same by the host that is asked for, as `\"host\" = \"1.0\"`.";
     "card.grpc" => card_grpc: Option<String> = None, "Where gRPC is reached, as `host:port`, if it is elsewhere than the rest.";
 }
 
@@ -198,6 +206,10 @@ impl Config {
             extensions: value(self.card_extensions.as_ref()),
             interfaces: value(self.card_interfaces.as_ref()).unwrap_or_default(),
             capabilities: value(self.card_capabilities.as_ref()).unwrap_or_default(),
+            security_schemes: value(self.card_security_schemes.as_ref()).unwrap_or_default(),
+            security: value(self.card_security.as_ref()).unwrap_or_default(),
+            shape: Some(self.card_shape),
+            shapes: value(self.card_shapes.as_ref()).unwrap_or_default(),
         }
     }
 }

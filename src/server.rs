@@ -267,7 +267,7 @@ impl<A: Agent> Server<A> {
 
     fn build(self) -> (Built<A>, impl FnOnce(Option<SocketAddr>) -> Door) {
         let store = self.store.unwrap_or_else(|| Arc::new(Memory::default()));
-        let mut card = self.card;
+        let mut card = self.card.protocols(self.protocols.iter());
         let service = Service::new(self.agent, store, self.limits).offering(card.offers());
         let service = Arc::new(service.modes(self.modes, &card.about));
         let mut inner: Arc<dyn A2aService> = Arc::<Service<A>>::clone(&service);
@@ -290,10 +290,7 @@ impl<A: Agent> Server<A> {
                 Some(addr) => card.bound(addr),
                 None => card,
             };
-            let mut settings = Settings::new(Arc::new(move |request: &CardRequest<'_>| {
-                // Members have names, and writing to memory does not fail.
-                serde_json::to_vec(&card.of(request)).unwrap_or_default().into()
-            }));
+            let mut settings = Settings::new(Arc::new(move |request: &CardRequest<'_>| card.json(request)));
             (settings.max_body, settings.keep_alive) = (max_body, keep_alive);
             (settings.strict_version, settings.protocols) = (strict_version, protocols);
             Door::new(checked, settings)

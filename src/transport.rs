@@ -242,7 +242,7 @@ impl Door {
             }
             Entrance::Grpc => call::Door::Grpc,
             Entrance::JsonRpc => call::Door::JsonRpc,
-            Entrance::Rest => call::Door::Rest,
+            Entrance::Rest | Entrance::ExtendedCard => call::Door::Rest,
         };
         let admitted = edge::admit(&mut parts, door, settings);
         let (service, limits) = (service.clone(), settings.limits());
@@ -261,6 +261,10 @@ impl Door {
             // A refusal names the call that it is for, and what is no call at all is refused as such.
             Entrance::JsonRpc => {
                 Box::pin(async move { Ok(jsonrpc::answer(service, parts, body, limits, admitted).await) })
+            }
+            Entrance::ExtendedCard => {
+                let admitted = admitted.enter(version, &mut parts.extensions);
+                Box::pin(async move { Ok(card::extended(&service, &parts, admitted).await) })
             }
             Entrance::Rest | Entrance::Card | Entrance::Health => {
                 let admitted = admitted.enter(version, &mut parts.extensions);
@@ -304,7 +308,7 @@ pub(crate) fn binding<B>(request: &Request<B>) -> &'static str {
     match Entrance::at(request.method(), request.uri().path(), request.headers()) {
         Entrance::Grpc => "grpc",
         Entrance::JsonRpc => "jsonrpc",
-        Entrance::Rest | Entrance::Card | Entrance::Health => "http",
+        Entrance::Rest | Entrance::Card | Entrance::ExtendedCard | Entrance::Health => "http",
     }
 }
 
@@ -315,7 +319,7 @@ pub(crate) fn is_public<B>(request: &Request<B>) -> bool {
     match Entrance::at(request.method(), path, request.headers()) {
         Entrance::Card | Entrance::Health => true,
         Entrance::Grpc => path.starts_with("/grpc.health.v1.Health/"),
-        Entrance::JsonRpc | Entrance::Rest => false,
+        Entrance::ExtendedCard | Entrance::JsonRpc | Entrance::Rest => false,
     }
 }
 
@@ -327,7 +331,9 @@ pub fn refuse(parts: &Parts, error: impl Into<Status>) -> Response<Body> {
         (Entrance::Grpc, Version::V0_3) => refusal(error.into()).into_http(),
         // What the id is stands in a body that nobody has read.
         (Entrance::JsonRpc, _) => jsonrpc::failure("null", error.into()),
-        (Entrance::Rest | Entrance::Card | Entrance::Health, version) => rest::failure(error.into(), version),
+        (Entrance::Rest | Entrance::Card | Entrance::ExtendedCard | Entrance::Health, version) => {
+            rest::failure(error.into(), version)
+        }
     }
 }
 

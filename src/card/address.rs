@@ -40,15 +40,25 @@ impl Address {
         if let Some(public) = &self.public {
             return Some(public.clone());
         }
-        let trusted = request.peer.is_some_and(|it| self.trusts(it));
-        let said = if trusted { self.forwarded(request.headers) } else { Said::default() };
-        let asked = || request.host.and_then(Authority::parse);
-        let authority = said.host.or_else(asked).or_else(|| self.bound.map(Authority::from))?;
+        let (said, host) = self.asked(request);
+        let authority = host.or_else(|| self.bound.map(Authority::from))?;
         let (scheme, usual) = if said.https { ("https", 443) } else { ("http", 80) };
         // A port in the name is the more exact one: it is the client's own.
         let port = authority.port.or(said.port.filter(|it| *it != usual));
         let authority = Authority { port, ..authority };
         Some(format!("{scheme}://{authority}{}{}", said.prefix, request.prefix))
+    }
+
+    /// What the sender of this request asked for, whatever the server is called.
+    pub(super) fn host(&self, request: &CardRequest<'_>) -> Option<Authority> {
+        self.asked(request).1
+    }
+
+    fn asked(&self, request: &CardRequest<'_>) -> (Said, Option<Authority>) {
+        let trusted = request.peer.is_some_and(|it| self.trusts(it));
+        let mut said = if trusted { self.forwarded(request.headers) } else { Said::default() };
+        let host = said.host.take().or_else(|| request.host.and_then(Authority::parse));
+        (said, host)
     }
 
     fn trusts(&self, addr: IpAddr) -> bool {
@@ -128,6 +138,13 @@ impl Authority {
             name.then(|| host.to_owned())?
         };
         Some(Self { host, port })
+    }
+}
+
+impl Authority {
+    /// The host alone.
+    pub(super) fn name(&self) -> &str {
+        &self.host
     }
 }
 

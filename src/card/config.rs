@@ -1,10 +1,13 @@
 //! A card as a configuration says it: every key is optional, and says more than the agent does of itself.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 use super::Card;
 use crate::{
     call::Version,
+    compat::card::{Requirement, Scheme, Shape},
     pb::{
         v1::{AgentExtension, AgentInterface, AgentProvider, AgentSkill},
         wkt::Struct,
@@ -49,6 +52,14 @@ pub struct CardConfig {
     pub interfaces: Vec<InterfaceConfig>,
     /// What is not to be offered, though the server could.
     pub capabilities: CapabilitiesConfig,
+    /// The ways to authenticate, by name, as OpenAPI has them. A card only tells: something else has to ask.
+    pub security_schemes: SchemesConfig,
+    /// Which of them a call takes: one of these, each with its scopes by scheme.
+    pub security: Vec<Requirement>,
+    /// The shape for readers who do not name a version.
+    pub shape: Option<Shape>,
+    /// The same by the host that is asked for.
+    pub shapes: BTreeMap<String, Shape>,
 }
 
 /// Who runs an agent.
@@ -118,6 +129,22 @@ pub struct InterfaceConfig {
     pub version: Option<String>,
 }
 
+/// Ways to authenticate, by name; one of a type that nobody here knows is a mistake.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(try_from = "BTreeMap<String, Scheme>")]
+pub struct SchemesConfig(pub BTreeMap<String, Scheme>);
+
+impl TryFrom<BTreeMap<String, Scheme>> for SchemesConfig {
+    type Error = String;
+
+    fn try_from(schemes: BTreeMap<String, Scheme>) -> Result<Self, String> {
+        match schemes.iter().find(|it| *it.1 == Scheme::Unknown) {
+            Some((name, _)) => Err(format!("`{name}` has a type that OpenAPI does not know")),
+            None => Ok(Self(schemes)),
+        }
+    }
+}
+
 /// What of the server's capabilities is switched off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -125,6 +152,8 @@ pub struct InterfaceConfig {
 pub struct CapabilitiesConfig {
     /// Answers in streams.
     pub streaming: Option<bool>,
+    /// Tells the history of a task's states, which only the card of 0.3 has a word for. Nothing here does; an agent may.
+    pub state_transition_history: Option<bool>,
 }
 
 impl Card {
@@ -133,6 +162,7 @@ impl Card {
     pub fn configure(mut self, config: CardConfig) -> Self {
         let CardConfig { name, description, version, provider, icon_url, documentation_url, .. } = config;
         let CardConfig { input_modes, output_modes, skills, extensions, interfaces, capabilities, .. } = config;
+        let CardConfig { security_schemes, security, shape, shapes, .. } = config;
         let about = &mut self.about;
         let set = |to: &mut Option<String>, from: Option<String>| {
             if from.is_some() {
@@ -162,6 +192,18 @@ impl Card {
         self.interfaces.extend(interfaces.into_iter().map(AgentInterface::from));
         if let Some(streaming) = capabilities.streaming {
             self.streaming = streaming;
+        }
+        if let Some(it) = capabilities.state_transition_history {
+            self.kept.state_transition_history = it;
+        }
+        if !security_schemes.0.is_empty() || !security.is_empty() {
+            self = self.classic_security(security_schemes.0, security);
+        }
+        if let Some(shape) = shape {
+            self = self.shape(shape);
+        }
+        for (host, shape) in shapes {
+            self = self.shape_at(host, shape);
         }
         self
     }

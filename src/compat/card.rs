@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub(crate) use self::{extended::extended, scheme::to_v1};
 pub use self::{
     proto::proto,
     scheme::{Flow, Flows, Scheme},
@@ -20,6 +21,7 @@ use crate::{
     },
 };
 
+mod extended;
 mod proto;
 mod scheme;
 #[cfg(test)]
@@ -227,7 +229,7 @@ fn drop_nulls(value: &mut Value) {
                 .for_each(|it| drop_nulls(it.1));
         }
         Value::Array(items) => items.iter_mut().for_each(drop_nulls),
-        _ => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
@@ -317,7 +319,7 @@ impl From<Classic> for AgentCard {
                 extensions,
                 extended_agent_card: Some(it.supports_authenticated_extended_card),
             }),
-            security_schemes: scheme::to_v1(it.security_schemes),
+            security_schemes: to_v1(it.security_schemes),
             security_requirements: it.security.into_iter().map(to_requirement).collect(),
             default_input_modes: it.default_input_modes,
             default_output_modes: it.default_output_modes,

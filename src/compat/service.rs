@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status, metadata::MetadataMap};
 use super::event::Event;
 use crate::{
     call::Version,
-    error::{Error, ErrorKind},
+    error::Error,
     event,
     extension::ACTIVE,
     pb::{
@@ -129,9 +129,7 @@ impl A2aService for V03 {
 
     async fn get_agent_card(&self, request: Request<GetAgentCardRequest>) -> Result<Response<AgentCard>, Status> {
         let request = request.map(|GetAgentCardRequest {}| GetExtendedAgentCardRequest::default());
-        self.0.get_extended_agent_card(request).await.map_err(refusal)?;
-        // There is no such card yet that a service would give.
-        Err(refusal(ErrorKind::ExtendedCardNotSupported.error().into()))
+        answer(self.0.get_extended_agent_card(request).await)
     }
 }
 

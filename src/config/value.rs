@@ -10,7 +10,7 @@ use toml::{
 };
 use tracing_subscriber::EnvFilter;
 
-use crate::{auth::Token, call::Version, card::Network, transport::Protocols};
+use crate::{auth::Token, call::Version, card::Network, compat::card::Shape, transport::Protocols};
 
 /// A type of values.
 pub(crate) trait Value: Sized {
@@ -395,6 +395,28 @@ choice! {
 choice! {
     /// The agents that come with the program.
     Agent { Demo = "demo" }
+}
+
+impl Value for Shape {
+    const KIND: &'static str = "`merged`, `1.0` or `0.3`";
+
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "merged" => Ok(Self::Merged),
+            "1.0" => Ok(Self::V1_0),
+            "0.3" => Ok(Self::V0_3),
+            _ => Err(format!("{} is not {}", brief(text), Self::KIND)),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        let word = match self {
+            Self::Merged => "merged",
+            Self::V1_0 => "1.0",
+            Self::V0_3 => "0.3",
+        };
+        Some(quoted(&word))
+    }
 }
 
 /// Splits before the first character that is so.

@@ -10,10 +10,13 @@ use jiff::{
     fmt::rfc2822::{DateTimeParser, DateTimePrinter},
 };
 
-use super::{Body, respond};
+use super::{Body, respond, rest};
 use crate::{
-    call,
-    card::{Authority, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO},
+    call::{self, Call, Version},
+    card::{Authority, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, JSON_RPC},
+    compat,
+    error::Error,
+    pb::v1::bindings::Bound,
     seam::Clock,
 };
 
@@ -24,7 +27,7 @@ const CACHE: HeaderValue = HeaderValue::from_static("public, max-age=300");
 /// What the card may depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct CardRequest<'a> {
-    /// Either of the well-known paths.
+    /// The path that it was asked for at: there are some.
     pub path: &'a str,
     /// What stood before it, where the door is mounted below a path.
     pub prefix: &'a str,
@@ -98,6 +101,29 @@ pub(super) fn answer(card: &super::Card, started: &Started, parts: &Parts) -> Re
     respond(StatusCode::OK, headers, HeaderValue::from_static("application/json"), body)
 }
 
+/// Where 0.2 has the card for authenticated callers: `{url}/../agent/authenticatedExtendedCard` of every URL of JSON-RPC
+/// (0.2, 7.10), resolved as URLs are (RFC 3986, 5.2.4) or with its dots, as clients send it that resolve nothing.
+pub(super) fn is_extended(path: &str) -> bool {
+    let Some(base) = path.strip_suffix("/agent/authenticatedExtendedCard") else { return false };
+    matches!(base.strip_suffix("/..").unwrap_or(base).trim_end_matches('/'), "" | JSON_RPC | "/a2a")
+}
+
+/// The card for authenticated callers, or why they have none, as the status says it.
+pub(super) async fn extended(service: &Bound, parts: &Parts, admitted: Result<(), Error>) -> Response<Body> {
+    let call = || parts.extensions.get::<Call>().cloned().unwrap_or_default();
+    let card = match admitted {
+        Ok(()) => compat::card::extended(&*service.0, call()).await,
+        Err(error) => Err(error),
+    };
+    match card {
+        Ok(card) => {
+            let headers = HeaderMap::from_iter([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))]);
+            respond(StatusCode::OK, headers, HeaderValue::from_static("application/json"), card.into())
+        }
+        Err(error) => rest::failure(error.into(), Version::V0_3),
+    }
+}
+
 /// Whether the client has this card. What it knows by name counts before what it knows by date (RFC 9110, 13.2.2).
 fn known(headers: &HeaderMap, tag: &str, started: &Started) -> bool {
     if headers.contains_key(header::IF_NONE_MATCH) {
@@ -136,6 +162,21 @@ fn vary() -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_second_card_is_beside_json_rpc() {
+        for base in ["", "/", "/..", "//..", "/rpc", "/rpc/", "/rpc/..", "/rpc//..", "/a2a/.."] {
+            assert!(is_extended(&format!("{base}/agent/authenticatedExtendedCard")), "{base}");
+        }
+        for path in [
+            "/agent",
+            "/authenticatedExtendedCard",
+            "/acme/agent/authenticatedExtendedCard",
+            "/agent/authenticatedExtendedCard/x",
+        ] {
+            assert!(!is_extended(path), "{path}");
+        }
+    }
 
     #[test]
     fn a_name_is_that_of_the_bytes() {

@@ -3,10 +3,10 @@
 use http::{HeaderMap, Method, request::Parts};
 use tonic::server::NamedService;
 
-use super::{ClassicServer, edge, health, media_type};
+use super::{ClassicServer, card, edge, health, media_type};
 use crate::{
     call::Version,
-    card::{JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
+    card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
     pb::v1::{a2a_service_server::A2aServiceServer, bindings::Bound},
 };
 
@@ -17,6 +17,8 @@ pub(super) enum Entrance {
     Grpc,
     /// The well-known paths, and what they were called before 0.3.
     Card,
+    /// Where 0.2 has the card for authenticated callers.
+    ExtendedCard,
     /// The path that the card names, the one that others take for granted, and the root.
     JsonRpc,
     /// Whether the server is there, and ready.
@@ -50,9 +52,10 @@ impl Entrance {
             }
         }
         match path.strip_suffix('/').unwrap_or(path) {
-            WELL_KNOWN | WELL_KNOWN_BEFORE => Self::Card,
+            WELL_KNOWN | WELL_KNOWN_BEFORE | AGENT_CARD => Self::Card,
             JSON_RPC | "" | "/a2a" => Self::JsonRpc,
             health::LIVE | health::READY => Self::Health,
+            path if card::is_extended(path) => Self::ExtendedCard,
             _ => Self::Rest,
         }
     }
@@ -63,6 +66,7 @@ impl Entrance {
         let classic = match self {
             Self::Grpc => is_of(path, Version::V0_3),
             Self::Rest => path.starts_with(CLASSIC) && !edge::asks_for_1(parts),
+            Self::ExtendedCard => true,
             Self::JsonRpc | Self::Card | Self::Health => false,
         };
         if classic { Version::V0_3 } else { Version::V1_0 }
@@ -71,7 +75,7 @@ impl Entrance {
     /// The verbs that come in here, where they are not for a binding to say.
     pub(super) fn verbs(self) -> Option<&'static str> {
         match self {
-            Self::Card | Self::Health => Some("GET, HEAD"),
+            Self::Card | Self::ExtendedCard | Self::Health => Some("GET, HEAD"),
             Self::JsonRpc => Some("POST"),
             Self::Grpc | Self::Rest => None,
         }

@@ -89,8 +89,11 @@ async fn the_card_is_for_everybody_and_says_what_to_bring() {
         let text = response.text().await.unwrap();
         assert!(!text.contains("sesame"));
         let card: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(card["securitySchemes"], json!({"bearer": {"httpAuthSecurityScheme": {"scheme": "bearer"}}}));
+        // In the words of either generation.
+        let scheme = json!({"httpAuthSecurityScheme": {"scheme": "bearer"}, "type": "http", "scheme": "bearer"});
+        assert_eq!(card["securitySchemes"], json!({"bearer": scheme}));
         assert_eq!(card["securityRequirements"], json!([{"schemes": {"bearer": {}}}]));
+        assert_eq!(card["security"], json!([{"bearer": []}]));
     }
     // As a tenant would be named.
     let inside = reqwest::get(format!("{url}/.well-known/tasks")).await.unwrap();

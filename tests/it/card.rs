@@ -1,6 +1,8 @@
 //! The card tells the truth: what an operator says is on it, each URL that it names can be called, what it does not
 //! offer is refused, and a client that has it already is told so (8.2, 8.3, 8.6).
 
+mod shapes;
+
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
@@ -12,9 +14,12 @@ use a2a_service::{
     card::{CardConfig, Network},
     client,
     error::{Error as CallError, ErrorKind},
-    pb::v1::{
-        ListTasksRequest, Message, OpenIdConnectSecurityScheme, SecurityRequirement, SecurityScheme,
-        SendMessageRequest, StringList, a2a_service_server::A2aService, security_scheme::Scheme,
+    pb::{
+        v1::{
+            ListTasksRequest, Message, OpenIdConnectSecurityScheme, SecurityRequirement, SecurityScheme,
+            SendMessageRequest, StringList, a2a_service_server::A2aService, security_scheme::Scheme,
+        },
+        v03,
     },
     server::Server,
 };
@@ -22,6 +27,7 @@ use axum::{Router, body::Bytes, extract::State};
 use http::{HeaderMap, Method, StatusCode, Uri, header};
 use reqwest::Client;
 use serde_json::{Value, json};
+use tonic::Code;
 
 use crate::{
     scenarios::{get, is, request, send, subscribe, text},
@@ -42,12 +48,20 @@ async fn card(url: &str) -> Value {
     card_with(url, &[]).await
 }
 
+/// The interfaces of 1.0, which are those of 0.3 too.
 fn interfaces(card: &Value) -> Vec<(&str, &str)> {
-    let members = card["supportedInterfaces"].as_array().unwrap().iter();
-    members.map(|it| (it["protocolBinding"].as_str().unwrap(), it["url"].as_str().unwrap())).collect()
+    let of = |version: &str| {
+        let members = card["supportedInterfaces"].as_array().unwrap().iter();
+        let members = members.filter(|it| it["protocolVersion"] == version);
+        members.map(|it| (it["protocolBinding"].as_str().unwrap(), it["url"].as_str().unwrap())).collect::<Vec<_>>()
+    };
+    let additional = card["additionalInterfaces"].as_array().unwrap().iter();
+    let additional = additional.map(|it| (it["transport"].as_str().unwrap(), it["url"].as_str().unwrap()));
+    assert_eq!((of("0.3"), additional.collect()), (of("1.0"), of("1.0")));
+    of("1.0")
 }
 
-/// Calls the server at every URL that its card names, and says over which bindings that was.
+/// Calls the server at every URL that its card names, in each version, and says over which bindings that was.
 async fn call_every_interface(url: &str) -> Vec<String> {
     let card = card(url).await;
     let mut called = Vec::new();
@@ -60,9 +74,32 @@ async fn call_every_interface(url: &str) -> Vec<String> {
         };
         let list = agent.unwrap().list_tasks(Call::default().request(ListTasksRequest::default())).await;
         assert_eq!(list.unwrap_or_else(|it| panic!("{binding} {url}: {it}")).into_inner().page_size, 50);
+        call_classic(binding, url).await;
         called.push(binding.to_owned());
     }
     called
+}
+
+/// Calls a server as a client of 0.3 does, and is answered as one.
+async fn call_classic(binding: &str, url: &str) {
+    let post = async |url: &str, body: Value| {
+        let asked = Client::new().post(url).header("content-type", "application/json").body(body.to_string());
+        serde_json::from_slice::<Value>(&asked.send().await.unwrap().bytes().await.unwrap()).unwrap()
+    };
+    match binding {
+        "JSONRPC" => {}
+        "HTTP+JSON" => {
+            let message = json!({"messageId": "m", "role": "ROLE_USER", "content": [{"text": "hello"}]});
+            let task = &post(&format!("{url}/v1/message:send"), json!({"message": message})).await["task"];
+            assert_eq!(task["history"][0]["content"], json!([{"text": "hello"}]), "{task}");
+        }
+        "GRPC" => {
+            let mut agent = v03::a2a_service_client::A2aServiceClient::connect(format!("http://{url}")).await.unwrap();
+            let get = v03::GetTaskRequest { name: "tasks/t-9".into(), ..Default::default() };
+            assert_eq!(agent.get_task(get).await.unwrap_err().code(), Code::NotFound);
+        }
+        _ => panic!("{binding}"),
+    }
 }
 
 async fn program(router: Router) -> String {
@@ -190,13 +227,13 @@ async fn a_card_is_served_as_it_is_configured() {
         .card(config)
         .url(sample["url"].as_str().unwrap())
         .map_card(|it| it.security([("google".to_owned(), scheme)], [requirement]));
-    let mut card = card(&serve(server).await).await;
+    let mut card = card_with(&serve(server).await, &[("a2a-version", "1.0")]).await;
 
     let moved = |card: &mut Value, member: &str| card.as_object_mut().unwrap().remove(member).unwrap();
-    let interface =
-        |url: &str, binding: &str| json!({"url": url, "protocolBinding": binding, "protocolVersion": "1.0"});
+    let interface = |url: &str, binding: &str, version: &str| json!({"url": url, "protocolBinding": binding, "protocolVersion": version});
     let url = "https://georoute-agent.example.com/a2a/v1";
-    let expected = json!([interface(&format!("{url}/rpc"), "JSONRPC"), interface(url, "HTTP+JSON")]);
+    let of = |version| [interface(&format!("{url}/rpc"), "JSONRPC", version), interface(url, "HTTP+JSON", version)];
+    let expected = json!([of("1.0"), of("0.3")].concat());
     assert_eq!(moved(&mut card, "supportedInterfaces"), expected);
     // The sample's agent delivers to webhooks and has a second card; this server says that it does not.
     let expected = json!({"streaming": true, "pushNotifications": false, "extendedAgentCard": false});
@@ -233,7 +270,7 @@ async fn a_configuration_says_more_than_the_agent() {
         "interfaces": [{"url": "https://old.example/rpc", "binding": "JSONRPC", "tenant": "acme", "version": "0.3"}],
     });
     let config: CardConfig = serde_json::from_value(config).unwrap();
-    let card = card(&serve(Server::new(Plain).card(config)).await).await;
+    let card = card_with(&serve(Server::new(Plain).card(config)).await, &[("a2a-version", "1.0")]).await;
     assert_eq!((&card["name"], &card["description"]), (&json!("Configured"), &json!("From the agent")));
     assert_eq!(card["provider"], json!({"organization": "Org", "url": "https://org.example"}));
     assert_eq!(card["skills"], json!([{"id": "b", "name": "B", "description": "Does b", "tags": []}]));
@@ -241,7 +278,7 @@ async fn a_configuration_says_more_than_the_agent() {
     assert_eq!(card["capabilities"]["extensions"], extensions);
     let url = "https://old.example/rpc";
     let further = json!({"url": url, "protocolBinding": "JSONRPC", "tenant": "acme", "protocolVersion": "0.3"});
-    assert_eq!(card["supportedInterfaces"][3], further);
+    assert_eq!(card["supportedInterfaces"][6], further);
 }
 
 #[test]

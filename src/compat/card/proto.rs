@@ -33,6 +33,12 @@ pub fn proto(card: &v1::AgentCard) -> v03::AgentCard {
     }
 }
 
+impl From<v1::AgentCard> for v03::AgentCard {
+    fn from(card: v1::AgentCard) -> Self {
+        proto(&card)
+    }
+}
+
 /// What a card is made of has the same numbers in both generations, under other names where it has any; a test reads
 /// the descriptors for that. What 1.0 has more of is left out.
 fn same<A: Message, B: Message + Default>(it: &A) -> B {

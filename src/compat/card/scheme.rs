@@ -215,7 +215,7 @@ impl From<v1::o_auth_flows::Flow> for Flows {
             }
             V1::DeviceCode(it) => {
                 let DeviceCodeOAuthFlow { device_authorization_url, token_url, refresh_url, scopes } = it;
-                let flow = Flow { device_authorization_url, token_url, refresh_url, scopes, ..Flow::default() };
+                let flow = Flow { token_url, refresh_url, scopes, device_authorization_url, ..Flow::default() };
                 Self { device_code: Some(flow), ..none }
             }
         }

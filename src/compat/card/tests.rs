@@ -110,20 +110,22 @@ fn a_classic_card_has_the_members_of_0_3() {
     }
 }
 
+/// All that is in the part is in the whole.
+fn has(whole: &Value, part: &Value) {
+    match (whole, part) {
+        (Value::Object(whole), Value::Object(part)) => part.iter().for_each(|(name, it)| has(&whole[name], it)),
+        (Value::Array(whole), Value::Array(part)) if whole.len() == part.len() => {
+            whole.iter().zip(part).for_each(|it| has(it.0, it.1));
+        }
+        _ => assert_eq!(whole, part),
+    }
+}
+
 #[test]
 fn the_card_for_both_has_the_members_of_both() {
     let card = full();
     let json: Value = serde_json::from_slice(&to_json(&card, &Kept::default(), Shape::Merged).unwrap()).unwrap();
     let (new, old) = (serde_json::to_value(&card).unwrap(), serde_json::to_value(classic(&card)).unwrap());
-    fn has(whole: &Value, part: &Value) {
-        match (whole, part) {
-            (Value::Object(whole), Value::Object(part)) => part.iter().for_each(|(name, it)| has(&whole[name], it)),
-            (Value::Array(whole), Value::Array(part)) if whole.len() == part.len() => {
-                whole.iter().zip(part).for_each(|it| has(it.0, it.1));
-            }
-            _ => assert_eq!(whole, part),
-        }
-    }
     has(&json, &new);
     has(&json, &old);
     let all = members(&new).into_iter().chain(members(&old)).collect::<std::collections::BTreeSet<_>>();
@@ -169,7 +171,7 @@ fn what_1_0_cannot_say_is_on_the_classic_card() {
     }});
     let schemes: BTreeMap<String, Scheme> = serde_json::from_value(json!({"o": said.clone()})).unwrap();
     let mut card = full();
-    card.security_schemes = scheme::to_v1(schemes.clone());
+    card.security_schemes = to_v1(schemes.clone());
     let flows = &serde_json::to_value(&card).unwrap()["securitySchemes"]["o"]["oauth2SecurityScheme"]["flows"];
     assert_eq!(members(flows), ["authorizationCode"]);
     let kept = Kept { schemes, state_transition_history: true };
@@ -183,7 +185,7 @@ fn what_1_0_cannot_say_is_on_the_classic_card() {
     for (n, first) in all.iter().enumerate() {
         let flows: serde_json::Map<String, Value> = all[n..].iter().map(|it| ((*it).to_owned(), json!({}))).collect();
         let said = json!({"o": {"type": "oauth2", "flows": flows}});
-        let v1 = scheme::to_v1(serde_json::from_value(said).unwrap());
+        let v1 = to_v1(serde_json::from_value(said).unwrap());
         let v1 = serde_json::to_value(&v1["o"]).unwrap();
         assert_eq!(members(&v1["oauth2SecurityScheme"]["flows"]), [*first]);
     }

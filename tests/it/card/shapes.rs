@@ -1,0 +1,285 @@
+//! One card for both generations, or one of either alone: each reader gets what it can read (3.6; 0.3, 5.5).
+
+use a2a_service::{
+    auth::{Bearer, Token},
+    call::Version,
+    card::CardConfig,
+    compat::card::Shape,
+    pb::DESCRIPTORS,
+    server::Server,
+};
+use http::{Method, StatusCode};
+use prost_reflect::{DescriptorPool, DynamicMessage};
+use reqwest::Client;
+use serde_json::{Value, json};
+
+use super::{PATH, card, card_with};
+use crate::ways::{Actor, serve, server};
+
+/// What only a card of 0.3 has, of which one that offers nothing special.
+const CLASSIC: [&str; 5] =
+    ["protocolVersion", "url", "preferredTransport", "additionalInterfaces", "supportsAuthenticatedExtendedCard"];
+
+fn only(version: Version) -> Server<Actor> {
+    server().protocols([version].into_iter().collect())
+}
+
+async fn at(url: &str) -> Value {
+    serde_json::from_slice(&Client::new().get(url).send().await.unwrap().bytes().await.unwrap()).unwrap()
+}
+
+/// What a reader of 1.0 says that refuses members which it does not know.
+fn strict(card: &Value) -> Result<(), String> {
+    let pool = DescriptorPool::decode(DESCRIPTORS).unwrap();
+    let message = pool.get_message_by_name("lf.a2a.v1.AgentCard").unwrap();
+    let read = DynamicMessage::deserialize(message, card).map_err(|it| it.to_string())?;
+    for required in ["name", "description", "version", "supported_interfaces", "skills"] {
+        assert!(read.has_field_by_name(required), "{required}");
+    }
+    Ok(())
+}
+
+fn shape(card: &Value) -> Shape {
+    match (card.get("supportedInterfaces").is_some(), card.get("url").is_some()) {
+        (true, true) => Shape::Merged,
+        (true, false) => Shape::V1_0,
+        (false, _) => Shape::V0_3,
+    }
+}
+
+#[tokio::test]
+async fn a_reader_of_either_version_finds_its_own() {
+    let url = serve(server()).await;
+    let merged = card(&url).await;
+    let interface = |url: String, binding: &str, version: &str| json!({"url": url, "protocolBinding": binding, "protocolVersion": version});
+    let grpc = url.strip_prefix("http://").unwrap();
+    let of = |version| {
+        [
+            interface(format!("{url}/rpc"), "JSONRPC", version),
+            interface(url.clone(), "HTTP+JSON", version),
+            interface(grpc.to_owned(), "GRPC", version),
+        ]
+    };
+    // Who takes the first interface of a binding gets the newest version.
+    assert_eq!(merged["supportedInterfaces"], json!([of("1.0"), of("0.3")].concat()));
+    assert_eq!(merged["protocolVersion"], "0.3.0");
+    assert_eq!((&merged["url"], &merged["preferredTransport"]), (&json!(format!("{url}/rpc")), &json!("JSONRPC")));
+    let further = json!([
+        {"url": format!("{url}/rpc"), "transport": "JSONRPC"},
+        {"url": url, "transport": "HTTP+JSON"},
+        {"url": grpc, "transport": "GRPC"},
+    ]);
+    assert_eq!(merged["additionalInterfaces"], further);
+    assert_eq!(merged["supportsAuthenticatedExtendedCard"], false);
+    let capabilities = json!({
+        "streaming": true, "pushNotifications": false, "extendedAgentCard": false, "stateTransitionHistory": false,
+    });
+    assert_eq!(merged["capabilities"], capabilities);
+    assert!(strict(&merged).is_err(), "which is why there are shapes");
+
+    let new = card_with(&url, &[("a2a-version", "1.0")]).await;
+    strict(&new).unwrap();
+    assert_eq!(new["supportedInterfaces"], merged["supportedInterfaces"]);
+    let old = card_with(&url, &[("a2a-version", "0.3")]).await;
+    for member in CLASSIC.iter().chain(&[
+        "name",
+        "description",
+        "version",
+        "capabilities",
+        "defaultInputModes",
+        "defaultOutputModes",
+        "skills",
+    ]) {
+        assert_eq!(
+            old[*member],
+            if *member == "capabilities" { old["capabilities"].clone() } else { merged[*member].clone() },
+            "{member}"
+        );
+        assert!(!old[*member].is_null(), "{member}");
+    }
+    assert_eq!(old.as_object().unwrap().len(), 12, "and no others");
+    let capabilities = json!({"streaming": true, "pushNotifications": false, "stateTransitionHistory": false});
+    assert_eq!(old["capabilities"], capabilities);
+}
+
+#[tokio::test]
+async fn the_shape_goes_by_the_request_then_by_the_host_then_by_the_path() {
+    let config = json!({"shape": "1.0", "shapes": {"old.example": "0.3", "both.example": "merged"}});
+    let config: CardConfig = serde_json::from_value(config).unwrap();
+    for (server, usual, [old, both_of]) in [
+        (server(), Shape::Merged, [Shape::Merged; 2]),
+        (server().card(config), Shape::V1_0, [Shape::V0_3, Shape::Merged]),
+    ] {
+        let url = serve(server).await;
+        for path in [PATH, "/.well-known/agent.json", "/agent-card"] {
+            // Where only older clients look, there is a card that they can read.
+            let usual = if path == PATH { usual } else { Shape::Merged };
+            for (headers, query, expected) in [
+                (&[][..], "", usual),
+                (&[("a2a-version", "1.0")], "", Shape::V1_0),
+                (&[("a2a-version", "1.0")], "?A2A-Version=0.3", Shape::V1_0),
+                (&[("a2a-version", "0.2.5")], "", Shape::V0_3),
+                (&[("a2a-version", "9.9")], "", usual),
+                (&[], "?A2A-Version=1.0", Shape::V1_0),
+                (&[], "?a2a-version=0.3", Shape::V0_3),
+                (&[("host", "old.example")], "", old),
+                (&[("host", "OLD.example:8080")], "", old),
+                (&[("host", "both.example")], "", both_of),
+                (&[("host", "old.example"), ("a2a-version", "1.0")], "", Shape::V1_0),
+            ] {
+                let mut asked = Client::new().get(format!("{url}{path}{query}"));
+                for (name, value) in headers {
+                    asked = asked.header(*name, *value);
+                }
+                let card = serde_json::from_slice(&asked.send().await.unwrap().bytes().await.unwrap()).unwrap();
+                assert_eq!(shape(&card), expected, "{path}{query} {headers:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_spoken_is_not_named() {
+    let url = serve(only(Version::V1_0).map_card(|it| it.shape(Shape::V0_3))).await;
+    for path in [PATH, "/.well-known/agent.json", "/agent-card", "/agent-card?A2A-Version=0.3"] {
+        let card = at(&format!("{url}{path}")).await;
+        strict(&card).unwrap();
+        assert!(card["supportedInterfaces"].as_array().unwrap().iter().all(|it| it["protocolVersion"] == "1.0"));
+    }
+    let url = serve(only(Version::V0_3)).await;
+    let card = card(&url).await;
+    assert_eq!(shape(&card), Shape::Merged);
+    assert!(card["supportedInterfaces"].as_array().unwrap().iter().all(|it| it["protocolVersion"] == "0.3"));
+}
+
+#[tokio::test]
+async fn each_shape_has_a_name_of_its_own() {
+    let url = serve(server()).await;
+    let http = Client::new();
+    let asked = async |method: Method, version: Option<&str>, tag: Option<&str>| {
+        let mut asked = http.request(method, format!("{url}{PATH}"));
+        for (name, value) in [("a2a-version", version), ("if-none-match", tag)] {
+            if let Some(it) = value {
+                asked = asked.header(name, it);
+            }
+        }
+        let reply = asked.send().await.unwrap();
+        assert!(reply.headers()["vary"].to_str().unwrap().contains("a2a-version"));
+        (reply.status().as_u16(), reply.headers()["etag"].to_str().unwrap().to_owned())
+    };
+    let versions = [None, Some("1.0"), Some("0.3")];
+    let mut tags = Vec::new();
+    for version in versions {
+        tags.push(asked(Method::GET, version, None).await.1);
+    }
+    for (n, version) in versions.into_iter().enumerate() {
+        for (m, tag) in tags.iter().enumerate() {
+            for method in [Method::GET, Method::HEAD] {
+                let expected = if n == m { 304 } else { 200 };
+                assert_eq!(asked(method, version, Some(tag)).await, (expected, tags[n].clone()));
+            }
+        }
+    }
+}
+
+/// The sample card of 0.3's documentation, as its operator would configure it, is that card.
+#[tokio::test]
+async fn a_classic_card_is_served_as_it_is_configured() {
+    let mut config: Value = serde_json::from_str(include_str!("geo.config.json")).unwrap();
+    let mut sample: Value = serde_json::from_str(include_str!("geo.json")).unwrap();
+    config["security_schemes"] = sample["securitySchemes"].clone();
+    config["security"] = sample["security"].clone();
+    let config: CardConfig = serde_json::from_value(config).unwrap();
+    let url = sample["url"].as_str().unwrap().to_owned();
+    let server = Server::new(Actor).card(config).push(true).url(&*url);
+    let mut card = card_with(&serve(server).await, &[("a2a-version", "0.3")]).await;
+    // Where it is reached, this server says in its own way; and there is no second card.
+    for (member, expected) in [
+        ("url", json!(format!("{url}/rpc"))),
+        ("preferredTransport", json!("JSONRPC")),
+        ("protocolVersion", json!("0.3.0")),
+        ("supportsAuthenticatedExtendedCard", json!(false)),
+        (
+            "additionalInterfaces",
+            json!([
+                {"url": format!("{url}/rpc"), "transport": "JSONRPC"}, {"url": url, "transport": "HTTP+JSON"},
+            ]),
+        ),
+    ] {
+        assert_eq!(card.as_object_mut().unwrap().remove(member), Some(expected), "{member}");
+        sample.as_object_mut().unwrap().remove(member);
+    }
+    assert_eq!(card, sample);
+}
+
+#[tokio::test]
+async fn several_flows_are_on_the_classic_card() {
+    let flows = json!({
+        "authorizationCode": {"authorizationUrl": "https://h/a", "tokenUrl": "https://h/t", "scopes": {"r": "Reads"}},
+        "clientCredentials": {"tokenUrl": "https://h/t", "scopes": {}},
+    });
+    let config = json!({
+        "security_schemes": {"o": {"type": "oauth2", "flows": flows.clone()}},
+        "security": [{"o": ["r"]}],
+        "capabilities": {"state_transition_history": true},
+    });
+    let config: CardConfig = serde_json::from_value(config).unwrap();
+    let url = serve(server().card(config.clone())).await;
+    let merged = card(&url).await;
+    assert_eq!(merged["securitySchemes"]["o"]["flows"], flows);
+    assert_eq!(merged["security"], json!([{"o": ["r"]}]));
+    assert_eq!(merged["capabilities"]["stateTransitionHistory"], true);
+    let new = card_with(&url, &[("a2a-version", "1.0")]).await;
+    strict(&new).unwrap();
+    let first = json!({"authorizationCode": flows["authorizationCode"]});
+    assert_eq!(new["securitySchemes"]["o"]["oauth2SecurityScheme"]["flows"], first);
+    assert_eq!(new["securityRequirements"], json!([{"schemes": {"o": {"list": ["r"]}}}]));
+    // Who asks for credentials says which.
+    let guarded = server().card(config).authenticator(Bearer::new(Token::new("t").unwrap()));
+    let guarded = card(&serve(guarded).await).await;
+    let scheme =
+        json!({"bearer": {"httpAuthSecurityScheme": {"scheme": "bearer"}, "type": "http", "scheme": "bearer"}});
+    assert_eq!((&guarded["securitySchemes"], &guarded["security"]), (&scheme, &json!([{"bearer": []}])));
+    let unknown = json!({"security_schemes": {"o": {"type": "oauth3"}}});
+    let error = serde_json::from_value::<CardConfig>(unknown).unwrap_err().to_string();
+    assert!(error.contains("`o`"), "{error}");
+}
+
+/// `{url}/../agent/authenticatedExtendedCard`, for each URL of JSON-RPC (0.2, 7.10).
+#[tokio::test]
+async fn the_second_card_of_0_2_is_asked_for_beside_json_rpc() {
+    let below = axum::Router::new().nest("/below", server().router());
+    let (open, below) = (serve(server()).await, super::program(below).await + "/below");
+    let guarded = serve(server().authenticator(Bearer::new(Token::new("t").unwrap()))).await;
+    let http = Client::new();
+    for url in [&open, &below, &guarded] {
+        for rpc in ["/rpc", "/rpc/", "/a2a", "/a2a/", "/"] {
+            // As the client's URL parser resolves it.
+            let base = format!("{url}{rpc}/../agent/authenticatedExtendedCard");
+            if base.contains("below//..") {
+                continue;
+            }
+            let asked = async |token: Option<&str>| {
+                let mut asked = http.get(&base);
+                if let Some(it) = token {
+                    asked = asked.bearer_auth(it);
+                }
+                let reply = asked.send().await.unwrap();
+                let challenged = reply.headers().contains_key("www-authenticate");
+                let status = reply.status();
+                let body: Value = serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap();
+                assert_eq!(body["error"]["code"], status.as_u16(), "{body}");
+                (status, challenged)
+            };
+            if *url == guarded {
+                for wrong in [None, Some("x")] {
+                    assert_eq!(asked(wrong).await, (StatusCode::UNAUTHORIZED, true), "{base}");
+                }
+            }
+            assert_eq!(asked(Some("t")).await, (StatusCode::NOT_FOUND, false), "{base}");
+        }
+    }
+    let path = "/agent/authenticatedExtendedCard";
+    assert_eq!(http.post(format!("{open}{path}")).send().await.unwrap().status(), StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(http.get(format!("{open}/elsewhere{path}")).send().await.unwrap().status(), StatusCode::NOT_FOUND);
+}
