@@ -175,6 +175,7 @@ fn store(c: &mut Criterion) {
         events: log(),
         checkpoint: Some(Arc::clone(&task)),
         saved: None,
+        push: None,
     };
     // It is full, as it is in a server that has run for a while: each task takes the place of another.
     let (memory, mut n) = (Memory::default(), 0);

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     panic, process,
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -14,7 +14,7 @@ use a2a_service::pb::v1::{
     ListTasksResponse, SendMessageResponse, StreamResponse, Task, TaskState, send_message_response,
     stream_response::Payload,
 };
-use memchr::memmem;
+use memchr::memmem::{self, Finder};
 use prost::Message as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -30,6 +30,7 @@ use crate::{
     http1::Http1,
     http2::Http2,
     process::cpu,
+    servers,
     work::{Prepared, Protocol, Work},
 };
 
@@ -237,38 +238,51 @@ async fn calls(common: &Common) -> Done {
 async fn answer(common: &Common, connection: &mut Connection, request: &Prepared, number: u64) -> usize {
     let Common { protocol, work, floor, .. } = *common;
     connection.call(request).await;
-    let (mut count, mut bytes, mut last) = (0, 0, false);
-    while let Some(message) = connection.message().await {
-        (count, bytes) = (count + 1, bytes + message.len());
-        if work.streams() {
-            last = floor || ends(protocol, message, count == work.parts());
-        } else {
-            if !floor {
-                look(protocol, work, message, &request.text, number.is_multiple_of(PARSED));
-            }
-            // A body has no end of its own.
-            if protocol != Protocol::Grpc {
-                break;
-            }
-        }
+    if work.streams() {
+        return follow(common, connection).await;
     }
-    assert_eq!(count, work.parts(), "{work}");
-    assert!(!work.streams() || last, "the last event does not say that the task is done");
+    let message = connection.message().await.unwrap();
+    let bytes = message.len();
+    if !floor {
+        look(protocol, work, message, &request.text, number.is_multiple_of(PARSED));
+    }
+    // A body has no end of its own.
+    assert!(protocol != Protocol::Grpc || connection.message().await.is_none());
     bytes
 }
 
-/// Whether an event says that the task is done; it is asked of the last only.
-fn ends(protocol: Protocol, message: &[u8], last: bool) -> bool {
-    if !last {
-        return false;
+/// Reads a stream to its end: nothing is missing, and the last event says that the task is done.
+async fn follow(common: &Common, connection: &mut Connection) -> usize {
+    static CHUNK: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(servers::CHUNK));
+    let Common { protocol, work, floor, .. } = *common;
+    let (mut count, mut chunks, mut bytes, mut done) = (0, 0, 0, false);
+    while let Some(message) = connection.message().await {
+        (count, bytes) = (count + 1, bytes + message.len());
+        if !floor {
+            chunks += CHUNK.find_iter(message).count();
+            done = ends(protocol, message);
+        }
     }
+    if floor {
+        assert_eq!(count, work.parts(), "{work}");
+    } else {
+        assert!(chunks == work.chunks() && done, "{work}: {chunks} chunks, and done: {done}");
+    }
+    bytes
+}
+
+/// Whether an event says that the task is done.
+fn ends(protocol: Protocol, message: &[u8]) -> bool {
+    /// What a message begins with that tells a status.
+    const STATUS: u8 = 3 << 3 | 2;
     match protocol {
-        Protocol::Grpc => {
+        Protocol::Grpc if message[0] == STATUS => {
             let Some(Payload::StatusUpdate(it)) = StreamResponse::decode(message).unwrap().payload else {
                 return false;
             };
             it.status.is_some_and(|it| it.state() == TaskState::Completed)
         }
+        Protocol::Grpc => false,
         Protocol::Rest | Protocol::JsonRpc => memmem::find(message, b"_COMPLETED").is_some(),
     }
 }
@@ -360,13 +374,7 @@ async fn listen(common: &Common, task: &str) -> Done {
     assert!(floor || !first(protocol, message).id.is_empty());
     common.ready.wait().await;
     common.go.wait().await;
-    let (before, mut count, mut bytes, mut last) = (Instant::now(), 0, 0, false);
-    if work.parts() > 1 {
-        while let Some(message) = connection.message().await {
-            (count, bytes) = (count + 1, bytes + message.len());
-            last = floor || ends(protocol, message, count == work.parts());
-        }
-        assert!(count == work.parts() && last, "{count} events of {}", work.parts());
-    }
+    let before = Instant::now();
+    let bytes = if matches!(work, Work::Fan(_)) { follow(common, &mut connection).await } else { 0 };
     Done { times: vec![(0, before.elapsed())], bytes }
 }

@@ -167,6 +167,8 @@ fn idle(setup: Setup<'_>) -> f64 {
 impl Setup<'_> {
     fn server(self) -> Server {
         let kind = match (self.floor, self.row.protocol) {
+            // Each event in a write of its own.
+            (false, _) if matches!(self.row.work, Work::Stream(_)) => "ours-each",
             (false, _) => "ours",
             (true, Protocol::Grpc) => "bare-grpc",
             (true, Protocol::Rest | Protocol::JsonRpc) => "bare-http",

@@ -18,7 +18,7 @@ pub(crate) fn run(kind: &str) {
     let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         match kind {
-            "ours" => {
+            "ours" | "ours-each" => {
                 // None is dropped while it is counted what each takes.
                 let store = Arc::new(Memory::with_max_tasks(10_000_000));
                 let mut limits = Limits::default();

@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
+use crate::servers::{CHUNK, LONG};
 use a2a_service::pb::v1::{GetTaskRequest, ListTasksRequest, Message, SendMessageRequest, SubscribeToTaskRequest};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +51,7 @@ pub(crate) const PING: &str = "ping 00000000 opqrstuvwxyzabcdefghijklmnopqrstuvw
 const DIGITS: std::ops::Range<usize> = 5..13;
 
 impl Work {
-    /// How many parts of a call are counted: the events of a stream.
+    /// How many parts of a call are counted: what is said in a stream, each an event or joined to one.
     pub(crate) fn parts(self) -> u64 {
         match self {
             // The task, that it works, and that it is done.
@@ -58,6 +59,15 @@ impl Work {
             // The rest had come before.
             Self::Fan(chunks) => chunks as u64 + 1,
             _ => 1,
+        }
+    }
+
+    /// How often the text of a chunk is in all events: they may have been joined.
+    pub(crate) fn chunks(self) -> usize {
+        match self {
+            Self::Stream(chunks) | Self::Fan(chunks) => chunks,
+            Self::Burst(chunks) => chunks * LONG.len() / CHUNK.len(),
+            _ => 0,
         }
     }
 
