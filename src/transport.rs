@@ -211,6 +211,7 @@ impl<B: RequestBody> Service<Request<B>> for Door {
     fn call(&mut self, request: Request<B>) -> Answering {
         let finish = match *request.method() {
             Method::HEAD => verb::without_body,
+            Method::OPTIONS if of_card(&request) => return now(card::preflight()),
             Method::OPTIONS => verb::only_allow,
             _ => return self.answer(request),
         };
@@ -321,6 +322,11 @@ pub(crate) fn is_public<B>(request: &Request<B>) -> bool {
         Entrance::Grpc => path.starts_with("/grpc.health.v1.Health/"),
         Entrance::ExtendedCard | Entrance::JsonRpc | Entrance::Rest => false,
     }
+}
+
+/// Whether a GET would get the card.
+fn of_card<B>(request: &Request<B>) -> bool {
+    Entrance::at(&Method::GET, request.uri().path(), request.headers()) == Entrance::Card
 }
 
 /// Answers a request with an error, in the terms that its sender understands. For whatever stands before the door.
