@@ -2,6 +2,7 @@
 
 pub mod card;
 pub mod event;
+pub mod json;
 pub mod legacy;
 mod message;
 pub mod rest;

@@ -8,6 +8,7 @@
 
 mod auth;
 mod card;
+mod classic;
 mod compat;
 mod config;
 mod contract {
