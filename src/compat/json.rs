@@ -28,6 +28,6 @@ mod words;
 mod write;
 
 pub use self::{
-    read::{Classic, Read},
+    read::{Classic, Earlier, Read},
     write::{Closing, Write},
 };

@@ -251,8 +251,12 @@ fn brief(text: &str) -> String {
 
 /// Writes a message on a line.
 pub fn to_json(message: &(impl prost::Message + Serialize)) -> Result<Bytes, Error> {
+    line(message.encoded_len(), message)
+}
+
+/// Writes what is so long in protobuf on a line.
+pub(crate) fn line(length: usize, message: &impl Serialize) -> Result<Bytes, Error> {
     // Names and quotes make a small message twice as long in JSON, and a large one hardly longer.
-    let length = message.encoded_len();
     let mut json = Vec::with_capacity(length + length.min(16 << 10) + 64);
     serde_json::to_writer(&mut json, message).map_err(Error::internal)?;
     Ok(json.into())

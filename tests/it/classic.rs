@@ -4,11 +4,12 @@ use a2a_service::{
     compat::json::{Closing, Read, Write},
     pb::{
         v1::{part::Content, send_message_response, stream_response::Payload, *},
-        wkt::{Struct, Timestamp, Value, value::Kind},
+        wkt::{Struct, Timestamp, Value},
     },
 };
-use proptest::prelude::*;
 use serde::{Serialize, de::DeserializeOwned};
+
+mod back;
 
 fn written<T>(it: &T) -> String
 where
@@ -36,14 +37,14 @@ fn value(json: &str) -> Value {
     serde_json::from_str(json).unwrap()
 }
 
-fn metadata(json: &str) -> Option<Struct> {
-    Some(serde_json::from_str(json).unwrap())
+fn metadata(json: &str) -> Struct {
+    serde_json::from_str(json).unwrap()
 }
 
 /// A message with everything that 0.3 has a word for, and its only form.
 fn full() -> (Message, &'static str) {
     let parts = vec![
-        Part { metadata: metadata(r#"{"k":1}"#), ..Part::text("hi") },
+        Part { metadata: Some(metadata(r#"{"k":1}"#)), ..Part::text("hi") },
         Part::bytes("hello", "text/plain").named("a.txt"),
         Part::url("https://x.example/y.png", "image/png"),
         Content::Data(value(r#"{"a":[1,null]}"#)).into(),
@@ -54,7 +55,7 @@ fn full() -> (Message, &'static str) {
         task_id: "t-1".into(),
         role: Role::User.into(),
         parts,
-        metadata: metadata("{}"),
+        metadata: Some(metadata("{}")),
         extensions: vec!["urn:e".into()],
         reference_task_ids: vec!["t-0".into()],
     };
@@ -90,7 +91,7 @@ fn a_task_and_what_happens_to_it() {
         name: "n".into(),
         description: "d".into(),
         parts: vec![Part::text("x")],
-        metadata: metadata(r#"{"m":true}"#),
+        metadata: Some(metadata(r#"{"m":true}"#)),
         extensions: vec!["urn:e".into()],
     };
     let artifact_json = concat!(
@@ -103,7 +104,7 @@ fn a_task_and_what_happens_to_it() {
         status: Some(TaskStatus { message: Some(message.clone()), ..status(TaskState::InputRequired) }),
         artifacts: vec![artifact.clone()],
         history: vec![message.clone()],
-        metadata: metadata("{}"),
+        metadata: Some(metadata("{}")),
     };
     let task_json = format!(
         concat!(
@@ -117,7 +118,7 @@ fn a_task_and_what_happens_to_it() {
         task_id: "t-1".into(),
         context_id: "c-1".into(),
         status: Some(status(TaskState::Completed)),
-        metadata: metadata(r#"{"k":1}"#),
+        metadata: Some(metadata(r#"{"k":1}"#)),
     };
     let chunk = TaskArtifactUpdateEvent {
         task_id: "t-1".into(),
@@ -193,7 +194,7 @@ fn parameters() {
             history_length: Some(0),
             return_immediately: true,
         }),
-        metadata: metadata(r#"{"m":1}"#),
+        metadata: Some(metadata(r#"{"m":1}"#)),
         tenant: String::new(),
     };
     let configuration = format!(
@@ -226,7 +227,7 @@ fn parameters() {
     let get = GetTaskRequest { id: "t".into(), history_length: Some(3), ..Default::default() };
     assert_eq!(written(&get), r#"{"id":"t","historyLength":3}"#);
     assert_eq!(read::<GetTaskRequest>(r#"{"id":"t","history_length":"3","metadata":{}}"#), get);
-    let cancel = CancelTaskRequest { id: "t".into(), metadata: metadata("{}"), ..Default::default() };
+    let cancel = CancelTaskRequest { id: "t".into(), metadata: Some(metadata("{}")), ..Default::default() };
     assert_eq!(written(&cancel), r#"{"id":"t","metadata":{}}"#);
     assert_eq!(read::<CancelTaskRequest>(r#"{"id":"t","metadata":{}}"#), cancel);
     let subscribe = SubscribeToTaskRequest { id: "t".into(), ..Default::default() };
@@ -308,7 +309,7 @@ fn parts_are_told_by_their_kind_and_else_by_their_member() {
         (r#"{"kind":"data","data":[1,"x"]}"#, &Content::Data(value(r#"[1,"x"]"#)).into()),
         (
             r#"{"kind":"data","data":7,"metadata":{"k":1}}"#,
-            &Part { metadata: metadata(r#"{"k":1}"#), ..Content::Data(value("7")).into() },
+            &Part { metadata: Some(metadata(r#"{"k":1}"#)), ..Content::Data(value("7")).into() },
         ),
         (r#"{"kind":"file","file":{"bytes":"aGVsbG8="}}"#, &file),
         (r#"{"kind":"file","file":{"data":"aGVsbG8"}}"#, &file),
@@ -393,12 +394,12 @@ fn what_is_lost() {
         (data("[1]", None), wrapped("[1]", mark), data("[1]", None)),
         (data("null", None), wrapped("null", mark), data("null", None)),
         (
-            data("7", metadata(r#"{"k":1}"#)),
+            data("7", Some(metadata(r#"{"k":1}"#))),
             wrapped("7", r#"{"k":1,"data_part_compat":true}"#),
-            data("7", metadata(r#"{"k":1}"#)),
+            data("7", Some(metadata(r#"{"k":1}"#))),
         ),
-        (data("7", metadata("{}")), wrapped("7", mark), data("7", None)),
-        (data(r#"{"value":7}"#, metadata(mark)), wrapped("7", mark), data("7", None)),
+        (data("7", Some(metadata("{}"))), wrapped("7", mark), data("7", None)),
+        (data(r#"{"value":7}"#, Some(metadata(mark))), wrapped("7", mark), data("7", None)),
         (Part { filename: "n".into(), ..data("{}", None) }, r#"{"kind":"data","data":{}}"#.into(), data("{}", None)),
     ] {
         assert_eq!(written(&part), json);
@@ -406,7 +407,7 @@ fn what_is_lost() {
     }
     // What is marked and has another shape is somebody's own.
     for own in [r#"{"value":1,"b":2}"#, r#"{"b":2}"#] {
-        assert_eq!(read::<Part>(&written(&data(own, metadata(mark)))), data(own, metadata(mark)));
+        assert_eq!(read::<Part>(&written(&data(own, Some(metadata(mark))))), data(own, Some(metadata(mark))));
     }
     for role in [0, 99] {
         assert_eq!(read::<Message>(&written(&Message { role, ..Message::default() })).role(), Role::Agent);
@@ -429,172 +430,4 @@ fn what_is_lost() {
     assert_eq!(written(&config), json);
     let back = TaskPushNotificationConfig { url: "u".into(), ..Default::default() };
     assert_eq!(read::<TaskPushNotificationConfig>(json), back);
-}
-
-// What classic JSON can say.
-
-fn texts() -> impl Strategy<Value = Vec<String>> {
-    prop::collection::vec(".*", 0..3)
-}
-
-fn struct_of(values: impl Strategy<Value = Value>) -> impl Strategy<Value = Struct> {
-    prop::collection::btree_map("[a-z]{1,4}", values, 0..3).prop_map(|fields| Struct { fields })
-}
-
-fn any_value() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(Kind::NullValue(0)),
-        any::<bool>().prop_map(Kind::BoolValue),
-        (-1e15..1e15).prop_map(Kind::NumberValue),
-        any::<i32>().prop_map(|it| Kind::NumberValue(it.into())),
-        ".*".prop_map(Kind::StringValue),
-    ];
-    leaf.prop_map(Value::from).prop_recursive(3, 12, 3, |inner| {
-        let list = prop::collection::vec(inner.clone(), 0..3);
-        prop_oneof![
-            list.prop_map(|values| Kind::ListValue(a2a_service::pb::wkt::ListValue { values }).into()),
-            struct_of(inner).prop_map(|it| Kind::StructValue(it).into()),
-        ]
-    })
-}
-
-/// Metadata without the mark; not empty, as that of data that is no object must not be.
-fn any_metadata() -> impl Strategy<Value = Option<Struct>> {
-    prop::option::of(struct_of(any_value()).prop_filter("not empty", |it| !it.fields.is_empty()))
-}
-
-fn any_part() -> impl Strategy<Value = Part> {
-    let file = || (".*", ".*", any_metadata());
-    prop_oneof![
-        (".*", any_metadata()).prop_map(|(text, metadata)| Part { metadata, ..Part::text(text) }),
-        (any_value(), any_metadata()).prop_map(|(data, metadata)| Part { metadata, ..Content::Data(data).into() }),
-        (any::<Vec<u8>>(), file())
-            .prop_map(|(raw, (name, media, metadata))| Part { metadata, ..Part::bytes(raw, media).named(name) }),
-        (".*", file())
-            .prop_map(|(url, (name, media, metadata))| Part { metadata, ..Part::url(url, media).named(name) }),
-    ]
-}
-
-fn any_message() -> impl Strategy<Value = Message> {
-    let ids = (".*", ".*", ".*", 1..3);
-    (ids, prop::collection::vec(any_part(), 0..3), any_metadata(), texts(), texts()).prop_map(
-        |((message_id, context_id, task_id, role), parts, metadata, extensions, reference_task_ids)| Message {
-            message_id,
-            context_id,
-            task_id,
-            role,
-            parts,
-            metadata,
-            extensions,
-            reference_task_ids,
-        },
-    )
-}
-
-fn any_status() -> impl Strategy<Value = TaskStatus> {
-    let time = (-1_000_000_000..10_000_000_000_i64, 0..1000)
-        .prop_map(|(seconds, millis)| Timestamp { seconds, nanos: millis * 1_000_000 });
-    (0..9, prop::option::of(any_message()), prop::option::of(time)).prop_map(|(state, message, timestamp)| TaskStatus {
-        state,
-        message,
-        timestamp,
-    })
-}
-
-fn any_artifact() -> impl Strategy<Value = Artifact> {
-    let parts = prop::collection::vec(any_part(), 0..3);
-    (".*", ".*", ".*", parts, any_metadata(), texts()).prop_map(
-        |(artifact_id, name, description, parts, metadata, extensions)| Artifact {
-            artifact_id,
-            name,
-            description,
-            parts,
-            metadata,
-            extensions,
-        },
-    )
-}
-
-fn any_task() -> impl Strategy<Value = Task> {
-    let (artifacts, history) =
-        (prop::collection::vec(any_artifact(), 0..2), prop::collection::vec(any_message(), 0..2));
-    (".*", ".*", any_status(), artifacts, history, any_metadata()).prop_map(
-        |(id, context_id, status, artifacts, history, metadata)| Task {
-            id,
-            context_id,
-            status: Some(status),
-            artifacts,
-            history,
-            metadata,
-        },
-    )
-}
-
-fn any_payload() -> impl Strategy<Value = Payload> {
-    prop_oneof![
-        any_task().prop_map(Payload::Task),
-        any_message().prop_map(Payload::Message),
-        (".*", ".*", any_status(), any_metadata()).prop_map(|(task_id, context_id, status, metadata)| {
-            let status = Some(status);
-            Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status, metadata })
-        }),
-        (".*", ".*", any_artifact(), any::<[bool; 2]>(), any_metadata()).prop_map(
-            |(task_id, context_id, artifact, [append, last_chunk], metadata)| {
-                let artifact = Some(artifact);
-                let event = TaskArtifactUpdateEvent { task_id, context_id, artifact, append, last_chunk, metadata };
-                Payload::ArtifactUpdate(event)
-            }
-        ),
-    ]
-}
-
-fn any_config() -> impl Strategy<Value = TaskPushNotificationConfig> {
-    let authentication = ("[!-~]+", ".*").prop_map(|(scheme, credentials)| AuthenticationInfo { scheme, credentials });
-    (".*", ".*", ".+", ".*", prop::option::of(authentication)).prop_map(|(id, task_id, url, token, authentication)| {
-        TaskPushNotificationConfig { id, task_id, url, token, authentication, tenant: String::new() }
-    })
-}
-
-fn any_send() -> impl Strategy<Value = SendMessageRequest> {
-    let config =
-        prop::option::of(any_config().prop_map(|it| TaskPushNotificationConfig { task_id: String::new(), ..it }));
-    let configuration = (texts(), config, prop::option::of(any::<i32>()), any::<bool>()).prop_map(
-        |(accepted_output_modes, task_push_notification_config, history_length, return_immediately)| {
-            SendMessageConfiguration {
-                accepted_output_modes,
-                task_push_notification_config,
-                history_length,
-                return_immediately,
-            }
-        },
-    );
-    (any_message(), prop::option::of(configuration), any_metadata()).prop_map(|(message, configuration, metadata)| {
-        SendMessageRequest { message: Some(message), configuration, metadata, tenant: String::new() }
-    })
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    #[test]
-    fn a_result_comes_back(payload in any_payload(), last in any::<bool>()) {
-        let json = serde_json::to_string(&Closing { payload: &payload, last }).unwrap();
-        prop_assert!(!json.contains('\n'));
-        prop_assert_eq!(read::<StreamResponse>(&json).payload, Some(payload));
-    }
-
-    #[test]
-    fn a_task_comes_back(task in any_task()) {
-        prop_assert_eq!(read::<Task>(&written(&task)), task);
-    }
-
-    #[test]
-    fn a_send_comes_back(send in any_send()) {
-        prop_assert_eq!(read::<SendMessageRequest>(&written(&send)), send);
-    }
-
-    #[test]
-    fn a_webhook_comes_back(config in any_config()) {
-        prop_assert_eq!(read::<TaskPushNotificationConfig>(&written(&config)), config);
-    }
 }

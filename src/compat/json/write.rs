@@ -106,19 +106,25 @@ object! { Part, |it, map| {
             map.serialize_entry("kind", "file")?;
             map.serialize_entry("file", &File(it))?;
         }
-        Some(Content::Data(Value { kind: Some(Kind::StructValue(data)) })) => {
-            map.serialize_entry("kind", "data")?;
-            map.serialize_entry("data", data)?;
-        }
         Some(Content::Data(data)) => {
             map.serialize_entry("kind", "data")?;
-            map.serialize_entry("data", &Wrapped(data))?;
-            map.serialize_entry("metadata", &Marked(metadata))?;
-            return members.end();
+            if is_object(data) {
+                map.serialize_entry("data", data)?;
+            } else {
+                map.serialize_entry("data", &Wrapped(data))?;
+            }
         }
     }
-    optional(map, "metadata", metadata)?;
+    match &it.content {
+        Some(Content::Data(data)) if !is_object(data) => map.serialize_entry("metadata", &Marked(metadata))?,
+        Some(_) | None => optional(map, "metadata", metadata)?,
+    }
 } }
+
+/// All that data may be in 0.3.
+fn is_object(data: &Value) -> bool {
+    matches!(data.kind, Some(Kind::StructValue(_)))
+}
 
 /// A part, as a file.
 struct File<'a>(&'a Part);
