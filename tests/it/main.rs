@@ -15,6 +15,7 @@ mod config;
 mod contract {
     mod descriptors;
 }
+mod documents;
 mod durable;
 mod engine;
 mod errors;
