@@ -87,7 +87,11 @@ async fn call_classic(binding: &str, url: &str) {
         serde_json::from_slice::<Value>(&asked.send().await.unwrap().bytes().await.unwrap()).unwrap()
     };
     match binding {
-        "JSONRPC" => {}
+        "JSONRPC" => {
+            let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "t-9"}});
+            let error = &post(url, call).await["error"];
+            assert_eq!((&error["code"], error.get("data")), (&json!(-32001), None), "{error}");
+        }
         "HTTP+JSON" => {
             let message = json!({"messageId": "m", "role": "ROLE_USER", "content": [{"text": "hello"}]});
             let task = &post(&format!("{url}/v1/message:send"), json!({"message": message})).await["task"];
