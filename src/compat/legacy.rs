@@ -228,8 +228,10 @@ impl A2aService for Legacy {
         let all = self.service.list_task_push_notification_configs(all).await?.into_inner().configs;
         let named = |id: &str| all.iter().position(|it| it.id == id);
         let place = named(DEFAULT_CONFIG).or_else(|| named(task_id)).unwrap_or_default();
-        let none = || ErrorKind::TaskNotFound.because(format!("{task_id} has no push configuration")).into();
-        all.into_iter().nth(place).map(Response::new).ok_or_else(none)
+        let none = || ErrorKind::TaskNotFound.because(format!("{task_id} has no push configuration"));
+        // Read by itself, so that it comes with what is kept beside it.
+        request.get_mut().id = all.into_iter().nth(place).ok_or_else(none)?.id;
+        self.service.get_task_push_notification_config(request).await
     }
 
     async fn list_task_push_notification_configs(

@@ -16,7 +16,7 @@
 //! | `historyLength` of 0 | becomes "as long as it is", since 0.3 has no word for none | 0 is "not said" |
 //! | no configuration, and one that says nothing | one stays none; the other says `blocking` | one that says nothing does not block |
 //! | a push configuration in a send: `tenant`, `taskId` | lost: the one of the message is meant | |
-//! | `AuthenticationInfo` | its scheme is a list of one | all schemes but the first are lost; one without any is none |
+//! | `AuthenticationInfo` | its scheme is a list of one | the first is 1.0's and `beside` keeps the others; one without any is none |
 //! | `TaskPushNotificationConfig.name`, `CreateTaskPushNotificationConfigRequest.config.name` | made of the ids | the ids are read from it, where `parent` and `configId` do not say them |
 //! | `tenant` of any request | lost | none |
 //! | `metadata` of a cancel | lost | none |

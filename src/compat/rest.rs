@@ -7,10 +7,14 @@ use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 use serde_json::Value;
 use tonic::Status;
 
-use super::service::{answer, refusal};
+use super::{
+    card::classic,
+    service::{answer, refusal},
+};
 use crate::{
+    error::Error,
     pb::{
-        v1::{ListTasksRequest, ListTasksResponse, a2a_service_server::A2aService},
+        v1::{GetExtendedAgentCardRequest, ListTasksRequest, ListTasksResponse, a2a_service_server::A2aService},
         v03::{self, bindings::Bound},
     },
     transport::transcode::{Binding, Body, Reply, Request, Route, Source, unary},
@@ -80,6 +84,9 @@ impl Binding for Rest {
     }
 
     async fn call(&self, rpc: Rpc, mut request: Request<'_>) -> Result<Reply, Status> {
+        if rpc == Rpc::Proto(v03::bindings::Rpc::GetAgentCard) {
+            return self.card(request).await.map_err(refusal);
+        }
         let Rpc::Proto(rpc) = rpc else {
             let service = &*self.service;
             let list = async |mut request: tonic::Request<ListTasksRequest>| {
@@ -95,6 +102,17 @@ impl Binding for Rest {
             *text = Cow::Owned(repaired);
         }
         self.proto.call(rpc, request).await
+    }
+}
+
+impl Rest {
+    /// The card for authenticated callers, in the JSON that cards of 0.3 have everywhere, which is not that of its proto
+    /// file (0.3, 5.5).
+    async fn card(&self, request: Request<'_>) -> Result<Reply, Status> {
+        let (metadata, extensions, _) = request.into_parts();
+        let request = tonic::Request::from_parts(metadata, extensions, GetExtendedAgentCardRequest::default());
+        let (metadata, card, _) = self.service.get_extended_agent_card(request).await?.into_parts();
+        Ok(Reply::Unary(serde_json::to_vec(&classic(&card)).map_err(Error::internal)?.into(), metadata))
     }
 }
 

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status, metadata::MetadataMap};
 
-use super::event::Event;
+use super::{beside::Further, event::Event};
 use crate::{
     call::Version,
     error::Error,
     event,
     extension::ACTIVE,
     pb::{
-        v1::{GetExtendedAgentCardRequest, a2a_service_server::A2aService as Service},
+        v1::{self, GetExtendedAgentCardRequest, a2a_service_server::A2aService as Service},
         v03::{
             AgentCard, CancelTaskRequest, CreateTaskPushNotificationConfigRequest,
             DeleteTaskPushNotificationConfigRequest, GetAgentCardRequest, GetTaskPushNotificationConfigRequest,
@@ -34,6 +34,22 @@ fn read<Old, New: TryFrom<Old, Error = Error>>(request: Request<Old>) -> Result<
     let (metadata, extensions, message) = request.into_parts();
     let message = New::try_from(message).map_err(|it| it.into_status(Version::V0_3))?;
     Ok(Request::from_parts(metadata, extensions, message))
+}
+
+/// A message that is sent. A configuration in it may say more than 1.0 has of it.
+fn sent(request: Request<SendMessageRequest>) -> Request<v1::SendMessageRequest> {
+    let configuration = request.get_ref().configuration.as_ref();
+    let further = Further::of(configuration.and_then(|it| it.push_notification.as_ref()));
+    let mut request = request.map(Into::into);
+    further.put(request.extensions_mut());
+    request
+}
+
+/// A configuration with what was kept beside it.
+fn restored(mut response: Response<TaskPushNotificationConfig>) -> Response<TaskPushNotificationConfig> {
+    let kept = Further::kept(response.extensions());
+    kept.restore(response.get_mut());
+    response
 }
 
 pub(super) fn answer<New, Old: From<New>>(reply: Result<Response<New>, Status>) -> Result<Response<Old>, Status> {
@@ -74,14 +90,14 @@ impl A2aService for V03 {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
-        answer(self.0.send_message(request.map(Into::into)).await)
+        answer(self.0.send_message(sent(request)).await)
     }
 
     async fn send_streaming_message(
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
-        stream(self.0.send_streaming_message(request.map(Into::into)).await)
+        stream(self.0.send_streaming_message(sent(request)).await)
     }
 
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
@@ -103,21 +119,29 @@ impl A2aService for V03 {
         &self,
         request: Request<CreateTaskPushNotificationConfigRequest>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        answer(self.0.create_task_push_notification_config(read(request)?).await)
+        let config = request.get_ref().config.as_ref().and_then(|it| it.push_notification_config.as_ref());
+        let further = Further::of(config);
+        let mut request = read(request)?;
+        further.put(request.extensions_mut());
+        answer(self.0.create_task_push_notification_config(request).await).map(restored)
     }
 
     async fn get_task_push_notification_config(
         &self,
         request: Request<GetTaskPushNotificationConfigRequest>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        answer(self.0.get_task_push_notification_config(read(request)?).await)
+        answer(self.0.get_task_push_notification_config(read(request)?).await).map(restored)
     }
 
     async fn list_task_push_notification_config(
         &self,
         request: Request<ListTaskPushNotificationConfigRequest>,
     ) -> Result<Response<ListTaskPushNotificationConfigResponse>, Status> {
-        answer(self.0.list_task_push_notification_configs(read(request)?).await)
+        let mut response: Response<ListTaskPushNotificationConfigResponse> =
+            answer(self.0.list_task_push_notification_configs(read(request)?).await)?;
+        let kept = Further::kept_of_each(response.extensions());
+        response.get_mut().configs.iter_mut().zip(kept).for_each(|(config, kept)| kept.restore(config));
+        Ok(response)
     }
 
     async fn delete_task_push_notification_config(

@@ -1,17 +1,26 @@
 //! One card for both generations, or one of either alone: each reader gets what it can read (3.6; 0.3, 5.5).
 
+use std::sync::Arc;
+
 use a2a_service::{
     auth::{Bearer, Token},
     call::Version,
     card::CardConfig,
     compat::card::Shape,
-    pb::DESCRIPTORS,
+    pb::{
+        DESCRIPTORS,
+        v1::{AgentCard, GetExtendedAgentCardRequest, a2a_service_server::A2aService},
+        v03,
+    },
     server::Server,
+    transport::{Door, Settings},
 };
+use axum::body::Bytes;
 use http::{Method, StatusCode};
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use reqwest::Client;
 use serde_json::{Value, json};
+use tonic::{Request, Response, Status};
 
 use super::{PATH, card, card_with};
 use crate::ways::{Actor, serve, server};
@@ -282,4 +291,41 @@ async fn the_second_card_of_0_2_is_asked_for_beside_json_rpc() {
     let path = "/agent/authenticatedExtendedCard";
     assert_eq!(http.post(format!("{open}{path}")).send().await.unwrap().status(), StatusCode::METHOD_NOT_ALLOWED);
     assert_eq!(http.get(format!("{open}/elsewhere{path}")).send().await.unwrap().status(), StatusCode::NOT_FOUND);
+}
+
+/// A service with a card for authenticated callers, which ours has not.
+struct Second;
+
+#[tonic::async_trait]
+impl A2aService for Second {
+    async fn get_extended_agent_card(
+        &self,
+        _: Request<GetExtendedAgentCardRequest>,
+    ) -> Result<Response<AgentCard>, Status> {
+        let interface = json!({"url": "h:1", "protocolBinding": "GRPC", "protocolVersion": "0.3"});
+        let skill = json!({"id": "s", "name": "S", "description": "D", "tags": ["t"]});
+        let card = json!({"name": "Second", "supportedInterfaces": [interface], "skills": [skill]});
+        Ok(Response::new(serde_json::from_value(card).unwrap()))
+    }
+}
+
+/// Each way to ask for it has the form of its version.
+#[tokio::test]
+async fn a_second_card_has_the_form_of_the_call() {
+    let door = Door::new(Arc::new(Second), Settings::new(Arc::new(|_| Bytes::new())));
+    let url = super::program(door.into_router()).await;
+    let new = at(&format!("{url}/extendedAgentCard")).await;
+    assert_eq!(shape(&new), Shape::V1_0);
+    for path in ["/v1/card", "/agent/authenticatedExtendedCard"] {
+        let old = at(&format!("{url}{path}")).await;
+        assert_eq!(shape(&old), Shape::V0_3);
+        assert_eq!(
+            (&old["name"], &old["url"], &old["preferredTransport"]),
+            (&json!("Second"), &json!("h:1"), &json!("GRPC"))
+        );
+        assert_eq!(old["skills"], new["skills"]);
+    }
+    let mut grpc = v03::a2a_service_client::A2aServiceClient::connect(url).await.unwrap();
+    let proto = grpc.get_agent_card(v03::GetAgentCardRequest {}).await.unwrap().into_inner();
+    assert_eq!((proto.name.as_str(), proto.url.as_str(), proto.skills.len()), ("Second", "h:1", 1));
 }

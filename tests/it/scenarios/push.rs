@@ -5,9 +5,14 @@ use std::sync::Arc;
 use a2a_service::{
     agent::{self, End},
     call::Version,
-    pb::v1::{
-        AuthenticationInfo, DeleteTaskPushNotificationConfigRequest, GetTaskPushNotificationConfigRequest,
-        ListTaskPushNotificationConfigsRequest, ListTaskPushNotificationConfigsResponse, TaskPushNotificationConfig,
+    client,
+    pb::{
+        v1::{
+            AuthenticationInfo, DeleteTaskPushNotificationConfigRequest, GetTaskPushNotificationConfigRequest,
+            ListTaskPushNotificationConfigsRequest, ListTaskPushNotificationConfigsResponse,
+            TaskPushNotificationConfig,
+        },
+        v03,
     },
     server::Server,
     service::{
@@ -18,7 +23,7 @@ use a2a_service::{
 };
 
 use super::*;
-use crate::ways::{Actor, each_way, server};
+use crate::ways::{Actor, each_way, serve, server};
 
 fn config(task_id: &str, id: &str) -> TaskPushNotificationConfig {
     TaskPushNotificationConfig {
@@ -292,5 +297,60 @@ async fn what_1_0_cannot_say_is_kept_beside() {
     let key = Key::new(&Arc::new(Scope { owner: "ada".into(), tenant: "".into() }), &task.id);
     for (id, version) in [("sent", Version::V0_3), ("created", Version::V0_3), ("plain", Version::V1_0)] {
         assert_eq!(store.get_push(&key, id).await.unwrap().unwrap().version, version, "{id}");
+    }
+}
+
+/// What 0.3 says of how to authenticate comes back at 0.3, by whichever binding, and 1.0 has the first of it.
+#[tokio::test]
+async fn further_schemes_survive() {
+    let url = serve(server().push(true)).await;
+    let mut classic = v03::a2a_service_client::A2aServiceClient::connect(url.clone()).await.unwrap();
+    let push = |id: &str| v03::PushNotificationConfig {
+        id: id.into(),
+        url: "https://hook.example".into(),
+        authentication: Some(v03::AuthenticationInfo {
+            schemes: ["Bearer", "Basic", "Digest"].map(Into::into).into(),
+            credentials: "secret".into(),
+        }),
+        ..Default::default()
+    };
+    let schemes = |it: &v03::TaskPushNotificationConfig| {
+        it.push_notification_config.clone().unwrap().authentication.unwrap().schemes
+    };
+    let expected = ["Bearer", "Basic", "Digest"];
+    let message = v03::Message {
+        message_id: "m".into(),
+        role: v03::Role::User.into(),
+        content: vec![v03::Part { part: Some(v03::part::Part::Text("/ask what?".into())), metadata: None }],
+        ..Default::default()
+    };
+    let configuration =
+        v03::SendMessageConfiguration { push_notification: Some(push("sent")), blocking: true, ..Default::default() };
+    let sent = v03::SendMessageRequest { request: Some(message), configuration: Some(configuration), metadata: None };
+    let Some(v03::send_message_response::Payload::Task(task)) =
+        classic.send_message(sent).await.unwrap().into_inner().payload
+    else {
+        panic!("no task")
+    };
+    let parent = format!("tasks/{}", task.id);
+    let create = v03::CreateTaskPushNotificationConfigRequest {
+        parent: parent.clone(),
+        config_id: "created".into(),
+        config: Some(v03::TaskPushNotificationConfig {
+            push_notification_config: Some(push("created")),
+            ..Default::default()
+        }),
+    };
+    let created = classic.create_task_push_notification_config(create).await.unwrap().into_inner();
+    assert_eq!(schemes(&created), expected);
+    let name = format!("{parent}/pushNotificationConfigs/sent");
+    let get = v03::GetTaskPushNotificationConfigRequest { name };
+    assert_eq!(schemes(&classic.get_task_push_notification_config(get).await.unwrap().into_inner()), expected);
+    let all = v03::ListTaskPushNotificationConfigRequest { parent, ..Default::default() };
+    let listed = classic.list_task_push_notification_config(all).await.unwrap().into_inner().configs;
+    assert_eq!(listed.iter().map(schemes).collect::<Vec<_>>(), [expected, expected]);
+    let agent = client::json_rpc(&format!("{url}/rpc")).unwrap();
+    for config in list(&*agent, &task.id).await {
+        assert_eq!(config.authentication.unwrap().scheme, "Bearer");
     }
 }
