@@ -23,7 +23,7 @@ use a2a_service::{
 };
 
 use super::*;
-use crate::ways::{Actor, each_way, serve, server};
+use crate::ways::{Actor, each_classic_way, each_way, serve, server};
 
 fn config(task_id: &str, id: &str) -> TaskPushNotificationConfig {
     TaskPushNotificationConfig {
@@ -102,7 +102,7 @@ async fn a_configuration_is_kept(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2a
     assert_eq!(list(&*agent, &id).await.last(), Some(&other));
 }
 
-each_way!(a_configuration_is_kept);
+each_way!(a_configuration_is_kept, not_at_0_3 = "there one without an id replaces the last of those");
 
 async fn a_task_has_to_be_there(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = way(server().push(true)).await;
@@ -115,7 +115,13 @@ async fn a_task_has_to_be_there(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aS
         is(&error, ErrorKind::TaskNotFound);
         assert_eq!(error.metadata("taskId"), Some("t-9"));
     }
-    // In another tenant there is another task of that id, or none.
+}
+
+each_way!(a_task_has_to_be_there);
+
+/// In another tenant there is another task of that id, or none.
+async fn a_task_has_a_tenant(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = way(server().push(true)).await;
     let id = send(&*agent, text("", "hello")).await.id;
     create(&*agent, config(&id, "c")).await.unwrap();
     let tenant = || "blue".to_owned();
@@ -127,7 +133,7 @@ async fn a_task_has_to_be_there(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aS
     assert_eq!(list(&*agent, &id).await.len(), 1);
 }
 
-each_way!(a_task_has_to_be_there);
+each_way!(a_task_has_a_tenant, not_at_0_3 = "it has no tenants");
 
 async fn a_list_has_pages(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = way(server().push(true)).await;
@@ -239,11 +245,29 @@ async fn a_send_says_where_to(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aSer
     // An answer without a task has nothing to send.
     assert!(matches!(answer(&*agent, pushed(text("", "/message hi"), config("", "m"))).await, Ok(Answer::Message(_))));
     // What is refused leaves nothing behind.
-    is(&answer(&*agent, pushed(text(&id, "more"), config("", "late"))).await.unwrap_err(), ErrorKind::TaskEnded);
+    answer(&*agent, pushed(text(&id, "more"), config("", "late"))).await.unwrap_err();
     assert_eq!(list(&*agent, &id).await.len(), 2);
 }
 
 each_way!(a_send_says_where_to);
+
+/// At 0.3 the one without an id has one of its own, and a second is put in its place.
+async fn a_configuration_without_an_id_is_one(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = way(server().push(true)).await;
+    let id = send(&*agent, text("", "/ask what?")).await.id;
+    let named = create(&*agent, config(&id, "mine")).await.unwrap();
+    assert_eq!(named, config(&id, "mine"));
+    create(&*agent, config(&id, "")).await.unwrap();
+    let changed = TaskPushNotificationConfig { token: "other".into(), ..config(&id, "") };
+    let unnamed = create(&*agent, changed).await.unwrap();
+    assert_eq!((unnamed.id.as_str(), unnamed.token.as_str()), ("default", "other"));
+    assert_eq!(list(&*agent, &id).await, [named, unnamed.clone()]);
+    assert_eq!(read(&*agent, &id, "default").await.unwrap(), unnamed);
+    delete(&*agent, &id, "default").await.unwrap();
+    assert_eq!(list(&*agent, &id).await.len(), 1);
+}
+
+each_classic_way!(a_configuration_without_an_id_is_one);
 
 /// A message that can't be taken in takes the configuration back that came with it.
 #[tokio::test]
