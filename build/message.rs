@@ -30,7 +30,7 @@ enum Place {
 }
 
 impl Schema {
-    /// `impl json::Message`, `impl Check`, and serde's traits on top of the first.
+    /// `impl json::Members` and `json::Message`, `impl Check`, and serde's traits on top of the first.
     pub(crate) fn message(&self, message: &MessageDescriptor) -> Result<TokenStream> {
         let (name, rust) = (message.name(), rust_type(message));
         let (mut fields, mut numbers, mut reads) = (vec![], vec![], vec![]);
@@ -51,7 +51,7 @@ impl Schema {
         }
         checks.extend(message.oneofs().filter(|it| CHOICES.contains(&it.full_name())).map(|it| choice(&it)));
         Ok(quote! {
-            impl json::Message for #rust {
+            impl json::Members for #rust {
                 const NAME: &'static str = #name;
                 const FIELDS: &'static [(u32, &'static str)] = &[#(#fields),*];
 
@@ -63,7 +63,9 @@ impl Schema {
                     match field { #(#reads,)* _ => {} }
                     Ok(())
                 }
+            }
 
+            impl json::Message for #rust {
                 fn write<M: serde::ser::SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
                     #(#writes)*
                     Ok(())

@@ -2,7 +2,9 @@
 
 pub(crate) mod beside;
 pub mod card;
+pub mod classic;
 pub mod event;
+pub mod json;
 pub mod legacy;
 mod message;
 pub mod rest;

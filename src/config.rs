@@ -33,6 +33,8 @@ use crate::{
 pub(crate) struct Key {
     /// With dots, as in `[table] key`.
     pub(crate) name: &'static str,
+    /// What may be said in place of its table: `agent = "demo"` is `[agent] kind`. Variable and flag have this name.
+    short: &'static [&'static str],
     /// What it is for.
     pub(crate) sentence: &'static str,
     /// What its value can be.
@@ -64,12 +66,17 @@ impl Given<'_, '_> {
 impl Key {
     /// As a variable of the environment: `turn.deadline` is `A2A_TURN_DEADLINE`.
     pub(crate) fn variable(&self) -> String {
-        format!("A2A_{}", self.name.replace('.', "_").to_uppercase())
+        format!("A2A_{}", self.brief().replace('.', "_").to_uppercase())
     }
 
     /// As a flag, without its dashes: `turn.deadline` is `turn-deadline`.
     pub(crate) fn flag(&self) -> String {
-        self.name.replace(['.', '_'], "-")
+        self.brief().replace(['.', '_'], "-")
+    }
+
+    /// Its shortest name.
+    fn brief(&self) -> &'static str {
+        self.short.first().unwrap_or(&self.name)
     }
 
     /// The value of this key, as it would stand in the file. Nothing where it is not set.
@@ -78,9 +85,9 @@ impl Key {
     }
 }
 
-/// Each line is a key: its name, the field, the type, the default, and a sentence.
+/// Each line is a key: its name, perhaps a shorter one, the field, the type, the default, and a sentence.
 macro_rules! keys {
-    ($($name:literal => $field:ident: $type:ty = $default:expr, $sentence:literal;)*) => {
+    ($($name:literal $(| $short:literal)? => $field:ident: $type:ty = $default:expr, $sentence:literal;)*) => {
         /// What a server can be told.
         #[derive(Clone, Debug)]
         pub(crate) struct Config {
@@ -96,6 +103,7 @@ macro_rules! keys {
         /// Every key.
         pub(crate) static KEYS: &[Key] = &[$(Key {
             name: $name,
+            short: &[$($short)?],
             sentence: $sentence,
             kind: <$type as Value>::KIND,
             secret: <$type as Value>::SECRET,
@@ -112,7 +120,8 @@ macro_rules! keys {
 keys! {
     "listen" => listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)), "The address to listen on. Port 0 picks a free one, and the first line of the output says which.";
     "grpc_listen" => grpc_listen: Option<SocketAddr> = None, "Another address, for gRPC alone. The first one takes gRPC too, and the card names this one only where `card.grpc` says it.";
-    "agent" => agent: Agent = Agent::Demo, "The agent to serve.";
+    "agent.kind" | "agent" => agent: Agent = Agent::Demo, "The agent to serve.";
+    "agent.require_text" => require_text: bool = false, "Refuses messages without a part of text.";
     "public_url" => public_url: Option<BaseUrl> = None, "The URL at which clients reach this server, for the agent card. Where it is not set, the address that is listened on.";
     "trusted_proxies" => trusted_proxies: Vec<Network> = Vec::new(), "The proxies, as addresses or networks, that are believed what they say of the URL that their clients asked for.";
     "token" => token: Option<Token> = None, "The bearer token that every call must bring. The agent card and health checks are for everybody. Other users of the machine may see a flag: prefer the variable.";
@@ -123,7 +132,6 @@ keys! {
     "print_wire" => print_wire: bool = false, "Writes to the log what comes in, the call of 1.0 that it is, and what goes out, as `a2a_service::wire`. Credentials are hidden, messages are not.";
     "strict_version" => strict_version: bool = false, "Refuses calls that do not say their version of the protocol, as ones of 0.3. Otherwise they are taken by their form.";
     "strict_modes" => strict_modes: bool = false, "Refuses messages of media types that the card does not name, and those whose senders take nothing that the agent gives.";
-    "require_text" => require_text: bool = false, "Refuses messages without a part of text.";
     "wait" => wait: Duration = Limits::default().wait, "How long a send waits for its turn to end; then the caller gets the task as it is.";
     "turn.deadline" => turn_deadline: Duration = Limits::default().turn, "How long an agent may work on one turn; then the turn has failed.";
     "cancel.grace" => cancel_grace: Duration = Limits::default().cancel, "How long an agent that was canceled may take to end by itself.";

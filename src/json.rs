@@ -20,8 +20,8 @@ use serde::{
 
 use crate::pb::wkt::Value;
 
-/// A message, member by member.
-pub trait Message: Default {
+/// What is read member by member.
+pub trait Members: Default {
     /// Its name in the proto file.
     const NAME: &'static str;
 
@@ -33,7 +33,10 @@ pub trait Message: Default {
 
     /// Reads the value of a field.
     fn read<'de, A: MapAccess<'de>>(&mut self, field: u32, map: &mut A) -> Result<(), A::Error>;
+}
 
+/// A message of the proto files, in ProtoJSON.
+pub trait Message: Members {
     /// Writes the fields that are set, and those that are REQUIRED.
     fn write<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error>;
 }
@@ -51,7 +54,7 @@ pub trait Enum {
 }
 
 /// Reads a message.
-pub fn read<'de, T: Message, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+pub fn read<'de, T: Members, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     let mut message = T::default();
     Merge(&mut message).deserialize(deserializer)?;
     Ok(message)
@@ -68,7 +71,7 @@ pub fn write<S: Serializer>(message: &impl Message, serializer: S) -> Result<S::
 #[derive(Debug)]
 pub struct Merge<'a, T>(pub &'a mut T);
 
-impl<'de, T: Message> DeserializeSeed<'de> for Merge<'_, T> {
+impl<'de, T: Members> DeserializeSeed<'de> for Merge<'_, T> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -76,7 +79,7 @@ impl<'de, T: Message> DeserializeSeed<'de> for Merge<'_, T> {
     }
 }
 
-impl<'de, T: Message> Visitor<'de> for Merge<'_, T> {
+impl<'de, T: Members> Visitor<'de> for Merge<'_, T> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -100,7 +103,7 @@ impl<'de, T: Message> Visitor<'de> for Merge<'_, T> {
     }
 }
 
-fn name_of<T: Message>(number: u32) -> &'static str {
+fn name_of<T: Members>(number: u32) -> &'static str {
     T::FIELDS.iter().find(|it| it.0 == number).map_or(T::NAME, |it| it.1)
 }
 
@@ -118,7 +121,7 @@ impl<'de> DeserializeSeed<'de> for Twice {
 /// The name of a member, as the number of its field.
 struct Field<T>(PhantomData<T>);
 
-impl<'de, T: Message> DeserializeSeed<'de> for Field<T> {
+impl<'de, T: Members> DeserializeSeed<'de> for Field<T> {
     type Value = Option<u32>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<u32>, D::Error> {
@@ -126,7 +129,7 @@ impl<'de, T: Message> DeserializeSeed<'de> for Field<T> {
     }
 }
 
-impl<T: Message> Visitor<'_> for Field<T> {
+impl<T: Members> Visitor<'_> for Field<T> {
     type Value = Option<u32>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

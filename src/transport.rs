@@ -36,6 +36,7 @@ pub use self::{body::Body, card::CardRequest, protocols::Protocols};
 use crate::{
     call::{self, Version},
     compat::{
+        classic::Methods,
         legacy::Legacy,
         rest::Rest as ClassicRest,
         service::{V03, refusal},
@@ -142,6 +143,7 @@ pub struct Door {
 struct Inner {
     service: Bound,
     grpc: A2aServiceServer<Bound>,
+    classic_rpc: Methods,
     classic_rest: ClassicRest,
     classic_grpc: ClassicServer,
     /// Health and reflection, made when somebody first asks for them.
@@ -167,6 +169,7 @@ impl Door {
         let inner = Inner {
             service,
             grpc,
+            classic_rpc: Methods(Arc::clone(&legacy)),
             classic_rest: ClassicRest::new(classic, legacy),
             classic_grpc,
             beside: OnceLock::new(),
@@ -211,6 +214,7 @@ impl<B: RequestBody> Service<Request<B>> for Door {
     fn call(&mut self, request: Request<B>) -> Answering {
         let finish = match *request.method() {
             Method::HEAD => verb::without_body,
+            Method::OPTIONS if of_card(&request) => return now(card::preflight()),
             Method::OPTIONS => verb::only_allow,
             _ => return self.answer(request),
         };
@@ -260,7 +264,8 @@ impl Door {
             }
             // A refusal names the call that it is for, and what is no call at all is refused as such.
             Entrance::JsonRpc => {
-                Box::pin(async move { Ok(jsonrpc::answer(service, parts, body, limits, admitted).await) })
+                let methods = jsonrpc::Methods { current: service, classic: self.inner.classic_rpc.clone() };
+                Box::pin(async move { Ok(jsonrpc::answer(methods, parts, body, limits, admitted).await) })
             }
             Entrance::ExtendedCard => {
                 let admitted = admitted.enter(version, &mut parts.extensions);
@@ -323,6 +328,11 @@ pub(crate) fn is_public<B>(request: &Request<B>) -> bool {
     }
 }
 
+/// Whether a GET would get the card.
+fn of_card<B>(request: &Request<B>) -> bool {
+    Entrance::at(&Method::GET, request.uri().path(), request.headers()) == Entrance::Card
+}
+
 /// Answers a request with an error, in the terms that its sender understands. For whatever stands before the door.
 pub fn refuse(parts: &Parts, error: impl Into<Status>) -> Response<Body> {
     let entrance = Entrance::of(parts);
@@ -330,7 +340,7 @@ pub fn refuse(parts: &Parts, error: impl Into<Status>) -> Response<Body> {
         (Entrance::Grpc, Version::V1_0) => error.into().into_http(),
         (Entrance::Grpc, Version::V0_3) => refusal(error.into()).into_http(),
         // What the id is stands in a body that nobody has read.
-        (Entrance::JsonRpc, _) => jsonrpc::failure("null", error.into()),
+        (Entrance::JsonRpc, _) => jsonrpc::failure("null", Version::V1_0, error.into()),
         (Entrance::Rest | Entrance::Card | Entrance::ExtendedCard | Entrance::Health, version) => {
             rest::failure(error.into(), version)
         }

@@ -160,7 +160,8 @@ impl Layers {
         for (member, value) in members {
             let name = format!("{prefix}{}", member.get_ref());
             let place = file.place(member.span().start);
-            if let Some(key) = KEYS.iter().find(|it| it.name == name) {
+            let short = |it: &&Key| it.short.contains(&&*name) && value.get_ref().as_table().is_none();
+            if let Some(key) = KEYS.iter().find(|it| it.name == name || short(it)) {
                 self.set(key, Given::Toml(value), &place);
             } else {
                 let inner = format!("{name}.");
@@ -289,6 +290,22 @@ mod tests {
     }
 
     #[test]
+    fn a_table_may_be_its_one_word() {
+        for (text, place) in [
+            ("agent = 'demo'", "a2a.toml:1"),
+            ("[agent]\nkind = 'demo'", "a2a.toml:2"),
+            ("agent.kind = 'demo'", "a2a.toml:1"),
+        ] {
+            let loaded = put(text, &[], &[]).unwrap();
+            assert_eq!((origin(&loaded, "agent.kind"), loaded.config.require_text), (place.to_owned(), false));
+        }
+        let loaded = put("[agent]\nrequire_text = true", &[("A2A_AGENT", "demo")], &[]).unwrap();
+        assert_eq!((origin(&loaded, "agent.kind").as_str(), loaded.config.require_text), ("A2A_AGENT", true));
+        let loaded = put("", &[("A2A_AGENT_REQUIRE_TEXT", "true")], &[("agent", "demo")]).unwrap();
+        assert_eq!((origin(&loaded, "agent.kind").as_str(), loaded.config.require_text), ("--agent", true));
+    }
+
+    #[test]
     fn what_is_wrong_names_its_place_and_what_is_nearest() {
         for (text, said) in [
             ("\n\nlistten = 'x'", "a2a.toml:3: unknown key `listten`; the nearest is `listen`"),
@@ -296,6 +313,9 @@ mod tests {
             ("[crad]\nname = 'x'", "a2a.toml:1: unknown key `crad`; the nearest is `card.name`"),
             ("name = 'x'", "a2a.toml:1: unknown key `name`; the nearest is `card.name`"),
             ("turn = 3", "a2a.toml:1: turn: integer is no table of keys"),
+            ("require_text = true", "a2a.toml:1: unknown key `require_text`; the nearest is `agent.require_text`"),
+            ("agent = 'dmo'", "a2a.toml:1: agent.kind: `dmo` is not `demo`"),
+            ("[agent]\nname = 'demo'", "a2a.toml:2: unknown key `agent.name`; the nearest is `agent.kind`"),
             ("[listen]\nx = 1", "a2a.toml:1: listen: table is no address"),
             ("wait = 10", "a2a.toml:1: wait: `10` is no duration, such as 500ms, 10s, 5m or 1h"),
             ("card.name = 10", "a2a.toml:1: card.name: integer is no text; put it in quotes"),

@@ -28,6 +28,9 @@ pub(crate) fn reference() -> String {
         let (variable, flag) = (key.variable(), key.flag());
         // Writing to memory does not fail.
         _ = write!(text, "\n## `{name}`\n\n{sentence}\n\n- {kind}; default: {default}\n- `{variable}`, `--{flag}`\n");
+        for it in key.short {
+            _ = writeln!(text, "- `{it} = {default}` says this alone", default = default.trim_matches('`'));
+        }
     }
     text
 }

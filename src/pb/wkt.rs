@@ -24,7 +24,7 @@ mod generated {
 /// takes a hundred in all: what is deeper could be stored, and never be read again. The messages around it have nine.
 pub const MAX_DEPTH: usize = 28;
 
-impl json::Message for Empty {
+impl json::Members for Empty {
     const NAME: &'static str = "Empty";
     const FIELDS: &'static [(u32, &'static str)] = &[];
 
@@ -35,7 +35,9 @@ impl json::Message for Empty {
     fn read<'de, A: MapAccess<'de>>(&mut self, _: u32, _: &mut A) -> Result<(), A::Error> {
         Ok(())
     }
+}
 
+impl json::Message for Empty {
     fn write<M: SerializeMap>(&self, _: &mut M) -> Result<(), M::Error> {
         Ok(())
     }

@@ -12,10 +12,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use prost::Message as _;
 
-use self::{
-    index::{Index, place},
-    push::Pushes,
-};
+use self::{index::Index, push::Pushes};
 use super::{
     Commit, Expect, Immediate, Key, KeyMap, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused, Retention,
     Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
@@ -32,7 +29,8 @@ mod push;
 #[cfg(test)]
 mod tests;
 
-const SHARDS: usize = 32;
+/// So many that the one that grows, while all who want it wait, is small: at a million tasks each has four thousand.
+const SHARDS: usize = 256;
 
 /// How many tasks are kept where nobody says.
 pub const MAX_TASKS: usize = 2000;
@@ -117,7 +115,7 @@ impl Memory {
         let Commit { key, expect, row, events, saved, .. } = commit;
         let at = Position { fence: commit.fence, seq: row.seq };
         let mut shard = self.shards[key.share(SHARDS)].lock();
-        let old_time = match (shard.entry(key.clone()), expect) {
+        let old = match (shard.entry(key.clone()), expect) {
             (Entry::Vacant(free), Expect::New { idempotency }) => {
                 let log = Kind::Open(events.clone());
                 let (saved, send) = (saved.clone(), idempotency.clone());
@@ -129,7 +127,7 @@ impl Memory {
             }
             (Entry::Occupied(it), Expect::At(then)) if it.get().at == *then => {
                 let kept = it.into_mut();
-                let time = kept.row.time;
+                let old = (kept.row.time, kept.row.state);
                 let head = row.head.clone().or_else(|| kept.row.head.take());
                 (kept.at, kept.row) = (at, Row { head, ..row.clone() });
                 if saved.is_some() {
@@ -140,7 +138,7 @@ impl Memory {
                 }
                 register(kept, commit);
                 settle(kept, commit);
-                Some(time)
+                Some(old)
             }
             (Entry::Occupied(it), _) => return Err(Refused::Stale(Some(it.get().at))),
             (Entry::Vacant(_), Expect::At(_)) => return Err(Refused::Stale(None)),
@@ -148,8 +146,8 @@ impl Memory {
         // Under the lock of the shard, so that the index is never behind what a sweep sees of the row.
         let mut index = self.index.lock();
         match index.get_mut(key.scope()) {
-            Some(it) => it.count(key, row, old_time),
-            None => index.entry(Arc::clone(key.scope())).or_default().count(key, row, old_time),
+            Some(it) => it.place(key, row, old),
+            None => index.entry(Arc::clone(key.scope())).or_default().place(key, row, old),
         }
         drop(index);
         if row.state.is_terminal() && row.was != Some(row.state) {
@@ -183,12 +181,11 @@ impl Memory {
         let kept = shard.remove(key)?;
         let mut all = self.index.lock();
         if let Some(index) = all.get_mut(key.scope()) {
-            index.totals[place(kept.row.state)] -= 1;
-            index.remove(key, &kept.row.context, kept.row.time);
+            index.remove(key, &kept.row);
             if let Some(send) = &kept.send {
                 index.sends.remove(send);
             }
-            if index.by_time.is_empty() && index.sends.is_empty() {
+            if index.is_empty() {
                 all.remove(key.scope());
             }
         }
@@ -258,7 +255,7 @@ impl Memory {
         let mut all = self.index.lock();
         if let Some(index) = all.get_mut(key.scope()) {
             index.sends.remove(send);
-            if index.by_time.is_empty() && index.sends.is_empty() {
+            if index.is_empty() {
                 all.remove(key.scope());
             }
         }
@@ -368,14 +365,13 @@ impl Store for Memory {
         let (total, keys) = {
             let index = self.index.lock();
             let Some(index) = index.get(&query.scope) else { return Ok(ListPage::default()) };
-            let total = match (&query.context, query.since, query.state) {
-                (None, None, None) => index.totals.iter().sum(),
-                (None, None, Some(it)) => index.totals[place(it)],
-                _ => {
-                    let all = ListQuery { after: None, ..query.clone() };
-                    u64::try_from(index.find(&all).count()).unwrap_or(u64::MAX)
-                }
+            let total = if query.context.is_none() && query.since.is_none() {
+                index.total(query.state)
+            } else {
+                let all = ListQuery { after: None, ..query.clone() };
+                index.find(&all).count()
             };
+            let total = u64::try_from(total).unwrap_or(u64::MAX);
             // One more than fits on the page tells whether there is a next one.
             let keys = index.find(query).take(query.limit + 1).map(|(time, key)| (time, key.clone()));
             (total, keys.collect::<Vec<_>>())
@@ -412,11 +408,7 @@ impl Store for Memory {
         let limit = now.saturating_sub(Millis::try_from(policy.finished.as_millis()).unwrap_or(Millis::MAX));
         let old: Vec<Key> = {
             let index = self.index.lock();
-            let old = |it: &Index| {
-                let range = it.by_time.iter().take_while(|it| it.0.0 < limit);
-                range.filter(|it| it.1.is_terminal()).map(|it| it.0.1.clone()).collect::<Vec<_>>()
-            };
-            index.values().flat_map(old).collect()
+            index.values().flat_map(|it| it.ended(limit)).cloned().collect()
         };
         let gone: HashSet<&Key> = old.iter().filter(|it| self.forget(it).is_some()).collect();
         if !gone.is_empty() {

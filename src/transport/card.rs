@@ -24,6 +24,9 @@ use crate::{
 /// not lost for long: to ask again whether it still holds costs next to nothing.
 const CACHE: HeaderValue = HeaderValue::from_static("public, max-age=300");
 
+/// Pages of other origins may read what everybody may: a tool in a browser that is pointed at an agent begins here.
+const ANYBODY: HeaderValue = HeaderValue::from_static("*");
+
 /// What the card may depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct CardRequest<'a> {
@@ -85,6 +88,7 @@ pub(super) fn answer(card: &super::Card, started: &Started, parts: &Parts) -> Re
     }
     headers.insert(header::CACHE_CONTROL, CACHE);
     headers.insert(header::VARY, vary());
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, ANYBODY);
     if let Some(text) = &started.text {
         headers.insert(header::LAST_MODIFIED, text.clone());
     }
@@ -122,6 +126,19 @@ pub(super) async fn extended(service: &Bound, parts: &Parts, admitted: Result<()
         }
         Err(error) => rest::failure(error.into(), Version::V0_3),
     }
+}
+
+/// What a browser is told that asks before it asks, since it has headers of ours to send.
+pub(super) fn preflight() -> Response<Body> {
+    let mut response = Response::new(Body::default());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let verbs = HeaderValue::from_static("GET, HEAD");
+    let headers = response.headers_mut();
+    headers.insert(header::ALLOW, verbs.clone());
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, ANYBODY);
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, verbs);
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, ANYBODY);
+    response
 }
 
 /// Whether the client has this card. What it knows by name counts before what it knows by date (RFC 9110, 13.2.2).

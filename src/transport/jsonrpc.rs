@@ -1,4 +1,5 @@
-//! The JSON-RPC 2.0 binding (section 9): methods by their proto names, streams as server-sent events.
+//! The JSON-RPC 2.0 binding (section 9): methods by their proto names, streams as server-sent events. The methods of 0.3
+//! come in on the same URLs and are told apart by their names; what they have in other forms is here too.
 
 use std::borrow::Cow;
 
@@ -19,7 +20,7 @@ use super::{
 use crate::{
     call::{Call, Version},
     error::{Error, ErrorKind},
-    transport::transcode::{Binding, Params, Reply, Source},
+    transport::transcode::{Binding, Params, Reply, Request, Source},
 };
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -30,10 +31,51 @@ const MAX_ID: usize = 1024;
 /// More calls than these are not taken at once: each may be answered with a task of any size.
 const MAX_BATCH: usize = 64;
 
-/// Serves every method of a binding. The extensions of the request have its `Call` and nothing else, where it was
-/// `admitted`.
-pub(super) async fn answer<T: Binding, B: RequestBody>(
-    binding: T,
+/// The methods of each version. Those of 0.3 have a slash in their names, and those of 1.0 have none.
+#[derive(Clone)]
+pub(super) struct Methods<T, C> {
+    pub(super) current: T,
+    pub(super) classic: C,
+}
+
+/// The version that a method is of, by its name.
+fn version_of(method: &str) -> Version {
+    if method.contains('/') { Version::V0_3 } else { Version::V1_0 }
+}
+
+/// What is called.
+#[derive(Clone, Copy)]
+enum Rpc<T, C> {
+    Current(T),
+    Classic(C),
+}
+
+impl<T: Binding, C: Binding> Methods<T, C> {
+    fn find(method: &str) -> Option<Rpc<T::Rpc, C::Rpc>> {
+        match version_of(method) {
+            Version::V1_0 => T::rpc(method).map(Rpc::Current),
+            Version::V0_3 => C::rpc(method).map(Rpc::Classic),
+        }
+    }
+
+    fn is_streaming(rpc: Rpc<T::Rpc, C::Rpc>) -> bool {
+        match rpc {
+            Rpc::Current(it) => T::is_streaming(it),
+            Rpc::Classic(it) => C::is_streaming(it),
+        }
+    }
+
+    async fn call(&self, rpc: Rpc<T::Rpc, C::Rpc>, request: Request<'_>) -> Result<Reply, Status> {
+        match rpc {
+            Rpc::Current(it) => self.current.call(it, request).await,
+            Rpc::Classic(it) => self.classic.call(it, request).await,
+        }
+    }
+}
+
+/// Serves every method. The extensions of the request have its `Call` and nothing else.
+pub(super) async fn answer<T: Binding, C: Binding, B: RequestBody>(
+    methods: Methods<T, C>,
     mut parts: Parts,
     body: B,
     limits: Limits,
@@ -42,20 +84,20 @@ pub(super) async fn answer<T: Binding, B: RequestBody>(
     let extensions = std::mem::take(&mut parts.extensions);
     let body = match read(&parts.headers, body, limits).await {
         Ok(body) => body,
-        Err(error) => return failure("null", error.into()),
+        Err(error) => return failure("null", Version::V1_0, error.into()),
     };
     if body.trim_ascii_start().first() == Some(&b'[') {
-        return Box::pin(batch(binding, &body, &extensions, admitted)).await;
+        return Box::pin(batch(methods, &body, &extensions, admitted)).await;
     }
     let invocation = match Invocation::read(&body) {
         Ok(invocation) => invocation,
-        Err((id, error)) => return failure(id, error.into()),
+        Err(Refusal { id, version, error }) => return failure(id, version, error.into()),
     };
-    let id = invocation.id;
-    let reply = match T::rpc(&invocation.method) {
-        Some(rpc) => invocation.call(&binding, rpc, extensions, admitted).await,
+    let (id, version) = (invocation.id, invocation.version);
+    let reply = match Methods::<T, C>::find(&invocation.method) {
+        Some(rpc) => invocation.call(&methods, rpc, extensions, admitted).await,
         // Nothing that we know, and so not a notification that we would have to keep silent about.
-        None if id.is_none() => return failure("null", ErrorKind::InvalidRequest.because("`id` is missing").into()),
+        None if id.is_none() => return failure("null", version, unnamed().into()),
         None => Err(unknown(&invocation.method)),
     };
     // A notification is carried out, and never answered (JSON-RPC 2.0, section 4.1).
@@ -70,18 +112,26 @@ pub(super) async fn answer<T: Binding, B: RequestBody>(
             let id: Box<str> = id.into();
             let write = move |out: &mut BytesMut, item: Result<&[u8], &Error>| match item {
                 Ok(data) => result(out, &id, data),
-                Err(error) => out.put_slice(problem(&id, error).as_bytes()),
+                Err(error) => out.put_slice(problem(&id, version, error).as_bytes()),
             };
-            sse::response(items, headers(metadata), limits.keep_alive, write)
+            match version {
+                Version::V1_0 => sse::response(items, headers(metadata), limits.keep_alive, write),
+                Version::V0_3 => sse::messages(items, headers(metadata), limits.keep_alive, write),
+            }
         }
-        Err(status) => failure(id, status),
+        Err(status) => failure(id, version, status),
     }
 }
 
 /// Serves several calls that came as one (JSON-RPC 2.0, section 6), side by side, so that one that waits holds up none.
 /// Their answers stand in the order of the calls.
-async fn batch<T: Binding>(binding: T, body: &[u8], extensions: &Extensions, admitted: Admitted) -> Response<Body> {
-    let refuse = |error: Error| failure("null", error.into());
+async fn batch<T: Binding, C: Binding>(
+    methods: Methods<T, C>,
+    body: &[u8],
+    extensions: &Extensions,
+    admitted: Admitted,
+) -> Response<Body> {
+    let refuse = |error: Error| failure("null", Version::V1_0, error.into());
     let calls = match serde_json::from_slice::<Vec<&RawValue>>(body) {
         Ok(calls) => calls,
         Err(error) => return refuse(ErrorKind::Parse.because(error.to_string())),
@@ -95,7 +145,7 @@ async fn batch<T: Binding>(binding: T, body: &[u8], extensions: &Extensions, adm
     }
     let answers = calls.iter().enumerate().map(|(at, text)| {
         let extensions = for_entry(extensions, at);
-        entry(&binding, text.get().as_bytes(), extensions, admitted.clone())
+        entry(&methods, text.get().as_bytes(), extensions, admitted.clone())
     });
     let (mut out, mut all) = (BytesMut::new(), HeaderMap::new());
     for (answer, headers) in join_all(answers).await.into_iter().flatten() {
@@ -122,23 +172,25 @@ fn for_entry(extensions: &Extensions, at: usize) -> Extensions {
 }
 
 /// Serves a call of a batch; a notification has no answer, whatever becomes of it.
-async fn entry<T: Binding>(
-    binding: &T,
+async fn entry<T: Binding, C: Binding>(
+    methods: &Methods<T, C>,
     text: &[u8],
     extensions: Extensions,
     admitted: Admitted,
 ) -> Option<(BytesMut, HeaderMap)> {
-    let refused = |id: &str, error: &Error| Some((problem(id, error).into_bytes()[..].into(), HeaderMap::new()));
+    let refused = |id: &str, version: Version, error: &Error| {
+        Some((problem(id, version, error).into_bytes()[..].into(), HeaderMap::new()))
+    };
     let invocation = match Invocation::read(text) {
         Ok(invocation) => invocation,
-        Err((id, error)) => return refused(id, &error),
+        Err(Refusal { id, version, error }) => return refused(id, version, &error),
     };
-    let id = invocation.id;
-    let reply = match T::rpc(&invocation.method) {
-        Some(rpc) if T::is_streaming(rpc) => {
+    let (id, version) = (invocation.id, invocation.version);
+    let reply = match Methods::<T, C>::find(&invocation.method) {
+        Some(rpc) if Methods::<T, C>::is_streaming(rpc) => {
             Err(ErrorKind::InvalidRequest.because("a stream can't be the answer to a call of a batch").into())
         }
-        Some(rpc) => Box::pin(invocation.call(binding, rpc, extensions, admitted)).await,
+        Some(rpc) => Box::pin(invocation.call(methods, rpc, extensions, admitted)).await,
         None => Err(unknown(&invocation.method)),
     };
     match (id?, reply) {
@@ -147,9 +199,13 @@ async fn entry<T: Binding>(
             result(&mut out, id, &data);
             Some((out, headers(metadata)))
         }
-        (id, Ok(Reply::Stream(..))) => refused(id, &Error::internal("a stream in answer to a unary call")),
-        (id, Err(status)) => refused(id, &explain(status).0),
+        (id, Ok(Reply::Stream(..))) => refused(id, version, &Error::internal("a stream in answer to a unary call")),
+        (id, Err(status)) => refused(id, version, &explain(status).0),
     }
+}
+
+fn unnamed() -> Error {
+    ErrorKind::InvalidRequest.because("`id` is missing")
 }
 
 fn unknown(method: &str) -> Status {
@@ -197,33 +253,41 @@ struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// A call, borrowed from its body.
 struct Invocation<'a> {
-    /// As it is written; none makes it a notification.
+    /// As it is written; none makes it a notification, which 0.3 has none of.
     id: Option<&'a str>,
     method: Cow<'a, str>,
+    version: Version,
     params: &'a [u8],
 }
 
+/// Why a body is no call, under the id that it is answered under and in the terms of a version, as far as it has them.
+struct Refusal<'a> {
+    id: &'a str,
+    version: Version,
+    error: Error,
+}
+
 impl<'a> Invocation<'a> {
-    /// Carries a call out, if it was `admitted`.
-    async fn call<T: Binding>(
+    /// Carries a call out, if it is let in.
+    async fn call<T: Binding, C: Binding>(
         &self,
-        binding: &T,
-        rpc: T::Rpc,
+        methods: &Methods<T, C>,
+        rpc: Rpc<T::Rpc, C::Rpc>,
         mut extensions: Extensions,
         admitted: Admitted,
     ) -> Result<Reply, Status> {
-        admitted.enter(Version::V1_0, &mut extensions)?;
+        admitted.enter(self.version, &mut extensions)?;
         let params = Params { source: Source::Json(Cow::Borrowed(self.params)), path: Vec::new() };
         // The headers stay outside: what a service may know of them is in the `Call`.
-        binding.call(rpc, tonic::Request::from_parts(MetadataMap::new(), extensions, params)).await
+        methods.call(rpc, tonic::Request::from_parts(MetadataMap::new(), extensions, params)).await
     }
 
-    /// Reads a call. An error comes with the id that it is answered under.
-    fn read(body: &'a [u8]) -> Result<Self, (&'a str, Error)> {
-        let invalid = |id, reason: &'static str| Err((id, ErrorKind::InvalidRequest.because(reason)));
+    /// Reads a call.
+    fn read(body: &'a [u8]) -> Result<Self, Refusal<'a>> {
+        let early = |error| Refusal { id: "null", version: Version::V1_0, error };
         // An array would else be taken for the members of an envelope in their order.
         if body.first() == Some(&b'[') {
-            return invalid("null", "a batch in a batch");
+            return Err(early(ErrorKind::InvalidRequest.because("a batch in a batch")));
         }
         let envelope = serde_json::from_slice::<Envelope<'_>>(body).map_err(|error| {
             // What has the wrong shape may not be JSON either, further on.
@@ -232,8 +296,13 @@ impl<'a> Invocation<'a> {
             } else {
                 ErrorKind::Parse
             };
-            ("null", wrong.because(error.to_string()))
+            early(wrong.because(error.to_string()))
         })?;
+        let text = |it: &'a RawValue| serde_json::from_str::<Text<'_>>(it.get()).ok().map(|it| it.0);
+        let method = envelope.method.and_then(text).filter(|it| !it.is_empty());
+        let version = method.as_deref().map_or(Version::V1_0, version_of);
+        let refused = |id, error| Err(Refusal { id, version, error });
+        let invalid = |id, reason: &'static str| refused(id, ErrorKind::InvalidRequest.because(reason));
         let id = envelope.id.map(RawValue::get);
         let known = id.unwrap_or("null");
         if known.starts_with(['{', '[', 't', 'f']) {
@@ -241,18 +310,17 @@ impl<'a> Invocation<'a> {
         }
         if known.len() > MAX_ID {
             let reason = format!("`id` has more than {MAX_ID} bytes");
-            return Err(("null", ErrorKind::InvalidRequest.because(reason)));
+            return refused("null", ErrorKind::InvalidRequest.because(reason));
         }
-        let text = |it: &'a RawValue| serde_json::from_str::<Text<'_>>(it.get()).ok().map(|it| it.0);
         if envelope.jsonrpc.and_then(text).as_deref() != Some("2.0") {
             return invalid(known, "`jsonrpc` is not \"2.0\"");
         }
-        match envelope.method.and_then(text) {
-            Some(method) if !method.is_empty() => {
-                Ok(Self { id, method, params: envelope.params.map_or(b"", |it| it.get().as_bytes()) })
-            }
-            _ => invalid(known, "`method` is missing, or not text"),
+        let Some(method) = method else { return invalid(known, "`method` is missing, or not text") };
+        // All clients of 0.3 wait for an answer; one that forgot its id is told so, rather than left without.
+        if id.is_none() && version == Version::V0_3 {
+            return refused("null", unnamed());
         }
+        Ok(Self { id, method, version, params: envelope.params.map_or(b"", |it| it.get().as_bytes()) })
     }
 }
 
@@ -266,19 +334,24 @@ fn result(out: &mut BytesMut, id: &str, data: &[u8]) {
     }
 }
 
-fn problem(id: &str, error: &Error) -> String {
-    // `data` is an array of objects: some clients can't read the answer otherwise (9.5).
-    let error = json!({"code": error.wire().json_rpc, "message": error.to_string(), "data": error.details()});
+fn problem(id: &str, version: Version, error: &Error) -> String {
+    let (code, message) = (error.wire_for(version).json_rpc, error.message_for(version));
+    let error = match version {
+        // `data` is an array of objects: some clients can't read the answer otherwise (9.5).
+        Version::V1_0 => json!({"code": code, "message": message, "data": error.details()}),
+        // Some of its clients read an object there and others an array, and all of them read nothing.
+        Version::V0_3 => json!({"code": code, "message": message}),
+    };
     format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#)
 }
 
 /// Refuses a call. JSON-RPC has its own codes, and clients read no body under another status than 200; those excepted
 /// that whatever stands between us and them has to understand.
-pub(super) fn failure(id: &str, status: Status) -> Response<Body> {
+pub(super) fn failure(id: &str, version: Version, status: Status) -> Response<Body> {
     let (error, headers) = explain(status);
-    let status = match error.wire().http {
+    let status = match error.wire_for(version).http {
         it @ (401 | 403 | 405 | 413 | 429) => StatusCode::from_u16(it).unwrap_or_default(),
         _ => StatusCode::OK,
     };
-    respond(status, headers, JSON, problem(id, &error).into())
+    respond(status, headers, JSON, problem(id, version, &error).into())
 }

@@ -40,7 +40,27 @@ pub(crate) fn response(
     keep_alive: Duration,
     write: impl Write,
 ) -> Response<Body> {
-    let events = Events { items: Some(items), write, keep_alive, spoke: Instant::now(), timer: None };
+    named(b"", items, headers, keep_alive, write)
+}
+
+/// The same, where every event has its name: 0.3 says `message`, which is what an event without one is.
+pub(crate) fn messages(
+    items: BoxStream<Frame>,
+    headers: HeaderMap,
+    keep_alive: Duration,
+    write: impl Write,
+) -> Response<Body> {
+    named(b"event: message\n", items, headers, keep_alive, write)
+}
+
+fn named(
+    name: &'static [u8],
+    items: BoxStream<Frame>,
+    headers: HeaderMap,
+    keep_alive: Duration,
+    write: impl Write,
+) -> Response<Body> {
+    let events = Events { name, items: Some(items), write, keep_alive, spoke: Instant::now(), timer: None };
     let mut response = Response::new(Body::events(events));
     *response.headers_mut() = headers;
     let headers = response.headers_mut();
@@ -53,6 +73,8 @@ pub(crate) fn response(
 
 /// A stream as a body: all that is ready goes out in one write, and a comment where nothing is for long.
 struct Events<W> {
+    /// The line that names an event, if there is one.
+    name: &'static [u8],
     items: Option<BoxStream<Frame>>,
     write: W,
     keep_alive: Duration,
@@ -101,6 +123,7 @@ impl<W: Write> Events<W> {
                 out.extend_from_slice(part);
             }
         }
+        out.extend_from_slice(self.name);
         out.extend_from_slice(b"data: ");
         (self.write)(out, Ok(data));
         out.extend_from_slice(b"\n\n");

@@ -18,7 +18,7 @@ use crate::{
     call::Call,
     error::{Error, ErrorKind},
     event::Cursor,
-    json::{Merge, Message},
+    json::{Members, Merge},
 };
 
 /// A stream of replies.
@@ -152,7 +152,7 @@ pub fn unary<Req, Res, Fut>(
     rpc: impl FnOnce(tonic::Request<Req>) -> Fut,
 ) -> impl Future<Output = Result<Reply, Status>>
 where
-    Req: Message,
+    Req: Members,
     Res: prost::Message + Serialize,
     Fut: Future<Output = Result<tonic::Response<Res>, Status>>,
 {
@@ -169,7 +169,7 @@ pub fn streaming<Req, Res, Items, Fut>(
     rpc: impl FnOnce(tonic::Request<Req>) -> Fut,
 ) -> impl Future<Output = Result<Reply, Status>>
 where
-    Req: Message,
+    Req: Members,
     Res: Item,
     Items: Stream<Item = Result<Res, Status>> + Send + 'static,
     Fut: Future<Output = Result<tonic::Response<Items>, Status>>,
@@ -182,7 +182,8 @@ where
     }
 }
 
-fn decode<T: Message>(request: Request<'_>) -> Result<tonic::Request<T>, Error> {
+/// Reads the message of a call.
+pub(crate) fn decode<T: Members>(request: Request<'_>) -> Result<tonic::Request<T>, Error> {
     let (metadata, extensions, Params { source, path }) = request.into_parts();
     let mut message = T::default();
     match source {
@@ -195,7 +196,7 @@ fn decode<T: Message>(request: Request<'_>) -> Result<tonic::Request<T>, Error> 
     Ok(tonic::Request::from_parts(metadata, extensions, message))
 }
 
-fn read_json<T: Message>(text: &[u8], message: &mut T) -> Result<(), Error> {
+fn read_json<T: Members>(text: &[u8], message: &mut T) -> Result<(), Error> {
     if matches!(text.trim_ascii(), b"" | b"null") {
         return Ok(());
     }
@@ -213,7 +214,7 @@ fn read_json<T: Message>(text: &[u8], message: &mut T) -> Result<(), Error> {
     Err(blame::<T, _>(&mut serde_json::Deserializer::from_slice(text)).unwrap_or_else(|| Error::invalid_params(error)))
 }
 
-fn read_query<T: Message>(query: &str, message: &mut T) -> Result<(), Error> {
+fn read_query<T: Members>(query: &str, message: &mut T) -> Result<(), Error> {
     // Forms send the parameters that nobody filled in too, and an empty text is no number, no name and no time.
     let filled = |it: &&str| it.split_once('=').is_some_and(|it| !it.1.is_empty());
     let all = query.split('&').all(|it| filled(&it));
@@ -226,7 +227,7 @@ fn read_query<T: Message>(query: &str, message: &mut T) -> Result<(), Error> {
 }
 
 /// Reads what could not be read once more, now with an eye on where that is.
-fn blame<'de, T: Message, D: Deserializer<'de>>(again: D) -> Option<Error> {
+fn blame<'de, T: Members, D: Deserializer<'de>>(again: D) -> Option<Error> {
     let mut track = serde_path_to_error::Track::new();
     let tracked = serde_path_to_error::Deserializer::new(again, &mut track);
     let error = Merge(&mut T::default()).deserialize(tracked).err()?.to_string();
@@ -250,8 +251,12 @@ fn brief(text: &str) -> String {
 
 /// Writes a message on a line.
 pub fn to_json(message: &(impl prost::Message + Serialize)) -> Result<Bytes, Error> {
+    line(message.encoded_len(), message)
+}
+
+/// Writes what is so long in protobuf on a line.
+pub(crate) fn line(length: usize, message: &impl Serialize) -> Result<Bytes, Error> {
     // Names and quotes make a small message twice as long in JSON, and a large one hardly longer.
-    let length = message.encoded_len();
     let mut json = Vec::with_capacity(length + length.min(16 << 10) + 64);
     serde_json::to_writer(&mut json, message).map_err(Error::internal)?;
     Ok(json.into())

@@ -344,6 +344,24 @@ async fn a_card_that_holds_is_not_sent_again() {
     }
 }
 
+/// A page in a browser may read the card, wherever the page is from, and nothing else.
+#[tokio::test]
+async fn the_card_is_for_pages_of_other_origins_too() {
+    let url = serve(server()).await;
+    let http = Client::new();
+    let allowed = async |method: Method, path: &str| {
+        let asked = http.request(method, format!("{url}{path}")).header("origin", "https://inspector.example");
+        let reply = asked.header("access-control-request-method", "GET").send().await.unwrap();
+        let header = |name: &str| reply.headers().get(name).map(|it| it.to_str().unwrap().to_owned());
+        let cors = ["origin", "methods", "headers"].map(|it| header(&format!("access-control-allow-{it}")));
+        (reply.status().as_u16(), cors.map(Option::unwrap_or_default).join("; "))
+    };
+    assert_eq!(allowed(Method::GET, PATH).await, (200, "*; ; ".to_owned()));
+    assert_eq!(allowed(Method::OPTIONS, PATH).await, (204, "*; GET, HEAD; *".to_owned()));
+    assert_eq!(allowed(Method::OPTIONS, "/message:send").await, (204, "; ; ".to_owned()));
+    assert_eq!(allowed(Method::GET, "/tasks").await, (200, "; ; ".to_owned()));
+}
+
 /// Counts its turns.
 #[derive(Clone, Default)]
 struct Counting(Arc<AtomicUsize>);

@@ -8,6 +8,7 @@
 
 mod auth;
 mod card;
+mod classic;
 mod classic_client;
 mod compat;
 mod config;

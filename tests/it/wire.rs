@@ -4,6 +4,8 @@ mod batch;
 mod beside;
 mod classic_grpc;
 mod classic_rest;
+mod classic_rpc;
+mod classic_rpc_errors;
 mod client;
 mod connection;
 mod doors;

@@ -1,7 +1,7 @@
 //! An owner's tasks in the order of lists, and how many there are in each state.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -14,58 +14,87 @@ use crate::{
 /// An owner's tasks, in the order of lists. Its lock is taken under that of a shard, never the other way round.
 #[derive(Default)]
 pub(super) struct Index {
-    pub(super) by_time: BTreeMap<(Millis, Key), TaskState>,
+    /// By state, so that those that few tasks are in are found without a look at the others.
+    pub(super) by_state: [BTreeSet<(Millis, Key)>; STATES],
     pub(super) by_context: BTreeMap<(Arc<str>, Millis, Key), TaskState>,
-    pub(super) totals: [u64; 9],
     /// The sends that have a key, and the tasks they made.
     pub(super) sends: HashMap<Box<str>, Key>,
 }
 
-/// The counter of a state.
+/// How many states there are.
+const STATES: usize = 9;
+
+/// The place of a state.
 pub(super) fn place(state: TaskState) -> usize {
     usize::try_from(i32::from(state)).unwrap_or(0)
 }
 
 impl Index {
-    pub(super) fn count(&mut self, key: &Key, row: &Row, old_time: Option<Millis>) {
-        if let Some(old) = old_time.filter(|it| *it != row.time) {
-            self.remove(key, &row.context, old);
+    /// Puts a task where it belongs, which was at this time and in this state, if it was there.
+    pub(super) fn place(&mut self, key: &Key, row: &Row, old: Option<(Millis, TaskState)>) {
+        if old == Some((row.time, row.state)) {
+            return;
         }
-        if old_time != Some(row.time) || row.was != Some(row.state) {
-            self.by_time.insert((row.time, key.clone()), row.state);
-            self.by_context.insert((Arc::clone(&row.context), row.time, key.clone()), row.state);
+        if let Some((time, state)) = old {
+            self.by_state[place(state)].remove(&(time, key.clone()));
+            if time != row.time {
+                self.by_context.remove(&(Arc::clone(&row.context), time, key.clone()));
+            }
         }
-        if let Some(it) = row.was {
-            self.totals[place(it)] -= 1;
-        }
-        self.totals[place(row.state)] += 1;
+        self.by_state[place(row.state)].insert((row.time, key.clone()));
+        self.by_context.insert((Arc::clone(&row.context), row.time, key.clone()), row.state);
     }
 
-    pub(super) fn remove(&mut self, key: &Key, context: &Arc<str>, time: Millis) {
-        self.by_time.remove(&(time, key.clone()));
-        self.by_context.remove(&(Arc::clone(context), time, key.clone()));
+    pub(super) fn remove(&mut self, key: &Key, row: &Row) {
+        self.by_state[place(row.state)].remove(&(row.time, key.clone()));
+        self.by_context.remove(&(Arc::clone(&row.context), row.time, key.clone()));
+    }
+
+    /// The tasks that ended before a time.
+    pub(super) fn ended(&self, before: Millis) -> impl Iterator<Item = &Key> {
+        use TaskState::{Canceled, Completed, Failed, Rejected};
+        let states = [Completed, Failed, Canceled, Rejected].into_iter();
+        let old = move |it| self.by_state[place(it)].iter().take_while(move |it| it.0 < before);
+        states.flat_map(old).map(|it| &it.1)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_context.is_empty() && self.sends.is_empty()
+    }
+
+    /// How many tasks there are, in a state if one is named.
+    pub(super) fn total(&self, state: Option<TaskState>) -> usize {
+        state.map_or(self.by_context.len(), |it| self.by_state[place(it)].len())
     }
 
     /// What fits a query, the newest first, from its token on.
     pub(super) fn find<'a>(&'a self, query: &'a ListQuery) -> Box<dyn Iterator<Item = (Millis, &'a Key)> + 'a> {
         let (first, last) = query.range();
         let bottom = || Key::new(&Arc::default(), "");
-        let all: Box<dyn Iterator<Item = (Millis, &Key, TaskState)>> = match &query.context {
+        let all: Box<dyn Iterator<Item = (Millis, &Key)>> = match &query.context {
             None => {
-                let range = self.by_time.range((first, bottom())..(last, bottom()));
-                Box::new(range.rev().map(|((time, key), state)| (*time, key, *state)))
+                let in_state = |it: &'a BTreeSet<_>| it.range((first, bottom())..(last, bottom())).rev().peekable();
+                let mut states: Vec<_> = match query.state {
+                    Some(it) => vec![in_state(&self.by_state[place(it)])],
+                    None => self.by_state.iter().filter(|it| !it.is_empty()).map(in_state).collect(),
+                };
+                // Each is in order, so the newest of all is the first of one of them.
+                Box::new(std::iter::from_fn(move || {
+                    let heads = states.iter_mut().enumerate().filter_map(|(n, it)| Some((*it.peek()?, n)));
+                    let (_, n) = heads.max()?;
+                    states[n].next().map(|(time, key)| (*time, key))
+                }))
             }
             Some(context) => {
                 let context: Arc<str> = context.as_ref().into();
                 let range = (Arc::clone(&context), first, bottom())..(context, last, bottom());
-                Box::new(self.by_context.range(range).rev().map(|((_, time, key), state)| (*time, key, *state)))
+                let fits = |it: &(_, &TaskState)| query.state.is_none_or(|state| state == *it.1);
+                let found = self.by_context.range(range).rev().filter(fits);
+                Box::new(found.map(|((_, time, key), _)| (*time, key)))
             }
         };
-        let fits = move |(time, key, state): (Millis, &'a Key, TaskState)| {
-            let behind = query.after.as_ref().is_none_or(|it| (time, key.id()) < (it.time, &*it.id));
-            (behind && query.state.is_none_or(|it| it == state)).then_some((time, key))
-        };
-        Box::new(all.filter_map(fits))
+        let behind = |it: &(Millis, &Key)| query.after.as_ref().is_none_or(|at| (it.0, it.1.id()) < (at.time, &*at.id));
+        Box::new(all.filter(behind))
     }
 }
 

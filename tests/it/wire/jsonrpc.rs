@@ -36,7 +36,7 @@ async fn errors_are_told_apart() {
         (r#"{"jsonrpc":"2.0","id":[1],"method":"GetTask"}"#, json!(null), -32600),
         (r#"{"jsonrpc":"2.0","id":true,"method":"GetTask"}"#, json!(null), -32600),
         (&long, json!(null), -32600),
-        (r#"{"jsonrpc":"2.0","method":"message/send"}"#, json!(null), -32600),
+        (r#"{"jsonrpc":"2.0","method":"nothing"}"#, json!(null), -32600),
         (r#"{"jsonrpc":"2.0","id":1,"method":"Nothing"}"#, json!(1), -32601),
         (r#"{"jsonrpc":"2.0","id":1,"method":"getTask"}"#, json!(1), -32601),
         (r#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":[1]}"#, json!(1), -32602),

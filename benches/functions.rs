@@ -1,0 +1,193 @@
+//! What the functions cost that every call goes through, one by one: `cargo bench --bench functions`.
+//!
+//! Of a small echo task, as the load program has it: a text of 64 bytes, its history and its artifact.
+
+#![expect(clippy::unwrap_used, reason = "a bench may fail")]
+
+use std::{hint::black_box, sync::Arc};
+
+use a2a_service::{
+    event::{Cursor, Ends, Event, Mark, Position, Seq},
+    pb::v1::{
+        Artifact, Message, Part, Role, SendMessageRequest, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus,
+        TaskStatusUpdateEvent, stream_response::Payload,
+    },
+    pb::wkt::Timestamp,
+    store::{Commit, Expect, Immediate as _, Key, Row, Scope, memory::Memory},
+    task,
+};
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use prost::Message as _;
+
+const ID: &str = "01a1fdbd-709e-7551-9206-19b2814645fa";
+const TEXT: &str = "ping 00000000 opqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijkl";
+const REQUEST: &str = r#"{"message":{"messageId":"b0000000-0000-4000-8000-000000000000","role":"ROLE_USER","parts":[{"text":"ping 00000000 opqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijkl"}]}}"#;
+
+fn message() -> Message {
+    Message {
+        message_id: "b0000000-0000-4000-8000-000000000000".to_owned(),
+        context_id: ID.to_owned(),
+        task_id: ID.to_owned(),
+        role: Role::User.into(),
+        parts: vec![Part::text(TEXT)],
+        ..Message::default()
+    }
+}
+
+fn status(state: TaskState) -> TaskStatus {
+    let timestamp = Some(Timestamp { seconds: 1_790_000_000, nanos: 123_000_000 });
+    TaskStatus { state: state.into(), timestamp, ..TaskStatus::default() }
+}
+
+/// As it begins.
+fn submitted() -> Task {
+    let status = Some(status(TaskState::Submitted));
+    Task { id: ID.to_owned(), context_id: ID.to_owned(), status, history: vec![message()], ..Task::default() }
+}
+
+/// What happens to it: it is worked on, something comes of it, and it is done.
+fn updates() -> [Payload; 3] {
+    let status = |state| {
+        Payload::StatusUpdate(TaskStatusUpdateEvent {
+            task_id: ID.to_owned(),
+            context_id: ID.to_owned(),
+            status: Some(status(state)),
+            ..TaskStatusUpdateEvent::default()
+        })
+    };
+    [status(TaskState::Working), Payload::ArtifactUpdate(update()), status(TaskState::Completed)]
+}
+
+fn update() -> TaskArtifactUpdateEvent {
+    let artifact = Artifact { artifact_id: ID.to_owned(), parts: vec![Part::text(TEXT)], ..Artifact::default() };
+    TaskArtifactUpdateEvent {
+        task_id: ID.to_owned(),
+        context_id: ID.to_owned(),
+        artifact: Some(artifact),
+        ..TaskArtifactUpdateEvent::default()
+    }
+}
+
+fn finished() -> Task {
+    let mut task = submitted();
+    for it in &updates() {
+        task::apply(&mut task, it);
+    }
+    task
+}
+
+fn event(seq: Seq, payload: Payload) -> Event {
+    Event::new(Position { fence: 1, seq }, Mark::ending(Ends::Nothing), payload)
+}
+
+fn messages(c: &mut Criterion) {
+    let (task, mut group) = (finished(), c.benchmark_group("message"));
+    group.bench_function("read a send request in JSON", |b| {
+        b.iter(|| serde_json::from_str::<SendMessageRequest>(black_box(REQUEST)).unwrap());
+    });
+    let request = serde_json::from_str::<SendMessageRequest>(REQUEST).unwrap();
+    let bytes = request.encode_to_vec();
+    group.bench_function("read a send request in protobuf", |b| {
+        b.iter(|| SendMessageRequest::decode(black_box(&*bytes)).unwrap());
+    });
+    group.bench_function("write a task in JSON", |b| b.iter(|| serde_json::to_vec(black_box(&task)).unwrap()));
+    group.bench_function("write a task in protobuf", |b| b.iter(|| black_box(&task).encode_to_vec()));
+    let (json, bytes) = (serde_json::to_vec(&task).unwrap(), task.encode_to_vec());
+    group.bench_function("read a task in JSON", |b| {
+        b.iter(|| serde_json::from_slice::<Task>(black_box(&json)).unwrap());
+    });
+    group.bench_function("read a task in protobuf", |b| b.iter(|| Task::decode(black_box(&*bytes)).unwrap()));
+    group.finish();
+}
+
+fn events(c: &mut Criterion) {
+    let mut group = c.benchmark_group("event");
+    let fresh = || event(3, Payload::ArtifactUpdate(update()));
+    group.bench_function("write in JSON", |b| {
+        b.iter_batched(fresh, |it| it.json().len(), BatchSize::SmallInput);
+    });
+    group.bench_function("write in protobuf", |b| {
+        b.iter_batched(fresh, |it| it.proto().len(), BatchSize::SmallInput);
+    });
+    let made = fresh();
+    made.json();
+    group.bench_function("write again", |b| b.iter(|| black_box(&made).json().len()));
+    group.bench_function("make a cursor", |b| b.iter(|| Cursor::new(black_box(ID), Position { fence: 1, seq: 3 })));
+    let cursor = Cursor::new(ID, Position { fence: 1, seq: 3 }).to_string();
+    group.bench_function("read a cursor", |b| {
+        b.iter(|| Cursor::from_text(black_box(&cursor)).unwrap().parts().unwrap().1);
+    });
+    group.finish();
+}
+
+fn tasks(c: &mut Criterion) {
+    let (updates, chunk, mut group) = (updates(), update(), c.benchmark_group("task"));
+    group.bench_function("apply three events", |b| {
+        let fold = |mut task: Task| {
+            for it in &updates {
+                task::apply(&mut task, it);
+            }
+            task
+        };
+        b.iter_batched(submitted, fold, BatchSize::SmallInput);
+    });
+    // An event costs the same, whatever there is of its task.
+    for before in [10, 10_000] {
+        let append = Payload::ArtifactUpdate(TaskArtifactUpdateEvent { append: true, ..chunk.clone() });
+        let mut task = submitted();
+        (0..before).for_each(|_| task::apply(&mut task, &append));
+        let length = task.artifacts[0].parts.len();
+        group.bench_function(format!("append a chunk to {before}"), |b| {
+            b.iter(|| {
+                task::apply(&mut task, black_box(&append));
+                task.artifacts[0].parts.truncate(length);
+            });
+        });
+    }
+    group.finish();
+}
+
+fn store(c: &mut Criterion) {
+    let (scope, mut group) = (Arc::new(Scope::default()), c.benchmark_group("store"));
+    group.bench_function("make a key", |b| b.iter(|| Key::new(&scope, black_box(ID))));
+    let task = Arc::new(finished());
+    let log = || {
+        let mut all = vec![Event::task(Position { fence: 1, seq: 1 }, Ends::Nothing, &submitted())];
+        all.extend((2..).zip(updates()).map(|(seq, it)| event(seq, it)));
+        all
+    };
+    let commit = |n: u64| Commit {
+        key: Key::new(&scope, &format!("{n:036}")),
+        expect: Expect::New { idempotency: None },
+        fence: 1,
+        row: Row {
+            context: ID.into(),
+            seq: 4,
+            state: TaskState::Completed,
+            was: None,
+            head: None,
+            time: 1_790_000_000_123,
+            open: false,
+            taken: 1,
+            cancel_requested: false,
+            attempt: 1,
+        },
+        events: log(),
+        checkpoint: Some(Arc::clone(&task)),
+        saved: None,
+        push: None,
+    };
+    // It is full, as it is in a server that has run for a while: each task takes the place of another.
+    let (memory, mut n) = (Memory::default(), 0);
+    let mut next = || {
+        n += 1;
+        commit(n)
+    };
+    group.bench_function("commit a whole task to memory", |b| {
+        b.iter_batched(&mut next, |it| memory.commit_now(&it).unwrap(), BatchSize::SmallInput);
+    });
+    group.finish();
+}
+
+criterion_group!(benches, messages, events, tasks, store);
+criterion_main!(benches);

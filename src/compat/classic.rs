@@ -1,0 +1,228 @@
+//! The methods of classic JSON-RPC (0.3, 7) over the service of 1.0: what they are called, and what they read and write.
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use serde::Serialize;
+use tokio_stream::StreamExt as _;
+use tonic::{Response, Status, metadata::MetadataMap};
+
+use super::{
+    json::{Classic, Closing, Earlier, Write},
+    service::classic_names,
+};
+use crate::{
+    call::Call,
+    error::{Error, ErrorKind},
+    event::{Ends, Event},
+    pb::v1::{
+        DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest, GetTaskPushNotificationConfigRequest,
+        GetTaskRequest, ListTaskPushNotificationConfigsRequest, ListTaskPushNotificationConfigsResponse,
+        SendMessageRequest, a2a_service_server::A2aService,
+    },
+    seam,
+    transport::transcode::{Binding, BoxStream, Frame, Reply, Request, Route, decode, line},
+};
+
+/// A service of 1.0, for callers of classic JSON-RPC.
+#[derive(Clone)]
+pub struct Methods(pub Arc<dyn A2aService>);
+
+/// What a caller of classic JSON-RPC can ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// `message/send`
+    Send,
+    /// `message/stream`
+    Stream,
+    /// `tasks/send`, before 0.2.
+    SendBefore,
+    /// `tasks/sendSubscribe`, before 0.2.
+    StreamBefore,
+    /// `tasks/get`
+    Get,
+    /// `tasks/list`, which some servers of 0.3 have and its text has not.
+    List,
+    /// `tasks/cancel`
+    Cancel,
+    /// `tasks/resubscribe`
+    Resubscribe,
+    /// `tasks/pushNotificationConfig/set`
+    SetPush,
+    /// `tasks/pushNotificationConfig/get`
+    GetPush,
+    /// `tasks/pushNotificationConfig/list`
+    ListPush,
+    /// `tasks/pushNotificationConfig/delete`
+    DeletePush,
+    /// `agent/getAuthenticatedExtendedCard`
+    Card,
+}
+
+impl Binding for Methods {
+    type Rpc = Method;
+
+    const ACTIONS: &'static [&'static str] = &[];
+
+    const VERBS: &'static [&'static str] = &[];
+
+    fn rpc(name: &str) -> Option<Method> {
+        Some(match name {
+            "message/send" => Method::Send,
+            "message/stream" => Method::Stream,
+            "tasks/send" => Method::SendBefore,
+            "tasks/sendSubscribe" => Method::StreamBefore,
+            "tasks/get" => Method::Get,
+            "tasks/list" => Method::List,
+            "tasks/cancel" => Method::Cancel,
+            "tasks/resubscribe" => Method::Resubscribe,
+            "tasks/pushNotificationConfig/set" | "tasks/pushNotification/set" => Method::SetPush,
+            "tasks/pushNotificationConfig/get" | "tasks/pushNotification/get" => Method::GetPush,
+            "tasks/pushNotificationConfig/list" => Method::ListPush,
+            "tasks/pushNotificationConfig/delete" => Method::DeletePush,
+            // The second is how 0.3 has it in 11.1.3.
+            "agent/getAuthenticatedExtendedCard" | "agent/authenticatedExtendedCard" => Method::Card,
+            _ => return None,
+        })
+    }
+
+    fn is_streaming(method: Method) -> bool {
+        matches!(method, Method::Stream | Method::StreamBefore | Method::Resubscribe)
+    }
+
+    fn route(_: &str, _: &[&str], _: &str) -> Option<Route<Method>> {
+        None
+    }
+
+    async fn call(&self, method: Method, request: Request<'_>) -> Result<Reply, Status> {
+        let service = &*self.0;
+        let reply = match method {
+            Method::Send => unary(service.send_message(named(read(request)?)).await?),
+            Method::Stream => Ok(streaming(service.send_streaming_message(named(read(request)?)).await?)),
+            Method::SendBefore => unary(service.send_message(Box::pin(self.earlier(request)).await?).await?),
+            Method::StreamBefore => {
+                Ok(streaming(service.send_streaming_message(Box::pin(self.earlier(request)).await?).await?))
+            }
+            Method::Get => unary(service.get_task(read(request)?).await?),
+            Method::List => unary(service.list_tasks(read(request)?).await?),
+            Method::Cancel => unary(service.cancel_task(read(request)?).await?),
+            Method::Resubscribe => Ok(streaming(service.subscribe_to_task(read(request)?).await?)),
+            Method::SetPush => unary(service.create_task_push_notification_config(read(request)?).await?),
+            Method::GetPush => {
+                let request: tonic::Request<GetTaskPushNotificationConfigRequest> = read(request)?;
+                required("id", &request.get_ref().task_id)?;
+                unary(service.get_task_push_notification_config(request).await?)
+            }
+            Method::ListPush => unary(Box::pin(self.webhooks(read(request)?)).await?),
+            Method::DeletePush => {
+                let request: tonic::Request<DeleteTaskPushNotificationConfigRequest> = read(request)?;
+                required("id", &request.get_ref().task_id)?;
+                required("pushNotificationConfigId", &request.get_ref().id)?;
+                let (metadata, ..) = service.delete_task_push_notification_config(request).await?.into_parts();
+                Ok(Reply::Unary(Bytes::from_static(b"null"), metadata))
+            }
+            Method::Card => {
+                let (_, extensions, _) = request.into_parts();
+                let wanted = GetExtendedAgentCardRequest::default();
+                let request = tonic::Request::from_parts(MetadataMap::new(), extensions, wanted);
+                service.get_extended_agent_card(request).await?;
+                // There is no such card yet that a service would give.
+                Err(ErrorKind::ExtendedCardNotSupported.error())
+            }
+        };
+        Ok(told(reply?))
+    }
+}
+
+impl Methods {
+    /// Reads a send as it was before 0.2, when a client chose the id of its task: one that is there is gone on with, and
+    /// another gets an id from us.
+    async fn earlier(&self, request: Request<'_>) -> Result<tonic::Request<SendMessageRequest>, Status> {
+        let request: tonic::Request<Earlier> = read(request)?;
+        let call = Call::of(&request)?.clone();
+        let (metadata, extensions, Earlier { mut send, task_id: id }) = request.into_parts();
+        if let Some(message) = send.message.as_mut().filter(|it| it.task_id.is_empty() && !id.is_empty()) {
+            let get = GetTaskRequest { id, history_length: Some(1), ..GetTaskRequest::default() };
+            match self.0.get_task(call.request(get)).await.map_err(Error::from) {
+                Ok(task) => message.task_id = task.into_inner().id,
+                Err(error) if error.kind() == ErrorKind::TaskNotFound => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(named(tonic::Request::from_parts(metadata, extensions, send)))
+    }
+
+    /// All webhooks of a task: the list of 0.3 has no pages.
+    async fn webhooks(
+        &self,
+        request: tonic::Request<ListTaskPushNotificationConfigsRequest>,
+    ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
+        let (call, wanted) = (Call::of(&request)?.clone(), request.get_ref().clone());
+        required("id", &wanted.task_id)?;
+        let mut response = self.0.list_task_push_notification_configs(request).await?;
+        loop {
+            let page_token = std::mem::take(&mut response.get_mut().next_page_token);
+            if page_token.is_empty() {
+                return Ok(response);
+            }
+            let next = ListTaskPushNotificationConfigsRequest { page_token, ..wanted.clone() };
+            let next = self.0.list_task_push_notification_configs(call.clone().request(next)).await?.into_inner();
+            let all = response.get_mut();
+            all.configs.extend(next.configs);
+            all.next_page_token = next.next_page_token;
+        }
+    }
+}
+
+/// Reads the parameters of a call.
+fn read<T: Classic>(request: Request<'_>) -> Result<tonic::Request<T>, Error> {
+    let (metadata, extensions, draft) = decode::<T::Draft>(request)?.into_parts();
+    let message = T::finish::<serde_json::Error>(draft).map_err(Error::invalid_params)?;
+    Ok(tonic::Request::from_parts(metadata, extensions, message))
+}
+
+/// Refuses what the service would refuse under the name that it has there.
+fn required(name: &str, value: &str) -> Result<(), Error> {
+    if value.is_empty() { Err(Error::invalid_field(name, "is required")) } else { Ok(()) }
+}
+
+/// Gives a message an id if it has none: 0.2 had messages without.
+fn named(mut request: tonic::Request<SendMessageRequest>) -> tonic::Request<SendMessageRequest> {
+    if let Some(message) = request.get_mut().message.as_mut().filter(|it| it.message_id.is_empty()) {
+        message.message_id = seam::fresh_id();
+    }
+    request
+}
+
+fn unary<T: prost::Message>(response: Response<T>) -> Result<Reply, Error>
+where
+    for<'a> Write<'a, T>: Serialize,
+{
+    let (metadata, message, _) = response.into_parts();
+    Ok(Reply::Unary(line(message.encoded_len(), &Write(&message))?, metadata))
+}
+
+fn streaming(response: Response<BoxStream<Event>>) -> Reply {
+    let (metadata, events, _) = response.into_parts();
+    Reply::Stream(Box::pin(events.filter_map(|it| it.and_then(|it| Ok(frame(&it)?)).transpose())), metadata)
+}
+
+/// An event as it is sent. One of a kind that came after 0.3 is none.
+fn frame(event: &Event) -> Result<Option<Frame>, Error> {
+    let Some(payload) = event.payload() else { return Ok(None) };
+    let data = line(event.weight(), &Closing { payload, last: event.ends() != Ends::Nothing })?;
+    Ok(Some(Frame { cursor: event.cursor().cloned(), data }))
+}
+
+/// What was active is told under the name that 0.3 asks for it by.
+fn told(mut reply: Reply) -> Reply {
+    let (Reply::Unary(_, metadata) | Reply::Stream(_, metadata)) = &mut reply;
+    classic_names(metadata);
+    reply
+}
+
+impl fmt::Debug for Methods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Methods").finish_non_exhaustive()
+    }
+}

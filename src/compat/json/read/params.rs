@@ -1,0 +1,233 @@
+//! Parameters of calls in classic JSON, and the configurations of webhooks, which are parameters too.
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, MapAccess},
+};
+
+use super::{Classic, Read, Whole, integer, many, members, message, one, plain, state};
+use crate::{
+    compat::legacy::returns_at_once,
+    json::{Members, any, number},
+    pb::{
+        v1::{
+            AuthenticationInfo, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest,
+            GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
+            ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, Message,
+            SendMessageConfiguration, SendMessageRequest, SubscribeToTaskRequest, TaskPushNotificationConfig,
+        },
+        wkt::Struct,
+    },
+};
+
+/// The members of the parameters of a send.
+#[derive(Clone, Debug, Default)]
+pub struct SendDraft {
+    message: Option<Message>,
+    message_id: String,
+    session_id: String,
+    task_id: String,
+    configuration: Option<SendMessageConfiguration>,
+    metadata: Option<Struct>,
+}
+
+members! { SendDraft, "MessageSendParams" {
+    1 "message" => message = one;
+    2 "configuration" => configuration = one;
+    3 "metadata" => metadata = any;
+    // An example of 0.2 has it beside the message.
+    4 "messageId" "message_id" => message_id = plain;
+    // So a context and a task were called before 0.2.
+    5 "sessionId" "session_id" => session_id = plain;
+    6 "id" => task_id = plain;
+} }
+
+impl Classic for SendMessageRequest {
+    type Draft = SendDraft;
+
+    fn finish<E: Error>(draft: SendDraft) -> Result<Self, E> {
+        Ok(Earlier::finish::<E>(draft)?.send)
+    }
+}
+
+/// A send as it was before 0.2, when the client chose the id of its task.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Earlier {
+    /// What is sent.
+    pub send: SendMessageRequest,
+    /// The task that it is sent to, which may be there or not.
+    pub task_id: String,
+}
+
+impl Classic for Earlier {
+    type Draft = SendDraft;
+
+    fn finish<E: Error>(draft: SendDraft) -> Result<Self, E> {
+        let SendDraft { mut message, message_id, session_id, task_id, configuration, metadata } = draft;
+        if let Some(message) = &mut message {
+            if message.message_id.is_empty() {
+                message.message_id = message_id;
+            }
+            if message.context_id.is_empty() {
+                message.context_id = session_id;
+            }
+        }
+        Ok(Self { send: SendMessageRequest { message, configuration, metadata, tenant: String::new() }, task_id })
+    }
+}
+
+/// The members of the configuration of a send.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigurationDraft {
+    it: SendMessageConfiguration,
+    blocking: Option<bool>,
+    push: Option<Push>,
+}
+
+members! { ConfigurationDraft, "MessageSendConfiguration" {
+    1 "acceptedOutputModes" "accepted_output_modes" => it.accepted_output_modes = plain;
+    2 "historyLength" "history_length" => it.history_length = number;
+    3 "pushNotificationConfig" "push_notification_config" "pushNotification" => push = one;
+    4 "blocking" => blocking = any;
+} }
+
+impl Classic for SendMessageConfiguration {
+    type Draft = ConfigurationDraft;
+
+    fn finish<E: Error>(draft: ConfigurationDraft) -> Result<Self, E> {
+        let ConfigurationDraft { it, blocking, push } = draft;
+        let return_immediately = returns_at_once(blocking, push.is_some());
+        Ok(Self { return_immediately, task_push_notification_config: push.map(|it| it.0), ..it })
+    }
+}
+
+message! { GetTaskRequest, "TaskQueryParams" {
+    1 "id" => it.id = plain;
+    2 "historyLength" "history_length" => it.history_length = number;
+} }
+
+message! { CancelTaskRequest, "TaskIdParams" {
+    1 "id" => it.id = plain;
+    2 "metadata" => it.metadata = any;
+} }
+
+message! { SubscribeToTaskRequest, "TaskIdParams" {
+    1 "id" => it.id = plain;
+} }
+
+message! { ListTasksRequest, "ListTasksParams" {
+    1 "contextId" "context_id" => it.context_id = plain;
+    2 "status" => it.status = state;
+    3 "pageSize" "page_size" => it.page_size = number;
+    4 "pageToken" "page_token" => it.page_token = plain;
+    5 "historyLength" "history_length" => it.history_length = number;
+    6 "statusTimestampAfter" "status_timestamp_after" "lastUpdatedAfter" "last_updated_after" => it.status_timestamp_after = any;
+    7 "includeArtifacts" "include_artifacts" => it.include_artifacts = any;
+} }
+
+message! { ListTasksResponse, "ListTasksResult" {
+    1 "tasks" => it.tasks = many;
+    2 "nextPageToken" "next_page_token" => it.next_page_token = plain;
+    3 "pageSize" "page_size" => it.page_size = integer;
+    4 "totalSize" "total_size" => it.total_size = integer;
+} }
+
+message! { GetTaskPushNotificationConfigRequest, "GetTaskPushNotificationConfigParams" {
+    1 "id" => it.task_id = plain;
+    2 "pushNotificationConfigId" "push_notification_config_id" => it.id = plain;
+} }
+
+message! { DeleteTaskPushNotificationConfigRequest, "DeleteTaskPushNotificationConfigParams" {
+    1 "id" => it.task_id = plain;
+    2 "pushNotificationConfigId" "push_notification_config_id" => it.id = plain;
+} }
+
+message! { ListTaskPushNotificationConfigsRequest, "ListTaskPushNotificationConfigParams" {
+    1 "id" => it.task_id = plain;
+} }
+
+/// The configuration of a webhook, without its task.
+#[derive(Clone, Debug)]
+struct Push(TaskPushNotificationConfig);
+
+/// The members of such a configuration.
+#[derive(Clone, Debug, Default)]
+struct PushDraft {
+    it: TaskPushNotificationConfig,
+    authentication: Option<Authentication>,
+}
+
+members! { PushDraft, "PushNotificationConfig" {
+    1 "id" => it.id = plain;
+    2 "url" => it.url = plain;
+    3 "token" => it.token = plain;
+    4 "authentication" => authentication = one;
+} }
+
+impl Classic for Push {
+    type Draft = PushDraft;
+
+    fn finish<E: Error>(PushDraft { it, authentication }: PushDraft) -> Result<Self, E> {
+        if it.url.is_empty() {
+            return Err(E::custom("has no `url`"));
+        }
+        Ok(Self(TaskPushNotificationConfig { authentication: authentication.and_then(|it| it.0), ..it }))
+    }
+}
+
+/// How a webhook knows who calls it, if that is said.
+#[derive(Clone, Debug)]
+struct Authentication(Option<AuthenticationInfo>);
+
+/// The members of that.
+#[derive(Clone, Debug, Default)]
+struct AuthenticationDraft {
+    schemes: Vec<String>,
+    credentials: String,
+}
+
+members! { AuthenticationDraft, "PushNotificationAuthenticationInfo" {
+    1 "schemes" => schemes = plain;
+    2 "credentials" => credentials = plain;
+} }
+
+impl Classic for Authentication {
+    type Draft = AuthenticationDraft;
+
+    /// A list of no scheme is as good as none, and 1.0 has room for one.
+    fn finish<E: Error>(AuthenticationDraft { schemes, credentials }: AuthenticationDraft) -> Result<Self, E> {
+        let first = schemes.into_iter().find(|it| !it.is_empty());
+        Ok(Self(first.map(|scheme| AuthenticationInfo { scheme, credentials })))
+    }
+}
+
+/// The members of the configuration of a task's webhook.
+#[derive(Clone, Debug, Default)]
+pub struct TaskPushDraft {
+    task_id: String,
+    push: Option<Push>,
+}
+
+members! { TaskPushDraft, "TaskPushNotificationConfig" {
+    // It was `id` before 0.2.
+    1 "taskId" "task_id" "id" => task_id = plain;
+    2 "pushNotificationConfig" "push_notification_config" => push = one;
+} }
+
+impl Classic for TaskPushNotificationConfig {
+    type Draft = TaskPushDraft;
+
+    fn finish<E: Error>(TaskPushDraft { task_id, push }: TaskPushDraft) -> Result<Self, E> {
+        let Push(it) = push.ok_or_else(|| E::custom("`pushNotificationConfig` is missing"))?;
+        Ok(Self { task_id, ..it })
+    }
+}
+
+/// A list, which 0.3 has without anything around it.
+impl<'de> Deserialize<'de> for Read<ListTaskPushNotificationConfigsResponse> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let configs = Option::<Vec<Read<TaskPushNotificationConfig>>>::deserialize(deserializer)?.unwrap_or_default();
+        let configs = configs.into_iter().map(|it| it.0).collect();
+        Ok(Self(ListTaskPushNotificationConfigsResponse { configs, ..Default::default() }))
+    }
+}

@@ -1,0 +1,433 @@
+//! Classic JSON against the messages of 1.0: what is written, what is taken for it, and what is lost on the way.
+
+use a2a_service::{
+    compat::json::{Closing, Read, Write},
+    pb::{
+        v1::{part::Content, send_message_response, stream_response::Payload, *},
+        wkt::{Struct, Timestamp, Value},
+    },
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+mod back;
+
+fn written<T>(it: &T) -> String
+where
+    for<'a> Write<'a, T>: Serialize,
+{
+    serde_json::to_string(&Write(it)).unwrap()
+}
+
+fn read<T>(json: &str) -> T
+where
+    Read<T>: DeserializeOwned,
+{
+    serde_json::from_str::<Read<T>>(json).unwrap_or_else(|e| panic!("{json}: {e}")).0
+}
+
+fn refused<T: std::fmt::Debug>(json: &str) -> String
+where
+    Read<T>: DeserializeOwned,
+{
+    let error = serde_json::from_str::<Read<T>>(json).map(|it| it.0).unwrap_err().to_string();
+    error.rsplit_once(" at line ").map_or(error.as_str(), |it| it.0).to_owned()
+}
+
+fn value(json: &str) -> Value {
+    serde_json::from_str(json).unwrap()
+}
+
+fn metadata(json: &str) -> Struct {
+    serde_json::from_str(json).unwrap()
+}
+
+/// A message with everything that 0.3 has a word for, and its only form.
+fn full() -> (Message, &'static str) {
+    let parts = vec![
+        Part { metadata: Some(metadata(r#"{"k":1}"#)), ..Part::text("hi") },
+        Part::bytes("hello", "text/plain").named("a.txt"),
+        Part::url("https://x.example/y.png", "image/png"),
+        Content::Data(value(r#"{"a":[1,null]}"#)).into(),
+    ];
+    let message = Message {
+        message_id: "m-1".into(),
+        context_id: "c-1".into(),
+        task_id: "t-1".into(),
+        role: Role::User.into(),
+        parts,
+        metadata: Some(metadata("{}")),
+        extensions: vec!["urn:e".into()],
+        reference_task_ids: vec!["t-0".into()],
+    };
+    let json = concat!(
+        r#"{"kind":"message","messageId":"m-1","contextId":"c-1","taskId":"t-1","role":"user","parts":["#,
+        r#"{"kind":"text","text":"hi","metadata":{"k":1}},"#,
+        r#"{"kind":"file","file":{"name":"a.txt","mimeType":"text/plain","bytes":"aGVsbG8="}},"#,
+        r#"{"kind":"file","file":{"mimeType":"image/png","uri":"https://x.example/y.png"}},"#,
+        r#"{"kind":"data","data":{"a":[1,null]}}],"#,
+        r#""referenceTaskIds":["t-0"],"extensions":["urn:e"],"metadata":{}}"#,
+    );
+    (message, json)
+}
+
+fn status(state: TaskState) -> TaskStatus {
+    TaskStatus { state: state.into(), message: None, timestamp: Some(Timestamp { seconds: 0, nanos: 0 }) }
+}
+
+#[test]
+fn a_message() {
+    let (message, json) = full();
+    assert_eq!(written(&message), json);
+    assert_eq!(read::<Message>(json), message);
+    let bare = Message { role: Role::Agent.into(), ..Message::default() };
+    assert_eq!(written(&bare), r#"{"kind":"message","messageId":"","role":"agent","parts":[]}"#);
+}
+
+#[test]
+fn a_task_and_what_happens_to_it() {
+    let (message, message_json) = full();
+    let artifact = Artifact {
+        artifact_id: "a-1".into(),
+        name: "n".into(),
+        description: "d".into(),
+        parts: vec![Part::text("x")],
+        metadata: Some(metadata(r#"{"m":true}"#)),
+        extensions: vec!["urn:e".into()],
+    };
+    let artifact_json = concat!(
+        r#"{"artifactId":"a-1","name":"n","description":"d","parts":[{"kind":"text","text":"x"}],"#,
+        r#""extensions":["urn:e"],"metadata":{"m":true}}"#,
+    );
+    let task = Task {
+        id: "t-1".into(),
+        context_id: "c-1".into(),
+        status: Some(TaskStatus { message: Some(message.clone()), ..status(TaskState::InputRequired) }),
+        artifacts: vec![artifact.clone()],
+        history: vec![message.clone()],
+        metadata: Some(metadata("{}")),
+    };
+    let task_json = format!(
+        concat!(
+            r#"{{"kind":"task","id":"t-1","contextId":"c-1","status":{{"state":"input-required","message":{message},"#,
+            r#""timestamp":"1970-01-01T00:00:00.000Z"}},"artifacts":[{artifact}],"history":[{message}],"metadata":{{}}}}"#,
+        ),
+        message = message_json,
+        artifact = artifact_json,
+    );
+    let update = TaskStatusUpdateEvent {
+        task_id: "t-1".into(),
+        context_id: "c-1".into(),
+        status: Some(status(TaskState::Completed)),
+        metadata: Some(metadata(r#"{"k":1}"#)),
+    };
+    let chunk = TaskArtifactUpdateEvent {
+        task_id: "t-1".into(),
+        context_id: "c-1".into(),
+        artifact: Some(artifact),
+        append: true,
+        last_chunk: false,
+        metadata: None,
+    };
+    let update_json = |last| {
+        let status = r#"{"state":"completed","timestamp":"1970-01-01T00:00:00.000Z"}"#;
+        let head = r#""kind":"status-update","taskId":"t-1","contextId":"c-1""#;
+        format!(r#"{{{head},"status":{status},"final":{last},"metadata":{{"k":1}}}}"#)
+    };
+    let head = r#""kind":"artifact-update","taskId":"t-1","contextId":"c-1""#;
+    let chunk_json = format!(r#"{{{head},"artifact":{artifact_json},"append":true,"lastChunk":false}}"#);
+    assert_eq!(written(&task), task_json);
+    assert_eq!(read::<Task>(&task_json), task);
+    for (payload, last, json) in [
+        (Payload::Task(task.clone()), false, task_json.clone()),
+        (Payload::Message(message.clone()), true, message_json.to_owned()),
+        (Payload::StatusUpdate(update.clone()), false, update_json(false)),
+        (Payload::StatusUpdate(update), true, update_json(true)),
+        (Payload::ArtifactUpdate(chunk), false, chunk_json),
+    ] {
+        assert_eq!(serde_json::to_string(&Closing { payload: &payload, last }).unwrap(), json);
+        // Some leave out what tells them apart.
+        let (kind, rest) = json[1..].split_once(',').unwrap();
+        assert!(kind.starts_with(r#""kind":"#));
+        for json in [json.clone(), format!("{{{rest}")] {
+            assert_eq!(read::<StreamResponse>(&json), StreamResponse { payload: Some(payload.clone()) }, "{json}");
+        }
+    }
+    for (payload, json) in [
+        (send_message_response::Payload::Task(task), task_json),
+        (send_message_response::Payload::Message(message), message_json.to_owned()),
+    ] {
+        let response = SendMessageResponse { payload: Some(payload) };
+        assert_eq!(written(&response), json);
+        assert_eq!(read::<SendMessageResponse>(&json), response);
+    }
+    assert_eq!(refused::<SendMessageResponse>(&update_json(true)), "an event in answer to a call");
+}
+
+#[test]
+fn parameters() {
+    let config = TaskPushNotificationConfig {
+        id: "p".into(),
+        task_id: "t".into(),
+        url: "https://h.example".into(),
+        token: "k".into(),
+        authentication: Some(AuthenticationInfo { scheme: "Bearer".into(), credentials: "x".into() }),
+        tenant: String::new(),
+    };
+    let push = concat!(
+        r#"{"id":"p","url":"https://h.example","token":"k","#,
+        r#""authentication":{"schemes":["Bearer"],"credentials":"x"}}"#,
+    );
+    let task_push = format!(r#"{{"taskId":"t","pushNotificationConfig":{push}}}"#);
+    assert_eq!(written(&config), task_push);
+    assert_eq!(read::<TaskPushNotificationConfig>(&task_push), config);
+    assert_eq!(read::<TaskPushNotificationConfig>(&task_push.replace("taskId", "id")), config);
+    let list = ListTaskPushNotificationConfigsResponse { configs: vec![config.clone()], ..Default::default() };
+    assert_eq!(written(&list), format!("[{task_push}]"));
+    assert_eq!(read::<ListTaskPushNotificationConfigsResponse>(&format!("[{task_push}]")), list);
+
+    let (message, message_json) = full();
+    let send = SendMessageRequest {
+        message: Some(message),
+        configuration: Some(SendMessageConfiguration {
+            accepted_output_modes: vec!["text/plain".into()],
+            task_push_notification_config: Some(TaskPushNotificationConfig { task_id: String::new(), ..config }),
+            history_length: Some(0),
+            return_immediately: true,
+        }),
+        metadata: Some(metadata(r#"{"m":1}"#)),
+        tenant: String::new(),
+    };
+    let configuration = format!(
+        r#"{{"acceptedOutputModes":["text/plain"],"historyLength":0,"pushNotificationConfig":{push},"blocking":false}}"#
+    );
+    let json = format!(r#"{{"message":{message_json},"configuration":{configuration},"metadata":{{"m":1}}}}"#);
+    assert_eq!(written(&send), json);
+    assert_eq!(read::<SendMessageRequest>(&json), send);
+
+    let list = ListTasksRequest {
+        context_id: "c".into(),
+        status: TaskState::AuthRequired.into(),
+        page_size: Some(7),
+        page_token: "n".into(),
+        history_length: Some(1),
+        status_timestamp_after: Some(Timestamp { seconds: 1, nanos: 0 }),
+        include_artifacts: Some(true),
+        tenant: String::new(),
+    };
+    let json = concat!(
+        r#"{"contextId":"c","status":"auth-required","pageSize":7,"pageToken":"n","historyLength":1,"#,
+        r#""lastUpdatedAfter":"1970-01-01T00:00:01.000Z","includeArtifacts":true}"#,
+    );
+    assert_eq!(written(&list), json);
+    assert_eq!(read::<ListTasksRequest>(json), list);
+    let page = ListTasksResponse { page_size: 50, total_size: 2, ..Default::default() };
+    let json = r#"{"tasks":[],"totalSize":2,"pageSize":50,"nextPageToken":""}"#;
+    assert_eq!((written(&page).as_str(), &read::<ListTasksResponse>(json)), (json, &page));
+
+    let get = GetTaskRequest { id: "t".into(), history_length: Some(3), ..Default::default() };
+    assert_eq!(written(&get), r#"{"id":"t","historyLength":3}"#);
+    assert_eq!(read::<GetTaskRequest>(r#"{"id":"t","history_length":"3","metadata":{}}"#), get);
+    let cancel = CancelTaskRequest { id: "t".into(), metadata: Some(metadata("{}")), ..Default::default() };
+    assert_eq!(written(&cancel), r#"{"id":"t","metadata":{}}"#);
+    assert_eq!(read::<CancelTaskRequest>(r#"{"id":"t","metadata":{}}"#), cancel);
+    let subscribe = SubscribeToTaskRequest { id: "t".into(), ..Default::default() };
+    assert_eq!(read::<SubscribeToTaskRequest>(&written(&subscribe)), subscribe);
+    let get = GetTaskPushNotificationConfigRequest { task_id: "t".into(), id: "p".into(), ..Default::default() };
+    assert_eq!(written(&get), r#"{"id":"t","pushNotificationConfigId":"p"}"#);
+    assert_eq!(read::<GetTaskPushNotificationConfigRequest>(&written(&get)), get);
+    let get = GetTaskPushNotificationConfigRequest { id: String::new(), ..get };
+    assert_eq!(written(&get), r#"{"id":"t"}"#);
+    let delete = DeleteTaskPushNotificationConfigRequest { task_id: "t".into(), id: "p".into(), ..Default::default() };
+    assert_eq!(read::<DeleteTaskPushNotificationConfigRequest>(&written(&delete)), delete);
+    let list = ListTaskPushNotificationConfigsRequest { task_id: "t".into(), ..Default::default() };
+    assert_eq!(read::<ListTaskPushNotificationConfigsRequest>(&written(&list)), list);
+}
+
+/// What is not said of `blocking` waits, and a webhook says that nobody does (0.3, 9.5).
+#[test]
+fn blocking() {
+    for (configuration, at_once) in [
+        ("{}", false),
+        (r#"{"blocking":true}"#, false),
+        (r#"{"blocking":false}"#, true),
+        (r#"{"blocking":null}"#, false),
+        (r#"{"pushNotificationConfig":{"url":"u"}}"#, true),
+        (r#"{"pushNotificationConfig":{"url":"u"},"blocking":true}"#, false),
+    ] {
+        let send = read::<SendMessageRequest>(&format!(r#"{{"configuration":{configuration}}}"#));
+        assert_eq!(send.configuration.unwrap().return_immediately, at_once, "{configuration}");
+    }
+}
+
+#[test]
+fn states_and_roles() {
+    for (word, state) in [
+        ("submitted", TaskState::Submitted),
+        ("working", TaskState::Working),
+        ("input-required", TaskState::InputRequired),
+        ("completed", TaskState::Completed),
+        ("canceled", TaskState::Canceled),
+        ("failed", TaskState::Failed),
+        ("rejected", TaskState::Rejected),
+        ("auth-required", TaskState::AuthRequired),
+        ("unknown", TaskState::Unspecified),
+    ] {
+        let json = format!(r#"{{"state":"{word}"}}"#);
+        let status = TaskStatus { state: state.into(), ..TaskStatus::default() };
+        assert_eq!(written(&status), json);
+        let snake = word.replace('-', "_");
+        for other in [word, &snake, &word.to_uppercase(), state.as_str_name()] {
+            assert_eq!(read::<TaskStatus>(&format!(r#"{{"state":"{other}"}}"#)), status, "{other}");
+        }
+    }
+    assert_eq!(read::<TaskStatus>(r#"{"state":"cancelled"}"#).state(), TaskState::Canceled);
+    assert_eq!(read::<TaskStatus>(r#"{"state":"TASK_STATE_CANCELLED"}"#).state(), TaskState::Canceled);
+    assert_eq!(refused::<TaskStatus>(r#"{"state":"paused"}"#), "`paused` is not a state");
+    for (word, role) in [("user", Role::User), ("Agent", Role::Agent), ("ROLE_USER", Role::User)] {
+        assert_eq!(read::<Message>(&format!(r#"{{"role":"{word}"}}"#)).role(), role);
+    }
+    assert_eq!(refused::<Message>(r#"{"role":"system"}"#), "`system` is not a role");
+}
+
+#[test]
+fn parts_are_told_by_their_kind_and_else_by_their_member() {
+    let hi = Part::text("hi");
+    let null: Part = Content::Data(value("null")).into();
+    let object: Part = Content::Data(value(r#"{"a":1}"#)).into();
+    let file = Part::bytes("hello", "");
+    for (json, part) in [
+        (r#"{"kind":"text","text":"hi"}"#, &hi),
+        (r#"{"type":"text","text":"hi"}"#, &hi),
+        (r#"{"kind":"text","type":"text","text":"hi"}"#, &hi),
+        (r#"{"text":"hi"}"#, &hi),
+        (r#"{"kind":"text","text":"hi","data":{"a":1},"more":[]}"#, &hi),
+        (r#"{"text":"hi","data":null,"file":null}"#, &hi),
+        (r#"{"kind":"data","data":{"a":1},"text":"hi"}"#, &object),
+        (r#"{"data":{"a":1}}"#, &object),
+        (r#"{"kind":"data","data":null}"#, &null),
+        (r#"{"data":null}"#, &null),
+        (r#"{"kind":"data","data":[1,"x"]}"#, &Content::Data(value(r#"[1,"x"]"#)).into()),
+        (
+            r#"{"kind":"data","data":7,"metadata":{"k":1}}"#,
+            &Part { metadata: Some(metadata(r#"{"k":1}"#)), ..Content::Data(value("7")).into() },
+        ),
+        (r#"{"kind":"file","file":{"bytes":"aGVsbG8="}}"#, &file),
+        (r#"{"kind":"file","file":{"data":"aGVsbG8"}}"#, &file),
+        (r#"{"file":{"bytes":"aGVsbG8=","uri":"https://x.example"}}"#, &file),
+        (
+            r#"{"file":{"bytes":"","uri":"https://x.example","mime_type":"a/b"}}"#,
+            &Part::url("https://x.example", "a/b"),
+        ),
+        (r#"{"file":{"bytes":"-_8"}}"#, &Part::bytes([0xfb, 0xff], "")),
+        (r#"{"file":{"bytes":""}}"#, &Part::bytes("", "")),
+    ] {
+        assert_eq!(&read::<Part>(json), part, "{json}");
+    }
+    for (json, why) in [
+        ("{}", "must have one of text, file, data"),
+        (r#"{"text":null}"#, "must have one of text, file, data"),
+        (r#"{"text":"hi","data":{"a":1}}"#, "must have only one of text, file, data"),
+        (r#"{"kind":"text","data":{}}"#, "has no `text`, which its kind is"),
+        (r#"{"kind":"image"}"#, "unknown variant `image`, expected one of `text`, `file`, `data`"),
+        (r#"{"kind":"file","file":{}}"#, "must have one of bytes, uri"),
+        (r#"{"kind":"file","file":{"bytes":"*"}}"#, "not base64: Invalid symbol 42, offset 0."),
+        (r#"{"text":"a","text":"b"}"#, "`text` is given twice"),
+        (r#"{"text":7}"#, "invalid type: integer `7`, expected a string"),
+        ("[]", "invalid type: sequence, expected a Part as an object"),
+    ] {
+        assert_eq!(refused::<Part>(json), why, "{json}");
+    }
+}
+
+/// Names as protobuf has them, times without a zone, and what stands beside the message.
+#[test]
+fn what_others_write() {
+    let message = Message {
+        message_id: "m".into(),
+        context_id: "c".into(),
+        task_id: "t".into(),
+        reference_task_ids: vec!["r".into()],
+        ..Message::default()
+    };
+    let json = r#"{"message_id":"m","context_id":"c","task_id":"t","reference_task_ids":["r"],"role":null,"new":1}"#;
+    assert_eq!(read::<Message>(json), message);
+    for (time, nanos) in [
+        ("2025-04-02T16:59:25.331844", 331_844_000),
+        ("2025-04-02T16:59:25Z", 0),
+        ("2025-04-02T18:59:25.5+02:00", 500_000_000),
+    ] {
+        let status = read::<TaskStatus>(&format!(r#"{{"state":"working","timestamp":"{time}"}}"#));
+        assert_eq!(status.timestamp, Some(Timestamp { seconds: 1_743_613_165, nanos }), "{time}");
+    }
+    for (json, id) in [
+        (r#"{"message":{"role":"user"},"messageId":"m"}"#, "m"),
+        (r#"{"messageId":"m","message":{"role":"user"}}"#, "m"),
+        (r#"{"messageId":"other","message":{"messageId":"m"}}"#, "m"),
+        (r#"{"message":{}}"#, ""),
+    ] {
+        assert_eq!(read::<SendMessageRequest>(json).message.unwrap().message_id, id, "{json}");
+    }
+    let send = read::<SendMessageRequest>(r#"{"sessionId":"s","message":{}}"#);
+    assert_eq!(send.message.unwrap().context_id, "s");
+    let push = |authentication: &str| {
+        let config = format!(r#"{{"url":"u","authentication":{authentication},"headers":{{"a":"b"}}}}"#);
+        let json = format!(r#"{{"taskId":"t","pushNotificationConfig":{config}}}"#);
+        read::<TaskPushNotificationConfig>(&json).authentication.map(|it| it.scheme)
+    };
+    assert_eq!(push(r#"{"schemes":["Basic","Bearer"]}"#).as_deref(), Some("Basic"));
+    assert_eq!(push(r#"{"schemes":[],"credentials":"x"}"#), None);
+    assert_eq!(refused::<TaskPushNotificationConfig>(r#"{"taskId":"t"}"#), "`pushNotificationConfig` is missing");
+    let json = r#"{"taskId":"t","pushNotificationConfig":{}}"#;
+    assert_eq!(refused::<TaskPushNotificationConfig>(json), "has no `url`");
+}
+
+/// Each row of the table in `compat::json`.
+#[test]
+fn what_is_lost() {
+    let data = |json: &str, meta: Option<Struct>| Part { metadata: meta, ..Content::Data(value(json)).into() };
+    let wrapped = |data: &str, meta: &str| format!(r#"{{"kind":"data","data":{{"value":{data}}},"metadata":{meta}}}"#);
+    let mark = r#"{"data_part_compat":true}"#;
+    let text = r#"{"kind":"text","text":"x"}"#;
+    for (part, json, back) in [
+        (Part { media_type: "a/b".into(), ..Part::text("x").named("n") }, text.to_owned(), Part::text("x")),
+        (Part::default(), text.replace(r#""x""#, r#""""#), Part::text("")),
+        (data("[1]", None), wrapped("[1]", mark), data("[1]", None)),
+        (data("null", None), wrapped("null", mark), data("null", None)),
+        (
+            data("7", Some(metadata(r#"{"k":1}"#))),
+            wrapped("7", r#"{"k":1,"data_part_compat":true}"#),
+            data("7", Some(metadata(r#"{"k":1}"#))),
+        ),
+        (data("7", Some(metadata("{}"))), wrapped("7", mark), data("7", None)),
+        (data(r#"{"value":7}"#, Some(metadata(mark))), wrapped("7", mark), data("7", None)),
+        (Part { filename: "n".into(), ..data("{}", None) }, r#"{"kind":"data","data":{}}"#.into(), data("{}", None)),
+    ] {
+        assert_eq!(written(&part), json);
+        assert_eq!(read::<Part>(&json), back, "{json}");
+    }
+    // What is marked and has another shape is somebody's own.
+    for own in [r#"{"value":1,"b":2}"#, r#"{"b":2}"#] {
+        assert_eq!(read::<Part>(&written(&data(own, Some(metadata(mark))))), data(own, Some(metadata(mark))));
+    }
+    for role in [0, 99] {
+        assert_eq!(read::<Message>(&written(&Message { role, ..Message::default() })).role(), Role::Agent);
+    }
+    assert_eq!(written(&TaskStatus { state: 99, ..TaskStatus::default() }), r#"{"state":"unknown"}"#);
+    let task = r#"{"kind":"task","id":"","contextId":"","status":{"state":"unknown"}}"#;
+    assert_eq!(written(&Task::default()), task);
+    assert_eq!(read::<Task>(task).status, Some(TaskStatus::default()));
+    let time = Timestamp { seconds: 1, nanos: 2_345_678 };
+    let status = TaskStatus { timestamp: Some(time), ..TaskStatus::default() };
+    let back = read::<TaskStatus>(&written(&status)).timestamp;
+    assert_eq!(back, Some(Timestamp { seconds: 1, nanos: 2_000_000 }));
+    let config = TaskPushNotificationConfig {
+        tenant: "acme".into(),
+        url: "u".into(),
+        authentication: Some(AuthenticationInfo::default()),
+        ..Default::default()
+    };
+    let json = r#"{"taskId":"","pushNotificationConfig":{"url":"u","authentication":{"schemes":[]}}}"#;
+    assert_eq!(written(&config), json);
+    let back = TaskPushNotificationConfig { url: "u".into(), ..Default::default() };
+    assert_eq!(read::<TaskPushNotificationConfig>(json), back);
+}
