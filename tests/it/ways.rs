@@ -83,7 +83,16 @@ macro_rules! each_way {
     };
 }
 
-pub(crate) use {classic, columns, each_way, scenario};
+/// The same, of what is otherwise at 0.3.
+macro_rules! each_classic_way {
+    ($test:ident) => {
+        mod $test {
+            $crate::ways::columns!(@ tokio::test(flavor = "multi_thread", worker_threads = 2), way => super::$test(way); classic_grpc classic_rest);
+        }
+    };
+}
+
+pub(crate) use {classic, columns, each_classic_way, each_way, scenario};
 
 pub(crate) async fn in_process<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
     server.into_service()

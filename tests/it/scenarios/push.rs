@@ -23,7 +23,7 @@ use a2a_service::{
 };
 
 use super::*;
-use crate::ways::{Actor, each_way, serve, server};
+use crate::ways::{Actor, each_classic_way, each_way, serve, server};
 
 fn config(task_id: &str, id: &str) -> TaskPushNotificationConfig {
     TaskPushNotificationConfig {
@@ -102,7 +102,7 @@ async fn a_configuration_is_kept(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2a
     assert_eq!(list(&*agent, &id).await.last(), Some(&other));
 }
 
-each_way!(a_configuration_is_kept, not_at_0_3 = "a configuration without an id is the one called `default` there");
+each_way!(a_configuration_is_kept, not_at_0_3 = "there one without an id replaces the last of those");
 
 async fn a_task_has_to_be_there(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = way(server().push(true)).await;
@@ -120,7 +120,7 @@ async fn a_task_has_to_be_there(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aS
 each_way!(a_task_has_to_be_there);
 
 /// In another tenant there is another task of that id, or none.
-async fn tenants_are_apart(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+async fn a_task_has_a_tenant(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = way(server().push(true)).await;
     let id = send(&*agent, text("", "hello")).await.id;
     create(&*agent, config(&id, "c")).await.unwrap();
@@ -133,7 +133,7 @@ async fn tenants_are_apart(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aServic
     assert_eq!(list(&*agent, &id).await.len(), 1);
 }
 
-each_way!(tenants_are_apart, not_at_0_3 = "it has no tenants");
+each_way!(a_task_has_a_tenant, not_at_0_3 = "it has no tenants");
 
 async fn a_list_has_pages(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = way(server().push(true)).await;
@@ -250,6 +250,24 @@ async fn a_send_says_where_to(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aSer
 }
 
 each_way!(a_send_says_where_to);
+
+/// At 0.3 the one without an id has one of its own, and a second is put in its place.
+async fn a_configuration_without_an_id_is_one(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = way(server().push(true)).await;
+    let id = send(&*agent, text("", "/ask what?")).await.id;
+    let named = create(&*agent, config(&id, "mine")).await.unwrap();
+    assert_eq!(named, config(&id, "mine"));
+    create(&*agent, config(&id, "")).await.unwrap();
+    let changed = TaskPushNotificationConfig { token: "other".into(), ..config(&id, "") };
+    let unnamed = create(&*agent, changed).await.unwrap();
+    assert_eq!((unnamed.id.as_str(), unnamed.token.as_str()), ("default", "other"));
+    assert_eq!(list(&*agent, &id).await, [named, unnamed.clone()]);
+    assert_eq!(read(&*agent, &id, "default").await.unwrap(), unnamed);
+    delete(&*agent, &id, "default").await.unwrap();
+    assert_eq!(list(&*agent, &id).await.len(), 1);
+}
+
+each_classic_way!(a_configuration_without_an_id_is_one);
 
 /// A message that can't be taken in takes the configuration back that came with it.
 #[tokio::test]

@@ -1,12 +1,20 @@
 //! HTTP+JSON of protocol 0.3: what its clients write, and the bytes that they get.
 
+use std::sync::Arc;
+
 use a2a_service::{
     call::Version,
     error::ErrorKind,
-    transport::{Settings, listener},
+    pb::{
+        v1::{AgentCard, AgentInterface, GetExtendedAgentCardRequest, a2a_service_server::A2aService},
+        v03::{GetAgentCardRequest, a2a_service_client::A2aServiceClient},
+    },
+    transport::{Door, Settings, listener},
 };
 use http::{Method, header};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, transport::Channel};
 
 use super::support::*;
 
@@ -297,4 +305,46 @@ async fn what_is_not_served_is_said_in_its_own_terms() {
     let info = &problem["error"]["details"][0];
     assert_eq!((status, &info["reason"]), (400, &json!("VERSION_NOT_SUPPORTED")));
     assert_eq!(info["metadata"]["supportedVersions"], "0.3");
+}
+
+/// Has a card for those who are known.
+struct Known;
+
+#[tonic::async_trait]
+impl A2aService for Known {
+    async fn get_extended_agent_card(
+        &self,
+        _: Request<GetExtendedAgentCardRequest>,
+    ) -> Result<Response<AgentCard>, Status> {
+        let interface = AgentInterface {
+            url: "https://a.example/rpc".into(),
+            protocol_binding: "JSONRPC".into(),
+            protocol_version: "0.3".into(),
+            ..AgentInterface::default()
+        };
+        let (name, supported_interfaces) = ("known".to_owned(), vec![interface]);
+        Ok(Response::new(AgentCard { name, supported_interfaces, ..AgentCard::default() }))
+    }
+}
+
+/// One document in JSON, whichever binding it is read by, and a message in gRPC.
+#[tokio::test]
+async fn the_card_for_those_who_are_known() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let door = Door::new(Arc::new(Known), settings());
+    let connections = listener::Settings::default();
+    let served =
+        tokio::spawn(async move { listener::serve(listener, door, &connections, &CancellationToken::new()).await });
+    let (status, card) = get(&format!("{url}/v1/card")).await;
+    assert_eq!((status, &card["name"], &card["url"]), (200, &json!("known"), &json!("https://a.example/rpc")));
+    assert_eq!((&card["protocolVersion"], &card["preferredTransport"]), (&json!("0.3.0"), &json!("JSONRPC")));
+    assert!(card.get("supportedInterfaces").is_none() && card["skills"].is_array(), "{card}");
+    let mut agent = A2aServiceClient::new(Channel::from_shared(url).unwrap().connect_lazy());
+    let card = agent.get_agent_card(GetAgentCardRequest {}).await.unwrap().into_inner();
+    assert_eq!(
+        (card.name.as_str(), card.url.as_str(), &*card.protocol_version),
+        ("known", "https://a.example/rpc", "0.3.0")
+    );
+    served.abort();
 }
