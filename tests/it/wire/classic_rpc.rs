@@ -343,7 +343,10 @@ async fn calls() {
         (
             "tasks/pushNotification/get",
             r#"{"id":"t"}"#,
-            one(r#"ListTaskPushNotificationConfigs {"taskId":"t"}"#),
+            vec![
+                r#"ListTaskPushNotificationConfigs {"taskId":"t"}"#.to_owned(),
+                r#"GetTaskPushNotificationConfig {"taskId":"t","id":"p"}"#.to_owned(),
+            ],
             &push,
         ),
         (
