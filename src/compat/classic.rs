@@ -3,12 +3,14 @@
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
+use prost::Message as _;
 use serde::Serialize;
 use tokio_stream::StreamExt as _;
-use tonic::{Response, Status, metadata::MetadataMap};
+use tonic::{Extensions, Response, Status, metadata::MetadataMap};
 
 use super::{
-    json::{Classic, Closing, Earlier, Write},
+    card,
+    json::{Classic, Closing, Earlier, Kept, Registered, Webhook, Write},
     service::classic_names,
 };
 use crate::{
@@ -17,10 +19,11 @@ use crate::{
     event::{Ends, Event},
     pb::v1::{
         DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest, GetTaskPushNotificationConfigRequest,
-        GetTaskRequest, ListTaskPushNotificationConfigsRequest, ListTaskPushNotificationConfigsResponse,
-        SendMessageRequest, a2a_service_server::A2aService,
+        GetTaskRequest, ListTaskPushNotificationConfigsRequest, SendMessageRequest, TaskPushNotificationConfig,
+        a2a_service_server::A2aService,
     },
     seam,
+    service::push::{Beside, Besides},
     transport::transcode::{Binding, BoxStream, Frame, Reply, Request, Route, decode, line},
 };
 
@@ -97,8 +100,8 @@ impl Binding for Methods {
     async fn call(&self, method: Method, request: Request<'_>) -> Result<Reply, Status> {
         let service = &*self.0;
         let reply = match method {
-            Method::Send => unary(service.send_message(named(read(request)?)).await?),
-            Method::Stream => Ok(streaming(service.send_streaming_message(named(read(request)?)).await?)),
+            Method::Send => unary(service.send_message(sent(read(request)?).0).await?),
+            Method::Stream => Ok(streaming(service.send_streaming_message(sent(read(request)?).0).await?)),
             Method::SendBefore => unary(service.send_message(Box::pin(self.earlier(request)).await?).await?),
             Method::StreamBefore => {
                 Ok(streaming(service.send_streaming_message(Box::pin(self.earlier(request)).await?).await?))
@@ -107,13 +110,18 @@ impl Binding for Methods {
             Method::List => unary(service.list_tasks(read(request)?).await?),
             Method::Cancel => unary(service.cancel_task(read(request)?).await?),
             Method::Resubscribe => Ok(streaming(service.subscribe_to_task(read(request)?).await?)),
-            Method::SetPush => unary(service.create_task_push_notification_config(read(request)?).await?),
+            Method::SetPush => {
+                let (metadata, mut extensions, Registered { it, kept }) = read(request)?.into_parts();
+                keep(&kept, &mut extensions);
+                let request = tonic::Request::from_parts(metadata, extensions, it);
+                webhook(&service.create_task_push_notification_config(request).await?)
+            }
             Method::GetPush => {
                 let request: tonic::Request<GetTaskPushNotificationConfigRequest> = read(request)?;
                 required("id", &request.get_ref().task_id)?;
-                unary(service.get_task_push_notification_config(request).await?)
+                webhook(&service.get_task_push_notification_config(request).await?)
             }
-            Method::ListPush => unary(Box::pin(self.webhooks(read(request)?)).await?),
+            Method::ListPush => Ok(Box::pin(self.webhooks(read(request)?)).await?),
             Method::DeletePush => {
                 let request: tonic::Request<DeleteTaskPushNotificationConfigRequest> = read(request)?;
                 required("id", &request.get_ref().task_id)?;
@@ -125,9 +133,8 @@ impl Binding for Methods {
                 let (_, extensions, _) = request.into_parts();
                 let wanted = GetExtendedAgentCardRequest::default();
                 let request = tonic::Request::from_parts(MetadataMap::new(), extensions, wanted);
-                service.get_extended_agent_card(request).await?;
-                // There is no such card yet that a service would give.
-                Err(ErrorKind::ExtendedCardNotSupported.error())
+                let (metadata, card, _) = service.get_extended_agent_card(request).await?.into_parts();
+                Ok(Reply::Unary(line(card.encoded_len(), &card::classic(&card))?, metadata))
             }
         };
         Ok(told(reply?))
@@ -138,10 +145,9 @@ impl Methods {
     /// Reads a send as it was before 0.2, when a client chose the id of its task: one that is there is gone on with, and
     /// another gets an id from us.
     async fn earlier(&self, request: Request<'_>) -> Result<tonic::Request<SendMessageRequest>, Status> {
-        let request: tonic::Request<Earlier> = read(request)?;
+        let (mut request, id) = sent(read(request)?);
         let call = Call::of(&request)?.clone();
-        let (metadata, extensions, Earlier { mut send, task_id: id }) = request.into_parts();
-        if let Some(message) = send.message.as_mut().filter(|it| it.task_id.is_empty() && !id.is_empty()) {
+        if let Some(message) = request.get_mut().message.as_mut().filter(|it| it.task_id.is_empty() && !id.is_empty()) {
             let get = GetTaskRequest { id, history_length: Some(1), ..GetTaskRequest::default() };
             match self.0.get_task(call.request(get)).await.map_err(Error::from) {
                 Ok(task) => message.task_id = task.into_inner().id,
@@ -149,27 +155,26 @@ impl Methods {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(named(tonic::Request::from_parts(metadata, extensions, send)))
+        Ok(request)
     }
 
     /// All webhooks of a task: the list of 0.3 has no pages.
-    async fn webhooks(
-        &self,
-        request: tonic::Request<ListTaskPushNotificationConfigsRequest>,
-    ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
+    async fn webhooks(&self, request: tonic::Request<ListTaskPushNotificationConfigsRequest>) -> Result<Reply, Status> {
         let (call, wanted) = (Call::of(&request)?.clone(), request.get_ref().clone());
         required("id", &wanted.task_id)?;
-        let mut response = self.0.list_task_push_notification_configs(request).await?;
+        let (mut request, mut all, mut besides) = (request, Vec::new(), Vec::new());
         loop {
-            let page_token = std::mem::take(&mut response.get_mut().next_page_token);
-            if page_token.is_empty() {
-                return Ok(response);
+            let (metadata, page, extensions) = self.0.list_task_push_notification_configs(request).await?.into_parts();
+            let kept = extensions.get().map(|it: &Besides| it.0.iter().map(|it| Kept::from_bytes(it)).collect());
+            besides.extend(kept.unwrap_or_else(|| vec![Kept::default(); page.configs.len()]));
+            all.extend(page.configs);
+            if page.next_page_token.is_empty() {
+                let length = all.iter().map(prost::Message::encoded_len).sum();
+                let list: Vec<_> = all.iter().zip(&besides).map(|(config, kept)| Webhook { config, kept }).collect();
+                return Ok(Reply::Unary(line(length, &list)?, metadata));
             }
-            let next = ListTaskPushNotificationConfigsRequest { page_token, ..wanted.clone() };
-            let next = self.0.list_task_push_notification_configs(call.clone().request(next)).await?.into_inner();
-            let all = response.get_mut();
-            all.configs.extend(next.configs);
-            all.next_page_token = next.next_page_token;
+            let page_token = page.next_page_token;
+            request = call.clone().request(ListTaskPushNotificationConfigsRequest { page_token, ..wanted.clone() });
         }
     }
 }
@@ -186,12 +191,28 @@ fn required(name: &str, value: &str) -> Result<(), Error> {
     if value.is_empty() { Err(Error::invalid_field(name, "is required")) } else { Ok(()) }
 }
 
-/// Gives a message an id if it has none: 0.2 had messages without.
-fn named(mut request: tonic::Request<SendMessageRequest>) -> tonic::Request<SendMessageRequest> {
-    if let Some(message) = request.get_mut().message.as_mut().filter(|it| it.message_id.is_empty()) {
+/// A send, and the id that its task had before 0.2. A message gets an id if it has none: 0.2 had messages without.
+fn sent(request: tonic::Request<Earlier>) -> (tonic::Request<SendMessageRequest>, String) {
+    let (metadata, mut extensions, Earlier { mut send, task_id, kept }) = request.into_parts();
+    if let Some(message) = send.message.as_mut().filter(|it| it.message_id.is_empty()) {
         message.message_id = seam::fresh_id();
     }
-    request
+    keep(&kept, &mut extensions);
+    (tonic::Request::from_parts(metadata, extensions, send), task_id)
+}
+
+/// Sends along what a webhook says beside.
+fn keep(kept: &Kept, extensions: &mut Extensions) {
+    if let Some(it) = kept.to_bytes() {
+        extensions.insert(Beside(it));
+    }
+}
+
+/// Shows a webhook with what was said beside.
+fn webhook(response: &Response<TaskPushNotificationConfig>) -> Result<Reply, Error> {
+    let kept = response.extensions().get().map(|it: &Beside| Kept::from_bytes(&it.0)).unwrap_or_default();
+    let config = response.get_ref();
+    Ok(Reply::Unary(line(config.encoded_len(), &Webhook { config, kept: &kept })?, response.metadata().clone()))
 }
 
 fn unary<T: prost::Message>(response: Response<T>) -> Result<Reply, Error>

@@ -21,13 +21,14 @@
 //! | `tenant` | nothing | none |
 //! | authentication without a scheme | a list without one | none |
 //!
-//! The other way, of several `schemes` the first is kept, and `final` is not: what it says, an event knows by itself.
+//! The other way, `final` is not kept: what it says, an event knows by itself. Nor are the `headers` of a webhook and the
+//! `schemes` after the first, unless whoever reads asks for what is said beside.
 
 mod read;
 mod words;
 mod write;
 
 pub use self::{
-    read::{Classic, Earlier, Read},
-    write::{Closing, Write},
+    read::{Classic, Earlier, Kept, Read, Registered},
+    write::{Closing, Webhook, Write},
 };

@@ -69,7 +69,7 @@ fn events(reply: Result<Response<BoxStream<ClassicEvent>>, Status>) -> Result<Re
     reply.map(|it| told(it).map(events)).map_err(|it| understood(&it))
 }
 
-fn told<T>(mut response: Response<T>) -> Response<T> {
+pub(crate) fn told<T>(mut response: Response<T>) -> Response<T> {
     if let Some(it) = response.metadata_mut().remove("x-a2a-extensions") {
         response.metadata_mut().insert("a2a-extensions", it);
     }
@@ -77,7 +77,7 @@ fn told<T>(mut response: Response<T>) -> Response<T> {
 }
 
 /// The same error without its name, in the words of 1.0.
-fn understood(status: &Status) -> Status {
+pub(crate) fn understood(status: &Status) -> Status {
     let kind = Error::from(status.clone()).kind();
     let message = status.message();
     let message = message.strip_prefix(&format!("{}: ", kind.classic_name())).unwrap_or(message);

@@ -10,6 +10,7 @@ mod auth;
 mod card;
 mod classic;
 mod classic_client;
+mod classic_rpc_client;
 mod compat;
 mod config;
 mod contract {

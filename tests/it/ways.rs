@@ -10,7 +10,7 @@ use a2a_service::{
     service::Limits,
 };
 
-use crate::classic_client;
+use crate::{classic_client, classic_rpc_client};
 
 /// A test for each way in: a column more is a word more here, and its function below. A test that 0.3 can't say, or that
 /// is otherwise there, says why; then its columns are shown as ignored, with the reason.
@@ -69,7 +69,7 @@ macro_rules! classic {
                 ($scenario)(agent).await;
             }
 
-            $crate::ways::columns!(@ tokio::test, way => async { run(&*way($crate::ways::server()).await).await }; classic_grpc classic_rest);
+            $crate::ways::columns!(@ tokio::test, way => async { run(&*way($crate::ways::server()).await).await }; classic_grpc classic_rest classic_rpc);
         }
     };
 }
@@ -87,7 +87,7 @@ macro_rules! each_way {
 macro_rules! each_classic_way {
     ($test:ident) => {
         mod $test {
-            $crate::ways::columns!(@ tokio::test(flavor = "multi_thread", worker_threads = 2), way => super::$test(way); classic_grpc classic_rest);
+            $crate::ways::columns!(@ tokio::test(flavor = "multi_thread", worker_threads = 2), way => super::$test(way); classic_grpc classic_rest classic_rpc);
         }
     };
 }
@@ -116,6 +116,10 @@ pub(crate) async fn classic_grpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aServ
 
 pub(crate) async fn classic_rest<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
     classic_client::rest(&serve(server).await)
+}
+
+pub(crate) async fn classic_rpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+    classic_rpc_client::json_rpc(&serve(server).await)
 }
 
 /// The server of the scenarios. A send waits for half a second, so that what happens then can be seen.

@@ -6,6 +6,7 @@ mod classic_grpc;
 mod classic_rest;
 mod classic_rpc;
 mod classic_rpc_errors;
+mod classic_rpc_push;
 mod client;
 mod connection;
 mod doors;

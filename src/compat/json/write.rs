@@ -3,7 +3,7 @@
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use super::{
-    read::{MARK, VALUE},
+    read::{Kept, MARK, VALUE},
     words::Word as _,
 };
 use crate::{
@@ -247,9 +247,10 @@ object! { SendMessageRequest, |it, map| {
 } }
 
 object! { SendMessageConfiguration, |it, map| {
+    let nothing = Kept::default();
     list(map, "acceptedOutputModes", &it.accepted_output_modes)?;
     optional(map, "historyLength", it.history_length)?;
-    optional(map, "pushNotificationConfig", it.task_push_notification_config.as_ref().map(Push))?;
+    optional(map, "pushNotificationConfig", it.task_push_notification_config.as_ref().map(|it| Push(Webhook { config: it, kept: &nothing })))?;
     // Always said, as what is meant without it depends on whom one asks.
     map.serialize_entry("blocking", &!it.return_immediately)?;
 } }
@@ -299,30 +300,59 @@ object! { ListTaskPushNotificationConfigsRequest, |it, map| {
     map.serialize_entry("id", &it.task_id)?;
 } }
 
-object! { TaskPushNotificationConfig, |it, map| {
-    map.serialize_entry("taskId", &it.task_id)?;
-    map.serialize_entry("pushNotificationConfig", &Push(it))?;
-} }
-
-/// The configuration of a webhook, without its task.
-struct Push<'a>(&'a TaskPushNotificationConfig);
-
-impl Serialize for Push<'_> {
+impl Serialize for Write<'_, TaskPushNotificationConfig> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (it, mut map) = (self.0, serializer.serialize_map(None)?);
-        text(&mut map, "id", &it.id)?;
-        map.serialize_entry("url", &it.url)?;
-        text(&mut map, "token", &it.token)?;
-        optional(&mut map, "authentication", it.authentication.as_ref().map(Write))?;
+        Webhook { config: self.0, kept: &Kept::default() }.serialize(serializer)
+    }
+}
+
+/// The configuration of a task's webhook, and what was said beside.
+#[derive(Clone, Copy, Debug)]
+pub struct Webhook<'a> {
+    /// What 1.0 has of it.
+    pub config: &'a TaskPushNotificationConfig,
+    /// The rest.
+    pub kept: &'a Kept,
+}
+
+impl Serialize for Webhook<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("taskId", &self.config.task_id)?;
+        map.serialize_entry("pushNotificationConfig", &Push(*self))?;
         map.end()
     }
 }
 
-object! { AuthenticationInfo, |it, map| {
-    let scheme = Some(&it.scheme).filter(|it| !it.is_empty());
-    map.serialize_entry("schemes", scheme.as_slice())?;
-    text(map, "credentials", &it.credentials)?;
-} }
+/// The same, without its task.
+struct Push<'a>(Webhook<'a>);
+
+impl Serialize for Push<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (Webhook { config: it, kept }, mut map) = (self.0, serializer.serialize_map(None)?);
+        text(&mut map, "id", &it.id)?;
+        map.serialize_entry("url", &it.url)?;
+        text(&mut map, "token", &it.token)?;
+        optional(&mut map, "authentication", it.authentication.as_ref().map(|it| Authentication(it, &kept.schemes)))?;
+        if !kept.headers.is_empty() {
+            map.serialize_entry("headers", &kept.headers)?;
+        }
+        map.end()
+    }
+}
+
+/// How a webhook knows who calls it, and the schemes that 1.0 has no room for.
+struct Authentication<'a>(&'a AuthenticationInfo, &'a [String]);
+
+impl Serialize for Authentication<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (Self(it, further), mut map) = (self, serializer.serialize_map(None)?);
+        let schemes: Vec<_> = Some(&it.scheme).filter(|it| !it.is_empty()).into_iter().chain(*further).collect();
+        map.serialize_entry("schemes", &schemes)?;
+        text(&mut map, "credentials", &it.credentials)?;
+        map.end()
+    }
+}
 
 /// A list, which 0.3 has without anything around it.
 impl Serialize for Write<'_, ListTaskPushNotificationConfigsResponse> {

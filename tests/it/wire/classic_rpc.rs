@@ -194,6 +194,14 @@ impl A2aService for Scripted {
         Ok(Response::new(config(task_id, id)))
     }
 
+    async fn get_extended_agent_card(
+        &self,
+        r: Request<GetExtendedAgentCardRequest>,
+    ) -> Result<Response<AgentCard>, Status> {
+        self.note("GetExtendedAgentCard", &r);
+        Ok(Response::new(AgentCard { name: "N".into(), ..AgentCard::default() }))
+    }
+
     /// A page for each, so that it shows whether they are all fetched.
     async fn list_task_push_notification_configs(
         &self,
@@ -335,7 +343,10 @@ async fn calls() {
         (
             "tasks/pushNotification/get",
             r#"{"id":"t"}"#,
-            one(r#"ListTaskPushNotificationConfigs {"taskId":"t"}"#),
+            vec![
+                r#"ListTaskPushNotificationConfigs {"taskId":"t"}"#.to_owned(),
+                r#"GetTaskPushNotificationConfig {"taskId":"t","id":"p"}"#.to_owned(),
+            ],
             &push,
         ),
         (
@@ -362,6 +373,18 @@ async fn calls() {
         assert_eq!(std::mem::take(&mut *service.asked.lock()), asked, "{method} {params}");
     }
     assert!(service.calls.lock().iter().all(|it| it.version == Version::V0_3 && it.door == Way::JsonRpc));
+}
+
+/// Parameters are none, and may be missing.
+#[tokio::test]
+async fn the_card_of_those_who_are_known() {
+    let (url, service) = &Scripted::serve(settings()).await;
+    for method in ["agent/getAuthenticatedExtendedCard", "agent/authenticatedExtendedCard"] {
+        let reply = post(url, format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}"}}"#)).await.text().await.unwrap();
+        let card = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"0.3.0","name":"N","#;
+        assert!(reply.starts_with(card) && !reply.contains("supportedInterfaces"), "{reply}");
+    }
+    assert_eq!(*service.asked.lock(), ["GetExtendedAgentCard {}", "GetExtendedAgentCard {}"]);
 }
 
 /// That configuration, as the service is asked for it.

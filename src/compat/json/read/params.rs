@@ -1,7 +1,10 @@
 //! Parameters of calls in classic JSON, and the configurations of webhooks, which are parameters too.
 
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize,
     de::{Error, MapAccess},
 };
 
@@ -27,7 +30,7 @@ pub struct SendDraft {
     message_id: String,
     session_id: String,
     task_id: String,
-    configuration: Option<SendMessageConfiguration>,
+    configuration: Option<Configuration>,
     metadata: Option<Struct>,
 }
 
@@ -57,6 +60,8 @@ pub struct Earlier {
     pub send: SendMessageRequest,
     /// The task that it is sent to, which may be there or not.
     pub task_id: String,
+    /// What its webhook says beside.
+    pub kept: Kept,
 }
 
 impl Classic for Earlier {
@@ -72,13 +77,22 @@ impl Classic for Earlier {
                 message.context_id = session_id;
             }
         }
-        Ok(Self { send: SendMessageRequest { message, configuration, metadata, tenant: String::new() }, task_id })
+        let (configuration, kept) = configuration.map(|it| (it.it, it.kept)).unzip();
+        let send = SendMessageRequest { message, configuration, metadata, tenant: String::new() };
+        Ok(Self { send, task_id, kept: kept.unwrap_or_default() })
     }
 }
 
-/// The members of the configuration of a send.
+/// The configuration of a send, and what its webhook says beside.
+#[derive(Clone, Debug)]
+struct Configuration {
+    it: SendMessageConfiguration,
+    kept: Kept,
+}
+
+/// The members of that.
 #[derive(Clone, Debug, Default)]
-pub struct ConfigurationDraft {
+struct ConfigurationDraft {
     it: SendMessageConfiguration,
     blocking: Option<bool>,
     push: Option<Push>,
@@ -91,13 +105,15 @@ members! { ConfigurationDraft, "MessageSendConfiguration" {
     4 "blocking" => blocking = any;
 } }
 
-impl Classic for SendMessageConfiguration {
+impl Classic for Configuration {
     type Draft = ConfigurationDraft;
 
     fn finish<E: Error>(draft: ConfigurationDraft) -> Result<Self, E> {
         let ConfigurationDraft { it, blocking, push } = draft;
         let return_immediately = returns_at_once(blocking, push.is_some());
-        Ok(Self { return_immediately, task_push_notification_config: push.map(|it| it.0), ..it })
+        let (task_push_notification_config, kept) = push.map(|it| (it.it, it.kept)).unzip();
+        let it = SendMessageConfiguration { return_immediately, task_push_notification_config, ..it };
+        Ok(Self { it, kept: kept.unwrap_or_default() })
     }
 }
 
@@ -148,13 +164,41 @@ message! { ListTaskPushNotificationConfigsRequest, "ListTaskPushNotificationConf
 
 /// The configuration of a webhook, without its task.
 #[derive(Clone, Debug)]
-struct Push(TaskPushNotificationConfig);
+struct Push {
+    it: TaskPushNotificationConfig,
+    kept: Kept,
+}
+
+/// What 0.3 says of a webhook and 1.0 has no room for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Kept {
+    /// The schemes of its authentication after the first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub schemes: Vec<String>,
+    /// Headers that it wants, which some clients of 0.2 name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+}
+
+impl Kept {
+    /// As it is stored, if there is anything of it.
+    pub fn to_bytes(&self) -> Option<Bytes> {
+        (self != &Self::default()).then(|| serde_json::to_vec(self).unwrap_or_default().into())
+    }
+
+    /// As it was stored. What another codec stored says nothing here.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        serde_json::from_slice(bytes).unwrap_or_default()
+    }
+}
 
 /// The members of such a configuration.
 #[derive(Clone, Debug, Default)]
 struct PushDraft {
     it: TaskPushNotificationConfig,
     authentication: Option<Authentication>,
+    headers: BTreeMap<String, String>,
 }
 
 members! { PushDraft, "PushNotificationConfig" {
@@ -162,22 +206,28 @@ members! { PushDraft, "PushNotificationConfig" {
     2 "url" => it.url = plain;
     3 "token" => it.token = plain;
     4 "authentication" => authentication = one;
+    5 "headers" => headers = plain;
 } }
 
 impl Classic for Push {
     type Draft = PushDraft;
 
-    fn finish<E: Error>(PushDraft { it, authentication }: PushDraft) -> Result<Self, E> {
+    fn finish<E: Error>(PushDraft { it, authentication, headers }: PushDraft) -> Result<Self, E> {
         if it.url.is_empty() {
             return Err(E::custom("has no `url`"));
         }
-        Ok(Self(TaskPushNotificationConfig { authentication: authentication.and_then(|it| it.0), ..it }))
+        let (authentication, schemes) = authentication.map(|it| (it.first, it.further)).unzip();
+        let it = TaskPushNotificationConfig { authentication: authentication.flatten(), ..it };
+        Ok(Self { it, kept: Kept { schemes: schemes.unwrap_or_default(), headers } })
     }
 }
 
-/// How a webhook knows who calls it, if that is said.
+/// How a webhook knows who calls it, if that is said; in 1.0 there is one way.
 #[derive(Clone, Debug)]
-struct Authentication(Option<AuthenticationInfo>);
+struct Authentication {
+    first: Option<AuthenticationInfo>,
+    further: Vec<String>,
+}
 
 /// The members of that.
 #[derive(Clone, Debug, Default)]
@@ -196,8 +246,9 @@ impl Classic for Authentication {
 
     /// A list of no scheme is as good as none, and 1.0 has room for one.
     fn finish<E: Error>(AuthenticationDraft { schemes, credentials }: AuthenticationDraft) -> Result<Self, E> {
-        let first = schemes.into_iter().find(|it| !it.is_empty());
-        Ok(Self(first.map(|scheme| AuthenticationInfo { scheme, credentials })))
+        let mut schemes = schemes.into_iter().filter(|it| !it.is_empty());
+        let first = schemes.next().map(|scheme| AuthenticationInfo { scheme, credentials });
+        Ok(Self { first, further: schemes.collect() })
     }
 }
 
@@ -217,9 +268,26 @@ members! { TaskPushDraft, "TaskPushNotificationConfig" {
 impl Classic for TaskPushNotificationConfig {
     type Draft = TaskPushDraft;
 
+    fn finish<E: Error>(draft: TaskPushDraft) -> Result<Self, E> {
+        Ok(Registered::finish::<E>(draft)?.it)
+    }
+}
+
+/// The configuration of a task's webhook, and what is said beside.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Registered {
+    /// What 1.0 has of it.
+    pub it: TaskPushNotificationConfig,
+    /// The rest.
+    pub kept: Kept,
+}
+
+impl Classic for Registered {
+    type Draft = TaskPushDraft;
+
     fn finish<E: Error>(TaskPushDraft { task_id, push }: TaskPushDraft) -> Result<Self, E> {
-        let Push(it) = push.ok_or_else(|| E::custom("`pushNotificationConfig` is missing"))?;
-        Ok(Self { task_id, ..it })
+        let Push { it, kept } = push.ok_or_else(|| E::custom("`pushNotificationConfig` is missing"))?;
+        Ok(Self { it: TaskPushNotificationConfig { task_id, ..it }, kept })
     }
 }
 

@@ -1,0 +1,173 @@
+//! An agent of classic JSON-RPC as a service of 1.0: the other side of that door, for the scenarios to call.
+
+use std::sync::Arc;
+
+use a2a_service::{
+    call::{Call, Version},
+    check::Violation,
+    client::{self, http::JsonRpc},
+    compat::json::{Read, Write},
+    error::{Error, ErrorKind},
+    event::Event,
+    pb::{
+        v1::{a2a_service_server::A2aService, bindings::Rpc, *},
+        wkt::Empty,
+    },
+    transport::transcode::{BoxStream, Frame, Item as _, Reply, Transport as _},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio_stream::StreamExt as _;
+use tonic::{Request, Response, Status, metadata::MetadataMap};
+
+use crate::classic_client::{told, understood};
+
+pub(crate) fn json_rpc(url: &str) -> Arc<dyn A2aService> {
+    let url = format!("{url}/rpc");
+    Arc::new(Classic(JsonRpc::new(client::http::client().unwrap(), &url).unwrap()))
+}
+
+struct Classic(JsonRpc);
+
+impl Classic {
+    async fn send<T>(&self, method: &'static str, request: Request<T>) -> Result<Reply, Status>
+    where
+        for<'a> Write<'a, T>: Serialize,
+    {
+        let (metadata, mut extensions, message) = request.into_parts();
+        extensions.get_mut::<Call>().unwrap().version = Version::V0_3;
+        let params = serde_json::to_value(Write(&message)).unwrap();
+        let request = Request::from_parts(metadata, extensions, params);
+        // Where it would stand in HTTP is nothing to JSON-RPC.
+        self.0.send(method, Rpc::SendMessage.http_rule(), request).await.map_err(|it| named(&it))
+    }
+
+    async fn unary<T, R>(&self, method: &'static str, request: Request<T>) -> Result<Response<R>, Status>
+    where
+        for<'a> Write<'a, T>: Serialize,
+        Read<R>: DeserializeOwned,
+    {
+        let Reply::Unary(data, metadata) = self.send(method, request).await? else { panic!("a stream") };
+        let result = serde_json::from_slice::<Read<R>>(&data).unwrap_or_else(|e| panic!("{e}: {data:?}")).0;
+        Ok(response(result, metadata))
+    }
+
+    async fn streaming<T>(
+        &self,
+        method: &'static str,
+        request: Request<T>,
+    ) -> Result<Response<BoxStream<Event>>, Status>
+    where
+        for<'a> Write<'a, T>: Serialize,
+    {
+        let Reply::Stream(frames, metadata) = self.send(method, request).await? else { panic!("one answer") };
+        let mut frames = frames.map(|it| it.map_err(|it| named(&it))).peekable();
+        // A refusal is the first event there, and an answer elsewhere.
+        if let Some(Err(refusal)) = frames.peek().await {
+            return Err(refusal.clone());
+        }
+        Ok(response(Box::pin(frames.map(|it| it.and_then(event))), metadata))
+    }
+}
+
+fn response<T>(message: T, metadata: MetadataMap) -> Response<T> {
+    told(Response::from_parts(metadata, message, tonic::Extensions::new()))
+}
+
+fn event(Frame { cursor, data }: Frame) -> Result<Event, Status> {
+    let Read(message) = serde_json::from_slice::<Read<StreamResponse>>(&data).unwrap();
+    Event::from_frame(Frame { cursor, data: serde_json::to_vec(&message).unwrap().into() })
+}
+
+/// The same error in the words of 1.0. Its fields are named in its text alone.
+fn named(status: &Status) -> Status {
+    let (kind, understood) = (Error::from(status.clone()).kind(), understood(status));
+    if kind != ErrorKind::InvalidParams {
+        return understood;
+    }
+    let text = understood.message().strip_prefix(kind.wire().sentence).unwrap_or_default();
+    let violations: Option<Vec<_>> = text
+        .trim_start_matches(": ")
+        .split("; ")
+        .map(|it| {
+            let (field, description) = it.split_once(": ").filter(|it| !it.0.contains(' '))?;
+            Some(Violation { field: field.to_owned(), description: description.to_owned() })
+        })
+        .collect();
+    violations.map_or(understood, |it| {
+        let status = Status::from(Error::invalid(it));
+        Status::with_details(status.code(), status.message(), status.details().to_vec().into())
+    })
+}
+
+#[tonic::async_trait]
+impl A2aService for Classic {
+    async fn send_message(
+        &self,
+        request: Request<SendMessageRequest>,
+    ) -> Result<Response<SendMessageResponse>, Status> {
+        self.unary("message/send", request).await
+    }
+
+    async fn send_streaming_message(
+        &self,
+        request: Request<SendMessageRequest>,
+    ) -> Result<Response<BoxStream<Event>>, Status> {
+        self.streaming("message/stream", request).await
+    }
+
+    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
+        self.unary("tasks/get", request).await
+    }
+
+    async fn list_tasks(&self, request: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
+        self.unary("tasks/list", request).await
+    }
+
+    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Task>, Status> {
+        self.unary("tasks/cancel", request).await
+    }
+
+    async fn subscribe_to_task(
+        &self,
+        request: Request<SubscribeToTaskRequest>,
+    ) -> Result<Response<BoxStream<Event>>, Status> {
+        self.streaming("tasks/resubscribe", request).await
+    }
+
+    async fn create_task_push_notification_config(
+        &self,
+        request: Request<TaskPushNotificationConfig>,
+    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+        self.unary("tasks/pushNotificationConfig/set", request).await
+    }
+
+    async fn get_task_push_notification_config(
+        &self,
+        request: Request<GetTaskPushNotificationConfigRequest>,
+    ) -> Result<Response<TaskPushNotificationConfig>, Status> {
+        self.unary("tasks/pushNotificationConfig/get", request).await
+    }
+
+    async fn list_task_push_notification_configs(
+        &self,
+        request: Request<ListTaskPushNotificationConfigsRequest>,
+    ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
+        self.unary("tasks/pushNotificationConfig/list", request).await
+    }
+
+    async fn delete_task_push_notification_config(
+        &self,
+        request: Request<DeleteTaskPushNotificationConfigRequest>,
+    ) -> Result<Response<Empty>, Status> {
+        let reply = self.send("tasks/pushNotificationConfig/delete", request).await?;
+        let Reply::Unary(_, metadata) = reply else { panic!("a stream") };
+        Ok(response(Empty {}, metadata))
+    }
+
+    async fn get_extended_agent_card(
+        &self,
+        _: Request<GetExtendedAgentCardRequest>,
+    ) -> Result<Response<AgentCard>, Status> {
+        panic!("the card of 0.3 is another: the scenario is to say so")
+    }
+}
