@@ -38,8 +38,8 @@ async fn headers_and_further_schemes_come_back() {
     let task_id = &task["id"];
     assert_eq!((&task["kind"], &task["status"]["state"]), (&json!("task"), &json!("input-required")));
 
-    let set = json!({"taskId": task_id, "pushNotificationConfig": config("set")});
-    assert_eq!(ask(url, "tasks/pushNotificationConfig/set", &set).await, set);
+    let stored = json!({"taskId": task_id, "pushNotificationConfig": config("set")});
+    assert_eq!(ask(url, "tasks/pushNotificationConfig/set", &stored).await, stored);
     let plain = json!({"taskId": task_id, "pushNotificationConfig": {"url": "https://hooks.example.com/b"}});
     let plain = ask(url, "tasks/pushNotificationConfig/set", &plain).await;
     assert_eq!(plain["pushNotificationConfig"], json!({"id": "default", "url": "https://hooks.example.com/b"}));
@@ -49,7 +49,7 @@ async fn headers_and_further_schemes_come_back() {
     assert_eq!(ask(url, "tasks/pushNotificationConfig/get", &get).await, sent);
     let of_task = json!({"id": task_id});
     assert_eq!(ask(url, "tasks/pushNotificationConfig/get", &of_task).await, plain, "the one without a name");
-    assert_eq!(ask(url, "tasks/pushNotificationConfig/list", &of_task).await, json!([sent, set, plain]));
+    assert_eq!(ask(url, "tasks/pushNotificationConfig/list", &of_task).await, json!([sent, stored, plain]));
 
     // To callers of 1.0 it is what they have room for.
     let now = ask(url, "GetTaskPushNotificationConfig", &json!({"taskId": task_id, "id": "set"})).await;
@@ -57,5 +57,5 @@ async fn headers_and_further_schemes_come_back() {
     assert!(now["headers"].is_null(), "{now}");
 
     assert_eq!(ask(url, "tasks/pushNotificationConfig/delete", &get).await, Value::Null);
-    assert_eq!(ask(url, "tasks/pushNotificationConfig/list", &of_task).await, json!([set, plain]));
+    assert_eq!(ask(url, "tasks/pushNotificationConfig/list", &of_task).await, json!([stored, plain]));
 }
