@@ -134,6 +134,7 @@ keys! {
     "strict_modes" => strict_modes: bool = false, "Refuses messages of media types that the card does not name, and those whose senders take nothing that the agent gives.";
     "wait" => wait: Duration = Limits::default().wait, "How long a send waits for its turn to end; then the caller gets the task as it is.";
     "turn.deadline" => turn_deadline: Duration = Limits::default().turn, "How long an agent may work on one turn; then the turn has failed.";
+    "turn.pace" => turn_pace: Duration = Limits::default().pace, "What an agent says sooner than this after what was written last goes to the store and to streams with what it says next. Zero: at each pause of the agent.";
     "cancel.grace" => cancel_grace: Duration = Limits::default().cancel, "How long an agent that was canceled may take to end by itself.";
     "drain.grace" => drain_grace: Duration = server::GRACE, "How long what runs may take to end when the server stops.";
     "max_body" => max_body: Size = Size(transport::MAX_BODY), "How large a request may be.";
@@ -174,6 +175,7 @@ impl Config {
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             turn: self.turn_deadline,
+            pace: self.turn_pace,
             cancel: self.cancel_grace,
             wait: self.wait,
             waiting: self.limits_waiting,

@@ -38,6 +38,7 @@ struct Inner {
     message: OnceLock<StreamResponse>,
     proto: OnceLock<Bytes>,
     json: OnceLock<Bytes>,
+    weight: OnceLock<usize>,
     cursor: OnceLock<Option<Cursor>>,
 }
 
@@ -62,8 +63,8 @@ impl Event {
 
     /// A whole task, which is only borrowed: its first event, or a snapshot.
     pub fn task(position: Position, ends: Ends, task: &Task) -> Self {
-        let mut proto = Vec::with_capacity(prost::encoding::message::encoded_len(1, task));
-        prost::encoding::message::encode(1, task, &mut proto);
+        let mut proto = vec![0; prost::encoding::message::encoded_len(1, task)];
+        prost::encoding::message::encode(1, task, &mut proto.as_mut_slice());
         Self::from_proto(position, Mark { ends, hidden: false }, proto.into())
     }
 
@@ -124,7 +125,7 @@ impl Event {
         self.0.json.get_or_init(|| {
             count::encoding(self, count::Form::Json);
             let mut json = Vec::with_capacity(self.weight() * 2 + 64);
-            match serde_json::to_writer(&mut json, self.message()) {
+            match crate::json::write_to(&mut json, self.message()) {
                 Ok(()) => json.into(),
                 // Members have names, and writing to memory does not fail: nothing is left that could.
                 Err(_) => Bytes::from_static(b"{}"),
@@ -136,15 +137,31 @@ impl Event {
     pub fn weight(&self) -> usize {
         match (self.0.proto.get(), self.0.message.get()) {
             (Some(it), _) => it.len(),
-            (None, Some(it)) => it.encoded_len(),
+            (None, Some(it)) => *self.0.weight.get_or_init(|| it.encoded_len()),
             (None, None) => 0,
+        }
+    }
+
+    /// Writes it in protobuf to the beginning of `out`, which has room for its [`weight`](Self::weight).
+    pub(crate) fn write_proto(&self, out: &mut &mut [u8]) {
+        match (self.0.proto.get(), self.0.message.get()) {
+            (None, Some(it)) => it.encode_raw(out),
+            _ => out.put_slice(self.proto()),
+        }
+    }
+
+    /// The status that it tells of, without reading what is there as protobuf only: such an event is a whole task.
+    pub(crate) fn told_status(&self) -> Option<&TaskStatus> {
+        match self.0.message.get()?.payload.as_ref()? {
+            Payload::StatusUpdate(it) => it.status.as_ref(),
+            Payload::Task(_) | Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
         }
     }
 
     /// The message, to be changed, of an event that nobody else has seen.
     pub(crate) fn edit(&mut self) -> Option<&mut StreamResponse> {
         let inner = Arc::get_mut(&mut self.0)?;
-        (inner.proto, inner.json) = (OnceLock::new(), OnceLock::new());
+        (inner.proto, inner.json, inner.weight) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         inner.message.get_mut()
     }
 
@@ -210,7 +227,8 @@ impl prost::Message for Event {
         self.message();
         let inner = Arc::make_mut(&mut self.0);
         // What was made of the message as it was is not of the message as it will be.
-        (inner.proto, inner.json, inner.cursor) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        (inner.proto, inner.json, inner.weight) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        inner.cursor = OnceLock::new();
         let mut message = inner.message.take().unwrap_or_default();
         let merged = message.merge_field(tag, wire_type, buf, context);
         inner.message = OnceLock::from(message);

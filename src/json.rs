@@ -18,7 +18,10 @@ use serde::{
     ser::SerializeMap,
 };
 
+pub use self::writer::write_to;
 use crate::pb::wkt::Value;
+
+mod writer;
 
 /// What is read member by member.
 pub trait Members: Default {

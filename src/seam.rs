@@ -66,7 +66,7 @@ pub fn fresh_id() -> String {
         let n = SEED.fetch_add(1, Ordering::SeqCst);
         Uuid::from_u64_pair(mix(n), mix(!n))
     };
-    id.to_string()
+    id.hyphenated().encode_lower(&mut Uuid::encode_buffer()).to_owned()
 }
 
 /// Splitmix64: one round spreads neighbouring numbers over all.

@@ -1,9 +1,6 @@
 //! Where an event stands in the log of its task, and what is over with it.
 
-use std::{
-    fmt::{self, Write as _},
-    sync::Arc,
-};
+use std::{fmt, sync::Arc};
 
 /// The number of an event in its task: 1, 2, 3 …, without a gap.
 pub type Seq = u64;
@@ -81,12 +78,18 @@ impl Mark {
 impl Cursor {
     /// After an event of a task.
     pub fn new(task_id: &str, Position { fence, seq }: Position) -> Self {
-        // Every streamed event has one: on the stack, so that it is made in one piece.
-        let mut text = Stack { bytes: [0; 160], length: 0 };
-        match write!(text, "{task_id}.{fence}.{seq}") {
-            Ok(()) => Self(text.as_str().into()),
-            Err(_) => Self(format!("{task_id}.{fence}.{seq}").into()),
+        // Every streamed event has one: put together on the stack, and made in one piece.
+        let (mut fence_text, mut seq_text) = ([0; 20], [0; 20]);
+        let parts = [task_id.as_bytes(), b".", digits(&mut fence_text, fence), b".", digits(&mut seq_text, seq)];
+        let (mut text, mut length) = ([0; 160], 0);
+        for part in parts {
+            match text.get_mut(length..length + part.len()) {
+                Some(place) => place.copy_from_slice(part),
+                None => return Self(format!("{task_id}.{fence}.{seq}").into()),
+            }
+            length += part.len();
         }
+        Self(str::from_utf8(&text[..length]).unwrap_or_default().into())
     }
 
     /// One that came from elsewhere, as it is. Refuses what would break out of its line.
@@ -107,24 +110,16 @@ impl Cursor {
     }
 }
 
-/// Text that is short.
-struct Stack {
-    bytes: [u8; 160],
-    length: usize,
-}
-
-impl Stack {
-    fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes[..self.length]).unwrap_or_default()
-    }
-}
-
-impl fmt::Write for Stack {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = self.length + text.len();
-        self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
-        self.length = end;
-        Ok(())
+/// A number in decimal.
+fn digits(text: &mut [u8; 20], mut number: u64) -> &[u8] {
+    let mut at = text.len();
+    loop {
+        at -= 1;
+        text[at] = b'0' + u8::try_from(number % 10).unwrap_or(0);
+        number /= 10;
+        if number == 0 {
+            return &text[at..];
+        }
     }
 }
 
@@ -144,6 +139,16 @@ mod tests {
             for hidden in [false, true] {
                 let mark = Mark { ends, hidden };
                 assert_eq!(Mark::from_byte(mark.to_byte()), mark);
+            }
+        }
+    }
+
+    #[test]
+    fn a_cursor_is_the_task_and_the_place() {
+        for id in ["t", &"long".repeat(60)] {
+            for (fence, seq) in [(0, 0), (1, 9), (10, 1234), (u64::MAX, u64::MAX)] {
+                let cursor = Cursor::new(id, Position { fence, seq });
+                assert_eq!(cursor.as_str(), format!("{id}.{fence}.{seq}"));
             }
         }
     }

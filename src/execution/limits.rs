@@ -18,6 +18,10 @@ pub(super) const SOON: Duration = Duration::from_secs(1);
 pub struct Limits {
     /// After this, a turn that has said nothing yet has a task all the same. 100 ms.
     pub real_after: Duration,
+    /// What an agent says sooner than this after what was written last is written with what it says next: the first
+    /// and the last of what it says at once, and of a burst all that came in so long. Zero writes at each pause that
+    /// the agent makes. 1 ms.
+    pub pace: Duration,
     /// After this, a turn has failed. One hour.
     pub turn: Duration,
     /// How long an agent that was canceled may take to end by itself. 5 s.
@@ -58,6 +62,7 @@ impl Default for Limits {
         let s = Duration::from_secs;
         Self {
             real_after: Duration::from_millis(100),
+            pace: Duration::from_millis(1),
             turn: s(3600),
             cancel: s(5),
             wait: s(50),

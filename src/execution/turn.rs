@@ -94,6 +94,8 @@ impl<A: Agent> Parts<A> {
         };
         let updates = Updates { held: held.clone(), journal: Arc::clone(journal), turn: number };
         let mut grace_ends = None;
+        // When what the agent says may be written next.
+        let mut open_at = started;
         // Called within the first poll: an agent may panic before there is a future.
         let mut agent = pin!(Some(async move { self.agent.run(turn, updates).await }));
         let mut timer = pin!(sleep_until(real_at));
@@ -124,8 +126,16 @@ impl<A: Agent> Parts<A> {
                 inner.polled = false;
                 let now = Instant::now();
                 inner.real |= now >= real_at;
-                let next = if inner.real { deadline } else { real_at.min(deadline) };
-                journal.flush(held, inner);
+                let mut next = if inner.real { deadline } else { real_at.min(deadline) };
+                if inner.is_dirty() && now < open_at {
+                    next = next.min(open_at);
+                    drop(inner);
+                } else if inner.is_dirty() {
+                    open_at = now + self.limits.pace;
+                    journal.flush(held, inner);
+                } else {
+                    drop(inner);
+                }
                 if grace_ends.is_some_and(|it| it <= now) {
                     return Poll::Ready(Over::Canceled);
                 }

@@ -70,10 +70,23 @@ impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.seconds.clamp(*SECONDS.start(), *SECONDS.end());
         let it = EPOCH.saturating_add(SignedDuration::from_secs(seconds));
-        let (year, month, day) = (it.year(), it.month(), it.day());
-        let (hour, minute, second) = (it.hour(), it.minute(), it.second());
-        let milli = self.nanos.clamp(0, 999_999_999) / 1_000_000;
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
+        // Digit by digit, since it is in every event: the numbers of `write!` take ten times as long.
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        let mut put = |mut at: usize, number: i32| {
+            let mut rest = number.unsigned_abs();
+            while let (Some(digit), true) = (text.get_mut(at), rest > 0) {
+                *digit = b'0' + u8::try_from(rest % 10).unwrap_or(0);
+                (rest, at) = (rest / 10, at.wrapping_sub(1));
+            }
+        };
+        put(3, it.year().into());
+        put(6, it.month().into());
+        put(9, it.day().into());
+        put(12, it.hour().into());
+        put(15, it.minute().into());
+        put(18, it.second().into());
+        put(22, self.nanos.clamp(0, 999_999_999) / 1_000_000);
+        f.write_str(str::from_utf8(&text).unwrap_or_default())
     }
 }
 

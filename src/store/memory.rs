@@ -8,7 +8,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes};
 use parking_lot::Mutex;
 use prost::Message as _;
 
@@ -215,24 +215,26 @@ fn settle(kept: &mut Kept, commit: &Commit) {
         return;
     };
     let of_task = task.encoded_len();
-    let length = of_task + 4 + events.iter().map(|it| it.weight() + 13).sum::<usize>();
-    let mut bytes = BytesMut::with_capacity(length);
+    let total = of_task + 4 + events.iter().map(|it| it.weight() + 13).sum::<usize>();
+    // To a slice and not to a buffer that could grow: it would be asked at each byte of a number whether it does.
+    let mut bytes = vec![0; total];
+    let mut out = bytes.as_mut_slice();
     // A length that does not fit can't come up: requests and events are bounded far below.
     let length = |it: usize| u32::try_from(it).unwrap_or(u32::MAX);
-    bytes.put_u32(length(of_task));
-    task.encode_raw(&mut bytes);
+    out.put_u32(length(of_task));
+    task.encode_raw(&mut out);
     let mut index = Vec::new();
     for (n, it) in events.iter().enumerate() {
         if n > 0 && n % STRIDE == 0 {
-            index.push(bytes.len());
+            index.push(total - out.len());
         }
-        bytes.put_u8(it.mark().to_byte());
-        bytes.put_u64(it.position().fence);
-        bytes.put_u32(length(it.weight()));
-        bytes.put_slice(it.proto());
+        out.put_u8(it.mark().to_byte());
+        out.put_u64(it.position().fence);
+        out.put_u32(length(it.weight()));
+        it.write_proto(&mut out);
     }
     (kept.row.head, kept.saved) = (None, None);
-    kept.log = Kind::Settled(bytes.freeze(), index.into());
+    kept.log = Kind::Settled(bytes.into(), index.into());
 }
 
 impl Memory {

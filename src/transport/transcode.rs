@@ -18,7 +18,7 @@ use crate::{
     call::Call,
     error::{Error, ErrorKind},
     event::Cursor,
-    json::{Members, Merge},
+    json::{Members, Merge, write_to},
 };
 
 /// A stream of replies.
@@ -258,7 +258,7 @@ pub fn to_json(message: &(impl prost::Message + Serialize)) -> Result<Bytes, Err
 pub(crate) fn line(length: usize, message: &impl Serialize) -> Result<Bytes, Error> {
     // Names and quotes make a small message twice as long in JSON, and a large one hardly longer.
     let mut json = Vec::with_capacity(length + length.min(16 << 10) + 64);
-    serde_json::to_writer(&mut json, message).map_err(Error::internal)?;
+    write_to(&mut json, message).map_err(Error::internal)?;
     Ok(json.into())
 }
 

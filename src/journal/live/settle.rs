@@ -6,13 +6,13 @@ use super::{CHECKPOINT, Inner, Live, NEWEST};
 use crate::{
     event::{Ends, Event, Position},
     journal::wait::{Answer, Until, Wake},
-    pb::v1::stream_response::Payload,
     store::{Commit, Expect, Row},
     task::apply,
 };
 
 impl Inner {
-    pub(in crate::journal) fn is_dirty(&self) -> bool {
+    /// There is something that can be taken to the store.
+    pub(crate) fn is_dirty(&self) -> bool {
         self.real && !self.lost && (self.touched || !self.pending.is_empty())
     }
 
@@ -106,9 +106,7 @@ impl Inner {
             return;
         }
         // An agent that goes on while its caller authorises something has interrupted its turn all the same (3.2.2).
-        let interrupted = ends == Ends::Nothing
-            && matches!(event.payload(), Some(Payload::StatusUpdate(it))
-                if it.status.as_ref().is_some_and(|it| it.state().is_interrupted()));
+        let interrupted = ends == Ends::Nothing && event.told_status().is_some_and(|it| it.state().is_interrupted());
         let over = self.ended + u32::from(interrupted);
         self.answer_if(wake, |until| match until {
             Until::Shown(it) => *it <= event.seq(),

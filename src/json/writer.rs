@@ -1,0 +1,410 @@
+//! JSON as it is written to memory: what `serde_json` would write, in a fraction of its steps.
+//!
+//! It looks at text a byte at a time and writes each comma and quote by a call of its own, which made it a tenth of what
+//! a call costs. Numbers are left to it. A property test holds the two against each other.
+
+use serde::{
+    Serialize, Serializer,
+    ser::{Error as _, Impossible, SerializeMap, SerializeSeq, SerializeStruct, SerializeTuple, SerializeTupleStruct},
+};
+use serde_json::Error;
+
+/// Writes a value behind what is there.
+pub fn write_to(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
+    value.serialize(&mut Writer(out))
+}
+
+struct Writer<'a>(&'a mut Vec<u8>);
+
+/// Members or elements. Each begins with a comma, and the first one's becomes the bracket.
+struct Compound<'a, 'b> {
+    writer: &'a mut Writer<'b>,
+    start: usize,
+    brackets: [u8; 2],
+}
+
+/// Bytes that text can't hold as they are.
+const fn is_escaped(byte: u8) -> bool {
+    byte < b' ' || byte == b'"' || byte == b'\\'
+}
+
+/// How many bytes from the beginning on text can hold as they are, or fewer: sixteen are looked at together.
+fn plain(text: &[u8]) -> usize {
+    let (chunks, rest) = text.as_chunks::<16>();
+    let fine = |it: &[u8; 16]| !it.iter().fold(false, |any, it| any | is_escaped(*it));
+    let length = chunks.iter().take_while(|it| fine(it)).count() * 16;
+    let tail = if length + rest.len() == text.len() { rest } else { text.get(length..).unwrap_or_default() };
+    length + tail.iter().take_while(|it| !is_escaped(**it)).count()
+}
+
+/// Text between its quotes.
+fn put_escaped(out: &mut Vec<u8>, text: &str) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let mut rest = text.as_bytes();
+    loop {
+        let (fine, other) = rest.split_at(plain(rest));
+        out.extend_from_slice(fine);
+        let Some((byte, after)) = other.split_first() else { return };
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', *byte]),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            0x08 => out.extend_from_slice(b"\\b"),
+            0x0c => out.extend_from_slice(b"\\f"),
+            it => {
+                let digit = |it: u8| HEX[usize::from(it & 15)];
+                out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(it >> 4), digit(*it)]);
+            }
+        }
+        rest = after;
+    }
+}
+
+/// What is shown, as text.
+struct Escaped<'a>(&'a mut Vec<u8>);
+
+impl std::fmt::Write for Escaped<'_> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        put_escaped(self.0, text);
+        Ok(())
+    }
+}
+
+impl<'b> Writer<'b> {
+    fn put(&mut self, text: &[u8]) {
+        self.0.extend_from_slice(text);
+    }
+
+    fn number(&mut self, number: &impl Serialize) -> Result<(), Error> {
+        serde_json::to_writer(&mut *self.0, number)
+    }
+
+    fn open<'a>(&'a mut self, brackets: [u8; 2]) -> Compound<'a, 'b> {
+        let start = self.0.len();
+        Compound { writer: self, start, brackets }
+    }
+}
+
+impl Compound<'_, '_> {
+    fn element(&mut self, value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
+        self.writer.0.push(b',');
+        value.serialize(&mut *self.writer)
+    }
+
+    fn close(self) {
+        let Self { writer, start, brackets: [open, close] } = self;
+        match writer.0.get_mut(start) {
+            Some(comma) => *comma = open,
+            None => writer.0.push(open),
+        }
+        writer.0.push(close);
+    }
+}
+
+/// What JSON has no shape for that everybody would agree on, and no message has.
+fn shapeless() -> Error {
+    Error::custom("not a shape of ProtoJSON")
+}
+
+impl<'a, 'b> Serializer for &'a mut Writer<'b> {
+    type Ok = ();
+    type Error = Error;
+    type SerializeSeq = Compound<'a, 'b>;
+    type SerializeTuple = Compound<'a, 'b>;
+    type SerializeTupleStruct = Compound<'a, 'b>;
+    type SerializeTupleVariant = Impossible<(), Error>;
+    type SerializeMap = Compound<'a, 'b>;
+    type SerializeStruct = Compound<'a, 'b>;
+    type SerializeStructVariant = Impossible<(), Error>;
+
+    fn serialize_bool(self, it: bool) -> Result<(), Error> {
+        self.put(if it { b"true" } else { b"false" });
+        Ok(())
+    }
+
+    fn serialize_i8(self, it: i8) -> Result<(), Error> {
+        self.number(&it)
+    }
+
+    fn serialize_i16(self, it: i16) -> Result<(), Error> {
+        self.number(&it)
+    }
+
+    fn serialize_i32(self, it: i32) -> Result<(), Error> {
+        self.number(&it)
+    }
+
+    fn serialize_i64(self, it: i64) -> Result<(), Error> {
+        self.number(&it)
+    }
+
+    fn serialize_u8(self, it: u8) -> Result<(), Error> {
+        self.number(&it)
+    }
+
+    fn serialize_u16(self, it: u16) -> Result<(), Error> {
+        self.number(&it)
+    }
+
+    fn serialize_u32(self, it: u32) -> Result<(), Error> {
+        self.number(&it)
+    }
+
+    fn serialize_u64(self, it: u64) -> Result<(), Error> {
+        self.number(&it)
+    }
+
+    fn serialize_f32(self, it: f32) -> Result<(), Error> {
+        self.number(&it)
+    }
+
+    fn serialize_f64(self, it: f64) -> Result<(), Error> {
+        self.number(&it)
+    }
+
+    fn serialize_char(self, it: char) -> Result<(), Error> {
+        self.serialize_str(it.encode_utf8(&mut [0; 4]))
+    }
+
+    fn serialize_str(self, it: &str) -> Result<(), Error> {
+        self.0.reserve(it.len() + 2);
+        self.0.push(b'"');
+        put_escaped(self.0, it);
+        self.0.push(b'"');
+        Ok(())
+    }
+
+    fn serialize_bytes(self, it: &[u8]) -> Result<(), Error> {
+        self.collect_seq(it)
+    }
+
+    fn serialize_none(self) -> Result<(), Error> {
+        self.serialize_unit()
+    }
+
+    fn serialize_some<T: Serialize + ?Sized>(self, it: &T) -> Result<(), Error> {
+        it.serialize(self)
+    }
+
+    fn serialize_unit(self) -> Result<(), Error> {
+        self.put(b"null");
+        Ok(())
+    }
+
+    fn serialize_unit_struct(self, _: &'static str) -> Result<(), Error> {
+        self.serialize_unit()
+    }
+
+    fn serialize_unit_variant(self, _: &'static str, _: u32, variant: &'static str) -> Result<(), Error> {
+        self.serialize_str(variant)
+    }
+
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, it: &T) -> Result<(), Error> {
+        it.serialize(self)
+    }
+
+    fn serialize_newtype_variant<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        _: u32,
+        variant: &'static str,
+        it: &T,
+    ) -> Result<(), Error> {
+        let mut map = self.open(*b"{}");
+        map.serialize_entry(variant, it)?;
+        SerializeMap::end(map)
+    }
+
+    fn serialize_seq(self, _: Option<usize>) -> Result<Compound<'a, 'b>, Error> {
+        Ok(self.open(*b"[]"))
+    }
+
+    fn serialize_tuple(self, _: usize) -> Result<Compound<'a, 'b>, Error> {
+        Ok(self.open(*b"[]"))
+    }
+
+    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Compound<'a, 'b>, Error> {
+        Ok(self.open(*b"[]"))
+    }
+
+    fn serialize_tuple_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        _: &'static str,
+        _: usize,
+    ) -> Result<Self::SerializeTupleVariant, Error> {
+        Err(shapeless())
+    }
+
+    fn serialize_map(self, _: Option<usize>) -> Result<Compound<'a, 'b>, Error> {
+        Ok(self.open(*b"{}"))
+    }
+
+    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Compound<'a, 'b>, Error> {
+        Ok(self.open(*b"{}"))
+    }
+
+    fn serialize_struct_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        _: &'static str,
+        _: usize,
+    ) -> Result<Self::SerializeStructVariant, Error> {
+        Err(shapeless())
+    }
+
+    fn collect_str<T: std::fmt::Display + ?Sized>(self, it: &T) -> Result<(), Error> {
+        self.0.push(b'"');
+        std::fmt::write(&mut Escaped(self.0), format_args!("{it}")).map_err(Error::custom)?;
+        self.0.push(b'"');
+        Ok(())
+    }
+}
+
+impl SerializeSeq for Compound<'_, '_> {
+    type Ok = ();
+    type Error = Error;
+
+    fn serialize_element<T: Serialize + ?Sized>(&mut self, it: &T) -> Result<(), Error> {
+        self.element(it)
+    }
+
+    fn end(self) -> Result<(), Error> {
+        self.close();
+        Ok(())
+    }
+}
+
+impl SerializeTuple for Compound<'_, '_> {
+    type Ok = ();
+    type Error = Error;
+
+    fn serialize_element<T: Serialize + ?Sized>(&mut self, it: &T) -> Result<(), Error> {
+        self.element(it)
+    }
+
+    fn end(self) -> Result<(), Error> {
+        self.close();
+        Ok(())
+    }
+}
+
+impl SerializeTupleStruct for Compound<'_, '_> {
+    type Ok = ();
+    type Error = Error;
+
+    fn serialize_field<T: Serialize + ?Sized>(&mut self, it: &T) -> Result<(), Error> {
+        self.element(it)
+    }
+
+    fn end(self) -> Result<(), Error> {
+        self.close();
+        Ok(())
+    }
+}
+
+impl SerializeMap for Compound<'_, '_> {
+    type Ok = ();
+    type Error = Error;
+
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Error> {
+        self.writer.0.push(b',');
+        let start = self.writer.0.len();
+        key.serialize(&mut *self.writer)?;
+        // Names of members are text; what else a map may have as a key is not for messages.
+        if self.writer.0.get(start) == Some(&b'"') { Ok(()) } else { Err(shapeless()) }
+    }
+
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, it: &T) -> Result<(), Error> {
+        self.writer.0.push(b':');
+        it.serialize(&mut *self.writer)
+    }
+
+    fn end(self) -> Result<(), Error> {
+        self.close();
+        Ok(())
+    }
+}
+
+impl SerializeStruct for Compound<'_, '_> {
+    type Ok = ();
+    type Error = Error;
+
+    fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, it: &T) -> Result<(), Error> {
+        self.serialize_entry(key, it)
+    }
+
+    fn end(self) -> Result<(), Error> {
+        self.close();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Map, Value, json};
+
+    use super::*;
+
+    fn values() -> impl Strategy<Value = Value> {
+        let text = prop_oneof![
+            ".*",
+            "[ -~]{0,40}",
+            proptest::collection::vec(0_u8..128, 0..40).prop_map(|it| it.into_iter().map(char::from).collect())
+        ];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            text.clone().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 64, 8, move |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..8).prop_map(Value::from),
+                proptest::collection::vec((text.clone(), inner), 0..8)
+                    .prop_map(|it: Vec<(String, Value)>| Value::Object(it.into_iter().collect::<Map<_, _>>())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_what_serde_json_writes(value in values()) {
+            let mut out = b"behind ".to_vec();
+            write_to(&mut out, &value).unwrap();
+            prop_assert_eq!(String::from_utf8(out).unwrap(), format!("behind {value}"));
+        }
+    }
+
+    #[test]
+    fn other_shapes_are_those_of_serde_json() {
+        #[derive(Serialize)]
+        enum Shape {
+            Unit,
+            Newtype(u8),
+        }
+        #[derive(Serialize)]
+        struct All {
+            unit: (),
+            none: Option<u8>,
+            some: Option<char>,
+            tuple: (u8, f32),
+            shapes: [Shape; 2],
+        }
+        let all =
+            All { unit: (), none: None, some: Some('"'), tuple: (1, 1.5), shapes: [Shape::Unit, Shape::Newtype(3)] };
+        let mut out = Vec::new();
+        write_to(&mut out, &all).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), serde_json::to_string(&all).unwrap());
+        assert!(write_to(&mut Vec::new(), &std::collections::BTreeMap::from([(1, 2)])).is_err());
+        let mut out = Vec::new();
+        (&mut Writer(&mut out)).collect_str("a\"b").unwrap();
+        assert_eq!(out, json!("a\"b").to_string().into_bytes());
+    }
+}
