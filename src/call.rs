@@ -19,6 +19,8 @@ use crate::{
 pub const VERSION: HeaderName = HeaderName::from_static("a2a-version");
 /// `A2A-Extensions` (3.2.6).
 pub const EXTENSIONS: HeaderName = HeaderName::from_static("a2a-extensions");
+/// The same before 1.0.
+pub const EXTENSIONS_BEFORE: HeaderName = HeaderName::from_static("x-a2a-extensions");
 /// What a stream is taken up after; a browser's `EventSource` sends it.
 pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Names a send, so that it can be repeated without being done twice.
@@ -110,18 +112,25 @@ impl Call {
     /// Reads what came with a request. What can't be read is as if it were not there, except the version, which the
     /// edge has to look at before it knows what the request is.
     pub fn from_headers(headers: &HeaderMap, door: Door) -> Self {
-        let text = |name: &HeaderName| headers.get(name).and_then(|it| it.to_str().ok()).filter(|it| !it.is_empty());
-        let timeout = text(&TIMEOUT).and_then(timeout);
-        Self {
-            door,
-            extensions: extensions(headers),
-            deadline: timeout.and_then(|it| Instant::now().checked_add(it)),
-            idempotency_key: text(&IDEMPOTENCY_KEY).map(str::to_owned),
-            cursor: text(&LAST_EVENT_ID).and_then(Cursor::from_text),
-            trace: text(&TRACE).map(str::to_owned),
-            request_id: text(&REQUEST_ID).filter(|it| it.len() <= 128).map(str::to_owned),
-            ..Self::default()
+        let mut call = Self { door, ..Self::default() };
+        // In one pass: to look for each by its name takes longer than all there mostly are.
+        for (name, value) in headers {
+            let Some(text) = value.to_str().ok().filter(|it| !it.is_empty()) else { continue };
+            match name {
+                it if it == EXTENSIONS || it == EXTENSIONS_BEFORE => ask(&mut call.extensions, text),
+                it if it == TIMEOUT && call.deadline.is_none() => {
+                    call.deadline = timeout(text).and_then(|it| Instant::now().checked_add(it));
+                }
+                it if it == IDEMPOTENCY_KEY => _ = call.idempotency_key.get_or_insert_with(|| text.to_owned()),
+                it if it == LAST_EVENT_ID => call.cursor = call.cursor.or_else(|| Cursor::from_text(text)),
+                it if it == TRACE => _ = call.trace.get_or_insert_with(|| text.to_owned()),
+                it if it == REQUEST_ID && text.len() <= 128 => {
+                    call.request_id.get_or_insert_with(|| text.to_owned());
+                }
+                _ => {}
+            }
         }
+        call
     }
 
     /// What a client sends along: nothing that is not listed here, and so never a credential by accident.
@@ -180,18 +189,13 @@ impl Call {
     }
 }
 
-/// The extensions that are asked for: of both spellings of the header, which may be there more than once.
-fn extensions(headers: &HeaderMap) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
-    let lines = [EXTENSIONS, HeaderName::from_static("x-a2a-extensions")].map(|it| headers.get_all(it).into_iter());
-    for line in lines.into_iter().flatten().filter_map(|it| it.to_str().ok()) {
-        for uri in line.split(',').map(str::trim).filter(|it| !it.is_empty()) {
-            if !all.iter().any(|it| it == uri) {
-                all.push(uri.to_owned());
-            }
+/// Adds the extensions that a line asks for: of either spelling of the header, which may be there more than once.
+fn ask(all: &mut Vec<String>, line: &str) {
+    for uri in line.split(',').map(str::trim).filter(|it| !it.is_empty()) {
+        if !all.iter().any(|it| it == uri) {
+            all.push(uri.to_owned());
         }
     }
-    all
 }
 
 /// `grpc-timeout`: up to eight digits, and a unit.
@@ -258,6 +262,6 @@ mod tests {
         headers.append("a2a-extensions", HeaderValue::from_static("urn:a, urn:b"));
         headers.append("a2a-extensions", HeaderValue::from_static("urn:b,,urn:c"));
         headers.append("x-a2a-extensions", HeaderValue::from_static("urn:d"));
-        assert_eq!(extensions(&headers), ["urn:a", "urn:b", "urn:c", "urn:d"]);
+        assert_eq!(Call::from_headers(&headers, Door::Rest).extensions, ["urn:a", "urn:b", "urn:c", "urn:d"]);
     }
 }

@@ -17,6 +17,7 @@ pub use self::place::{Cursor, Ends, Fence, Mark, Position, Seq};
 use crate::{
     error::Error,
     pb::v1::{StreamResponse, Task, TaskState, TaskStatus, stream_response::Payload},
+    task::heft,
     transport::transcode::{Frame, Item, from_json},
 };
 
@@ -124,7 +125,12 @@ impl Event {
     pub fn json(&self) -> &Bytes {
         self.0.json.get_or_init(|| {
             count::encoding(self, count::Form::Json);
-            let mut json = Vec::with_capacity(self.weight() * 2 + 64);
+            // Names and quotes make what is small twice as long in JSON, and what is large hardly longer.
+            let weight = match self.known_payload() {
+                Some(Payload::ArtifactUpdate(it)) => heft(it) + 192,
+                _ => self.weight(),
+            };
+            let mut json = Vec::with_capacity(weight + weight.min(16 << 10) + 64);
             match crate::json::write_to(&mut json, self.message()) {
                 Ok(()) => json.into(),
                 // Members have names, and writing to memory does not fail: nothing is left that could.
@@ -150,12 +156,9 @@ impl Event {
         }
     }
 
-    /// The status that it tells of, without reading what is there as protobuf only: such an event is a whole task.
-    pub(crate) fn told_status(&self) -> Option<&TaskStatus> {
-        match self.0.message.get()?.payload.as_ref()? {
-            Payload::StatusUpdate(it) => it.status.as_ref(),
-            Payload::Task(_) | Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
-        }
+    /// Its payload, where that need not be read from protobuf first: of an event that is a whole task it must.
+    pub(crate) fn known_payload(&self) -> Option<&Payload> {
+        self.0.message.get()?.payload.as_ref()
     }
 
     /// The message, to be changed, of an event that nobody else has seen.

@@ -267,7 +267,8 @@ impl<A: Agent> Execution<A> {
     }
 
     fn spawn(&self, held: Held, messages: Vec<crate::event::Event>, asked: Asked, permit: OwnedSemaphorePermit) {
-        let turns = Arc::clone(&self.0).turns(held, messages, asked, permit);
+        // In a box, since the runtime moves what it runs several times, and this is large.
+        let turns = Box::pin(Arc::clone(&self.0).turns(held, messages, asked, permit));
         // Nobody waits for it here: a caller who leaves takes nothing with them.
         drop(self.0.running.spawn(turns));
     }

@@ -226,6 +226,13 @@ pub fn join(first: &mut TaskArtifactUpdateEvent, second: TaskArtifactUpdateEvent
     }
 }
 
+/// What a chunk weighs, as far as that tells small ones from large ones.
+pub fn heft(chunk: &TaskArtifactUpdateEvent) -> usize {
+    const FRAME: usize = 8;
+    let parts = chunk.artifact.iter().flat_map(|it| &it.parts);
+    parts.map(|it| it.as_text().map_or_else(|| prost::Message::encoded_len(it), str::len) + FRAME).sum()
+}
+
 /// Says nothing but parts.
 fn is_bare(it: &Artifact) -> bool {
     it.name.is_empty() && it.description.is_empty() && it.metadata.is_none() && it.extensions.is_empty()

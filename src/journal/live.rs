@@ -17,7 +17,7 @@ use crate::{
     pb::v1::{Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState, stream_response::Payload},
     seam::{Millis, millis},
     store::{Key, PushConfig, Refused, Stored},
-    task::{Ahead, Bounds, Illegal, join},
+    task::{Ahead, Bounds, Illegal, heft, join},
 };
 
 mod settle;
@@ -48,6 +48,8 @@ pub(crate) struct Inner {
     fence: Fence,
     /// Accepted, and not yet taken to the store.
     pending: Vec<Event>,
+    /// What the last of them weighs, if others may be joined to it.
+    joined: usize,
     /// Taken to the store, and not yet answered.
     in_flight: usize,
     /// The row changes without an event.
@@ -171,6 +173,7 @@ impl Inner {
             ahead,
             fence,
             pending: Vec::new(),
+            joined: 0,
             in_flight: 0,
             touched: false,
             queued: false,
@@ -237,17 +240,15 @@ impl Inner {
     /// Puts a small chunk behind the one before it, if that has not gone to the store yet: then nobody has seen that it
     /// had the number for itself. Gives it back where it has to stay apart.
     fn join(&mut self, chunk: TaskArtifactUpdateEvent) -> Option<TaskArtifactUpdateEvent> {
-        if self.ahead.state().is_terminal() || !chunk.append {
-            return Some(chunk);
-        }
-        let Some(last) = self.pending.last_mut() else { return Some(chunk) };
-        if last.weight() + prost::Message::encoded_len(&chunk) > JOIN {
-            return Some(chunk);
-        }
-        match last.edit() {
+        let heft = heft(&chunk);
+        let fits = chunk.append && self.joined + heft <= JOIN && !self.ahead.state().is_terminal();
+        let last = self.pending.last_mut().filter(|_| fits).and_then(Event::edit);
+        let left = match last {
             Some(StreamResponse { payload: Some(Payload::ArtifactUpdate(it)) }) => join(it, chunk),
             _ => Some(chunk),
-        }
+        };
+        self.joined = if left.is_some() { heft } else { self.joined + heft };
+        left
     }
 
     /// Whether an agent has to wait for the store.

@@ -8,17 +8,20 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bytes::{Buf, BufMut, Bytes};
+use bytes::Bytes;
 use parking_lot::Mutex;
-use prost::Message as _;
 
-use self::{index::Index, push::Pushes};
+use self::{
+    index::Index,
+    push::Pushes,
+    settled::{Names, Settled},
+};
 use super::{
     Commit, Expect, Immediate, Key, KeyMap, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused, Retention,
     Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
 };
 use crate::{
-    event::{Event, Fence, Mark, Position, Seq},
+    event::{Event, Fence, Position, Seq},
     pb::v1::{Task, stream_response::Payload},
     seam::Millis,
     task,
@@ -26,6 +29,7 @@ use crate::{
 
 mod index;
 mod push;
+mod settled;
 #[cfg(test)]
 mod tests;
 
@@ -34,9 +38,6 @@ const SHARDS: usize = 256;
 
 /// How many tasks are kept where nobody says.
 pub const MAX_TASKS: usize = 2000;
-
-/// Every so many events of a finished task, it is written down where the next one begins.
-const STRIDE: usize = 64;
 
 /// A store that forgets everything when its process ends.
 pub struct Memory {
@@ -71,8 +72,7 @@ struct Kept {
 /// What is kept of a log.
 enum Kind {
     Open(Vec<Event>),
-    /// The task, then its events, all behind their length; and where each [`STRIDE`]th event is.
-    Settled(Bytes, Box<[usize]>),
+    Settled(Settled),
 }
 
 impl Immediate for Memory {
@@ -214,27 +214,9 @@ fn settle(kept: &mut Kept, commit: &Commit) {
     let (true, Some(task), Kind::Open(events)) = (kept.row.state.is_terminal(), &commit.checkpoint, &kept.log) else {
         return;
     };
-    let of_task = task.encoded_len();
-    let total = of_task + 4 + events.iter().map(|it| it.weight() + 13).sum::<usize>();
-    // To a slice and not to a buffer that could grow: it would be asked at each byte of a number whether it does.
-    let mut bytes = vec![0; total];
-    let mut out = bytes.as_mut_slice();
-    // A length that does not fit can't come up: requests and events are bounded far below.
-    let length = |it: usize| u32::try_from(it).unwrap_or(u32::MAX);
-    out.put_u32(length(of_task));
-    task.encode_raw(&mut out);
-    let mut index = Vec::new();
-    for (n, it) in events.iter().enumerate() {
-        if n > 0 && n % STRIDE == 0 {
-            index.push(total - out.len());
-        }
-        out.put_u8(it.mark().to_byte());
-        out.put_u64(it.position().fence);
-        out.put_u32(length(it.weight()));
-        it.write_proto(&mut out);
-    }
+    let settled = Settled::new(task, events, Names { key: &commit.key, context: &kept.row.context });
     (kept.row.head, kept.saved) = (None, None);
-    kept.log = Kind::Settled(bytes.into(), index.into());
+    kept.log = Kind::Settled(settled);
 }
 
 impl Memory {
@@ -271,7 +253,7 @@ impl Memory {
     pub fn size(&self) -> (usize, usize) {
         let sizes: [(usize, usize); SHARDS] = array::from_fn(|it| {
             let shard = self.shards[it].lock();
-            let bytes = |it: &Kept| if let Kind::Settled(it, _) = &it.log { it.len() } else { 0 };
+            let bytes = |it: &Kept| if let Kind::Settled(it) = &it.log { it.len() } else { 0 };
             (shard.len(), shard.values().map(|it| bytes(it)).sum())
         });
         sizes.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
@@ -281,8 +263,8 @@ impl Memory {
 /// What a list shows of a task.
 fn listed(kept: &Kept, key: &Key, query: &ListQuery) -> Task {
     match &kept.log {
-        Kind::Settled(bytes, _) => {
-            let mut task = Task::decode(split(bytes).0).unwrap_or_default();
+        Kind::Settled(it) => {
+            let mut task = it.task().unwrap_or_default();
             task::shorten(&mut task.history, query.history);
             if !query.artifacts {
                 task.artifacts = Vec::new();
@@ -299,28 +281,6 @@ fn listed(kept: &Kept, key: &Key, query: &ListQuery) -> Task {
             task
         }
     }
-}
-
-fn split(bytes: &Bytes) -> (Bytes, Bytes) {
-    let mut rest = bytes.clone();
-    let length = usize::try_from(rest.get_u32()).unwrap_or(usize::MAX);
-    (rest.split_to(length), rest)
-}
-
-/// The events after that many, without a look at those before.
-fn events(all: &Bytes, index: &[usize], after: usize) -> impl Iterator<Item = Event> + use<> {
-    let (first, mut bytes) = match (after / STRIDE).min(index.len()) {
-        0 => (0, split(all).1),
-        it => (it * STRIDE, all.slice(index[it - 1]..)),
-    };
-    let seqs = Seq::try_from(first).unwrap_or(Seq::MAX).saturating_add(1)..;
-    let event = move |seq: Seq| {
-        let mark = Mark::from_byte(bytes.has_remaining().then(|| bytes.get_u8())?);
-        let fence = bytes.get_u64();
-        let length = usize::try_from(bytes.get_u32()).ok()?;
-        Some(Event::from_proto(Position { fence, seq }, mark, bytes.split_to(length)))
-    };
-    seqs.map_while(event).skip(after - first)
 }
 
 #[async_trait]
@@ -349,7 +309,7 @@ impl Store for Memory {
             saved: saved.clone(),
             checkpoint: match log {
                 Kind::Open(_) => None,
-                Kind::Settled(it, _) => Task::decode(split(it).0).ok().map(|it| (at.seq, it)),
+                Kind::Settled(it) => it.task().map(|it| (at.seq, it)),
             },
         }))
     }
@@ -357,8 +317,10 @@ impl Store for Memory {
     async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable> {
         let after = usize::try_from(after).unwrap_or(usize::MAX);
         let events = self.with(key, |it| match &it.log {
-            Kind::Open(it) => it.iter().skip(after).take(limit).cloned().collect(),
-            Kind::Settled(it, index) => events(it, index, after).take(limit).collect(),
+            Kind::Open(events) => events.iter().skip(after).take(limit).cloned().collect(),
+            Kind::Settled(settled) => {
+                settled.events(after, Names { key, context: &it.row.context }).take(limit).collect()
+            }
         });
         Ok(Log { events: events.unwrap_or_default() })
     }

@@ -6,6 +6,7 @@ use super::{CHECKPOINT, Inner, Live, NEWEST};
 use crate::{
     event::{Ends, Event, Position},
     journal::wait::{Answer, Until, Wake},
+    pb::v1::stream_response::Payload,
     store::{Commit, Expect, Row},
     task::apply,
 };
@@ -31,9 +32,12 @@ impl Inner {
     pub(in crate::journal) fn prepare(&mut self, live: &Live, exclusive: bool) -> Commit {
         let events = mem::take(&mut self.pending);
         (self.in_flight, self.touched, self.oldest) = (events.len(), false, None);
-        self.since += events.iter().map(Event::weight).sum::<usize>();
         let state = self.ahead.state();
         let ends = state.is_terminal();
+        if !exclusive {
+            self.since += events.iter().map(Event::weight).sum::<usize>();
+        }
+        // A store that is immediate has the events themselves, until the end.
         let due = ends || self.since > self.last.max(CHECKPOINT);
         let whole = !ends_within(&events);
         let checkpoint = due.then(|| match (&self.shown, &self.base) {
@@ -106,7 +110,9 @@ impl Inner {
             return;
         }
         // An agent that goes on while its caller authorises something has interrupted its turn all the same (3.2.2).
-        let interrupted = ends == Ends::Nothing && event.told_status().is_some_and(|it| it.state().is_interrupted());
+        let interrupted = ends == Ends::Nothing
+            && matches!(event.known_payload(), Some(Payload::StatusUpdate(it))
+                if it.status.as_ref().is_some_and(|it| it.state().is_interrupted()));
         let over = self.ended + u32::from(interrupted);
         self.answer_if(wake, |until| match until {
             Until::Shown(it) => *it <= event.seq(),

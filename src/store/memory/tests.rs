@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    event::Ends,
+    event::{Ends, Mark},
     pb::v1::{TaskState, TaskStatus, TaskStatusUpdateEvent},
     seam::timestamp,
 };
