@@ -66,7 +66,7 @@ impl Schema {
             }
 
             impl json::Message for #rust {
-                fn write<M: serde::ser::SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+                fn write<M: serde::ser::SerializeStruct>(&self, members: &mut M) -> Result<(), M::Error> {
                     #(#writes)*
                     Ok(())
                 }
@@ -200,7 +200,7 @@ fn write(field: &FieldDescriptor, place: &Place, required: bool) -> TokenStream 
         Kind::Bool => quote!(*it),
         _ => quote!(!it.is_empty()),
     };
-    let entry = quote!(map.serialize_entry(#name, #value)?;);
+    let entry = quote!(members.serialize_field(#name, #value)?;);
     match place {
         Place::Option => quote!(if let Some(it) = &self.#ident { #entry }),
         Place::Arm(oneof, variant) => quote!(if let Some(#variant(it)) = &self.#oneof { #entry }),

@@ -149,7 +149,7 @@ impl Event {
     }
 
     /// Writes it in protobuf to the beginning of `out`, which has room for its [`weight`](Self::weight).
-    pub(crate) fn write_proto(&self, out: &mut &mut [u8]) {
+    pub(crate) fn write_proto(&self, out: &mut impl BufMut) {
         match (self.0.proto.get(), self.0.message.get()) {
             (None, Some(it)) => it.encode_raw(out),
             _ => out.put_slice(self.proto()),

@@ -15,7 +15,7 @@ use base64::{
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{DeserializeSeed, Error, IgnoredAny, MapAccess, Visitor},
-    ser::SerializeMap,
+    ser::SerializeStruct,
 };
 
 pub use self::writer::write_to;
@@ -41,7 +41,7 @@ pub trait Members: Default {
 /// A message of the proto files, in ProtoJSON.
 pub trait Message: Members {
     /// Writes the fields that are set, and those that are REQUIRED.
-    fn write<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error>;
+    fn write<M: SerializeStruct>(&self, members: &mut M) -> Result<(), M::Error>;
 }
 
 /// An enum, whose values are numbers in messages and names in JSON.
@@ -64,10 +64,10 @@ pub fn read<'de, T: Members, D: Deserializer<'de>>(deserializer: D) -> Result<T,
 }
 
 /// Writes a message.
-pub fn write<S: Serializer>(message: &impl Message, serializer: S) -> Result<S::Ok, S::Error> {
-    let mut map = serializer.serialize_map(None)?;
-    message.write(&mut map)?;
-    map.end()
+pub fn write<T: Message, S: Serializer>(message: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut members = serializer.serialize_struct(T::NAME, T::FIELDS.len())?;
+    message.write(&mut members)?;
+    members.end()
 }
 
 /// Reads members into a message that may have some already, so that path and body make one message without a tree.

@@ -16,6 +16,7 @@ use std::{
     net::{SocketAddr, TcpStream},
     sync::{Arc, mpsc},
     thread,
+    time::Duration,
 };
 
 use a2a_service::{
@@ -24,6 +25,7 @@ use a2a_service::{
     client,
     pb::v1::{Message, SendMessageRequest, a2a_service_server::A2aService},
     server::Server,
+    service::Limits,
 };
 use tokio::runtime::Builder;
 use tokio_stream::StreamExt as _;
@@ -65,7 +67,10 @@ fn heap_calls(waste: usize, client: impl Fn(SocketAddr, usize)) -> f64 {
     let (done, mut phase) = tokio::sync::mpsc::unbounded_channel();
     let server = thread::spawn(move || {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let bound = runtime.block_on(Server::new(Echo(waste)).bind("127.0.0.1:0")).unwrap();
+        // An event for each chunk.
+        let mut limits = Limits::default();
+        limits.pace = Duration::ZERO;
+        let bound = runtime.block_on(Server::new(Echo(waste)).limits(limits).bind("127.0.0.1:0")).unwrap();
         started.send(bound.addr()).unwrap();
         runtime.spawn(bound.run_until(std::future::pending()));
         runtime.block_on(phase.recv());
@@ -150,12 +155,12 @@ fn bounded(name: &str, bound: f64, count: impl Fn(usize) -> f64) {
 
 #[test]
 fn heap_calls_of_a_json_rpc_send() {
-    bounded("a JSON-RPC send", 75.8, |waste| heap_calls(waste, json_rpc) / CALLS as f64);
+    bounded("a JSON-RPC send", 66.0, |waste| heap_calls(waste, json_rpc) / CALLS as f64);
 }
 
 #[test]
 fn heap_calls_of_a_grpc_send() {
-    bounded("a gRPC send", 80.9, |waste| heap_calls(waste, grpc) / CALLS as f64);
+    bounded("a gRPC send", 71.1, |waste| heap_calls(waste, grpc) / CALLS as f64);
 }
 
 #[test]
@@ -165,8 +170,8 @@ fn heap_calls_of_a_streamed_event() {
         let many = heap_calls(waste, |addr, _| stream(connect)(addr, 3000));
         (many - few) / 2000.0
     };
-    bounded("an event of a JSON-RPC stream", 14.5, |waste| {
+    bounded("an event of a JSON-RPC stream", 13.5, |waste| {
         event(|url| client::json_rpc(&format!("{url}/rpc")).unwrap(), waste)
     });
-    bounded("an event of a gRPC stream", 9.5, |waste| event(|url| client::grpc(url).unwrap(), waste));
+    bounded("an event of a gRPC stream", 8.5, |waste| event(|url| client::grpc(url).unwrap(), waste));
 }

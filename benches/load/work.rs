@@ -21,7 +21,9 @@ pub(crate) enum Work {
     Get,
     /// A stream of so many chunks, each in a poll of its own.
     Stream(usize),
-    /// The same, all at once, and each too long to be joined with another.
+    /// The same, of a server that writes together what comes within its pace.
+    Paced(usize),
+    /// All at once, and each too long to be joined with another.
     Burst(usize),
     /// So many events of one task, for all connections at once.
     Fan(usize),
@@ -55,7 +57,7 @@ impl Work {
     pub(crate) fn parts(self) -> u64 {
         match self {
             // The task, that it works, and that it is done.
-            Self::Stream(chunks) | Self::Burst(chunks) => chunks as u64 + 3,
+            Self::Stream(chunks) | Self::Paced(chunks) | Self::Burst(chunks) => chunks as u64 + 3,
             // The rest had come before.
             Self::Fan(chunks) => chunks as u64 + 1,
             _ => 1,
@@ -65,20 +67,20 @@ impl Work {
     /// How often the text of a chunk is in all events: they may have been joined.
     pub(crate) fn chunks(self) -> usize {
         match self {
-            Self::Stream(chunks) | Self::Fan(chunks) => chunks,
+            Self::Stream(chunks) | Self::Paced(chunks) | Self::Fan(chunks) => chunks,
             Self::Burst(chunks) => chunks * LONG.len() / CHUNK.len(),
             _ => 0,
         }
     }
 
     pub(crate) fn streams(self) -> bool {
-        matches!(self, Self::Stream(_) | Self::Burst(_) | Self::Fan(_) | Self::Idle | Self::Own)
+        matches!(self, Self::Stream(_) | Self::Paced(_) | Self::Burst(_) | Self::Fan(_) | Self::Idle | Self::Own)
     }
 
     fn text(self) -> String {
         match self {
             Self::Send(bytes) if bytes > PING.len() => format!("{PING}{}", "x".repeat(bytes - PING.len())),
-            Self::Stream(chunks) => chunks.to_string(),
+            Self::Stream(chunks) | Self::Paced(chunks) => chunks.to_string(),
             Self::Burst(chunks) => format!("!{chunks}"),
             Self::Fan(chunks) => format!("~{chunks}"),
             Self::Idle | Self::Own => "?".to_owned(),
@@ -208,6 +210,7 @@ impl fmt::Display for Work {
             Self::Send(it) => write!(f, "send:{it}"),
             Self::Get => f.write_str("get:0"),
             Self::Stream(it) => write!(f, "stream:{it}"),
+            Self::Paced(it) => write!(f, "paced:{it}"),
             Self::Burst(it) => write!(f, "burst:{it}"),
             Self::Fan(it) => write!(f, "fan:{it}"),
             Self::Idle => f.write_str("idle:0"),
@@ -228,6 +231,7 @@ impl FromStr for Work {
             "send" => Self::Send(number),
             "get" => Self::Get,
             "stream" => Self::Stream(number),
+            "paced" => Self::Paced(number),
             "burst" => Self::Burst(number),
             "fan" => Self::Fan(number),
             "idle" => Self::Idle,

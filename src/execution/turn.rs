@@ -6,12 +6,13 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
     sync::{Arc, OnceLock},
-    task::Poll,
+    task::{Poll, Waker},
 };
 
 use serde_json::json;
 use tokio::{
     sync::OwnedSemaphorePermit,
+    task::coop::has_budget_remaining,
     time::{Instant, sleep_until},
 };
 
@@ -99,6 +100,8 @@ impl<A: Agent> Parts<A> {
         // Called within the first poll: an agent may panic before there is a future.
         let mut agent = pin!(Some(async move { self.agent.run(turn, updates).await }));
         let mut timer = pin!(sleep_until(real_at));
+        // Who is woken by it: an agent that speaks often need not look at it each time.
+        let mut armed: Option<Waker> = None;
         let mut waits = Waits::new(held, |it| &mut it.control);
         let over = poll_fn(|cx| {
             {
@@ -145,8 +148,12 @@ impl<A: Agent> Parts<A> {
                 let next = grace_ends.map_or(next, |it| it.min(next));
                 if timer.deadline() != next {
                     timer.as_mut().reset(next);
+                } else if now < next && armed.as_ref().is_some_and(|it| it.will_wake(cx.waker())) {
+                    return Poll::Pending;
                 }
                 if timer.as_mut().poll(cx).is_pending() {
+                    // With its share of the thread used up, nothing has been looked at.
+                    armed = has_budget_remaining().then(|| cx.waker().clone());
                     return Poll::Pending;
                 }
             }

@@ -388,11 +388,21 @@ impl Inner {
         answer
     }
 
-    /// Events from memory; none where they are older than what it has.
-    pub(super) fn newest(&self, from: Seq, limit: usize) -> Option<impl Iterator<Item = &Event>> {
+    /// An event from memory, and behind it those that follow; none where it is older than what memory has. The only
+    /// reader takes them along: for one who comes later the store has them.
+    pub(super) fn newest(&mut self, from: Seq, limit: usize, rest: &mut VecDeque<Event>) -> Option<Event> {
         let first = self.newest.front()?.seq();
-        let skip = usize::try_from(from.checked_sub(first)?).ok()?;
-        Some(self.newest.iter().skip(skip).take(limit))
+        let skip = usize::try_from(from.checked_sub(first)?).ok().filter(|it| *it < self.newest.len())?;
+        if self.readers == 1 {
+            let mut taken = self.newest.drain(..self.newest.len().min(skip + limit)).skip(skip);
+            let event = taken.next();
+            rest.extend(taken);
+            return event;
+        }
+        let mut shared = self.newest.range(skip..).take(limit).cloned();
+        let event = shared.next();
+        rest.extend(shared);
+        event
     }
 
     #[cfg(test)]

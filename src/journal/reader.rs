@@ -122,8 +122,8 @@ impl Reader {
         self.held.lock().kept()
     }
 
-    /// Fills `ready`, or says that there is nothing more.
-    fn poll_log(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Cut>> {
+    /// The next event, and behind it in `ready` those that came with it; none where there is nothing more.
+    fn poll_log(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Event>, Cut>> {
         loop {
             if let Some(fetch) = &mut self.fetch {
                 let events = ready!(fetch.as_mut().poll(cx));
@@ -133,7 +133,7 @@ impl Reader {
                     Some(events) if events.is_empty() => return Poll::Ready(Err(Cut)),
                     Some(events) => {
                         self.ready.extend(events);
-                        return Poll::Ready(Ok(true));
+                        return Poll::Ready(Ok(self.ready.pop_front()));
                     }
                     // A store that is away makes a reader late, and not wrong.
                     None if self.journal.phase() == Phase::Stopped => return Poll::Ready(Err(Cut)),
@@ -145,8 +145,8 @@ impl Reader {
             if self.next > watermark {
                 if let Some(it) = inner.take_reply() {
                     let payload = Payload::Message(*it);
-                    self.ready.push_back(Event::new(Position::default(), Mark::ending(Ends::Task), payload));
-                    return Poll::Ready(Ok(true));
+                    let event = Event::new(Position::default(), Mark::ending(Ends::Task), payload);
+                    return Poll::Ready(Ok(Some(event)));
                 }
                 let cut = match self.journal.phase() {
                     Phase::Open => inner.lost,
@@ -154,7 +154,7 @@ impl Reader {
                     Phase::Stopped => true,
                 };
                 if inner.has_ended() {
-                    return Poll::Ready(Ok(false));
+                    return Poll::Ready(Ok(None));
                 }
                 if cut {
                     return Poll::Ready(Err(Cut));
@@ -162,9 +162,8 @@ impl Reader {
                 inner.wakers.register(&mut self.place, cx);
                 return Poll::Pending;
             }
-            if let Some(events) = inner.newest(self.next, BATCH) {
-                self.ready.extend(events.cloned());
-                return Poll::Ready(Ok(true));
+            if let Some(event) = inner.newest(self.next, BATCH, &mut self.ready) {
+                return Poll::Ready(Ok(Some(event)));
             }
             drop(inner);
             self.fetch = Some(fetch(&self.held, &self.journal, self.next - 1, watermark));
@@ -229,21 +228,24 @@ impl Stream for Reader {
         // A log that is all there must not keep its thread for ever.
         let budget = ready!(poll_proceed(cx));
         while !it.done {
-            let Some(event) = it.ready.pop_front() else {
-                match ready!(it.poll_log(cx)) {
-                    Ok(more) => it.done = !more,
-                    Err(cut) => {
-                        it.done = true;
-                        return Poll::Ready(Some(Err(cut)));
-                    }
+            let event = match it.ready.pop_front() {
+                Some(event) => Ok(Some(event)),
+                None => ready!(it.poll_log(cx)),
+            };
+            let event = match event {
+                Ok(Some(event)) => event,
+                Ok(None) => break,
+                Err(cut) => {
+                    it.done = true;
+                    return Poll::Ready(Some(Err(cut)));
                 }
-                continue;
             };
             if let Some(event) = it.pass(event) {
                 budget.made_progress();
                 return Poll::Ready(Some(Ok(event)));
             }
         }
+        it.done = true;
         Poll::Ready(None)
     }
 }
@@ -335,7 +337,8 @@ mod tests {
                 Ok(End::InputRequired(Message::agent("more?")))
             }
         });
-        let service = Arc::new(Service::new(agent, Arc::new(Memory::default()), Limits::default()));
+        let limits = Limits { pace: Duration::ZERO, ..Limits::default() };
+        let service = Arc::new(Service::new(agent, Arc::new(Memory::default()), limits));
         let configuration = SendMessageConfiguration { return_immediately: true, ..Default::default() };
         let request = SendMessageRequest {
             message: Some(Message::user("go")),

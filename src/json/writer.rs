@@ -28,19 +28,32 @@ const fn is_escaped(byte: u8) -> bool {
     byte < b' ' || byte == b'"' || byte == b'\\'
 }
 
-/// How many bytes from the beginning on text can hold as they are, or fewer: sixteen are looked at together.
+/// Whether text can hold these as they are. No branch for each of them: the machine looks at many together.
+fn is_plain(text: &[u8]) -> bool {
+    !text.iter().fold(false, |any, it| any | is_escaped(*it))
+}
+
+/// Whether text can hold all of these as they are; the last are perhaps looked at twice.
+fn is_all_plain(text: &[u8]) -> bool {
+    match text.last_chunk::<16>() {
+        Some(last) => text.as_chunks::<16>().0.iter().all(|it| is_plain(it)) && is_plain(last),
+        None => is_plain(text),
+    }
+}
+
+/// How many bytes from the beginning on text can hold as they are.
 fn plain(text: &[u8]) -> usize {
-    let (chunks, rest) = text.as_chunks::<16>();
-    let fine = |it: &[u8; 16]| !it.iter().fold(false, |any, it| any | is_escaped(*it));
-    let length = chunks.iter().take_while(|it| fine(it)).count() * 16;
-    let tail = if length + rest.len() == text.len() { rest } else { text.get(length..).unwrap_or_default() };
-    length + tail.iter().take_while(|it| !is_escaped(**it)).count()
+    let whole = text.as_chunks::<16>().0.iter().take_while(|it| is_plain(*it)).count() * 16;
+    whole + text.get(whole..).unwrap_or_default().iter().take_while(|it| !is_escaped(**it)).count()
 }
 
 /// Text between its quotes.
 fn put_escaped(out: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let mut rest = text.as_bytes();
+    if is_all_plain(rest) {
+        return out.extend_from_slice(rest);
+    }
     loop {
         let (fine, other) = rest.split_at(plain(rest));
         out.extend_from_slice(fine);
@@ -334,7 +347,14 @@ impl SerializeStruct for Compound<'_, '_> {
     type Error = Error;
 
     fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, it: &T) -> Result<(), Error> {
-        self.serialize_entry(key, it)
+        // The names of fields are words.
+        debug_assert!(is_plain(key.as_bytes()), "{key:?}");
+        let out = &mut *self.writer.0;
+        out.reserve(key.len() + 4);
+        out.extend_from_slice(b",\"");
+        out.extend_from_slice(key.as_bytes());
+        out.extend_from_slice(b"\":");
+        it.serialize(&mut *self.writer)
     }
 
     fn end(self) -> Result<(), Error> {

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, civil::DateTime, fmt::temporal::Pieces};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor},
-    ser::SerializeMap,
+    ser::SerializeStruct,
 };
 
 use crate::json;
@@ -38,7 +38,7 @@ impl json::Members for Empty {
 }
 
 impl json::Message for Empty {
-    fn write<M: SerializeMap>(&self, _: &mut M) -> Result<(), M::Error> {
+    fn write<M: SerializeStruct>(&self, _: &mut M) -> Result<(), M::Error> {
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! Tasks in memory: as events while they run, as bytes once they have ended. There are only so many: the one that ended
-//! first makes room for the next, and what has not ended is never dropped.
+//! Tasks in memory, as bytes. There are only so many: the one that ended first makes room for the next, and what has not
+//! ended is never dropped.
 
 use std::{
     array,
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use self::{
     index::Index,
     push::Pushes,
-    settled::{Names, Settled},
+    settled::{Names, Running, Settled},
 };
 use super::{
     Commit, Expect, Immediate, Key, KeyMap, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused, Retention,
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     event::{Event, Fence, Position, Seq},
-    pb::v1::{Task, stream_response::Payload},
+    pb::v1::Task,
     seam::Millis,
     task,
 };
@@ -71,7 +71,7 @@ struct Kept {
 
 /// What is kept of a log.
 enum Kind {
-    Open(Vec<Event>),
+    Open(Running),
     Settled(Settled),
 }
 
@@ -112,17 +112,17 @@ impl Memory {
     }
 
     fn write(&self, commit: &Commit) -> Result<(), Refused> {
-        let Commit { key, expect, row, events, saved, .. } = commit;
+        let Commit { key, expect, row, saved, .. } = commit;
         let at = Position { fence: commit.fence, seq: row.seq };
         let mut shard = self.shards[key.share(SHARDS)].lock();
         let old = match (shard.entry(key.clone()), expect) {
             (Entry::Vacant(free), Expect::New { idempotency }) => {
-                let log = Kind::Open(events.clone());
+                let log = Kind::Open(Running::default());
                 let (saved, send) = (saved.clone(), idempotency.clone());
                 let kept = Kept { at, row: row.clone(), saved, send, push: None, log };
                 let kept = free.insert(Box::new(kept));
                 register(kept, commit);
-                settle(kept, commit);
+                write_log(kept, commit);
                 None
             }
             (Entry::Occupied(it), Expect::At(then)) if it.get().at == *then => {
@@ -133,11 +133,8 @@ impl Memory {
                 if saved.is_some() {
                     kept.saved.clone_from(saved);
                 }
-                if let Kind::Open(log) = &mut kept.log {
-                    log.extend_from_slice(events);
-                }
                 register(kept, commit);
-                settle(kept, commit);
+                write_log(kept, commit);
                 Some(old)
             }
             (Entry::Occupied(it), _) => return Err(Refused::Stale(Some(it.get().at))),
@@ -209,14 +206,17 @@ fn register(kept: &mut Kept, commit: &Commit) {
     }
 }
 
-/// What has ended is kept as bytes, which are smaller, and cost nothing to drop.
-fn settle(kept: &mut Kept, commit: &Commit) {
-    let (true, Some(task), Kind::Open(events)) = (kept.row.state.is_terminal(), &commit.checkpoint, &kept.log) else {
-        return;
-    };
-    let settled = Settled::new(task, events, Names { key: &commit.key, context: &kept.row.context });
-    (kept.row.head, kept.saved) = (None, None);
-    kept.log = Kind::Settled(settled);
+/// What is said is written behind what was said; what has ended has its task before that.
+fn write_log(kept: &mut Kept, commit: &Commit) {
+    let Kind::Open(log) = &mut kept.log else { return };
+    let (names, events) = (Names { key: &commit.key, context: &kept.row.context }, &commit.events);
+    match (&commit.checkpoint, kept.row.state.is_terminal()) {
+        (Some(task), true) => {
+            kept.log = Kind::Settled(Settled::new(task, log, events, names));
+            (kept.row.head, kept.saved) = (None, None);
+        }
+        _ => log.add(events, names),
+    }
 }
 
 impl Memory {
@@ -271,11 +271,18 @@ fn listed(kept: &Kept, key: &Key, query: &ListQuery) -> Task {
             }
             task
         }
-        Kind::Open(events) => {
-            let mut task = Task::default();
-            // Without artifacts, nothing is copied that will not be shown.
-            let shown = |it: &&Payload| query.artifacts || !matches!(it, Payload::ArtifactUpdate(_));
-            events.iter().filter_map(Event::payload).filter(shown).for_each(|it| task::apply(&mut task, it));
+        Kind::Open(log) => {
+            let (mut task, names) = (Task::default(), Names { key, context: &kept.row.context });
+            let mut fold = |it: Event| {
+                if let Some(it) = it.payload() {
+                    task::apply(&mut task, it);
+                }
+            };
+            if query.artifacts {
+                log.events(0, names).for_each(&mut fold);
+            } else {
+                log.without_artifacts(names).for_each(&mut fold);
+            }
             task::shorten(&mut task.history, query.history);
             key.id().clone_into(&mut task.id);
             task
@@ -316,10 +323,11 @@ impl Store for Memory {
 
     async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable> {
         let after = usize::try_from(after).unwrap_or(usize::MAX);
-        let events = self.with(key, |it| match &it.log {
-            Kind::Open(events) => events.iter().skip(after).take(limit).cloned().collect(),
-            Kind::Settled(settled) => {
-                settled.events(after, Names { key, context: &it.row.context }).take(limit).collect()
+        let events = self.with(key, |it| {
+            let names = Names { key, context: &it.row.context };
+            match &it.log {
+                Kind::Open(log) => log.events(after, names).take(limit).collect(),
+                Kind::Settled(settled) => settled.events(after, names).take(limit).collect(),
             }
         });
         Ok(Log { events: events.unwrap_or_default() })

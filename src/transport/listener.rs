@@ -17,6 +17,7 @@ use std::{
 
 use axum::extract::ConnectInfo;
 use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_util::{
@@ -133,8 +134,7 @@ where
                 let (service, settings) = (service.clone(), Arc::clone(&settings));
                 let (drain, cut) = (drain.clone(), cut.clone());
                 running.spawn(async move {
-                    let served = serve_connection(io, Some(peer), service, &settings, &drain);
-                    _ = cut.run_until_cancelled(served).await;
+                    serve_until(io, Some(peer), service, &settings, (&drain, &cut)).await;
                     drop(permit);
                 });
             }
@@ -176,6 +176,31 @@ pub async fn serve_connection<I, S, B>(
     S: Answers<B>,
     B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
 {
+    serve_until(io, peer, service, settings, (drain, &CancellationToken::new())).await;
+}
+
+/// What a connection is told while it is served.
+enum Told {
+    /// Nothing more is begun.
+    Drain,
+    /// It is over, whatever runs.
+    Cut,
+    /// It has had its time to say something.
+    Opened,
+}
+
+/// The same until `cut`, which comes after `drain`.
+async fn serve_until<I, S, B>(
+    io: I,
+    peer: Option<SocketAddr>,
+    service: S,
+    settings: &Settings,
+    (drain, cut): (&CancellationToken, &CancellationToken),
+) where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Answers<B>,
+    B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
+{
     let open = Arc::new(AtomicBool::new(false));
     let io = Guarded { io, open: Arc::clone(&open), matched: Some(0) };
     let opened = Arc::clone(&open);
@@ -192,10 +217,19 @@ pub async fn serve_connection<I, S, B>(
     });
     let builder = builder(settings);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
-    let mut opening = pin!(sleep_until(Instant::now() + settings.opening));
-    let (mut waiting, mut draining) = (true, false);
+    let opening = Instant::now() + settings.opening;
+    let wait = |told| async move {
+        match told {
+            Told::Drain => drain.cancelled().await,
+            Told::Cut => cut.cancelled().await,
+            Told::Opened => sleep_until(opening).await,
+        }
+        told
+    };
+    // Each has a waker of its own, so that it costs nothing while the connection is busy.
+    let mut tells: FuturesUnordered<_> = [Told::Drain, Told::Opened].into_iter().map(wait).collect();
     loop {
-        tokio::select! {
+        let told = tokio::select! {
             biased;
             served = connection.as_mut() => {
                 if let Err(error) = served {
@@ -203,16 +237,18 @@ pub async fn serve_connection<I, S, B>(
                 }
                 return;
             }
-            () = drain.cancelled(), if !draining => {
-                draining = true;
+            Some(told) = tells.next() => told,
+        };
+        match told {
+            Told::Drain => {
+                tells.push(wait(Told::Cut));
                 connection.as_mut().graceful_shutdown();
             }
-            () = opening.as_mut(), if waiting => {
-                waiting = false;
-                if !open.load(Ordering::Relaxed) {
-                    tracing::debug!("a connection said nothing");
-                    return;
-                }
+            Told::Cut => return,
+            Told::Opened if open.load(Ordering::Relaxed) => {}
+            Told::Opened => {
+                tracing::debug!("a connection said nothing");
+                return;
             }
         }
     }

@@ -5,11 +5,13 @@ mod agent;
 mod examples;
 mod same;
 
+use std::time::Duration;
+
 use a2a_service::{
     auth::{Bearer, Token},
     card::CardConfig,
     server::Server,
-    service::Modes,
+    service::{Limits, Modes},
 };
 use serde_json::{Value, json};
 
@@ -80,7 +82,10 @@ async fn play(scene: Scene, server: Server<Player>) {
 }
 
 fn player(replies: bool) -> Server<Player> {
-    Server::new(Player { replies })
+    // The paper's sections come one by one there, and here without a pause.
+    let mut limits = Limits::default();
+    limits.pace = Duration::ZERO;
+    Server::new(Player { replies }).limits(limits)
 }
 
 /// A test for each scene.

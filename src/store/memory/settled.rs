@@ -1,7 +1,7 @@
-//! A task that has ended, as bytes: the task, and behind it its log. They are smaller than the messages, and cost nothing
-//! to drop.
+//! A log as bytes, and the task before it once that has ended. They are smaller than the messages, cost nothing to drop,
+//! and leave the memory of what has been said to what is said next.
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::{Buf as _, BufMut, Bytes};
 use prost::{
     Message as _,
     encoding::{decode_varint, encode_varint, encoded_len_varint},
@@ -23,11 +23,20 @@ pub(super) struct Names<'a> {
     pub(super) context: &'a str,
 }
 
-/// A task and its log.
-pub(super) struct Settled {
-    /// Each behind its length. An event has its [`Mark`] and its [`Form`] before that.
-    bytes: Bytes,
+/// The log of a task that goes on.
+#[derive(Default)]
+pub(super) struct Running {
+    /// Of each event its [`Mark`] and its [`Form`], then who wrote it, and the rest behind its length.
+    bytes: Vec<u8>,
     /// Where each [`STRIDE`]th event is.
+    index: Vec<usize>,
+    count: usize,
+}
+
+/// A task that has ended, and its log.
+pub(super) struct Settled {
+    /// The task behind its length, and what its log was.
+    bytes: Box<[u8]>,
     index: Box<[usize]>,
 }
 
@@ -88,7 +97,7 @@ impl<'a> Form<'a> {
         }
     }
 
-    fn write(self, out: &mut &mut [u8]) {
+    fn write(self, out: &mut impl BufMut) {
         match self {
             Self::Whole(it) => it.write_proto(out),
             Self::Status(it) => it.encode_raw(out),
@@ -102,34 +111,78 @@ fn small(it: usize) -> u64 {
     u64::try_from(it).unwrap_or(u64::MAX)
 }
 
-impl Settled {
-    pub(super) fn new(task: &Task, events: &[Event], names: Names<'_>) -> Self {
-        let of_task = task.encoded_len();
-        let mut total = encoded_len_varint(small(of_task)) + of_task;
-        let mut forms = Vec::with_capacity(events.len());
+/// An event as it is written, and how long it is then.
+struct Written<'a> {
+    event: &'a Event,
+    form: Form<'a>,
+    length: usize,
+    whole: usize,
+}
+
+impl<'a> Written<'a> {
+    fn of(event: &'a Event, names: Names<'_>) -> Self {
+        let form = Form::of(event, names);
+        let length = form.length();
+        let lengths = encoded_len_varint(event.position().fence) + encoded_len_varint(small(length));
+        Self { event, form, length, whole: 1 + lengths + length }
+    }
+
+    fn write(&self, out: &mut impl BufMut) {
+        out.put_u8(self.event.mark().to_byte() | self.form.bits());
+        encode_varint(self.event.position().fence, out);
+        encode_varint(small(self.length), out);
+        self.form.write(out);
+    }
+}
+
+impl Running {
+    pub(super) fn add(&mut self, events: &[Event], names: Names<'_>) {
         for it in events {
-            let form = Form::of(it, names);
-            let length = form.length();
-            let lengths = encoded_len_varint(it.position().fence) + encoded_len_varint(small(length));
-            total += 1 + lengths + length;
-            forms.push((form, length));
+            let (written, at) = (Written::of(it, names), self.bytes.len());
+            if self.count > 0 && self.count.is_multiple_of(STRIDE) {
+                self.index.push(at);
+            }
+            self.count += 1;
+            // To a slice: a buffer that could grow is asked at each byte of a number whether it does.
+            self.bytes.resize(at + written.whole, 0);
+            written.write(&mut &mut self.bytes[at..]);
         }
-        // To a slice and not to a buffer that could grow: it would be asked at each byte of a number whether it does.
-        let mut bytes = vec![0; total];
-        let mut out = bytes.as_mut_slice();
+    }
+
+    /// The events after that many, without a look at most of those before.
+    pub(super) fn events(&self, after: usize, names: Names<'_>) -> impl Iterator<Item = Event> {
+        read(&self.bytes, &self.index, after).filter_map(move |it| it.event(names))
+    }
+
+    /// The events that tell no artifact: most that do need not be read for that.
+    pub(super) fn without_artifacts(&self, names: Names<'_>) -> impl Iterator<Item = Event> {
+        let rest = read(&self.bytes, &self.index, 0).filter(|it| it.bits & Form::FORMS != Form::ARTIFACT);
+        let events = rest.filter_map(move |it| it.event(names));
+        events.filter(|it| !matches!(it.payload(), Some(Payload::ArtifactUpdate(_))))
+    }
+}
+
+impl Settled {
+    /// A task, its log so far, and the events with which it ends.
+    pub(super) fn new(task: &Task, log: &Running, events: &[Event], names: Names<'_>) -> Self {
+        let of_task = task.encoded_len();
+        let before = encoded_len_varint(small(of_task)) + of_task + log.bytes.len();
+        let rest: Vec<_> = events.iter().map(|it| Written::of(it, names)).collect();
+        let total = before + rest.iter().map(|it| it.whole).sum::<usize>();
+        let mut bytes = vec![0; total].into_boxed_slice();
+        let mut out = &mut *bytes;
         encode_varint(small(of_task), &mut out);
         task.encode_raw(&mut out);
-        let mut index = Vec::new();
-        for (n, (it, (form, length))) in events.iter().zip(forms).enumerate() {
-            if n > 0 && n % STRIDE == 0 {
-                index.push(total - out.len());
+        let begin = total - out.len();
+        out.put_slice(&log.bytes);
+        let mut index = log.index.clone();
+        for (n, it) in (log.count..).zip(&rest) {
+            if n > 0 && n.is_multiple_of(STRIDE) {
+                index.push(total - out.len() - begin);
             }
-            out.put_u8(it.mark().to_byte() | form.bits());
-            encode_varint(it.position().fence, &mut out);
-            encode_varint(small(length), &mut out);
-            form.write(&mut out);
+            it.write(&mut out);
         }
-        Self { bytes: bytes.into(), index: index.into() }
+        Self { bytes, index: index.into() }
     }
 
     /// How many bytes it is.
@@ -142,53 +195,70 @@ impl Settled {
         Task::decode(self.split()?.0).ok()
     }
 
-    fn split(&self) -> Option<(Bytes, Bytes)> {
-        let mut rest = self.bytes.clone();
+    fn split(&self) -> Option<(&[u8], &[u8])> {
+        let mut rest = &*self.bytes;
         Some((take(&mut rest)?, rest))
     }
 
     /// The events after that many, without a look at most of those before.
-    pub(super) fn events<'a>(&self, after: usize, names: Names<'a>) -> impl Iterator<Item = Event> + use<'a> {
-        let (first, mut bytes) = match (after / STRIDE).min(self.index.len()) {
-            0 => (0, self.split().unwrap_or_default().1),
-            it => (it * STRIDE, self.bytes.slice(self.index[it - 1]..)),
-        };
-        let skipped = after - first;
-        let seqs = Seq::try_from(first).unwrap_or(Seq::MAX).saturating_add(1)..;
-        let event = move |seq: Seq| {
-            let bits = bytes.has_remaining().then(|| bytes.get_u8())?;
-            let position = Position { fence: decode_varint(&mut bytes).ok()?, seq };
-            event(bits, position, take(&mut bytes)?, names)
-        };
-        seqs.map_while(event).skip(skipped)
+    pub(super) fn events(&self, after: usize, names: Names<'_>) -> impl Iterator<Item = Event> {
+        let log = self.split().unwrap_or_default().1;
+        read(log, &self.index, after).filter_map(move |it| it.event(names))
     }
 }
 
-/// What stands behind its length.
-fn take(bytes: &mut Bytes) -> Option<Bytes> {
-    let length = usize::try_from(decode_varint(bytes).ok()?).ok().filter(|it| *it <= bytes.len())?;
-    Some(bytes.split_to(length))
+/// An event as it was written.
+struct Read<'a> {
+    bits: u8,
+    position: Position,
+    bytes: &'a [u8],
 }
 
-fn event(bits: u8, position: Position, bytes: Bytes, names: Names<'_>) -> Option<Event> {
-    let mark = Mark::from_byte(bits);
-    let (task_id, context_id) = (|| names.key.id().to_owned(), || names.context.to_owned());
-    let payload = match bits & Form::FORMS {
-        Form::STATUS => Payload::StatusUpdate(TaskStatusUpdateEvent {
-            task_id: task_id(),
-            context_id: context_id(),
-            status: Some(TaskStatus::decode(bytes).ok()?),
-            metadata: None,
-        }),
-        Form::ARTIFACT => Payload::ArtifactUpdate(TaskArtifactUpdateEvent {
-            task_id: task_id(),
-            context_id: context_id(),
-            artifact: Some(Artifact::decode(bytes).ok()?),
-            append: bits & Form::APPEND != 0,
-            last_chunk: bits & Form::LAST != 0,
-            metadata: None,
-        }),
-        _ => return Some(Event::from_proto(position, mark, bytes)),
+fn read<'a>(log: &'a [u8], index: &[usize], after: usize) -> impl Iterator<Item = Read<'a>> + use<'a> {
+    let (first, at) = match (after / STRIDE).min(index.len()) {
+        0 => (0, 0),
+        it => (it * STRIDE, index[it - 1]),
     };
-    Some(Event::new(position, mark, payload))
+    let mut rest = log.get(at..).unwrap_or_default();
+    let seqs = Seq::try_from(first).unwrap_or(Seq::MAX).saturating_add(1)..;
+    let next = move |seq: Seq| {
+        let bits = rest.has_remaining().then(|| rest.get_u8())?;
+        let position = Position { fence: decode_varint(&mut rest).ok()?, seq };
+        Some(Read { bits, position, bytes: take(&mut rest)? })
+    };
+    seqs.map_while(next).skip(after - first)
+}
+
+/// What stands behind its length.
+fn take<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = usize::try_from(decode_varint(bytes).ok()?).ok()?;
+    let (taken, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    Some(taken)
+}
+
+impl Read<'_> {
+    fn event(self, names: Names<'_>) -> Option<Event> {
+        let Self { bits, position, bytes } = self;
+        let mark = Mark::from_byte(bits);
+        let (task_id, context_id) = (|| names.key.id().to_owned(), || names.context.to_owned());
+        let payload = match bits & Form::FORMS {
+            Form::STATUS => Payload::StatusUpdate(TaskStatusUpdateEvent {
+                task_id: task_id(),
+                context_id: context_id(),
+                status: Some(TaskStatus::decode(bytes).ok()?),
+                metadata: None,
+            }),
+            Form::ARTIFACT => Payload::ArtifactUpdate(TaskArtifactUpdateEvent {
+                task_id: task_id(),
+                context_id: context_id(),
+                artifact: Some(Artifact::decode(bytes).ok()?),
+                append: bits & Form::APPEND != 0,
+                last_chunk: bits & Form::LAST != 0,
+                metadata: None,
+            }),
+            _ => return Some(Event::from_proto(position, mark, Bytes::copy_from_slice(bytes))),
+        };
+        Some(Event::new(position, mark, payload))
+    }
 }

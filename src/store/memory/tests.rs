@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     event::{Ends, Mark},
-    pb::v1::{TaskState, TaskStatus, TaskStatusUpdateEvent},
+    pb::v1::{TaskState, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
     seam::timestamp,
 };
 

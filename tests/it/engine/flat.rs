@@ -2,11 +2,12 @@
 
 #![expect(clippy::print_stdout, reason = "how much it is, is of interest where it is asked for")]
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use a2a_service::{
     agent::{self, End, Turn, Updates},
     pb::v1::{Message, TaskState},
+    service::Limits,
     store::{Store, memory::Memory},
 };
 use allocation_counter::{AllocationInfo, measure};
@@ -19,6 +20,13 @@ use crate::gate::Gate;
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// What an agent says is written at each of its pauses.
+fn each() -> Limits {
+    let mut limits = Limits::default();
+    limits.pace = Duration::ZERO;
+    limits
 }
 
 /// An event a poll, as a model's words come.
@@ -35,7 +43,7 @@ async fn tokens(turn: Turn, out: Updates) -> Result<End, agent::Error> {
 async fn an_agents_word_costs_the_same_at_any_time() {
     let counts: Arc<Mutex<Vec<AllocationInfo>>> = Arc::default();
     let counted = Arc::clone(&counts);
-    let bench = bench(Arc::new(Memory::default()), move |_: Turn, out: Updates| {
+    let bench = limited(Arc::new(Memory::default()), each(), move |_: Turn, out: Updates| {
         let counts = Arc::clone(&counted);
         async move {
             let mut answer = out.artifact("a");
@@ -65,7 +73,7 @@ async fn an_agents_word_costs_the_same_at_any_time() {
 /// Heap calls and bytes of a stream of so many events, agent to reader.
 fn stream(store: Arc<dyn Store>, events: u64) -> (f64, f64) {
     let runtime = runtime();
-    let bench = runtime.block_on(async { bench(store, tokens) });
+    let bench = runtime.block_on(async { limited(store, each(), tokens) });
     let all = measure(|| {
         runtime.block_on(async {
             let mut seen = bench.stream(Message::user(events.to_string())).await.unwrap();
