@@ -131,7 +131,13 @@ fn refused(door: Door, status: Status) -> Result<Response<BoxStream<Event>>, Sta
     if door != Door::JsonRpc || plain.contains(&error.kind()) {
         return Err(error.into());
     }
-    Ok(Response::new(Box::pin(tokio_stream::once(Err(error.into())))))
+    let again = error.retry_after_seconds();
+    let mut response: Response<BoxStream<Event>> = Response::new(Box::pin(tokio_stream::once(Err(error.into()))));
+    if let Some(seconds) = again {
+        // An event has no room for it, and the head of the stream has.
+        response.metadata_mut().insert("retry-after", seconds.into());
+    }
+    Ok(response)
 }
 
 #[tonic::async_trait]

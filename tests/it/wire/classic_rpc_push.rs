@@ -32,7 +32,7 @@ async fn headers_and_further_schemes_come_back() {
             "headers": {"X-Custom-Header": "value"},
         })
     };
-    let message = json!({"role": "user", "parts": [{"kind": "text", "text": "hi"}]});
+    let message = json!({"messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "hi"}]});
     let configuration = json!({"blocking": true, "pushNotificationConfig": config("sent")});
     let task = ask(url, "message/send", &json!({"message": message, "configuration": configuration})).await;
     let task_id = &task["id"];

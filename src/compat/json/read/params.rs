@@ -213,9 +213,6 @@ impl Classic for Push {
     type Draft = PushDraft;
 
     fn finish<E: Error>(PushDraft { it, authentication, headers }: PushDraft) -> Result<Self, E> {
-        if it.url.is_empty() {
-            return Err(E::custom("has no `url`"));
-        }
         let (authentication, schemes) = authentication.map(|it| (it.first, it.further)).unzip();
         let it = TaskPushNotificationConfig { authentication: authentication.flatten(), ..it };
         Ok(Self { it, kept: Kept { schemes: schemes.unwrap_or_default(), headers } })
