@@ -91,7 +91,7 @@ fn named(status: &Status) -> Status {
     for it in text.split("; ").filter(|_| kind == ErrorKind::InvalidParams) {
         match (it.split_once(": ").filter(|it| !it.0.contains(' ')), violations.last_mut()) {
             (Some((field, why)), _) => {
-                violations.push(Violation { field: current(field), description: why.to_owned() })
+                violations.push(Violation { field: current(field), description: why.to_owned() });
             }
             (None, Some(last)) => last.description.extend(["; ", it]),
             (None, None) => {}
@@ -101,10 +101,11 @@ fn named(status: &Status) -> Status {
     if let Some(limit) = limit {
         error = error.with("limit", limit);
     }
-    match kind {
-        ErrorKind::TaskNotFound => error = error.with("taskId", text.split(", ").next().unwrap()),
-        ErrorKind::ContentTypeNotSupported => error = error.with("field", text.split(' ').next().unwrap()),
-        _ => {}
+    if kind == ErrorKind::TaskNotFound {
+        error = error.with("taskId", text.split(", ").next().unwrap());
+    }
+    if kind == ErrorKind::ContentTypeNotSupported {
+        error = error.with("field", text.split(' ').next().unwrap());
     }
     if let Some(after) = Error::from(understood).retry_after_seconds() {
         error = error.retry_after(Duration::from_secs(after));

@@ -16,6 +16,7 @@ mod config;
 mod contract {
     mod descriptors;
 }
+mod crossing;
 mod documents;
 mod durable;
 mod engine;
