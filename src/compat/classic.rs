@@ -6,11 +6,12 @@ use bytes::Bytes;
 use prost::Message as _;
 use serde::Serialize;
 use tokio_stream::StreamExt as _;
-use tonic::{Extensions, Response, Status, metadata::MetadataMap};
+use tonic::{Response, Status, metadata::MetadataMap};
 
 use super::{
+    beside::Further,
     card,
-    json::{Classic, Closing, Earlier, Kept, Registered, Webhook, Write},
+    json::{Classic, Closing, Earlier, Registered, Webhook, Write},
     service::classic_names,
 };
 use crate::{
@@ -22,7 +23,6 @@ use crate::{
         TaskPushNotificationConfig, a2a_service_server::A2aService,
     },
     seam,
-    service::push::{Beside, Besides},
     transport::transcode::{Binding, BoxStream, Frame, Reply, Request, Route, decode, line},
 };
 
@@ -105,8 +105,8 @@ impl Methods {
     async fn answer(&self, method: Method, request: Request<'_>) -> Result<Reply, Status> {
         let service = &*self.0;
         let reply = match method {
-            Method::Send => unary(service.send_message(sent(read(request)?).0).await?),
-            Method::Stream => Ok(streaming(service.send_streaming_message(sent(read(request)?).0).await?)),
+            Method::Send => unary(service.send_message(sent(read(request)?)?.0).await?),
+            Method::Stream => Ok(streaming(service.send_streaming_message(sent(read(request)?)?.0).await?)),
             Method::SendBefore => unary(service.send_message(Box::pin(self.earlier(request)).await?).await?),
             Method::StreamBefore => {
                 Ok(streaming(service.send_streaming_message(Box::pin(self.earlier(request)).await?).await?))
@@ -117,7 +117,7 @@ impl Methods {
             Method::Resubscribe => Ok(streaming(service.subscribe_to_task(read(request)?).await?)),
             Method::SetPush => {
                 let (metadata, mut extensions, Registered { it, kept }) = read(request)?.into_parts();
-                keep(&kept, &mut extensions);
+                kept.put("pushNotificationConfig.", &mut extensions)?;
                 let request = tonic::Request::from_parts(metadata, extensions, it);
                 webhook(&service.create_task_push_notification_config(request).await?)
             }
@@ -142,7 +142,7 @@ impl Methods {
     /// Reads a send as it was before 0.2, when a client chose the id of its task: one that is there is gone on with, and
     /// another gets an id from us, as does a message, which had none then.
     async fn earlier(&self, request: Request<'_>) -> Result<tonic::Request<SendMessageRequest>, Status> {
-        let (mut request, id) = sent(read(request)?);
+        let (mut request, id) = sent(read(request)?)?;
         let call = Call::of(&request)?.clone();
         if let Some(message) = request.get_mut().message.as_mut().filter(|it| it.message_id.is_empty()) {
             message.message_id = seam::fresh_id();
@@ -164,8 +164,9 @@ impl Methods {
         let (mut request, mut all, mut besides) = (request, Vec::new(), Vec::new());
         loop {
             let (metadata, page, extensions) = self.0.list_task_push_notification_configs(request).await?.into_parts();
-            let kept = extensions.get().map(|it: &Besides| it.0.iter().map(|it| Kept::from_bytes(it)).collect());
-            besides.extend(kept.unwrap_or_else(|| vec![Kept::default(); page.configs.len()]));
+            let mut kept = Further::kept_of_each(&extensions);
+            kept.resize(page.configs.len(), Further::default());
+            besides.append(&mut kept);
             all.extend(page.configs);
             if page.next_page_token.is_empty() {
                 let length = all.iter().map(prost::Message::encoded_len).sum();
@@ -213,22 +214,15 @@ fn classic_field(method: Method, field: &str) -> Option<String> {
 }
 
 /// A send, and the id that its task had before 0.2.
-fn sent(request: tonic::Request<Earlier>) -> (tonic::Request<SendMessageRequest>, String) {
+fn sent(request: tonic::Request<Earlier>) -> Result<(tonic::Request<SendMessageRequest>, String), Error> {
     let (metadata, mut extensions, Earlier { send, task_id, kept }) = request.into_parts();
-    keep(&kept, &mut extensions);
-    (tonic::Request::from_parts(metadata, extensions, send), task_id)
-}
-
-/// Sends along what a webhook says beside.
-fn keep(kept: &Kept, extensions: &mut Extensions) {
-    if let Some(it) = kept.to_bytes() {
-        extensions.insert(Beside(it));
-    }
+    kept.put("configuration.pushNotificationConfig.", &mut extensions)?;
+    Ok((tonic::Request::from_parts(metadata, extensions, send), task_id))
 }
 
 /// Shows a webhook with what was said beside.
 fn webhook(response: &Response<TaskPushNotificationConfig>) -> Result<Reply, Error> {
-    let kept = response.extensions().get().map(|it: &Beside| Kept::from_bytes(&it.0)).unwrap_or_default();
+    let kept = Further::kept(response.extensions());
     let config = response.get_ref();
     Ok(Reply::Unary(line(config.encoded_len(), &Webhook { config, kept: &kept })?, response.metadata().clone()))
 }

@@ -25,10 +25,10 @@
 //! `schemes` after the first, unless whoever reads asks for what is said beside.
 
 mod read;
-mod words;
+pub(super) mod words;
 mod write;
 
 pub use self::{
-    read::{Classic, Earlier, Kept, Read, Registered},
+    read::{Classic, Earlier, Read, Registered},
     write::{Closing, Webhook, Write},
 };
