@@ -21,8 +21,8 @@
 //! | `tenant` | nothing | none |
 //! | authentication without a scheme | a list without one | none |
 //!
-//! The other way, `final` is not kept: what it says, an event knows by itself. Nor are the `headers` of a webhook and the
-//! `schemes` after the first, unless whoever reads asks for what is said beside.
+//! The other way, `final` is not kept: what it says, an event knows by itself. The `headers` of a webhook and the `schemes`
+//! after the first are read as what is said [beside](super::beside).
 
 mod read;
 pub(super) mod words;

@@ -26,6 +26,7 @@ mod json;
 mod latency;
 mod printed;
 mod program;
+mod protocol;
 mod scenarios;
 mod stalled;
 mod store;

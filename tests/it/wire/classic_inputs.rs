@@ -127,14 +127,14 @@ fn blamed(error: &Value) -> &str {
 #[tokio::test]
 async fn a_message_that_is_wrong() {
     let server = Server::start().await;
-    let mut differs = String::new();
+    let mut differs = Vec::new();
     for (params, in_rpc, in_rest) in wrong_messages() {
         for (action, method) in [("send", "message/send"), ("stream", "message/stream")] {
             let body = format!(r#"{{"jsonrpc":"2.0","id":"é","method":"{method}","params":{params}}}"#);
             let (status, answer) = rpc(&server.url, body).await;
             let found = answer.get("error").map(blamed);
             if found != in_rpc {
-                differs += &format!("{method} {params}: {answer}, and not {in_rpc:?}\n");
+                differs.push(format!("{method} {params}: {answer}, and not {in_rpc:?}"));
             }
             assert!(found.is_none() || (&answer["error"]["code"], &answer["id"]) == (&json!(-32602), &json!("é")));
             assert_eq!(status, 200);
@@ -142,12 +142,12 @@ async fn a_message_that_is_wrong() {
             let field = answer.pointer("/error/details/1/fieldViolations/0/field").map(|it| it.as_str().unwrap());
             let found = if status == 200 { TAKEN } else { Some(field.unwrap_or_default()) };
             if found != in_rest {
-                differs += &format!("REST {params}: {answer}, and not {in_rest:?}\n");
+                differs.push(format!("REST {params}: {answer}, and not {in_rest:?}"));
             }
             assert!(status == 200 || (status == 400 && answer["type"] == "InvalidParamsError"), "{params}: {answer}");
         }
     }
-    assert!(differs.is_empty(), "{differs}");
+    assert!(differs.is_empty(), "{}", differs.join("\n"));
 }
 
 /// A request that is no call is in 0.3, unless it can be seen that it is not: in 1.0 one has to say what one speaks
