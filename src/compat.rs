@@ -1,6 +1,6 @@
 //! Protocol 0.3, and 0.2 where it is the same: what a call in it is to the one service, which speaks 1.0.
 
-pub(crate) mod beside;
+pub mod beside;
 pub mod card;
 pub mod classic;
 pub mod event;

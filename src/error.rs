@@ -82,8 +82,7 @@ impl Error {
 
     /// Parameters of which these fields are wrong.
     pub fn invalid(violations: Vec<Violation>) -> Self {
-        let reasons: Vec<_> = violations.iter().map(|it| format!("{}: {}", it.field, it.description)).collect();
-        let mut error = ErrorKind::InvalidParams.because(reasons.join("; "));
+        let mut error = ErrorKind::InvalidParams.because(reasons(&violations));
         error.0.violations = violations;
         error
     }
@@ -91,6 +90,21 @@ impl Error {
     /// One field that is wrong, and why: a sentence without its subject.
     pub fn invalid_field(field: impl Into<String>, description: impl Into<String>) -> Self {
         Self::invalid(vec![Violation { field: field.into(), description: description.into() }])
+    }
+
+    /// The same, with the fields that are to blame under other names.
+    #[must_use]
+    pub(crate) fn renamed(mut self, name: impl Fn(&str) -> Option<String>) -> Self {
+        let mut renamed = false;
+        for it in &mut self.0.violations {
+            if let Some(name) = name(&it.field) {
+                (it.field, renamed) = (name, true);
+            }
+        }
+        if renamed {
+            self.0.detail = reasons(&self.0.violations).into();
+        }
+        self
     }
 
     /// The server's fault. The cause goes to the log, under an id that the caller is given.
@@ -208,6 +222,11 @@ impl Error {
         status.set_source(Arc::new(self));
         status
     }
+}
+
+fn reasons(violations: &[Violation]) -> String {
+    let reasons: Vec<_> = violations.iter().map(|it| format!("{}: {}", it.field, it.description)).collect();
+    reasons.join("; ")
 }
 
 /// An error and what is behind it, in a line.

@@ -340,7 +340,7 @@ pub fn refuse(parts: &Parts, error: impl Into<Status>) -> Response<Body> {
         (Entrance::Grpc, Version::V1_0) => error.into().into_http(),
         (Entrance::Grpc, Version::V0_3) => refusal(error.into()).into_http(),
         // What the id is stands in a body that nobody has read.
-        (Entrance::JsonRpc, _) => jsonrpc::failure("null", Version::V1_0, error.into()),
+        (Entrance::JsonRpc, _) => jsonrpc::failure("null", edge::presumed_of(parts), error.into()),
         (Entrance::Rest | Entrance::Card | Entrance::ExtendedCard | Entrance::Health, version) => {
             rest::failure(error.into(), version)
         }

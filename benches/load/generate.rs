@@ -300,6 +300,14 @@ fn look(protocol: Protocol, work: Work, message: &[u8], text: &str, parse: bool)
                 assert_eq!(task.artifacts[0].parts[0].as_text(), Some(text));
             }
         }
+        Work::Classic => {
+            assert_eq!(memmem::find_iter(message, text).count(), 2, "{}", String::from_utf8_lossy(message));
+            if parse {
+                let answer: Value = serde_json::from_slice(message).unwrap();
+                let task = &answer["result"];
+                assert_eq!((&task["kind"], &task["status"]["state"]), (&"task".into(), &"completed".into()));
+            }
+        }
         Work::List(state) => {
             let list: ListTasksResponse = read(protocol, message, "");
             assert!(!list.tasks.is_empty() && list.page_size == 50);

@@ -88,6 +88,11 @@ pub(crate) fn measure(row: &Row, settings: &Settings) -> Found {
             let few = Setup { row: &short, ..ours };
             Found::ours(rounds().map(|_| cost(row, &ours.run()) / cost(&short, &few.run())).collect())
         }
+        Figure::Classic => {
+            let now = Row { work: Work::Send(64), name: String::new(), ..*row };
+            let current = Setup { row: &now, ..ours };
+            Found::ours(rounds().map(|_| cost(row, &ours.run()) / cost(&now, &current.run())).collect())
+        }
         Figure::Cores => {
             let growth = |one: Setup<'_>| {
                 let two = Setup { cores: (BOTH, BOTH), ..one };

@@ -19,6 +19,8 @@ pub(crate) enum Figure {
     Cost,
     /// How much of it an event of a stream takes, over one of a stream of ten.
     Length,
+    /// How much of it a send of 0.3 takes, over one of 1.0.
+    Classic,
     /// How much of it a call takes on two cores, over one.
     Cores,
     /// Memory of a connection that waits, in KiB.
@@ -60,6 +62,8 @@ pub(crate) fn rows() -> Vec<Row> {
     for it in all {
         add("send of 100 kB, µs".into(), it, Work::Send(100_000), 16, Figure::Cost, Bound::None);
     }
+    let classic = "classic send, over one of 1.0".into();
+    add(classic, JsonRpc, Work::Classic, 16, Figure::Classic, Bound::Most(1.3));
     for it in all {
         let bound = json(it, Bound::Ratio(0.80), Bound::Ratio(0.85));
         add("get, µs".into(), it, Work::Get, 16, Figure::Cost, bound);

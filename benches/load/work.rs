@@ -17,6 +17,8 @@ pub(crate) enum Protocol {
 pub(crate) enum Work {
     /// A send of so many bytes of text.
     Send(usize),
+    /// A send of 64 bytes in protocol 0.3, which has a form of its own in JSON-RPC.
+    Classic,
     /// A task that there is.
     Get,
     /// A stream of so many chunks, each in a poll of its own.
@@ -85,7 +87,7 @@ impl Work {
             Self::Fan(chunks) => format!("~{chunks}"),
             Self::Idle | Self::Own => "?".to_owned(),
             Self::Fail => "fail".to_owned(),
-            Self::Send(_) | Self::Get | Self::List(_) => PING.to_owned(),
+            Self::Send(_) | Self::Classic | Self::Get | Self::List(_) => PING.to_owned(),
         }
     }
 }
@@ -95,6 +97,7 @@ impl Prepared {
     pub(crate) fn new(protocol: Protocol, work: Work, task: &str) -> Self {
         match work {
             Work::Get => Self::get(protocol, task),
+            Work::Classic => Self::classic(),
             Work::List(state) => Self::list(protocol, state),
             _ => Self::send(protocol, &work.text(), work.streams()),
         }
@@ -115,6 +118,17 @@ impl Prepared {
             let bytes = if protocol == Protocol::Rest { post(path, &message) } else { call(method, &message) };
             (bytes, "")
         };
+        Self::numbered(bytes, method, text)
+    }
+
+    fn classic() -> Self {
+        let message = format!(
+            r#"{{"message":{{"kind":"message","messageId":"b0000000-0000-4000-8000-000000000000","role":"user","parts":[{{"kind":"text","text":"{PING}"}}]}}}}"#
+        );
+        Self::numbered(call("message/send", &message), "", PING)
+    }
+
+    fn numbered(bytes: Vec<u8>, method: &'static str, text: &str) -> Self {
         let number = memchr::memmem::find(&bytes, &PING.as_bytes()[..DIGITS.end]).map(|at| at + DIGITS.start);
         Self { bytes, method, number, text: text.to_owned() }
     }
@@ -208,6 +222,7 @@ impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Send(it) => write!(f, "send:{it}"),
+            Self::Classic => f.write_str("classic:0"),
             Self::Get => f.write_str("get:0"),
             Self::Stream(it) => write!(f, "stream:{it}"),
             Self::Paced(it) => write!(f, "paced:{it}"),
@@ -229,6 +244,7 @@ impl FromStr for Work {
         let number = number.parse().map_err(|_| text)?;
         Ok(match name {
             "send" => Self::Send(number),
+            "classic" => Self::Classic,
             "get" => Self::Get,
             "stream" => Self::Stream(number),
             "paced" => Self::Paced(number),

@@ -4,10 +4,12 @@
 use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;
+use http::HeaderName;
 use serde::{Deserialize, Serialize};
 use tonic::Extensions;
 
 use crate::{
+    error::Error,
     pb::v03::{AuthenticationInfo, PushNotificationConfig, TaskPushNotificationConfig},
     service::push::{Beside, Besides},
 };
@@ -15,13 +17,13 @@ use crate::{
 /// What a configuration says further. It may be a secret.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Further {
+pub struct Further {
     /// The schemes after the first, which is 1.0's (0.3, 6.9).
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) schemes: Vec<String>,
+    pub schemes: Vec<String>,
     /// Headers that a client wants to be sent along, as some of 0.2 write them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) headers: BTreeMap<String, String>,
+    pub headers: BTreeMap<String, String>,
 }
 
 impl Further {
@@ -31,12 +33,29 @@ impl Further {
         Self { schemes: schemes.into_iter().flatten().skip(1).cloned().collect(), headers: BTreeMap::new() }
     }
 
-    /// Gives it along with a request.
-    pub(crate) fn put(&self, extensions: &mut Extensions) {
-        if *self != Self::default() {
-            // Members have names, and writing to memory does not fail.
-            extensions.insert(Beside(serde_json::to_vec(self).unwrap_or_default().into()));
+    /// Gives it along with a request, in which the configuration is at `at`. What could not be sent is refused, without a
+    /// word of what may be a secret.
+    pub(crate) fn put(&self, at: &str, extensions: &mut Extensions) -> Result<(), Error> {
+        if *self == Self::default() {
+            return Ok(());
         }
+        let wrong = |field: String, why: &str| Err(Error::invalid_field(format!("{at}{field}"), why));
+        // After the first, which 1.0 has.
+        for (n, scheme) in (1..).zip(&self.schemes) {
+            if scheme.chars().any(char::is_control) {
+                return wrong(format!("authentication.schemes[{n}]"), "must not have control characters");
+            }
+        }
+        for (name, value) in &self.headers {
+            if HeaderName::from_bytes(name.as_bytes()).is_err() {
+                return wrong("headers".to_owned(), "must be named as headers of HTTP are");
+            }
+            if value.chars().any(char::is_control) {
+                return wrong(format!("headers.{name}"), "must not have control characters");
+            }
+        }
+        extensions.insert(Beside(serde_json::to_vec(self).map_err(Error::internal)?.into()));
+        Ok(())
     }
 
     /// What was kept of the configuration in a reply.
@@ -68,5 +87,39 @@ impl Further {
 impl fmt::Debug for Further {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Further").field("schemes", &self.schemes).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(schemes: &[&str], headers: &[(&str, &str)]) -> Result<Further, Error> {
+        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let further = Further { schemes: schemes.iter().map(|it| (*it).to_owned()).collect(), headers };
+        let mut extensions = Extensions::new();
+        further.put("config.", &mut extensions)?;
+        assert_eq!(Further::kept(&extensions), further);
+        let printed = format!("{further:?} {:?}", extensions.get::<Beside>());
+        assert!(!printed.contains("swordfish"), "{printed}");
+        Ok(further)
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_refused_by_its_field() {
+        put(&[], &[]).unwrap();
+        put(&["Basic"], &[("X-Key", "swordfish"), ("x-ü", "")]).unwrap_err();
+        put(&["Basic"], &[("X-Key", "swordfish"), ("x-empty", "")]).unwrap();
+        for (schemes, headers, field) in [
+            (&["a\nb"][..], &[][..], "config.authentication.schemes[1]"),
+            (&["a", "b\r"], &[], "config.authentication.schemes[2]"),
+            (&[], &[("X-Key", "swordfish\r\nHost: other")], "config.headers.X-Key"),
+            (&[], &[("X-Key: swordfish\r\nX", "a")], "config.headers"),
+            (&[], &[("", "a")], "config.headers"),
+        ] {
+            let error = put(schemes, headers).unwrap_err();
+            assert_eq!(error.violations()[0].field, field);
+            assert!(!format!("{error:?} {:?}", error.details()).contains("swordfish"), "{error}");
+        }
     }
 }

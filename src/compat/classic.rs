@@ -6,11 +6,12 @@ use bytes::Bytes;
 use prost::Message as _;
 use serde::Serialize;
 use tokio_stream::StreamExt as _;
-use tonic::{Extensions, Response, Status, metadata::MetadataMap};
+use tonic::{Response, Status, metadata::MetadataMap};
 
 use super::{
+    beside::Further,
     card,
-    json::{Classic, Closing, Earlier, Kept, Registered, Webhook, Write},
+    json::{Classic, Closing, Earlier, Registered, Webhook, Write},
     service::classic_names,
 };
 use crate::{
@@ -18,12 +19,10 @@ use crate::{
     error::{Error, ErrorKind},
     event::{Ends, Event},
     pb::v1::{
-        DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest, GetTaskPushNotificationConfigRequest,
-        GetTaskRequest, ListTaskPushNotificationConfigsRequest, SendMessageRequest, TaskPushNotificationConfig,
-        a2a_service_server::A2aService,
+        GetExtendedAgentCardRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest, SendMessageRequest,
+        TaskPushNotificationConfig, a2a_service_server::A2aService,
     },
     seam,
-    service::push::{Beside, Besides},
     transport::transcode::{Binding, BoxStream, Frame, Reply, Request, Route, decode, line},
 };
 
@@ -98,10 +97,16 @@ impl Binding for Methods {
     }
 
     async fn call(&self, method: Method, request: Request<'_>) -> Result<Reply, Status> {
+        self.answer(method, request).await.map(told).map_err(|status| refusal(method, status))
+    }
+}
+
+impl Methods {
+    async fn answer(&self, method: Method, request: Request<'_>) -> Result<Reply, Status> {
         let service = &*self.0;
         let reply = match method {
-            Method::Send => unary(service.send_message(sent(read(request)?).0).await?),
-            Method::Stream => Ok(streaming(service.send_streaming_message(sent(read(request)?).0).await?)),
+            Method::Send => unary(service.send_message(sent(read(request)?)?.0).await?),
+            Method::Stream => Ok(streaming(service.send_streaming_message(sent(read(request)?)?.0).await?)),
             Method::SendBefore => unary(service.send_message(Box::pin(self.earlier(request)).await?).await?),
             Method::StreamBefore => {
                 Ok(streaming(service.send_streaming_message(Box::pin(self.earlier(request)).await?).await?))
@@ -112,21 +117,15 @@ impl Binding for Methods {
             Method::Resubscribe => Ok(streaming(service.subscribe_to_task(read(request)?).await?)),
             Method::SetPush => {
                 let (metadata, mut extensions, Registered { it, kept }) = read(request)?.into_parts();
-                keep(&kept, &mut extensions);
+                kept.put("pushNotificationConfig.", &mut extensions)?;
                 let request = tonic::Request::from_parts(metadata, extensions, it);
                 webhook(&service.create_task_push_notification_config(request).await?)
             }
-            Method::GetPush => {
-                let request: tonic::Request<GetTaskPushNotificationConfigRequest> = read(request)?;
-                required("id", &request.get_ref().task_id)?;
-                webhook(&service.get_task_push_notification_config(request).await?)
-            }
+            Method::GetPush => webhook(&service.get_task_push_notification_config(read(request)?).await?),
             Method::ListPush => Ok(Box::pin(self.webhooks(read(request)?)).await?),
             Method::DeletePush => {
-                let request: tonic::Request<DeleteTaskPushNotificationConfigRequest> = read(request)?;
-                required("id", &request.get_ref().task_id)?;
-                required("pushNotificationConfigId", &request.get_ref().id)?;
-                let (metadata, ..) = service.delete_task_push_notification_config(request).await?.into_parts();
+                let reply = service.delete_task_push_notification_config(read(request)?).await?;
+                let (metadata, ..) = reply.into_parts();
                 Ok(Reply::Unary(Bytes::from_static(b"null"), metadata))
             }
             Method::Card => {
@@ -137,16 +136,17 @@ impl Binding for Methods {
                 Ok(Reply::Unary(line(card.encoded_len(), &card::classic(&card))?, metadata))
             }
         };
-        Ok(told(reply?))
+        Ok(reply?)
     }
-}
 
-impl Methods {
     /// Reads a send as it was before 0.2, when a client chose the id of its task: one that is there is gone on with, and
-    /// another gets an id from us.
+    /// another gets an id from us, as does a message, which had none then.
     async fn earlier(&self, request: Request<'_>) -> Result<tonic::Request<SendMessageRequest>, Status> {
-        let (mut request, id) = sent(read(request)?);
+        let (mut request, id) = sent(read(request)?)?;
         let call = Call::of(&request)?.clone();
+        if let Some(message) = request.get_mut().message.as_mut().filter(|it| it.message_id.is_empty()) {
+            message.message_id = seam::fresh_id();
+        }
         if let Some(message) = request.get_mut().message.as_mut().filter(|it| it.task_id.is_empty() && !id.is_empty()) {
             let get = GetTaskRequest { id, history_length: Some(1), ..GetTaskRequest::default() };
             match self.0.get_task(call.request(get)).await.map_err(Error::from) {
@@ -161,12 +161,12 @@ impl Methods {
     /// All webhooks of a task: the list of 0.3 has no pages.
     async fn webhooks(&self, request: tonic::Request<ListTaskPushNotificationConfigsRequest>) -> Result<Reply, Status> {
         let (call, wanted) = (Call::of(&request)?.clone(), request.get_ref().clone());
-        required("id", &wanted.task_id)?;
         let (mut request, mut all, mut besides) = (request, Vec::new(), Vec::new());
         loop {
             let (metadata, page, extensions) = self.0.list_task_push_notification_configs(request).await?.into_parts();
-            let kept = extensions.get().map(|it: &Besides| it.0.iter().map(|it| Kept::from_bytes(it)).collect());
-            besides.extend(kept.unwrap_or_else(|| vec![Kept::default(); page.configs.len()]));
+            let mut kept = Further::kept_of_each(&extensions);
+            kept.resize(page.configs.len(), Further::default());
+            besides.append(&mut kept);
             all.extend(page.configs);
             if page.next_page_token.is_empty() {
                 let length = all.iter().map(prost::Message::encoded_len).sum();
@@ -186,31 +186,43 @@ fn read<T: Classic>(request: Request<'_>) -> Result<tonic::Request<T>, Error> {
     Ok(tonic::Request::from_parts(metadata, extensions, message))
 }
 
-/// Refuses what the service would refuse under the name that it has there.
-fn required(name: &str, value: &str) -> Result<(), Error> {
-    if value.is_empty() { Err(Error::invalid_field(name, "is required")) } else { Ok(()) }
+/// A refusal, with the fields under the names that they have in classic JSON.
+fn refusal(method: Method, mut status: Status) -> Status {
+    let metadata = std::mem::take(status.metadata_mut());
+    let mut refusal = Status::from(Error::from(status).renamed(|field| classic_field(method, field)));
+    *refusal.metadata_mut() = metadata;
+    refusal
 }
 
-/// A send, and the id that its task had before 0.2. A message gets an id if it has none: 0.2 had messages without.
-fn sent(request: tonic::Request<Earlier>) -> (tonic::Request<SendMessageRequest>, String) {
-    let (metadata, mut extensions, Earlier { mut send, task_id, kept }) = request.into_parts();
-    if let Some(message) = send.message.as_mut().filter(|it| it.message_id.is_empty()) {
-        message.message_id = seam::fresh_id();
+/// What a field of 1.0 is called in the parameters of a method, where that differs.
+fn classic_field(method: Method, field: &str) -> Option<String> {
+    // As the members of a webhook are called everywhere.
+    let webhook = |field: &str| field.replace("authentication.scheme", "authentication.schemes");
+    match (method, field) {
+        (Method::Send | Method::Stream | Method::SendBefore | Method::StreamBefore, field) => {
+            let field = field.strip_prefix("configuration.taskPushNotificationConfig")?;
+            Some(format!("configuration.pushNotificationConfig{}", webhook(field)))
+        }
+        (Method::SetPush, "id" | "url" | "token") => Some(format!("pushNotificationConfig.{field}")),
+        (Method::SetPush, field) if field.starts_with("authentication") => {
+            Some(format!("pushNotificationConfig.{}", webhook(field)))
+        }
+        (Method::GetPush | Method::ListPush | Method::DeletePush, "taskId") => Some("id".to_owned()),
+        (Method::GetPush | Method::DeletePush, "id") => Some("pushNotificationConfigId".to_owned()),
+        _ => None,
     }
-    keep(&kept, &mut extensions);
-    (tonic::Request::from_parts(metadata, extensions, send), task_id)
 }
 
-/// Sends along what a webhook says beside.
-fn keep(kept: &Kept, extensions: &mut Extensions) {
-    if let Some(it) = kept.to_bytes() {
-        extensions.insert(Beside(it));
-    }
+/// A send, and the id that its task had before 0.2.
+fn sent(request: tonic::Request<Earlier>) -> Result<(tonic::Request<SendMessageRequest>, String), Error> {
+    let (metadata, mut extensions, Earlier { send, task_id, kept }) = request.into_parts();
+    kept.put("configuration.pushNotificationConfig.", &mut extensions)?;
+    Ok((tonic::Request::from_parts(metadata, extensions, send), task_id))
 }
 
 /// Shows a webhook with what was said beside.
 fn webhook(response: &Response<TaskPushNotificationConfig>) -> Result<Reply, Error> {
-    let kept = response.extensions().get().map(|it: &Beside| Kept::from_bytes(&it.0)).unwrap_or_default();
+    let kept = Further::kept(response.extensions());
     let config = response.get_ref();
     Ok(Reply::Unary(line(config.encoded_len(), &Webhook { config, kept: &kept })?, response.metadata().clone()))
 }

@@ -21,14 +21,14 @@
 //! | `tenant` | nothing | none |
 //! | authentication without a scheme | a list without one | none |
 //!
-//! The other way, `final` is not kept: what it says, an event knows by itself. Nor are the `headers` of a webhook and the
-//! `schemes` after the first, unless whoever reads asks for what is said beside.
+//! The other way, `final` is not kept: what it says, an event knows by itself. The `headers` of a webhook and the `schemes`
+//! after the first are read as what is said [beside](super::beside).
 
 mod read;
-mod words;
+pub(super) mod words;
 mod write;
 
 pub use self::{
-    read::{Classic, Earlier, Kept, Read, Registered},
+    read::{Classic, Earlier, Read, Registered},
     write::{Closing, Webhook, Write},
 };

@@ -15,11 +15,15 @@
 //! | A stream of a task that has ended | the task, and JSON-RPC has `final` to say (0.3, 7.2.2 and 7.9; the proto's comment) | −32004 (3.1.6) | here |
 //! | The end of a turn on a stream | `final`, and it is the last event (0.3, 7.2.2) | goes on in a subscription (3.1.6) | here |
 //! | An error where a stream was asked for | an event of the stream, in JSON-RPC, once the parameters are well: its clients read nothing else there | a plain error (3.1.2) | here |
+//! | A message without an id | −32602, as one without a role or parts (0.3, 6.4); before 0.2 it gets one from us | −32602 | the codec |
+//! | A stream that is refused with a time to come again | `Retry-After` of the stream, since an event has no room for it | of the answer | here |
 //! | A push configuration without `id` | `default`, and the next one replaces it | the service names it (4.3.1) | here |
 //! | A read of a push configuration without its `id` | `default`, else the one that has the task's, else the first (0.3, 7.6) | −32602 | here |
 //! | No card for authenticated callers | −32007 (0.3, 8.2) | −32004, or −32007 where one is promised (3.1.11) | [`ErrorKind::wire_for`] |
 //! | A required extension that was not asked for | is not insisted on, for want of an error that says so (0.3, 8.2) | −32008 (3.3.4) | [`extension`](crate::extension) |
 //! | A version that is not served | −32600: it has no number for this (0.3, 8.2) | −32009 (3.6.2) | [`ErrorKind::wire_for`] |
+//! | A limit that is reached | is named in the message: its clients read no details | is in the metadata of `ErrorInfo` | the errors |
+//! | A body of JSON-RPC that is no call | is answered as one of 0.3 is, which both can read | only where it can be seen that it is 1.0 | the door |
 //! | `data` of a JSON-RPC error | is not sent: its clients do not agree on what it is | an array of objects (9.5) | the codec |
 //! | A request without an `id` | −32600, and nothing is done: no call of it is a notification (0.3, 6.11) | a notification (JSON-RPC 2.0, 4.1) | the codec |
 //! | `canceled` | `TASK_STATE_CANCELLED` in the proto; both spellings are read everywhere | `TASK_STATE_CANCELED` | the codecs |
@@ -131,7 +135,13 @@ fn refused(door: Door, status: Status) -> Result<Response<BoxStream<Event>>, Sta
     if door != Door::JsonRpc || plain.contains(&error.kind()) {
         return Err(error.into());
     }
-    Ok(Response::new(Box::pin(tokio_stream::once(Err(error.into())))))
+    let again = error.retry_after_seconds();
+    let mut response: Response<BoxStream<Event>> = Response::new(Box::pin(tokio_stream::once(Err(error.into()))));
+    if let Some(seconds) = again {
+        // An event has no room for it, and the head of the stream has.
+        response.metadata_mut().insert("retry-after", seconds.into());
+    }
+    Ok(response)
 }
 
 #[tonic::async_trait]

@@ -3,18 +3,22 @@
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
+use percent_encoding::percent_decode_str;
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 use serde_json::Value;
 use tonic::Status;
 
 use super::{
     card::classic,
+    json::words::Word as _,
     service::{answer, refusal},
 };
 use crate::{
     error::Error,
     pb::{
-        v1::{GetExtendedAgentCardRequest, ListTasksRequest, ListTasksResponse, a2a_service_server::A2aService},
+        v1::{
+            GetExtendedAgentCardRequest, ListTasksRequest, ListTasksResponse, TaskState, a2a_service_server::A2aService,
+        },
         v03::{self, bindings::Bound},
     },
     transport::transcode::{Binding, Body, Reply, Request, Route, Source, unary},
@@ -78,8 +82,9 @@ impl Binding for Rest {
             }
             segments => Bound::route(verb, segments, action)?,
         };
-        // A body that should be one member is often all of them: what it is, is told by looking at it.
-        let body = if matches!(body, Body::Field(_)) { Body::Whole } else { body };
+        // A body that should be one member is often all of them: what it is, is told by looking at it. The rest is in the
+        // query then, or not.
+        let body = if matches!(body, Body::Field(_)) { Body::Anywhere } else { body };
         Some(Route { rpc: Rpc::Proto(rpc), body, fields })
     }
 
@@ -88,6 +93,9 @@ impl Binding for Rest {
             return self.card(request).await.map_err(refusal);
         }
         let Rpc::Proto(rpc) = rpc else {
+            if let Source::Query(query) = &mut request.get_mut().source {
+                *query = listed(query).into();
+            }
             let service = &*self.service;
             let list = async |mut request: tonic::Request<ListTasksRequest>| {
                 // It has no tenants.
@@ -96,7 +104,7 @@ impl Binding for Rest {
             };
             return unary(request, list).await.map_err(refusal);
         };
-        if let Source::Json(text) = &mut request.get_mut().source
+        if let Source::Json(text) | Source::Both(text, _) = &mut request.get_mut().source
             && let Some(repaired) = repaired(rpc, text)
         {
             *text = Cow::Owned(repaired);
@@ -114,6 +122,17 @@ impl Rest {
         let (metadata, card, _) = self.service.get_extended_agent_card(request).await?.into_parts();
         Ok(Reply::Unary(serde_json::to_vec(&classic(&card)).map_err(Error::internal)?.into(), metadata))
     }
+}
+
+/// What a list is asked for, where a state may have the name that it has in JSON-RPC. What is none is left, to be refused.
+fn listed(query: &str) -> String {
+    let parameter = |it: &str| {
+        let (name, value) = it.split_once('=').filter(|it| it.0 == "status")?;
+        let word = percent_decode_str(value).decode_utf8().ok()?;
+        Some(format!("{name}={}", TaskState::try_from(TaskState::liberal(&word)?).ok()?.as_str_name()))
+    };
+    let parameters = query.split('&').map(|it| parameter(it).unwrap_or_else(|| it.to_owned()));
+    parameters.collect::<Vec<_>>().join("&")
 }
 
 /// A body as the decoder reads it. What is no JSON, or no object, is left as it is, for that to refuse.

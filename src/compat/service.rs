@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio_stream::StreamExt as _;
-use tonic::{Request, Response, Status, metadata::MetadataMap};
+use tonic::{Extensions, Request, Response, Status, metadata::MetadataMap};
 
 use super::{beside::Further, event::Event};
 use crate::{
@@ -37,12 +37,16 @@ fn read<Old, New: TryFrom<Old, Error = Error>>(request: Request<Old>) -> Result<
 }
 
 /// A message that is sent. A configuration in it may say more than 1.0 has of it.
-fn sent(request: Request<SendMessageRequest>) -> Request<v1::SendMessageRequest> {
+fn sent(request: Request<SendMessageRequest>) -> Result<Request<v1::SendMessageRequest>, Status> {
     let configuration = request.get_ref().configuration.as_ref();
     let further = Further::of(configuration.and_then(|it| it.push_notification.as_ref()));
     let mut request = request.map(Into::into);
-    further.put(request.extensions_mut());
-    request
+    put(&further, "configuration.pushNotification.", request.extensions_mut())?;
+    Ok(request)
+}
+
+fn put(further: &Further, at: &str, extensions: &mut Extensions) -> Result<(), Status> {
+    further.put(at, extensions).map_err(|it| it.into_status(Version::V0_3))
 }
 
 /// A configuration with what was kept beside it.
@@ -90,14 +94,14 @@ impl A2aService for V03 {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
-        answer(self.0.send_message(sent(request)).await)
+        answer(self.0.send_message(sent(request)?).await)
     }
 
     async fn send_streaming_message(
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
-        stream(self.0.send_streaming_message(sent(request)).await)
+        stream(self.0.send_streaming_message(sent(request)?).await)
     }
 
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
@@ -122,7 +126,7 @@ impl A2aService for V03 {
         let config = request.get_ref().config.as_ref().and_then(|it| it.push_notification_config.as_ref());
         let further = Further::of(config);
         let mut request = read(request)?;
-        further.put(request.extensions_mut());
+        put(&further, "config.pushNotificationConfig.", request.extensions_mut())?;
         answer(self.0.create_task_push_notification_config(request).await).map(restored)
     }
 

@@ -74,11 +74,19 @@ impl Error {
         self.kind().wire_for(version)
     }
 
-    /// What the caller reads, in the words of a version: its sentence, and the detail.
+    /// What the caller reads, in the words of a version: its sentence, and the detail. Callers of 0.3 read nothing else, so
+    /// that a limit is named in it.
     pub fn message_for(&self, version: Version) -> String {
-        let Wire { sentence, .. } = self.wire_for(version);
-        let detail = &self.0.detail;
-        if detail.is_empty() { sentence.to_owned() } else { format!("{sentence}: {detail}") }
+        let mut message = self.wire_for(version).sentence.to_owned();
+        // A limit that is no setting is a number, which the detail has.
+        let limit = self.metadata("limit").filter(|it| it.starts_with(|c: char| c.is_ascii_alphabetic()));
+        if let Some(limit) = limit.filter(|_| version == Version::V0_3) {
+            message.extend([" (limit ", limit, ")"]);
+        }
+        if !self.0.detail.is_empty() {
+            message.extend([": ", &self.0.detail]);
+        }
+        message
     }
 
     /// The body of an error of HTTP+JSON at a version.
@@ -148,5 +156,8 @@ mod tests {
         assert_eq!(status.code(), Code::InvalidArgument);
         assert_eq!(status.message(), "InvalidParamsError: Invalid method parameters: task t-1 has ended");
         assert_eq!(Error::from(status).kind(), ErrorKind::TaskEnded, "in process, nothing of it is lost");
+        let error = ErrorKind::ResourceExhausted.because("2 turns run").with("limit", "turns");
+        assert_eq!(error.message_for(Version::V0_3), "Limit reached (limit turns): 2 turns run");
+        assert_eq!(error.message_for(Version::V1_0), "Limit reached: 2 turns run");
     }
 }

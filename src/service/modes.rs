@@ -63,10 +63,9 @@ impl Gate {
             }
             if !accepted.is_empty() && !accepted.iter().any(|it| self.output.iter().any(|own| fits(own, it))) {
                 let gives = self.output.join(", ");
-                let why = format!("only {} is accepted, and this agent gives {gives}", accepted.join(", "));
-                return Err(ErrorKind::ContentTypeNotSupported
-                    .because(why)
-                    .with("field", "configuration.acceptedOutputModes"));
+                let at = "configuration.acceptedOutputModes";
+                let why = format!("{at} is {}, and this agent gives {gives}", accepted.join(", "));
+                return Err(ErrorKind::ContentTypeNotSupported.because(why).with("field", at));
             }
         }
         Ok(())

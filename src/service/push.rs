@@ -1,6 +1,6 @@
 //! Push notification configurations: the four methods (3.1.7 to 3.1.10), and what a configuration has to be (4.3).
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
@@ -38,12 +38,25 @@ const MOST_BESIDE: usize = 16 * 1024;
 
 /// What a caller's version of the protocol says of a configuration and 1.0 has no place for: an extension of the
 /// request that registers one, and of the reply that shows one. Only the codecs know what it says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Beside(pub Bytes);
 
 /// The same of each configuration of a list, in their order: an extension of that reply.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Besides(pub Vec<Bytes>);
+
+/// They may be secrets.
+impl fmt::Debug for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Beside").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Besides {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Besides").finish_non_exhaustive()
+    }
+}
 
 impl<A: Agent> Service<A> {
     /// A configuration that is registered, by itself or in a send. `at` is where its fields are in the request.

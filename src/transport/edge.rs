@@ -62,6 +62,11 @@ impl Admitted {
         Ok(())
     }
 
+    /// The version that what has no form is refused in.
+    pub(super) fn presumed(&self) -> Version {
+        if self.protocols.has(Version::V0_3) { presumed(self.asked.as_deref()) } else { Version::V1_0 }
+    }
+
     /// Refuses a call that asks for another version of the protocol than it has the form of (3.6). A call that asks for
     /// none is taken by its form, since whoever writes one by hand sends no header; the text has it in 0.3 (3.6.2), and
     /// that is what `strict` is for.
@@ -104,9 +109,23 @@ impl Admitted {
     }
 }
 
+/// The version that a request is refused in, of which nobody has seen more than its head.
+pub(super) fn presumed_of(parts: &Parts) -> Version {
+    presumed(asked(parts).as_deref())
+}
+
+/// What does not say that it is 1.0 is of the version before (3.6.2). What that one is told, both can read.
+fn presumed(asked: Option<&str>) -> Version {
+    if asked.is_some_and(of_1) { Version::V1_0 } else { Version::V0_3 }
+}
+
+fn of_1(asked: &str) -> bool {
+    asked.trim().starts_with("1.")
+}
+
 /// Asks for a version of those that have tenants, one of which may be called `v1`: else that is where 0.3 begins.
 pub(super) fn asks_for_1(parts: &Parts) -> bool {
-    asked(parts).is_some_and(|it| it.trim().starts_with("1."))
+    asked(parts).is_some_and(|it| of_1(&it))
 }
 
 /// The version that is asked for: in a header, else in the query (3.6.1).

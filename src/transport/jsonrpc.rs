@@ -43,6 +43,15 @@ fn version_of(method: &str) -> Version {
     if method.contains('/') { Version::V0_3 } else { Version::V1_0 }
 }
 
+/// The version of what is no call, by the name of a method where one can be seen in it.
+fn seen(body: &[u8]) -> Option<Version> {
+    const MEMBER: &[u8] = br#""method""#;
+    let at = body.windows(MEMBER.len()).position(|it| it == MEMBER)?;
+    let after = body.get(at + MEMBER.len()..)?.trim_ascii_start().strip_prefix(b":")?;
+    let method = after.trim_ascii_start().strip_prefix(b"\"")?.split(|it| *it == b'"').next()?;
+    Some(if method.contains(&b'/') { Version::V0_3 } else { Version::V1_0 })
+}
+
 /// What is called.
 #[derive(Clone, Copy)]
 enum Rpc<T, C> {
@@ -84,12 +93,12 @@ pub(super) async fn answer<T: Binding, C: Binding, B: RequestBody>(
     let extensions = std::mem::take(&mut parts.extensions);
     let body = match read(&parts.headers, body, limits).await {
         Ok(body) => body,
-        Err(error) => return failure("null", Version::V1_0, error.into()),
+        Err(error) => return failure("null", admitted.presumed(), error.into()),
     };
     if body.trim_ascii_start().first() == Some(&b'[') {
         return Box::pin(batch(methods, &body, &extensions, admitted)).await;
     }
-    let invocation = match Invocation::read(&body) {
+    let invocation = match Invocation::read(&body, admitted.presumed()) {
         Ok(invocation) => invocation,
         Err(Refusal { id, version, error }) => return failure(id, version, error.into()),
     };
@@ -131,7 +140,7 @@ async fn batch<T: Binding, C: Binding>(
     extensions: &Extensions,
     admitted: Admitted,
 ) -> Response<Body> {
-    let refuse = |error: Error| failure("null", Version::V1_0, error.into());
+    let refuse = |error: Error| failure("null", seen(body).unwrap_or(admitted.presumed()), error.into());
     let calls = match serde_json::from_slice::<Vec<&RawValue>>(body) {
         Ok(calls) => calls,
         Err(error) => return refuse(ErrorKind::Parse.because(error.to_string())),
@@ -181,7 +190,7 @@ async fn entry<T: Binding, C: Binding>(
     let refused = |id: &str, version: Version, error: &Error| {
         Some((problem(id, version, error).into_bytes()[..].into(), HeaderMap::new()))
     };
-    let invocation = match Invocation::read(text) {
+    let invocation = match Invocation::read(text, admitted.presumed()) {
         Ok(invocation) => invocation,
         Err(Refusal { id, version, error }) => return refused(id, version, &error),
     };
@@ -260,7 +269,7 @@ struct Invocation<'a> {
     params: &'a [u8],
 }
 
-/// Why a body is no call, under the id that it is answered under and in the terms of a version, as far as it has them.
+/// Why a body is no call, under the id that it is answered under and in the terms of the version that it is of, or may be.
 struct Refusal<'a> {
     id: &'a str,
     version: Version,
@@ -282,9 +291,9 @@ impl<'a> Invocation<'a> {
         methods.call(rpc, tonic::Request::from_parts(MetadataMap::new(), extensions, params)).await
     }
 
-    /// Reads a call.
-    fn read(body: &'a [u8]) -> Result<Self, Refusal<'a>> {
-        let early = |error| Refusal { id: "null", version: Version::V1_0, error };
+    /// Reads a call. What is none is refused in the version that can be seen in it, else in the one that is presumed.
+    fn read(body: &'a [u8], presumed: Version) -> Result<Self, Refusal<'a>> {
+        let early = |error| Refusal { id: "null", version: seen(body).unwrap_or(presumed), error };
         // An array would else be taken for the members of an envelope in their order.
         if body.first() == Some(&b'[') {
             return Err(early(ErrorKind::InvalidRequest.because("a batch in a batch")));
@@ -300,7 +309,7 @@ impl<'a> Invocation<'a> {
         })?;
         let text = |it: &'a RawValue| serde_json::from_str::<Text<'_>>(it.get()).ok().map(|it| it.0);
         let method = envelope.method.and_then(text).filter(|it| !it.is_empty());
-        let version = method.as_deref().map_or(Version::V1_0, version_of);
+        let version = method.as_deref().map_or(presumed, version_of);
         let refused = |id, error| Err(Refusal { id, version, error });
         let invalid = |id, reason: &'static str| refused(id, ErrorKind::InvalidRequest.because(reason));
         let id = envelope.id.map(RawValue::get);

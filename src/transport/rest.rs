@@ -64,15 +64,20 @@ async fn call<T: Binding, B: RequestBody>(
     let Route { rpc, body: place, fields } = route?;
     admitted?;
     let body = body?;
+    let extensions = std::mem::take(&mut parts.extensions);
     let source = match place {
-        Place::None => Source::Query(parts.uri.query().unwrap_or_default()),
+        Place::None => Source::Query(query(parts).into()),
         Place::Whole => Source::Json(Cow::Borrowed(json(&parts.headers, &body)?)),
         Place::Field(name) => Source::Json(Cow::Owned(member(name, json(&parts.headers, &body)?)?)),
+        Place::Anywhere => Source::Both(Cow::Borrowed(json(&parts.headers, &body)?), query(parts)),
     };
     // The headers stay outside: what a service may know of them is in the `Call`.
-    let extensions = std::mem::take(&mut parts.extensions);
     let request = tonic::Request::from_parts(MetadataMap::new(), extensions, Params { source, path: fields });
     binding.call(rpc, request).await
+}
+
+fn query(parts: &Parts) -> &str {
+    parts.uri.query().unwrap_or_default()
 }
 
 /// What a request line stands for. A path that is for other verbs says for which (RFC 9110, 15.5.6).

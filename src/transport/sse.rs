@@ -60,7 +60,8 @@ fn named(
     keep_alive: Duration,
     write: impl Write,
 ) -> Response<Body> {
-    let events = Events { name, items: Some(items), write, keep_alive, spoke: Instant::now(), timer: None };
+    let events =
+        Events { name, items: Some(items), begun: false, write, keep_alive, spoke: Instant::now(), timer: None };
     let mut response = Response::new(Body::events(events));
     *response.headers_mut() = headers;
     let headers = response.headers_mut();
@@ -76,6 +77,8 @@ struct Events<W> {
     /// The line that names an event, if there is one.
     name: &'static [u8],
     items: Option<BoxStream<Frame>>,
+    /// There was an event, after which the stream can be taken up.
+    begun: bool,
     write: W,
     keep_alive: Duration,
     /// When something was written last.
@@ -116,7 +119,8 @@ impl<W: Write> http_body::Body for Events<W> {
 }
 
 impl<W: Write> Events<W> {
-    fn event(&self, out: &mut BytesMut, Frame { cursor, data }: &Frame) {
+    fn event(&mut self, out: &mut BytesMut, Frame { cursor, data }: &Frame) {
+        self.begun = true;
         out.reserve(data.len() + 128);
         if let Some(cursor) = cursor {
             for part in [b"id: ", cursor.as_str().as_bytes(), b"\n"] {
@@ -129,12 +133,12 @@ impl<W: Write> Events<W> {
         out.extend_from_slice(b"\n\n");
     }
 
-    /// An error is the last event, and says so in its name. A server that goes away ends the stream without one: an
-    /// `EventSource` takes an end for a reason to come again, with the cursor it has.
+    /// An error is the last event, and says so in its name. A server that goes away ends a stream that has begun without
+    /// one: an `EventSource` takes an end for a reason to come again, with the cursor it has.
     fn last(&mut self, out: &mut BytesMut, status: Status) {
         self.items = None;
         let error = Error::from(status);
-        if error.kind() != ErrorKind::Unavailable {
+        if error.kind() != ErrorKind::Unavailable || !self.begun {
             out.extend_from_slice(b"event: error\ndata: ");
             (self.write)(out, Err(&error));
             out.extend_from_slice(b"\n\n");

@@ -36,6 +36,8 @@ pub enum Body {
     Whole,
     /// In its path, and one field in its body.
     Field(&'static str),
+    /// In its path, its query and its body, whatever is where.
+    Anywhere,
 }
 
 /// What a request line stands for.
@@ -78,7 +80,9 @@ pub enum Source<'a> {
     /// An object. Nothing at all and null are one without members.
     Json(Cow<'a, [u8]>),
     /// A query string, a member each parameter.
-    Query(&'a str),
+    Query(Cow<'a, str>),
+    /// An object, and a query string that says more. The object wins.
+    Both(Cow<'a, [u8]>, &'a str),
 }
 
 /// What a call gives back: JSON, and what becomes headers.
@@ -188,7 +192,11 @@ pub(crate) fn decode<T: Members>(request: Request<'_>) -> Result<tonic::Request<
     let mut message = T::default();
     match source {
         Source::Json(text) => read_json(&text, &mut message)?,
-        Source::Query(query) => read_query(query, &mut message)?,
+        Source::Query(query) => read_query(&query, &mut message)?,
+        Source::Both(text, query) => {
+            read_query(query, &mut message)?;
+            read_json(&text, &mut message)?;
+        }
     }
     // As values, since serde gives an `Option` nothing that is bare text.
     let path = MapDeserializer::new(path.into_iter().map(|(name, value)| (name, Value::String(value))));

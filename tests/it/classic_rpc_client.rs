@@ -1,6 +1,6 @@
 //! An agent of classic JSON-RPC as a service of 1.0: the other side of that door, for the scenarios to call.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use a2a_service::{
     call::{Call, Version},
@@ -78,25 +78,48 @@ fn event(Frame { cursor, data }: Frame) -> Result<Event, Status> {
     Event::from_frame(Frame { cursor, data: serde_json::to_vec(&message).unwrap().into() })
 }
 
-/// The same error in the words of 1.0. Its fields are named in its text alone.
+/// The same error in the words of 1.0, with the details that are in its text alone.
 fn named(status: &Status) -> Status {
     let (kind, understood) = (Error::from(status.clone()).kind(), understood(status));
-    if kind != ErrorKind::InvalidParams {
-        return understood;
-    }
     let text = understood.message().strip_prefix(kind.wire().sentence).unwrap_or_default();
-    let violations: Option<Vec<_>> = text
-        .trim_start_matches(": ")
-        .split("; ")
-        .map(|it| {
-            let (field, description) = it.split_once(": ").filter(|it| !it.0.contains(' '))?;
-            Some(Violation { field: field.to_owned(), description: description.to_owned() })
-        })
-        .collect();
-    violations.map_or(understood, |it| {
-        let status = Status::from(Error::invalid(it));
-        Status::with_details(status.code(), status.message(), status.details().to_vec().into())
-    })
+    let (limit, text) = match text.strip_prefix(" (limit ").and_then(|it| it.split_once(')')) {
+        Some((limit, text)) => (Some(limit), text),
+        None => (None, text),
+    };
+    let text = text.trim_start_matches(": ");
+    let mut violations: Vec<Violation> = Vec::new();
+    for it in text.split("; ").filter(|_| kind == ErrorKind::InvalidParams) {
+        match (it.split_once(": ").filter(|it| !it.0.contains(' ')), violations.last_mut()) {
+            (Some((field, why)), _) => {
+                violations.push(Violation { field: current(field), description: why.to_owned() });
+            }
+            (None, Some(last)) => last.description.extend(["; ", it]),
+            (None, None) => {}
+        }
+    }
+    let mut error = if violations.is_empty() { kind.because(text.to_owned()) } else { Error::invalid(violations) };
+    if let Some(limit) = limit {
+        error = error.with("limit", limit);
+    }
+    if kind == ErrorKind::TaskNotFound {
+        error = error.with("taskId", text.split(", ").next().unwrap());
+    }
+    if kind == ErrorKind::ContentTypeNotSupported {
+        error = error.with("field", text.split(' ').next().unwrap());
+    }
+    if let Some(after) = Error::from(understood).retry_after_seconds() {
+        error = error.retry_after(Duration::from_secs(after));
+    }
+    error.into()
+}
+
+/// What a field of a webhook is called in 1.0.
+fn current(field: &str) -> String {
+    let field = field.replace("authentication.schemes", "authentication.scheme");
+    match field.strip_prefix("pushNotificationConfig.") {
+        Some(field) => field.to_owned(),
+        None => field.replace(".pushNotificationConfig", ".taskPushNotificationConfig"),
+    }
 }
 
 #[tonic::async_trait]

@@ -133,24 +133,23 @@ async fn the_researchers_errors() {
         json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()
     };
     let no_text = json!({"message": {"role": "user", "parts": [{"kind": "data", "data": {}}], "messageId": "m-1"}});
-    for (what, classic, body, http, code) in [
-        ("a body that is not JSON", false, "{".to_owned(), 200, -32700),
-        ("a body that is too large", false, send(&"x".repeat(5000)).to_string(), 413, -32600),
-        ("not a request of JSON-RPC 2.0", false, json!({"id": 1, "method": "message/send"}).to_string(), 200, -32600),
-        ("a request without an id", true, json!({"jsonrpc": "2.0", "method": "message/send"}).to_string(), 200, -32600),
-        ("a method that nobody knows", true, call("message/sing", json!({})), 200, -32601),
-        ("no message", true, call("message/send", json!({})), 200, -32602),
-        ("no part of text", true, call("message/send", no_text), 200, -32602),
-        ("a task that is not there", true, call("tasks/get", json!({"id": "t"})), 200, -32001),
-        ("nothing to cancel", true, call("tasks/cancel", json!({"id": "t"})), 200, -32001),
+    for (what, body, http, code) in [
+        ("a body that is not JSON", "{".to_owned(), 200, -32700),
+        ("a body that is too large", send(&"x".repeat(5000)).to_string(), 413, -32600),
+        ("not a request of JSON-RPC 2.0", json!({"id": 1, "method": "message/send"}).to_string(), 200, -32600),
+        ("a request without an id", json!({"jsonrpc": "2.0", "method": "message/send"}).to_string(), 200, -32600),
+        ("a method that nobody knows", call("message/sing", json!({})), 200, -32601),
+        ("no message", call("message/send", json!({})), 200, -32602),
+        ("no part of text", call("message/send", no_text), 200, -32602),
+        ("a task that is not there", call("tasks/get", json!({"id": "t"})), 200, -32001),
+        ("nothing to cancel", call("tasks/cancel", json!({"id": "t"})), 200, -32001),
     ] {
         let reply = post(&url, body).await;
         assert_eq!(reply.status(), http, "{what}");
         let reply: Value = serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap();
         let error = reply["error"].as_object().unwrap();
         assert_eq!(error["code"], code, "{what}");
-        // What no method can be read of may be of 1.0 as well, whose errors have it.
-        assert!(error["message"].is_string() && (!classic || !error.contains_key("data")), "{what}: {error:?}");
+        assert!(error["message"].is_string() && !error.contains_key("data"), "{what}: {error:?}");
         assert!(reply.get("result").is_none() && reply.get("id").is_some(), "{what}");
     }
     // An agent that fails is no error of the call, and what it fell over is not told.

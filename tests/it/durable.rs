@@ -72,7 +72,7 @@ async fn nothing_shows_before_its_commit(serve: impl AsyncFn(Server<Actor>) -> A
     assert_eq!(get(&*agent, &asked.id).await.unwrap().state(), TaskState::Completed);
 }
 
-each_way!(nothing_shows_before_its_commit, not_at_0_3 = "its proto file has no lists of tasks");
+each_way!(nothing_shows_before_its_commit, not_in_proto = "its proto file has no lists of tasks");
 
 /// Counts, for ever.
 struct Counting(Arc<AtomicU64>);
@@ -150,4 +150,7 @@ async fn whatever_is_stored_is_shown(serve: impl AsyncFn(Server<Actor>) -> Arc<d
     assert_eq!(task_of(&next(&mut subscribe(&*agent, "stored").await.unwrap()).await).history.len(), 1);
 }
 
-each_way!(whatever_is_stored_is_shown, not_at_0_3 = "its proto file has no lists of tasks");
+each_way!(
+    whatever_is_stored_is_shown,
+    not_at_0_3 = "its proto file has no lists of tasks, and its JSON no word for what is not known"
+);

@@ -22,7 +22,8 @@ const CLASSIC: &str = "
 ## In protocol 0.3
 
 What is not here has the numbers above. An error of JSON-RPC has no `data` in 0.3; one of HTTP+JSON has the number and the
-*name* beside `error`, as `code` and `type`; the message of one of gRPC begins with the name.
+*name* beside `error`, as `code` and `type`; the message of one of gRPC begins with the name. A limit
+is named in every message, as `(limit turns)` after the first words.
 
 | Kind | Name | JSON-RPC | gRPC | HTTP |
 | --- | --- | --- | --- | --- |

@@ -16,6 +16,7 @@ mod config;
 mod contract {
     mod descriptors;
 }
+mod crossing;
 mod documents;
 mod durable;
 mod engine;
@@ -25,6 +26,7 @@ mod json;
 mod latency;
 mod printed;
 mod program;
+mod protocol;
 mod scenarios;
 mod stalled;
 mod store;

@@ -179,7 +179,7 @@ fn body(json: &str) -> Source<'_> {
 
 #[tokio::test]
 async fn path_query_and_body_are_one_message() {
-    let task = ask(Rpc::GetTask, Source::Query("historyLength=3&tenant=a"), &[("id", "7")]).await.unwrap();
+    let task = ask(Rpc::GetTask, Source::Query("historyLength=3&tenant=a".into()), &[("id", "7")]).await.unwrap();
     assert_eq!(task, serde_json::json!({"id": "7", "contextId": "a"}));
     // The path wins, as it is what a proxy has looked at.
     let task = ask(Rpc::GetTask, body(r#"{"id":"6","tenant":"a"}"#), &[("tenant", "b"), ("id", "7")]).await.unwrap();
@@ -191,7 +191,7 @@ async fn path_query_and_body_are_one_message() {
         "contextId=c%20d&status=TASK_STATE_WORKING&page_size=20&pageToken=&includeArtifacts=true&unknown=1",
         "&lastUpdatedAfter=2025-11-09T10%3A30%3A00%2B02%3A00"
     );
-    let page = ask(Rpc::ListTasks, Source::Query(query), &[]).await.unwrap();
+    let page = ask(Rpc::ListTasks, Source::Query(query.into()), &[]).await.unwrap();
     assert_eq!(
         page["nextPageToken"],
         concat!(
@@ -199,10 +199,13 @@ async fn path_query_and_body_are_one_message() {
             r#""statusTimestampAfter":"2025-11-09T08:30:00.000Z","includeArtifacts":true}"#
         )
     );
-    let page =
-        ask(Rpc::ListTasks, Source::Query("status=6&pageSize=&includeArtifacts=&tenant&&statusTimestampAfter="), &[])
-            .await
-            .unwrap();
+    let page = ask(
+        Rpc::ListTasks,
+        Source::Query("status=6&pageSize=&includeArtifacts=&tenant&&statusTimestampAfter=".into()),
+        &[],
+    )
+    .await
+    .unwrap();
     assert_eq!(page["nextPageToken"], r#"{"status":"TASK_STATE_INPUT_REQUIRED"}"#);
 }
 
@@ -255,12 +258,12 @@ async fn a_refusal_says_where() {
         ("status=nonsense", "status", "`nonsense` is not a value of TaskState"),
         ("statusTimestampAfter=today", "statusTimestampAfter", "a timestamp is like 2025-11-09T10:30:00.000Z"),
     ] {
-        let error = ask(Rpc::ListTasks, Source::Query(query), &[]).await.unwrap_err();
+        let error = ask(Rpc::ListTasks, Source::Query(query.into()), &[]).await.unwrap_err();
         assert_eq!(error.violations().len(), 1, "{query}: {error}");
         assert_eq!((&*error.violations()[0].field, &*error.violations()[0].description), (field, description));
     }
     for query in ["pageSize=1&pageSize=2", "pageSize=1&page_size=2", "includeArtifacts=maybe"] {
-        let error = ask(Rpc::ListTasks, Source::Query(query), &[]).await.unwrap_err();
+        let error = ask(Rpc::ListTasks, Source::Query(query.into()), &[]).await.unwrap_err();
         assert_eq!((error.kind(), error.violations().len()), (ErrorKind::InvalidParams, 1), "{query}: {error}");
     }
 }

@@ -13,11 +13,16 @@ use a2a_service::{
 use crate::{classic_client, classic_rpc_client};
 
 /// A test for each way in: a column more is a word more here, and its function below. A test that 0.3 can't say, or that
-/// is otherwise there, says why; then its columns are shown as ignored, with the reason.
+/// is otherwise there, says why; then its columns are shown as ignored, with the reason. `not_at_0_3` is of all of them,
+/// `not_in_proto` of those that have its proto file, and `not_in_classic` of its JSON-RPC.
 macro_rules! columns {
-    ($flavour:meta, $way:ident => $test:expr, $(not_at_0_3 = $why:literal)?) => {
+    (
+        $flavour:meta, $way:ident => $test:expr,
+        $(not_at_0_3 = $why:literal)? $(not_in_proto = $proto:literal)? $(not_in_classic = $classic:literal)?
+    ) => {
         $crate::ways::columns!(@ $flavour, $way => $test; in_process grpc rest json_rpc);
-        $crate::ways::columns!(@ $flavour, $way => $test; classic_grpc classic_rest, $($why)?);
+        $crate::ways::columns!(@ $flavour, $way => $test; classic_grpc classic_rest, $($why)? $($proto)?);
+        $crate::ways::columns!(@ $flavour, $way => $test; classic_rpc, $($why)? $($classic)?);
     };
     // What may be there and what is there several times can only be written side by side one after the other.
     (@ $flavour:meta, $way:ident => $test:expr; $($column:ident)* $(, $($why:literal)?)?) => {
@@ -38,8 +43,8 @@ macro_rules! columns {
 
 /// Runs a scenario over every way in.
 macro_rules! scenario {
-    ($name:ident, not_at_0_3 = $why:literal, $scenario:expr) => {
-        $crate::ways::scenario!(@ $name, $scenario, not_at_0_3 = $why);
+    ($name:ident, $mark:ident = $why:literal, $scenario:expr) => {
+        $crate::ways::scenario!(@ $name, $scenario, $mark = $why);
     };
     ($name:ident, $scenario:expr) => {
         $crate::ways::scenario!(@ $name, $scenario,);
@@ -76,9 +81,9 @@ macro_rules! classic {
 
 /// The same, for a test that puts its server together by itself: `$test` is a function of a way in.
 macro_rules! each_way {
-    ($test:ident $(, not_at_0_3 = $why:literal)?) => {
+    ($test:ident $(, $mark:ident = $why:literal)?) => {
         mod $test {
-            $crate::ways::columns!(tokio::test(flavor = "multi_thread", worker_threads = 2), way => super::$test(way), $(not_at_0_3 = $why)?);
+            $crate::ways::columns!(tokio::test(flavor = "multi_thread", worker_threads = 2), way => super::$test(way), $($mark = $why)?);
         }
     };
 }

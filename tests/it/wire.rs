@@ -3,6 +3,7 @@
 mod batch;
 mod beside;
 mod classic_grpc;
+mod classic_inputs;
 mod classic_rest;
 mod classic_rpc;
 mod classic_rpc_errors;

@@ -7,7 +7,7 @@ use serde::{
     de::{Error, MapAccess, Visitor},
 };
 
-pub use self::params::{Earlier, Kept, Registered};
+pub use self::params::{Earlier, Registered};
 use super::words::Word;
 use crate::{
     json::{self, Members, any, bytes, number, value},

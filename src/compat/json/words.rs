@@ -3,7 +3,7 @@
 use crate::pb::v1::{Role, TaskState};
 
 /// An enum of 1.0 that 0.3 has other names for.
-pub(super) trait Word: Sized {
+pub(in crate::compat) trait Word: Sized {
     /// What one of them is, as an error says it.
     const NAME: &'static str;
 

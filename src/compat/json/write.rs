@@ -3,10 +3,11 @@
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use super::{
-    read::{Kept, MARK, VALUE},
+    read::{MARK, VALUE},
     words::Word as _,
 };
 use crate::{
+    compat::beside::Further,
     json::Base64,
     pb::{
         v1::{
@@ -247,7 +248,7 @@ object! { SendMessageRequest, |it, map| {
 } }
 
 object! { SendMessageConfiguration, |it, map| {
-    let nothing = Kept::default();
+    let nothing = Further::default();
     list(map, "acceptedOutputModes", &it.accepted_output_modes)?;
     optional(map, "historyLength", it.history_length)?;
     optional(map, "pushNotificationConfig", it.task_push_notification_config.as_ref().map(|it| Push(Webhook { config: it, kept: &nothing })))?;
@@ -302,7 +303,7 @@ object! { ListTaskPushNotificationConfigsRequest, |it, map| {
 
 impl Serialize for Write<'_, TaskPushNotificationConfig> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Webhook { config: self.0, kept: &Kept::default() }.serialize(serializer)
+        Webhook { config: self.0, kept: &Further::default() }.serialize(serializer)
     }
 }
 
@@ -312,7 +313,7 @@ pub struct Webhook<'a> {
     /// What 1.0 has of it.
     pub config: &'a TaskPushNotificationConfig,
     /// The rest.
-    pub kept: &'a Kept,
+    pub kept: &'a Further,
 }
 
 impl Serialize for Webhook<'_> {

@@ -286,6 +286,10 @@ fn what_is_lost_is_lost_and_nothing_else() {
     assert_eq!(v1::SendMessageConfiguration::from(v03::SendMessageConfiguration::from(none)).history_length, None);
     let silent = v1::SendMessageConfiguration::from(v03::SendMessageConfiguration::default());
     assert!(silent.return_immediately, "nothing said and false are the same in this one");
+    let push = v1::TaskPushNotificationConfig { tenant: "acme".into(), task_id: "t".into(), ..Default::default() };
+    let sent = v1::SendMessageConfiguration { task_push_notification_config: Some(push), ..Default::default() };
+    let back = v1::SendMessageConfiguration::from(v03::SendMessageConfiguration::from(sent));
+    assert_eq!(back.task_push_notification_config, Some(v1::TaskPushNotificationConfig::default()));
     let none = v1::GetTaskRequest { id: "t".into(), history_length: Some(0), tenant: "acme".into() };
     let back = v1::GetTaskRequest::try_from(v03::GetTaskRequest::from(none)).unwrap();
     assert_eq!((back.history_length, back.tenant.as_str()), (None, ""));

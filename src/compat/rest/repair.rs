@@ -67,7 +67,7 @@ fn part(it: &mut Object) {
         Some(kind @ ("text" | "file" | "data")) => {
             it.retain(|name, _| !MEMBERS.contains(&name.as_str()) || name == kind);
         }
-        _ => only_one(it, &MEMBERS),
+        _ => silent(it, &MEMBERS),
     }
     if let Some(Value::Object(it)) = it.get_mut("file") {
         file(it);
@@ -119,6 +119,15 @@ fn one(it: &mut Object, name: &str, others: &[&str]) {
         if it.get(name).is_none_or(says_nothing) {
             it.insert(name.to_owned(), value);
         }
+    }
+}
+
+/// Leaves out those of several members that say nothing, where another does. Two that do are not for us to choose from.
+fn silent(it: &mut Object, names: &[&str]) {
+    if names.iter().any(|name| it.get(*name).is_some_and(|it| !says_nothing(it))) {
+        it.retain(|name, value| !names.contains(&name.as_str()) || !says_nothing(value));
+    } else {
+        only_one(it, names);
     }
 }
 

@@ -19,10 +19,7 @@ scenario!(a_request_is_refused_by_its_field, async |agent: &dyn A2aService| {
     for (sent, field) in [
         (SendMessageRequest::default(), "message"),
         (changed(|it| it.message_id.clear()), "message.messageId"),
-        (changed(|it| it.role = 0), "message.role"),
-        (changed(|it| it.role = 99), "message.role"),
         (changed(|it| it.parts.clear()), "message.parts"),
-        (changed(|it| it.parts.push(Part::default())), "message.parts[1]"),
         (configured(text("", "x"), negative), "configuration.historyLength"),
     ] {
         let error = answer(agent, sent.clone()).await.err().unwrap();
@@ -35,6 +32,23 @@ scenario!(a_request_is_refused_by_its_field, async |agent: &dyn A2aService| {
     // An agent may send messages too (3.4).
     assert_eq!(send(agent, changed(|it| it.role = Role::Agent.into())).await.state(), TaskState::Completed);
 });
+
+scenario!(
+    a_message_has_to_say_something,
+    not_in_classic =
+        "it has no form for a role or a part that is not there: what stands in their place is among its bytes",
+    async |agent: &dyn A2aService| {
+        for (sent, field) in [
+            (changed(|it| it.role = 0), "message.role"),
+            (changed(|it| it.role = 99), "message.role"),
+            (changed(|it| it.parts.push(Part::default())), "message.parts[1]"),
+        ] {
+            let error = answer(agent, sent).await.err().unwrap();
+            is(&error, ErrorKind::InvalidParams);
+            assert_eq!(fields(&error), [field], "{error}");
+        }
+    }
+);
 
 scenario!(
     a_task_that_has_ended_takes_no_message,

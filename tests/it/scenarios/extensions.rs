@@ -140,7 +140,7 @@ async fn what_both_have_is_active(way: impl AsyncFn(Server<Witness>) -> Arc<dyn 
     assert_eq!(get(&*agent, &id).await.unwrap().metadata, None, "who did not ask sees nothing of it");
 }
 
-each_way!(what_both_have_is_active, not_at_0_3 = "its proto file has no lists of tasks");
+each_way!(what_both_have_is_active, not_in_proto = "its proto file has no lists of tasks");
 
 async fn events_are_seen_one_by_one(way: impl AsyncFn(Server<Witness>) -> Arc<dyn A2aService>) {
     let agent = way(witness(false)).await;

@@ -13,7 +13,7 @@ use futures::FutureExt as _;
 use tokio::sync::Barrier;
 
 use super::*;
-use crate::ways::{Actor, each_way, scenario};
+use crate::ways::{Actor, each_classic_way, each_way, scenario};
 
 fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
     let mut limits = Limits::default();
@@ -71,7 +71,7 @@ scenario!(a_message_has_so_many_parts, async |agent: &dyn A2aService| {
 
 scenario!(
     a_message_refers_to_so_many_tasks,
-    not_at_0_3 = "a message of its proto file refers to no tasks",
+    not_in_proto = "a message of its proto file refers to no tasks",
     async |agent: &dyn A2aService| {
         let mut sent = text("", "1");
         sent.message.as_mut().unwrap().reference_task_ids.resize(17, "t".into());
@@ -249,7 +249,7 @@ async fn so_many_tasks_are_kept(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aS
     assert_eq!(get(&*agent, &third.id).await.unwrap(), third);
 }
 
-each_way!(so_many_tasks_are_kept, not_at_0_3 = "its proto file has no lists of tasks");
+each_way!(so_many_tasks_are_kept, not_in_proto = "its proto file has no lists of tasks");
 
 /// Begins when two of it do.
 struct Pair(Barrier);
@@ -263,26 +263,41 @@ impl Agent for Pair {
 }
 
 /// Tasks that begin at the same time are told apart by the store.
-async fn who_comes_second_finds_no_room(way: impl AsyncFn(Server<Pair>) -> Arc<dyn A2aService>) {
-    for streamed in [false, true] {
-        let store = Arc::new(Memory::with_max_tasks(1));
-        let limits = limits(|it| it.real_after = Duration::from_secs(5));
-        let agent = way(Server::new(Pair(Barrier::new(2))).limits(limits).store(store)).await;
-        let send = async || -> Result<(), Error> {
-            if !streamed {
-                return answer(&*agent, text("", "hello")).await.map(drop);
-            }
-            let events = agent.send_streaming_message(request(text("", "hello"))).await?.into_inner();
-            let first = events.take(1).collect::<Vec<_>>().await.remove(0);
-            Ok(first.map(drop)?)
-        };
-        let outcomes = futures::future::join(send(), send()).await;
-        let refused = match outcomes {
-            (Ok(()), Err(it)) | (Err(it), Ok(())) => it,
-            it => panic!("{it:?}"),
-        };
-        busy(&refused, "max_tasks");
+async fn second(way: impl AsyncFn(Server<Pair>) -> Arc<dyn A2aService>, streamed: bool) -> Error {
+    let store = Arc::new(Memory::with_max_tasks(1));
+    let limits = limits(|it| it.real_after = Duration::from_secs(5));
+    let agent = way(Server::new(Pair(Barrier::new(2))).limits(limits).store(store)).await;
+    let send = async || -> Result<(), Error> {
+        if !streamed {
+            return answer(&*agent, text("", "hello")).await.map(drop);
+        }
+        let events = agent.send_streaming_message(request(text("", "hello"))).await?.into_inner();
+        let first = events.take(1).collect::<Vec<_>>().await.remove(0);
+        Ok(first.map(drop)?)
+    };
+    let outcomes = futures::future::join(send(), send()).await;
+    match outcomes {
+        (Ok(()), Err(it)) | (Err(it), Ok(())) => it,
+        it => panic!("{it:?}"),
     }
 }
 
+async fn who_comes_second_finds_no_room(way: impl AsyncFn(Server<Pair>) -> Arc<dyn A2aService>) {
+    busy(&second(way, false).await, "max_tasks");
+}
+
 each_way!(who_comes_second_finds_no_room);
+
+async fn who_comes_second_has_no_stream(way: impl AsyncFn(Server<Pair>) -> Arc<dyn A2aService>) {
+    busy(&second(way, true).await, "max_tasks");
+}
+
+each_way!(who_comes_second_has_no_stream, not_in_classic = "an event can't say when to come again");
+
+async fn who_comes_second_reads_why(way: impl AsyncFn(Server<Pair>) -> Arc<dyn A2aService>) {
+    let refused = second(way, true).await;
+    is(&refused, ErrorKind::ResourceExhausted);
+    named(&refused, "max_tasks");
+}
+
+each_classic_way!(who_comes_second_reads_why);

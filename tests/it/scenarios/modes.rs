@@ -84,7 +84,7 @@ async fn a_strict_server_takes_what_its_card_says(way: impl AsyncFn(Server<Reade
     assert_eq!(after.get_ref().total_size, before.get_ref().total_size + 5, "what is refused makes no task");
 }
 
-each_way!(a_strict_server_takes_what_its_card_says, not_at_0_3 = "its proto file has no lists of tasks");
+each_way!(a_strict_server_takes_what_its_card_says, not_in_proto = "its proto file has no lists of tasks");
 
 async fn an_agent_may_need_text(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = way(server().modes(modes(|it| it.require_text = true))).await;

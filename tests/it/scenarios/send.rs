@@ -128,7 +128,7 @@ scenario!(a_wait_is_bounded_and_ends_nothing, async |agent: &dyn A2aService| {
 
 scenario!(
     a_message_refers_to_tasks_of_its_caller,
-    not_at_0_3 = "a message of its proto file refers to no tasks",
+    not_in_proto = "a message of its proto file refers to no tasks",
     async |agent: &dyn A2aService| {
         let one = send(agent, text("", "one")).await;
         let mut sent = text("", "!referenced");

@@ -15,7 +15,7 @@ fn ids(page: &ListTasksResponse) -> Vec<&str> {
 
 scenario!(
     a_list_is_paged_newest_first,
-    not_at_0_3 = "its proto file has no lists of tasks",
+    not_in_proto = "its proto file has no lists of tasks",
     async |agent: &dyn A2aService| {
         let empty = list(agent, ListTasksRequest::default()).await.unwrap();
         assert_eq!((empty.tasks.len(), empty.page_size, empty.total_size, &*empty.next_page_token), (0, 50, 0, ""));
@@ -39,7 +39,7 @@ scenario!(
     }
 );
 
-scenario!(a_list_is_filtered, not_at_0_3 = "its proto file has no lists of tasks", async |agent: &dyn A2aService| {
+scenario!(a_list_is_filtered, not_in_proto = "its proto file has no lists of tasks", async |agent: &dyn A2aService| {
     let done = send(agent, text("", "done")).await;
     let asked = send(agent, text("", "/ask what?")).await;
     let of = async |query: ListTasksRequest| {
@@ -60,19 +60,23 @@ scenario!(a_list_is_filtered, not_at_0_3 = "its proto file has no lists of tasks
 
 scenario!(
     a_list_shows_what_is_asked_for,
-    not_at_0_3 = "its proto file has no lists of tasks",
+    not_in_proto = "its proto file has no lists of tasks",
     async |agent: &dyn A2aService| {
         let task = send(agent, text("", "hello")).await;
         let plain = list(agent, ListTasksRequest::default()).await.unwrap();
         assert_eq!(plain.tasks, [Task { artifacts: vec![], ..task.clone() }]);
-        let query =
-            ListTasksRequest { include_artifacts: Some(true), history_length: Some(0), ..ListTasksRequest::default() };
-        let whole = list(agent, query).await.unwrap();
-        assert_eq!(whole.tasks, [Task { history: vec![], ..task }]);
+        let whole = ListTasksRequest { include_artifacts: Some(true), ..ListTasksRequest::default() };
+        assert_eq!(list(agent, whole).await.unwrap().tasks, [task]);
     }
 );
 
-scenario!(a_list_has_bounds, not_at_0_3 = "its proto file has no lists of tasks", async |agent: &dyn A2aService| {
+scenario!(a_list_may_show_no_history, not_at_0_3 = "there 0 sets no limit", async |agent: &dyn A2aService| {
+    let task = send(agent, text("", "hello")).await;
+    let none = ListTasksRequest { history_length: Some(0), ..ListTasksRequest::default() };
+    assert_eq!(list(agent, none).await.unwrap().tasks, [Task { history: vec![], artifacts: vec![], ..task }]);
+});
+
+scenario!(a_list_has_bounds, not_in_proto = "its proto file has no lists of tasks", async |agent: &dyn A2aService| {
     for (query, field) in [
         (ListTasksRequest { page_size: Some(0), ..Default::default() }, "pageSize"),
         (ListTasksRequest { page_size: Some(101), ..Default::default() }, "pageSize"),

@@ -7,7 +7,8 @@ use super::support::*;
 
 async fn post(url: &str, body: &str) -> (StatusCode, String) {
     let http = reqwest::Client::new().post(format!("{url}/rpc"));
-    let reply = http.header("idempotency-key", "k").body(body.to_owned()).send().await.unwrap();
+    let http = http.header("idempotency-key", "k").header("a2a-version", "1.0");
+    let reply = http.body(body.to_owned()).send().await.unwrap();
     (reply.status(), reply.text().await.unwrap())
 }
 

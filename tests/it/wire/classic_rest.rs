@@ -122,6 +122,14 @@ async fn every_path_of_the_text_and_of_the_proto_file() {
     }
     let (status, page) = get(&format!("{url}/v1/tasks?contextId=c&pageSize=7&tenant=acme")).await;
     assert_eq!((status, page), (200, json!({"tasks": [], "nextPageToken": "None c Unspecified"})));
+    // A state by either of its names.
+    for state in ["input-required", "input%2Drequired", "TASK_STATE_INPUT_REQUIRED", "INPUT_REQUIRED", "6"] {
+        let (_, page) = get(&format!("{url}/v1/tasks?contextId=c&status={state}&pageSize=7")).await;
+        assert_eq!(page["nextPageToken"], "None c InputRequired", "{state}: {page}");
+    }
+    let (status, problem) = get(&format!("{url}/v1/tasks?status=paused")).await;
+    assert_eq!((status, &problem["type"]), (400, &json!("InvalidParamsError")), "{problem}");
+    assert_eq!(problem["error"]["details"][1]["fieldViolations"][0]["field"], "status");
 
     let configs = format!("{url}/v1/tasks/t/pushNotificationConfigs");
     let config = json!({"name": "tasks/t/pushNotificationConfigs/c", "pushNotificationConfig": {"id": "c"}});
@@ -162,6 +170,16 @@ async fn a_push_configuration_has_four_bodies_and_two_paths() {
             let reply = http.body(body.clone()).send().await.unwrap();
             assert_eq!((reply.status().as_u16(), reply.text().await.unwrap()), (200, printed.clone()), "{body}");
         }
+    }
+    // What `body: "config"` leaves out is in the query.
+    for (query, body, id) in [
+        ("configId=q", r#"{"pushNotificationConfig":{"url":"https://h"}}"#, "q"),
+        ("config_id=q&x=y", r#"{"pushNotificationConfig":{"id":"p","url":"https://h"}}"#, "q"),
+        ("configId=q", r#"{"configId":"p","config":{"pushNotificationConfig":{"url":"https://h"}}}"#, "p"),
+        ("configId=", r#"{"url":"https://h"}"#, "default"),
+    ] {
+        let (_, config) = post(&format!("{url}/v1/tasks/t/pushNotificationConfigs?{query}"), body).await;
+        assert_eq!(config["pushNotificationConfig"]["id"], id, "{query} {body}: {config}");
     }
     let (status, problem) = post(&format!("{url}/v1/tasks/t/pushNotificationConfigs"), "{}").await;
     assert_eq!((status, &problem["type"]), (400, &json!("InvalidParamsError")));

@@ -232,7 +232,7 @@ pub(crate) fn call(id: &str, method: &str, params: &str) -> String {
 }
 
 /// A message of 0.3, and what it is in 1.0.
-const HI: &str = r#"{"kind":"message","messageId":"m","role":"user","parts":[{"kind":"text","text":"hi"}]}"#;
+pub(crate) const HI: &str = r#"{"kind":"message","messageId":"m","role":"user","parts":[{"kind":"text","text":"hi"}]}"#;
 const HI_NOW: &str = r#"{"messageId":"m","role":"ROLE_USER","parts":[{"text":"hi"}]}"#;
 
 #[tokio::test]
@@ -393,19 +393,24 @@ fn config_now(id: &str) -> String {
     format!("CreateTaskPushNotificationConfig {config}")
 }
 
-/// Every message has an id, and one that comes without gets one from us.
+/// Every message has an id (0.3, 6.4). Before 0.2 none had, and gets one from us; an example of 0.2 has it beside.
 #[tokio::test]
-async fn a_message_without_an_id_gets_one() {
+async fn a_message_has_an_id() {
     let (url, service) = &Scripted::serve(settings()).await;
     for params in [
         r#"{"message":{"role":"user","parts":[{"text":"hi"}]}}"#,
         r#"{"message":{"role":"user","messageId":null,"parts":[{"text":"hi"}]}}"#,
     ] {
-        for method in ["message/send", "tasks/send", "message/stream", "tasks/sendSubscribe"] {
+        for method in ["tasks/send", "tasks/sendSubscribe"] {
             post(url, call("1", method, params)).await.text().await.unwrap();
             let asked = service.asked.lock().pop().unwrap();
             let id = asked.split_once(r#""messageId":""#).unwrap().1.split_once('"').unwrap().0;
             assert_eq!(id.len(), 36, "{method}: {asked}");
+        }
+        for method in ["message/send", "message/stream"] {
+            let reply = post(url, call("1", method, params)).await.text().await.unwrap();
+            let error = r#"{"code":-32602,"message":"Invalid method parameters: message.messageId: is required"}"#;
+            assert_eq!(reply, format!(r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#), "{method}");
         }
     }
     let params = r#"{"message":{"role":"user","parts":[{"text":"hi"}]},"messageId":"beside"}"#;

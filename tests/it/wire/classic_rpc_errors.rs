@@ -4,7 +4,7 @@ use a2a_service::{call::Version, error::ErrorKind, transport::Settings};
 use serde_json::{Value, json};
 
 use super::{
-    classic_rpc::{Scripted, TASK, call, post},
+    classic_rpc::{HI, Scripted, TASK, call, post},
     support::settings,
 };
 
@@ -30,7 +30,7 @@ async fn every_error_has_a_number_of_0_3_and_no_data() {
 #[tokio::test]
 async fn errors_are_told_apart() {
     let (url, service) = &Scripted::serve(settings()).await;
-    let send = |message: &str| call("1", "message/send", &format!(r#"{{"message":{message}}}"#));
+    let send = |message: &str| call("1", "message/send", &format!(r#"{{"message":{message},"messageId":"m"}}"#));
     let rows = [
         (r#"{"jsonrpc":"2.0","method":"message/send","params":{}}"#.to_owned(), json!(null), -32600, "`id` is missing"),
         (r#"{"jsonrpc":"2.0","method":"tasks/nothing"}"#.into(), json!(null), -32600, "`id` is missing"),
@@ -99,8 +99,19 @@ async fn errors_are_told_apart() {
             call("1", "tasks/pushNotificationConfig/set", r#"{"taskId":"t","pushNotificationConfig":{}}"#),
             json!(1),
             -32602,
-            "pushNotificationConfig: has no `url`",
+            "pushNotificationConfig.url: is required",
         ),
+        (
+            call(
+                "1",
+                "message/send",
+                &format!(r#"{{"message":{HI},"configuration":{{"pushNotificationConfig":{{}}}}}}"#),
+            ),
+            json!(1),
+            -32602,
+            "configuration.pushNotificationConfig.url: is required",
+        ),
+        (call("1", "tasks/pushNotificationConfig/get", "{}"), json!(1), -32602, "id: is required"),
         (call("1", "tasks/pushNotificationConfig/list", "{}"), json!(1), -32602, "id: is required"),
         (
             call("1", "tasks/pushNotificationConfig/delete", r#"{"id":"t"}"#),

@@ -32,7 +32,7 @@ async fn headers_and_further_schemes_come_back() {
             "headers": {"X-Custom-Header": "value"},
         })
     };
-    let message = json!({"role": "user", "parts": [{"kind": "text", "text": "hi"}]});
+    let message = json!({"messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "hi"}]});
     let configuration = json!({"blocking": true, "pushNotificationConfig": config("sent")});
     let task = ask(url, "message/send", &json!({"message": message, "configuration": configuration})).await;
     let task_id = &task["id"];
@@ -50,6 +50,31 @@ async fn headers_and_further_schemes_come_back() {
     let of_task = json!({"id": task_id});
     assert_eq!(ask(url, "tasks/pushNotificationConfig/get", &of_task).await, plain, "the one without a name");
     assert_eq!(ask(url, "tasks/pushNotificationConfig/list", &of_task).await, json!([sent, stored, plain]));
+
+    // What could not be a header is refused by its name, and not said again.
+    for (headers, schemes, field) in [
+        (
+            json!({"X-Key": "swordfish\r\nHost: x"}),
+            json!(["Bearer"]),
+            "headers.X-Key: must not have control characters",
+        ),
+        (json!({"X-Key: swordfish\n": ""}), json!(["Bearer"]), "headers: must be named as headers of HTTP are"),
+        (json!({}), json!(["a", "swordfish\n"]), "authentication.schemes[1]: must not have control characters"),
+        (json!({}), json!(["swordfish\n"]), "authentication.schemes: must not have control characters"),
+    ] {
+        let (authentication, hook) = (json!({"schemes": schemes}), "https://hooks.example.com/a2a");
+        let config = json!({"id": "x", "url": hook, "authentication": authentication, "headers": headers});
+        let configuration = json!({"pushNotificationConfig": config});
+        for (method, at, params) in [
+            ("tasks/pushNotificationConfig/set", "", json!({"taskId": task_id, "pushNotificationConfig": config})),
+            ("message/send", "configuration.", json!({"message": message, "configuration": configuration})),
+        ] {
+            let reply = post(url, call("1", method, &params.to_string())).await.text().await.unwrap();
+            let message = format!("Invalid method parameters: {at}pushNotificationConfig.{field}");
+            let error = json!({"code": -32602, "message": message});
+            assert_eq!(serde_json::from_str::<Value>(&reply).unwrap()["error"], error);
+        }
+    }
 
     // To callers of 1.0 it is what they have room for.
     let now = ask(url, "GetTaskPushNotificationConfig", &json!({"taskId": task_id, "id": "set"})).await;

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use super::support::*;
 
 async fn post(url: &str, body: &str) -> Value {
-    let reply = reqwest::Client::new().post(format!("{url}/rpc")).body(body.to_owned()).send().await.unwrap();
+    let reply = reqwest::Client::new().post(format!("{url}/rpc")).header("a2a-version", "1.0").body(body.to_owned());
+    let reply = reply.send().await.unwrap();
     assert_eq!(
         (reply.status().as_u16(), &reply.headers()[header::CONTENT_TYPE]),
         (200, &"application/json".parse().unwrap())

@@ -98,7 +98,7 @@ async fn refusals() {
     let url = program(Router::new().fallback(layer)).await;
     let http = reqwest::Client::new();
     for (path, reason) in [("/tasks/t", "/error/details/0/reason"), ("/rpc", "/error/data/0/reason")] {
-        let reply = http.post(format!("{url}{path}")).body("{}").send().await.unwrap();
+        let reply = http.post(format!("{url}{path}")).header("a2a-version", "1.0").body("{}").send().await.unwrap();
         assert_eq!(
             (reply.status().as_u16(), &reply.headers()[header::WWW_AUTHENTICATE]),
             (401, &"Bearer".parse().unwrap())

@@ -118,7 +118,8 @@ async fn verbs_that_a_path_is_not_for() {
             if allow.split(", ").any(|it| verb == it) {
                 continue;
             }
-            let reply = http.request(verb.clone(), format!("{url}{path}")).body("{}").send().await.unwrap();
+            let reply = http.request(verb.clone(), format!("{url}{path}")).header("a2a-version", "1.0");
+            let reply = reply.body("{}").send().await.unwrap();
             assert_eq!(reply.headers()[header::ALLOW], allow, "{verb} {path}");
             if verb == Method::OPTIONS {
                 assert_eq!((reply.status().as_u16(), reply.text().await.unwrap().as_str()), (204, ""), "{path}");

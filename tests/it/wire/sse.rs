@@ -1,7 +1,9 @@
 //! Server-sent events, byte for byte.
 
+use a2a_service::pb::v03::{self, a2a_service_client::A2aServiceClient};
 use http::header;
 use serde_json::{Value, json};
+use tonic::Code;
 
 use super::support::*;
 
@@ -42,6 +44,44 @@ async fn a_stream_over_http2() {
     assert_eq!(reply.version(), http::Version::HTTP_2);
     let data = event_json("m");
     assert_eq!(reply.text().await.unwrap(), format!("id: t.1.1\ndata: {data}\n\nid: t.1.2\ndata: {data}\n\n"));
+}
+
+/// A server that goes away says so to those who have nothing to take the stream up after.
+#[tokio::test]
+async fn a_stream_that_does_not_begin_says_why() {
+    let Server { url, .. } = &Server::start().await;
+    let classic = async |path: &str, body: String| {
+        let reply = reqwest::Client::new().post(format!("{url}{path}")).body(body).send().await.unwrap();
+        assert_eq!(reply.headers()[header::CONTENT_TYPE], "text/event-stream");
+        reply.text().await.unwrap()
+    };
+    let error = |text: &str| -> Value {
+        let data = text.strip_prefix("event: error\ndata: ").unwrap_or_else(|| panic!("{text}"));
+        serde_json::from_str(data.strip_suffix("\n\n").unwrap()).unwrap()
+    };
+    assert_eq!(error(&stream(url, "away").await.text().await.unwrap())["error"]["code"], 503);
+    let rpc = error(&call(url, "away").await.text().await.unwrap());
+    assert_eq!((&rpc["error"]["code"], &rpc["error"]["data"][0]["reason"]), (&json!(-32053), &json!("UNAVAILABLE")));
+    let message = r#"{"messageId":"away","role":"user","parts":[{"kind":"text","text":"hi"}]}"#;
+    let rest = error(&classic("/v1/message:stream", format!(r#"{{"message":{message}}}"#)).await);
+    assert_eq!(
+        (&rest["error"]["code"], &rest["code"], &rest["type"]),
+        (&json!(503), &json!(-32053), &json!("ServerError"))
+    );
+    let call = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"message/stream","params":{{"message":{message}}}}}"#);
+    let expected = r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32053,"message":"Temporarily unavailable"}}"#;
+    assert_eq!(classic("/rpc", call).await, format!("event: error\ndata: {expected}\n\n"));
+    let mut grpc = A2aServiceClient::connect(url.clone()).await.unwrap();
+    let content = v03::Part { part: Some(v03::part::Part::Text("hi".into())), metadata: None };
+    let message = v03::Message {
+        message_id: "away".into(),
+        role: v03::Role::User.into(),
+        content: vec![content],
+        ..Default::default()
+    };
+    let sent = v03::SendMessageRequest { request: Some(message), ..Default::default() };
+    let status = grpc.send_streaming_message(sent).await.unwrap().into_inner().message().await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::Unavailable, "ServerError: Temporarily unavailable"));
 }
 
 #[tokio::test]

@@ -113,6 +113,7 @@ impl A2aService for Echo {
             "fail" => vec![Ok(event(message, 1)), Err(Error::task_not_found("t").into())],
             // What a turn may say, and that it is over.
             "turn" => turn(),
+            "away" => vec![Err(ErrorKind::Unavailable.error().into())],
             "drain" => vec![Ok(event(message, 1)), Err(ErrorKind::Unavailable.error().into())],
             _ => vec![Ok(event(message.clone(), 1)), Ok(event(message, 2))],
         };

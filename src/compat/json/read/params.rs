@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use serde::{
-    Deserialize, Deserializer, Serialize,
+    Deserialize, Deserializer,
     de::{Error, MapAccess},
 };
 
 use super::{Classic, Read, Whole, integer, many, members, message, one, plain, state};
 use crate::{
-    compat::legacy::returns_at_once,
+    compat::{beside::Further, legacy::returns_at_once},
     json::{Members, any, number},
     pb::{
         v1::{
@@ -61,7 +60,7 @@ pub struct Earlier {
     /// The task that it is sent to, which may be there or not.
     pub task_id: String,
     /// What its webhook says beside.
-    pub kept: Kept,
+    pub kept: Further,
 }
 
 impl Classic for Earlier {
@@ -87,7 +86,7 @@ impl Classic for Earlier {
 #[derive(Clone, Debug)]
 struct Configuration {
     it: SendMessageConfiguration,
-    kept: Kept,
+    kept: Further,
 }
 
 /// The members of that.
@@ -166,35 +165,11 @@ message! { ListTaskPushNotificationConfigsRequest, "ListTaskPushNotificationConf
 #[derive(Clone, Debug)]
 struct Push {
     it: TaskPushNotificationConfig,
-    kept: Kept,
-}
-
-/// What 0.3 says of a webhook and 1.0 has no room for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Kept {
-    /// The schemes of its authentication after the first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub schemes: Vec<String>,
-    /// Headers that it wants, which some clients of 0.2 name.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub headers: BTreeMap<String, String>,
-}
-
-impl Kept {
-    /// As it is stored, if there is anything of it.
-    pub fn to_bytes(&self) -> Option<Bytes> {
-        (self != &Self::default()).then(|| serde_json::to_vec(self).unwrap_or_default().into())
-    }
-
-    /// As it was stored. What another codec stored says nothing here.
-    pub fn from_bytes(bytes: &[u8]) -> Self {
-        serde_json::from_slice(bytes).unwrap_or_default()
-    }
+    kept: Further,
 }
 
 /// The members of such a configuration.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 struct PushDraft {
     it: TaskPushNotificationConfig,
     authentication: Option<Authentication>,
@@ -213,12 +188,9 @@ impl Classic for Push {
     type Draft = PushDraft;
 
     fn finish<E: Error>(PushDraft { it, authentication, headers }: PushDraft) -> Result<Self, E> {
-        if it.url.is_empty() {
-            return Err(E::custom("has no `url`"));
-        }
         let (authentication, schemes) = authentication.map(|it| (it.first, it.further)).unzip();
         let it = TaskPushNotificationConfig { authentication: authentication.flatten(), ..it };
-        Ok(Self { it, kept: Kept { schemes: schemes.unwrap_or_default(), headers } })
+        Ok(Self { it, kept: Further { schemes: schemes.unwrap_or_default(), headers } })
     }
 }
 
@@ -230,7 +202,7 @@ struct Authentication {
 }
 
 /// The members of that.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 struct AuthenticationDraft {
     schemes: Vec<String>,
     credentials: String,
@@ -279,7 +251,7 @@ pub struct Registered {
     /// What 1.0 has of it.
     pub it: TaskPushNotificationConfig,
     /// The rest.
-    pub kept: Kept,
+    pub kept: Further,
 }
 
 impl Classic for Registered {
