@@ -16,6 +16,7 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode};
+use tokio::time::Instant;
 
 use self::{
     checkpoint::Checkpoints,
@@ -168,6 +169,8 @@ struct Health {
     path: PathBuf,
     /// Something in it can't be read. That does not go away by itself.
     damaged: Mutex<Option<Unavailable>>,
+    /// When something was written, and nothing has failed to be since.
+    written: Mutex<Option<Instant>>,
 }
 
 impl Sqlite {
@@ -190,7 +193,8 @@ impl Sqlite {
 
     fn start(claimed: Claimed, db: Connection, options: &Options, fence: Fence, room: Room) -> Result<Self, Fault> {
         options.durability.apply(&db)?;
-        let health = Arc::new(Health { path: claimed.path.clone(), damaged: Mutex::default() });
+        let health =
+            Arc::new(Health { path: claimed.path.clone(), damaged: Mutex::default(), written: Mutex::default() });
         let (room, behind) = (Arc::new(Mutex::new(room)), Arc::new(AtomicBool::new(false)));
         let (wake, woken) = mpsc::sync_channel(1);
         let reading = (0..READERS).map(|_| claimed.connect(Role::Read)).collect::<rusqlite::Result<_>>()?;
@@ -267,6 +271,17 @@ impl Room {
 }
 
 impl Health {
+    /// What could be written a moment ago, can be. So whoever asks all the time writes no more than others do.
+    fn has_written(&self) -> bool {
+        const MOMENT: Duration = Duration::from_secs(1);
+        self.written.lock().is_some_and(|it| it.elapsed() < MOMENT)
+    }
+
+    /// Something was, or could not be.
+    fn tried(&self, written: bool) {
+        *self.written.lock() = written.then(Instant::now);
+    }
+
     /// What failed, for who asked for it. Damage is remembered.
     fn failed(&self, error: &rusqlite::Error) -> Unavailable {
         let failed = Unavailable(format!("{}: {}", self.path.display(), said(error)));
@@ -390,6 +405,9 @@ impl Store for Sqlite {
     async fn check(&self) -> Result<(), Unavailable> {
         if let Some(it) = &*self.health.damaged.lock() {
             return Err(it.clone());
+        }
+        if self.health.has_written() {
+            return Ok(());
         }
         // As much as a commit of some size takes, so that it is known before one is there.
         self.writer.run(|it| it.db.execute_batch("INSERT INTO probe VALUES(zeroblob(16384)); DELETE FROM probe")).await

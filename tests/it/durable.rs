@@ -24,12 +24,13 @@ use a2a_service::{
     store::{Commit, Expect, Immediate as _, Key, Row, Scope, memory::Memory, sqlite::Options},
 };
 use tokio::time::timeout;
+use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
 use crate::{
     gate::{Act, Gate},
     scenarios::{get, next, remaining, request, send, state, stream, subscribe, task_of, text},
     store::place::Opened,
-    ways::{Actor, each_way, server},
+    ways::{Actor, each_way, serve, server},
 };
 
 /// Long enough for what would show at once.
@@ -195,8 +196,8 @@ async fn what_was_seen_is_there_when_the_process_is_killed() {
     let answered = send(&*agent, text(&seen[1].id, "Rome")).await;
     assert_eq!((answered.state(), answered.history.len()), (TaskState::Completed, seen[1].history.len() + 2));
     // Whoever saw the beginning of a stream gets the rest.
-    let mut call = Call::default();
-    call.cursor = events_of(&left, &seen[2]).await[100].cursor().cloned();
+    let cursor = events_of(&left, &seen[2]).await[100].cursor().cloned();
+    let call = Call { cursor, ..Call::default() };
     let subscription = SubscribeToTaskRequest { id: seen[2].id.clone(), ..SubscribeToTaskRequest::default() };
     let rest = remaining(agent.subscribe_to_task(call.request(subscription)).await.unwrap().into_inner()).await;
     assert_eq!(rest, events_of(&left, &seen[2]).await[101..]);
@@ -205,4 +206,28 @@ async fn what_was_seen_is_there_when_the_process_is_killed() {
 async fn events_of(store: &Opened, task: &Task) -> Vec<Event> {
     let key = Key::new(&Arc::<Scope>::default(), &task.id);
     store.events(&key, 0, usize::MAX).await.unwrap().events
+}
+
+/// Who sends a server its work hears that it can't keep any; who would start it anew hears nothing of that.
+#[tokio::test]
+async fn a_server_without_its_store_is_not_ready() {
+    let gate = Gate::opened();
+    let url = serve(server().store(gate.store())).await;
+    let get = async |path: &str| {
+        let reply = reqwest::get(format!("{url}{path}")).await.unwrap();
+        (reply.status().as_u16(), reply.text().await.unwrap())
+    };
+    let channel = tonic::transport::Endpoint::new(url.clone()).unwrap().connect_lazy();
+    let mut health = HealthClient::new(channel);
+    for (blind, expected, serving) in [
+        (false, (200, "ok\n"), ServingStatus::Serving),
+        (true, (503, "the store does not answer\n"), ServingStatus::NotServing),
+        (false, (200, "ok\n"), ServingStatus::Serving),
+    ] {
+        gate.blind(blind);
+        assert_eq!(get("/readyz").await, (expected.0, expected.1.to_owned()));
+        assert_eq!(get("/healthz").await, (200, "ok\n".to_owned()));
+        let reply = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();
+        assert_eq!(reply.status(), serving);
+    }
 }

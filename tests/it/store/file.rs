@@ -147,11 +147,12 @@ async fn where_there_is_no_room_nothing_is_half_written() {
     };
     check().await;
     // Small things may still fit; once they do not either, it says so itself.
-    let mut many = 0;
-    while store.check().await.is_ok() {
-        let key = format!("s-{many}");
-        Writer::new(&store, &scope("bob", ""), &key).commit([chunk("a", &large[..8000], false)]).await.unwrap();
-        many += 1;
+    for n in 0.. {
+        let task = Writer::new(&store, &scope("bob", ""), &format!("s-{n}"));
+        if store.commit([task.next([chunk("a", &large[..8000], false)])].into()).await.is_err() {
+            break;
+        }
+        store.check().await.unwrap();
     }
     let Err(Unavailable(why)) = store.check().await else { panic!("it is full") };
     assert!(why.contains("there is no room for more"), "{why}");
