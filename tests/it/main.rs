@@ -25,6 +25,7 @@ mod json;
 mod latency;
 mod printed;
 mod program;
+mod recovery;
 mod scenarios;
 mod stalled;
 mod store;
