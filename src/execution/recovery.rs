@@ -63,10 +63,10 @@ impl Replay {
 impl<A: Agent> Parts<A> {
     /// Returns when what an earlier process left has been seen to: before, nobody else may touch it.
     pub(super) async fn recovered(&self) -> Result<(), Error> {
-        let mut recovered = self.recovered.subscribe();
-        if *recovered.borrow() {
+        if *self.recovered.borrow() {
             return Ok(());
         }
+        let mut recovered = self.recovered.subscribe();
         match tokio::time::timeout(PATIENCE, recovered.wait_for(|it| *it)).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(away("the tasks of before are still being taken up; ask again")),

@@ -1,6 +1,7 @@
 //! What every store promises: one suite, run over each of them.
 
 mod file;
+mod fixture;
 mod model;
 pub(crate) mod place;
 mod push;

@@ -5,10 +5,7 @@ use std::sync::Arc;
 use prost::Message as _;
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
-use super::{
-    number, read,
-    write::{damaged, signed},
-};
+use super::{number, read, write::damaged};
 use crate::{
     call::Version,
     pb::v1::TaskPushNotificationConfig,
@@ -51,9 +48,11 @@ pub(super) fn page(db: &Connection, key: &Key, after: u64, limit: usize) -> rusq
     let Some(task) = read::id(db, key)? else { return Ok(None) };
     let sql = "SELECT version, config, beside, number FROM push WHERE task = ? AND number > ? ORDER BY number LIMIT ?";
     let mut found = db.prepare_cached(sql)?;
-    // One more than fits on the page tells whether there is a next one.
+    // Behind a number that is larger than any there is nothing. One more than fits on the page tells whether there is a
+    // next one.
+    let after = i64::try_from(after).unwrap_or(i64::MAX);
     let more = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
-    let found = found.query_map((task, signed(after)?, more), |it| Ok((config(it)?, it.get(3)?)))?;
+    let found = found.query_map((task, after, more), |it| Ok((config(it)?, it.get(3)?)))?;
     let mut found = found.collect::<rusqlite::Result<Vec<(_, i64)>>>()?;
     let more = found.len() > limit;
     found.truncate(limit);

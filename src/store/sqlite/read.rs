@@ -1,6 +1,6 @@
 //! What is read of a task: its row, its checkpoint, and its log.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Row as Found};
@@ -31,12 +31,14 @@ pub(super) fn id(db: &Connection, key: &Key) -> rusqlite::Result<Option<i64>> {
 
 /// A row and its checkpoint.
 pub(super) fn load(db: &Connection, key: &Key) -> rusqlite::Result<Option<Stored>> {
-    let sql = format!(
-        "SELECT {COLUMNS} FROM {TABLES}
-         WHERE t.scope = (SELECT id FROM scope WHERE owner = ? AND tenant = ?) AND t.key = ?"
-    );
+    static SQL: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "SELECT {COLUMNS} FROM {TABLES}
+             WHERE t.scope = (SELECT id FROM scope WHERE owner = ? AND tenant = ?) AND t.key = ?"
+        )
+    });
     let (owner, tenant) = (&*key.scope().owner, &*key.scope().tenant);
-    db.prepare_cached(&sql)?.query_row((owner, tenant, key.id()), stored).optional()
+    db.prepare_cached(&SQL)?.query_row((owner, tenant, key.id()), stored).optional()
 }
 
 /// What these [columns](COLUMNS) say.

@@ -1,7 +1,7 @@
 //! The tables, their versions, and the way from one to the next.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -30,7 +30,11 @@ pub(super) fn migrate(db: &mut Connection, path: &Path, steps: &[&str]) -> Resul
         return Err(Error::Newer { path: path.to_owned(), version, newest });
     }
     // Before anything is written: it can't be changed in a transaction, and stays with the file.
-    db.pragma_update(None, "journal_mode", "WAL").map_err(failed)?;
+    let mode = db.pragma_update_and_check(None, "journal_mode", "WAL", |it| it.get::<_, String>(0)).map_err(failed)?;
+    if mode != "wal" {
+        let source = io::Error::other("its file system does not let several connections share a log");
+        return Err(Error::Place { path: path.to_owned(), source });
+    }
     if version == newest {
         return Ok(());
     }
@@ -59,10 +63,10 @@ fn copy(db: &Connection, path: &Path, version: i32) -> Result<(), Error> {
     // What is left of a copy that was never finished, or of the one of an earlier try.
     match fs::remove_file(&part) {
         Ok(()) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
     }
-    let text = part.to_str().ok_or_else(|| failed(std::io::ErrorKind::InvalidFilename.into()))?;
+    let text = part.to_str().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
     db.execute("VACUUM INTO ?", [text]).map_err(|it| Error::of(path, it))?;
     fs::rename(&part, &copy).map_err(failed)
 }

@@ -30,7 +30,7 @@ pub(super) struct Place {
 /// The number of the piece of a log that begins with this event. There is none where a task has more than 2^28.
 pub(super) fn piece(task: i64, first: Seq) -> rusqlite::Result<i64> {
     let seq = i64::try_from(first).ok().filter(|it| it >> SEQ_BITS == 0);
-    seq.map(|it| task << SEQ_BITS | it).ok_or_else(|| damaged("a task has too many events"))
+    seq.map(|it| task << SEQ_BITS | it).ok_or_else(|| too_large("a task has too many events"))
 }
 
 /// The number of the first event of a piece.
@@ -41,6 +41,11 @@ pub(super) fn first_of(piece: i64) -> Seq {
 /// Something is not as we write it.
 pub(super) fn damaged(what: &'static str) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, what.into())
+}
+
+/// Something can't be written.
+fn too_large(what: &'static str) -> rusqlite::Error {
+    rusqlite::Error::ToSqlConversionFailure(what.into())
 }
 
 impl Pass<'_> {
@@ -68,8 +73,14 @@ impl Pass<'_> {
                 return Ok(Err(Refused::Duplicate { task_id: task_id.into() }));
             }
         }
-        if self.room.is_full() && !self.forget_oldest()? {
-            return Ok(Err(Refused::Full { max_tasks: self.room.max_tasks }));
+        if self.room.is_full() {
+            if !self.forget_oldest()? {
+                return Ok(Err(Refused::Full { max_tasks: self.room.max_tasks }));
+            }
+            if self.room.is_full() {
+                // There may be fewer than there once might: two go for each that comes.
+                self.forget_oldest()?;
+            }
         }
         let scope = match known {
             Some(it) => it,
@@ -189,5 +200,5 @@ impl Pass<'_> {
 
 /// A number as SQLite has them.
 pub(super) fn signed(it: u64) -> rusqlite::Result<i64> {
-    i64::try_from(it).map_err(|_| damaged("a number is too large"))
+    i64::try_from(it).map_err(|_| too_large("a number is too large"))
 }

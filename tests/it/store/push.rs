@@ -84,6 +84,7 @@ pub(super) async fn push_configurations_come_in_pages(open: Open<'_>) {
         }
         assert_eq!(seen, all, "{size} on a page");
     }
+    assert_eq!(store.list_push(&task.key, u64::MAX, 9).await.unwrap().unwrap().configs, []);
     // What is deleted on the way costs no other one its turn.
     let first = store.list_push(&task.key, 0, 3).await.unwrap().unwrap();
     for id in [&all[0], &all[2], &all[4]] {
