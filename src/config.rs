@@ -14,7 +14,7 @@ use self::value::{BaseUrl, Filter, Size, Structure};
 pub(crate) use self::{
     load::{Error, Loaded, load},
     reference::reference,
-    value::{Agent, Log, Value},
+    value::{Agent, Log, Place, Value},
 };
 use crate::{
     auth::Token,
@@ -25,7 +25,10 @@ use crate::{
     compat::card::{Requirement, Shape},
     server,
     service::{Limits, Modes},
-    store::memory::MAX_TASKS,
+    store::{
+        memory::MAX_TASKS,
+        sqlite::{self, Durability},
+    },
     transport::{self, Protocols},
 };
 
@@ -141,6 +144,9 @@ keys! {
     "keep_alive" => keep_alive: Duration = transport::KEEP_ALIVE, "After how long without an event a stream gets a sign of life. Zero: never.";
     "max_connections" => max_connections: usize = transport::listener::MAX_CONNECTIONS, "How many connections there may be at a time; more wait to be accepted.";
     "max_tasks" => max_tasks: usize = MAX_TASKS, "How many tasks the memory keeps; the one that ended first makes room for the next.";
+    "store.place" | "store" => store: Place = Place::Memory, "Where tasks are kept: in memory, where they end with the process, or in a file.";
+    "store.durability" => store_durability: Durability = Durability::Process, "What a commit to a file survives: the end of the process, or also that the machine loses its power. Then each waits for the disk.";
+    "store.max_tasks" => store_max_tasks: usize = sqlite::MAX_TASKS, "How many tasks a file keeps; the one that ended first makes room for the next.";
     "max_push_configs" => max_push_configs: usize = Limits::default().max_push_configs, "How many push notification configurations a task may have.";
     "push.enabled" => push_enabled: bool = false, "Takes push notification configurations and keeps them with their tasks. They are not delivered to yet.";
     "limits.waiting" => limits_waiting: usize = Limits::default().waiting, "How many messages may wait for a task whose agent is busy.";

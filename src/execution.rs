@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    sync::{OwnedSemaphorePermit, oneshot},
+    sync::{OwnedSemaphorePermit, oneshot, watch},
     time::timeout,
 };
 use tokio_util::task::TaskTracker;
@@ -27,6 +27,7 @@ use crate::{
 
 mod limits;
 mod push;
+mod recovery;
 mod turn;
 
 /// What is kept back of a caller's time, so that the answer arrives before they give up.
@@ -57,12 +58,21 @@ struct Parts<A> {
     limits: Limits,
     running: TaskTracker,
     permits: Permits,
+    /// What ran when an earlier process ended has been seen to.
+    recovered: watch::Sender<bool>,
 }
 
 impl<A: Agent> Execution<A> {
     pub(crate) fn new(agent: A, store: Arc<dyn Store>, limits: Limits) -> Self {
         let (journal, running, permits) = (Journal::new(store), TaskTracker::new(), Permits::new(&limits));
-        Self(Arc::new(Parts { agent, journal, limits, running, permits }))
+        // What is gone with its process leaves nothing behind.
+        let lasts = journal.store().immediate().is_none();
+        let recovered = watch::Sender::new(!lasts);
+        let parts = Arc::new(Parts { agent, journal, limits, running, permits, recovered });
+        if lasts {
+            tokio::spawn(Arc::clone(&parts).recover());
+        }
+        Self(parts)
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -274,6 +284,7 @@ impl<A: Agent> Execution<A> {
     }
 
     async fn hold(&self, key: &Key) -> Result<Held, Error> {
+        self.0.recovered().await?;
         let journal = &self.0.journal;
         let load = || async {
             let stored = journal.store().load(key).await?;

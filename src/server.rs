@@ -2,7 +2,10 @@
 
 use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use tokio::net::{TcpListener, ToSocketAddrs};
+use tokio::{
+    net::{TcpListener, ToSocketAddrs},
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 
 pub use self::signals::Signals;
@@ -19,7 +22,7 @@ use crate::{
         wire::{Called, Printed},
     },
     transport::{
-        CardRequest, Door, KEEP_ALIVE, MAX_BODY, Protocols, Settings,
+        CardRequest, Door, KEEP_ALIVE, MAX_BODY, Protocols, Ready, Settings,
         listener::{self, MAX_CONNECTIONS},
     },
 };
@@ -268,6 +271,7 @@ impl<A: Agent> Server<A> {
     fn build(self) -> (Built<A>, impl FnOnce(Option<SocketAddr>) -> Door) {
         let store = self.store.unwrap_or_else(|| Arc::new(Memory::default()));
         let mut card = self.card.protocols(self.protocols.iter());
+        let ready = ready(Arc::clone(&store));
         let service = Service::new(self.agent, store, self.limits).offering(card.offers());
         let service = Arc::new(service.modes(self.modes, &card.about));
         let mut inner: Arc<dyn A2aService> = Arc::<Service<A>>::clone(&service);
@@ -293,10 +297,33 @@ impl<A: Agent> Server<A> {
             let mut settings = Settings::new(Arc::new(move |request: &CardRequest<'_>| card.json(request)));
             (settings.max_body, settings.keep_alive) = (max_body, keep_alive);
             (settings.strict_version, settings.protocols) = (strict_version, protocols);
+            settings.ready = ready;
             Door::new(checked, settings)
         };
         ((service, outer), door)
     }
+}
+
+/// A server without a place for its tasks takes no work.
+fn ready(store: Arc<dyn Store>) -> Ready {
+    /// Who asks gives up soon, and a disk that hangs may take for ever.
+    const PATIENCE: Duration = Duration::from_secs(2);
+    Arc::new(move || {
+        let store = Arc::clone(&store);
+        Box::pin(async move {
+            match timeout(PATIENCE, store.check()).await {
+                Ok(Ok(())) => true,
+                Ok(Err(cause)) => {
+                    tracing::warn!(error.cause = %cause, "not ready");
+                    false
+                }
+                Err(_) => {
+                    tracing::warn!("not ready: the store has not answered for {PATIENCE:?}");
+                    false
+                }
+            }
+        })
+    })
 }
 
 /// A server that listens.

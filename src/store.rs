@@ -24,6 +24,7 @@ pub mod key;
 pub mod memory;
 pub mod page;
 mod push;
+pub mod sqlite;
 
 /// A place for tasks.
 #[async_trait]

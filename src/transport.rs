@@ -18,7 +18,7 @@ mod verb;
 use std::{
     convert::Infallible,
     error::Error as StdError,
-    fmt,
+    fmt, future,
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll},
@@ -32,7 +32,7 @@ use tonic::{Status, metadata::MetadataMap, service::Routes};
 use tower_service::Service;
 
 use self::entrance::{Entrance, is_of, name};
-pub use self::{body::Body, card::CardRequest, protocols::Protocols};
+pub use self::{body::Body, card::CardRequest, health::Ready, protocols::Protocols};
 use crate::{
     call::{self, Version},
     compat::{
@@ -91,6 +91,8 @@ pub struct Settings {
     pub protocols: Protocols,
     /// Canceled when the server begins to end: from then on it says that it takes no work, to whoever asks it.
     pub drain: CancellationToken,
+    /// What else it asks before it says that it takes work.
+    pub ready: Ready,
 }
 
 impl Settings {
@@ -104,6 +106,7 @@ impl Settings {
             strict_version: false,
             protocols: Protocols::default(),
             drain: CancellationToken::new(),
+            ready: Arc::new(|| Box::pin(future::ready(true))),
         }
     }
 
@@ -239,7 +242,10 @@ impl Door {
         }
         let door = match entrance {
             Entrance::Card => return now(card::answer(&settings.card, started, &parts)),
-            Entrance::Health => return now(health::answer(parts.uri.path(), &settings.drain)),
+            Entrance::Health => {
+                let (drain, ready) = (settings.drain.clone(), Arc::clone(&settings.ready));
+                return Box::pin(async move { Ok(health::answer(parts.uri.path(), &drain, &ready).await) });
+            }
             Entrance::Grpc if !is_of(parts.uri.path(), version) || !self.has_form(version) => {
                 let answer = self.beside().call(Request::from_parts(parts, body));
                 return Box::pin(async move { answer.await.map(grpc::complete_unknown) });
@@ -288,7 +294,8 @@ impl Door {
     fn beside(&self) -> Routes {
         let drain = self.drain().clone();
         let services = || self.inner.settings.protocols.iter().map(name).collect::<Vec<_>>();
-        self.inner.beside.get_or_init(|| grpc::beside(&services(), drain)).clone()
+        let ready = Arc::clone(&self.inner.settings.ready);
+        self.inner.beside.get_or_init(|| grpc::beside(&services(), drain, ready)).clone()
     }
 
     /// A version that is not served says so itself, where it has a word for that.
@@ -298,7 +305,7 @@ impl Door {
 }
 
 fn now(response: Response<Body>) -> Answering {
-    Box::pin(std::future::ready(Ok(response)))
+    Box::pin(future::ready(Ok(response)))
 }
 
 /// An answer that has a status and no body.

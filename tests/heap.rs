@@ -173,5 +173,5 @@ fn heap_calls_of_a_streamed_event() {
     bounded("an event of a JSON-RPC stream", 13.5, |waste| {
         event(|url| client::json_rpc(&format!("{url}/rpc")).unwrap(), waste)
     });
-    bounded("an event of a gRPC stream", 8.5, |waste| event(|url| client::grpc(url).unwrap(), waste));
+    bounded("an event of a gRPC stream", 9.5, |waste| event(|url| client::grpc(url).unwrap(), waste));
 }

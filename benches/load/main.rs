@@ -34,11 +34,6 @@ mod rows;
 mod servers;
 mod work;
 
-/// That of the program, for the floors too.
-#[cfg(feature = "mimalloc")]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).filter(|it| it != "--bench").collect();
     match arguments.first().map(String::as_str) {

@@ -10,7 +10,11 @@ use crate::{
     auth::Bearer,
     config::{self, Config, Loaded},
     server::{Server, Signals},
-    store::memory::Memory,
+    store::{
+        Store,
+        memory::Memory,
+        sqlite::{Options, Sqlite},
+    },
     telemetry,
 };
 
@@ -30,9 +34,11 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     telemetry::init(config.log, filter);
     guard_public(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // Before anybody can call, and before the runtime: it may have to bring a file to a newer version.
+    let store = store(&config)?;
     runtime.block_on(async {
         let server = match config.agent {
-            config::Agent::Demo => server(Demo, &config),
+            config::Agent::Demo => server(Demo, store, &config),
         };
         let listen = config.listen;
         let bound = server.bind(listen).await;
@@ -61,9 +67,9 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
 }
 
 /// A server as it is configured.
-fn server<A: Agent>(agent: A, config: &Config) -> Server<A> {
+fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<A> {
     let mut server = Server::new(agent)
-        .store(Arc::new(Memory::with_max_tasks(config.max_tasks)))
+        .store(store)
         .limits(config.limits())
         .max_body(config.max_body.0)
         .keep_alive(config.keep_alive)
@@ -86,6 +92,18 @@ fn server<A: Agent>(agent: A, config: &Config) -> Server<A> {
         server = server.authenticator(Bearer::new(it.clone()));
     }
     server
+}
+
+/// Where tasks are kept, as it is configured.
+fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    Ok(match &config.store {
+        config::Place::Memory => Arc::new(Memory::with_max_tasks(config.max_tasks)),
+        config::Place::Sqlite(path) => {
+            let mut options = Options::default();
+            (options.durability, options.max_tasks) = (config.store_durability, config.store_max_tasks);
+            Arc::new(Sqlite::open(path, options).context("can't keep tasks")?)
+        }
+    })
 }
 
 /// Whoever reaches an address that is not loopback would be served, and see what all others do.

@@ -1,6 +1,6 @@
 //! What a value of the configuration can be: how it is read from text and from TOML, and how it is shown.
 
-use std::{fmt, fmt::Write as _, net::SocketAddr, time::Duration};
+use std::{fmt, fmt::Write as _, net::SocketAddr, path::PathBuf, time::Duration};
 
 use http::Uri;
 use serde::de::DeserializeOwned;
@@ -10,7 +10,9 @@ use toml::{
 };
 use tracing_subscriber::EnvFilter;
 
-use crate::{auth::Token, call::Version, card::Network, compat::card::Shape, transport::Protocols};
+use crate::{
+    auth::Token, call::Version, card::Network, compat::card::Shape, store::sqlite::Durability, transport::Protocols,
+};
 
 /// A type of values.
 pub(crate) trait Value: Sized {
@@ -390,6 +392,52 @@ macro_rules! choice {
 choice! {
     /// How a line of the log is written.
     Log { Text = "text", Json = "json" }
+}
+
+/// Where tasks are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Memory,
+    Sqlite(PathBuf),
+}
+
+impl Value for Place {
+    const KIND: &'static str = "`memory` or `sqlite:PATH`";
+
+    fn read(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "memory" => Ok(Self::Memory),
+            Some(("sqlite", path)) if !path.is_empty() => Ok(Self::Sqlite(path.into())),
+            _ => Err(format!("{} is not {}", brief(text), Self::KIND)),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(match self {
+            Self::Memory => quoted(&"memory"),
+            Self::Sqlite(path) => quoted(&format_args!("sqlite:{}", path.display())),
+        })
+    }
+}
+
+impl Value for Durability {
+    const KIND: &'static str = "`process` or `power`";
+
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "process" => Ok(Self::Process),
+            "power" => Ok(Self::Power),
+            _ => Err(format!("{} is not {}", brief(text), Self::KIND)),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        let word = match self {
+            Self::Process => "process",
+            Self::Power => "power",
+        };
+        Some(quoted(&word))
+    }
 }
 
 choice! {

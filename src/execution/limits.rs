@@ -100,6 +100,12 @@ impl Permits {
         })
     }
 
+    /// Of a turn that may wait until another has ended.
+    pub(super) async fn next_turn(&self) -> Option<OwnedSemaphorePermit> {
+        // They are never closed.
+        Arc::clone(&self.turns).acquire_owned().await.ok()
+    }
+
     /// Of a stream that begins.
     pub(super) fn stream(&self) -> Result<OwnedSemaphorePermit, Error> {
         Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {

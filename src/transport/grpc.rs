@@ -21,7 +21,7 @@ use crate::{
     pb::DESCRIPTORS,
     transport::{
         body::{Body, too_large_for},
-        health::Health,
+        health::{Health, Ready},
         keep_framing,
         transcode::BoxStream,
     },
@@ -124,10 +124,10 @@ const BROKEN: [&str; 2] = ["Missing request message.", "Unexpected EOF decoding 
 
 /// The services that tools look for beside ours: health, and reflection in both of its versions, which says what is
 /// served here with the comments of the proto files.
-pub(super) fn beside(services: &[&'static str], drain: CancellationToken) -> Routes {
+pub(super) fn beside(services: &[&'static str], drain: CancellationToken, ready: Ready) -> Routes {
     // Tools ask for either, and many for the older one first.
     const REFLECTION: [&str; 2] = ["grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"];
-    let health = HealthServer::new(Health { drain, services: services.to_vec() });
+    let health = HealthServer::new(Health { drain, ready, services: services.to_vec() });
     let reflection = || {
         let builder = Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
         let builder = builder.register_encoded_file_descriptor_set(HEALTH);

@@ -1,8 +1,14 @@
 //! Whether a server is there, and whether it takes work: for whoever starts, watches and balances servers, over HTTP and
 //! as gRPC's own health service.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use futures_util::{StreamExt as _, future, stream};
+use futures_util::{
+    StreamExt as _,
+    future::{self, BoxFuture},
+    stream,
+};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
@@ -16,12 +22,16 @@ pub(super) const LIVE: &str = "/healthz";
 /// The server takes work: for who sends it some. It no longer does when it drains.
 pub(super) const READY: &str = "/readyz";
 
+/// Finds out whether what the server works with is there. Anybody may ask, and as often as they like.
+pub type Ready = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
+
 /// Answers at one of the paths above.
-pub(super) fn answer(path: &str, drain: &CancellationToken) -> Response<Body> {
-    let (status, text) = if path.starts_with(READY) && drain.is_cancelled() {
-        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
-    } else {
-        (StatusCode::OK, "ok\n")
+pub(super) async fn answer(path: &str, drain: &CancellationToken, ready: &Ready) -> Response<Body> {
+    let (status, text) = match path.starts_with(READY) {
+        true if drain.is_cancelled() => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+        // Why not is for the log.
+        true if !ready().await => (StatusCode::SERVICE_UNAVAILABLE, "the store does not answer\n"),
+        _ => (StatusCode::OK, "ok\n"),
     };
     let plain = HeaderValue::from_static("text/plain; charset=utf-8");
     respond(status, HeaderMap::new(), plain, Bytes::from_static(text.as_bytes()))
@@ -30,6 +40,7 @@ pub(super) fn answer(path: &str, drain: &CancellationToken) -> Response<Body> {
 /// `grpc.health.v1.Health`, of the server as a whole and of the services that it names.
 pub(super) struct Health {
     pub(super) drain: CancellationToken,
+    pub(super) ready: Ready,
     pub(super) services: Vec<&'static str>,
 }
 
@@ -52,13 +63,13 @@ impl health_server::Health for Health {
         if !self.knows(&request.get_ref().service) {
             return Err(Status::not_found("no service of this name is served here"));
         }
-        let status = if self.drain.is_cancelled() { ServingStatus::NotServing } else { ServingStatus::Serving };
-        Ok(tonic::Response::new(reply(status)))
+        let serves = !self.drain.is_cancelled() && (self.ready)().await;
+        Ok(tonic::Response::new(reply(if serves { ServingStatus::Serving } else { ServingStatus::NotServing })))
     }
 
     type WatchStream = BoxStream<HealthCheckResponse>;
 
-    /// Ends with the drain, which would else wait for those who watch.
+    /// Tells nothing but the drain, with which it ends: that would else wait for those who watch.
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<tonic::Response<Self::WatchStream>, Status> {
         let (first, last) = if self.knows(&request.get_ref().service) {
             (ServingStatus::Serving, ServingStatus::NotServing)

@@ -11,23 +11,26 @@ use std::{
 
 use a2a_service::{
     agent::{Agent, End, Error, Turn, Updates},
+    call::Call,
     event::{Ends, Event, Position},
     pb::{
         v1::{
-            CancelTaskRequest, ListTasksRequest, Message, Part, Task, TaskState, TaskStatus,
+            CancelTaskRequest, ListTasksRequest, Message, Part, SubscribeToTaskRequest, Task, TaskState, TaskStatus,
             a2a_service_server::A2aService, part::Content,
         },
         wkt::{Timestamp, value::Kind},
     },
     server::Server,
-    store::{Commit, Expect, Immediate as _, Key, Row, Scope, memory::Memory},
+    store::{Commit, Expect, Immediate as _, Key, Row, Scope, memory::Memory, sqlite::Options},
 };
 use tokio::time::timeout;
+use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
 use crate::{
     gate::{Act, Gate},
     scenarios::{get, next, remaining, request, send, state, stream, subscribe, task_of, text},
-    ways::{Actor, each_way, server},
+    store::place::Opened,
+    ways::{Actor, each_way, serve, server},
 };
 
 /// Long enough for what would show at once.
@@ -154,3 +157,75 @@ each_way!(
     whatever_is_stored_is_shown,
     not_at_0_3 = "its proto file has no lists of tasks, and its JSON no word for what is not known"
 );
+
+/// Each commit waits for its turn on a thread, and none is shown before.
+async fn a_store_in_a_file_does_as_one_in_memory(serve: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let opened = Opened::sqlite(Options::default());
+    let agent = serve(server().store(Arc::clone(&opened.store))).await;
+    let asked = send(&*agent, text("", "/ask what?")).await;
+    let mut events = subscribe(&*agent, &asked.id).await.unwrap();
+    assert_eq!(task_of(&next(&mut events).await), &asked);
+    let done = send(&*agent, text(&asked.id, "Rome")).await;
+    assert_eq!(done.state(), TaskState::Completed);
+    let states: Vec<_> = remaining(events).await.iter().filter_map(state).collect();
+    assert_eq!(states, [TaskState::Working, TaskState::Completed]);
+    assert_eq!(get(&*agent, &asked.id).await.unwrap(), done);
+    assert_eq!(listed(&*agent).await, [done]);
+}
+
+each_way!(a_store_in_a_file_does_as_one_in_memory, not_at_0_3 = "its proto file has no lists of tasks");
+
+/// What a client saw is there when the process is killed and begins again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_seen_is_there_when_the_process_is_killed() {
+    let opened = Opened::sqlite(Options::default());
+    let agent = server().store(Arc::clone(&opened.store)).into_service();
+    let mut seen = Vec::new();
+    for said in ["hello", "/ask what?", "!burst 300", "/fail"] {
+        seen.push(send(&*agent, text("", said)).await);
+    }
+    let left = opened.killed();
+    let agent = server().store(Arc::clone(&left.store)).into_service();
+    for task in &seen {
+        assert_eq!(&get(&*agent, &task.id).await.unwrap(), task);
+    }
+    assert_eq!(listed(&*agent).await.len(), seen.len());
+    // An answer goes on where the question was asked.
+    let answered = send(&*agent, text(&seen[1].id, "Rome")).await;
+    assert_eq!((answered.state(), answered.history.len()), (TaskState::Completed, seen[1].history.len() + 2));
+    // Whoever saw the beginning of a stream gets the rest.
+    let cursor = events_of(&left, &seen[2]).await[100].cursor().cloned();
+    let call = Call { cursor, ..Call::default() };
+    let subscription = SubscribeToTaskRequest { id: seen[2].id.clone(), ..SubscribeToTaskRequest::default() };
+    let rest = remaining(agent.subscribe_to_task(call.request(subscription)).await.unwrap().into_inner()).await;
+    assert_eq!(rest, events_of(&left, &seen[2]).await[101..]);
+}
+
+async fn events_of(store: &Opened, task: &Task) -> Vec<Event> {
+    let key = Key::new(&Arc::<Scope>::default(), &task.id);
+    store.events(&key, 0, usize::MAX).await.unwrap().events
+}
+
+/// Who sends a server its work hears that it can't keep any; who would start it anew hears nothing of that.
+#[tokio::test]
+async fn a_server_without_its_store_is_not_ready() {
+    let gate = Gate::opened();
+    let url = serve(server().store(gate.store())).await;
+    let get = async |path: &str| {
+        let reply = reqwest::get(format!("{url}{path}")).await.unwrap();
+        (reply.status().as_u16(), reply.text().await.unwrap())
+    };
+    let channel = tonic::transport::Endpoint::new(url.clone()).unwrap().connect_lazy();
+    let mut health = HealthClient::new(channel);
+    for (blind, expected, serving) in [
+        (false, (200, "ok\n"), ServingStatus::Serving),
+        (true, (503, "the store does not answer\n"), ServingStatus::NotServing),
+        (false, (200, "ok\n"), ServingStatus::Serving),
+    ] {
+        gate.blind(blind);
+        assert_eq!(get("/readyz").await, (expected.0, expected.1.to_owned()));
+        assert_eq!(get("/healthz").await, (200, "ok\n".to_owned()));
+        let reply = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();
+        assert_eq!(reply.status(), serving);
+    }
+}

@@ -27,6 +27,7 @@ mod latency;
 mod printed;
 mod program;
 mod protocol;
+mod recovery;
 mod scenarios;
 mod stalled;
 mod store;

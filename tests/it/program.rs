@@ -68,6 +68,35 @@ async fn it_says_where_it_listens_and_stops_when_it_is_told() {
     assert_eq!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code(), Some(0));
 }
 
+/// The file is closed when the program ends, and has what was in it when it begins again, also when it was killed.
+#[tokio::test]
+async fn tasks_in_a_file_are_there_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a2a.db");
+    let store = format!("sqlite:{}", file.display());
+    let start = || started(a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn", "--store", &store]));
+    let mut tasks = Vec::new();
+    for name in ["-TERM", "-KILL"] {
+        let (mut child, url) = start().await;
+        tasks.push(post(&format!("{url}/message:send"), &message("hello")).await["task"].clone());
+        let second = output(a2a(&["serve", "--listen", "127.0.0.1:0", "--store", &store])).await;
+        let said = String::from_utf8(second.stderr).unwrap();
+        assert_eq!(second.status.code(), Some(1));
+        assert!(said.contains(&format!("is in use by process {}, since 20", child.id().unwrap())), "{said}");
+        signal(&child, name);
+        let code = timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code();
+        assert_eq!(code, (name == "-TERM").then_some(0));
+        assert_eq!(directory.path().join("a2a.db-wal").exists(), name == "-KILL");
+        let (_child, url) = start().await;
+        let client = client::rest(&url).unwrap();
+        for task in &tasks {
+            let id = task["id"].as_str().unwrap().to_owned();
+            let found = client.get_task(Call::default().request(GetTaskRequest { id, ..Default::default() })).await;
+            assert_eq!(&serde_json::to_value(found.unwrap().into_inner()).unwrap(), task);
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_runs_may_end_before_it_stops() {
     let (mut child, url) = serve().await;

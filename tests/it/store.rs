@@ -1,6 +1,9 @@
 //! What every store promises: one suite, run over each of them.
 
+mod file;
+mod fixture;
 mod model;
+pub(crate) mod place;
 mod push;
 mod writer;
 
@@ -9,16 +12,21 @@ use std::{sync::Arc, time::Duration};
 use a2a_service::{
     event::{Ends, Event, Mark, Position},
     pb::v1::TaskState,
-    store::{Commit, Expect, Key, ListQuery, Refused, Retention, Scope, Store, memory::Memory},
+    store::{
+        Commit, Expect, Key, ListQuery, Refused, Retention, Scope, Store,
+        memory::MAX_TASKS,
+        sqlite::{Durability, Options},
+    },
 };
 
+use self::place::Opened;
 use self::push::{
     a_task_begins_with_a_push_configuration, a_task_takes_its_push_configurations_along,
     push_configurations_are_of_their_task, push_configurations_come_in_pages,
 };
 use self::writer::{Writer, chunk, message, scope, status};
 
-/// Runs the suite over a store, which is opened anew for each test.
+/// Runs the suite over a store, which is opened anew for each test: with room for so many tasks.
 macro_rules! over {
     ($($name:ident: $open:expr;)*) => {
         $(over!(@ $name, $open,
@@ -36,6 +44,8 @@ macro_rules! over {
             push_configurations_come_in_pages,
             a_task_takes_its_push_configurations_along,
             a_task_begins_with_a_push_configuration,
+            what_is_full_takes_the_place_of_what_has_ended,
+            totals_are_those_of_the_tasks,
             it_does_what_the_model_does,
         );)*
     };
@@ -45,26 +55,41 @@ macro_rules! over {
 
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                super::$test(&|| -> Arc<dyn Store> { $open }).await;
+                super::$test(&$open).await;
             })*
         }
     };
 }
 
 over! {
-    memory: Arc::new(Memory::default());
+    memory: Opened::memory;
+    sqlite: |max_tasks| Opened::sqlite(options(max_tasks));
+    sqlite_power: |max_tasks| {
+        let mut options = options(max_tasks);
+        options.durability = Durability::Power;
+        Opened::sqlite(options)
+    };
 }
 
-/// Opens an empty store.
-type Open<'a> = &'a (dyn Fn() -> Arc<dyn Store> + Sync);
+/// Opens an empty store that has room for so many tasks.
+type Open<'a> = &'a (dyn Fn(usize) -> Opened + Sync);
+
+fn options(max_tasks: usize) -> Options {
+    let mut options = Options::default();
+    options.max_tasks = max_tasks;
+    options
+}
+
+/// More than any test has.
+const MANY: usize = MAX_TASKS;
 
 async fn at(store: &dyn Store, key: &Key) -> Option<Position> {
     store.load(key).await.unwrap().map(|it| it.at)
 }
 
 async fn a_row_is_where_its_last_commit_left_it(open: Open<'_>) {
-    let store = open();
-    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    let store = open(MANY);
+    let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     assert_eq!(at(&*store, &task.key).await, None);
     task.commit([]).await.unwrap();
     assert_eq!(at(&*store, &task.key).await, Some(task.at));
@@ -76,8 +101,8 @@ async fn a_row_is_where_its_last_commit_left_it(open: Open<'_>) {
 }
 
 async fn a_commit_that_is_refused_changes_nothing(open: Open<'_>) {
-    let store = open();
-    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    let store = open(MANY);
+    let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     let begin = task.next([]);
     // There is none.
     let missing = task.at_next(Position { fence: store.fence(), seq: 1 });
@@ -106,28 +131,28 @@ async fn a_commit_that_is_refused_changes_nothing(open: Open<'_>) {
 }
 
 async fn a_send_with_a_key_makes_one_task(open: Open<'_>) {
-    let store = open();
+    let store = open(MANY);
     let with = |key: &str| Expect::New { idempotency: Some(key.into()) };
-    let mut one = Writer::new(&*store, &scope("ada", ""), "t-1");
+    let mut one = Writer::new(&store, &scope("ada", ""), "t-1");
     let first = one.next([]);
     let first = Commit { expect: with("k"), ..first };
     assert_eq!(one.write(first.clone()).await, Ok(()));
     // The same commit again, whose answer was lost.
     assert_eq!(one.write(first).await, Err(Refused::Stale(Some(one.at))));
-    let mut other = Writer::new(&*store, &scope("ada", ""), "t-2");
+    let mut other = Writer::new(&store, &scope("ada", ""), "t-2");
     let second = Commit { expect: with("k"), ..other.next([]) };
     assert_eq!(other.write(second.clone()).await, Err(Refused::Duplicate { task_id: "t-1".into() }));
     assert_eq!(at(&*store, &other.key).await, None);
     // Another key, and another owner's or tenant's same one, are other sends.
     assert_eq!(other.write(Commit { expect: with("k2"), ..second }).await, Ok(()));
     for scope in [scope("bob", ""), scope("ada", "blue")] {
-        let mut theirs = Writer::new(&*store, &scope, "t-3");
+        let mut theirs = Writer::new(&store, &scope, "t-3");
         let commit = Commit { expect: with("k"), ..theirs.next([]) };
         assert_eq!(theirs.write(commit).await, Ok(()));
     }
     // Also when the task has ended; until it is swept.
     one.commit([status(TaskState::Completed, 5)]).await.unwrap();
-    let mut again = Writer::new(&*store, &scope("ada", ""), "t-4");
+    let mut again = Writer::new(&store, &scope("ada", ""), "t-4");
     let commit = Commit { expect: with("k"), ..again.next([]) };
     assert_eq!(again.write(commit.clone()).await, Err(Refused::Duplicate { task_id: "t-1".into() }));
     store.sweep(&Retention { finished: Duration::ZERO }, 100).await.unwrap();
@@ -135,21 +160,21 @@ async fn a_send_with_a_key_makes_one_task(open: Open<'_>) {
 }
 
 async fn a_batch_has_an_outcome_for_each(open: Open<'_>) {
-    let store = open();
-    let mut writers: Vec<_> = (0..5).map(|it| Writer::new(&*store, &scope("ada", ""), &format!("t-{it}"))).collect();
+    let store = open(MANY);
+    let mut writers: Vec<_> = (0..5).map(|it| Writer::new(&store, &scope("ada", ""), &format!("t-{it}"))).collect();
     let batch: Vec<_> = writers.iter().map(|it| it.next([])).collect();
     for it in &mut writers[..2] {
         it.commit([]).await.unwrap();
     }
     let outcomes = store.commit(batch.into()).await.unwrap();
-    let stale = |it: &Writer<'_>| Err(Refused::Stale(Some(it.at)));
+    let stale = |it: &Writer| Err(Refused::Stale(Some(it.at)));
     assert_eq!(outcomes, [stale(&writers[0]), stale(&writers[1]), Ok(()), Ok(()), Ok(())]);
     assert_eq!(store.commit(Arc::from([])).await.unwrap(), []);
 }
 
 async fn a_row_may_change_without_an_event(open: Open<'_>) {
-    let store = open();
-    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    let store = open(MANY);
+    let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     task.commit([]).await.unwrap();
     let mut touch = task.next([]);
     (touch.row.cancel_requested, touch.row.taken, touch.row.open) = (true, 1, false);
@@ -165,8 +190,8 @@ async fn a_row_may_change_without_an_event(open: Open<'_>) {
 }
 
 async fn what_an_agent_saved_is_kept_until_the_end(open: Open<'_>) {
-    let store = open();
-    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    let store = open(MANY);
+    let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     for (saved, expected) in [(None, None), (Some("a"), Some("a")), (None, Some("a")), (Some("b"), Some("b"))] {
         let commit = task.next([message("hi")]);
         let commit = Commit { saved: saved.map(|it: &str| it.to_owned().into()), ..commit };
@@ -177,9 +202,9 @@ async fn what_an_agent_saved_is_kept_until_the_end(open: Open<'_>) {
 }
 
 async fn a_log_is_read_from_anywhere(open: Open<'_>) {
-    let store = open();
+    let store = open(MANY);
     for length in [1, 2, 63, 64, 65, 127, 128, 129, 200] {
-        let mut task = Writer::new(&*store, &scope("ada", ""), &format!("t-{length}"));
+        let mut task = Writer::new(&store, &scope("ada", ""), &format!("t-{length}"));
         task.commit([]).await.unwrap();
         while task.log.len() < length {
             // In commits of several sizes, as they come.
@@ -206,8 +231,8 @@ async fn a_log_is_read_from_anywhere(open: Open<'_>) {
 }
 
 async fn a_task_is_what_its_log_says(open: Open<'_>) {
-    let store = open();
-    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    let store = open(MANY);
+    let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     let work = status(TaskState::Working, 2);
     for payloads in [
         vec![],
@@ -228,11 +253,11 @@ async fn a_task_is_what_its_log_says(open: Open<'_>) {
 }
 
 async fn what_is_old_and_over_is_swept(open: Open<'_>) {
-    let store = open();
+    let store = open(MANY);
     let mut writers = Vec::new();
     for n in 0..6 {
         for owner in ["ada", "bob"] {
-            let mut task = Writer::new(&*store, &scope(owner, ""), &format!("t-{n}"));
+            let mut task = Writer::new(&store, &scope(owner, ""), &format!("t-{n}"));
             task.commit([]).await.unwrap();
             // Every other one has ended, at 1000, 3000 and 5000.
             let state = if n % 2 == 1 { TaskState::Completed } else { TaskState::Working };
@@ -262,10 +287,10 @@ async fn what_is_old_and_over_is_swept(open: Open<'_>) {
 }
 
 async fn owners_and_tenants_are_apart(open: Open<'_>) {
-    let store = open();
+    let store = open(MANY);
     let scopes = [scope("ada", ""), scope("ada", "blue"), scope("bob", ""), scope("", ""), scope("", "ada")];
     for (n, scope) in scopes.iter().enumerate() {
-        let mut task = Writer::new(&*store, scope, "t-1");
+        let mut task = Writer::new(&store, scope, "t-1");
         task.commit([]).await.unwrap();
         task.commit([message(&n.to_string())]).await.unwrap();
     }
@@ -279,6 +304,63 @@ async fn owners_and_tenants_are_apart(open: Open<'_>) {
         assert_eq!((page.total, page.tasks), (1, vec![task]));
     }
     store.check().await.unwrap();
+}
+
+async fn what_is_full_takes_the_place_of_what_has_ended(open: Open<'_>) {
+    let store = open(3);
+    let mut writers: Vec<_> = (0..3).map(|it| Writer::new(&store, &scope("ada", ""), &format!("t-{it}"))).collect();
+    for it in &mut writers {
+        assert_eq!(store.room(), Ok(()));
+        it.commit([]).await.unwrap();
+    }
+    assert_eq!(store.room(), Err(3));
+    let mut next = Writer::new(&store, &scope("bob", ""), "t-9");
+    assert_eq!(next.commit([]).await, Err(Refused::Full { max_tasks: 3 }));
+    assert_eq!(at(&*store, &next.key).await, None);
+    // What ended first makes room, and what is there already needs none.
+    for (it, time) in [(2, 5), (0, 6)] {
+        writers[it].commit([status(TaskState::Completed, time)]).await.unwrap();
+    }
+    assert_eq!(store.room(), Ok(()));
+    let begin = Writer::new(&store, &scope("ada", ""), "t-1").next([]);
+    assert_eq!(store.commit([begin].into()).await.unwrap(), [Err(Refused::Stale(Some(writers[1].at)))]);
+    assert_eq!(at(&*store, &writers[2].key).await, Some(writers[2].at));
+    next.commit([]).await.unwrap();
+    assert_eq!(at(&*store, &writers[2].key).await, None);
+    let mut last = Writer::new(&store, &scope("bob", ""), "t-10");
+    let two = [last.next([]), Writer::new(&store, &scope("bob", ""), "t-11").next([])];
+    assert_eq!(store.commit(two.into()).await.unwrap(), [Ok(()), Err(Refused::Full { max_tasks: 3 })]);
+    assert_eq!(at(&*store, &writers[0].key).await, None);
+    last.at = at(&*store, &last.key).await.unwrap();
+    for it in [&writers[1], &next] {
+        it.check().await;
+    }
+    assert_eq!(store.room(), Err(3));
+}
+
+async fn totals_are_those_of_the_tasks(open: Open<'_>) {
+    let store = open(MANY);
+    let states = [TaskState::Working, TaskState::InputRequired, TaskState::Completed, TaskState::Failed];
+    let mut writers: Vec<_> = (0..40).map(|it| Writer::new(&store, &scope("ada", ""), &format!("t-{it}"))).collect();
+    // All in one batch, and in each of them through several states.
+    for round in 0..3_usize {
+        let batch: Vec<_> = writers
+            .iter()
+            .enumerate()
+            .filter(|(_, it)| !it.task.state().is_terminal())
+            .map(|(n, it)| (n, it.next((round > 0).then(|| status(states[(n + round) % 4], 5)))))
+            .collect();
+        let commits: Vec<_> = batch.iter().map(|it| it.1.clone()).collect();
+        assert!(store.commit(commits.into()).await.unwrap().iter().all(Result::is_ok));
+        for (n, commit) in batch {
+            writers[n].wrote(commit);
+        }
+        for state in [None, Some(TaskState::Submitted)].into_iter().chain(states.map(Some)) {
+            let query = ListQuery { scope: scope("ada", ""), state, limit: 7, ..ListQuery::default() };
+            let expected = writers.iter().filter(|it| state.is_none_or(|state| it.task.state() == state)).count();
+            assert_eq!(usize::try_from(store.list(&query).await.unwrap().total), Ok(expected), "{round} {state:?}");
+        }
+    }
 }
 
 async fn it_does_what_the_model_does(open: Open<'_>) {

@@ -8,9 +8,10 @@ use a2a_service::{
     pb::v1::{Message, TaskState, a2a_service_server::A2aService},
     server::Server,
     service::Limits,
+    store::sqlite::Options,
 };
 
-use crate::{classic_client, classic_rpc_client};
+use crate::{classic_client, classic_rpc_client, store::place::Opened};
 
 /// A test for each way in: a column more is a word more here, and its function below. A test that 0.3 can't say, or that
 /// is otherwise there, says why; then its columns are shown as ignored, with the reason. `not_at_0_3` is of all of them,
@@ -60,6 +61,9 @@ macro_rules! scenario {
             $crate::ways::columns!(
                 tokio::test, way => async { run(&*way($crate::ways::server()).await).await }, $($mark)*
             );
+            $crate::ways::columns!(
+                @ tokio::test, way => async { run(&*way($crate::ways::server()).await).await }; in_file json_rpc_in_file
+            );
         }
     };
 }
@@ -101,6 +105,26 @@ pub(crate) use {classic, columns, each_classic_way, each_way, scenario};
 
 pub(crate) async fn in_process<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
     server.into_service()
+}
+
+/// In process, with tasks in a file.
+pub(crate) async fn in_file<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+    in_process(in_a_file(server)).await
+}
+
+pub(crate) async fn json_rpc_in_file<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+    json_rpc(in_a_file(server)).await
+}
+
+/// The server, with tasks in a file, which is there until the test is over.
+fn in_a_file<A: Agent>(server: Server<A>) -> Server<A> {
+    let store = Opened::sqlite(Options::default());
+    let server = server.store(Arc::clone(&store.store));
+    tokio::spawn(async move {
+        std::future::pending::<()>().await;
+        drop(store);
+    });
+    server
 }
 
 pub(crate) async fn grpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {

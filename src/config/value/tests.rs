@@ -38,6 +38,20 @@ fn sizes_are_numbers_that_may_have_units() {
 }
 
 #[test]
+fn a_store_is_in_memory_or_in_a_file() {
+    for text in ["memory", "sqlite:a2a.db", "sqlite:C:\\a b\\a2a.db"] {
+        let read = Place::read(text).unwrap();
+        let shown = read.show().unwrap();
+        assert_eq!(Place::from_toml(&DeValue::parse(&shown).unwrap()), Ok(read), "{shown}");
+    }
+    for text in ["", "sqlite", "sqlite:", "memory:", "a2a.db", "postgres://a"] {
+        assert!(Place::read(text).unwrap_err().ends_with("is not `memory` or `sqlite:PATH`"), "{text}");
+    }
+    assert_eq!(Durability::read("power"), Ok(Durability::Power));
+    assert!(Durability::read("full").unwrap_err().contains("`power`"));
+}
+
+#[test]
 fn urls_are_those_of_servers() {
     for text in ["http://a", "https://a.example:81/below/", "http://[::1]:8"] {
         assert_eq!(BaseUrl::read(text).unwrap().0, text);

@@ -6,7 +6,7 @@ use a2a_service::{
     event::Position,
     pb::v1::{Task, TaskState},
     seam::Millis,
-    store::{Commit, Expect, ListQuery, Refused, Retention, Scope, Store},
+    store::{Commit, Expect, ListQuery, Refused, Retention, Scope},
 };
 use proptest::{
     prelude::*,
@@ -15,7 +15,8 @@ use proptest::{
 use tokio::runtime::Handle;
 
 use super::{
-    Open,
+    MANY, Open,
+    place::Opened,
     writer::{Writer, chunk, message, scope, status},
 };
 
@@ -31,6 +32,8 @@ enum Step {
     Pass(Millis),
     /// What has ended for longer than this goes.
     Sweep(u64),
+    /// The store is closed and opened again, or its process is killed.
+    Again { killed: bool },
 }
 
 const STATES: [TaskState; 8] = [
@@ -57,25 +60,26 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => task().prop_map(|task| Step::Late { task }),
         2 => (0..4_i64).prop_map(Step::Pass),
         1 => (0..20_u64).prop_map(Step::Sweep),
+        1 => any::<bool>().prop_map(|killed| Step::Again { killed }),
     ];
     proptest::collection::vec(step, 1..120)
 }
 
 /// The tasks that there are, and the time.
-struct Model<'a> {
-    store: &'a dyn Store,
-    tasks: BTreeMap<usize, Writer<'a>>,
+struct Model {
+    store: Opened,
+    tasks: BTreeMap<usize, Writer>,
     now: Millis,
     made: usize,
 }
 
-impl<'a> Model<'a> {
+impl Model {
     fn scopes() -> [Arc<Scope>; 2] {
         [scope("ada", ""), scope("bob", "blue")]
     }
 
-    fn task(&mut self, n: usize) -> &mut Writer<'a> {
-        let (store, now, made) = (self.store, self.now, &mut self.made);
+    fn task(&mut self, n: usize) -> &mut Writer {
+        let (store, now, made) = (&self.store, self.now, &mut self.made);
         self.tasks.entry(n).or_insert_with(|| {
             *made += 1;
             let (scope, context) = (&Self::scopes()[n % 2], format!("c-{}", n % 3));
@@ -122,6 +126,15 @@ impl<'a> Model<'a> {
                 self.tasks.retain(|_, it| !it.task.state().is_terminal() || it.time >= limit);
                 assert_eq!(usize::try_from(swept), Ok(before - self.tasks.len()));
             }
+            Step::Again { killed } => {
+                let fence = self.store.fence();
+                self.tasks.values_mut().for_each(Writer::leave);
+                let store = self.store.clone();
+                self.store = Opened::memory(0);
+                self.store = if killed { store.killed() } else { store.again() };
+                assert!(self.store.fence() > fence || !self.store.lasts());
+                self.tasks.values_mut().for_each(|it| it.go_on(&self.store));
+            }
         }
     }
 
@@ -144,7 +157,7 @@ impl<'a> Model<'a> {
     }
 
     async fn list(&self, query: &ListQuery) {
-        let fits = |it: &&Writer<'_>| {
+        let fits = |it: &&Writer| {
             it.key.scope() == &query.scope
                 && query.context.as_ref().is_none_or(|context| **context == *it.task.context_id)
                 && query.state.is_none_or(|state| it.task.state() == state)
@@ -153,7 +166,7 @@ impl<'a> Model<'a> {
         let mut expected: Vec<_> = self.tasks.values().filter(fits).collect();
         expected.sort_by(|a, b| (b.time, b.key.id()).cmp(&(a.time, a.key.id())));
         for (limit, artifacts, history) in [(1, false, None), (5, true, Some(1)), (100, true, None)] {
-            let shown = |it: &&Writer<'_>| a2a_service::task::view(&it.task, history, artifacts);
+            let shown = |it: &&Writer| a2a_service::task::view(&it.task, history, artifacts);
             let expected: Vec<Task> = expected.iter().map(shown).collect();
             let (mut tasks, mut after) = (Vec::new(), None);
             loop {
@@ -174,11 +187,12 @@ impl<'a> Model<'a> {
 
 /// Whatever is committed, refused and swept: the store has what the model has, and its totals are right.
 pub(super) fn agrees(open: Open<'_>) {
-    let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
+    // A file takes longer to be opened.
+    let cases = if open(MANY).lasts() { 16 } else { 48 };
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
     let run = TestRunner::new(config).run(&steps(), |steps| {
         Handle::current().block_on(async {
-            let store = open();
-            let mut model = Model { store: &*store, tasks: BTreeMap::new(), now: 1000, made: 0 };
+            let mut model = Model { store: open(MANY), tasks: BTreeMap::new(), now: 1000, made: 0 };
             for (n, step) in steps.into_iter().enumerate() {
                 model.step(step).await;
                 if n % 16 == 0 {

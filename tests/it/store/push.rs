@@ -9,7 +9,7 @@ use a2a_service::{
 };
 
 use super::{
-    Open,
+    MANY, Open,
     writer::{Writer, scope, status},
 };
 
@@ -25,8 +25,8 @@ async fn ids(store: &dyn Store, key: &Key) -> Option<Vec<String>> {
 }
 
 pub(super) async fn push_configurations_are_of_their_task(open: Open<'_>) {
-    let store = open();
-    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    let store = open(MANY);
+    let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     assert_eq!(store.put_push(&task.key, push("a", "http://1"), 9).await.unwrap(), Put::NoTask);
     assert_eq!(store.delete_push(&task.key, "a").await, Ok(false));
     assert_eq!(store.list_push(&task.key, 0, 9).await, Ok(None));
@@ -66,8 +66,8 @@ pub(super) async fn push_configurations_are_of_their_task(open: Open<'_>) {
 }
 
 pub(super) async fn push_configurations_come_in_pages(open: Open<'_>) {
-    let store = open();
-    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    let store = open(MANY);
+    let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     task.commit([]).await.unwrap();
     let all: Vec<String> = (0..7).map(|it| format!("c-{}", 9 - it)).collect();
     for id in &all {
@@ -84,6 +84,7 @@ pub(super) async fn push_configurations_come_in_pages(open: Open<'_>) {
         }
         assert_eq!(seen, all, "{size} on a page");
     }
+    assert_eq!(store.list_push(&task.key, u64::MAX, 9).await.unwrap().unwrap().configs, []);
     // What is deleted on the way costs no other one its turn.
     let first = store.list_push(&task.key, 0, 3).await.unwrap().unwrap();
     for id in [&all[0], &all[2], &all[4]] {
@@ -95,22 +96,22 @@ pub(super) async fn push_configurations_come_in_pages(open: Open<'_>) {
 }
 
 pub(super) async fn a_task_takes_its_push_configurations_along(open: Open<'_>) {
-    let store = open();
-    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    let store = open(MANY);
+    let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     task.commit([]).await.unwrap();
     store.put_push(&task.key, push("a", "http://h"), 9).await.unwrap();
     task.commit([status(TaskState::Failed, 5)]).await.unwrap();
     store.sweep(&Retention { finished: Duration::ZERO }, 100).await.unwrap();
     assert_eq!(ids(&*store, &task.key).await, None);
     // A task that has the id of one that was there begins without.
-    let mut again = Writer::new(&*store, &scope("ada", ""), "t-1");
+    let mut again = Writer::new(&store, &scope("ada", ""), "t-1");
     again.commit([]).await.unwrap();
     assert_eq!(ids(&*store, &again.key).await.unwrap(), [""; 0]);
 }
 
 pub(super) async fn a_task_begins_with_a_push_configuration(open: Open<'_>) {
-    let store = open();
-    let mut task = Writer::new(&*store, &scope("ada", ""), "t-1");
+    let store = open(MANY);
+    let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     let begin = Commit { push: Some(push("a", "http://h")), ..task.next([]) };
     task.write(begin.clone()).await.unwrap();
     assert_eq!(store.get_push(&task.key, "a").await.unwrap(), begin.push);

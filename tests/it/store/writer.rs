@@ -9,9 +9,11 @@ use a2a_service::{
         stream_response::Payload,
     },
     seam::{self, Millis},
-    store::{Commit, Expect, Key, Refused, Row, Scope, Store},
+    store::{Commit, Expect, Key, Refused, Row, Scope, Store, memory::Memory},
     task,
 };
+
+use super::place::Opened;
 
 pub(super) fn scope(owner: &str, tenant: &str) -> Arc<Scope> {
     Arc::new(Scope { owner: owner.into(), tenant: tenant.into() })
@@ -32,8 +34,8 @@ pub(super) fn message(text: &str) -> Payload {
     Payload::Message(Message::user(text))
 }
 
-pub(super) struct Writer<'a> {
-    store: &'a dyn Store,
+pub(super) struct Writer {
+    pub(super) store: Arc<dyn Store>,
     pub(super) key: Key,
     pub(super) task: Task,
     pub(super) at: Position,
@@ -41,18 +43,18 @@ pub(super) struct Writer<'a> {
     pub(super) time: Millis,
 }
 
-impl<'a> Writer<'a> {
+impl Writer {
     /// Of a task that is not there yet.
-    pub(super) fn new(store: &'a dyn Store, scope: &Arc<Scope>, id: &str) -> Self {
+    pub(super) fn new(store: &Opened, scope: &Arc<Scope>, id: &str) -> Self {
         Self::within(store, scope, id, "c-1", 0)
     }
 
-    pub(super) fn within(store: &'a dyn Store, scope: &Arc<Scope>, id: &str, context: &str, at: Millis) -> Self {
+    pub(super) fn within(store: &Opened, scope: &Arc<Scope>, id: &str, context: &str, at: Millis) -> Self {
         let status =
             TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(seam::timestamp(at)) };
         let task = Task { id: id.into(), context_id: context.into(), status: Some(status), ..Task::default() };
         let key = Key::new(scope, id);
-        Self { store, key, task, at: Position::default(), log: Vec::new(), time: at }
+        Self { store: Arc::clone(&store.store), key, task, at: Position::default(), log: Vec::new(), time: at }
     }
 
     /// The commit of these events; for a task that is not there yet, the one that makes it.
@@ -113,13 +115,18 @@ impl<'a> Writer<'a> {
     pub(super) async fn write(&mut self, commit: Commit) -> Result<(), Refused> {
         let outcome = self.store.commit([commit.clone()].into()).await.unwrap().remove(0);
         if outcome.is_ok() {
-            let new = commit.events.iter().filter(|it| it.seq() > 1).filter_map(Event::payload);
-            new.for_each(|it| task::apply(&mut self.task, it));
-            self.at = Position { fence: commit.fence, seq: commit.row.seq };
-            self.time = commit.row.time;
-            self.log.extend(commit.events);
+            self.wrote(commit);
         }
         outcome
+    }
+
+    /// Remembers what has come through.
+    pub(super) fn wrote(&mut self, commit: Commit) {
+        let new = commit.events.iter().filter(|it| it.seq() > 1).filter_map(Event::payload);
+        new.for_each(|it| task::apply(&mut self.task, it));
+        self.at = Position { fence: commit.fence, seq: commit.row.seq };
+        self.time = commit.row.time;
+        self.log.extend(commit.events);
     }
 
     pub(super) async fn commit(&mut self, payloads: impl IntoIterator<Item = Payload>) -> Result<(), Refused> {
@@ -127,12 +134,22 @@ impl<'a> Writer<'a> {
         self.write(commit).await
     }
 
+    /// Lets go of the store.
+    pub(super) fn leave(&mut self) {
+        self.store = Arc::new(Memory::default());
+    }
+
+    /// Goes on with the same store, which has been opened again.
+    pub(super) fn go_on(&mut self, store: &Opened) {
+        self.store = Arc::clone(&store.store);
+    }
+
     /// What the store has of it is what was written.
     pub(super) async fn check(&self) {
         let mut stored = self.store.load(&self.key).await.unwrap().unwrap();
         assert_eq!((stored.at.seq, stored.row.seq), (self.at.seq, self.at.seq));
         assert_eq!((stored.row.state, stored.row.time), (self.task.state(), self.time));
-        assert_eq!(stored.task(self.store, &self.key).await.unwrap(), self.task);
+        assert_eq!(stored.task(&*self.store, &self.key).await.unwrap(), self.task);
         assert_eq!(self.store.events(&self.key, 0, usize::MAX >> 1).await.unwrap().events, self.log);
     }
 }

@@ -1,0 +1,223 @@
+//! What a start does with the turns that the last end cut: it runs them again, or ends their tasks.
+
+use std::{collections::VecDeque, convert::Infallible, future::ready, sync::Arc, time::Duration};
+
+use super::{INBOX, PATIENCE, Parts, away};
+use crate::{
+    agent::{Agent, Asked, status_update},
+    error::Error,
+    event::{Ends, Event, Mark},
+    journal::{
+        Phase,
+        live::{Live, Waiting},
+        pause,
+    },
+    pb::v1::{Message, TaskState},
+    store::{Key, RunnerId, Stored, Unavailable},
+};
+
+/// How often a turn is begun, the first time included.
+const ATTEMPTS: u32 = 3;
+
+/// How many tasks are claimed at a time.
+const CLAIM: usize = 256;
+
+/// How many events are read at a time.
+const STEP: usize = 256;
+
+/// How long a claim is good for, in a store of several processes.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// After this the store is asked again, where it did not answer.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// How often it is asked for one task, which may be one that can't be read any more.
+const TRIES: u32 = 5;
+
+/// Who has which message, as the log tells it: this is how turns take them while they are begun and ended.
+#[derive(Debug, Default)]
+struct Replay {
+    running: bool,
+    /// What the turn was given; nothing for the first one, which has the message that the task began with.
+    turn: Vec<Event>,
+    waiting: VecDeque<Event>,
+}
+
+impl Replay {
+    fn see(&mut self, event: Event) {
+        match event.mark() {
+            _ if event.seq() == 1 => self.running = true,
+            Mark { hidden: true, .. } if self.running => self.waiting.push_back(event),
+            Mark { hidden: true, .. } => (self.running, self.turn) = (true, vec![event]),
+            Mark { ends: Ends::Turn, .. } => {
+                let next = self.waiting.len().min(INBOX);
+                self.turn = self.waiting.drain(..next).collect();
+                self.running = !self.turn.is_empty();
+            }
+            Mark { ends: Ends::Task, .. } => self.running = false,
+            Mark { ends: Ends::Nothing, .. } => {}
+        }
+    }
+}
+
+impl<A: Agent> Parts<A> {
+    /// Returns when what an earlier process left has been seen to: before, nobody else may touch it.
+    pub(super) async fn recovered(&self) -> Result<(), Error> {
+        if *self.recovered.borrow() {
+            return Ok(());
+        }
+        let mut recovered = self.recovered.subscribe();
+        match tokio::time::timeout(PATIENCE, recovered.wait_for(|it| *it)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(away("the tasks of before are still being taken up; ask again")),
+        }
+    }
+
+    /// Takes up whatever is there to be.
+    pub(super) async fn recover(self: Arc<Self>) {
+        let (store, runner) = (self.journal.store(), RunnerId(self.journal.store().fence()));
+        let mut tasks = 0;
+        while self.journal.phase() < Phase::Stopped {
+            match store.claim(runner, CLAIM, LEASE).await {
+                Ok(claimed) if claimed.is_empty() => {
+                    if tasks > 0 {
+                        tracing::info!(tasks, "took up what ran when the last process ended");
+                    }
+                    self.recovered.send_replace(true);
+                    return;
+                }
+                Ok(claimed) => {
+                    tasks += claimed.len();
+                    for (key, stored) in claimed {
+                        self.try_take_up(&key, &stored).await;
+                    }
+                }
+                Err(cause) => {
+                    tracing::warn!(error.cause = %cause, "what ran before can't be taken up yet");
+                    pause(RETRY).await;
+                }
+            }
+        }
+    }
+
+    async fn try_take_up(self: &Arc<Self>, key: &Key, stored: &Stored) {
+        for n in 1.. {
+            match self.take_up(key, stored.clone()).await {
+                Ok(()) => return,
+                Err(cause) if n == TRIES => {
+                    // The next start tries again.
+                    return tracing::error!(task.id = key.id(), error.cause = %cause, "a task can't be taken up");
+                }
+                Err(_) => pause(RETRY).await,
+            }
+        }
+    }
+
+    async fn take_up(self: &Arc<Self>, key: &Key, mut stored: Stored) -> Result<(), Unavailable> {
+        let (canceled, attempt) = (stored.row.cancel_requested, stored.row.attempt);
+        let resumable = self.agent.resumable();
+        let again =
+            if !canceled && resumable && attempt <= ATTEMPTS { Some(self.replay(key, &stored).await?) } else { None };
+        let task = stored.task(&**self.journal.store(), key).await?;
+        let live = Live::loaded(key.clone(), self.journal.store().fence(), stored, task).within(self.limits.bounds());
+        let Ok(held) = self.journal.hold(key, || ready(Ok::<_, Infallible>(live))).await;
+        let mut inner = held.lock();
+        match again {
+            Some(Replay { running: true, turn, waiting }) => {
+                // What came with the messages beside them is not kept.
+                let waiting = waiting.into_iter().map(|event| Waiting { event, asked: Asked::default() });
+                inner.inbox.extend(waiting);
+                inner.turn += 1;
+                inner.running = true;
+                drop(inner);
+                tracing::info!(task.id = key.id(), attempt, "a turn is run again");
+                let parts = Arc::clone(self);
+                // There may be more of them than may run at once.
+                drop(self.running.spawn(async move {
+                    let Some(permit) = parts.permits.next_turn().await else { return };
+                    parts.turns(held, turn, Asked::default(), permit).await;
+                }));
+                return Ok(());
+            }
+            // Nobody waits for anything: its row is to say so.
+            Some(_) => inner.touched = true,
+            None => {
+                let (state, message) = if canceled {
+                    (TaskState::Canceled, None)
+                } else {
+                    (TaskState::Failed, Some(reason(resumable, attempt)))
+                };
+                tracing::info!(task.id = key.id(), state = state.as_str_name(), "a turn was cut, and its task is over");
+                let status = status_update(&held, &self.journal, state, message);
+                if inner.push(status, Mark::ending(Ends::Task)).is_err() {
+                    inner.touched = true;
+                }
+            }
+        }
+        self.journal.flush(&held, inner);
+        Ok(())
+    }
+
+    /// What its turn was given, and what waits for the next.
+    async fn replay(&self, key: &Key, stored: &Stored) -> Result<Replay, Unavailable> {
+        let (mut replay, mut seq) = (Replay::default(), 0);
+        while seq < stored.at.seq {
+            let log = self.journal.store().events(key, seq, STEP).await?;
+            let last = log.events.last().map(Event::seq);
+            seq = last.ok_or_else(|| Unavailable(format!("the log of task {} ends before its row", key.id())))?;
+            log.events.into_iter().for_each(|it| replay.see(it));
+        }
+        Ok(replay)
+    }
+}
+
+/// Why a task has failed whose turn was cut.
+fn reason(resumable: bool, attempt: u32) -> Message {
+    let why = if resumable {
+        format!("The server stopped {} times while the agent was at work on this.", attempt.saturating_sub(1))
+    } else {
+        "The server stopped while the agent was at work on this.".to_owned()
+    };
+    Message::agent(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{event::Position, pb::v1::stream_response::Payload};
+
+    /// `m` is a message, `.` something that the agent says, `?` the end of a turn, and `!` that of the task.
+    fn replay(log: &str) -> (bool, Vec<u64>, Vec<u64>) {
+        let mut replay = Replay::default();
+        for (seq, it) in (1..).zip(log.chars()) {
+            let mark = match it {
+                'm' => Mark::HIDDEN,
+                '?' => Mark::ending(Ends::Turn),
+                '!' => Mark::ending(Ends::Task),
+                _ => Mark::NOTHING,
+            };
+            replay.see(Event::new(Position { fence: 1, seq }, mark, Payload::Message(Message::default())));
+        }
+        let seqs = |it: &mut dyn Iterator<Item = &Event>| it.map(Event::seq).collect::<Vec<_>>();
+        (replay.running, seqs(&mut replay.turn.iter()), seqs(&mut replay.waiting.iter()))
+    }
+
+    #[test]
+    fn the_log_tells_who_has_which_message() {
+        for (log, expected) in [
+            ("t", (true, vec![], vec![])),
+            ("t..", (true, vec![], vec![])),
+            ("t.m.", (true, vec![], vec![3])),
+            ("t.?", (false, vec![], vec![])),
+            ("t.?m.", (true, vec![4], vec![])),
+            ("t.?m.m", (true, vec![4], vec![6])),
+            ("tm.m.?.", (true, vec![2, 4], vec![])),
+            ("tm.m.?m?", (true, vec![7], vec![])),
+            ("t.!", (false, vec![], vec![])),
+        ] {
+            assert_eq!(replay(log), expected, "{log}");
+        }
+        let (running, turn, waiting) = replay(&format!("t{}?.", "m".repeat(20)));
+        assert_eq!((running, turn.len(), waiting), (true, INBOX, (18..22).collect()));
+    }
+}

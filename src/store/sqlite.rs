@@ -1,0 +1,422 @@
+//! Tasks in a file, by SQLite: what was committed is there after a restart, whatever ended the process.
+//!
+//! One thread writes, and takes whatever waits, from all tasks, into one transaction; some read, each on a connection
+//! of its own. A file is one server's at a time. Where SQLite fails, the transaction fails whole, and the next one is
+//! tried as if nothing had been.
+
+use std::{
+    fmt,
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool, mpsc},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use rusqlite::{Connection, ErrorCode};
+use tokio::time::Instant;
+
+use self::{
+    checkpoint::Checkpoints,
+    file::{Claimed, Role},
+    reader::Readers,
+    writer::Writer,
+};
+use super::{
+    Commit, Key, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused, Retention, RunnerId, Store, Stored,
+    Swept, Unavailable,
+};
+use crate::{
+    event::{Fence, Seq},
+    seam::Millis,
+};
+
+mod bytes;
+mod checkpoint;
+mod claim;
+mod file;
+mod list;
+mod push;
+mod read;
+mod reader;
+mod schema;
+mod sweep;
+#[cfg(test)]
+mod tests;
+mod thread;
+mod write;
+mod writer;
+
+/// How many threads read.
+const READERS: usize = 4;
+
+/// How many tasks are kept where nobody says.
+pub const MAX_TASKS: usize = 1_000_000;
+
+/// A store in a file.
+///
+/// ```no_run
+/// use std::{path::Path, sync::Arc};
+///
+/// use a2a_service::{agent::demo::Demo, server::Server, store::sqlite::{Options, Sqlite}};
+///
+/// let store = Sqlite::open(Path::new("a2a.db"), Options::default())?;
+/// let server = Server::new(Demo).store(Arc::new(store));
+/// # Ok::<_, a2a_service::store::sqlite::Error>(())
+/// ```
+// In this order they are dropped: who reads, who writes, what waits for the writer's word, and then the claim.
+pub struct Sqlite {
+    readers: Readers,
+    writer: Writer,
+    _checkpoints: Checkpoints,
+    claimed: Claimed,
+    fence: Fence,
+    room: Arc<Mutex<Room>>,
+    health: Arc<Health>,
+}
+
+/// How a file is kept.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// What a commit survives. The end of the process, where nothing else is said.
+    pub durability: Durability,
+    /// How many tasks there are at most. When there are as many, the one that ended first makes room for the next.
+    pub max_tasks: usize,
+    /// How large the file may become, in bytes. As large as the disk, where nothing is said.
+    pub max_bytes: Option<u64>,
+}
+
+/// What a commit survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// The end of the process, by whatever. When the machine goes down, the last moments may be lost: all tasks are
+    /// then as they were a moment before.
+    #[default]
+    Process,
+    /// Also that the machine loses its power: each commit waits until it is on the disk.
+    Power,
+}
+
+/// Why a file can't be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Two servers would not know of each other's tasks.
+    #[error("{} is in use by {by}", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// By whom, and since when.
+        by: String,
+    },
+    /// It was written by a version of this program that is newer than this one.
+    #[error(
+        "{} has version {version} of the tables, and this program knows those up to {newest}: a newer one wrote it",
+        path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: i32,
+        /// The newest one that is known.
+        newest: i32,
+    },
+    /// It is something else, and is left as it is.
+    #[error("{} is no file of this program", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It can't be reached, or there is nothing to run on.
+    #[error("{}: {source}", path.display())]
+    Place {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// SQLite can't use it.
+    #[error("{}: {}", path.display(), said(source))]
+    Sqlite {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite says.
+        source: rusqlite::Error,
+    },
+}
+
+/// What goes wrong while a file is opened.
+#[derive(Debug)]
+enum Fault {
+    Sqlite(rusqlite::Error),
+    System(io::Error),
+}
+
+/// How many tasks there are, and how many there may be.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    tasks: usize,
+    ended: usize,
+    max_tasks: usize,
+}
+
+/// What has been seen of the file.
+struct Health {
+    path: PathBuf,
+    /// Something in it can't be read. That does not go away by itself.
+    damaged: Mutex<Option<Unavailable>>,
+    /// When something was written, and nothing has failed to be since.
+    written: Mutex<Option<Instant>>,
+}
+
+impl Sqlite {
+    /// Opens a file, which is made where there is none. Blocks while it does.
+    ///
+    /// # Errors
+    /// Another server has it, a newer program wrote it, it is something else, or it can't be reached or written to.
+    pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
+        let claimed = Claimed::new(path)?;
+        let at = claimed.path.clone();
+        let failed = |it: Fault| Error::of(&at, it);
+        // The number of an opening is on the disk before anything has it, whatever may be lost later: it is never
+        // given again.
+        let mut db = claimed.connect(Role::Write(Durability::Power)).map_err(|it| failed(it.into()))?;
+        schema::migrate(&mut db, &at, schema::STEPS)?;
+        let (fence, room) = begin(&db, &options).map_err(|it| failed(it.into()))?;
+        sync_directory(&at).map_err(|it| failed(it.into()))?;
+        Self::start(claimed, db, &options, fence, room).map_err(failed)
+    }
+
+    fn start(claimed: Claimed, db: Connection, options: &Options, fence: Fence, room: Room) -> Result<Self, Fault> {
+        options.durability.apply(&db)?;
+        let health =
+            Arc::new(Health { path: claimed.path.clone(), damaged: Mutex::default(), written: Mutex::default() });
+        let (room, behind) = (Arc::new(Mutex::new(room)), Arc::new(AtomicBool::new(false)));
+        let (wake, woken) = mpsc::sync_channel(1);
+        let reading = (0..READERS).map(|_| claimed.connect(Role::Read)).collect::<rusqlite::Result<_>>()?;
+        let checkpoint = claimed.connect(Role::Checkpoint)?;
+        let checkpoints = Checkpoints::new(checkpoint, woken, Arc::clone(&behind), Arc::clone(&health))?;
+        let writer = Writer::new(db, Arc::clone(&room), Arc::clone(&health), behind, wake)?;
+        let readers = Readers::new(reading, Arc::clone(&health))?;
+        Ok(Self { readers, writer, _checkpoints: checkpoints, claimed, fence, room, health })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.claimed.path
+    }
+}
+
+/// Raises the fence, and counts what is there.
+fn begin(db: &Connection, options: &Options) -> rusqlite::Result<(Fence, Room)> {
+    if let Some(bytes) = options.max_bytes {
+        let page: u64 = db.pragma_query_value(None, "page_size", |it| it.get(0)).map(number)?;
+        let pages = i64::try_from(bytes / page.max(1)).unwrap_or(i64::MAX);
+        db.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
+    }
+    let sql = "UPDATE opening SET fence = fence + 1 RETURNING fence";
+    let fence = db.query_row(sql, [], |it| it.get(0)).map(number)?;
+    let count = |which: &str| {
+        let sql = format!("SELECT ifnull(sum(tasks), 0) FROM total WHERE {which}");
+        db.query_row(&sql, [], |it| it.get(0)).map(|it| usize::try_from(number(it)).unwrap_or(usize::MAX))
+    };
+    Ok((fence, Room { tasks: count("true")?, ended: count(sweep::ENDED)?, max_tasks: options.max_tasks }))
+}
+
+/// A file that is new is in its directory for good only when that is on the disk too.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(it) if cfg!(unix) => File::open(it)?.sync_all(),
+        _ => Ok(()),
+    }
+}
+
+/// A number as it was before SQLite had it.
+fn number(it: i64) -> u64 {
+    u64::try_from(it).unwrap_or(0)
+}
+
+/// What is wrong, as people say it, and then as SQLite does.
+fn said(error: &rusqlite::Error) -> String {
+    let plain = match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => "there is no room for more",
+        Some(ErrorCode::ReadOnly) => "it can't be written to",
+        Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => "it can't be opened",
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => "it is damaged",
+        Some(ErrorCode::SystemIoFailure) => "the system can't read or write it",
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => "something else has it open",
+        _ if is_damage(error) => "it is damaged",
+        _ => return error.to_string(),
+    };
+    format!("{plain} ({error})")
+}
+
+fn is_damage(error: &rusqlite::Error) -> bool {
+    use rusqlite::Error::{FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType, Utf8Error};
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+        || matches!(
+            error,
+            FromSqlConversionFailure(..) | IntegralValueOutOfRange(..) | InvalidColumnType(..) | Utf8Error(..)
+        )
+}
+
+impl Room {
+    fn is_full(self) -> bool {
+        self.tasks >= self.max_tasks
+    }
+}
+
+impl Health {
+    /// What could be written a moment ago, can be. So whoever asks all the time writes no more than others do.
+    fn has_written(&self) -> bool {
+        const MOMENT: Duration = Duration::from_secs(1);
+        self.written.lock().is_some_and(|it| it.elapsed() < MOMENT)
+    }
+
+    /// Something was, or could not be.
+    fn tried(&self, written: bool) {
+        *self.written.lock() = written.then(Instant::now);
+    }
+
+    /// What failed, for who asked for it. Damage is remembered.
+    fn failed(&self, error: &rusqlite::Error) -> Unavailable {
+        let failed = Unavailable(format!("{}: {}", self.path.display(), said(error)));
+        if is_damage(error) {
+            self.damaged.lock().get_or_insert_with(|| failed.clone());
+        }
+        failed
+    }
+}
+
+impl Error {
+    fn of(path: &Path, fault: impl Into<Fault>) -> Self {
+        let path = path.to_owned();
+        match fault.into() {
+            Fault::Sqlite(it) if it.sqlite_error_code() == Some(ErrorCode::NotADatabase) => Self::Foreign { path },
+            Fault::Sqlite(source) => Self::Sqlite { path, source },
+            Fault::System(source) => Self::Place { path, source },
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(it: rusqlite::Error) -> Self {
+        Self::Sqlite(it)
+    }
+}
+
+impl From<io::Error> for Fault {
+    fn from(it: io::Error) -> Self {
+        Self::System(it)
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { durability: Durability::default(), max_tasks: MAX_TASKS, max_bytes: None }
+    }
+}
+
+#[async_trait]
+impl Store for Sqlite {
+    fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    fn room(&self) -> Result<(), usize> {
+        let room = *self.room.lock();
+        if !room.is_full() || room.ended > 0 { Ok(()) } else { Err(room.max_tasks) }
+    }
+
+    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
+        self.writer.run(move |it| batch.iter().map(|commit| it.commit(commit)).collect()).await
+    }
+
+    async fn load(&self, key: &Key) -> Result<Option<Stored>, Unavailable> {
+        let key = key.clone();
+        self.readers.run(move |it| read::load(it, &key)).await
+    }
+
+    async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable> {
+        let key = key.clone();
+        let events = self.readers.run(move |it| match read::id(it, &key)? {
+            Some(task) => read::events(it, task, after, limit),
+            None => Ok(Vec::new()),
+        });
+        Ok(Log { events: events.await? })
+    }
+
+    async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable> {
+        let query = query.clone();
+        self.readers.run(move |it| list::list(it, &query)).await
+    }
+
+    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<Put, Unavailable> {
+        let key = key.clone();
+        self.writer
+            .run(move |it| match read::id(it.db, &key)? {
+                Some(task) => push::keep(it.db, task, &push, most),
+                None => Ok(Put::NoTask),
+            })
+            .await
+    }
+
+    async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
+        let (key, id) = (key.clone(), id.to_owned());
+        self.readers.run(move |it| push::get(it, &key, &id)).await
+    }
+
+    async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
+        let key = key.clone();
+        self.readers.run(move |it| push::page(it, &key, after, limit)).await
+    }
+
+    async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable> {
+        let (key, id) = (key.clone(), id.to_owned());
+        self.writer
+            .run(move |it| {
+                let task = read::id(it.db, &key)?;
+                task.map(|task| push::delete(it.db, task, &id)).transpose().map(|it| it.is_some())
+            })
+            .await
+    }
+
+    async fn claim(&self, _: RunnerId, limit: usize, _: Duration) -> Result<Vec<(Key, Stored)>, Unavailable> {
+        let fence = self.fence;
+        self.writer.run(move |it| it.claim(fence, limit)).await
+    }
+
+    async fn sweep(&self, policy: &Retention, now: Millis) -> Result<Swept, Unavailable> {
+        let before = now.saturating_sub(Millis::try_from(policy.finished.as_millis()).unwrap_or(Millis::MAX));
+        let mut swept = Swept::default();
+        loop {
+            let (tasks, more) = self.writer.run(move |it| it.sweep(before)).await?;
+            swept.tasks += tasks;
+            if !more {
+                return Ok(swept);
+            }
+        }
+    }
+
+    async fn check(&self) -> Result<(), Unavailable> {
+        if let Some(it) = &*self.health.damaged.lock() {
+            return Err(it.clone());
+        }
+        if self.health.has_written() {
+            return Ok(());
+        }
+        // As much as a commit of some size takes, so that it is known before one is there.
+        self.writer.run(|it| it.db.execute_batch("INSERT INTO probe VALUES(zeroblob(16384)); DELETE FROM probe")).await
+    }
+}
+
+impl fmt::Debug for Sqlite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Room { tasks, .. } = *self.room.lock();
+        f.debug_struct("Sqlite").field("path", &self.path()).field("tasks", &tasks).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,174 @@
+//! Pages of an owner's tasks: along an index, from where the last page ended, whatever there is before and behind it.
+
+use std::sync::LazyLock;
+
+use rusqlite::{
+    Connection, OptionalExtension as _, Row, ToSql, named_params,
+    types::{ToSqlOutput, Value},
+};
+
+use super::{bytes::is_of_artifact, number, read, write::damaged};
+use crate::{
+    event::{Event, Seq},
+    pb::v1::Task,
+    seam::Millis,
+    store::{ListPage, ListQuery, Token},
+    task,
+};
+
+/// Every state that there is.
+const STATES: [i32; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
+
+/// Events that are read at once.
+const STEP: usize = 256;
+
+/// The part of a query that all forms of it share. What comes behind a place is before it in the index.
+const RANGE: &str = "time >= :since AND (time, key) < (:time, :after)";
+
+const ORDER: &str = "ORDER BY time DESC, key DESC LIMIT :limit";
+
+/// In one state.
+static OF_STATE: LazyLock<String> = LazyLock::new(|| {
+    format!("SELECT id, key, time, seq FROM task WHERE scope = :scope AND state = :state AND {RANGE} {ORDER}")
+});
+
+/// In all states: each has its own order, and they are merged as they are read.
+static OF_ALL: LazyLock<String> = LazyLock::new(|| {
+    let each = STATES
+        .map(|it| format!("SELECT id, key, time, seq FROM task WHERE scope = :scope AND state = {it} AND {RANGE}"));
+    format!("{} {ORDER}", each.join(" UNION ALL "))
+});
+
+/// In one context.
+static OF_CONTEXT: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT id, key, time, seq FROM task
+         WHERE scope = :scope AND context = :context AND (:state IS NULL OR state = :state) AND {RANGE} {ORDER}"
+    )
+});
+
+/// Each form of a query.
+#[cfg(test)]
+pub(super) static ALL: [&LazyLock<String>; 3] = [&OF_STATE, &OF_ALL, &OF_CONTEXT];
+
+/// A place among an owner's tasks.
+struct Place {
+    id: i64,
+    key: String,
+    time: Millis,
+    seq: Seq,
+}
+
+/// What a key comes before where there is none: in SQLite's order, bytes are behind all text.
+enum After<'a> {
+    Key(&'a str),
+    All,
+}
+
+impl ToSql for After<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        match self {
+            Self::Key(it) => it.to_sql(),
+            Self::All => Ok(ToSqlOutput::Owned(Value::Blob(Vec::new()))),
+        }
+    }
+}
+
+/// A page of tasks.
+pub(super) fn list(db: &Connection, query: &ListQuery) -> rusqlite::Result<ListPage> {
+    let sql = "SELECT id FROM scope WHERE owner = ? AND tenant = ?";
+    let (owner, tenant) = (&*query.scope.owner, &*query.scope.tenant);
+    let Some(scope) = db.prepare_cached(sql)?.query_row((owner, tenant), |it| it.get(0)).optional()? else {
+        return Ok(ListPage::default());
+    };
+    let mut places = places(db, scope, query)?;
+    let next = if places.len() > query.limit {
+        places.truncate(query.limit);
+        places.last().map(|it| Token { time: it.time, id: it.key.as_str().into() })
+    } else {
+        None
+    };
+    let tasks = places.iter().map(|it| shown(db, it, query)).collect::<rusqlite::Result<_>>()?;
+    Ok(ListPage { tasks, total: total(db, scope, query)?, next })
+}
+
+fn places(db: &Connection, scope: i64, query: &ListQuery) -> rusqlite::Result<Vec<Place>> {
+    let place = |it: &Row<'_>| Ok(Place { id: it.get(0)?, key: it.get(1)?, time: it.get(2)?, seq: number(it.get(3)?) });
+    let (time, after) = match &query.after {
+        Some(it) => (it.time, After::Key(&it.id)),
+        None => (Millis::MAX, After::All),
+    };
+    let since = query.since.unwrap_or(Millis::MIN);
+    // One more than fits on the page tells whether there is a next one.
+    let limit = i64::try_from(query.limit.saturating_add(1)).unwrap_or(i64::MAX);
+    let state = query.state.map(i32::from);
+    match (&query.context, state) {
+        (Some(context), _) => {
+            let all = named_params! {
+                ":scope": scope, ":context": context, ":state": state, ":since": since, ":time": time, ":after": after, ":limit": limit
+            };
+            db.prepare_cached(&OF_CONTEXT)?.query_map(all, place)?.collect()
+        }
+        (None, Some(state)) => {
+            let all = named_params! {
+                ":scope": scope, ":state": state, ":since": since, ":time": time, ":after": after, ":limit": limit
+            };
+            db.prepare_cached(&OF_STATE)?.query_map(all, place)?.collect()
+        }
+        (None, None) => {
+            let all =
+                named_params! { ":scope": scope, ":since": since, ":time": time, ":after": after, ":limit": limit };
+            db.prepare_cached(&OF_ALL)?.query_map(all, place)?.collect()
+        }
+    }
+}
+
+/// How many tasks there are on all pages: a number that is kept, where one is, and else the length of a piece of an index.
+fn total(db: &Connection, scope: i64, query: &ListQuery) -> rusqlite::Result<u64> {
+    let (since, state) = (query.since.unwrap_or(Millis::MIN), query.state.map(i32::from));
+    let total: i64 = match &query.context {
+        Some(context) => {
+            let sql = "SELECT count(*) FROM task
+                WHERE scope = ? AND context = ? AND time >= ? AND (?4 IS NULL OR state = ?4)";
+            db.prepare_cached(sql)?.query_row((scope, context, since, state), |it| it.get(0))?
+        }
+        None if query.since.is_some() => {
+            let sql = "SELECT count(*) FROM task WHERE scope = ? AND state = ? AND time >= ?";
+            let mut count = db.prepare_cached(sql)?;
+            let states = STATES.iter().filter(|it| state.is_none_or(|state| state == **it));
+            let counts = states.map(|it| count.query_row((scope, it, since), |it| it.get::<_, i64>(0)));
+            counts.sum::<rusqlite::Result<_>>()?
+        }
+        None => {
+            let sql = "SELECT ifnull(sum(tasks), 0) FROM total WHERE scope = ? AND (?2 IS NULL OR state = ?2)";
+            db.prepare_cached(sql)?.query_row((scope, state), |it| it.get(0))?
+        }
+    };
+    Ok(number(total))
+}
+
+/// What a list shows of a task: its checkpoint, and what came after that. Artifacts that are not asked for are not
+/// even read.
+fn shown(db: &Connection, place: &Place, query: &ListQuery) -> rusqlite::Result<Task> {
+    let sql = if query.artifacts {
+        "SELECT seq, task, artifacts FROM checkpoint WHERE id = ?"
+    } else {
+        "SELECT seq, task, x'' FROM checkpoint WHERE id = ?"
+    };
+    let checkpoint =
+        |it: &Row<'_>| Ok((number(it.get(0)?), read::task(it.get_ref(1)?.as_blob()?, it.get_ref(2)?.as_blob()?)?));
+    let found = db.prepare_cached(sql)?.query_row([place.id], checkpoint).optional()?;
+    let (mut seq, mut task) = found.unwrap_or_default();
+    while seq < place.seq {
+        let events = read::events(db, place.id, seq, STEP)?;
+        seq = events.last().map(Event::seq).ok_or_else(|| damaged("a log ends before its row"))?;
+        let shown = events.iter().filter(|it| query.artifacts || !is_of_artifact(it));
+        shown.filter_map(Event::payload).for_each(|it| task::apply(&mut task, it));
+    }
+    task::shorten(&mut task.history, query.history);
+    if !query.artifacts {
+        // A first event may have some.
+        task.artifacts = Vec::new();
+    }
+    Ok(task)
+}

@@ -1,0 +1,134 @@
+//! What the outside can't see: how versions follow each other, what goes together, and along which index.
+
+use std::pin::pin;
+
+use futures::poll;
+use rusqlite::OpenFlags;
+use tokio::sync::oneshot;
+
+use super::*;
+
+const ONE: &str = "CREATE TABLE a(x INTEGER) STRICT; INSERT INTO a VALUES(1);";
+const TWO: &str = "ALTER TABLE a ADD y TEXT; UPDATE a SET y = 'two';";
+const BROKEN: &str = "UPDATE a SET x = 3; CREATE TABLE b(x INTEGER) STRICT; INSERT INTO nowhere VALUES(1);";
+
+fn read_only(path: &Path) -> Connection {
+    Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap()
+}
+
+fn version(db: &Connection) -> i32 {
+    db.pragma_query_value(None, "user_version", |it| it.get(0)).unwrap()
+}
+
+#[test]
+fn a_file_is_brought_to_the_newest_version_and_kept_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.db");
+    let mut db = Connection::open(&path).unwrap();
+    schema::migrate(&mut db, &path, &[ONE]).unwrap();
+    assert!(!directory.path().join("a.db.v1").exists(), "of nothing there is no copy");
+    // One that fails has done nothing, and can be tried again.
+    for _ in 0..2 {
+        let failed = schema::migrate(&mut db, &path, &[ONE, TWO, BROKEN]).unwrap_err().to_string();
+        assert!(failed.contains("nowhere"), "{failed}");
+        assert_eq!(version(&db), 1);
+        assert_eq!(db.query_row("SELECT * FROM a", [], |it| Ok(it.as_ref().column_count())), Ok(1));
+    }
+    schema::migrate(&mut db, &path, &[ONE, TWO]).unwrap();
+    assert_eq!(version(&db), 2);
+    assert_eq!(db.query_row("SELECT x, y FROM a", [], |it| <(i32, String)>::try_from(it)), Ok((1, "two".into())));
+    let before = read_only(&directory.path().join("a.db.v1"));
+    assert_eq!(version(&before), 1);
+    assert_eq!(before.query_row("SELECT * FROM a", [], |it| it.get::<_, i32>(0)), Ok(1));
+    assert!(before.query_row("SELECT y FROM a", [], |_| Ok(())).is_err());
+    drop(before);
+    // It is up to date.
+    schema::migrate(&mut db, &path, &[ONE, TWO]).unwrap();
+    assert!(!directory.path().join("a.db.v2").exists());
+    let newer = schema::migrate(&mut db, &path, &[ONE]).unwrap_err();
+    assert!(matches!(newer, Error::Newer { version: 2, newest: 1, .. }), "{newer}");
+}
+
+/// A list is as quick at a million tasks as at a hundred: it follows an index from its place on, and sorts nothing.
+#[test]
+fn nothing_is_scanned_or_sorted() {
+    let directory = tempfile::tempdir().unwrap();
+    drop(open(&directory));
+    let db = read_only(&directory.path().join("a.db"));
+    let ended = format!("SELECT id FROM task WHERE {} AND time < 1 ORDER BY time LIMIT 1", sweep::ENDED);
+    let claim = "SELECT id FROM task WHERE open = 1 AND fence < 1 ORDER BY id LIMIT 1".to_owned();
+    let log = "SELECT max(id) FROM log WHERE id BETWEEN 1 AND 2".to_owned();
+    let send = "SELECT key FROM task WHERE scope = 1 AND send = 'a'".to_owned();
+    for sql in list::ALL.iter().map(|it| String::clone(it)).chain([ended, claim, log, send]) {
+        let mut plan = db.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let unbound = plan.parameter_count();
+        (1..=unbound).for_each(|it| plan.raw_bind_parameter(it, 1).unwrap());
+        let mut rows = plan.raw_query();
+        while let Some(it) = rows.next().unwrap() {
+            let step: String = it.get("detail").unwrap();
+            assert!(!step.contains("TEMP B-TREE") && !step.starts_with("SCAN"), "{sql}: {step}");
+        }
+    }
+}
+
+fn open(directory: &tempfile::TempDir) -> Sqlite {
+    Sqlite::open(&directory.path().join("a.db"), Options::default()).unwrap()
+}
+
+/// What waits goes into one transaction, and one part that fails takes the others along, and nothing else.
+#[tokio::test]
+async fn what_waits_is_written_together_or_not_at_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory);
+    let put = |it: &mut writer::Pass<'_>| it.db.execute("INSERT INTO probe VALUES(x'00')", []);
+    let fail = |it: &mut writer::Pass<'_>| it.db.execute("INSERT INTO nowhere VALUES(1)", []);
+    for fails in [true, false] {
+        let (go, gone) = mpsc::channel::<()>();
+        let (started, starting) = oneshot::channel();
+        let mut first = pin!(store.writer.run(move |it| {
+            put(it)?;
+            _ = started.send(());
+            // Until the others wait.
+            gone.recv().map_err(|_| rusqlite::Error::InvalidQuery)
+        }));
+        assert!(poll!(&mut first).is_pending());
+        starting.await.unwrap();
+        let (mut second, mut third) =
+            (pin!(store.writer.run(put)), pin!(store.writer.run(if fails { fail } else { put })));
+        assert!(poll!(&mut second).is_pending() && poll!(&mut third).is_pending());
+        go.send(()).unwrap();
+        first.await.unwrap();
+        let outcomes = (second.await, third.await);
+        let there = store.readers.run(|it| it.query_row("SELECT count(*) FROM probe", [], |it| it.get::<_, i32>(0)));
+        let there = there.await.unwrap();
+        if fails {
+            assert!(outcomes.0.is_err() && outcomes.0 == outcomes.1, "{outcomes:?}");
+            assert_eq!(there, 1);
+        } else {
+            assert_eq!((outcomes, there), ((Ok(1), Ok(1)), 4));
+        }
+    }
+}
+
+/// However long transactions follow each other, the log of SQLite begins anew now and then.
+#[tokio::test]
+async fn the_log_of_sqlite_does_not_grow_for_ever() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory);
+    let log = || std::fs::metadata(directory.path().join("a.db-wal")).unwrap().len();
+    let pages = u64::try_from(checkpoint::SHORT).unwrap();
+    let mut largest = 0;
+    for _ in 0..80 {
+        // Four at a time, so that there is always one that waits.
+        let write = || {
+            store.writer.run(|it| {
+                it.db.execute("DELETE FROM probe", [])?;
+                it.db.execute("INSERT INTO probe VALUES(zeroblob(4000000))", [])
+            })
+        };
+        let (a, b, c, d) = tokio::join!(write(), write(), write(), write());
+        assert_eq!([a, b, c, d], [const { Ok(1) }; 4]);
+        largest = largest.max(log());
+    }
+    assert!(largest < 3 * pages * 4096, "{largest} bytes of log");
+}

@@ -1,0 +1,204 @@
+//! What a commit writes: the row first, which says whether it may.
+
+use std::sync::Arc;
+
+use rusqlite::{OptionalExtension as _, Row as Found, named_params};
+
+use super::{
+    bytes::{halves, pack},
+    number, push,
+    writer::Pass,
+};
+use crate::{
+    event::{Position, Seq},
+    pb::v1::TaskState,
+    store::{Commit, Expect, Key, Refused, Row, Scope},
+};
+
+/// In the number of a piece of log, that of its first event has so many bits.
+const SEQ_BITS: u32 = 28;
+
+/// Where a row stands.
+pub(super) struct Place {
+    pub(super) id: i64,
+    pub(super) at: Position,
+    state: i32,
+    time: i64,
+    open: bool,
+}
+
+/// The number of the piece of a log that begins with this event. There is none where a task has more than 2^28.
+pub(super) fn piece(task: i64, first: Seq) -> rusqlite::Result<i64> {
+    let seq = i64::try_from(first).ok().filter(|it| it >> SEQ_BITS == 0);
+    seq.map(|it| task << SEQ_BITS | it).ok_or_else(|| too_large("a task has too many events"))
+}
+
+/// The number of the first event of a piece.
+pub(super) fn first_of(piece: i64) -> Seq {
+    number(piece & ((1 << SEQ_BITS) - 1))
+}
+
+/// Something is not as we write it.
+pub(super) fn damaged(what: &'static str) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, what.into())
+}
+
+/// Something can't be written.
+fn too_large(what: &'static str) -> rusqlite::Error {
+    rusqlite::Error::ToSqlConversionFailure(what.into())
+}
+
+impl Pass<'_> {
+    /// Writes a commit, or says why not: then it has changed nothing.
+    pub(super) fn commit(&mut self, commit: &Commit) -> rusqlite::Result<Result<(), Refused>> {
+        match &commit.expect {
+            Expect::New { idempotency } => self.begin(commit, idempotency.as_deref()),
+            Expect::At(at) => self.go_on(commit, *at),
+        }
+    }
+
+    fn begin(&mut self, commit: &Commit, send: Option<&str>) -> rusqlite::Result<Result<(), Refused>> {
+        let Commit { key, row, .. } = commit;
+        let known = self.scope(key.scope())?;
+        if let Some(scope) = known
+            && (send.is_some() || self.room.is_full())
+        {
+            // What was there before must not cost another task its place.
+            if let Some(it) = self.find(scope, key)? {
+                return Ok(Err(Refused::Stale(Some(it.at))));
+            }
+            let sql = "SELECT key FROM task WHERE scope = ? AND send = ?";
+            let made = self.db.prepare_cached(sql)?.query_row((scope, send), |it| it.get::<_, String>(0)).optional()?;
+            if let Some(task_id) = made {
+                return Ok(Err(Refused::Duplicate { task_id: task_id.into() }));
+            }
+        }
+        if self.room.is_full() {
+            if !self.forget_oldest()? {
+                return Ok(Err(Refused::Full { max_tasks: self.room.max_tasks }));
+            }
+            if self.room.is_full() {
+                // There may be fewer than there once might: two go for each that comes.
+                self.forget_oldest()?;
+            }
+        }
+        let scope = match known {
+            Some(it) => it,
+            None => self.new_scope(key.scope())?,
+        };
+        let sql =
+            "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, pushes, send)
+            VALUES(:scope, :key, :context, :state, :time, :seq, :fence, :open, :taken, :cancel, :attempt, 0, :send)
+            ON CONFLICT(scope, key) DO NOTHING";
+        let made = self.db.prepare_cached(sql)?.execute(named_params! {
+            ":scope": scope, ":key": key.id(), ":context": &*row.context, ":state": i32::from(row.state), ":time": row.time,
+            ":seq": signed(row.seq)?, ":fence": signed(commit.fence)?, ":open": row.open, ":taken": signed(row.taken)?,
+            ":cancel": row.cancel_requested, ":attempt": row.attempt, ":send": send,
+        })?;
+        if made == 0 {
+            return Ok(Err(Refused::Stale(self.find(scope, key)?.map(|it| it.at))));
+        }
+        self.moved(scope, None, Some(row.state.into()));
+        self.room.tasks += 1;
+        self.room.ended += usize::from(row.state.is_terminal());
+        self.put_down(self.db.last_insert_rowid(), commit)?;
+        Ok(Ok(()))
+    }
+
+    fn go_on(&mut self, commit: &Commit, expected: Position) -> rusqlite::Result<Result<(), Refused>> {
+        let Commit { key, row, .. } = commit;
+        let Some(scope) = self.scope(key.scope())? else { return Ok(Err(Refused::Stale(None))) };
+        let Some(old) = self.find(scope, key)? else { return Ok(Err(Refused::Stale(None))) };
+        if old.at != expected {
+            return Ok(Err(Refused::Stale(Some(old.at))));
+        }
+        self.update(&old, commit)?;
+        let state = i32::from(row.state);
+        if old.state != state {
+            self.moved(scope, Some(old.state), Some(state));
+            let had_ended = TaskState::try_from(old.state).is_ok_and(TaskState::is_terminal);
+            self.room.ended = self.room.ended + usize::from(row.state.is_terminal()) - usize::from(had_ended);
+        }
+        self.put_down(old.id, commit)?;
+        if row.state.is_terminal() {
+            self.db.prepare_cached("DELETE FROM saved WHERE id = ?")?.execute([old.id])?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Most commits add to a log and change nothing that an index has: then none of them is touched.
+    fn update(&self, old: &Place, commit: &Commit) -> rusqlite::Result<()> {
+        let Row { seq, state, time, open, taken, cancel_requested, attempt, .. } = &commit.row;
+        let (seq, fence, taken) = (signed(*seq)?, signed(commit.fence)?, signed(*taken)?);
+        if (old.state, old.time, old.open) == (i32::from(*state), *time, *open) {
+            let sql = "UPDATE task SET seq = ?, fence = ?, taken = ?, cancel = ?, attempt = ? WHERE id = ?";
+            self.db.prepare_cached(sql)?.execute((seq, fence, taken, cancel_requested, attempt, old.id))?;
+        } else {
+            let sql =
+                "UPDATE task SET seq = ?, fence = ?, taken = ?, cancel = ?, attempt = ?, state = ?, time = ?, open = ?
+                WHERE id = ?";
+            let state = i32::from(*state);
+            let row = (seq, fence, taken, cancel_requested, attempt, state, time, open, old.id);
+            self.db.prepare_cached(sql)?.execute(row)?;
+        }
+        Ok(())
+    }
+
+    /// What is beside the row.
+    fn put_down(&self, id: i64, commit: &Commit) -> rusqlite::Result<()> {
+        if let Some(first) = commit.events.first() {
+            let sql = "INSERT INTO log VALUES(?, ?)";
+            self.db.prepare_cached(sql)?.execute((piece(id, first.seq())?, pack(&commit.events)))?;
+        }
+        if let Some(task) = &commit.checkpoint {
+            let sql = "INSERT OR REPLACE INTO checkpoint VALUES(?, ?, ?, ?)";
+            let [head, artifacts] = halves(task);
+            self.db.prepare_cached(sql)?.execute((id, signed(commit.row.seq)?, head, artifacts))?;
+        }
+        if let Some(it) = &commit.saved {
+            self.db.prepare_cached("INSERT OR REPLACE INTO saved VALUES(?, ?)")?.execute((id, &**it))?;
+        }
+        if let Some(it) = &commit.push {
+            // Who sent it has counted those that there are.
+            push::keep(self.db, id, it, usize::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Where a task stands.
+    pub(super) fn find(&self, scope: i64, key: &Key) -> rusqlite::Result<Option<Place>> {
+        let sql = "SELECT id, seq, fence, state, time, open FROM task WHERE scope = ? AND key = ?";
+        let place = |it: &Found<'_>| {
+            let at = Position { seq: number(it.get(1)?), fence: number(it.get(2)?) };
+            Ok(Place { id: it.get(0)?, at, state: it.get(3)?, time: it.get(4)?, open: it.get(5)? })
+        };
+        self.db.prepare_cached(sql)?.query_row((scope, key.id()), place).optional()
+    }
+
+    /// The number of an owner, if there is anything of theirs.
+    pub(super) fn scope(&mut self, scope: &Arc<Scope>) -> rusqlite::Result<Option<i64>> {
+        if let Some(it) = self.scopes.get(scope) {
+            return Ok(Some(*it));
+        }
+        let sql = "SELECT id FROM scope WHERE owner = ? AND tenant = ?";
+        let found =
+            self.db.prepare_cached(sql)?.query_row((&*scope.owner, &*scope.tenant), |it| it.get(0)).optional()?;
+        if let Some(it) = found {
+            self.scopes.insert(Arc::clone(scope), it);
+        }
+        Ok(found)
+    }
+
+    fn new_scope(&mut self, scope: &Arc<Scope>) -> rusqlite::Result<i64> {
+        let sql = "INSERT INTO scope(owner, tenant) VALUES(?, ?)";
+        self.db.prepare_cached(sql)?.execute((&*scope.owner, &*scope.tenant))?;
+        let id = self.db.last_insert_rowid();
+        self.scopes.insert(Arc::clone(scope), id);
+        Ok(id)
+    }
+}
+
+/// A number as SQLite has them.
+pub(super) fn signed(it: u64) -> rusqlite::Result<i64> {
+    i64::try_from(it).map_err(|_| too_large("a number is too large"))
+}

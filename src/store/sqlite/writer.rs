@@ -1,0 +1,190 @@
+//! The one thread that writes: whatever waits, from all tasks, goes into one transaction.
+
+use std::{
+    collections::HashMap,
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::SyncSender,
+    },
+};
+
+use parking_lot::Mutex;
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::oneshot;
+
+use super::{
+    Health, Room,
+    checkpoint::{SHORT, SOME},
+    thread::{Jobs, Threads},
+};
+use crate::store::{Scope, Unavailable};
+
+/// How many jobs go into a transaction at most.
+const TOGETHER: usize = 256;
+
+/// How many jobs may wait for it.
+const WAITING: usize = 1024;
+
+/// So many owners are known by heart.
+const SCOPES: usize = 16_384;
+
+/// Where whatever writes goes.
+pub(super) struct Writer(Threads<Box<dyn Work>>);
+
+/// What a transaction does, as a part of it.
+trait Work: Send {
+    /// Does it. When this fails, all of the transaction does.
+    fn run(&mut self, pass: &mut Pass<'_>) -> rusqlite::Result<()>;
+    /// What came of it, once that is durable.
+    fn answer(self: Box<Self>, outcome: Result<(), Unavailable>);
+}
+
+struct Asked<T, F> {
+    work: Option<F>,
+    done: Option<T>,
+    reply: oneshot::Sender<Result<T, Unavailable>>,
+}
+
+impl<T: Send, F: FnOnce(&mut Pass<'_>) -> rusqlite::Result<T> + Send> Work for Asked<T, F> {
+    fn run(&mut self, pass: &mut Pass<'_>) -> rusqlite::Result<()> {
+        self.done = self.work.take().map(|it| it(pass)).transpose()?;
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, outcome: Result<(), Unavailable>) {
+        let Self { done, reply, .. } = *self;
+        let outcome = outcome.and_then(|()| done.ok_or_else(|| Unavailable("nothing came of it".into())));
+        // Who asked may have gone; it is written all the same.
+        drop(reply.send(outcome));
+    }
+}
+
+/// A transaction that goes on, and what is known of what is there.
+pub(super) struct Pass<'a> {
+    pub(super) db: &'a Connection,
+    pub(super) scopes: &'a mut HashMap<Arc<Scope>, i64>,
+    pub(super) room: Room,
+    /// By how much the totals of a scope and a state change.
+    pub(super) totals: HashMap<(i64, i32), i64>,
+}
+
+/// What the thread has.
+struct State {
+    db: Connection,
+    scopes: HashMap<Arc<Scope>, i64>,
+    room: Arc<Mutex<Room>>,
+    health: Arc<Health>,
+    /// The log is long, and almost all of it is in the file: the rest is to be put there between two transactions,
+    /// so that it can begin anew. While transactions follow each other, nobody else ever comes to the end of it.
+    behind: Arc<AtomicBool>,
+}
+
+impl Writer {
+    pub(super) fn new(
+        mut db: Connection,
+        room: Arc<Mutex<Room>>,
+        health: Arc<Health>,
+        behind: Arc<AtomicBool>,
+        checkpoint: SyncSender<()>,
+    ) -> Result<Self, super::Fault> {
+        let mut told = 0;
+        let hook = move |_: &mut rusqlite::hooks::Wal, pages: std::ffi::c_int| {
+            // It has begun anew.
+            told = if pages < told { 0 } else { told };
+            if pages - told >= SOME {
+                told = pages;
+                // If it is at it already, it looks again.
+                _ = checkpoint.try_send(());
+            }
+            Ok(())
+        };
+        db.wal_hook(Some(hook))?;
+        let state = State { db, scopes: HashMap::new(), room, health, behind };
+        let threads = Threads::new("sqlite-write", WAITING, [move |jobs| state.run(&jobs)])?;
+        Ok(Self(threads))
+    }
+
+    /// Does this as a part of a transaction. Returns when that is durable.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Pass<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        let (reply, done) = oneshot::channel();
+        self.0.give(Box::new(Asked { work: Some(work), done: None, reply })).await?;
+        done.await.unwrap_or_else(|_| Err(Unavailable("its thread has ended".into())))
+    }
+}
+
+impl State {
+    fn run(mut self, jobs: &Jobs<Box<dyn Work>>) {
+        let mut all: Vec<Box<dyn Work>> = Vec::new();
+        while let Some(first) = jobs.next() {
+            all.push(first);
+            while all.len() < TOGETHER
+                && let Some(next) = jobs.waiting()
+            {
+                all.push(next);
+            }
+            let outcome = self.write(&mut all).map_err(|it| self.health.failed(&it));
+            self.health.tried(outcome.is_ok());
+            all.drain(..).for_each(|it| it.answer(outcome.clone()));
+            if self.behind.swap(false, Ordering::Relaxed) {
+                self.catch_up();
+            }
+        }
+    }
+
+    /// All of it or, where anything fails, nothing.
+    fn write(&mut self, all: &mut [Box<dyn Work>]) -> rusqlite::Result<()> {
+        let room = *self.room.lock();
+        let transaction = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut pass = Pass { db: &transaction, scopes: &mut self.scopes, room, totals: HashMap::new() };
+        if pass.scopes.len() >= SCOPES {
+            pass.scopes.clear();
+        }
+        let done = all.iter_mut().try_for_each(|it| it.run(&mut pass)).and_then(|()| pass.count());
+        let room = pass.room;
+        match done.and_then(|()| transaction.commit()) {
+            Ok(()) => {
+                *self.room.lock() = room;
+                Ok(())
+            }
+            Err(error) => {
+                // The numbers of owners that were new are not true.
+                self.scopes.clear();
+                Err(error)
+            }
+        }
+    }
+
+    fn catch_up(&self) {
+        let sql = "PRAGMA wal_checkpoint(PASSIVE)";
+        if let Err(error) = self.db.query_row(sql, [], |_| Ok(())) {
+            drop(self.health.failed(&error));
+        }
+    }
+}
+
+impl Pass<'_> {
+    /// Says that a task is in another state, or is there, or not any more.
+    pub(super) fn moved(&mut self, scope: i64, from: Option<i32>, to: Option<i32>) {
+        for (state, by) in [(from, -1), (to, 1)] {
+            if let Some(state) = state {
+                *self.totals.entry((scope, state)).or_default() += by;
+            }
+        }
+    }
+
+    fn count(&mut self) -> rusqlite::Result<()> {
+        let sql = "INSERT INTO total VALUES(?1, ?2, ?3) ON CONFLICT DO UPDATE SET tasks = tasks + ?3";
+        let mut count = self.db.prepare_cached(sql)?;
+        for ((scope, state), by) in mem::take(&mut self.totals).into_iter().filter(|it| it.1 != 0) {
+            count.execute((scope, state, by))?;
+        }
+        Ok(())
+    }
+}
+
+const _: () = assert!(SHORT > SOME, "a log is long only after it was put into the file");

@@ -1,0 +1,217 @@
+//! What becomes of the turns that the end of a process cut: nothing stays at work for ever.
+
+use std::{sync::Arc, time::Duration};
+
+use a2a_service::{
+    agent::{Agent, End, Error, Turn, Updates},
+    call::Call,
+    event::Event,
+    pb::v1::{
+        CancelTaskRequest, Message, SendMessageConfiguration, SendMessageRequest, Task, TaskState,
+        a2a_service_server::A2aService,
+    },
+    server::Server,
+    service::Limits,
+    store::{Key, sqlite::Options},
+};
+use tokio::time::timeout;
+
+use crate::{
+    scenarios::{configured, get, next, output, remaining, said, send, state, stream, subscribe, task_of, text},
+    store::place::Opened,
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Says in an artifact who gave it what, how often it has begun, and what it knows; then it never returns, unless it may.
+#[derive(Clone)]
+struct Cut {
+    resumable: bool,
+    ends: bool,
+}
+
+impl Agent for Cut {
+    async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
+        let heard: Vec<_> = turn.messages().map(Message::text).collect();
+        let saved: u32 = turn.saved().unwrap_or_default();
+        let line = format!("[{} {} saved {saved}]", turn.attempt(), heard.join("+"));
+        out.save(&(saved + 1)).await?;
+        out.artifact("log").id("log").appending().text(line).await?;
+        if turn.text() == "ask" {
+            return Ok(End::InputRequired(Message::agent("what?")));
+        }
+        if !self.ends {
+            std::future::pending::<()>().await;
+        }
+        Ok(match heard.last() {
+            Some(it) if it.contains("last") => End::Completed(None),
+            _ => End::InputRequired(Message::agent("more?")),
+        })
+    }
+
+    fn resumable(&self) -> bool {
+        self.resumable
+    }
+}
+
+const STUCK: Cut = Cut { resumable: false, ends: false };
+const AGAIN: Cut = Cut { resumable: true, ends: false };
+const ENDS: Cut = Cut { resumable: true, ends: true };
+
+fn service(agent: Cut, store: &Opened) -> Arc<dyn A2aService> {
+    let mut limits = Limits::default();
+    // Whoever is told to stop does not.
+    limits.cancel = Duration::from_hours(1);
+    limits.wait = PATIENCE;
+    Server::new(agent).limits(limits).store(Arc::clone(&store.store)).into_service()
+}
+
+fn at_once(task_id: &str, said: &str) -> SendMessageRequest {
+    let configuration = SendMessageConfiguration { return_immediately: true, ..Default::default() };
+    configured(text(task_id, said), configuration)
+}
+
+/// A task whose agent is at work, and has said this for all to see.
+async fn at_work(agent: &dyn A2aService, task_id: &str, message: &str, log: &str) -> Task {
+    let task = send(agent, at_once(task_id, message)).await;
+    let mut events = subscribe(agent, &task.id).await.unwrap();
+    let seen = async {
+        loop {
+            next(&mut events).await;
+            let task = get(agent, &task.id).await.unwrap();
+            if output(&task) == log {
+                break task;
+            }
+        }
+    };
+    let task = get(agent, &task.id).await.unwrap();
+    if output(&task) == log { task } else { timeout(PATIENCE, seen).await.unwrap() }
+}
+
+/// The task, once this is so.
+async fn when(agent: &dyn A2aService, id: &str, is: impl Fn(&Task) -> bool) -> Task {
+    let task = async {
+        loop {
+            let task = get(agent, id).await.unwrap();
+            if is(&task) {
+                break task;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, task).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_whose_agent_can_not_begin_again_has_failed() {
+    let store = Opened::sqlite(Options::default());
+    let agent = service(STUCK, &store);
+    let one = at_work(&*agent, "", "go", "[1 go saved 0]").await;
+    let other = at_work(&*agent, "", "ask", "[1 ask saved 0]").await;
+    let store = store.killed();
+    let agent = service(STUCK, &store);
+    let failed = when(&*agent, &one.id, |it| it.state() == TaskState::Failed).await;
+    assert_eq!(said(&failed), "The server stopped while the agent was at work on this.");
+    assert_eq!(output(&failed), output(&one), "what there was stays");
+    // Whoever was asked something can answer.
+    let asked = get(&*agent, &other.id).await.unwrap();
+    assert_eq!((asked.state(), said(&asked).as_str()), (TaskState::InputRequired, "what?"));
+    at_work(&*agent, &other.id, "this", "[1 ask saved 0][1 this saved 1]").await;
+    // Once is enough.
+    let agent = service(STUCK, &store.killed());
+    assert_eq!(get(&*agent, &one.id).await.unwrap(), failed);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_can_begins_again_with_what_it_had() {
+    let store = Opened::sqlite(Options::default());
+    let agent = service(AGAIN, &store);
+    let task = at_work(&*agent, "", "ask", "[1 ask saved 0]").await;
+    let id = task.id.as_str();
+    at_work(&*agent, id, "one", "[1 ask saved 0][1 one saved 1]").await;
+    for it in ["two", "the last"] {
+        send(&*agent, at_once(id, it)).await;
+    }
+    let store = store.killed();
+    let agent = service(ENDS, &store);
+    let done = when(&*agent, id, |it| it.state().is_terminal()).await;
+    assert_eq!(done.state(), TaskState::Completed);
+    let log = "[1 ask saved 0][1 one saved 1][2 one saved 2][1 two+the last saved 3]";
+    assert_eq!(output(&done), log);
+    let history: Vec<_> = done.history.iter().map(Message::text).collect();
+    assert_eq!(history, ["ask", "what?", "one", "two", "the last", "more?"]);
+    // One log, from its first event to its last.
+    let events = store.events(&key(id), 0, usize::MAX).await.unwrap().events;
+    let seqs: Vec<_> = events.iter().map(Event::seq).collect();
+    assert_eq!(seqs, (1..=u64::try_from(events.len()).unwrap()).collect::<Vec<_>>());
+    assert!(events.windows(2).all(|it| it[0].position().fence <= it[1].position().fence));
+}
+
+fn key(id: &str) -> Key {
+    Key::new(&Arc::default(), id)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_begins_three_times_and_not_for_ever() {
+    let mut store = Opened::sqlite(Options::default());
+    let agent = service(AGAIN, &store);
+    let mut log = "[1 go saved 0]".to_owned();
+    let id = at_work(&*agent, "", "go", &log).await.id;
+    for attempt in 2..=3 {
+        store = store.killed();
+        let agent = service(AGAIN, &store);
+        log = format!("{log}[{attempt} go saved {}]", attempt - 1);
+        when(&*agent, &id, |it| output(it) == log).await;
+        assert_eq!(store.load(&key(&id)).await.unwrap().unwrap().row.attempt, attempt);
+    }
+    store = store.killed();
+    let agent = service(AGAIN, &store);
+    let failed = when(&*agent, &id, |it| it.state() == TaskState::Failed).await;
+    assert_eq!(
+        (said(&failed).as_str(), output(&failed)),
+        ("The server stopped 3 times while the agent was at work on this.", log)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_to_be_canceled_is() {
+    let store = Opened::sqlite(Options::default());
+    let agent = service(AGAIN, &store);
+    let task = at_work(&*agent, "", "go", "[1 go saved 0]").await;
+    let cancel = CancelTaskRequest { id: task.id.clone(), ..CancelTaskRequest::default() };
+    let canceling = Arc::clone(&agent);
+    let canceled = tokio::spawn(async move { canceling.cancel_task(Call::default().request(cancel)).await });
+    let asked = async {
+        while !store.load(&key(&task.id)).await.unwrap().unwrap().row.cancel_requested {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, asked).await.unwrap();
+    assert_eq!(get(&*agent, &task.id).await.unwrap().state(), task.state());
+    canceled.abort();
+    let store = store.killed();
+    let agent = service(AGAIN, &store);
+    let task = when(&*agent, &task.id, |it| it.state() != task.state()).await;
+    assert_eq!((task.state(), output(&task).as_str()), (TaskState::Canceled, "[1 go saved 0]"));
+}
+
+/// Whoever comes at once comes after what was left has been seen to, and sees what becomes of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_comes_first_meets_a_task_that_goes_on() {
+    let store = Opened::sqlite(Options::default());
+    let agent = service(AGAIN, &store);
+    let mut ids = Vec::new();
+    for _ in 0..20 {
+        ids.push(at_work(&*agent, "", "go", "[1 go saved 0]").await.id);
+    }
+    let store = store.killed();
+    let agent = service(ENDS, &store);
+    for id in ids {
+        let sent = stream(&*agent, text(&id, "the last")).await;
+        let events = timeout(PATIENCE, remaining(sent)).await.unwrap();
+        assert_eq!(task_of(&events[0]).id, id);
+        assert_eq!(events.last().and_then(state), Some(TaskState::Completed));
+        let done = get(&*agent, &id).await.unwrap();
+        assert_eq!(output(&done), "[1 go saved 0][2 go saved 1][1 the last saved 2]");
+    }
+}

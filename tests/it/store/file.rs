@@ -1,0 +1,253 @@
+//! What a store in a file promises beyond that: who may open it, what is there when it is opened again, and what happens
+//! when there is no room for more, or when it is not what it should be.
+
+use std::{fs, path::Path, sync::Arc, time::Duration};
+
+use a2a_service::{
+    event::Position,
+    pb::v1::TaskState,
+    store::{
+        Key, ListQuery, Refused, Retention, RunnerId, Store, Unavailable,
+        sqlite::{Durability, Error, Options, Sqlite},
+    },
+};
+
+use super::{
+    place::{Opened, copy},
+    writer::{Writer, chunk, message, scope, status},
+};
+
+const SOON: Duration = Duration::from_secs(1);
+
+fn open(path: &Path) -> Result<Sqlite, Error> {
+    Sqlite::open(path, Options::default())
+}
+
+/// How it was opened, and what that says where it can't be.
+fn refused(path: &Path) -> String {
+    open(path).unwrap_err().to_string()
+}
+
+#[tokio::test]
+async fn what_was_written_is_there_again() {
+    for durability in [Durability::Process, Durability::Power] {
+        for killed in [false, true] {
+            let mut options = Options::default();
+            options.durability = durability;
+            let store = Opened::sqlite(options);
+            let (mut one, mut other) =
+                (Writer::new(&store, &scope("ada", "blue"), "t-1"), Writer::new(&store, &scope("bob", ""), "t-1"));
+            one.commit([chunk("a", "1", false), status(TaskState::Working, 5), message("hi")]).await.unwrap();
+            other.commit([chunk("a", "1", false), status(TaskState::Completed, 5)]).await.unwrap();
+            let fence = store.fence();
+            [&mut one, &mut other].into_iter().for_each(Writer::leave);
+            let store = if killed { store.killed() } else { store.again() };
+            assert_eq!(store.fence(), fence + 1);
+            for it in [&mut one, &mut other] {
+                it.go_on(&store);
+            }
+            one.check().await;
+            other.check().await;
+            one.commit([chunk("a", "2", true), status(TaskState::Failed, 6)]).await.unwrap();
+            one.check().await;
+            let fences: Vec<_> = one.log.iter().map(|it| it.position().fence - fence).collect();
+            assert_eq!(fences, [0, 0, 0, 0, 1, 1]);
+            let query = ListQuery { scope: scope("ada", "blue"), limit: 9, ..ListQuery::default() };
+            assert_eq!(store.list(&query).await.unwrap().total, 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_was_closed_is_all_there_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory.path().join("a.db")).unwrap();
+    store.check().await.unwrap();
+    drop(store);
+    let there = fs::read_dir(directory.path()).unwrap().map(|it| it.unwrap().file_name());
+    let log = there.filter(|it| ["a.db-wal", "a.db-shm"].iter().any(|name| it == name));
+    assert_eq!(log.count(), 0);
+}
+
+#[tokio::test]
+async fn a_file_is_one_servers() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.db");
+    let first = open(&path).unwrap();
+    let said = refused(&path);
+    let expected = format!("a.db is in use by process {}, since 20", std::process::id());
+    assert!(said.contains(&expected), "{said}");
+    #[cfg(unix)]
+    {
+        // By another name too.
+        std::os::unix::fs::symlink(&path, directory.path().join("b.db")).unwrap();
+        assert!(refused(&directory.path().join("b.db")).contains(&expected));
+    }
+    // The one who has it does not mind.
+    first.check().await.unwrap();
+    drop(first);
+    open(&path).unwrap();
+}
+
+#[tokio::test]
+async fn what_is_no_file_of_ours_is_left_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::write(path("text"), "What is this?".repeat(1000)).unwrap();
+    let other = rusqlite::Connection::open(path("other")).unwrap();
+    other.execute_batch("CREATE TABLE cats(name)").unwrap();
+    drop(other);
+    for name in ["text", "other"] {
+        let before = fs::read(path(name)).unwrap();
+        let said = refused(&path(name));
+        assert!(said.ends_with("is no file of this program"), "{said}");
+        assert_eq!(fs::read(path(name)).unwrap(), before);
+    }
+    drop(open(&path("newer")).unwrap());
+    let newer = rusqlite::Connection::open(path("newer")).unwrap();
+    newer.pragma_update(None, "user_version", 77).unwrap();
+    drop(newer);
+    let said = refused(&path("newer"));
+    assert!(said.contains("has version 77 of the tables, and this program knows those up to "), "{said}");
+    // An empty one is as good as none.
+    fs::write(path("empty"), "").unwrap();
+    drop(open(&path("empty")).unwrap());
+    assert!(refused(&path("missing/a.db")).contains("missing"));
+    assert!(refused(directory.path()).contains("can't be opened"), "{}", refused(directory.path()));
+}
+
+#[tokio::test]
+async fn where_there_is_no_room_nothing_is_half_written() {
+    let mut options = Options::default();
+    options.max_bytes = Some(400 << 10);
+    let store = Opened::sqlite(options);
+    let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
+    let mut other = Writer::new(&store, &scope("ada", ""), "t-2");
+    let mut over = Writer::new(&store, &scope("ada", ""), "t-3");
+    let large = "x".repeat(50 << 10);
+    task.commit([]).await.unwrap();
+    other.commit([]).await.unwrap();
+    over.commit([chunk("a", &large, false), status(TaskState::Completed, 5)]).await.unwrap();
+    store.check().await.unwrap();
+    let why = loop {
+        let batch = [task.next([chunk("a", &large, false)]), other.next([message("hi")])];
+        match store.commit(batch.clone().into()).await {
+            Ok(outcomes) => assert_eq!(outcomes, [Ok(()), Ok(())]),
+            Err(Unavailable(why)) => break why,
+        }
+        let [one, two] = batch;
+        task.wrote(one);
+        other.wrote(two);
+    };
+    assert!(why.contains("there is no room for more") && why.contains("a2a.db"), "{why}");
+    let check = async || {
+        // What was there is read.
+        task.check().await;
+        other.check().await;
+    };
+    check().await;
+    // Small things may still fit; once they do not either, it says so itself.
+    for n in 0.. {
+        let task = Writer::new(&store, &scope("bob", ""), &format!("s-{n}"));
+        if store.commit([task.next([chunk("a", &large[..8000], false)])].into()).await.is_err() {
+            break;
+        }
+        store.check().await.unwrap();
+    }
+    let Err(Unavailable(why)) = store.check().await else { panic!("it is full") };
+    assert!(why.contains("there is no room for more"), "{why}");
+    check().await;
+    // And when there is room again, it goes on.
+    assert_eq!(store.sweep(&Retention { finished: Duration::ZERO }, 100).await.unwrap().tasks, 1);
+    store.check().await.unwrap();
+    other.commit([chunk("a", &large, false)]).await.unwrap();
+    other.check().await;
+}
+
+#[tokio::test]
+async fn damage_is_told_and_the_rest_is_served() {
+    let store = Opened::sqlite(Options::default());
+    let mut tasks = Vec::new();
+    for n in 0..40 {
+        let mut task = Writer::new(&store, &scope("ada", ""), &format!("t-{n}"));
+        task.commit([chunk("a", &"x".repeat(3000), false)]).await.unwrap();
+        task.commit([status(TaskState::Completed, 5)]).await.unwrap();
+        task.leave();
+        tasks.push(task);
+    }
+    let path = store.path().unwrap();
+    let left = tempfile::tempdir().unwrap();
+    let closed = store.again();
+    copy(path.parent().unwrap(), left.path());
+    drop(closed);
+    let path = left.path().join("a2a.db");
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2 / 4096 * 4096;
+    bytes[middle..middle + 16_384].fill(0xa5);
+    fs::write(&path, bytes).unwrap();
+
+    let store = Opened::of(Arc::new(open(&path).unwrap()));
+    let (mut good, mut bad) = (0, 0);
+    for task in &mut tasks {
+        task.go_on(&store);
+        match (store.load(&task.key).await, store.events(&task.key, 0, 100).await) {
+            (Ok(Some(_)), Ok(log)) if log.events == task.log => good += 1,
+            (Ok(Some(_)), Ok(log)) => panic!("{log:?} is not what was written"),
+            (_, Err(Unavailable(why))) | (Err(Unavailable(why)), _) => {
+                assert!(why.contains("it is damaged"), "{why}");
+                bad += 1;
+            }
+            (Ok(None), _) => panic!("a task can't get lost"),
+        }
+    }
+    assert!(good > 0 && bad > 0, "{good} {bad}");
+    let Err(Unavailable(why)) = store.check().await else { panic!("it is damaged") };
+    assert!(why.contains("it is damaged"), "{why}");
+}
+
+#[tokio::test]
+async fn what_was_left_open_is_claimed_once() {
+    let store = Opened::sqlite(Options::default());
+    let mut writers = Vec::new();
+    for (n, state) in
+        [None, Some(TaskState::Working), Some(TaskState::Completed), Some(TaskState::Working)].iter().enumerate()
+    {
+        let mut task = Writer::new(&store, &scope("ada", "blue"), &format!("t-{n}"));
+        task.commit(state.map(|it| status(it, 5))).await.unwrap();
+        writers.push(task);
+    }
+    let runner = RunnerId(1);
+    assert!(store.claim(runner, 9, SOON).await.unwrap().is_empty(), "it is this opening that runs them");
+    writers.iter_mut().for_each(Writer::leave);
+    let store = store.again();
+    for it in &mut writers {
+        it.go_on(&store);
+    }
+    // This one goes on before anybody claims it.
+    writers[3].commit([message("hi")]).await.unwrap();
+    let mut claimed = Vec::new();
+    loop {
+        let some = store.claim(runner, 1, SOON).await.unwrap();
+        assert!(some.len() <= 1);
+        if some.is_empty() {
+            break;
+        }
+        claimed.extend(some);
+    }
+    let keys: Vec<_> = claimed.iter().map(|it| it.0.id()).collect();
+    assert_eq!(keys, ["t-0", "t-1"]);
+    for (key, mut stored) in claimed {
+        let task = writers.iter_mut().find(|it| it.key.id() == key.id()).unwrap();
+        assert_eq!(&*key.scope().tenant, "blue");
+        assert_eq!((stored.row.attempt, stored.at.fence, stored.at.seq), (2, store.fence(), task.at.seq));
+        assert_eq!(stored.task(&*store, &task.key).await.unwrap(), task.task);
+        // Who had it before is too late.
+        let late = task.commit([message("late")]).await;
+        assert_eq!(late, Err(Refused::Stale(Some(stored.at))));
+        task.at = Position { fence: store.fence(), ..task.at };
+        task.commit([status(TaskState::Failed, 9)]).await.unwrap();
+        task.check().await;
+    }
+    let owner = Key::new(&scope("ada", "blue"), "t-2");
+    assert_eq!(store.load(&owner).await.unwrap().unwrap().row.attempt, 1);
+}

@@ -1,0 +1,121 @@
+//! Files that released versions wrote: later ones open them, and find in them what was there.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use a2a_service::{
+    call::Version,
+    event::Event,
+    pb::v1::{TaskPushNotificationConfig, TaskState},
+    store::{
+        Commit, Expect, Key, ListQuery, PushConfig, Refused, RunnerId, Store,
+        sqlite::{Options, Sqlite},
+    },
+};
+use serde_json::{Value, json};
+
+use super::{
+    place::Opened,
+    writer::{Writer, chunk, message, scope, status},
+};
+
+/// Version of the tables that this program writes.
+const VERSION: u32 = 1;
+
+const TASKS: [(&str, &str, &str); 4] =
+    [("ada", "", "ended"), ("ada", "", "asked"), ("bob", "blue", "running"), ("", "", "new")];
+
+fn fixture(version: u32, ending: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/it/store/fixtures/{version}.{ending}"))
+}
+
+fn push(id: &str) -> Arc<PushConfig> {
+    let config = TaskPushNotificationConfig { id: id.into(), url: "https://a.example".into(), ..Default::default() };
+    Arc::new(PushConfig { config, version: Version::V0_3, beside: "beside".into() })
+}
+
+/// A bit of everything.
+async fn fill(store: &Opened) {
+    let mut tasks = TASKS.map(|(owner, tenant, id)| Writer::new(store, &scope(owner, tenant), id));
+    let [ended, asked, running, _] = &mut tasks;
+    let begin = Commit { expect: Expect::New { idempotency: Some("key".into()) }, ..ended.next([message("hi")]) };
+    ended.write(begin).await.unwrap();
+    ended.commit([chunk("a", "1", false), chunk("a", "2", true)]).await.unwrap();
+    ended.commit([chunk("b", "3", false), status(TaskState::Completed, 1_700_000_000_000)]).await.unwrap();
+    asked.commit([message("hi"), status(TaskState::InputRequired, 1_700_000_001_000)]).await.unwrap();
+    store.put_push(&asked.key, push("one"), 9).await.unwrap();
+    store.put_push(&asked.key, push("two"), 9).await.unwrap();
+    for n in 0..9 {
+        let commit = running.next([chunk("a", &n.to_string(), n > 0)]);
+        running.write(Commit { saved: Some(n.to_string().into()), ..commit }).await.unwrap();
+    }
+    tasks[3].commit([]).await.unwrap();
+}
+
+/// What is there, as somebody could read it.
+async fn found(store: &dyn Store) -> Value {
+    let mut all = Vec::new();
+    for (owner, tenant, id) in TASKS {
+        let key = Key::new(&scope(owner, tenant), id);
+        let mut stored = store.load(&key).await.unwrap().unwrap();
+        let (at, row, saved) = (stored.at, stored.row.clone(), stored.saved.clone());
+        let task = stored.task(store, &key).await.unwrap();
+        let events = store.events(&key, 0, usize::MAX).await.unwrap().events;
+        let place = |it: &Event| json!([it.position().fence, it.position().seq, it.mark().to_byte(), it.message()]);
+        let pushes = store.list_push(&key, 0, 9).await.unwrap().unwrap().configs;
+        let push = |it: &Arc<PushConfig>| json!([it.config, it.version.as_str(), String::from_utf8_lossy(&it.beside)]);
+        all.push(json!({
+            "at": [at.fence, at.seq],
+            "row": [row.state.as_str_name(), row.time, row.open, row.taken, row.cancel_requested, row.attempt, &*row.context],
+            "saved": saved.map(|it| String::from_utf8(it.to_vec()).unwrap()),
+            "task": task,
+            "events": events.iter().map(place).collect::<Vec<_>>(),
+            "pushes": pushes.iter().map(push).collect::<Vec<_>>(),
+        }));
+    }
+    Value::from(all)
+}
+
+/// `FIXTURE=1 cargo test` writes that of this version, until it is released.
+#[tokio::test]
+async fn a_file_of_every_version_can_be_opened() {
+    if std::env::var_os("FIXTURE").is_some() {
+        let store = Opened::sqlite(Options::default());
+        fill(&store).await;
+        let text = serde_json::to_string_pretty(&found(&*store).await).unwrap();
+        fs::write(fixture(VERSION, "json"), text + "\n").unwrap();
+        let path = store.path().unwrap();
+        let kept = tempfile::tempdir().unwrap();
+        // With nothing of it in a log beside.
+        let whole = rusqlite::Connection::open(path).unwrap();
+        let into = kept.path().join("whole.db");
+        whole.execute("VACUUM INTO ?", [into.to_str().unwrap()]).unwrap();
+        fs::copy(into, fixture(VERSION, "db")).unwrap();
+    }
+    for version in 1..=VERSION {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a2a.db");
+        fs::copy(fixture(version, "db"), &path).unwrap();
+        let expected: Value = serde_json::from_slice(&fs::read(fixture(version, "json")).unwrap()).unwrap();
+        let store = Opened::of(Arc::new(Sqlite::open(&path, Options::default()).unwrap()));
+        assert_eq!(found(&*store).await, expected, "version {version}");
+        assert_eq!(store.fence(), 2);
+        assert_eq!(path.with_extension(format!("db.v{version}")).exists(), version < VERSION);
+        // And it goes on from there.
+        let query = ListQuery { scope: scope("ada", ""), limit: 9, ..ListQuery::default() };
+        let page = store.list(&query).await.unwrap();
+        let ids: Vec<_> = page.tasks.iter().map(|it| it.id.as_str()).collect();
+        assert_eq!((page.total, ids), (2, vec!["asked", "ended"]));
+        let again = Writer::new(&store, &scope("ada", ""), "again");
+        let again = Commit { expect: Expect::New { idempotency: Some("key".into()) }, ..again.next([]) };
+        let refused = store.commit([again].into()).await.unwrap();
+        assert_eq!(refused, [Err(Refused::Duplicate { task_id: "ended".into() })]);
+        let claimed = store.claim(RunnerId(1), 9, Duration::ZERO).await.unwrap();
+        let claimed: Vec<_> = claimed.iter().map(|it| it.0.id()).collect();
+        assert_eq!(claimed, ["asked", "running", "new"]);
+    }
+}
