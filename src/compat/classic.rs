@@ -93,6 +93,10 @@ impl Binding for Methods {
         matches!(method, Method::Stream | Method::StreamBefore | Method::Resubscribe)
     }
 
+    fn is_silent(method: Method) -> bool {
+        method == Method::DeletePush
+    }
+
     fn route(_: &str, _: &[&str], _: &str) -> Option<Route<Method>> {
         None
     }
@@ -127,7 +131,7 @@ impl Binding for Methods {
                 required("id", &request.get_ref().task_id)?;
                 required("pushNotificationConfigId", &request.get_ref().id)?;
                 let (metadata, ..) = service.delete_task_push_notification_config(request).await?.into_parts();
-                Ok(Reply::Unary(Bytes::from_static(b"null"), metadata))
+                Ok(Reply::Unary(Bytes::new(), metadata))
             }
             Method::Card => {
                 let (_, extensions, _) = request.into_parts();
