@@ -6,7 +6,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header::USER_AGENT};
 use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
 
@@ -99,6 +99,8 @@ pub struct Call {
     pub peer: Option<SocketAddr>,
     /// The id of the request, where it came with one.
     pub request_id: Option<String>,
+    /// In the messages of 0.3's proto the caller has files as they are, and not in base64.
+    pub plain_files: bool,
 }
 
 impl Call {
@@ -120,6 +122,7 @@ impl Call {
             cursor: text(&LAST_EVENT_ID).and_then(Cursor::from_text),
             trace: text(&TRACE).map(str::to_owned),
             request_id: text(&REQUEST_ID).filter(|it| it.len() <= 128).map(str::to_owned),
+            plain_files: text(&USER_AGENT).is_some_and(is_javascript),
             ..Self::default()
         }
     }
@@ -192,6 +195,12 @@ fn extensions(headers: &HeaderMap) -> Vec<String> {
         }
     }
     all
+}
+
+/// A client in JavaScript, by what it stands on: Node, Deno, Bun or a browser.
+fn is_javascript(agent: &str) -> bool {
+    let mut products = agent.split_whitespace().map(|it| it.split_once('/').map_or(it, |it| it.0));
+    products.any(|it| matches!(it, "node" | "undici" | "grpc-node-js" | "Deno" | "Bun" | "Mozilla"))
 }
 
 /// `grpc-timeout`: up to eight digits, and a unit.

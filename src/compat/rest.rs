@@ -9,6 +9,7 @@ use tonic::Status;
 
 use super::{
     card::classic,
+    files::{Files, HasFiles},
     service::{answer, refusal},
 };
 use crate::{
@@ -93,15 +94,17 @@ impl Binding for Rest {
         }
         let Rpc::Proto(rpc) = rpc else {
             let service = &*self.service;
+            let files = Files::of(&request);
             let list = async |mut request: tonic::Request<ListTasksRequest>| {
                 // It has no tenants.
                 request.get_mut().tenant.clear();
-                answer::<ListTasksResponse, Tasks>(service.list_tasks(request).await)
+                files.reply(answer::<ListTasksResponse, Tasks>(service.list_tasks(request).await))
             };
             return unary(request, list).await.map_err(refusal);
         };
+        let files = Files::of(&request);
         if let Source::Json(text) = &mut request.get_mut().source
-            && let Some(repaired) = repaired(rpc, text)
+            && let Some(repaired) = repaired(rpc, files, text)
         {
             *text = Cow::Owned(repaired);
         }
@@ -121,7 +124,7 @@ impl Rest {
 }
 
 /// A body as the decoder reads it. What is no JSON, or no object, is left as it is, for that to refuse.
-fn repaired(rpc: v03::bindings::Rpc, text: &[u8]) -> Option<Vec<u8>> {
+fn repaired(rpc: v03::bindings::Rpc, files: Files, text: &[u8]) -> Option<Vec<u8>> {
     use v03::bindings::Rpc;
     let repair = match rpc {
         Rpc::SendMessage | Rpc::SendStreamingMessage => repair::send,
@@ -135,7 +138,7 @@ fn repaired(rpc: v03::bindings::Rpc, text: &[u8]) -> Option<Vec<u8>> {
         | Rpc::DeleteTaskPushNotificationConfig => return None,
     };
     let Ok(Value::Object(mut body)) = serde_json::from_slice(text) else { return None };
-    repair(&mut body);
+    repair(&mut body, files);
     serde_json::to_vec(&body).ok()
 }
 
@@ -146,6 +149,12 @@ struct Tasks {
     tasks: Vec<v03::Task>,
     #[prost(string, tag = "2")]
     next_page_token: String,
+}
+
+impl HasFiles for Tasks {
+    fn each_file(&mut self, change: &mut dyn FnMut(&mut Vec<u8>)) {
+        self.tasks.each_file(change);
+    }
 }
 
 impl From<ListTasksResponse> for Tasks {

@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn repaired(repair: fn(&mut Object), body: Value) -> Value {
+fn repaired(repair: fn(&mut Object, Files), body: Value) -> Value {
     let Value::Object(mut body) = body else { panic!("{body}") };
-    repair(&mut body);
+    repair(&mut body, Files::Encoded);
     body.into()
 }
 
