@@ -34,6 +34,7 @@ impl Schema {
         let variants: Vec<_> = rpcs.iter().map(Rpc::variant).collect();
         let names: Vec<_> = rpcs.iter().map(|it| it.0.name().to_owned()).collect();
         let streaming = rpcs.iter().filter(|it| it.0.is_server_streaming()).map(Rpc::variant);
+        let silent = rpcs.iter().filter(|it| it.0.output().full_name() == "google.protobuf.Empty").map(Rpc::variant);
         let mut rules = Vec::new();
         for rpc in rpcs {
             let bindings = self.http_bindings(&rpc.0);
@@ -62,6 +63,11 @@ impl Schema {
                 /// Answers with a stream.
                 pub const fn is_streaming(self) -> bool {
                     matches!(self, #(Self::#streaming)|*)
+                }
+
+                /// Answers with nothing.
+                pub const fn is_silent(self) -> bool {
+                    matches!(self, #(Self::#silent)|*)
                 }
 
                 /// The first of its HTTP bindings, which is the one that clients use.
@@ -107,6 +113,10 @@ impl Schema {
 
                 fn is_streaming(rpc: Rpc) -> bool {
                     rpc.is_streaming()
+                }
+
+                fn is_silent(rpc: Rpc) -> bool {
+                    rpc.is_silent()
                 }
 
                 fn route(verb: &str, segments: &[&str], action: &str) -> Option<Route<Rpc>> {

@@ -6,7 +6,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header::USER_AGENT};
 use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
 
@@ -101,6 +101,8 @@ pub struct Call {
     pub peer: Option<SocketAddr>,
     /// The id of the request, where it came with one.
     pub request_id: Option<String>,
+    /// In the messages of 0.3's proto the caller has files as they are, and not in base64.
+    pub plain_files: bool,
 }
 
 impl Call {
@@ -127,6 +129,7 @@ impl Call {
                 it if it == REQUEST_ID && text.len() <= 128 => {
                     call.request_id.get_or_insert_with(|| text.to_owned());
                 }
+                it if it == USER_AGENT => call.plain_files = is_javascript(text),
                 _ => {}
             }
         }
@@ -196,6 +199,12 @@ fn ask(all: &mut Vec<String>, line: &str) {
             all.push(uri.to_owned());
         }
     }
+}
+
+/// A client in JavaScript, by what it stands on: Node, Deno, Bun or a browser.
+fn is_javascript(agent: &str) -> bool {
+    let mut products = agent.split_whitespace().map(|it| it.split_once('/').map_or(it, |it| it.0));
+    products.any(|it| matches!(it, "node" | "undici" | "grpc-node-js" | "Deno" | "Bun" | "Mozilla"))
 }
 
 /// `grpc-timeout`: up to eight digits, and a unit.

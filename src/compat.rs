@@ -4,6 +4,7 @@ pub mod beside;
 pub mod card;
 pub mod classic;
 pub mod event;
+mod files;
 pub mod json;
 pub mod legacy;
 mod message;

@@ -92,6 +92,10 @@ impl Binding for Methods {
         matches!(method, Method::Stream | Method::StreamBefore | Method::Resubscribe)
     }
 
+    fn is_silent(method: Method) -> bool {
+        method == Method::DeletePush
+    }
+
     fn route(_: &str, _: &[&str], _: &str) -> Option<Route<Method>> {
         None
     }
@@ -126,7 +130,7 @@ impl Methods {
             Method::DeletePush => {
                 let reply = service.delete_task_push_notification_config(read(request)?).await?;
                 let (metadata, ..) = reply.into_parts();
-                Ok(Reply::Unary(Bytes::from_static(b"null"), metadata))
+                Ok(Reply::Unary(Bytes::new(), metadata))
             }
             Method::Card => {
                 let (_, extensions, _) = request.into_parts();

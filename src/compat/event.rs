@@ -27,6 +27,10 @@ impl Event {
     pub const fn message(&self) -> &StreamResponse {
         &self.message
     }
+
+    pub(super) const fn message_mut(&mut self) -> &mut StreamResponse {
+        &mut self.message
+    }
 }
 
 /// `final` is true of the last event of a stream (0.3, 7.2.2), which is the one that a turn or its task ends with.

@@ -8,7 +8,7 @@
 //! | `Part.filename`, `Part.mediaType` of text and data | lost: only files have them | |
 //! | `Part.data` that is no object | an object with it as `value`, and the part's metadata has `data_part_compat`, which SDKs have agreed on | such a one is unwrapped |
 //! | `Part.metadata` that is empty, beside such data | becomes none | |
-//! | `Part.raw` | its base64, as the bytes of the file | what is base64 by its looks is decoded, and any other is taken as it is |
+//! | `Part.raw` | its base64, as the bytes of the file, which `files` makes the file itself for some | what is base64 by its looks is decoded, and any other is taken as it is |
 //! | `FilePart` and `DataPart` without a content | | a part without content, which is refused; data without a struct is `{}` |
 //! | `Message.referenceTaskIds` | lost | |
 //! | `TaskStatusUpdateEvent.final` | told by what the event ends, or by its state | lost: 1.0 closes the stream |

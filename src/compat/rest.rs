@@ -10,6 +10,7 @@ use tonic::Status;
 
 use super::{
     card::classic,
+    files::{Files, HasFiles},
     json::words::Word as _,
     service::{answer, refusal},
 };
@@ -70,6 +71,10 @@ impl Binding for Rest {
         matches!(rpc, Rpc::Proto(it) if Bound::is_streaming(it))
     }
 
+    fn is_silent(rpc: Rpc) -> bool {
+        matches!(rpc, Rpc::Proto(it) if Bound::is_silent(it))
+    }
+
     /// A template was published with `task/` for `tasks/`, and whoever wrote clients by it can't have known where else.
     fn route(verb: &str, segments: &[&str], action: &str) -> Option<Route<Rpc>> {
         let Route { rpc, body, fields } = match segments {
@@ -97,15 +102,17 @@ impl Binding for Rest {
                 *query = listed(query).into();
             }
             let service = &*self.service;
+            let files = Files::of(&request);
             let list = async |mut request: tonic::Request<ListTasksRequest>| {
                 // It has no tenants.
                 request.get_mut().tenant.clear();
-                answer::<ListTasksResponse, Tasks>(service.list_tasks(request).await)
+                files.reply(answer::<ListTasksResponse, Tasks>(service.list_tasks(request).await))
             };
             return unary(request, list).await.map_err(refusal);
         };
+        let files = Files::of(&request);
         if let Source::Json(text) | Source::Both(text, _) = &mut request.get_mut().source
-            && let Some(repaired) = repaired(rpc, text)
+            && let Some(repaired) = repaired(rpc, files, text)
         {
             *text = Cow::Owned(repaired);
         }
@@ -136,7 +143,7 @@ fn listed(query: &str) -> String {
 }
 
 /// A body as the decoder reads it. What is no JSON, or no object, is left as it is, for that to refuse.
-fn repaired(rpc: v03::bindings::Rpc, text: &[u8]) -> Option<Vec<u8>> {
+fn repaired(rpc: v03::bindings::Rpc, files: Files, text: &[u8]) -> Option<Vec<u8>> {
     use v03::bindings::Rpc;
     let repair = match rpc {
         Rpc::SendMessage | Rpc::SendStreamingMessage => repair::send,
@@ -150,7 +157,7 @@ fn repaired(rpc: v03::bindings::Rpc, text: &[u8]) -> Option<Vec<u8>> {
         | Rpc::DeleteTaskPushNotificationConfig => return None,
     };
     let Ok(Value::Object(mut body)) = serde_json::from_slice(text) else { return None };
-    repair(&mut body);
+    repair(&mut body, files);
     serde_json::to_vec(&body).ok()
 }
 
@@ -161,6 +168,12 @@ struct Tasks {
     tasks: Vec<v03::Task>,
     #[prost(string, tag = "2")]
     next_page_token: String,
+}
+
+impl HasFiles for Tasks {
+    fn each_file(&mut self, change: &mut dyn FnMut(&mut Vec<u8>)) {
+        self.tasks.each_file(change);
+    }
 }
 
 impl From<ListTasksResponse> for Tasks {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio_stream::StreamExt as _;
 use tonic::{Extensions, Request, Response, Status, metadata::MetadataMap};
 
-use super::{beside::Further, event::Event};
+use super::{beside::Further, event::Event, files::Files};
 use crate::{
     call::Version,
     error::Error,
@@ -60,9 +60,12 @@ pub(super) fn answer<New, Old: From<New>>(reply: Result<Response<New>, Status>) 
     reply.map(|it| told(it).map(Old::from)).map_err(refusal)
 }
 
-fn stream(reply: Result<Response<BoxStream<event::Event>>, Status>) -> Result<Response<BoxStream<Event>>, Status> {
+fn stream(
+    files: Files,
+    reply: Result<Response<BoxStream<event::Event>>, Status>,
+) -> Result<Response<BoxStream<Event>>, Status> {
     let events = |it: BoxStream<event::Event>| -> BoxStream<Event> {
-        Box::pin(it.map(|it| it.map(Event::from).map_err(refusal)))
+        Box::pin(it.map(move |it| it.map(|it| files.write(Event::from(it))).map_err(refusal)))
     };
     reply.map(|it| told(it).map(events)).map_err(refusal)
 }
@@ -94,29 +97,31 @@ impl A2aService for V03 {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
-        answer(self.0.send_message(sent(request)?).await)
+        let files = Files::of(&request);
+        files.reply(answer(self.0.send_message(sent(files.read(request))?).await))
     }
 
     async fn send_streaming_message(
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
-        stream(self.0.send_streaming_message(sent(request)?).await)
+        let files = Files::of(&request);
+        stream(files, self.0.send_streaming_message(sent(files.read(request))?).await)
     }
 
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
-        answer(self.0.get_task(read(request)?).await)
+        Files::of(&request).reply(answer(self.0.get_task(read(request)?).await))
     }
 
     async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Task>, Status> {
-        answer(self.0.cancel_task(read(request)?).await)
+        Files::of(&request).reply(answer(self.0.cancel_task(read(request)?).await))
     }
 
     async fn task_subscription(
         &self,
         request: Request<TaskSubscriptionRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
-        stream(self.0.subscribe_to_task(read(request)?).await)
+        stream(Files::of(&request), self.0.subscribe_to_task(read(request)?).await)
     }
 
     async fn create_task_push_notification_config(

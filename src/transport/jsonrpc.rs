@@ -74,11 +74,25 @@ impl<T: Binding, C: Binding> Methods<T, C> {
         }
     }
 
-    async fn call(&self, rpc: Rpc<T::Rpc, C::Rpc>, request: Request<'_>) -> Result<Reply, Status> {
+    fn is_silent(rpc: Rpc<T::Rpc, C::Rpc>) -> bool {
         match rpc {
-            Rpc::Current(it) => self.current.call(it, request).await,
-            Rpc::Classic(it) => self.classic.call(it, request).await,
+            Rpc::Current(it) => T::is_silent(it),
+            Rpc::Classic(it) => C::is_silent(it),
         }
+    }
+
+    async fn call(&self, rpc: Rpc<T::Rpc, C::Rpc>, request: Request<'_>) -> Result<Reply, Status> {
+        let mut reply = match rpc {
+            Rpc::Current(it) => self.current.call(it, request).await?,
+            Rpc::Classic(it) => self.classic.call(it, request).await?,
+        };
+        if let Reply::Unary(data, _) = &mut reply
+            && Self::is_silent(rpc)
+        {
+            // Other clients want the member, and none reads an object there.
+            *data = Bytes::from_static(b"null");
+        }
+        Ok(reply)
     }
 }
 
@@ -335,9 +349,6 @@ impl<'a> Invocation<'a> {
 
 /// Puts a result that is JSON already into its envelope.
 fn result(out: &mut BytesMut, id: &str, data: &[u8]) {
-    // A message without members says nothing, which is null in JSON-RPC: other clients want the member, and none reads
-    // an object there. All messages that say something have members that are always there.
-    let data = if data == b"{}" { b"null" } else { data };
     for part in [br#"{"jsonrpc":"2.0","id":"#, id.as_bytes(), br#","result":"#, data, b"}"] {
         out.put_slice(part);
     }

@@ -7,20 +7,23 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
 
-use crate::compat::legacy::returns_at_once;
+use crate::compat::{files::Files, legacy::returns_at_once};
 
 type Object = Map<String, Value>;
 
 /// A message that is sent, and what is asked for beside it.
-pub(super) fn send(body: &mut Object) {
+pub(super) fn send(body: &mut Object, files: Files) {
     one(body, "message", &["request", "msg"]);
+    let mut is_classic = false;
     if let Some(Value::Object(it)) = body.get_mut("message") {
-        message(it);
+        is_classic = it.contains_key("kind");
+        message(it, files);
     }
     if let Some(Value::Object(it)) = body.get_mut("configuration") {
         one(it, "pushNotification", &["push_notification", "pushNotificationConfig", "push_notification_config"]);
-        // What is not said is not the same as false, and in the message it would be.
-        if it.get("blocking").is_none_or(Value::is_null) {
+        // In ProtoJSON what is false is not said: the SDKs that print it have no other way to say that they don't wait. In
+        // JSON-RPC's it is not the same.
+        if is_classic && it.get("blocking").is_none_or(Value::is_null) {
             let push = it.contains_key("pushNotification");
             it.insert("blocking".to_owned(), (!returns_at_once(None, push)).into());
         }
@@ -28,7 +31,7 @@ pub(super) fn send(body: &mut Object) {
 }
 
 /// A push configuration: the whole request, its one member, that which is in this, or what JSON-RPC has.
-pub(super) fn push(body: &mut Object) {
+pub(super) fn push(body: &mut Object, _: Files) {
     const INNER: &str = "pushNotificationConfig";
     let mut config = match body.remove("config") {
         Some(Value::Object(it)) => it,
@@ -43,7 +46,7 @@ pub(super) fn push(body: &mut Object) {
     body.insert("config".to_owned(), config.into());
 }
 
-fn message(it: &mut Object) {
+fn message(it: &mut Object, files: Files) {
     one(it, "content", &["parts"]);
     if let Some(role) = it.get_mut("role") {
         let name = match role.as_str() {
@@ -56,12 +59,12 @@ fn message(it: &mut Object) {
         }
     }
     if let Some(Value::Array(parts)) = it.get_mut("content") {
-        parts.iter_mut().filter_map(Value::as_object_mut).for_each(part);
+        parts.iter_mut().filter_map(Value::as_object_mut).for_each(|it| part(it, files));
     }
 }
 
 /// A part that says its `kind` is one of JSON-RPC; 0.2 also had `type`.
-fn part(it: &mut Object) {
+fn part(it: &mut Object, files: Files) {
     let kind = ["kind", "type"].into_iter().find_map(|name| it.get(name)?.as_str().map(str::to_owned));
     match kind.as_deref() {
         Some(kind @ ("text" | "file" | "data")) => {
@@ -70,7 +73,7 @@ fn part(it: &mut Object) {
         _ => silent(it, &MEMBERS),
     }
     if let Some(Value::Object(it)) = it.get_mut("file") {
-        file(it);
+        file(it, files);
     }
     // Its data is not wrapped once more.
     if kind.is_some()
@@ -96,7 +99,7 @@ fn part(it: &mut Object) {
 const MEMBERS: [&str; 3] = ["text", "file", "data"];
 
 /// The file of a part: JSON-RPC has other names in it, and bytes that are encoded just once.
-fn file(it: &mut Object) {
+fn file(it: &mut Object, files: Files) {
     const BYTES: &str = "fileWithBytes";
     one(it, BYTES, &["file_with_bytes"]);
     one(it, "fileWithUri", &["file_with_uri", "uri"]);
@@ -104,7 +107,7 @@ fn file(it: &mut Object) {
         let Some(bytes) = it.remove(name) else { continue };
         if it.get(BYTES).is_none_or(says_nothing) {
             // Encoded twice, it can't be mistaken for what it is not.
-            let once = bytes.as_str().filter(|it| STANDARD.decode(it).is_ok());
+            let once = bytes.as_str().filter(|it| files == Files::Encoded && STANDARD.decode(it).is_ok());
             let twice = once.map(|it| STANDARD.encode(it).into());
             it.insert(BYTES.to_owned(), twice.unwrap_or(bytes));
         }

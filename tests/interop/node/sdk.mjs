@@ -1,118 +1,265 @@
-// The JavaScript SDK against the demo agent, over each binding that the agent card names: node sdk.mjs http://HOST:PORT
+// The JavaScript SDK of protocol 1.0 against the demo agent, over each binding at 1.0 and 0.3: node sdk.mjs URL OTHER
+//
+// The other server takes no push configurations, and refuses media types that its card does not name.
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
-import { readFileSync } from 'node:fs';
 import { Role, TaskState } from '@a2a-js/sdk';
-import { ClientFactory, JsonRpcTransportFactory, RestTransportFactory } from '@a2a-js/sdk/client';
+import {
+  ClientFactory, DefaultAgentCardResolver, JsonRpcTransportFactory, RestTransportFactory, ServiceParameters,
+  withA2AVersion,
+} from '@a2a-js/sdk/client';
 import { GrpcTransportFactory } from '@a2a-js/sdk/client/grpc';
+import { EVERY_SCRIPT, SDK, all, check, chunks, end, refused } from './harness.mjs';
 
-const URL = process.argv[2];
-const { dependencies } = JSON.parse(readFileSync(new globalThis.URL('package.json', import.meta.url)));
-const { TASK_STATE_CANCELED, TASK_STATE_COMPLETED, TASK_STATE_INPUT_REQUIRED } = TaskState;
+const [URL, OTHER] = process.argv.slice(2);
+const { TASK_STATE_CANCELED, TASK_STATE_COMPLETED, TASK_STATE_INPUT_REQUIRED, TASK_STATE_WORKING } = TaskState;
+const WEBHOOK = {
+  tenant: '', id: 'p', taskId: '', url: 'https://example.com/hook', token: 't', authentication: undefined,
+};
 
-function request(text, { task, returnImmediately = false } = {}) {
-  const part = { content: { $case: 'text', value: text }, filename: '', mediaType: '' };
+const part = ($case, value, mediaType = '') => ({
+  content: { $case, value }, metadata: undefined, filename: '', mediaType,
+});
+
+function request(said, { task, taskId = task?.id ?? '', contextId = task?.contextId ?? '', ...configuration } = {}) {
+  const parts = [said].flat().map((it) => (typeof it === 'string' ? part('text', it) : it));
   const message = {
-    messageId: randomUUID(), contextId: task?.contextId ?? '', taskId: task?.id ?? '', role: Role.ROLE_USER,
-    parts: [part], extensions: [], referenceTaskIds: [],
+    messageId: randomUUID(), contextId, taskId, role: Role.ROLE_USER, parts, metadata: undefined, extensions: [],
+    referenceTaskIds: [],
   };
-  return { tenant: '', message, configuration: { acceptedOutputModes: [], returnImmediately } };
+  configuration = { acceptedOutputModes: [], returnImmediately: false, ...configuration };
+  return { tenant: '', message, configuration, metadata: undefined };
 }
 
 const text = (it) => it.parts.map((part) => part.content.value).join('');
-
-async function all(stream) {
-  const events = [];
-  for await (const event of stream) events.push(event.payload);
-  return events;
-}
+const get = (id, more) => ({ tenant: '', id, ...more });
+const payloads = async (stream) => (await all(stream)).map((it) => it.payload);
+const artifacts = (events) => events.filter((it) => it.$case === 'artifactUpdate').map((it) => it.value);
 
 const tests = {
+  async card(client) {
+    const card = await client.getAgentCard();
+    assert.deepEqual([card.name, card.skills.map((it) => it.id)], ['Demo', ['echo', 'provoke']]);
+    assert.deepEqual([card.capabilities.streaming, card.capabilities.pushNotifications], [true, true]);
+  },
+
   async send(client) {
     const task = await client.sendMessage(request('hello'));
     assert.equal(task.status.state, TASK_STATE_COMPLETED);
-    assert.deepEqual(task.artifacts.map(text), ['hello']);
+    assert.deepEqual([task.artifacts.map(text), task.history.map(text)], [['hello'], ['hello']]);
+  },
+
+  async 'send text of every script'(client) {
+    assert.equal(text((await client.sendMessage(request(EVERY_SCRIPT))).artifacts[0]), EVERY_SCRIPT);
   },
 
   async stream(client) {
-    const events = await all(client.sendMessageStream(request('/stream 5 10')));
-    const chunks = events.filter((it) => it.$case === 'artifactUpdate').map((it) => it.value);
-    assert.deepEqual(chunks.map((it) => text(it.artifact)), [1, 2, 3, 4, 5].map((n) => `chunk ${n} of 5\n`));
-    assert.deepEqual(chunks.map((it) => it.append), [false, true, true, true, true]);
-    assert.equal(events[0].$case, 'task');
+    const events = await payloads(client.sendMessageStream(request('/stream 5 10')));
+    assert.deepEqual(artifacts(events).map((it) => text(it.artifact)), chunks(5));
+    // What it reads of the messages of 0.3's proto it loses `append` of.
+    const loses = client.protocolVersion === '0.3' && client.transport.protocolName !== 'JSONRPC';
+    assert.deepEqual(artifacts(events).map((it) => it.append), [false, ...Array(4).fill(!loses)]);
+    assert.deepEqual(artifacts(events).map((it) => it.lastChunk), [false, false, false, false, true]);
+    assert.deepEqual([events[0].$case, events[1].value.status.state], ['task', TASK_STATE_WORKING]);
     assert.equal(events.at(-1).value.status.state, TASK_STATE_COMPLETED);
-  },
-
-  async get(client) {
-    const sent = await client.sendMessage(request('hello'));
-    const task = await client.getTask({ tenant: '', id: sent.id });
-    assert.equal(task.status.state, TASK_STATE_COMPLETED);
-    assert.equal(text(task.history[0]), 'hello');
-  },
-
-  async list(client) {
-    const sent = await client.sendMessage(request('hello'));
-    const list = { tenant: '', contextId: sent.contextId, status: TASK_STATE_COMPLETED, pageToken: '' };
-    const page = await client.listTasks(list);
-    assert.deepEqual([page.totalSize, page.tasks[0].id], [1, sent.id]);
-  },
-
-  async cancel(client) {
-    const task = await client.sendMessage(request('/slow 30', { returnImmediately: true }));
-    const canceled = await client.cancelTask({ tenant: '', id: task.id });
-    assert.equal(canceled.status.state, TASK_STATE_CANCELED);
-  },
-
-  async 'input required'(client) {
-    const task = await client.sendMessage(request('/ask What?'));
-    assert.equal(task.status.state, TASK_STATE_INPUT_REQUIRED);
-    const done = await client.sendMessage(request('That.', { task }));
-    assert.deepEqual([done.id, done.status.state, text(done.artifacts[0])], [task.id, TASK_STATE_COMPLETED, 'That.']);
-  },
-
-  async subscribe(client) {
-    const task = await client.sendMessage(request('/stream 20 50', { returnImmediately: true }));
-    const events = await all(client.resubscribeTask({ tenant: '', id: task.id }));
-    assert.equal(events[0].value.id, task.id);
-    assert.equal(events.at(-1).value.status.state, TASK_STATE_COMPLETED);
+    const task = await client.getTask(get(events[0].value.id));
+    assert.deepEqual(task.artifacts.map(text), [chunks(5).join('')]);
   },
 
   async 'message only'(client) {
     const message = await client.sendMessage(request('/message hi'));
     assert.deepEqual([message.role, text(message)], [Role.ROLE_AGENT, 'hi']);
+    const [event, ...more] = await payloads(client.sendMessageStream(request('/message hi')));
+    assert.deepEqual([event.$case, text(event.value), more], ['message', 'hi', []]);
   },
 
-  async parts(client) {
-    const [artifact] = (await client.sendMessage(request('/parts'))).artifacts;
-    const [words, raw, url, data] = artifact.parts.map((it) => it.content);
-    assert.deepEqual([words.value, Buffer.from(raw.value).toString()], ['A text part.', 'A raw part.\n']);
-    assert.deepEqual([url.value, data.value.numbers], ['https://example.com/map.png', [1, 2.5]]);
+  async get(client) {
+    const asked = await client.sendMessage(request('/ask What?'));
+    await client.sendMessage(request('That.', { task: asked }));
+    const task = await client.getTask(get(asked.id));
+    assert.deepEqual([task.contextId, task.status.state], [asked.contextId, TASK_STATE_COMPLETED]);
+    assert.deepEqual(task.history.map(text), ['/ask What?', 'What?', 'That.']);
+    assert.deepEqual((await client.getTask(get(asked.id, { historyLength: 1 }))).history.map(text), ['That.']);
+  },
+
+  async cancel(client) {
+    const task = await client.sendMessage(request('/slow 30', { returnImmediately: true }));
+    const canceled = await client.cancelTask(get(task.id));
+    assert.equal(canceled.status.state, TASK_STATE_CANCELED);
+    const done = await client.sendMessage(request('hello'));
+    await refused('TaskNotCancelableError', client.cancelTask(get(done.id)));
+  },
+
+  async 'input required'(client) {
+    const asked = await client.sendMessage(request('/ask What?'));
+    assert.deepEqual([asked.status.state, text(asked.status.message)], [TASK_STATE_INPUT_REQUIRED, 'What?']);
+    const done = await client.sendMessage(request('That.', { task: asked }));
+    assert.deepEqual([done.id, done.status.state, text(done.artifacts[0])], [asked.id, TASK_STATE_COMPLETED, 'That.']);
+  },
+
+  async 'input required in streams'(client) {
+    const asked = (await payloads(client.sendMessageStream(request('/ask What?')))).at(-1).value;
+    assert.equal(asked.status.state, TASK_STATE_INPUT_REQUIRED);
+    const { taskId, contextId } = asked;
+    const events = await payloads(client.sendMessageStream(request('That.', { taskId, contextId })));
+    assert.deepEqual([events[0].value.id, events.at(-1).value.status.state], [taskId, TASK_STATE_COMPLETED]);
+  },
+
+  async 'subscribe after a cut'(client) {
+    let id;
+    for await (const { payload } of client.sendMessageStream(request('/stream 20 50'))) {
+      id = payload.value.id;
+      break;
+    }
+    const events = await payloads(client.resubscribeTask(get(id)));
+    assert.deepEqual([events[0].$case, events[0].value.id], ['task', id]);
+    // What the task had when the subscription began, and what came then, are the whole.
+    const texts = [...events[0].value.artifacts.map(text), ...artifacts(events).map((it) => text(it.artifact))];
+    assert.equal(texts.join(''), chunks(20).join(''));
+    assert.equal(events.at(-1).value.status.state, TASK_STATE_COMPLETED);
+  },
+
+  async 'push configurations'(client) {
+    const { id: taskId } = await client.sendMessage(request('/ask What?'));
+    const config = { ...WEBHOOK, taskId, authentication: { scheme: 'Bearer', credentials: 'secret' } };
+    assert.deepEqual({ ...(await client.createTaskPushNotificationConfig(config)) }, config);
+    const one = { tenant: '', taskId, id: 'p' };
+    const every = { tenant: '', taskId, pageSize: 0, pageToken: '' };
+    assert.deepEqual({ ...(await client.getTaskPushNotificationConfig(one)) }, config);
+    assert.deepEqual((await client.listTaskPushNotificationConfig(every)).configs, [config]);
+    await client.deleteTaskPushNotificationConfig(one);
+    assert.deepEqual((await client.listTaskPushNotificationConfig(every)).configs ?? [], []);
+    await refused('TaskNotFoundError', client.getTaskPushNotificationConfig(one));
+  },
+
+  async 'push configuration of a send'(client) {
+    const { id: taskId } = await client.sendMessage(request('/ask What?', { taskPushNotificationConfig: WEBHOOK }));
+    const { url, token } = await client.getTaskPushNotificationConfig({ tenant: '', taskId, id: 'p' });
+    assert.deepEqual([url, token], [WEBHOOK.url, WEBHOOK.token]);
+  },
+
+  async 'push not supported'(client, other) {
+    // The client looks at the card first, and so its transport is asked.
+    const config = { ...WEBHOOK, taskId: 't' };
+    await refused('PushNotificationNotSupportedError', other.transport.createTaskPushNotificationConfig(config));
+    const one = { tenant: '', taskId: 't', id: 'p' };
+    await refused('PushNotificationNotSupportedError', other.transport.getTaskPushNotificationConfig(one));
+    const every = { ...one, pageSize: 0, pageToken: '' };
+    await refused('PushNotificationNotSupportedError', other.transport.listTaskPushNotificationConfig(every));
+    await refused('PushNotificationNotSupportedError', other.transport.deleteTaskPushNotificationConfig(one));
+  },
+
+  async 'parts of the agent'(client) {
+    const [words, raw, url, data] = (await client.sendMessage(request('/parts'))).artifacts[0].parts;
+    assert.equal(words.content.value, 'A text part.');
+    assert.equal(Buffer.from(raw.content.value).toString(), 'A raw part.\n');
+    assert.deepEqual([url.content.value, url.mediaType], ['https://example.com/map.png', 'image/png']);
+    assert.deepEqual(data.content.value, { a: 'data part', numbers: [1, 2.5], nothing: null });
+  },
+
+  async 'parts of the user'(client) {
+    const bytes = Buffer.from(Array.from({ length: 256 }, (_, n) => n));
+    const parts = [
+      part('text', 'hello'),
+      part('raw', bytes, 'application/octet-stream'),
+      part('url', 'https://example.com/x', 'image/png'),
+      part('data', { a: [1, { b: true }], c: 'ä' }),
+    ];
+    const { id } = await client.sendMessage(request(parts));
+    const [kept] = (await client.getTask(get(id))).history;
+    const said = ({ content: { $case, value }, mediaType }) => [$case, $case === 'raw' ? [...value] : value, mediaType];
+    assert.deepEqual(kept.parts.map(said), parts.map(said));
+  },
+
+  async failure(client) {
+    const task = await client.sendMessage(request('/fail no such city'));
+    assert.deepEqual([task.status.state, text(task.status.message)], [TaskState.TASK_STATE_FAILED, 'no such city']);
+    assert.equal((await client.sendMessage(request('/reject no'))).status.state, TaskState.TASK_STATE_REJECTED);
   },
 
   async 'unknown task'(client) {
-    const notFound = { name: /TaskNotFoundError/ };
-    await assert.rejects(client.getTask({ tenant: '', id: 'nobody' }), notFound);
-    await assert.rejects(all(client.resubscribeTask({ tenant: '', id: 'nobody' })), notFound);
+    await refused('TaskNotFoundError', client.getTask(get('nobody')));
+    await refused('TaskNotFoundError', client.cancelTask(get('nobody')));
+    await refused('TaskNotFoundError', client.sendMessage(request('hello', { taskId: 'nobody' })));
+    await refused('TaskNotFoundError', all(client.sendMessageStream(request('hello', { taskId: 'nobody' }))));
+    await refused('TaskNotFoundError', all(client.resubscribeTask(get('nobody'))));
+  },
+
+  async 'bad parameters'(client) {
+    await refused('RequestMalformedError', client.sendMessage(request([])));
+    const asked = await client.sendMessage(request('/ask What?'));
+    const other = request('That.', { taskId: asked.id, contextId: 'another' });
+    await refused('RequestMalformedError', client.sendMessage(other));
+  },
+
+  async 'content type'(client, other) {
+    const image = part('url', 'https://example.com/x.png', 'image/png');
+    await refused('ContentTypeNotSupportedError', other.sendMessage(request(['hello', image])));
   },
 };
 
-const late = (ms) => new Promise((_, reject) => setTimeout(reject, ms, new Error(`not done after ${ms} ms`)).unref());
-let failures = 0;
-for (const [binding, transport] of [
-  ['JSONRPC', new JsonRpcTransportFactory()],
-  ['HTTP+JSON', new RestTransportFactory()],
-  ['GRPC', new GrpcTransportFactory()],
-]) {
-  const client = await new ClientFactory({ transports: [transport] }).createFromUrl(URL);
-  for (const [test, run] of Object.entries(tests)) {
-    const name = `@a2a-js/sdk ${dependencies['@a2a-js/sdk']} ${binding} ${test}`;
-    try {
-      await Promise.race([run(client), late(20_000)]);
-      console.log(`ok ${name}`);
-    } catch (error) {
-      failures += 1;
-      console.log(`FAILED ${name}\n${error.stack}`.replaceAll('\n', '\n    '));
-    }
+/** What is otherwise where the SDK is given an interface of this version. */
+const only = {
+  '1.0': {
+    async list(client) {
+      const sent = await client.sendMessage(request('hello'));
+      const list = { tenant: '', contextId: sent.contextId, status: TASK_STATE_COMPLETED, pageToken: '' };
+      const page = await client.listTasks(list);
+      assert.deepEqual([page.totalSize, page.tasks[0].id], [1, sent.id]);
+      await refused('RequestMalformedError', client.listTasks({ ...list, pageSize: 1000 }));
+    },
+
+    async 'what has ended'(client) {
+      const task = await client.sendMessage(request('hello'));
+      await refused('UnsupportedOperationError', client.sendMessage(request('again', { task })));
+      await refused('UnsupportedOperationError', all(client.sendMessageStream(request('again', { task }))));
+      await refused('UnsupportedOperationError', all(client.resubscribeTask(get(task.id))));
+    },
+
+    async version(client) {
+      // The client would say its own, so its transport is asked.
+      const serviceParameters = ServiceParameters.create(withA2AVersion('9.9'));
+      await refused('VersionNotSupportedError', client.transport.getTask(get('t'), { serviceParameters }));
+    },
+
+    async 'extended card'(client, other) {
+      const asked = other.transport.getExtendedAgentCard({ tenant: '' });
+      await refused('UnsupportedOperationError', asked);
+    },
+  },
+
+  '0.3': {
+    async 'what has ended'(client) {
+      const task = await client.sendMessage(request('hello'));
+      await refused('RequestMalformedError', client.sendMessage(request('again', { task })));
+      await refused('RequestMalformedError', all(client.sendMessageStream(request('again', { task }))));
+      const [first] = await payloads(client.resubscribeTask(get(task.id)));
+      assert.deepEqual([first.value.id, first.value.status.state], [task.id, TASK_STATE_COMPLETED]);
+    },
+
+    async 'extended card'(client, other) {
+      const asked = other.transport.getExtendedAgentCard({ tenant: '' });
+      await refused('ExtendedAgentCardNotConfiguredError', asked);
+    },
+  },
+};
+
+const options = { legacyCompat: { enabled: true } };
+for (const version of ['1.0', '0.3']) {
+  for (const [binding, transport] of [
+    ['JSONRPC', new JsonRpcTransportFactory(options)],
+    ['HTTP+JSON', new RestTransportFactory(options)],
+    ['GRPC', new GrpcTransportFactory(options)],
+  ]) {
+    /** A client that finds this version alone on the card. */
+    const connect = async (url) => {
+      const card = await new DefaultAgentCardResolver().resolve(url);
+      const supportedInterfaces = card.supportedInterfaces.filter((it) => it.protocolVersion === version);
+      return new ClientFactory({ transports: [transport] }).createFromAgentCard({ ...card, supportedInterfaces });
+    };
+    const [client, other] = [await connect(URL), await connect(OTHER)];
+    assert.equal(client.protocolVersion, version);
+    await check(`${SDK} at ${version} ${binding}`, { ...tests, ...only[version] }, client, other);
   }
 }
-process.exit(failures > 0 ? 1 : 0);
+end();

@@ -1,6 +1,5 @@
-"""gRPC with code that the stock generator makes of all that is in proto/, and no SDK: python generated.py http://HOST:PORT"""
+"""gRPC with code that the stock generator makes of proto/, and no SDK: python generated.py URL"""
 
-import asyncio
 import subprocess
 import sys
 import tempfile
@@ -59,5 +58,4 @@ async def main():
             await harness.check(f'grpcio-tools {version("grpcio-tools")} {test.__name__}', test)
 
 
-asyncio.run(main())
-sys.exit(harness.failures > 0)
+harness.run(main)

@@ -1,28 +1,56 @@
-"""The Python SDK against the demo agent, over each binding that the agent card names: python sdk.py http://HOST:PORT"""
+"""The Python SDK of protocol 1.0 against the demo agent, over each binding at 1.0 and 0.3: python sdk.py URL OTHER
 
-import asyncio
+The other server takes no push configurations, and refuses media types that its card does not name."""
+
 import sys
 from importlib.metadata import version
 
 import grpc
 import harness
-from a2a.client import ClientConfig, create_client
+import httpx
+from a2a.client import A2ACardResolver, ClientCallContext, ClientConfig, ClientFactory
+from a2a.client.errors import A2AClientError
+from a2a.client.transports.grpc import GrpcTransport
+from a2a.compat.v0_3.jsonrpc_transport import CompatJsonRpcTransport
+from a2a.compat.v0_3.rest_transport import CompatRestTransport
 from a2a.helpers import new_text_message
 from a2a.types import (
+    AgentCard,
+    AuthenticationInfo,
     CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
     ListTasksRequest,
+    Part,
     Role,
     SendMessageConfiguration,
     SendMessageRequest,
     SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
     TaskState,
 )
-from a2a.utils.errors import TaskNotCancelableError, TaskNotFoundError
-from google.protobuf.json_format import MessageToDict
+from a2a.utils.errors import (
+    JSON_RPC_ERROR_CODE_MAP,
+    ContentTypeNotSupportedError,
+    ExtendedAgentCardNotConfiguredError,
+    InvalidParamsError,
+    MethodNotFoundError,
+    PushNotificationNotSupportedError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+    VersionNotSupportedError,
+)
+from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.struct_pb2 import Value
+from harness import all_of, chunks, equal
 
-URL = sys.argv[1]
+URL, OTHER = sys.argv[1:]
 COMPLETED = TaskState.TASK_STATE_COMPLETED
+VERSIONS, BINDINGS = ['1.0', '0.3'], ['JSONRPC', 'HTTP+JSON', 'GRPC']
 
 
 def request(text, task=None, **configuration):
@@ -37,31 +65,35 @@ def text(artifact):
     return ''.join(part.text for part in artifact.parts)
 
 
-def equal(got, expected):
-    assert got == expected, f'{got!r} is not {expected!r}'
-
-
-async def raises(error, awaitable):
-    try:
-        got = await awaitable
-    except error:
-        return
-    raise AssertionError(f'{got!r} and no {error.__name__}')
+async def refused(kind, awaitable):
+    """An error of this very kind, with something to read."""
+    error = await harness.error_of(kind, awaitable)
+    assert type(error) is kind and error.message, repr(error)
 
 
 class Tests:
-    """What is tested over a binding: each method whose name does not begin with an underscore."""
+    ENDED = UnsupportedOperationError
 
-    def __init__(self, client, streaming):
-        self._client, self._streaming = client, streaming
+    def __init__(self, client, streaming, other, card):
+        self._client, self._streaming, self._other, self._card = client, streaming, other, card
 
     async def _send(self, *args, **kwargs):
+        return await self._answer(request(*args, **kwargs))
+
+    async def _answer(self, request):
         """What the one answer to a message is."""
-        (answer,) = [it async for it in self._client.send_message(request(*args, **kwargs))]
+        (answer,) = await all_of(self._client.send_message(request))
         return getattr(answer, answer.WhichOneof('payload'))
 
     async def _events(self, text, task=None):
-        return [it async for it in self._streaming.send_message(request(text, task))]
+        return await all_of(self._streaming.send_message(request(text, task)))
+
+    async def card(self):
+        equal((self._card.name, [it.id for it in self._card.skills]), ('Demo', ['echo', 'provoke']))
+        can = self._card.capabilities
+        equal((can.streaming, can.push_notifications, can.extended_agent_card), (True, True, False))
+        interfaces = [(it.protocol_version, it.protocol_binding) for it in self._card.supported_interfaces]
+        equal(interfaces, [(version, binding) for version in VERSIONS for binding in BINDINGS])
 
     async def send(self):
         task = await self._send('hello')
@@ -69,28 +101,34 @@ class Tests:
         equal([text(it) for it in task.artifacts], ['hello'])
 
     async def send_text_of_every_script(self):
-        said = 'naïve Ω 漢字 \U0001f980 "\\\n\t\u2028 end'
-        equal(text((await self._send(said)).artifacts[0]), said)
+        equal(text((await self._send(harness.EVERY_SCRIPT)).artifacts[0]), harness.EVERY_SCRIPT)
 
     async def stream(self):
         events = await self._events('/stream 5 10')
         kinds = [it.WhichOneof('payload') for it in events]
         equal(kinds, ['task', 'status_update', *['artifact_update'] * 5, 'status_update'])
         equal(events[1].status_update.status.state, TaskState.TASK_STATE_WORKING)
-        chunks = [it.artifact_update for it in events[2:-1]]
-        equal([it.append for it in chunks], [False, True, True, True, True])
-        equal([it.last_chunk for it in chunks], [False, False, False, False, True])
-        equal([text(it.artifact) for it in chunks], [f'chunk {n} of 5\n' for n in range(1, 6)])
-        equal(len({it.artifact.artifact_id for it in chunks}), 1)
+        parts = [it.artifact_update for it in events[2:-1]]
+        equal([it.append for it in parts], [False, True, True, True, True])
+        equal([it.last_chunk for it in parts], [False, False, False, False, True])
+        equal([text(it.artifact) for it in parts], chunks(5))
+        equal(len({it.artifact.artifact_id for it in parts}), 1)
         equal(events[-1].status_update.status.state, COMPLETED)
         task = await self._client.get_task(GetTaskRequest(id=events[0].task.id))
-        equal([text(it) for it in task.artifacts], [''.join(f'chunk {n} of 5\n' for n in range(1, 6))])
+        equal([text(it) for it in task.artifacts], [''.join(chunks(5))])
 
     async def get_task(self):
         sent = await self._send('hello')
         task = await self._client.get_task(GetTaskRequest(id=sent.id))
         equal((task.id, task.context_id, task.status.state), (sent.id, sent.context_id, COMPLETED))
         equal([it.role for it in task.history], [Role.ROLE_USER])
+        asked = await self._send('/ask What?')
+        await self._send('That.', task=asked)
+        task = await self._client.get_task(GetTaskRequest(id=asked.id, history_length=1))
+        equal([text(it) for it in task.history], ['That.'])
+
+    async def no_history(self):
+        sent = await self._send('hello')
         task = await self._client.get_task(GetTaskRequest(id=sent.id, history_length=0))
         equal(len(task.history), 0)
 
@@ -112,7 +150,7 @@ class Tests:
         canceled = await self._client.cancel_task(CancelTaskRequest(id=task.id))
         equal(canceled.status.state, TaskState.TASK_STATE_CANCELED)
         completed = await self._send('hello')
-        await raises(TaskNotCancelableError, self._client.cancel_task(CancelTaskRequest(id=completed.id)))
+        await refused(TaskNotCancelableError, self._client.cancel_task(CancelTaskRequest(id=completed.id)))
 
     async def input_required(self):
         asked = await self._send('/ask What?')
@@ -132,29 +170,30 @@ class Tests:
 
     async def subscribe(self):
         task = await self._send('/stream 20 50', return_immediately=True)
-        events = [it async for it in self._streaming.subscribe(SubscribeToTaskRequest(id=task.id))]
+        events = await all_of(self._streaming.subscribe(SubscribeToTaskRequest(id=task.id)))
         equal(events[0].task.id, task.id)
         # What the task had when the subscription began, and what came then, are the whole.
-        chunks = [text(it) for it in events[0].task.artifacts]
-        chunks += [text(it.artifact_update.artifact) for it in events if it.HasField('artifact_update')]
-        equal(''.join(chunks), ''.join(f'chunk {n} of 20\n' for n in range(1, 21)))
+        texts = [text(it) for it in events[0].task.artifacts]
+        texts += [text(it.artifact_update.artifact) for it in events if it.HasField('artifact_update')]
+        equal(''.join(texts), ''.join(chunks(20)))
         equal(events[-1].status_update.status.state, COMPLETED)
 
     async def subscribe_after_leaving(self):
         stream = self._streaming.send_message(request('/stream 20 50'))
         task = (await anext(stream)).task
         await stream.aclose()
-        events = [it async for it in self._streaming.subscribe(SubscribeToTaskRequest(id=task.id))]
+        events = await all_of(self._streaming.subscribe(SubscribeToTaskRequest(id=task.id)))
         equal(events[-1].status_update.status.state, COMPLETED)
 
     async def unknown_task(self):
-        await raises(TaskNotFoundError, self._client.get_task(GetTaskRequest(id='nobody')))
-        await raises(TaskNotFoundError, self._client.cancel_task(CancelTaskRequest(id='nobody')))
-        await raises(TaskNotFoundError, anext(self._streaming.subscribe(SubscribeToTaskRequest(id='nobody'))))
+        await refused(TaskNotFoundError, self._client.get_task(GetTaskRequest(id='nobody')))
+        await refused(TaskNotFoundError, self._client.cancel_task(CancelTaskRequest(id='nobody')))
+        subscription = self._streaming.subscribe(SubscribeToTaskRequest(id='nobody'))
+        await self._refused_stream(TaskNotFoundError, subscription)
         unknown = request('hello')
         unknown.message.task_id = 'nobody'
-        await raises(TaskNotFoundError, anext(self._client.send_message(unknown)))
-        await raises(TaskNotFoundError, anext(self._streaming.send_message(unknown)))
+        await refused(TaskNotFoundError, anext(self._client.send_message(unknown)))
+        await self._refused_stream(TaskNotFoundError, self._streaming.send_message(unknown))
 
     async def message_only(self):
         message = await self._send('/message hi')
@@ -172,21 +211,160 @@ class Tests:
         task = await self._send('/fail no such city')
         equal((task.status.state, text(task.status.message)), (TaskState.TASK_STATE_FAILED, 'no such city'))
 
+    async def parts_of_the_user(self):
+        sent = request('hello')
+        data = ParseDict({'a': [1, {'b': None}], 'c': 'ä'}, Value())
+        sent.message.parts.extend([
+            Part(raw=bytes(range(256)), filename='all.bin', media_type='application/octet-stream'),
+            Part(url='https://example.com/x', media_type='image/png'),
+            Part(data=data, metadata={'k': 'v'}),
+        ])
+        parts = list(sent.message.parts)
+        task = await self._client.get_task(GetTaskRequest(id=(await self._answer(sent)).id))
+        equal(list(task.history[0].parts), parts)
+
+    async def push_configurations(self):
+        task = await self._send('/ask What?')
+        config = TaskPushNotificationConfig(
+            task_id=task.id,
+            id='p',
+            url='https://example.com/hook',
+            token='t',
+            authentication=AuthenticationInfo(scheme='Bearer', credentials='secret'),
+        )
+        equal(await self._client.create_task_push_notification_config(config), config)
+        get = GetTaskPushNotificationConfigRequest(task_id=task.id, id='p')
+        equal(await self._client.get_task_push_notification_config(get), config)
+        await self._list_and_delete(config)
+
+    async def _refused_stream(self, kind, stream):
+        await refused(kind, anext(stream))
+
+    async def _list_and_delete(self, config):
+        list_all = ListTaskPushNotificationConfigsRequest(task_id=config.task_id)
+        equal(list((await self._client.list_task_push_notification_configs(list_all)).configs), [config])
+        delete = DeleteTaskPushNotificationConfigRequest(task_id=config.task_id, id='p')
+        await self._client.delete_task_push_notification_config(delete)
+        equal(list((await self._client.list_task_push_notification_configs(list_all)).configs), [])
+        get = GetTaskPushNotificationConfigRequest(task_id=config.task_id, id='p')
+        await refused(TaskNotFoundError, self._client.get_task_push_notification_config(get))
+
+    async def push_configuration_of_a_send(self):
+        config = TaskPushNotificationConfig(id='p', url='https://example.com/hook', token='t')
+        task = await self._send('/ask What?', task_push_notification_config=config)
+        get = GetTaskPushNotificationConfigRequest(task_id=task.id, id='p')
+        config.task_id = task.id
+        equal(await self._client.get_task_push_notification_config(get), config)
+
+    async def push_not_supported(self):
+        config = TaskPushNotificationConfig(task_id='t', id='p', url='https://example.com/hook')
+        await refused(PushNotificationNotSupportedError, self._other.create_task_push_notification_config(config))
+        get = GetTaskPushNotificationConfigRequest(task_id='t', id='p')
+        await refused(PushNotificationNotSupportedError, self._other.get_task_push_notification_config(get))
+
+    async def message_to_what_has_ended(self):
+        task = await self._send('hello')
+        await refused(self.ENDED, self._send('again', task))
+        await self._refused_stream(self.ENDED, self._streaming.send_message(request('again', task)))
+
+    async def subscribe_to_what_has_ended(self):
+        task = await self._send('hello')
+        subscription = self._streaming.subscribe(SubscribeToTaskRequest(id=task.id))
+        await refused(UnsupportedOperationError, anext(subscription))
+
+    async def bad_parameters(self):
+        nothing = request('hello')
+        del nothing.message.parts[:]
+        await refused(InvalidParamsError, anext(self._client.send_message(nothing)))
+        other = request('hello', await self._send('/ask What?'))
+        other.message.context_id = 'another'
+        await refused(InvalidParamsError, anext(self._client.send_message(other)))
+        await refused(InvalidParamsError, self._client.get_task(GetTaskRequest(id='t', history_length=-1)))
+
+    async def bad_page(self):
+        await refused(InvalidParamsError, self._client.list_tasks(ListTasksRequest(page_size=1000)))
+
+    async def content_type(self):
+        image = request('hello')
+        image.message.parts.add(url='https://example.com/x.png', media_type='image/png')
+        await refused(ContentTypeNotSupportedError, anext(self._other.send_message(image)))
+
+    async def version(self):
+        if isinstance(self._client._transport, GrpcTransport):
+            return  # Here it says its own version whatever it is told.
+        context = ClientCallContext(service_parameters={'A2A-Version': '9.9'})
+        await refused(VersionNotSupportedError, self._client.get_task(GetTaskRequest(id='t'), context=context))
+
+    async def extended_card(self):
+        # The client does not ask where the card has none, so it is made to.
+        self._other._card.capabilities.extended_agent_card = True
+        await refused(self._no_extended_card(), self._other.get_extended_agent_card(GetExtendedAgentCardRequest()))
+
+
+    def _no_extended_card(self):
+        return UnsupportedOperationError
+
+
+class TestsOf03(Tests):
+    """What the SDK finds otherwise where it is given an interface of 0.3."""
+
+    ENDED = InvalidParamsError
+    # 0.3 has no such requests, no length of a history that is none, and no versions.
+    list_tasks = bad_page = no_history = version = None
+
+    def _is_over(self, kind):
+        return isinstance(self._client._transport, kind)
+
+    async def _refused_stream(self, kind, stream):
+        if not self._is_over(CompatJsonRpcTransport):
+            return await super()._refused_stream(kind, stream)
+        # It does not look into an event that is called `error`.
+        error = await harness.error_of(A2AClientError, anext(stream))
+        assert f'"code":{JSON_RPC_ERROR_CODE_MAP[kind]}' in error.message, error
+
+    def _no_extended_card(self):
+        # It knows 0.3's number of this, and not its name.
+        if self._is_over(CompatJsonRpcTransport):
+            return ExtendedAgentCardNotConfiguredError
+        return MethodNotFoundError if self._is_over(CompatRestTransport) else A2AClientError
+
+    async def _list_and_delete(self, config):
+        # These it does not have over HTTP+JSON.
+        if not self._is_over(CompatRestTransport):
+            await super()._list_and_delete(config)
+
+    async def subscribe_to_what_has_ended(self):
+        task = await self._send('hello')
+        first, *_ = await all_of(self._streaming.subscribe(SubscribeToTaskRequest(id=task.id)))
+        equal((first.task.id, first.task.status.state), (task.id, COMPLETED))
+
 
 async def main():
-    for binding in ['JSONRPC', 'HTTP+JSON', 'GRPC']:
+    async with httpx.AsyncClient(timeout=15) as http:
+        cards = [await A2ACardResolver(http, url).get_agent_card() for url in (URL, OTHER)]
+    for protocol, tests in zip(VERSIONS, [Tests, TestsOf03], strict=True):
+        for binding in BINDINGS:
 
-        async def connect(**config):
-            config = ClientConfig(
-                supported_protocol_bindings=[binding], grpc_channel_factory=grpc.aio.insecure_channel, **config
-            )
-            return await create_client(URL, config)
+            def connect(card, **config):
+                """A client that finds this version alone on the card."""
+                only = AgentCard.FromString(card.SerializeToString())
+                del only.supported_interfaces[:]
+                only.supported_interfaces.extend(
+                    it for it in card.supported_interfaces if it.protocol_version == protocol
+                )
+                return ClientFactory(
+                    ClientConfig(
+                        supported_protocol_bindings=[binding], grpc_channel_factory=grpc.aio.insecure_channel, **config
+                    )
+                ).create(only)
 
-        async with await connect(streaming=False) as client, await connect() as streaming:
-            tests = Tests(client, streaming)
-            for name in [it for it in vars(Tests) if not it.startswith('_')]:
-                await harness.check(f'a2a-sdk {version("a2a-sdk")} {binding} {name}', getattr(tests, name))
+            async with (
+                connect(cards[0], streaming=False) as client,
+                connect(cards[0]) as streaming,
+                connect(cards[1], streaming=False) as other,
+            ):
+                name = f'a2a-sdk {version("a2a-sdk")} at {protocol} {binding}'
+                await harness.check_all(name, tests(client, streaming, other, cards[0]))
 
 
-asyncio.run(main())
-sys.exit(harness.failures > 0)
+harness.run(main)

@@ -98,6 +98,18 @@ async fn a_reply_that_says_nothing_is_null() {
     assert_eq!(reply.text().await.unwrap(), r#"{"jsonrpc":"2.0","id":1,"result":null}"#);
 }
 
+/// It says that there are none, and clients look into it for more.
+#[tokio::test]
+async fn a_reply_whose_lists_are_empty_is_not_null() {
+    let Server { url, .. } = &Server::start().await;
+    let body =
+        r#"{"jsonrpc":"2.0","id":1,"method":"ListTaskPushNotificationConfigs","params":{"taskId":"no webhooks"}}"#;
+    let reply = reqwest::Client::new().post(format!("{url}/rpc")).body(body).send().await.unwrap();
+    assert_eq!(reply.text().await.unwrap(), r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+    let reply = reqwest::get(format!("{url}/tasks/no%20webhooks/pushNotificationConfigs")).await.unwrap();
+    assert_eq!(reply.text().await.unwrap(), "{}");
+}
+
 #[tokio::test]
 async fn a_notification_is_carried_out_and_not_answered() {
     let server = Server::start().await;

@@ -172,9 +172,10 @@ impl A2aService for Echo {
     ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
         let ListTaskPushNotificationConfigsRequest { task_id, page_token, .. } = r.into_inner();
         let url = "https://example.com/hook".to_owned();
+        let has_some = task_id != "no webhooks";
         let config = TaskPushNotificationConfig { task_id, id: "c".into(), url, ..Default::default() };
         Ok(Response::new(ListTaskPushNotificationConfigsResponse {
-            configs: vec![config],
+            configs: has_some.then_some(config).into_iter().collect(),
             next_page_token: page_token,
         }))
     }

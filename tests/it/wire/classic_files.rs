@@ -1,0 +1,83 @@
+//! The bytes of files in the messages of 0.3's proto, which clients in JavaScript have as they are, and others in base64.
+
+use a2a_service::pb::{
+    v1,
+    v03::{
+        FilePart, Message, Part, SendMessageRequest, a2a_service_client::A2aServiceClient, file_part::File,
+        part::Part as Content, send_message_response, stream_response,
+    },
+};
+use http::header;
+use tokio_stream::StreamExt as _;
+use tonic::transport::Channel;
+
+use super::support::*;
+
+/// As SDKs call themselves, without being asked to. The first half has files as they are.
+const AGENTS: [(&str, bool); 6] = [
+    ("node", true),
+    ("grpc-node-js/1.14.7", true),
+    ("Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0", true),
+    ("python-httpx/0.28.1", false),
+    ("grpc-python-asyncio/1.85.1 grpc-c/53.0.0 (linux; chttp2)", false),
+    ("Go-http-client/1.1", false),
+];
+
+/// The file as the service was given it.
+fn bytes(sent: v1::SendMessageRequest) -> Vec<u8> {
+    match sent.message.unwrap().parts.remove(0).content {
+        Some(v1::part::Content::Raw(bytes)) => bytes,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A message with this file, which is echoed.
+fn body(file: &str) -> String {
+    format!(r#"{{"message":{{"messageId":"m","role":"ROLE_USER","content":[{{"file":{{{file}}}}}]}}}}"#)
+}
+
+#[tokio::test]
+async fn what_came_over_http_goes_out_alike() {
+    let server = Server::start().await;
+    for (agent, plain) in AGENTS {
+        for method in ["send", "stream"] {
+            // `test` looks like base64.
+            for (text, once, twice) in [("hello", "aGVsbG8=", "YUdWc2JHOD0="), ("test", "dGVzdA==", "ZEdWemRBPT0=")] {
+                let said = if plain { once } else { twice };
+                // The second is how JSON-RPC has it, and the same to everybody.
+                for file in [format!(r#""fileWithBytes":"{said}""#), format!(r#""bytes":"{once}""#)] {
+                    let url = format!("{}/v1/message:{method}", server.url);
+                    let http = reqwest::Client::new().post(url).header(header::USER_AGENT, agent);
+                    let reply = http.body(body(&file)).send().await.unwrap().text().await.unwrap();
+                    assert!(reply.contains(&format!(r#""fileWithBytes":"{said}""#)), "{agent}: {file}: {reply}");
+                    if let Some(sent) = server.echo.sent.lock().pop() {
+                        assert_eq!(bytes(sent), text.as_bytes(), "{agent}: {file}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_came_over_grpc_goes_out_alike() {
+    let server = Server::start().await;
+    for (agent, plain) in AGENTS {
+        let channel = Channel::from_shared(server.url.clone()).unwrap().user_agent(agent).unwrap().connect_lazy();
+        let mut client = A2aServiceClient::new(channel);
+        for (text, base64) in [("hello", "aGVsbG8="), ("test", "dGVzdA==")] {
+            let said = if plain { text } else { base64 };
+            let file = FilePart { file: Some(File::FileWithBytes(said.into())), ..FilePart::default() };
+            let part = Part { part: Some(Content::File(file)), metadata: None };
+            let message = Message { message_id: "m".into(), role: 1, content: vec![part], ..Message::default() };
+            let request = SendMessageRequest { request: Some(message.clone()), ..SendMessageRequest::default() };
+            let reply = client.send_message(request.clone()).await.unwrap().into_inner();
+            assert_eq!(reply.payload, Some(send_message_response::Payload::Msg(message.clone())), "{agent}");
+            assert_eq!(bytes(server.echo.sent.lock().pop().unwrap()), text.as_bytes(), "{agent}");
+            let mut stream = client.send_streaming_message(request).await.unwrap().into_inner();
+            let first = stream.next().await.unwrap().unwrap();
+            let Some(stream_response::Payload::Msg(event)) = &first.message().payload else { panic!("{first:?}") };
+            assert_eq!(event.content, message.content, "{agent}");
+        }
+    }
+}
