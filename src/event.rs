@@ -18,7 +18,7 @@ use crate::{
     error::Error,
     pb::v1::{StreamResponse, Task, TaskState, TaskStatus, stream_response::Payload},
     task::heft,
-    transport::transcode::{Frame, Item, from_json},
+    transport::transcode::{Frame, Item, Line, from_json},
 };
 
 mod place;
@@ -124,19 +124,47 @@ impl Event {
     /// This event in ProtoJSON, on a line.
     pub fn json(&self) -> &Bytes {
         self.0.json.get_or_init(|| {
-            count::encoding(self, count::Form::Json);
-            // Names and quotes make what is small twice as long in JSON, and what is large hardly longer.
-            let weight = match self.known_payload() {
-                Some(Payload::ArtifactUpdate(it)) => heft(it) + 192,
-                _ => self.weight(),
-            };
-            let mut json = Vec::with_capacity(weight + weight.min(16 << 10) + 64);
-            match crate::json::write_to(&mut json, self.message()) {
-                Ok(()) => json.into(),
-                // Members have names, and writing to memory does not fail: nothing is left that could.
-                Err(_) => Bytes::from_static(b"{}"),
-            }
+            let mut json = Vec::with_capacity(self.line_length());
+            self.make_json(&mut json);
+            json.into()
         })
+    }
+
+    /// Writes this event in ProtoJSON behind what is there. It is kept where others are there who may want it.
+    pub(crate) fn write_json(&self, out: &mut Vec<u8>) {
+        if self.0.json.get().is_none() && self.is_alone() {
+            self.make_json(out);
+        } else {
+            out.extend_from_slice(self.json());
+        }
+    }
+
+    fn make_json(&self, out: &mut Vec<u8>) {
+        count::encoding(self, count::Form::Json);
+        let start = out.len();
+        if crate::json::write_to(out, self.message()).is_err() {
+            // Members have names, and writing to memory does not fail: nothing is left that could.
+            out.truncate(start);
+            out.extend_from_slice(b"{}");
+        }
+    }
+
+    /// About how long it is in ProtoJSON.
+    pub(crate) fn line_length(&self) -> usize {
+        if let Some(it) = self.0.json.get() {
+            return it.len();
+        }
+        // Names and quotes make what is small twice as long in JSON, and what is large hardly longer.
+        let weight = match self.known_payload() {
+            Some(Payload::ArtifactUpdate(it)) => heft(it) + 192,
+            _ => self.weight(),
+        };
+        weight + weight.min(16 << 10) + 64
+    }
+
+    /// Nobody else has it: what is made of it need not be kept.
+    fn is_alone(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
     }
 
     /// How long it is in protobuf, which need not be made for that.
@@ -213,11 +241,17 @@ impl fmt::Debug for Event {
 /// So that tonic's codec, and any tonic client, works on it.
 impl prost::Message for Event {
     fn encode_raw(&self, buf: &mut impl BufMut) {
-        buf.put_slice(self.proto());
+        match self.0.message.get() {
+            Some(it) if self.0.proto.get().is_none() && self.is_alone() => {
+                count::encoding(self, count::Form::Proto);
+                it.encode_raw(buf);
+            }
+            _ => buf.put_slice(self.proto()),
+        }
     }
 
     fn encoded_len(&self) -> usize {
-        self.proto().len()
+        self.weight()
     }
 
     fn merge_field(
@@ -257,12 +291,12 @@ impl<'de> Deserialize<'de> for Event {
 
 impl Item for Event {
     fn frame(&self) -> Result<Frame, Error> {
-        Ok(Frame { cursor: self.cursor().cloned(), data: self.json().clone() })
+        Ok(Frame { cursor: self.cursor().cloned(), data: Line::Of(self.clone()) })
     }
 
     fn from_frame(Frame { cursor, data }: Frame) -> Result<Self, Status> {
         // Its bytes are not kept as `json`: they are not ours, and a line break in them would end our line of an event.
-        Ok(Self::elsewhere(cursor, from_json(&data)?))
+        Ok(Self::elsewhere(cursor, from_json(data.bytes())?))
     }
 }
 

@@ -235,7 +235,10 @@ impl Journal {
         fold(&mut commit);
         let mut wake = Wake::default();
         match store.commit_now(&commit) {
-            Ok(()) => inner.settle(&commit, &mut wake),
+            Ok(()) => {
+                inner.settle(&commit, &mut wake);
+                inner.reuse(mem::take(&mut commit.events));
+            }
             Err(why) => wake = self.lose(held, &mut inner, &why),
         }
         drop(inner);

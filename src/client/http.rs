@@ -218,7 +218,7 @@ async fn receive(call: Call, request: RequestBuilder, form: Form) -> Result<Repl
     let chunks = Box::pin(response.bytes_stream().map(|it| it.map_err(|e| broken(e).to_string())));
     let frames = sse::Reader::new(chunks).map(move |frame| {
         let Frame { cursor, data } = frame?;
-        Ok(Frame { cursor, data: form.open(status, &headers, &data)? })
+        Ok(Frame { cursor, data: form.open(status, &headers, data.bytes())?.into() })
     });
     Ok(Reply::Stream(Box::pin(frames), metadata))
 }

@@ -248,7 +248,7 @@ fn streaming(response: Response<BoxStream<Event>>) -> Reply {
 fn frame(event: &Event) -> Result<Option<Frame>, Error> {
     let Some(payload) = event.payload() else { return Ok(None) };
     let data = line(event.weight(), &Closing { payload, last: event.ends() != Ends::Nothing })?;
-    Ok(Some(Frame { cursor: event.cursor().cloned(), data }))
+    Ok(Some(Frame { cursor: event.cursor().cloned(), data: data.into() }))
 }
 
 /// What was active is told under the name that 0.3 asks for it by.

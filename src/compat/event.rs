@@ -89,10 +89,10 @@ impl<'de> Deserialize<'de> for Event {
 
 impl Item for Event {
     fn frame(&self) -> Result<Frame, Error> {
-        Ok(Frame { cursor: self.cursor.clone(), data: to_json(&self.message)? })
+        Ok(Frame { cursor: self.cursor.clone(), data: to_json(&self.message)?.into() })
     }
 
     fn from_frame(Frame { cursor, data }: Frame) -> Result<Self, Status> {
-        Ok(Self { cursor, message: from_json(&data)? })
+        Ok(Self { cursor, message: from_json(data.bytes())? })
     }
 }

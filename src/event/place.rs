@@ -19,8 +19,18 @@ pub struct Position {
 }
 
 /// What a stream can be taken up again after: opaque to clients, the `id:` of a server-sent event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cursor(Arc<str>);
+#[derive(Clone)]
+pub struct Cursor(Text);
+
+/// Every streamed event has one, and most are short: those cost no memory of their own.
+#[derive(Clone)]
+enum Text {
+    Short(u8, [u8; SHORT]),
+    Long(Arc<str>),
+}
+
+/// As long as one of ours is, with room for some billions of events.
+const SHORT: usize = 62;
 
 /// What is over when an event was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,35 +88,62 @@ impl Mark {
 impl Cursor {
     /// After an event of a task.
     pub fn new(task_id: &str, Position { fence, seq }: Position) -> Self {
-        // Every streamed event has one: put together on the stack, and made in one piece.
         let (mut fence_text, mut seq_text) = ([0; 20], [0; 20]);
         let parts = [task_id.as_bytes(), b".", digits(&mut fence_text, fence), b".", digits(&mut seq_text, seq)];
-        let (mut text, mut length) = ([0; 160], 0);
+        let (mut text, mut length) = ([0; SHORT], 0);
         for part in parts {
             match text.get_mut(length..length + part.len()) {
                 Some(place) => place.copy_from_slice(part),
-                None => return Self(format!("{task_id}.{fence}.{seq}").into()),
+                None => return Self(Text::Long(format!("{task_id}.{fence}.{seq}").into())),
             }
             length += part.len();
         }
-        Self(str::from_utf8(&text[..length]).unwrap_or_default().into())
+        Self(Text::Short(u8::try_from(length).unwrap_or(u8::MAX), text))
     }
 
     /// One that came from elsewhere, as it is. Refuses what would break out of its line.
     pub fn from_text(text: &str) -> Option<Self> {
-        (!text.is_empty() && text.len() <= 256 && !text.contains(['\0', '\n', '\r'])).then(|| Self(text.into()))
+        (!text.is_empty() && text.len() <= 256 && !text.contains(['\0', '\n', '\r']))
+            .then(|| Self(Text::Long(text.into())))
     }
 
     /// The task and the place that one of ours is for.
     pub fn parts(&self) -> Option<(&str, Position)> {
-        let (rest, seq) = self.0.rsplit_once('.')?;
+        let (rest, seq) = self.as_str().rsplit_once('.')?;
         let (task_id, fence) = rest.rsplit_once('.')?;
         Some((task_id, Position { fence: fence.parse().ok()?, seq: seq.parse().ok()? }))
     }
 
     /// The text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        match &self.0 {
+            Text::Short(length, text) => {
+                text.get(..usize::from(*length)).and_then(|it| str::from_utf8(it).ok()).unwrap_or_default()
+            }
+            Text::Long(it) => it,
+        }
+    }
+
+    /// Its bytes.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Text::Short(length, text) => text.get(..usize::from(*length)).unwrap_or_default(),
+            Text::Long(it) => it.as_bytes(),
+        }
+    }
+}
+
+impl PartialEq for Cursor {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Cursor {}
+
+impl fmt::Debug for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Cursor").field(&self.as_str()).finish()
     }
 }
 
@@ -125,7 +162,7 @@ fn digits(text: &mut [u8; 20], mut number: u64) -> &[u8] {
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 

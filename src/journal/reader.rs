@@ -358,7 +358,7 @@ mod tests {
             let reply = streaming(Call::default().request(params), subscribe).await.unwrap();
             let Reply::Stream(frames, _) = reply else { panic!("no stream") };
             readers.spawn(async move {
-                let frames: Vec<_> = frames.take(EVENTS + 2).map(|it| it.unwrap().data).collect().await;
+                let frames: Vec<_> = frames.take(EVENTS + 2).map(|it| it.unwrap().data.bytes().clone()).collect().await;
                 frames.iter().map(Bytes::len).sum::<usize>()
             });
             // … and as one by gRPC.

@@ -141,12 +141,13 @@ impl Memory {
             (Entry::Vacant(_), Expect::At(_)) => return Err(Refused::Stale(None)),
         };
         // Under the lock of the shard, so that the index is never behind what a sweep sees of the row.
-        let mut index = self.index.lock();
-        match index.get_mut(key.scope()) {
-            Some(it) => it.place(key, row, old),
-            None => index.entry(Arc::clone(key.scope())).or_default().place(key, row, old),
+        if old != Some((row.time, row.state)) {
+            let mut index = self.index.lock();
+            match index.get_mut(key.scope()) {
+                Some(it) => it.place(key, row, old),
+                None => index.entry(Arc::clone(key.scope())).or_default().place(key, row, old),
+            }
         }
-        drop(index);
         if row.state.is_terminal() && row.was != Some(row.state) {
             self.room.lock().ended.push_back(key.clone());
         }

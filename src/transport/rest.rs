@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::{BufMut as _, Bytes};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use percent_encoding::percent_decode_str;
 use serde_json::value::RawValue;
@@ -20,7 +20,7 @@ use super::{
 use crate::{
     call::Version,
     error::{Error, ErrorKind},
-    transport::transcode::{Binding, Body as Place, Params, Reply, Route, Source},
+    transport::transcode::{Binding, Body as Place, Line, Params, Reply, Route, Source},
 };
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -44,7 +44,7 @@ pub(super) async fn answer<T: Binding, B: RequestBody>(
             respond(StatusCode::OK, headers(metadata), reply_type(&parts.headers, version), data)
         }
         Ok(Reply::Stream(items, metadata)) => {
-            let write = move |out: &mut BytesMut, item: Result<&[u8], &Error>| write(out, item, version);
+            let write = move |out: &mut Vec<u8>, item: Result<&Line, &Error>| write(out, item, version);
             sse::response(items, headers(metadata), limits.keep_alive, write)
         }
         Err(status) => failure(status, version),
@@ -183,9 +183,9 @@ pub(super) fn failure(status: Status, version: Version) -> Response<Body> {
     respond(status, headers, JSON, error.problem_for(version).to_string().into())
 }
 
-fn write(out: &mut BytesMut, item: Result<&[u8], &Error>, version: Version) {
+fn write(out: &mut Vec<u8>, item: Result<&Line, &Error>, version: Version) {
     match item {
-        Ok(data) => out.put_slice(data),
+        Ok(line) => line.put(out),
         Err(error) => out.put_slice(error.problem_for(version).to_string().as_bytes()),
     }
 }

@@ -17,7 +17,7 @@ use super::body::Body;
 use crate::{
     error::{Error, ErrorKind},
     event::Cursor,
-    transport::transcode::{BoxStream, Frame},
+    transport::transcode::{BoxStream, Frame, Line},
 };
 
 /// What is ready goes out in writes of about so many bytes.
@@ -29,9 +29,9 @@ const MAX_EVENT: usize = 16 << 20;
 const COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
 
 /// Writes an item, or an error in its place, as one line of JSON.
-pub(crate) trait Write: Fn(&mut BytesMut, Result<&[u8], &Error>) + Send + Unpin + 'static {}
+pub(crate) trait Write: Fn(&mut Vec<u8>, Result<&Line, &Error>) + Send + Unpin + 'static {}
 
-impl<F: Fn(&mut BytesMut, Result<&[u8], &Error>) + Send + Unpin + 'static> Write for F {}
+impl<F: Fn(&mut Vec<u8>, Result<&Line, &Error>) + Send + Unpin + 'static> Write for F {}
 
 /// Answers with a stream. `keep_alive` is how long it may be silent, for ever if zero.
 pub(crate) fn response(
@@ -95,7 +95,7 @@ impl<W: Write> http_body::Body for Events<W> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
-        let mut out = BytesMut::new();
+        let mut out = Vec::new();
         while out.len() < WRITE {
             let Some(items) = &mut self.items else { break };
             match items.as_mut().poll_next(cx) {
@@ -110,7 +110,7 @@ impl<W: Write> http_body::Body for Events<W> {
             return Poll::Ready(None);
         }
         self.spoke = Instant::now();
-        Poll::Ready(Some(Ok(http_body::Frame::data(out.freeze()))))
+        Poll::Ready(Some(Ok(http_body::Frame::data(out.into()))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -119,11 +119,12 @@ impl<W: Write> http_body::Body for Events<W> {
 }
 
 impl<W: Write> Events<W> {
-    fn event(&mut self, out: &mut BytesMut, Frame { cursor, data }: &Frame) {
+    fn event(&mut self, out: &mut Vec<u8>, Frame { cursor, data }: &Frame) {
         self.begun = true;
-        out.reserve(data.len() + 128);
+        // And what is around a line.
+        out.reserve(data.length() + 128);
         if let Some(cursor) = cursor {
-            for part in [b"id: ", cursor.as_str().as_bytes(), b"\n"] {
+            for part in [b"id: ", cursor.as_bytes(), b"\n"] {
                 out.extend_from_slice(part);
             }
         }
@@ -135,7 +136,7 @@ impl<W: Write> Events<W> {
 
     /// An error is the last event, and says so in its name. A server that goes away ends a stream that has begun without
     /// one: an `EventSource` takes an end for a reason to come again, with the cursor it has.
-    fn last(&mut self, out: &mut BytesMut, status: Status) {
+    fn last(&mut self, out: &mut Vec<u8>, status: Status) {
         self.items = None;
         let error = Error::from(status);
         if error.kind() != ErrorKind::Unavailable || !self.begun {
@@ -203,7 +204,7 @@ impl<S> Reader<S> {
         while let Some(line) = self.line() {
             if line.is_empty() {
                 if let Some(data) = self.data.take() {
-                    return Some(Frame { cursor: self.cursor.clone(), data: data.freeze() });
+                    return Some(Frame { cursor: self.cursor.clone(), data: data.freeze().into() });
                 }
                 continue;
             }

@@ -17,7 +17,7 @@ use tonic::{Extensions, metadata::MetadataMap};
 use crate::{
     call::Call,
     error::{Error, ErrorKind},
-    event::Cursor,
+    event::{Cursor, Event},
     json::{Members, Merge, write_to},
 };
 
@@ -100,19 +100,66 @@ pub struct Frame {
     /// The `id:` of a server-sent event.
     pub cursor: Option<Cursor>,
     /// A line of JSON.
-    pub data: Bytes,
+    pub data: Line,
+}
+
+/// A line of JSON, made already or when it is written.
+#[derive(Clone, Debug)]
+pub enum Line {
+    /// As it is.
+    Made(Bytes),
+    /// An event's. Where several read it, it is made once for all of them; else where it is to be.
+    Of(Event),
+}
+
+impl Line {
+    /// The text.
+    pub fn bytes(&self) -> &Bytes {
+        match self {
+            Self::Made(it) => it,
+            Self::Of(it) => it.json(),
+        }
+    }
+
+    /// How long it is, or about so long.
+    pub(crate) fn length(&self) -> usize {
+        match self {
+            Self::Made(it) => it.len(),
+            Self::Of(it) => it.line_length(),
+        }
+    }
+
+    /// Writes the text behind what is there.
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Made(it) => out.extend_from_slice(it),
+            Self::Of(it) => it.write_json(out),
+        }
+    }
+}
+
+impl From<Bytes> for Line {
+    fn from(bytes: Bytes) -> Self {
+        Self::Made(bytes)
+    }
+}
+
+impl From<Vec<u8>> for Line {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Made(bytes.into())
+    }
 }
 
 /// What a stream carries. Plain messages are one as they are.
 pub trait Item: prost::Message + Serialize + DeserializeOwned {
     /// This item as it is sent.
     fn frame(&self) -> Result<Frame, Error> {
-        Ok(Frame { cursor: None, data: to_json(self)? })
+        Ok(Frame { cursor: None, data: to_json(self)?.into() })
     }
 
     /// An item as it was received.
     fn from_frame(frame: Frame) -> Result<Self, Status> {
-        Ok(from_json(&frame.data)?)
+        Ok(from_json(frame.data.bytes())?)
     }
 }
 
@@ -211,18 +258,17 @@ fn read_json<T: Members>(text: &[u8], message: &mut T) -> Result<(), Error> {
     if matches!(text.trim_ascii(), b"" | b"null") {
         return Ok(());
     }
-    let mut json = serde_json::Deserializer::from_slice(text);
+    // Looked at as a whole, which is faster than text by text.
+    let text = std::str::from_utf8(text).map_err(|e| ErrorKind::Parse.because(e.to_string()))?;
+    let mut json = serde_json::Deserializer::from_str(text);
     let Err(error) = Merge(message).deserialize(&mut json).and_then(|()| json.end()) else {
         return Ok(());
     };
-    // What has the wrong shape may not be JSON either, further on, or not UTF-8. Those who err wait a little longer.
-    if let Err(e) = serde_json::from_slice::<IgnoredAny>(text) {
+    // What has the wrong shape may not be JSON either, further on. Those who err wait a little longer.
+    if let Err(e) = serde_json::from_str::<IgnoredAny>(text) {
         return Err(ErrorKind::Parse.because(e.to_string()));
     }
-    if let Err(e) = std::str::from_utf8(text) {
-        return Err(ErrorKind::Parse.because(e.to_string()));
-    }
-    Err(blame::<T, _>(&mut serde_json::Deserializer::from_slice(text)).unwrap_or_else(|| Error::invalid_params(error)))
+    Err(blame::<T, _>(&mut serde_json::Deserializer::from_str(text)).unwrap_or_else(|| Error::invalid_params(error)))
 }
 
 fn read_query<T: Members>(query: &str, message: &mut T) -> Result<(), Error> {
@@ -315,7 +361,9 @@ impl<T: Transport> Remote<T> {
         request: tonic::Request<Req>,
     ) -> Result<tonic::Response<BoxStream<Res>>, Status> {
         let (frames, metadata): (BoxStream<Frame>, _) = match self.send(rpc, rule, request).await? {
-            Reply::Unary(data, metadata) => (Box::pin(tokio_stream::once(Ok(Frame { cursor: None, data }))), metadata),
+            Reply::Unary(data, metadata) => {
+                (Box::pin(tokio_stream::once(Ok(Frame { cursor: None, data: data.into() }))), metadata)
+            }
             Reply::Stream(frames, metadata) => (frames, metadata),
         };
         Ok(response(Box::pin(frames.map(|it| it.and_then(Res::from_frame))), metadata))

@@ -74,7 +74,7 @@ fn response<T>(message: T, metadata: MetadataMap) -> Response<T> {
 }
 
 fn event(Frame { cursor, data }: Frame) -> Result<Event, Status> {
-    let Read(message) = serde_json::from_slice::<Read<StreamResponse>>(&data).unwrap();
+    let Read(message) = serde_json::from_slice::<Read<StreamResponse>>(data.bytes()).unwrap();
     Event::from_frame(Frame { cursor, data: serde_json::to_vec(&message).unwrap().into() })
 }
 

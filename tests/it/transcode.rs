@@ -401,7 +401,10 @@ async fn frames_have_cursors() {
     };
     let frames: Vec<_> = frames.collect().await;
     let first = frames[0].as_ref().unwrap();
-    assert_eq!((first.cursor.as_ref().unwrap().as_str(), &*first.data), ("7.1.1", &br#"{"task":{"id":"7"}}"#[..]));
+    assert_eq!(
+        (first.cursor.as_ref().unwrap().as_str(), &**first.data.bytes()),
+        ("7.1.1", &br#"{"task":{"id":"7"}}"#[..])
+    );
     let agent = Remote(Loop(echo()));
     let request = SubscribeToTaskRequest { id: "7".into(), ..Default::default() };
     let events = agent.subscribe_to_task(Call::by("ada").request(request)).await.unwrap().into_inner();

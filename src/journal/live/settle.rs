@@ -100,6 +100,14 @@ impl Inner {
         self.wakers.take(&mut wake.wakers);
     }
 
+    /// Gives a list of events that have been settled a second use.
+    pub(in crate::journal) fn reuse(&mut self, mut events: Vec<Event>) {
+        if self.pending.capacity() == 0 {
+            events.clear();
+            self.pending = events;
+        }
+    }
+
     /// Each who waits gets the task as it is at the end that they wait for.
     fn tell(&mut self, event: &Event, wake: &mut Wake) {
         let ends = event.ends();

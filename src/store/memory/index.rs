@@ -32,9 +32,6 @@ pub(super) fn place(state: TaskState) -> usize {
 impl Index {
     /// Puts a task where it belongs, which was at this time and in this state, if it was there.
     pub(super) fn place(&mut self, key: &Key, row: &Row, old: Option<(Millis, TaskState)>) {
-        if old == Some((row.time, row.state)) {
-            return;
-        }
         if let Some((time, state)) = old {
             self.by_state[place(state)].remove(&(time, key.clone()));
             if time != row.time {

@@ -161,7 +161,7 @@ async fn ids_that_no_path_can_carry() {
 async fn read(chunks: Vec<Bytes>) -> Vec<(String, String)> {
     let chunks = tokio_stream::iter(chunks.into_iter().map(Ok::<_, std::convert::Infallible>));
     let text = |Frame { cursor, data }: Frame| {
-        (cursor.map(|it| it.to_string()).unwrap_or_default(), String::from_utf8(data.to_vec()).unwrap())
+        (cursor.map(|it| it.to_string()).unwrap_or_default(), String::from_utf8(data.bytes().to_vec()).unwrap())
     };
     Reader::new(chunks).map(|it| text(it.unwrap())).collect().await
 }
