@@ -6,7 +6,7 @@
 //! | What | 0.3 | 1.0 | Where |
 //! | --- | --- | --- | --- |
 //! | `blocking` is not said | waits, as its first servers; with a push configuration in the message returns at once, as its example of one shows (0.3, 9.5) | `returnImmediately` is not said, and waits (3.2.2) | [`returns_at_once`] |
-//! | `blocking: false` | returns at once; the proto and its JSON can't tell it from nothing said, where there is a configuration | `returnImmediately: true` | [`returns_at_once`] |
+//! | `blocking: false` | returns at once; the proto can't tell it from nothing said, where there is a configuration | `returnImmediately: true` | [`returns_at_once`] |
 //! | `historyLength` is 0 | sets no limit (the proto's comment) | shows none of it (3.2.4) | here |
 //! | `historyLength` is negative | −32602 | −32602 (3.2.4) | the service |
 //! | A message to a task that has ended | an error (0.3, 7.1), −32602 with its first servers | −32004 (3.1.1) | [`ErrorKind::wire_for`] |

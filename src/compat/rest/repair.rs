@@ -14,16 +14,13 @@ type Object = Map<String, Value>;
 /// A message that is sent, and what is asked for beside it.
 pub(super) fn send(body: &mut Object, files: Files) {
     one(body, "message", &["request", "msg"]);
-    let mut is_classic = false;
     if let Some(Value::Object(it)) = body.get_mut("message") {
-        is_classic = it.contains_key("kind");
         message(it, files);
     }
     if let Some(Value::Object(it)) = body.get_mut("configuration") {
         one(it, "pushNotification", &["push_notification", "pushNotificationConfig", "push_notification_config"]);
-        // In ProtoJSON what is false is not said: the SDKs that print it have no other way to say that they don't wait. In
-        // JSON-RPC's it is not the same.
-        if is_classic && it.get("blocking").is_none_or(Value::is_null) {
+        // What is not said is not the same as false, and in the message it would be.
+        if it.get("blocking").is_none_or(Value::is_null) {
             let push = it.contains_key("pushNotification");
             it.insert("blocking".to_owned(), (!returns_at_once(None, push)).into());
         }

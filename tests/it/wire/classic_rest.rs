@@ -76,27 +76,22 @@ async fn parts_come_in_many_ways_and_go_out_in_one() {
     }
 }
 
-/// What 1.0 was asked of what was said of waiting, and of the history. ProtoJSON does not print what is false, and its
-/// clients say so that they don't wait; one that writes the JSON of JSON-RPC waits where it says nothing.
+/// What 1.0 was asked of what was said of waiting, and of the history.
 #[tokio::test]
-async fn what_is_not_said_waits_in_the_json_of_json_rpc_alone() {
+async fn what_is_not_said_waits() {
     let server = Server::start().await;
-    let classic = r#"{"kind":"message","messageId":"m","role":"user","parts":[{"kind":"text","text":"hi"}]}"#;
-    for (message, configuration, at_once, length) in [
-        (HELLO, "null", false, None),
-        (HELLO, "{}", true, None),
-        (classic, "{}", false, None),
-        (HELLO, r#"{"blocking":true,"historyLength":0}"#, false, None),
-        (HELLO, r#"{"blocking":false,"history_length":2}"#, true, Some(2)),
-        (HELLO, r#"{"acceptedOutputModes":[],"historyLength":"3"}"#, true, Some(3)),
-        (classic, r#"{"acceptedOutputModes":[],"historyLength":"3"}"#, false, Some(3)),
-        (classic, r#"{"pushNotification":{"url":"https://h"}}"#, true, None),
-        (HELLO, r#"{"push_notification":{"url":"https://h"},"blocking":true}"#, false, None),
+    for (configuration, at_once, length) in [
+        ("{}", false, None),
+        (r#"{"blocking":true,"historyLength":0}"#, false, None),
+        (r#"{"blocking":false,"history_length":2}"#, true, Some(2)),
+        (r#"{"acceptedOutputModes":[],"historyLength":"3"}"#, false, Some(3)),
+        (r#"{"pushNotification":{"url":"https://h"}}"#, true, None),
+        (r#"{"push_notification":{"url":"https://h"},"blocking":true}"#, false, None),
     ] {
-        let body = format!(r#"{{"message":{message},"configuration":{configuration}}}"#);
+        let body = format!(r#"{{"message":{HELLO},"configuration":{configuration}}}"#);
         let (status, answer) = post(&format!("{}/v1/message:send", server.url), &body).await;
         assert_eq!(status, 200, "{answer}");
-        let sent = server.echo.sent.lock().pop().unwrap().configuration.unwrap_or_default();
+        let sent = server.echo.sent.lock().pop().unwrap().configuration.unwrap();
         assert_eq!((sent.return_immediately, sent.history_length), (at_once, length), "{configuration}");
         let push = sent.task_push_notification_config.map(|it| it.url);
         assert_eq!(push.as_deref(), configuration.contains("https").then_some("https://h"));
