@@ -67,8 +67,7 @@ async fn cancel_against_complete_has_one_end() {
 
 #[tokio::test(start_paused = true)]
 async fn a_canceled_agent_has_its_grace() {
-    let file = Opened::sqlite(Options::default());
-    let stores: [Arc<dyn Store>; 3] = [Arc::new(Memory::default()), Gate::opened(), Arc::clone(&file.store)];
+    let stores: [Arc<dyn Store>; 2] = [Arc::new(Memory::default()), Gate::opened()];
     for store in stores {
         let bench = bench(store, |turn: Turn, out: Updates| async move {
             out.working().await?;
@@ -114,8 +113,7 @@ async fn a_canceled_agent_has_its_grace() {
 
 #[tokio::test(start_paused = true)]
 async fn a_task_is_canceled_in_any_state_but_an_end() {
-    let file = Opened::sqlite(Options::default());
-    let stores: [Arc<dyn Store>; 3] = [Arc::new(Memory::default()), Gate::opened(), Arc::clone(&file.store)];
+    let stores: [Arc<dyn Store>; 2] = [Arc::new(Memory::default()), Gate::opened()];
     for store in stores {
         let bench = bench(store, script);
         for (text, state) in [
