@@ -169,8 +169,8 @@ struct Health {
     path: PathBuf,
     /// Something in it can't be read. That does not go away by itself.
     damaged: Mutex<Option<Unavailable>>,
-    /// When something was written, and nothing has failed to be since.
-    written: Mutex<Option<Instant>>,
+    /// What came of the last transaction, and when.
+    last: Mutex<Option<(Instant, Result<(), Unavailable>)>>,
 }
 
 impl Sqlite {
@@ -193,8 +193,7 @@ impl Sqlite {
 
     fn start(claimed: Claimed, db: Connection, options: &Options, fence: Fence, room: Room) -> Result<Self, Fault> {
         options.durability.apply(&db)?;
-        let health =
-            Arc::new(Health { path: claimed.path.clone(), damaged: Mutex::default(), written: Mutex::default() });
+        let health = Arc::new(Health { path: claimed.path.clone(), damaged: Mutex::default(), last: Mutex::default() });
         let (room, behind) = (Arc::new(Mutex::new(room)), Arc::new(AtomicBool::new(false)));
         let (wake, woken) = mpsc::sync_channel(1);
         let reading = (0..READERS).map(|_| claimed.connect(Role::Read)).collect::<rusqlite::Result<_>>()?;
@@ -271,15 +270,22 @@ impl Room {
 }
 
 impl Health {
-    /// What could be written a moment ago, can be. So whoever asks all the time writes no more than others do.
-    fn has_written(&self) -> bool {
-        const MOMENT: Duration = Duration::from_secs(1);
-        self.written.lock().is_some_and(|it| it.elapsed() < MOMENT)
+    /// What is known without another try. What could be written a moment ago can be, so that whoever asks all the time
+    /// writes no more than others do. What could not be a little while ago is tried again by those who wanted it
+    /// written, and that something smaller can be is no comfort to them.
+    fn known(&self) -> Option<Result<(), Unavailable>> {
+        if let Some(it) = &*self.damaged.lock() {
+            return Some(Err(it.clone()));
+        }
+        let last = self.last.lock();
+        let (at, outcome) = last.as_ref()?;
+        let while_true = Duration::from_secs(if outcome.is_ok() { 1 } else { 5 });
+        (at.elapsed() < while_true).then(|| outcome.clone())
     }
 
-    /// Something was, or could not be.
-    fn tried(&self, written: bool) {
-        *self.written.lock() = written.then(Instant::now);
+    /// A transaction has come to its end.
+    fn tried(&self, outcome: &Result<(), Unavailable>) {
+        *self.last.lock() = Some((Instant::now(), outcome.clone()));
     }
 
     /// What failed, for who asked for it. Damage is remembered.
@@ -403,11 +409,8 @@ impl Store for Sqlite {
     }
 
     async fn check(&self) -> Result<(), Unavailable> {
-        if let Some(it) = &*self.health.damaged.lock() {
-            return Err(it.clone());
-        }
-        if self.health.has_written() {
-            return Ok(());
+        if let Some(it) = self.health.known() {
+            return it;
         }
         // As much as a commit of some size takes, so that it is known before one is there.
         self.writer.run(|it| it.db.execute_batch("INSERT INTO probe VALUES(zeroblob(16384)); DELETE FROM probe")).await

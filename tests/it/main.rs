@@ -23,6 +23,7 @@ mod engine;
 mod errors;
 mod gate;
 mod json;
+mod killed;
 mod latency;
 mod printed;
 mod program;

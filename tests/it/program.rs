@@ -33,7 +33,7 @@ async fn serve() -> (Child, String) {
     started(a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn"])).await
 }
 
-async fn started(mut command: Command) -> (Child, String) {
+pub(crate) async fn started(mut command: Command) -> (Child, String) {
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let first = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
@@ -43,7 +43,7 @@ async fn started(mut command: Command) -> (Child, String) {
     (child, url)
 }
 
-fn signal(child: &Child, name: &str) {
+pub(crate) fn signal(child: &Child, name: &str) {
     let id = child.id().unwrap().to_string();
     assert!(std::process::Command::new("kill").args([name, &id]).status().unwrap().success());
 }

@@ -128,7 +128,7 @@ impl State {
                 all.push(next);
             }
             let outcome = self.write(&mut all).map_err(|it| self.health.failed(&it));
-            self.health.tried(outcome.is_ok());
+            self.health.tried(&outcome);
             all.drain(..).for_each(|it| it.answer(outcome.clone()));
             if self.behind.swap(false, Ordering::Relaxed) {
                 self.catch_up();

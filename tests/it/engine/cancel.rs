@@ -7,13 +7,16 @@ use a2a_service::{
     error::ErrorKind,
     event::{Ends, Event, Position},
     pb::v1::{ListTasksRequest, Message, Task, TaskState, TaskStatus},
-    store::{Commit, Expect, Key, Row, Scope, Store, memory::Memory},
+    store::{Commit, Expect, Key, Row, Scope, Store, memory::Memory, sqlite::Options},
 };
 use futures::FutureExt as _;
 use tokio::{task::yield_now, time::Instant};
 
 use super::support::*;
-use crate::gate::{Act, Gate};
+use crate::{
+    gate::{Act, Gate},
+    store::place::Opened,
+};
 
 async fn counts(turn: Turn, out: Updates) -> Result<End, agent::Error> {
     out.working().await?;
@@ -28,7 +31,8 @@ async fn counts(turn: Turn, out: Updates) -> Result<End, agent::Error> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancel_against_complete_has_one_end() {
-    let stores: [Arc<dyn Store>; 2] = [Arc::new(Memory::default()), Gate::opened()];
+    let file = Opened::sqlite(Options::default());
+    let stores: [Arc<dyn Store>; 3] = [Arc::new(Memory::default()), Gate::opened(), Arc::clone(&file.store)];
     for store in stores {
         let bench = bench(Arc::clone(&store), counts);
         let (mut canceled, mut completed) = (0, 0);

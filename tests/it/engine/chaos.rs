@@ -11,7 +11,7 @@ use a2a_service::{
     event::{Ends, Event},
     pb::v1::{Message, Task, TaskState, send_message_response, stream_response::Payload},
     service::Limits,
-    store::{Store, memory::Memory},
+    store::{Store, memory::Memory, sqlite::Options},
     task,
 };
 use futures::StreamExt as _;
@@ -19,7 +19,10 @@ use parking_lot::Mutex;
 use tokio::{task::yield_now, time::timeout};
 
 use super::support::*;
-use crate::gate::{Act, Gate};
+use crate::{
+    gate::{Act, Gate},
+    store::place::Opened,
+};
 
 /// Numbers that look random and are the same in each run.
 #[derive(Clone)]
@@ -181,11 +184,14 @@ enum Over {
     Lane,
     /// One that is asked in turn, and fails.
     Failing,
+    /// One in a file, that fails too.
+    File,
 }
 
 async fn round(number: u64, over: Over) {
     let mut dice = Dice(number);
-    let gate = Gate::memory();
+    let file = (over == Over::File).then(|| Opened::sqlite(Options::default()));
+    let gate = file.as_ref().map_or_else(Gate::memory, |it| Gate::new(Arc::clone(&it.store)));
     let store: Arc<dyn Store> = if over == Over::Memory { Arc::new(Memory::default()) } else { gate.store() };
     if over == Over::Lane {
         gate.open();
@@ -266,7 +272,7 @@ async fn round(number: u64, over: Over) {
     let unfinished = [TaskState::Submitted, TaskState::Working];
     let left = bench.listed_all().await.into_iter().filter(|it| unfinished.contains(it)).count();
     // Only what was taken away by another writer, who is not there, is left behind.
-    assert!(over == Over::Failing || left == 0, "{left} tasks are still on their way");
+    assert!(matches!(over, Over::Failing | Over::File) || left == 0, "{left} tasks are still on their way");
 }
 
 #[tokio::test(start_paused = true)]
@@ -286,4 +292,10 @@ async fn whatever_was_shown_was_written_in_the_caller() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_was_shown_on_two_threads_was_written() {
     tokio::join!(round(1, Over::Memory), round(2, Over::Lane), round(3, Over::Lane), round(4, Over::Memory));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_was_shown_of_a_file_was_written() {
+    let over = Over::File;
+    tokio::join!(round(5, over), round(6, over), round(7, over), round(8, over));
 }

@@ -140,6 +140,7 @@ async fn where_there_is_no_room_nothing_is_half_written() {
         other.wrote(two);
     };
     assert!(why.contains("there is no room for more") && why.contains("a2a.db"), "{why}");
+    assert_eq!(store.check().await, Err(Unavailable(why)), "that something smaller would fit is no comfort");
     let check = async || {
         // What was there is read.
         task.check().await;
