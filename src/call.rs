@@ -129,7 +129,7 @@ impl Call {
                 it if it == REQUEST_ID && text.len() <= 128 => {
                     call.request_id.get_or_insert_with(|| text.to_owned());
                 }
-                it if it == USER_AGENT => call.plain_files = is_javascript(text),
+                it if it == USER_AGENT => call.plain_files = has_plain_files(text, headers.contains_key(VERSION)),
                 _ => {}
             }
         }
@@ -201,10 +201,15 @@ fn ask(all: &mut Vec<String>, line: &str) {
     }
 }
 
-/// A client in JavaScript, by what it stands on: Node, Deno, Bun or a browser.
-fn is_javascript(agent: &str) -> bool {
+/// Whether a client has files as they are in the messages of 0.3's proto. Those in JavaScript do, by what they stand on: Node,
+/// Deno, Bun or a browser. The SDK for Go does since its second version, which is the one that says that it speaks 0.3.
+fn has_plain_files(agent: &str, says_version: bool) -> bool {
     let mut products = agent.split_whitespace().map(|it| it.split_once('/').map_or(it, |it| it.0));
-    products.any(|it| matches!(it, "node" | "undici" | "grpc-node-js" | "Deno" | "Bun" | "Mozilla"))
+    products.any(|it| match it {
+        "node" | "undici" | "grpc-node-js" | "Deno" | "Bun" | "Mozilla" => true,
+        "grpc-go" => says_version,
+        _ => false,
+    })
 }
 
 /// `grpc-timeout`: up to eight digits, and a unit.

@@ -1,6 +1,10 @@
 //! Turns of tasks: what starts one, what comes to one that runs, and what ends one from outside.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    task::{Context, Waker},
+    time::Duration,
+};
 
 use tokio::{
     sync::{OwnedSemaphorePermit, oneshot, watch},
@@ -14,7 +18,7 @@ use self::limits::{Permits, SOON, limit};
 use crate::{
     agent::{Agent, Asked, status_update},
     error::{Error, ErrorKind},
-    event::{Ends, Mark, Position},
+    event::{Ends, Event, Mark, Position},
     journal::{
         Held, Journal, Phase, Reader,
         live::{Inner, Live, Waiting},
@@ -47,6 +51,16 @@ pub(crate) struct Sent {
     pub(crate) asked: Asked,
     /// Where what happens to the task is to be sent. It has no task yet.
     pub(crate) push: Option<PushConfig>,
+}
+
+/// Where a turn begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begin {
+    /// In a task of its own.
+    Apart,
+    /// Where the caller waits for its end, up to the agent's first pause. Many agents make none, and a task of their own
+    /// would cost as much as they do.
+    Here,
 }
 
 /// The running of an agent.
@@ -89,7 +103,7 @@ impl<A: Agent> Execution<A> {
         let cap = self.0.limits.wait;
         let wait = left.map_or(cap, |it| cap.min(it.saturating_sub(MARGIN.min(it / 10))));
         let watch = |inner: &mut Inner, behind| (inner.wait(Until::Turn(inner.turn + behind)), inner.ahead.seq());
-        let (held, (mut answer, seq)) = self.begin(sent, watch).await?;
+        let (held, (mut answer, seq)) = self.begin(sent, Begin::Here, watch).await?;
         if let Ok(answer) = timeout(wait, &mut answer).await {
             return answer.map_err(|_| gone(&held));
         }
@@ -118,7 +132,7 @@ impl<A: Agent> Execution<A> {
             inner.real = true;
             inner.wait(Until::Shown(inner.ahead.seq()))
         };
-        let (held, answer) = self.begin(sent, now).await?;
+        let (held, answer) = self.begin(sent, Begin::Apart, now).await?;
         // Its agent may take long until its first pause.
         self.0.journal.flush(&held, held.lock());
         let cap = self.0.limits.wait;
@@ -140,7 +154,7 @@ impl<A: Agent> Execution<A> {
             inner.attach();
             (inner.shown().map(|(task, at)| (Arc::clone(task), at.seq)), inner.ahead.seq(), behind + 1)
         };
-        let (held, (shown, seq, turns)) = self.begin(sent, watch).await?;
+        let (held, (shown, seq, turns)) = self.begin(sent, Begin::Apart, watch).await?;
         let next = shown.as_ref().map_or(seq, |it| it.1 + 1);
         let reader = Reader::new(held, Arc::clone(&self.0.journal), next, Some(turns), permit).with_history(history);
         Ok(match shown {
@@ -151,14 +165,19 @@ impl<A: Agent> Execution<A> {
 
     /// Gives the message to a turn, new or next. `watch` sees the task before that turn can do anything, and learns how
     /// many turns come before it.
-    async fn begin<T>(&self, sent: Sent, watch: impl FnOnce(&mut Inner, u32) -> T) -> Result<(Held, T), Error> {
+    async fn begin<T>(
+        &self,
+        sent: Sent,
+        begin: Begin,
+        watch: impl FnOnce(&mut Inner, u32) -> T,
+    ) -> Result<(Held, T), Error> {
         let journal = &self.0.journal;
         self.takes_work()?;
         if journal.is_down() {
             return Err(busy());
         }
         if !sent.message.task_id.is_empty() {
-            return self.follow_up(sent, watch).await;
+            return self.follow_up(sent, begin, watch).await;
         }
         let Sent { scope, mut message, asked, push } = sent;
         let id = seam::fresh_id();
@@ -175,18 +194,24 @@ impl<A: Agent> Execution<A> {
         let context_id = message.context_id.clone();
         let task = Task { id, context_id, status: Some(status), history: vec![message], ..Task::default() };
         let push = push.map(|it| it.of(&key));
-        let live = Live::new(key, journal.store().fence(), task, now).within(self.0.limits.bounds());
-        let held = journal.insert(live.pushed_to(push));
+        let mut live = Live::new(key, journal.store().fence(), task, now);
+        live.begin_with(self.0.limits.bounds(), push);
+        let held = journal.insert(live);
         let mut inner = held.lock();
         self.takes_work()?;
         (inner.running, inner.turn) = (true, 1);
         let seen = watch(&mut inner, 0);
         journal.flush(&held, inner);
-        self.spawn(held.clone(), Vec::new(), asked, permit);
+        self.run(held.clone(), (Vec::new(), asked), permit, begin);
         Ok((held, seen))
     }
 
-    async fn follow_up<T>(&self, sent: Sent, watch: impl FnOnce(&mut Inner, u32) -> T) -> Result<(Held, T), Error> {
+    async fn follow_up<T>(
+        &self,
+        sent: Sent,
+        begin: Begin,
+        watch: impl FnOnce(&mut Inner, u32) -> T,
+    ) -> Result<(Held, T), Error> {
         let Sent { scope, mut message, asked, push } = sent;
         let key = Key::new(&scope, &message.task_id);
         let held = self.hold(&key).await?;
@@ -200,7 +225,7 @@ impl<A: Agent> Execution<A> {
             Some(push) => self.put_push(&key, push).await?.1,
             None => None,
         };
-        let taken = self.take_in(held, message, asked, watch).await;
+        let taken = self.take_in(held, (message, asked), begin, watch).await;
         if let (Err(_), Some(id)) = (&taken, made) {
             self.0.journal.store().delete_push(&key, &id).await?;
         }
@@ -211,8 +236,8 @@ impl<A: Agent> Execution<A> {
     async fn take_in<T>(
         &self,
         held: Held,
-        message: Message,
-        asked: Asked,
+        (message, asked): (Message, Asked),
+        begin: Begin,
         watch: impl FnOnce(&mut Inner, u32) -> T,
     ) -> Result<(Held, T), Error> {
         let key = held.key.clone();
@@ -249,7 +274,7 @@ impl<A: Agent> Execution<A> {
                         // It goes to the store with what the agent says until its first pause.
                         Some((messages, asked, permit)) => {
                             drop(inner);
-                            self.spawn(held.clone(), messages, asked, permit);
+                            self.run(held.clone(), (messages, asked), permit, begin);
                         }
                         None => self.0.journal.flush(&held, inner),
                     }
@@ -276,9 +301,13 @@ impl<A: Agent> Execution<A> {
         if self.0.journal.phase() > Phase::Open { Err(busy()) } else { Ok(()) }
     }
 
-    fn spawn(&self, held: Held, messages: Vec<crate::event::Event>, asked: Asked, permit: OwnedSemaphorePermit) {
+    fn run(&self, held: Held, (messages, asked): (Vec<Event>, Asked), permit: OwnedSemaphorePermit, begin: Begin) {
         // In a box, since the runtime moves what it runs several times, and this is large.
-        let turns = Box::pin(Arc::clone(&self.0).turns(held, messages, asked, permit));
+        let mut turns = Box::pin(Arc::clone(&self.0).turns(held, messages, asked, permit));
+        // The runtime asks it again in any case, so that nobody need be woken before that.
+        if begin == Begin::Here && turns.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+            return;
+        }
         // Nobody waits for it here: a caller who leaves takes nothing with them.
         drop(self.0.running.spawn(turns));
     }

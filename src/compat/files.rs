@@ -1,8 +1,8 @@
 //! The bytes of files in the messages of 0.3's proto, for callers who take the proto at its word.
 //!
-//! 0.3 has a file in base64 in its JSON (0.3, 6.6.2), and `bytes` in its proto. The SDKs for Python and Go put the base64
-//! there, and read nothing else; those for JavaScript put the file itself there, and read nothing else. Which is meant is
-//! told by nothing in a request, but for what says that it sent it: [`Call::plain_files`].
+//! 0.3 has a file in base64 in its JSON (0.3, 6.6.2), and `bytes` in its proto. The SDKs for Python, and Go's of 0.3, put the
+//! base64 there, and read nothing else; those for JavaScript, and Go's of 1.0, put the file itself there, and read nothing
+//! else. Which is meant is told by nothing in a request, but for what says that it sent it: [`Call::plain_files`].
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use tonic::{Request, Response, Status};

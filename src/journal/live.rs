@@ -148,10 +148,11 @@ impl Live {
         self
     }
 
-    /// The same, and where what happens to it is to be sent.
-    pub(crate) fn pushed_to(mut self, push: Option<Arc<PushConfig>>) -> Self {
-        self.inner.get_mut().push = push;
-        self
+    /// How much there may be of it, and where what happens to it is to be sent.
+    pub(crate) fn begin_with(&mut self, bounds: Bounds, push: Option<Arc<PushConfig>>) {
+        let inner = self.inner.get_mut();
+        inner.ahead.bound(bounds);
+        inner.push = push;
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {

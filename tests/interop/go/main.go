@@ -1,4 +1,4 @@
-// The Go SDK against the demo agent, over each binding that the agent card names: go run . http://HOST:PORT
+// The Go SDK against the demo agent, over each binding at 1.0 and 0.3: go run . http://HOST:PORT
 package main
 
 import (
@@ -16,6 +16,8 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2aclient"
 	"github.com/a2aproject/a2a-go/v2/a2aclient/agentcard"
+	"github.com/a2aproject/a2a-go/v2/a2acompat/a2av0"
+	grpc03 "github.com/a2aproject/a2a-go/v2/a2agrpc/v0"
 	a2agrpc "github.com/a2aproject/a2a-go/v2/a2agrpc/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -47,6 +49,12 @@ func text(parts a2a.ContentParts) string {
 func equal(got, expected any) {
 	if !reflect.DeepEqual(got, expected) {
 		panic(fmt.Errorf("%#v is not %#v", got, expected))
+	}
+}
+
+func is(err, expected error) {
+	if !errors.Is(err, expected) {
+		panic(fmt.Errorf("%v is not %v", err, expected))
 	}
 }
 
@@ -142,17 +150,59 @@ var tests = []struct {
 		equal(parts[2].URL(), a2a.URL("https://example.com/map.png"))
 		equal(parts[3].Data().(map[string]any)["numbers"], []any{1.0, 2.5})
 	}},
+	{"parts of the user", func(c client) {
+		sent := user("hello")
+		sent.Parts = append(sent.Parts, a2a.NewRawPart([]byte("\x00\xff raw")), a2a.NewRawPart([]byte("test")))
+		task := must(c.GetTask(c, &a2a.GetTaskRequest{ID: c.task(sent).ID}))
+		parts := task.History[0].Parts
+		raw := []string{string(parts[1].Raw()), string(parts[2].Raw())}
+		equal([]any{parts[0].Text(), raw}, []any{"hello", []string{"\x00\xff raw", "test"}})
+	}},
+	{"subscribe after a cut", func(c client) {
+		var id a2a.TaskID
+		for event, err := range c.SendStreamingMessage(c, request(user("/stream 20 50"))) {
+			id = must(event, err).(*a2a.Task).ID
+			break
+		}
+		events := all(c.SubscribeToTask(c, &a2a.SubscribeToTaskRequest{ID: id}))
+		equal(events[0].(*a2a.Task).ID, id)
+		equal(last(events), a2a.TaskStateCompleted)
+	}},
+	{"push configurations", func(c client) {
+		id := c.task(user("/ask What?")).ID
+		auth := &a2a.PushAuthInfo{Scheme: "Bearer", Credentials: "secret"}
+		config := &a2a.PushConfig{TaskID: id, ID: "p", URL: "https://example.com/hook", Token: "t", Auth: auth}
+		equal(must(c.CreateTaskPushConfig(c, config)), config)
+		get := &a2a.GetTaskPushConfigRequest{TaskID: id, ID: "p"}
+		list := &a2a.ListTaskPushConfigRequest{TaskID: id}
+		equal(must(c.GetTaskPushConfig(c, get)), config)
+		equal(must(c.ListTaskPushConfigs(c, list)), []*a2a.PushConfig{config})
+		must(0, c.DeleteTaskPushConfig(c, &a2a.DeleteTaskPushConfigRequest{TaskID: id, ID: "p"}))
+		equal(len(must(c.ListTaskPushConfigs(c, list))), 0)
+		_, err := c.GetTaskPushConfig(c, get)
+		is(err, a2a.ErrTaskNotFound)
+	}},
 	{"unknown task", func(c client) {
 		_, err := c.GetTask(c, &a2a.GetTaskRequest{ID: "nobody"})
-		equal(errors.Is(err, a2a.ErrTaskNotFound), true)
+		is(err, a2a.ErrTaskNotFound)
+		_, err = c.CancelTask(c, &a2a.CancelTaskRequest{ID: "nobody"})
+		is(err, a2a.ErrTaskNotFound)
 		for _, err := range c.SubscribeToTask(c, &a2a.SubscribeToTaskRequest{ID: "nobody"}) {
-			equal(errors.Is(err, a2a.ErrTaskNotFound), true)
+			is(err, a2a.ErrTaskNotFound)
 		}
+	}},
+	{"not cancelable", func(c client) {
+		_, err := c.CancelTask(c, &a2a.CancelTaskRequest{ID: c.task(user("hello")).ID})
+		is(err, a2a.ErrTaskNotCancelable)
+	}},
+	{"bad parameters", func(c client) {
+		_, err := c.SendMessage(c, request(a2a.NewMessage(a2a.MessageRoleUser)))
+		is(err, a2a.ErrInvalidParams)
 	}},
 }
 
 // try runs one test, and returns why it failed.
-func try(run func(client), c *a2aclient.Client) (err error) {
+func try(run func(client), c client) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	defer func() {
@@ -160,7 +210,8 @@ func try(run func(client), c *a2aclient.Client) (err error) {
 			err = fmt.Errorf("%v\n%s", why, debug.Stack())
 		}
 	}()
-	run(client{ctx, c})
+	c.Context = ctx
+	run(c)
 	return nil
 }
 
@@ -169,20 +220,40 @@ func main() {
 	sdk := build.Deps[slices.IndexFunc(build.Deps, func(it *debug.Module) bool { return it.Path == module })]
 	ctx := context.Background()
 	card := must(agentcard.DefaultResolver.Resolve(ctx, os.Args[1]))
+	insecure := grpc.WithTransportCredentials(insecure.NewCredentials())
 	failures := 0
-	for _, binding := range []a2a.TransportProtocol{
-		a2a.TransportProtocolJSONRPC, a2a.TransportProtocolHTTPJSON, a2a.TransportProtocolGRPC,
-	} {
-		c := must(a2aclient.NewFromCard(ctx, card,
-			a2agrpc.WithGRPCTransport(grpc.WithTransportCredentials(insecure.NewCredentials())),
-			a2aclient.WithConfig(a2aclient.Config{PreferredTransports: []a2a.TransportProtocol{binding}})))
-		for _, test := range tests {
-			name := fmt.Sprintf("a2a-go %s %s %s", sdk.Version, binding, test.name)
-			if err := try(test.run, c); err != nil {
-				failures++
-				fmt.Printf("FAILED %s\n    %s\n", name, strings.ReplaceAll(err.Error(), "\n", "\n    "))
-			} else {
-				fmt.Println("ok " + name)
+	for _, version := range []a2a.ProtocolVersion{a2a.Version, a2av0.Version} {
+		// This version alone, and what the SDK has for it.
+		only := *card
+		only.SupportedInterfaces = nil
+		for _, it := range card.SupportedInterfaces {
+			if it.ProtocolVersion == version {
+				only.SupportedInterfaces = append(only.SupportedInterfaces, it)
+			}
+		}
+		for _, binding := range []a2a.TransportProtocol{
+			a2a.TransportProtocolJSONRPC, a2a.TransportProtocolHTTPJSON, a2a.TransportProtocolGRPC,
+		} {
+			if version == a2av0.Version && binding == a2a.TransportProtocolHTTPJSON {
+				name := fmt.Sprintf("a2a-go %s at %s %s", sdk.Version, version, binding)
+				fmt.Println("skipped " + name + ": its paths and its JSON are not those of 0.3")
+				continue
+			}
+			c := must(a2aclient.NewFromCard(ctx, &only,
+				a2agrpc.WithGRPCTransport(insecure), grpc03.WithGRPCTransport(insecure),
+				a2av0.WithJSONRPCTransport(a2av0.JSONRPCTransportConfig{}),
+				a2aclient.WithConfig(a2aclient.Config{PreferredTransports: []a2a.TransportProtocol{binding}})))
+			for _, test := range tests {
+				if test.name == "list" && version == a2av0.Version {
+					continue // It has none.
+				}
+				name := fmt.Sprintf("a2a-go %s at %s %s %s", sdk.Version, version, binding, test.name)
+				if err := try(test.run, client{ctx, c}); err != nil {
+					failures++
+					fmt.Printf("FAILED %s\n    %s\n", name, strings.ReplaceAll(err.Error(), "\n", "\n    "))
+				} else {
+					fmt.Println("ok " + name)
+				}
 			}
 		}
 	}

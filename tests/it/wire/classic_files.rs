@@ -1,4 +1,4 @@
-//! The bytes of files in the messages of 0.3's proto, which clients in JavaScript have as they are, and others in base64.
+//! The bytes of files in the messages of 0.3's proto, which some clients have as they are, and others in base64.
 
 use a2a_service::pb::{
     v1,
@@ -9,18 +9,22 @@ use a2a_service::pb::{
 };
 use http::header;
 use tokio_stream::StreamExt as _;
-use tonic::transport::Channel;
+use tonic::{Request, transport::Channel};
 
 use super::support::*;
 
-/// As SDKs call themselves, without being asked to. The first half has files as they are.
-const AGENTS: [(&str, bool); 6] = [
-    ("node", true),
-    ("grpc-node-js/1.14.7", true),
-    ("Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0", true),
-    ("python-httpx/0.28.1", false),
-    ("grpc-python-asyncio/1.85.1 grpc-c/53.0.0 (linux; chttp2)", false),
-    ("Go-http-client/1.1", false),
+/// As SDKs call themselves, without being asked to; the version that they say they speak; and whether they have files as
+/// they are.
+const AGENTS: [(&str, Option<&str>, bool); 9] = [
+    ("node", None, true),
+    ("node", Some("0.3"), true),
+    ("grpc-node-js/1.14.7", None, true),
+    ("Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0", None, true),
+    ("grpc-go/1.80.0", Some("0.3"), true),
+    ("grpc-go/1.80.0", None, false),
+    ("python-httpx/0.28.1", Some("0.3"), false),
+    ("grpc-python-asyncio/1.85.1 grpc-c/53.0.0 (linux; chttp2)", None, false),
+    ("Go-http-client/1.1", None, false),
 ];
 
 /// The file as the service was given it.
@@ -39,7 +43,7 @@ fn body(file: &str) -> String {
 #[tokio::test]
 async fn what_came_over_http_goes_out_alike() {
     let server = Server::start().await;
-    for (agent, plain) in AGENTS {
+    for (agent, version, plain) in AGENTS {
         for method in ["send", "stream"] {
             // `test` looks like base64.
             for (text, once, twice) in [("hello", "aGVsbG8=", "YUdWc2JHOD0="), ("test", "dGVzdA==", "ZEdWemRBPT0=")] {
@@ -48,6 +52,7 @@ async fn what_came_over_http_goes_out_alike() {
                 for file in [format!(r#""fileWithBytes":"{said}""#), format!(r#""bytes":"{once}""#)] {
                     let url = format!("{}/v1/message:{method}", server.url);
                     let http = reqwest::Client::new().post(url).header(header::USER_AGENT, agent);
+                    let http = version.into_iter().fold(http, |http, it| http.header("a2a-version", it));
                     let reply = http.body(body(&file)).send().await.unwrap().text().await.unwrap();
                     assert!(reply.contains(&format!(r#""fileWithBytes":"{said}""#)), "{agent}: {file}: {reply}");
                     if let Some(sent) = server.echo.sent.lock().pop() {
@@ -62,9 +67,14 @@ async fn what_came_over_http_goes_out_alike() {
 #[tokio::test]
 async fn what_came_over_grpc_goes_out_alike() {
     let server = Server::start().await;
-    for (agent, plain) in AGENTS {
+    for (agent, version, plain) in AGENTS {
         let channel = Channel::from_shared(server.url.clone()).unwrap().user_agent(agent).unwrap().connect_lazy();
-        let mut client = A2aServiceClient::new(channel);
+        let mut client = A2aServiceClient::with_interceptor(channel, |mut request: Request<()>| {
+            if let Some(version) = version {
+                request.metadata_mut().insert("a2a-version", version.parse().unwrap());
+            }
+            Ok(request)
+        });
         for (text, base64) in [("hello", "aGVsbG8="), ("test", "dGVzdA==")] {
             let said = if plain { text } else { base64 };
             let file = FilePart { file: Some(File::FileWithBytes(said.into())), ..FilePart::default() };
