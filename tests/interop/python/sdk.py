@@ -82,6 +82,9 @@ class Tests:
     async def _send(self, *args, **kwargs):
         return await self._answer(request(*args, **kwargs))
 
+    async def _started(self, text):
+        return await self._send(text, return_immediately=True)
+
     async def _answer(self, request):
         """What the one answer to a message is."""
         (answer,) = await all_of(self._client.send_message(request))
@@ -148,7 +151,7 @@ class Tests:
         equal((page.tasks[0].id, page.next_page_token), (first.id, ''))
 
     async def cancel(self):
-        task = await self._send('/slow 30', return_immediately=True)
+        task = await self._started('/slow 30')
         canceled = await self._client.cancel_task(CancelTaskRequest(id=task.id))
         equal(canceled.status.state, TaskState.TASK_STATE_CANCELED)
         completed = await self._send('hello')
@@ -171,7 +174,7 @@ class Tests:
         equal(done[-1].status_update.status.state, COMPLETED)
 
     async def subscribe(self):
-        task = await self._send('/stream 20 50', return_immediately=True)
+        task = await self._started('/stream 20 50')
         events = await all_of(self._streaming.subscribe(SubscribeToTaskRequest(id=task.id)))
         equal(events[0].task.id, task.id)
         # What the task had when the subscription began, and what came then, are the whole.
@@ -327,6 +330,15 @@ class TestsOf03(Tests):
         if self._is_over(CompatJsonRpcTransport):
             return ExtendedAgentCardNotConfiguredError
         return MethodNotFoundError if self._is_over(CompatRestTransport) else A2AClientError
+
+    async def _started(self, text):
+        if not self._is_over(CompatRestTransport):
+            return await super()._started(text)
+        # Its ProtoJSON leaves out a `blocking` that is false, and a send that does not say it waits.
+        stream = self._streaming.send_message(request(text))
+        task = (await anext(stream)).task
+        await stream.aclose()
+        return task
 
     async def _list_and_delete(self, config):
         # These it does not have over HTTP+JSON.
