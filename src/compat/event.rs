@@ -53,19 +53,19 @@ pub(super) fn classic(event: &event::Event) -> Result<Option<Frame>, Error> {
 pub struct Event {
     cursor: Option<Cursor>,
     /// What the forms are of; none where the message is all that there is.
-    event: Option<event::Event>,
+    origin: Option<event::Event>,
     forms: Arc<Forms>,
 }
 
 impl Event {
     fn elsewhere(cursor: Option<Cursor>, message: StreamResponse) -> Self {
         let forms = Forms { message: OnceLock::from(message), ..Forms::default() };
-        Self { cursor, event: None, forms: Arc::new(forms) }
+        Self { cursor, origin: None, forms: Arc::new(forms) }
     }
 
     /// The message.
     pub fn message(&self) -> &StreamResponse {
-        self.forms.message.get_or_init(|| self.event.as_ref().map(message_of).unwrap_or_default())
+        self.forms.message.get_or_init(|| self.origin.as_ref().map(message_of).unwrap_or_default())
     }
 
     fn proto(&self) -> &Bytes {
@@ -84,7 +84,7 @@ fn message_of(event: &event::Event) -> StreamResponse {
 
 impl From<event::Event> for Event {
     fn from(event: event::Event) -> Self {
-        Self { cursor: event.cursor().cloned(), forms: event.others(), event: Some(event) }
+        Self { cursor: event.cursor().cloned(), forms: event.others(), origin: Some(event) }
     }
 }
 
@@ -102,7 +102,7 @@ impl PartialEq for Event {
 
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Event").field("cursor", &self.cursor).field("message", self.message()).finish()
+        f.debug_struct("Event").field("cursor", &self.cursor).field("message", self.message()).finish_non_exhaustive()
     }
 }
 
