@@ -1,6 +1,7 @@
 //! One event of a task, as log, store and streams share it.
 
 use std::{
+    any::Any,
     fmt,
     sync::{Arc, OnceLock},
 };
@@ -33,6 +34,8 @@ pub struct Event(Arc<Inner>);
 
 #[derive(Clone, Default)]
 struct Inner {
+    /// What whoever sends it in another form has made of it.
+    others: OnceLock<Arc<dyn Any + Send + Sync>>,
     position: Position,
     /// None for an event from elsewhere, of which only the message is known.
     mark: Option<Mark>,
@@ -167,6 +170,13 @@ impl Event {
         Arc::strong_count(&self.0) == 1
     }
 
+    /// A place for its other forms, shared by all who read it as this is; what they are is for whoever makes them. There
+    /// is one: who comes with another type gets a place that nobody shares.
+    pub(crate) fn others<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
+        let place = self.0.others.get_or_init(|| Arc::<T>::default());
+        Arc::downcast(Arc::clone(place)).unwrap_or_default()
+    }
+
     /// How long it is in protobuf, which need not be made for that.
     pub fn weight(&self) -> usize {
         match (self.0.proto.get(), self.0.message.get()) {
@@ -192,6 +202,7 @@ impl Event {
     /// The message, to be changed, of an event that nobody else has seen.
     pub(crate) fn edit(&mut self) -> Option<&mut StreamResponse> {
         let inner = Arc::get_mut(&mut self.0)?;
+        inner.others = OnceLock::new();
         (inner.proto, inner.json, inner.weight) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         inner.message.get_mut()
     }
@@ -263,6 +274,7 @@ impl prost::Message for Event {
     ) -> Result<(), DecodeError> {
         self.message();
         let inner = Arc::make_mut(&mut self.0);
+        inner.others = OnceLock::new();
         // What was made of the message as it was is not of the message as it will be.
         (inner.proto, inner.json, inner.weight) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         inner.cursor = OnceLock::new();
@@ -366,7 +378,11 @@ mod tests {
         let one = update(1);
         let (mut more, before) = (one.clone(), one.proto().clone());
         let task = StreamResponse { payload: Some(Payload::Task(Task { id: "t2".into(), ..Default::default() })) };
+        one.others::<OnceLock<u8>>().set(7).unwrap();
+        assert_eq!(more.others::<OnceLock<u8>>().get(), Some(&7), "it is the same event");
+        assert_eq!(more.others::<OnceLock<u16>>().get(), None);
         more.merge(task.encode_to_vec().as_slice()).unwrap();
+        assert_eq!(more.others::<OnceLock<u8>>().get(), None);
         assert_eq!(more.message(), &task);
         assert_eq!(Event::decode(more.proto().clone()).unwrap().into_message(), task);
         assert_eq!(one.proto(), &before);

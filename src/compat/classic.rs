@@ -10,20 +10,20 @@ use tonic::{Response, Status, metadata::MetadataMap};
 
 use super::{
     beside::Further,
-    card,
-    json::{Classic, Closing, Earlier, Registered, Webhook, Write},
+    card, event,
+    json::{Classic, Earlier, Registered, Webhook, Write},
     service::classic_names,
 };
 use crate::{
     call::Call,
     error::{Error, ErrorKind},
-    event::{Ends, Event},
+    event::Event,
     pb::v1::{
         GetExtendedAgentCardRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest, SendMessageRequest,
         TaskPushNotificationConfig, a2a_service_server::A2aService,
     },
     seam,
-    transport::transcode::{Binding, BoxStream, Frame, Reply, Request, Route, decode, line},
+    transport::transcode::{Binding, BoxStream, Reply, Request, Route, decode, line},
 };
 
 /// A service of 1.0, for callers of classic JSON-RPC.
@@ -241,14 +241,7 @@ where
 
 fn streaming(response: Response<BoxStream<Event>>) -> Reply {
     let (metadata, events, _) = response.into_parts();
-    Reply::Stream(Box::pin(events.filter_map(|it| it.and_then(|it| Ok(frame(&it)?)).transpose())), metadata)
-}
-
-/// An event as it is sent. One of a kind that came after 0.3 is none.
-fn frame(event: &Event) -> Result<Option<Frame>, Error> {
-    let Some(payload) = event.payload() else { return Ok(None) };
-    let data = line(event.weight(), &Closing { payload, last: event.ends() != Ends::Nothing })?;
-    Ok(Some(Frame { cursor: event.cursor().cloned(), data: data.into() }))
+    Reply::Stream(Box::pin(events.filter_map(|it| it.and_then(|it| Ok(event::classic(&it)?)).transpose())), metadata)
 }
 
 /// What was active is told under the name that 0.3 asks for it by.

@@ -136,6 +136,6 @@ impl HasFiles for StreamResponse {
 
 impl HasFiles for Event {
     fn each_file(&mut self, change: &mut dyn FnMut(&mut Vec<u8>)) {
-        self.message_mut().each_file(change);
+        self.edit(|it| it.each_file(change));
     }
 }

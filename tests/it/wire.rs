@@ -2,6 +2,7 @@
 
 mod batch;
 mod beside;
+mod classic_examples;
 mod classic_files;
 mod classic_grpc;
 mod classic_inputs;

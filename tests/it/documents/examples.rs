@@ -285,6 +285,13 @@ pub(super) const ORDERS_PUSH: Scene = &[
         answer: r#"{"jsonrpc":"2.0","id":"req-006","result":{"success":true}}"#,
         differs: &[("/result/success", "", "0.3, 7.5: the answer is the configuration")],
     },
+    Exchange {
+        from: "not printed: what was set, read again (0.3, 7.6)",
+        request: r#"{"jsonrpc":"2.0","id":"req-008","method":"tasks/pushNotificationConfig/get","params":{"id":"task-789"}}"#,
+        answer: r#"{"jsonrpc":"2.0","id":"req-008","result":{"taskId":"task-789","pushNotificationConfig":{"id":"default","url":"https://client.com/webhook",
+            "headers":{"Authorization":"Bearer webhook-secret","X-Custom-Header":"value"}}}}"#,
+        differs: &[],
+    },
 ];
 
 pub(super) const EXTENDED_CARD: Scene = &[Exchange {

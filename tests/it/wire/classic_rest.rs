@@ -211,7 +211,7 @@ async fn an_error_byte_for_byte() {
     let expected = format!(
         r#"{{"code":-32001,"error":{{"TaskNotFoundError":true,"code":404,"details":[{info}],"message":"Task not found: missing","status":"NOT_FOUND"}},"message":"Task not found: missing","type":"TaskNotFoundError"}}"#
     );
-    assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), serde_json::from_str::<Value>(&expected).unwrap());
+    assert_eq!(body, expected);
     for (n, kind) in ErrorKind::ALL.into_iter().enumerate() {
         let wire = kind.wire_for(Version::V0_3);
         let (status, problem) = get(&format!("{url}/v1/tasks/error-{n}")).await;
