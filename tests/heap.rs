@@ -155,12 +155,12 @@ fn bounded(name: &str, bound: f64, count: impl Fn(usize) -> f64) {
 
 #[test]
 fn heap_calls_of_a_json_rpc_send() {
-    bounded("a JSON-RPC send", 66.0, |waste| heap_calls(waste, json_rpc) / CALLS as f64);
+    bounded("a JSON-RPC send", 65.0, |waste| heap_calls(waste, json_rpc) / CALLS as f64);
 }
 
 #[test]
 fn heap_calls_of_a_grpc_send() {
-    bounded("a gRPC send", 71.1, |waste| heap_calls(waste, grpc) / CALLS as f64);
+    bounded("a gRPC send", 70.1, |waste| heap_calls(waste, grpc) / CALLS as f64);
 }
 
 #[test]
@@ -170,8 +170,8 @@ fn heap_calls_of_a_streamed_event() {
         let many = heap_calls(waste, |addr, _| stream(connect)(addr, 3000));
         (many - few) / 2000.0
     };
-    bounded("an event of a JSON-RPC stream", 13.5, |waste| {
+    bounded("an event of a JSON-RPC stream", 9.5, |waste| {
         event(|url| client::json_rpc(&format!("{url}/rpc")).unwrap(), waste)
     });
-    bounded("an event of a gRPC stream", 9.5, |waste| event(|url| client::grpc(url).unwrap(), waste));
+    bounded("an event of a gRPC stream", 7.5, |waste| event(|url| client::grpc(url).unwrap(), waste));
 }
