@@ -174,6 +174,7 @@ impl Setup<'_> {
         let kind = match (self.floor, self.row.protocol) {
             // Each event in a write of its own.
             (false, _) if matches!(self.row.work, Work::Stream(_)) => "ours-each",
+            (false, _) if matches!(self.row.figure, Figure::Kept | Figure::Among(_) | Figure::Growing(_)) => "ours-all",
             (false, _) => "ours",
             (true, Protocol::Grpc) => "bare-grpc",
             (true, Protocol::Rest | Protocol::JsonRpc) => "bare-http",

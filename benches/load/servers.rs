@@ -9,7 +9,7 @@ use a2a_service::{
     agent::{Agent, End, Error, Turn, Updates},
     server::Server,
     service::Limits,
-    store::memory::Memory,
+    store::memory::{MAX_TASKS, Memory},
 };
 use tokio::{runtime::Builder, sync::watch};
 
@@ -21,9 +21,10 @@ pub(crate) fn run(kind: &str) {
     let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         match kind {
-            "ours" | "ours-each" => {
-                // None is dropped while it is counted what each takes.
-                let store = Arc::new(Memory::with_max_tasks(10_000_000));
+            "ours" | "ours-each" | "ours-all" => {
+                // As many as the program keeps, unless it is counted what each takes: then none is dropped.
+                let most = if kind == "ours-all" { 10_000_000 } else { MAX_TASKS };
+                let store = Arc::new(Memory::with_max_tasks(most));
                 let mut limits = Limits::default();
                 (limits.streams, limits.subscribers) = (100_000, 100_000);
                 if kind == "ours-each" {
