@@ -195,7 +195,8 @@ impl<A: Agent> Execution<A> {
         let task = Task { id, context_id, status: Some(status), history: vec![message], ..Task::default() };
         let push = push.map(|it| it.of(&key));
         let mut live = Live::new(key, journal.store().fence(), task, now);
-        live.begin_with(self.0.limits.bounds(), push);
+        live.bound(self.0.limits.bounds());
+        live.push_to(push);
         let held = journal.insert(live);
         let mut inner = held.lock();
         self.takes_work()?;
@@ -319,9 +320,9 @@ impl<A: Agent> Execution<A> {
             let stored = journal.store().load(key).await?;
             let mut stored = stored.ok_or_else(|| Error::task_not_found(key.id()))?;
             let task = stored.task(&**journal.store(), key).await?;
-            Ok::<_, Error>(
-                Live::loaded(key.clone(), journal.store().fence(), stored, task).within(self.0.limits.bounds()),
-            )
+            let mut live = Live::loaded(key.clone(), journal.store().fence(), stored, task);
+            live.bound(self.0.limits.bounds());
+            Ok::<_, Error>(live)
         };
         let held = journal.hold(key, load).await?;
         // A task that is not committed yet is not there yet.

@@ -1,6 +1,6 @@
 //! What a value of the configuration can be: how it is read from text and from TOML, and how it is shown.
 
-use std::{fmt, fmt::Write as _, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{fmt, fmt::Write as _, net::SocketAddr, time::Duration};
 
 use http::Uri;
 use serde::de::DeserializeOwned;
@@ -10,9 +10,10 @@ use toml::{
 };
 use tracing_subscriber::EnvFilter;
 
-use crate::{
-    auth::Token, call::Version, card::Network, compat::card::Shape, store::sqlite::Durability, transport::Protocols,
-};
+pub(crate) use self::words::{Agent, Log, Place};
+use crate::{auth::Token, call::Version, card::Network, transport::Protocols};
+
+mod words;
 
 /// A type of values.
 pub(crate) trait Value: Sized {
@@ -358,112 +359,6 @@ fn inline(value: &DeValue<'_>) -> String {
             };
             format!("{{ {} }}", joined(&mut it.iter().map(member)))
         }
-    }
-}
-
-/// A type with a value for each word.
-macro_rules! choice {
-    ($(#[$meta:meta])* $name:ident { $first:ident = $first_word:literal $(, $variant:ident = $word:literal)* $(,)? }) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum $name { $first, $($variant),* }
-
-        impl Value for $name {
-            const KIND: &'static str = concat!("`", $first_word, "`" $(, " or `", $word, "`")*);
-
-            fn read(text: &str) -> Result<Self, String> {
-                match text {
-                    $first_word => Ok(Self::$first),
-                    $($word => Ok(Self::$variant),)*
-                    _ => Err(format!("{} is not {}", brief(text), Self::KIND)),
-                }
-            }
-
-            fn show(&self) -> Option<String> {
-                Some(quoted(&match self {
-                    Self::$first => $first_word,
-                    $(Self::$variant => $word,)*
-                }))
-            }
-        }
-    };
-}
-
-choice! {
-    /// How a line of the log is written.
-    Log { Text = "text", Json = "json" }
-}
-
-/// Where tasks are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    Memory,
-    Sqlite(PathBuf),
-}
-
-impl Value for Place {
-    const KIND: &'static str = "`memory` or `sqlite:PATH`";
-
-    fn read(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            None if text == "memory" => Ok(Self::Memory),
-            Some(("sqlite", path)) if !path.is_empty() => Ok(Self::Sqlite(path.into())),
-            _ => Err(format!("{} is not {}", brief(text), Self::KIND)),
-        }
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(match self {
-            Self::Memory => quoted(&"memory"),
-            Self::Sqlite(path) => quoted(&format_args!("sqlite:{}", path.display())),
-        })
-    }
-}
-
-impl Value for Durability {
-    const KIND: &'static str = "`process` or `power`";
-
-    fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "process" => Ok(Self::Process),
-            "power" => Ok(Self::Power),
-            _ => Err(format!("{} is not {}", brief(text), Self::KIND)),
-        }
-    }
-
-    fn show(&self) -> Option<String> {
-        let word = match self {
-            Self::Process => "process",
-            Self::Power => "power",
-        };
-        Some(quoted(&word))
-    }
-}
-
-choice! {
-    /// The agents that come with the program.
-    Agent { Demo = "demo" }
-}
-
-impl Value for Shape {
-    const KIND: &'static str = "`merged`, `1.0` or `0.3`";
-
-    fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "merged" => Ok(Self::Merged),
-            "1.0" => Ok(Self::V1_0),
-            "0.3" => Ok(Self::V0_3),
-            _ => Err(format!("{} is not {}", brief(text), Self::KIND)),
-        }
-    }
-
-    fn show(&self) -> Option<String> {
-        let word = match self {
-            Self::Merged => "merged",
-            Self::V1_0 => "1.0",
-            Self::V0_3 => "0.3",
-        };
-        Some(quoted(&word))
     }
 }
 

@@ -119,7 +119,8 @@ impl<A: Agent> Parts<A> {
         let again =
             if !canceled && resumable && attempt <= ATTEMPTS { Some(self.replay(key, &stored).await?) } else { None };
         let task = stored.task(&**self.journal.store(), key).await?;
-        let live = Live::loaded(key.clone(), self.journal.store().fence(), stored, task).within(self.limits.bounds());
+        let mut live = Live::loaded(key.clone(), self.journal.store().fence(), stored, task);
+        live.bound(self.limits.bounds());
         let Ok(held) = self.journal.hold(key, || ready(Ok::<_, Infallible>(live))).await;
         let mut inner = held.lock();
         match again {

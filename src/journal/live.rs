@@ -142,17 +142,14 @@ impl Live {
         Self { key, context: row.context, inner: Mutex::new(inner) }
     }
 
-    /// The same, and how much there may be of it.
-    pub(crate) fn within(mut self, bounds: Bounds) -> Self {
+    /// From now on there may be only so much of it.
+    pub(crate) fn bound(&mut self, bounds: Bounds) {
         self.inner.get_mut().ahead.bound(bounds);
-        self
     }
 
-    /// How much there may be of it, and where what happens to it is to be sent.
-    pub(crate) fn begin_with(&mut self, bounds: Bounds, push: Option<Arc<PushConfig>>) {
-        let inner = self.inner.get_mut();
-        inner.ahead.bound(bounds);
-        inner.push = push;
+    /// What happens to it is to be sent there.
+    pub(crate) fn push_to(&mut self, push: Option<Arc<PushConfig>>) {
+        self.inner.get_mut().push = push;
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -120,6 +120,14 @@ fn shapeless() -> Error {
     Error::custom("not a shape of ProtoJSON")
 }
 
+macro_rules! numbers {
+    ($($by:ident: $number:ty),*) => { $(
+        fn $by(self, it: $number) -> Result<(), Error> {
+            self.number(&it)
+        }
+    )* };
+}
+
 impl<'a, 'b> Serializer for &'a mut Writer<'b> {
     type Ok = ();
     type Error = Error;
@@ -136,44 +144,9 @@ impl<'a, 'b> Serializer for &'a mut Writer<'b> {
         Ok(())
     }
 
-    fn serialize_i8(self, it: i8) -> Result<(), Error> {
-        self.number(&it)
-    }
-
-    fn serialize_i16(self, it: i16) -> Result<(), Error> {
-        self.number(&it)
-    }
-
-    fn serialize_i32(self, it: i32) -> Result<(), Error> {
-        self.number(&it)
-    }
-
-    fn serialize_i64(self, it: i64) -> Result<(), Error> {
-        self.number(&it)
-    }
-
-    fn serialize_u8(self, it: u8) -> Result<(), Error> {
-        self.number(&it)
-    }
-
-    fn serialize_u16(self, it: u16) -> Result<(), Error> {
-        self.number(&it)
-    }
-
-    fn serialize_u32(self, it: u32) -> Result<(), Error> {
-        self.number(&it)
-    }
-
-    fn serialize_u64(self, it: u64) -> Result<(), Error> {
-        self.number(&it)
-    }
-
-    fn serialize_f32(self, it: f32) -> Result<(), Error> {
-        self.number(&it)
-    }
-
-    fn serialize_f64(self, it: f64) -> Result<(), Error> {
-        self.number(&it)
+    numbers! {
+        serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64, serialize_u8: u8, serialize_u16: u16,
+        serialize_u32: u32, serialize_u64: u64, serialize_f32: f32, serialize_f64: f64
     }
 
     fn serialize_char(self, it: char) -> Result<(), Error> {
@@ -277,46 +250,29 @@ impl<'a, 'b> Serializer for &'a mut Writer<'b> {
     }
 }
 
-impl SerializeSeq for Compound<'_, '_> {
-    type Ok = ();
-    type Error = Error;
+/// What is written element by element, by whichever name serde calls it.
+macro_rules! elements {
+    ($($by:ident: $element:ident),*) => { $(
+        impl $by for Compound<'_, '_> {
+            type Ok = ();
+            type Error = Error;
 
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, it: &T) -> Result<(), Error> {
-        self.element(it)
-    }
+            fn $element<T: Serialize + ?Sized>(&mut self, it: &T) -> Result<(), Error> {
+                self.element(it)
+            }
 
-    fn end(self) -> Result<(), Error> {
-        self.close();
-        Ok(())
-    }
+            fn end(self) -> Result<(), Error> {
+                self.close();
+                Ok(())
+            }
+        }
+    )* };
 }
 
-impl SerializeTuple for Compound<'_, '_> {
-    type Ok = ();
-    type Error = Error;
-
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, it: &T) -> Result<(), Error> {
-        self.element(it)
-    }
-
-    fn end(self) -> Result<(), Error> {
-        self.close();
-        Ok(())
-    }
-}
-
-impl SerializeTupleStruct for Compound<'_, '_> {
-    type Ok = ();
-    type Error = Error;
-
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, it: &T) -> Result<(), Error> {
-        self.element(it)
-    }
-
-    fn end(self) -> Result<(), Error> {
-        self.close();
-        Ok(())
-    }
+elements! {
+    SerializeSeq: serialize_element,
+    SerializeTuple: serialize_element,
+    SerializeTupleStruct: serialize_field
 }
 
 impl SerializeMap for Compound<'_, '_> {

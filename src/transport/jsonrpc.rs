@@ -137,10 +137,8 @@ pub(super) async fn answer<T: Binding, C: Binding, B: RequestBody>(
                 Ok(line) => result(out, &id, |out| line.put(out)),
                 Err(error) => out.put_slice(problem(&id, version, error).as_bytes()),
             };
-            match version {
-                Version::V1_0 => sse::response(items, headers(metadata), limits.keep_alive, write),
-                Version::V0_3 => sse::messages(items, headers(metadata), limits.keep_alive, write),
-            }
+            let name = if version == Version::V0_3 { sse::MESSAGE } else { b"" };
+            sse::response(name, items, headers(metadata), limits.keep_alive, write)
         }
         Err(status) => failure(id, version, status),
     }

@@ -45,7 +45,7 @@ pub(super) async fn answer<T: Binding, B: RequestBody>(
         }
         Ok(Reply::Stream(items, metadata)) => {
             let write = move |out: &mut Vec<u8>, item: Result<&Line, &Error>| write(out, item, version);
-            sse::response(items, headers(metadata), limits.keep_alive, write)
+            sse::response(b"", items, headers(metadata), limits.keep_alive, write)
         }
         Err(status) => failure(status, version),
     }

@@ -33,27 +33,12 @@ pub(crate) trait Write: Fn(&mut Vec<u8>, Result<&Line, &Error>) + Send + Unpin +
 
 impl<F: Fn(&mut Vec<u8>, Result<&Line, &Error>) + Send + Unpin + 'static> Write for F {}
 
-/// Answers with a stream. `keep_alive` is how long it may be silent, for ever if zero.
+/// The line that names an event as one without a name is called, which 0.3 over JSON-RPC says.
+pub(crate) const MESSAGE: &[u8] = b"event: message\n";
+
+/// Answers with a stream. `name` is the line that names each event, if anything does; `keep_alive` is how long it may be
+/// silent, for ever if zero.
 pub(crate) fn response(
-    items: BoxStream<Frame>,
-    headers: HeaderMap,
-    keep_alive: Duration,
-    write: impl Write,
-) -> Response<Body> {
-    named(b"", items, headers, keep_alive, write)
-}
-
-/// The same, where every event has its name: 0.3 says `message`, which is what an event without one is.
-pub(crate) fn messages(
-    items: BoxStream<Frame>,
-    headers: HeaderMap,
-    keep_alive: Duration,
-    write: impl Write,
-) -> Response<Body> {
-    named(b"event: message\n", items, headers, keep_alive, write)
-}
-
-fn named(
     name: &'static [u8],
     items: BoxStream<Frame>,
     headers: HeaderMap,

@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use a2a_service::{
     agent::{self, Agent, End, Turn, Updates},
-    auth::{Authenticator, Principal},
     call::Call,
-    card::Card,
     client,
-    error::{Error, ErrorKind},
+    error::ErrorKind,
     pb::{
         v1::{
             CancelTaskRequest, SendMessageConfiguration, SubscribeToTaskRequest, TaskState,
@@ -19,12 +17,12 @@ use a2a_service::{
     server::Server,
     store::memory::Memory,
 };
-use http::HeaderMap;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tonic::Request;
 
 use crate::{
+    auth::Gullible,
     classic_client, classic_rpc_client,
     scenarios::{configured, get, is, next, output, remaining, send, state, stream, subscribe, task_of, text},
     ways::{serve, server},
@@ -131,21 +129,6 @@ async fn a_subscription_after_a_restart_is_the_task() {
         let events = remaining(subscribe(&*agent, &ended.id).await.unwrap()).await;
         assert_eq!(task_of(&events[0]), &ended, "{door}");
         is(&subscribe(&*agent, "nowhere").await.err().unwrap(), ErrorKind::TaskNotFound);
-    }
-}
-
-/// Believes who anybody says they are, in the header that a client of any binding can send.
-struct Gullible;
-
-#[tonic::async_trait]
-impl Authenticator for Gullible {
-    async fn authenticate(&self, headers: &HeaderMap) -> Result<Principal, Error> {
-        let name = headers.get("x-name").and_then(|it| it.to_str().ok());
-        name.map(Principal::new).ok_or_else(|| ErrorKind::Unauthenticated.error().challenge("Name"))
-    }
-
-    fn describe(&self, card: Card) -> Card {
-        card
     }
 }
 

@@ -1,6 +1,7 @@
 //! What each kind of value takes, refuses and prints.
 
 use super::*;
+use crate::store::sqlite::Durability;
 
 #[test]
 fn durations_are_numbers_with_units() {

@@ -22,6 +22,13 @@ use tonic::{Request, Response, Status};
 
 pub(crate) const CARD: &str = r#"{"name":"echo"}"#;
 
+/// JSON in Latin-1, which is none.
+pub(crate) const LATIN: &[u8] = b"{\"message\":{\"messageId\":\"\xfc\"}}";
+
+/// Bytes that are no JSON.
+pub(crate) const NO_JSON: [&[u8]; 9] =
+    [b"{", b"}", b"{'a':1}", br#"{"a":1,}"#, b"{} {}", b"NaN", b"\xef\xbb\xbf{}", b"message=hi", LATIN];
+
 /// What a message says it wants.
 pub(crate) fn hello(message_id: &str) -> Message {
     let text = Part { content: Some(part::Content::Text("hi".into())), ..Part::default() };
