@@ -2,7 +2,7 @@
 
 use std::{
     any::Any,
-    fmt,
+    fmt, mem,
     sync::{Arc, OnceLock},
 };
 
@@ -11,7 +11,7 @@ use prost::{
     DecodeError, Message as _,
     encoding::{DecodeContext, WireType},
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, ser::SerializeStruct as _};
 use tonic::Status;
 
 pub use self::place::{Cursor, Ends, Fence, Mark, Position, Seq};
@@ -27,49 +27,82 @@ mod place;
 /// An event: shared by all who read it, and encoded at most once in each form.
 ///
 /// It is the item of the contract's streams, and the only message there that is not a plain prost struct: a hundred
-/// subscribers cost a hundred counts of a reference, not a hundred copies and encodings. It begins as a message or as
-/// protobuf, and whatever else is asked for is made on first use.
+/// subscribers cost a hundred counts of a reference, not a hundred copies and encodings. It begins as a message, as
+/// protobuf or as a task that others have too, and whatever else is asked for is made on first use.
 #[derive(Clone, Default)]
 pub struct Event(Arc<Inner>);
 
 #[derive(Clone, Default)]
 struct Inner {
-    /// What whoever sends it in another form has made of it.
-    others: OnceLock<Arc<dyn Any + Send + Sync>>,
+    origin: Origin,
     position: Position,
     /// None for an event from elsewhere, of which only the message is known.
     mark: Option<Mark>,
-    message: OnceLock<StreamResponse>,
-    proto: OnceLock<Bytes>,
-    json: OnceLock<Bytes>,
     weight: OnceLock<usize>,
     cursor: OnceLock<Option<Cursor>>,
+    /// What was made of the origin, where that is another form.
+    message: OnceLock<Box<StreamResponse>>,
+    proto: OnceLock<Bytes>,
+    json: OnceLock<Bytes>,
+    /// What whoever sends it in another form has made of it.
+    others: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+/// What an event began as.
+#[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "most are a message, and a box of its own would cost each of them more")]
+enum Origin {
+    Message(StreamResponse),
+    Proto(Bytes),
+    Task(Arc<Task>),
+}
+
+impl Default for Origin {
+    fn default() -> Self {
+        Self::Message(StreamResponse::default())
+    }
+}
+
+impl Inner {
+    /// What was made of the message as it was is not of the message as it will be.
+    fn forget(&mut self) {
+        (self.weight, self.cursor) = (OnceLock::new(), OnceLock::new());
+        (self.message, self.proto, self.json) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        self.others = OnceLock::new();
+    }
+}
+
+/// What we encoded ourselves can be read; bytes from elsewhere came through `merge_field`, which read them.
+fn read(proto: &Bytes) -> StreamResponse {
+    StreamResponse::decode(&**proto).unwrap_or_default()
 }
 
 impl Event {
     /// An event of ours, of which the log knows where it stands and what it ends.
     pub fn new(position: Position, mark: Mark, payload: Payload) -> Self {
-        let message = OnceLock::from(StreamResponse { payload: Some(payload) });
-        Self(Arc::new(Inner { position, mark: Some(mark), message, ..Inner::default() }))
+        Self(Arc::new(Inner { origin: Origin::of(payload), position, mark: Some(mark), ..Inner::default() }))
+    }
+
+    /// An event that no log has yet.
+    pub(crate) fn said(payload: Payload) -> Self {
+        Self(Arc::new(Inner { origin: Origin::of(payload), ..Inner::default() }))
     }
 
     /// An event of ours, as a store kept it.
     pub fn from_proto(position: Position, mark: Mark, proto: Bytes) -> Self {
-        let proto = OnceLock::from(proto);
-        Self(Arc::new(Inner { position, mark: Some(mark), proto, ..Inner::default() }))
+        Self(Arc::new(Inner { origin: Origin::Proto(proto), position, mark: Some(mark), ..Inner::default() }))
     }
 
     /// An event from elsewhere.
     pub(crate) fn elsewhere(cursor: Option<Cursor>, message: StreamResponse) -> Self {
-        let message = OnceLock::from(message);
-        Self(Arc::new(Inner { message, cursor: OnceLock::from(cursor), ..Inner::default() }))
+        let (origin, cursor) = (Origin::Message(message), OnceLock::from(cursor));
+        Self(Arc::new(Inner { origin, cursor, ..Inner::default() }))
     }
 
-    /// A whole task, which is only borrowed: its first event, or a snapshot.
-    pub fn task(position: Position, ends: Ends, task: &Task) -> Self {
-        let mut proto = vec![0; prost::encoding::message::encoded_len(1, task)];
-        prost::encoding::message::encode(1, task, &mut proto.as_mut_slice());
-        Self::from_proto(position, Mark { ends, hidden: false }, proto.into())
+    /// A whole task: its first event, or a snapshot.
+    pub fn task(position: Position, ends: Ends, task: Arc<Task>) -> Self {
+        let mark = Some(Mark { ends, hidden: false });
+        Self(Arc::new(Inner { origin: Origin::Task(task), position, mark, ..Inner::default() }))
     }
 
     /// Where it stands; zeros for an event from elsewhere, and for one that no log has.
@@ -95,11 +128,16 @@ impl Event {
     /// None for an event that no log has, and for one from elsewhere that came without.
     pub fn cursor(&self) -> Option<&Cursor> {
         let of = |id: &str| (self.seq() > 0).then(|| Cursor::new(id, self.position()));
-        let make = || match self.payload()? {
-            Payload::Task(it) => of(&it.id),
-            Payload::StatusUpdate(it) => of(&it.task_id),
-            Payload::ArtifactUpdate(it) => of(&it.task_id),
-            Payload::Message(it) => of(&it.task_id),
+        let make = || {
+            if let Some(it) = self.whole() {
+                return of(&it.id);
+            }
+            match self.payload()? {
+                Payload::Task(it) => of(&it.id),
+                Payload::StatusUpdate(it) => of(&it.task_id),
+                Payload::ArtifactUpdate(it) => of(&it.task_id),
+                Payload::Message(it) => of(&it.task_id),
+            }
         };
         self.0.cursor.get_or_init(make).as_ref()
     }
@@ -111,17 +149,47 @@ impl Event {
 
     /// The message.
     pub fn message(&self) -> &StreamResponse {
-        // What we encoded ourselves can be read; bytes from elsewhere came through `merge_field`, which read them.
-        let decode = || self.0.proto.get().and_then(|it| StreamResponse::decode(&**it).ok()).unwrap_or_default();
-        self.0.message.get_or_init(decode)
+        match &self.0.origin {
+            Origin::Message(it) => it,
+            Origin::Proto(it) => self.0.message.get_or_init(|| Box::new(read(it))),
+            Origin::Task(it) => self.0.message.get_or_init(|| {
+                let payload = Some(Payload::Task(Task::clone(it)));
+                Box::new(StreamResponse { payload })
+            }),
+        }
+    }
+
+    /// The task, of an event that is a whole one; it is not copied where others have it too.
+    pub fn whole(&self) -> Option<&Task> {
+        if let Origin::Task(it) = &self.0.origin {
+            return Some(it);
+        }
+        match self.payload() {
+            Some(Payload::Task(it)) => Some(it),
+            Some(Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_) | Payload::Message(_)) | None => None,
+        }
     }
 
     /// This event in protobuf.
     pub fn proto(&self) -> &Bytes {
+        if let Origin::Proto(it) = &self.0.origin {
+            return it;
+        }
         self.0.proto.get_or_init(|| {
             count::encoding(self, count::Form::Proto);
-            self.0.message.get().map(StreamResponse::encode_to_vec).unwrap_or_default().into()
+            let mut proto = Vec::with_capacity(self.weight());
+            self.encode_to(&mut proto);
+            proto.into()
         })
+    }
+
+    /// Encodes it anew, unless it is protobuf.
+    fn encode_to(&self, out: &mut impl BufMut) {
+        match &self.0.origin {
+            Origin::Message(it) => it.encode_raw(out),
+            Origin::Proto(it) => out.put_slice(it),
+            Origin::Task(it) => prost::encoding::message::encode(1, &**it, out),
+        }
     }
 
     /// This event in ProtoJSON, on a line.
@@ -145,7 +213,11 @@ impl Event {
     fn make_json(&self, out: &mut Vec<u8>) {
         count::encoding(self, count::Form::Json);
         let start = out.len();
-        if crate::json::write_to(out, self.message()).is_err() {
+        let written = match &self.0.origin {
+            Origin::Task(it) => crate::json::write_to(out, &Whole { task: it }),
+            Origin::Message(_) | Origin::Proto(_) => crate::json::write_to(out, self.message()),
+        };
+        if written.is_err() {
             // Members have names, and writing to memory does not fail: nothing is left that could.
             out.truncate(start);
             out.extend_from_slice(b"{}");
@@ -179,39 +251,85 @@ impl Event {
 
     /// How long it is in protobuf, which need not be made for that.
     pub fn weight(&self) -> usize {
-        match (self.0.proto.get(), self.0.message.get()) {
-            (Some(it), _) => it.len(),
-            (None, Some(it)) => *self.0.weight.get_or_init(|| it.encoded_len()),
-            (None, None) => 0,
+        match &self.0.origin {
+            Origin::Message(it) => *self.0.weight.get_or_init(|| it.encoded_len()),
+            Origin::Proto(it) => it.len(),
+            Origin::Task(it) => *self.0.weight.get_or_init(|| prost::encoding::message::encoded_len(1, &**it)),
         }
     }
 
     /// Writes it in protobuf to the beginning of `out`, which has room for its [`weight`](Self::weight).
     pub(crate) fn write_proto(&self, out: &mut impl BufMut) {
-        match (self.0.proto.get(), self.0.message.get()) {
-            (None, Some(it)) => it.encode_raw(out),
-            _ => out.put_slice(self.proto()),
+        match self.0.proto.get() {
+            Some(it) => out.put_slice(it),
+            None => self.encode_to(out),
         }
     }
 
-    /// Its payload, where that need not be read from protobuf first: of an event that is a whole task it must.
+    /// Its payload, where that need not be made first: of an event that is a whole task it must.
     pub(crate) fn known_payload(&self) -> Option<&Payload> {
-        self.0.message.get()?.payload.as_ref()
+        match &self.0.origin {
+            Origin::Message(it) => it.payload.as_ref(),
+            Origin::Proto(_) | Origin::Task(_) => self.0.message.get()?.payload.as_ref(),
+        }
     }
 
-    /// The message, to be changed, of an event that nobody else has seen.
-    pub(crate) fn edit(&mut self) -> Option<&mut StreamResponse> {
+    /// The payload, to be changed, of an event that nobody else has seen.
+    pub(crate) fn edit(&mut self) -> Option<&mut Payload> {
         let inner = Arc::get_mut(&mut self.0)?;
-        inner.others = OnceLock::new();
-        (inner.proto, inner.json, inner.weight) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        inner.message.get_mut()
+        inner.forget();
+        match &mut inner.origin {
+            Origin::Message(it) => it.payload.as_mut(),
+            Origin::Proto(_) | Origin::Task(_) => None,
+        }
+    }
+
+    /// Gives an event that nobody else has seen its place in a log.
+    pub(crate) fn place(&mut self, position: Position, mark: Mark) {
+        if let Some(it) = Arc::get_mut(&mut self.0) {
+            (it.position, it.mark) = (position, Some(mark));
+        }
+    }
+
+    /// The payload of an event that began as its message, and that nobody else has; else the event as it is.
+    pub(crate) fn into_payload(self) -> Result<Payload, Self> {
+        match Arc::try_unwrap(self.0) {
+            Ok(Inner { origin: Origin::Message(StreamResponse { payload: Some(it) }), .. }) => Ok(it),
+            Ok(it) => Err(Self(Arc::new(it))),
+            Err(it) => Err(Self(it)),
+        }
     }
 
     /// The message alone, which is copied where others still read this event.
     pub fn into_message(self) -> StreamResponse {
-        self.message();
-        let message = |it: Inner| it.message.into_inner().unwrap_or_default();
-        Arc::try_unwrap(self.0).map_or_else(|it| it.message.get().cloned().unwrap_or_default(), message)
+        Arc::try_unwrap(self.0).map_or_else(|it| Self(it).message().clone(), |it| it.origin.into_message())
+    }
+}
+
+impl Origin {
+    fn of(payload: Payload) -> Self {
+        Self::Message(StreamResponse { payload: Some(payload) })
+    }
+
+    fn into_message(self) -> StreamResponse {
+        match self {
+            Self::Message(it) => it,
+            Self::Proto(it) => read(&it),
+            Self::Task(it) => StreamResponse { payload: Some(Payload::Task(Arc::unwrap_or_clone(it))) },
+        }
+    }
+}
+
+/// A task as an event of a stream, borrowed.
+struct Whole<'a> {
+    task: &'a Task,
+}
+
+impl Serialize for Whole<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut it = serializer.serialize_struct("StreamResponse", 1)?;
+        it.serialize_field("task", self.task)?;
+        it.end()
     }
 }
 
@@ -232,7 +350,7 @@ fn suggested(payload: Option<&Payload>) -> Ends {
 
 impl From<StreamResponse> for Event {
     fn from(message: StreamResponse) -> Self {
-        Self(Arc::new(Inner { message: OnceLock::from(message), ..Inner::default() }))
+        Self(Arc::new(Inner { origin: Origin::Message(message), ..Inner::default() }))
     }
 }
 
@@ -252,12 +370,11 @@ impl fmt::Debug for Event {
 /// So that tonic's codec, and any tonic client, works on it.
 impl prost::Message for Event {
     fn encode_raw(&self, buf: &mut impl BufMut) {
-        match self.0.message.get() {
-            Some(it) if self.0.proto.get().is_none() && self.is_alone() => {
-                count::encoding(self, count::Form::Proto);
-                it.encode_raw(buf);
-            }
-            _ => buf.put_slice(self.proto()),
+        if self.0.proto.get().is_none() && self.is_alone() {
+            count::encoding(self, count::Form::Proto);
+            self.encode_to(buf);
+        } else {
+            buf.put_slice(self.proto());
         }
     }
 
@@ -272,15 +389,11 @@ impl prost::Message for Event {
         buf: &mut impl Buf,
         context: DecodeContext,
     ) -> Result<(), DecodeError> {
-        self.message();
         let inner = Arc::make_mut(&mut self.0);
-        inner.others = OnceLock::new();
-        // What was made of the message as it was is not of the message as it will be.
-        (inner.proto, inner.json, inner.weight) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        inner.cursor = OnceLock::new();
-        let mut message = inner.message.take().unwrap_or_default();
+        let mut message = mem::take(&mut inner.origin).into_message();
+        inner.forget();
         let merged = message.merge_field(tag, wire_type, buf, context);
-        inner.message = OnceLock::from(message);
+        inner.origin = Origin::Message(message);
         merged
     }
 

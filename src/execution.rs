@@ -258,7 +258,7 @@ impl<A: Agent> Execution<A> {
             }
             let permit =
                 if inner.running || inner.ahead.state().is_terminal() { None } else { Some(self.0.permits.turn()?) };
-            match inner.push(Payload::Message(message), Mark::HIDDEN) {
+            match inner.push(Event::said(Payload::Message(message)), Mark::HIDDEN) {
                 Ok(event) => {
                     inner.real = true;
                     let mut first = None;

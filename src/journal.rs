@@ -231,9 +231,18 @@ impl Journal {
             lane.dirty.lock().push(held.clone());
             return lane.wake.notify_one();
         };
+        let mut wake = Wake::default();
+        if let Some(whole) = inner.conclude(live) {
+            match store.conclude(&whole) {
+                Ok(()) => inner.concluded(&whole, &mut wake),
+                Err(why) => wake = self.lose(held, &mut inner, &why),
+            }
+            drop(inner);
+            drop(whole);
+            return live.fire(wake);
+        }
         let mut commit = inner.prepare(live, true);
         fold(&mut commit);
-        let mut wake = Wake::default();
         match store.commit_now(&commit) {
             Ok(()) => {
                 inner.settle(&commit, &mut wake);

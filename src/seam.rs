@@ -58,14 +58,42 @@ pub fn seed(seed: u64) {
     SEED.store(seed, Ordering::SeqCst);
 }
 
-/// An id that nobody had before: a UUID of version 7, so that ids sort by their time.
+/// Milliseconds since 1970, and in the last twelve bits how many ids there have been in them.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// An id that nobody had before: a UUID of version 7, so that ids sort by their time, and those of a millisecond by the
+/// order in which this process made them (RFC 9562, 6.2, method 1).
 pub fn fresh_id() -> String {
-    let id = if SEED.load(Ordering::Relaxed) == 0 {
-        Uuid::now_v7()
-    } else {
+    const COUNTER: u32 = 12;
+    if let Some(id) = seeded() {
+        return text(id);
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = u64::try_from(now.as_millis()).unwrap_or(0) << COUNTER;
+    let is_first = LAST.fetch_max(now, Ordering::Relaxed) < now;
+    let at = if is_first { now } else { LAST.fetch_add(1, Ordering::Relaxed) + 1 };
+    // What of a random UUID is random stands where one of version 7 has it too.
+    let mut random = [0; 10];
+    random.copy_from_slice(&Uuid::new_v4().as_bytes()[6..]);
+    let [.., high, low] = at.to_be_bytes();
+    (random[0], random[1]) = (high, low);
+    text(uuid::Builder::from_unix_timestamp_millis(at >> COUNTER, &random).into_uuid())
+}
+
+/// An id that nobody had before, of something that is never looked for by its time.
+pub fn random_id() -> String {
+    text(seeded().unwrap_or_else(Uuid::new_v4))
+}
+
+/// The next id of a simulation.
+fn seeded() -> Option<Uuid> {
+    (SEED.load(Ordering::Relaxed) != 0).then(|| {
         let n = SEED.fetch_add(1, Ordering::SeqCst);
         Uuid::from_u64_pair(mix(n), mix(!n))
-    };
+    })
+}
+
+fn text(id: Uuid) -> String {
     id.hyphenated().encode_lower(&mut Uuid::encode_buffer()).to_owned()
 }
 

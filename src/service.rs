@@ -131,6 +131,15 @@ impl<A: Agent> Service<A> {
 
     /// What is sent, and how it is to be answered.
     async fn sent(&self, request: Request<SendMessageRequest>) -> Result<(Sent, Wanted), Error> {
+        let (mut sent, wanted) = self.taken(request)?;
+        if !sent.message.reference_task_ids.is_empty() {
+            sent.asked.referenced = self.referenced(&sent.scope, &sent.message.reference_task_ids).await?;
+        }
+        Ok((sent, wanted))
+    }
+
+    /// The same, without the tasks that the message refers to.
+    fn taken(&self, request: Request<SendMessageRequest>) -> Result<(Sent, Wanted), Error> {
         let call = Call::of(&request)?;
         call.in_time()?;
         let left = call.time_left();
@@ -151,9 +160,8 @@ impl<A: Agent> Service<A> {
         let push = configuration.task_push_notification_config;
         let push = push.map(|it| self.registered(push::IN_SEND, it, &came_with)).transpose()?;
         let history = history("configuration.historyLength", configuration.history_length)?;
-        let referenced = self.referenced(&scope, &message.reference_task_ids).await?;
         let accepted_output_modes = configuration.accepted_output_modes;
-        let asked = Asked { principal, extensions, accepted_output_modes, metadata, referenced };
+        let asked = Asked { principal, extensions, accepted_output_modes, metadata, referenced: Vec::new() };
         let wanted = Wanted { immediately: configuration.return_immediately, history, left };
         Ok((Sent { scope, message, asked, push }, wanted))
     }

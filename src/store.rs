@@ -9,6 +9,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 
+pub use concluded::{Concluded, Told};
 pub use key::{Hashed, Key, KeyMap, Scope};
 pub use page::Token;
 pub use push::{PushConfig, PushPage, Put};
@@ -20,6 +21,7 @@ use crate::{
     task,
 };
 
+pub(crate) mod concluded;
 pub mod key;
 pub mod memory;
 pub mod page;
@@ -99,6 +101,11 @@ pub trait Store: Send + Sync + 'static {
 pub trait Immediate {
     /// Commits one task's part whole or not at all.
     fn commit_now(&self, commit: &Commit) -> Result<(), Refused>;
+
+    /// Commits a task that is new and has ended. What its log repeats of it need not be kept twice.
+    fn conclude(&self, whole: &Concluded) -> Result<(), Refused> {
+        self.commit_now(&whole.commit())
+    }
 }
 
 /// Everything that one task changes at once.

@@ -1,7 +1,5 @@
 //! The task as a value: which state may follow which, and what an event does to it. Pure.
 
-use std::mem;
-
 use crate::{
     event::Seq,
     pb::v1::{Artifact, Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
@@ -211,18 +209,16 @@ pub fn view(task: &Task, history: Option<usize>, artifacts: bool) -> Task {
 }
 
 /// Puts one chunk behind another of the same artifact, before they have a number each: many small ones cost a log and
-/// its readers more than they weigh. Gives the second back where they must stay apart.
-pub fn join(first: &mut TaskArtifactUpdateEvent, second: TaskArtifactUpdateEvent) -> Option<TaskArtifactUpdateEvent> {
+/// its readers more than they weigh. Says whether it did; else they must stay apart.
+pub fn join(first: &mut TaskArtifactUpdateEvent, second: &mut TaskArtifactUpdateEvent) -> bool {
     let fits = second.append && !first.last_chunk && second.metadata.is_none();
-    match (&mut first.artifact, second) {
-        (Some(old), TaskArtifactUpdateEvent { artifact: Some(mut new), last_chunk, .. })
-            if fits && old.artifact_id == new.artifact_id && is_bare(&new) =>
-        {
-            old.parts.append(&mut mem::take(&mut new.parts));
-            first.last_chunk = last_chunk;
-            None
+    match (&mut first.artifact, &mut second.artifact) {
+        (Some(old), Some(new)) if fits && old.artifact_id == new.artifact_id && is_bare(new) => {
+            old.parts.append(&mut new.parts);
+            first.last_chunk = second.last_chunk;
+            true
         }
-        (_, second) => Some(second),
+        _ => false,
     }
 }
 
@@ -410,13 +406,9 @@ mod tests {
             };
             let mut joined: Vec<TaskArtifactUpdateEvent> = Vec::new();
             for it in &all {
-                match joined.last_mut() {
-                    Some(first) => {
-                        if let Some(it) = join(first, it.clone()) {
-                            joined.push(it);
-                        }
-                    }
-                    None => joined.push(it.clone()),
+                let mut it = it.clone();
+                if !joined.last_mut().is_some_and(|first| join(first, &mut it)) {
+                    joined.push(it);
                 }
             }
             prop_assert!(joined.len() <= all.len());

@@ -357,8 +357,12 @@ pub fn refuse(parts: &Parts, error: impl Into<Status>) -> Response<Body> {
 /// What the content type of a request names, without its parameters. One that can't be read has a name that nobody
 /// knows.
 fn media_type(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::CONTENT_TYPE)?.to_str().unwrap_or("?");
-    Some(value.split(';').next().unwrap_or_default().trim())
+    const USUAL: &str = "application/json";
+    let value = headers.get(header::CONTENT_TYPE)?;
+    if value == USUAL {
+        return Some(USUAL);
+    }
+    Some(value.to_str().unwrap_or("?").split(';').next().unwrap_or_default().trim())
 }
 
 /// What a service sends along becomes headers.

@@ -10,11 +10,11 @@ use std::{
 };
 
 use serde::Serialize;
-use tokio::{task::coop::poll_proceed, time::Instant};
+use tokio::task::coop::poll_proceed;
 
 use super::{Error, Stopped};
 use crate::{
-    event::Mark,
+    event::{Event, Mark},
     journal::{Held, Journal, Phase, live::Inner, wait::Waits},
     message::json_value,
     pb::{
@@ -60,7 +60,7 @@ impl Updates {
 
     /// An artifact of this name, to be written in chunks. Several may be written side by side.
     pub fn artifact(&self, name: impl Into<String>) -> ArtifactWriter<'_> {
-        let artifact = Artifact { artifact_id: seam::fresh_id(), name: name.into(), ..Artifact::default() };
+        let artifact = Artifact { artifact_id: seam::random_id(), name: name.into(), ..Artifact::default() };
         ArtifactWriter { out: self, artifact, append: false, begun: false, last: false }
     }
 
@@ -83,9 +83,9 @@ impl Updates {
         self.push(status_update(&self.held, &self.journal, state, message)).await
     }
 
-    async fn push(&self, payload: Payload) -> Result<(), Stopped> {
-        let mut payload = Some(payload);
-        self.ready(move |inner| match payload.take() {
+    async fn push(&self, event: Event) -> Result<(), Stopped> {
+        let mut event = Some(event);
+        self.ready(move |inner| match event.take() {
             Some(it) => inner.push(it, Mark::NOTHING).map(drop).map_err(|why| {
                 inner.exceeded = why.limit().and(Some(why));
                 Stopped
@@ -127,10 +127,9 @@ impl Updates {
                     self.held.fire(wake);
                     return Poll::Ready(said);
                 }
-                // While its agent runs, the runner takes all to the store when it pauses. But not for ever.
-                let now = Instant::now();
-                let oldest = *inner.oldest.get_or_insert(now);
-                if !inner.polled || now.duration_since(oldest) > LINGER {
+                // While its agent runs, the runner takes all to the store when it pauses. But not for ever: where
+                // something waits behind what has just been said, it is looked at since when.
+                if !inner.polled || inner.lingers(LINGER) {
                     self.journal.flush(&self.held, inner);
                 }
                 budget.made_progress();
@@ -238,17 +237,17 @@ impl ArtifactWriter<'_> {
             metadata: None,
         };
         (self.append, self.begun) = (true, true);
-        self.out.push(Payload::ArtifactUpdate(update)).await
+        self.out.push(Event::said(Payload::ArtifactUpdate(update))).await
     }
 }
 
 /// A status of this moment. A message in it is the agent's, of this task, and has an id.
-pub(crate) fn status_update(held: &Held, journal: &Journal, state: TaskState, message: Option<Message>) -> Payload {
+pub(crate) fn status_update(held: &Held, journal: &Journal, state: TaskState, message: Option<Message>) -> Event {
     let (task_id, context_id) = (held.key.id().to_owned(), (*held.context).to_owned());
     let message = message.map(|it| own(it, &task_id, &context_id));
     let timestamp = Some(seam::timestamp(journal.clock().millis()));
     let status = Some(TaskStatus { state: state.into(), message, timestamp });
-    Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status, metadata: None })
+    Event::said(Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status, metadata: None }))
 }
 
 /// Fills in what an agent need not know of its own message.

@@ -109,7 +109,7 @@ impl Legacy {
             metadata: None,
         });
         let ends = if last.is_some() { Ends::Nothing } else { Ends::Task };
-        let first = Event::task(Position::default(), ends, &task);
+        let first = Event::task(Position::default(), ends, Arc::new(task));
         let last = last.map(|it| Event::new(Position::default(), Mark::ending(Ends::Task), Payload::StatusUpdate(it)));
         Ok(Box::pin(tokio_stream::iter([Some(first), last].into_iter().flatten().map(Ok))))
     }

@@ -3,7 +3,7 @@
 //! What is accepted is ahead of what is shown. In between, events are `pending`, then in flight to the store; once they
 //! are durable, they are folded into what is shown, and the watermark goes up.
 
-use std::{collections::VecDeque, mem, sync::Arc, task::Waker};
+use std::{collections::VecDeque, mem, sync::Arc, task::Waker, time::Duration};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
@@ -14,12 +14,13 @@ use super::wait::{Answer, Place, Until, Wake, Wakers};
 use crate::{
     agent::Asked,
     event::{Ends, Event, Fence, Mark, Position, Seq},
-    pb::v1::{Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState, stream_response::Payload},
+    pb::v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, stream_response::Payload},
     seam::{Millis, millis},
     store::{Key, PushConfig, Refused, Stored},
     task::{Ahead, Bounds, Illegal, heft, join},
 };
 
+mod conclude;
 mod settle;
 
 /// How many events an agent may be ahead of the store.
@@ -48,6 +49,8 @@ pub(crate) struct Inner {
     fence: Fence,
     /// Accepted, and not yet taken to the store.
     pending: Vec<Event>,
+    /// Before those comes the event with which the task begins, which is made when it is needed.
+    begins: bool,
     /// What the last of them weighs, if others may be joined to it.
     joined: usize,
     /// Taken to the store, and not yet answered.
@@ -58,8 +61,8 @@ pub(crate) struct Inner {
     pub(super) queued: bool,
     /// Its agent is being polled: what it says is taken to the store when it pauses, together.
     pub(crate) polled: bool,
-    /// When the oldest pending event was accepted.
-    pub(crate) oldest: Option<Instant>,
+    /// When there was first more than one pending event.
+    oldest: Option<Instant>,
     /// There is a task. Before, its turn may still answer with a plain message.
     pub(crate) real: bool,
     /// Another writer has the task, or there was none: nothing is true of it any more.
@@ -123,11 +126,8 @@ impl Live {
     pub(crate) fn new(key: Key, fence: Fence, task: Task, time: Millis) -> Self {
         let context = task.context_id.as_str().into();
         let mut inner = Inner::empty(Ahead::of(&task, 1), fence, time);
-        let first = Event::task(Position { fence, seq: 1 }, Ends::Nothing, &task);
-        inner.head = Some(first.clone());
         inner.pending.reserve(4);
-        inner.pending.push(first);
-        (inner.base, inner.taken, inner.attempt) = (Some(Arc::new(task)), 1, 1);
+        (inner.base, inner.begins, inner.taken, inner.attempt) = (Some(Arc::new(task)), true, 1, 1);
         Self { key, context, inner: Mutex::new(inner) }
     }
 
@@ -171,6 +171,7 @@ impl Inner {
             ahead,
             fence,
             pending: Vec::new(),
+            begins: false,
             joined: 0,
             in_flight: 0,
             touched: false,
@@ -214,20 +215,21 @@ impl Inner {
 
     /// The one place where an event is accepted and numbered, or found to be too late. So it is here that the first
     /// terminal state wins.
-    pub(crate) fn push(&mut self, payload: Payload, mark: Mark) -> Result<Event, Illegal> {
-        let mut payload = payload;
-        if let Payload::ArtifactUpdate(it) = payload {
-            match (self.join(it), self.pending.last()) {
-                (None, Some(event)) => return Ok(event.clone()),
-                (it, _) => payload = Payload::ArtifactUpdate(it.unwrap_or_default()),
-            }
+    pub(crate) fn push(&mut self, event: Event, mark: Mark) -> Result<Event, Illegal> {
+        let mut event = event;
+        let Some(payload) = event.edit() else { return Ok(event) };
+        if let Payload::ArtifactUpdate(it) = payload
+            && self.join(it)
+            && let Some(before) = self.pending.last()
+        {
+            return Ok(before.clone());
         }
-        let seq = self.ahead.admit(&mut payload, mark.ends != Ends::Nothing).inspect_err(|_| self.late += 1)?;
-        let time = match &payload {
+        let seq = self.ahead.admit(payload, mark.ends != Ends::Nothing).inspect_err(|_| self.late += 1)?;
+        let time = match payload {
             Payload::StatusUpdate(it) => it.status.as_ref().and_then(|it| it.timestamp.as_ref()).map(millis),
             Payload::Task(_) | Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
         };
-        let event = Event::new(Position { fence: self.fence, seq }, mark, payload);
+        event.place(Position { fence: self.fence, seq }, mark);
         if let Some(time) = time {
             (self.head, self.time) = (Some(event.clone()), time);
         }
@@ -236,22 +238,28 @@ impl Inner {
     }
 
     /// Puts a small chunk behind the one before it, if that has not gone to the store yet: then nobody has seen that it
-    /// had the number for itself. Gives it back where it has to stay apart.
-    fn join(&mut self, chunk: TaskArtifactUpdateEvent) -> Option<TaskArtifactUpdateEvent> {
-        let heft = heft(&chunk);
+    /// had the number for itself. Leaves it as it is where it has to stay apart.
+    fn join(&mut self, chunk: &mut TaskArtifactUpdateEvent) -> bool {
+        let heft = heft(chunk);
         let fits = chunk.append && self.joined + heft <= JOIN && !self.ahead.state().is_terminal();
         let last = self.pending.last_mut().filter(|_| fits).and_then(Event::edit);
-        let left = match last {
-            Some(StreamResponse { payload: Some(Payload::ArtifactUpdate(it)) }) => join(it, chunk),
-            _ => Some(chunk),
-        };
-        self.joined = if left.is_some() { heft } else { self.joined + heft };
-        left
+        let joined = if let Some(Payload::ArtifactUpdate(it)) = last { join(it, chunk) } else { false };
+        self.joined = if joined { self.joined + heft } else { heft };
+        joined
     }
 
     /// Whether an agent has to wait for the store.
     pub(crate) fn is_full(&self) -> bool {
         self.pending.len() + self.in_flight >= BOUND
+    }
+
+    /// Whether what is pending has been waiting for longer than this, since there was first more than one of it.
+    pub(crate) fn lingers(&mut self, time: Duration) -> bool {
+        if self.pending.len() < 2 {
+            return false;
+        }
+        let now = Instant::now();
+        now.duration_since(*self.oldest.get_or_insert(now)) > time
     }
 
     /// Keeps what an agent wants to find in its next turn.
@@ -321,6 +329,7 @@ impl Inner {
         }
         self.lost = true;
         self.pending.clear();
+        self.begins = false;
         self.wakers.take(&mut wake.wakers);
         wake
     }

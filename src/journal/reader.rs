@@ -83,7 +83,7 @@ impl Reader {
         let shown = self.held.lock().shown().map(|(task, at)| (Arc::clone(task), at));
         if let Some((task, at)) = shown {
             let ends = if task.state().is_terminal() { Ends::Task } else { Ends::Nothing };
-            self.ready.push_back(Event::task(at, ends, &task));
+            self.ready.push_back(Event::task(at, ends, task));
             (self.next, self.gap) = (at.seq + 1, gap);
         }
         self
@@ -181,7 +181,7 @@ impl Reader {
                 return None;
             }
             let (task, _) = self.snapshot.take()?;
-            return Some(self.shortened(Event::task(event.position(), Ends::Nothing, &task)));
+            return Some(self.shortened(Event::task(event.position(), Ends::Nothing, task)));
         }
         self.done = match event.ends() {
             Ends::Nothing => false,
@@ -195,15 +195,14 @@ impl Reader {
     }
 
     fn shortened(&self, event: Event) -> Event {
-        match (self.history, event.payload()) {
-            (Some(length), Some(Payload::Task(task))) if task.history.len() > length => {
-                let (position, mark) = (event.position(), event.mark());
-                let Some(Payload::Task(mut task)) = event.into_message().payload else { return Event::default() };
-                shorten(&mut task.history, Some(length));
-                Event::new(position, mark, Payload::Task(task))
-            }
-            _ => event,
+        let Some(length) = self.history else { return event };
+        if event.whole().is_none_or(|it| it.history.len() <= length) {
+            return event;
         }
+        let (position, ends) = (event.position(), event.ends());
+        let Some(Payload::Task(mut task)) = event.into_message().payload else { return Event::default() };
+        shorten(&mut task.history, Some(length));
+        Event::task(position, ends, Arc::new(task))
     }
 }
 

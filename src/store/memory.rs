@@ -17,12 +17,12 @@ use self::{
     settled::{Names, Running, Settled},
 };
 use super::{
-    Commit, Expect, Immediate, Key, KeyMap, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused, Retention,
-    Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
+    Commit, Concluded, Expect, Immediate, Key, KeyMap, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused,
+    Retention, Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
 };
 use crate::{
     event::{Event, Fence, Position, Seq},
-    pb::v1::Task,
+    pb::v1::{Task, TaskState},
     seam::Millis,
     task,
 };
@@ -97,9 +97,49 @@ impl Immediate for Memory {
         }
         written
     }
+
+    fn conclude(&self, whole: &Concluded) -> Result<(), Refused> {
+        // What was there before must not cost another task its place.
+        if let Some(at) = self.with(&whole.key, |it| it.at) {
+            return Err(Refused::Stale(Some(at)));
+        }
+        self.make_room()?;
+        let kept = self.keep(whole);
+        if kept.is_err() {
+            self.room.lock().tasks -= 1;
+        }
+        kept
+    }
 }
 
 impl Memory {
+    /// Keeps a task that has ended and is not there.
+    fn keep(&self, whole: &Concluded) -> Result<(), Refused> {
+        let Concluded { key, fence, row, .. } = whole;
+        let at = Position { fence: *fence, seq: row.seq };
+        let log = Kind::Settled(Settled::of(whole));
+        {
+            let mut shard = self.shards[key.share(SHARDS)].lock();
+            let Entry::Vacant(free) = shard.entry(key.clone()) else {
+                return Err(Refused::Stale(shard.get(key).map(|it| it.at)));
+            };
+            free.insert(Box::new(Kept { at, row: row.clone(), saved: None, send: None, push: None, log }));
+            self.index(key, row, None);
+        }
+        self.room.lock().ended.push_back(key.clone());
+        Ok(())
+    }
+
+    /// Puts a task where lists find it. Under the lock of its shard, so that the index is never behind what a sweep sees
+    /// of the row.
+    fn index(&self, key: &Key, row: &Row, old: Option<(Millis, TaskState)>) {
+        let mut index = self.index.lock();
+        match index.get_mut(key.scope()) {
+            Some(it) => it.place(key, row, old),
+            None => index.entry(Arc::clone(key.scope())).or_default().place(key, row, old),
+        }
+    }
+
     /// A store of this many tasks at most. When there are as many, the one that ended first makes room for the next;
     /// where none has ended, the next is refused.
     pub fn with_max_tasks(max_tasks: usize) -> Self {
@@ -140,13 +180,8 @@ impl Memory {
             (Entry::Occupied(it), _) => return Err(Refused::Stale(Some(it.get().at))),
             (Entry::Vacant(_), Expect::At(_)) => return Err(Refused::Stale(None)),
         };
-        // Under the lock of the shard, so that the index is never behind what a sweep sees of the row.
         if old != Some((row.time, row.state)) {
-            let mut index = self.index.lock();
-            match index.get_mut(key.scope()) {
-                Some(it) => it.place(key, row, old),
-                None => index.entry(Arc::clone(key.scope())).or_default().place(key, row, old),
-            }
+            self.index(key, row, old);
         }
         if row.state.is_terminal() && row.was != Some(row.state) {
             self.room.lock().ended.push_back(key.clone());

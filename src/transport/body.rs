@@ -3,6 +3,7 @@
 use std::{
     error::Error as StdError,
     fmt,
+    future::poll_fn,
     pin::{Pin, pin},
     task::{Context, Poll},
     time::Duration,
@@ -105,7 +106,12 @@ where
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
     let slow = |_| ErrorKind::DeadlineExceeded.because(format!("the body did not arrive within {patience:?}"));
-    tokio::time::timeout(patience, collect(headers, body, max)).await.map_err(slow)?
+    let mut whole = pin!(collect(headers, body, max));
+    // Most come with their heads, and are not waited for.
+    if let Poll::Ready(it) = poll_fn(|cx| Poll::Ready(whole.as_mut().poll(cx))).await {
+        return it;
+    }
+    tokio::time::timeout(patience, whole).await.map_err(slow)?
 }
 
 async fn collect<B>(headers: &HeaderMap, body: B, max: usize) -> Result<Bytes, Error>

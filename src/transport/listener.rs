@@ -202,7 +202,7 @@ async fn serve_until<I, S, B>(
     B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
 {
     let open = Arc::new(AtomicBool::new(false));
-    let io = Guarded { io, open: Arc::clone(&open), matched: Some(0) };
+    let io = Guarded { io, open: Arc::clone(&open), matched: Some(0), joins: false };
     let opened = Arc::clone(&open);
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         opened.store(true, Ordering::Relaxed);
@@ -280,6 +280,10 @@ struct Guarded<I> {
     open: Arc<AtomicBool>,
     /// How much of the preface was read, and nothing else.
     matched: Option<usize>,
+    /// It speaks HTTP/2, and nothing was written to it yet. Whoever writes it asks at the beginning whether pieces may
+    /// stay apart; told that they may not, it puts what is up to 1 KiB, the headers before it and the trailers after it
+    /// into one write, where it else makes two. Larger pieces are for a vectored write all the same.
+    joins: bool,
 }
 
 impl<I> Guarded<I> {
@@ -291,6 +295,7 @@ impl<I> Guarded<I> {
         self.matched = same.then_some(matched + common).filter(|it| *it < PREFACE.len());
         if same && self.matched.is_none() {
             self.open.store(true, Ordering::Relaxed);
+            self.joins = true;
         }
     }
 }
@@ -308,6 +313,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Guarded<I> {
 
 impl<I: AsyncWrite + Unpin> AsyncWrite for Guarded<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.joins = false;
         Pin::new(&mut self.io).poll_write(cx, buf)
     }
 
@@ -316,11 +322,12 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Guarded<I> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.joins = false;
         Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
+        !self.joins && self.io.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -128,7 +128,7 @@ async fn whatever_is_stored_is_shown(serve: impl AsyncFn(Server<Actor>) -> Arc<d
     };
     let memory = Arc::new(Memory::default());
     let position = Position { fence: 1, seq: 1 };
-    let first = Event::task(position, Ends::Nothing, &stored);
+    let first = Event::task(position, Ends::Nothing, stored.clone().into());
     let row = Row {
         context: "c".into(),
         seq: 1,

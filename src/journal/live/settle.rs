@@ -14,7 +14,7 @@ use crate::{
 impl Inner {
     /// There is something that can be taken to the store.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.real && !self.lost && (self.touched || !self.pending.is_empty())
+        self.real && !self.lost && (self.touched || self.begins || !self.pending.is_empty())
     }
 
     /// Something has not been committed yet.
@@ -30,7 +30,12 @@ impl Inner {
     /// Takes what is pending to the store. `exclusive`: nobody can look before [`settle`](Self::settle), so that
     /// nothing has to be copied.
     pub(in crate::journal) fn prepare(&mut self, live: &Live, exclusive: bool) -> Commit {
-        let events = mem::take(&mut self.pending);
+        let mut events = mem::take(&mut self.pending);
+        if let Some(task) = self.base.as_ref().filter(|_| mem::take(&mut self.begins)) {
+            let first = Event::task(Position { fence: self.fence, seq: 1 }, Ends::Nothing, Arc::clone(task));
+            self.head.get_or_insert_with(|| first.clone());
+            events.insert(0, first);
+        }
         (self.in_flight, self.touched, self.oldest) = (events.len(), false, None);
         let state = self.ahead.state();
         let ends = state.is_terminal();

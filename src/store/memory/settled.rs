@@ -1,6 +1,8 @@
 //! A log as bytes, and the task before it once that has ended. They are smaller than the messages, cost nothing to drop,
 //! and leave the memory of what has been said to what is said next.
 
+use std::{cell::LazyCell, sync::Arc};
+
 use bytes::{Buf as _, BufMut, Bytes};
 use prost::{
     Message as _,
@@ -8,9 +10,10 @@ use prost::{
 };
 
 use crate::{
-    event::{Event, Mark, Position, Seq},
+    event::{Event, Fence, Mark, Position, Seq},
     pb::v1::{Artifact, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
-    store::Key,
+    seam::Millis,
+    store::{Concluded, Key, Told, concluded},
 };
 
 /// Every so many events, it is written down where the next one begins.
@@ -53,6 +56,12 @@ impl<'a> Form<'a> {
     const WHOLE: u8 = 0;
     const STATUS: u8 = 1 << 3;
     const ARTIFACT: u8 = 2 << 3;
+    /// Nothing but what the task tells: how it began.
+    const BEGUN: u8 = 3 << 3;
+    /// An artifact as the task has it.
+    const OF_TASK: u8 = Self::BEGUN | Self::APPEND;
+    /// The status of the task.
+    const END: u8 = Self::BEGUN | Self::LAST;
     const FORMS: u8 = 3 << 3;
     const APPEND: u8 = 1 << 5;
     const LAST: u8 = 1 << 6;
@@ -109,6 +118,16 @@ impl<'a> Form<'a> {
 /// A length, or another small number.
 fn small(it: usize) -> u64 {
     u64::try_from(it).unwrap_or(u64::MAX)
+}
+
+/// Writes an event that the task tells, and the number that it takes for that.
+fn bare(out: &mut impl BufMut, fence: Fence, bits: u8, number: Option<u64>) {
+    out.put_u8(bits);
+    encode_varint(fence, out);
+    encode_varint(small(number.map_or(0, encoded_len_varint)), out);
+    if let Some(it) = number {
+        encode_varint(it, out);
+    }
 }
 
 /// An event as it is written, and how long it is then.
@@ -185,6 +204,36 @@ impl Settled {
         Self { bytes, index: index.into() }
     }
 
+    /// A task that has just begun, and its log as the task tells it.
+    pub(super) fn of(whole: &Concluded) -> Self {
+        let Concluded { key, fence, row, began, task, told } = whole;
+        let (of_task, fence, names) = (task.encoded_len(), *fence, Names { key, context: &row.context });
+        let began = u64::try_from(*began).unwrap_or(0);
+        let length = |number: Option<u64>| 2 + encoded_len_varint(fence) + number.map_or(0, encoded_len_varint);
+        let lengths = told.iter().map(|it| match it {
+            Told::Event(it) => Written::of(it, names).whole,
+            Told::Artifact { index, .. } => length(Some(small(*index))),
+            Told::Status { .. } => length(None),
+        });
+        let logged = length(Some(began)) + lengths.sum::<usize>();
+        let mut bytes = vec![0; encoded_len_varint(small(of_task)) + of_task + logged].into_boxed_slice();
+        let mut out = &mut *bytes;
+        encode_varint(small(of_task), &mut out);
+        task.encode_raw(&mut out);
+        bare(&mut out, fence, Mark::NOTHING.to_byte() | Form::BEGUN, Some(began));
+        for it in told {
+            match it {
+                Told::Artifact { mark, index, last } => {
+                    let last = if *last { Form::LAST } else { 0 };
+                    bare(&mut out, fence, mark.to_byte() | Form::OF_TASK | last, Some(small(*index)));
+                }
+                Told::Status { mark } => bare(&mut out, fence, mark.to_byte() | Form::END, None),
+                Told::Event(it) => Written::of(it, names).write(&mut out),
+            }
+        }
+        Self { bytes, index: Box::default() }
+    }
+
     /// How many bytes it is.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
@@ -202,8 +251,13 @@ impl Settled {
 
     /// The events after that many, without a look at most of those before.
     pub(super) fn events(&self, after: usize, names: Names<'_>) -> impl Iterator<Item = Event> {
-        let log = self.split().unwrap_or_default().1;
-        read(log, &self.index, after).filter_map(move |it| it.event(names))
+        let (task, log) = self.split().unwrap_or_default();
+        // Only what the log does not repeat is read from the task.
+        let task = LazyCell::new(move || Task::decode(task).unwrap_or_default());
+        read(log, &self.index, after).filter_map(move |it| match it.bits & Form::FORMS {
+            Form::BEGUN => it.told(&task),
+            _ => it.event(names),
+        })
     }
 }
 
@@ -238,6 +292,23 @@ fn take<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
 }
 
 impl Read<'_> {
+    /// An event that the task tells.
+    fn told(self, task: &Task) -> Option<Event> {
+        let Self { bits, position, mut bytes } = self;
+        let (mark, last) = (Mark::from_byte(bits), bits & Form::LAST != 0);
+        Some(match bits & Form::OF_TASK {
+            Form::OF_TASK => {
+                let index = usize::try_from(decode_varint(&mut bytes).ok()?).ok()?;
+                Event::new(position, mark, concluded::artifact(task, index, last))
+            }
+            _ if last => Event::new(position, mark, concluded::status(task)),
+            _ => {
+                let began = Millis::try_from(decode_varint(&mut bytes).ok()?).ok()?;
+                Event::task(position, mark.ends, Arc::new(concluded::begun(task, began)))
+            }
+        })
+    }
+
     fn event(self, names: Names<'_>) -> Option<Event> {
         let Self { bits, position, bytes } = self;
         let mark = Mark::from_byte(bits);

@@ -8,8 +8,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     event::{Ends, Mark},
-    pb::v1::{TaskState, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
+    pb::v1::{
+        Artifact, Message, Part, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
+        stream_response::Payload,
+    },
     seam::timestamp,
+    store::Told,
 };
 
 const MAX: usize = 5;
@@ -230,4 +234,75 @@ fn tasks_that_begin_at_once_do_not_take_the_same_place() {
     let totals = store.index.lock().values().map(|it| it.total(None)).sum::<usize>();
     let room = store.room.lock();
     assert_eq!((totals, room.tasks, room.ended.len()), (5, MAX, MAX));
+}
+
+/// A task that has ended when it is first committed, and whose log is told by it, reads as if it had been committed in
+/// full.
+#[test]
+fn what_a_task_tells_of_its_log_is_its_log() {
+    let (context, seq) = (Arc::from("c"), 6);
+    let named = |id: &str, text: &str| Artifact {
+        artifact_id: id.to_owned(),
+        parts: vec![Part::text(text)],
+        ..Artifact::default()
+    };
+    let task = Task {
+        id: "t".to_owned(),
+        context_id: "c".to_owned(),
+        status: Some(TaskStatus {
+            state: TaskState::Failed.into(),
+            message: Some(Message::agent("no")),
+            timestamp: Some(timestamp(7)),
+        }),
+        artifacts: vec![named("a", "one"), named("b", "two and three")],
+        history: vec![Message::user("hello")],
+        ..Task::default()
+    };
+    let at = |seq| Position { fence: 1, seq };
+    let working = Event::new(at(2), Mark::NOTHING, status("t", "c", TaskState::Working, 5));
+    let update = TaskArtifactUpdateEvent {
+        task_id: "t".to_owned(),
+        context_id: "c".to_owned(),
+        artifact: Some(named("b", "two")),
+        ..TaskArtifactUpdateEvent::default()
+    };
+    let told = vec![
+        Told::Event(working),
+        Told::Artifact { mark: Mark::NOTHING, index: 0, last: true },
+        Told::Event(Event::new(at(4), Mark::NOTHING, Payload::ArtifactUpdate(update))),
+        Told::Artifact { mark: Mark::NOTHING, index: 1, last: false },
+        Told::Status { mark: Mark::ending(Ends::Task) },
+    ];
+    let row = Row {
+        context,
+        seq,
+        state: TaskState::Failed,
+        was: None,
+        head: None,
+        time: 7,
+        open: false,
+        taken: 1,
+        cancel_requested: false,
+        attempt: 1,
+    };
+    let key = Key::new(&Arc::default(), "t");
+    let whole = Concluded { key: key.clone(), fence: 1, row, began: 3, task: Arc::new(task), told };
+    let (short, long) = (Memory::with_max_tasks(1), Memory::with_max_tasks(1));
+    short.conclude(&whole).unwrap();
+    long.commit_now(&whole.commit()).unwrap();
+    assert!(short.size().1 < long.size().1, "{short:?} {long:?}");
+    for after in 0..=seq {
+        let events = [&short, &long].map(|it| it.events(&key, after, 10).now_or_never().unwrap().unwrap().events);
+        assert_eq!(events[0].len(), usize::try_from(seq - after).unwrap());
+        assert_eq!(format!("{:?}", events[0]), format!("{:?}", events[1]));
+    }
+    let loaded = [&short, &long].map(|it| it.load(&key).now_or_never().unwrap().unwrap().unwrap());
+    assert_eq!(loaded[0].checkpoint, loaded[1].checkpoint);
+    assert_eq!(loaded[0].at, loaded[1].at);
+    assert!(short.conclude(&whole).is_err_and(|it| it == Refused::Stale(Some(at(seq)))));
+    assert_eq!(short.size().0, 1);
+    // What is not there yet takes the place of what has ended.
+    let other = Concluded { key: Key::new(&Arc::default(), "other"), ..whole };
+    short.conclude(&other).unwrap();
+    assert_eq!(short.size().0, 1);
 }

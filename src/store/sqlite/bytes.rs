@@ -113,7 +113,7 @@ mod tests {
             Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact, last_chunk, ..Default::default() })
         };
         let events = [
-            Event::task(position(7), Ends::Nothing, &task()),
+            Event::task(position(7), Ends::Nothing, task().into()),
             Event::new(position(8), Mark::HIDDEN, Payload::Message(Message::user("more"))),
             Event::new(position(9), Mark::ending(Ends::Task), update(true)),
         ];

@@ -199,7 +199,7 @@ async fn a_cancel_that_a_row_remembers_is_carried_out() {
     let key = Key::new(&Arc::new(Scope { owner: "ada".into(), tenant: "".into() }), "t-1");
     let status = TaskStatus { state: TaskState::Working.into(), ..Default::default() };
     let task = Task { id: "t-1".into(), context_id: "c-1".into(), status: Some(status), ..Default::default() };
-    let first = Event::task(Position { fence: 1, seq: 1 }, Ends::Nothing, &task);
+    let first = Event::task(Position { fence: 1, seq: 1 }, Ends::Nothing, task.clone().into());
     let row = Row {
         context: "c-1".into(),
         seq: 1,

@@ -64,7 +64,7 @@ impl Writer {
         let (was, mut row_time, mut head) = (self.task.state(), self.time, None);
         let is_new = self.at.seq == 0;
         if is_new {
-            let first = Event::task(Position { fence, seq: 1 }, Ends::Nothing, &task);
+            let first = Event::task(Position { fence, seq: 1 }, Ends::Nothing, task.clone().into());
             head = Some(first.clone());
             events.push(first);
         }

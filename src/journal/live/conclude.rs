@@ -1,0 +1,103 @@
+//! A task that began and ends before anybody has seen it: what is said of it is moved into it, and its log is told by it.
+
+use std::{mem, sync::Arc, vec::Drain};
+
+use super::{Inner, Live};
+use crate::{
+    event::{Ends, Event, Position},
+    journal::wait::{Answer, Wake},
+    pb::v1::{Task, TaskArtifactUpdateEvent, stream_response::Payload},
+    seam::millis,
+    store::{Concluded, Row, Told},
+    task::apply,
+};
+
+impl Inner {
+    /// The whole of a task that ends with what is pending, before its first commit. None where there is more to it than
+    /// its events, or where somebody reads them.
+    pub(in crate::journal) fn conclude(&mut self, live: &Live) -> Option<Concluded> {
+        let whole = self.begins && self.real && !self.lost && self.ahead.state().is_terminal();
+        if !whole || self.readers > 0 || self.push.is_some() || self.unsaved {
+            return None;
+        }
+        let mut task = self.base.take()?;
+        let began = task.status.as_ref().and_then(|it| it.timestamp.as_ref()).map(millis).unwrap_or_default();
+        let row = Row {
+            context: Arc::clone(&live.context),
+            seq: self.ahead.seq(),
+            state: self.ahead.state(),
+            was: self.counted.replace(self.ahead.state()),
+            head: None,
+            time: self.time,
+            open: false,
+            taken: self.taken,
+            cancel_requested: self.cancel,
+            attempt: self.attempt,
+        };
+        (self.head, self.begins, self.touched, self.oldest) = (None, false, false, None);
+        let told = {
+            // Nobody else has it: the agent that was given it has returned.
+            let task = Arc::make_mut(&mut task);
+            let mut rest = self.pending.drain(..);
+            let mut told = Vec::with_capacity(rest.len());
+            while let Some(event) = rest.next() {
+                told.push(fold(task, event, &rest));
+            }
+            told
+        };
+        Some(Concluded { key: live.key.clone(), fence: self.fence, row, began, task, told })
+    }
+
+    /// It is durable: now it is shown, and whoever waited for anything of it has it.
+    pub(in crate::journal) fn concluded(&mut self, it: &Concluded, wake: &mut Wake) {
+        self.at = Some(Position { fence: it.fence, seq: it.row.seq });
+        self.ended += 1;
+        let waiters = mem::take(&mut self.waiters).into_iter();
+        wake.answers.extend(waiters.map(|(_, to)| (to, Answer::Task(Arc::clone(&it.task)))));
+        self.shown = Some(Arc::clone(&it.task));
+        self.wakers.take(&mut wake.wakers);
+    }
+}
+
+/// Adds what an event says to the task, and says how the task then tells it: what it tells is moved and not copied.
+fn fold(task: &mut Task, event: Event, rest: &Drain<'_, Event>) -> Told {
+    let mark = event.mark();
+    let moved = match event.known_payload() {
+        Some(Payload::ArtifactUpdate(TaskArtifactUpdateEvent {
+            artifact: Some(it),
+            append: false,
+            metadata: None,
+            ..
+        })) => {
+            !rest.as_slice().iter().any(|later| writes(later, &it.artifact_id))
+                && !task.artifacts.iter().any(|old| old.artifact_id == it.artifact_id)
+        }
+        Some(Payload::StatusUpdate(it)) => it.metadata.is_none() && mark.ends == Ends::Task,
+        _ => false,
+    };
+    let event = if moved { event.into_payload() } else { Err(event) };
+    match event {
+        Ok(Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(it), last_chunk: last, .. })) => {
+            task.artifacts.push(it);
+            Told::Artifact { mark, index: task.artifacts.len() - 1, last }
+        }
+        Ok(Payload::StatusUpdate(it)) => {
+            let said = task.status.take().and_then(|it| it.message);
+            task.history.extend(said);
+            task.status = it.status;
+            Told::Status { mark }
+        }
+        // Nothing else is moved.
+        Ok(it) => Told::Event(Event::said(it)),
+        Err(event) => {
+            event.payload().into_iter().for_each(|it| apply(task, it));
+            Told::Event(event)
+        }
+    }
+}
+
+/// Whether an event says something of the artifact of this id.
+fn writes(event: &Event, id: &str) -> bool {
+    matches!(event.known_payload(), Some(Payload::ArtifactUpdate(it))
+        if it.artifact.as_ref().is_some_and(|it| it.artifact_id == id))
+}
