@@ -46,6 +46,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod totals;
 mod write;
 mod writer;
 

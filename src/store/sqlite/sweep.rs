@@ -1,21 +1,33 @@
 //! What goes: tasks that have ended long ago, or whose place is needed.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    sync::{Arc, LazyLock},
+};
 
 use rusqlite::{Row, params};
 
-use super::{write::piece, writer::Pass};
+use super::{number, write::piece, writer::Pass};
 use crate::seam::Millis;
 
 /// So many tasks go in one transaction: commits wait for no more than that.
-const BATCH: usize = 64;
+const BATCH: i64 = 64;
 
 /// The states that are ends. The index has these words, and is used by who has them too.
 pub(super) const ENDED: &str = "state IN (3, 4, 5, 7)";
 
+/// Those that ended first: of those whose log is there, and of those whose log has gone, each in their order.
+pub(super) static OLDEST: LazyLock<String> = LazyLock::new(|| {
+    let each = [0, 1].map(|it| {
+        format!("SELECT id, scope, context, state, time FROM task WHERE {ENDED} AND folded = {it} AND time < ?1")
+    });
+    format!("{} ORDER BY time LIMIT ?2", each.join(" UNION ALL "))
+});
+
 struct Ended {
     id: i64,
     scope: i64,
+    context: Arc<str>,
     state: i32,
 }
 
@@ -34,7 +46,8 @@ impl Pass<'_> {
                 self.forget_scope(it)?;
             }
         }
-        Ok((u64::try_from(old.len()).unwrap_or(u64::MAX), old.len() == BATCH))
+        let swept = i64::try_from(old.len()).unwrap_or(BATCH);
+        Ok((number(swept), swept == BATCH))
     }
 
     /// Deletes the task that ended first, if any has ended.
@@ -44,10 +57,16 @@ impl Pass<'_> {
         Ok(!oldest.is_empty())
     }
 
-    fn ended(&self, before: Millis, limit: usize) -> rusqlite::Result<Vec<Ended>> {
-        let sql = format!("SELECT id, scope, state FROM task WHERE {ENDED} AND time < ? ORDER BY time LIMIT {limit}");
-        let ended = |it: &Row<'_>| Ok(Ended { id: it.get(0)?, scope: it.get(1)?, state: it.get(2)? });
-        self.db.prepare_cached(&sql)?.query_map([before], ended)?.collect()
+    fn ended(&self, before: Millis, limit: i64) -> rusqlite::Result<Vec<Ended>> {
+        let ended = |it: &Row<'_>| {
+            Ok(Ended {
+                id: it.get(0)?,
+                scope: it.get(1)?,
+                context: Arc::from(it.get_ref(2)?.as_str()?),
+                state: it.get(3)?,
+            })
+        };
+        self.db.prepare_cached(&OLDEST)?.query_map((before, limit), ended)?.collect()
     }
 
     fn forget(&mut self, ended: &Ended) -> rusqlite::Result<()> {
@@ -58,8 +77,10 @@ impl Pass<'_> {
         for table in ["checkpoint", "saved", "task"] {
             self.db.prepare_cached(&format!("DELETE FROM {table} WHERE id = ?"))?.execute([id])?;
         }
-        self.db.prepare_cached("DELETE FROM push WHERE task = ?")?.execute([id])?;
-        self.moved(ended.scope, Some(ended.state), None);
+        for table in ["push", "send"] {
+            self.db.prepare_cached(&format!("DELETE FROM {table} WHERE task = ?"))?.execute([id])?;
+        }
+        self.moved((ended.scope, &ended.context), Some(ended.state), None)?;
         (self.room.tasks, self.room.ended) = (self.room.tasks - 1, self.room.ended - 1);
         Ok(())
     }
@@ -67,10 +88,8 @@ impl Pass<'_> {
     fn forget_scope(&mut self, scope: i64) -> rusqlite::Result<()> {
         let sql = "DELETE FROM scope WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM task WHERE scope = ?1)";
         if self.db.prepare_cached(sql)?.execute(params![scope])? > 0 {
-            self.db.prepare_cached("DELETE FROM total WHERE scope = ?")?.execute([scope])?;
             self.scopes.retain(|_, it| *it != scope);
-            // What has been counted since is of tasks that are gone.
-            self.totals.retain(|it, _| it.0 != scope);
+            self.uncount(scope)?;
         }
         Ok(())
     }

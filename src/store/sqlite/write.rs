@@ -67,7 +67,7 @@ impl Pass<'_> {
             if let Some(it) = self.find(scope, key)? {
                 return Ok(Err(Refused::Stale(Some(it.at))));
             }
-            let sql = "SELECT key FROM task WHERE scope = ? AND send = ?";
+            let sql = "SELECT t.key FROM send s JOIN task t ON t.id = s.task WHERE s.scope = ? AND s.key = ?";
             let made = self.db.prepare_cached(sql)?.query_row((scope, send), |it| it.get::<_, String>(0)).optional()?;
             if let Some(task_id) = made {
                 return Ok(Err(Refused::Duplicate { task_id: task_id.into() }));
@@ -86,22 +86,27 @@ impl Pass<'_> {
             Some(it) => it,
             None => self.new_scope(key.scope())?,
         };
-        let sql =
-            "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, pushes, send)
-            VALUES(:scope, :key, :context, :state, :time, :seq, :fence, :open, :taken, :cancel, :attempt, 0, :send)
+        let sql = "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, pushes)
+            VALUES(:scope, :key, :context, :state, :time, :seq, :fence, :open, :taken, :cancel, :attempt, 0)
             ON CONFLICT(scope, key) DO NOTHING";
         let made = self.db.prepare_cached(sql)?.execute(named_params! {
             ":scope": scope, ":key": key.id(), ":context": &*row.context, ":state": i32::from(row.state), ":time": row.time,
             ":seq": signed(row.seq)?, ":fence": signed(commit.fence)?, ":open": row.open, ":taken": signed(row.taken)?,
-            ":cancel": row.cancel_requested, ":attempt": row.attempt, ":send": send,
+            ":cancel": row.cancel_requested, ":attempt": row.attempt,
         })?;
         if made == 0 {
             return Ok(Err(Refused::Stale(self.find(scope, key)?.map(|it| it.at))));
         }
-        self.moved(scope, None, Some(row.state.into()));
+        let task = self.db.last_insert_rowid();
+        if let Some(send) = send {
+            let sql = "INSERT INTO send VALUES(?, ?, x'', ?, ?, 1)";
+            self.db.prepare_cached(sql)?.execute((scope, send, row.time, task))?;
+        }
+        self.moved((scope, &row.context), None, Some(row.state.into()))?;
+        self.joined((scope, &row.context), task)?;
         self.room.tasks += 1;
         self.room.ended += usize::from(row.state.is_terminal());
-        self.put_down(self.db.last_insert_rowid(), commit)?;
+        self.put_down(task, commit)?;
         Ok(Ok(()))
     }
 
@@ -115,7 +120,7 @@ impl Pass<'_> {
         self.update(&old, commit)?;
         let state = i32::from(row.state);
         if old.state != state {
-            self.moved(scope, Some(old.state), Some(state));
+            self.moved((scope, &row.context), Some(old.state), Some(state))?;
             let had_ended = TaskState::try_from(old.state).is_ok_and(TaskState::is_terminal);
             self.room.ended = self.room.ended + usize::from(row.state.is_terminal()) - usize::from(had_ended);
         }
