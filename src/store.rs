@@ -12,6 +12,7 @@ use bytes::Bytes;
 pub use key::{Hashed, Key, KeyMap, Scope};
 pub use page::Token;
 pub use push::{PushConfig, PushPage, Put};
+pub use retention::{Retention, Swept};
 
 use crate::{
     event::{Event, Fence, Position, Seq},
@@ -24,6 +25,7 @@ pub mod key;
 pub mod memory;
 pub mod page;
 mod push;
+mod retention;
 pub mod sqlite;
 
 /// A place for tasks.
@@ -88,12 +90,19 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Deletes what need not be kept any longer.
-    async fn sweep(&self, policy: &Retention, now: Millis) -> Result<Swept, Unavailable>;
+    /// Tasks that have waited for their clients since before this, the one that has waited longest first.
+    async fn idle(&self, before: Millis, limit: usize) -> Result<Vec<Key>, Unavailable>;
+
+    /// Deletes what need not be kept any longer, some at a time, so that commits do not wait for it. A task that is in
+    /// use, by a reader of its log or otherwise, stays as it is.
+    async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<Swept, Unavailable>;
 
     /// Whether it can be written to.
     async fn check(&self) -> Result<(), Unavailable>;
 }
+
+/// Whether a task is in use.
+pub type InUse<'a> = &'a (dyn Fn(&Key) -> bool + Send + Sync);
 
 /// A store that commits without waiting.
 pub trait Immediate {
@@ -247,20 +256,6 @@ pub enum Command {
     Message(Seq),
     /// The task is to be canceled.
     Cancel,
-}
-
-/// How long things are kept.
-#[derive(Clone, Copy, Debug)]
-pub struct Retention {
-    /// A finished task, after its end.
-    pub finished: Duration,
-}
-
-/// What a sweep has deleted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// Finished tasks.
-    pub tasks: u64,
 }
 
 impl Stored {

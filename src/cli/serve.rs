@@ -71,6 +71,7 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
     let mut server = Server::new(agent)
         .store(store)
         .limits(config.limits())
+        .retention(config.retention())
         .max_body(config.max_body.0)
         .keep_alive(config.keep_alive)
         .max_connections(config.max_connections)

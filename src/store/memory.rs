@@ -17,8 +17,8 @@ use self::{
     settled::{Names, Running, Settled},
 };
 use super::{
-    Commit, Expect, Immediate, Key, KeyMap, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused, Retention,
-    Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
+    Commit, Expect, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused,
+    Retention, Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
 };
 use crate::{
     event::{Event, Fence, Position, Seq},
@@ -377,17 +377,34 @@ impl Store for Memory {
         Ok(Vec::new())
     }
 
-    async fn sweep(&self, policy: &Retention, now: Millis) -> Result<Swept, Unavailable> {
-        let limit = now.saturating_sub(Millis::try_from(policy.finished.as_millis()).unwrap_or(Millis::MAX));
+    async fn idle(&self, before: Millis, limit: usize) -> Result<Vec<Key>, Unavailable> {
+        let mut asked: Vec<(Millis, Key)> = {
+            let index = self.index.lock();
+            index.values().flat_map(|it| it.asked(before)).cloned().collect()
+        };
+        asked.sort_unstable();
+        asked.retain(|it| self.with(&it.1, |kept| !kept.row.open).unwrap_or(false));
+        asked.truncate(limit);
+        Ok(asked.into_iter().map(|it| it.1).collect())
+    }
+
+    async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<Swept, Unavailable> {
+        /// So many, and then it is others' turn.
+        const BATCH: usize = 256;
+        let Some(before) = Retention::before(policy.finished, now) else { return Ok(Swept::default()) };
         let old: Vec<Key> = {
             let index = self.index.lock();
-            index.values().flat_map(|it| it.ended(limit)).cloned().collect()
+            index.values().flat_map(|it| it.ended(before)).cloned().collect()
         };
-        let gone: HashSet<&Key> = old.iter().filter(|it| self.forget(it).is_some()).collect();
+        let mut gone = HashSet::new();
+        for some in old.chunks(BATCH) {
+            gone.extend(some.iter().filter(|it| !in_use(it) && self.forget(it).is_some()));
+            tokio::task::yield_now().await;
+        }
         if !gone.is_empty() {
             self.room.lock().ended.retain(|it| !gone.contains(it));
         }
-        Ok(Swept { tasks: u64::try_from(gone.len()).unwrap_or(u64::MAX) })
+        Ok(Swept { tasks: u64::try_from(gone.len()).unwrap_or(u64::MAX), ..Swept::default() })
     }
 
     async fn check(&self) -> Result<(), Unavailable> {

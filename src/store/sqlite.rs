@@ -25,8 +25,8 @@ use self::{
     writer::Writer,
 };
 use super::{
-    Commit, Key, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused, Retention, RunnerId, Store, Stored,
-    Swept, Unavailable,
+    Commit, InUse, Key, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused, Retention, RunnerId, Store,
+    Stored, Swept, Unavailable,
 };
 use crate::{
     event::{Fence, Seq},
@@ -37,6 +37,7 @@ mod bytes;
 mod checkpoint;
 mod claim;
 mod file;
+mod keeping;
 mod list;
 mod push;
 mod read;
@@ -397,16 +398,12 @@ impl Store for Sqlite {
         self.writer.run(move |it| it.claim(fence, limit)).await
     }
 
-    async fn sweep(&self, policy: &Retention, now: Millis) -> Result<Swept, Unavailable> {
-        let before = now.saturating_sub(Millis::try_from(policy.finished.as_millis()).unwrap_or(Millis::MAX));
-        let mut swept = Swept::default();
-        loop {
-            let (tasks, more) = self.writer.run(move |it| it.sweep(before)).await?;
-            swept.tasks += tasks;
-            if !more {
-                return Ok(swept);
-            }
-        }
+    async fn idle(&self, before: Millis, limit: usize) -> Result<Vec<Key>, Unavailable> {
+        self.waiting(before, limit).await
+    }
+
+    async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<Swept, Unavailable> {
+        self.keep(policy, now, in_use).await
     }
 
     async fn check(&self) -> Result<(), Unavailable> {

@@ -2,6 +2,7 @@
 
 mod file;
 mod fixture;
+mod keeping;
 mod model;
 pub(crate) mod place;
 mod push;
@@ -19,6 +20,11 @@ use a2a_service::{
     },
 };
 
+use self::keeping::{
+    a_log_may_go_before_its_task, a_long_log_goes_too, push_configurations_may_go_before_their_task,
+    the_key_of_a_send_may_go_before_its_task, what_is_in_use_is_swept_later, what_is_old_and_over_is_swept,
+    who_waits_for_an_answer_is_known,
+};
 use self::place::Opened;
 use self::push::{
     a_task_begins_with_a_push_configuration, a_task_takes_its_push_configurations_along,
@@ -39,6 +45,12 @@ macro_rules! over {
             a_log_is_read_from_anywhere,
             a_task_is_what_its_log_says,
             what_is_old_and_over_is_swept,
+            what_is_in_use_is_swept_later,
+            a_log_may_go_before_its_task,
+            a_long_log_goes_too,
+            push_configurations_may_go_before_their_task,
+            the_key_of_a_send_may_go_before_its_task,
+            who_waits_for_an_answer_is_known,
             owners_and_tenants_are_apart,
             push_configurations_are_of_their_task,
             push_configurations_come_in_pages,
@@ -82,6 +94,13 @@ fn options(max_tasks: usize) -> Options {
 
 /// More than any test has.
 const MANY: usize = MAX_TASKS;
+
+/// Tasks that have ended are kept for so long, and all else for ever.
+pub(crate) fn finished(millis: u64) -> Retention {
+    let mut policy = Retention::FOREVER;
+    policy.finished = Some(Duration::from_millis(millis));
+    policy
+}
 
 async fn at(store: &dyn Store, key: &Key) -> Option<Position> {
     store.load(key).await.unwrap().map(|it| it.at)
@@ -155,7 +174,7 @@ async fn a_send_with_a_key_makes_one_task(open: Open<'_>) {
     let mut again = Writer::new(&store, &scope("ada", ""), "t-4");
     let commit = Commit { expect: with("k"), ..again.next([]) };
     assert_eq!(again.write(commit.clone()).await, Err(Refused::Duplicate { task_id: "t-1".into() }));
-    store.sweep(&Retention { finished: Duration::ZERO }, 100).await.unwrap();
+    store.sweep(&finished(0), 100, &|_| false).await.unwrap();
     assert_eq!(again.write(commit).await, Ok(()));
 }
 
@@ -250,40 +269,6 @@ async fn a_task_is_what_its_log_says(open: Open<'_>) {
         marks.iter().map(|it| it.ends).filter(|it| *it != Ends::Nothing).collect::<Vec<_>>(),
         [Ends::Turn, Ends::Task]
     );
-}
-
-async fn what_is_old_and_over_is_swept(open: Open<'_>) {
-    let store = open(MANY);
-    let mut writers = Vec::new();
-    for n in 0..6 {
-        for owner in ["ada", "bob"] {
-            let mut task = Writer::new(&store, &scope(owner, ""), &format!("t-{n}"));
-            task.commit([]).await.unwrap();
-            // Every other one has ended, at 1000, 3000 and 5000.
-            let state = if n % 2 == 1 { TaskState::Completed } else { TaskState::Working };
-            task.commit([status(state, n * 1000)]).await.unwrap();
-            writers.push(task);
-        }
-    }
-    let policy = Retention { finished: Duration::from_secs(2) };
-    assert_eq!(store.sweep(&policy, 3000).await.unwrap().tasks, 0, "what is just as old as that is not older");
-    assert_eq!(store.sweep(&policy, 5001).await.unwrap().tasks, 4);
-    assert_eq!(store.sweep(&policy, 5001).await.unwrap().tasks, 0);
-    for task in &writers {
-        if ["t-1", "t-3"].contains(&task.key.id()) {
-            assert_eq!(at(&*store, &task.key).await, None);
-            assert_eq!(store.events(&task.key, 0, 10).await.unwrap().events, []);
-        } else {
-            task.check().await;
-        }
-    }
-    for owner in ["ada", "bob"] {
-        let query = |state| ListQuery { scope: scope(owner, ""), limit: 10, state, ..ListQuery::default() };
-        for (state, total) in [(None, 4), (Some(TaskState::Completed), 1), (Some(TaskState::Working), 3)] {
-            let page = store.list(&query(state)).await.unwrap();
-            assert_eq!((page.total, page.tasks.len()), (total, usize::try_from(total).unwrap()));
-        }
-    }
 }
 
 async fn owners_and_tenants_are_apart(open: Open<'_>) {

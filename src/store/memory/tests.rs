@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use futures::FutureExt as _;
+use futures::{FutureExt as _, executor::block_on};
 use proptest::prelude::*;
 
 use super::*;
@@ -144,8 +144,8 @@ impl Model {
                 assert_eq!(store.commit_now(&commit(row, Some(was))), Ok(()));
             }
             Step::Sweep(now) => {
-                let policy = Retention { finished: Duration::ZERO };
-                let swept = store.sweep(&policy, now.into()).now_or_never().unwrap().unwrap();
+                let policy = Retention { finished: Some(Duration::ZERO), ..Retention::FOREVER };
+                let swept = block_on(store.sweep(&policy, now.into(), &|_| false)).unwrap();
                 let before = self.rows.len();
                 self.rows.retain(|it| it.ended.is_none() || it.time >= now.into());
                 assert_eq!(usize::try_from(swept.tasks), Ok(before - self.rows.len()));

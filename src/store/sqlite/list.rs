@@ -7,9 +7,9 @@ use rusqlite::{
     types::{ToSqlOutput, Value},
 };
 
-use super::{bytes::is_of_artifact, number, read, write::damaged};
+use super::{number, read};
 use crate::{
-    event::{Event, Seq},
+    event::Seq,
     pb::v1::Task,
     seam::Millis,
     store::{ListPage, ListQuery, Token},
@@ -18,9 +18,6 @@ use crate::{
 
 /// Every state that there is.
 const STATES: [i32; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
-
-/// Events that are read at once.
-const STEP: usize = 256;
 
 /// All of an owner's, and those in a context.
 const AMONG: [&str; 2] = ["scope = :scope", "scope = :scope AND context = :context"];
@@ -159,28 +156,9 @@ fn total(db: &Connection, scope: i64, query: &ListQuery) -> rusqlite::Result<u64
     Ok(number(total))
 }
 
-/// What a list shows of a task: its checkpoint, and what came after that. Artifacts that are not asked for are not
-/// even read.
+/// What a list shows of a task.
 fn shown(db: &Connection, place: &Place, query: &ListQuery) -> rusqlite::Result<Task> {
-    let sql = if query.artifacts {
-        "SELECT seq, task, artifacts FROM checkpoint WHERE id = ?"
-    } else {
-        "SELECT seq, task, x'' FROM checkpoint WHERE id = ?"
-    };
-    let checkpoint =
-        |it: &Row<'_>| Ok((number(it.get(0)?), read::task(it.get_ref(1)?.as_blob()?, it.get_ref(2)?.as_blob()?)?));
-    let found = db.prepare_cached(sql)?.query_row([place.id], checkpoint).optional()?;
-    let (mut seq, mut task) = found.unwrap_or_default();
-    while seq < place.seq {
-        let events = read::events(db, place.id, seq, STEP)?;
-        seq = events.last().map(Event::seq).ok_or_else(|| damaged("a log ends before its row"))?;
-        let shown = events.iter().filter(|it| query.artifacts || !is_of_artifact(it));
-        shown.filter_map(Event::payload).for_each(|it| task::apply(&mut task, it));
-    }
+    let mut task = read::task_at(db, place.id, place.seq, query.artifacts)?;
     task::shorten(&mut task.history, query.history);
-    if !query.artifacts {
-        // A first event may have some.
-        task.artifacts = Vec::new();
-    }
     Ok(task)
 }

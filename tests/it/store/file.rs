@@ -7,12 +7,13 @@ use a2a_service::{
     event::Position,
     pb::v1::TaskState,
     store::{
-        Key, ListQuery, Refused, Retention, RunnerId, Store, Unavailable,
+        Key, ListQuery, Refused, RunnerId, Store, Unavailable,
         sqlite::{Durability, Error, Options, Sqlite},
     },
 };
 
 use super::{
+    finished,
     place::{Opened, copy},
     writer::{Writer, chunk, message, scope, status},
 };
@@ -159,7 +160,7 @@ async fn where_there_is_no_room_nothing_is_half_written() {
     assert!(why.contains("there is no room for more"), "{why}");
     check().await;
     // And when there is room again, it goes on.
-    assert_eq!(store.sweep(&Retention { finished: Duration::ZERO }, 100).await.unwrap().tasks, 1);
+    assert_eq!(store.sweep(&finished(0), 100, &|_| false).await.unwrap().tasks, 1);
     store.check().await.unwrap();
     other.commit([chunk("a", &large, false)]).await.unwrap();
     other.check().await;
@@ -289,7 +290,7 @@ async fn a_context_that_has_many_knows_how_many() {
         (total("many", Some(TaskState::Completed)).await, total("many", Some(TaskState::Failed)).await),
         (2004, 0)
     );
-    store.sweep(&Retention { finished: Duration::ZERO }, 100).await.unwrap();
+    store.sweep(&finished(0), 100, &|_| false).await.unwrap();
     assert_eq!(kept(), [("many".to_owned(), 2, 3996)]);
     assert_eq!((total("many", None).await, total("many", Some(TaskState::Completed)).await), (3996, 0));
 }
