@@ -25,11 +25,7 @@ use crate::{
     compat::card::{Requirement, Shape},
     server,
     service::{Limits, Modes},
-    store::{
-        Retention,
-        memory::MAX_TASKS,
-        sqlite::{self, Durability},
-    },
+    store::{Retention, sqlite::Durability},
     transport::{self, Protocols},
 };
 
@@ -144,10 +140,10 @@ keys! {
     "max_body" => max_body: Size = Size(transport::MAX_BODY), "How large a request may be.";
     "keep_alive" => keep_alive: Duration = transport::KEEP_ALIVE, "After how long without an event a stream gets a sign of life. Zero: never.";
     "max_connections" => max_connections: usize = transport::listener::MAX_CONNECTIONS, "How many connections there may be at a time; more wait to be accepted.";
-    "max_tasks" => max_tasks: usize = MAX_TASKS, "How many tasks the memory keeps; the one that ended first makes room for the next.";
+    "max_tasks" => max_tasks: Option<usize> = None, "How many tasks are kept; the one that ended first makes room for the next. Where it is not set, 2000 in memory, and 1000000 in a file.";
+    "max_tasks_per_owner" => max_tasks_per_owner: Option<usize> = None, "How many tasks are kept of one owner, in all tenants together; theirs that ended first makes room for the next. Where it is not set, as many as of all.";
     "store.place" | "store" => store: Place = Place::Memory, "Where tasks are kept: in memory, where they end with the process, or in a file.";
     "store.durability" => store_durability: Durability = Durability::Process, "What a commit to a file survives: the end of the process, or also that the machine loses its power. Then each waits for the disk.";
-    "store.max_tasks" => store_max_tasks: usize = sqlite::MAX_TASKS, "How many tasks a file keeps; the one that ended first makes room for the next.";
     "retention.finished" => retention_finished: Window = Window(Retention::default().finished), "How long a task that has ended is kept, after its end. Zero: until its place is needed.";
     "retention.idle" => retention_idle: Window = Window(Retention::default().idle), "How long a task may wait for an answer of its client. Then it is canceled, and kept as one that has ended. Zero: for ever.";
     "retention.logs" => retention_logs: Window = Window(Retention::default().logs), "How long a file keeps the log of a task that has ended. From then on a stream that is taken up again begins with the task as it ended. Zero: as long as the task.";

@@ -359,7 +359,7 @@ impl Stream for Events {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let item = ready!(Pin::new(&mut self.0).poll_next(cx));
         let cut = |Cut| match self.0.unroomed() {
-            Some(max_tasks) => execution::full(max_tasks).into(),
+            Some(it) => execution::full(it).into(),
             None => ErrorKind::Unavailable.because("the stream was cut; subscribe to the task again").into(),
         };
         Poll::Ready(item.map(|it| it.map_err(cut)))

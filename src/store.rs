@@ -44,9 +44,9 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Whether there is room for another task; else how many there are at most. Asked before an agent begins, so that
-    /// it need not be stopped by [`Refused::Full`]; tasks that begin at the same time are told apart by that alone.
-    fn room(&self) -> Result<(), usize> {
+    /// Whether there is room for another task of this owner. Asked before an agent begins, so that it need not be
+    /// stopped by [`Refused::Full`]; tasks that begin at the same time are told apart by that alone.
+    fn room(&self, _scope: &Scope) -> Result<(), Full> {
         Ok(())
     }
 
@@ -201,11 +201,31 @@ pub enum Refused {
         task_id: Box<str>,
     },
     /// There is no room for another task, and none has ended that could make some.
-    #[error("{max_tasks} tasks are kept, and none has ended")]
-    Full {
-        /// How many tasks there are at most.
-        max_tasks: usize,
-    },
+    #[error(transparent)]
+    Full(Full),
+}
+
+/// There are as many tasks as there may be, and none of them has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{most} tasks are kept, of at most so many ({limit}), and none of them has ended")]
+#[non_exhaustive]
+pub struct Full {
+    /// The name of the setting that says so.
+    pub limit: &'static str,
+    /// How many there may be.
+    pub most: usize,
+}
+
+impl Full {
+    /// Of all owners.
+    pub const fn tasks(most: usize) -> Self {
+        Self { limit: "max_tasks", most }
+    }
+
+    /// Of the one that asked.
+    pub const fn per_owner(most: usize) -> Self {
+        Self { limit: "max_tasks_per_owner", most }
+    }
 }
 
 /// Nothing is known of what was to be written: it may be there or not. Nor of what was to be read.

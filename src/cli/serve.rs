@@ -98,10 +98,18 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
 /// Where tasks are kept, as it is configured.
 fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     Ok(match &config.store {
-        config::Place::Memory => Arc::new(Memory::with_max_tasks(config.max_tasks)),
+        config::Place::Memory => {
+            let memory = config.max_tasks.map_or_else(Memory::default, Memory::with_max_tasks);
+            Arc::new(match config.max_tasks_per_owner {
+                Some(it) => memory.with_max_tasks_per_owner(it),
+                None => memory,
+            })
+        }
         config::Place::Sqlite(path) => {
             let mut options = Options::default();
-            (options.durability, options.max_tasks) = (config.store_durability, config.store_max_tasks);
+            options.durability = config.store_durability;
+            options.max_tasks = config.max_tasks.unwrap_or(options.max_tasks);
+            options.max_tasks_per_owner = config.max_tasks_per_owner;
             Arc::new(Sqlite::open(path, options).context("can't keep tasks")?)
         }
     })

@@ -15,6 +15,7 @@ use super::{Held, Journal, Phase, wait::Place};
 use crate::{
     event::{Ends, Event, Mark, Position, Seq},
     pb::v1::{Task, stream_response::Payload},
+    store::Full,
     task::{apply, shorten},
 };
 
@@ -112,8 +113,8 @@ impl Reader {
         self.gap
     }
 
-    /// How many tasks the store keeps, where it had no room for this one.
-    pub(crate) fn unroomed(&self) -> Option<usize> {
+    /// Why the store had no room for this task, where it had none.
+    pub(crate) fn unroomed(&self) -> Option<Full> {
         self.held.lock().unroomed
     }
 

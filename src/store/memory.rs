@@ -17,7 +17,7 @@ use self::{
     settled::{Names, Running, Settled},
 };
 use super::{
-    Commit, Expect, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused,
+    Commit, Expect, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused,
     Retention, Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
 };
 use crate::{
@@ -48,12 +48,15 @@ pub struct Memory {
     /// Its lock is taken last.
     room: Mutex<Room>,
     max_tasks: usize,
+    max_tasks_per_owner: Option<usize>,
 }
 
 /// Who is there, and who may be asked to leave.
 #[derive(Default)]
 struct Room {
     tasks: usize,
+    /// How many of whom, where each may have only so many.
+    owners: HashMap<Arc<str>, usize>,
     /// In the order in which they ended.
     ended: VecDeque<Key>,
 }
@@ -85,10 +88,10 @@ impl Immediate for Memory {
         if let Some(send) = idempotency {
             self.enter(&commit.key, send)?;
         }
-        let written = self.make_room().and_then(|()| {
+        let written = self.make_room(&commit.key).and_then(|()| {
             let written = self.write(commit);
             if written.is_err() {
-                self.room.lock().tasks -= 1;
+                self.free(&commit.key);
             }
             written
         });
@@ -108,7 +111,15 @@ impl Memory {
             index: Mutex::default(),
             room: Mutex::default(),
             max_tasks,
+            max_tasks_per_owner: None,
         }
+    }
+
+    /// With so many tasks of an owner at most, in all tenants together. When there are as many, theirs that ended first
+    /// makes room for the next.
+    #[must_use]
+    pub fn with_max_tasks_per_owner(self, most: usize) -> Self {
+        Self { max_tasks_per_owner: Some(most), ..self }
     }
 
     fn write(&self, commit: &Commit) -> Result<(), Refused> {
@@ -155,18 +166,39 @@ impl Memory {
     }
 
     /// Takes a place for a task that begins.
-    fn make_room(&self) -> Result<(), Refused> {
+    fn make_room(&self, key: &Key) -> Result<(), Refused> {
+        let owner = &key.scope().owner;
         loop {
-            let oldest = {
+            let (oldest, full) = {
                 let mut room = self.room.lock();
-                if room.tasks < self.max_tasks {
+                let theirs = room.owners.get(owner).copied().unwrap_or_default();
+                if let Some(most) = self.max_tasks_per_owner.filter(|it| theirs >= *it) {
+                    let first = room.ended.iter().position(|it| it.scope().owner == *owner);
+                    (first.and_then(|it| room.ended.remove(it)), Full::per_owner(most))
+                } else if room.tasks < self.max_tasks {
                     room.tasks += 1;
+                    if self.max_tasks_per_owner.is_some() {
+                        *room.owners.entry(Arc::clone(owner)).or_default() += 1;
+                    }
                     return Ok(());
+                } else {
+                    (room.ended.pop_front(), Full::tasks(self.max_tasks))
                 }
-                room.ended.pop_front()
             };
             // Its place is free for whoever comes first, so it is looked at again.
-            drop(self.forget(&oldest.ok_or(Refused::Full { max_tasks: self.max_tasks })?));
+            drop(self.forget(&oldest.ok_or(Refused::Full(full))?));
+        }
+    }
+
+    /// The place of this task is free.
+    fn free(&self, key: &Key) {
+        let mut room = self.room.lock();
+        room.tasks -= 1;
+        if let Some(it) = room.owners.get_mut(&key.scope().owner) {
+            *it -= 1;
+            if *it == 0 {
+                room.owners.remove(&key.scope().owner);
+            }
         }
     }
 
@@ -188,7 +220,7 @@ impl Memory {
             }
         }
         drop(all);
-        self.room.lock().tasks -= 1;
+        self.free(key);
         // For the caller to drop, with the locks free.
         Some(kept)
     }
@@ -297,9 +329,15 @@ impl Store for Memory {
         1
     }
 
-    fn room(&self) -> Result<(), usize> {
+    fn room(&self, scope: &Scope) -> Result<(), Full> {
         let room = self.room.lock();
-        if room.tasks < self.max_tasks || !room.ended.is_empty() { Ok(()) } else { Err(self.max_tasks) }
+        if let Some(most) = self.max_tasks_per_owner {
+            let theirs = room.owners.get(&scope.owner).copied().unwrap_or_default();
+            if theirs >= most && !room.ended.iter().any(|it| it.scope().owner == scope.owner) {
+                return Err(Full::per_owner(most));
+            }
+        }
+        if room.tasks < self.max_tasks || !room.ended.is_empty() { Ok(()) } else { Err(Full::tasks(self.max_tasks)) }
     }
 
     fn immediate(&self) -> Option<&dyn Immediate> {

@@ -14,7 +14,7 @@ use a2a_service::{
     event::{Ends, Event, Mark, Position},
     pb::v1::TaskState,
     store::{
-        Commit, Expect, Key, ListQuery, Refused, Retention, Scope, Store,
+        Commit, Expect, Full, Key, ListQuery, Refused, Retention, Scope, Store,
         memory::MAX_TASKS,
         sqlite::{Durability, Options},
     },
@@ -295,18 +295,18 @@ async fn what_is_full_takes_the_place_of_what_has_ended(open: Open<'_>) {
     let store = open(3);
     let mut writers: Vec<_> = (0..3).map(|it| Writer::new(&store, &scope("ada", ""), &format!("t-{it}"))).collect();
     for it in &mut writers {
-        assert_eq!(store.room(), Ok(()));
+        assert_eq!(store.room(&Scope::default()), Ok(()));
         it.commit([]).await.unwrap();
     }
-    assert_eq!(store.room(), Err(3));
+    assert_eq!(store.room(&Scope::default()), Err(Full::tasks(3)));
     let mut next = Writer::new(&store, &scope("bob", ""), "t-9");
-    assert_eq!(next.commit([]).await, Err(Refused::Full { max_tasks: 3 }));
+    assert_eq!(next.commit([]).await, Err(Refused::Full(Full::tasks(3))));
     assert_eq!(at(&*store, &next.key).await, None);
     // What ended first makes room, and what is there already needs none.
     for (it, time) in [(2, 5), (0, 6)] {
         writers[it].commit([status(TaskState::Completed, time)]).await.unwrap();
     }
-    assert_eq!(store.room(), Ok(()));
+    assert_eq!(store.room(&Scope::default()), Ok(()));
     let begin = Writer::new(&store, &scope("ada", ""), "t-1").next([]);
     assert_eq!(store.commit([begin].into()).await.unwrap(), [Err(Refused::Stale(Some(writers[1].at)))]);
     assert_eq!(at(&*store, &writers[2].key).await, Some(writers[2].at));
@@ -314,13 +314,13 @@ async fn what_is_full_takes_the_place_of_what_has_ended(open: Open<'_>) {
     assert_eq!(at(&*store, &writers[2].key).await, None);
     let mut last = Writer::new(&store, &scope("bob", ""), "t-10");
     let two = [last.next([]), Writer::new(&store, &scope("bob", ""), "t-11").next([])];
-    assert_eq!(store.commit(two.into()).await.unwrap(), [Ok(()), Err(Refused::Full { max_tasks: 3 })]);
+    assert_eq!(store.commit(two.into()).await.unwrap(), [Ok(()), Err(Refused::Full(Full::tasks(3)))]);
     assert_eq!(at(&*store, &writers[0].key).await, None);
     last.at = at(&*store, &last.key).await.unwrap();
     for it in [&writers[1], &next] {
         it.check().await;
     }
-    assert_eq!(store.room(), Err(3));
+    assert_eq!(store.room(&Scope::default()), Err(Full::tasks(3)));
 }
 
 async fn totals_are_those_of_the_tasks(open: Open<'_>) {

@@ -113,14 +113,14 @@ impl Model {
                 let is_full = self.rows.len() == MAX;
                 let oldest = self.rows.iter().filter(|it| it.ended.is_some()).min_by_key(|it| it.ended);
                 let oldest = oldest.map(|it| it.key.clone());
-                assert_eq!(store.room().is_ok(), !is_full || oldest.is_some());
+                assert_eq!(store.room(row.key.scope()).is_ok(), !is_full || oldest.is_some());
                 let written = store.commit_now(&commit(&row, None));
                 let same = |it: &&Expected| it.key.scope() == row.key.scope() && it.send == row.send;
                 if let Some(it) = self.rows.iter().find(same).filter(|_| row.send.is_some()) {
                     return assert_eq!(written, Err(Refused::Duplicate { task_id: it.key.id().into() }));
                 }
                 match (is_full, oldest) {
-                    (true, None) => return assert_eq!(written, Err(Refused::Full { max_tasks: MAX })),
+                    (true, None) => return assert_eq!(written, Err(Refused::Full(Full::tasks(MAX)))),
                     (true, Some(oldest)) => self.rows.retain(|it| it.key != oldest),
                     (false, _) => {}
                 }

@@ -28,6 +28,12 @@ pub(super) static OLDEST: LazyLock<String> = LazyLock::new(|| {
     format!("{} ORDER BY time LIMIT ?2 OFFSET ?3", each.join(" UNION ALL "))
 });
 
+/// The one of an owner's that ended first: of each tenant and state the first one, and of those the first.
+pub(super) const OLDEST_OF: &str = "SELECT id FROM (
+        SELECT (SELECT t.id FROM task t WHERE t.scope = o.id AND t.state = s.column1 ORDER BY t.time LIMIT 1) AS first
+        FROM scope o, (VALUES (3), (4), (5), (7)) s WHERE o.owner = ?
+    ) JOIN task ON id = first ORDER BY time LIMIT 1";
+
 /// Those of them whose log is there.
 pub(super) static WITH_LOG: LazyLock<String> = LazyLock::new(|| {
     format!(
@@ -67,6 +73,7 @@ struct Ended {
     scope: i64,
     context: Arc<str>,
     state: i32,
+    owner: Arc<str>,
 }
 
 /// Some of what is due, behind so many of it.
@@ -172,19 +179,35 @@ impl Pass<'_> {
     /// Deletes the task that ended first, if any has ended.
     pub(super) fn forget_oldest(&mut self) -> rusqlite::Result<bool> {
         let oldest = self.db.prepare_cached(&OLDEST)?.query_row((Millis::MAX, 1, 0), |it| it.get(0)).optional()?;
-        let oldest = oldest.map(|it| self.ended(it, Millis::MAX)).transpose()?.flatten();
-        let Some(oldest) = oldest else { return Ok(false) };
-        self.clear_log(oldest.id, &mut i64::MAX.clone())?;
-        self.forget(&oldest)?;
+        self.make_go(oldest)
+    }
+
+    /// Deletes the task of this owner that ended first, if any has ended.
+    pub(super) fn forget_oldest_of(&mut self, owner: &str) -> rusqlite::Result<bool> {
+        let oldest = self.db.prepare_cached(OLDEST_OF)?.query_row([owner], |it| it.get(0)).optional()?;
+        self.make_go(oldest)
+    }
+
+    fn make_go(&mut self, id: Option<i64>) -> rusqlite::Result<bool> {
+        let ended = id.map(|it| self.ended(it, Millis::MAX)).transpose()?.flatten();
+        let Some(ended) = ended else { return Ok(false) };
+        let mut all = i64::MAX;
+        self.clear_log(ended.id, &mut all)?;
+        self.forget(&ended)?;
         Ok(true)
     }
 
     /// A task, if it ended before this.
     fn ended(&self, id: i64, before: Millis) -> rusqlite::Result<Option<Ended>> {
-        static SQL: LazyLock<String> =
-            LazyLock::new(|| format!("SELECT scope, context, state FROM task WHERE id = ? AND {ENDED} AND time < ?"));
+        static SQL: LazyLock<String> = LazyLock::new(|| {
+            format!(
+                "SELECT scope, context, state, owner FROM task JOIN scope ON scope.id = task.scope
+                 WHERE task.id = ? AND {ENDED} AND time < ?"
+            )
+        });
         let ended = |it: &Row<'_>| {
-            Ok(Ended { id, scope: it.get(0)?, context: Arc::from(it.get_ref(1)?.as_str()?), state: it.get(2)? })
+            let text = |at| Ok::<_, rusqlite::Error>(Arc::from(it.get_ref(at)?.as_str()?));
+            Ok(Ended { id, scope: it.get(0)?, context: text(1)?, state: it.get(2)?, owner: text(3)? })
         };
         self.db.prepare_cached(&SQL)?.query_row((id, before), ended).optional()
     }
@@ -199,7 +222,7 @@ impl Pass<'_> {
             self.db.prepare_cached(&format!("DELETE FROM {table} WHERE task = ?"))?.execute([id])?;
         }
         self.moved((ended.scope, &ended.context), Some(ended.state), None)?;
-        (self.room.tasks, self.room.ended) = (self.room.tasks - 1, self.room.ended - 1);
+        self.room.moved(&ended.owner, Some(true), None);
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     event::{Position, Seq},
     pb::v1::TaskState,
-    store::{Commit, Expect, Key, Refused, Row, Scope},
+    store::{Commit, Expect, Full, Key, Refused, Row, Scope},
 };
 
 /// In the number of a piece of log, that of its first event has so many bits.
@@ -60,8 +60,10 @@ impl Pass<'_> {
     fn begin(&mut self, commit: &Commit, send: Option<&str>) -> rusqlite::Result<Result<(), Refused>> {
         let Commit { key, row, .. } = commit;
         let known = self.scope(key.scope())?;
+        let owner = &key.scope().owner;
+        let crowded = self.room.is_full().is_some() || self.room.is_full_for(owner).is_some();
         if let Some(scope) = known
-            && (send.is_some() || self.room.is_full())
+            && (send.is_some() || crowded)
         {
             // What was there before must not cost another task its place.
             if let Some(it) = self.find(scope, key)? {
@@ -73,14 +75,8 @@ impl Pass<'_> {
                 return Ok(Err(Refused::Duplicate { task_id: task_id.into() }));
             }
         }
-        if self.room.is_full() {
-            if !self.forget_oldest()? {
-                return Ok(Err(Refused::Full { max_tasks: self.room.max_tasks }));
-            }
-            if self.room.is_full() {
-                // There may be fewer than there once might: two go for each that comes.
-                self.forget_oldest()?;
-            }
+        if let Some(full) = self.make_room(owner)? {
+            return Ok(Err(Refused::Full(full)));
         }
         let scope = match known {
             Some(it) => it,
@@ -104,10 +100,28 @@ impl Pass<'_> {
         }
         self.moved((scope, &row.context), None, Some(row.state.into()))?;
         self.joined((scope, &row.context), task)?;
-        self.room.tasks += 1;
-        self.room.ended += usize::from(row.state.is_terminal());
+        self.room.moved(owner, None, Some(row.state.is_terminal()));
         self.put_down(task, commit)?;
         Ok(Ok(()))
+    }
+
+    /// Takes a place for a task of this owner: of their own that ended first, where they have as many as they may, and
+    /// then of all. Nothing has gone where there is none.
+    fn make_room(&mut self, owner: &Arc<str>) -> rusqlite::Result<Option<Full>> {
+        // There may be fewer than there once might: two go for each that comes.
+        for n in 0..2 {
+            let Some(full) = self.room.is_full_for(owner) else { break };
+            if !self.forget_oldest_of(owner)? && n == 0 {
+                return Ok(Some(full));
+            }
+        }
+        for n in 0..2 {
+            let Some(full) = self.room.is_full() else { break };
+            if !self.forget_oldest()? && n == 0 {
+                return Ok(Some(full));
+            }
+        }
+        Ok(None)
     }
 
     fn go_on(&mut self, commit: &Commit, expected: Position) -> rusqlite::Result<Result<(), Refused>> {
@@ -122,7 +136,7 @@ impl Pass<'_> {
         if old.state != state {
             self.moved((scope, &row.context), Some(old.state), Some(state))?;
             let had_ended = TaskState::try_from(old.state).is_ok_and(TaskState::is_terminal);
-            self.room.ended = self.room.ended + usize::from(row.state.is_terminal()) - usize::from(had_ended);
+            self.room.moved(&key.scope().owner, Some(had_ended), Some(row.state.is_terminal()));
         }
         self.put_down(old.id, commit)?;
         if row.state.is_terminal() {

@@ -14,8 +14,9 @@ use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::{
-    Health, Room,
+    Health,
     checkpoint::{SHORT, SOME},
+    room::{Room, Seats},
     thread::{Jobs, Threads},
     totals::{Crowds, Totals},
 };
@@ -65,7 +66,7 @@ impl<T: Send, F: FnOnce(&mut Pass<'_>) -> rusqlite::Result<T> + Send> Work for A
 pub(super) struct Pass<'a> {
     pub(super) db: &'a Connection,
     pub(super) scopes: &'a mut HashMap<Arc<Scope>, i64>,
-    pub(super) room: Room,
+    pub(super) room: Seats,
     pub(super) crowds: &'a mut Crowds,
     pub(super) totals: Totals,
 }
@@ -139,13 +140,12 @@ impl State {
 
     /// All of it or, where anything fails, nothing.
     fn write(&mut self, all: &mut [Box<dyn Work>]) -> rusqlite::Result<()> {
-        let room = *self.room.lock();
         let transaction = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut pass = Pass {
             db: &transaction,
             scopes: &mut self.scopes,
             crowds: &mut self.crowds,
-            room,
+            room: Seats::new(&self.room),
             totals: Totals::default(),
         };
         if pass.scopes.len() >= SCOPES {
@@ -155,7 +155,7 @@ impl State {
         let room = pass.room;
         match done.and_then(|()| transaction.commit()) {
             Ok(()) => {
-                *self.room.lock() = room;
+                room.show();
                 Ok(())
             }
             Err(error) => {

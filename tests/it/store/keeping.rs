@@ -5,11 +5,15 @@ use std::{sync::Arc, time::Duration};
 use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     seam::Millis,
-    store::{Commit, Expect, Key, ListQuery, PushConfig, Refused, Retention, Row, Swept},
+    store::{
+        Commit, Expect, Full, Key, ListQuery, PushConfig, Refused, Retention, Row, Swept, memory::Memory,
+        sqlite::Options,
+    },
 };
 
 use super::{
     MANY, Open, at, finished,
+    place::Opened,
     writer::{Writer, chunk, message, scope, status},
 };
 
@@ -207,4 +211,57 @@ pub(super) async fn who_waits_for_an_answer_is_known(open: Open<'_>) {
     assert_eq!(idle(10, 1).await, [key("early")]);
     assert_eq!(idle(9, 9).await, [key("early")]);
     assert_eq!(idle(5, 9).await, []);
+}
+
+/// One owner's tasks are of all their tenants; nobody else's go for them.
+#[tokio::test]
+async fn an_owner_has_so_much_room() {
+    let mut options = Options::default();
+    (options.max_tasks, options.max_tasks_per_owner) = (6, Some(3));
+    for mut store in
+        [Opened::of(Arc::new(Memory::with_max_tasks(6).with_max_tasks_per_owner(3))), Opened::sqlite(options)]
+    {
+        let (ada, blue, bob) = (scope("ada", ""), scope("ada", "blue"), scope("bob", ""));
+        let full = Full::per_owner(3);
+        let mut tasks: Vec<_> = [("t-1", &ada), ("t-2", &blue), ("t-3", &ada), ("t-4", &bob)]
+            .map(|(id, scope)| Writer::new(&store, scope, id))
+            .into();
+        for it in &mut tasks {
+            it.commit([]).await.unwrap();
+        }
+        assert_eq!((store.room(&ada), store.room(&blue), store.room(&bob)), (Err(full), Err(full), Ok(())));
+        for scope in [&ada, &blue] {
+            let mut more = Writer::new(&store, scope, "t-9");
+            assert_eq!(more.commit([]).await, Err(Refused::Full(full)));
+        }
+        // What is there already needs no room.
+        let again = Writer::new(&store, &ada, "t-1").next([]);
+        assert_eq!(store.commit([again].into()).await.unwrap(), [Err(Refused::Stale(Some(tasks[0].at)))]);
+        // It is known too when the store is opened again.
+        tasks.iter_mut().for_each(Writer::leave);
+        store = store.again();
+        for it in &mut tasks {
+            it.go_on(&store);
+        }
+        assert_eq!((store.room(&ada), store.room(&bob)), (Err(full), Ok(())));
+        // Theirs that ended first goes, in whichever tenant it was; not another one that ended before.
+        tasks[3].commit([status(TaskState::Completed, 4)]).await.unwrap();
+        tasks[1].commit([status(TaskState::Failed, 5)]).await.unwrap();
+        tasks[0].commit([status(TaskState::Completed, 6)]).await.unwrap();
+        for (id, gone) in [("t-5", 1), ("t-6", 0)] {
+            assert_eq!(store.room(&ada), Ok(()));
+            let mut more = Writer::new(&store, &ada, id);
+            more.commit([]).await.unwrap();
+            assert_eq!(at(&*store, &tasks[gone].key).await, None);
+        }
+        assert_eq!(store.room(&blue), Err(full));
+        for it in &tasks[2..] {
+            it.check().await;
+        }
+        // A sweep makes room as well.
+        tasks[2].commit([status(TaskState::Completed, 7)]).await.unwrap();
+        assert_eq!(store.sweep(&finished(0), 100, NOBODY).await.unwrap().tasks, 2);
+        Writer::new(&store, &blue, "t-7").commit([]).await.unwrap();
+        assert_eq!(store.room(&blue), Err(full));
+    }
 }
