@@ -29,6 +29,10 @@ use crate::{
     transport::{self, Protocols},
 };
 
+/// Where tasks are kept where nobody says: beside `a2a.toml`, in the directory where the server is started. So one
+/// directory is one server, what belongs to it is seen there, and a copy of it is all that there is.
+const FILE: &str = "a2a.db";
+
 /// A key, as the file, the environment, the flags and the reference need it.
 pub(crate) struct Key {
     /// With dots, as in `[table] key`.
@@ -142,7 +146,7 @@ keys! {
     "max_connections" => max_connections: usize = transport::listener::MAX_CONNECTIONS, "How many connections there may be at a time; more wait to be accepted.";
     "max_tasks" => max_tasks: Option<usize> = None, "How many tasks are kept; the one that ended first makes room for the next. Where it is not set, 2000 in memory, and 1000000 in a file.";
     "max_tasks_per_owner" => max_tasks_per_owner: Option<usize> = None, "How many tasks are kept of one owner, in all tenants together; theirs that ended first makes room for the next. Where it is not set, as many as of all.";
-    "store.place" | "store" => store: Place = Place::Memory, "Where tasks are kept: in memory, where they end with the process, or in a file.";
+    "store.place" | "store" => store: Place = Place::Sqlite(FILE.into()), "Where tasks are kept: in a file, which is made where there is none, or in memory, where they end with the process.";
     "store.durability" => store_durability: Durability = Durability::Process, "What a commit to a file survives: the end of the process, or also that the machine loses its power. Then each waits for the disk.";
     "retention.finished" => retention_finished: Window = Window(Retention::default().finished), "How long a task that has ended is kept, after its end. Zero: until its place is needed.";
     "retention.idle" => retention_idle: Window = Window(Retention::default().idle), "How long a task may wait for an answer of its client. Then it is canceled, and kept as one that has ended. Zero: for ever.";
