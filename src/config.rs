@@ -10,7 +10,7 @@ mod load;
 mod reference;
 mod value;
 
-use self::value::{BaseUrl, Filter, Size, Structure};
+use self::value::{BaseUrl, Filter, Size, Structure, Window};
 pub(crate) use self::{
     load::{Error, Loaded, load},
     reference::reference,
@@ -25,12 +25,13 @@ use crate::{
     compat::card::{Requirement, Shape},
     server,
     service::{Limits, Modes},
-    store::{
-        memory::MAX_TASKS,
-        sqlite::{self, Durability},
-    },
+    store::{Retention, sqlite::Durability},
     transport::{self, Protocols},
 };
+
+/// Where tasks are kept where nobody says: beside `a2a.toml`, in the directory where the server is started. So one
+/// directory is one server, what belongs to it is seen there, and a copy of it is all that there is.
+const FILE: &str = "a2a.db";
 
 /// A key, as the file, the environment, the flags and the reference need it.
 pub(crate) struct Key {
@@ -143,10 +144,16 @@ keys! {
     "max_body" => max_body: Size = Size(transport::MAX_BODY), "How large a request may be.";
     "keep_alive" => keep_alive: Duration = transport::KEEP_ALIVE, "After how long without an event a stream gets a sign of life. Zero: never.";
     "max_connections" => max_connections: usize = transport::listener::MAX_CONNECTIONS, "How many connections there may be at a time; more wait to be accepted.";
-    "max_tasks" => max_tasks: usize = MAX_TASKS, "How many tasks the memory keeps; the one that ended first makes room for the next.";
-    "store.place" | "store" => store: Place = Place::Memory, "Where tasks are kept: in memory, where they end with the process, or in a file.";
+    "max_tasks" => max_tasks: Option<usize> = None, "How many tasks are kept; the one that ended first makes room for the next. Where it is not set, 2000 in memory, and 1000000 in a file.";
+    "max_tasks_per_owner" => max_tasks_per_owner: Option<usize> = None, "How many tasks are kept of one owner, in all tenants together; theirs that ended first makes room for the next. Where it is not set, as many as of all.";
+    "store.place" | "store" => store: Place = Place::Sqlite(FILE.into()), "Where tasks are kept: in a file, which is made where there is none, or in memory, where they end with the process.";
     "store.durability" => store_durability: Durability = Durability::Process, "What a commit to a file survives: the end of the process, or also that the machine loses its power. Then each waits for the disk.";
-    "store.max_tasks" => store_max_tasks: usize = sqlite::MAX_TASKS, "How many tasks a file keeps; the one that ended first makes room for the next.";
+    "retention.finished" => retention_finished: Window = Window(Retention::default().finished), "How long a task that has ended is kept, after its end. Zero: until its place is needed.";
+    "retention.idle" => retention_idle: Window = Window(Retention::default().idle), "How long a task may wait for an answer of its client. Then it is canceled, and kept as one that has ended. Zero: for ever.";
+    "retention.logs" => retention_logs: Window = Window(Retention::default().logs), "How long a file keeps the log of a task that has ended. From then on a stream that is taken up again begins with the task as it ended. Zero: as long as the task.";
+    "retention.push" => retention_push: Window = Window(Retention::default().push), "How long a file keeps the push notification configurations of a task that has ended. Zero: as long as the task.";
+    "retention.sends" => retention_sends: Window = Window(Retention::default().sends), "How long a file keeps the key of a send, by which the same send is known when it comes again. Zero: as long as the task.";
+    "retention.every" => retention_every: Duration = Retention::default().every, "How often it is looked for what has been kept for long enough: each second at most.";
     "max_push_configs" => max_push_configs: usize = Limits::default().max_push_configs, "How many push notification configurations a task may have.";
     "push.enabled" => push_enabled: bool = false, "Takes push notification configurations and keeps them with their tasks. They are not delivered to yet.";
     "limits.waiting" => limits_waiting: usize = Limits::default().waiting, "How many messages may wait for a task whose agent is busy.";
@@ -195,6 +202,15 @@ impl Config {
             max_push_configs: self.max_push_configs,
             ..Limits::default()
         }
+    }
+
+    /// How long things are kept.
+    pub(crate) fn retention(&self) -> Retention {
+        let mut retention = Retention::FOREVER;
+        (retention.finished, retention.idle) = (self.retention_finished.0, self.retention_idle.0);
+        (retention.logs, retention.push) = (self.retention_logs.0, self.retention_push.0);
+        (retention.sends, retention.every) = (self.retention_sends.0, self.retention_every);
+        retention
     }
 
     /// What a message has to be.

@@ -6,8 +6,10 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, oneshot, watch},
+    task::AbortHandle,
     time::timeout,
 };
 use tokio_util::task::TaskTracker;
@@ -29,6 +31,7 @@ use crate::{
     store::{Key, ListPage, ListQuery, PushConfig, Scope, Store, Unavailable},
 };
 
+mod keeping;
 mod limits;
 mod push;
 mod recovery;
@@ -74,6 +77,8 @@ struct Parts<A> {
     permits: Permits,
     /// What ran when an earlier process ended has been seen to.
     recovered: watch::Sender<bool>,
+    /// Deletes what has been kept for long enough.
+    keeping: Mutex<Option<AbortHandle>>,
 }
 
 impl<A: Agent> Execution<A> {
@@ -82,7 +87,7 @@ impl<A: Agent> Execution<A> {
         // What is gone with its process leaves nothing behind.
         let lasts = journal.store().immediate().is_none();
         let recovered = watch::Sender::new(!lasts);
-        let parts = Arc::new(Parts { agent, journal, limits, running, permits, recovered });
+        let parts = Arc::new(Parts { agent, journal, limits, running, permits, recovered, keeping: Mutex::default() });
         if lasts {
             tokio::spawn(Arc::clone(&parts).recover());
         }
@@ -186,7 +191,7 @@ impl<A: Agent> Execution<A> {
         }
         message.task_id.clone_from(&id);
         // Before the agent does anything that it would have done for nothing.
-        journal.store().room().map_err(full)?;
+        journal.store().room(&scope).map_err(full)?;
         let permit = self.0.permits.turn()?;
         let (key, now) = (Key::new(&scope, &id), journal.clock().millis());
         let status =
@@ -351,14 +356,14 @@ impl<A: Agent> Execution<A> {
     pub(crate) async fn subscribe(&self, key: &Key, from: Option<Position>) -> Result<Reader, Error> {
         let held = self.hold(key).await?;
         let permit = self.0.permits.stream()?;
-        let (watermark, ended) = {
+        let (at, ended) = {
             let inner = held.lock();
             let most = self.0.limits.subscribers;
             if inner.readers() >= most {
                 let why = format!("task {} has {most} streams, of at most so many; try again", key.id());
                 return Err(limit("subscribers", why).with("taskId", key.id()).retry_after(SOON));
             }
-            (inner.watermark(), inner.has_ended())
+            (inner.shown().map(|it| it.1), inner.has_ended())
         };
         let reader = |next| {
             held.lock().attach();
@@ -367,12 +372,14 @@ impl<A: Agent> Execution<A> {
         let Some(from) = from else {
             return if ended { Err(has_ended(key.id())) } else { Ok(reader(1).and_snapshot(false)) };
         };
-        // The same number under another fence is another event.
-        let known = from.seq <= watermark
-            && (from.seq == 0 || {
-                let there = self.0.journal.store().events(key, from.seq - 1, 1).await?;
-                there.events.first().is_some_and(|it| it.position() == from)
-            });
+        // The same number under another fence is another event. Of the last one the row knows, also where the log has
+        // gone.
+        let known = at == Some(from)
+            || at.is_some_and(|it| from.seq < it.seq)
+                && (from.seq == 0 || {
+                    let there = self.0.journal.store().events(key, from.seq - 1, 1).await?;
+                    there.events.first().is_some_and(|it| it.position() == from)
+                });
         Ok(if known { reader(from.seq + 1) } else { reader(1).and_snapshot(true) })
     }
 
@@ -416,6 +423,7 @@ impl<A: Agent> Execution<A> {
     pub(crate) async fn drain(&self, grace: Duration) {
         const LAST: Duration = Duration::from_secs(2);
         let Parts { journal, running, .. } = &*self.0;
+        self.0.keep_no_more();
         running.close();
         journal.enter(Phase::Draining);
         let ended = async {
@@ -477,6 +485,7 @@ impl<A> Clone for Execution<A> {
 
 impl<A> Drop for Parts<A> {
     fn drop(&mut self) {
+        self.keep_no_more();
         self.journal.stop();
     }
 }

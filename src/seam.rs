@@ -98,7 +98,7 @@ fn text(id: Uuid) -> String {
 }
 
 /// Splitmix64: one round spreads neighbouring numbers over all.
-const fn mix(n: u64) -> u64 {
+pub(crate) const fn mix(n: u64) -> u64 {
     let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -16,7 +16,7 @@ use crate::{
     extension::{self, Extended, Extension},
     pb::v1::{a2a_service_server::A2aService, bindings::Checked},
     service::{Limits, Modes, Service},
-    store::{Store, memory::Memory},
+    store::{Retention, Store, memory::Memory},
     telemetry::{
         Traced,
         wire::{Called, Printed},
@@ -67,6 +67,7 @@ pub struct Server<A> {
     protocols: Protocols,
     print_wire: bool,
     authenticator: Option<Arc<dyn Authenticator>>,
+    retention: Retention,
 }
 
 impl<A: Agent> Server<A> {
@@ -89,6 +90,7 @@ impl<A: Agent> Server<A> {
             protocols: Protocols::default(),
             print_wire: false,
             authenticator: None,
+            retention: Retention::default(),
         }
     }
 
@@ -136,6 +138,12 @@ impl<A: Agent> Server<A> {
     /// Where tasks are kept.
     pub fn store(mut self, store: Arc<dyn Store>) -> Self {
         self.store = Some(store);
+        self
+    }
+
+    /// How long things are kept.
+    pub fn retention(mut self, retention: Retention) -> Self {
+        self.retention = retention;
         self
     }
 
@@ -274,6 +282,7 @@ impl<A: Agent> Server<A> {
         let ready = ready(Arc::clone(&store));
         let service = Service::new(self.agent, store, self.limits).offering(card.offers());
         let service = Arc::new(service.modes(self.modes, &card.about));
+        service.keep(self.retention);
         let mut inner: Arc<dyn A2aService> = Arc::<Service<A>>::clone(&service);
         let extensions = extension::all(self.extensions, &mut card.about.extensions);
         if !extensions.is_empty() {

@@ -36,7 +36,7 @@ use crate::{
         wkt::Empty,
     },
     seam,
-    store::{Key, ListQuery, Scope, Store, Token},
+    store::{Key, ListQuery, Retention, Scope, Store, Token},
     task,
     transport::transcode::BoxStream,
 };
@@ -108,6 +108,14 @@ impl<A: Agent> Service<A> {
     /// Nothing is canceled by this.
     pub async fn drain(&self, grace: Duration) {
         self.execution.drain(grace).await;
+    }
+
+    /// Keeps things for as long as this says, from now on: every so often what has been kept for long enough is deleted,
+    /// and tasks whose clients do not answer end.
+    ///
+    /// Must be called in a tokio runtime.
+    pub fn keep(&self, policy: Retention) {
+        self.execution.keep(policy);
     }
 
     /// How many tasks are in memory: those that run, are read, or wait for the store.
@@ -359,7 +367,7 @@ impl Stream for Events {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let item = ready!(Pin::new(&mut self.0).poll_next(cx));
         let cut = |Cut| match self.0.unroomed() {
-            Some(max_tasks) => execution::full(max_tasks).into(),
+            Some(it) => execution::full(it).into(),
             None => ErrorKind::Unavailable.because("the stream was cut; subscribe to the task again").into(),
         };
         Poll::Ready(item.map(|it| it.map_err(cut)))

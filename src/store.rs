@@ -13,6 +13,7 @@ pub use concluded::{Concluded, Told};
 pub use key::{Hashed, Key, KeyMap, Scope};
 pub use page::Token;
 pub use push::{PushConfig, PushPage, Put};
+pub use retention::{Retention, Swept};
 
 use crate::{
     event::{Event, Fence, Position, Seq},
@@ -26,6 +27,7 @@ pub mod key;
 pub mod memory;
 pub mod page;
 mod push;
+mod retention;
 pub mod sqlite;
 
 /// A place for tasks.
@@ -44,9 +46,9 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Whether there is room for another task; else how many there are at most. Asked before an agent begins, so that
-    /// it need not be stopped by [`Refused::Full`]; tasks that begin at the same time are told apart by that alone.
-    fn room(&self) -> Result<(), usize> {
+    /// Whether there is room for another task of this owner. Asked before an agent begins, so that it need not be
+    /// stopped by [`Refused::Full`]; tasks that begin at the same time are told apart by that alone.
+    fn room(&self, _scope: &Scope) -> Result<(), Full> {
         Ok(())
     }
 
@@ -90,12 +92,19 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Deletes what need not be kept any longer.
-    async fn sweep(&self, policy: &Retention, now: Millis) -> Result<Swept, Unavailable>;
+    /// Tasks that have waited for their clients since before this, the one that has waited longest first.
+    async fn idle(&self, before: Millis, limit: usize) -> Result<Vec<Key>, Unavailable>;
+
+    /// Deletes what need not be kept any longer, some at a time, so that commits do not wait for it. A task that is in
+    /// use, by a reader of its log or otherwise, stays as it is.
+    async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<Swept, Unavailable>;
 
     /// Whether it can be written to.
     async fn check(&self) -> Result<(), Unavailable>;
 }
+
+/// Whether a task is in use.
+pub type InUse<'a> = &'a (dyn Fn(&Key) -> bool + Send + Sync);
 
 /// A store that commits without waiting.
 pub trait Immediate {
@@ -199,11 +208,31 @@ pub enum Refused {
         task_id: Box<str>,
     },
     /// There is no room for another task, and none has ended that could make some.
-    #[error("{max_tasks} tasks are kept, and none has ended")]
-    Full {
-        /// How many tasks there are at most.
-        max_tasks: usize,
-    },
+    #[error(transparent)]
+    Full(Full),
+}
+
+/// There are as many tasks as there may be, and none of them has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{most} tasks are kept, of at most so many ({limit}), and none of them has ended")]
+#[non_exhaustive]
+pub struct Full {
+    /// The name of the setting that says so.
+    pub limit: &'static str,
+    /// How many there may be.
+    pub most: usize,
+}
+
+impl Full {
+    /// Of all owners.
+    pub const fn tasks(most: usize) -> Self {
+        Self { limit: "max_tasks", most }
+    }
+
+    /// Of the one that asked.
+    pub const fn per_owner(most: usize) -> Self {
+        Self { limit: "max_tasks_per_owner", most }
+    }
 }
 
 /// Nothing is known of what was to be written: it may be there or not. Nor of what was to be read.
@@ -254,20 +283,6 @@ pub enum Command {
     Message(Seq),
     /// The task is to be canceled.
     Cancel,
-}
-
-/// How long things are kept.
-#[derive(Clone, Copy, Debug)]
-pub struct Retention {
-    /// A finished task, after its end.
-    pub finished: Duration,
-}
-
-/// What a sweep has deleted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// Finished tasks.
-    pub tasks: u64,
 }
 
 impl Stored {

@@ -35,7 +35,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     guard_public(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Before anybody can call, and before the runtime: it may have to bring a file to a newer version.
-    let store = store(&config)?;
+    let (store, place) = store(&config)?;
     runtime.block_on(async {
         let server = match config.agent {
             config::Agent::Demo => server(Demo, store, &config),
@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             None => String::new(),
         };
         let mut signals = Signals::listen();
-        say(&banner(bound.addr(), &grpc, config.token.is_some()));
+        say(&banner(bound.addr(), &(grpc + &place), config.token.is_some()));
         bound
             .run_until(async move {
                 signals.next().await;
@@ -71,6 +71,7 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
     let mut server = Server::new(agent)
         .store(store)
         .limits(config.limits())
+        .retention(config.retention())
         .max_body(config.max_body.0)
         .keep_alive(config.keep_alive)
         .max_connections(config.max_connections)
@@ -94,16 +95,27 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
     server
 }
 
-/// Where tasks are kept, as it is configured.
-fn store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
-    Ok(match &config.store {
-        config::Place::Memory => Arc::new(Memory::with_max_tasks(config.max_tasks)),
+/// Where tasks are kept, as it is configured, and a line that says so.
+fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, String)> {
+    match &config.store {
+        config::Place::Memory => {
+            let memory = config.max_tasks.map_or_else(Memory::default, Memory::with_max_tasks);
+            let memory = match config.max_tasks_per_owner {
+                Some(it) => memory.with_max_tasks_per_owner(it),
+                None => memory,
+            };
+            Ok((Arc::new(memory), "tasks are kept in memory, and end with this process\n".to_owned()))
+        }
         config::Place::Sqlite(path) => {
             let mut options = Options::default();
-            (options.durability, options.max_tasks) = (config.store_durability, config.store_max_tasks);
-            Arc::new(Sqlite::open(path, options).context("can't keep tasks")?)
+            options.durability = config.store_durability;
+            options.max_tasks = config.max_tasks.unwrap_or(options.max_tasks);
+            options.max_tasks_per_owner = config.max_tasks_per_owner;
+            let store = Sqlite::open(path, options).context("can't keep tasks; --store names another place")?;
+            let place = format!("tasks are kept in {}\n", store.path().display());
+            Ok((Arc::new(store), place))
         }
-    })
+    }
 }
 
 /// Whoever reaches an address that is not loopback would be served, and see what all others do.
@@ -124,12 +136,12 @@ fn guard_public(config: &Config) -> Result<(), config::Error> {
 }
 
 /// What to try next, in lines that can be copied.
-fn banner(addr: SocketAddr, grpc: &str, token: bool) -> String {
+fn banner(addr: SocketAddr, places: &str, token: bool) -> String {
     let message = r#"{"messageId":"m-1","role":"ROLE_USER","parts":[{"text":"hello"}]}"#;
     let header = if token { " -H \"authorization: Bearer $A2A_TOKEN\"" } else { "" };
     let text = format!(
         r#"listening on http://{addr}
-{grpc}
+{places}
 The agent card:
   curl http://{addr}/.well-known/agent-card.json
 HTTP+JSON:

@@ -155,6 +155,22 @@ impl Value for Duration {
     }
 }
 
+/// How long something is kept: no time at all means for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window(pub(crate) Option<Duration>);
+
+impl Value for Window {
+    const KIND: &'static str = Duration::KIND;
+
+    fn read(text: &str) -> Result<Self, String> {
+        Duration::read(text).map(|it| Self((!it.is_zero()).then_some(it)))
+    }
+
+    fn show(&self) -> Option<String> {
+        self.0.unwrap_or_default().show()
+    }
+}
+
 /// A number of bytes: `1048576`, `64KiB`, `1MiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size(pub(crate) usize);

@@ -6,6 +6,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     error::{Error, ErrorKind},
+    store::Full,
     task::Bounds,
 };
 
@@ -121,7 +122,8 @@ pub(super) fn limit(name: &'static str, why: String) -> Error {
 }
 
 /// Nothing that the store keeps has ended, and could make room.
-pub(crate) fn full(max_tasks: usize) -> Error {
-    let why = format!("{max_tasks} tasks are kept, of at most so many, and none of them has ended; try again");
-    limit("max_tasks", why).retry_after(SOON)
+pub(crate) fn full(Full { limit: name, most, .. }: Full) -> Error {
+    let whose = if name == Full::per_owner(most).limit { " of yours" } else { "" };
+    let why = format!("{most} tasks{whose} are kept, of at most so many, and none of them has ended; try again");
+    limit(name, why).retry_after(SOON)
 }

@@ -16,7 +16,7 @@ use crate::{
     event::{Ends, Event, Fence, Mark, Position, Seq},
     pb::v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, stream_response::Payload},
     seam::{Millis, millis},
-    store::{Key, PushConfig, Refused, Stored},
+    store::{Full, Key, PushConfig, Refused, Stored},
     task::{Ahead, Bounds, Illegal, heft, join},
 };
 
@@ -67,8 +67,8 @@ pub(crate) struct Inner {
     pub(crate) real: bool,
     /// Another writer has the task, or there was none: nothing is true of it any more.
     pub(crate) lost: bool,
-    /// There was no room for it in the store, which keeps so many tasks.
-    pub(crate) unroomed: Option<usize>,
+    /// There was no room for it in the store.
+    pub(crate) unroomed: Option<Full>,
     /// What its turn has too much of: the turn is ended for that.
     pub(crate) exceeded: Option<Illegal>,
     /// The server stops: nobody waits for anything any more.
@@ -343,8 +343,8 @@ impl Inner {
     pub(super) fn lose(&mut self, why: &Refused) -> Wake {
         let mut wake = Wake::default();
         (self.lost, self.in_flight) = (true, 0);
-        if let Refused::Full { max_tasks } = why {
-            self.unroomed = Some(*max_tasks);
+        if let Refused::Full(it) = why {
+            self.unroomed = Some(*it);
         }
         self.pending.clear();
         self.waiters.clear();

@@ -15,6 +15,7 @@ use super::{Held, Journal, Phase, wait::Place};
 use crate::{
     event::{Ends, Event, Mark, Position, Seq},
     pb::v1::{Task, stream_response::Payload},
+    store::Full,
     task::{apply, shorten},
 };
 
@@ -80,13 +81,18 @@ impl Reader {
 
     /// With the task as it is shown, then all that comes after that.
     pub(crate) fn and_snapshot(mut self, gap: bool) -> Self {
-        let shown = self.held.lock().shown().map(|(task, at)| (Arc::clone(task), at));
-        if let Some((task, at)) = shown {
-            let ends = if task.state().is_terminal() { Ends::Task } else { Ends::Nothing };
-            self.ready.push_back(Event::task(at, ends, task));
-            (self.next, self.gap) = (at.seq + 1, gap);
+        if let Some(event) = self.stand_in() {
+            (self.next, self.gap) = (event.seq() + 1, gap);
+            self.ready.push_back(event);
         }
         self
+    }
+
+    /// The task as it is shown, for all that was before.
+    fn stand_in(&self) -> Option<Event> {
+        let (task, at) = self.held.lock().shown().map(|(task, at)| (Arc::clone(task), at))?;
+        let ends = if task.state().is_terminal() { Ends::Task } else { Ends::Nothing };
+        Some(Event::task(at, ends, task))
     }
 
     /// With the task as it will be with the event of this number, then all that comes after that: the stream of a
@@ -107,8 +113,8 @@ impl Reader {
         self.gap
     }
 
-    /// How many tasks the store keeps, where it had no room for this one.
-    pub(crate) fn unroomed(&self) -> Option<usize> {
+    /// Why the store had no room for this task, where it had none.
+    pub(crate) fn unroomed(&self) -> Option<Full> {
         self.held.lock().unroomed
     }
 
@@ -129,8 +135,10 @@ impl Reader {
                 let events = ready!(fetch.as_mut().poll(cx));
                 self.fetch = None;
                 match events {
-                    // What is not there any more has been deleted: nothing will come.
-                    Some(events) if events.is_empty() => return Poll::Ready(Err(Cut)),
+                    // What is not there any more has gone into the task, or with it.
+                    Some(events) if events.first().is_none_or(|it| it.seq() > self.next) => {
+                        return Poll::Ready(self.stand_in().ok_or(Cut).map(Some));
+                    }
                     Some(events) => {
                         self.ready.extend(events);
                         return Poll::Ready(Ok(self.ready.pop_front()));

@@ -17,8 +17,8 @@ use self::{
     settled::{Names, Running, Settled},
 };
 use super::{
-    Commit, Concluded, Expect, Immediate, Key, KeyMap, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused,
-    Retention, Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
+    Commit, Concluded, Expect, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, PushConfig, PushPage,
+    Put, Refused, Retention, Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
 };
 use crate::{
     event::{Event, Fence, Position, Seq},
@@ -48,12 +48,15 @@ pub struct Memory {
     /// Its lock is taken last.
     room: Mutex<Room>,
     max_tasks: usize,
+    max_tasks_per_owner: Option<usize>,
 }
 
 /// Who is there, and who may be asked to leave.
 #[derive(Default)]
 struct Room {
     tasks: usize,
+    /// How many of whom, where each may have only so many.
+    owners: HashMap<Arc<str>, usize>,
     /// In the order in which they ended.
     ended: VecDeque<Key>,
 }
@@ -85,10 +88,10 @@ impl Immediate for Memory {
         if let Some(send) = idempotency {
             self.enter(&commit.key, send)?;
         }
-        let written = self.make_room().and_then(|()| {
+        let written = self.make_room(&commit.key).and_then(|()| {
             let written = self.write(commit);
             if written.is_err() {
-                self.room.lock().tasks -= 1;
+                self.free(&commit.key);
             }
             written
         });
@@ -103,10 +106,10 @@ impl Immediate for Memory {
         if let Some(at) = self.with(&whole.key, |it| it.at) {
             return Err(Refused::Stale(Some(at)));
         }
-        self.make_room()?;
+        self.make_room(&whole.key)?;
         let kept = self.keep(whole);
         if kept.is_err() {
-            self.room.lock().tasks -= 1;
+            self.free(&whole.key);
         }
         kept
     }
@@ -148,7 +151,15 @@ impl Memory {
             index: Mutex::default(),
             room: Mutex::default(),
             max_tasks,
+            max_tasks_per_owner: None,
         }
+    }
+
+    /// With so many tasks of an owner at most, in all tenants together. When there are as many, theirs that ended first
+    /// makes room for the next.
+    #[must_use]
+    pub fn with_max_tasks_per_owner(self, most: usize) -> Self {
+        Self { max_tasks_per_owner: Some(most), ..self }
     }
 
     fn write(&self, commit: &Commit) -> Result<(), Refused> {
@@ -190,18 +201,39 @@ impl Memory {
     }
 
     /// Takes a place for a task that begins.
-    fn make_room(&self) -> Result<(), Refused> {
+    fn make_room(&self, key: &Key) -> Result<(), Refused> {
+        let owner = &key.scope().owner;
         loop {
-            let oldest = {
+            let (oldest, full) = {
                 let mut room = self.room.lock();
-                if room.tasks < self.max_tasks {
+                let theirs = || room.owners.get(owner).copied().unwrap_or_default();
+                if let Some(most) = self.max_tasks_per_owner.filter(|it| theirs() >= *it) {
+                    let first = room.ended.iter().position(|it| it.scope().owner == *owner);
+                    (first.and_then(|it| room.ended.remove(it)), Full::per_owner(most))
+                } else if room.tasks < self.max_tasks {
                     room.tasks += 1;
+                    if self.max_tasks_per_owner.is_some() {
+                        *room.owners.entry(Arc::clone(owner)).or_default() += 1;
+                    }
                     return Ok(());
+                } else {
+                    (room.ended.pop_front(), Full::tasks(self.max_tasks))
                 }
-                room.ended.pop_front()
             };
             // Its place is free for whoever comes first, so it is looked at again.
-            drop(self.forget(&oldest.ok_or(Refused::Full { max_tasks: self.max_tasks })?));
+            drop(self.forget(&oldest.ok_or(Refused::Full(full))?));
+        }
+    }
+
+    /// The place of this task is free.
+    fn free(&self, key: &Key) {
+        let mut room = self.room.lock();
+        room.tasks -= 1;
+        if let Some(it) = room.owners.get_mut(&key.scope().owner) {
+            *it -= 1;
+            if *it == 0 {
+                room.owners.remove(&key.scope().owner);
+            }
         }
     }
 
@@ -223,7 +255,7 @@ impl Memory {
             }
         }
         drop(all);
-        self.room.lock().tasks -= 1;
+        self.free(key);
         // For the caller to drop, with the locks free.
         Some(kept)
     }
@@ -332,9 +364,15 @@ impl Store for Memory {
         1
     }
 
-    fn room(&self) -> Result<(), usize> {
+    fn room(&self, scope: &Scope) -> Result<(), Full> {
         let room = self.room.lock();
-        if room.tasks < self.max_tasks || !room.ended.is_empty() { Ok(()) } else { Err(self.max_tasks) }
+        if let Some(most) = self.max_tasks_per_owner {
+            let theirs = room.owners.get(&scope.owner).copied().unwrap_or_default();
+            if theirs >= most && !room.ended.iter().any(|it| it.scope().owner == scope.owner) {
+                return Err(Full::per_owner(most));
+            }
+        }
+        if room.tasks < self.max_tasks || !room.ended.is_empty() { Ok(()) } else { Err(Full::tasks(self.max_tasks)) }
     }
 
     fn immediate(&self) -> Option<&dyn Immediate> {
@@ -412,17 +450,34 @@ impl Store for Memory {
         Ok(Vec::new())
     }
 
-    async fn sweep(&self, policy: &Retention, now: Millis) -> Result<Swept, Unavailable> {
-        let limit = now.saturating_sub(Millis::try_from(policy.finished.as_millis()).unwrap_or(Millis::MAX));
+    async fn idle(&self, before: Millis, limit: usize) -> Result<Vec<Key>, Unavailable> {
+        let mut asked: Vec<(Millis, Key)> = {
+            let index = self.index.lock();
+            index.values().flat_map(|it| it.asked(before)).cloned().collect()
+        };
+        asked.sort_unstable();
+        asked.retain(|it| self.with(&it.1, |kept| !kept.row.open).unwrap_or(false));
+        asked.truncate(limit);
+        Ok(asked.into_iter().map(|it| it.1).collect())
+    }
+
+    async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<Swept, Unavailable> {
+        /// So many, and then it is others' turn.
+        const BATCH: usize = 256;
+        let Some(before) = Retention::before(policy.finished, now) else { return Ok(Swept::default()) };
         let old: Vec<Key> = {
             let index = self.index.lock();
-            index.values().flat_map(|it| it.ended(limit)).cloned().collect()
+            index.values().flat_map(|it| it.ended(before)).cloned().collect()
         };
-        let gone: HashSet<&Key> = old.iter().filter(|it| self.forget(it).is_some()).collect();
+        let mut gone = HashSet::new();
+        for some in old.chunks(BATCH) {
+            gone.extend(some.iter().filter(|it| !in_use(it) && self.forget(it).is_some()));
+            tokio::task::yield_now().await;
+        }
         if !gone.is_empty() {
             self.room.lock().ended.retain(|it| !gone.contains(it));
         }
-        Ok(Swept { tasks: u64::try_from(gone.len()).unwrap_or(u64::MAX) })
+        Ok(Swept { tasks: u64::try_from(gone.len()).unwrap_or(u64::MAX), ..Swept::default() })
     }
 
     async fn check(&self) -> Result<(), Unavailable> {

@@ -22,11 +22,12 @@ use self::{
     checkpoint::Checkpoints,
     file::{Claimed, Role},
     reader::Readers,
+    room::Room,
     writer::Writer,
 };
 use super::{
-    Commit, Key, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused, Retention, RunnerId, Store, Stored,
-    Swept, Unavailable,
+    Commit, Full, InUse, Key, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused, Retention, RunnerId, Scope,
+    Store, Stored, Swept, Unavailable,
 };
 use crate::{
     event::{Fence, Seq},
@@ -37,15 +38,18 @@ mod bytes;
 mod checkpoint;
 mod claim;
 mod file;
+mod keeping;
 mod list;
 mod push;
 mod read;
 mod reader;
+mod room;
 mod schema;
 mod sweep;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod totals;
 mod write;
 mod writer;
 
@@ -85,6 +89,9 @@ pub struct Options {
     pub durability: Durability,
     /// How many tasks there are at most. When there are as many, the one that ended first makes room for the next.
     pub max_tasks: usize,
+    /// How many an owner may have, in all tenants together. When one has as many, theirs that ended first makes room
+    /// for the next. As many as there may be, where nothing is said.
+    pub max_tasks_per_owner: Option<usize>,
     /// How large the file may become, in bytes. As large as the disk, where nothing is said.
     pub max_bytes: Option<u64>,
 }
@@ -156,14 +163,6 @@ enum Fault {
     System(io::Error),
 }
 
-/// How many tasks there are, and how many there may be.
-#[derive(Clone, Copy, Debug)]
-struct Room {
-    tasks: usize,
-    ended: usize,
-    max_tasks: usize,
-}
-
 /// What has been seen of the file.
 struct Health {
     path: PathBuf,
@@ -219,11 +218,7 @@ fn begin(db: &Connection, options: &Options) -> rusqlite::Result<(Fence, Room)> 
     }
     let sql = "UPDATE opening SET fence = fence + 1 RETURNING fence";
     let fence = db.query_row(sql, [], |it| it.get(0)).map(number)?;
-    let count = |which: &str| {
-        let sql = format!("SELECT ifnull(sum(tasks), 0) FROM total WHERE {which}");
-        db.query_row(&sql, [], |it| it.get(0)).map(|it| usize::try_from(number(it)).unwrap_or(usize::MAX))
-    };
-    Ok((fence, Room { tasks: count("true")?, ended: count(sweep::ENDED)?, max_tasks: options.max_tasks }))
+    Ok((fence, Room::new(db, options)?))
 }
 
 /// A file that is new is in its directory for good only when that is on the disk too.
@@ -261,12 +256,6 @@ fn is_damage(error: &rusqlite::Error) -> bool {
             error,
             FromSqlConversionFailure(..) | IntegralValueOutOfRange(..) | InvalidColumnType(..) | Utf8Error(..)
         )
-}
-
-impl Room {
-    fn is_full(self) -> bool {
-        self.tasks >= self.max_tasks
-    }
 }
 
 impl Health {
@@ -323,7 +312,7 @@ impl From<io::Error> for Fault {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { durability: Durability::default(), max_tasks: MAX_TASKS, max_bytes: None }
+        Self { durability: Durability::default(), max_tasks: MAX_TASKS, max_tasks_per_owner: None, max_bytes: None }
     }
 }
 
@@ -333,9 +322,8 @@ impl Store for Sqlite {
         self.fence
     }
 
-    fn room(&self) -> Result<(), usize> {
-        let room = *self.room.lock();
-        if !room.is_full() || room.ended > 0 { Ok(()) } else { Err(room.max_tasks) }
+    fn room(&self, scope: &Scope) -> Result<(), Full> {
+        self.room.lock().takes(&scope.owner)
     }
 
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
@@ -396,16 +384,12 @@ impl Store for Sqlite {
         self.writer.run(move |it| it.claim(fence, limit)).await
     }
 
-    async fn sweep(&self, policy: &Retention, now: Millis) -> Result<Swept, Unavailable> {
-        let before = now.saturating_sub(Millis::try_from(policy.finished.as_millis()).unwrap_or(Millis::MAX));
-        let mut swept = Swept::default();
-        loop {
-            let (tasks, more) = self.writer.run(move |it| it.sweep(before)).await?;
-            swept.tasks += tasks;
-            if !more {
-                return Ok(swept);
-            }
-        }
+    async fn idle(&self, before: Millis, limit: usize) -> Result<Vec<Key>, Unavailable> {
+        self.waiting(before, limit).await
+    }
+
+    async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<Swept, Unavailable> {
+        self.keep(policy, now, in_use).await
     }
 
     async fn check(&self) -> Result<(), Unavailable> {
@@ -419,7 +403,7 @@ impl Store for Sqlite {
 
 impl fmt::Debug for Sqlite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Room { tasks, .. } = *self.room.lock();
+        let tasks = self.room.lock().tasks();
         f.debug_struct("Sqlite").field("path", &self.path()).field("tasks", &tasks).finish_non_exhaustive()
     }
 }

@@ -6,6 +6,7 @@ mod chaos;
 mod contexts;
 mod drain;
 mod flat;
+mod keeping;
 mod list;
 mod readers;
 mod shown;

@@ -13,8 +13,8 @@ use a2a_service::{
     event::{Fence, Seq},
     seam::Millis,
     store::{
-        Commit, Key, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused, Retention, RunnerId, Store, Stored,
-        Swept, Unavailable, memory::Memory,
+        Commit, InUse, Key, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused, Retention, RunnerId, Store,
+        Stored, Swept, Unavailable, memory::Memory,
     },
 };
 use parking_lot::Mutex;
@@ -178,8 +178,13 @@ impl Store for Gate {
         self.store.claim(runner, limit, lease).await
     }
 
-    async fn sweep(&self, policy: &Retention, now: Millis) -> Result<Swept, Unavailable> {
-        self.store.sweep(policy, now).await
+    async fn idle(&self, before: Millis, limit: usize) -> Result<Vec<Key>, Unavailable> {
+        self.see()?;
+        self.store.idle(before, limit).await
+    }
+
+    async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<Swept, Unavailable> {
+        self.store.sweep(policy, now, in_use).await
     }
 
     async fn check(&self) -> Result<(), Unavailable> {

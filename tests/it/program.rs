@@ -17,10 +17,11 @@ use tokio::{
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The program, in no environment but the one that a test makes.
+/// The program, in no environment but the one that a test makes, and with tasks in memory where that says nothing else.
 pub(crate) fn a2a(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_a2a"));
-    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).env_clear();
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command.env_clear().env("A2A_STORE", "memory");
     command
 }
 
@@ -95,6 +96,39 @@ async fn tasks_in_a_file_are_there_again() {
             assert_eq!(&serde_json::to_value(found.unwrap().into_inner()).unwrap(), task);
         }
     }
+}
+
+/// Where nobody says, it is a file where the server was started. The server says which.
+#[tokio::test]
+async fn tasks_are_in_a_file_where_nobody_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let serve = || {
+        let mut command = a2a(&["serve", "--listen", "127.0.0.1:0"]);
+        command.env_remove("A2A_STORE").current_dir(directory.path());
+        command
+    };
+    let mut child = serve().spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = async || timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let url = next().await.strip_prefix("listening on ").unwrap().to_owned();
+    let file = directory.path().canonicalize().unwrap().join("a2a.db");
+    assert_eq!(next().await, format!("tasks are kept in {}", file.display()));
+    let task = post(&format!("{url}/message:send"), &message("hello")).await["task"].clone();
+    // Another one in the same directory is told whose it is, and what to do.
+    let second = output(serve()).await;
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert!(said.contains("is in use by process") && said.contains("--store"), "{said}");
+    signal(&child, "-TERM");
+    assert_eq!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code(), Some(0));
+    let (_child, url) = started(serve()).await;
+    let found = reqwest::get(format!("{url}/tasks/{}", task["id"].as_str().unwrap())).await.unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&found.bytes().await.unwrap()).unwrap(), task);
+    // Who wants none says so.
+    let mut memory = a2a(&["serve", "--listen", "127.0.0.1:0", "--store", "memory"]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    memory.env_remove("A2A_STORE").current_dir(elsewhere.path());
+    let (_child, _) = started(memory).await;
+    assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
 }
 
 #[tokio::test]

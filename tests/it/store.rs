@@ -2,6 +2,7 @@
 
 mod file;
 mod fixture;
+mod keeping;
 mod model;
 pub(crate) mod place;
 mod push;
@@ -13,12 +14,17 @@ use a2a_service::{
     event::{Ends, Event, Mark, Position},
     pb::v1::TaskState,
     store::{
-        Commit, Expect, Key, ListQuery, Refused, Retention, Scope, Store,
+        Commit, Expect, Full, Key, ListQuery, Refused, Retention, Scope, Store,
         memory::MAX_TASKS,
         sqlite::{Durability, Options},
     },
 };
 
+use self::keeping::{
+    a_log_may_go_before_its_task, a_long_log_goes_too, push_configurations_may_go_before_their_task,
+    the_key_of_a_send_may_go_before_its_task, what_is_in_use_is_swept_later, what_is_old_and_over_is_swept,
+    who_waits_for_an_answer_is_known,
+};
 use self::place::Opened;
 use self::push::{
     a_task_begins_with_a_push_configuration, a_task_takes_its_push_configurations_along,
@@ -39,6 +45,12 @@ macro_rules! over {
             a_log_is_read_from_anywhere,
             a_task_is_what_its_log_says,
             what_is_old_and_over_is_swept,
+            what_is_in_use_is_swept_later,
+            a_log_may_go_before_its_task,
+            a_long_log_goes_too,
+            push_configurations_may_go_before_their_task,
+            the_key_of_a_send_may_go_before_its_task,
+            who_waits_for_an_answer_is_known,
             owners_and_tenants_are_apart,
             push_configurations_are_of_their_task,
             push_configurations_come_in_pages,
@@ -82,6 +94,13 @@ fn options(max_tasks: usize) -> Options {
 
 /// More than any test has.
 const MANY: usize = MAX_TASKS;
+
+/// Tasks that have ended are kept for so long, and all else for ever.
+pub(crate) fn finished(millis: u64) -> Retention {
+    let mut policy = Retention::FOREVER;
+    policy.finished = Some(Duration::from_millis(millis));
+    policy
+}
 
 async fn at(store: &dyn Store, key: &Key) -> Option<Position> {
     store.load(key).await.unwrap().map(|it| it.at)
@@ -155,7 +174,7 @@ async fn a_send_with_a_key_makes_one_task(open: Open<'_>) {
     let mut again = Writer::new(&store, &scope("ada", ""), "t-4");
     let commit = Commit { expect: with("k"), ..again.next([]) };
     assert_eq!(again.write(commit.clone()).await, Err(Refused::Duplicate { task_id: "t-1".into() }));
-    store.sweep(&Retention { finished: Duration::ZERO }, 100).await.unwrap();
+    store.sweep(&finished(0), 100, &|_| false).await.unwrap();
     assert_eq!(again.write(commit).await, Ok(()));
 }
 
@@ -252,40 +271,6 @@ async fn a_task_is_what_its_log_says(open: Open<'_>) {
     );
 }
 
-async fn what_is_old_and_over_is_swept(open: Open<'_>) {
-    let store = open(MANY);
-    let mut writers = Vec::new();
-    for n in 0..6 {
-        for owner in ["ada", "bob"] {
-            let mut task = Writer::new(&store, &scope(owner, ""), &format!("t-{n}"));
-            task.commit([]).await.unwrap();
-            // Every other one has ended, at 1000, 3000 and 5000.
-            let state = if n % 2 == 1 { TaskState::Completed } else { TaskState::Working };
-            task.commit([status(state, n * 1000)]).await.unwrap();
-            writers.push(task);
-        }
-    }
-    let policy = Retention { finished: Duration::from_secs(2) };
-    assert_eq!(store.sweep(&policy, 3000).await.unwrap().tasks, 0, "what is just as old as that is not older");
-    assert_eq!(store.sweep(&policy, 5001).await.unwrap().tasks, 4);
-    assert_eq!(store.sweep(&policy, 5001).await.unwrap().tasks, 0);
-    for task in &writers {
-        if ["t-1", "t-3"].contains(&task.key.id()) {
-            assert_eq!(at(&*store, &task.key).await, None);
-            assert_eq!(store.events(&task.key, 0, 10).await.unwrap().events, []);
-        } else {
-            task.check().await;
-        }
-    }
-    for owner in ["ada", "bob"] {
-        let query = |state| ListQuery { scope: scope(owner, ""), limit: 10, state, ..ListQuery::default() };
-        for (state, total) in [(None, 4), (Some(TaskState::Completed), 1), (Some(TaskState::Working), 3)] {
-            let page = store.list(&query(state)).await.unwrap();
-            assert_eq!((page.total, page.tasks.len()), (total, usize::try_from(total).unwrap()));
-        }
-    }
-}
-
 async fn owners_and_tenants_are_apart(open: Open<'_>) {
     let store = open(MANY);
     let scopes = [scope("ada", ""), scope("ada", "blue"), scope("bob", ""), scope("", ""), scope("", "ada")];
@@ -310,18 +295,18 @@ async fn what_is_full_takes_the_place_of_what_has_ended(open: Open<'_>) {
     let store = open(3);
     let mut writers: Vec<_> = (0..3).map(|it| Writer::new(&store, &scope("ada", ""), &format!("t-{it}"))).collect();
     for it in &mut writers {
-        assert_eq!(store.room(), Ok(()));
+        assert_eq!(store.room(&Scope::default()), Ok(()));
         it.commit([]).await.unwrap();
     }
-    assert_eq!(store.room(), Err(3));
+    assert_eq!(store.room(&Scope::default()), Err(Full::tasks(3)));
     let mut next = Writer::new(&store, &scope("bob", ""), "t-9");
-    assert_eq!(next.commit([]).await, Err(Refused::Full { max_tasks: 3 }));
+    assert_eq!(next.commit([]).await, Err(Refused::Full(Full::tasks(3))));
     assert_eq!(at(&*store, &next.key).await, None);
     // What ended first makes room, and what is there already needs none.
     for (it, time) in [(2, 5), (0, 6)] {
         writers[it].commit([status(TaskState::Completed, time)]).await.unwrap();
     }
-    assert_eq!(store.room(), Ok(()));
+    assert_eq!(store.room(&Scope::default()), Ok(()));
     let begin = Writer::new(&store, &scope("ada", ""), "t-1").next([]);
     assert_eq!(store.commit([begin].into()).await.unwrap(), [Err(Refused::Stale(Some(writers[1].at)))]);
     assert_eq!(at(&*store, &writers[2].key).await, Some(writers[2].at));
@@ -329,13 +314,13 @@ async fn what_is_full_takes_the_place_of_what_has_ended(open: Open<'_>) {
     assert_eq!(at(&*store, &writers[2].key).await, None);
     let mut last = Writer::new(&store, &scope("bob", ""), "t-10");
     let two = [last.next([]), Writer::new(&store, &scope("bob", ""), "t-11").next([])];
-    assert_eq!(store.commit(two.into()).await.unwrap(), [Ok(()), Err(Refused::Full { max_tasks: 3 })]);
+    assert_eq!(store.commit(two.into()).await.unwrap(), [Ok(()), Err(Refused::Full(Full::tasks(3)))]);
     assert_eq!(at(&*store, &writers[0].key).await, None);
     last.at = at(&*store, &last.key).await.unwrap();
     for it in [&writers[1], &next] {
         it.check().await;
     }
-    assert_eq!(store.room(), Err(3));
+    assert_eq!(store.room(&Scope::default()), Err(Full::tasks(3)));
 }
 
 async fn totals_are_those_of_the_tasks(open: Open<'_>) {

@@ -55,6 +55,13 @@ impl Index {
         states.flat_map(old).map(|it| &it.1)
     }
 
+    /// The tasks that asked their clients for something before a time. One whose agent goes on all the same is among
+    /// them.
+    pub(super) fn asked(&self, before: Millis) -> impl Iterator<Item = &(Millis, Key)> {
+        let states = [TaskState::InputRequired, TaskState::AuthRequired].into_iter();
+        states.flat_map(move |it| self.by_state[place(it)].iter().take_while(move |it| it.0 < before))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.by_context.is_empty() && self.sends.is_empty()
     }

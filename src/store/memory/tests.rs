@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use futures::FutureExt as _;
+use futures::{FutureExt as _, executor::block_on};
 use proptest::prelude::*;
 
 use super::*;
@@ -117,14 +117,14 @@ impl Model {
                 let is_full = self.rows.len() == MAX;
                 let oldest = self.rows.iter().filter(|it| it.ended.is_some()).min_by_key(|it| it.ended);
                 let oldest = oldest.map(|it| it.key.clone());
-                assert_eq!(store.room().is_ok(), !is_full || oldest.is_some());
+                assert_eq!(store.room(row.key.scope()).is_ok(), !is_full || oldest.is_some());
                 let written = store.commit_now(&commit(&row, None));
                 let same = |it: &&Expected| it.key.scope() == row.key.scope() && it.send == row.send;
                 if let Some(it) = self.rows.iter().find(same).filter(|_| row.send.is_some()) {
                     return assert_eq!(written, Err(Refused::Duplicate { task_id: it.key.id().into() }));
                 }
                 match (is_full, oldest) {
-                    (true, None) => return assert_eq!(written, Err(Refused::Full { max_tasks: MAX })),
+                    (true, None) => return assert_eq!(written, Err(Refused::Full(Full::tasks(MAX)))),
                     (true, Some(oldest)) => self.rows.retain(|it| it.key != oldest),
                     (false, _) => {}
                 }
@@ -148,8 +148,8 @@ impl Model {
                 assert_eq!(store.commit_now(&commit(row, Some(was))), Ok(()));
             }
             Step::Sweep(now) => {
-                let policy = Retention { finished: Duration::ZERO };
-                let swept = store.sweep(&policy, now.into()).now_or_never().unwrap().unwrap();
+                let policy = Retention { finished: Some(Duration::ZERO), ..Retention::FOREVER };
+                let swept = block_on(store.sweep(&policy, now.into(), &|_| false)).unwrap();
                 let before = self.rows.len();
                 self.rows.retain(|it| it.ended.is_none() || it.time >= now.into());
                 assert_eq!(usize::try_from(swept.tasks), Ok(before - self.rows.len()));

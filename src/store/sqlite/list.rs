@@ -3,13 +3,13 @@
 use std::sync::LazyLock;
 
 use rusqlite::{
-    Connection, OptionalExtension as _, Row, ToSql, named_params,
+    Connection, OptionalExtension as _, Row, ToSql,
     types::{ToSqlOutput, Value},
 };
 
-use super::{bytes::is_of_artifact, number, read, write::damaged};
+use super::{number, read};
 use crate::{
-    event::{Event, Seq},
+    event::Seq,
     pb::v1::Task,
     seam::Millis,
     store::{ListPage, ListQuery, Token},
@@ -19,37 +19,39 @@ use crate::{
 /// Every state that there is.
 const STATES: [i32; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
 
-/// Events that are read at once.
-const STEP: usize = 256;
+/// All of an owner's, and those in a context.
+const AMONG: [&str; 2] = ["scope = :scope", "scope = :scope AND context = :context"];
 
 /// The part of a query that all forms of it share. What comes behind a place is before it in the index.
 const RANGE: &str = "time >= :since AND (time, key) < (:time, :after)";
 
 const ORDER: &str = "ORDER BY time DESC, key DESC LIMIT :limit";
 
-/// In one state.
-static OF_STATE: LazyLock<String> = LazyLock::new(|| {
-    format!("SELECT id, key, time, seq FROM task WHERE scope = :scope AND state = :state AND {RANGE} {ORDER}")
+/// How many there are in a state, of all and of a context.
+const COUNT: [&str; 2] = [
+    "SELECT count(*) FROM task WHERE scope = ?1 AND state = ?2 AND time >= ?3",
+    "SELECT count(*) FROM task WHERE scope = ?1 AND state = ?2 AND time >= ?3 AND context = ?4",
+];
+
+/// Those in one state, of all or of a context.
+static OF_STATE: LazyLock<[String; 2]> = LazyLock::new(|| {
+    AMONG.map(|among| {
+        format!("SELECT id, key, time, seq FROM task WHERE {among} AND state = :state AND {RANGE} {ORDER}")
+    })
 });
 
-/// In all states: each has its own order, and they are merged as they are read.
-static OF_ALL: LazyLock<String> = LazyLock::new(|| {
-    let each = STATES
-        .map(|it| format!("SELECT id, key, time, seq FROM task WHERE scope = :scope AND state = {it} AND {RANGE}"));
-    format!("{} {ORDER}", each.join(" UNION ALL "))
-});
-
-/// In one context.
-static OF_CONTEXT: LazyLock<String> = LazyLock::new(|| {
-    format!(
-        "SELECT id, key, time, seq FROM task
-         WHERE scope = :scope AND context = :context AND (:state IS NULL OR state = :state) AND {RANGE} {ORDER}"
-    )
+/// Those in all states: each has its own order, and they are merged as they are read.
+static OF_ALL: LazyLock<[String; 2]> = LazyLock::new(|| {
+    AMONG.map(|among| {
+        let each =
+            STATES.map(|it| format!("SELECT id, key, time, seq FROM task WHERE {among} AND state = {it} AND {RANGE}"));
+        format!("{} {ORDER}", each.join(" UNION ALL "))
+    })
 });
 
 /// Each form of a query.
 #[cfg(test)]
-pub(super) static ALL: [&LazyLock<String>; 3] = [&OF_STATE, &OF_ALL, &OF_CONTEXT];
+pub(super) static ALL: [&LazyLock<[String; 2]>; 2] = [&OF_STATE, &OF_ALL];
 
 /// A place among an owner's tasks.
 struct Place {
@@ -102,73 +104,61 @@ fn places(db: &Connection, scope: i64, query: &ListQuery) -> rusqlite::Result<Ve
     // One more than fits on the page tells whether there is a next one.
     let limit = i64::try_from(query.limit.saturating_add(1)).unwrap_or(i64::MAX);
     let state = query.state.map(i32::from);
-    match (&query.context, state) {
-        (Some(context), _) => {
-            let all = named_params! {
-                ":scope": scope, ":context": context, ":state": state, ":since": since, ":time": time, ":after": after, ":limit": limit
-            };
-            db.prepare_cached(&OF_CONTEXT)?.query_map(all, place)?.collect()
-        }
-        (None, Some(state)) => {
-            let all = named_params! {
-                ":scope": scope, ":state": state, ":since": since, ":time": time, ":after": after, ":limit": limit
-            };
-            db.prepare_cached(&OF_STATE)?.query_map(all, place)?.collect()
-        }
-        (None, None) => {
-            let all =
-                named_params! { ":scope": scope, ":since": since, ":time": time, ":after": after, ":limit": limit };
-            db.prepare_cached(&OF_ALL)?.query_map(all, place)?.collect()
+    let form = usize::from(query.context.is_some());
+    let mut find = db.prepare_cached(&(if state.is_some() { &OF_STATE } else { &OF_ALL })[form])?;
+    let all: [(&str, &dyn ToSql); 7] = [
+        (":scope", &scope),
+        (":since", &since),
+        (":time", &time),
+        (":after", &after),
+        (":limit", &limit),
+        (":context", &query.context),
+        (":state", &state),
+    ];
+    // Those that this form has.
+    for (name, value) in all {
+        if let Some(it) = find.parameter_index(name)? {
+            find.raw_bind_parameter(it, value)?;
         }
     }
+    find.raw_query().mapped(place).collect()
 }
 
-/// How many tasks there are on all pages: a number that is kept, where one is, and else the length of a piece of an index.
+/// How many tasks there are on all pages: a number that is kept, where one is, and else the length of a piece of an
+/// index.
 fn total(db: &Connection, scope: i64, query: &ListQuery) -> rusqlite::Result<u64> {
-    let (since, state) = (query.since.unwrap_or(Millis::MIN), query.state.map(i32::from));
-    let total: i64 = match &query.context {
-        Some(context) => {
-            let sql = "SELECT count(*) FROM task
-                WHERE scope = ? AND context = ? AND time >= ? AND (?4 IS NULL OR state = ?4)";
-            db.prepare_cached(sql)?.query_row((scope, context, since, state), |it| it.get(0))?
-        }
-        None if query.since.is_some() => {
-            let sql = "SELECT count(*) FROM task WHERE scope = ? AND state = ? AND time >= ?";
-            let mut count = db.prepare_cached(sql)?;
-            let states = STATES.iter().filter(|it| state.is_none_or(|state| state == **it));
-            let counts = states.map(|it| count.query_row((scope, it, since), |it| it.get::<_, i64>(0)));
-            counts.sum::<rusqlite::Result<_>>()?
-        }
-        None => {
+    let (state, context) = (query.state.map(i32::from), query.context.as_deref());
+    let kept: Option<i64> = match (query.since, context) {
+        (Some(_), _) => None,
+        (None, None) => {
             let sql = "SELECT ifnull(sum(tasks), 0) FROM total WHERE scope = ? AND (?2 IS NULL OR state = ?2)";
             db.prepare_cached(sql)?.query_row((scope, state), |it| it.get(0))?
         }
+        // Nothing where it is no crowd.
+        (None, Some(context)) => {
+            let sql =
+                "SELECT sum(iif(?3 IS NULL OR state = ?3, tasks, 0)) FROM crowd WHERE scope = ?1 AND context = ?2";
+            db.prepare_cached(sql)?.query_row((scope, context, state), |it| it.get(0))?
+        }
+    };
+    let total = if let Some(it) = kept {
+        it
+    } else {
+        let sql = COUNT[usize::from(context.is_some())];
+        let (mut count, since) = (db.prepare_cached(sql)?, query.since.unwrap_or(Millis::MIN));
+        let states = STATES.iter().filter(|it| state.is_none_or(|state| state == **it));
+        let counts = states.map(|it| match context {
+            Some(context) => count.query_row((scope, it, since, context), |it| it.get::<_, i64>(0)),
+            None => count.query_row((scope, it, since), |it| it.get(0)),
+        });
+        counts.sum::<rusqlite::Result<_>>()?
     };
     Ok(number(total))
 }
 
-/// What a list shows of a task: its checkpoint, and what came after that. Artifacts that are not asked for are not
-/// even read.
+/// What a list shows of a task.
 fn shown(db: &Connection, place: &Place, query: &ListQuery) -> rusqlite::Result<Task> {
-    let sql = if query.artifacts {
-        "SELECT seq, task, artifacts FROM checkpoint WHERE id = ?"
-    } else {
-        "SELECT seq, task, x'' FROM checkpoint WHERE id = ?"
-    };
-    let checkpoint =
-        |it: &Row<'_>| Ok((number(it.get(0)?), read::task(it.get_ref(1)?.as_blob()?, it.get_ref(2)?.as_blob()?)?));
-    let found = db.prepare_cached(sql)?.query_row([place.id], checkpoint).optional()?;
-    let (mut seq, mut task) = found.unwrap_or_default();
-    while seq < place.seq {
-        let events = read::events(db, place.id, seq, STEP)?;
-        seq = events.last().map(Event::seq).ok_or_else(|| damaged("a log ends before its row"))?;
-        let shown = events.iter().filter(|it| query.artifacts || !is_of_artifact(it));
-        shown.filter_map(Event::payload).for_each(|it| task::apply(&mut task, it));
-    }
+    let mut task = read::task_at(db, place.id, place.seq, query.artifacts)?;
     task::shorten(&mut task.history, query.history);
-    if !query.artifacts {
-        // A first event may have some.
-        task.artifacts = Vec::new();
-    }
     Ok(task)
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Row as Found};
 
 use super::{
-    bytes::{unpack, whole},
+    bytes::{is_of_artifact, unpack, whole},
     number,
     write::{damaged, first_of, piece},
 };
@@ -14,6 +14,7 @@ use crate::{
     event::{Event, Position, Seq},
     pb::v1::{Task, TaskState},
     store::{Key, Row, Stored},
+    task::apply,
 };
 
 /// The columns of [`stored`].
@@ -90,4 +91,31 @@ pub(super) fn events(db: &Connection, task: i64, after: Seq, limit: usize) -> ru
         events.extend(piece.into_iter().filter(|it| it.seq() > after).take(left));
     }
     Ok(events)
+}
+
+/// A task after its event of this number: its checkpoint, and what came after that. Artifacts that are not asked for are
+/// not even read.
+pub(super) fn task_at(db: &Connection, id: i64, until: Seq, artifacts: bool) -> rusqlite::Result<Task> {
+    /// Events that are read at once.
+    const STEP: usize = 256;
+    let sql = if artifacts {
+        "SELECT seq, task, artifacts FROM checkpoint WHERE id = ?"
+    } else {
+        "SELECT seq, task, x'' FROM checkpoint WHERE id = ?"
+    };
+    let checkpoint =
+        |it: &Found<'_>| Ok((number(it.get(0)?), task(it.get_ref(1)?.as_blob()?, it.get_ref(2)?.as_blob()?)?));
+    let found = db.prepare_cached(sql)?.query_row([id], checkpoint).optional()?;
+    let (mut seq, mut task) = found.unwrap_or_default();
+    while seq < until {
+        let events = events(db, id, seq, STEP)?;
+        seq = events.last().map(Event::seq).ok_or_else(|| damaged("a log ends before its row"))?;
+        let shown = events.iter().filter(|it| artifacts || !is_of_artifact(it));
+        shown.filter_map(Event::payload).for_each(|it| apply(&mut task, it));
+    }
+    if !artifacts {
+        // A first event may have some.
+        task.artifacts = Vec::new();
+    }
+    Ok(task)
 }

@@ -1,76 +1,236 @@
-//! What goes: tasks that have ended long ago, or whose place is needed.
+//! What goes: what has been kept for long enough, and tasks whose place is needed. Each step follows an index that has
+//! only what is left to do, and takes some of it at a time.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    sync::{Arc, LazyLock},
+};
 
-use rusqlite::{Row, params};
+use rusqlite::{Connection, OptionalExtension as _, Row};
 
-use super::{write::piece, writer::Pass};
-use crate::seam::Millis;
+use super::{bytes::halves, is_damage, number, read, write::piece, writer::Pass};
+use crate::{
+    seam::Millis,
+    store::{Key, Scope},
+};
 
-/// So many tasks go in one transaction: commits wait for no more than that.
-const BATCH: usize = 64;
+/// So many tasks go in one transaction, or pieces of their logs: commits wait for no more than that.
+pub(super) const BATCH: i64 = 64;
+const PIECES: i64 = 1024;
 
-/// The states that are ends. The index has these words, and is used by who has them too.
+/// The states that are ends. The indexes have these words, and are used by who has them too.
 pub(super) const ENDED: &str = "state IN (3, 4, 5, 7)";
 
+/// Those that ended first: of those whose log is there, and of those whose log has gone, each in their order.
+pub(super) static OLDEST: LazyLock<String> = LazyLock::new(|| {
+    let each =
+        [0, 1].map(|it| format!("SELECT id, scope, key, time FROM task WHERE {ENDED} AND folded = {it} AND time < ?1"));
+    format!("{} ORDER BY time LIMIT ?2 OFFSET ?3", each.join(" UNION ALL "))
+});
+
+/// The one of an owner's that ended first: of each tenant and state the first one, and of those the first.
+pub(super) const OLDEST_OF: &str = "SELECT id FROM (
+        SELECT (SELECT t.id FROM task t WHERE t.scope = o.id AND t.state = s.column1 ORDER BY t.time LIMIT 1) AS first
+        FROM scope o, (VALUES (3), (4), (5), (7)) s WHERE o.owner = ?
+    ) JOIN task ON id = first ORDER BY time LIMIT 1";
+
+/// Those of them whose log is there.
+pub(super) static WITH_LOG: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT id, scope, key FROM task WHERE {ENDED} AND folded = 0 AND time < ?1 ORDER BY time LIMIT ?2 OFFSET ?3"
+    )
+});
+
+/// Those that have push configurations, or had them.
+pub(super) static WITH_PUSHES: LazyLock<String> =
+    LazyLock::new(|| format!("SELECT id FROM task WHERE pushes > 0 AND {ENDED} AND time < ? ORDER BY time LIMIT ?"));
+
+/// Those that wait for their clients, and nobody works on.
+pub(super) const IDLE: &str =
+    "SELECT id, scope, key FROM task WHERE open = 0 AND state IN (6, 8) AND time < ?1 ORDER BY time LIMIT ?2 OFFSET ?3";
+
+/// The keys of sends that were taken first.
+pub(super) const SENDS: &str = "SELECT scope, key FROM send WHERE time < ? ORDER BY time LIMIT ?";
+
+/// A task that may have to go.
+pub(super) struct Due {
+    pub(super) id: i64,
+    pub(super) key: Key,
+}
+
+/// What came of a step.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Done {
+    /// How many tasks it is done with.
+    pub(super) tasks: u64,
+    /// There was more to it than is done at a time.
+    pub(super) more: bool,
+}
+
+/// A task that has ended.
 struct Ended {
     id: i64,
     scope: i64,
+    context: Arc<str>,
     state: i32,
+    owner: Arc<str>,
+}
+
+/// Some of what is due, behind so many of it.
+pub(super) fn due(db: &Connection, sql: &str, before: Millis, limit: i64, skip: usize) -> rusqlite::Result<Vec<Due>> {
+    let mut of = db.prepare_cached("SELECT owner, tenant FROM scope WHERE id = ?")?;
+    let mut find = db.prepare_cached(sql)?;
+    let skip = i64::try_from(skip).unwrap_or(i64::MAX);
+    let found = find.query_map((before, limit, skip), |it| {
+        let scope = of.query_row([it.get::<_, i64>(1)?], |it| {
+            Ok(Scope { owner: it.get_ref(0)?.as_str()?.into(), tenant: it.get_ref(1)?.as_str()?.into() })
+        });
+        Ok(Due { id: it.get(0)?, key: Key::new(&Arc::new(scope?), it.get_ref(2)?.as_str()?) })
+    })?;
+    found.collect()
 }
 
 impl Pass<'_> {
-    /// Deletes some of those that ended before this, and says how many: fewer than there may be once there are no more.
-    pub(super) fn sweep(&mut self, before: Millis) -> rusqlite::Result<(u64, bool)> {
-        let old = self.ended(before, BATCH)?;
-        let mut scopes = HashSet::new();
-        for it in &old {
-            self.forget(it)?;
-            scopes.insert(it.scope);
-        }
-        if !old.is_empty() {
-            // Of the owners too, once there is nothing of theirs.
-            for it in scopes {
-                self.forget_scope(it)?;
+    /// Deletes these, if they ended before this.
+    pub(super) fn sweep(&mut self, ids: &[i64], before: Millis) -> rusqlite::Result<Done> {
+        let (mut scopes, mut done, mut left) = (HashSet::new(), Done::default(), PIECES);
+        for id in ids {
+            let Some(it) = self.ended(*id, before)? else { continue };
+            if !self.clear_log(*id, &mut left)? {
+                done.more = true;
+                break;
             }
+            scopes.insert(it.scope);
+            self.forget(&it)?;
+            done.tasks += 1;
         }
-        Ok((u64::try_from(old.len()).unwrap_or(u64::MAX), old.len() == BATCH))
+        // Of the owners too, once there is nothing of theirs.
+        scopes.into_iter().try_for_each(|it| self.forget_scope(it))?;
+        Ok(done)
+    }
+
+    /// Deletes the logs of these, if they ended before this.
+    pub(super) fn fold(&mut self, ids: &[i64], before: Millis) -> rusqlite::Result<Done> {
+        let (mut done, mut left) = (Done::default(), PIECES);
+        for id in ids {
+            if self.ended(*id, before)?.is_none() {
+                continue;
+            }
+            match self.complete(*id) {
+                Ok(()) => {}
+                // It stays as it is, and is in nobody's way.
+                Err(error) if is_damage(&error) => {
+                    tracing::warn!(error.cause = %error, "a log can't be folded");
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            if !self.clear_log(*id, &mut left)? {
+                done.more = true;
+                break;
+            }
+            self.db.prepare_cached("UPDATE task SET folded = 1 WHERE id = ?")?.execute([id])?;
+            done.tasks += 1;
+        }
+        Ok(done)
+    }
+
+    /// Sees to it that the checkpoint of a task that has ended is all of it, as it is where its end came with one.
+    fn complete(&self, id: i64) -> rusqlite::Result<()> {
+        let sql = "SELECT seq FROM task WHERE id = ?1 AND seq > ifnull((SELECT seq FROM checkpoint WHERE id = ?1), 0)";
+        let seq: Option<i64> = self.db.prepare_cached(sql)?.query_row([id], |it| it.get(0)).optional()?;
+        if let Some(seq) = seq {
+            let [head, artifacts] = halves(&read::task_at(self.db, id, number(seq), true)?);
+            let sql = "INSERT OR REPLACE INTO checkpoint VALUES(?, ?, ?, ?)";
+            self.db.prepare_cached(sql)?.execute((id, seq, head, artifacts))?;
+        }
+        Ok(())
+    }
+
+    /// Deletes a log, as far as it has no more pieces than are left to be deleted. Whether that is all of it: who reads
+    /// one whose beginning has gone, finds that their place is not there.
+    fn clear_log(&self, id: i64, left: &mut i64) -> rusqlite::Result<bool> {
+        let sql = "DELETE FROM log WHERE id IN (SELECT id FROM log WHERE id >= ? AND id < ? ORDER BY id LIMIT ?)";
+        let cleared = self.db.prepare_cached(sql)?.execute((piece(id, 0)?, piece(id + 1, 0)?, *left))?;
+        *left -= i64::try_from(cleared).unwrap_or(*left);
+        Ok(*left > 0)
+    }
+
+    /// Deletes the push configurations of some tasks that ended before this, and says how many there were, and whether
+    /// there may be more.
+    pub(super) fn sweep_pushes(&mut self, before: Millis) -> rusqlite::Result<(u64, bool)> {
+        let mut find = self.db.prepare_cached(&WITH_PUSHES)?;
+        let ids = find.query_map((before, BATCH), |it| it.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
+        let mut gone = 0;
+        for id in &ids {
+            gone += self.db.prepare_cached("DELETE FROM push WHERE task = ?")?.execute([id])?;
+            self.db.prepare_cached("UPDATE task SET pushes = 0 WHERE id = ?")?.execute([id])?;
+        }
+        Ok((u64::try_from(gone).unwrap_or(u64::MAX), i64::try_from(ids.len()) == Ok(BATCH)))
+    }
+
+    /// Deletes some keys of sends that were taken before this, and says how many, and whether there may be more.
+    pub(super) fn sweep_sends(&mut self, before: Millis) -> rusqlite::Result<(u64, bool)> {
+        let sql = format!("DELETE FROM send WHERE (scope, key) IN ({SENDS})");
+        let gone = self.db.prepare_cached(&sql)?.execute((before, PIECES))?;
+        Ok((u64::try_from(gone).unwrap_or(u64::MAX), i64::try_from(gone) == Ok(PIECES)))
     }
 
     /// Deletes the task that ended first, if any has ended.
     pub(super) fn forget_oldest(&mut self) -> rusqlite::Result<bool> {
-        let oldest = self.ended(Millis::MAX, 1)?;
-        oldest.iter().try_for_each(|it| self.forget(it))?;
-        Ok(!oldest.is_empty())
+        let oldest = self.db.prepare_cached(&OLDEST)?.query_row((Millis::MAX, 1, 0), |it| it.get(0)).optional()?;
+        self.make_go(oldest)
     }
 
-    fn ended(&self, before: Millis, limit: usize) -> rusqlite::Result<Vec<Ended>> {
-        let sql = format!("SELECT id, scope, state FROM task WHERE {ENDED} AND time < ? ORDER BY time LIMIT {limit}");
-        let ended = |it: &Row<'_>| Ok(Ended { id: it.get(0)?, scope: it.get(1)?, state: it.get(2)? });
-        self.db.prepare_cached(&sql)?.query_map([before], ended)?.collect()
+    /// Deletes the task of this owner that ended first, if any has ended.
+    pub(super) fn forget_oldest_of(&mut self, owner: &str) -> rusqlite::Result<bool> {
+        let oldest = self.db.prepare_cached(OLDEST_OF)?.query_row([owner], |it| it.get(0)).optional()?;
+        self.make_go(oldest)
     }
 
+    fn make_go(&mut self, id: Option<i64>) -> rusqlite::Result<bool> {
+        let ended = id.map(|it| self.ended(it, Millis::MAX)).transpose()?.flatten();
+        let Some(ended) = ended else { return Ok(false) };
+        let mut all = i64::MAX;
+        self.clear_log(ended.id, &mut all)?;
+        self.forget(&ended)?;
+        Ok(true)
+    }
+
+    /// A task, if it ended before this.
+    fn ended(&self, id: i64, before: Millis) -> rusqlite::Result<Option<Ended>> {
+        static SQL: LazyLock<String> = LazyLock::new(|| {
+            format!(
+                "SELECT scope, context, state, owner FROM task JOIN scope ON scope.id = task.scope
+                 WHERE task.id = ? AND {ENDED} AND time < ?"
+            )
+        });
+        let ended = |it: &Row<'_>| {
+            let text = |at| Ok::<_, rusqlite::Error>(Arc::from(it.get_ref(at)?.as_str()?));
+            Ok(Ended { id, scope: it.get(0)?, context: text(1)?, state: it.get(2)?, owner: text(3)? })
+        };
+        self.db.prepare_cached(&SQL)?.query_row((id, before), ended).optional()
+    }
+
+    /// Deletes a task whose log has gone.
     fn forget(&mut self, ended: &Ended) -> rusqlite::Result<()> {
         let id = ended.id;
-        self.db
-            .prepare_cached("DELETE FROM log WHERE id >= ? AND id < ?")?
-            .execute((piece(id, 0)?, piece(id + 1, 0)?))?;
         for table in ["checkpoint", "saved", "task"] {
             self.db.prepare_cached(&format!("DELETE FROM {table} WHERE id = ?"))?.execute([id])?;
         }
-        self.db.prepare_cached("DELETE FROM push WHERE task = ?")?.execute([id])?;
-        self.moved(ended.scope, Some(ended.state), None);
-        (self.room.tasks, self.room.ended) = (self.room.tasks - 1, self.room.ended - 1);
+        for table in ["push", "send"] {
+            self.db.prepare_cached(&format!("DELETE FROM {table} WHERE task = ?"))?.execute([id])?;
+        }
+        self.moved((ended.scope, &ended.context), Some(ended.state), None)?;
+        self.room.moved(&ended.owner, Some(true), None);
         Ok(())
     }
 
     fn forget_scope(&mut self, scope: i64) -> rusqlite::Result<()> {
         let sql = "DELETE FROM scope WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM task WHERE scope = ?1)";
-        if self.db.prepare_cached(sql)?.execute(params![scope])? > 0 {
-            self.db.prepare_cached("DELETE FROM total WHERE scope = ?")?.execute([scope])?;
+        if self.db.prepare_cached(sql)?.execute([scope])? > 0 {
             self.scopes.retain(|_, it| *it != scope);
-            // What has been counted since is of tasks that are gone.
-            self.totals.retain(|it, _| it.0 != scope);
+            self.uncount(scope)?;
         }
         Ok(())
     }

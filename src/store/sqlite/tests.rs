@@ -55,11 +55,12 @@ fn nothing_is_scanned_or_sorted() {
     let directory = tempfile::tempdir().unwrap();
     drop(open(&directory));
     let db = read_only(&directory.path().join("a.db"));
-    let ended = format!("SELECT id FROM task WHERE {} AND time < 1 ORDER BY time LIMIT 1", sweep::ENDED);
+    let sweeps = [&sweep::OLDEST, &sweep::WITH_LOG, &sweep::WITH_PUSHES].map(|it| String::clone(it));
+    let sweeps = sweeps.into_iter().chain([sweep::IDLE, sweep::SENDS].map(str::to_owned));
     let claim = "SELECT id FROM task WHERE open = 1 AND fence < 1 ORDER BY id LIMIT 1".to_owned();
     let log = "SELECT max(id) FROM log WHERE id BETWEEN 1 AND 2".to_owned();
-    let send = "SELECT key FROM task WHERE scope = 1 AND send = 'a'".to_owned();
-    for sql in list::ALL.iter().map(|it| String::clone(it)).chain([ended, claim, log, send]) {
+    let crowd = "SELECT sum(tasks) FROM crowd WHERE scope = 1 AND context = 'a'".to_owned();
+    for sql in list::ALL.iter().flat_map(|it| it.iter().cloned()).chain(sweeps).chain([claim, log, crowd]) {
         let mut plan = db.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let unbound = plan.parameter_count();
         (1..=unbound).for_each(|it| plan.raw_bind_parameter(it, 1).unwrap());

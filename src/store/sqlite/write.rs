@@ -12,7 +12,7 @@ use super::{
 use crate::{
     event::{Position, Seq},
     pb::v1::TaskState,
-    store::{Commit, Expect, Key, Refused, Row, Scope},
+    store::{Commit, Expect, Full, Key, Refused, Row, Scope},
 };
 
 /// In the number of a piece of log, that of its first event has so many bits.
@@ -60,49 +60,68 @@ impl Pass<'_> {
     fn begin(&mut self, commit: &Commit, send: Option<&str>) -> rusqlite::Result<Result<(), Refused>> {
         let Commit { key, row, .. } = commit;
         let known = self.scope(key.scope())?;
+        let owner = &key.scope().owner;
+        let crowded = self.room.is_full().is_some() || self.room.is_full_for(owner).is_some();
         if let Some(scope) = known
-            && (send.is_some() || self.room.is_full())
+            && (send.is_some() || crowded)
         {
             // What was there before must not cost another task its place.
             if let Some(it) = self.find(scope, key)? {
                 return Ok(Err(Refused::Stale(Some(it.at))));
             }
-            let sql = "SELECT key FROM task WHERE scope = ? AND send = ?";
+            let sql = "SELECT t.key FROM send s JOIN task t ON t.id = s.task WHERE s.scope = ? AND s.key = ?";
             let made = self.db.prepare_cached(sql)?.query_row((scope, send), |it| it.get::<_, String>(0)).optional()?;
             if let Some(task_id) = made {
                 return Ok(Err(Refused::Duplicate { task_id: task_id.into() }));
             }
         }
-        if self.room.is_full() {
-            if !self.forget_oldest()? {
-                return Ok(Err(Refused::Full { max_tasks: self.room.max_tasks }));
-            }
-            if self.room.is_full() {
-                // There may be fewer than there once might: two go for each that comes.
-                self.forget_oldest()?;
-            }
+        if let Some(full) = self.make_room(owner)? {
+            return Ok(Err(Refused::Full(full)));
         }
         let scope = match known {
             Some(it) => it,
             None => self.new_scope(key.scope())?,
         };
-        let sql =
-            "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, pushes, send)
-            VALUES(:scope, :key, :context, :state, :time, :seq, :fence, :open, :taken, :cancel, :attempt, 0, :send)
+        let sql = "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, pushes)
+            VALUES(:scope, :key, :context, :state, :time, :seq, :fence, :open, :taken, :cancel, :attempt, 0)
             ON CONFLICT(scope, key) DO NOTHING";
         let made = self.db.prepare_cached(sql)?.execute(named_params! {
             ":scope": scope, ":key": key.id(), ":context": &*row.context, ":state": i32::from(row.state), ":time": row.time,
             ":seq": signed(row.seq)?, ":fence": signed(commit.fence)?, ":open": row.open, ":taken": signed(row.taken)?,
-            ":cancel": row.cancel_requested, ":attempt": row.attempt, ":send": send,
+            ":cancel": row.cancel_requested, ":attempt": row.attempt,
         })?;
         if made == 0 {
             return Ok(Err(Refused::Stale(self.find(scope, key)?.map(|it| it.at))));
         }
-        self.moved(scope, None, Some(row.state.into()));
-        self.room.tasks += 1;
-        self.room.ended += usize::from(row.state.is_terminal());
-        self.put_down(self.db.last_insert_rowid(), commit)?;
+        let task = self.db.last_insert_rowid();
+        if let Some(send) = send {
+            let sql = "INSERT INTO send VALUES(?, ?, x'', ?, ?, 1)";
+            self.db.prepare_cached(sql)?.execute((scope, send, row.time, task))?;
+        }
+        self.moved((scope, &row.context), None, Some(row.state.into()))?;
+        self.joined((scope, &row.context), task)?;
+        self.room.moved(owner, None, Some(row.state.is_terminal()));
+        self.put_down(task, commit)?;
         Ok(Ok(()))
+    }
+
+    /// Takes a place for a task of this owner: of their own that ended first, where they have as many as they may, and
+    /// then of all. Nothing has gone where there is none.
+    fn make_room(&mut self, owner: &Arc<str>) -> rusqlite::Result<Option<Full>> {
+        // There may be fewer than there once might: two go for each that comes.
+        for n in 0..2 {
+            let Some(full) = self.room.is_full_for(owner) else { break };
+            if !self.forget_oldest_of(owner)? && n == 0 {
+                return Ok(Some(full));
+            }
+        }
+        for n in 0..2 {
+            let Some(full) = self.room.is_full() else { break };
+            if !self.forget_oldest()? && n == 0 {
+                return Ok(Some(full));
+            }
+        }
+        Ok(None)
     }
 
     fn go_on(&mut self, commit: &Commit, expected: Position) -> rusqlite::Result<Result<(), Refused>> {
@@ -115,9 +134,9 @@ impl Pass<'_> {
         self.update(&old, commit)?;
         let state = i32::from(row.state);
         if old.state != state {
-            self.moved(scope, Some(old.state), Some(state));
+            self.moved((scope, &row.context), Some(old.state), Some(state))?;
             let had_ended = TaskState::try_from(old.state).is_ok_and(TaskState::is_terminal);
-            self.room.ended = self.room.ended + usize::from(row.state.is_terminal()) - usize::from(had_ended);
+            self.room.moved(&key.scope().owner, Some(had_ended), Some(row.state.is_terminal()));
         }
         self.put_down(old.id, commit)?;
         if row.state.is_terminal() {

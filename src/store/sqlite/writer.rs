@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    mem,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,9 +14,11 @@ use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::{
-    Health, Room,
+    Health,
     checkpoint::{SHORT, SOME},
+    room::{Room, Seats},
     thread::{Jobs, Threads},
+    totals::{Crowds, Totals},
 };
 use crate::store::{Scope, Unavailable};
 
@@ -65,15 +66,16 @@ impl<T: Send, F: FnOnce(&mut Pass<'_>) -> rusqlite::Result<T> + Send> Work for A
 pub(super) struct Pass<'a> {
     pub(super) db: &'a Connection,
     pub(super) scopes: &'a mut HashMap<Arc<Scope>, i64>,
-    pub(super) room: Room,
-    /// By how much the totals of a scope and a state change.
-    pub(super) totals: HashMap<(i64, i32), i64>,
+    pub(super) room: Seats,
+    pub(super) crowds: &'a mut Crowds,
+    pub(super) totals: Totals,
 }
 
 /// What the thread has.
 struct State {
     db: Connection,
     scopes: HashMap<Arc<Scope>, i64>,
+    crowds: Crowds,
     room: Arc<Mutex<Room>>,
     health: Arc<Health>,
     /// The log is long, and almost all of it is in the file: the rest is to be put there between two transactions,
@@ -101,7 +103,7 @@ impl Writer {
             Ok(())
         };
         db.wal_hook(Some(hook))?;
-        let state = State { db, scopes: HashMap::new(), room, health, behind };
+        let state = State { db, scopes: HashMap::new(), crowds: None, room, health, behind };
         let threads = Threads::new("sqlite-write", WAITING, [move |jobs| state.run(&jobs)])?;
         Ok(Self(threads))
     }
@@ -138,9 +140,14 @@ impl State {
 
     /// All of it or, where anything fails, nothing.
     fn write(&mut self, all: &mut [Box<dyn Work>]) -> rusqlite::Result<()> {
-        let room = *self.room.lock();
         let transaction = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut pass = Pass { db: &transaction, scopes: &mut self.scopes, room, totals: HashMap::new() };
+        let mut pass = Pass {
+            db: &transaction,
+            scopes: &mut self.scopes,
+            crowds: &mut self.crowds,
+            room: Seats::new(&self.room),
+            totals: Totals::default(),
+        };
         if pass.scopes.len() >= SCOPES {
             pass.scopes.clear();
         }
@@ -148,12 +155,13 @@ impl State {
         let room = pass.room;
         match done.and_then(|()| transaction.commit()) {
             Ok(()) => {
-                *self.room.lock() = room;
+                room.show();
                 Ok(())
             }
             Err(error) => {
                 // The numbers of owners that were new are not true.
                 self.scopes.clear();
+                self.crowds = None;
                 Err(error)
             }
         }
@@ -164,26 +172,6 @@ impl State {
         if let Err(error) = self.db.query_row(sql, [], |_| Ok(())) {
             drop(self.health.failed(&error));
         }
-    }
-}
-
-impl Pass<'_> {
-    /// Says that a task is in another state, or is there, or not any more.
-    pub(super) fn moved(&mut self, scope: i64, from: Option<i32>, to: Option<i32>) {
-        for (state, by) in [(from, -1), (to, 1)] {
-            if let Some(state) = state {
-                *self.totals.entry((scope, state)).or_default() += by;
-            }
-        }
-    }
-
-    fn count(&mut self) -> rusqlite::Result<()> {
-        let sql = "INSERT INTO total VALUES(?1, ?2, ?3) ON CONFLICT DO UPDATE SET tasks = tasks + ?3";
-        let mut count = self.db.prepare_cached(sql)?;
-        for ((scope, state), by) in mem::take(&mut self.totals).into_iter().filter(|it| it.1 != 0) {
-            count.execute((scope, state, by))?;
-        }
-        Ok(())
     }
 }
 

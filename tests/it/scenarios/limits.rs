@@ -251,6 +251,22 @@ async fn so_many_tasks_are_kept(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aS
 
 each_way!(so_many_tasks_are_kept, not_in_proto = "its proto file has no lists of tasks");
 
+/// In each tenant of theirs, or in all: it is the same owner.
+async fn so_many_tasks_are_kept_of_an_owner(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let store = Memory::with_max_tasks(9).with_max_tasks_per_owner(2);
+    let agent = way(limited(|_| {}).store(Arc::new(store))).await;
+    let first = send(&*agent, text("", "hello")).await;
+    let asked = send(&*agent, text("", "/ask what?")).await;
+    send(&*agent, text("", "/ask what?")).await;
+    is(&get(&*agent, &first.id).await.err().unwrap(), ErrorKind::TaskNotFound);
+    busy(&refused(&*agent, text("", "hello")).await, "max_tasks_per_owner");
+    assert_eq!(send(&*agent, text(&asked.id, "this")).await.state(), TaskState::Completed);
+    assert_eq!(send(&*agent, text("", "hello")).await.state(), TaskState::Completed);
+    is(&get(&*agent, &asked.id).await.err().unwrap(), ErrorKind::TaskNotFound);
+}
+
+each_way!(so_many_tasks_are_kept_of_an_owner);
+
 /// Begins when two of it do.
 struct Pair(Barrier);
 

@@ -7,12 +7,13 @@ use a2a_service::{
     event::Position,
     pb::v1::TaskState,
     store::{
-        Key, ListQuery, Refused, Retention, RunnerId, Store, Unavailable,
+        Key, ListQuery, Refused, RunnerId, Store, Unavailable,
         sqlite::{Durability, Error, Options, Sqlite},
     },
 };
 
 use super::{
+    finished,
     place::{Opened, copy},
     writer::{Writer, chunk, message, scope, status},
 };
@@ -159,7 +160,7 @@ async fn where_there_is_no_room_nothing_is_half_written() {
     assert!(why.contains("there is no room for more"), "{why}");
     check().await;
     // And when there is room again, it goes on.
-    assert_eq!(store.sweep(&Retention { finished: Duration::ZERO }, 100).await.unwrap().tasks, 1);
+    assert_eq!(store.sweep(&finished(0), 100, &|_| false).await.unwrap().tasks, 1);
     store.check().await.unwrap();
     other.commit([chunk("a", &large, false)]).await.unwrap();
     other.check().await;
@@ -251,4 +252,45 @@ async fn what_was_left_open_is_claimed_once() {
     }
     let owner = Key::new(&scope("ada", "blue"), "t-2");
     assert_eq!(store.load(&owner).await.unwrap().unwrap().row.attempt, 1);
+}
+
+/// The tasks of a context that has many are not counted for a list, but as they come, change and go.
+#[tokio::test]
+async fn a_context_that_has_many_knows_how_many() {
+    let store = Opened::sqlite(Options::default());
+    let ada = scope("ada", "");
+    let begin = |n: usize, context: &str| Writer::within(&store, &ada, &format!("{context}-{n}"), context, 5);
+    // So many that it is all but impossible that none of them has been asked.
+    let mut tasks: Vec<_> = (0..6000).map(|n| begin(n, "many")).chain((0..9).map(|n| begin(n, "few"))).collect();
+    let kept = || {
+        let file = rusqlite::Connection::open(store.path().unwrap()).unwrap();
+        let mut all = file.prepare("SELECT context, state, tasks FROM crowd ORDER BY 1, 2").unwrap();
+        let rows = all.query_map([], |it| <(String, i32, i64)>::try_from(it)).unwrap();
+        rows.collect::<Result<Vec<_>, _>>().unwrap()
+    };
+    for round in 0..2 {
+        for some in tasks.chunks_mut(500) {
+            let state = |n: usize| if n.is_multiple_of(3) { TaskState::Completed } else { TaskState::Working };
+            let commits = some.iter().enumerate().map(|(n, it)| it.next((round > 0).then(|| status(state(n), 7))));
+            let commits: Vec<_> = commits.collect();
+            assert!(store.commit(commits.clone().into()).await.unwrap().iter().all(Result::is_ok));
+            some.iter_mut().zip(commits).for_each(|(it, commit)| it.wrote(commit));
+        }
+        let expected: &[(i32, i64)] = if round == 0 { &[(1, 6000)] } else { &[(2, 3996), (3, 2004)] };
+        let expected: Vec<_> = expected.iter().map(|it| ("many".to_owned(), it.0, it.1)).collect();
+        assert_eq!(kept(), expected);
+    }
+    let total = async |context: &str, state| {
+        let context = Some(context.into());
+        let query = ListQuery { scope: scope("ada", ""), context, state, limit: 1, ..ListQuery::default() };
+        store.list(&query).await.unwrap().total
+    };
+    assert_eq!((total("many", None).await, total("few", None).await), (6000, 9));
+    assert_eq!(
+        (total("many", Some(TaskState::Completed)).await, total("many", Some(TaskState::Failed)).await),
+        (2004, 0)
+    );
+    store.sweep(&finished(0), 100, &|_| false).await.unwrap();
+    assert_eq!(kept(), [("many".to_owned(), 2, 3996)]);
+    assert_eq!((total("many", None).await, total("many", Some(TaskState::Completed)).await), (3996, 0));
 }

@@ -6,7 +6,7 @@ use a2a_service::{
     event::Position,
     pb::v1::{Task, TaskState},
     seam::Millis,
-    store::{Commit, Expect, ListQuery, Refused, Retention, Scope},
+    store::{Commit, Expect, Key, ListQuery, Refused, Retention, Row, Scope},
 };
 use proptest::{
     prelude::*,
@@ -30,8 +30,9 @@ enum Step {
     Late { task: usize },
     /// Time goes on.
     Pass(Millis),
-    /// What has ended for longer than this goes.
-    Sweep(u64),
+    /// What has ended for longer than this goes, and the logs of what has for longer than that; unless it is in use, as
+    /// each third task may be.
+    Sweep { finished: Option<u64>, logs: Option<u64>, in_use: Option<usize> },
     /// The store is closed and opened again, or its process is killed.
     Again { killed: bool },
 }
@@ -54,12 +55,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let state = proptest::option::of(0..STATES.len());
     let commit = (task(), 0..4_usize, 0..2_usize, state);
     let commit = commit.prop_map(|(task, chunks, messages, state)| Step::Commit { task, chunks, messages, state });
+    let window = || proptest::option::of(0..20_u64);
+    let sweep = (window(), window(), proptest::option::of(0..3_usize));
     let step = prop_oneof![
         12 => commit,
         1 => task().prop_map(|task| Step::Twice { task }),
         2 => task().prop_map(|task| Step::Late { task }),
         2 => (0..4_i64).prop_map(Step::Pass),
-        1 => (0..20_u64).prop_map(Step::Sweep),
+        1 => sweep.prop_map(|(finished, logs, in_use)| Step::Sweep { finished, logs, in_use }),
         1 => any::<bool>().prop_map(|killed| Step::Again { killed }),
     ];
     proptest::collection::vec(step, 1..120)
@@ -98,12 +101,16 @@ impl Model {
                 let chunks = (0..chunks).map(|it| chunk(["a", "b"][it % 2], "text", it > 0));
                 let messages = (0..messages).map(|_| message("hi"));
                 let state = state.map(|it| status(STATES[it], now));
-                task.commit(chunks.chain(messages).chain(state)).await.unwrap();
+                let commit = task.next(chunks.chain(messages).chain(state));
+                let open = !commit.row.state.is_terminal() && !commit.row.state.is_interrupted();
+                task.write(Commit { row: Row { open, ..commit.row }, ..commit }).await.unwrap();
             }
             Step::Twice { task } => {
                 let task = self.task(task);
                 if !task.task.state().is_terminal() {
                     let commit = task.next([message("once")]);
+                    let open = !commit.row.state.is_interrupted();
+                    let commit = Commit { row: Row { open, ..commit.row }, ..commit };
                     task.write(commit.clone()).await.unwrap();
                     assert_eq!(task.write(commit).await, Err(Refused::Stale(Some(task.at))));
                 }
@@ -118,13 +125,22 @@ impl Model {
                 }
             }
             Step::Pass(time) => self.now += time,
-            Step::Sweep(finished) => {
-                let policy = Retention { finished: Duration::from_millis(finished) };
-                let swept = self.store.sweep(&policy, now).await.unwrap().tasks;
+            Step::Sweep { finished, logs, in_use } => {
+                let lasts = self.store.lasts();
+                let mut policy = Retention::FOREVER;
+                (policy.finished, policy.logs) = (finished.map(Duration::from_millis), logs.map(Duration::from_millis));
+                let used = |key: &Key| in_use.is_some_and(|it| key.id().len() % 3 == it);
+                let swept = self.store.sweep(&policy, now, &used).await.unwrap();
+                let is_old = |it: &Writer, window: Option<u64>| {
+                    it.task.state().is_terminal()
+                        && window.is_some_and(|window| it.time < now - Millis::try_from(window).unwrap())
+                        && !used(&it.key)
+                };
                 let before = self.tasks.len();
-                let limit = now - Millis::try_from(finished).unwrap();
-                self.tasks.retain(|_, it| !it.task.state().is_terminal() || it.time >= limit);
-                assert_eq!(usize::try_from(swept), Ok(before - self.tasks.len()));
+                self.tasks.retain(|_, it| !is_old(it, finished));
+                assert_eq!(usize::try_from(swept.tasks), Ok(before - self.tasks.len()));
+                let folded = self.tasks.values_mut().filter(|it| lasts && !it.folded && is_old(it, logs));
+                assert_eq!(usize::try_from(swept.logs), Ok(folded.map(|it| it.folded = true).count()));
             }
             Step::Again { killed } => {
                 let fence = self.store.fence();
@@ -143,6 +159,12 @@ impl Model {
         for it in self.tasks.values() {
             it.check().await;
         }
+        let waits = |it: &&Writer| it.task.state().is_interrupted() && it.time < self.now;
+        let mut idle: Vec<_> = self.tasks.values().filter(waits).map(|it| it.key.clone()).collect();
+        let mut found = self.store.idle(self.now, MANY).await.unwrap();
+        idle.sort();
+        found.sort();
+        assert_eq!(found, idle);
         for scope in Self::scopes() {
             for context in [None, Some("c-0"), Some("c-1"), Some("c-9")] {
                 for state in [None, Some(TaskState::Submitted), Some(TaskState::Working), Some(TaskState::Completed)] {

@@ -1,15 +1,15 @@
 //! What every store promises of push configurations: they are their task's, and go with it.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use a2a_service::{
     call::Version,
     pb::v1::{TaskPushNotificationConfig, TaskState},
-    store::{Commit, Expect, Key, PushConfig, Put, Refused, Retention, Store},
+    store::{Commit, Expect, Key, PushConfig, Put, Refused, Store},
 };
 
 use super::{
-    MANY, Open,
+    MANY, Open, finished,
     writer::{Writer, scope, status},
 };
 
@@ -101,7 +101,7 @@ pub(super) async fn a_task_takes_its_push_configurations_along(open: Open<'_>) {
     task.commit([]).await.unwrap();
     store.put_push(&task.key, push("a", "http://h"), 9).await.unwrap();
     task.commit([status(TaskState::Failed, 5)]).await.unwrap();
-    store.sweep(&Retention { finished: Duration::ZERO }, 100).await.unwrap();
+    store.sweep(&finished(0), 100, &|_| false).await.unwrap();
     assert_eq!(ids(&*store, &task.key).await, None);
     // A task that has the id of one that was there begins without.
     let mut again = Writer::new(&store, &scope("ada", ""), "t-1");

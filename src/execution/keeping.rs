@@ -1,0 +1,114 @@
+//! What is not kept for ever: every so often, what has been kept for long enough is deleted, and tasks whose clients do
+//! not answer end.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::{Execution, Parts};
+use crate::{
+    agent::{Agent, status_update},
+    error::Error,
+    event::{Ends, Mark},
+    journal::{Phase, wait::Until},
+    pb::v1::{Message, TaskState},
+    seam::{self, Millis},
+    store::{Key, Retention, Swept, Unavailable},
+};
+
+/// Not more often than this, whatever is said.
+const OFTEN: Duration = Duration::from_secs(1);
+
+/// So many tasks are ended at a time.
+const BATCH: usize = 64;
+
+impl<A: Agent> Execution<A> {
+    /// Sees to it from now on, until the server is about to stop or nobody has this any more.
+    pub(crate) fn keep(&self, policy: Retention) {
+        let parts = Arc::downgrade(&self.0);
+        let keeping = async move {
+            let every = policy.every.max(OFTEN);
+            let mut beat = interval_at(Instant::now() + every, every);
+            beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                beat.tick().await;
+                let Some(parts) = parts.upgrade() else { return };
+                let execution = Self(parts);
+                if let Err(cause) = execution.sweep(&policy).await {
+                    tracing::warn!(error.cause = %cause, "what has been kept for long enough can't be deleted yet");
+                }
+            }
+        };
+        // Whoever asks twice, means the second.
+        let before = self.0.keeping.lock().replace(tokio::spawn(keeping).abort_handle());
+        if let Some(it) = before {
+            it.abort();
+        }
+    }
+
+    /// Does what is due now.
+    async fn sweep(&self, policy: &Retention) -> Result<(), Unavailable> {
+        let journal = &self.0.journal;
+        let now = journal.clock().millis();
+        let canceled = match Retention::before(policy.idle, now) {
+            Some(before) => self.end_idle(before).await?,
+            None => 0,
+        };
+        let swept = journal.store().sweep(policy, now, &|it| journal.find(it).is_some()).await?;
+        if canceled > 0 || swept != Swept::default() {
+            let Swept { tasks, logs, pushes, sends } = swept;
+            tracing::info!(tasks, logs, pushes, sends, canceled, "deleted what was kept for long enough");
+        }
+        Ok(())
+    }
+
+    /// Ends the tasks that have waited for their clients since before this. They are not deleted: whoever asks for one
+    /// gets told what became of it, for as long as tasks that have ended are kept.
+    async fn end_idle(&self, before: Millis) -> Result<usize, Unavailable> {
+        let mut ended = 0;
+        loop {
+            let idle = self.0.journal.store().idle(before, BATCH).await?;
+            let outcomes = join_all(idle.iter().map(|it| self.end_if_idle(it, before))).await;
+            let some = outcomes.iter().filter(|it| matches!(it, Ok(true))).count();
+            ended += some;
+            // Those that did not are somebody's now, or the store is away.
+            if some < BATCH {
+                return Ok(ended);
+            }
+        }
+    }
+
+    async fn end_if_idle(&self, key: &Key, before: Millis) -> Result<bool, Error> {
+        let held = self.hold(key).await?;
+        let ended = {
+            let mut inner = held.lock();
+            let is_idle = !inner.lost
+                && !inner.running
+                && self.0.journal.phase() == Phase::Open
+                && inner.ahead.state().is_interrupted()
+                && inner.shown().is_some_and(|it| {
+                    let time = it.0.status.as_ref().and_then(|it| it.timestamp.as_ref()).map(seam::millis);
+                    time.is_some_and(|it| it < before)
+                });
+            let why = Message::agent("No answer came for so long that this is over.");
+            let status = status_update(&held, &self.0.journal, TaskState::Canceled, Some(why));
+            if !is_idle || inner.push(status, Mark::ending(Ends::Task)).is_err() {
+                return Ok(false);
+            }
+            let ended = inner.wait(Until::End);
+            self.0.journal.flush(&held, inner);
+            ended
+        };
+        Ok(ended.await.is_ok())
+    }
+}
+
+impl<A> Parts<A> {
+    /// Deletes nothing more.
+    pub(super) fn keep_no_more(&self) {
+        if let Some(it) = self.keeping.lock().take() {
+            it.abort();
+        }
+    }
+}
