@@ -11,6 +11,7 @@ mod card;
 mod classic;
 mod classic_client;
 mod classic_rpc_client;
+mod clients;
 mod compat;
 mod config;
 mod contract {
@@ -21,7 +22,10 @@ mod documents;
 mod durable;
 mod engine;
 mod errors;
+#[cfg(debug_assertions)]
+mod faults;
 mod gate;
+mod history;
 mod json;
 mod killed;
 mod latency;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use rusqlite::{Row, params};
 
-use super::{write::piece, writer::Pass};
+use super::{fault, write::piece, writer::Pass};
 use crate::seam::Millis;
 
 /// So many tasks go in one transaction: commits wait for no more than that.
@@ -59,6 +59,7 @@ impl Pass<'_> {
             self.db.prepare_cached(&format!("DELETE FROM {table} WHERE id = ?"))?.execute([id])?;
         }
         self.db.prepare_cached("DELETE FROM push WHERE task = ?")?.execute([id])?;
+        fault::at("sweep")?;
         self.moved(ended.scope, Some(ended.state), None);
         (self.room.tasks, self.room.ended) = (self.room.tasks - 1, self.room.ended - 1);
         Ok(())
