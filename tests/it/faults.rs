@@ -59,6 +59,13 @@ async fn happens_at_work(point: &str, act: &str, nth: usize, dice: &mut Dice) {
     let how = format!("{point}={act}@{nth}");
     if point == "claim" {
         cut(&stage, dice).await;
+        if act == "abort" {
+            // Perhaps before it says where it listens.
+            let ended = output(stage.command(&[("FAULT_POINT", &how)])).await;
+            assert_eq!(ended.status.signal(), Some(ABORTED), "{how}");
+            stage.check(dice).await;
+            return;
+        }
     }
     let (mut child, url) = stage.start(&[("FAULT_POINT", &how)]).await;
     let happened = happens(&mut child);

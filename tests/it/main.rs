@@ -29,6 +29,7 @@ mod history;
 mod json;
 mod killed;
 mod latency;
+mod power;
 mod printed;
 mod program;
 mod protocol;
