@@ -37,6 +37,7 @@ mod recovery;
 mod scenarios;
 mod stalled;
 mod store;
+mod terminated;
 mod times;
 mod transcode;
 mod ways;

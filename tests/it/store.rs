@@ -3,6 +3,7 @@
 mod file;
 mod fixture;
 mod model;
+mod paging;
 pub(crate) mod place;
 mod push;
 mod writer;
@@ -19,6 +20,7 @@ use a2a_service::{
     },
 };
 
+use self::paging::pages_skip_nothing_and_double_nothing;
 use self::place::Opened;
 use self::push::{
     a_task_begins_with_a_push_configuration, a_task_takes_its_push_configurations_along,
@@ -46,6 +48,7 @@ macro_rules! over {
             a_task_begins_with_a_push_configuration,
             what_is_full_takes_the_place_of_what_has_ended,
             totals_are_those_of_the_tasks,
+            pages_skip_nothing_and_double_nothing,
             it_does_what_the_model_does,
         );)*
     };
