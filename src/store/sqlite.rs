@@ -37,6 +37,7 @@ use crate::{
 mod bytes;
 mod checkpoint;
 mod claim;
+mod fault;
 mod file;
 mod keeping;
 mod list;
@@ -185,7 +186,12 @@ impl Sqlite {
         // given again.
         let mut db = claimed.connect(Role::Write(Durability::Power)).map_err(|it| failed(it.into()))?;
         schema::migrate(&mut db, &at, schema::STEPS)?;
-        let (fence, room) = begin(&db, &options).map_err(|it| failed(it.into()))?;
+        let opened = || {
+            fault::at("open.fence")?;
+            let begun = begin(&db, &options)?;
+            fault::at("open.done").map(|()| begun)
+        };
+        let (fence, room) = opened().map_err(|it| failed(it.into()))?;
         sync_directory(&at).map_err(|it| failed(it.into()))?;
         Self::start(claimed, db, &options, fence, room).map_err(failed)
     }

@@ -7,12 +7,12 @@ use a2a_service::{
     call::Call,
     event::Event,
     pb::v1::{
-        CancelTaskRequest, Message, SendMessageConfiguration, SendMessageRequest, Task, TaskState,
-        a2a_service_server::A2aService,
+        CancelTaskRequest, Message, SendMessageConfiguration, SendMessageRequest, SubscribeToTaskRequest, Task,
+        TaskState, a2a_service_server::A2aService,
     },
     server::Server,
     service::Limits,
-    store::{Key, sqlite::Options},
+    store::{Key, RunnerId, sqlite::Options},
 };
 use tokio::time::timeout;
 
@@ -196,6 +196,26 @@ async fn what_was_to_be_canceled_is() {
 }
 
 /// Whoever comes at once comes after what was left has been seen to, and sees what becomes of it.
+/// An opening that has taken a task, and has written nothing of it yet, shows it as the last one left it: whoever was
+/// shown that goes on from there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_shown_before_there_was_more_can_be_gone_on_from() {
+    let store = Opened::sqlite(Options::default());
+    let id = at_work(&*service(STUCK, &store), "", "go", "[1 go saved 0]").await.id;
+    let store = store.killed();
+    assert_eq!(store.claim(RunnerId(1), 9, Duration::ZERO).await.unwrap().len(), 1);
+    let agent = service(STUCK, &store);
+    let shown = next(&mut subscribe(&*agent, &id).await.unwrap()).await;
+    assert_eq!(output(task_of(&shown)), "[1 go saved 0]");
+    let call = Call { cursor: shown.cursor().cloned(), ..Call::default() };
+    let subscribe = SubscribeToTaskRequest { id: id.clone(), ..SubscribeToTaskRequest::default() };
+    let rest = agent.subscribe_to_task(call.request(subscribe)).await.unwrap().into_inner();
+    let cancel = CancelTaskRequest { id, ..CancelTaskRequest::default() };
+    agent.cancel_task(Call::default().request(cancel)).await.unwrap();
+    let rest = timeout(PATIENCE, remaining(rest)).await.unwrap();
+    assert_eq!(rest.iter().filter_map(state).collect::<Vec<_>>(), [TaskState::Canceled]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_comes_first_meets_a_task_that_goes_on() {
     let store = Opened::sqlite(Options::default());

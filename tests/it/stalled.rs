@@ -1,8 +1,8 @@
 //! Readers that stop reading: nobody else notices, and they miss nothing.
 
-use std::{fs, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
-use a2a_service::{client, pb::v1::TaskState};
+use a2a_service::{client, pb::v1::TaskState, store::sqlite::Options};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -11,6 +11,7 @@ use tokio::{
 
 use crate::{
     scenarios::{get, next, remaining, send, state, stream, subscribe, task_of, text},
+    store::place::Opened,
     ways::{serve, server},
 };
 
@@ -48,7 +49,13 @@ fn numbers(text: &str) -> Vec<usize> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_stops_costs_nobody_anything_and_misses_nothing() {
-    let url = serve(server()).await;
+    // One after the other: what they take is all that this process does.
+    stops(Opened::memory(2000)).await;
+    stops(Opened::sqlite(Options::default())).await;
+}
+
+async fn stops(store: Opened) {
+    let url = serve(server().store(Arc::clone(&store.store))).await;
     let agent = client::rest(&url).unwrap();
     let mut watched = stream(&*agent, text("", "!wait")).await;
     let id = task_of(&next(&mut watched).await).id.clone();

@@ -13,7 +13,7 @@ use std::{
 
 use rusqlite::Connection;
 
-use super::Health;
+use super::{Health, fault};
 
 /// After so many pages of the log it is time: 16 MiB.
 pub(super) const SOME: c_int = 4096;
@@ -33,8 +33,9 @@ impl Checkpoints {
     ) -> io::Result<Self> {
         let run = move || {
             for () in wake {
-                let pages = db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |it| it.get::<_, c_int>(1));
-                match pages {
+                let pages = fault::at("log.before")
+                    .and_then(|()| db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |it| it.get::<_, c_int>(1)));
+                match pages.and_then(|it| fault::at("log.after").map(|()| it)) {
                     Ok(pages) if pages > SHORT => behind.store(true, Ordering::Relaxed),
                     Ok(_) => {}
                     Err(error) => drop(health.failed(&error)),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rusqlite::Row;
 
 use super::{
+    fault,
     read::{COLUMNS, TABLES, stored},
     write::signed,
     writer::Pass,
@@ -35,6 +36,7 @@ impl Pass<'_> {
         let mut all = Vec::with_capacity(ids.len());
         for id in ids {
             take.execute((fence, id))?;
+            fault::at("claim")?;
             all.push(load.query_row([id], claimed)?);
         }
         Ok(all)

@@ -7,7 +7,7 @@ use std::{
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::{Error, file::beside};
+use super::{Error, fault, file::beside};
 
 /// Says that a file is ours: "A2AT".
 const APPLICATION: i32 = 0x4132_4154;
@@ -46,6 +46,7 @@ pub(super) fn migrate(db: &mut Connection, path: &Path, steps: &[&str]) -> Resul
         steps.iter().try_for_each(|it| all.execute_batch(it))?;
         all.pragma_update(None, "application_id", APPLICATION)?;
         all.pragma_update(None, "user_version", newest)?;
+        fault::at("tables.commit")?;
         all.commit()
     });
     migrated.map_err(failed)
@@ -67,6 +68,8 @@ fn copy(db: &Connection, path: &Path, version: i32) -> Result<(), Error> {
         Err(error) => return Err(failed(error)),
     }
     let text = part.to_str().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
-    db.execute("VACUUM INTO ?", [text]).map_err(|it| Error::of(path, it))?;
-    fs::rename(&part, &copy).map_err(failed)
+    let copied = fault::at("copy.begin").and_then(|()| db.execute("VACUUM INTO ?", [text]));
+    copied.and_then(|_| fault::at("copy.made")).map_err(|it| Error::of(path, it))?;
+    fs::rename(&part, &copy).map_err(failed)?;
+    fault::at("copy.done").map_err(|it| Error::of(path, it))
 }

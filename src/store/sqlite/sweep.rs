@@ -8,7 +8,7 @@ use std::{
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
-use super::{bytes::halves, is_damage, number, read, write::piece, writer::Pass};
+use super::{bytes::halves, fault, is_damage, number, read, write::piece, writer::Pass};
 use crate::{
     seam::Millis,
     store::{Key, Scope},
@@ -221,6 +221,7 @@ impl Pass<'_> {
         for table in ["push", "send"] {
             self.db.prepare_cached(&format!("DELETE FROM {table} WHERE task = ?"))?.execute([id])?;
         }
+        fault::at("sweep")?;
         self.moved((ended.scope, &ended.context), Some(ended.state), None)?;
         self.room.moved(&ended.owner, Some(true), None);
         Ok(())

@@ -6,7 +6,7 @@ use rusqlite::{OptionalExtension as _, Row as Found, named_params};
 
 use super::{
     bytes::{halves, pack},
-    number, push,
+    fault, number, push,
     writer::Pass,
 };
 use crate::{
@@ -51,10 +51,11 @@ fn too_large(what: &'static str) -> rusqlite::Error {
 impl Pass<'_> {
     /// Writes a commit, or says why not: then it has changed nothing.
     pub(super) fn commit(&mut self, commit: &Commit) -> rusqlite::Result<Result<(), Refused>> {
-        match &commit.expect {
+        let outcome = match &commit.expect {
             Expect::New { idempotency } => self.begin(commit, idempotency.as_deref()),
             Expect::At(at) => self.go_on(commit, *at),
-        }
+        };
+        fault::at("batch.task").and(outcome)
     }
 
     fn begin(&mut self, commit: &Commit, send: Option<&str>) -> rusqlite::Result<Result<(), Refused>> {

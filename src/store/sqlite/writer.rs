@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use super::{
     Health,
     checkpoint::{SHORT, SOME},
+    fault,
     room::{Room, Seats},
     thread::{Jobs, Threads},
     totals::{Crowds, Totals},
@@ -140,6 +141,7 @@ impl State {
 
     /// All of it or, where anything fails, nothing.
     fn write(&mut self, all: &mut [Box<dyn Work>]) -> rusqlite::Result<()> {
+        fault::at("batch.begin")?;
         let transaction = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut pass = Pass {
             db: &transaction,
@@ -153,10 +155,11 @@ impl State {
         }
         let done = all.iter_mut().try_for_each(|it| it.run(&mut pass)).and_then(|()| pass.count());
         let room = pass.room;
-        match done.and_then(|()| transaction.commit()) {
+        let done = done.and_then(|()| fault::at("batch.commit")).and_then(|()| transaction.commit());
+        match done {
             Ok(()) => {
                 room.show();
-                Ok(())
+                fault::at("batch.answer")
             }
             Err(error) => {
                 // The numbers of owners that were new are not true.
@@ -169,7 +172,8 @@ impl State {
 
     fn catch_up(&self) {
         let sql = "PRAGMA wal_checkpoint(PASSIVE)";
-        if let Err(error) = self.db.query_row(sql, [], |_| Ok(())) {
+        let done = fault::at("log.rest").and_then(|()| self.db.query_row(sql, [], |_| Ok(())));
+        if let Err(error) = done {
             drop(self.health.failed(&error));
         }
     }
