@@ -1,6 +1,6 @@
 //! What pages promise while tasks come and change: one that did not change is on them once, and none is on them twice.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use a2a_service::{pb::v1::TaskState, store::ListQuery};
 
@@ -26,7 +26,7 @@ pub(super) async fn pages_skip_nothing_and_double_nothing(open: Open<'_>) {
             tasks.push(task);
         }
         let (mut seen, mut changed) = (BTreeMap::<String, usize>::new(), 0);
-        let mut query = ListQuery { scope: ada.clone(), limit: 23, ..ListQuery::default() };
+        let mut query = ListQuery { scope: Arc::clone(&ada), limit: 23, ..ListQuery::default() };
         for n in 0.. {
             let page = store.list(&query).await.unwrap();
             assert_eq!(page.total, u64::try_from(TASKS + n).unwrap());
