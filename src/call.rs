@@ -111,20 +111,28 @@ impl Call {
         Self { owner: owner.into(), ..Self::default() }
     }
 
-    /// Reads what came with a request. What can't be read is as if it were not there, except the version, which the
-    /// edge has to look at before it knows what the request is.
+    /// Reads what came with a request. What can't be read is as if it were not there, except a cursor, which then fits no
+    /// log, and the version, which the edge has to look at before it knows what the request is.
     pub fn from_headers(headers: &HeaderMap, door: Door) -> Self {
         let mut call = Self { door, ..Self::default() };
         // In one pass: to look for each by its name takes longer than all there mostly are.
         for (name, value) in headers {
-            let Some(text) = value.to_str().ok().filter(|it| !it.is_empty()) else { continue };
+            let Some(text) = value.to_str().ok().filter(|it| !it.is_empty()) else {
+                if name == LAST_EVENT_ID && !value.is_empty() {
+                    call.cursor.get_or_insert_with(Cursor::nowhere);
+                }
+                continue;
+            };
             match name {
                 it if it == EXTENSIONS || it == EXTENSIONS_BEFORE => ask(&mut call.extensions, text),
                 it if it == TIMEOUT && call.deadline.is_none() => {
                     call.deadline = timeout(text).and_then(|it| Instant::now().checked_add(it));
                 }
                 it if it == IDEMPOTENCY_KEY => _ = call.idempotency_key.get_or_insert_with(|| text.to_owned()),
-                it if it == LAST_EVENT_ID => call.cursor = call.cursor.or_else(|| Cursor::from_text(text)),
+                // Who says that they come back is not taken for somebody who comes for the first time.
+                it if it == LAST_EVENT_ID => {
+                    call.cursor.get_or_insert_with(|| Cursor::from_text(text).unwrap_or_else(Cursor::nowhere));
+                }
                 it if it == TRACE => _ = call.trace.get_or_insert_with(|| text.to_owned()),
                 it if it == REQUEST_ID && text.len() <= 128 => {
                     call.request_id.get_or_insert_with(|| text.to_owned());

@@ -138,11 +138,14 @@ keys! {
     "strict_modes" => strict_modes: bool = false, "Refuses messages of media types that the card does not name, and those whose senders take nothing that the agent gives.";
     "wait" => wait: Duration = Limits::default().wait, "How long a send waits for its turn to end; then the caller gets the task as it is.";
     "turn.deadline" => turn_deadline: Duration = Limits::default().turn, "How long an agent may work on one turn; then the turn has failed.";
+    "turn.idle" => turn_idle: Duration = Limits::default().idle, "After how long without a word of its agent a turn has failed, unless the agent waits for its caller to authorise something. Zero: never.";
     "turn.pace" => turn_pace: Duration = Limits::default().pace, "What an agent says sooner than this after what was written last goes to the store and to streams with what it says next. Zero: at each pause of the agent.";
     "cancel.grace" => cancel_grace: Duration = Limits::default().cancel, "How long an agent that was canceled may take to end by itself.";
     "drain.grace" => drain_grace: Duration = server::GRACE, "How long what runs may take to end when the server stops.";
     "max_body" => max_body: Size = Size(transport::MAX_BODY), "How large a request may be.";
     "keep_alive" => keep_alive: Duration = transport::KEEP_ALIVE, "After how long without an event a stream gets a sign of life. Zero: never.";
+    "stream.max_age" => stream_max_age: Duration = Limits::default().stream_age, "How old a stream gets; then it ends, and its client comes back and takes it up where it was. Zero: as old as it likes.";
+    "stream.resume" => stream_resume: bool = false, "Offers the extension `urn:a2a-service:resume:v1`, and names it on the card: who asks for it finds in the metadata of each event the cursor that `Last-Event-ID` takes, over gRPC too, and whether events are missing.";
     "max_connections" => max_connections: usize = transport::listener::MAX_CONNECTIONS, "How many connections there may be at a time; more wait to be accepted.";
     "max_tasks" => max_tasks: Option<usize> = None, "How many tasks are kept; the one that ended first makes room for the next. Where it is not set, 2000 in memory, and 1000000 in a file.";
     "max_tasks_per_owner" => max_tasks_per_owner: Option<usize> = None, "How many tasks are kept of one owner, in all tenants together; theirs that ended first makes room for the next. Where it is not set, as many as of all.";
@@ -188,6 +191,8 @@ impl Config {
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             turn: self.turn_deadline,
+            idle: self.turn_idle,
+            stream_age: self.stream_max_age,
             pace: self.turn_pace,
             cancel: self.cancel_grace,
             wait: self.wait,

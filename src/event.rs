@@ -17,6 +17,7 @@ use tonic::Status;
 pub use self::place::{Cursor, Ends, Fence, Mark, Position, Seq};
 use crate::{
     error::Error,
+    extension::resume,
     pb::v1::{StreamResponse, Task, TaskState, TaskStatus, stream_response::Payload},
     task::heft,
     transport::transcode::{Frame, Item, Line, from_json},
@@ -95,7 +96,9 @@ impl Event {
 
     /// An event from elsewhere.
     pub(crate) fn elsewhere(cursor: Option<Cursor>, message: StreamResponse) -> Self {
-        let (origin, cursor) = (Origin::Message(message), OnceLock::from(cursor));
+        // One that came without may have it in its metadata.
+        let cursor = cursor.map_or_else(OnceLock::new, |it| OnceLock::from(Some(it)));
+        let origin = Origin::Message(message);
         Self(Arc::new(Inner { origin, cursor, ..Inner::default() }))
     }
 
@@ -127,6 +130,10 @@ impl Event {
 
     /// None for an event that no log has, and for one from elsewhere that came without.
     pub fn cursor(&self) -> Option<&Cursor> {
+        if self.0.mark.is_none() {
+            // What came from elsewhere over gRPC says it in its metadata, if it says it.
+            return self.0.cursor.get_or_init(|| resume::cursor(self.payload()?)).as_ref();
+        }
         let of = |id: &str| (self.seq() > 0).then(|| Cursor::new(id, self.position()));
         let make = || {
             if let Some(it) = self.whole() {

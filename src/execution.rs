@@ -14,16 +14,18 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
+pub(crate) use self::again::Since;
 pub use self::limits::Limits;
 pub(crate) use self::limits::full;
 use self::limits::{Permits, SOON, limit};
 use crate::{
     agent::{Agent, Asked, status_update},
     error::{Error, ErrorKind},
-    event::{Ends, Event, Mark, Position},
+    event::{Ends, Event, Mark},
     journal::{
         Held, Journal, Phase, Reader,
         live::{Inner, Live, Waiting},
+        replay::INBOX,
         wait::{Answer, Until},
     },
     pb::v1::{Message, Task, TaskState, TaskStatus, stream_response::Payload},
@@ -31,6 +33,7 @@ use crate::{
     store::{Key, ListPage, ListQuery, PushConfig, Scope, Store, Unavailable},
 };
 
+mod again;
 mod keeping;
 mod limits;
 mod push;
@@ -42,9 +45,6 @@ const MARGIN: Duration = Duration::from_millis(100);
 
 /// How long a caller who has waited for long enough waits for the store, which has not even taken their message in.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// How many waiting messages a turn is given at most.
-const INBOX: usize = 16;
 
 /// A message, and what came with it.
 #[derive(Debug)]
@@ -350,39 +350,6 @@ impl<A: Agent> Execution<A> {
     /// A page of tasks, as the store has them.
     pub(crate) async fn list(&self, query: &ListQuery) -> Result<ListPage, Error> {
         Ok(self.0.journal.store().list(query).await?)
-    }
-
-    /// Without a cursor the task as it is and all that follows; with one, all that followed then.
-    pub(crate) async fn subscribe(&self, key: &Key, from: Option<Position>) -> Result<Reader, Error> {
-        let held = self.hold(key).await?;
-        let permit = self.0.permits.stream()?;
-        let (at, ended) = {
-            let inner = held.lock();
-            let most = self.0.limits.subscribers;
-            if inner.readers() >= most {
-                let why = format!("task {} has {most} streams, of at most so many; try again", key.id());
-                return Err(limit("subscribers", why).with("taskId", key.id()).retry_after(SOON));
-            }
-            (inner.shown().map(|it| it.1), inner.has_ended())
-        };
-        let reader = |next| {
-            held.lock().attach();
-            Reader::new(held.clone(), Arc::clone(&self.0.journal), next, None, permit)
-        };
-        let Some(from) = from else {
-            return if ended { Err(has_ended(key.id())) } else { Ok(reader(1).and_snapshot(false)) };
-        };
-        // The same number under another fence is another event. But a later opening may have shown the task before it
-        // wrote more of it: that is the same place, as long as no other opening wrote in between. Of the last one the row
-        // knows, also where the log has gone.
-        let known = at.is_some_and(|it| from.seq < it.seq)
-            && (from.seq == 0 || {
-                let there = self.0.journal.store().events(key, from.seq - 1, 2).await?.events;
-                let fence = |n: usize| there.get(n).map(|it| it.position().fence);
-                fence(0).is_some_and(|it| it <= from.fence) && fence(1).is_none_or(|it| it >= from.fence)
-            })
-            || at.is_some_and(|it| from.seq == it.seq && it.fence <= from.fence);
-        Ok(if known { reader(from.seq + 1) } else { reader(1).and_snapshot(true) })
     }
 
     /// Returns when the task has ended, by this or otherwise. A task that is canceled already is given as it is.

@@ -28,8 +28,10 @@ use crate::{
         },
         wkt::{Empty, Struct},
     },
-    transport::transcode::BoxStream,
+    transport::transcode::{Answer, BoxStream},
 };
+
+pub mod resume;
 
 /// Where a reply names what was active, as a call does what it asks for.
 pub(crate) const ACTIVE: &str = "a2a-extensions";
@@ -130,6 +132,8 @@ pub(crate) fn all(mut all: Vec<Arc<dyn Extension>>, declared: &mut Vec<AgentExte
 pub struct Extended {
     service: Arc<dyn A2aService>,
     extensions: Extensions,
+    /// A call that asks for nothing need not be looked at.
+    none_required: bool,
 }
 
 /// What is active in a call: a place among the extensions each.
@@ -142,7 +146,14 @@ struct Active {
 impl Extended {
     /// This service, with these extensions.
     pub fn new(service: Arc<dyn A2aService>, extensions: impl IntoIterator<Item = Arc<dyn Extension>>) -> Self {
-        Self { service, extensions: extensions.into_iter().collect() }
+        let extensions: Extensions = extensions.into_iter().collect();
+        let none_required = extensions.iter().all(|it| !it.required());
+        Self { service, extensions, none_required }
+    }
+
+    /// Nothing of all this is in the way of a call that does not want any of it.
+    fn is_out_of_the_way<T>(&self, request: &Request<T>) -> bool {
+        self.none_required && Call::of(request).is_ok_and(|it| it.extensions.is_empty())
     }
 
     /// Leaves of what is asked for what there is, and refuses a call that has to ask for more.
@@ -266,12 +277,8 @@ fn events(active: Active, response: Response<BoxStream<Event>>) -> Response<BoxS
     response.map(|events| -> BoxStream<Event> { Box::pin(Events { all: events, active, refused: false }) })
 }
 
-#[tonic::async_trait]
-impl A2aService for Extended {
-    async fn send_message(
-        &self,
-        mut request: Request<SendMessageRequest>,
-    ) -> Result<Response<SendMessageResponse>, Status> {
+impl Extended {
+    async fn send(&self, mut request: Request<SendMessageRequest>) -> Result<Response<SendMessageResponse>, Status> {
         let active = self.negotiate(&mut request)?;
         active.request(request.get_mut())?;
         let mut response = active.echo(self.service.send_message(request).await?);
@@ -289,19 +296,46 @@ impl A2aService for Extended {
         Ok(response)
     }
 
-    async fn send_streaming_message(
-        &self,
-        mut request: Request<SendMessageRequest>,
-    ) -> Result<Response<BoxStream<Event>>, Status> {
+    async fn stream(&self, mut request: Request<SendMessageRequest>) -> Result<Response<BoxStream<Event>>, Status> {
         let active = self.negotiate(&mut request)?;
         active.request(request.get_mut())?;
         Ok(events(active, self.service.send_streaming_message(request).await?))
     }
 
-    async fn get_task(&self, mut request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn get(&self, mut request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
         let active = self.negotiate(&mut request)?;
         let (metadata, task, extensions) = active.echo(self.service.get_task(request).await?).into_parts();
         Ok(Response::from_parts(metadata, active.task(task)?, extensions))
+    }
+}
+
+#[tonic::async_trait]
+impl A2aService for Extended {
+    fn send_message<'a, 'b>(&'a self, request: Request<SendMessageRequest>) -> Answer<'b, SendMessageResponse>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        if self.is_out_of_the_way(&request) { self.service.send_message(request) } else { Box::pin(self.send(request)) }
+    }
+
+    fn send_streaming_message<'a, 'b>(&'a self, request: Request<SendMessageRequest>) -> Answer<'b, BoxStream<Event>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        if self.is_out_of_the_way(&request) {
+            return self.service.send_streaming_message(request);
+        }
+        Box::pin(self.stream(request))
+    }
+
+    fn get_task<'a, 'b>(&'a self, request: Request<GetTaskRequest>) -> Answer<'b, Task>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        if self.is_out_of_the_way(&request) { self.service.get_task(request) } else { Box::pin(self.get(request)) }
     }
 
     async fn list_tasks(&self, mut request: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {

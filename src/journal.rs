@@ -33,6 +33,7 @@ use crate::{
 
 pub(crate) mod live;
 mod reader;
+pub(crate) mod replay;
 pub(crate) mod wait;
 
 const SHARDS: usize = 64;

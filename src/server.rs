@@ -63,6 +63,7 @@ pub struct Server<A> {
     grace: Duration,
     modes: Modes,
     extensions: Vec<Arc<dyn Extension>>,
+    resume: bool,
     strict_version: bool,
     protocols: Protocols,
     print_wire: bool,
@@ -86,6 +87,7 @@ impl<A: Agent> Server<A> {
             grace: GRACE,
             modes: Modes::default(),
             extensions: Vec::new(),
+            resume: false,
             strict_version: false,
             protocols: Protocols::default(),
             print_wire: false,
@@ -162,6 +164,13 @@ impl<A: Agent> Server<A> {
     /// With one extension of the protocol more (4.6).
     pub fn extension(mut self, extension: impl Extension) -> Self {
         self.extensions.push(Arc::new(extension));
+        self
+    }
+
+    /// Offers the extension [`resume`](extension::resume): who asks for it finds in each event where the stream can be
+    /// taken up again, over gRPC too, and whether something is missing. Not offered, where nothing is said.
+    pub fn resume(mut self, offered: bool) -> Self {
+        self.resume = offered;
         self
     }
 
@@ -284,6 +293,9 @@ impl<A: Agent> Server<A> {
         let service = Arc::new(service.modes(self.modes, &card.about));
         service.keep(self.retention);
         let mut inner: Arc<dyn A2aService> = Arc::<Service<A>>::clone(&service);
+        if self.resume {
+            card.about.extensions.push(extension::resume::declared());
+        }
         let extensions = extension::all(self.extensions, &mut card.about.extensions);
         if !extensions.is_empty() {
             inner = Arc::new(Extended::new(inner, extensions));

@@ -3,15 +3,8 @@
 //! It checks what only it can know, and asks the [execution]. It knows nothing of the binding that a
 //! call came over, and what it is given has been [checked](crate::check) for its required fields.
 
-use std::{
-    fmt,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
-use futures_core::Stream;
 use tonic::{Request, Response, Status};
 
 pub use self::modes::Modes;
@@ -20,11 +13,10 @@ use crate::{
     agent::{About, Agent, Asked},
     call::Call,
     error::{Error, ErrorKind},
-    event::{Event, Position},
-    execution::{self, Execution, Sent},
+    event::Event,
+    execution::{Execution, Sent},
     extension::Negotiated,
     journal::wait::Answer,
-    journal::{Cut, Reader},
     pb::{
         v1::{
             AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
@@ -43,6 +35,7 @@ use crate::{
 
 mod modes;
 pub mod push;
+mod streams;
 
 /// How many tasks are on a page where nobody says (3.1.4).
 const PAGE: i32 = 50;
@@ -259,15 +252,19 @@ impl<A: Agent> A2aService for Service<A> {
         Ok(Response::new(SendMessageResponse { payload }))
     }
 
-    /// Begins with the task, then carries what happens to it until the turn ends (3.1.2).
+    /// Begins with the task, then carries what happens to it until the turn ends (3.1.2). With a cursor it is the same send
+    /// once more, of somebody whose stream broke: then it sends nothing, and goes on behind the event that they saw last.
     async fn send_streaming_message(
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
         self.offers.streaming()?;
+        let marks = streams::marks(&request)?;
+        if Call::of(&request)?.cursor.is_some() {
+            return Ok(self.streamed(self.stream_again(request).await?, marks));
+        }
         let (sent, Wanted { history, .. }) = self.sent(request).await?;
-        let reader = self.execution.stream(sent, history).await?;
-        Ok(Response::new(Box::pin(Events(reader))))
+        Ok(self.streamed(self.execution.stream(sent, history).await?, marks))
     }
 
     /// The task as it is (3.1.3).
@@ -305,15 +302,11 @@ impl<A: Agent> A2aService for Service<A> {
         &self,
         request: Request<SubscribeToTaskRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
-        /// A cursor of another task, or of another server, fits no log; it is answered with a snapshot.
-        const NOWHERE: Position = Position { fence: 0, seq: u64::MAX };
         self.offers.streaming()?;
         let SubscribeToTaskRequest { tenant, id } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
-        let place = Call::of(&request)?.cursor.as_ref();
-        let place = place.map(|it| it.parts().filter(|it| it.0 == id).map_or(NOWHERE, |it| it.1));
-        let reader = self.execution.subscribe(&key, place).await?;
-        Ok(Response::new(Box::pin(Events(reader))))
+        let reader = self.execution.subscribe(&key, streams::place(&request, id)?).await?;
+        Ok(self.streamed(reader, streams::marks(&request)?))
     }
 
     /// Keeps a configuration with its task, which lasts as long as the task; one of the same id is replaced (3.1.7).
@@ -355,22 +348,6 @@ impl<A: Agent> A2aService for Service<A> {
     ) -> Result<Response<AgentCard>, Status> {
         let why = "this agent has no card beside its public one, at /.well-known/agent-card.json";
         Err(ErrorKind::ExtendedCardNotSupported.because(why).into())
-    }
-}
-
-/// A reader as the contract's streams have it.
-struct Events(Reader);
-
-impl Stream for Events {
-    type Item = Result<Event, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let item = ready!(Pin::new(&mut self.0).poll_next(cx));
-        let cut = |Cut| match self.0.unroomed() {
-            Some(it) => execution::full(it).into(),
-            None => ErrorKind::Unavailable.because("the stream was cut; subscribe to the task again").into(),
-        };
-        Poll::Ready(item.map(|it| it.map_err(cut)))
     }
 }
 

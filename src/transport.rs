@@ -26,7 +26,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use http::{
+    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts,
+};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, metadata::MetadataMap, service::Routes};
 use tower_service::Service;
@@ -34,7 +36,7 @@ use tower_service::Service;
 use self::entrance::{Entrance, is_of, name};
 pub use self::{body::Body, card::CardRequest, health::Ready, protocols::Protocols};
 use crate::{
-    call::{self, Version},
+    call::{self, Call, Version},
     compat::{
         classic::Methods,
         legacy::Legacy,
@@ -363,6 +365,11 @@ fn media_type(headers: &HeaderMap) -> Option<&str> {
         return Some(USUAL);
     }
     Some(value.to_str().unwrap_or("?").split(';').next().unwrap_or_default().trim())
+}
+
+/// Whether a caller comes back for a stream of which they have had events.
+fn resumes(extensions: &Extensions) -> bool {
+    extensions.get::<Call>().is_some_and(|it| it.cursor.is_some())
 }
 
 /// What a service sends along becomes headers.

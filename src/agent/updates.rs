@@ -120,6 +120,7 @@ impl Updates {
                     continue;
                 }
                 let said = act(&mut inner);
+                inner.words = inner.words.wrapping_add(1);
                 if inner.exceeded.is_some() {
                     // The turn ends for that, wherever this is called.
                     let wake = inner.fire_control();

@@ -107,6 +107,11 @@ impl Cursor {
             .then(|| Self(Text::Long(text.into())))
     }
 
+    /// One that came from elsewhere and can't be read: it is there, and fits no log.
+    pub(crate) fn nowhere() -> Self {
+        Self(Text::Long("?".into()))
+    }
+
     /// The task and the place that one of ours is for.
     pub fn parts(&self) -> Option<(&str, Position)> {
         let (rest, seq) = self.as_str().rsplit_once('.')?;

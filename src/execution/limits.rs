@@ -25,11 +25,16 @@ pub struct Limits {
     pub pace: Duration,
     /// After this, a turn has failed. One hour.
     pub turn: Duration,
+    /// After so long without a word of its agent, a turn has failed. An agent that waits for its caller's authorisation, or
+    /// for the store, may be silent. Zero, which is never.
+    pub idle: Duration,
     /// How long an agent that was canceled may take to end by itself. 5 s.
     pub cancel: Duration,
     /// How long a send waits for the end of its turn; then its caller gets the task as it is. 50 s, which is less than
     /// most proxies and clients wait.
     pub wait: Duration,
+    /// How old a stream gets. Then it is cut, and can be taken up again where it was. Zero is for ever. One day.
+    pub stream_age: Duration,
     /// How many messages may wait for a task whose agent is busy. 256.
     pub waiting: usize,
     /// How many parts a message may have. 1000.
@@ -65,8 +70,10 @@ impl Default for Limits {
             real_after: Duration::from_millis(100),
             pace: Duration::from_millis(1),
             turn: s(3600),
+            idle: Duration::ZERO,
             cancel: s(5),
             wait: s(50),
+            stream_age: s(86_400),
             waiting: 256,
             parts: 1000,
             references: 16,

@@ -1,8 +1,8 @@
 //! What a start does with the turns that the last end cut: it runs them again, or ends their tasks.
 
-use std::{collections::VecDeque, convert::Infallible, future::ready, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::ready, sync::Arc, time::Duration};
 
-use super::{INBOX, PATIENCE, Parts, away};
+use super::{PATIENCE, Parts, away};
 use crate::{
     agent::{Agent, Asked, status_update},
     error::Error,
@@ -11,6 +11,7 @@ use crate::{
         Phase,
         live::{Live, Waiting},
         pause,
+        replay::Replay,
     },
     pb::v1::{Message, TaskState},
     store::{Key, RunnerId, Stored, Unavailable},
@@ -33,32 +34,6 @@ const RETRY: Duration = Duration::from_millis(100);
 
 /// How often it is asked for one task, which may be one that can't be read any more.
 const TRIES: u32 = 5;
-
-/// Who has which message, as the log tells it: this is how turns take them while they are begun and ended.
-#[derive(Debug, Default)]
-struct Replay {
-    running: bool,
-    /// What the turn was given; nothing for the first one, which has the message that the task began with.
-    turn: Vec<Event>,
-    waiting: VecDeque<Event>,
-}
-
-impl Replay {
-    fn see(&mut self, event: Event) {
-        match event.mark() {
-            _ if event.seq() == 1 => self.running = true,
-            Mark { hidden: true, .. } if self.running => self.waiting.push_back(event),
-            Mark { hidden: true, .. } => (self.running, self.turn) = (true, vec![event]),
-            Mark { ends: Ends::Turn, .. } => {
-                let next = self.waiting.len().min(INBOX);
-                self.turn = self.waiting.drain(..next).collect();
-                self.running = !self.turn.is_empty();
-            }
-            Mark { ends: Ends::Task, .. } => self.running = false,
-            Mark { ends: Ends::Nothing, .. } => {}
-        }
-    }
-}
 
 impl<A: Agent> Parts<A> {
     /// Returns when what an earlier process left has been seen to: before, nobody else may touch it.
@@ -180,45 +155,4 @@ fn reason(resumable: bool, attempt: u32) -> Message {
         "The server stopped while the agent was at work on this.".to_owned()
     };
     Message::agent(why)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{event::Position, pb::v1::stream_response::Payload};
-
-    /// `m` is a message, `.` something that the agent says, `?` the end of a turn, and `!` that of the task.
-    fn replay(log: &str) -> (bool, Vec<u64>, Vec<u64>) {
-        let mut replay = Replay::default();
-        for (seq, it) in (1..).zip(log.chars()) {
-            let mark = match it {
-                'm' => Mark::HIDDEN,
-                '?' => Mark::ending(Ends::Turn),
-                '!' => Mark::ending(Ends::Task),
-                _ => Mark::NOTHING,
-            };
-            replay.see(Event::new(Position { fence: 1, seq }, mark, Payload::Message(Message::default())));
-        }
-        let seqs = |it: &mut dyn Iterator<Item = &Event>| it.map(Event::seq).collect::<Vec<_>>();
-        (replay.running, seqs(&mut replay.turn.iter()), seqs(&mut replay.waiting.iter()))
-    }
-
-    #[test]
-    fn the_log_tells_who_has_which_message() {
-        for (log, expected) in [
-            ("t", (true, vec![], vec![])),
-            ("t..", (true, vec![], vec![])),
-            ("t.m.", (true, vec![], vec![3])),
-            ("t.?", (false, vec![], vec![])),
-            ("t.?m.", (true, vec![4], vec![])),
-            ("t.?m.m", (true, vec![4], vec![6])),
-            ("tm.m.?.", (true, vec![2, 4], vec![])),
-            ("tm.m.?m?", (true, vec![7], vec![])),
-            ("t.!", (false, vec![], vec![])),
-        ] {
-            assert_eq!(replay(log), expected, "{log}");
-        }
-        let (running, turn, waiting) = replay(&format!("t{}?.", "m".repeat(20)));
-        assert_eq!((running, turn.len(), waiting), (true, INBOX, (18..22).collect()));
-    }
 }

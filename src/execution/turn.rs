@@ -7,6 +7,7 @@ use std::{
     pin::pin,
     sync::{Arc, OnceLock},
     task::{Poll, Waker},
+    time::Duration,
 };
 
 use serde_json::json;
@@ -16,12 +17,14 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{INBOX, Parts};
+use super::Parts;
 use crate::{
     agent::{self, Agent, Asked, End, Turn, Updates, status_update, updates},
     event::{Ends, Event, Mark},
     journal::{
         Held, Phase,
+        live::Inner,
+        replay::INBOX,
         wait::{Answer, Waits},
     },
     message::json_value,
@@ -39,6 +42,8 @@ pub(super) enum Over {
     Panicked(String),
     /// Its time is over.
     Deadline,
+    /// It has said nothing for too long.
+    Idle,
     /// Canceled, and it did not end by itself.
     Canceled,
     /// It said more than a task may have.
@@ -76,9 +81,9 @@ impl<A: Agent> Parts<A> {
 
     /// Polls the agent, and sees to what may stop it.
     async fn run(&self, held: &Held, task: Arc<Task>, messages: Vec<Event>, asked: Asked) -> Over {
-        let (number, attempt) = {
+        let (number, attempt, heard) = {
             let inner = held.lock();
-            (inner.turn, inner.attempt)
+            (inner.turn, inner.attempt, inner.words)
         };
         let started = Instant::now();
         let (real_at, deadline) = (started + self.limits.real_after, started + self.limits.turn);
@@ -95,6 +100,7 @@ impl<A: Agent> Parts<A> {
         };
         let updates = Updates { held: held.clone(), journal: Arc::clone(journal), turn: number };
         let mut grace_ends = None;
+        let mut silence = Silence::new(self.limits.idle, heard, started);
         // When what the agent says may be written next.
         let mut open_at = started;
         // Called within the first poll: an agent may panic before there is a future.
@@ -130,6 +136,7 @@ impl<A: Agent> Parts<A> {
                 let now = Instant::now();
                 inner.real |= now >= real_at;
                 let mut next = if inner.real { deadline } else { real_at.min(deadline) };
+                let silent_until = silence.heard(&inner, now);
                 if inner.is_dirty() && now < open_at {
                     next = next.min(open_at);
                     drop(inner);
@@ -145,7 +152,10 @@ impl<A: Agent> Parts<A> {
                 if deadline <= now {
                     return Poll::Ready(Over::Deadline);
                 }
-                let next = grace_ends.map_or(next, |it| it.min(next));
+                if silent_until.is_some_and(|it| it <= now) {
+                    return Poll::Ready(Over::Idle);
+                }
+                let next = [grace_ends, silent_until].into_iter().flatten().fold(next, Instant::min);
                 if timer.deadline() != next {
                     timer.as_mut().reset(next);
                 } else if now < next && armed.as_ref().is_some_and(|it| it.will_wake(cx.waker())) {
@@ -209,6 +219,7 @@ impl<A: Agent> Parts<A> {
             Over::Canceled => (TaskState::Canceled, None),
             Over::Panicked(words) => failed("panic", &words),
             Over::Deadline => failed("deadline", "it did not return in time"),
+            Over::Idle => failed("idle", "it said nothing for too long"),
             Over::Exceeded => failed("limit", "it said more than a task may have"),
         };
         let ends = if state.is_terminal() { Ends::Task } else { Ends::Turn };
@@ -237,6 +248,33 @@ impl<A: Agent> Parts<A> {
         }
         self.journal.flush(held, inner);
         (!next.is_empty()).then_some((next, asked))
+    }
+}
+
+/// How long an agent may be silent.
+struct Silence {
+    /// None where it may be for ever.
+    most: Option<Duration>,
+    /// How much was said before its turn.
+    before: u64,
+    words: u64,
+    since: Instant,
+}
+
+impl Silence {
+    fn new(most: Duration, words: u64, since: Instant) -> Self {
+        Self { most: Some(most).filter(|it| !it.is_zero()), before: words, words, since }
+    }
+
+    /// Until when it may go on, as long as nothing is heard. Who waits for their caller or for the store has a reason.
+    fn heard(&mut self, inner: &Inner, now: Instant) -> Option<Instant> {
+        let most = self.most?;
+        // The state may be that of the turn before.
+        let asks = inner.words != self.before && inner.ahead.state().is_interrupted();
+        if inner.words != self.words || inner.is_full() || asks {
+            (self.words, self.since) = (inner.words, now);
+        }
+        self.since.checked_add(most)
     }
 }
 

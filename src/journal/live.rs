@@ -75,6 +75,8 @@ pub(crate) struct Inner {
     stopped: bool,
     /// How many events came too late.
     pub(crate) late: u64,
+    /// How often its agent has said something.
+    pub(crate) words: u64,
 
     /// What the row says, and will say.
     at: Option<Position>,
@@ -184,6 +186,7 @@ impl Inner {
             exceeded: None,
             stopped: false,
             late: 0,
+            words: 0,
             at: None,
             counted: None,
             head: None,

@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -11,7 +12,11 @@ use std::{
 use futures_core::Stream;
 use tokio::{sync::OwnedSemaphorePermit, task::coop::poll_proceed};
 
-use super::{Held, Journal, Phase, wait::Place};
+use super::{
+    Held, Journal, Phase,
+    replay::{Course, Stage},
+    wait::Place,
+};
 use crate::{
     event::{Ends, Event, Mark, Position, Seq},
     pb::v1::{Task, stream_response::Payload},
@@ -37,6 +42,8 @@ pub struct Reader {
     snapshot: Option<(Arc<Task>, Seq)>,
     /// How many turns must end until this stream does; none for one that stays to the end of the task.
     turns: Option<u32>,
+    /// The message with whose turn this stream ends, where somebody comes back for it.
+    course: Option<Box<Course>>,
     /// So many messages of a task's history are shown.
     history: Option<usize>,
     /// The cursor did not fit the log, and a snapshot stands in for what is missing.
@@ -45,8 +52,8 @@ pub struct Reader {
     fetch: Option<Fetch>,
     place: Option<Place>,
     done: bool,
-    /// There may be only so many of them.
-    _permit: OwnedSemaphorePermit,
+    /// There may be only so many streams.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// The stream was cut, and can be taken up again at its last cursor.
@@ -61,7 +68,7 @@ impl Reader {
         journal: Arc<Journal>,
         next: Seq,
         turns: Option<u32>,
-        permit: OwnedSemaphorePermit,
+        permit: impl Into<Option<OwnedSemaphorePermit>>,
     ) -> Self {
         Self {
             held,
@@ -69,13 +76,14 @@ impl Reader {
             next,
             snapshot: None,
             turns,
+            course: None,
             history: None,
             gap: false,
             ready: VecDeque::new(),
             fetch: None,
             place: None,
             done: false,
-            _permit: permit,
+            _permit: permit.into(),
         }
     }
 
@@ -102,15 +110,27 @@ impl Reader {
         self
     }
 
+    /// To the end of the turn that answers this message, of whose log all that comes before was seen.
+    pub(crate) fn until_end_of(mut self, course: Course) -> Self {
+        self.done = self.ready.is_empty() && course.stage() == Stage::Over;
+        self.course = Some(Box::new(course));
+        self
+    }
+
     /// With so many messages of a task's history (3.2.4).
     pub(crate) fn with_history(mut self, length: Option<usize>) -> Self {
         self.history = length;
         self
     }
 
-    /// Whether a snapshot stands in for events that the cursor's reader has missed.
-    pub fn is_gap(&self) -> bool {
-        self.gap
+    /// All events up to this one are not for it, or are in its snapshot.
+    pub(crate) fn seen(&self) -> Seq {
+        self.next - 1
+    }
+
+    /// Whether a snapshot stands in for events that the cursor's reader has missed. Says so once.
+    pub(crate) fn take_gap(&mut self) -> bool {
+        mem::take(&mut self.gap)
     }
 
     /// Why the store had no room for this task, where it had none.
@@ -191,10 +211,14 @@ impl Reader {
             let (task, _) = self.snapshot.take()?;
             return Some(self.shortened(Event::task(event.position(), Ends::Nothing, task)));
         }
-        self.done = match event.ends() {
-            Ends::Nothing => false,
-            Ends::Task => true,
-            Ends::Turn => {
+        self.done = match (&mut self.course, event.ends()) {
+            (_, Ends::Task) => true,
+            (Some(course), _) => {
+                course.see(&event);
+                course.stage() == Stage::Over
+            }
+            (None, Ends::Nothing) => false,
+            (None, Ends::Turn) => {
                 self.turns = self.turns.map(|it| it.saturating_sub(1));
                 self.turns == Some(0)
             }
@@ -284,7 +308,7 @@ mod tests {
         agent::{self, Asked, End},
         call::Call,
         event::count::encodings,
-        execution::{Execution, Limits, Sent},
+        execution::{Execution, Limits, Sent, Since},
         journal::live::NEWEST,
         pb::v1::{
             Message, SendMessageConfiguration, SendMessageRequest, SubscribeToTaskRequest,
@@ -309,7 +333,7 @@ mod tests {
         let sent = Sent { scope: Arc::default(), message: Message::user("go"), asked: Asked::default(), push: None };
         let mut slow = execution.stream(sent, None).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();
-        let mut fast = execution.subscribe(&slow.held.key, Some(first.position())).await.unwrap();
+        let mut fast = execution.subscribe(&slow.held.key, Since::After(first.position())).await.unwrap();
         let mut seen = 1;
         while let Some(it) = fast.next().await {
             seen += 1;

@@ -40,7 +40,8 @@ pub(super) fn admit(parts: &mut Parts, door: Door, settings: &Settings) -> Admit
     }
     if call.cursor.is_none() {
         // Those who can't set a header, such as the first request of an `EventSource`, have the query.
-        call.cursor = parameter(parts, "lastEventId").and_then(|it| Cursor::from_text(&it));
+        let text = parameter(parts, "lastEventId").filter(|it| !it.is_empty());
+        call.cursor = text.map(|it| Cursor::from_text(&it).unwrap_or_else(Cursor::nowhere));
     }
     let asked = asked(parts).map(|it| if it == USUAL { USUAL.into() } else { Cow::Owned(brief(&it)) });
     let (in_time, protocols, strict) = (call.in_time(), settings.protocols, settings.strict_version);

@@ -15,7 +15,7 @@ use super::{
     body::{self, Body},
     brief,
     edge::Admitted,
-    explain, headers, media_type, respond, sse, status,
+    explain, headers, media_type, respond, resumes, sse, status,
 };
 use crate::{
     call::{Call, Version},
@@ -105,6 +105,7 @@ pub(super) async fn answer<T: Binding, C: Binding, B: RequestBody>(
     admitted: Admitted,
 ) -> Response<Body> {
     let extensions = std::mem::take(&mut parts.extensions);
+    let resumes = resumes(&extensions);
     let body = match read(&parts.headers, body, limits).await {
         Ok(body) => body,
         Err(error) => return failure("null", admitted.presumed(), error.into()),
@@ -138,7 +139,7 @@ pub(super) async fn answer<T: Binding, C: Binding, B: RequestBody>(
                 Err(error) => out.put_slice(problem(&id, version, error).as_bytes()),
             };
             let name = if version == Version::V0_3 { sse::MESSAGE } else { b"" };
-            sse::response(name, items, headers(metadata), limits.keep_alive, write)
+            sse::response(name, items, resumes, headers(metadata), limits.keep_alive, write)
         }
         Err(status) => failure(id, version, status),
     }

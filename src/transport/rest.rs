@@ -15,7 +15,7 @@ use tonic::{
 use super::{
     Limits, RequestBody,
     body::{self, Body},
-    brief, explain, headers, media_type, respond, sse,
+    brief, explain, headers, media_type, respond, resumes, sse,
 };
 use crate::{
     call::Version,
@@ -39,13 +39,14 @@ pub(super) async fn answer<T: Binding, B: RequestBody>(
     admitted: Result<(), Error>,
     version: Version,
 ) -> Response<Body> {
+    let resumes = resumes(&parts.extensions);
     match call(&binding, &mut parts, body, limits, admitted).await {
         Ok(Reply::Unary(data, metadata)) => {
             respond(StatusCode::OK, headers(metadata), reply_type(&parts.headers, version), data)
         }
         Ok(Reply::Stream(items, metadata)) => {
             let write = move |out: &mut Vec<u8>, item: Result<&Line, &Error>| write(out, item, version);
-            sse::response(b"", items, headers(metadata), limits.keep_alive, write)
+            sse::response(b"", items, resumes, headers(metadata), limits.keep_alive, write)
         }
         Err(status) => failure(status, version),
     }

@@ -36,17 +36,17 @@ impl<F: Fn(&mut Vec<u8>, Result<&Line, &Error>) + Send + Unpin + 'static> Write 
 /// The line that names an event as one without a name is called, which 0.3 over JSON-RPC says.
 pub(crate) const MESSAGE: &[u8] = b"event: message\n";
 
-/// Answers with a stream. `name` is the line that names each event, if anything does; `keep_alive` is how long it may be
-/// silent, for ever if zero.
+/// Answers with a stream. `name` is the line that names each event, if anything does; `begun` says that its reader has
+/// had events of it before; `keep_alive` is how long it may be silent, for ever if zero.
 pub(crate) fn response(
     name: &'static [u8],
     items: BoxStream<Frame>,
+    begun: bool,
     headers: HeaderMap,
     keep_alive: Duration,
     write: impl Write,
 ) -> Response<Body> {
-    let events =
-        Events { name, items: Some(items), begun: false, write, keep_alive, spoke: Instant::now(), timer: None };
+    let events = Events { name, items: Some(items), begun, write, keep_alive, spoke: Instant::now(), timer: None };
     let mut response = Response::new(Body::events(events));
     *response.headers_mut() = headers;
     let headers = response.headers_mut();

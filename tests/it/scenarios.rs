@@ -20,6 +20,7 @@ mod extensions;
 mod limits;
 mod modes;
 mod push;
+mod resume;
 mod send;
 mod stream;
 mod tasks;

@@ -4,7 +4,7 @@ use std::{mem, sync::Arc};
 
 use super::{CHECKPOINT, Inner, Live, NEWEST};
 use crate::{
-    event::{Ends, Event, Position},
+    event::{Ends, Event, Position, Seq},
     journal::wait::{Answer, Until, Wake},
     pb::v1::stream_response::Payload,
     store::{Commit, Expect, Row},
@@ -25,6 +25,11 @@ impl Inner {
     /// No turn runs, and all that was said is shown: until somebody sends a message, nothing will happen.
     pub(in crate::journal) fn is_idle(&self) -> bool {
         !self.running && !self.is_unsettled()
+    }
+
+    /// With which event all is over that was sent, if it is.
+    pub(crate) fn idle_at(&self) -> Option<Seq> {
+        (self.is_idle() && self.inbox.is_empty()).then(|| self.watermark())
     }
 
     /// Takes what is pending to the store. `exclusive`: nobody can look before [`settle`](Self::settle), so that

@@ -3,11 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use a2a_service::{
+    agent::{End, Turn, Updates},
     error::ErrorKind,
     pb::v1::{ListTasksRequest, Message, TaskState, send_message_response::Payload as Answer},
     service::Limits,
     store::{Store, memory::Memory},
 };
+use futures::StreamExt as _;
 use tokio::time::Instant;
 
 use super::support::*;
@@ -171,4 +173,100 @@ async fn nobody_waits_for_a_store_for_ever() {
     settle().await;
     assert_eq!(bench.listed().await.into_values().collect::<Vec<_>>(), [TaskState::InputRequired; 3]);
     bench.empty().await;
+}
+
+/// An agent that hangs is found out before its time is over, and one that waits for its caller is left to.
+#[tokio::test(start_paused = true)]
+async fn who_says_nothing_for_too_long_has_failed() {
+    for store in stores() {
+        let mut limits = Limits::default();
+        limits.idle = Duration::from_secs(10);
+        limits.turn = Duration::from_mins(1);
+        let bench = limited(store, limits, script);
+        for (text, state, waited, why) in [
+            ("hang", TaskState::Failed, 10_000, "(idle)"),
+            ("work pass:9000 work pass:9000 out:x pass:9000 hang", TaskState::Failed, 28_000, "(idle)"),
+            ("work pass:9999 work done", TaskState::Completed, 9999, ""),
+            // All that is heard is not enough for ever.
+            (&"work pass:9000 ".repeat(7), TaskState::Failed, 50_000, "(deadline)"),
+        ] {
+            let started = Instant::now();
+            let task = bench.send(Message::user(text)).await.unwrap();
+            let task = if task.state().is_terminal() {
+                task
+            } else {
+                let mut events = bench.subscribe(&task.id).await.unwrap();
+                rest(&mut events).await;
+                bench.get(&task.id).await.unwrap()
+            };
+            let waited = if why == "(deadline)" { ms(60_000) } else { ms(waited) };
+            assert_eq!((task.state(), started.elapsed()), (state, waited), "{text}");
+            assert!(said(&task).contains(why), "{}", said(&task));
+        }
+        // Of a later turn, too, whatever the state of the one before.
+        let id = bench.send(Message::user("ask:what")).await.unwrap().id;
+        let started = Instant::now();
+        let task = bench.send(to(&id, "hang")).await.unwrap();
+        assert_eq!((task.state(), started.elapsed()), (TaskState::Failed, ms(10_000)));
+        // It waits for its caller, and then it does not any more.
+        let task = bench.send(Message::user("work auth:sign pass:30000 work pass:9000 done")).await.unwrap();
+        assert_eq!(task.state(), TaskState::AuthRequired);
+        let mut events = bench.subscribe(&task.id).await.unwrap();
+        assert_eq!(states(&rest(&mut events).await).last(), Some(&TaskState::Completed));
+    }
+}
+
+/// Nor has one that waits for a store, which is slow.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_the_store_is_not_silent() {
+    let gate = Gate::memory();
+    let mut limits = Limits::default();
+    limits.idle = Duration::from_secs(1);
+    let bench = limited(gate.store(), limits, |_: Turn, out: Updates| async move {
+        for n in 0..200 {
+            out.artifact(n.to_string()).text("x").await?;
+        }
+        Ok(End::Completed(None))
+    });
+    let sent = bench.sending(Message::user("go"));
+    gate.knock().await;
+    pass(30_000).await;
+    gate.open();
+    assert_eq!(sent.await.unwrap().unwrap().state(), TaskState::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_has_become_old_is_taken_up_where_it_was() {
+    for store in stores() {
+        let mut limits = Limits::default();
+        limits.stream_age = Duration::from_secs(10);
+        let bench = limited(store, limits, script);
+        let started = Instant::now();
+        let words = "work pass:4000 ".repeat(9);
+        let mut events = bench.stream(Message::user(words + "done")).await.unwrap();
+        let (mut seen, mut streams) = (Vec::new(), 1);
+        loop {
+            match events.next().await {
+                Some(Ok(event)) => seen.push(event),
+                Some(Err(cut)) => {
+                    assert_eq!(a2a_service::error::Error::from(cut).kind(), ErrorKind::Unavailable);
+                    assert_eq!(started.elapsed(), ms(10_000 * streams));
+                    assert!(events.next().await.is_none());
+                    let last = seen.last().unwrap();
+                    events = bench.resume(&id_of(last), last.cursor()).await.unwrap();
+                    streams += 1;
+                }
+                None => break,
+            }
+        }
+        dense(&seen);
+        assert_eq!((streams, states(&seen).last()), (4, Some(&TaskState::Completed)));
+        // One that waits in silence ends as well, and what is idle is not in memory for ever.
+        let id = bench.send(Message::user("ask:what")).await.unwrap().id;
+        events = bench.subscribe(&id).await.unwrap();
+        next(&mut events).await;
+        assert!(events.next().await.unwrap().is_err());
+        drop(events);
+        bench.empty().await;
+    }
 }

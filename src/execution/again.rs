@@ -1,0 +1,98 @@
+//! Coming back: streams that are taken up again, and sends whose senders do not know what became of them.
+
+use std::sync::Arc;
+
+use super::{
+    Execution, has_ended,
+    limits::{SOON, limit},
+};
+use crate::{
+    agent::Agent,
+    error::Error,
+    event::{Event, Position, Seq},
+    journal::{
+        Held, Reader,
+        replay::{Course, Of},
+    },
+    store::Key,
+};
+
+/// How many events are read at a time.
+const STEP: usize = 256;
+
+/// Where a stream begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Since {
+    /// With the task as it is.
+    Now,
+    /// Strictly after this event, where the log has it; else with the task as it is.
+    After(Position),
+}
+
+impl<A: Agent> Execution<A> {
+    /// The task as it is and all that follows; or, of a task that may have ended, all that followed an event.
+    pub(crate) async fn subscribe(&self, key: &Key, from: Since) -> Result<Reader, Error> {
+        let held = self.hold(key).await?;
+        if matches!(from, Since::Now) && held.lock().has_ended() {
+            return Err(has_ended(key.id()));
+        }
+        self.reader(held, from).await
+    }
+
+    /// The stream of a message that was sent before: from there on, until its turn ends.
+    pub(crate) async fn stream_again(
+        &self,
+        key: &Key,
+        of: Of,
+        from: Since,
+        history: Option<usize>,
+    ) -> Result<Reader, Error> {
+        let held = self.hold(key).await?;
+        let reader = self.reader(held.clone(), from).await?;
+        let course = self.course(&held, of, reader.seen()).await?;
+        Ok(reader.until_end_of(course).with_history(history))
+    }
+
+    /// A stream of a task, from there on.
+    async fn reader(&self, held: Held, from: Since) -> Result<Reader, Error> {
+        let (key, permit) = (held.key.clone(), self.0.permits.stream()?);
+        let watermark = {
+            let inner = held.lock();
+            let most = self.0.limits.subscribers;
+            if inner.readers() >= most {
+                let why = format!("task {} has {most} streams, of at most so many; try again", key.id());
+                return Err(limit("subscribers", why).with("taskId", key.id()).retry_after(SOON));
+            }
+            inner.watermark()
+        };
+        let reader = |next| {
+            held.lock().attach();
+            Reader::new(held.clone(), Arc::clone(&self.0.journal), next, None, permit)
+        };
+        let Since::After(from) = from else { return Ok(reader(1).and_snapshot(false)) };
+        // The same number under another fence is another event. But a later opening may have shown the task before it
+        // wrote more of it: that is the same place, as long as no other opening wrote in between. Of the last one the row
+        // knows, also where the log has gone.
+        let known = at.is_some_and(|it| from.seq < it.seq)
+            && (from.seq == 0 || {
+                let there = self.0.journal.store().events(&key, from.seq - 1, 2).await?.events;
+                let fence = |n: usize| there.get(n).map(|it| it.position().fence);
+                fence(0).is_some_and(|it| it <= from.fence) && fence(1).is_none_or(|it| it >= from.fence)
+            })
+            || at.is_some_and(|it| from.seq == it.seq && it.fence <= from.fence);
+        Ok(if known { reader(from.seq + 1) } else { reader(1).and_snapshot(true) })
+    }
+
+    /// How far a message has come with the events up to this one.
+    async fn course(&self, held: &Held, of: Of, to: Seq) -> Result<Course, Error> {
+        let (mut course, mut seq) = (Course::new(of), 0);
+        while seq < to {
+            let log = self.0.journal.store().events(&held.key, seq, STEP).await?;
+            let Some(last) = log.events.last().map(Event::seq) else { break };
+            seq = last;
+            log.events.iter().filter(|it| it.seq() <= to).for_each(|it| course.see(it));
+        }
+        course.begin(held.lock().idle_at());
+        Ok(course)
+    }
+}
