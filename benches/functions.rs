@@ -158,7 +158,7 @@ fn store(c: &mut Criterion) {
     };
     let commit = |n: u64| Commit {
         key: Key::new(&scope, &format!("{n:036}")),
-        expect: Expect::New { idempotency: None },
+        expect: Expect::New,
         fence: 1,
         row: Row {
             context: ID.into(),
@@ -175,6 +175,8 @@ fn store(c: &mut Criterion) {
         events: log(),
         checkpoint: Some(Arc::clone(&task)),
         saved: None,
+        asked: None,
+        sends: Vec::new(),
         push: None,
     };
     // It is full, as it is in a server that has run for a while: each task takes the place of another.

@@ -24,7 +24,7 @@ use crate::{
     },
     compat::card::{Requirement, Shape},
     server,
-    service::{Limits, Modes},
+    service::{Dedupe, Limits, Modes},
     store::{Retention, sqlite::Durability},
     transport::{self, Protocols},
 };
@@ -136,6 +136,7 @@ keys! {
     "print_wire" => print_wire: bool = false, "Writes to the log what comes in, the call of 1.0 that it is, and what goes out, as `a2a_service::wire`. Credentials are hidden, messages are not.";
     "strict_version" => strict_version: bool = false, "Refuses calls that do not say their version of the protocol, as ones of 0.3. Otherwise they are taken by their form.";
     "strict_modes" => strict_modes: bool = false, "Refuses messages of media types that the card does not name, and those whose senders take nothing that the agent gives.";
+    "dedupe" => dedupe: Dedupe = Dedupe::Off, "What makes two sends the same one, so that the second gets what came of the first: the `Idempotency-Key` that they come with, and with `message-id`, where there is none, the id of the message too. An agent that answers with a message then has a task for it.";
     "wait" => wait: Duration = Limits::default().wait, "How long a send waits for its turn to end; then the caller gets the task as it is.";
     "turn.deadline" => turn_deadline: Duration = Limits::default().turn, "How long an agent may work on one turn; then the turn has failed.";
     "turn.idle" => turn_idle: Duration = Limits::default().idle, "After how long without a word of its agent a turn has failed, unless the agent waits for its caller to authorise something. Zero: never.";

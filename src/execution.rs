@@ -14,10 +14,13 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-pub(crate) use self::again::Since;
 pub use self::limits::Limits;
 pub(crate) use self::limits::full;
-use self::limits::{Permits, SOON, limit};
+pub(crate) use self::{again::Since, once::Name};
+use self::{
+    limits::{Permits, SOON, limit},
+    once::{Taken, Turnstile},
+};
 use crate::{
     agent::{Agent, Asked, status_update},
     error::{Error, ErrorKind},
@@ -25,7 +28,7 @@ use crate::{
     journal::{
         Held, Journal, Phase, Reader,
         live::{Inner, Live, Waiting},
-        replay::INBOX,
+        replay::{INBOX, Of},
         wait::{Answer, Until},
     },
     pb::v1::{Message, Task, TaskState, TaskStatus, stream_response::Payload},
@@ -34,8 +37,10 @@ use crate::{
 };
 
 mod again;
+mod asked;
 mod keeping;
 mod limits;
+mod once;
 mod push;
 mod recovery;
 mod turn;
@@ -54,6 +59,8 @@ pub(crate) struct Sent {
     pub(crate) asked: Asked,
     /// Where what happens to the task is to be sent. It has no task yet.
     pub(crate) push: Option<PushConfig>,
+    /// What it is known by, if it may be repeated.
+    pub(crate) name: Option<Box<Name>>,
 }
 
 /// Where a turn begins.
@@ -75,6 +82,7 @@ struct Parts<A> {
     limits: Limits,
     running: TaskTracker,
     permits: Permits,
+    turnstile: Arc<Turnstile>,
     /// What ran when an earlier process ended has been seen to.
     recovered: watch::Sender<bool>,
     /// Deletes what has been kept for long enough.
@@ -87,7 +95,8 @@ impl<A: Agent> Execution<A> {
         // What is gone with its process leaves nothing behind.
         let lasts = journal.store().immediate().is_none();
         let recovered = watch::Sender::new(!lasts);
-        let parts = Arc::new(Parts { agent, journal, limits, running, permits, recovered, keeping: Mutex::default() });
+        let (turnstile, keeping) = (Arc::default(), Mutex::default());
+        let parts = Arc::new(Parts { agent, journal, limits, running, permits, turnstile, recovered, keeping });
         if lasts {
             tokio::spawn(Arc::clone(&parts).recover());
         }
@@ -104,9 +113,14 @@ impl<A: Agent> Execution<A> {
 
     /// Returns when the turn that takes the message has ended or needs something, with the task as it was then; or with
     /// the task as it is when the caller, who waits for `left`, has waited for long enough.
-    pub(crate) async fn send(&self, sent: Sent, left: Option<Duration>) -> Result<Answer, Error> {
+    pub(crate) async fn send(&self, mut sent: Sent, left: Option<Duration>) -> Result<Answer, Error> {
         let cap = self.0.limits.wait;
         let wait = left.map_or(cap, |it| cap.min(it.saturating_sub(MARGIN.min(it / 10))));
+        if sent.name.is_some()
+            && let Some((key, seq)) = Box::pin(self.before(&mut sent, left)).await?
+        {
+            return Box::pin(self.answer_again(&key, seq, wait)).await;
+        }
         let watch = |inner: &mut Inner, behind| (inner.wait(Until::Turn(inner.turn + behind)), inner.ahead.seq());
         let (held, (mut answer, seq)) = self.begin(sent, Begin::Here, watch).await?;
         if let Ok(answer) = timeout(wait, &mut answer).await {
@@ -132,7 +146,12 @@ impl<A: Agent> Execution<A> {
     }
 
     /// Returns when there is a task that has the message (`returnImmediately`).
-    pub(crate) async fn start(&self, sent: Sent, left: Option<Duration>) -> Result<Answer, Error> {
+    pub(crate) async fn start(&self, mut sent: Sent, left: Option<Duration>) -> Result<Answer, Error> {
+        if sent.name.is_some()
+            && let Some((key, _)) = Box::pin(self.before(&mut sent, left)).await?
+        {
+            return Ok(Answer::Task(self.get(&key).await?));
+        }
         let now = |inner: &mut Inner, _| {
             inner.real = true;
             inner.wait(Until::Shown(inner.ahead.seq()))
@@ -153,7 +172,12 @@ impl<A: Agent> Execution<A> {
     }
 
     /// What happens from this message on, until its turn ends.
-    pub(crate) async fn stream(&self, sent: Sent, history: Option<usize>) -> Result<Reader, Error> {
+    pub(crate) async fn stream(&self, mut sent: Sent, history: Option<usize>) -> Result<Reader, Error> {
+        if sent.name.is_some()
+            && let Some((key, seq)) = Box::pin(self.before(&mut sent, None)).await?
+        {
+            return Box::pin(self.stream_again(&key, Of::Event(seq), Since::Now, history)).await;
+        }
         let permit = self.0.permits.stream()?;
         let watch = |inner: &mut Inner, behind| {
             inner.attach();
@@ -184,7 +208,7 @@ impl<A: Agent> Execution<A> {
         if !sent.message.task_id.is_empty() {
             return self.follow_up(sent, begin, watch).await;
         }
-        let Sent { scope, mut message, asked, push } = sent;
+        let Sent { scope, mut message, asked, push, name } = sent;
         let id = seam::fresh_id();
         if message.context_id.is_empty() {
             message.context_id = seam::fresh_id();
@@ -206,9 +230,11 @@ impl<A: Agent> Execution<A> {
         let mut inner = held.lock();
         self.takes_work()?;
         (inner.running, inner.turn) = (true, 1);
+        self.note(&mut inner, 1, &asked);
+        let taken = name.map(|it| Taken::new(*it, &mut inner, 1, now));
         let seen = watch(&mut inner, 0);
         journal.flush(&held, inner);
-        self.run(held.clone(), (Vec::new(), asked), permit, begin);
+        self.run_once(held.clone(), (Vec::new(), asked), permit, begin, taken);
         Ok((held, seen))
     }
 
@@ -218,7 +244,7 @@ impl<A: Agent> Execution<A> {
         begin: Begin,
         watch: impl FnOnce(&mut Inner, u32) -> T,
     ) -> Result<(Held, T), Error> {
-        let Sent { scope, mut message, asked, push } = sent;
+        let Sent { scope, mut message, asked, push, name } = sent;
         let key = Key::new(&scope, &message.task_id);
         let held = self.hold(&key).await?;
         if !message.context_id.is_empty() && *message.context_id != *held.context {
@@ -231,7 +257,7 @@ impl<A: Agent> Execution<A> {
             Some(push) => self.put_push(&key, push).await?.1,
             None => None,
         };
-        let taken = self.take_in(held, (message, asked), begin, watch).await;
+        let taken = self.take_in(held, (message, asked, name), begin, watch).await;
         if let (Err(_), Some(id)) = (&taken, made) {
             self.0.journal.store().delete_push(&key, &id).await?;
         }
@@ -242,7 +268,7 @@ impl<A: Agent> Execution<A> {
     async fn take_in<T>(
         &self,
         held: Held,
-        (message, asked): (Message, Asked),
+        (message, asked, name): (Message, Asked, Option<Box<Name>>),
         begin: Begin,
         watch: impl FnOnce(&mut Inner, u32) -> T,
     ) -> Result<(Held, T), Error> {
@@ -266,23 +292,29 @@ impl<A: Agent> Execution<A> {
             match inner.push(Event::said(Payload::Message(message)), Mark::HIDDEN) {
                 Ok(event) => {
                     inner.real = true;
+                    let (seq, now) = (event.seq(), self.0.journal.clock().millis());
+                    let taken = name.map(|it| Taken::new(*it, &mut inner, seq, now));
+                    self.note(&mut inner, seq, &asked);
                     let mut first = None;
                     if let Some(permit) = permit {
                         inner.turn += 1;
-                        (inner.running, inner.taken, inner.attempt) = (true, event.seq(), 1);
+                        (inner.running, inner.taken, inner.attempt) = (true, seq, 1);
                         first = Some((vec![event], asked, permit));
                     } else {
                         inner.inbox.push_back(Waiting { event, asked });
                     }
                     let behind = u32::try_from(inner.inbox.len().div_ceil(INBOX)).unwrap_or(u32::MAX);
                     let seen = watch(&mut inner, behind);
-                    match first {
+                    if first.is_none() || taken.is_some() {
+                        self.0.journal.flush(&held, inner);
+                    } else {
                         // It goes to the store with what the agent says until its first pause.
-                        Some((messages, asked, permit)) => {
-                            drop(inner);
-                            self.run(held.clone(), (messages, asked), permit, begin);
-                        }
-                        None => self.0.journal.flush(&held, inner),
+                        drop(inner);
+                    }
+                    if let Some((messages, asked, permit)) = first {
+                        self.run_once(held.clone(), (messages, asked), permit, begin, taken);
+                    } else {
+                        self.pass_once(taken);
                     }
                     return Ok((held, seen));
                 }

@@ -71,7 +71,8 @@ pub trait Extension: Send + Sync + 'static {
         None
     }
 
-    /// Sees a message before the agent does. May add to its metadata.
+    /// Sees a message before the agent does. May add to its metadata: the same to each repetition of a send that has an
+    /// `Idempotency-Key`, which is else another message under this key.
     ///
     /// # Errors
     /// Refuses it.

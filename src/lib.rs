@@ -13,6 +13,7 @@ pub mod error;
 pub mod event;
 mod execution;
 pub mod extension;
+mod fingerprint;
 pub mod journal;
 pub mod json;
 mod message;

@@ -15,7 +15,7 @@ use crate::{
     card::{Card, CardConfig, Network},
     extension::{self, Extended, Extension},
     pb::v1::{a2a_service_server::A2aService, bindings::Checked},
-    service::{Limits, Modes, Service},
+    service::{Dedupe, Limits, Modes, Service},
     store::{Retention, Store, memory::Memory},
     telemetry::{
         Traced,
@@ -64,6 +64,7 @@ pub struct Server<A> {
     modes: Modes,
     extensions: Vec<Arc<dyn Extension>>,
     resume: bool,
+    dedupe: Dedupe,
     strict_version: bool,
     protocols: Protocols,
     print_wire: bool,
@@ -88,6 +89,7 @@ impl<A: Agent> Server<A> {
             modes: Modes::default(),
             extensions: Vec::new(),
             resume: false,
+            dedupe: Dedupe::default(),
             strict_version: false,
             protocols: Protocols::default(),
             print_wire: false,
@@ -164,6 +166,13 @@ impl<A: Agent> Server<A> {
     /// With one extension of the protocol more (4.6).
     pub fn extension(mut self, extension: impl Extension) -> Self {
         self.extensions.push(Arc::new(extension));
+        self
+    }
+
+    /// What makes two sends the same one, where their sender gives them no `Idempotency-Key`. Nothing, where nothing else is
+    /// said.
+    pub fn dedupe(mut self, dedupe: Dedupe) -> Self {
+        self.dedupe = dedupe;
         self
     }
 
@@ -290,7 +299,7 @@ impl<A: Agent> Server<A> {
         let mut card = self.card.protocols(self.protocols.iter());
         let ready = ready(Arc::clone(&store));
         let service = Service::new(self.agent, store, self.limits).offering(card.offers());
-        let service = Arc::new(service.modes(self.modes, &card.about));
+        let service = Arc::new(service.modes(self.modes, &card.about).dedupe(self.dedupe));
         service.keep(self.retention);
         let mut inner: Arc<dyn A2aService> = Arc::<Service<A>>::clone(&service);
         if self.resume {

@@ -7,7 +7,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tonic::{Request, Response, Status};
 
-pub use self::modes::Modes;
+pub use self::{modes::Modes, repeat::Dedupe};
 pub use crate::execution::Limits;
 use crate::{
     agent::{About, Agent, Asked},
@@ -35,6 +35,7 @@ use crate::{
 
 mod modes;
 pub mod push;
+mod repeat;
 mod streams;
 
 /// How many tasks are on a page where nobody says (3.1.4).
@@ -50,6 +51,7 @@ pub struct Service<A> {
     anonymous: Arc<Scope>,
     gate: modes::Gate,
     offers: Offers,
+    dedupe: Dedupe,
 }
 
 /// What is offered of what the protocol leaves to the agent: the card says it, and the service keeps to it (3.3.4).
@@ -82,7 +84,14 @@ impl<A: Agent> Service<A> {
     /// An agent over a store.
     pub fn new(agent: A, store: Arc<dyn Store>, limits: Limits) -> Self {
         let (execution, anonymous) = (Execution::new(agent, store, limits), Arc::default());
-        Self { execution, anonymous, gate: modes::Gate::default(), offers: Offers::default() }
+        let (gate, offers, dedupe) = (modes::Gate::default(), Offers::default(), Dedupe::default());
+        Self { execution, anonymous, gate, offers, dedupe }
+    }
+
+    /// With this to make two sends the same one.
+    #[must_use]
+    pub fn dedupe(self, dedupe: Dedupe) -> Self {
+        Self { dedupe, ..self }
     }
 
     /// With other offers.
@@ -148,6 +157,7 @@ impl<A: Agent> Service<A> {
         let negotiated = request.extensions().get::<Negotiated>().is_some();
         let extensions = if negotiated { call.extensions.clone() } else { Vec::new() };
         let principal = call.principal.clone();
+        let name = self.dedupe.name(call, request.get_ref())?;
         let (_, came_with, sent) = request.into_parts();
         let SendMessageRequest { message, configuration, metadata, .. } = sent;
         let message = message.ok_or_else(|| Error::invalid_field("message", "is required"))?;
@@ -164,7 +174,7 @@ impl<A: Agent> Service<A> {
         let accepted_output_modes = configuration.accepted_output_modes;
         let asked = Asked { principal, extensions, accepted_output_modes, metadata, referenced: Vec::new() };
         let wanted = Wanted { immediately: configuration.return_immediately, history, left };
-        Ok((Sent { scope, message, asked, push }, wanted))
+        Ok((Sent { scope, message, asked, push, name }, wanted))
     }
 
     /// The tasks that a message refers to (3.4.3). One that is gone, or not the caller's, is a hint that leads nowhere

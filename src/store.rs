@@ -14,6 +14,7 @@ pub use key::{Hashed, Key, KeyMap, Scope};
 pub use page::Token;
 pub use push::{PushConfig, PushPage, Put};
 pub use retention::{Retention, Swept};
+pub use sent::{Keyed, Made};
 
 use crate::{
     event::{Event, Fence, Position, Seq},
@@ -28,6 +29,7 @@ pub mod memory;
 pub mod page;
 mod push;
 mod retention;
+mod sent;
 pub mod sqlite;
 
 /// A place for tasks.
@@ -61,6 +63,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// The events after one, in their order, at most so many.
     async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable>;
+
+    /// What came of the send of an owner that had this key, if there was one.
+    async fn sent(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<Made>, Unavailable>;
 
     /// A page of an owner's tasks.
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable>;
@@ -134,6 +139,10 @@ pub struct Commit {
     pub checkpoint: Option<Arc<Task>>,
     /// What the agent keeps for its next turn, if that changed.
     pub saved: Option<Bytes>,
+    /// What came with the messages that are still to be answered, beside them, if that changed; empty where nothing did.
+    pub asked: Option<Bytes>,
+    /// The sends whose messages are among the events, of those that have a key.
+    pub sends: Vec<Keyed>,
     /// The push configuration that the task was begun with.
     pub push: Option<Arc<PushConfig>>,
 }
@@ -142,10 +151,7 @@ pub struct Commit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expect {
     /// There is none.
-    New {
-        /// Names the send that makes the task, so that the same one does not make two.
-        idempotency: Option<Box<str>>,
-    },
+    New,
     /// There.
     At(Position),
 }
@@ -186,6 +192,8 @@ pub struct Stored {
     pub checkpoint: Option<(Seq, Task)>,
     /// What its agent kept.
     pub saved: Option<Bytes>,
+    /// What came with the messages that are still to be answered, beside them.
+    pub asked: Option<Bytes>,
 }
 
 /// A piece of a log.
@@ -201,10 +209,10 @@ pub enum Refused {
     /// The row is not where the commit expects it, and where it is.
     #[error("another writer was there")]
     Stale(Option<Position>),
-    /// The same send has made this task before.
-    #[error("the same send has made task {task_id}")]
+    /// A send of the same key was taken before.
+    #[error("task {task_id} has a send of the same key")]
     Duplicate {
-        /// The task that it made.
+        /// The task that has its message.
         task_id: Box<str>,
     },
     /// There is no room for another task, and none has ended that could make some.

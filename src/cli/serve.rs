@@ -78,6 +78,7 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
         .grace(config.drain_grace)
         .strict_version(config.strict_version)
         .protocols(config.protocols)
+        .dedupe(config.dedupe)
         .resume(config.stream_resume)
         .print_wire(config.print_wire)
         .modes(config.modes())

@@ -42,7 +42,7 @@ impl ErrorKind {
             Self::Internal                       => (as_now.reason,               -32603, as_now.grpc,        500, "Internal server error"),
             Self::TaskNotFound | Self::InvalidAgentResponse | Self::Parse | Self::MethodNotFound | Self::VerbNotAllowed
             | Self::TooLarge | Self::Unauthenticated | Self::PermissionDenied | Self::ResourceExhausted
-            | Self::Unavailable | Self::DeadlineExceeded | Self::Aborted => return as_now,
+            | Self::Unavailable | Self::DeadlineExceeded | Self::Aborted | Self::IdempotencyConflict => return as_now,
         };
         Wire { reason, json_rpc, grpc, http, sentence }
     }

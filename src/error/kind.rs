@@ -54,6 +54,8 @@ pub enum ErrorKind {
     DeadlineExceeded,
     /// Somebody else was there first.
     Aborted,
+    /// Another message has been sent under the same key.
+    IdempotencyConflict,
     /// The server is at fault; what happened is in its log.
     Internal,
 }
@@ -75,7 +77,7 @@ pub struct Wire {
 
 impl ErrorKind {
     /// Every kind.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::TaskNotFound,
         Self::TaskNotCancelable,
         Self::PushNotificationNotSupported,
@@ -100,6 +102,7 @@ impl ErrorKind {
         Self::Unavailable,
         Self::DeadlineExceeded,
         Self::Aborted,
+        Self::IdempotencyConflict,
         Self::Internal,
     ];
 
@@ -107,7 +110,7 @@ impl ErrorKind {
     /// −32050, clear of those that the protocol has taken.
     #[rustfmt::skip]
     pub const fn wire(self) -> Wire {
-        use Code::{Aborted, DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound, PermissionDenied};
+        use Code::{Aborted, AlreadyExists, DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound, PermissionDenied};
         use Code::{ResourceExhausted, Unauthenticated, Unavailable, Unimplemented};
         const UNSUPPORTED: &str = "This operation is not supported";
         let (reason, json_rpc, grpc, http, sentence) = match self {
@@ -136,6 +139,7 @@ impl ErrorKind {
             Self::Unavailable                    => ("UNAVAILABLE",                            -32053, Unavailable,        503, "Temporarily unavailable"),
             Self::DeadlineExceeded               => ("DEADLINE_EXCEEDED",                      -32054, DeadlineExceeded,   504, "Deadline exceeded"),
             Self::Aborted                        => ("ABORTED",                                -32055, Aborted,            409, "Conflict"),
+            Self::IdempotencyConflict            => ("IDEMPOTENCY_CONFLICT",                   -32056, AlreadyExists,      409, "Idempotency-Key is in use"),
             Self::Internal                       => ("INTERNAL_ERROR",                         -32603, Internal,           500, "Internal error"),
         };
         Wire { reason, json_rpc, grpc, http, sentence }

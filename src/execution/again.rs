@@ -1,9 +1,12 @@
 //! Coming back: streams that are taken up again, and sends whose senders do not know what became of them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::timeout;
+use tokio_stream::StreamExt as _;
 
 use super::{
-    Execution, has_ended,
+    Execution, gone, has_ended,
     limits::{SOON, limit},
 };
 use crate::{
@@ -12,7 +15,8 @@ use crate::{
     event::{Event, Position, Seq},
     journal::{
         Held, Reader,
-        replay::{Course, Of},
+        replay::{Course, Of, Stage},
+        wait::Answer,
     },
     store::Key,
 };
@@ -53,17 +57,37 @@ impl<A: Agent> Execution<A> {
         Ok(reader.until_end_of(course).with_history(history))
     }
 
+    /// What a message that was sent before is answered with, as if it were sent now: when its turn has ended or needs
+    /// something, or its caller has waited for long enough.
+    pub(crate) async fn answer_again(&self, key: &Key, seq: Seq, wait: Duration) -> Result<Answer, Error> {
+        let held = self.hold(key).await?;
+        let (task, from) = held.lock().attach_at_watermark().ok_or_else(|| gone(&held))?;
+        let reader = Reader::new(held.clone(), Arc::clone(&self.0.journal), from + 1, None, None);
+        let course = self.course(&held, Of::Event(seq), from).await?;
+        let mut reader = reader.until_end_of(course).folding(task);
+        let over = async {
+            while !matches!(reader.stage(), Stage::Over | Stage::Interrupted) {
+                // A server that stops answers with the task as it is, as it does whoever sent the message first.
+                if !matches!(reader.next().await, Some(Ok(_))) {
+                    break;
+                }
+            }
+        };
+        drop(timeout(wait, over).await);
+        reader.into_task().map(Answer::Task).ok_or_else(|| gone(&held))
+    }
+
     /// A stream of a task, from there on.
     async fn reader(&self, held: Held, from: Since) -> Result<Reader, Error> {
         let (key, permit) = (held.key.clone(), self.0.permits.stream()?);
-        let watermark = {
+        let at = {
             let inner = held.lock();
             let most = self.0.limits.subscribers;
             if inner.readers() >= most {
                 let why = format!("task {} has {most} streams, of at most so many; try again", key.id());
                 return Err(limit("subscribers", why).with("taskId", key.id()).retry_after(SOON));
             }
-            inner.watermark()
+            inner.shown().map(|it| it.1)
         };
         let reader = |next| {
             held.lock().attach();

@@ -1,10 +1,14 @@
 //! What a start does with the turns that the last end cut: it runs them again, or ends their tasks.
 
-use std::{convert::Infallible, future::ready, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::ready, iter, sync::Arc, time::Duration};
 
-use super::{PATIENCE, Parts, away};
+use super::{
+    PATIENCE, Parts,
+    asked::{Notes, message},
+    away,
+};
 use crate::{
-    agent::{Agent, Asked, status_update},
+    agent::{Agent, status_update},
     error::Error,
     event::{Ends, Event, Mark},
     journal::{
@@ -93,16 +97,27 @@ impl<A: Agent> Parts<A> {
         let resumable = self.agent.resumable();
         let again =
             if !canceled && resumable && attempt <= ATTEMPTS { Some(self.replay(key, &stored).await?) } else { None };
-        let task = stored.task(&**self.journal.store(), key).await?;
+        let (notes, task) = (Notes::of(&stored), stored.task(&**self.journal.store(), key).await?);
+        let mut referenced = Vec::new();
+        if let Some(Replay { running: true, turn, waiting }) = &again {
+            let first = if turn.is_empty() { task.history.first() } else { turn.last().and_then(message) };
+            for it in iter::once(first).chain(waiting.iter().map(message)) {
+                referenced.push(self.referenced(key, it).await?);
+            }
+        }
+        let mut referenced = referenced.into_iter();
         let mut live = Live::loaded(key.clone(), self.journal.store().fence(), stored, task);
         live.bound(self.limits.bounds());
         let Ok(held) = self.journal.hold(key, || ready(Ok::<_, Infallible>(live))).await;
         let mut inner = held.lock();
         match again {
             Some(Replay { running: true, turn, waiting }) => {
-                // What came with the messages beside them is not kept.
-                let waiting = waiting.into_iter().map(|event| Waiting { event, asked: Asked::default() });
+                let number = turn.last().map_or(1, Event::seq);
+                let asked = notes.asked(number, referenced.next().unwrap_or_default());
+                let waiting = waiting.into_iter().zip(referenced);
+                let waiting = waiting.map(|(event, it)| Waiting { asked: notes.asked(event.seq(), it), event });
                 inner.inbox.extend(waiting);
+                notes.restore(&mut inner);
                 inner.turn += 1;
                 inner.running = true;
                 drop(inner);
@@ -111,7 +126,7 @@ impl<A: Agent> Parts<A> {
                 // There may be more of them than may run at once.
                 drop(self.running.spawn(async move {
                     let Some(permit) = parts.permits.next_turn().await else { return };
-                    parts.turns(held, turn, Asked::default(), permit).await;
+                    parts.turns(held, turn, asked, permit).await;
                 }));
                 return Ok(());
             }
@@ -128,6 +143,8 @@ impl<A: Agent> Parts<A> {
                 if inner.push(status, Mark::ending(Ends::Task)).is_err() {
                     inner.touched = true;
                 }
+                notes.restore(&mut inner);
+                inner.forget_notes(None);
             }
         }
         self.journal.flush(&held, inner);

@@ -239,6 +239,7 @@ impl<A: Agent> Parts<A> {
                 it.event
             })
             .collect();
+        inner.forget_notes(next.last().map(Event::seq));
         if let Some(it) = next.last() {
             inner.turn += 1;
             (inner.taken, inner.attempt) = (it.seq(), 1);

@@ -16,11 +16,12 @@ use crate::{
     event::{Ends, Event, Fence, Mark, Position, Seq},
     pb::v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, stream_response::Payload},
     seam::{Millis, millis},
-    store::{Full, Key, PushConfig, Refused, Stored},
+    store::{Full, Key, Keyed, PushConfig, Refused, Stored},
     task::{Ahead, Bounds, Illegal, heft, join},
 };
 
 mod conclude;
+mod notes;
 mod settle;
 
 /// How many events an agent may be ahead of the store.
@@ -88,6 +89,12 @@ pub(crate) struct Inner {
     pub(crate) attempt: u32,
     saved: Option<Bytes>,
     unsaved: bool,
+    /// What came with the messages that are not answered yet, where it is kept.
+    notes: Vec<notes::Note>,
+    /// The same where it has changed, until a commit takes it along; empty where nothing did.
+    pub(crate) asked: Option<Bytes>,
+    /// The sends that have a key, until a commit takes them along.
+    pub(crate) sends: Vec<Keyed>,
     /// The push configuration that it begins with, until its first commit takes it along.
     push: Option<Arc<PushConfig>>,
 
@@ -196,6 +203,9 @@ impl Inner {
             attempt: 0,
             saved: None,
             unsaved: false,
+            notes: Vec::new(),
+            asked: None,
+            sends: Vec::new(),
             push: None,
             shown: None,
             base: None,
@@ -372,6 +382,13 @@ impl Inner {
     /// From now on the newest events are kept for one reader more.
     pub(crate) fn attach(&mut self) {
         self.readers += 1;
+    }
+
+    /// The same, for one who has the task as it is shown and reads what comes after.
+    pub(crate) fn attach_at_watermark(&mut self) -> Option<(Arc<Task>, Seq)> {
+        let shown = self.shown().map(|(task, at)| (Arc::clone(task), at.seq))?;
+        self.attach();
+        Some(shown)
     }
 
     /// For how many readers.

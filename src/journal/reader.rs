@@ -44,6 +44,8 @@ pub struct Reader {
     turns: Option<u32>,
     /// The message with whose turn this stream ends, where somebody comes back for it.
     course: Option<Box<Course>>,
+    /// The task as it was with the last event that was read, for who wants to know.
+    folded: Option<Arc<Task>>,
     /// So many messages of a task's history are shown.
     history: Option<usize>,
     /// The cursor did not fit the log, and a snapshot stands in for what is missing.
@@ -77,6 +79,7 @@ impl Reader {
             snapshot: None,
             turns,
             course: None,
+            folded: None,
             history: None,
             gap: false,
             ready: VecDeque::new(),
@@ -115,6 +118,22 @@ impl Reader {
         self.done = self.ready.is_empty() && course.stage() == Stage::Over;
         self.course = Some(Box::new(course));
         self
+    }
+
+    /// And with the task, to which what is read happens.
+    pub(crate) fn folding(mut self, task: Arc<Task>) -> Self {
+        self.folded = Some(task);
+        self
+    }
+
+    /// How far that turn has come.
+    pub(crate) fn stage(&self) -> Stage {
+        self.course.as_ref().map_or(Stage::Unknown, |it| it.stage())
+    }
+
+    /// The task as it is with what was read.
+    pub(crate) fn into_task(mut self) -> Option<Arc<Task>> {
+        self.folded.take()
     }
 
     /// With so many messages of a task's history (3.2.4).
@@ -157,6 +176,7 @@ impl Reader {
                 match events {
                     // What is not there any more has gone into the task, or with it.
                     Some(events) if events.first().is_none_or(|it| it.seq() > self.next) => {
+                        self.gap = true;
                         return Poll::Ready(self.stand_in().ok_or(Cut).map(Some));
                     }
                     Some(events) => {
@@ -201,6 +221,9 @@ impl Reader {
     /// What becomes of an event for this reader: folded into a snapshot, hidden, or shown.
     fn pass(&mut self, event: Event) -> Option<Event> {
         self.next = self.next.max(event.seq() + 1);
+        if let (Some(task), Some(payload)) = (&mut self.folded, event.payload()) {
+            apply(Arc::make_mut(task), payload);
+        }
         if let Some((task, until)) = &mut self.snapshot {
             if let Some(payload) = event.payload() {
                 apply(Arc::make_mut(task), payload);
@@ -330,7 +353,13 @@ mod tests {
             Ok(End::Completed(None))
         });
         let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default());
-        let sent = Sent { scope: Arc::default(), message: Message::user("go"), asked: Asked::default(), push: None };
+        let sent = Sent {
+            scope: Arc::default(),
+            message: Message::user("go"),
+            asked: Asked::default(),
+            push: None,
+            name: None,
+        };
         let mut slow = execution.stream(sent, None).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();
         let mut fast = execution.subscribe(&slow.held.key, Since::After(first.position())).await.unwrap();

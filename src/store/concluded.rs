@@ -63,12 +63,14 @@ impl Concluded {
         let row = Row { head: events.last().cloned(), ..self.row.clone() };
         Commit {
             key: self.key.clone(),
-            expect: Expect::New { idempotency: None },
+            expect: Expect::New,
             fence: self.fence,
             row,
             events,
             checkpoint: Some(Arc::clone(&self.task)),
             saved: None,
+            asked: None,
+            sends: Vec::new(),
             push: None,
         }
     }

@@ -17,8 +17,8 @@ use self::{
     settled::{Names, Running, Settled},
 };
 use super::{
-    Commit, Concluded, Expect, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, PushConfig, PushPage,
-    Put, Refused, Retention, Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
+    Commit, Concluded, Expect, Full, Immediate, InUse, Key, KeyMap, Keyed, ListPage, ListQuery, Log, Made, PushConfig,
+    PushPage, Put, Refused, Retention, Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
 };
 use crate::{
     event::{Event, Fence, Position, Seq},
@@ -65,8 +65,9 @@ struct Kept {
     at: Position,
     row: Row,
     saved: Option<Bytes>,
-    /// The key of the send that made it.
-    send: Option<Box<str>>,
+    asked: Option<Bytes>,
+    /// The keys of its sends. Most tasks have none.
+    sends: Box<[Box<str>]>,
     /// Most tasks have none.
     push: Option<Box<Pushes>>,
     log: Kind,
@@ -80,23 +81,34 @@ enum Kind {
 
 impl Immediate for Memory {
     fn commit_now(&self, commit: &Commit) -> Result<(), Refused> {
-        let Expect::New { idempotency } = &commit.expect else { return self.write(commit) };
+        let is_new = commit.expect == Expect::New;
         // What was there before must not cost another task its place.
-        if let Some(at) = self.with(&commit.key, |it| it.at) {
+        if is_new && let Some(at) = self.with(&commit.key, |it| it.at) {
             return Err(Refused::Stale(Some(at)));
         }
-        if let Some(send) = idempotency {
-            self.enter(&commit.key, send)?;
-        }
-        let written = self.make_room(&commit.key).and_then(|()| {
-            let written = self.write(commit);
-            if written.is_err() {
-                self.free(&commit.key);
+        if !commit.sends.is_empty() {
+            // One that was written before and whose answer was lost has its sends entered.
+            if let Expect::At(then) = commit.expect
+                && let at = self.with(&commit.key, |it| it.at)
+                && at != Some(then)
+            {
+                return Err(Refused::Stale(at));
             }
-            written
-        });
-        if let (Err(_), Some(send)) = (&written, idempotency) {
-            self.leave(&commit.key, send);
+            self.enter(commit)?;
+        }
+        let written = if is_new {
+            self.make_room(&commit.key).and_then(|()| {
+                let written = self.write(commit);
+                if written.is_err() {
+                    self.free(&commit.key);
+                }
+                written
+            })
+        } else {
+            self.write(commit)
+        };
+        if written.is_err() && !commit.sends.is_empty() {
+            self.leave(commit);
         }
         written
     }
@@ -126,7 +138,8 @@ impl Memory {
             let Entry::Vacant(free) = shard.entry(key.clone()) else {
                 return Err(Refused::Stale(shard.get(key).map(|it| it.at)));
             };
-            free.insert(Box::new(Kept { at, row: row.clone(), saved: None, send: None, push: None, log }));
+            let (kept, sends) = (row.clone(), Box::default());
+            free.insert(Box::new(Kept { at, row: kept, saved: None, asked: None, sends, push: None, log }));
             self.index(key, row, None);
         }
         self.room.lock().ended.push_back(key.clone());
@@ -163,15 +176,16 @@ impl Memory {
     }
 
     fn write(&self, commit: &Commit) -> Result<(), Refused> {
-        let Commit { key, expect, row, saved, .. } = commit;
+        let Commit { key, expect, row, saved, asked, .. } = commit;
         let at = Position { fence: commit.fence, seq: row.seq };
         let mut shard = self.shards[key.share(SHARDS)].lock();
         let old = match (shard.entry(key.clone()), expect) {
-            (Entry::Vacant(free), Expect::New { idempotency }) => {
+            (Entry::Vacant(free), Expect::New) => {
                 let log = Kind::Open(Running::default());
-                let (saved, send) = (saved.clone(), idempotency.clone());
-                let kept = Kept { at, row: row.clone(), saved, send, push: None, log };
+                let (saved, asked, sends) = (saved.clone(), asked.clone(), Box::default());
+                let kept = Kept { at, row: row.clone(), saved, asked, sends, push: None, log };
                 let kept = free.insert(Box::new(kept));
+                note(kept, commit);
                 register(kept, commit);
                 write_log(kept, commit);
                 None
@@ -184,6 +198,10 @@ impl Memory {
                 if saved.is_some() {
                     kept.saved.clone_from(saved);
                 }
+                if asked.is_some() {
+                    kept.asked.clone_from(asked);
+                }
+                note(kept, commit);
                 register(kept, commit);
                 write_log(kept, commit);
                 Some(old)
@@ -247,8 +265,8 @@ impl Memory {
         let mut all = self.index.lock();
         if let Some(index) = all.get_mut(key.scope()) {
             index.remove(key, &kept.row);
-            if let Some(send) = &kept.send {
-                index.sends.remove(send);
+            for it in &kept.sends {
+                index.sends.remove(it);
             }
             if index.is_empty() {
                 all.remove(key.scope());
@@ -267,6 +285,14 @@ impl Default for Memory {
     }
 }
 
+/// Notes the sends that came with what is committed, to forget them with the task.
+fn note(kept: &mut Kept, commit: &Commit) {
+    if !commit.sends.is_empty() {
+        let new = commit.sends.iter().map(|it| it.key.clone());
+        kept.sends = kept.sends.iter().cloned().chain(new).collect();
+    }
+}
+
 /// A configuration that came with what is committed. Who sent it has counted those that there are.
 fn register(kept: &mut Kept, commit: &Commit) {
     if let Some(it) = &commit.push {
@@ -281,34 +307,38 @@ fn write_log(kept: &mut Kept, commit: &Commit) {
     match (&commit.checkpoint, kept.row.state.is_terminal()) {
         (Some(task), true) => {
             kept.log = Kind::Settled(Settled::new(task, log, events, names));
-            (kept.row.head, kept.saved) = (None, None);
+            (kept.row.head, kept.saved, kept.asked) = (None, None, None);
         }
         _ => log.add(events, names),
     }
 }
 
 impl Memory {
-    /// Enters a send that has a key, unless it is there.
-    fn enter(&self, key: &Key, send: &str) -> Result<(), Refused> {
-        let mut index = self.index.lock();
-        let sends = &mut index.entry(Arc::clone(key.scope())).or_default().sends;
-        match sends.get(send) {
-            Some(made) if made != key => Err(Refused::Duplicate { task_id: made.id().into() }),
-            Some(_) => Ok(()),
-            None => {
-                sends.insert(send.into(), key.clone());
-                Ok(())
-            }
+    /// Enters the sends of a commit, unless one of them is there.
+    fn enter(&self, commit: &Commit) -> Result<(), Refused> {
+        let key = &commit.key;
+        let mut all = self.index.lock();
+        let there = all.get(key.scope()).and_then(|it| commit.sends.iter().find_map(|send| it.sends.get(&send.key)));
+        if let Some(made) = there {
+            return Err(Refused::Duplicate { task_id: made.task_id.clone() });
         }
+        let index = all.entry(Arc::clone(key.scope())).or_default();
+        for Keyed { key: send, hash, seq, .. } in &commit.sends {
+            let made = Made { task_id: key.id().into(), seq: *seq, hash: Box::new(*hash) };
+            index.sends.insert(send.clone(), made);
+        }
+        Ok(())
     }
 
-    /// Takes a send back that made nothing.
-    fn leave(&self, key: &Key, send: &str) {
+    /// Takes sends back of which nothing came.
+    fn leave(&self, commit: &Commit) {
         let mut all = self.index.lock();
-        if let Some(index) = all.get_mut(key.scope()) {
-            index.sends.remove(send);
+        if let Some(index) = all.get_mut(commit.key.scope()) {
+            for it in &commit.sends {
+                index.sends.remove(&it.key);
+            }
             if index.is_empty() {
-                all.remove(key.scope());
+                all.remove(commit.key.scope());
             }
         }
     }
@@ -384,10 +414,11 @@ impl Store for Memory {
     }
 
     async fn load(&self, key: &Key) -> Result<Option<Stored>, Unavailable> {
-        Ok(self.with(key, |Kept { at, row, saved, log, .. }| Stored {
+        Ok(self.with(key, |Kept { at, row, saved, asked, log, .. }| Stored {
             at: *at,
             row: row.clone(),
             saved: saved.clone(),
+            asked: asked.clone(),
             checkpoint: match log {
                 Kind::Open(_) => None,
                 Kind::Settled(it) => it.task().map(|it| (at.seq, it)),
@@ -405,6 +436,10 @@ impl Store for Memory {
             }
         });
         Ok(Log { events: events.unwrap_or_default() })
+    }
+
+    async fn sent(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<Made>, Unavailable> {
+        Ok(self.index.lock().get(scope).and_then(|it| it.sends.get(key)).cloned())
     }
 
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable> {

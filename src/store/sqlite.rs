@@ -26,8 +26,8 @@ use self::{
     writer::Writer,
 };
 use super::{
-    Commit, Full, InUse, Key, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused, Retention, RunnerId, Scope,
-    Store, Stored, Swept, Unavailable,
+    Commit, Full, InUse, Key, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put, Refused, Retention, RunnerId,
+    Scope, Store, Stored, Swept, Unavailable,
 };
 use crate::{
     event::{Fence, Seq},
@@ -348,6 +348,11 @@ impl Store for Sqlite {
             None => Ok(Vec::new()),
         });
         Ok(Log { events: events.await? })
+    }
+
+    async fn sent(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<Made>, Unavailable> {
+        let (scope, key) = (Arc::clone(scope), key.to_owned());
+        self.readers.run(move |it| read::sent(it, &scope, &key)).await
     }
 
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable> {

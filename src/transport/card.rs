@@ -16,6 +16,7 @@ use crate::{
     card::{Authority, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, JSON_RPC},
     compat,
     error::Error,
+    fingerprint::fingerprint,
     pb::v1::bindings::Bound,
     seam::Clock,
 };
@@ -153,12 +154,9 @@ fn known(headers: &HeaderMap, tag: &str, started: &Started) -> bool {
     since.is_some_and(|it| started.time <= it)
 }
 
-/// A strong name of these bytes: FNV-1a of 128 bits. Nobody gains by two cards of one name but who writes both.
+/// A strong name of these bytes.
 fn tag(bytes: &[u8]) -> String {
-    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    let hash = bytes.iter().fold(BASIS, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME));
-    format!("\"{hash:032x}\"")
+    format!("\"{:032x}\"", fingerprint(bytes))
 }
 
 /// What a card may differ by: the URL that was asked for, and the version of the protocol. Each name costs a cache a

@@ -141,8 +141,19 @@ async fn whatever_is_stored_is_shown(serve: impl AsyncFn(Server<Actor>) -> Arc<d
         cancel_requested: false,
         attempt: 1,
     };
-    let (key, expect) = (Key::new(&Arc::<Scope>::default(), "stored"), Expect::New { idempotency: None });
-    let commit = Commit { key, expect, fence: 1, row, events: vec![first], checkpoint: None, saved: None, push: None };
+    let (key, expect) = (Key::new(&Arc::<Scope>::default(), "stored"), Expect::New);
+    let commit = Commit {
+        key,
+        expect,
+        fence: 1,
+        row,
+        events: vec![first],
+        checkpoint: None,
+        saved: None,
+        asked: None,
+        sends: Vec::new(),
+        push: None,
+    };
     memory.commit_now(&commit).unwrap();
 
     let agent = serve(server().store(memory)).await;

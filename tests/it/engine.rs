@@ -8,6 +8,7 @@ mod drain;
 mod flat;
 mod keeping;
 mod list;
+mod once;
 mod readers;
 mod shown;
 pub(crate) mod support;

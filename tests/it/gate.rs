@@ -13,8 +13,8 @@ use a2a_service::{
     event::{Fence, Seq},
     seam::Millis,
     store::{
-        Commit, InUse, Key, ListPage, ListQuery, Log, PushConfig, PushPage, Put, Refused, Retention, RunnerId, Store,
-        Stored, Swept, Unavailable, memory::Memory,
+        Commit, InUse, Key, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put, Refused, Retention, RunnerId,
+        Scope, Store, Stored, Swept, Unavailable, memory::Memory,
     },
 };
 use parking_lot::Mutex;
@@ -149,6 +149,11 @@ impl Store for Gate {
     async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable> {
         self.see()?;
         self.store.events(key, after, limit).await
+    }
+
+    async fn sent(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<Made>, Unavailable> {
+        self.see()?;
+        self.store.sent(scope, key).await
     }
 
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable> {

@@ -6,15 +6,19 @@ use a2a_service::{
     agent::{Agent, End, Error, Turn, Updates},
     call::Call,
     event::Event,
-    pb::v1::{
-        CancelTaskRequest, Message, SendMessageConfiguration, SendMessageRequest, SubscribeToTaskRequest, Task,
-        TaskState, a2a_service_server::A2aService,
+    pb::{
+        v1::{
+            AgentExtension, CancelTaskRequest, Message, SendMessageConfiguration, SendMessageRequest,
+            SubscribeToTaskRequest, Task, TaskState, a2a_service_server::A2aService, send_message_response,
+        },
+        wkt::{Struct, Value},
     },
     server::Server,
-    service::Limits,
+    service::{Limits, Service},
     store::{Key, RunnerId, sqlite::Options},
 };
 use tokio::time::timeout;
+use tokio_stream::StreamExt as _;
 
 use crate::{
     scenarios::{configured, get, next, output, remaining, said, send, state, stream, subscribe, task_of, text},
@@ -234,4 +238,109 @@ async fn whoever_comes_first_meets_a_task_that_goes_on() {
         let done = get(&*agent, &id).await.unwrap();
         assert_eq!(output(&done), "[1 go saved 0][2 go saved 1][1 the last saved 2]");
     }
+}
+
+/// Says what it knows of who asked, and then never returns, unless it may.
+struct Knows {
+    ends: bool,
+}
+
+impl Agent for Knows {
+    async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
+        let metadata: Vec<_> = turn.metadata().iter().flat_map(|it| it.fields.keys()).cloned().collect();
+        let (who, modes) = (turn.principal().unwrap_or("nobody"), turn.accepted_output_modes().join("+"));
+        let referenced: Vec<_> = turn.referenced().iter().map(said).collect();
+        let (text, extensions) = (turn.text(), turn.extensions().join("+"));
+        let line = format!("[{text}: {who} {extensions} {modes} {} {}]", metadata.join("+"), referenced.join("+"));
+        out.artifact("log").id("log").appending().text(line).await?;
+        if text == "ask" {
+            return Ok(End::InputRequired(Message::agent("what?")));
+        }
+        if !self.ends {
+            std::future::pending::<()>().await;
+        }
+        Ok(if text == "last" { End::Completed(None) } else { End::InputRequired(Message::agent("more?")) })
+    }
+
+    fn resumable(&self) -> bool {
+        true
+    }
+}
+
+/// A turn that is run again has what came with its request, and so has each that waited for the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_that_is_run_again_knows_who_asked() {
+    const EXTENSION: &str = "urn:e";
+    let store = Opened::sqlite(Options::default());
+    let serve = |ends, store: &Opened| {
+        let extension = AgentExtension { uri: EXTENSION.into(), ..AgentExtension::default() };
+        Server::new(Knows { ends }).extension(extension).store(Arc::clone(&store.store)).into_service()
+    };
+    let agent = serve(false, &store);
+    let referenced = send(&*agent, text("", "ask")).await.id;
+    let ask = async |id: &str, text: &str, who: Option<&str>| {
+        let message =
+            Message { task_id: id.into(), reference_task_ids: vec![referenced.clone()], ..Message::user(text) };
+        let configuration = SendMessageConfiguration {
+            return_immediately: true,
+            accepted_output_modes: vec![format!("text/{text}")],
+            ..SendMessageConfiguration::default()
+        };
+        let fields = [(text.to_owned(), Value::default())].into();
+        let sent = SendMessageRequest {
+            message: Some(message),
+            configuration: Some(configuration),
+            metadata: Some(Struct { fields }),
+            ..SendMessageRequest::default()
+        };
+        let call = Call { principal: who.map(Into::into), extensions: vec![EXTENSION.into()], ..Call::default() };
+        match agent.send_message(call.request(sent)).await.unwrap().into_inner().payload.unwrap() {
+            send_message_response::Payload::Task(it) => it.id,
+            send_message_response::Payload::Message(it) => panic!("{it:?}"),
+        }
+    };
+    let line = |text: &str, who: &str| format!("[{text}: {who} urn:e text/{text} {text} what?]");
+    let new = ask("", "first", Some("ada")).await;
+    let asked = send(&*agent, text("", "ask")).await.id;
+    ask(&asked, "more", Some("bob")).await;
+    ask(&asked, "last", None).await;
+    let begun = |lines: String| move |it: &Task| output(it) == lines;
+    when(&*agent, &new, begun(line("first", "ada"))).await;
+    when(&*agent, &asked, begun(format!("[ask: nobody    ]{}", line("more", "bob")))).await;
+    let store = store.killed();
+    let agent = serve(true, &store);
+    when(&*agent, &new, begun(line("first", "ada").repeat(2))).await;
+    let lines = format!("[ask: nobody    ]{}{}", line("more", "bob").repeat(2), line("last", "nobody"));
+    when(&*agent, &asked, begun(lines)).await;
+    when(&*agent, &asked, |it| it.state() == TaskState::Completed).await;
+    when(&*agent, &new, |it| it.state() == TaskState::InputRequired).await;
+    // What is answered needs it no more.
+    for id in [&new, &asked] {
+        let stored = store.load(&key(id)).await.unwrap().unwrap();
+        assert_eq!(stored.asked.as_deref().unwrap_or_default(), b"");
+    }
+}
+
+/// A server that is told to stop leaves what it has no time for to the next start, and cancels nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_drain_leaves_goes_on_at_the_next_start() {
+    let store = Opened::sqlite(Options::default());
+    let draining = Service::new(AGAIN, Arc::clone(&store.store), Limits::default());
+    let task = at_work(&draining, "", "go", "[1 go saved 0]").await;
+    let mut events = stream(&draining, text(&task.id, "the last")).await;
+    let first = next(&mut events).await;
+    draining.drain(Duration::from_millis(50)).await;
+    // Its stream is cut, and not ended.
+    assert!(events.next().await.unwrap().is_err());
+    assert_eq!(get(&draining, &task.id).await.unwrap().state(), task.state());
+    let store = store.killed();
+    assert_eq!(store.load(&key(&task.id)).await.unwrap().unwrap().row.state, task.state());
+    let agent = service(ENDS, &store);
+    let call = Call { cursor: first.cursor().cloned(), ..Call::default() };
+    let subscription = SubscribeToTaskRequest { id: task.id.clone(), ..SubscribeToTaskRequest::default() };
+    let rest = agent.subscribe_to_task(call.request(subscription)).await.unwrap().into_inner();
+    let rest = timeout(PATIENCE, remaining(rest)).await.unwrap();
+    assert!(rest.iter().filter_map(state).all(|it| it != TaskState::Canceled));
+    assert_eq!(rest.last().and_then(state), Some(TaskState::Completed));
+    assert_eq!(output(&get(&*agent, &task.id).await.unwrap()), "[1 go saved 0][2 go saved 1][1 the last saved 2]");
 }

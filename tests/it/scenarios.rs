@@ -20,6 +20,7 @@ mod extensions;
 mod limits;
 mod modes;
 mod push;
+mod repeat;
 mod resume;
 mod send;
 mod stream;

@@ -15,7 +15,7 @@ use a2a_service::{
     event::{Ends, Event, Mark, Position},
     pb::v1::TaskState,
     store::{
-        Commit, Expect, Full, Key, ListQuery, Refused, Retention, Scope, Store,
+        Commit, Expect, Full, Key, Keyed, ListQuery, Made, Refused, Retention, Scope, Store,
         memory::MAX_TASKS,
         sqlite::{Durability, Options},
     },
@@ -40,7 +40,8 @@ macro_rules! over {
         $(over!(@ $name, $open,
             a_row_is_where_its_last_commit_left_it,
             a_commit_that_is_refused_changes_nothing,
-            a_send_with_a_key_makes_one_task,
+            a_send_with_a_key_is_taken_once,
+            what_came_with_a_message_is_kept,
             a_batch_has_an_outcome_for_each,
             a_row_may_change_without_an_event,
             what_an_agent_saved_is_kept_until_the_end,
@@ -152,33 +153,69 @@ async fn a_commit_that_is_refused_changes_nothing(open: Open<'_>) {
     assert_eq!(store.list(&query).await.unwrap().total, 1);
 }
 
-async fn a_send_with_a_key_makes_one_task(open: Open<'_>) {
+/// What was sent with a key, and became this event.
+fn keyed(key: &str, said: u8, seq: u64) -> Vec<Keyed> {
+    vec![Keyed { key: key.into(), hash: [said; 16], seq, time: 5 }]
+}
+
+async fn a_send_with_a_key_is_taken_once(open: Open<'_>) {
     let store = open(MANY);
-    let with = |key: &str| Expect::New { idempotency: Some(key.into()) };
-    let mut one = Writer::new(&store, &scope("ada", ""), "t-1");
-    let first = one.next([]);
-    let first = Commit { expect: with("k"), ..first };
+    let ada = scope("ada", "");
+    let made = |id: &str, said: u8, seq| Some(Made { task_id: id.into(), seq, hash: Box::new([said; 16]) });
+    let mut one = Writer::new(&store, &ada, "t-1");
+    assert_eq!(store.sent(&ada, "k").await.unwrap(), None);
+    let first = Commit { sends: keyed("k", 7, 1), ..one.next([]) };
     assert_eq!(one.write(first.clone()).await, Ok(()));
+    assert_eq!(store.sent(&ada, "k").await.unwrap(), made("t-1", 7, 1));
     // The same commit again, whose answer was lost.
     assert_eq!(one.write(first).await, Err(Refused::Stale(Some(one.at))));
-    let mut other = Writer::new(&store, &scope("ada", ""), "t-2");
-    let second = Commit { expect: with("k"), ..other.next([]) };
+    let mut other = Writer::new(&store, &ada, "t-2");
+    let second = Commit { sends: keyed("k", 7, 1), ..other.next([]) };
     assert_eq!(other.write(second.clone()).await, Err(Refused::Duplicate { task_id: "t-1".into() }));
     assert_eq!(at(&*store, &other.key).await, None);
     // Another key, and another owner's or tenant's same one, are other sends.
-    assert_eq!(other.write(Commit { expect: with("k2"), ..second }).await, Ok(()));
+    assert_eq!(other.write(Commit { sends: keyed("k2", 7, 1), ..second }).await, Ok(()));
     for scope in [scope("bob", ""), scope("ada", "blue")] {
         let mut theirs = Writer::new(&store, &scope, "t-3");
-        let commit = Commit { expect: with("k"), ..theirs.next([]) };
+        let commit = Commit { sends: keyed("k", 8, 1), ..theirs.next([]) };
         assert_eq!(theirs.write(commit).await, Ok(()));
+        assert_eq!(store.sent(&scope, "k").await.unwrap(), made("t-3", 8, 1));
     }
+    // A follow-up of a task, and then another one.
+    let follow_up = Commit { sends: keyed("f", 9, 2), ..one.next([message("more")]) };
+    assert_eq!(one.write(follow_up.clone()).await, Ok(()));
+    assert_eq!(one.write(follow_up).await, Err(Refused::Stale(Some(one.at))));
+    let mut sends = keyed("g", 1, 3);
+    sends.extend(keyed("f", 9, 3));
+    let refused = Commit { sends, ..one.next([message("more")]) };
+    assert_eq!(one.write(refused).await, Err(Refused::Duplicate { task_id: "t-1".into() }));
+    assert_eq!(store.sent(&ada, "f").await.unwrap(), made("t-1", 9, 2));
+    assert_eq!(store.sent(&ada, "g").await.unwrap(), None);
     // Also when the task has ended; until it is swept.
     one.commit([status(TaskState::Completed, 5)]).await.unwrap();
-    let mut again = Writer::new(&store, &scope("ada", ""), "t-4");
-    let commit = Commit { expect: with("k"), ..again.next([]) };
+    let mut again = Writer::new(&store, &ada, "t-4");
+    let commit = Commit { sends: keyed("k", 7, 1), ..again.next([]) };
     assert_eq!(again.write(commit.clone()).await, Err(Refused::Duplicate { task_id: "t-1".into() }));
     store.sweep(&finished(0), 100, &|_| false).await.unwrap();
+    assert_eq!(store.sent(&ada, "f").await.unwrap(), None);
     assert_eq!(again.write(commit).await, Ok(()));
+}
+
+async fn what_came_with_a_message_is_kept(open: Open<'_>) {
+    let store = open(MANY);
+    let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
+    let asked = async |store: &dyn Store, key: &Key| store.load(key).await.unwrap().unwrap().asked;
+    let first = Commit { asked: Some("one".into()), ..task.next([]) };
+    task.write(first).await.unwrap();
+    task.commit([message("hi")]).await.unwrap();
+    task.leave();
+    let store = store.again();
+    task.go_on(&store);
+    let key = task.key.clone();
+    assert_eq!(asked(&*store, &key).await.as_deref(), Some(&b"one"[..]));
+    let later = Commit { asked: Some("".into()), ..task.next([message("hi")]) };
+    task.write(later).await.unwrap();
+    assert_eq!(asked(&*store, &key).await.as_deref(), Some(&b""[..]));
 }
 
 async fn a_batch_has_an_outcome_for_each(open: Open<'_>) {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{Value, brief, quoted};
-use crate::{compat::card::Shape, store::sqlite::Durability};
+use crate::{compat::card::Shape, service::Dedupe, store::sqlite::Durability};
 
 /// Reads and shows a type that has a value for each word.
 macro_rules! words {
@@ -32,6 +32,7 @@ macro_rules! words {
     };
 }
 
+words!(Dedupe: Off = "off"; MessageId = "message-id");
 words!(Log: Text = "text"; Json = "json");
 words!(Agent: Demo = "demo");
 words!(Durability: Process = "process"; Power = "power");

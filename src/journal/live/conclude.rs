@@ -17,7 +17,7 @@ impl Inner {
     /// its events, or where somebody reads them.
     pub(in crate::journal) fn conclude(&mut self, live: &Live) -> Option<Concluded> {
         let whole = self.begins && self.real && !self.lost && self.ahead.state().is_terminal();
-        if !whole || self.readers > 0 || self.push.is_some() || self.unsaved {
+        if !whole || self.readers > 0 || self.push.is_some() || self.unsaved || !self.sends.is_empty() {
             return None;
         }
         let mut task = self.base.take()?;

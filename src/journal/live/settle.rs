@@ -71,10 +71,11 @@ impl Inner {
             cancel_requested: self.cancel,
             attempt: self.attempt,
         };
-        let expect = self.at.map_or(Expect::New { idempotency: None }, Expect::At);
+        let expect = self.at.map_or(Expect::New, Expect::At);
         let saved = mem::take(&mut self.unsaved).then(|| self.saved.clone()).flatten();
-        let push = self.push.take();
-        Commit { key: live.key.clone(), expect, fence: self.fence, row, events, checkpoint, saved, push }
+        let (push, asked, sends) = (self.push.take(), self.asked.take(), mem::take(&mut self.sends));
+        let key = live.key.clone();
+        Commit { key, expect, fence: self.fence, row, events, checkpoint, saved, asked, sends, push }
     }
 
     /// It is durable: now it is shown.

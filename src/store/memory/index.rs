@@ -8,7 +8,7 @@ use std::{
 use crate::{
     pb::v1::TaskState,
     seam::Millis,
-    store::{Key, ListQuery, Row},
+    store::{Key, ListQuery, Made, Row},
 };
 
 /// An owner's tasks, in the order of lists. Its lock is taken under that of a shard, never the other way round.
@@ -17,8 +17,8 @@ pub(super) struct Index {
     /// By state, so that those that few tasks are in are found without a look at the others.
     pub(super) by_state: [BTreeSet<(Millis, Key)>; STATES],
     pub(super) by_context: BTreeMap<(Arc<str>, Millis, Key), TaskState>,
-    /// The sends that have a key, and the tasks they made.
-    pub(super) sends: HashMap<Box<str>, Key>,
+    /// The sends that have a key, and what came of them.
+    pub(super) sends: HashMap<Box<str>, Made>,
 }
 
 /// How many states there are.

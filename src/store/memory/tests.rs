@@ -87,7 +87,7 @@ fn commit(row: &Expected, was: Option<TaskState>) -> Commit {
         Arc::new(task)
     });
     let expect = match was {
-        None => Expect::New { idempotency: row.send.as_deref().map(Into::into) },
+        None => Expect::New,
         Some(_) => Expect::At(Position { fence, seq: row.seq - 1 }),
     };
     let kept = Row {
@@ -102,7 +102,10 @@ fn commit(row: &Expected, was: Option<TaskState>) -> Commit {
         cancel_requested: false,
         attempt: 1,
     };
-    Commit { key: row.key.clone(), expect, fence, row: kept, events: vec![event], checkpoint, saved: None, push: None }
+    let send = row.send.as_deref().filter(|_| was.is_none());
+    let sends = send.map(|it| Keyed { key: it.into(), hash: [7; 16], seq: 1, time: 0 }).into_iter().collect();
+    let (key, events) = (row.key.clone(), vec![event]);
+    Commit { key, expect, fence, row: kept, events, checkpoint, saved: None, asked: None, sends, push: None }
 }
 
 impl Model {

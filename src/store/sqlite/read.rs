@@ -13,12 +13,12 @@ use super::{
 use crate::{
     event::{Event, Position, Seq},
     pb::v1::{Task, TaskState},
-    store::{Key, Row, Stored},
+    store::{Key, Made, Row, Scope, Stored},
     task::apply,
 };
 
 /// The columns of [`stored`].
-pub(super) const COLUMNS: &str = "t.seq, t.fence, t.context, t.state, t.time, t.open, t.taken, t.cancel, t.attempt, c.seq, c.task, c.artifacts, s.bytes";
+pub(super) const COLUMNS: &str = "t.seq, t.fence, t.context, t.state, t.time, t.open, t.taken, t.cancel, t.attempt, c.seq, c.task, c.artifacts, s.bytes, t.asked";
 
 /// Where they come from.
 pub(super) const TABLES: &str = "task t LEFT JOIN checkpoint c ON c.id = t.id LEFT JOIN saved s ON s.id = t.id";
@@ -63,7 +63,19 @@ pub(super) fn stored(found: &Found<'_>) -> rusqlite::Result<Stored> {
         None => None,
     };
     let saved = found.get_ref(12)?.as_blob_or_null()?.map(Bytes::copy_from_slice);
-    Ok(Stored { at, row, checkpoint, saved })
+    let asked = found.get_ref(13)?.as_blob_or_null()?.map(Bytes::copy_from_slice);
+    Ok(Stored { at, row, checkpoint, saved, asked })
+}
+
+/// What came of a send that had a key.
+pub(super) fn sent(db: &Connection, scope: &Scope, key: &str) -> rusqlite::Result<Option<Made>> {
+    let sql = "SELECT t.key, s.seq, s.hash FROM send s JOIN task t ON t.id = s.task
+        WHERE s.scope = (SELECT id FROM scope WHERE owner = ? AND tenant = ?) AND s.key = ?";
+    let made = |it: &Found<'_>| {
+        let (task_id, hash) = (it.get_ref(0)?.as_str()?.into(), it.get_ref(2)?.as_blob()?.into());
+        Ok(Made { task_id, seq: number(it.get(1)?), hash })
+    };
+    db.prepare_cached(sql)?.query_row((&*scope.owner, &*scope.tenant, key), made).optional()
 }
 
 /// A task from its halves.

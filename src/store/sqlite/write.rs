@@ -12,7 +12,7 @@ use super::{
 use crate::{
     event::{Position, Seq},
     pb::v1::TaskState,
-    store::{Commit, Expect, Full, Key, Refused, Row, Scope},
+    store::{Commit, Expect, Full, Key, Keyed, Refused, Row, Scope},
 };
 
 /// In the number of a piece of log, that of its first event has so many bits.
@@ -52,28 +52,26 @@ impl Pass<'_> {
     /// Writes a commit, or says why not: then it has changed nothing.
     pub(super) fn commit(&mut self, commit: &Commit) -> rusqlite::Result<Result<(), Refused>> {
         let outcome = match &commit.expect {
-            Expect::New { idempotency } => self.begin(commit, idempotency.as_deref()),
+            Expect::New => self.begin(commit),
             Expect::At(at) => self.go_on(commit, *at),
         };
         fault::at("batch.task").and(outcome)
     }
 
-    fn begin(&mut self, commit: &Commit, send: Option<&str>) -> rusqlite::Result<Result<(), Refused>> {
+    fn begin(&mut self, commit: &Commit) -> rusqlite::Result<Result<(), Refused>> {
         let Commit { key, row, .. } = commit;
         let known = self.scope(key.scope())?;
         let owner = &key.scope().owner;
         let crowded = self.room.is_full().is_some() || self.room.is_full_for(owner).is_some();
         if let Some(scope) = known
-            && (send.is_some() || crowded)
+            && (!commit.sends.is_empty() || crowded)
         {
             // What was there before must not cost another task its place.
             if let Some(it) = self.find(scope, key)? {
                 return Ok(Err(Refused::Stale(Some(it.at))));
             }
-            let sql = "SELECT t.key FROM send s JOIN task t ON t.id = s.task WHERE s.scope = ? AND s.key = ?";
-            let made = self.db.prepare_cached(sql)?.query_row((scope, send), |it| it.get::<_, String>(0)).optional()?;
-            if let Some(task_id) = made {
-                return Ok(Err(Refused::Duplicate { task_id: task_id.into() }));
+            if let Some(task_id) = self.sent(scope, commit)? {
+                return Ok(Err(Refused::Duplicate { task_id }));
             }
         }
         if let Some(full) = self.make_room(owner)? {
@@ -83,22 +81,20 @@ impl Pass<'_> {
             Some(it) => it,
             None => self.new_scope(key.scope())?,
         };
-        let sql = "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, pushes)
-            VALUES(:scope, :key, :context, :state, :time, :seq, :fence, :open, :taken, :cancel, :attempt, 0)
+        let sql =
+            "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, pushes, asked)
+            VALUES(:scope, :key, :context, :state, :time, :seq, :fence, :open, :taken, :cancel, :attempt, 0, :asked)
             ON CONFLICT(scope, key) DO NOTHING";
         let made = self.db.prepare_cached(sql)?.execute(named_params! {
             ":scope": scope, ":key": key.id(), ":context": &*row.context, ":state": i32::from(row.state), ":time": row.time,
             ":seq": signed(row.seq)?, ":fence": signed(commit.fence)?, ":open": row.open, ":taken": signed(row.taken)?,
-            ":cancel": row.cancel_requested, ":attempt": row.attempt,
+            ":cancel": row.cancel_requested, ":attempt": row.attempt, ":asked": commit.asked.as_deref(),
         })?;
         if made == 0 {
             return Ok(Err(Refused::Stale(self.find(scope, key)?.map(|it| it.at))));
         }
         let task = self.db.last_insert_rowid();
-        if let Some(send) = send {
-            let sql = "INSERT INTO send VALUES(?, ?, x'', ?, ?, 1)";
-            self.db.prepare_cached(sql)?.execute((scope, send, row.time, task))?;
-        }
+        self.keep_sends(scope, task, commit)?;
         self.moved((scope, &row.context), None, Some(row.state.into()))?;
         self.joined((scope, &row.context), task)?;
         self.room.moved(owner, None, Some(row.state.is_terminal()));
@@ -132,7 +128,11 @@ impl Pass<'_> {
         if old.at != expected {
             return Ok(Err(Refused::Stale(Some(old.at))));
         }
+        if let Some(task_id) = self.sent(scope, commit)? {
+            return Ok(Err(Refused::Duplicate { task_id }));
+        }
         self.update(&old, commit)?;
+        self.keep_sends(scope, old.id, commit)?;
         let state = i32::from(row.state);
         if old.state != state {
             self.moved((scope, &row.context), Some(old.state), Some(state))?;
@@ -160,6 +160,29 @@ impl Pass<'_> {
             let state = i32::from(*state);
             let row = (seq, fence, taken, cancel_requested, attempt, state, time, open, old.id);
             self.db.prepare_cached(sql)?.execute(row)?;
+        }
+        if let Some(it) = &commit.asked {
+            self.db.prepare_cached("UPDATE task SET asked = ? WHERE id = ?")?.execute((&**it, old.id))?;
+        }
+        Ok(())
+    }
+
+    /// The task that has one of these sends already.
+    fn sent(&self, scope: i64, commit: &Commit) -> rusqlite::Result<Option<Box<str>>> {
+        let sql = "SELECT t.key FROM send s JOIN task t ON t.id = s.task WHERE s.scope = ? AND s.key = ?";
+        for it in &commit.sends {
+            let made = self.db.prepare_cached(sql)?.query_row((scope, &*it.key), |it| it.get(0)).optional()?;
+            if made.is_some() {
+                return Ok(made);
+            }
+        }
+        Ok(None)
+    }
+
+    fn keep_sends(&self, scope: i64, task: i64, commit: &Commit) -> rusqlite::Result<()> {
+        for Keyed { key, hash, seq, time } in &commit.sends {
+            let sql = "INSERT INTO send VALUES(?, ?, ?, ?, ?, ?)";
+            self.db.prepare_cached(sql)?.execute((scope, &**key, hash, time, task, signed(*seq)?))?;
         }
         Ok(())
     }

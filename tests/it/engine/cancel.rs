@@ -212,8 +212,19 @@ async fn a_cancel_that_a_row_remembers_is_carried_out() {
         cancel_requested: true,
         attempt: 1,
     };
-    let expect = Expect::New { idempotency: None };
-    let commit = Commit { key, expect, fence: 1, row, events: vec![first], checkpoint: None, saved: None, push: None };
+    let expect = Expect::New;
+    let commit = Commit {
+        key,
+        expect,
+        fence: 1,
+        row,
+        events: vec![first],
+        checkpoint: None,
+        saved: None,
+        asked: None,
+        sends: Vec::new(),
+        push: None,
+    };
     assert_eq!(store.commit([commit].into()).await.unwrap(), [Ok(())]);
     let bench = bench(store, script);
     let started = Instant::now();

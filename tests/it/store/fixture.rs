@@ -12,13 +12,14 @@ use a2a_service::{
     event::Event,
     pb::v1::{TaskPushNotificationConfig, TaskState},
     store::{
-        Commit, Expect, Key, ListQuery, PushConfig, Refused, RunnerId, Store,
+        Commit, Key, ListQuery, PushConfig, Refused, RunnerId, Store,
         sqlite::{Options, Sqlite},
     },
 };
 use serde_json::{Value, json};
 
 use super::{
+    keyed,
     place::Opened,
     writer::{Writer, chunk, message, scope, status},
 };
@@ -42,7 +43,7 @@ fn push(id: &str) -> Arc<PushConfig> {
 async fn fill(store: &Opened) {
     let mut tasks = TASKS.map(|(owner, tenant, id)| Writer::new(store, &scope(owner, tenant), id));
     let [ended, asked, running, _] = &mut tasks;
-    let begin = Commit { expect: Expect::New { idempotency: Some("key".into()) }, ..ended.next([message("hi")]) };
+    let begin = Commit { sends: keyed("key", 7, 1), ..ended.next([message("hi")]) };
     ended.write(begin).await.unwrap();
     ended.commit([chunk("a", "1", false), chunk("a", "2", true)]).await.unwrap();
     ended.commit([chunk("b", "3", false), status(TaskState::Completed, 1_700_000_000_000)]).await.unwrap();
@@ -111,7 +112,7 @@ async fn a_file_of_every_version_can_be_opened() {
         let ids: Vec<_> = page.tasks.iter().map(|it| it.id.as_str()).collect();
         assert_eq!((page.total, ids), (2, vec!["asked", "ended"]));
         let again = Writer::new(&store, &scope("ada", ""), "again");
-        let again = Commit { expect: Expect::New { idempotency: Some("key".into()) }, ..again.next([]) };
+        let again = Commit { sends: keyed("key", 7, 1), ..again.next([]) };
         let refused = store.commit([again].into()).await.unwrap();
         assert_eq!(refused, [Err(Refused::Duplicate { task_id: "ended".into() })]);
         let claimed = store.claim(RunnerId(1), 9, Duration::ZERO).await.unwrap();

@@ -6,13 +6,13 @@ use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     seam::Millis,
     store::{
-        Commit, Expect, Full, Key, ListQuery, PushConfig, Refused, Retention, Row, Swept, memory::Memory,
+        Commit, Full, Key, Keyed, ListQuery, PushConfig, Refused, Retention, Row, Swept, memory::Memory,
         sqlite::Options,
     },
 };
 
 use super::{
-    MANY, Open, at, finished,
+    MANY, Open, at, finished, keyed,
     place::Opened,
     writer::{Writer, chunk, message, scope, status},
 };
@@ -176,9 +176,9 @@ pub(super) async fn push_configurations_may_go_before_their_task(open: Open<'_>)
 pub(super) async fn the_key_of_a_send_may_go_before_its_task(open: Open<'_>) {
     let store = open(MANY);
     let begin = |id: &str, key: &str, time| {
-        let expect = Expect::New { idempotency: Some(key.into()) };
+        let sends = keyed(key, 7, 1).into_iter().map(|it| Keyed { time, ..it }).collect();
         let task = Writer::within(&store, &scope("ada", ""), id, "c-1", time);
-        Commit { expect, ..task.next([]) }
+        Commit { sends, ..task.next([]) }
     };
     let made = store.commit([begin("t-1", "one", 5), begin("t-2", "two", 50)].into()).await.unwrap();
     assert_eq!(made, [Ok(()), Ok(())]);

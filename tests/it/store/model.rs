@@ -119,7 +119,7 @@ impl Model {
                 let Some(task) = self.tasks.get_mut(&task) else { return };
                 let commit = task.next([status(TaskState::Failed, now)]);
                 let late = Position { seq: task.at.seq - 1, ..task.at };
-                for expect in [Expect::New { idempotency: None }, Expect::At(late)] {
+                for expect in [Expect::New, Expect::At(late)] {
                     let commit = Commit { expect, ..commit.clone() };
                     assert_eq!(task.write(commit).await, Err(Refused::Stale(Some(task.at))));
                 }

@@ -108,10 +108,11 @@ impl Writer {
             cancel_requested: false,
             attempt: 1,
         };
-        let expect = if is_new { Expect::New { idempotency: None } } else { Expect::At(self.at) };
+        let expect = if is_new { Expect::New } else { Expect::At(self.at) };
         // Always at the end, and now and then before.
         let checkpoint = (state.is_terminal() || seq % 5 == 4).then(|| Arc::new(task));
-        Commit { key: self.key.clone(), expect, fence, row, events, checkpoint, saved: None, push: None }
+        let (key, sends) = (self.key.clone(), Vec::new());
+        Commit { key, expect, fence, row, events, checkpoint, saved: None, asked: None, sends, push: None }
     }
 
     /// A commit that expects the row to be there.
