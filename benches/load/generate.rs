@@ -27,6 +27,7 @@ use tokio::{
 };
 
 use crate::{
+    fill,
     http1::Http1,
     http2::Http2,
     process::cpu,
@@ -50,6 +51,7 @@ pub(crate) struct Report {
     pub(crate) own: f64,
     /// Milliseconds, of all calls.
     pub(crate) p50: f64,
+    pub(crate) p99: f64,
     pub(crate) p999: f64,
     /// And of each [`STEP`] answers, the worst.
     pub(crate) worst: Vec<f64>,
@@ -185,7 +187,8 @@ async fn measure(common: Arc<Common>, server: u32, connections: usize) -> Report
     }
     times.sort_unstable();
     report.calls = times.len() as u64;
-    (report.p50, report.p999) = (millis(times[times.len() / 2]), millis(times[times.len() * 999 / 1000]));
+    let of = |part: usize| millis(times[times.len() * part / 1000]);
+    (report.p50, report.p99, report.p999) = (of(500), of(990), of(999));
     report
 }
 
@@ -209,6 +212,9 @@ async fn calls(common: &Common) -> Done {
         task = task_of(protocol, connection.message().await.unwrap()).id;
     }
     let mut request = Prepared::new(protocol, work, &task);
+    if let Work::Replay(_) = work {
+        request = streamed(common, &mut connection, &request).await;
+    }
     let mut done = Done { times: Vec::new(), bytes: 0 };
     let warm = Instant::now() + common.warm;
     while Instant::now() < warm {
@@ -232,6 +238,17 @@ async fn calls(common: &Common) -> Done {
             return done;
         }
     }
+}
+
+/// Streams once, and says how what followed after the first event is read again.
+async fn streamed(common: &Common, connection: &mut Connection, request: &Prepared) -> Prepared {
+    connection.call(request).await;
+    let event = connection.message().await.unwrap();
+    let task = first(common.protocol, event).id;
+    let text = String::from_utf8_lossy(event);
+    let cursor = text.lines().find_map(|it| it.strip_prefix("id: ")).unwrap().to_owned();
+    while connection.message().await.is_some() {}
+    Prepared::replay(&task, &cursor)
 }
 
 /// Makes a call, looks at its answer, and says how long that was.
@@ -314,6 +331,10 @@ fn look(protocol: Protocol, work: Work, message: &[u8], text: &str, parse: bool)
             assert!(usize::try_from(list.total_size).unwrap() >= list.tasks.len());
             let state = i32::try_from(state).unwrap();
             assert!(list.tasks.iter().all(|it| state == 0 || i32::from(it.state()) == state));
+        }
+        Work::ListContext => {
+            let list: ListTasksResponse = read(protocol, message, "");
+            assert!(list.tasks.len() == 50 && list.tasks.iter().all(|it| it.context_id == fill::SOME_CONTEXT));
         }
         Work::Fail => assert_eq!(task_of(protocol, message).state(), TaskState::Failed),
         _ => unreachable!("it streams"),

@@ -24,6 +24,8 @@ use self::{
     rows::{Bound, Row, rows},
 };
 
+mod durable;
+mod fill;
 mod floor;
 mod generate;
 mod http1;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Spread,
+    Spread, durable,
     generate::Report,
     process::{Server, pinned},
     rows::{Figure, Row},
@@ -46,23 +46,25 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    fn ours(all: Vec<f64>) -> Self {
+    pub(crate) fn ours(all: Vec<f64>) -> Self {
         Self { floor: None, ours: Spread::of(all), ratio: None, notes: Vec::new() }
     }
 }
 
 /// Who is called, how, and on which cores.
 #[derive(Clone, Copy)]
-struct Setup<'a> {
-    row: &'a Row,
-    floor: bool,
-    cores: (&'static str, &'static str),
-    until: &'a str,
+pub(crate) struct Setup<'a> {
+    pub(crate) row: &'a Row,
+    pub(crate) floor: bool,
+    /// Which server it is, where the row does not tell.
+    pub(crate) kind: Option<&'a str>,
+    pub(crate) cores: (&'static str, &'static str),
+    pub(crate) until: &'a str,
 }
 
 pub(crate) fn measure(row: &Row, settings: &Settings) -> Found {
     let millis = settings.millis.to_string();
-    let ours = Setup { row, floor: false, cores: (SERVER, CALLS), until: &millis };
+    let ours = Setup { row, floor: false, kind: None, cores: (SERVER, CALLS), until: &millis };
     let floor = Setup { floor: true, ..ours };
     let rounds = || 0..settings.rounds;
     match row.figure {
@@ -126,6 +128,7 @@ pub(crate) fn measure(row: &Row, settings: &Settings) -> Found {
             }
             Found::ours(rounds().map(|_| ours.calls(&server).p50).collect())
         }
+        Figure::Durable(it) => durable::measure(row, it, settings),
         Figure::Growing(tasks) => {
             let report = Setup { until: &format!("#{tasks}"), ..ours }.run();
             let worst = Spread::of(report.worst);
@@ -170,7 +173,10 @@ fn idle(setup: Setup<'_>) -> f64 {
 }
 
 impl Setup<'_> {
-    fn server(self) -> Server {
+    pub(crate) fn server(self) -> Server {
+        if let Some(it) = self.kind {
+            return Server::start(it, self.cores.0);
+        }
         let kind = match (self.floor, self.row.protocol) {
             // Each event in a write of its own.
             (false, _) if matches!(self.row.work, Work::Stream(_)) => "ours-each",
@@ -195,14 +201,14 @@ impl Setup<'_> {
     }
 
     /// Makes calls from a process of their own.
-    fn calls(self, server: &Server) -> Report {
+    pub(crate) fn calls(self, server: &Server) -> Report {
         let output = self.command(server).stdin(Stdio::null()).output().unwrap();
         assert!(output.status.success(), "the calls failed: {} {}", self.row.protocol, self.row.work);
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
     /// The same of a server that is new.
-    fn run(self) -> Report {
+    pub(crate) fn run(self) -> Report {
         let server = self.server();
         self.calls(&server)
     }

@@ -3,6 +3,7 @@
 use std::{
     env, fs,
     io::{BufRead as _, BufReader},
+    path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -16,7 +17,16 @@ pub(crate) struct Server {
 impl Server {
     /// One of [`servers`](crate::servers), on these cores.
     pub(crate) fn start(kind: &str, cores: &str) -> Self {
-        let mut child = pinned(cores).args(["serve", kind]).stdout(Stdio::piped()).spawn().unwrap();
+        Self::run(pinned(cores).args(["serve", kind]))
+    }
+
+    /// Another program, which says where it serves as one of ours does.
+    pub(crate) fn of(program: &Path, cores: &str) -> Self {
+        Self::run(&mut on(program, cores))
+    }
+
+    fn run(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut addr = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut addr).unwrap();
         Self { child, addr: addr.trim().to_owned() }
@@ -52,7 +62,10 @@ pub(crate) fn cpu(id: u32) -> Duration {
 
 /// This program on some cores, where the system can do that.
 pub(crate) fn pinned(cores: &str) -> Command {
-    let program = env::current_exe().unwrap();
+    on(&env::current_exe().unwrap(), cores)
+}
+
+fn on(program: &Path, cores: &str) -> Command {
     let known = Command::new("taskset").arg("--version").stdout(Stdio::null()).status().is_ok();
     if !known {
         return Command::new(program);

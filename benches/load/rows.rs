@@ -1,6 +1,9 @@
 //! The rows of the table: what is measured, how, and what it has to be.
 
-use crate::work::{Protocol, Work};
+use crate::{
+    durable,
+    work::{Protocol, Work},
+};
 
 /// A row.
 pub(crate) struct Row {
@@ -31,6 +34,8 @@ pub(crate) enum Figure {
     Among(u64),
     /// How long a call takes while there come to be so many tasks: one in a thousand takes longer, in milliseconds.
     Growing(u64),
+    /// One of durability.
+    Durable(durable::Figure),
 }
 
 /// What it has to be.
@@ -112,5 +117,6 @@ pub(crate) fn rows() -> Vec<Row> {
             add(name, it, Work::Send(64), connections, Figure::Cores, Bound::Most(1.4));
         }
     }
+    rows.extend(durable::rows());
     rows
 }

@@ -9,36 +9,52 @@ use a2a_service::{
     agent::{Agent, End, Error, Turn, Updates},
     server::Server,
     service::Limits,
-    store::memory::{MAX_TASKS, Memory},
+    store::{
+        Store,
+        memory::{MAX_TASKS, Memory},
+        sqlite::{Durability, Options, Sqlite},
+    },
 };
 use tokio::{runtime::Builder, sync::watch};
 
-use crate::floor;
+use crate::{durable, floor};
 
 /// Serves until it is killed, and says where on its first line. It has a worker for each core that it may run on, as the
 /// program has.
 pub(crate) fn run(kind: &str) {
     let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
+        if let Some((durability, path)) = durable::file(kind) {
+            let mut options = Options::default();
+            options.max_tasks = usize::MAX;
+            if durability == "power" {
+                options.durability = Durability::Power;
+            }
+            return serve(Arc::new(Sqlite::open(path, options).unwrap()), Limits::default()).await;
+        }
         match kind {
             "ours" | "ours-each" | "ours-all" => {
                 // As many as the program keeps, unless it is counted what each takes: then none is dropped.
                 let most = if kind == "ours-all" { 10_000_000 } else { MAX_TASKS };
                 let store = Arc::new(Memory::with_max_tasks(most));
                 let mut limits = Limits::default();
-                (limits.streams, limits.subscribers) = (100_000, 100_000);
                 if kind == "ours-each" {
                     limits.pace = Duration::ZERO;
                 }
-                let server = Server::new(Echo).store(store).limits(limits);
-                let bound = server.bind("127.0.0.1:0").await.unwrap();
-                println!("{}", bound.addr());
-                bound.run_until(std::future::pending()).await;
+                serve(store, limits).await;
             }
             "bare-grpc" => floor::grpc().await,
             _ => floor::http().await,
         }
     });
+}
+
+async fn serve(store: Arc<dyn Store>, mut limits: Limits) {
+    (limits.streams, limits.subscribers) = (100_000, 100_000);
+    let server = Server::new(Echo).store(store).limits(limits);
+    let bound = server.bind("127.0.0.1:0").await.unwrap();
+    println!("{}", bound.addr());
+    bound.run_until(std::future::pending()).await;
 }
 
 /// What is said at once, and when it is to be said.

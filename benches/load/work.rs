@@ -2,7 +2,10 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::servers::{CHUNK, LONG};
+use crate::{
+    fill::SOME_CONTEXT,
+    servers::{CHUNK, LONG},
+};
 use a2a_service::pb::v1::{GetTaskRequest, ListTasksRequest, Message, SendMessageRequest, SubscribeToTaskRequest};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +38,10 @@ pub(crate) enum Work {
     Own,
     /// A page of fifty of all tasks, or of those in a state of this number.
     List(usize),
+    /// A page of fifty of a context.
+    ListContext,
+    /// So many events of a task that has ended, all but the first.
+    Replay(usize),
     /// A send that fails.
     Fail,
 }
@@ -69,25 +76,26 @@ impl Work {
     /// How often the text of a chunk is in all events: they may have been joined.
     pub(crate) fn chunks(self) -> usize {
         match self {
-            Self::Stream(chunks) | Self::Paced(chunks) | Self::Fan(chunks) => chunks,
+            Self::Stream(chunks) | Self::Paced(chunks) | Self::Fan(chunks) | Self::Replay(chunks) => chunks,
             Self::Burst(chunks) => chunks * LONG.len() / CHUNK.len(),
             _ => 0,
         }
     }
 
     pub(crate) fn streams(self) -> bool {
-        matches!(self, Self::Stream(_) | Self::Paced(_) | Self::Burst(_) | Self::Fan(_) | Self::Idle | Self::Own)
+        use Work::{Burst, Fan, Idle, Own, Paced, Replay, Stream};
+        matches!(self, Stream(_) | Paced(_) | Burst(_) | Fan(_) | Idle | Own | Replay(_))
     }
 
     fn text(self) -> String {
         match self {
             Self::Send(bytes) if bytes > PING.len() => format!("{PING}{}", "x".repeat(bytes - PING.len())),
-            Self::Stream(chunks) | Self::Paced(chunks) => chunks.to_string(),
+            Self::Stream(chunks) | Self::Paced(chunks) | Self::Replay(chunks) => chunks.to_string(),
             Self::Burst(chunks) => format!("!{chunks}"),
             Self::Fan(chunks) => format!("~{chunks}"),
             Self::Idle | Self::Own => "?".to_owned(),
             Self::Fail => "fail".to_owned(),
-            Self::Send(_) | Self::Classic | Self::Get | Self::List(_) => PING.to_owned(),
+            Self::Send(_) | Self::Classic | Self::Get | Self::List(_) | Self::ListContext => PING.to_owned(),
         }
     }
 }
@@ -99,6 +107,7 @@ impl Prepared {
             Work::Get => Self::get(protocol, task),
             Work::Classic => Self::classic(),
             Work::List(state) => Self::list(protocol, state),
+            Work::ListContext => Self::plain(head("GET", &format!("/tasks?pageSize=50&contextId={SOME_CONTEXT}"))),
             _ => Self::send(protocol, &work.text(), work.streams()),
         }
     }
@@ -119,6 +128,16 @@ impl Prepared {
             (bytes, "")
         };
         Self::numbered(bytes, method, text)
+    }
+
+    /// What followed after this cursor.
+    pub(crate) fn replay(task: &str, cursor: &str) -> Self {
+        let head = format!("GET /tasks/{task}:subscribe HTTP/1.1\r\nhost: a\r\nlast-event-id: {cursor}\r\n\r\n");
+        Self::plain(head.into_bytes())
+    }
+
+    fn plain(bytes: Vec<u8>) -> Self {
+        Self { bytes, method: "", number: None, text: String::new() }
     }
 
     fn classic() -> Self {
@@ -231,6 +250,8 @@ impl fmt::Display for Work {
             Self::Idle => f.write_str("idle:0"),
             Self::Own => f.write_str("own:0"),
             Self::List(it) => write!(f, "list:{it}"),
+            Self::ListContext => f.write_str("context:0"),
+            Self::Replay(it) => write!(f, "replay:{it}"),
             Self::Fail => f.write_str("fail:0"),
         }
     }
@@ -253,6 +274,8 @@ impl FromStr for Work {
             "idle" => Self::Idle,
             "own" => Self::Own,
             "list" => Self::List(number),
+            "context" => Self::ListContext,
+            "replay" => Self::Replay(number),
             "fail" => Self::Fail,
             _ => return Err(text.to_owned()),
         })

@@ -1,0 +1,105 @@
+//! A file with many tasks, written as a server would have written them, only faster.
+
+use std::{path::Path, sync::Arc};
+
+use a2a_service::{
+    event::{Ends, Event, Mark, Position},
+    pb::v1::{
+        Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
+        stream_response::Payload,
+    },
+    seam,
+    store::{
+        Commit, Expect, Key, Row, Scope, Store as _,
+        sqlite::{Options, Sqlite},
+    },
+    task,
+};
+use tokio::runtime::Builder;
+
+use crate::work::PING;
+
+/// How many tasks are written together.
+const BATCH: u64 = 500;
+
+/// How many tasks a context has.
+const CONTEXT: u64 = 100;
+
+/// The context that lists ask for.
+pub(crate) const SOME_CONTEXT: &str = "c-7";
+
+/// Writes so many tasks, some of which ran when the server was killed.
+pub(crate) fn fill(path: &Path, tasks: u64, ran: u64) {
+    let mut options = Options::default();
+    options.max_tasks = usize::MAX;
+    let store = Sqlite::open(path, options).unwrap();
+    let runtime = Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        for first in (0..tasks).step_by(usize::try_from(BATCH).unwrap()) {
+            let batch: Vec<Commit> =
+                (first..tasks.min(first + BATCH)).map(|n| commit(n, n >= tasks - ran, store.fence())).collect();
+            let outcomes = store.commit(batch.into()).await.unwrap();
+            assert!(outcomes.iter().all(Result::is_ok));
+        }
+    });
+}
+
+fn commit(n: u64, runs: bool, fence: u64) -> Commit {
+    let (id, context) = (format!("01a10000-0000-7000-8000-{n:012}"), format!("c-{}", n / CONTEXT));
+    let time = 1_700_000_000_000 + i64::try_from(n).unwrap();
+    let state = match n {
+        _ if runs => TaskState::Working,
+        // The oldest, so that they are found last.
+        0..10 => TaskState::Failed,
+        _ => TaskState::Completed,
+    };
+    let status = |state: TaskState| {
+        Some(TaskStatus { state: state.into(), message: None, timestamp: Some(seam::timestamp(time)) })
+    };
+    let said = Message { task_id: id.clone(), context_id: context.clone(), ..Message::user(PING) };
+    let mut task = Task {
+        id: id.clone(),
+        context_id: context.clone(),
+        status: status(TaskState::Submitted),
+        history: vec![said],
+        ..Task::default()
+    };
+    let at = |seq| Position { fence, seq };
+    let first = Event::task(at(1), Ends::Nothing, &task);
+    let artifact = Artifact { artifact_id: "a".into(), parts: vec![Part::text(PING)], ..Artifact::default() };
+    let (task_id, context_id) = (id.clone(), context.clone());
+    let chunk = Payload::ArtifactUpdate(TaskArtifactUpdateEvent {
+        task_id,
+        context_id,
+        artifact: Some(artifact),
+        last_chunk: true,
+        ..TaskArtifactUpdateEvent::default()
+    });
+    let told = TaskStatusUpdateEvent {
+        task_id: id.clone(),
+        context_id: context.clone(),
+        status: status(state),
+        ..TaskStatusUpdateEvent::default()
+    };
+    let told = Payload::StatusUpdate(told);
+    task::apply(&mut task, &chunk);
+    task::apply(&mut task, &told);
+    let mark = if runs { Mark::NOTHING } else { Mark::ending(Ends::Task) };
+    let head = Event::new(at(3), mark, told);
+    let events = vec![first, Event::new(at(2), Mark::NOTHING, chunk), head.clone()];
+    let row = Row {
+        context: context.into(),
+        seq: 3,
+        state,
+        was: None,
+        head: Some(head),
+        time,
+        open: runs,
+        taken: 1,
+        cancel_requested: false,
+        attempt: 1,
+    };
+    let key = Key::new(&Arc::<Scope>::default(), &id);
+    let expect = Expect::New { idempotency: None };
+    Commit { key, expect, fence, row, events, checkpoint: Some(Arc::new(task)), saved: None, push: None }
+}
