@@ -4,6 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand, builder::styling};
 
+mod admin;
 mod flags;
 mod serve;
 
@@ -25,6 +26,8 @@ struct Arguments {
 enum Command {
     /// Serves an agent.
     Serve(Serve),
+    /// Looks after a file of tasks.
+    Admin(admin::Admin),
     /// Says what can be configured.
     #[command(subcommand)]
     Config(About),
@@ -60,6 +63,7 @@ pub fn main() -> ExitCode {
     };
     let done = match arguments.command {
         Command::Serve(it) => serve::run(&it),
+        Command::Admin(it) => admin::run(&it),
         Command::Config(About::Reference) => {
             say(&config::reference());
             Ok(())
@@ -77,6 +81,11 @@ pub fn main() -> ExitCode {
 #[expect(clippy::print_stderr, reason = "it is how a program says why it ends")]
 fn say_error(error: &anyhow::Error) {
     eprintln!("error: {error:#}");
+}
+
+#[expect(clippy::print_stderr, reason = "it is no result, and who reads those is not to take it for one")]
+fn warn(text: &str) {
+    eprintln!("warning: {text}");
 }
 
 /// A result of the program. A reader who has gone does not stop it.

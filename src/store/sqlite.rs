@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode};
 use tokio::time::Instant;
 
+pub(crate) use self::look::{Look, Stats};
 use self::{
     checkpoint::Checkpoints,
     file::{Claimed, Role},
@@ -35,12 +36,14 @@ use crate::{
 };
 
 mod bytes;
+mod check;
 mod checkpoint;
 mod claim;
 mod fault;
 mod file;
 mod keeping;
 mod list;
+mod look;
 mod push;
 mod read;
 mod reader;
@@ -51,6 +54,7 @@ mod sweep;
 mod tests;
 mod thread;
 mod totals;
+mod transfer;
 mod write;
 mod writer;
 
@@ -132,6 +136,14 @@ pub enum Error {
         version: i32,
         /// The newest one that is known.
         newest: i32,
+    },
+    /// It was written by a version of this program that is older than this one, and has not been brought up yet.
+    #[error("{} has version {version} of the tables; a server that opens it brings it to the newest", path.display())]
+    Older {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: i32,
     },
     /// It is something else, and is left as it is.
     #[error("{} is no file of this program", path.display())]

@@ -6,6 +6,7 @@
     reason = "a test may fail, and clippy's own exceptions do not cover the helpers of tests"
 )]
 
+mod admin;
 mod auth;
 mod card;
 mod classic;

@@ -49,11 +49,11 @@ pub(crate) fn signal(child: &Child, name: &str) {
     assert!(std::process::Command::new("kill").args([name, &id]).status().unwrap().success());
 }
 
-fn message(text: &str) -> Value {
+pub(crate) fn message(text: &str) -> Value {
     json!({"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": text}]}})
 }
 
-async fn post(url: &str, body: &Value) -> Value {
+pub(crate) async fn post(url: &str, body: &Value) -> Value {
     let request = reqwest::Client::new().post(url).header("content-type", "application/json").body(body.to_string());
     let reply = request.send().await.unwrap();
     assert_eq!(reply.status(), 200);

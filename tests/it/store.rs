@@ -7,7 +7,7 @@ mod model;
 mod paging;
 pub(crate) mod place;
 mod push;
-mod writer;
+pub(crate) mod writer;
 
 use std::{sync::Arc, time::Duration};
 

@@ -14,7 +14,7 @@ use super::{Durability, Error};
 use crate::seam::Clock;
 
 /// How long a connection waits for another one of ours, which is busy for moments only.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The log is cut to this many bytes once all of it is in the file.
 const LOG: i64 = 64 << 20;

@@ -60,7 +60,7 @@ pub(super) fn page(db: &Connection, key: &Key, after: u64, limit: usize) -> rusq
     Ok(Some(PushPage { configs: found.into_iter().map(|it| it.0).collect(), next }))
 }
 
-fn config(row: &Row<'_>) -> rusqlite::Result<Arc<PushConfig>> {
+pub(super) fn config(row: &Row<'_>) -> rusqlite::Result<Arc<PushConfig>> {
     let version = row.get_ref(0)?.as_str()?;
     let version = Version::from_text(version).ok_or_else(|| damaged("a version that there is not"))?;
     let config = TaskPushNotificationConfig::decode(row.get_ref(1)?.as_blob()?);

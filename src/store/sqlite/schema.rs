@@ -18,7 +18,7 @@ pub(super) const STEPS: &[&str] = &[include_str!("schema/1.sql"), include_str!("
 /// Brings a file to the newest version: in one transaction, and with a copy of it as it was.
 pub(super) fn migrate(db: &mut Connection, path: &Path, steps: &[&str]) -> Result<(), Error> {
     let failed = |source| Error::of(path, source);
-    let there = |db: &Connection, name| db.pragma_query_value(None, name, |it| it.get::<_, i32>(0)).map_err(failed);
+    let there = |db: &Connection, name| value(db, path, name);
     let newest = i32::try_from(steps.len()).unwrap_or(i32::MAX);
     let version = there(db, "user_version")?;
     let tables = "SELECT count(*) FROM sqlite_schema";
@@ -50,6 +50,24 @@ pub(super) fn migrate(db: &mut Connection, path: &Path, steps: &[&str]) -> Resul
         all.commit()
     });
     migrated.map_err(failed)
+}
+
+/// Whether a file is one of ours, of this version.
+pub(super) fn is_ours(db: &Connection, path: &Path) -> Result<(), Error> {
+    let (version, newest) = (value(db, path, "user_version")?, i32::try_from(STEPS.len()).unwrap_or(i32::MAX));
+    let path = path.to_owned();
+    if value(db, &path, "application_id")? != APPLICATION {
+        return Err(Error::Foreign { path });
+    }
+    match version {
+        it if it > newest => Err(Error::Newer { path, version, newest }),
+        it if it < newest => Err(Error::Older { path, version }),
+        _ => Ok(()),
+    }
+}
+
+fn value(db: &Connection, path: &Path, name: &str) -> Result<i32, Error> {
+    db.pragma_query_value(None, name, |it| it.get(0)).map_err(|it| Error::of(path, it))
 }
 
 /// Where the copy of a version is.

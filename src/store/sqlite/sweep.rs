@@ -10,6 +10,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use super::{bytes::halves, fault, is_damage, number, read, write::piece, writer::Pass};
 use crate::{
+    pb::v1::TaskState,
     seam::Millis,
     store::{Key, Scope},
 };
@@ -49,6 +50,11 @@ pub(super) static WITH_PUSHES: LazyLock<String> =
 pub(super) const IDLE: &str =
     "SELECT id, scope, key FROM task WHERE open = 0 AND state IN (6, 8) AND time < ?1 ORDER BY time LIMIT ?2 OFFSET ?3";
 
+/// How many there are of those.
+pub(super) fn waiting() -> String {
+    "SELECT count(*) FROM task WHERE open = 0 AND state IN (6, 8) AND time < ?".to_owned()
+}
+
 /// The keys of sends that were taken first.
 pub(super) const SENDS: &str = "SELECT scope, key FROM send WHERE time < ? ORDER BY time LIMIT ?";
 
@@ -67,7 +73,7 @@ pub(super) struct Done {
     pub(super) more: bool,
 }
 
-/// A task that has ended.
+/// A task that goes: one that has ended, where nobody says otherwise.
 struct Ended {
     id: i64,
     scope: i64,
@@ -197,6 +203,28 @@ impl Pass<'_> {
         Ok(true)
     }
 
+    /// Deletes some of an owner's tasks, whatever they do, and says how many, and whether there are more.
+    pub(super) fn forget_some_of(&mut self, owner: &Arc<str>) -> rusqlite::Result<(u64, bool)> {
+        let sql = "SELECT task.id, task.scope, context, state FROM task JOIN scope ON scope.id = task.scope
+            WHERE owner = ? LIMIT ?";
+        let mut find = self.db.prepare_cached(sql)?;
+        let some = find.query_map((&**owner, BATCH), |it| {
+            let (context, owner) = (Arc::from(it.get_ref(2)?.as_str()?), Arc::clone(owner));
+            Ok(Ended { id: it.get(0)?, scope: it.get(1)?, context, state: it.get(3)?, owner })
+        })?;
+        let some = some.collect::<rusqlite::Result<Vec<_>>>()?;
+        let (mut gone, mut left) = (0, PIECES);
+        for it in &some {
+            if !self.clear_log(it.id, &mut left)? {
+                break;
+            }
+            self.forget(it)?;
+            gone += 1;
+        }
+        some.iter().map(|it| it.scope).collect::<HashSet<_>>().into_iter().try_for_each(|it| self.forget_scope(it))?;
+        Ok((gone, !some.is_empty()))
+    }
+
     /// A task, if it ended before this.
     fn ended(&self, id: i64, before: Millis) -> rusqlite::Result<Option<Ended>> {
         static SQL: LazyLock<String> = LazyLock::new(|| {
@@ -223,7 +251,8 @@ impl Pass<'_> {
         }
         fault::at("sweep")?;
         self.moved((ended.scope, &ended.context), Some(ended.state), None)?;
-        self.room.moved(&ended.owner, Some(true), None);
+        let had_ended = TaskState::try_from(ended.state).is_ok_and(TaskState::is_terminal);
+        self.room.moved(&ended.owner, Some(had_ended), None);
         Ok(())
     }
 

@@ -43,6 +43,11 @@ pub(super) fn damaged(what: &'static str) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, what.into())
 }
 
+/// What somebody wanted can't be done.
+pub(super) fn refused(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> rusqlite::Error {
+    rusqlite::Error::ToSqlConversionFailure(why.into())
+}
+
 /// Something can't be written.
 fn too_large(what: &'static str) -> rusqlite::Error {
     rusqlite::Error::ToSqlConversionFailure(what.into())
@@ -232,7 +237,7 @@ impl Pass<'_> {
         Ok(found)
     }
 
-    fn new_scope(&mut self, scope: &Arc<Scope>) -> rusqlite::Result<i64> {
+    pub(super) fn new_scope(&mut self, scope: &Arc<Scope>) -> rusqlite::Result<i64> {
         let sql = "INSERT INTO scope(owner, tenant) VALUES(?, ?)";
         self.db.prepare_cached(sql)?.execute((&*scope.owner, &*scope.tenant))?;
         let id = self.db.last_insert_rowid();

@@ -15,43 +15,43 @@ use a2a_service::{
 
 use super::place::Opened;
 
-pub(super) fn scope(owner: &str, tenant: &str) -> Arc<Scope> {
+pub(crate) fn scope(owner: &str, tenant: &str) -> Arc<Scope> {
     Arc::new(Scope { owner: owner.into(), tenant: tenant.into() })
 }
 
-pub(super) fn status(state: TaskState, at: Millis) -> Payload {
+pub(crate) fn status(state: TaskState, at: Millis) -> Payload {
     let message = state.is_interrupted().then(|| Message::agent("what?"));
     let status = Some(TaskStatus { state: state.into(), message, timestamp: Some(seam::timestamp(at)) });
     Payload::StatusUpdate(TaskStatusUpdateEvent { status, ..Default::default() })
 }
 
-pub(super) fn chunk(id: &str, text: &str, append: bool) -> Payload {
+pub(crate) fn chunk(id: &str, text: &str, append: bool) -> Payload {
     let artifact = Artifact { artifact_id: id.into(), parts: vec![Part::text(text)], ..Default::default() };
     Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(artifact), append, ..Default::default() })
 }
 
-pub(super) fn message(text: &str) -> Payload {
+pub(crate) fn message(text: &str) -> Payload {
     Payload::Message(Message::user(text))
 }
 
-pub(super) struct Writer {
-    pub(super) store: Arc<dyn Store>,
-    pub(super) key: Key,
-    pub(super) task: Task,
-    pub(super) at: Position,
-    pub(super) log: Vec<Event>,
-    pub(super) time: Millis,
+pub(crate) struct Writer {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) key: Key,
+    pub(crate) task: Task,
+    pub(crate) at: Position,
+    pub(crate) log: Vec<Event>,
+    pub(crate) time: Millis,
     /// The store keeps no log of it any more.
-    pub(super) folded: bool,
+    pub(crate) folded: bool,
 }
 
 impl Writer {
     /// Of a task that is not there yet.
-    pub(super) fn new(store: &Opened, scope: &Arc<Scope>, id: &str) -> Self {
+    pub(crate) fn new(store: &Opened, scope: &Arc<Scope>, id: &str) -> Self {
         Self::within(store, scope, id, "c-1", 0)
     }
 
-    pub(super) fn within(store: &Opened, scope: &Arc<Scope>, id: &str, context: &str, at: Millis) -> Self {
+    pub(crate) fn within(store: &Opened, scope: &Arc<Scope>, id: &str, context: &str, at: Millis) -> Self {
         let status =
             TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(seam::timestamp(at)) };
         let task = Task { id: id.into(), context_id: context.into(), status: Some(status), ..Task::default() };
@@ -68,7 +68,7 @@ impl Writer {
     }
 
     /// The commit of these events; for a task that is not there yet, the one that makes it.
-    pub(super) fn next(&self, payloads: impl IntoIterator<Item = Payload>) -> Commit {
+    pub(crate) fn next(&self, payloads: impl IntoIterator<Item = Payload>) -> Commit {
         let fence = self.store.fence();
         let (mut task, mut events) = (self.task.clone(), Vec::new());
         let (was, mut row_time, mut head) = (self.task.state(), self.time, None);
@@ -116,14 +116,14 @@ impl Writer {
     }
 
     /// A commit that expects the row to be there.
-    pub(super) fn at_next(&self, at: Position) -> Commit {
+    pub(crate) fn at_next(&self, at: Position) -> Commit {
         let commit = self.next([]);
         let row = Row { was: Some(TaskState::Submitted), ..commit.row };
         Commit { expect: Expect::At(at), row, ..commit }
     }
 
     /// Writes a commit, and remembers what it says if it came through.
-    pub(super) async fn write(&mut self, commit: Commit) -> Result<(), Refused> {
+    pub(crate) async fn write(&mut self, commit: Commit) -> Result<(), Refused> {
         let outcome = self.store.commit([commit.clone()].into()).await.unwrap().remove(0);
         if outcome.is_ok() {
             self.wrote(commit);
@@ -132,7 +132,7 @@ impl Writer {
     }
 
     /// Remembers what has come through.
-    pub(super) fn wrote(&mut self, commit: Commit) {
+    pub(crate) fn wrote(&mut self, commit: Commit) {
         let new = commit.events.iter().filter(|it| it.seq() > 1).filter_map(Event::payload);
         new.for_each(|it| task::apply(&mut self.task, it));
         self.at = Position { fence: commit.fence, seq: commit.row.seq };
@@ -140,23 +140,23 @@ impl Writer {
         self.log.extend(commit.events);
     }
 
-    pub(super) async fn commit(&mut self, payloads: impl IntoIterator<Item = Payload>) -> Result<(), Refused> {
+    pub(crate) async fn commit(&mut self, payloads: impl IntoIterator<Item = Payload>) -> Result<(), Refused> {
         let commit = self.next(payloads);
         self.write(commit).await
     }
 
     /// Lets go of the store.
-    pub(super) fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         self.store = Arc::new(Memory::default());
     }
 
     /// Goes on with the same store, which has been opened again.
-    pub(super) fn go_on(&mut self, store: &Opened) {
+    pub(crate) fn go_on(&mut self, store: &Opened) {
         self.store = Arc::clone(&store.store);
     }
 
     /// What the store has of it is what was written.
-    pub(super) async fn check(&self) {
+    pub(crate) async fn check(&self) {
         let mut stored = self.store.load(&self.key).await.unwrap().unwrap();
         assert_eq!((stored.at.seq, stored.row.seq), (self.at.seq, self.at.seq));
         assert_eq!((stored.row.state, stored.row.time), (self.task.state(), self.time));

@@ -1,0 +1,306 @@
+//! `a2a admin`, as who looks after a file finds it: beside a server that has it, and alone with it.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use a2a_service::{
+    call::Version,
+    pb::v1::{TaskPushNotificationConfig, TaskState},
+    store::{Commit, Expect, PushConfig, sqlite::Options},
+};
+use serde_json::Value;
+use tokio::process::{Child, Command};
+
+use crate::{
+    program::{a2a, message, output, post, signal, started},
+    store::{
+        place::Opened,
+        writer::{Writer, chunk, message as said, scope, status},
+    },
+};
+
+fn admin(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = a2a(&[&["admin"], arguments].concat());
+    command.env_remove("A2A_STORE").current_dir(directory);
+    command
+}
+
+/// The exit code, what was said, and what was wrong.
+async fn run(directory: &Path, arguments: &[&str]) -> (i32, String, String) {
+    let output = output(admin(directory, arguments)).await;
+    let text = |it: Vec<u8>| String::from_utf8(it).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// What it says when it goes well.
+async fn done(directory: &Path, arguments: &[&str]) -> String {
+    let (code, said, wrong) = run(directory, arguments).await;
+    assert_eq!(code, 0, "{said}{wrong}");
+    said
+}
+
+/// What it says when it does not.
+async fn refused(directory: &Path, arguments: &[&str]) -> String {
+    let (code, said, wrong) = run(directory, arguments).await;
+    assert!(code > 0, "{said}{wrong}");
+    wrong
+}
+
+/// A file with a bit of everything, of two owners, that nobody has.
+async fn filled(directory: &Path) {
+    let store = Opened::sqlite(Options::default());
+    let old = 1_000_000_000_000;
+    for owner in ["ada", "bob"] {
+        for (id, state, time) in [
+            ("old", TaskState::Completed, old),
+            ("asked", TaskState::InputRequired, old),
+            ("runs", TaskState::Working, old),
+            ("new", TaskState::Failed, i64::MAX / 1_000_000),
+        ] {
+            let mut task = Writer::within(&store, &scope(owner, "blue"), id, "c-1", old);
+            let expect = Expect::New { idempotency: Some(format!("key of {id}").into()) };
+            let begin = task.next([said("hello")]);
+            task.write(Commit { expect, saved: Some("kept".into()), ..begin }).await.unwrap();
+            task.commit([chunk("a", "1", false), chunk("a", "2", true)]).await.unwrap();
+            store.put_push(&task.key, push(), 9).await.unwrap();
+            task.commit([status(state, time)]).await.unwrap();
+        }
+    }
+    let path = store.path().unwrap();
+    let whole = rusqlite::Connection::open(path).unwrap();
+    whole.execute("VACUUM INTO ?", [directory.join("a2a.db").to_str().unwrap()]).unwrap();
+}
+
+fn push() -> Arc<PushConfig> {
+    let config = TaskPushNotificationConfig { id: "p".into(), url: "https://a.example".into(), ..Default::default() };
+    Arc::new(PushConfig { config, version: Version::V0_3, beside: "\u{0}beside".into() })
+}
+
+/// The tasks of an export, by owner and id.
+fn tasks(exported: &str) -> BTreeMap<(String, String), Value> {
+    let mut lines = exported.lines();
+    assert_eq!(lines.next(), Some(r#"{"a2a_tasks":1}"#));
+    let text = |it: &Value| it.as_str().unwrap().to_owned();
+    let task = |it: &str| {
+        let it: Value = serde_json::from_str(it).unwrap();
+        ((text(&it["owner"]), text(&it["id"])), it)
+    };
+    lines.map(task).collect()
+}
+
+/// A server that has the file of a directory.
+async fn serve(directory: &Path) -> (Child, String) {
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn"]);
+    command.env_remove("A2A_STORE").current_dir(directory);
+    started(command).await
+}
+
+async fn end(mut server: Child) {
+    signal(&server, "-TERM");
+    assert!(server.wait().await.unwrap().success());
+}
+
+#[tokio::test]
+async fn what_only_reads_goes_beside_a_server_and_what_writes_does_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let (server, url) = serve(directory).await;
+    let task = post(&format!("{url}/message:send"), &message("hello")).await["task"].clone();
+    let id = task["id"].as_str().unwrap();
+    let stats = done(directory, &["stats"]).await;
+    assert!(stats.contains("\n1 tasks\n  1 TASK_STATE_COMPLETED\n"), "{stats}");
+    assert!(stats.contains("  1 of \"\" in \"\"\n"), "{stats}");
+    assert_eq!(done(directory, &["check"]).await, "1 tasks, and nothing is wrong\n");
+    assert!(done(directory, &["gc", "--dry-run"]).await.starts_with("0 tasks that had ended would be deleted\n"));
+    let exported = tasks(&done(directory, &["export"]).await);
+    assert_eq!(exported[&(String::new(), id.to_owned())]["checkpoint"]["task"], task);
+    done(directory, &["backup", "copy.db"]).await;
+    for (arguments, why) in [
+        (&["gc"][..], "its server does this by itself"),
+        (&["import", "nothing"], "nothing"),
+        (&["forget", "--owner", ""], "stop it first"),
+    ] {
+        let said = refused(directory, arguments).await;
+        assert!(said.contains(why), "{said}");
+        if arguments[0] != "import" {
+            assert!(said.contains(&format!("is in use by process {}", server.id().unwrap())), "{said}");
+        }
+    }
+    // The server goes on, and the copy is of the moment when it was made.
+    post(&format!("{url}/message:send"), &message("again")).await;
+    end(server).await;
+    assert_eq!(done(directory, &["check"]).await, "2 tasks, and nothing is wrong\n");
+    assert_eq!(done(directory, &["check", "--store", "sqlite:copy.db"]).await, "1 tasks, and nothing is wrong\n");
+    // A copy is served like any other.
+    std::fs::remove_file(directory.join("a2a.db")).unwrap();
+    std::fs::rename(directory.join("copy.db"), directory.join("a2a.db")).unwrap();
+    let (server, url) = serve(directory).await;
+    let found = reqwest::get(format!("{url}/tasks/{id}")).await.unwrap().bytes().await.unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&found).unwrap(), task);
+    end(server).await;
+}
+
+#[tokio::test]
+async fn what_is_exported_can_be_imported_elsewhere() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (from, to) = (from.path(), to.path());
+    filled(from).await;
+    filled(to).await;
+    let whole = done(from, &["export"]).await;
+    assert_eq!(tasks(&whole).len(), 8);
+    assert_eq!(done(from, &["export", "ada.jsonl", "--owner", "ada"]).await, "4 tasks are in ada.jsonl\n");
+    assert!(refused(from, &["export", "ada.jsonl"]).await.contains("ada.jsonl"), "what is there stays");
+    let ada = std::fs::read_to_string(from.join("ada.jsonl")).unwrap();
+    assert!(tasks(&ada).keys().all(|it| it.0 == "ada"));
+    std::fs::copy(from.join("ada.jsonl"), to.join("ada.jsonl")).unwrap();
+    // Nothing is overwritten, and of what is refused nothing stays.
+    let said = refused(to, &["import", "ada.jsonl"]).await;
+    assert!(said.contains("line 2: task old: it is there already"), "{said}");
+    assert_eq!(done(to, &["forget", "--owner", "ada"]).await, "4 tasks were deleted\n");
+    let (head, rest) = ada.split_once('\n').unwrap();
+    let (first, rest) = rest.split_once('\n').unwrap();
+    for (broken, why) in [
+        (format!("{head}\n{first}\n{first}\n"), "line 3: task old: it is there already"),
+        (format!("{head}\n{}\n", first.replace("\"seq\":3", "\"seq\":9")), "task old: its log has a hole"),
+        (
+            format!("{head}\n{}\n", first.replacen("TASK_STATE_COMPLETED", "TASK_STATE_FAILED", 1)),
+            "its row says another state",
+        ),
+        (format!("{head}\n{{}}\n"), "line 2: missing field"),
+        (first.to_owned(), "line 1: these are no tasks of ours"),
+        ("{\"a2a_tasks\":9}\n".to_owned(), "only 1 is known"),
+    ] {
+        std::fs::write(to.join("broken.jsonl"), broken).unwrap();
+        let said = refused(to, &["import", "broken.jsonl"]).await;
+        assert!(said.contains(why), "{said}");
+    }
+    assert_eq!(done(to, &["check"]).await, "4 tasks, and nothing is wrong\n");
+    assert_eq!(done(to, &["import", "ada.jsonl"]).await, "4 tasks were taken\n");
+    assert_eq!(done(to, &["check"]).await, "8 tasks, and nothing is wrong\n");
+    assert_eq!(tasks(&done(to, &["export", "--owner", "ada"]).await), tasks(&ada));
+    assert!(!rest.is_empty());
+    // A task that ran goes on there, as after any start.
+    let (server, _) = serve(to).await;
+    end(server).await;
+    assert_eq!(done(to, &["check"]).await, "8 tasks, and nothing is wrong\n");
+}
+
+#[tokio::test]
+async fn what_is_old_goes_when_it_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    filled(directory).await;
+    let before = done(directory, &["export"]).await;
+    let dry = done(directory, &["gc", "--dry-run"]).await;
+    let said = "2 tasks that had ended would be deleted\n0 logs of others\n0 push configurations of others\n6 keys of sends of others\n";
+    assert_eq!(dry, format!("{said}0 tasks have waited for their clients for too long: a server ends them\n"));
+    assert_eq!(done(directory, &["export"]).await, before, "nothing has gone");
+    assert_eq!(done(directory, &["gc"]).await, said.replace("would be", "were"));
+    assert_eq!(done(directory, &["check"]).await, "6 tasks, and nothing is wrong\n");
+    assert!(done(directory, &["gc"]).await.starts_with("0 tasks"));
+    let left = tasks(&done(directory, &["export"]).await);
+    assert!(left.keys().all(|it| it.1 != "old"));
+    // Where the configuration says that it is kept for ever, it is.
+    std::fs::write(directory.join("a2a.toml"), "[retention]\nlogs = '0s'\nfinished = '0s'\n").unwrap();
+    assert!(done(directory, &["gc", "--dry-run"]).await.starts_with("0 tasks"));
+}
+
+#[tokio::test]
+async fn an_owner_is_forgotten() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    filled(directory).await;
+    let bob = tasks(&done(directory, &["export", "--owner", "bob"]).await);
+    let (code, said, warned) = run(directory, &["forget", "--owner", "ada"]).await;
+    assert_eq!((code, &*said), (0, "4 tasks were deleted\n"));
+    assert!(warned.contains("copies of the file"), "{warned}");
+    assert_eq!(tasks(&done(directory, &["export"]).await), bob);
+    assert_eq!(done(directory, &["check"]).await, "4 tasks, and nothing is wrong\n");
+    let file = std::fs::read(directory.join("a2a.db")).unwrap();
+    assert!(!file.windows(3).any(|it| it == b"ada"), "what is deleted is overwritten");
+    assert_eq!(done(directory, &["forget", "--owner", "ada"]).await, "0 tasks were deleted\n");
+}
+
+/// What SQLite does not know to be wrong, and we do.
+#[tokio::test]
+async fn what_is_wrong_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    for (damage, expected) in [
+        (
+            "DELETE FROM log WHERE id = (SELECT min(id) FROM log WHERE id >> 28 = 2)",
+            "task asked: its log has no beginning",
+        ),
+        (
+            "DELETE FROM log WHERE id = (SELECT max(id) FROM log WHERE id >> 28 = 2)",
+            "task asked: its log ends with 4, and its row says 5",
+        ),
+        ("DELETE FROM log WHERE id = 2 << 28 | 3", "task asked: its log has 5 where 3 would come"),
+        ("UPDATE task SET state = 4 WHERE id = 1", "task old: its row says another state"),
+        ("UPDATE task SET time = 4 WHERE id = 1", "task old: its row says another time"),
+        ("UPDATE task SET key = 'new name' WHERE id = 1", "task new name: its row says another name"),
+        ("UPDATE task SET folded = 1 WHERE id = 1", "task old: its log is there, and should not be"),
+        ("DELETE FROM log WHERE id >> 28 = 3", "task runs: it has no log"),
+        (
+            "UPDATE log SET events = x'ff' WHERE id = 2 << 28 | 1",
+            "the piece of its log that begins with 1 can't be read",
+        ),
+        (
+            "UPDATE checkpoint SET task = CAST(task || x'3200' AS BLOB) WHERE id = 1",
+            "task old: its checkpoint is not what its log says",
+        ),
+        (
+            "UPDATE total SET tasks = tasks + 1 WHERE state = 3",
+            "tasks are counted wrongly (owner, state, tasks): 1, 3, 1",
+        ),
+        ("INSERT INTO total VALUES(9, 1, 4)", "tasks are counted that are not there (owner, state, counted): 9, 1, 4"),
+        ("INSERT INTO crowd VALUES(1, 'c-1', 3, 7)", "tasks of a context are counted wrongly"),
+        ("INSERT INTO log VALUES(99 << 28, x'')", "a log is of no task (task): 99"),
+        (
+            "INSERT INTO push VALUES(99, 1, 'p', '1.0', x'', x'')",
+            "a push configuration is of no task (task, configuration): 99, p",
+        ),
+        (
+            "UPDATE send SET task = 99 WHERE task = 1",
+            "the key of a send is of no task of its owner (task, key): 99, key of old",
+        ),
+        ("DELETE FROM scope WHERE id = 2", "a task is nobody's (task): 5, old, 2"),
+    ] {
+        let path = directory.join("a2a.db");
+        if path.exists() {
+            std::fs::remove_file(&path).unwrap();
+        }
+        filled(directory).await;
+        rusqlite::Connection::open(&path).unwrap().execute_batch(damage).unwrap();
+        let (code, said, wrong) = run(directory, &["check"]).await;
+        assert_eq!(code, 1, "{damage}");
+        assert!(said.contains(expected), "{damage}: {said}");
+        assert!(wrong.contains("is not what it should be"), "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_file_of_tasks_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    for arguments in [&["stats"][..], &["gc"], &["forget", "--owner", "ada"], &["export"], &["backup", "copy.db"]] {
+        let said = refused(directory, arguments).await;
+        assert!(said.contains("a2a.db"), "{said}");
+        assert_eq!(std::fs::read_dir(directory).unwrap().count(), 0, "{arguments:?} makes nothing");
+    }
+    let said = refused(directory, &["stats", "--store", "memory"]).await;
+    assert!(said.contains("--store names a file"), "{said}");
+    std::fs::write(directory.join("a2a.db"), "not a database, but something else that somebody needs").unwrap();
+    for arguments in [&["stats"][..], &["gc"], &["check"]] {
+        let said = refused(directory, arguments).await;
+        assert!(said.contains("is no file of this program"), "{said}");
+    }
+    // One of an older version says so, and is brought up by who may write.
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/store/fixtures/1.db");
+    std::fs::copy(fixture, directory.join("a2a.db")).unwrap();
+    let said = refused(directory, &["stats"]).await;
+    assert!(said.contains("has version 1 of the tables"), "{said}");
+    done(directory, &["gc"]).await;
+    done(directory, &["stats"]).await;
+    let said = refused(directory, &["backup", "a2a.db"]).await;
+    assert!(said.contains("a2a.db"), "what is there stays");
+}
