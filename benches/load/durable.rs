@@ -97,7 +97,7 @@ pub(crate) fn measure(row: &Row, figure: Figure, settings: &Settings) -> Found {
         let both = |_| {
             let memory = of(&setup.run());
             let place = Place::new();
-            (memory, of(&place.setup(setup, durability, |it| it.run())))
+            (memory, of(&place.setup(setup, durability, Setup::run)))
         };
         rounds().map(both).unzip()
     };
@@ -126,7 +126,7 @@ pub(crate) fn measure(row: &Row, figure: Figure, settings: &Settings) -> Found {
                 let server = Server::of(&program, "0,1");
                 let peer = setup.calls(&server);
                 drop(server);
-                let ours = Place::new().setup(setup, durability, |it| it.run());
+                let ours = Place::new().setup(setup, durability, Setup::run);
                 (peer.calls as f64 / peer.seconds, ours.calls as f64 / ours.seconds)
             };
             let (peers, all) = rounds().map(both).unzip();

@@ -65,7 +65,7 @@ fn commit(n: u64, runs: bool, fence: u64) -> Commit {
         ..Task::default()
     };
     let at = |seq| Position { fence, seq };
-    let first = Event::task(at(1), Ends::Nothing, &task);
+    let first = Event::task(at(1), Ends::Nothing, task.clone().into());
     let artifact = Artifact { artifact_id: "a".into(), parts: vec![Part::text(PING)], ..Artifact::default() };
     let (task_id, context_id) = (id.clone(), context.clone());
     let chunk = Payload::ArtifactUpdate(TaskArtifactUpdateEvent {
@@ -100,6 +100,17 @@ fn commit(n: u64, runs: bool, fence: u64) -> Commit {
         attempt: 1,
     };
     let key = Key::new(&Arc::<Scope>::default(), &id);
-    let expect = Expect::New { idempotency: None };
-    Commit { key, expect, fence, row, events, checkpoint: Some(Arc::new(task)), saved: None, push: None }
+    let expect = Expect::New;
+    Commit {
+        key,
+        expect,
+        fence,
+        row,
+        events,
+        checkpoint: Some(Arc::new(task)),
+        saved: None,
+        asked: None,
+        sends: Vec::new(),
+        push: None,
+    }
 }
