@@ -97,7 +97,7 @@ pub(crate) fn measure(row: &Row, figure: Figure, settings: &Settings) -> Found {
         let both = |_| {
             let memory = of(&setup.run());
             let place = Place::new();
-            (memory, of(&place.setup(setup, durability, Setup::run)))
+            (memory, of(&place.run(setup, durability)))
         };
         rounds().map(both).unzip()
     };
@@ -114,7 +114,7 @@ pub(crate) fn measure(row: &Row, figure: Figure, settings: &Settings) -> Found {
             Found { notes, ..Found::ours(over) }
         }
         Figure::Tail(durability) => {
-            let tail = |_| Place::new().setup(setup, durability, |it| it.run().p99);
+            let tail = |_| Place::new().run(setup, durability).p99;
             Found::ours(rounds().map(tail).collect())
         }
         Figure::Peer(durability) => {
@@ -126,7 +126,7 @@ pub(crate) fn measure(row: &Row, figure: Figure, settings: &Settings) -> Found {
                 let server = Server::of(&program, "0,1");
                 let peer = setup.calls(&server);
                 drop(server);
-                let ours = Place::new().setup(setup, durability, Setup::run);
+                let ours = Place::new().run(setup, durability);
                 (peer.calls as f64 / peer.seconds, ours.calls as f64 / ours.seconds)
             };
             let (peers, all) = rounds().map(both).unzip();
@@ -268,9 +268,9 @@ impl Place {
         format!("{FILE}{durability}:{}", self.file().display())
     }
 
-    fn setup<T>(&self, setup: Setup<'_>, durability: &str, run: impl FnOnce(Setup<'_>) -> T) -> T {
-        let kind = self.kind(durability);
-        run(Setup { kind: Some(&kind), ..setup })
+    /// Calls a new server that has it.
+    fn run(&self, setup: Setup<'_>, durability: &str) -> Report {
+        Setup { kind: Some(&self.kind(durability)), ..setup }.run()
     }
 }
 

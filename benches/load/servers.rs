@@ -10,7 +10,7 @@ use a2a_service::{
     server::Server,
     service::Limits,
     store::{
-        Store,
+        Retention, Store,
         memory::{MAX_TASKS, Memory},
         sqlite::{Durability, Options, Sqlite},
     },
@@ -51,7 +51,7 @@ pub(crate) fn run(kind: &str) {
 
 async fn serve(store: Arc<dyn Store>, mut limits: Limits) {
     (limits.streams, limits.subscribers) = (100_000, 100_000);
-    let server = Server::new(Echo).store(store).limits(limits);
+    let server = Server::new(Echo).store(store).limits(limits).retention(Retention::FOREVER);
     let bound = server.bind("127.0.0.1:0").await.unwrap();
     println!("{}", bound.addr());
     bound.run_until(std::future::pending()).await;

@@ -1,15 +1,15 @@
 //! What goes wrong at each place on the way of a commit: the process ends there, SQLite fails there, or it takes its time.
 //! Whatever it is, what clients saw is there, and all that was begun comes to its end.
 
-use std::{os::unix::process::ExitStatusExt as _, time::Duration};
+use std::{os::unix::process::ExitStatusExt as _, path::Path, time::Duration};
 
-use a2a_service::client;
+use a2a_service::{client, pb::v1::ListTasksRequest};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::Child,
     sync::oneshot,
     task::JoinSet,
-    time::timeout,
+    time::{interval, timeout},
 };
 
 use tokio_stream::StreamExt as _;
@@ -18,7 +18,7 @@ use crate::{
     clients::{Clients, Dice},
     killed::{Stage, seed},
     program::{output, signal},
-    scenarios::{request, text},
+    scenarios::{get, request, send, text},
 };
 
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -51,6 +51,12 @@ fn much(url: &str) -> JoinSet<()> {
         all.spawn(async move { while agent.send_message(request(text("", &"x".repeat(900_000)))).await.is_ok() {} });
     }
     all
+}
+
+/// Kills it, and returns when it is no more: until then the file is its own.
+async fn end(mut child: Child) {
+    signal(&child, "-KILL");
+    timeout(PATIENCE, child.wait()).await.unwrap().unwrap();
 }
 
 /// Clients at work, until this happens for the `nth` time; then a while longer, where that is to be survived.
@@ -140,7 +146,7 @@ async fn while_it_is_opened() {
             if act == "delay" {
                 let (child, url) = stage.start(&[("FAULT_POINT", &how)]).await;
                 assert_eq!(reqwest::get(format!("{url}/readyz")).await.unwrap().status(), 200);
-                drop(child);
+                end(child).await;
             } else {
                 let ended = output(stage.command(&[("FAULT_POINT", &how)])).await;
                 let said = String::from_utf8(ended.stderr).unwrap();
@@ -151,5 +157,76 @@ async fn while_it_is_opened() {
             }
             stage.check(&mut dice).await;
         }
+    }
+}
+
+/// While a file of the first version is copied, before it is replaced by what it becomes, and after that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_its_tables_are_brought_to_a_newer_version() {
+    let mut dice = seed();
+    let first = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/store/fixtures/1.db");
+    for point in ["copy.begin", "copy.made", "copy.done", "tables.commit"] {
+        for act in ACTS {
+            let stage = Stage::new();
+            std::fs::copy(&first, stage.store().join("a2a.db")).unwrap();
+            let how = format!("{point}={act}");
+            if act == "delay" {
+                end(stage.start(&[("FAULT_POINT", &how)]).await.0).await;
+            } else {
+                let ended = output(stage.command(&[("FAULT_POINT", &how)])).await;
+                let said = String::from_utf8(ended.stderr).unwrap();
+                match act {
+                    "abort" => assert_eq!(ended.status.signal(), Some(ABORTED), "{how}: {said}"),
+                    _ => assert!(ended.status.code() == Some(1) && said.contains("can't keep tasks"), "{how}: {said}"),
+                }
+            }
+            // What ran when it was written is taken up.
+            let (child, url) = stage.start(&[]).await;
+            let agent = client::rest(&url).unwrap();
+            let over = async { while !get(&*agent, "new").await.unwrap().state().is_terminal() {} };
+            timeout(PATIENCE, over).await.unwrap();
+            end(child).await;
+            assert_eq!(stage.check(&mut dice).await.len(), 1, "{how}");
+            // It is kept as it was.
+            let before = rusqlite::Connection::open(stage.store().join("a2a.db.v1")).unwrap();
+            let version = before.pragma_query_value(None, "user_version", |it| it.get::<_, i32>(0));
+            assert_eq!(
+                (version, before.query_row("SELECT count(*) FROM task", [], |it| it.get::<_, i32>(0))),
+                (Ok(1), Ok(4))
+            );
+        }
+    }
+}
+
+/// While what has been kept for long enough is deleted: what is deleted is so whole, and it goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_what_is_old_is_deleted() {
+    let mut dice = seed();
+    for act in ACTS {
+        let stage = Stage::new();
+        let how = format!("sweep={act}@{}", 1 + dice.roll(9));
+        let soon = [("A2A_RETENTION_FINISHED", "1s"), ("A2A_RETENTION_EVERY", "1s"), ("FAULT_POINT", how.as_str())];
+        let (mut child, url) = stage.start(&soon).await;
+        let happened = happens(&mut child);
+        let agent = client::rest(&url).unwrap();
+        for _ in 0..20 {
+            send(&*agent, text("", "hello")).await;
+        }
+        timeout(PATIENCE, happened).await.unwrap_or_else(|_| panic!("{how} does not happen")).unwrap();
+        if act == "abort" {
+            assert_eq!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().signal(), Some(ABORTED));
+        } else {
+            let gone = async {
+                let mut beat = interval(Duration::from_millis(100));
+                while agent.list_tasks(request(ListTasksRequest::default())).await.unwrap().into_inner().total_size > 0
+                {
+                    beat.tick().await;
+                }
+            };
+            timeout(PATIENCE, gone).await.unwrap();
+            signal(&child, "-KILL");
+            child.wait().await.unwrap();
+        }
+        stage.check(&mut dice).await;
     }
 }

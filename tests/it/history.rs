@@ -132,7 +132,7 @@ impl Left {
                 if (&listed, listed.state()) != (&task, state) {
                     it.wrong.push(format!("{listed:?} is listed, and is {task:?}, {state:?}"));
                 }
-                if log.last().map(Event::position) != Some(at) {
+                if !log.last().is_some_and(|it| is_after(at, it)) {
                     it.wrong.push(format!("{} stands at {at:?}, and its log ends with {:?}", task.id, log.last()));
                 }
                 it.tasks.insert(task.id.clone(), Logged { log, task });

@@ -17,6 +17,7 @@ use a2a_service::{
         sqlite::{Options, Sqlite},
     },
 };
+use rusqlite::Connection;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 use tokio::{
@@ -53,8 +54,8 @@ fn memory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// The calls of a short run: some sends and streams, and a clean end.
-async fn run(directory: &Path, durability: &str) -> Vec<(Call, usize)> {
+/// The calls of a run from its start to a clean end, with this in between.
+async fn traced(directory: &Path, durability: &str, work: impl AsyncFnOnce(String)) -> Vec<(Call, usize)> {
     let into = tempfile::tempdir().unwrap();
     let into = into.path().join("trace");
     let store = format!("sqlite:{}", directory.join("a2a.db").display());
@@ -65,13 +66,7 @@ async fn run(directory: &Path, durability: &str) -> Vec<(Call, usize)> {
     command.args(["serve", "--listen", "127.0.0.1:0", "--log-filter", "error", "--store", &store]);
     command.args(["--store-durability", durability]).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let (mut child, url) = started(command).await;
-    let agent = client::rest(&url).unwrap();
-    for _ in 0..2 {
-        send(&*agent, text("", "hello")).await;
-        let asked = send(&*agent, text("", "/ask what?")).await;
-        assert!(remaining(stream(&*agent, text("", "/stream 8 2")).await).await.len() > 3);
-        send(&*agent, text(&asked.id, "this")).await;
-    }
+    work(url).await;
     let id = child.id().unwrap().to_string();
     signal(&child, "-TERM");
     assert_eq!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code(), Some(0));
@@ -85,6 +80,17 @@ async fn run(directory: &Path, durability: &str) -> Vec<(Call, usize)> {
     };
     timeout(PATIENCE, whole).await.unwrap();
     trace::read(&into)
+}
+
+/// Some sends and streams.
+async fn some(url: String) {
+    let agent = client::rest(&url).unwrap();
+    for _ in 0..2 {
+        send(&*agent, text("", "hello")).await;
+        let asked = send(&*agent, text("", "/ask what?")).await;
+        assert!(remaining(stream(&*agent, text("", "/stream 8 2")).await).await.len() > 3);
+        send(&*agent, text(&asked.id, "this")).await;
+    }
 }
 
 /// What whoever was at the other end of a socket has seen with these bytes.
@@ -139,7 +145,7 @@ async fn wrong(directory: &Path, lines: &[Line]) -> (Vec<String>, Vec<String>) {
 async fn at_every_call(durability: &str, ends: &[(End, bool)]) -> usize {
     let mut dice = seed();
     let directory = memory();
-    let calls = run(directory.path(), durability).await;
+    let calls = traced(directory.path(), durability, some).await;
     let mut disk = Disk::new(directory.path());
     let (mut lines, mut moments, mut forgotten) = (Vec::new(), 0, 0);
     for (number, (call, before)) in calls.iter().enumerate() {
@@ -180,6 +186,43 @@ async fn what_was_acknowledged_outlives_the_process() {
         let ends = [(End::Killed, true), (End::Forgotten, false), (End::Torn, false)];
         assert!(at_every_call("process", &ends).await > 0);
     }
+}
+
+/// A file that is brought to a newer version is kept as it was: that copy is on the disk before anything of the file is new.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_is_there_before_its_file_changes() {
+    if skipped() {
+        return;
+    }
+    let (mut dice, directory) = (seed(), memory());
+    let first = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/store/fixtures/1.db");
+    std::fs::copy(&first, directory.path().join("a2a.db")).unwrap();
+    let mut disk = Disk::of(directory.path());
+    let calls = traced(directory.path(), "process", async |_| {}).await;
+    let of = |path: &Path| {
+        let db = Connection::open(path).unwrap();
+        let number = |sql| db.query_row(sql, [], |it| it.get::<_, i32>(0)).unwrap();
+        (number("PRAGMA user_version"), number("SELECT count(*) FROM task"))
+    };
+    let (mut old, mut new) = (0, 0);
+    for (number, (call, before)) in calls.iter().enumerate() {
+        if !disk.apply(number, call, *before) {
+            continue;
+        }
+        for end in [End::Forgotten, End::Torn] {
+            let left = memory();
+            disk.left(end, left.path(), &mut dice);
+            let (version, tasks) = of(&left.path().join("a2a.db"));
+            assert_eq!(tasks, 4, "{end:?} after call {number}");
+            if version == 1 {
+                old += 1;
+            } else {
+                new += 1;
+                assert_eq!(of(&left.path().join("a2a.db.v1")), (1, 4), "{end:?} after call {number}");
+            }
+        }
+    }
+    assert!(old > 10 && new > 10, "{old} {new}");
 }
 
 /// A server whose calls fail, from now on until this is dropped.

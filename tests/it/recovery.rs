@@ -211,13 +211,21 @@ async fn what_was_shown_before_there_was_more_can_be_gone_on_from() {
     let agent = service(STUCK, &store);
     let shown = next(&mut subscribe(&*agent, &id).await.unwrap()).await;
     assert_eq!(output(task_of(&shown)), "[1 go saved 0]");
-    let call = Call { cursor: shown.cursor().cloned(), ..Call::default() };
-    let subscribe = SubscribeToTaskRequest { id: id.clone(), ..SubscribeToTaskRequest::default() };
-    let rest = agent.subscribe_to_task(call.request(subscribe)).await.unwrap().into_inner();
+    // And so does whoever had seen the last event.
+    let last = store.events(&key(&id), 0, usize::MAX).await.unwrap().events.pop().unwrap();
+    assert!(last.seq() == shown.cursor().unwrap().parts().unwrap().1.seq && last.cursor() != shown.cursor());
+    let mut streams = Vec::new();
+    for it in [&shown, &last] {
+        let call = Call { cursor: it.cursor().cloned(), ..Call::default() };
+        let subscribe = SubscribeToTaskRequest { id: id.clone(), ..SubscribeToTaskRequest::default() };
+        streams.push(agent.subscribe_to_task(call.request(subscribe)).await.unwrap().into_inner());
+    }
     let cancel = CancelTaskRequest { id, ..CancelTaskRequest::default() };
     agent.cancel_task(Call::default().request(cancel)).await.unwrap();
-    let rest = timeout(PATIENCE, remaining(rest)).await.unwrap();
-    assert_eq!(rest.iter().filter_map(state).collect::<Vec<_>>(), [TaskState::Canceled]);
+    for rest in streams {
+        let rest = timeout(PATIENCE, remaining(rest)).await.unwrap();
+        assert_eq!(rest.iter().map(state).collect::<Vec<_>>(), [Some(TaskState::Canceled)]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

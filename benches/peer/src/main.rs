@@ -7,7 +7,7 @@ use a2a::{
     new_artifact_id,
 };
 use a2a_server::{AgentExecutor, DefaultRequestHandler, ExecutorContext, InMemoryTaskStore};
-use axum::{Router, serve::ListenerExt as _};
+use axum::{Router, extract::Request, http::HeaderValue, middleware::map_request, serve::ListenerExt as _};
 use futures::{StreamExt as _, stream::{self, BoxStream}};
 
 struct Echo;
@@ -65,7 +65,12 @@ async fn main() -> std::io::Result<()> {
     let router = Router::new()
         .merge(a2a_server::rest::rest_router(Arc::clone(&handler)))
         .nest("/rpc", a2a_server::jsonrpc::jsonrpc_router(handler))
-        .merge(tonic::service::Routes::new(grpc).into_axum_router());
+        .merge(tonic::service::Routes::new(grpc).into_axum_router())
+        // It takes what says no version for 0.3, which it does not speak.
+        .layer(map_request(|mut request: Request| async {
+            request.headers_mut().entry("a2a-version").or_insert(HeaderValue::from_static("1.0"));
+            request
+        }));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     println!("{}", listener.local_addr()?);
     let listener = listener.tap_io(|it| drop(it.set_nodelay(true)));

@@ -7,7 +7,7 @@ use std::{
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::{Error, fault, file::beside};
+use super::{Error, fault, file::beside, sync_directory};
 
 /// Says that a file is ours: "A2AT".
 const APPLICATION: i32 = 0x4132_4154;
@@ -89,5 +89,7 @@ fn copy(db: &Connection, path: &Path, version: i32) -> Result<(), Error> {
     let copied = fault::at("copy.begin").and_then(|()| db.execute("VACUUM INTO ?", [text]));
     copied.and_then(|_| fault::at("copy.made")).map_err(|it| Error::of(path, it))?;
     fs::rename(&part, &copy).map_err(failed)?;
+    // Not only before the file is new, but there before that when the power fails.
+    sync_directory(&copy).map_err(failed)?;
     fault::at("copy.done").map_err(|it| Error::of(path, it))
 }

@@ -53,6 +53,19 @@ impl Disk {
         Self { directory: directory.display().to_string(), ..Self::default() }
     }
 
+    /// With the files that are there now.
+    pub(super) fn of(directory: &Path) -> Self {
+        let mut disk = Self::new(directory);
+        for it in fs::read_dir(directory).unwrap() {
+            let it = it.unwrap();
+            let bytes = fs::read(it.path()).unwrap();
+            disk.names.insert(it.file_name().into_string().unwrap(), disk.files.len());
+            disk.files.push(File { now: bytes.clone(), synced: bytes, pending: Vec::new() });
+        }
+        disk.synced.clone_from(&disk.names);
+        disk
+    }
+
     /// The name of a file that counts: what SQLite shares between connections is made anew, and so is the lock.
     fn name<'a>(&self, path: &'a str) -> Option<&'a str> {
         let name = path.strip_prefix(&self.directory)?.strip_prefix('/')?;
