@@ -65,7 +65,7 @@ fn commit(n: u64, runs: bool, fence: u64) -> Commit {
         ..Task::default()
     };
     let at = |seq| Position { fence, seq };
-    let first = Event::task(at(1), Ends::Nothing, &task);
+    let first = Event::task(at(1), Ends::Nothing, Arc::new(task.clone()));
     let artifact = Artifact { artifact_id: "a".into(), parts: vec![Part::text(PING)], ..Artifact::default() };
     let (task_id, context_id) = (id.clone(), context.clone());
     let chunk = Payload::ArtifactUpdate(TaskArtifactUpdateEvent {
@@ -100,6 +100,6 @@ fn commit(n: u64, runs: bool, fence: u64) -> Commit {
         attempt: 1,
     };
     let key = Key::new(&Arc::<Scope>::default(), &id);
-    let expect = Expect::New { idempotency: None };
-    Commit { key, expect, fence, row, events, checkpoint: Some(Arc::new(task)), saved: None, push: None }
+    let (checkpoint, sends) = (Some(Arc::new(task)), Vec::new());
+    Commit { key, expect: Expect::New, fence, row, events, checkpoint, saved: None, asked: None, sends, push: None }
 }
