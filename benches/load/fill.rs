@@ -100,16 +100,6 @@ fn commit(n: u64, runs: bool, fence: u64) -> Commit {
         attempt: 1,
     };
     let key = Key::new(&Arc::<Scope>::default(), &id);
-    Commit {
-        key,
-        expect: Expect::New,
-        fence,
-        row,
-        events,
-        checkpoint: Some(Arc::new(task)),
-        saved: None,
-        asked: None,
-        sends: Vec::new(),
-        push: None,
-    }
+    let (checkpoint, sends) = (Some(Arc::new(task)), Vec::new());
+    Commit { key, expect: Expect::New, fence, row, events, checkpoint, saved: None, asked: None, sends, push: None }
 }

@@ -95,15 +95,21 @@ impl<A: Agent> Execution<A> {
         };
         let Since::After(from) = from else { return Ok(reader(1).and_snapshot(false)) };
         // The same number under another fence is another event. But a later opening may have shown the task before it
-        // wrote more of it: that is the same place, as long as no other opening wrote in between. Where the log has gone,
-        // the row knows of its last event; while there is one, it may have been taken by an opening since.
-        let known = at.is_some_and(|it| from.seq <= it.seq)
-            && (from.seq == 0 || {
+        // wrote more of it: that is the same place, as long as no other opening wrote in between. Of the last one the row
+        // knows, where the log has gone.
+        let known = match at {
+            Some(at) if 0 < from.seq && from.seq <= at.seq => {
                 let there = self.0.journal.store().events(&key, from.seq - 1, 2).await?.events;
-                let fence = |n: usize| there.get(n).map(|it| it.position().fence);
-                let last = at.filter(|it| it.seq == from.seq).map(|it| it.fence);
-                fence(0).or(last).is_some_and(|it| it <= from.fence) && fence(1).is_none_or(|it| it >= from.fence)
-            });
+                let mut there = there.iter().map(Event::position);
+                match there.next() {
+                    Some(it) if it.seq == from.seq => {
+                        it.fence <= from.fence && there.next().is_none_or(|next| from.fence <= next.fence)
+                    }
+                    Some(_) | None => from.seq == at.seq && at.fence <= from.fence,
+                }
+            }
+            Some(_) | None => from.seq == 0,
+        };
         Ok(if known { reader(from.seq + 1) } else { reader(1).and_snapshot(true) })
     }
 

@@ -352,3 +352,45 @@ async fn what_a_drain_leaves_goes_on_at_the_next_start() {
     assert_eq!(rest.last().and_then(state), Some(TaskState::Completed));
     assert_eq!(output(&get(&*agent, &task.id).await.unwrap()), "[1 go saved 0][2 go saved 1][1 the last saved 2]");
 }
+
+/// What was taken once is taken once: a crash between the two makes no second of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_send_that_comes_again_after_a_crash_meets_the_first_one() {
+    let keyed = |key: &str, sent: &SendMessageRequest| {
+        Call { idempotency_key: Some(key.into()), ..Call::default() }.request(sent.clone())
+    };
+    let task = |answer: Option<send_message_response::Payload>| match answer.unwrap() {
+        send_message_response::Payload::Task(it) => it,
+        send_message_response::Payload::Message(it) => panic!("{it:?}"),
+    };
+    for (before, after, state) in [(STUCK, STUCK, TaskState::Failed), (AGAIN, ENDS, TaskState::InputRequired)] {
+        let store = Opened::sqlite(Options::default());
+        let agent = service(before, &store);
+        let first = at_once("", "go");
+        let made = task(agent.send_message(keyed("first", &first)).await.unwrap().into_inner().payload);
+        when(&*agent, &made.id, |it| output(it) == "[1 go saved 0]").await;
+        // A follow-up waits for a turn that will not come any more.
+        let second = at_once(&made.id, "and this");
+        agent.send_message(keyed("second", &second)).await.unwrap();
+        let store = store.killed();
+        let agent = service(after, &store);
+        let waits = |sent: &SendMessageRequest| SendMessageRequest { configuration: None, ..sent.clone() };
+        for (key, sent) in [("first", waits(&first)), ("second", waits(&second))] {
+            let again = agent.send_message(keyed(key, &sent)).await.unwrap().into_inner().payload;
+            let again = task(again);
+            assert_eq!((&again.id, again.state()), (&made.id, state));
+        }
+        let events = agent.send_streaming_message(keyed("second", &second)).await.unwrap().into_inner();
+        let events = timeout(PATIENCE, remaining(events)).await.unwrap();
+        assert_eq!(task_of(&events[0]).id, made.id);
+        let done = get(&*agent, &made.id).await.unwrap();
+        let log = if state == TaskState::Failed {
+            "[1 go saved 0]"
+        } else {
+            "[1 go saved 0][2 go saved 1][1 and this saved 2]"
+        };
+        assert_eq!((output(&done).as_str(), done.state()), (log, state));
+        let said = done.history.iter().filter(|it| ["go", "and this"].contains(&it.text().as_str())).count();
+        assert_eq!(said, 2);
+    }
+}
