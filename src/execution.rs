@@ -373,15 +373,16 @@ impl<A: Agent> Execution<A> {
             return if ended { Err(has_ended(key.id())) } else { Ok(reader(1).and_snapshot(false)) };
         };
         // The same number under another fence is another event. But a later opening may have shown the task before it
-        // wrote more of it: that is the same place, as long as no other opening wrote in between. Of the last one the row
-        // knows, also where the log has gone.
-        let known = at.is_some_and(|it| from.seq < it.seq)
+        // wrote more of it: that is the same place, as long as no other opening wrote in between. Where the log has gone,
+        // the row knows of the last one.
+        let known = at.is_some_and(|it| from.seq <= it.seq)
             && (from.seq == 0 || {
                 let there = self.0.journal.store().events(key, from.seq - 1, 2).await?.events;
-                let fence = |n: usize| there.get(n).map(|it| it.position().fence);
-                fence(0).is_some_and(|it| it <= from.fence) && fence(1).is_none_or(|it| it >= from.fence)
-            })
-            || at.is_some_and(|it| from.seq == it.seq && it.fence <= from.fence);
+                let fence = |seq| there.iter().map(Event::position).find(|it| it.seq == seq).map(|it| it.fence);
+                let last = at.filter(|it| there.is_empty() && it.seq == from.seq).map(|it| it.fence);
+                fence(from.seq).or(last).is_some_and(|it| it <= from.fence)
+                    && fence(from.seq + 1).is_none_or(|it| it >= from.fence)
+            });
         Ok(if known { reader(from.seq + 1) } else { reader(1).and_snapshot(true) })
     }
 
