@@ -2,7 +2,7 @@
 
 use super::{
     Sqlite,
-    sweep::{self, BATCH, Done, OLDEST, WITH_LOG},
+    sweep::{self, BATCH, Done, OLDEST, SENDS, WITH_LOG, WITH_PUSHES},
     writer::Pass,
 };
 use crate::{
@@ -32,10 +32,10 @@ impl Sqlite {
             swept.logs = self.each(&WITH_LOG, |it, ids, before| it.fold(ids, before), before, in_use).await?;
         }
         if let Some(before) = Retention::before(policy.push, now) {
-            swept.pushes = self.all(before, |it, before| it.sweep_pushes(before)).await?;
+            swept.pushes = self.all(&WITH_PUSHES, |it, before| it.sweep_pushes(before), before).await?;
         }
         if let Some(before) = Retention::before(policy.sends, now) {
-            swept.sends = self.all(before, |it, before| it.sweep_sends(before)).await?;
+            swept.sends = self.all(SENDS, |it, before| it.sweep_sends(before), before).await?;
         }
         Ok(swept)
     }
@@ -64,11 +64,16 @@ impl Sqlite {
         }
     }
 
+    /// Takes a step as long as there is more to it. Where there is nothing, who writes hears nothing of it.
     async fn all(
         &self,
-        before: Millis,
+        sql: &'static str,
         step: fn(&mut Pass<'_>, Millis) -> rusqlite::Result<(u64, bool)>,
+        before: Millis,
     ) -> Result<u64, Unavailable> {
+        if !self.readers.run(move |it| it.prepare_cached(sql)?.exists((before, 1))).await? {
+            return Ok(0);
+        }
         let mut gone = 0;
         loop {
             let (some, more) = self.writer.run(move |it| step(it, before)).await?;

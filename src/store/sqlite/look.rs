@@ -160,7 +160,12 @@ impl Look {
         self.db.pragma_update(None, "query_only", true).map_err(failed)?;
         written.map_err(failed)?;
         fs::File::open(&part).and_then(|it| it.sync_all()).map_err(place)?;
-        // Where something has come meanwhile, that stays.
-        fs::hard_link(&part, to).and_then(|()| fs::remove_file(&part)).map_err(place)
+        // Where something has come meanwhile, that stays; as far as the file system knows of two names for one file.
+        match fs::hard_link(&part, to) {
+            Ok(()) => fs::remove_file(&part),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
+            Err(_) => fs::rename(&part, to),
+        }
+        .map_err(place)
     }
 }
