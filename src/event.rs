@@ -130,23 +130,24 @@ impl Event {
 
     /// None for an event that no log has, and for one from elsewhere that came without.
     pub fn cursor(&self) -> Option<&Cursor> {
+        self.0.cursor.get_or_init(|| self.make_cursor()).as_ref()
+    }
+
+    fn make_cursor(&self) -> Option<Cursor> {
         if self.0.mark.is_none() {
             // What came from elsewhere over gRPC says it in its metadata, if it says it.
-            return self.0.cursor.get_or_init(|| resume::cursor(self.payload()?)).as_ref();
+            return resume::cursor(self.payload()?);
         }
         let of = |id: &str| (self.seq() > 0).then(|| Cursor::new(id, self.position()));
-        let make = || {
-            if let Some(it) = self.whole() {
-                return of(&it.id);
-            }
-            match self.payload()? {
-                Payload::Task(it) => of(&it.id),
-                Payload::StatusUpdate(it) => of(&it.task_id),
-                Payload::ArtifactUpdate(it) => of(&it.task_id),
-                Payload::Message(it) => of(&it.task_id),
-            }
-        };
-        self.0.cursor.get_or_init(make).as_ref()
+        if let Some(it) = self.whole() {
+            return of(&it.id);
+        }
+        match self.payload()? {
+            Payload::Task(it) => of(&it.id),
+            Payload::StatusUpdate(it) => of(&it.task_id),
+            Payload::ArtifactUpdate(it) => of(&it.task_id),
+            Payload::Message(it) => of(&it.task_id),
+        }
     }
 
     /// The message; an event that an agent elsewhere sent may have none that we know.
@@ -423,7 +424,13 @@ impl<'de> Deserialize<'de> for Event {
 
 impl Item for Event {
     fn frame(&self) -> Result<Frame, Error> {
-        Ok(Frame { cursor: self.cursor().cloned(), data: Line::Of(self.clone()) })
+        // Of an event that one reader has, it is not kept.
+        let cursor = match self.0.cursor.get() {
+            Some(it) => it.clone(),
+            None if self.is_alone() => self.make_cursor(),
+            None => self.cursor().cloned(),
+        };
+        Ok(Frame { cursor, data: Line::Of(self.clone()) })
     }
 
     fn from_frame(Frame { cursor, data }: Frame) -> Result<Self, Status> {

@@ -302,6 +302,11 @@ impl Stream for Reader {
         it.done = true;
         Poll::Ready(None)
     }
+
+    /// Whether there is more that need not be waited for.
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.ready.iter().any(|it| !it.mark().hidden).into(), None)
+    }
 }
 
 impl Drop for Reader {

@@ -2,11 +2,14 @@
 
 use std::{
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker},
 };
 
 use futures_core::Stream;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::{
+    task::coop::has_budget_remaining,
+    time::{Instant, Sleep, sleep_until},
+};
 use tonic::{Request, Response, Status};
 
 use super::{Service, history};
@@ -56,7 +59,7 @@ impl<A: Agent> Service<A> {
     pub(super) fn streamed(&self, reader: Reader, marks: bool) -> Response<BoxStream<Event>> {
         let age = self.execution.limits().stream_age;
         let until = Instant::now().checked_add(age).filter(|_| !age.is_zero());
-        Response::new(Box::pin(Events { reader, marks, until, timer: None, over: false }))
+        Response::new(Box::pin(Events { reader, marks, until, timer: None, armed: None, over: false }))
     }
 }
 
@@ -84,6 +87,8 @@ struct Events {
     until: Option<Instant>,
     /// Made when there is first something to wait for: a stream that is soon over needs none.
     timer: Option<Pin<Box<Sleep>>>,
+    /// Who is woken by it.
+    armed: Option<Waker>,
     over: bool,
 }
 
@@ -98,8 +103,16 @@ impl Stream for Events {
             Poll::Ready(it) => it,
             Poll::Pending => {
                 let Some(until) = self.until else { return Poll::Pending };
-                let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
-                ready!(timer.as_mut().poll(cx));
+                let it = &mut *self;
+                let timer = it.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
+                if !timer.is_elapsed() && it.armed.as_ref().is_some_and(|it| it.will_wake(cx.waker())) {
+                    return Poll::Pending;
+                }
+                if timer.as_mut().poll(cx).is_pending() {
+                    // With its share of the thread used up, nothing has been looked at.
+                    it.armed = has_budget_remaining().then(|| cx.waker().clone());
+                    return Poll::Pending;
+                }
                 Some(Err(Cut))
             }
         };
@@ -111,6 +124,10 @@ impl Stream for Events {
                 Err(cut(self.reader.unroomed()))
             }
         }))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.reader.size_hint()
     }
 }
 

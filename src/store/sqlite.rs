@@ -336,6 +336,11 @@ impl Default for Options {
 
 #[async_trait]
 impl Store for Sqlite {
+    /// While one of them is written, the other comes together.
+    fn lanes(&self) -> usize {
+        2
+    }
+
     fn fence(&self) -> Fence {
         self.fence
     }

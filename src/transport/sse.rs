@@ -84,7 +84,14 @@ impl<W: Write> http_body::Body for Events<W> {
         while out.len() < WRITE {
             let Some(items) = &mut self.items else { break };
             match items.as_mut().poll_next(cx) {
-                Poll::Ready(Some(Ok(frame))) => self.event(&mut out, &frame),
+                Poll::Ready(Some(Ok(frame))) => {
+                    // Where it is not known that there is more, whoever writes this comes for it.
+                    let is_alone = items.size_hint().0 == 0;
+                    self.event(&mut out, &frame);
+                    if is_alone {
+                        break;
+                    }
+                }
                 Poll::Ready(Some(Err(status))) => self.last(&mut out, status),
                 Poll::Ready(None) => self.items = None,
                 Poll::Pending if out.is_empty() => return self.poll_silence(cx).map(|it| Some(Ok(it))),
