@@ -1,8 +1,6 @@
 //! The rows of durability: what a store in a file costs beside one in memory, in the same rounds, and what a file that has
 //! much in it still does in time.
 
-#![expect(clippy::redundant_closure_for_method_calls, reason = "a method by its name is of one lifetime only")]
-
 use std::{
     env, fs,
     io::{Read as _, Write as _},
