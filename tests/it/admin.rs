@@ -57,9 +57,11 @@ async fn filled(directory: &Path) {
             ("new", TaskState::Failed, i64::MAX / 1_000_000),
         ] {
             let mut task = Writer::within(&store, &scope(owner, "blue"), id, "c-1", old);
-            let send = Keyed { key: format!("key of {id}").into(), hash: [7; 16], seq: 1, time: old };
+            let sends = vec![Keyed { key: format!("key of {id}").into(), hash: [7; 16], seq: 1, time: old }];
             let begin = task.next([said("hello")]);
-            task.write(Commit { sends: vec![send], saved: Some("kept".into()), ..begin }).await.unwrap();
+            task.write(Commit { sends, saved: Some("kept".into()), asked: Some("asked".into()), ..begin })
+                .await
+                .unwrap();
             task.commit([chunk("a", "1", false), chunk("a", "2", true)]).await.unwrap();
             store.put_push(&task.key, push(), 9).await.unwrap();
             task.commit([status(state, time)]).await.unwrap();

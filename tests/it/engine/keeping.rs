@@ -137,3 +137,27 @@ async fn a_stream_is_taken_up_again_where_its_log_has_gone() {
     let all = ListTasksRequest { include_artifacts: Some(true), ..Default::default() };
     assert_eq!(bench.list(all).await.unwrap().tasks, [task]);
 }
+
+/// The key of a send is kept for longer than the log of what came of it.
+#[tokio::test]
+async fn a_send_that_comes_again_finds_its_task_where_its_log_has_gone() {
+    let opened = Opened::sqlite(Options::default());
+    let store = Arc::clone(&opened.store);
+    let bench = bench(Arc::clone(&store), script);
+    let mut client = bench.client.clone();
+    client.call.idempotency_key = Some("k".into());
+    let message = Message::user("out:1 out:2 done");
+    let task = client.send(message.clone()).await.unwrap();
+    bench.empty().await;
+    let mut policy = Retention::FOREVER;
+    policy.logs = Some(Duration::ZERO);
+    assert_eq!(store.sweep(&policy, i64::MAX, &|_| false).await.unwrap().logs, 1);
+    assert_eq!(client.send(message.clone()).await.unwrap(), task);
+    let events = rest(&mut client.stream(message.clone()).await.unwrap()).await;
+    assert_eq!(events.iter().map(task_of).collect::<Vec<_>>(), [&task]);
+    // And once that has gone too, it is another send.
+    policy.sends = Some(Duration::ZERO);
+    bench.empty().await;
+    assert_eq!(store.sweep(&policy, i64::MAX, &|_| false).await.unwrap().sends, 1);
+    assert_ne!(client.send(message).await.unwrap().id, task.id);
+}
