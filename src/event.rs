@@ -108,6 +108,13 @@ impl Event {
         Self(Arc::new(Inner { origin: Origin::Task(task), position, mark, ..Inner::default() }))
     }
 
+    /// The same of a task that is only borrowed.
+    pub(crate) fn encoded_task(position: Position, ends: Ends, task: &Task) -> Self {
+        let mut proto = vec![0; prost::encoding::message::encoded_len(1, task)];
+        prost::encoding::message::encode(1, task, &mut proto.as_mut_slice());
+        Self::from_proto(position, Mark { ends, hidden: false }, proto.into())
+    }
+
     /// Where it stands; zeros for an event from elsewhere, and for one that no log has.
     pub fn position(&self) -> Position {
         self.0.position

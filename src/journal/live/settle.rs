@@ -37,7 +37,13 @@ impl Inner {
     pub(in crate::journal) fn prepare(&mut self, live: &Live, exclusive: bool) -> Commit {
         let mut events = mem::take(&mut self.pending);
         if let Some(task) = self.base.as_ref().filter(|_| mem::take(&mut self.begins)) {
-            let first = Event::task(Position { fence: self.fence, seq: 1 }, Ends::Nothing, Arc::clone(task));
+            let at = Position { fence: self.fence, seq: 1 };
+            // Where nobody reads it, as a store takes it: who has the task alone need not copy it to go on.
+            let first = if exclusive || self.readers > 0 {
+                Event::task(at, Ends::Nothing, Arc::clone(task))
+            } else {
+                Event::encoded_task(at, Ends::Nothing, task)
+            };
             self.head.get_or_insert_with(|| first.clone());
             events.insert(0, first);
         }

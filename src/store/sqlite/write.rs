@@ -53,6 +53,9 @@ fn too_large(what: &'static str) -> rusqlite::Error {
     rusqlite::Error::ToSqlConversionFailure(what.into())
 }
 
+/// A log of so many bytes, all of which came at once, is its own checkpoint: it is read as soon as one, and written once.
+const SHORT: usize = 2 << 10;
+
 impl Pass<'_> {
     /// Writes a commit, or says why not: then it has changed nothing.
     pub(super) fn commit(&mut self, commit: &Commit) -> rusqlite::Result<Result<(), Refused>> {
@@ -194,11 +197,13 @@ impl Pass<'_> {
 
     /// What is beside the row.
     fn put_down(&self, id: i64, commit: &Commit) -> rusqlite::Result<()> {
+        let mut is_short = false;
         if let Some(first) = commit.events.first() {
-            let sql = "INSERT INTO log VALUES(?, ?)";
-            self.db.prepare_cached(sql)?.execute((piece(id, first.seq())?, pack(&commit.events)))?;
+            let (sql, events) = ("INSERT INTO log VALUES(?, ?)", pack(&commit.events));
+            is_short = commit.expect == Expect::New && events.len() <= SHORT;
+            self.db.prepare_cached(sql)?.execute((piece(id, first.seq())?, events))?;
         }
-        if let Some(task) = &commit.checkpoint {
+        if let Some(task) = commit.checkpoint.as_ref().filter(|_| !is_short) {
             let sql = "INSERT OR REPLACE INTO checkpoint VALUES(?, ?, ?, ?)";
             let [head, artifacts] = halves(task);
             self.db.prepare_cached(sql)?.execute((id, signed(commit.row.seq)?, head, artifacts))?;
