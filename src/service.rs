@@ -1,6 +1,6 @@
 //! The one implementation of the contract: eleven methods, each a paragraph of the specification.
 //!
-//! It checks what only it can know, and asks the [execution]. It knows nothing of the binding that a
+//! It checks what only it can know, and asks the [execution](crate::execution). It knows nothing of the binding that a
 //! call came over, and what it is given has been [checked](crate::check) for its required fields.
 
 use std::{fmt, sync::Arc, time::Duration};
