@@ -131,6 +131,7 @@ at_work! {
     after_it_is_committed_and_before_anybody_hears_of_it: "batch.answer", 100;
     before_the_log_is_put_into_the_file: "log.before", 1;
     after_the_log_is_put_into_the_file: "log.after", 1;
+    before_the_rest_of_a_long_log_is: "log.rest", 1;
     while_what_was_cut_is_claimed: "claim", 3;
 }
 
