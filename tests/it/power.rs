@@ -263,7 +263,7 @@ async fn a_call_that_fails_once_is_made_up_for() {
     let (stage, mut dice) = (Stage::new(), seed());
     let (mut child, url) = stage.start(&[("A2A_STORE_DURABILITY", "power")]).await;
     let agent = client::rest(&url).unwrap();
-    for (call, error, least) in [("pwrite64", "EIO", 8), ("pwrite64", "ENOSPC", 8), ("fsync", "EIO", 1)] {
+    for (call, error, least) in [("pwrite64", "EIO", 3), ("pwrite64", "ENOSPC", 3), ("fsync", "EIO", 1)] {
         for n in 1.. {
             let failing = Failing::begin(&child, call, error, &n.to_string()).await;
             let task = timeout(PATIENCE, send(&*agent, text("", "hello"))).await.unwrap();

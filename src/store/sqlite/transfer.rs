@@ -169,6 +169,12 @@ fn exported(db: &Connection, id: i64) -> rusqlite::Result<Line> {
     let sql = "SELECT o.owner, o.tenant, t.* FROM task t JOIN scope o ON o.id = t.scope WHERE t.id = ?";
     db.prepare_cached(sql)?.query_row([id], |it| {
         let state = TaskState::try_from(it.get::<_, i32>("state")?).unwrap_or_default();
+        let seq = number(it.get("seq")?);
+        // A short log is its own checkpoint. Who reads a line is to find what has ended in one piece.
+        let checkpoint = match checkpoint {
+            None if state.is_terminal() => Some(Checkpoint { seq, task: read::task_at(db, id, seq, true)? }),
+            found => found,
+        };
         Ok(Line {
             owner: it.get("owner")?,
             tenant: it.get("tenant")?,
@@ -176,7 +182,7 @@ fn exported(db: &Connection, id: i64) -> rusqlite::Result<Line> {
             context: it.get("context")?,
             state: state.as_str_name().to_owned(),
             time: it.get("time")?,
-            seq: number(it.get("seq")?),
+            seq,
             fence: number(it.get("fence")?),
             open: it.get("open")?,
             taken: number(it.get("taken")?),
