@@ -22,19 +22,9 @@ impl Inner {
         }
         let mut task = self.base.take()?;
         let began = task.status.as_ref().and_then(|it| it.timestamp.as_ref()).map(millis).unwrap_or_default();
-        let row = Row {
-            context: Arc::clone(&live.context),
-            seq: self.ahead.seq(),
-            state: self.ahead.state(),
-            was: self.counted.replace(self.ahead.state()),
-            head: None,
-            time: self.time,
-            open: false,
-            taken: self.taken,
-            cancel_requested: self.cancel,
-            attempt: self.attempt,
-        };
-        (self.head, self.begins, self.touched, self.oldest) = (None, false, false, None);
+        // The task tells it.
+        let row = Row { head: None, ..self.row(live) };
+        (self.begins, self.touched, self.oldest) = (false, false, None);
         let told = {
             // Nobody else has it: the agent that was given it has returned.
             let task = Arc::make_mut(&mut task);

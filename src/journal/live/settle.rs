@@ -48,8 +48,7 @@ impl Inner {
             events.insert(0, first);
         }
         (self.in_flight, self.touched, self.oldest) = (events.len(), false, None);
-        let state = self.ahead.state();
-        let ends = state.is_terminal();
+        let ends = self.ahead.state().is_terminal();
         if !exclusive {
             self.since += events.iter().map(Event::weight).sum::<usize>();
         }
@@ -65,23 +64,29 @@ impl Inner {
         if due {
             (self.last, self.since) = (self.last + self.since, 0);
         }
-        let row = Row {
+        let row = self.row(live);
+        let expect = self.at.map_or(Expect::New, Expect::At);
+        let saved = mem::take(&mut self.unsaved).then(|| self.saved.clone()).flatten();
+        let (push, asked, sends) = (self.push.take(), self.asked.take(), mem::take(&mut self.sends));
+        let key = live.key.clone();
+        Commit { key, expect, fence: self.fence, row, events, checkpoint, saved, asked, sends, push }
+    }
+
+    /// What the row says with what is pending.
+    pub(super) fn row(&mut self, live: &Live) -> Row {
+        let state = self.ahead.state();
+        Row {
             context: Arc::clone(&live.context),
             seq: self.ahead.seq(),
             state,
             was: self.counted.replace(state),
             head: self.head.take(),
             time: self.time,
-            open: !ends && (self.running || !self.inbox.is_empty()),
+            open: !state.is_terminal() && (self.running || !self.inbox.is_empty()),
             taken: self.taken,
             cancel_requested: self.cancel,
             attempt: self.attempt,
-        };
-        let expect = self.at.map_or(Expect::New, Expect::At);
-        let saved = mem::take(&mut self.unsaved).then(|| self.saved.clone()).flatten();
-        let (push, asked, sends) = (self.push.take(), self.asked.take(), mem::take(&mut self.sends));
-        let key = live.key.clone();
-        Commit { key, expect, fence: self.fence, row, events, checkpoint, saved, asked, sends, push }
+        }
     }
 
     /// It is durable: now it is shown.
