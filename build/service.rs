@@ -123,9 +123,16 @@ impl Schema {
                     Some(match (verb, segments, action) { #(#arms,)* _ => return None })
                 }
 
-                async fn call(&self, rpc: Rpc, request: Request<'_>) -> Result<Reply, Status> {
-                    let service = &*self.0;
-                    match rpc { #(#calls),* }
+                // An `async fn` would keep the request twice.
+                fn call(
+                    &self,
+                    rpc: Rpc,
+                    request: Request<'_>,
+                ) -> impl Future<Output = Result<Reply, Status>> + Send {
+                    async move {
+                        let service = &*self.0;
+                        match rpc { #(#calls),* }
+                    }
                 }
             }
         })

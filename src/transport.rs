@@ -6,6 +6,7 @@ mod card;
 mod edge;
 mod entrance;
 pub mod grpc;
+mod guarded;
 mod health;
 mod jsonrpc;
 pub mod listener;
@@ -273,7 +274,7 @@ impl Door {
             // A refusal names the call that it is for, and what is no call at all is refused as such.
             Entrance::JsonRpc => {
                 let methods = jsonrpc::Methods { current: service, classic: self.inner.classic_rpc.clone() };
-                Box::pin(async move { Ok(jsonrpc::answer(methods, parts, body, limits, admitted).await) })
+                Box::pin(jsonrpc::answer(methods, parts, body, limits, admitted))
             }
             Entrance::ExtendedCard => {
                 let admitted = admitted.enter(version, &mut parts.extensions);
@@ -283,11 +284,9 @@ impl Door {
                 let admitted = admitted.enter(version, &mut parts.extensions);
                 if version == Version::V0_3 {
                     let classic = self.inner.classic_rest.clone();
-                    return Box::pin(
-                        async move { Ok(rest::answer(classic, parts, body, limits, admitted, version).await) },
-                    );
+                    return Box::pin(rest::answer(classic, parts, body, limits, admitted, version));
                 }
-                Box::pin(async move { Ok(rest::answer(service, parts, body, limits, admitted, version).await) })
+                Box::pin(rest::answer(service, parts, body, limits, admitted, version))
             }
         }
     }

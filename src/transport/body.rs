@@ -111,7 +111,7 @@ where
     if let Poll::Ready(it) = poll_fn(|cx| Poll::Ready(whole.as_mut().poll(cx))).await {
         return it;
     }
-    tokio::time::timeout(patience, whole).await.map_err(slow)?
+    Box::pin(tokio::time::timeout(patience, whole)).await.map_err(slow)?
 }
 
 async fn collect<B>(headers: &HeaderMap, body: B, max: usize) -> Result<Bytes, Error>

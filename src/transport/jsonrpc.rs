@@ -1,7 +1,7 @@
 //! The JSON-RPC 2.0 binding (section 9): methods by their proto names, streams as server-sent events. The methods of 0.3
 //! come in on the same URLs and are told apart by their names; what they have in other forms is here too.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, convert::Infallible};
 
 use bytes::{BufMut as _, Bytes};
 use futures_util::future::join_all;
@@ -84,7 +84,8 @@ impl<T: Binding, C: Binding> Methods<T, C> {
     async fn call(&self, rpc: Rpc<T::Rpc, C::Rpc>, request: Request<'_>) -> Result<Reply, Status> {
         let mut reply = match rpc {
             Rpc::Current(it) => self.current.call(it, request).await?,
-            Rpc::Classic(it) => self.classic.call(it, request).await?,
+            // What it holds while it works is larger than all else here, and is not for every call to make room for.
+            Rpc::Classic(it) => Box::pin(self.classic.call(it, request)).await?,
         };
         if let Reply::Unary(data, _) = &mut reply
             && Self::is_silent(rpc)
@@ -97,51 +98,36 @@ impl<T: Binding, C: Binding> Methods<T, C> {
 }
 
 /// Serves every method. The extensions of the request have its `Call` and nothing else.
-pub(super) async fn answer<T: Binding, C: Binding, B: RequestBody>(
+///
+/// No `async fn`, which would keep what it is given twice.
+pub(super) fn answer<T: Binding, C: Binding, B: RequestBody>(
     methods: Methods<T, C>,
     mut parts: Parts,
     body: B,
     limits: Limits,
     admitted: Admitted,
-) -> Response<Body> {
+) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send {
     let extensions = std::mem::take(&mut parts.extensions);
     let resumes = resumes(&extensions);
-    let body = match read(&parts.headers, body, limits).await {
-        Ok(body) => body,
-        Err(error) => return failure("null", admitted.presumed(), error.into()),
-    };
-    if body.trim_ascii_start().first() == Some(&b'[') {
-        return Box::pin(batch(methods, &body, &extensions, admitted)).await;
-    }
-    let invocation = match Invocation::read(&body, admitted.presumed()) {
-        Ok(invocation) => invocation,
-        Err(Refusal { id, version, error }) => return failure(id, version, error.into()),
-    };
-    let (id, version) = (invocation.id, invocation.version);
-    let reply = match Methods::<T, C>::find(&invocation.method) {
-        Some(rpc) => invocation.call(&methods, rpc, extensions, admitted).await,
-        // Nothing that we know, and so not a notification that we would have to keep silent about.
-        None if id.is_none() => return failure("null", version, unnamed().into()),
-        None => Err(unknown(&invocation.method)),
-    };
-    // A notification is carried out, and never answered (JSON-RPC 2.0, section 4.1).
-    let Some(id) = id else { return status(StatusCode::NO_CONTENT) };
-    match reply {
-        Ok(Reply::Unary(data, metadata)) => {
-            let mut out = Vec::with_capacity(data.len() + id.len() + 48);
-            result(&mut out, id, |out| out.extend_from_slice(&data));
-            respond(StatusCode::OK, headers(metadata), JSON, out.into())
+    let Parts { headers, .. } = parts;
+    async move {
+        let body = body::read(&headers, body, limits.max_body, limits.patience).await;
+        let body = match body.and_then(|it| if_json(&headers, it)) {
+            Ok(body) => body,
+            Err(error) => return Ok(failure("null", admitted.presumed(), error.into())),
+        };
+        if body.trim_ascii_start().first() == Some(&b'[') {
+            return Ok(Box::pin(batch(methods, &body, &extensions, admitted)).await);
         }
-        Ok(Reply::Stream(items, metadata)) => {
-            let id: Box<str> = id.into();
-            let write = move |out: &mut Vec<u8>, item: Result<&Line, &Error>| match item {
-                Ok(line) => result(out, &id, |out| line.put(out)),
-                Err(error) => out.put_slice(problem(&id, version, error).as_bytes()),
-            };
-            let name = if version == Version::V0_3 { sse::MESSAGE } else { b"" };
-            sse::response(name, items, resumes, headers(metadata), limits.keep_alive, write)
-        }
-        Err(status) => failure(id, version, status),
+        Ok(match Invocation::read(&body, admitted.presumed()) {
+            Ok(invocation) => {
+                let rpc = Methods::<T, C>::find(&invocation.method);
+                let known = rpc.is_some();
+                let reply = invocation.call(&methods, rpc, extensions, admitted).await;
+                invocation.answer(reply, known, resumes, limits)
+            }
+            Err(Refusal { id, version, error }) => failure(id, version, error.into()),
+        })
     }
 }
 
@@ -211,8 +197,7 @@ async fn entry<T: Binding, C: Binding>(
         Some(rpc) if Methods::<T, C>::is_streaming(rpc) => {
             Err(ErrorKind::InvalidRequest.because("a stream can't be the answer to a call of a batch").into())
         }
-        Some(rpc) => Box::pin(invocation.call(methods, rpc, extensions, admitted)).await,
-        None => Err(unknown(&invocation.method)),
+        rpc => Box::pin(invocation.call(methods, rpc, extensions, admitted)).await,
     };
     match (id?, reply) {
         (id, Ok(Reply::Unary(data, metadata))) => {
@@ -233,8 +218,8 @@ fn unknown(method: &str) -> Status {
     ErrorKind::MethodNotFound.because(brief(method)).into()
 }
 
-async fn read<B: RequestBody>(headers: &HeaderMap, body: B, limits: Limits) -> Result<Bytes, Error> {
-    let body = body::read(headers, body, limits.max_body, limits.patience).await?;
+/// A body that does not call itself anything else than JSON.
+fn if_json(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Error> {
     match media_type(headers) {
         Some(it) if !is_json(it) => {
             Err(ErrorKind::ContentTypeNotSupported.because(format!("`{}` is not application/json", brief(it))))
@@ -290,17 +275,46 @@ struct Refusal<'a> {
 
 impl<'a> Invocation<'a> {
     /// Carries a call out, if it is let in.
-    async fn call<T: Binding, C: Binding>(
+    fn call<T: Binding, C: Binding>(
         &self,
         methods: &Methods<T, C>,
-        rpc: Rpc<T::Rpc, C::Rpc>,
+        rpc: Option<Rpc<T::Rpc, C::Rpc>>,
         mut extensions: Extensions,
         admitted: Admitted,
-    ) -> Result<Reply, Status> {
-        admitted.enter(self.version, &mut extensions)?;
+    ) -> impl Future<Output = Result<Reply, Status>> + Send {
+        let rpc = rpc.ok_or_else(|| unknown(&self.method));
+        let rpc = rpc.and_then(|it| Ok(admitted.enter(self.version, &mut extensions).map(|()| it)?));
         let params = Params { source: Source::Json(Cow::Borrowed(self.params)), path: Vec::new() };
         // The headers stay outside: what a service may know of them is in the `Call`.
-        methods.call(rpc, tonic::Request::from_parts(MetadataMap::new(), extensions, params)).await
+        let request = tonic::Request::from_parts(MetadataMap::new(), extensions, params);
+        async move { methods.call(rpc?, request).await }
+    }
+
+    /// Puts what came of a call into an answer.
+    fn answer(&self, reply: Result<Reply, Status>, known: bool, resumes: bool, limits: Limits) -> Response<Body> {
+        let version = self.version;
+        let Some(id) = self.id else {
+            // A notification is carried out, and never answered (JSON-RPC 2.0, section 4.1). A call of nothing that we
+            // know need not be one, and so we would not have to keep silent about it.
+            return if known { status(StatusCode::NO_CONTENT) } else { failure("null", version, unnamed().into()) };
+        };
+        match reply {
+            Ok(Reply::Unary(data, metadata)) => {
+                let mut out = Vec::with_capacity(data.len() + id.len() + 48);
+                result(&mut out, id, |out| out.extend_from_slice(&data));
+                respond(StatusCode::OK, headers(metadata), JSON, out.into())
+            }
+            Ok(Reply::Stream(items, metadata)) => {
+                let id: Box<str> = id.into();
+                let write = move |out: &mut Vec<u8>, item: Result<&Line, &Error>| match item {
+                    Ok(line) => result(out, &id, |out| line.put(out)),
+                    Err(error) => out.put_slice(problem(&id, version, error).as_bytes()),
+                };
+                let name = if version == Version::V0_3 { sse::MESSAGE } else { b"" };
+                sse::response(name, items, resumes, headers(metadata), limits.keep_alive, write)
+            }
+            Err(status) => failure(id, version, status),
+        }
     }
 
     /// Reads a call. What is none is refused in the version that can be seen in it, else in the one that is presumed.
@@ -321,7 +335,10 @@ impl<'a> Invocation<'a> {
             };
             early(wrong.because(error.to_string()))
         })?;
-        let text = |it: &'a RawValue| serde_json::from_str::<Text<'_>>(it.get()).ok().map(|it| it.0);
+        let text = |it: &'a RawValue| match plain(it.get()) {
+            Some(it) => Some(Cow::Borrowed(it)),
+            None => serde_json::from_str::<Text<'_>>(it.get()).ok().map(|it| it.0),
+        };
         let method = envelope.method.and_then(text).filter(|it| !it.is_empty());
         let version = method.as_deref().map_or(presumed, version_of);
         let refused = |id, error| Err(Refusal { id, version, error });
@@ -345,6 +362,12 @@ impl<'a> Invocation<'a> {
         }
         Ok(Self { id, method, version, params: envelope.params.map_or(b"", |it| it.get().as_bytes()) })
     }
+}
+
+/// What is between the quotes of a text in which nothing is escaped, as most are.
+fn plain(json: &str) -> Option<&str> {
+    let text = json.strip_prefix('"')?.strip_suffix('"')?;
+    if text.bytes().any(|it| it == b'\\') { None } else { Some(text) }
 }
 
 /// Puts a result that is JSON already into its envelope.

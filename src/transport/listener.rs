@@ -4,13 +4,10 @@
 use std::{
     convert::Infallible,
     error::Error as StdError,
-    io,
+    io, mem,
     net::SocketAddr,
-    pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    pin::pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -25,19 +22,24 @@ use hyper_util::{
     server::conn::auto,
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite},
     net::TcpListener,
     sync::Semaphore,
-    time::{Instant, sleep_until, timeout},
+    time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service;
 
+use super::guarded::{Guarded, Watch};
+
 /// How long nothing is accepted after the system said that it can't: out of descriptors, most often.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What an HTTP/2 client says first.
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// An idle connection is looked at so often until it has been idle for too long.
+const LOOKS: u32 = 8;
+
+/// It is not looked at sooner than this, however short that is.
+const SOON: Duration = Duration::from_millis(10);
 
 /// How many connections there may be at a time, where nothing else is said.
 pub(crate) const MAX_CONNECTIONS: usize = 10_000;
@@ -49,8 +51,8 @@ pub struct Settings {
     pub max_connections: usize,
     /// From the start of a connection to its first request, or to the preface of HTTP/2.
     pub opening: Duration,
-    /// HTTP/1: from the end of an answer to the head of the next request. Longer than what load balancers keep idle
-    /// connections for, since one that we close first costs them a request.
+    /// HTTP/1: from the end of an answer to the head of the next request, or up to an eighth more. Longer than what load
+    /// balancers keep idle connections for, since one that we close first costs them a request.
     pub idle: Duration,
     /// HTTP/2: how often the other end is asked whether it is still there, and how long it has to say so.
     pub ping: Duration,
@@ -187,6 +189,8 @@ enum Told {
     Cut,
     /// It has had its time to say something.
     Opened,
+    /// It is time to look whether it still says something.
+    Look,
 }
 
 /// The same until `cut`, which comes after `drain`.
@@ -201,11 +205,11 @@ async fn serve_until<I, S, B>(
     S: Answers<B>,
     B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
 {
-    let open = Arc::new(AtomicBool::new(false));
-    let io = Guarded { io, open: Arc::clone(&open), matched: Some(0), joins: false };
-    let opened = Arc::clone(&open);
+    let watch = Arc::new(Watch::default());
+    let io = Guarded::new(io, Arc::clone(&watch));
+    let seen = Arc::clone(&watch);
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-        opened.store(true, Ordering::Relaxed);
+        seen.called();
         if let Some(peer) = peer {
             request.extensions_mut().insert(ConnectInfo(peer));
         }
@@ -217,17 +221,18 @@ async fn serve_until<I, S, B>(
     });
     let builder = builder(settings);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
-    let opening = Instant::now() + settings.opening;
-    let wait = |told| async move {
+    let wait = |(told, after)| async move {
         match told {
             Told::Drain => drain.cancelled().await,
             Told::Cut => cut.cancelled().await,
-            Told::Opened => sleep_until(opening).await,
+            Told::Opened | Told::Look => sleep(after).await,
         }
         told
     };
     // Each has a waker of its own, so that it costs nothing while the connection is busy.
-    let mut tells: FuturesUnordered<_> = [Told::Drain, Told::Opened].into_iter().map(wait).collect();
+    let mut tells: FuturesUnordered<_> =
+        [(Told::Drain, Duration::ZERO), (Told::Opened, settings.opening)].into_iter().map(wait).collect();
+    let (mut calls, mut quiet) = (0, 0);
     loop {
         let told = tokio::select! {
             biased;
@@ -241,14 +246,22 @@ async fn serve_until<I, S, B>(
         };
         match told {
             Told::Drain => {
-                tells.push(wait(Told::Cut));
+                tells.push(wait((Told::Cut, Duration::ZERO)));
                 connection.as_mut().graceful_shutdown();
             }
             Told::Cut => return,
-            Told::Opened if open.load(Ordering::Relaxed) => {}
-            Told::Opened => {
+            Told::Opened if !watch.is_open() => {
                 tracing::debug!("a connection said nothing");
                 return;
+            }
+            Told::Opened | Told::Look => {
+                let before = mem::replace(&mut calls, watch.calls());
+                quiet = if watch.is_idle() && calls == before { quiet + 1 } else { 0 };
+                if quiet == LOOKS {
+                    tracing::debug!("a connection said nothing more");
+                    return;
+                }
+                tells.push(wait((Told::Look, (settings.idle / LOOKS).max(SOON))));
             }
         }
     }
@@ -258,7 +271,9 @@ fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
     const BUFFER: usize = 64 << 10;
     const HEAD: u32 = 64 << 10;
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(settings.idle).max_buf_size(BUFFER);
+    // Who closes their half, and who sends nothing more, is seen in [`Guarded`] and above, where it costs a call less than
+    // it does here: a timer, and a read of which nothing comes with a buffer for it.
+    builder.http1().half_close(true).max_buf_size(BUFFER);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -271,70 +286,4 @@ fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
         .max_header_list_size(HEAD)
         .max_send_buf_size(BUFFER);
     builder
-}
-
-/// A connection that notes when its client has begun with HTTP/2, which is not seen from outside: somebody who connects
-/// and waits is let go, and so is one who stops in the middle of the preface.
-struct Guarded<I> {
-    io: I,
-    open: Arc<AtomicBool>,
-    /// How much of the preface was read, and nothing else.
-    matched: Option<usize>,
-    /// It speaks HTTP/2, and nothing was written to it yet. Whoever writes it asks at the beginning whether pieces may
-    /// stay apart; told that they may not, it puts what is up to 1 KiB, the headers before it and the trailers after it
-    /// into one write, where it else makes two. Larger pieces are for a vectored write all the same.
-    joins: bool,
-}
-
-impl<I> Guarded<I> {
-    fn look(&mut self, read: &[u8]) {
-        let Some(matched) = self.matched else { return };
-        let expected = &PREFACE[matched..];
-        let common = expected.len().min(read.len());
-        let same = read.get(..common) == expected.get(..common);
-        self.matched = same.then_some(matched + common).filter(|it| *it < PREFACE.len());
-        if same && self.matched.is_none() {
-            self.open.store(true, Ordering::Relaxed);
-            self.joins = true;
-        }
-    }
-}
-
-impl<I: AsyncRead + Unpin> AsyncRead for Guarded<I> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let polled = Pin::new(&mut self.io).poll_read(cx, buf);
-        if self.matched.is_some() {
-            self.look(&buf.filled()[before..]);
-        }
-        polled
-    }
-}
-
-impl<I: AsyncWrite + Unpin> AsyncWrite for Guarded<I> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.joins = false;
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.joins = false;
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        !self.joins && self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
 }

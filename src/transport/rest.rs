@@ -1,10 +1,10 @@
 //! The HTTP+JSON binding (section 11): routes from `google.api.http`, messages in ProtoJSON, streams as server-sent
 //! events, errors as `google.rpc.Status`.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, convert::Infallible};
 
 use bytes::{BufMut as _, Bytes};
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 use percent_encoding::percent_decode_str;
 use serde_json::value::RawValue;
 use tonic::{
@@ -20,7 +20,7 @@ use super::{
 use crate::{
     call::Version,
     error::{Error, ErrorKind},
-    transport::transcode::{Binding, Body as Place, Line, Params, Reply, Route, Source},
+    transport::transcode::{Binding, Body as Place, Line, Params, Reply, Request, Route, Source},
 };
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -31,50 +31,57 @@ const SEGMENTS: usize = 8;
 
 /// Serves every route of a binding, and answers in its terms to any other. The extensions of the request have its
 /// `Call` and nothing else, where it was `admitted`.
-pub(super) async fn answer<T: Binding, B: RequestBody>(
+///
+/// No `async fn`, which would keep what it is given twice.
+pub(super) fn answer<T: Binding, B: RequestBody>(
     binding: T,
     mut parts: Parts,
     body: B,
     limits: Limits,
     admitted: Result<(), Error>,
     version: Version,
-) -> Response<Body> {
-    let resumes = resumes(&parts.extensions);
-    match call(&binding, &mut parts, body, limits, admitted).await {
-        Ok(Reply::Unary(data, metadata)) => {
-            respond(StatusCode::OK, headers(metadata), reply_type(&parts.headers, version), data)
-        }
-        Ok(Reply::Stream(items, metadata)) => {
-            let write = move |out: &mut Vec<u8>, item: Result<&Line, &Error>| write(out, item, version);
-            sse::response(b"", items, resumes, headers(metadata), limits.keep_alive, write)
-        }
-        Err(status) => failure(status, version),
+) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send {
+    let extensions = std::mem::take(&mut parts.extensions);
+    let resumes = resumes(&extensions);
+    let route = route::<T>(&parts.method, parts.uri.path());
+    let route = route.and_then(|it| admitted.map(|()| it).map_err(Status::from));
+    async move {
+        // A body that nobody asked for is read all the same: the next request stands behind it.
+        let body = body::read(&parts.headers, body, limits.max_body, limits.patience).await;
+        let reply = match request(&parts, route, &body, extensions) {
+            Ok((rpc, request)) => binding.call(rpc, request).await,
+            Err(status) => Err(status),
+        };
+        Ok(match reply {
+            Ok(Reply::Unary(data, metadata)) => {
+                respond(StatusCode::OK, headers(metadata), reply_type(&parts.headers, version), data)
+            }
+            Ok(Reply::Stream(items, metadata)) => {
+                let write = move |out: &mut Vec<u8>, item: Result<&Line, &Error>| write(out, item, version);
+                sse::response(b"", items, resumes, headers(metadata), limits.keep_alive, write)
+            }
+            Err(status) => failure(status, version),
+        })
     }
 }
 
-async fn call<T: Binding, B: RequestBody>(
-    binding: &T,
-    parts: &mut Parts,
-    body: B,
-    limits: Limits,
-    admitted: Result<(), Error>,
-) -> Result<Reply, Status> {
-    let route = route::<T>(&parts.method, parts.uri.path());
-    // A body that nobody asked for is read all the same: the next request stands behind it.
-    let body = body::read(&parts.headers, body, limits.max_body, limits.patience).await;
+/// What is called, and with what.
+fn request<'a, R>(
+    parts: &'a Parts,
+    route: Result<Route<R>, Status>,
+    body: &'a Result<Bytes, Error>,
+    extensions: Extensions,
+) -> Result<(R, Request<'a>), Status> {
     let Route { rpc, body: place, fields } = route?;
-    admitted?;
-    let body = body?;
-    let extensions = std::mem::take(&mut parts.extensions);
+    let body = body.as_ref().map_err(Error::clone)?;
     let source = match place {
         Place::None => Source::Query(query(parts).into()),
-        Place::Whole => Source::Json(Cow::Borrowed(json(&parts.headers, &body)?)),
-        Place::Field(name) => Source::Json(Cow::Owned(member(name, json(&parts.headers, &body)?)?)),
-        Place::Anywhere => Source::Both(Cow::Borrowed(json(&parts.headers, &body)?), query(parts)),
+        Place::Whole => Source::Json(Cow::Borrowed(json(&parts.headers, body)?)),
+        Place::Field(name) => Source::Json(Cow::Owned(member(name, json(&parts.headers, body)?)?)),
+        Place::Anywhere => Source::Both(Cow::Borrowed(json(&parts.headers, body)?), query(parts)),
     };
     // The headers stay outside: what a service may know of them is in the `Call`.
-    let request = tonic::Request::from_parts(MetadataMap::new(), extensions, Params { source, path: fields });
-    binding.call(rpc, request).await
+    Ok((rpc, tonic::Request::from_parts(MetadataMap::new(), extensions, Params { source, path: fields })))
 }
 
 fn query(parts: &Parts) -> &str {

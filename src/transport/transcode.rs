@@ -194,6 +194,9 @@ pub trait Binding: Clone + Send + Sync + 'static {
 pub fn admit<T>(request: &mut tonic::Request<T>) {
     request.metadata_mut().clear();
     let extensions = request.extensions_mut();
+    if extensions.len() == 1 && extensions.get::<Call>().is_some() {
+        return;
+    }
     match extensions.remove::<Call>() {
         Some(call) => call.alone(extensions),
         None => extensions.clear(),

@@ -1,0 +1,175 @@
+//! A connection that is watched: what it speaks, whether it waits for its client, and whether that is still there.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// What an HTTP/2 client says first.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// What is seen of a connection, for who decides how long it is kept.
+#[derive(Default)]
+pub(super) struct Watch {
+    /// A request has come, or the preface of HTTP/2.
+    open: AtomicBool,
+    /// How many requests there were.
+    calls: AtomicU32,
+    /// The last of them has no answer yet.
+    busy: AtomicBool,
+    /// HTTP/1: more is read from it as soon as it comes.
+    reads: AtomicBool,
+}
+
+impl Watch {
+    /// A request has come.
+    pub(super) fn called(&self) {
+        self.open.store(true, Relaxed);
+        self.busy.store(true, Relaxed);
+        // On a connection of HTTP/1, which is all that looks at it, one comes after the other.
+        self.calls.store(self.calls().wrapping_add(1), Relaxed);
+    }
+
+    pub(super) fn calls(&self) -> u32 {
+        self.calls.load(Relaxed)
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.open.load(Relaxed)
+    }
+
+    /// It speaks HTTP/1, and it is its client's turn to begin something.
+    pub(super) fn is_idle(&self) -> bool {
+        self.reads.load(Relaxed) && !self.busy.load(Relaxed)
+    }
+}
+
+/// What a connection speaks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Speaks {
+    /// So much of the preface of HTTP/2 was read, and nothing else.
+    Begins(usize),
+    Http1,
+    Http2,
+}
+
+/// Notes when a client has begun with HTTP/2, which is not seen from outside: somebody who connects and waits is let go,
+/// and so is one who stops in the middle of the preface. Over HTTP/1 it is seen here that a client has gone while it is
+/// answered, which nobody reads from then.
+pub(super) struct Guarded<I> {
+    io: I,
+    watch: Arc<Watch>,
+    speaks: Speaks,
+    /// It speaks HTTP/2, and nothing was written to it yet. Whoever writes it asks at the beginning whether pieces may
+    /// stay apart; told that they may not, it puts what is up to 1 KiB, the headers before it and the trailers after it
+    /// into one write, where it else makes two. Larger pieces are for a vectored write all the same.
+    joins: bool,
+    /// Who reads waits for more.
+    reads: bool,
+    /// What a client has sent of its next request before the answer to this one has ended.
+    ahead: Option<u8>,
+}
+
+impl<I> Guarded<I> {
+    pub(super) fn new(io: I, watch: Arc<Watch>) -> Self {
+        Self { io, watch, speaks: Speaks::Begins(0), joins: false, reads: false, ahead: None }
+    }
+
+    fn look(&mut self, matched: usize, read: &[u8]) {
+        let expected = &PREFACE[matched..];
+        let common = expected.len().min(read.len());
+        let same = read.get(..common) == expected.get(..common);
+        self.speaks = match matched + common {
+            _ if !same => Speaks::Http1,
+            matched if matched < PREFACE.len() => Speaks::Begins(matched),
+            _ => Speaks::Http2,
+        };
+        if self.speaks == Speaks::Http2 {
+            self.watch.open.store(true, Relaxed);
+            self.joins = true;
+        }
+    }
+
+    fn reads(&mut self, reads: bool) {
+        if self.reads != reads && self.speaks == Speaks::Http1 {
+            self.reads = reads;
+            self.watch.reads.store(reads, Relaxed);
+        }
+    }
+}
+
+impl<I: AsyncRead + Unpin> Guarded<I> {
+    /// Whether the client is still there, while nobody reads what it says. It is said once; whoever asks is woken to ask
+    /// again.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let mut byte = [0];
+        let mut buf = ReadBuf::new(&mut byte);
+        if let Err(error) = ready!(Pin::new(&mut self.io).poll_read(cx, &mut buf)) {
+            return Poll::Ready(error);
+        }
+        self.ahead = buf.filled().first().copied();
+        if self.ahead.is_some() { Poll::Pending } else { Poll::Ready(io::ErrorKind::UnexpectedEof.into()) }
+    }
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for Guarded<I> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if buf.remaining() > 0
+            && let Some(it) = self.ahead.take()
+        {
+            buf.put_slice(&[it]);
+            return Poll::Ready(Ok(()));
+        }
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.io).poll_read(cx, buf);
+        if let Speaks::Begins(matched) = self.speaks {
+            self.look(matched, &buf.filled()[before..]);
+        }
+        self.reads(polled.is_pending());
+        polled
+    }
+}
+
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<I> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.joins = false;
+        self.watch.busy.store(false, Relaxed);
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.joins = false;
+        self.watch.busy.store(false, Relaxed);
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        !self.joins && self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.speaks == Speaks::Http1
+            && !self.reads
+            && self.ahead.is_none()
+            && let Poll::Ready(error) = self.poll_gone(cx)
+        {
+            return Poll::Ready(Err(error));
+        }
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
