@@ -1,11 +1,13 @@
 //! Turns of tasks: what starts one, what comes to one that runs, and what ends one from outside.
 
 use std::{
+    future::ready,
     sync::Arc,
     task::{Context, Waker},
     time::Duration,
 };
 
+use futures_util::future::Either;
 use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, oneshot, watch},
@@ -24,7 +26,7 @@ use self::{
 use crate::{
     agent::{Agent, Asked, status_update},
     error::{Error, ErrorKind},
-    event::{Ends, Event, Mark},
+    event::{Ends, Event, Mark, Seq},
     journal::{
         Held, Journal, Phase, Reader,
         live::{Inner, Live, Waiting},
@@ -58,7 +60,7 @@ pub(crate) struct Sent {
     pub(crate) message: Message,
     pub(crate) asked: Asked,
     /// Where what happens to the task is to be sent. It has no task yet.
-    pub(crate) push: Option<PushConfig>,
+    pub(crate) push: Option<Box<PushConfig>>,
     /// What it is known by, if it may be repeated.
     pub(crate) name: Option<Box<Name>>,
 }
@@ -113,16 +115,36 @@ impl<A: Agent> Execution<A> {
 
     /// Returns when the turn that takes the message has ended or needs something, with the task as it was then; or with
     /// the task as it is when the caller, who waits for `left`, has waited for long enough.
-    pub(crate) async fn send(&self, mut sent: Sent, left: Option<Duration>) -> Result<Answer, Error> {
+    pub(crate) fn send(
+        &self,
+        sent: Sent,
+        left: Option<Duration>,
+    ) -> impl Future<Output = Result<Answer, Error>> + Send {
         let cap = self.0.limits.wait;
         let wait = left.map_or(cap, |it| cap.min(it.saturating_sub(MARGIN.min(it / 10))));
-        if sent.name.is_some()
-            && let Some((key, seq)) = Box::pin(self.before(&mut sent, left)).await?
-        {
-            return Box::pin(self.answer_again(&key, seq, wait)).await;
+        if sent.name.is_none() {
+            return Either::Left(self.wait_for_turn(self.begin(sent, Begin::Here, watch_turn), wait, left));
         }
-        let watch = |inner: &mut Inner, behind| (inner.wait(Until::Turn(inner.turn + behind)), inner.ahead.seq());
-        let (held, (mut answer, seq)) = self.begin(sent, Begin::Here, watch).await?;
+        let mut sent = sent;
+        Either::Right(Box::pin(async move {
+            if let Some((key, seq)) = self.before(&mut sent, left).await? {
+                return self.answer_again(&key, seq, wait).await;
+            }
+            self.wait_for_turn(self.begin(sent, Begin::Here, watch_turn), wait, left).await
+        }))
+    }
+
+    async fn wait_for_turn(
+        &self,
+        begun: impl Future<Output = Result<(Held, Watched), Error>>,
+        wait: Duration,
+        left: Option<Duration>,
+    ) -> Result<Answer, Error> {
+        let (held, (mut answer, seq)) = begun.await?;
+        // Most often it is there, and needs no timer.
+        if let Ok(answer) = answer.try_recv() {
+            return Ok(answer);
+        }
         if let Ok(answer) = timeout(wait, &mut answer).await {
             return answer.map_err(|_| gone(&held));
         }
@@ -193,21 +215,28 @@ impl<A: Agent> Execution<A> {
     }
 
     /// Gives the message to a turn, new or next. `watch` sees the task before that turn can do anything, and learns how
-    /// many turns come before it.
-    async fn begin<T>(
+    /// many turns come before it. A new one has begun when this returns: what is moved into a future is moved twice.
+    fn begin<'a, T: Send + Sync + 'a>(
+        &'a self,
+        sent: Sent,
+        begin: Begin,
+        watch: impl FnOnce(&mut Inner, u32) -> T + Send + 'a,
+    ) -> impl Future<Output = Result<(Held, T), Error>> + Send + 'a {
+        if sent.message.task_id.is_empty() {
+            Either::Left(ready(self.begin_new(sent, begin, watch)))
+        } else {
+            Either::Right(Box::pin(self.follow_up(sent, begin, watch)))
+        }
+    }
+
+    fn begin_new<T>(
         &self,
         sent: Sent,
         begin: Begin,
         watch: impl FnOnce(&mut Inner, u32) -> T,
     ) -> Result<(Held, T), Error> {
-        let journal = &self.0.journal;
         self.takes_work()?;
-        if journal.is_down() {
-            return Err(busy());
-        }
-        if !sent.message.task_id.is_empty() {
-            return self.follow_up(sent, begin, watch).await;
-        }
+        let journal = &self.0.journal;
         let Sent { scope, mut message, asked, push, name } = sent;
         let id = seam::fresh_id();
         if message.context_id.is_empty() {
@@ -222,13 +251,13 @@ impl<A: Agent> Execution<A> {
             TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(seam::timestamp(now)) };
         let context_id = message.context_id.clone();
         let task = Task { id, context_id, status: Some(status), history: vec![message], ..Task::default() };
-        let push = push.map(|it| it.of(&key));
+        let push = push.map(|it| (*it).of(&key));
         let mut live = Live::new(key, journal.store().fence(), task, now);
         live.bound(self.0.limits.bounds());
         live.push_to(push);
         let held = journal.insert(live);
         let mut inner = held.lock();
-        self.takes_work()?;
+        self.goes_on()?;
         (inner.running, inner.turn) = (true, 1);
         self.note(&mut inner, 1, &asked);
         let taken = name.map(|it| Taken::new(*it, &mut inner, 1, now));
@@ -244,6 +273,7 @@ impl<A: Agent> Execution<A> {
         begin: Begin,
         watch: impl FnOnce(&mut Inner, u32) -> T,
     ) -> Result<(Held, T), Error> {
+        self.takes_work()?;
         let Sent { scope, mut message, asked, push, name } = sent;
         let key = Key::new(&scope, &message.task_id);
         let held = self.hold(&key).await?;
@@ -254,7 +284,7 @@ impl<A: Agent> Execution<A> {
         message.context_id = (*held.context).to_owned();
         // Before the message, so that nothing that comes of it is missed.
         let made = match push.filter(|_| !held.lock().has_ended()) {
-            Some(push) => self.put_push(&key, push).await?.1,
+            Some(push) => self.put_push(&key, *push).await?.1,
             None => None,
         };
         let taken = self.take_in(held, (message, asked, name), begin, watch).await;
@@ -275,7 +305,7 @@ impl<A: Agent> Execution<A> {
         let key = held.key.clone();
         let ended = {
             let mut inner = held.lock();
-            self.takes_work()?;
+            self.goes_on()?;
             if inner.lost {
                 return Err(lost());
             }
@@ -333,9 +363,14 @@ impl<A: Agent> Execution<A> {
         Err(has_ended(key.id()))
     }
 
+    /// Refuses work that would have to wait for the store, and once the server is about to stop.
+    fn takes_work(&self) -> Result<(), Error> {
+        if self.0.journal.is_down() { Err(busy()) } else { self.goes_on() }
+    }
+
     /// Refuses work once the server is about to stop. Asked under the task's lock: who has it before
     /// [`Journal::enter`] is told by that, and who has it after sees the phase.
-    fn takes_work(&self) -> Result<(), Error> {
+    fn goes_on(&self) -> Result<(), Error> {
         if self.0.journal.phase() > Phase::Open { Err(busy()) } else { Ok(()) }
     }
 
@@ -404,7 +439,7 @@ impl<A: Agent> Execution<A> {
                 inner.touched |= !inner.cancel;
                 inner.cancel = true;
                 if !inner.running {
-                    let status = status_update(&held, &self.0.journal, TaskState::Canceled, None);
+                    let status = status_update(&held, TaskState::Canceled, None);
                     // It has not ended, or the arm above would have said so.
                     drop(inner.push(status, Mark::ending(Ends::Task)));
                 }
@@ -439,6 +474,13 @@ impl<A: Agent> Execution<A> {
         drop(timeout(LAST, journal.settled()).await);
         journal.stop();
     }
+}
+
+/// What is told of a turn that somebody waits for: how it ends, and which event its message is.
+type Watched = (oneshot::Receiver<Answer>, Seq);
+
+fn watch_turn(inner: &mut Inner, behind: u32) -> Watched {
+    (inner.wait(Until::Turn(inner.turn + behind)), inner.ahead.seq())
 }
 
 fn canceled(task: Arc<Task>) -> Result<Arc<Task>, Error> {

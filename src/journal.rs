@@ -8,7 +8,7 @@ use std::{
     slice,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -89,10 +89,12 @@ struct Slot {
     key: Key,
     journal: Arc<Journal>,
     live: OnceCell<Live>,
+    /// How many hold it. Under the map's lock alone it becomes more than none.
+    holders: AtomicUsize,
 }
 
 /// Whoever uses a live task holds it: turns, readers, the journal. When nobody does, it leaves memory.
-pub(crate) struct Held(Option<Arc<Slot>>);
+pub(crate) struct Held(Arc<Slot>);
 
 impl Journal {
     /// Over a store.
@@ -169,15 +171,16 @@ impl Journal {
     /// A task that begins.
     pub(crate) fn insert(self: &Arc<Self>, live: Live) -> Held {
         let key = live.key.clone();
-        let slot = Arc::new(Slot { key: key.clone(), journal: Arc::clone(self), live: OnceCell::new_with(Some(live)) });
-        self.shards[key.share(SHARDS)].lock().insert(key, Arc::clone(&slot));
-        Held(Some(slot))
+        let slot = Arc::new(Slot::new(&key, self, Some(live)));
+        let held = slot.hold();
+        self.shards[key.share(SHARDS)].lock().insert(key, slot);
+        held
     }
 
     /// The task, if it is in memory.
     pub(crate) fn find(&self, key: &Key) -> Option<Held> {
-        let slot = self.shards[key.share(SHARDS)].lock().get(key).cloned();
-        Some(Held(Some(slot?))).filter(|it| it.slot().live.initialized())
+        let held = self.shards[key.share(SHARDS)].lock().get(key).map(Slot::hold);
+        held.filter(|it| it.0.live.initialized())
     }
 
     /// The task, loaded by whoever comes first.
@@ -186,13 +189,11 @@ impl Journal {
         key: &Key,
         load: impl FnOnce() -> F,
     ) -> Result<Held, E> {
-        let empty = || Slot { key: key.clone(), journal: Arc::clone(self), live: OnceCell::new() };
-        let slot = {
+        let held = {
             let mut shard = self.shards[key.share(SHARDS)].lock();
-            Arc::clone(shard.entry(key.clone()).or_insert_with(|| Arc::new(empty())))
+            shard.entry(key.clone()).or_insert_with(|| Arc::new(Slot::new(key, self, None))).hold()
         };
-        let held = Held(Some(slot));
-        held.slot().live.get_or_try_init(load).await?;
+        held.0.live.get_or_try_init(load).await?;
         Ok(held)
     }
 
@@ -203,11 +204,7 @@ impl Journal {
 
     fn all(&self) -> Vec<Held> {
         let of = |it: &Mutex<KeyMap<Arc<Slot>>>| {
-            it.lock()
-                .values()
-                .filter(|it| it.live.initialized())
-                .map(|it| Held(Some(Arc::clone(it))))
-                .collect::<Vec<_>>()
+            it.lock().values().filter(|it| it.live.initialized()).map(Slot::hold).collect::<Vec<_>>()
         };
         self.shards.iter().flat_map(of).collect()
     }
@@ -259,7 +256,7 @@ impl Journal {
     /// Drops what is in memory of a task that another writer has, or that there is no room for.
     fn lose(&self, held: &Held, inner: &mut Inner, why: &Refused) -> Wake {
         // Out of the map first: whoever comes next loads what the store has.
-        drop(self.remove(held.slot()));
+        drop(self.remove(&held.0));
         inner.lose(why)
     }
 
@@ -358,12 +355,23 @@ pub(crate) async fn pause(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
+impl Slot {
+    fn new(key: &Key, journal: &Arc<Journal>, live: Option<Live>) -> Self {
+        let (key, journal, live) = (key.clone(), Arc::clone(journal), OnceCell::new_with(live));
+        Self { key, journal, live, holders: AtomicUsize::new(0) }
+    }
+
+    /// For whoever holds it already, or has the map's lock.
+    fn hold(self: &Arc<Self>) -> Held {
+        self.holders.fetch_add(1, Ordering::AcqRel);
+        Held(Arc::clone(self))
+    }
+}
+
 impl Held {
-    fn slot(&self) -> &Arc<Slot> {
-        match &self.0 {
-            Some(it) => it,
-            None => unreachable!("only drop takes it"),
-        }
+    /// Where it is live.
+    pub(crate) fn journal(&self) -> &Arc<Journal> {
+        &self.0.journal
     }
 }
 
@@ -371,7 +379,7 @@ impl Deref for Held {
     type Target = Live;
 
     fn deref(&self) -> &Live {
-        match self.slot().live.get() {
+        match self.0.live.get() {
             Some(it) => it,
             None => unreachable!("nobody is given it before it is loaded"),
         }
@@ -380,32 +388,30 @@ impl Deref for Held {
 
 impl Clone for Held {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        self.0.hold()
     }
 }
 
 impl Drop for Held {
-    /// Who lets go last, takes it off the map. All let go under the map's lock, so that there is a last one.
+    /// Who lets go last, takes it off the map, unless somebody has found it there meanwhile.
     fn drop(&mut self) {
-        let Some(slot) = self.0.take() else { return };
-        let journal = Arc::clone(&slot.journal);
-        let mut shard = journal.shards[slot.key.share(SHARDS)].lock();
-        let mapped = shard.get(&slot.key).is_some_and(|it| Arc::ptr_eq(it, &slot));
-        let gone = if mapped && Arc::strong_count(&slot) == 2 { shard.remove(&slot.key) } else { None };
-        let last = if gone.is_some() || Arc::strong_count(&slot) == 1 {
-            Some(slot)
-        } else {
-            drop(slot);
-            None
+        let slot = &self.0;
+        if slot.holders.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        let gone = {
+            let mut shard = slot.journal.shards[slot.key.share(SHARDS)].lock();
+            let unused = slot.holders.load(Ordering::Acquire) == 0;
+            let mapped = unused && shard.get(&slot.key).is_some_and(|it| Arc::ptr_eq(it, slot));
+            if mapped { shard.remove_entry(&slot.key) } else { None }
         };
-        drop(shard);
-        drop((gone, last)); // what is freed, is freed outside of the lock
+        drop(gone); // what is freed, is freed outside of the lock
     }
 }
 
 impl std::fmt::Debug for Held {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Held").field(&self.slot().key).finish()
+        f.debug_tuple("Held").field(&self.0.key).finish()
     }
 }
 

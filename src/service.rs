@@ -5,6 +5,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use futures_util::future::Either;
 use tonic::{Request, Response, Status};
 
 pub use self::{modes::Modes, repeat::Dedupe};
@@ -139,17 +140,8 @@ impl<A: Agent> Service<A> {
         Ok(Key::new(&self.scope(call, tenant), id))
     }
 
-    /// What is sent, and how it is to be answered.
-    async fn sent(&self, request: Request<SendMessageRequest>) -> Result<(Sent, Wanted), Error> {
-        let (mut sent, wanted) = self.taken(request)?;
-        if !sent.message.reference_task_ids.is_empty() {
-            sent.asked.referenced = self.referenced(&sent.scope, &sent.message.reference_task_ids).await?;
-        }
-        Ok((sent, wanted))
-    }
-
-    /// The same, without the tasks that the message refers to.
-    fn taken(&self, request: Request<SendMessageRequest>) -> Result<(Sent, Wanted), Error> {
+    /// What is sent, and how it is to be answered; without the tasks that the message refers to.
+    fn sent(&self, request: Request<SendMessageRequest>) -> Result<(Sent, Wanted), Error> {
         let call = Call::of(&request)?;
         call.in_time()?;
         let left = call.time_left();
@@ -169,12 +161,28 @@ impl<A: Agent> Service<A> {
         let configuration = configuration.unwrap_or_default();
         self.gate.check(&message, &configuration.accepted_output_modes)?;
         let push = configuration.task_push_notification_config;
-        let push = push.map(|it| self.registered(push::IN_SEND, it, &came_with)).transpose()?;
+        let push = push.map(|it| self.registered(push::IN_SEND, it, &came_with).map(Box::new)).transpose()?;
         let history = history("configuration.historyLength", configuration.history_length)?;
         let accepted_output_modes = configuration.accepted_output_modes;
         let asked = Asked { principal, extensions, accepted_output_modes, metadata, referenced: Vec::new() };
         let wanted = Wanted { immediately: configuration.return_immediately, history, left };
         Ok((Sent { scope, message, asked, push, name }, wanted))
+    }
+
+    /// The same with the tasks that the message refers to. Most refer to none.
+    async fn refer(&self, mut sent: Sent) -> Result<Sent, Error> {
+        sent.asked.referenced = self.referenced(&sent.scope, &sent.message.reference_task_ids).await?;
+        Ok(sent)
+    }
+
+    /// What comes of a message.
+    fn answer(&self, sent: Sent, wanted: &Wanted) -> impl Future<Output = Result<Answer, Error>> + Send {
+        let Wanted { immediately, left, .. } = *wanted;
+        if immediately {
+            Either::Left(Box::pin(self.execution.start(sent, left)))
+        } else {
+            Either::Right(self.execution.send(sent, left))
+        }
     }
 
     /// The tasks that a message refers to (3.4.3). One that is gone, or not the caller's, is a hint that leads nowhere
@@ -252,9 +260,13 @@ impl<A: Agent> A2aService for Service<A> {
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
-        let (sent, Wanted { immediately, history, left }) = self.sent(request).await?;
-        let execution = &self.execution;
-        let answer = if immediately { execution.start(sent, left).await? } else { execution.send(sent, left).await? };
+        let (sent, wanted) = self.sent(request)?;
+        let history = wanted.history;
+        let answer = if sent.message.reference_task_ids.is_empty() {
+            self.answer(sent, &wanted).await?
+        } else {
+            Box::pin(async { self.answer(self.refer(sent).await?, &wanted).await }).await?
+        };
         let payload = Some(match answer {
             Answer::Task(task) => Payload::Task(shown(task, history)),
             Answer::Message(it) => Payload::Message(*it),
@@ -273,7 +285,10 @@ impl<A: Agent> A2aService for Service<A> {
         if Call::of(&request)?.cursor.is_some() {
             return Ok(self.streamed(self.stream_again(request).await?, marks));
         }
-        let (sent, Wanted { history, .. }) = self.sent(request).await?;
+        let (mut sent, Wanted { history, .. }) = self.sent(request)?;
+        if !sent.message.reference_task_ids.is_empty() {
+            sent = Box::pin(self.refer(sent)).await?;
+        }
         Ok(self.streamed(self.execution.stream(sent, history).await?, marks))
     }
 

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::{
     event::Event,
-    journal::{Held, Journal, Phase, live::Inner, wait::Waits},
+    journal::{Held, Phase, live::Inner, wait::Waits},
     pb::{
         v1::{Message, Part, Task, part::Content, stream_response::Payload},
         wkt::Struct,
@@ -32,7 +32,6 @@ pub(crate) struct Asked {
 /// One turn of a task: the messages that it answers, and what is known of them.
 pub struct Turn {
     pub(crate) held: Held,
-    pub(crate) journal: Arc<Journal>,
     pub(crate) task: Arc<Task>,
     /// The follow-ups that it answers; the first turn answers the message that the task began with.
     pub(crate) messages: Vec<Event>,
@@ -154,7 +153,7 @@ impl Turn {
     /// Returns when the server is about to stop. A turn that is not over when it does is left as it is, for the next
     /// start to take up.
     pub async fn draining(&self) {
-        self.until(|inner| inner.lost || self.journal.phase() > Phase::Open).await;
+        self.until(|inner| inner.lost || self.held.journal().phase() > Phase::Open).await;
     }
 
     async fn until(&self, over: impl Fn(&Inner) -> bool) {

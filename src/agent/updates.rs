@@ -4,7 +4,7 @@
 use std::{
     fmt,
     future::poll_fn,
-    sync::Arc,
+    mem,
     task::{Poll, ready},
     time::Duration,
 };
@@ -15,7 +15,7 @@ use tokio::task::coop::poll_proceed;
 use super::{Error, Stopped};
 use crate::{
     event::{Event, Mark},
-    journal::{Held, Journal, Phase, live::Inner, wait::Waits},
+    journal::{Held, Phase, live::Inner, wait::Waits},
     message::json_value,
     pb::{
         v1::{
@@ -33,7 +33,6 @@ const LINGER: Duration = Duration::from_millis(1);
 /// What an agent says before the end of its turn.
 pub struct Updates {
     pub(crate) held: Held,
-    pub(crate) journal: Arc<Journal>,
     pub(crate) turn: u32,
 }
 
@@ -43,19 +42,19 @@ impl Updates {
     /// # Errors
     /// The turn is over, here and in all that follows: canceled, past its deadline, or left behind by a server that
     /// stopped.
-    pub async fn working(&self) -> Result<(), Stopped> {
-        self.status(TaskState::Working, None).await
+    pub fn working(&self) -> impl Future<Output = Result<(), Stopped>> + Send {
+        self.status(TaskState::Working, None)
     }
 
     /// The agent works, and says what on.
-    pub async fn progress(&self, text: impl Into<String>) -> Result<(), Stopped> {
-        self.status(TaskState::Working, Some(Message::agent(text))).await
+    pub fn progress(&self, text: impl Into<String>) -> impl Future<Output = Result<(), Stopped>> + Send {
+        self.status(TaskState::Working, Some(Message::agent(text)))
     }
 
     /// The agent goes on while its caller authorises something elsewhere. To stop until then, end the turn with
     /// [`End::AuthRequired`](super::End::AuthRequired).
-    pub async fn auth_required(&self, message: Message) -> Result<(), Stopped> {
-        self.status(TaskState::AuthRequired, Some(message)).await
+    pub fn auth_required(&self, message: Message) -> impl Future<Output = Result<(), Stopped>> + Send {
+        self.status(TaskState::AuthRequired, Some(message))
     }
 
     /// An artifact of this name, to be written in chunks. Several may be written side by side.
@@ -79,11 +78,13 @@ impl Updates {
         Ok(())
     }
 
-    async fn status(&self, state: TaskState, message: Option<Message>) -> Result<(), Stopped> {
-        self.push(status_update(&self.held, &self.journal, state, message)).await
+    fn status(&self, state: TaskState, message: Option<Message>) -> impl Future<Output = Result<(), Stopped>> + Send {
+        self.push(status_update(&self.held, state, message))
     }
 
-    async fn push(&self, event: Event) -> Result<(), Stopped> {
+    /// What is said is made before this, and so are the futures of all that says something: an `async fn` would keep what
+    /// it is given twice, in the future of each agent.
+    fn push(&self, event: Event) -> impl Future<Output = Result<(), Stopped>> + Send {
         let mut event = Some(event);
         self.ready(move |inner| match event.take() {
             Some(it) => inner.push(it, Mark::NOTHING).map(drop).map_err(|why| {
@@ -92,18 +93,18 @@ impl Updates {
             }),
             None => Ok(()),
         })
-        .await
     }
 
     /// Does something to the task as soon as the store is near enough, unless the turn is over.
     async fn ready(&self, mut act: impl FnMut(&mut Inner) -> Result<(), Stopped>) -> Result<(), Stopped> {
         let mut waits = Waits::new(&self.held, |it| &mut it.wakers);
+        let journal = self.held.journal();
         poll_fn(|cx| {
             // A store that never makes it wait must not let it keep its thread for ever.
             let budget = ready!(poll_proceed(cx));
             loop {
                 let mut inner = self.held.lock();
-                let stopped = self.journal.phase() == Phase::Stopped;
+                let stopped = journal.phase() == Phase::Stopped;
                 let exceeded = inner.exceeded.is_some();
                 if stopped || exceeded || inner.lost || inner.cancel || !inner.running || inner.turn != self.turn {
                     inner.late += 1;
@@ -111,12 +112,12 @@ impl Updates {
                 }
                 inner.real = true;
                 if inner.is_full() {
-                    if self.journal.store().immediate().is_none() {
+                    if journal.store().immediate().is_none() {
                         waits.register(&mut inner, cx);
-                        self.journal.flush(&self.held, inner);
+                        journal.flush(&self.held, inner);
                         return Poll::Pending;
                     }
-                    self.journal.flush(&self.held, inner);
+                    journal.flush(&self.held, inner);
                     continue;
                 }
                 let said = act(&mut inner);
@@ -131,7 +132,7 @@ impl Updates {
                 // While its agent runs, the runner takes all to the store when it pauses. But not for ever: where
                 // something waits behind what has just been said, it is looked at since when.
                 if !inner.polled || inner.lingers(LINGER) {
-                    self.journal.flush(&self.held, inner);
+                    journal.flush(&self.held, inner);
                 }
                 budget.made_progress();
                 return Poll::Ready(said);
@@ -192,8 +193,8 @@ impl ArtifactWriter<'_> {
     ///
     /// # Errors
     /// The turn is over, here and in all that follows.
-    pub async fn text(&mut self, text: impl Into<String>) -> Result<(), Stopped> {
-        self.part(Part::text(text)).await
+    pub fn text(&mut self, text: impl Into<String>) -> impl Future<Output = Result<(), Stopped>> + Send {
+        self.part(Part::text(text))
     }
 
     /// Anything that JSON can hold.
@@ -206,26 +207,35 @@ impl ArtifactWriter<'_> {
     }
 
     /// A file that comes along.
-    pub async fn bytes(&mut self, bytes: impl Into<Vec<u8>>, media_type: impl Into<String>) -> Result<(), Stopped> {
-        self.part(Part::bytes(bytes, media_type)).await
+    pub fn bytes(
+        &mut self,
+        bytes: impl Into<Vec<u8>>,
+        media_type: impl Into<String>,
+    ) -> impl Future<Output = Result<(), Stopped>> + Send {
+        self.part(Part::bytes(bytes, media_type))
     }
 
     /// A file that is elsewhere.
-    pub async fn file(&mut self, url: impl Into<String>, media_type: impl Into<String>) -> Result<(), Stopped> {
-        self.part(Part::url(url, media_type)).await
+    pub fn file(
+        &mut self,
+        url: impl Into<String>,
+        media_type: impl Into<String>,
+    ) -> impl Future<Output = Result<(), Stopped>> + Send {
+        self.part(Part::url(url, media_type))
     }
 
     /// Any part.
-    pub async fn part(&mut self, part: Part) -> Result<(), Stopped> {
-        self.parts(vec![part]).await
+    pub fn part(&mut self, part: Part) -> impl Future<Output = Result<(), Stopped>> + Send {
+        self.parts(vec![part])
     }
 
     /// Several parts as one chunk.
-    pub async fn parts(&mut self, parts: Vec<Part>) -> Result<(), Stopped> {
+    pub fn parts(&mut self, parts: Vec<Part>) -> impl Future<Output = Result<(), Stopped>> + Send {
         let mut artifact = Artifact { artifact_id: self.artifact.artifact_id.clone(), parts, ..Artifact::default() };
         if !self.begun {
             // With the first chunk alone, also where that goes behind others: what it says is not said again.
-            (artifact.name, artifact.description) = (self.artifact.name.clone(), self.artifact.description.clone());
+            artifact.name = mem::take(&mut self.artifact.name);
+            artifact.description = mem::take(&mut self.artifact.description);
             artifact.metadata = self.artifact.metadata.take();
         }
         let held = &self.out.held;
@@ -238,15 +248,15 @@ impl ArtifactWriter<'_> {
             metadata: None,
         };
         (self.append, self.begun) = (true, true);
-        self.out.push(Event::said(Payload::ArtifactUpdate(update))).await
+        self.out.push(Event::said(Payload::ArtifactUpdate(update)))
     }
 }
 
 /// A status of this moment. A message in it is the agent's, of this task, and has an id.
-pub(crate) fn status_update(held: &Held, journal: &Journal, state: TaskState, message: Option<Message>) -> Event {
+pub(crate) fn status_update(held: &Held, state: TaskState, message: Option<Message>) -> Event {
     let (task_id, context_id) = (held.key.id().to_owned(), (*held.context).to_owned());
     let message = message.map(|it| own(it, &task_id, &context_id));
-    let timestamp = Some(seam::timestamp(journal.clock().millis()));
+    let timestamp = Some(seam::timestamp(held.journal().clock().millis()));
     let status = Some(TaskStatus { state: state.into(), message, timestamp });
     Event::said(Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status, metadata: None }))
 }

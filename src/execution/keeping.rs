@@ -92,7 +92,7 @@ impl<A: Agent> Execution<A> {
                     time.is_some_and(|it| it < before)
                 });
             let why = Message::agent("No answer came for so long that this is over.");
-            let status = status_update(&held, &self.0.journal, TaskState::Canceled, Some(why));
+            let status = status_update(&held, TaskState::Canceled, Some(why));
             if !is_idle || inner.push(status, Mark::ending(Ends::Task)).is_err() {
                 return Ok(false);
             }

@@ -139,7 +139,7 @@ impl<A: Agent> Parts<A> {
                     (TaskState::Failed, Some(reason(resumable, attempt)))
                 };
                 tracing::info!(task.id = key.id(), state = state.as_str_name(), "a turn was cut, and its task is over");
-                let status = status_update(&held, &self.journal, state, message);
+                let status = status_update(&held, state, message);
                 if inner.push(status, Mark::ending(Ends::Task)).is_err() {
                     inner.touched = true;
                 }

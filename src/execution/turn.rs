@@ -4,7 +4,7 @@ use std::{
     any::Any,
     future::poll_fn,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::pin,
+    pin::{Pin, pin},
     sync::{Arc, OnceLock},
     task::{Poll, Waker},
     time::Duration,
@@ -79,32 +79,45 @@ impl<A: Agent> Parts<A> {
         }
     }
 
-    /// Polls the agent, and sees to what may stop it.
-    async fn run(&self, held: &Held, task: Arc<Task>, messages: Vec<Event>, asked: Asked) -> Over {
+    /// Polls the agent, and sees to what may stop it. The agent is begun here, and in a box: what is given to a future is
+    /// kept in it twice.
+    fn run(
+        &self,
+        held: &Held,
+        task: Arc<Task>,
+        messages: Vec<Event>,
+        asked: Asked,
+    ) -> impl Future<Output = Over> + Send {
         let (number, attempt, heard) = {
             let inner = held.lock();
             (inner.turn, inner.attempt, inner.words)
         };
         let started = Instant::now();
         let (real_at, deadline) = (started + self.limits.real_after, started + self.limits.turn);
-        let journal = &self.journal;
-        let turn = Turn {
-            held: held.clone(),
-            journal: Arc::clone(journal),
-            task,
-            messages,
-            asked,
-            attempt,
-            deadline,
-            text: OnceLock::new(),
+        let turn = Turn { held: held.clone(), task, messages, asked, attempt, deadline, text: OnceLock::new() };
+        let updates = Updates { held: held.clone(), turn: number };
+        // An agent may panic before there is a future.
+        let begun = catch_unwind(AssertUnwindSafe(|| Box::pin(self.agent.run(turn, updates))));
+        let times = Times { started, real_at, deadline };
+        let silence = Silence::new(self.limits.idle, heard, started);
+        self.poll(held, begun, times, silence)
+    }
+
+    async fn poll<F: Future<Output = Result<End, agent::Error>>>(
+        &self,
+        held: &Held,
+        begun: Result<Pin<Box<F>>, Box<dyn Any + Send>>,
+        Times { started, real_at, deadline }: Times,
+        mut silence: Silence,
+    ) -> Over {
+        let mut agent = match begun {
+            Ok(it) => Some(it),
+            Err(panic) => return Over::Panicked(words(&*panic)),
         };
-        let updates = Updates { held: held.clone(), journal: Arc::clone(journal), turn: number };
+        let journal = &self.journal;
         let mut grace_ends = None;
-        let mut silence = Silence::new(self.limits.idle, heard, started);
         // When what the agent says may be written next.
         let mut open_at = started;
-        // Called within the first poll: an agent may panic before there is a future.
-        let mut agent = pin!(Some(async move { self.agent.run(turn, updates).await }));
         let mut timer = pin!(sleep_until(real_at));
         // Who is woken by it: an agent that speaks often need not look at it each time.
         let mut armed: Option<Waker> = None;
@@ -124,7 +137,7 @@ impl<A: Agent> Parts<A> {
                 waits.register(&mut inner, cx);
                 inner.polled = true;
             }
-            let poll = || agent.as_mut().as_pin_mut().map_or(Poll::Pending, |it| it.poll(cx));
+            let poll = || agent.as_mut().map_or(Poll::Pending, |it| it.as_mut().poll(cx));
             match catch_unwind(AssertUnwindSafe(poll)) {
                 Ok(Poll::Ready(it)) => return Poll::Ready(Over::Returned(it)),
                 Err(panic) => return Poll::Ready(Over::Panicked(words(&*panic))),
@@ -169,7 +182,7 @@ impl<A: Agent> Parts<A> {
             }
         })
         .await;
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| agent.set(None))) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| agent = None)) {
             // What it was to say it has said.
             let words = words(&*panic);
             tracing::warn!(task.id = held.key.id(), error.cause = words, "an agent panicked when it was dropped");
@@ -223,7 +236,7 @@ impl<A: Agent> Parts<A> {
             Over::Exceeded => failed("limit", "it said more than a task may have"),
         };
         let ends = if state.is_terminal() { Ends::Task } else { Ends::Turn };
-        let status = status_update(held, &self.journal, state, message);
+        let status = status_update(held, state, message);
         if inner.push(status, Mark::ending(ends)).is_err() {
             // Nobody else ends a task whose turn runs.
             tracing::error!(task.id = held.key.id(), "a turn ended after its task had");
@@ -250,6 +263,13 @@ impl<A: Agent> Parts<A> {
         self.journal.flush(held, inner);
         (!next.is_empty()).then_some((next, asked))
     }
+}
+
+/// When a turn began, when a caller is told of its task though it has said nothing, and when it has to be over.
+struct Times {
+    started: Instant,
+    real_at: Instant,
+    deadline: Instant,
 }
 
 /// How long an agent may be silent.

@@ -135,6 +135,9 @@ impl<'a> Waits<'a> {
 
     /// Puts the waker of who is polled on the list. `inner` is that of the task.
     pub(crate) fn register(&mut self, inner: &mut Inner, cx: &Context<'_>) {
+        if cx.waker().will_wake(Waker::noop()) {
+            return;
+        }
         (self.among)(inner).register(&mut self.place, cx);
     }
 }
