@@ -18,9 +18,13 @@ use serde::{
     ser::SerializeStruct,
 };
 
-pub use self::writer::write_to;
+pub use self::{
+    encoded::{Encoded, Fields, Run, Transcode, count, odd, once, write_encoded},
+    writer::write_to,
+};
 use crate::pb::wkt::Value;
 
+mod encoded;
 mod writer;
 
 /// What is read member by member.
