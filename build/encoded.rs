@@ -2,7 +2,7 @@
 //! `build/message.rs` has them, taken from bytes that nobody has decoded.
 //!
 //! The fields are looked for one after the other, as an encoder writes them. Whatever stands otherwise is left over at
-//! the end, or is no number of a field at all, and then the message is decoded after all (`src/json/encoded.rs`).
+//! the end, and then the message is decoded after all (`src/json/encoded.rs`).
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "kinds of fields that are not read here are refused in one place")]
 
@@ -11,7 +11,7 @@ use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 use quote::{format_ident, quote};
 
 use super::{
-    message::{Place, entry, place, rust_type},
+    message::{Place, is_set, place, rust_type, value},
     schema::{KEPT, Schema},
 };
 use crate::Result;
@@ -42,72 +42,84 @@ impl Schema {
         let chosen: Vec<_> = oneofs.map(|it| format_ident!("chosen_{}", it.name())).collect();
         let mut fields: Vec<_> = message.fields().collect();
         fields.sort_by_key(FieldDescriptor::number);
-        let fields = fields.iter().map(|it| self.from_bytes(it)).collect::<Result<Vec<_>>>()?;
+        let fields = fields.iter().map(|it| self.transcoded(it)).collect::<Result<Vec<_>>>()?;
         Ok(quote! {
             impl json::Transcode for #rust {
-                fn transcode<S: serde::Serializer>(
-                    encoded: json::Encoded<'_, Self>,
-                    serializer: S,
-                ) -> Result<S::Ok, S::Error> {
-                    use serde::ser::SerializeStruct as _;
-                    let mut from = encoded.fields::<S::Error>()?;
-                    let mut members =
-                        serializer.serialize_struct(<Self as json::Members>::NAME, <Self as json::Members>::FIELDS.len())?;
+                fn transcode(encoded: json::Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), json::Odd> {
+                    let mut from = encoded.fields()?;
+                    let start = out.len();
                     #(let mut #chosen = false;)*
                     #(#fields)*
-                    from.end::<S::Error>()?;
-                    members.end()
+                    from.end()?;
+                    json::close(out, start, *b"{}");
+                    Ok(())
                 }
             }
         })
     }
 
-    fn from_bytes(&self, field: &FieldDescriptor) -> Result<TokenStream> {
+    fn transcoded(&self, field: &FieldDescriptor) -> Result<TokenStream> {
         let (place, required, kind) = (place(field), self.is_required(field), field.kind());
-        let (wire, value) = match &kind {
-            _ if field.is_map() => {
-                return Err(format!("{field:?} is a map, which is not written from its bytes").into());
-            }
-            Kind::String => (2, quote!(from.text::<S::Error>()?)),
-            Kind::Bytes => (2, quote!(from.bytes::<S::Error>()?)),
-            Kind::Bool => (0, quote!(from.flag::<S::Error>()?)),
-            Kind::Int32 | Kind::Enum(_) => (0, quote!(from.integer::<S::Error>()?)),
-            Kind::Message(it) => {
-                let rust = rust_type(it);
-                (2, quote!(from.message::<#rust, S::Error>()?))
-            }
-            _ => return Err(format!("{field:?} is not written from its bytes").into()),
+        let refused = || format!("{field:?} is not written from its bytes");
+        let wire = match kind {
+            _ if field.is_map() => return Err(refused().into()),
+            Kind::String | Kind::Bytes | Kind::Message(_) => 2,
+            _ => 0,
         };
         let key = Literal::u32_unsuffixed(field.number() << 3 | wire);
-        let (set, entry) = entry(field);
-        Ok(match place {
-            Place::Many => {
+        // Behind a comma, which the first one's bracket takes the place of.
+        let member = format!(",\"{}\":", field.json_name());
+        let name = Literal::byte_string(member.as_bytes());
+        let value = value(field);
+        let read = match kind {
+            Kind::Bytes => Some(quote!(from.bytes()?)),
+            Kind::Bool => Some(quote!(from.flag()?)),
+            Kind::Int32 | Kind::Enum(_) => Some(quote!(from.integer()?)),
+            _ => None,
+        };
+        let write = match &kind {
+            Kind::String => quote!(from.put_text(out, #name)?;),
+            Kind::Message(it) => {
+                let rust = rust_type(it);
+                quote!(from.put_message::<#rust>(out, #name)?;)
+            }
+            _ => quote!(json::member(out, #name, #value)?;),
+        };
+        let set = is_set(field);
+        Ok(match (place, read) {
+            (Place::Many, _) => {
                 let element = match &kind {
                     Kind::Message(it) => rust_type(it),
-                    _ => quote!(String),
+                    Kind::String => quote!(String),
+                    _ => return Err(refused().into()),
                 };
-                let write = if required { entry } else { quote!(if #set { #entry }) };
-                quote! {
-                    let it = &from.run::<#element, S::Error>(#key)?;
-                    #write
-                }
+                let list = quote!(from.put_list::<#element>(#key, out, #name)?;);
+                if required { list } else { quote!(if from.is_at(#key) { #list }) }
             }
-            Place::Arm(oneof, _) => {
+            (Place::Arm(oneof, _), read) => {
                 let chosen = format_ident!("chosen_{}", oneof);
-                quote! {
-                    if from.is_at(#key) {
-                        json::once::<S::Error>(&mut #chosen)?;
-                        let it = &#value;
-                        #entry
-                    }
-                }
+                let read = read.map(|it| quote!(let it = &#it;));
+                quote!(if from.is_at(#key) { json::once(&mut #chosen)?; #read #write })
             }
-            Place::Option => quote!(if from.is_at(#key) { let it = &#value; #entry }),
-            Place::Plain if required => quote! {
-                let it = &if from.is_at(#key) { #value } else { Default::default() };
-                #entry
+            (Place::Option, read) => {
+                let read = read.map(|it| quote!(let it = &#it;));
+                quote!(if from.is_at(#key) { #read #write })
+            }
+            (Place::Plain, Some(read)) if required => quote! {
+                let it = &if from.is_at(#key) { #read } else { Default::default() };
+                #write
             },
-            Place::Plain => quote!(if from.is_at(#key) { let it = &#value; if #set { #entry } }),
+            (Place::Plain, Some(read)) => quote!(if from.is_at(#key) { let it = &#read; if #set { #write } }),
+            (Place::Plain, None) if required => {
+                let empty = Literal::byte_string(format!("{member}\"\"").as_bytes());
+                quote!(if from.is_at(#key) { #write } else { out.extend_from_slice(#empty); })
+            }
+            (Place::Plain, None) => quote! {
+                if from.is_at(#key) {
+                    let it = from.bytes()?;
+                    if #set { json::put_text(out, #name, it)?; }
+                }
+            },
         })
     }
 }

@@ -184,29 +184,32 @@ fn read(field: &FieldDescriptor, place: &Place) -> TokenStream {
     }
 }
 
-/// Whether a field `it` is set, and its member.
-pub(super) fn entry(field: &FieldDescriptor) -> (TokenStream, TokenStream) {
-    let name = field.json_name();
-    let value = match field.kind() {
+/// A field `it`, as serde writes it.
+pub(super) fn value(field: &FieldDescriptor) -> TokenStream {
+    match field.kind() {
         Kind::Enum(it) => {
             let rust = enum_type(&it);
             quote!(&json::Name::<#rust>::from(*it))
         }
         Kind::Bytes => quote!(&json::Base64(it)),
         _ => quote!(it),
-    };
-    let set = match field.kind() {
+    }
+}
+
+/// Whether a field `it` is set that has no other way to say so.
+pub(super) fn is_set(field: &FieldDescriptor) -> TokenStream {
+    match field.kind() {
         Kind::Enum(_) | Kind::Int32 => quote!(*it != 0),
         Kind::Bool => quote!(*it),
         _ => quote!(!it.is_empty()),
-    };
-    (set, quote!(members.serialize_field(#name, #value)?;))
+    }
 }
 
 /// Writes a field that is set, or that is REQUIRED: "`nextPageToken` MUST always be present" (3.1.4).
 fn write(field: &FieldDescriptor, place: &Place, required: bool) -> TokenStream {
-    let ident = ident(field.name());
-    let (set, entry) = entry(field);
+    let (name, ident) = (field.json_name(), ident(field.name()));
+    let (set, value) = (is_set(field), value(field));
+    let entry = quote!(members.serialize_field(#name, #value)?;);
     match place {
         Place::Option => quote!(if let Some(it) = &self.#ident { #entry }),
         Place::Arm(oneof, variant) => quote!(if let Some(#variant(it)) = &self.#oneof { #entry }),

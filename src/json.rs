@@ -19,8 +19,8 @@ use serde::{
 };
 
 pub use self::{
-    encoded::{Encoded, Fields, Run, Transcode, count, odd, once, write_encoded},
-    writer::write_to,
+    encoded::{Encoded, Fields, Odd, Transcode, count, member, once, write_encoded},
+    writer::{close, put_text, write_to},
 };
 use crate::pb::wkt::Value;
 

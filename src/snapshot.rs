@@ -18,7 +18,7 @@ use crate::{
     transport::transcode::Output,
 };
 
-/// A task as it is at a moment: the answer to GetTask (3.1.3) and to CancelTask (3.1.5).
+/// A task as it is at a moment: the answer to `GetTask` (3.1.3) and to `CancelTask` (3.1.5).
 ///
 /// It is a message, or still the protobuf that a store has of it: that goes out as it is over gRPC, and as ProtoJSON
 /// without becoming a message in between. Whoever looks at it has it decoded. Who implements the contract answers with a

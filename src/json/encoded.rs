@@ -3,25 +3,22 @@
 //!
 //! What is written is what the decoded message would write. That holds for what an encoder makes: fields in the order of
 //! their numbers, each once, and none that we don't know. Protobuf allows for more, and whatever is found of that (or is
-//! broken) is an error here, upon which [`write_encoded`] decodes the message after all.
+//! broken) is [`Odd`] here, upon which [`write_encoded`] decodes the message after all.
 
-use std::{fmt, marker::PhantomData};
+use std::{fmt, marker::PhantomData, mem};
 
 use prost::encoding::decode_varint;
-use serde::{
-    Serialize, Serializer,
-    ser::{Error, SerializeSeq as _},
-};
+use serde::{Serialize, ser::Error as _};
 
-use super::write_to;
+use super::{close, put_text, write_to};
 
 /// A message that can be written from its bytes. `build/encoded.rs` writes one for each message that is kept in protobuf.
 pub trait Transcode: Sized {
-    /// Writes it, or the beginning of it and then an error.
-    fn transcode<S: Serializer>(encoded: Encoded<'_, Self>, serializer: S) -> Result<S::Ok, S::Error>;
+    /// Writes it behind what is there, or some of it and then nothing more.
+    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), Odd>;
 }
 
-/// A message in protobuf, which is [written](Serialize) as its JSON, as far as it is encoded as we would.
+/// A message in protobuf.
 pub struct Encoded<'a, T> {
     bytes: &'a [u8],
     depth: u32,
@@ -37,11 +34,9 @@ pub struct Fields<'a> {
     depth: u32,
 }
 
-/// Repeated fields of one number.
-pub struct Run<'a, T> {
-    from: Fields<'a>,
-    of: PhantomData<T>,
-}
+/// Encoded in another way than ours, or broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Odd;
 
 /// Messages in messages. prost reads a hundred, and what it does not read must not be written.
 const MAX_DEPTH: u32 = 90;
@@ -54,7 +49,7 @@ const DELIMITED: u32 = 2;
 const END: u32 = 0;
 
 /// No key that an encoder writes for a field of ours.
-const ODD: u32 = u32::MAX;
+const OTHER: u32 = u32::MAX;
 
 /// Writes a message that is in protobuf behind what is there.
 pub fn write_encoded<T>(out: &mut Vec<u8>, proto: &[u8]) -> Result<(), serde_json::Error>
@@ -62,36 +57,36 @@ where
     T: Transcode + prost::Message + Default + Serialize,
 {
     let start = out.len();
-    if write_to(out, &Encoded::<T>::new(proto)).is_ok() {
+    if Encoded::<T>::new(proto).write(out).is_ok() {
         return Ok(());
     }
     out.truncate(start);
-    write_to(out, &T::decode(proto).map_err(Error::custom)?)
+    write_to(out, &T::decode(proto).map_err(serde_json::Error::custom)?)
 }
 
 /// How many fields of a message are of this number, where all that it has are texts and messages.
 pub fn count(proto: &[u8], number: u32) -> Option<usize> {
     let key = number << 3 | DELIMITED;
-    let mut from = Encoded::<()>::new(proto).fields::<serde_json::Error>().ok()?;
+    let mut from = Encoded::<()>::new(proto).fields().ok()?;
     let mut count = 0;
     while from.key != END {
         count += usize::from(from.key == key);
-        if from.key & WIRE != DELIMITED || from.bytes::<serde_json::Error>().is_err() {
+        if from.key & WIRE != DELIMITED || from.bytes().is_err() {
             return None;
         }
     }
     Some(count)
 }
 
-/// What is encoded in another way than ours.
-#[cold]
-pub fn odd<E: Error>() -> E {
-    E::custom("not encoded in the order of its fields")
+/// Of a oneof there may be one arm.
+pub fn once(chosen: &mut bool) -> Result<(), Odd> {
+    if mem::replace(chosen, true) { Err(Odd) } else { Ok(()) }
 }
 
-/// Of a oneof there may be one arm.
-pub fn once<E: Error>(chosen: &mut bool) -> Result<(), E> {
-    if std::mem::replace(chosen, true) { Err(odd()) } else { Ok(()) }
+/// Writes what is no message behind a comma and its name.
+pub fn member(out: &mut Vec<u8>, name: &[u8], value: &impl Serialize) -> Result<(), Odd> {
+    out.extend_from_slice(name);
+    write_to(out, value).map_err(|_| Odd)
 }
 
 impl<'a, T> Encoded<'a, T> {
@@ -101,13 +96,21 @@ impl<'a, T> Encoded<'a, T> {
     }
 
     /// Its fields.
-    pub fn fields<E: Error>(&self) -> Result<Fields<'a>, E> {
+    #[inline]
+    pub fn fields(&self) -> Result<Fields<'a>, Odd> {
         if self.depth > MAX_DEPTH {
-            return Err(odd());
+            return Err(Odd);
         }
         let mut fields = Fields { rest: self.bytes, key: END, depth: self.depth + 1 };
         fields.next();
         Ok(fields)
+    }
+}
+
+impl<T: Transcode> Encoded<'_, T> {
+    /// Writes it behind what is there, or some of it and then nothing more.
+    pub fn write(self, out: &mut Vec<u8>) -> Result<(), Odd> {
+        T::transcode(self, out)
     }
 }
 
@@ -123,137 +126,123 @@ impl<T> fmt::Debug for Encoded<'_, T> {
     }
 }
 
-impl<T: Transcode> Serialize for Encoded<'_, T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        T::transcode(Self { ..*self }, serializer)
-    }
-}
-
 /// A text in a list.
 impl Transcode for String {
-    fn transcode<S: Serializer>(encoded: Encoded<'_, Self>, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(str::from_utf8(encoded.bytes).map_err(|_| odd())?)
+    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), Odd> {
+        put_text(out, b"", encoded.bytes)
     }
 }
 
 impl<'a> Fields<'a> {
+    #[inline]
     fn next(&mut self) {
         (self.key, self.rest) = match self.rest {
             [] => (END, [].as_slice()),
             [one @ 1..0x80, rest @ ..] => (u32::from(*one), rest),
             // The second byte of a number that is as short as it can be is not zero.
             [low, high @ 1..0x80, rest @ ..] => (u32::from(*low & 0x7f) | u32::from(*high) << 7, rest),
-            rest => (ODD, rest),
+            rest => (OTHER, rest),
         };
     }
 
     /// Whether the next field is of this number and encoding.
+    #[inline]
     pub fn is_at(&self, key: u32) -> bool {
         self.key == key
     }
 
-    /// There must be none left.
-    pub fn end<E: Error>(&self) -> Result<(), E> {
-        if self.key == END { Ok(()) } else { Err(odd()) }
+    /// Goes on to this field, over such as stand behind their lengths.
+    pub fn find(&mut self, key: u32) -> Result<(), Odd> {
+        while self.key != key {
+            if self.key > key || self.key & WIRE != DELIMITED {
+                return Err(Odd);
+            }
+            self.bytes()?;
+        }
+        Ok(())
     }
 
-    fn varint<E: Error>(&mut self) -> Result<u64, E> {
+    /// There must be none left.
+    #[inline]
+    pub fn end(&self) -> Result<(), Odd> {
+        if self.key == END { Ok(()) } else { Err(Odd) }
+    }
+
+    #[inline]
+    fn varint(&mut self) -> Result<u64, Odd> {
         match self.rest {
             [one @ ..0x80, rest @ ..] => {
                 self.rest = rest;
                 Ok(u64::from(*one))
             }
-            _ => decode_varint(&mut self.rest).map_err(|_| odd()),
+            _ => decode_varint(&mut self.rest).map_err(|_| Odd),
         }
     }
 
-    fn delimited<E: Error>(&mut self) -> Result<&'a [u8], E> {
-        let length = usize::try_from(self.varint::<E>()?).map_err(|_| odd())?;
-        let (bytes, rest) = self.rest.split_at_checked(length).ok_or_else(odd)?;
-        self.rest = rest;
-        Ok(bytes)
-    }
-
     /// The field that is next, as bytes. This and those below go on to the one after it.
-    pub fn bytes<E: Error>(&mut self) -> Result<&'a [u8], E> {
-        let bytes = self.delimited()?;
+    #[inline]
+    pub fn bytes(&mut self) -> Result<&'a [u8], Odd> {
+        let length = usize::try_from(self.varint()?).map_err(|_| Odd)?;
+        let (bytes, rest) = self.rest.split_at_checked(length).ok_or(Odd)?;
+        self.rest = rest;
         self.next();
         Ok(bytes)
     }
 
-    /// As text.
-    pub fn text<E: Error>(&mut self) -> Result<&'a str, E> {
-        str::from_utf8(self.bytes()?).map_err(|_| odd())
-    }
-
     /// As a message.
-    pub fn message<T, E: Error>(&mut self) -> Result<Encoded<'a, T>, E> {
+    #[inline]
+    pub fn message<T>(&mut self) -> Result<Encoded<'a, T>, Odd> {
         Ok(Encoded { bytes: self.bytes()?, depth: self.depth, of: PhantomData })
     }
 
     /// As an integer.
-    pub fn long<E: Error>(&mut self) -> Result<i64, E> {
+    pub fn long(&mut self) -> Result<i64, Odd> {
         let number = self.varint()?;
         self.next();
         Ok(number.cast_signed())
     }
 
     /// As an integer of which the lower half counts, or as the number of an enum.
-    pub fn integer<E: Error>(&mut self) -> Result<i32, E> {
+    pub fn integer(&mut self) -> Result<i32, Odd> {
         let [a, b, c, d, ..] = self.long()?.to_le_bytes();
         Ok(i32::from_le_bytes([a, b, c, d]))
     }
 
     /// As a bool.
-    pub fn flag<E: Error>(&mut self) -> Result<bool, E> {
+    pub fn flag(&mut self) -> Result<bool, Odd> {
         Ok(self.long()? != 0)
     }
 
     /// As a floating point number.
-    pub fn double<E: Error>(&mut self) -> Result<f64, E> {
-        let (bytes, rest) = self.rest.split_first_chunk().ok_or_else(odd)?;
+    pub fn double(&mut self) -> Result<f64, Odd> {
+        let (bytes, rest) = self.rest.split_first_chunk().ok_or(Odd)?;
         self.rest = rest;
         self.next();
         Ok(f64::from_le_bytes(*bytes))
     }
 
-    /// All fields from here on that are of this number, which is that of a list of texts or of messages.
-    pub fn run<T, E: Error>(&mut self, key: u32) -> Result<Run<'a, T>, E> {
-        let (begin, key_of_first) = (self.rest, self.key);
-        if key_of_first != key {
-            return Ok(Run { from: Fields { rest: &[], key: END, depth: self.depth }, of: PhantomData });
-        }
-        let mut end = begin.len();
+    /// Writes a text behind a comma and its name.
+    #[inline]
+    pub fn put_text(&mut self, out: &mut Vec<u8>, name: &[u8]) -> Result<(), Odd> {
+        put_text(out, name, self.bytes()?)
+    }
+
+    /// Writes a message behind a comma and its name.
+    #[inline]
+    pub fn put_message<T: Transcode>(&mut self, out: &mut Vec<u8>, name: &[u8]) -> Result<(), Odd> {
+        out.extend_from_slice(name);
+        self.message::<T>()?.write(out)
+    }
+
+    /// Writes a list of all fields from here on that are of this number, behind a comma and its name.
+    pub fn put_list<T: Transcode>(&mut self, key: u32, out: &mut Vec<u8>, name: &[u8]) -> Result<(), Odd> {
+        out.extend_from_slice(name);
+        let start = out.len();
         while self.key == key {
-            self.delimited::<E>()?;
-            end = begin.len() - self.rest.len();
-            self.next();
+            out.push(b',');
+            self.message::<T>()?.write(out)?;
         }
-        let rest = begin.get(..end).unwrap_or_default();
-        Ok(Run { from: Fields { rest, key, depth: self.depth }, of: PhantomData })
-    }
-}
-
-impl<T> Run<'_, T> {
-    /// There is none.
-    pub fn is_empty(&self) -> bool {
-        self.from.key == END
-    }
-}
-
-impl<T> fmt::Debug for Run<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Run").field(&self.from).finish()
-    }
-}
-
-impl<T: Transcode> Serialize for Run<'_, T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut elements = serializer.serialize_seq(None)?;
-        let mut from = self.from;
-        while from.key != END {
-            elements.serialize_element(&from.message::<T, S::Error>()?)?;
-        }
-        elements.end()
+        close(out, start, *b"[]");
+        Ok(())
     }
 }

@@ -1,12 +1,7 @@
 //! `google.protobuf` as ProtoJSON has it, from bytes that nobody has decoded.
 
-use serde::{
-    Serialize as _, Serializer,
-    ser::{SerializeMap as _, SerializeSeq as _},
-};
-
 use super::{ListValue, Struct, Timestamp, Value, value::Kind};
-use crate::json::{Encoded, Transcode, odd};
+use crate::json::{Encoded, Odd, Transcode, close, member, put_text};
 
 /// Fields by their number and by how they are encoded: as a number, in eight bytes, or behind a length.
 const fn number(field: u32) -> u32 {
@@ -22,76 +17,73 @@ const fn delimited(field: u32) -> u32 {
 }
 
 impl Transcode for Timestamp {
-    fn transcode<S: Serializer>(encoded: Encoded<'_, Self>, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut from = encoded.fields::<S::Error>()?;
-        let seconds = if from.is_at(number(1)) { from.long::<S::Error>()? } else { 0 };
-        let nanos = if from.is_at(number(2)) { from.integer::<S::Error>()? } else { 0 };
-        from.end::<S::Error>()?;
-        Self { seconds, nanos }.serialize(serializer)
+    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), Odd> {
+        let mut from = encoded.fields()?;
+        let seconds = if from.is_at(number(1)) { from.long()? } else { 0 };
+        let nanos = if from.is_at(number(2)) { from.integer()? } else { 0 };
+        from.end()?;
+        member(out, b"", &Self { seconds, nanos })
     }
 }
 
 impl Transcode for Value {
-    fn transcode<S: Serializer>(encoded: Encoded<'_, Self>, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut from = encoded.fields::<S::Error>()?;
-        // An arm may stand behind another, which it replaces: then there is something left.
-        let kind = if from.is_at(delimited(3)) {
-            let text = from.text::<S::Error>()?;
-            from.end::<S::Error>()?;
-            return serializer.serialize_str(text);
+    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), Odd> {
+        let mut from = encoded.fields()?;
+        if from.is_at(delimited(3)) {
+            from.put_text(out, b"")?;
         } else if from.is_at(delimited(5)) {
-            let object = from.message::<Struct, S::Error>()?;
-            from.end::<S::Error>()?;
-            return object.serialize(serializer);
+            from.put_message::<Struct>(out, b"")?;
         } else if from.is_at(delimited(6)) {
-            let list = from.message::<ListValue, S::Error>()?;
-            from.end::<S::Error>()?;
-            return list.serialize(serializer);
-        } else if from.is_at(eight(2)) {
-            Some(Kind::NumberValue(from.double::<S::Error>()?))
-        } else if from.is_at(number(4)) {
-            Some(Kind::BoolValue(from.flag::<S::Error>()?))
-        } else if from.is_at(number(1)) {
-            Some(Kind::NullValue(from.integer::<S::Error>()?))
+            from.put_message::<ListValue>(out, b"")?;
         } else {
-            None
-        };
-        from.end::<S::Error>()?;
-        Self { kind }.serialize(serializer)
+            let kind = if from.is_at(eight(2)) {
+                Some(Kind::NumberValue(from.double()?))
+            } else if from.is_at(number(4)) {
+                Some(Kind::BoolValue(from.flag()?))
+            } else if from.is_at(number(1)) {
+                Some(Kind::NullValue(from.integer()?))
+            } else {
+                None
+            };
+            member(out, b"", &Self { kind })?;
+        }
+        // What stands behind an arm takes its place.
+        from.end()
     }
 }
 
 impl Transcode for Struct {
-    fn transcode<S: Serializer>(encoded: Encoded<'_, Self>, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut from = encoded.fields::<S::Error>()?;
-        let mut members = serializer.serialize_map(None)?;
-        let mut last = None;
+    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), Odd> {
+        let mut from = encoded.fields()?;
+        let start = out.len();
+        let mut last: Option<&[u8]> = None;
         while from.is_at(delimited(1)) {
-            let mut entry = from.message::<Self, S::Error>()?.fields::<S::Error>()?;
-            let name = if entry.is_at(delimited(1)) { entry.text::<S::Error>()? } else { "" };
-            let value =
-                if entry.is_at(delimited(2)) { entry.message::<Value, S::Error>()? } else { Encoded::default() };
-            entry.end::<S::Error>()?;
+            let mut entry = from.message::<Self>()?.fields()?;
+            let name = if entry.is_at(delimited(1)) { entry.bytes()? } else { b"" };
             // Who comes later under the same name takes its place, and who comes too late has another.
             if last.is_some_and(|it| it >= name) {
-                return Err(odd());
+                return Err(Odd);
             }
-            members.serialize_entry(name, &value)?;
+            put_text(out, b",", name)?;
+            out.push(b':');
+            if entry.is_at(delimited(2)) {
+                entry.put_message::<Value>(out, b"")?;
+            } else {
+                Encoded::<Value>::default().write(out)?;
+            }
+            entry.end()?;
             last = Some(name);
         }
-        from.end::<S::Error>()?;
-        members.end()
+        from.end()?;
+        close(out, start, *b"{}");
+        Ok(())
     }
 }
 
 impl Transcode for ListValue {
-    fn transcode<S: Serializer>(encoded: Encoded<'_, Self>, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut from = encoded.fields::<S::Error>()?;
-        let mut elements = serializer.serialize_seq(None)?;
-        while from.is_at(delimited(1)) {
-            elements.serialize_element(&from.message::<Value, S::Error>()?)?;
-        }
-        from.end::<S::Error>()?;
-        elements.end()
+    fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), Odd> {
+        let mut from = encoded.fields()?;
+        from.put_list::<Value>(delimited(1), out, b"")?;
+        from.end()
     }
 }
