@@ -5,6 +5,7 @@
 //!                                         +-- prost-build, pass 1 --> messages, plain prost structs      (pb::v1, v03)
 //!                                         +-- tonic, pass 2 --------> service traits, gRPC client and server
 //!                                         +-- message.rs -----------> ProtoJSON and checks of every message
+//!                                         +-- encoded.rs -----------> ProtoJSON of messages that are kept in protobuf
 //!                                         +-- service.rs, route.rs -> REST routes, JSON-RPC methods, adapters
 //! ```
 //!
@@ -13,6 +14,7 @@
 //! generated text is edited.
 
 mod build {
+    pub(crate) mod encoded;
     pub(crate) mod message;
     pub(crate) mod passes;
     pub(crate) mod route;

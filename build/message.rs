@@ -18,7 +18,7 @@ use super::schema::{CHOICES, EXTRA_NAMES, EXTRA_VALUES, Schema};
 use crate::Result;
 
 /// How a field is held by the struct that prost makes.
-enum Place {
+pub(super) enum Place {
     /// As it is; not set is its default.
     Plain,
     /// In an `Option`: messages, and what the proto calls `optional`.
@@ -143,7 +143,7 @@ fn supported(field: &FieldDescriptor, place: &Place) -> Result<()> {
     if fits && field.number() < 64 { Ok(()) } else { Err(format!("no ProtoJSON for {field:?}").into()) }
 }
 
-fn place(field: &FieldDescriptor) -> Place {
+pub(super) fn place(field: &FieldDescriptor) -> Place {
     match field.containing_oneof().filter(|it| !it.is_synthetic()) {
         Some(oneof) => {
             let module = format_ident!("{}", field.parent_message().name().to_snake_case());
@@ -184,22 +184,31 @@ fn read(field: &FieldDescriptor, place: &Place) -> TokenStream {
     }
 }
 
-/// Writes a field that is set, or that is REQUIRED: "`nextPageToken` MUST always be present" (3.1.4).
-fn write(field: &FieldDescriptor, place: &Place, required: bool) -> TokenStream {
-    let (name, ident) = (field.json_name(), ident(field.name()));
-    let value = match field.kind() {
+/// A field `it`, as serde writes it.
+pub(super) fn value(field: &FieldDescriptor) -> TokenStream {
+    match field.kind() {
         Kind::Enum(it) => {
             let rust = enum_type(&it);
             quote!(&json::Name::<#rust>::from(*it))
         }
         Kind::Bytes => quote!(&json::Base64(it)),
         _ => quote!(it),
-    };
-    let set = match field.kind() {
+    }
+}
+
+/// Whether a field `it` is set that has no other way to say so.
+pub(super) fn is_set(field: &FieldDescriptor) -> TokenStream {
+    match field.kind() {
         Kind::Enum(_) | Kind::Int32 => quote!(*it != 0),
         Kind::Bool => quote!(*it),
         _ => quote!(!it.is_empty()),
-    };
+    }
+}
+
+/// Writes a field that is set, or that is REQUIRED: "`nextPageToken` MUST always be present" (3.1.4).
+fn write(field: &FieldDescriptor, place: &Place, required: bool) -> TokenStream {
+    let (name, ident) = (field.json_name(), ident(field.name()));
+    let (set, value) = (is_set(field), value(field));
     let entry = quote!(members.serialize_field(#name, #value)?;);
     match place {
         Place::Option => quote!(if let Some(it) = &self.#ident { #entry }),

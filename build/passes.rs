@@ -68,6 +68,9 @@ pub(crate) fn run(proto: &Path, out: &Path) -> Result<()> {
         for message in schema.pool.all_messages().filter(|it| it.package_name() == name && !it.is_map_entry()) {
             code.extend(schema.message(&message)?);
         }
+        for message in schema.kept(name) {
+            code.extend(schema.transcode(&message)?);
+        }
         write(&messages.join(format!("{name}.json.rs")), code)?;
     }
     Ok(())

@@ -24,10 +24,16 @@ pub(crate) const WELL_KNOWN: [&str; 3] =
     ["google/protobuf/empty.proto", "google/protobuf/struct.proto", "google/protobuf/timestamp.proto"];
 pub(crate) const WELL_KNOWN_MODULE: &str = "crate::pb::wkt";
 
-/// Items of streams that have a type of ours around the message: it knows where in the stream they stand, and that of
-/// 1.0 is shared by all who read it.
-pub(crate) const SHARED: [(&str, &str); 2] =
-    [("lf.a2a.v1.StreamResponse", "crate::event::Event"), ("a2a.v1.StreamResponse", "crate::compat::event::Event")];
+/// Replies that have a type of ours around the message. An item of a stream knows where in it it stands, and that of 1.0
+/// is shared by all who read it; a task may be as its store has it.
+pub(crate) const SHARED: [(&str, &str); 3] = [
+    ("lf.a2a.v1.StreamResponse", "crate::event::Event"),
+    ("a2a.v1.StreamResponse", "crate::compat::event::Event"),
+    ("lf.a2a.v1.Task", "crate::snapshot::Snapshot"),
+];
+
+/// Messages that are kept in protobuf, and written in ProtoJSON without being decoded.
+pub(crate) const KEPT: [&str; 2] = ["lf.a2a.v1.Task", "lf.a2a.v1.StreamResponse"];
 
 /// Bindings of an RPC to HTTP that its proto file lacks: verb, template, body.
 ///
@@ -85,6 +91,7 @@ impl Schema {
         let messages: Vec<_> = self.pool.all_messages().collect();
         let unknown = [
             SHARED.iter().map(|it| it.0).find(|it| messages.iter().all(|message| message.full_name() != *it)),
+            KEPT.into_iter().find(|it| messages.iter().all(|message| message.full_name() != *it)),
             EXTRA_BINDINGS.iter().map(|it| it.0).find(|it| methods.iter().all(|method| method.full_name() != *it)),
             (EXTRA_NAMES.iter().map(|it| it.0))
                 .find(|it| messages.iter().flat_map(MessageDescriptor::fields).all(|field| field.full_name() != *it)),

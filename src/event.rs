@@ -18,6 +18,7 @@ pub use self::place::{Cursor, Ends, Fence, Mark, Position, Seq};
 use crate::{
     error::Error,
     extension::resume,
+    json::{Encoded, write_encoded, write_to},
     pb::v1::{StreamResponse, Task, TaskState, TaskStatus, stream_response::Payload},
     task::heft,
     transport::transcode::{Frame, Item, Line, from_json},
@@ -146,6 +147,9 @@ impl Event {
             return resume::cursor(self.payload()?);
         }
         let of = |id: &str| (self.seq() > 0).then(|| Cursor::new(id, self.position()));
+        if let Some(id) = self.encoded().and_then(task_id) {
+            return of(id);
+        }
         if let Some(it) = self.whole() {
             return of(&it.id);
         }
@@ -207,6 +211,14 @@ impl Event {
         }
     }
 
+    /// What it is made of, where that is protobuf that nobody has decoded.
+    fn encoded(&self) -> Option<&[u8]> {
+        match &self.0.origin {
+            Origin::Proto(it) if self.0.message.get().is_none() => Some(it),
+            Origin::Proto(_) | Origin::Message(_) | Origin::Task(_) => None,
+        }
+    }
+
     /// This event in ProtoJSON, on a line.
     pub fn json(&self) -> &Bytes {
         self.0.json.get_or_init(|| {
@@ -226,17 +238,20 @@ impl Event {
     }
 
     fn make_json(&self, out: &mut Vec<u8>) {
-        count::encoding(self, count::Form::Json);
         let start = out.len();
         let written = match &self.0.origin {
-            Origin::Task(it) => crate::json::write_to(out, &Whole { task: it }),
-            Origin::Message(_) | Origin::Proto(_) => crate::json::write_to(out, self.message()),
+            Origin::Task(it) => write_to(out, &Whole { task: it }),
+            Origin::Message(_) | Origin::Proto(_) => match self.encoded() {
+                Some(it) => write_encoded::<StreamResponse>(out, it),
+                None => write_to(out, self.message()),
+            },
         };
         if written.is_err() {
             // Members have names, and writing to memory does not fail: nothing is left that could.
             out.truncate(start);
             out.extend_from_slice(b"{}");
         }
+        count::encoding(self, count::Form::Json);
     }
 
     /// About how long it is in ProtoJSON.
@@ -346,6 +361,17 @@ impl Serialize for Whole<'_> {
         it.serialize_field("task", self.task)?;
         it.end()
     }
+}
+
+/// The task that an event is of, as we encode it.
+fn task_id(proto: &[u8]) -> Option<&str> {
+    const MESSAGE: u32 = 2 << 3 | 2;
+    let mut from = Encoded::<StreamResponse>::new(proto).fields().ok()?;
+    // Its own id of a task, and that of its task in an update; a message has others before it.
+    let key = if from.is_at(MESSAGE) { 3 << 3 | 2 } else { 1 << 3 | 2 };
+    let mut fields = from.message::<StreamResponse>().ok()?.fields().ok()?;
+    fields.find(key).ok()?;
+    str::from_utf8(fields.bytes().ok()?).ok()
 }
 
 /// What the state of a message suggests is over.
@@ -488,7 +514,7 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
-    use crate::pb::v1::{TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent};
+    use crate::pb::v1::{Message, Part, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent};
 
     fn update(n: u64) -> Event {
         let update = TaskArtifactUpdateEvent { task_id: "t.1".into(), ..Default::default() };
@@ -505,6 +531,27 @@ mod tests {
         assert_eq!((kept.json(), kept.cursor()), (one.json(), one.cursor()));
         assert_eq!(one.cursor().map(Cursor::as_str), Some("t.1.3.7"));
         assert_eq!(one.cursor().and_then(Cursor::parts), Some(("t.1", Position { fence: 3, seq: 7 })));
+    }
+
+    #[test]
+    fn an_event_as_it_is_kept_has_the_same_cursor_and_json() {
+        let id = |it: &str| it.to_owned();
+        let update = |task_id, context_id| TaskArtifactUpdateEvent { task_id, context_id, ..Default::default() };
+        for task in ["", "t"] {
+            let said = Message { message_id: id("m"), task_id: id(task), role: 2, ..Message::default() };
+            for payload in [
+                Payload::Task(Task { id: id(task), context_id: id("c"), ..Task::default() }),
+                Payload::Message(said.clone()),
+                Payload::Message(Message { context_id: id("c"), parts: vec![Part::text("x")], ..said }),
+                Payload::StatusUpdate(TaskStatusUpdateEvent { task_id: id(task), ..Default::default() }),
+                Payload::ArtifactUpdate(update(id(task), id("c"))),
+            ] {
+                let one = Event::new(Position { fence: 1, seq: 2 }, Mark::NOTHING, payload);
+                let kept = Event::from_proto(one.position(), one.mark(), one.proto().clone());
+                assert_eq!(kept.cursor(), one.cursor());
+                assert_eq!(kept.json(), one.json());
+            }
+        }
     }
 
     #[test]

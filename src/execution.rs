@@ -35,6 +35,7 @@ use crate::{
     },
     pb::v1::{Message, Task, TaskState, TaskStatus, stream_response::Payload},
     seam,
+    snapshot::Snapshot,
     store::{Key, ListPage, ListQuery, PushConfig, Scope, Store, Unavailable},
 };
 
@@ -172,7 +173,7 @@ impl<A: Agent> Execution<A> {
         if sent.name.is_some()
             && let Some((key, _)) = Box::pin(self.before(&mut sent, left)).await?
         {
-            return Ok(Answer::Task(self.get(&key).await?));
+            return Ok(Answer::Task(self.get(&key).await?.into_shared()?));
         }
         let now = |inner: &mut Inner, _| {
             inner.real = true;
@@ -403,15 +404,15 @@ impl<A: Agent> Execution<A> {
     }
 
     /// The task as it is shown.
-    pub(crate) async fn get(&self, key: &Key) -> Result<Arc<Task>, Error> {
+    pub(crate) async fn get(&self, key: &Key) -> Result<Snapshot, Error> {
         let journal = &self.0.journal;
         if let Some(held) = journal.find(key) {
             let shown = held.lock().shown().map(|it| Arc::clone(it.0));
-            return shown.ok_or_else(|| Error::task_not_found(key.id()));
+            return shown.map(Snapshot::from).ok_or_else(|| Error::task_not_found(key.id()));
         }
         let stored = journal.store().load(key).await?;
         let mut stored = stored.ok_or_else(|| Error::task_not_found(key.id()))?;
-        Ok(Arc::new(stored.task(&**journal.store(), key).await?))
+        Ok(stored.snapshot(&**journal.store(), key).await?)
     }
 
     /// A page of tasks, as the store has them.

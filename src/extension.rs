@@ -28,6 +28,7 @@ use crate::{
         },
         wkt::{Empty, Struct},
     },
+    snapshot::Snapshot,
     transport::transcode::{Answer, BoxStream},
 };
 
@@ -303,10 +304,10 @@ impl Extended {
         Ok(events(active, self.service.send_streaming_message(request).await?))
     }
 
-    async fn get(&self, mut request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn get(&self, mut request: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
         let active = self.negotiate(&mut request)?;
         let (metadata, task, extensions) = active.echo(self.service.get_task(request).await?).into_parts();
-        Ok(Response::from_parts(metadata, active.task(task)?, extensions))
+        Ok(Response::from_parts(metadata, active.task(task.into_task()?)?.into(), extensions))
     }
 }
 
@@ -331,7 +332,7 @@ impl A2aService for Extended {
         Box::pin(self.stream(request))
     }
 
-    fn get_task<'a, 'b>(&'a self, request: Request<GetTaskRequest>) -> Answer<'b, Task>
+    fn get_task<'a, 'b>(&'a self, request: Request<GetTaskRequest>) -> Answer<'b, Snapshot>
     where
         'a: 'b,
         Self: 'b,
@@ -348,10 +349,10 @@ impl A2aService for Extended {
         Ok(response)
     }
 
-    async fn cancel_task(&self, mut request: Request<CancelTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn cancel_task(&self, mut request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
         let active = self.negotiate(&mut request)?;
         let (metadata, task, extensions) = active.echo(self.service.cancel_task(request).await?).into_parts();
-        Ok(Response::from_parts(metadata, active.task(task)?, extensions))
+        Ok(Response::from_parts(metadata, active.task(task.into_task()?)?.into(), extensions))
     }
 
     async fn subscribe_to_task(

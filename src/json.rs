@@ -18,9 +18,13 @@ use serde::{
     ser::SerializeStruct,
 };
 
-pub use self::writer::write_to;
+pub use self::{
+    encoded::{Encoded, Fields, Odd, Transcode, count, member, once, write_encoded},
+    writer::{close, put_text, write_to},
+};
 use crate::pb::wkt::Value;
 
+mod encoded;
 mod writer;
 
 /// What is read member by member.

@@ -21,6 +21,7 @@ pub mod pb;
 pub mod seam;
 pub mod server;
 pub mod service;
+pub mod snapshot;
 pub mod store;
 pub mod task;
 mod telemetry;

@@ -29,6 +29,7 @@ use crate::{
         wkt::Empty,
     },
     seam,
+    snapshot::Snapshot,
     store::{Key, ListQuery, Retention, Scope, Store, Token},
     task,
     transport::transcode::BoxStream,
@@ -196,7 +197,7 @@ impl<A: Agent> Service<A> {
         let mut tasks = Vec::with_capacity(ids.len());
         for id in ids {
             match self.execution.get(&Key::new(scope, id)).await {
-                Ok(it) => tasks.push(Arc::unwrap_or_clone(it)),
+                Ok(it) => tasks.push(it.into_task()?),
                 Err(error) if error.kind() == ErrorKind::TaskNotFound => {}
                 Err(error) => return Err(error),
             }
@@ -293,11 +294,11 @@ impl<A: Agent> A2aService for Service<A> {
     }
 
     /// The task as it is (3.1.3).
-    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
         let GetTaskRequest { tenant, id, history_length } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
         let history = history("historyLength", *history_length)?;
-        Ok(Response::new(shown(self.execution.get(&key).await?, history)))
+        Ok(Response::new(self.execution.get(&key).await?.shortened(history)?))
     }
 
     /// The caller's tasks, the newest status first, by a cursor that survives changes between two pages (3.1.4).
@@ -315,10 +316,10 @@ impl<A: Agent> A2aService for Service<A> {
     }
 
     /// Stops the agent. A task that is canceled already is answered as it is: asking twice is no mistake (3.3.1).
-    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
         let CancelTaskRequest { tenant, id, .. } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
-        Ok(Response::new(shown(self.execution.cancel(&key).await?, None)))
+        Ok(Response::new(self.execution.cancel(&key).await?.into()))
     }
 
     /// Begins with the task as it is, then carries what happens to it until it ends (3.1.6); or goes on behind the

@@ -17,9 +17,11 @@ pub use retention::{Retention, Swept};
 pub use sent::{Keyed, Made};
 
 use crate::{
+    error::Error,
     event::{Event, Fence, Position, Seq},
     pb::v1::{Task, TaskState},
     seam::Millis,
+    snapshot::Snapshot,
     task,
 };
 
@@ -189,7 +191,7 @@ pub struct Stored {
     /// What the row says.
     pub row: Row,
     /// The task whole, after the event of this number.
-    pub checkpoint: Option<(Seq, Task)>,
+    pub checkpoint: Option<(Seq, Snapshot)>,
     /// What its agent kept.
     pub saved: Option<Bytes>,
     /// What came with the messages that are still to be answered, beside them.
@@ -296,8 +298,17 @@ pub enum Command {
 impl Stored {
     /// The task: its checkpoint, and the events after that.
     pub async fn task(&mut self, store: &dyn Store, key: &Key) -> Result<Task, Unavailable> {
+        self.snapshot(store, key).await?.into_task().map_err(|it| unreadable(key, &it))
+    }
+
+    /// The same; as the store has it, where no event came after its checkpoint.
+    pub async fn snapshot(&mut self, store: &dyn Store, key: &Key) -> Result<Snapshot, Unavailable> {
         const STEP: usize = 256;
-        let (mut seq, mut task) = self.checkpoint.take().unwrap_or_default();
+        let (mut seq, snapshot) = self.checkpoint.take().unwrap_or_default();
+        if seq >= self.at.seq {
+            return Ok(snapshot);
+        }
+        let mut task = snapshot.into_task().map_err(|it| unreadable(key, &it))?;
         while seq < self.at.seq {
             let log = store.events(key, seq, STEP).await?;
             let Some(last) = log.events.last() else {
@@ -308,6 +319,10 @@ impl Stored {
             let events = log.events.iter().filter(|it| it.seq() <= self.at.seq);
             events.filter_map(Event::payload).for_each(|it| task::apply(&mut task, it));
         }
-        Ok(task)
+        Ok(task.into())
     }
+}
+
+fn unreadable(key: &Key, cause: &Error) -> Unavailable {
+    Unavailable(format!("task {} can't be read: {cause}", key.id()))
 }

@@ -12,6 +12,7 @@ use a2a_service::{
         send_message_response, stream_response,
     },
     pb::wkt::Timestamp,
+    snapshot::Snapshot,
     transport::transcode::BoxStream,
 };
 use axum::{
@@ -209,9 +210,9 @@ impl A2aService for Bare {
         Ok(Response::new(if large { LARGE.clone() } else { SMALL.clone() }))
     }
 
-    async fn get_task(&self, _: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn get_task(&self, _: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
         static TASK: LazyLock<Task> = LazyLock::new(|| task(PING));
-        Ok(Response::new(TASK.clone()))
+        Ok(Response::new(TASK.clone().into()))
     }
 
     async fn send_streaming_message(

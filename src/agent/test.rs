@@ -115,7 +115,7 @@ impl Probe {
             count += 1;
         }
         let request = CancelTaskRequest { id, ..CancelTaskRequest::default() };
-        let task = self.service.cancel_task(Call::default().request(request)).await?.into_inner();
+        let task = self.service.cancel_task(Call::default().request(request)).await?.into_inner().into_task()?;
         Ok(Outcome { task: Some(task), message: None })
     }
 }

@@ -23,6 +23,7 @@ use crate::{
         TaskPushNotificationConfig, a2a_service_server::A2aService,
     },
     seam,
+    snapshot::decoded,
     transport::transcode::{Binding, BoxStream, Reply, Request, Route, decode, line},
 };
 
@@ -115,9 +116,9 @@ impl Methods {
             Method::StreamBefore => {
                 Ok(streaming(service.send_streaming_message(Box::pin(self.earlier(request)).await?).await?))
             }
-            Method::Get => unary(service.get_task(read(request)?).await?),
+            Method::Get => unary(decoded(service.get_task(read(request)?).await?)?),
             Method::List => unary(service.list_tasks(read(request)?).await?),
-            Method::Cancel => unary(service.cancel_task(read(request)?).await?),
+            Method::Cancel => unary(decoded(service.cancel_task(read(request)?).await?)?),
             Method::Resubscribe => Ok(streaming(service.subscribe_to_task(read(request)?).await?)),
             Method::SetPush => {
                 let (metadata, mut extensions, Registered { it, kept }) = read(request)?.into_parts();
@@ -154,7 +155,7 @@ impl Methods {
         if let Some(message) = request.get_mut().message.as_mut().filter(|it| it.task_id.is_empty() && !id.is_empty()) {
             let get = GetTaskRequest { id, history_length: Some(1), ..GetTaskRequest::default() };
             match self.0.get_task(call.request(get)).await.map_err(Error::from) {
-                Ok(task) => message.task_id = task.into_inner().id,
+                Ok(task) => message.task_id = task.into_inner().into_task()?.id,
                 Err(error) if error.kind() == ErrorKind::TaskNotFound => {}
                 Err(error) => return Err(error.into()),
             }

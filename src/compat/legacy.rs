@@ -57,6 +57,7 @@ use crate::{
         },
         wkt::Empty,
     },
+    snapshot::Snapshot,
     transport::transcode::BoxStream,
 };
 
@@ -88,7 +89,7 @@ impl Legacy {
     /// The task, of somebody who may be refused it.
     async fn task(&self, call: &Call, tenant: &str, id: &str) -> Result<Task, Status> {
         let request = GetTaskRequest { tenant: tenant.to_owned(), id: id.to_owned(), history_length: None };
-        Ok(self.service.get_task(call.clone().request(request)).await?.into_inner())
+        Ok(self.service.get_task(call.clone().request(request)).await?.into_inner().into_task()?)
     }
 
     /// A task that has ended, as a stream: the task, and for those who wait for `final` its status once more.
@@ -168,7 +169,7 @@ impl A2aService for Legacy {
         }
     }
 
-    async fn get_task(&self, mut request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn get_task(&self, mut request: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
         admit(&mut request);
         unlimit(&mut request.get_mut().history_length);
         self.service.get_task(request).await
@@ -181,7 +182,7 @@ impl A2aService for Legacy {
     }
 
     /// Two who cancel at the same time have both done it; who comes later is told that there is nothing left to cancel.
-    async fn cancel_task(&self, mut request: Request<CancelTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn cancel_task(&self, mut request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
         admit(&mut request);
         let CancelTaskRequest { tenant, id, .. } = request.get_ref();
         let task = self.task(Call::of(&request)?, tenant, id).await?;

@@ -22,7 +22,7 @@ use crate::{
         },
         v03::{self, bindings::Bound},
     },
-    transport::transcode::{Binding, Body, Reply, Request, Route, Source, unary},
+    transport::transcode::{Binding, Body, Output, Reply, Request, Route, Source, unary},
 };
 
 mod repair;
@@ -175,6 +175,8 @@ impl HasFiles for Tasks {
         self.tasks.each_file(change);
     }
 }
+
+impl Output for Tasks {}
 
 impl From<ListTasksResponse> for Tasks {
     fn from(it: ListTasksResponse) -> Self {

@@ -22,6 +22,7 @@ use crate::{
         },
         wkt::Empty,
     },
+    snapshot::{Snapshot, decoded},
     transport::transcode::BoxStream,
 };
 
@@ -58,6 +59,11 @@ fn restored(mut response: Response<TaskPushNotificationConfig>) -> Response<Task
 
 pub(super) fn answer<New, Old: From<New>>(reply: Result<Response<New>, Status>) -> Result<Response<Old>, Status> {
     reply.map(|it| told(it).map(Old::from)).map_err(refusal)
+}
+
+/// The same of a task, which may not have been decoded yet.
+fn task(reply: Result<Response<Snapshot>, Status>) -> Result<Response<Task>, Status> {
+    answer(reply.and_then(|it| Ok(decoded(it)?)))
 }
 
 fn stream(
@@ -110,11 +116,11 @@ impl A2aService for V03 {
     }
 
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
-        Files::of(&request).reply(answer(self.0.get_task(read(request)?).await))
+        Files::of(&request).reply(task(self.0.get_task(read(request)?).await))
     }
 
     async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Task>, Status> {
-        Files::of(&request).reply(answer(self.0.cancel_task(read(request)?).await))
+        Files::of(&request).reply(task(self.0.cancel_task(read(request)?).await))
     }
 
     async fn task_subscription(

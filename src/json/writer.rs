@@ -9,6 +9,8 @@ use serde::{
 };
 use serde_json::Error;
 
+use super::Odd;
+
 /// Writes a value behind what is there.
 pub fn write_to(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
     value.serialize(&mut Writer(out))
@@ -28,22 +30,27 @@ const fn is_escaped(byte: u8) -> bool {
     byte < b' ' || byte == b'"' || byte == b'\\'
 }
 
-/// Whether text can hold these as they are. No branch for each of them: the machine looks at many together.
-fn is_plain(text: &[u8]) -> bool {
-    !text.iter().fold(false, |any, it| any | is_escaped(*it))
+/// The same, and those that have to be looked at together with others.
+const fn is_special(byte: u8) -> bool {
+    byte.cast_signed() < 0x20 || byte == b'"' || byte == b'\\'
 }
 
-/// Whether text can hold all of these as they are; the last are perhaps looked at twice.
-fn is_all_plain(text: &[u8]) -> bool {
+/// Whether there is none. No branch for each of them: the machine looks at many together.
+fn none(text: &[u8], wanted: impl Fn(u8) -> bool) -> bool {
+    !text.iter().fold(false, |any, it| any | wanted(*it))
+}
+
+/// Whether there is none in all of this; the last are perhaps looked at twice.
+fn has_none(text: &[u8], wanted: impl Fn(u8) -> bool + Copy) -> bool {
     match text.last_chunk::<16>() {
-        Some(last) => text.as_chunks::<16>().0.iter().all(|it| is_plain(it)) && is_plain(last),
-        None => is_plain(text),
+        Some(last) => text.as_chunks::<16>().0.iter().all(|it| none(it, wanted)) && none(last, wanted),
+        None => none(text, wanted),
     }
 }
 
 /// How many bytes from the beginning on text can hold as they are.
 fn plain(text: &[u8]) -> usize {
-    let whole = text.as_chunks::<16>().0.iter().take_while(|it| is_plain(*it)).count() * 16;
+    let whole = text.as_chunks::<16>().0.iter().take_while(|it| none(*it, is_escaped)).count() * 16;
     whole + text.get(whole..).unwrap_or_default().iter().take_while(|it| !is_escaped(**it)).count()
 }
 
@@ -51,7 +58,7 @@ fn plain(text: &[u8]) -> usize {
 fn put_escaped(out: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let mut rest = text.as_bytes();
-    if is_all_plain(rest) {
+    if has_none(rest, is_escaped) {
         return out.extend_from_slice(rest);
     }
     loop {
@@ -72,6 +79,31 @@ fn put_escaped(out: &mut Vec<u8>, text: &str) {
         }
         rest = after;
     }
+}
+
+/// Puts brackets around members or elements that begin there, and each of which has a comma before it.
+pub fn close(out: &mut Vec<u8>, start: usize, [open, close]: [u8; 2]) {
+    match out.get_mut(start) {
+        Some(comma) => *comma = open,
+        None => out.push(open),
+    }
+    out.push(close);
+}
+
+/// Writes what is text, if it is in UTF-8, behind what comes before it. It is looked at once where it has nothing but
+/// plain ASCII.
+#[inline]
+pub fn put_text(out: &mut Vec<u8>, before: &[u8], text: &[u8]) -> Result<(), Odd> {
+    out.reserve(before.len() + text.len() + 2);
+    out.extend_from_slice(before);
+    out.push(b'"');
+    if has_none(text, is_special) {
+        out.extend_from_slice(text);
+    } else {
+        put_escaped(out, str::from_utf8(text).map_err(|_| Odd)?);
+    }
+    out.push(b'"');
+    Ok(())
 }
 
 /// What is shown, as text.
@@ -106,12 +138,7 @@ impl Compound<'_, '_> {
     }
 
     fn close(self) {
-        let Self { writer, start, brackets: [open, close] } = self;
-        match writer.0.get_mut(start) {
-            Some(comma) => *comma = open,
-            None => writer.0.push(open),
-        }
-        writer.0.push(close);
+        close(self.writer.0, self.start, self.brackets);
     }
 }
 
@@ -304,7 +331,7 @@ impl SerializeStruct for Compound<'_, '_> {
 
     fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, it: &T) -> Result<(), Error> {
         // The names of fields are words.
-        debug_assert!(is_plain(key.as_bytes()), "{key:?}");
+        debug_assert!(none(key.as_bytes(), is_escaped), "{key:?}");
         let out = &mut *self.writer.0;
         out.reserve(key.len() + 4);
         out.extend_from_slice(b",\"");

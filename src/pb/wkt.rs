@@ -15,6 +15,8 @@ use serde::{
 use crate::json;
 pub use generated::*;
 
+mod encoded;
+
 #[expect(clippy::pedantic, missing_docs, reason = "generated")]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/well_known/google.protobuf.rs"));
@@ -64,10 +66,10 @@ const SECONDS: RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
 
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
-impl fmt::Display for Timestamp {
+impl Timestamp {
     /// Always in the one form. A time that somebody stored and that has none is the nearest that has: a reply never
     /// fails over it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self) -> [u8; 24] {
         let seconds = self.seconds.clamp(*SECONDS.start(), *SECONDS.end());
         let it = EPOCH.saturating_add(SignedDuration::from_secs(seconds));
         // Digit by digit, since it is in every event: the numbers of `write!` take ten times as long.
@@ -86,7 +88,13 @@ impl fmt::Display for Timestamp {
         put(15, it.minute().into());
         put(18, it.second().into());
         put(22, self.nanos.clamp(0, 999_999_999) / 1_000_000);
-        f.write_str(str::from_utf8(&text).unwrap_or_default())
+        text
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(str::from_utf8(&self.text()).unwrap_or_default())
     }
 }
 
@@ -113,7 +121,7 @@ fn parse(text: &str) -> Option<Timestamp> {
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(str::from_utf8(&self.text()).unwrap_or_default())
     }
 }
 

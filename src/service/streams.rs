@@ -46,8 +46,8 @@ impl<A: Agent> Service<A> {
         let length = configuration.as_ref().and_then(|it| it.history_length);
         let length = history("configuration.historyLength", length)?;
         let key = Key::new(&self.scope(call, tenant), id);
-        let task = self.execution.get(&key).await?;
-        if !task.history.iter().any(|it| it.message_id == message.message_id) {
+        let found = self.execution.get(&key).await?;
+        if !found.task()?.history.iter().any(|it| it.message_id == message.message_id) {
             let why = format!("is a place in task {id}, which does not have this message; send it without");
             return Err(Error::invalid_field(CURSOR, why));
         }

@@ -346,7 +346,7 @@ impl Store for Memory {
             asked: asked.clone(),
             checkpoint: match log {
                 Kind::Open(_) => None,
-                Kind::Settled(it) => it.task().map(|it| (at.seq, it)),
+                Kind::Settled(it) => it.snapshot().map(|it| (at.seq, it)),
             },
         }))
     }

@@ -18,7 +18,7 @@ use crate::{
     call::Call,
     error::{Error, ErrorKind},
     event::{Cursor, Event},
-    json::{Members, Merge, write_to},
+    json::{self, Members, Merge, write_to},
 };
 
 /// A stream of replies.
@@ -150,6 +150,16 @@ impl From<Vec<u8>> for Line {
     }
 }
 
+/// What a unary RPC gives back. Messages are one as they are.
+pub trait Output: prost::Message + Serialize {
+    /// Writes it on a line, behind what is there.
+    fn write_json(&self, out: &mut Vec<u8>) -> Result<(), Error> {
+        write_to(out, self).map_err(Error::internal)
+    }
+}
+
+impl<T: json::Message + prost::Message + Serialize> Output for T {}
+
 /// What a stream carries. Plain messages are one as they are.
 pub trait Item: prost::Message + Serialize + DeserializeOwned {
     /// This item as it is sent.
@@ -210,13 +220,15 @@ pub fn unary<Req, Res, Fut>(
 ) -> impl Future<Output = Result<Reply, Status>>
 where
     Req: Members,
-    Res: prost::Message + Serialize,
+    Res: Output,
     Fut: Future<Output = Result<tonic::Response<Res>, Status>>,
 {
     let answer = decode(request).map(rpc);
     async move {
         let (metadata, message, _) = answer?.await?.into_parts();
-        Ok(Reply::Unary(to_json(&message)?, metadata))
+        let mut json = Vec::with_capacity(room(message.encoded_len()));
+        message.write_json(&mut json)?;
+        Ok(Reply::Unary(json.into(), metadata))
     }
 }
 
@@ -309,6 +321,12 @@ fn brief(text: &str) -> String {
     }
 }
 
+/// About how long what is so long in protobuf is in JSON. Names and quotes make a small message twice as long, and a
+/// large one hardly longer.
+fn room(length: usize) -> usize {
+    length + length.min(16 << 10) + 64
+}
+
 /// Writes a message on a line.
 pub fn to_json(message: &(impl prost::Message + Serialize)) -> Result<Bytes, Error> {
     line(message.encoded_len(), message)
@@ -316,8 +334,7 @@ pub fn to_json(message: &(impl prost::Message + Serialize)) -> Result<Bytes, Err
 
 /// Writes what is so long in protobuf on a line.
 pub(crate) fn line(length: usize, message: &impl Serialize) -> Result<Bytes, Error> {
-    // Names and quotes make a small message twice as long in JSON, and a large one hardly longer.
-    let mut json = Vec::with_capacity(length + length.min(16 << 10) + 64);
+    let mut json = Vec::with_capacity(room(length));
     write_to(&mut json, message).map_err(Error::internal)?;
     Ok(json.into())
 }

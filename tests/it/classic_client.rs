@@ -13,6 +13,7 @@ use a2a_service::{
         v03::{a2a_service_client::A2aServiceClient, a2a_service_server},
         wkt::Empty,
     },
+    snapshot::Snapshot,
     transport::transcode::{BoxStream, HttpRule, Remote, Reply, Transport},
 };
 use tokio_stream::StreamExt as _;
@@ -102,16 +103,18 @@ impl A2aService for Classic {
         events(self.0.send_streaming_message(write(request)).await)
     }
 
-    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
-        read(self.0.get_task(write(request)).await)
+    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
+        let task: Response<Task> = read(self.0.get_task(write(request)).await)?;
+        Ok(task.map(Snapshot::from))
     }
 
     async fn list_tasks(&self, _: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
         panic!("0.3 has no lists of tasks in its proto file: the scenario is to say so")
     }
 
-    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Task>, Status> {
-        read(self.0.cancel_task(write(request)).await)
+    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
+        let task: Response<Task> = read(self.0.cancel_task(write(request)).await)?;
+        Ok(task.map(Snapshot::from))
     }
 
     async fn subscribe_to_task(

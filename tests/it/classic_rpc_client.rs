@@ -13,6 +13,7 @@ use a2a_service::{
         v1::{a2a_service_server::A2aService, bindings::Rpc, *},
         wkt::Empty,
     },
+    snapshot::Snapshot,
     transport::transcode::{BoxStream, Frame, Item as _, Reply, Transport as _},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -138,16 +139,18 @@ impl A2aService for Classic {
         self.streaming("message/stream", request).await
     }
 
-    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
-        self.unary("tasks/get", request).await
+    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
+        let task: Response<Task> = self.unary("tasks/get", request).await?;
+        Ok(task.map(Snapshot::from))
     }
 
     async fn list_tasks(&self, request: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
         self.unary("tasks/list", request).await
     }
 
-    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Task>, Status> {
-        self.unary("tasks/cancel", request).await
+    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
+        let task: Response<Task> = self.unary("tasks/cancel", request).await?;
+        Ok(task.map(Snapshot::from))
     }
 
     async fn subscribe_to_task(

@@ -175,7 +175,7 @@ impl Client {
                 let Door(door, agent) = self.door(true);
                 let cancel = CancelTaskRequest { id, ..CancelTaskRequest::default() };
                 let canceled = self.gone(agent.cancel_task(request(cancel)).await)?;
-                self.answer(door, canceled.into_inner());
+                self.answer(door, canceled.into_inner().into_task().unwrap());
             }
         }
         Ok(())
@@ -280,7 +280,7 @@ impl Client {
                 let get = GetTaskRequest { id: id.to_owned(), ..GetTaskRequest::default() };
                 match agent.get_task(request(get)).await {
                     Ok(task) => {
-                        let task = task.into_inner();
+                        let task = task.into_inner().into_task().unwrap();
                         assert!(task.state().is_terminal(), "{door}: {task:?} can't be subscribed to: {status:?}");
                         self.answer(door, task);
                         Ok(())

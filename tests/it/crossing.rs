@@ -64,7 +64,13 @@ async fn a_task_is_made_streamed_and_canceled() {
                 assert_eq!((&task_of(&first).id, &task_of(&first).context_id), (&task.id, &task.context_id), "{how}");
                 assert_eq!(task_of(&first).history, task.history, "{how}");
                 let cancel = CancelTaskRequest { id: task.id.clone(), ..CancelTaskRequest::default() };
-                let ended = canceler.cancel_task(Call::default().request(cancel)).await.unwrap().into_inner();
+                let ended = canceler
+                    .cancel_task(Call::default().request(cancel))
+                    .await
+                    .unwrap()
+                    .into_inner()
+                    .into_task()
+                    .unwrap();
                 assert_eq!(ended.state(), TaskState::Canceled, "{how}");
                 let rest = remaining(events).await;
                 assert_eq!(rest.last().and_then(state), Some(TaskState::Canceled), "{how}");

@@ -100,7 +100,7 @@ async fn a_canceled_agent_stands_still(serve: impl AsyncFn(Server<Counting>) -> 
     let id = task_of(&next(&mut events).await).id.clone();
     assert_eq!(state(&next(&mut events).await), Some(TaskState::Working));
     let cancel = CancelTaskRequest { id, ..CancelTaskRequest::default() };
-    let canceled = agent.cancel_task(request(cancel)).await.unwrap().into_inner();
+    let canceled = agent.cancel_task(request(cancel)).await.unwrap().into_inner().into_task().unwrap();
     assert_eq!(canceled.state(), TaskState::Canceled);
     let stood = count.load(Ordering::SeqCst);
     assert!(stood > 0);

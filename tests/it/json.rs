@@ -1,5 +1,6 @@
 //! ProtoJSON: what is read and what is written.
 
+mod encoded;
 mod oracle;
 
 use std::fmt::Debug;

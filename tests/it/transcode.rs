@@ -22,6 +22,7 @@ use a2a_service::{
         },
         v03,
     },
+    snapshot::Snapshot,
     transport::transcode::{
         Binding, Body, BoxStream, HttpRule, Params, Remote, Reply, Route, Source, Status, Transport,
     },
@@ -57,12 +58,12 @@ impl A2aService for Echo {
         Ok(response)
     }
 
-    async fn get_task(&self, r: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn get_task(&self, r: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
         self.keep(&r);
         let GetTaskRequest { tenant, id, .. } = r.into_inner();
         match id.as_str() {
             "missing" => Err(Error::task_not_found(&id).into()),
-            _ => Ok(Response::new(Task { id, context_id: tenant, ..Task::default() })),
+            _ => Ok(Response::new(Task { id, context_id: tenant, ..Task::default() }.into())),
         }
     }
 

@@ -13,6 +13,7 @@ use crate::{
     event::{Event, Fence, Mark, Position, Seq},
     pb::v1::{Artifact, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
     seam::Millis,
+    snapshot::Snapshot,
     store::{Concluded, Key, Told, concluded},
 };
 
@@ -39,7 +40,7 @@ pub(super) struct Running {
 /// A task that has ended, and its log.
 pub(super) struct Settled {
     /// The task behind its length, and what its log was.
-    bytes: Box<[u8]>,
+    bytes: Bytes,
     index: Box<[usize]>,
 }
 
@@ -188,8 +189,8 @@ impl Settled {
         let before = encoded_len_varint(small(of_task)) + of_task + log.bytes.len();
         let rest: Vec<_> = events.iter().map(|it| Written::of(it, names)).collect();
         let total = before + rest.iter().map(|it| it.whole).sum::<usize>();
-        let mut bytes = vec![0; total].into_boxed_slice();
-        let mut out = &mut *bytes;
+        let mut bytes = vec![0; total];
+        let mut out = bytes.as_mut_slice();
         encode_varint(small(of_task), &mut out);
         task.encode_raw(&mut out);
         let begin = total - out.len();
@@ -201,7 +202,7 @@ impl Settled {
             }
             it.write(&mut out);
         }
-        Self { bytes, index: index.into() }
+        Self { bytes: bytes.into(), index: index.into() }
     }
 
     /// A task that has just begun, and its log as the task tells it.
@@ -216,8 +217,8 @@ impl Settled {
             Told::Status { .. } => length(None),
         });
         let logged = length(Some(began)) + lengths.sum::<usize>();
-        let mut bytes = vec![0; encoded_len_varint(small(of_task)) + of_task + logged].into_boxed_slice();
-        let mut out = &mut *bytes;
+        let mut bytes = vec![0; encoded_len_varint(small(of_task)) + of_task + logged];
+        let mut out = bytes.as_mut_slice();
         encode_varint(small(of_task), &mut out);
         task.encode_raw(&mut out);
         bare(&mut out, fence, Mark::NOTHING.to_byte() | Form::BEGUN, Some(began));
@@ -231,7 +232,7 @@ impl Settled {
                 Told::Event(it) => Written::of(it, names).write(&mut out),
             }
         }
-        Self { bytes, index: Box::default() }
+        Self { bytes: bytes.into(), index: Box::default() }
     }
 
     /// How many bytes it is.
@@ -242,6 +243,11 @@ impl Settled {
     /// The task as it ended.
     pub(super) fn task(&self) -> Option<Task> {
         Task::decode(self.split()?.0).ok()
+    }
+
+    /// The same, as it is kept.
+    pub(super) fn snapshot(&self) -> Option<Snapshot> {
+        self.split().map(|(task, _)| Snapshot::from_proto(self.bytes.slice_ref(task)))
     }
 
     fn split(&self) -> Option<(&[u8], &[u8])> {

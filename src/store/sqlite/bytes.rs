@@ -71,6 +71,30 @@ pub(super) fn whole(head: &[u8], artifacts: &[u8]) -> Result<Task, DecodeError> 
     Task::decode(head.chain(artifacts))
 }
 
+/// The same in protobuf, with the artifacts where an encoder would have them.
+pub(super) fn joined(head: &[u8], artifacts: &[u8]) -> Bytes {
+    let (before, after) = head.split_at_checked(before_artifacts(head)).unwrap_or((head, &[]));
+    let mut bytes = Vec::with_capacity(head.len() + artifacts.len());
+    for it in [before, artifacts, after] {
+        bytes.put_slice(it);
+    }
+    bytes.into()
+}
+
+/// How much of a task's head comes before its artifacts; all of it, where that can't be read.
+fn before_artifacts(head: &[u8]) -> usize {
+    const ARTIFACTS: u8 = 4 << 3;
+    let mut rest = head;
+    // The fields of lower numbers are all behind their lengths.
+    while let [..ARTIFACTS, value @ ..] = rest {
+        let mut value = value;
+        let length = decode_varint(&mut value).ok().and_then(|it| usize::try_from(it).ok());
+        let Some(after) = length.and_then(|it| value.get(it..)) else { return head.len() };
+        rest = after;
+    }
+    head.len() - rest.len()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +124,14 @@ mod tests {
         let task = task();
         let [head, artifacts] = halves(&task);
         assert_eq!(whole(&head, &artifacts), Ok(task.clone()));
+        assert_eq!(joined(&head, &artifacts), task.encode_to_vec());
+        for length in 0..head.len() {
+            // Nothing is made of what is broken that was not in it before.
+            let head = &head[..length];
+            if let Ok(task) = Task::decode(joined(head, &artifacts)) {
+                assert_eq!(whole(head, &artifacts), Ok(task));
+            }
+        }
         assert_eq!(whole(&head, &[]), Ok(Task { artifacts: Vec::new(), ..task }));
         let [head, artifacts] = halves(&Task::default());
         assert_eq!(whole(&head, &artifacts), Ok(Task::default()));

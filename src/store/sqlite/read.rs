@@ -6,13 +6,14 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Row as Found};
 
 use super::{
-    bytes::{is_of_artifact, unpack, whole},
+    bytes::{is_of_artifact, joined, unpack, whole},
     number,
     write::{damaged, first_of, piece},
 };
 use crate::{
     event::{Event, Position, Seq},
     pb::v1::{Task, TaskState},
+    snapshot::Snapshot,
     store::{Key, Made, Row, Scope, Stored},
     task::apply,
 };
@@ -59,7 +60,10 @@ pub(super) fn stored(found: &Found<'_>) -> rusqlite::Result<Stored> {
         attempt: found.get(8)?,
     };
     let checkpoint = match found.get::<_, Option<i64>>(9)? {
-        Some(seq) => Some((number(seq), task(found.get_ref(10)?.as_blob()?, found.get_ref(11)?.as_blob()?)?)),
+        Some(seq) => {
+            let task = joined(found.get_ref(10)?.as_blob()?, found.get_ref(11)?.as_blob()?);
+            Some((number(seq), Snapshot::from_proto(task)))
+        }
         None => None,
     };
     let saved = found.get_ref(12)?.as_blob_or_null()?.map(Bytes::copy_from_slice);

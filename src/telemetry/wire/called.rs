@@ -15,11 +15,11 @@ use crate::{
             AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
             GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
             ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, SendMessageRequest,
-            SendMessageResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig,
-            a2a_service_server::A2aService,
+            SendMessageResponse, SubscribeToTaskRequest, TaskPushNotificationConfig, a2a_service_server::A2aService,
         },
         wkt::Empty,
     },
+    snapshot::Snapshot,
     transport::transcode::BoxStream,
 };
 
@@ -82,9 +82,9 @@ macro_rules! called {
 called! {
     unary send_message "SendMessage": SendMessageRequest => SendMessageResponse;
     streaming send_streaming_message "SendStreamingMessage": SendMessageRequest => BoxStream<Event>;
-    unary get_task "GetTask": GetTaskRequest => Task;
+    unary get_task "GetTask": GetTaskRequest => Snapshot;
     unary list_tasks "ListTasks": ListTasksRequest => ListTasksResponse;
-    unary cancel_task "CancelTask": CancelTaskRequest => Task;
+    unary cancel_task "CancelTask": CancelTaskRequest => Snapshot;
     streaming subscribe_to_task "SubscribeToTask": SubscribeToTaskRequest => BoxStream<Event>;
     unary create_task_push_notification_config "CreateTaskPushNotificationConfig": TaskPushNotificationConfig => TaskPushNotificationConfig;
     unary get_task_push_notification_config "GetTaskPushNotificationConfig": GetTaskPushNotificationConfigRequest => TaskPushNotificationConfig;

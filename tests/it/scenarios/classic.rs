@@ -42,5 +42,5 @@ classic!(no_length_of_a_history_is_all_of_it, async |agent: &dyn A2aService| {
     let none = SendMessageConfiguration { history_length: Some(0), ..SendMessageConfiguration::default() };
     assert_eq!(send(agent, configured(text(&asked.id, "this"), none)).await.history.len(), 3);
     let get = GetTaskRequest { id: asked.id, history_length: Some(0), ..GetTaskRequest::default() };
-    assert_eq!(agent.get_task(request(get)).await.unwrap().into_inner().history.len(), 3);
+    assert_eq!(agent.get_task(request(get)).await.unwrap().into_inner().into_task().unwrap().history.len(), 3);
 });

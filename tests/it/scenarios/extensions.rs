@@ -136,7 +136,10 @@ async fn what_both_have_is_active(way: impl AsyncFn(Server<Witness>) -> Arc<dyn 
     assert!(page.get_ref().tasks.iter().all(|it| noted(it.metadata.as_ref()) == Some("0 artifacts")));
     let id = page.get_ref().tasks[0].id.clone();
     let task = agent.get_task(asking(&both, GetTaskRequest { id: id.clone(), ..Default::default() })).await.unwrap();
-    assert_eq!((told(&task).map(str::to_owned), noted(task.get_ref().metadata.as_ref())), (names, Some("1 artifacts")));
+    assert_eq!(
+        (told(&task).map(str::to_owned), noted(task.get_ref().task().unwrap().metadata.as_ref())),
+        (names, Some("1 artifacts"))
+    );
     assert_eq!(get(&*agent, &id).await.unwrap().metadata, None, "who did not ask sees nothing of it");
 }
 

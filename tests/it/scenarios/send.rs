@@ -146,7 +146,7 @@ async fn history(agent: &dyn A2aService, lengths: &[(Option<i32>, &[&str])]) {
         let task = send(agent, configured(text(&asked.id, "again"), configuration.clone())).await;
         assert_eq!(task.history.iter().map(Message::text).collect::<Vec<_>>(), *left, "{length:?}");
         let get = GetTaskRequest { id: asked.id.clone(), history_length: length, ..GetTaskRequest::default() };
-        let task = agent.get_task(request(get)).await.unwrap().into_inner();
+        let task = agent.get_task(request(get)).await.unwrap().into_inner().into_task().unwrap();
         assert_eq!(task.history.iter().map(Message::text).collect::<Vec<_>>(), *left, "{length:?}");
         let mut events = stream(agent, configured(text(&asked.id, "x"), configuration)).await;
         let first = next(&mut events).await;

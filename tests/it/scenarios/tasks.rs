@@ -101,5 +101,5 @@ scenario!(a_tenant_is_another_world, not_at_0_3 = "it has no tenants", async |ag
     let query = ListTasksRequest { tenant: "acme".into(), ..ListTasksRequest::default() };
     assert_eq!(ids(&list(agent, query).await.unwrap()), [acme.id.as_str()]);
     let get = GetTaskRequest { tenant: "acme".into(), id: acme.id.clone(), ..GetTaskRequest::default() };
-    assert_eq!(agent.get_task(request(get)).await.unwrap().into_inner(), acme);
+    assert_eq!(agent.get_task(request(get)).await.unwrap().into_inner().into_task().unwrap(), acme);
 });

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use a2a_service::{
     event::{Ends, Event, Mark, Position},
     pb::v1::{a2a_service_server::A2aService, bindings::Checked, *},
+    snapshot::Snapshot,
     transport::{Door, listener, transcode::BoxStream},
 };
 use http::header;
@@ -110,7 +111,7 @@ impl A2aService for Examples {
         Ok(Response::new(SendMessageResponse { payload }))
     }
 
-    async fn get_task(&self, _: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn get_task(&self, _: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
         Ok(Response::new(serde_json::from_str(TASK[2]).unwrap()))
     }
 

@@ -11,6 +11,7 @@ use a2a_service::{
         v1::{a2a_service_server::A2aService, bindings::Checked, send_message_response, stream_response::Payload, *},
         wkt::{Empty, Timestamp},
     },
+    snapshot::Snapshot,
     transport::{Door, Settings, listener, transcode::BoxStream},
 };
 use http::header;
@@ -145,13 +146,13 @@ impl A2aService for Scripted {
         Ok(Response::new(Box::pin(tokio_stream::iter(events))))
     }
 
-    async fn get_task(&self, r: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn get_task(&self, r: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
         self.note("GetTask", &r);
         let id = r.into_inner().id;
         match super::classic_rpc_errors::kind(&id) {
             Some(kind) => Err(kind.because("why").with("taskId", "t").into()),
             None if id == "missing" => Err(Error::task_not_found(&id).into()),
-            None => Ok(Response::new(task(id))),
+            None => Ok(Response::new(task(id).into())),
         }
     }
 
@@ -161,9 +162,9 @@ impl A2aService for Scripted {
         Ok(Response::new(ListTasksResponse { tasks, page_size: 50, total_size: 1, ..Default::default() }))
     }
 
-    async fn cancel_task(&self, r: Request<CancelTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn cancel_task(&self, r: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
         self.note("CancelTask", &r);
-        Ok(Response::new(task(r.into_inner().id)))
+        Ok(Response::new(task(r.into_inner().id).into()))
     }
 
     async fn subscribe_to_task(

@@ -38,7 +38,7 @@ async fn calls_and_replies() {
 
         let id = "a/b ü:cancel?%".to_owned();
         let request = GetTaskRequest { id: id.clone(), tenant: "t/1".into(), history_length: Some(2) };
-        let task = agent.get_task(Request::new(request)).await.unwrap().into_inner();
+        let task = agent.get_task(Request::new(request)).await.unwrap().into_inner().into_task().unwrap();
         assert_eq!((task.id, task.context_id.as_str()), (id, "t/1 Some(2)"), "{door:?}");
 
         let request = ListTasksRequest {

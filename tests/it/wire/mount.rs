@@ -27,7 +27,7 @@ async fn task_of(
     agent: Result<Arc<dyn a2a_service::pb::v1::a2a_service_server::A2aService>, a2a_service::error::Error>,
 ) {
     let request = GetTaskRequest { id: "t".into(), ..Default::default() };
-    assert_eq!(agent.unwrap().get_task(Request::new(request)).await.unwrap().into_inner().id, "t");
+    assert_eq!(agent.unwrap().get_task(Request::new(request)).await.unwrap().into_inner().into_task().unwrap().id, "t");
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use a2a_service::{
         v1::{a2a_service_server::A2aService, bindings::Checked, *},
         wkt::Empty,
     },
+    snapshot::Snapshot,
     transport::{Door, Settings, listener, transcode::BoxStream},
 };
 use bytes::Bytes;
@@ -130,7 +131,7 @@ impl A2aService for Echo {
         Ok(response)
     }
 
-    async fn get_task(&self, r: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn get_task(&self, r: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
         self.note(&r);
         let GetTaskRequest { id, tenant, history_length } = r.into_inner();
         if let Some(kind) = id.strip_prefix("error-").and_then(|it| ErrorKind::ALL.get(it.parse::<usize>().ok()?)) {
@@ -141,7 +142,10 @@ impl A2aService for Echo {
             "limited" => Err(ErrorKind::ResourceExhausted.error().retry_after(Duration::from_millis(1500)).into()),
             "secret" => Err(ErrorKind::Unauthenticated.error().challenge("Bearer realm=\"a\"").into()),
             "forbidden" => Err(ErrorKind::PermissionDenied.error().into()),
-            _ => Ok(Response::new(Task { id, context_id: format!("{tenant} {history_length:?}"), ..Task::default() })),
+            _ => {
+                let context_id = format!("{tenant} {history_length:?}");
+                Ok(Response::new(Task { id, context_id, ..Task::default() }.into()))
+            }
         }
     }
 
@@ -151,7 +155,7 @@ impl A2aService for Echo {
         Ok(Response::new(ListTasksResponse { page_size: r.page_size(), next_page_token, ..Default::default() }))
     }
 
-    async fn cancel_task(&self, r: Request<CancelTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn cancel_task(&self, r: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
         let r = r.into_inner();
         Err(ErrorKind::TaskNotCancelable.because(format!("{} {:?}", r.id, r.metadata.is_some())).into())
     }
