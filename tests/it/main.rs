@@ -13,6 +13,7 @@ mod classic;
 mod classic_client;
 mod classic_rpc_client;
 mod clients;
+mod comes_back;
 mod compat;
 mod config;
 mod contract {
@@ -34,6 +35,7 @@ mod power;
 mod printed;
 mod program;
 mod protocol;
+mod proxy;
 mod recovery;
 mod scenarios;
 mod stalled;
