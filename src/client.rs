@@ -6,6 +6,7 @@
 mod again;
 pub mod http;
 mod retry;
+mod roots;
 mod unbroken;
 
 use std::{sync::Arc, time::Duration};
@@ -17,6 +18,7 @@ pub use self::retry::Retry;
 use self::{
     again::Again,
     http::{JsonRpc, Rest},
+    roots::Roots,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -32,7 +34,7 @@ const PING: Duration = Duration::from_secs(20);
 /// What an agent may answer at once, in bytes: a message, or an event of a stream.
 pub const MAX_REPLY: usize = 16 << 20;
 
-/// How an agent elsewhere is called.
+/// How an agent elsewhere is called. At `https://` it is with the feature `tls` of this crate, which is not on by itself.
 ///
 /// - A stream goes on where its connection broke, behind the event that it gave last, without a gap and without anything
 ///   twice. Where the agent does not have the place any more, or has no places at all, the next event says that others may
@@ -85,6 +87,7 @@ pub struct Client {
     retry: Retry,
     /// `Authorization`, which is never printed.
     credentials: Option<HeaderValue>,
+    roots: Roots,
 }
 
 impl Client {
@@ -99,7 +102,7 @@ impl Client {
     }
 
     /// With a bearer token in every call. It is for whoever is called, and is not sent on to where that one redirects. Who
-    /// listens on the way can read it, where there is no TLS.
+    /// listens on the way can read it, at `http://`.
     ///
     /// # Errors
     /// It is empty, or has characters that a header can't carry.
@@ -113,12 +116,23 @@ impl Client {
         Ok(Self { credentials: Some(value), ..self })
     }
 
+    /// At `https://`, agents are believed too whose certificate comes from one of these: any number, in PEM. What the system
+    /// trusts is believed anyway.
+    ///
+    /// # Errors
+    /// It is no PEM, or has no certificate in it.
+    #[cfg(feature = "tls")]
+    pub fn roots(mut self, pem: &[u8]) -> Result<Self, Error> {
+        self.roots.add(pem)?;
+        Ok(self)
+    }
+
     /// An agent that speaks HTTP+JSON. `url` is what its routes begin with.
     ///
     /// # Errors
     /// The URL is none.
     pub fn rest(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
-        Ok(self.wrap(Arc::new(Remote(Rest::new(self.http()?, url)?)), false))
+        Ok(self.wrap(Arc::new(Remote(Rest::new(self.http(url)?, url)?)), false))
     }
 
     /// An agent that speaks JSON-RPC at `url`.
@@ -126,7 +140,7 @@ impl Client {
     /// # Errors
     /// The URL is none.
     pub fn json_rpc(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
-        Ok(self.wrap(Arc::new(Remote(JsonRpc::new(self.http()?, url)?)), false))
+        Ok(self.wrap(Arc::new(Remote(JsonRpc::new(self.http(url)?, url)?)), false))
     }
 
     /// An agent that speaks gRPC. It is connected to when it is first called, on the runtime that this is called on.
@@ -136,6 +150,7 @@ impl Client {
     pub fn grpc(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
         let invalid = |e| ErrorKind::InvalidParams.because(format!("`{url}` is no address of an agent: {e}"));
         let endpoint = Endpoint::from_shared(url.to_owned()).map_err(invalid)?.connect_timeout(CONNECT);
+        let endpoint = self.roots.grpc(endpoint, url)?;
         // A stream may be silent for long; whether the other end is still there, only a ping can tell.
         let channel = endpoint.http2_keep_alive_interval(PING).keep_alive_timeout(PING).connect_lazy();
         let agent: Arc<dyn A2aService> = match self.credentials.clone() {
@@ -166,8 +181,9 @@ impl Client {
         Arc::new(Again { agent, retry: self.retry.clone(), marks })
     }
 
-    fn http(&self) -> Result<reqwest::Client, Error> {
-        http::client_with(self.credentials.clone().map(credentials).unwrap_or_default())
+    fn http(&self, url: &str) -> Result<reqwest::Client, Error> {
+        let builder = http::builder().default_headers(self.credentials.clone().map(credentials).unwrap_or_default());
+        self.roots.http(builder, url)?.build().map_err(Error::internal)
     }
 }
 

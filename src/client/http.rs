@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use heck::ToLowerCamelCase as _;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::{Client, RequestBuilder, Response, Url};
+use reqwest::{Client, ClientBuilder, RequestBuilder, Response, Url};
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 use tokio_stream::StreamExt as _;
@@ -39,13 +39,12 @@ const ACCEPT: HeaderValue = HeaderValue::from_static("application/json, text/eve
 
 /// A client that follows no redirect: what is sent to an agent is not for whoever it names.
 pub fn client() -> Result<Client, Error> {
-    client_with(HeaderMap::new())
+    builder().build().map_err(Error::internal)
 }
 
-/// The same, with these headers in each request.
-pub(super) fn client_with(headers: HeaderMap) -> Result<Client, Error> {
-    let client = Client::builder().redirect(reqwest::redirect::Policy::none()).default_headers(headers);
-    client.connect_timeout(CONNECT).build().map_err(Error::internal)
+/// The same, to be told more.
+pub(super) fn builder() -> ClientBuilder {
+    Client::builder().redirect(reqwest::redirect::Policy::none()).connect_timeout(CONNECT)
 }
 
 /// The HTTP+JSON binding of an agent.

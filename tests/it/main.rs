@@ -42,6 +42,8 @@ mod stalled;
 mod store;
 mod terminated;
 mod times;
+#[cfg(feature = "tls")]
+mod tls;
 mod transcode;
 mod ways;
 mod wire;
