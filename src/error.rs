@@ -42,6 +42,8 @@ struct Inner {
     retry_after: Option<Duration>,
     /// `WWW-Authenticate`.
     challenge: Option<String>,
+    /// Of a call to an agent elsewhere: nothing of it has left this process.
+    unsent: bool,
     /// For the log.
     cause: Option<Arc<dyn StdError + Send + Sync>>,
 }
@@ -56,6 +58,7 @@ impl ErrorKind {
             violations: Vec::new(),
             retry_after: None,
             challenge: None,
+            unsent: false,
             cause: None,
         }))
     }
@@ -143,6 +146,18 @@ impl Error {
     pub fn challenge(mut self, challenge: impl Into<String>) -> Self {
         self.0.challenge = Some(challenge.into());
         self
+    }
+
+    /// Says that nothing of the call has left this process.
+    #[must_use]
+    pub(crate) fn unsent(mut self) -> Self {
+        self.0.unsent = true;
+        self
+    }
+
+    /// Of a call to an agent elsewhere: nothing of it has left this process, and the agent can't have heard of it.
+    pub fn is_unsent(&self) -> bool {
+        self.0.unsent
     }
 
     /// What went wrong.

@@ -1,4 +1,4 @@
-//! What would make a run differ from the last one: time and ids. Both go through here, so that a run can be repeated.
+//! What would make a run differ from the last one: time, ids and chance. All go through here, so that a run can be repeated.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -83,6 +83,13 @@ pub fn fresh_id() -> String {
 /// An id that nobody had before, of something that is never looked for by its time.
 pub fn random_id() -> String {
     text(seeded().unwrap_or_else(Uuid::new_v4))
+}
+
+/// A number that nobody can foresee, of all that there are.
+pub(crate) fn random() -> u64 {
+    let (high, low) = seeded().unwrap_or_else(Uuid::new_v4).as_u64_pair();
+    // Some bits of an id say what kind of id it is.
+    mix(high) ^ mix(!low)
 }
 
 /// The next id of a simulation.

@@ -327,7 +327,7 @@ impl<A: Agent> Server<A> {
             let mut settings = Settings::new(Arc::new(move |request: &CardRequest<'_>| card.json(request)));
             (settings.max_body, settings.keep_alive) = (max_body, keep_alive);
             (settings.strict_version, settings.protocols) = (strict_version, protocols);
-            settings.ready = ready;
+            (settings.ready, settings.keys) = (ready, true);
             Door::new(checked, settings)
         };
         ((service, outer), door)

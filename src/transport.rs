@@ -92,6 +92,9 @@ pub struct Settings {
     pub strict_version: bool,
     /// The versions that are spoken; a call in another is refused as one that says it right.
     pub protocols: Protocols,
+    /// The service takes a send with an `Idempotency-Key` once. Then the answer to a call that has a key has it too, whatever
+    /// it is and whatever was called: so a client can find out, by a call that changes nothing, whether it may send again.
+    pub keys: bool,
     /// Canceled when the server begins to end: from then on it says that it takes no work, to whoever asks it.
     pub drain: CancellationToken,
     /// What else it asks before it says that it takes work.
@@ -108,6 +111,7 @@ impl Settings {
             card,
             strict_version: false,
             protocols: Protocols::default(),
+            keys: false,
             drain: CancellationToken::new(),
             ready: Arc::new(|| Box::pin(future::ready(true))),
         }
@@ -123,7 +127,7 @@ impl fmt::Debug for Settings {
         let mut f = f.debug_struct("Settings");
         f.field("max_body", &self.max_body).field("patience", &self.patience);
         f.field("keep_alive", &self.keep_alive).field("strict_version", &self.strict_version);
-        f.field("protocols", &self.protocols).finish_non_exhaustive()
+        f.field("protocols", &self.protocols).field("keys", &self.keys).finish_non_exhaustive()
     }
 }
 
@@ -259,7 +263,8 @@ impl Door {
         };
         let admitted = edge::admit(&mut parts, door, settings);
         let (service, limits) = (service.clone(), settings.limits());
-        match entrance {
+        let key = if settings.keys { edge::key(&parts.extensions) } else { None };
+        let answering: Answering = match entrance {
             Entrance::Grpc => {
                 if let Err(error) = admitted.enter(version, &mut parts.extensions) {
                     return now(refuse(&parts, error));
@@ -282,13 +287,21 @@ impl Door {
             }
             Entrance::Rest | Entrance::Card | Entrance::Health => {
                 let admitted = admitted.enter(version, &mut parts.extensions);
-                if version == Version::V0_3 {
-                    let classic = self.inner.classic_rest.clone();
-                    return Box::pin(rest::answer(classic, parts, body, limits, admitted, version));
+                match version {
+                    Version::V1_0 => Box::pin(rest::answer(service, parts, body, limits, admitted, version)),
+                    Version::V0_3 => {
+                        let classic = self.inner.classic_rest.clone();
+                        Box::pin(rest::answer(classic, parts, body, limits, admitted, version))
+                    }
                 }
-                Box::pin(rest::answer(service, parts, body, limits, admitted, version))
             }
-        }
+        };
+        let Some(key) = key else { return answering };
+        Box::pin(async move {
+            let mut response = answering.await?;
+            response.headers_mut().insert(call::IDEMPOTENCY_KEY, key);
+            Ok(response)
+        })
     }
 
     /// What tools look for on every server of gRPC.

@@ -11,19 +11,19 @@ use bytes::{Bytes, BytesMut};
 use heck::ToLowerCamelCase as _;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::{Client, RequestBuilder, Response, Url};
+use reqwest::{Client, ClientBuilder, RequestBuilder, Response, Url};
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 use tokio_stream::StreamExt as _;
 use tonic::{
     Request, Status,
-    metadata::{MetadataMap, MetadataValue},
+    metadata::{Ascii, MetadataKey, MetadataMap, MetadataValue},
 };
 use tonic_types::{ErrorDetails, StatusExt as _};
 
 use super::{CONNECT, MAX_REPLY};
 use crate::{
-    call::Call,
+    call::{Call, IDEMPOTENCY_KEY},
     error::{DOMAIN, Error, ErrorKind, chain},
     transport::{
         sse,
@@ -39,8 +39,12 @@ const ACCEPT: HeaderValue = HeaderValue::from_static("application/json, text/eve
 
 /// A client that follows no redirect: what is sent to an agent is not for whoever it names.
 pub fn client() -> Result<Client, Error> {
-    let client = Client::builder().redirect(reqwest::redirect::Policy::none());
-    client.connect_timeout(CONNECT).build().map_err(Error::internal)
+    builder().build().map_err(Error::internal)
+}
+
+/// The same, to be told more.
+pub(super) fn builder() -> ClientBuilder {
+    Client::builder().redirect(reqwest::redirect::Policy::none()).connect_timeout(CONNECT)
 }
 
 /// The HTTP+JSON binding of an agent.
@@ -241,7 +245,8 @@ fn broken(error: reqwest::Error) -> Error {
     if error.is_timeout() && !error.is_connect() {
         return ErrorKind::DeadlineExceeded.error();
     }
-    ErrorKind::Unavailable.because(chain(&error))
+    let broken = ErrorKind::Unavailable.because(chain(&error));
+    if error.is_connect() { broken.unsent() } else { broken }
 }
 
 /// An answer, or an event, which is a result or an error.
@@ -315,8 +320,12 @@ fn failure(status: StatusCode, headers: &HeaderMap, error: &Value) -> Status {
         None => format!("{}: HTTP {status}", kind.wire().sentence),
     };
     let mut status = Status::with_error_details(kind.wire().grpc, message, all);
-    if let Some(it) = header(header::WWW_AUTHENTICATE).and_then(|it| MetadataValue::try_from(it).ok()) {
-        status.metadata_mut().insert("www-authenticate", it);
+    for name in [header::WWW_AUTHENTICATE, IDEMPOTENCY_KEY] {
+        let key = MetadataKey::from_bytes(name.as_str().as_bytes()).ok();
+        let value = header(name).and_then(|it| MetadataValue::try_from(it).ok());
+        if let (Some(key), Some(value)) = (key, value) {
+            status.metadata_mut().insert::<MetadataKey<Ascii>>(key, value);
+        }
     }
     status
 }

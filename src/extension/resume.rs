@@ -35,18 +35,34 @@ pub(crate) fn mark(event: Event, gap: bool) -> Event {
     let Some(cursor) = event.cursor().map(ToString::to_string) else { return event };
     let (position, mark) = (event.position(), event.mark());
     let Some(mut payload) = event.into_message().payload else { return Event::default() };
-    let metadata = match &mut payload {
-        Payload::Task(it) => &mut it.metadata,
-        Payload::Message(it) => &mut it.metadata,
-        Payload::StatusUpdate(it) => &mut it.metadata,
-        Payload::ArtifactUpdate(it) => &mut it.metadata,
-    };
-    let fields = &mut metadata.get_or_insert_default().fields;
+    let fields = &mut metadata_mut(&mut payload).get_or_insert_default().fields;
     fields.insert(CURSOR.to_owned(), Value { kind: Some(Kind::StringValue(cursor)) });
     if gap {
         fields.insert(GAP.to_owned(), Value { kind: Some(Kind::BoolValue(true)) });
     }
     Event::new(position, mark, payload)
+}
+
+/// The same event, which says that others are missing before it. Of an event from elsewhere.
+pub(crate) fn after_gap(event: Event) -> Event {
+    change(event, |it| _ = it.fields.insert(GAP.to_owned(), Value { kind: Some(Kind::BoolValue(true)) }))
+}
+
+/// The same event without its cursor in the metadata, for who did not ask for one. Of an event from elsewhere.
+pub(crate) fn unmarked(event: Event) -> Event {
+    if event.payload().and_then(cursor).is_none() {
+        return event;
+    }
+    change(event, |it| _ = it.fields.remove(CURSOR))
+}
+
+fn change(event: Event, change: impl FnOnce(&mut Struct)) -> Event {
+    let (cursor, mut message) = (event.cursor().cloned(), event.into_message());
+    if let Some(it) = message.payload.as_mut().map(metadata_mut) {
+        change(it.get_or_insert_default());
+        it.take_if(|it| it.fields.is_empty());
+    }
+    Event::elsewhere(cursor, message)
 }
 
 /// The cursor of an event that came from elsewhere.
@@ -69,5 +85,14 @@ fn metadata(event: &Payload) -> Option<&Struct> {
         Payload::Message(it) => it.metadata.as_ref(),
         Payload::StatusUpdate(it) => it.metadata.as_ref(),
         Payload::ArtifactUpdate(it) => it.metadata.as_ref(),
+    }
+}
+
+fn metadata_mut(event: &mut Payload) -> &mut Option<Struct> {
+    match event {
+        Payload::Task(it) => &mut it.metadata,
+        Payload::Message(it) => &mut it.metadata,
+        Payload::StatusUpdate(it) => &mut it.metadata,
+        Payload::ArtifactUpdate(it) => &mut it.metadata,
     }
 }

@@ -4,7 +4,7 @@
 use std::{borrow::Cow, net::SocketAddr, sync::Arc};
 
 use axum::extract::ConnectInfo;
-use http::{Extensions, request::Parts};
+use http::{Extensions, HeaderValue, request::Parts};
 use percent_encoding::percent_decode_str;
 
 use super::{Protocols, Settings, brief};
@@ -108,6 +108,12 @@ impl Admitted {
             _ => Ok(()),
         }
     }
+}
+
+/// The key of a call, to be sent back with its answer.
+pub(super) fn key(extensions: &Extensions) -> Option<HeaderValue> {
+    let key = extensions.get::<Call>()?.idempotency_key.as_ref()?;
+    HeaderValue::from_str(key).ok()
 }
 
 /// The version that a request is refused in, of which nobody has seen more than its head.

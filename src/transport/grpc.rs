@@ -1,12 +1,12 @@
 //! The gRPC binding: tonic's, with a codec that fails and buffers as we want, and a client that sends no more than it
 //! should.
 
-use std::{error::Error as _, marker::PhantomData};
+use std::{error::Error as StdError, marker::PhantomData};
 
 use tokio_stream::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 use tonic::{
-    Code, Extensions, Request, Response, Status, Streaming,
+    Code, ConnectError, Extensions, Request, Response, Status, Streaming,
     codec::{self, BufferSettings, DecodeBuf},
     server::NamedService,
     service::Routes,
@@ -17,7 +17,7 @@ use tonic_reflection::server::Builder;
 
 use crate::{
     call::{Call, Version},
-    error::{Error, ErrorKind, without_sentence},
+    error::{Error, ErrorKind, chain, without_sentence},
     pb::DESCRIPTORS,
     transport::{
         body::{Body, too_large_for},
@@ -181,14 +181,45 @@ pub fn streaming<T: Send + 'static>(
     reply.map(|it| it.map(boxed)).map_err(received)
 }
 
-/// An error that came from the wire carries none of ours; one that does so is of the codec above, which takes whoever
-/// wrote a message for a caller. Here it was the agent.
+/// An error that came from the wire has no source. One of ours is of the codec above, which takes whoever wrote a message
+/// for a caller; here it was the agent. Any other is tonic's own, which heard nothing from the agent any more.
 fn received(status: Status) -> Status {
-    match status.source().and_then(|it| it.downcast_ref::<Error>()).map(Error::kind) {
+    let Some(source) = status.source() else {
+        return if is_cut(&status) {
+            ErrorKind::Unavailable.because(status.message().to_owned()).into()
+        } else {
+            status
+        };
+    };
+    match source.downcast_ref::<Error>().map(Error::kind) {
         Some(kind @ ErrorKind::InvalidParams) => {
             let reason = without_sentence(kind, status.message()).to_owned();
             ErrorKind::InvalidAgentResponse.because(reason).into()
         }
-        _ => status,
+        Some(_) => status,
+        None if status.code() == Code::DeadlineExceeded => status,
+        None => {
+            let broken = ErrorKind::Unavailable.because(chain(source));
+            if never_connected(source) { broken.unsent().into() } else { broken.into() }
+        }
     }
+}
+
+/// An answer that ends within a message, or without the status that ends every answer. Of the agent's own, neither has
+/// these words; and tonic tells them by nothing else.
+fn is_cut(status: &Status) -> bool {
+    const NO_STATUS: &str = "protocol error: missing grpc-status trailer";
+    let within = status.code() == Code::Internal && BROKEN.contains(&status.message());
+    within || (status.code() == Code::Unknown && status.message().starts_with(NO_STATUS))
+}
+
+fn never_connected(error: &(dyn StdError + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(it) = next {
+        if it.is::<ConnectError>() {
+            return true;
+        }
+        next = it.source();
+    }
+    false
 }

@@ -84,7 +84,8 @@ pub(crate) fn understood(status: &Status) -> Status {
     let message = message.strip_prefix(&format!("{}: ", kind.classic_name())).unwrap_or(message);
     let (old, new) = (kind.wire_for(Version::V0_3).sentence, kind.wire().sentence);
     let message = message.strip_prefix(old).map_or_else(|| message.to_owned(), |it| format!("{new}{it}"));
-    Status::with_details(status.code(), message, status.details().to_vec().into())
+    let (details, metadata) = (status.details().to_vec().into(), status.metadata().clone());
+    Status::with_details_and_metadata(status.code(), message, details, metadata)
 }
 
 #[tonic::async_trait]

@@ -111,7 +111,9 @@ fn named(status: &Status) -> Status {
     if let Some(after) = Error::from(understood).retry_after_seconds() {
         error = error.retry_after(Duration::from_secs(after));
     }
-    error.into()
+    let mut named = Status::from(error);
+    *named.metadata_mut() = status.metadata().clone();
+    named
 }
 
 /// What a field of a webhook is called in 1.0.

@@ -13,6 +13,7 @@ mod classic;
 mod classic_client;
 mod classic_rpc_client;
 mod clients;
+mod comes_back;
 mod compat;
 mod config;
 mod contract {
@@ -34,12 +35,15 @@ mod power;
 mod printed;
 mod program;
 mod protocol;
+mod proxy;
 mod recovery;
 mod scenarios;
 mod stalled;
 mod store;
 mod terminated;
 mod times;
+#[cfg(feature = "tls")]
+mod tls;
 mod transcode;
 mod ways;
 mod wire;
