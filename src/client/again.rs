@@ -20,12 +20,12 @@ use crate::{
             AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
             GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
             ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, SendMessageRequest,
-            SendMessageResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig,
-            a2a_service_server::A2aService,
+            SendMessageResponse, SubscribeToTaskRequest, TaskPushNotificationConfig, a2a_service_server::A2aService,
         },
         wkt::Empty,
     },
     seam,
+    snapshot::Snapshot,
     transport::transcode::{Answer, BoxStream},
 };
 
@@ -178,7 +178,7 @@ impl A2aService for Again {
         self.stream(Ask::Send(Box::new(message)), call).await
     }
 
-    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
         self.call(request, Safe::Always, |it, request| it.get_task(request)).await
     }
 
@@ -188,7 +188,7 @@ impl A2aService for Again {
 
     /// Some agents refuse to cancel what is canceled (3.1.5), and others do not (3.3.1): whoever cancels twice can't tell
     /// which time it was.
-    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Task>, Status> {
+    async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
         self.call(request, Safe::Never, |it, request| it.cancel_task(request)).await
     }
 

@@ -228,7 +228,7 @@ impl Unbroken {
         let get = GetTaskRequest { tenant: tenant.clone(), id: id.clone(), history_length: None };
         let call = Call { cursor: None, ..self.call.clone() };
         let task = match self.again.agent.get_task(call.request(get)).await.map_err(Error::from) {
-            Ok(it) => it.into_inner(),
+            Ok(it) => it.into_inner().into_task()?,
             Err(error) if passes(&error) => return Err(error),
             Err(_) => return Ok(false),
         };
