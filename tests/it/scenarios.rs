@@ -63,7 +63,7 @@ pub(crate) async fn subscribe(agent: &dyn A2aService, id: &str) -> Result<BoxStr
 
 pub(crate) async fn get(agent: &dyn A2aService, id: &str) -> Result<Task, Error> {
     let get = GetTaskRequest { id: id.into(), ..GetTaskRequest::default() };
-    Ok(agent.get_task(request(get)).await?.into_inner().into_task()?)
+    agent.get_task(request(get)).await?.into_inner().into_task()
 }
 
 pub(crate) async fn next(events: &mut BoxStream<Event>) -> Event {

@@ -142,7 +142,7 @@ impl Client {
     pub(crate) async fn get_with(&self, id: &str, history_length: impl Into<Option<i32>>) -> Result<Task, Error> {
         let (tenant, history_length) = (self.tenant.clone(), history_length.into());
         let request = GetTaskRequest { tenant, id: id.to_owned(), history_length };
-        Ok(self.api.get_task(self.call.clone().request(request)).await?.into_inner().into_task()?)
+        self.api.get_task(self.call.clone().request(request)).await?.into_inner().into_task()
     }
 
     pub(crate) async fn state(&self, id: &str) -> TaskState {
@@ -179,7 +179,7 @@ impl Client {
 
     pub(crate) async fn cancel(&self, id: &str) -> Result<Task, Error> {
         let request = CancelTaskRequest { tenant: self.tenant.clone(), id: id.to_owned(), metadata: None };
-        Ok(self.api.cancel_task(self.call.clone().request(request)).await?.into_inner().into_task()?)
+        self.api.cancel_task(self.call.clone().request(request)).await?.into_inner().into_task()
     }
 
     pub(crate) async fn subscribe(&self, id: &str) -> Result<Events, Error> {

@@ -91,7 +91,15 @@ fn field(tape: &mut Tape<'_>, field: &FieldDescriptor, depth: u32) -> Vec<u8> {
             let number = number(tape);
             [key(tape, at, 0), varint(tape, number)].concat()
         }
-        kind => panic!("{kind:?}"),
+        kind @ (Kind::Float
+        | Kind::Uint32
+        | Kind::Uint64
+        | Kind::Sint32
+        | Kind::Sint64
+        | Kind::Fixed32
+        | Kind::Fixed64
+        | Kind::Sfixed32
+        | Kind::Sfixed64) => panic!("{kind:?}"),
     }
 }
 
