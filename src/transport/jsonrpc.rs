@@ -230,6 +230,9 @@ fn if_json(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Error> {
 
 /// `application/json`, and whatever is JSON by its suffix, such as `application/a2a+json`.
 fn is_json(media_type: &str) -> bool {
+    if media_type == "application/json" {
+        return true;
+    }
     let Some((kind, name)) = media_type.split_once('/') else { return false };
     let name = name.rsplit_once('+').map_or(name, |it| it.1);
     kind.eq_ignore_ascii_case("application") && name.eq_ignore_ascii_case("json")

@@ -137,9 +137,9 @@ fn segments<'a>(path: &'a str, decoded: &mut [Cow<'a, str>; SEGMENTS]) -> Result
     let mut count = 0;
     for segment in path.strip_prefix('/').unwrap_or(path).split('/') {
         if let Some(place) = decoded.get_mut(count) {
-            *place = percent_decode_str(segment)
-                .decode_utf8()
-                .map_err(|_| Error::invalid_params("the path is not in UTF-8"))?;
+            let wrong = |_| Error::invalid_params("the path is not in UTF-8");
+            let plain = !segment.as_bytes().contains(&b'%');
+            *place = if plain { segment.into() } else { percent_decode_str(segment).decode_utf8().map_err(wrong)? };
         }
         count += 1;
     }

@@ -287,6 +287,9 @@ fn read_json<T: Members>(text: &[u8], message: &mut T) -> Result<(), Error> {
 }
 
 fn read_query<T: Members>(query: &str, message: &mut T) -> Result<(), Error> {
+    if query.is_empty() {
+        return Ok(());
+    }
     // Forms send the parameters that nobody filled in too, and an empty text is no number, no name and no time.
     let filled = |it: &&str| it.split_once('=').is_some_and(|it| !it.1.is_empty());
     let all = query.split('&').all(|it| filled(&it));
