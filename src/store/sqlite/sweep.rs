@@ -20,7 +20,7 @@ pub(super) const BATCH: i64 = 64;
 const PIECES: i64 = 1024;
 
 /// The states that are ends. The indexes have these words, and are used by who has them too.
-pub(super) const ENDED: &str = "state IN (3, 4, 5, 7)";
+pub(super) const ENDED: &str = "state >= 3 AND state <= 7 AND state <> 6";
 
 /// Those that ended first: of those whose log is there, and of those whose log has gone, each in their order.
 pub(super) static OLDEST: LazyLock<String> = LazyLock::new(|| {
