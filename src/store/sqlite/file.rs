@@ -17,7 +17,7 @@ use crate::seam::Clock;
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The log is cut to this many bytes once all of it is in the file.
-const LOG: i64 = 64 << 20;
+pub(super) const LOG: i64 = 64 << 20;
 
 /// How many statements a connection keeps prepared: all that there are.
 const STATEMENTS: usize = 64;
