@@ -146,7 +146,7 @@ impl Pass<'_> {
         let sql = "SELECT seq FROM task WHERE id = ?1 AND seq > ifnull((SELECT seq FROM checkpoint WHERE id = ?1), 0)";
         let seq: Option<i64> = self.db.prepare_cached(sql)?.query_row([id], |it| it.get(0)).optional()?;
         if let Some(seq) = seq {
-            let [head, artifacts] = halves(&read::task_at(self.db, id, number(seq), true)?);
+            let [head, artifacts] = halves(&read::Tasks::new(self.db, true)?.at(id, number(seq))?);
             let sql = "INSERT OR REPLACE INTO checkpoint VALUES(?, ?, ?, ?)";
             self.db.prepare_cached(sql)?.execute((id, seq, head, artifacts))?;
         }
