@@ -330,6 +330,18 @@ impl Event {
         }
     }
 
+    /// Takes the payload out of an event that began as its message, and that nobody else has: from then on it is the
+    /// bytes that a log takes.
+    pub(crate) fn take_payload(&mut self) -> Option<Payload> {
+        if Arc::get_mut(&mut self.0).is_none_or(|it| !matches!(it.origin, Origin::Message(_))) {
+            return None;
+        }
+        let proto = Origin::Proto(self.proto().clone());
+        let inner = Arc::get_mut(&mut self.0)?;
+        inner.forget();
+        mem::replace(&mut inner.origin, proto).into_message().payload
+    }
+
     /// The message alone, which is copied where others still read this event.
     pub fn into_message(self) -> StreamResponse {
         Arc::try_unwrap(self.0).map_or_else(|it| Self(it).message().clone(), |it| it.origin.into_message())

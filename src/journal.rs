@@ -22,7 +22,7 @@ use tokio::{
 
 pub use self::reader::{Cut, Reader};
 use self::{
-    live::{Inner, Live, fold},
+    live::{Inner, Live, fold, fold_bytes},
     wait::Wake,
 };
 use crate::{
@@ -281,7 +281,7 @@ impl Journal {
                 group = self.group(lane) => {
                     let commit = |held: &Held| {
                         let mut commit = held.lock().prepare(held, false);
-                        fold(&mut commit); // outside of the lock: only this lane moves what is shown
+                        fold_bytes(&mut commit); // outside of the lock: only this lane moves what is shown
                         commit
                     };
                     let commits: Arc<[Commit]> = group.iter().map(commit).collect();

@@ -170,6 +170,24 @@ pub fn apply(task: &mut Task, payload: &Payload) {
     }
 }
 
+/// The same where nobody else has what the event says: what can be is moved into the task.
+pub(crate) fn absorb(task: &mut Task, payload: Payload) {
+    match payload {
+        Payload::Task(it) => *task = it,
+        Payload::StatusUpdate(it) => {
+            let said = task.status.take().and_then(|it| it.message);
+            task.history.extend(said);
+            task.status = it.status;
+        }
+        Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(it), .. })
+            if !task.artifacts.iter().any(|old| old.artifact_id == it.artifact_id) =>
+        {
+            task.artifacts.push(it);
+        }
+        it @ (Payload::Message(_) | Payload::ArtifactUpdate(_)) => apply(task, &it),
+    }
+}
+
 /// Adds a chunk to an artifact: its parts behind the others, and of the rest what it says anew.
 fn extend(artifact: &mut Artifact, chunk: &Artifact) {
     artifact.parts.extend_from_slice(&chunk.parts);

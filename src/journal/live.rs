@@ -9,7 +9,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::oneshot, time::Instant};
 
-pub(super) use self::settle::fold;
+pub(super) use self::settle::{fold, fold_bytes};
 use super::wait::{Answer, Place, Until, Wake, Wakers};
 use crate::{
     agent::Asked,

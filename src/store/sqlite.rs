@@ -215,7 +215,8 @@ impl Sqlite {
         let (wake, woken) = mpsc::sync_channel(1);
         let reading = (0..READERS).map(|_| claimed.connect(Role::Read)).collect::<rusqlite::Result<_>>()?;
         let checkpoint = claimed.connect(Role::Checkpoint)?;
-        let checkpoints = Checkpoints::new(checkpoint, woken, Arc::clone(&behind), Arc::clone(&health))?;
+        let file = File::options().read(true).write(true).open(&claimed.path)?;
+        let checkpoints = Checkpoints::new(checkpoint, file, woken, Arc::clone(&behind), Arc::clone(&health))?;
         let writer = Writer::new(db, Arc::clone(&room), Arc::clone(&health), behind, wake)?;
         let readers = Readers::new(reading, Arc::clone(&health))?;
         Ok(Self { readers, writer, _checkpoints: checkpoints, claimed, fence, room, health })

@@ -8,7 +8,7 @@ use crate::{
     journal::wait::{Answer, Until, Wake},
     pb::v1::stream_response::Payload,
     store::{Commit, Expect, Row},
-    task::apply,
+    task::{absorb, apply},
 };
 
 impl Inner {
@@ -164,6 +164,22 @@ pub(in crate::journal) fn fold(commit: &mut Commit) {
         let task = Arc::make_mut(task);
         let events = commit.events.iter().filter(|it| it.seq() > 1);
         events.filter_map(Event::payload).for_each(|it| apply(task, it));
+    }
+}
+
+/// The same for a store that takes bytes: an artifact is moved into the task that begins and ends with it.
+pub(in crate::journal) fn fold_bytes(commit: &mut Commit) {
+    if commit.expect != Expect::New {
+        return fold(commit);
+    }
+    let Some(task) = &mut commit.checkpoint else { return };
+    let task = Arc::make_mut(task);
+    for it in commit.events.iter_mut().filter(|it| it.seq() > 1) {
+        let is_artifact = matches!(it.known_payload(), Some(Payload::ArtifactUpdate(_)));
+        match if is_artifact { it.take_payload() } else { None } {
+            Some(payload) => absorb(task, payload),
+            None => it.payload().into_iter().for_each(|it| apply(task, it)),
+        }
     }
 }
 

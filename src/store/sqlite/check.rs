@@ -186,7 +186,7 @@ fn of_task(db: &Connection, id: i64) -> rusqlite::Result<Result<(), String>> {
         Some(it) if it.ended != ended => return Ok(Err("its row and its log do not agree on its end".into())),
         Some(_) | None => {}
     }
-    let task = read::task_at(db, id, seq, true)?;
+    let task = read::Tasks::new(db, true)?.at(id, seq)?;
     let status = task.status.clone().unwrap_or_default();
     if status.state != state {
         return Ok(Err("its row says another state".into()));

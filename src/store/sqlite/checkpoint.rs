@@ -2,6 +2,7 @@
 
 use std::{
     ffi::c_int,
+    fs::File,
     io,
     sync::{
         Arc,
@@ -13,13 +14,18 @@ use std::{
 
 use rusqlite::Connection;
 
-use super::{Health, fault};
+use super::{Health, fault, write::refused};
 
 /// After so many pages of the log it is time: 16 MiB.
 pub(super) const SOME: c_int = 4096;
 
-/// A log of more pages than this is to begin anew: 64 MiB.
-pub(super) const SHORT: c_int = 16_384;
+/// A log of more pages than this is to begin anew: 48 MiB, so that what comes until it does leaves it shorter than
+/// [`LOG`](super::file::LOG), and nothing of it has to be cut.
+pub(super) const SHORT: c_int = 12_288;
+
+/// So often what is in a long log is put into the file before who writes is asked for the rest: each time less has come
+/// meanwhile.
+const ROUNDS: usize = 3;
 
 /// A thread that ends when nobody can wake it any more. Who drops this waits for that.
 pub(super) struct Checkpoints(Option<JoinHandle<()>>);
@@ -27,20 +33,36 @@ pub(super) struct Checkpoints(Option<JoinHandle<()>>);
 impl Checkpoints {
     pub(super) fn new(
         db: Connection,
+        file: File,
         wake: Receiver<()>,
         behind: Arc<AtomicBool>,
         health: Arc<Health>,
     ) -> io::Result<Self> {
         let run = move || {
+            let put = || {
+                let sql = "PRAGMA wal_checkpoint(PASSIVE)";
+                let pages = fault::at("log.before").and_then(|()| db.query_row(sql, [], |it| it.get::<_, c_int>(1)))?;
+                // SQLite has the file on the disk only once nothing is left of the log. Until then there is so much of it
+                // that whoever writes the rest would wait for that.
+                file.sync_data().map_err(refused)?;
+                fault::at("log.after").map(|()| pages)
+            };
+            let begins_anew = || {
+                if put()? <= SHORT {
+                    return Ok(false);
+                }
+                (1..ROUNDS).try_for_each(|_| put().map(drop)).map(|()| true)
+            };
             for () in wake {
-                let pages = fault::at("log.before")
-                    .and_then(|()| db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |it| it.get::<_, c_int>(1)));
-                match pages.and_then(|it| fault::at("log.after").map(|()| it)) {
-                    Ok(pages) if pages > SHORT => behind.store(true, Ordering::Relaxed),
-                    Ok(_) => {}
+                match begins_anew() {
+                    Ok(true) => behind.store(true, Ordering::Relaxed),
+                    Ok(false) => {}
                     Err(error) => drop(health.failed(&error)),
                 }
             }
+            // Last: a process that closes a file loses its locks there, also those that others took (POSIX).
+            drop(db);
+            drop(file);
         };
         thread::Builder::new().name("sqlite-log".into()).spawn(run).map(|it| Self(Some(it)))
     }

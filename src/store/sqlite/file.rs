@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
 use super::{Durability, Error};
 use crate::seam::Clock;
@@ -17,7 +17,7 @@ use crate::seam::Clock;
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The log is cut to this many bytes once all of it is in the file.
-const LOG: i64 = 64 << 20;
+pub(super) const LOG: i64 = 64 << 20;
 
 /// How many statements a connection keeps prepared: all that there are.
 const STATEMENTS: usize = 64;
@@ -72,6 +72,8 @@ impl Claimed {
         db.set_prepared_statement_cache_capacity(STATEMENTS);
         // Whoever writes this file otherwise, by accident or not, is not to make us run their code.
         db.pragma_update(None, "trusted_schema", false)?;
+        // What a statement is given is no part of its plan. Else one with a limit is made anew each time that it is run.
+        db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         match role {
             Role::Write(durability) => {
                 db.pragma_update(None, "journal_size_limit", LOG)?;

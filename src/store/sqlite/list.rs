@@ -7,10 +7,9 @@ use rusqlite::{
     types::{ToSqlOutput, Value},
 };
 
-use super::{number, read};
+use super::{number, read::Tasks};
 use crate::{
     event::Seq,
-    pb::v1::Task,
     seam::Millis,
     store::{ListPage, ListQuery, Token},
     task,
@@ -90,7 +89,13 @@ pub(super) fn list(db: &Connection, query: &ListQuery) -> rusqlite::Result<ListP
     } else {
         None
     };
-    let tasks = places.iter().map(|it| shown(db, it, query)).collect::<rusqlite::Result<_>>()?;
+    let mut all = Tasks::new(db, query.artifacts)?;
+    let mut shown = |it: &Place| {
+        let mut task = all.at(it.id, it.seq)?;
+        task::shorten(&mut task.history, query.history);
+        Ok(task)
+    };
+    let tasks = places.iter().map(&mut shown).collect::<rusqlite::Result<_>>()?;
     Ok(ListPage { tasks, total: total(db, scope, query)?, next })
 }
 
@@ -154,11 +159,4 @@ fn total(db: &Connection, scope: i64, query: &ListQuery) -> rusqlite::Result<u64
         counts.sum::<rusqlite::Result<_>>()?
     };
     Ok(number(total))
-}
-
-/// What a list shows of a task.
-fn shown(db: &Connection, place: &Place, query: &ListQuery) -> rusqlite::Result<Task> {
-    let mut task = read::task_at(db, place.id, place.seq, query.artifacts)?;
-    task::shorten(&mut task.history, query.history);
-    Ok(task)
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
-use rusqlite::{Connection, OptionalExtension as _, Row as Found};
+use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row as Found};
 
 use super::{
     bytes::{is_of_artifact, joined, unpack, whole},
@@ -15,7 +15,7 @@ use crate::{
     pb::v1::{Task, TaskState},
     snapshot::Snapshot,
     store::{Key, Made, Row, Scope, Stored},
-    task::apply,
+    task::absorb,
 };
 
 /// The columns of [`stored`].
@@ -102,36 +102,65 @@ pub(super) fn events(db: &Connection, task: i64, after: Seq, limit: usize) -> ru
         && let Some(it) = found.next()?
     {
         let bytes = Bytes::copy_from_slice(it.get_ref(1)?.as_blob()?);
-        let piece = unpack(first_of(it.get(0)?), bytes).ok_or_else(|| damaged("a log can't be read"))?;
+        let piece = unpack(first_of(it.get(0)?), bytes).ok_or_else(unreadable)?;
         let left = limit - events.len();
         events.extend(piece.into_iter().filter(|it| it.seq() > after).take(left));
     }
     Ok(events)
 }
 
-/// A task after its event of this number: its checkpoint, and what came after that. Artifacts that are not asked for are
-/// not even read.
-pub(super) fn task_at(db: &Connection, id: i64, until: Seq, artifacts: bool) -> rusqlite::Result<Task> {
-    /// Events that are read at once.
-    const STEP: usize = 256;
-    let sql = if artifacts {
-        "SELECT seq, task, artifacts FROM checkpoint WHERE id = ?"
-    } else {
-        "SELECT seq, task, x'' FROM checkpoint WHERE id = ?"
-    };
-    let checkpoint =
-        |it: &Found<'_>| Ok((number(it.get(0)?), task(it.get_ref(1)?.as_blob()?, it.get_ref(2)?.as_blob()?)?));
-    let found = db.prepare_cached(sql)?.query_row([id], checkpoint).optional()?;
-    let (mut seq, mut task) = found.unwrap_or_default();
-    while seq < until {
-        let events = events(db, id, seq, STEP)?;
-        seq = events.last().map(Event::seq).ok_or_else(|| damaged("a log ends before its row"))?;
-        let shown = events.iter().filter(|it| artifacts || !is_of_artifact(it));
-        shown.filter_map(Event::payload).for_each(|it| apply(&mut task, it));
+/// Tasks, one after the other, with or without their artifacts: those that are not asked for are not even read.
+pub(super) struct Tasks<'a> {
+    db: &'a Connection,
+    find: CachedStatement<'a>,
+    artifacts: bool,
+}
+
+impl<'a> Tasks<'a> {
+    pub(super) fn new(db: &'a Connection, artifacts: bool) -> rusqlite::Result<Self> {
+        // Where there is no checkpoint, the first piece of a log is most often all of it.
+        let sql = if artifacts {
+            "SELECT c.seq, c.task, c.artifacts, l.events FROM (SELECT 1)
+             LEFT JOIN checkpoint c ON c.id = ?1 LEFT JOIN log l ON l.id = ?2 AND c.id IS NULL"
+        } else {
+            "SELECT c.seq, c.task, x'', l.events FROM (SELECT 1)
+             LEFT JOIN checkpoint c ON c.id = ?1 LEFT JOIN log l ON l.id = ?2 AND c.id IS NULL"
+        };
+        Ok(Self { db, find: db.prepare_cached(sql)?, artifacts })
     }
-    if !artifacts {
-        // A first event may have some.
-        task.artifacts = Vec::new();
+
+    /// A task after its event of this number: its checkpoint, and what came after that.
+    pub(super) fn at(&mut self, id: i64, until: Seq) -> rusqlite::Result<Task> {
+        /// Events that are read at once.
+        const STEP: usize = 256;
+        let (mut seq, mut task) = (0, Task::default());
+        let begun = self.find.query_row((id, piece(id, 1)?), |it| {
+            if let Some(at) = it.get::<_, Option<i64>>(0)? {
+                (seq, task) = (number(at), self::task(it.get_ref(1)?.as_blob()?, it.get_ref(2)?.as_blob()?)?);
+            }
+            it.get_ref(3)?.as_blob_or_null().map(|it| it.map(Bytes::copy_from_slice)).map_err(Into::into)
+        })?;
+        let mut events = begun.map_or_else(|| Some(Vec::new()), |it| unpack(1, it)).ok_or_else(unreadable)?;
+        loop {
+            seq = events.last().map_or(seq, Event::seq);
+            let shown = events.into_iter().filter(|it| self.artifacts || !is_of_artifact(it));
+            shown.filter_map(|it| it.into_message().payload).for_each(|it| absorb(&mut task, it));
+            if seq >= until {
+                break;
+            }
+            events = self::events(self.db, id, seq, STEP)?;
+            if events.is_empty() {
+                return Err(damaged("a log ends before its row"));
+            }
+        }
+        if !self.artifacts {
+            // A first event may have some.
+            task.artifacts = Vec::new();
+        }
+        Ok(task)
     }
-    Ok(task)
+}
+
+fn unreadable() -> rusqlite::Error {
+    damaged("a log can't be read")
 }

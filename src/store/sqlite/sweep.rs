@@ -20,7 +20,7 @@ pub(super) const BATCH: i64 = 64;
 const PIECES: i64 = 1024;
 
 /// The states that are ends. The indexes have these words, and are used by who has them too.
-pub(super) const ENDED: &str = "state IN (3, 4, 5, 7)";
+pub(super) const ENDED: &str = "state >= 3 AND state <= 7 AND state <> 6";
 
 /// Those that ended first: of those whose log is there, and of those whose log has gone, each in their order.
 pub(super) static OLDEST: LazyLock<String> = LazyLock::new(|| {
@@ -146,7 +146,7 @@ impl Pass<'_> {
         let sql = "SELECT seq FROM task WHERE id = ?1 AND seq > ifnull((SELECT seq FROM checkpoint WHERE id = ?1), 0)";
         let seq: Option<i64> = self.db.prepare_cached(sql)?.query_row([id], |it| it.get(0)).optional()?;
         if let Some(seq) = seq {
-            let [head, artifacts] = halves(&read::task_at(self.db, id, number(seq), true)?);
+            let [head, artifacts] = halves(&read::Tasks::new(self.db, true)?.at(id, number(seq))?);
             let sql = "INSERT OR REPLACE INTO checkpoint VALUES(?, ?, ?, ?)";
             self.db.prepare_cached(sql)?.execute((id, seq, head, artifacts))?;
         }

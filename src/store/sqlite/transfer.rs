@@ -172,7 +172,7 @@ fn exported(db: &Connection, id: i64) -> rusqlite::Result<Line> {
         let seq = number(it.get("seq")?);
         // A short log is its own checkpoint. Who reads a line is to find what has ended in one piece.
         let checkpoint = match checkpoint {
-            None if state.is_terminal() => Some(Checkpoint { seq, task: read::task_at(db, id, seq, true)? }),
+            None if state.is_terminal() => Some(Checkpoint { seq, task: read::Tasks::new(db, true)?.at(id, seq)? }),
             found => found,
         };
         Ok(Line {

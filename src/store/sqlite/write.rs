@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rusqlite::{OptionalExtension as _, Row as Found, named_params};
+use rusqlite::{OptionalExtension as _, Row as Found};
 
 use super::{
     bytes::{halves, pack},
@@ -90,14 +90,24 @@ impl Pass<'_> {
             None => self.new_scope(key.scope())?,
         };
         let sql =
-            "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, pushes, asked)
-            VALUES(:scope, :key, :context, :state, :time, :seq, :fence, :open, :taken, :cancel, :attempt, 0, :asked)
-            ON CONFLICT(scope, key) DO NOTHING";
-        let made = self.db.prepare_cached(sql)?.execute(named_params! {
-            ":scope": scope, ":key": key.id(), ":context": &*row.context, ":state": i32::from(row.state), ":time": row.time,
-            ":seq": signed(row.seq)?, ":fence": signed(commit.fence)?, ":open": row.open, ":taken": signed(row.taken)?,
-            ":cancel": row.cancel_requested, ":attempt": row.attempt, ":asked": commit.asked.as_deref(),
-        })?;
+            "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, asked, pushes)
+            VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT(scope, key) DO NOTHING";
+        let (state, seq, fence, taken) =
+            (i32::from(row.state), signed(row.seq)?, signed(commit.fence)?, signed(row.taken)?);
+        let made = self.new_task.get(self.db, sql)?.execute((
+            scope,
+            key.id(),
+            &*row.context,
+            state,
+            row.time,
+            seq,
+            fence,
+            row.open,
+            taken,
+            row.cancel_requested,
+            row.attempt,
+            commit.asked.as_deref(),
+        ))?;
         if made == 0 {
             return Ok(Err(Refused::Stale(self.find(scope, key)?.map(|it| it.at))));
         }
@@ -196,12 +206,12 @@ impl Pass<'_> {
     }
 
     /// What is beside the row.
-    fn put_down(&self, id: i64, commit: &Commit) -> rusqlite::Result<()> {
+    fn put_down(&mut self, id: i64, commit: &Commit) -> rusqlite::Result<()> {
         let mut is_short = false;
         if let Some(first) = commit.events.first() {
             let (sql, events) = ("INSERT INTO log VALUES(?, ?)", pack(&commit.events));
             is_short = commit.expect == Expect::New && events.len() <= SHORT;
-            self.db.prepare_cached(sql)?.execute((piece(id, first.seq())?, events))?;
+            self.new_piece.get(self.db, sql)?.execute((piece(id, first.seq())?, events))?;
         }
         if let Some(task) = commit.checkpoint.as_ref().filter(|_| !is_short) {
             let sql = "INSERT OR REPLACE INTO checkpoint VALUES(?, ?, ?, ?)";

@@ -10,7 +10,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::{CachedStatement, Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::{
@@ -70,6 +70,28 @@ pub(super) struct Pass<'a> {
     pub(super) room: Seats,
     pub(super) crowds: &'a mut Crowds,
     pub(super) totals: Totals,
+    pub(super) new_task: Held<'a>,
+    pub(super) new_piece: Held<'a>,
+}
+
+/// A statement that many commits of a transaction need: it is looked for once.
+#[derive(Default)]
+pub(super) struct Held<'a>(Option<CachedStatement<'a>>);
+
+impl<'a> Held<'a> {
+    pub(super) fn get(&mut self, db: &'a Connection, sql: &str) -> rusqlite::Result<&mut CachedStatement<'a>> {
+        match &mut self.0 {
+            Some(it) => Ok(it),
+            none => Ok(none.insert(db.prepare_cached(sql)?)),
+        }
+    }
+}
+
+impl Pass<'_> {
+    /// Nothing more is done; what is left of it is the room.
+    fn over(self) -> Seats {
+        self.room
+    }
 }
 
 /// What the thread has.
@@ -149,12 +171,14 @@ impl State {
             crowds: &mut self.crowds,
             room: Seats::new(&self.room),
             totals: Totals::default(),
+            new_task: Held::default(),
+            new_piece: Held::default(),
         };
         if pass.scopes.len() >= SCOPES {
             pass.scopes.clear();
         }
         let done = all.iter_mut().try_for_each(|it| it.run(&mut pass)).and_then(|()| pass.count());
-        let room = pass.room;
+        let room = pass.over();
         let done = done.and_then(|()| fault::at("batch.commit")).and_then(|()| transaction.commit());
         match done {
             Ok(()) => {

@@ -1,0 +1,5 @@
+-- What has ended, said without a list: to see whether a new row belongs to an index, SQLite makes a table of a list.
+DROP INDEX task_ended;
+CREATE INDEX task_ended ON task(folded, time) WHERE state >= 3 AND state <= 7 AND state <> 6;
+DROP INDEX task_pushed;
+CREATE INDEX task_pushed ON task(time) WHERE pushes > 0 AND state >= 3 AND state <= 7 AND state <> 6;
