@@ -115,6 +115,7 @@ each_binding! {
     a_send_is_taken_once
     a_server_without_keys_is_told_once
     a_server_without_places_has_the_task
+    a_server_that_keeps_its_places_to_itself
     a_task_that_has_ended_meanwhile_stands_for_the_rest
     a_stream_that_can_not_go_on_says_so
     a_turn_that_is_over_is_no_cut
@@ -323,6 +324,20 @@ async fn a_server_without_places_has_the_task(way: Way) {
         assert_eq!(events.last().and_then(state), Some(TaskState::Completed));
         is_folded(&*way.plain(&url), &events).await;
     }
+}
+
+/// Over gRPC nobody is told where an event stands who may not ask; the send with its key is told what became of it anyway.
+async fn a_server_that_keeps_its_places_to_itself(way: Way) {
+    let url = serve(server()).await;
+    let proxy = Proxy::before(&url).await;
+    proxy.cut([Ends(2), Unheard, Unanswered]);
+    let events = remaining(stream(&*way.client(&proxy.url), text("", "/stream 20 2")).await).await;
+    let gaps: Vec<_> = events.iter().filter(|it| is_gap(it)).collect();
+    let untold = matches!(way, Way::Grpc | Way::ClassicGrpc);
+    assert_eq!((gaps.len(), proxy.left()), (usize::from(untold), 0));
+    assert!(gaps.iter().all(|it| it.whole().is_some()));
+    is_folded(&*way.plain(&url), &events).await;
+    assert!(matches!(task_of(&events[0]).state(), TaskState::Submitted | TaskState::Working));
 }
 
 async fn a_task_that_has_ended_meanwhile_stands_for_the_rest(way: Way) {

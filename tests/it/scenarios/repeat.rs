@@ -141,3 +141,31 @@ async fn a_conflict_is_told_in_each_binding() {
         (400, &"idempotency-key".into())
     );
 }
+
+/// Whoever has a key can ask whether it is of any use here, in each binding of either version, without doing anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_comes_back_with_every_answer() {
+    let url = serve(Server::new(Counts::default())).await;
+    let http = reqwest::Client::new();
+    let rpc = |method: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"id":"nothing"}}}}"#);
+    for (path, body) in [
+        ("/tasks/nothing", None),
+        ("/v1/tasks/nothing", None),
+        ("/rpc", Some(rpc("GetTask"))),
+        ("/rpc", Some(rpc("tasks/get"))),
+        ("/rpc", Some(rpc("Nonsense"))),
+        ("/rpc", Some("{".to_owned())),
+    ] {
+        for key in [None, Some("k 1")] {
+            let url = format!("{url}{path}");
+            let asked = match body.clone() {
+                Some(it) => http.post(url).header("content-type", "application/json").body(it),
+                None => http.get(url),
+            };
+            let asked = key.into_iter().fold(asked, |it, key| it.header("idempotency-key", key));
+            let reply = asked.send().await.unwrap();
+            assert_eq!(reply.headers().get("idempotency-key").and_then(|it| it.to_str().ok()), key, "{path}");
+            assert!(reply.text().await.unwrap().contains("error"), "{path}");
+        }
+    }
+}
