@@ -10,7 +10,11 @@ use std::{
 use futures_util::future::Either;
 use parking_lot::Mutex;
 use tokio::{
-    sync::{OwnedSemaphorePermit, oneshot, watch},
+    sync::{
+        OwnedSemaphorePermit,
+        oneshot::{self, error::TryRecvError},
+        watch,
+    },
     task::AbortHandle,
     time::timeout,
 };
@@ -143,8 +147,10 @@ impl<A: Agent> Execution<A> {
     ) -> Result<Answer, Error> {
         let (held, (mut answer, seq)) = begun.await?;
         // Most often it is there, and needs no timer.
-        if let Ok(answer) = answer.try_recv() {
-            return Ok(answer);
+        match answer.try_recv() {
+            Ok(answer) => return Ok(answer),
+            Err(TryRecvError::Closed) => return Err(gone(&held)),
+            Err(TryRecvError::Empty) => {}
         }
         if let Ok(answer) = timeout(wait, &mut answer).await {
             return answer.map_err(|_| gone(&held));

@@ -166,7 +166,8 @@ impl<A: Agent> Service<A> {
         let history = history("configuration.historyLength", configuration.history_length)?;
         let accepted_output_modes = configuration.accepted_output_modes;
         let asked = Asked { principal, extensions, accepted_output_modes, metadata, referenced: Vec::new() };
-        let wanted = Wanted { immediately: configuration.return_immediately, history, left };
+        let refers = !message.reference_task_ids.is_empty();
+        let wanted = Wanted { immediately: configuration.return_immediately, history, left, refers };
         Ok((Sent { scope, message, asked, push, name }, wanted))
     }
 
@@ -212,6 +213,8 @@ struct Wanted {
     history: Option<usize>,
     /// How long the caller waits.
     left: Option<Duration>,
+    /// The message refers to tasks.
+    refers: bool,
 }
 
 /// A length of history that a caller asks for: none is all of it, and 0 is none (3.2.4).
@@ -263,10 +266,11 @@ impl<A: Agent> A2aService for Service<A> {
     ) -> Result<Response<SendMessageResponse>, Status> {
         let (sent, wanted) = self.sent(request)?;
         let history = wanted.history;
-        let answer = if sent.message.reference_task_ids.is_empty() {
-            self.answer(sent, &wanted).await?
-        } else {
+        // What is looked at before it is moved is kept for as long as this lasts.
+        let answer = if wanted.refers {
             Box::pin(async { self.answer(self.refer(sent).await?, &wanted).await }).await?
+        } else {
+            self.answer(sent, &wanted).await?
         };
         let payload = Some(match answer {
             Answer::Task(task) => Payload::Task(shown(task, history)),
@@ -286,8 +290,8 @@ impl<A: Agent> A2aService for Service<A> {
         if Call::of(&request)?.cursor.is_some() {
             return Ok(self.streamed(self.stream_again(request).await?, marks));
         }
-        let (mut sent, Wanted { history, .. }) = self.sent(request)?;
-        if !sent.message.reference_task_ids.is_empty() {
+        let (mut sent, Wanted { history, refers, .. }) = self.sent(request)?;
+        if refers {
             sent = Box::pin(self.refer(sent)).await?;
         }
         Ok(self.streamed(self.execution.stream(sent, history).await?, marks))
