@@ -25,7 +25,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
     sync::Semaphore,
-    time::{sleep, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service;
@@ -225,7 +225,7 @@ async fn serve_until<I, S, B>(
         match told {
             Told::Drain => drain.cancelled().await,
             Told::Cut => cut.cancelled().await,
-            Told::Opened | Told::Look => sleep(after).await,
+            Told::Opened | Told::Look => sleep_until(Instant::now() + after).await,
         }
         told
     };
