@@ -1,17 +1,11 @@
-//! Turns of tasks: what starts one, what comes to one that runs, and what ends one from outside.
+//! Turns of tasks: who sends and waits, who asks for a task, and what ends a turn from outside.
 
-use std::{
-    future::ready,
-    sync::Arc,
-    task::{Context, Waker},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::Either;
 use parking_lot::Mutex;
 use tokio::{
     sync::{
-        OwnedSemaphorePermit,
         oneshot::{self, error::TryRecvError},
         watch,
     },
@@ -23,28 +17,25 @@ use tokio_util::task::TaskTracker;
 pub use self::limits::Limits;
 pub(crate) use self::limits::full;
 pub(crate) use self::{again::Since, once::Name};
-use self::{
-    limits::{Permits, SOON, limit},
-    once::{Taken, Turnstile},
-};
+use self::{begin::Begin, limits::Permits, once::Turnstile};
 use crate::{
     agent::{Agent, Asked, status_update},
     error::{Error, ErrorKind},
-    event::{Ends, Event, Mark, Seq},
+    event::{Ends, Mark, Seq},
     journal::{
         Held, Journal, Phase, Reader,
-        live::{Inner, Live, Waiting},
-        replay::{INBOX, Of},
+        live::{Inner, Live},
+        replay::Of,
         wait::{Answer, Until},
     },
-    pb::v1::{Message, Task, TaskState, TaskStatus, stream_response::Payload},
-    seam,
+    pb::v1::{Message, Task, TaskState},
     snapshot::Snapshot,
     store::{Key, ListPage, ListQuery, PushConfig, Scope, Store, Unavailable},
 };
 
 mod again;
 mod asked;
+mod begin;
 mod keeping;
 mod limits;
 mod once;
@@ -68,16 +59,6 @@ pub(crate) struct Sent {
     pub(crate) push: Option<Box<PushConfig>>,
     /// What it is known by, if it may be repeated.
     pub(crate) name: Option<Box<Name>>,
-}
-
-/// Where a turn begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Begin {
-    /// In a task of its own.
-    Apart,
-    /// Where the caller waits for its end, up to the agent's first pause. Many agents make none, and a task of their own
-    /// would cost as much as they do.
-    Here,
 }
 
 /// The running of an agent.
@@ -219,177 +200,6 @@ impl<A: Agent> Execution<A> {
             Some((task, _)) => reader.and_snapshot_at(task, seq),
             None => reader,
         })
-    }
-
-    /// Gives the message to a turn, new or next. `watch` sees the task before that turn can do anything, and learns how
-    /// many turns come before it. A new one has begun when this returns: what is moved into a future is moved twice.
-    fn begin<'a, T: Send + Sync + 'a>(
-        &'a self,
-        sent: Sent,
-        begin: Begin,
-        watch: impl FnOnce(&mut Inner, u32) -> T + Send + 'a,
-    ) -> impl Future<Output = Result<(Held, T), Error>> + Send + 'a {
-        if sent.message.task_id.is_empty() {
-            Either::Left(ready(self.begin_new(sent, begin, watch)))
-        } else {
-            Either::Right(Box::pin(self.follow_up(sent, begin, watch)))
-        }
-    }
-
-    fn begin_new<T>(
-        &self,
-        sent: Sent,
-        begin: Begin,
-        watch: impl FnOnce(&mut Inner, u32) -> T,
-    ) -> Result<(Held, T), Error> {
-        self.takes_work()?;
-        let journal = &self.0.journal;
-        let Sent { scope, mut message, asked, push, name } = sent;
-        let id = seam::fresh_id();
-        if message.context_id.is_empty() {
-            message.context_id = seam::fresh_id();
-        }
-        message.task_id.clone_from(&id);
-        // Before the agent does anything that it would have done for nothing.
-        journal.store().room(&scope).map_err(full)?;
-        let permit = self.0.permits.turn()?;
-        let (key, now) = (Key::new(&scope, &id), journal.clock().millis());
-        let status =
-            TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(seam::timestamp(now)) };
-        let context_id = message.context_id.clone();
-        let task = Task { id, context_id, status: Some(status), history: vec![message], ..Task::default() };
-        let push = push.map(|it| (*it).of(&key));
-        let mut live = Live::new(key, journal.store().fence(), task, now);
-        live.bound(self.0.limits.bounds());
-        live.push_to(push);
-        let held = journal.insert(live);
-        let mut inner = held.lock();
-        self.goes_on()?;
-        (inner.running, inner.turn) = (true, 1);
-        self.note(&mut inner, 1, &asked);
-        let taken = name.map(|it| Taken::new(*it, &mut inner, 1, now));
-        let seen = watch(&mut inner, 0);
-        journal.flush(&held, inner);
-        self.run_once(held.clone(), (Vec::new(), asked), permit, begin, taken);
-        Ok((held, seen))
-    }
-
-    async fn follow_up<T>(
-        &self,
-        sent: Sent,
-        begin: Begin,
-        watch: impl FnOnce(&mut Inner, u32) -> T,
-    ) -> Result<(Held, T), Error> {
-        self.takes_work()?;
-        let Sent { scope, mut message, asked, push, name } = sent;
-        let key = Key::new(&scope, &message.task_id);
-        let held = self.hold(&key).await?;
-        if !message.context_id.is_empty() && *message.context_id != *held.context {
-            let why = format!("is not that of task {}, which is in {}", key.id(), held.context);
-            return Err(Error::invalid_field("message.contextId", why));
-        }
-        message.context_id = (*held.context).to_owned();
-        // Before the message, so that nothing that comes of it is missed.
-        let made = match push.filter(|_| !held.lock().has_ended()) {
-            Some(push) => self.put_push(&key, *push).await?.1,
-            None => None,
-        };
-        let taken = self.take_in(held, (message, asked, name), begin, watch).await;
-        if let (Err(_), Some(id)) = (&taken, made) {
-            self.0.journal.store().delete_push(&key, &id).await?;
-        }
-        taken
-    }
-
-    /// Gives a message to a task that is there.
-    async fn take_in<T>(
-        &self,
-        held: Held,
-        (message, asked, name): (Message, Asked, Option<Box<Name>>),
-        begin: Begin,
-        watch: impl FnOnce(&mut Inner, u32) -> T,
-    ) -> Result<(Held, T), Error> {
-        let key = held.key.clone();
-        let ended = {
-            let mut inner = held.lock();
-            self.goes_on()?;
-            if inner.lost {
-                return Err(lost());
-            }
-            if inner.inbox.len() >= self.0.limits.waiting && !inner.ahead.state().is_terminal() {
-                let why = format!(
-                    "{} messages wait for task {}; send again when it has answered",
-                    inner.inbox.len(),
-                    key.id()
-                );
-                return Err(limit("waiting", why).retry_after(SOON));
-            }
-            let permit =
-                if inner.running || inner.ahead.state().is_terminal() { None } else { Some(self.0.permits.turn()?) };
-            match inner.push(Event::said(Payload::Message(message)), Mark::HIDDEN) {
-                Ok(event) => {
-                    inner.real = true;
-                    let (seq, now) = (event.seq(), self.0.journal.clock().millis());
-                    let taken = name.map(|it| Taken::new(*it, &mut inner, seq, now));
-                    self.note(&mut inner, seq, &asked);
-                    let mut first = None;
-                    if let Some(permit) = permit {
-                        inner.turn += 1;
-                        (inner.running, inner.taken, inner.attempt) = (true, seq, 1);
-                        first = Some((vec![event], asked, permit));
-                    } else {
-                        inner.inbox.push_back(Waiting { event, asked });
-                    }
-                    let behind = u32::try_from(inner.inbox.len().div_ceil(INBOX)).unwrap_or(u32::MAX);
-                    let seen = watch(&mut inner, behind);
-                    if first.is_none() || taken.is_some() {
-                        self.0.journal.flush(&held, inner);
-                    } else {
-                        // It goes to the store with what the agent says until its first pause.
-                        drop(inner);
-                    }
-                    if let Some((messages, asked, permit)) = first {
-                        self.run_once(held.clone(), (messages, asked), permit, begin, taken);
-                    } else {
-                        self.pass_once(taken);
-                    }
-                    return Ok((held, seen));
-                }
-                Err(why) if why.limit().is_some() => {
-                    let why = format!("task {} takes no more messages: {why}", key.id());
-                    return Err(limit("events", why).with("taskId", key.id()));
-                }
-                Err(_) if inner.has_ended() => None,
-                // It has ended, and nobody may know that yet.
-                Err(_) => Some(inner.wait(Until::End)),
-            }
-        };
-        if let Some(ended) = ended {
-            self.answer(&held, ended, self.0.limits.wait).await?;
-        }
-        Err(has_ended(key.id()))
-    }
-
-    /// Refuses work that would have to wait for the store, and once the server is about to stop.
-    fn takes_work(&self) -> Result<(), Error> {
-        if self.0.journal.is_down() { Err(busy()) } else { self.goes_on() }
-    }
-
-    /// Refuses work once the server is about to stop. Asked under the task's lock: who has it before
-    /// [`Journal::enter`] is told by that, and who has it after sees the phase.
-    fn goes_on(&self) -> Result<(), Error> {
-        if self.0.journal.phase() > Phase::Open { Err(busy()) } else { Ok(()) }
-    }
-
-    fn run(&self, held: Held, (messages, asked): (Vec<Event>, Asked), permit: OwnedSemaphorePermit, begin: Begin) {
-        // In a box, since the runtime moves what it runs several times, and this is large.
-        let mut turns = Box::pin(Arc::clone(&self.0).turns(held, messages, asked, permit));
-        // The runtime asks it again in any case, so that nobody need be woken before that.
-        if begin == Begin::Here && turns.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
-            return;
-        }
-        // Nobody waits for it here: a caller who leaves takes nothing with them.
-        drop(self.0.running.spawn(turns));
     }
 
     async fn hold(&self, key: &Key) -> Result<Held, Error> {
