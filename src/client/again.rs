@@ -57,8 +57,7 @@ impl Again {
         safe: Safe<'_>,
         rpc: impl for<'a> Fn(&'a dyn A2aService, Request<Req>) -> Answer<'a, Res> + Send + Sync,
     ) -> Result<Response<Res>, Status> {
-        let (_, mut extensions, message) = request.into_parts();
-        let call = extensions.remove::<Call>().unwrap_or_default();
+        let (call, message) = parts(request);
         let mut backoff = Backoff::new(&self.retry);
         loop {
             match rpc(&*self.agent, call.clone().request(message.clone())).await {

@@ -135,6 +135,7 @@ impl<'a> Waits<'a> {
 
     /// Puts the waker of who is polled on the list. `inner` is that of the task.
     pub(crate) fn register(&mut self, inner: &mut Inner, cx: &Context<'_>) {
+        // Who is asked again in any case need not be woken.
         if cx.waker().will_wake(Waker::noop()) {
             return;
         }
