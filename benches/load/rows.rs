@@ -65,7 +65,8 @@ pub(crate) fn rows() -> Vec<Row> {
         }
     }
     for it in all {
-        add("send of 100 kB, µs".into(), it, Work::Send(100_000), 16, Figure::Cost, Bound::None);
+        let bound = json(it, Bound::Ratio(0.20), Bound::Ratio(0.60));
+        add("send of 100 kB, µs".into(), it, Work::Send(100_000), 16, Figure::Cost, bound);
     }
     let classic = "classic send, over one of 1.0".into();
     add(classic, JsonRpc, Work::Classic, 16, Figure::Classic, Bound::Most(1.3));

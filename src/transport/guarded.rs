@@ -71,15 +71,13 @@ pub(super) struct Guarded<I> {
     /// stay apart; told that they may not, it puts what is up to 1 KiB, the headers before it and the trailers after it
     /// into one write, where it else makes two. Larger pieces are for a vectored write all the same.
     joins: bool,
-    /// Who reads waits for more.
-    reads: bool,
     /// What a client has sent of its next request before the answer to this one has ended.
     ahead: Option<u8>,
 }
 
 impl<I> Guarded<I> {
     pub(super) fn new(io: I, watch: Arc<Watch>) -> Self {
-        Self { io, watch, speaks: Speaks::Begins(0), joins: false, reads: false, ahead: None }
+        Self { io, watch, speaks: Speaks::Begins(0), joins: false, ahead: None }
     }
 
     fn look(&mut self, matched: usize, read: &[u8]) {
@@ -98,8 +96,7 @@ impl<I> Guarded<I> {
     }
 
     fn reads(&mut self, reads: bool) {
-        if self.reads != reads && self.speaks == Speaks::Http1 {
-            self.reads = reads;
+        if self.speaks == Speaks::Http1 {
             self.watch.reads.store(reads, Relaxed);
         }
     }
@@ -121,17 +118,19 @@ impl<I: AsyncRead + Unpin> Guarded<I> {
 
 impl<I: AsyncRead + Unpin> AsyncRead for Guarded<I> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
         if buf.remaining() > 0
             && let Some(it) = self.ahead.take()
         {
             buf.put_slice(&[it]);
-            return Poll::Ready(Ok(()));
         }
-        let before = buf.filled().len();
+        // What follows that byte comes with it: a body is not to be read byte by byte.
         let polled = Pin::new(&mut self.io).poll_read(cx, buf);
         if let Speaks::Begins(matched) = self.speaks {
             self.look(matched, &buf.filled()[before..]);
         }
+        // Of an error that comes behind the byte, the next read tells.
+        let polled = if buf.filled().len() > before { Poll::Ready(Ok(())) } else { polled };
         self.reads(polled.is_pending());
         polled
     }
@@ -160,7 +159,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<I> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.speaks == Speaks::Http1
-            && !self.reads
+            && !self.watch.reads.load(Relaxed)
             && self.ahead.is_none()
             && let Poll::Ready(error) = self.poll_gone(cx)
         {
@@ -171,5 +170,39 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<I> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_comes_while_nobody_reads_is_read_whole() {
+        let (mut client, server) = tokio::io::duplex(1 << 10);
+        let mut server = Guarded::new(server, Arc::default());
+        let mut read = [0; 1 << 10];
+        client.write_all(b"POST / HTTP/1.1").await.unwrap();
+        assert_eq!(server.read(&mut read).await.unwrap(), 15);
+
+        client.write_all(b"a body of some length").await.unwrap();
+        for _ in 0..3 {
+            poll_fn(|cx| Pin::new(&mut server).poll_flush(cx)).await.unwrap();
+        }
+        let length = server.read(&mut read).await.unwrap();
+        assert_eq!(&read[..length], b"a body of some length");
+
+        client.write_all(b"!").await.unwrap();
+        poll_fn(|cx| Pin::new(&mut server).poll_flush(cx)).await.unwrap();
+        assert_eq!(server.read(&mut read).await.unwrap(), 1);
+        assert!(!server.watch.reads.load(Relaxed), "what it has read is looked at first");
+
+        drop(client);
+        let gone = poll_fn(|cx| Pin::new(&mut server).poll_flush(cx)).await;
+        assert_eq!(gone.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 }

@@ -187,9 +187,7 @@ enum Told {
     Drain,
     /// It is over, whatever runs.
     Cut,
-    /// It has had its time to say something.
-    Opened,
-    /// It is time to look whether it still says something.
+    /// It is time to look whether it says something.
     Look,
 }
 
@@ -225,13 +223,13 @@ async fn serve_until<I, S, B>(
         match told {
             Told::Drain => drain.cancelled().await,
             Told::Cut => cut.cancelled().await,
-            Told::Opened | Told::Look => sleep_until(Instant::now() + after).await,
+            Told::Look => sleep_until(Instant::now() + after).await,
         }
         told
     };
     // Each has a waker of its own, so that it costs nothing while the connection is busy.
     let mut tells: FuturesUnordered<_> =
-        [(Told::Drain, Duration::ZERO), (Told::Opened, settings.opening)].into_iter().map(wait).collect();
+        [(Told::Drain, Duration::ZERO), (Told::Look, settings.opening)].into_iter().map(wait).collect();
     let (mut calls, mut quiet) = (0, 0);
     loop {
         let told = tokio::select! {
@@ -250,11 +248,11 @@ async fn serve_until<I, S, B>(
                 connection.as_mut().graceful_shutdown();
             }
             Told::Cut => return,
-            Told::Opened if !watch.is_open() => {
+            Told::Look if !watch.is_open() => {
                 tracing::debug!("a connection said nothing");
                 return;
             }
-            Told::Opened | Told::Look => {
+            Told::Look => {
                 let before = mem::replace(&mut calls, watch.calls());
                 quiet = if watch.is_idle() && calls == before { quiet + 1 } else { 0 };
                 if quiet == LOOKS {
