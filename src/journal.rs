@@ -26,9 +26,8 @@ use self::{
     wait::Wake,
 };
 use crate::{
-    event::Position,
     seam::Clock,
-    store::{Commit, Key, KeyMap, Refused, Store},
+    store::{Change, Key, KeyMap, Refused, Store},
 };
 
 pub(crate) mod live;
@@ -261,7 +260,7 @@ impl Journal {
     }
 
     async fn run(self: Arc<Self>, lane: usize) {
-        let mut again: Vec<(Held, Commit)> = Vec::new();
+        let mut again: Vec<(Held, Change)> = Vec::new();
         let mut due = Instant::now();
         let mut wait = RETRY;
         loop {
@@ -269,8 +268,8 @@ impl Journal {
                 biased;
                 () = sleep_until(due), if !again.is_empty() => {
                     // One by one: what is wrong with one of them is not the others' misfortune.
-                    for (held, commit) in mem::take(&mut again) {
-                        let one = Arc::from([commit]);
+                    for (held, change) in mem::take(&mut again) {
+                        let one = Arc::from([change]);
                         if self.write(slice::from_ref(&held), &one, true).await.is_err() {
                             again.push((held, one[0].clone()));
                         }
@@ -279,14 +278,9 @@ impl Journal {
                     due = Instant::now() + wait;
                 }
                 group = self.group(lane) => {
-                    let commit = |held: &Held| {
-                        let mut commit = held.lock().prepare(held, false);
-                        fold_bytes(&mut commit); // outside of the lock: only this lane moves what is shown
-                        commit
-                    };
-                    let commits: Arc<[Commit]> = group.iter().map(commit).collect();
-                    if self.write(&group, &commits, false).await.is_err() {
-                        again.extend(group.into_iter().zip(commits.iter().cloned()));
+                    let changes: Arc<[Change]> = group.iter().map(change).collect();
+                    if self.write(&group, &changes, false).await.is_err() {
+                        again.extend(group.into_iter().zip(changes.iter().cloned()));
                         due = Instant::now() + wait;
                     }
                 }
@@ -310,9 +304,9 @@ impl Journal {
         }
     }
 
-    async fn write(&self, group: &[Held], commits: &Arc<[Commit]>, again: bool) -> Result<(), ()> {
+    async fn write(&self, group: &[Held], changes: &Arc<[Change]>, again: bool) -> Result<(), ()> {
         self.down.lock().since.get_or_insert_with(Instant::now);
-        let outcomes = self.store.commit(Arc::clone(commits)).await;
+        let outcomes = self.store.change(Arc::clone(changes)).await;
         {
             let mut down = self.down.lock();
             match &outcomes {
@@ -323,16 +317,16 @@ impl Journal {
                 Err(_) => {}
             }
         }
-        for ((held, commit), outcome) in group.iter().zip(&**commits).zip(outcomes.map_err(drop)?) {
+        for ((held, change), outcome) in group.iter().zip(&**changes).zip(outcomes.map_err(drop)?) {
             let mut wake = Wake::default();
             let mut inner = held.lock();
             inner.queued = false;
-            // The answer to an earlier try was lost: a row that stands where only this commit can have put it is ours.
-            let ours = Position { seq: commit.row.seq, fence: commit.fence };
-            match outcome {
-                Ok(()) => inner.settle(commit, &mut wake),
-                Err(Refused::Stale(Some(at))) if again && at == ours => inner.settle(commit, &mut wake),
-                Err(why) => wake = self.lose(held, &mut inner, &why),
+            // The answer to an earlier try was lost: a row that stands where only this can have put it is ours.
+            let is_ours = |why: &Refused| again && *why == Refused::Stale(Some(change.position()));
+            match (outcome, change) {
+                (Err(why), _) if !is_ours(&why) => wake = self.lose(held, &mut inner, &why),
+                (_, Change::Commit(it)) => inner.settle(it, &mut wake),
+                (_, Change::Concluded(it)) => inner.concluded(it, &mut wake),
             }
             self.flush(held, inner);
             held.fire(wake);
@@ -347,6 +341,20 @@ impl Journal {
             pause(LOOK).await;
         }
     }
+}
+
+/// What there is to write of a task. What it adds to the task is told to that outside of the lock: only the task's lane
+/// moves what is shown.
+fn change(held: &Held) -> Change {
+    let mut commit = {
+        let mut inner = held.lock();
+        if let Some(whole) = inner.conclude(held) {
+            return Change::Concluded(whole);
+        }
+        inner.prepare(held, false)
+    };
+    fold_bytes(&mut commit);
+    Change::Commit(commit)
 }
 
 /// Waits for what gives no sign when it is there.

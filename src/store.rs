@@ -32,6 +32,7 @@ pub mod page;
 mod push;
 mod retention;
 mod sent;
+mod settled;
 pub mod sqlite;
 
 /// A place for tasks.
@@ -59,6 +60,12 @@ pub trait Store: Send + Sync + 'static {
     /// Commits each task's part whole or not at all, together where that is cheaper. One outcome for each commit, in
     /// their order. The batch may be committed again, when no answer came.
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable>;
+
+    /// The same, with tasks among them that are new and have ended. What the log of one repeats of it need not be kept
+    /// twice.
+    async fn change(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
+        self.commit(batch.iter().map(Change::commit).collect()).await
+    }
 
     /// A row and its checkpoint.
     async fn load(&self, key: &Key) -> Result<Option<Stored>, Unavailable>;
@@ -147,6 +154,34 @@ pub struct Commit {
     pub sends: Vec<Keyed>,
     /// The push configuration that the task was begun with.
     pub push: Option<Arc<PushConfig>>,
+}
+
+/// What is to be written of a task.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A part of it.
+    Commit(Commit),
+    /// All of it.
+    Concluded(Concluded),
+}
+
+impl Change {
+    /// The same as a commit.
+    pub fn commit(&self) -> Commit {
+        match self {
+            Self::Commit(it) => it.clone(),
+            Self::Concluded(it) => it.commit(),
+        }
+    }
+
+    /// Where its row stands once this is written.
+    pub fn position(&self) -> Position {
+        let (row, fence) = match self {
+            Self::Commit(it) => (&it.row, it.fence),
+            Self::Concluded(it) => (&it.row, it.fence),
+        };
+        Position { seq: row.seq, fence }
+    }
 }
 
 /// Where a row has to stand for a commit.

@@ -11,15 +11,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use self::{
-    index::Index,
-    push::Pushes,
-    room::Room,
-    settled::{Names, Running, Settled},
-};
+use self::{index::Index, push::Pushes, room::Room};
 use super::{
     Commit, Concluded, Expect, Full, Immediate, InUse, Key, KeyMap, Keyed, ListPage, ListQuery, Log, Made, PushConfig,
     PushPage, Put, Refused, Retention, Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
+    settled::{Names, Running, Settled},
 };
 use crate::{
     event::{Event, Fence, Position, Seq},
@@ -31,7 +27,6 @@ use crate::{
 mod index;
 mod push;
 mod room;
-mod settled;
 #[cfg(test)]
 mod tests;
 
@@ -235,7 +230,7 @@ fn register(kept: &mut Kept, commit: &Commit) {
 /// What is said is written behind what was said; what has ended has its task before that.
 fn write_log(kept: &mut Kept, commit: &Commit) {
     let Kind::Open(log) = &mut kept.log else { return };
-    let (names, events) = (Names { key: &commit.key, context: &kept.row.context }, &commit.events);
+    let (names, events) = (Names { id: commit.key.id(), context: &kept.row.context }, &commit.events);
     match (&commit.checkpoint, kept.row.state.is_terminal()) {
         (Some(task), true) => {
             kept.log = Kind::Settled(Settled::new(task, log, events, names));
@@ -283,7 +278,7 @@ impl Memory {
     pub fn size(&self) -> (usize, usize) {
         let sizes: [(usize, usize); SHARDS] = array::from_fn(|it| {
             let shard = self.shards[it].lock();
-            let bytes = |it: &Kept| if let Kind::Settled(it) = &it.log { it.len() } else { 0 };
+            let bytes = |it: &Kept| if let Kind::Settled(it) = &it.log { it.bytes().len() } else { 0 };
             (shard.len(), shard.values().map(|it| bytes(it)).sum())
         });
         sizes.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
@@ -302,7 +297,7 @@ fn listed(kept: &Kept, key: &Key, query: &ListQuery) -> Task {
             task
         }
         Kind::Open(log) => {
-            let (mut task, names) = (Task::default(), Names { key, context: &kept.row.context });
+            let (mut task, names) = (Task::default(), Names { id: key.id(), context: &kept.row.context });
             let mut fold = |it: Event| {
                 if let Some(it) = it.payload() {
                     task::apply(&mut task, it);
@@ -354,7 +349,7 @@ impl Store for Memory {
     async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable> {
         let after = usize::try_from(after).unwrap_or(usize::MAX);
         let events = self.with(key, |it| {
-            let names = Names { key, context: &it.row.context };
+            let names = Names { id: key.id(), context: &it.row.context };
             match &it.log {
                 Kind::Open(log) => log.events(after, names).take(limit).collect(),
                 Kind::Settled(settled) => settled.events(after, names).take(limit).collect(),

@@ -27,8 +27,8 @@ use self::{
     writer::Writer,
 };
 use super::{
-    Commit, Full, InUse, Key, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put, Refused, Retention, RunnerId,
-    Scope, Store, Stored, Swept, Unavailable,
+    Change, Commit, Full, InUse, Key, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put, Refused, Retention,
+    RunnerId, Scope, Store, Stored, Swept, Unavailable,
 };
 use crate::{
     event::{Fence, Seq},
@@ -352,6 +352,10 @@ impl Store for Sqlite {
 
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
         self.writer.run(move |it| batch.iter().map(|commit| it.commit(commit)).collect()).await
+    }
+
+    async fn change(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
+        self.writer.run(move |it| batch.iter().map(|change| it.change(change)).collect()).await
     }
 
     async fn load(&self, key: &Key) -> Result<Option<Stored>, Unavailable> {

@@ -14,6 +14,7 @@ use crate::{
     event::{Ends, Event, Fence, Seq},
     pb::v1::{Task, TaskState},
     seam,
+    store::settled::Names,
     task::apply,
 };
 
@@ -112,6 +113,11 @@ struct Replay {
 }
 
 impl Replay {
+    /// Of a log that begins with this event.
+    fn new(first: Seq) -> Self {
+        Self { next: first, first, fence: 0, task: Task::default(), ended: false }
+    }
+
     fn see(&mut self, event: &Event) -> Result<(), String> {
         let at = event.position();
         if at.seq != self.next {
@@ -140,7 +146,7 @@ pub(super) fn task(db: &Connection, id: i64) -> rusqlite::Result<Option<String>>
 }
 
 fn of_task(db: &Connection, id: i64) -> rusqlite::Result<Result<(), String>> {
-    let sql = "SELECT t.seq, t.fence, t.state, t.time, t.folded, t.key, t.context, c.seq
+    let sql = "SELECT t.seq, t.fence, t.state, t.time, t.folded, t.key, t.context, c.seq, t.whole
         FROM task t LEFT JOIN checkpoint c ON c.id = t.id WHERE t.id = ?";
     let row = |it: &Row<'_>| {
         let checkpoint: Option<i64> = it.get(7)?;
@@ -151,24 +157,34 @@ fn of_task(db: &Connection, id: i64) -> rusqlite::Result<Result<(), String>> {
             it.get::<_, i64>(3)?,
             it.get::<_, bool>(4)?,
             [it.get::<_, String>(5)?, it.get(6)?],
+            it.get_ref(8)?.as_blob_or_null()?.map(read::settled),
         ))
     };
-    let ((seq, fence, checkpoint), state, time, folded, [key, context]) =
+    let ((seq, fence, checkpoint), state, time, folded, [key, context], whole) =
         db.prepare_cached(sql)?.query_row([id], row)?;
     let ended = TaskState::try_from(state).is_ok_and(TaskState::is_terminal);
     if checkpoint.is_some_and(|it| it > seq) {
         return Ok(Err("its checkpoint is ahead of its row".into()));
     }
+    if whole.is_some() && checkpoint.is_some() {
+        return Ok(Err("it has a checkpoint beside what stands in its row".into()));
+    }
+    let mut replay = None;
+    if let Some(it) = &whole {
+        let replay = replay.insert(Replay::new(1));
+        let names = Names { id: &key, context: &context };
+        if let Err(why) = it.events(0, names).try_for_each(|it| replay.see(&it)) {
+            return Ok(Err(why));
+        }
+    }
     let mut log = db.prepare_cached("SELECT id, events FROM log WHERE id >= ? AND id < ? ORDER BY id")?;
     let mut log = log.query((piece(id, 0)?, piece(id + 1, 0)?))?;
-    let mut replay: Option<Replay> = None;
     while let Some(it) = log.next()? {
         let first = first_of(it.get(0)?);
         let Some(events) = unpack(first, Bytes::copy_from_slice(it.get_ref(1)?.as_blob()?)) else {
             return Ok(Err(format!("the piece of its log that begins with {first} can't be read")));
         };
-        let replay =
-            replay.get_or_insert_with(|| Replay { next: first, first, fence: 0, task: Task::default(), ended: false });
+        let replay = replay.get_or_insert_with(|| Replay::new(first));
         if let Err(why) = events.iter().try_for_each(|it| replay.see(it)) {
             return Ok(Err(why));
         }

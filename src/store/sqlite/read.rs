@@ -14,15 +14,19 @@ use crate::{
     event::{Event, Position, Seq},
     pb::v1::{Task, TaskState},
     snapshot::Snapshot,
-    store::{Key, Made, Row, Scope, Stored},
+    store::{
+        Key, Made, Row, Scope, Stored,
+        settled::{Names, Settled},
+    },
     task::absorb,
 };
 
 /// The columns of [`stored`].
-pub(super) const COLUMNS: &str = "t.seq, t.fence, t.context, t.state, t.time, t.open, t.taken, t.cancel, t.attempt, c.seq, c.task, c.artifacts, s.bytes, t.asked";
+pub(super) const COLUMNS: &str = "t.seq, t.fence, t.context, t.state, t.time, t.open, t.taken, t.cancel, t.attempt, c.seq, c.task, c.artifacts, s.bytes, t.asked, t.whole";
 
 /// Where they come from.
-pub(super) const TABLES: &str = "task t LEFT JOIN checkpoint c ON c.id = t.id LEFT JOIN saved s ON s.id = t.id";
+pub(super) const TABLES: &str =
+    "task t LEFT JOIN checkpoint c ON c.id = t.id AND t.whole IS NULL LEFT JOIN saved s ON s.id = t.id";
 
 /// The number of a task, if it is there.
 pub(super) fn id(db: &Connection, key: &Key) -> rusqlite::Result<Option<i64>> {
@@ -59,12 +63,13 @@ pub(super) fn stored(found: &Found<'_>) -> rusqlite::Result<Stored> {
         cancel_requested: found.get(7)?,
         attempt: found.get(8)?,
     };
-    let checkpoint = match found.get::<_, Option<i64>>(9)? {
-        Some(seq) => {
+    let checkpoint = match (found.get_ref(14)?.as_blob_or_null()?, found.get::<_, Option<i64>>(9)?) {
+        (Some(whole), _) => Some((at.seq, settled(whole).snapshot().ok_or_else(unreadable)?)),
+        (None, Some(seq)) => {
             let task = joined(found.get_ref(10)?.as_blob()?, found.get_ref(11)?.as_blob()?);
             Some((number(seq), Snapshot::from_proto(task)))
         }
-        None => None,
+        (None, None) => None,
     };
     let saved = found.get_ref(12)?.as_blob_or_null()?.map(Bytes::copy_from_slice);
     let asked = found.get_ref(13)?.as_blob_or_null()?.map(Bytes::copy_from_slice);
@@ -82,6 +87,25 @@ pub(super) fn sent(db: &Connection, scope: &Scope, key: &str) -> rusqlite::Resul
     db.prepare_cached(sql)?.query_row((&*scope.owner, &*scope.tenant, key), made).optional()
 }
 
+/// A task that stands in its row.
+pub(super) fn settled(whole: &[u8]) -> Settled {
+    Settled::from_bytes(Bytes::copy_from_slice(whole))
+}
+
+/// The events after one of a task that stands in its row, if this one does.
+fn settled_events(db: &Connection, task: i64, after: Seq, limit: usize) -> rusqlite::Result<Option<Vec<Event>>> {
+    let sql = "SELECT whole, key, context, seq FROM task WHERE id = ? AND whole IS NOT NULL";
+    let read = |it: &Found<'_>| {
+        let (whole, names) =
+            (it.get_ref(0)?.as_blob()?, Names { id: it.get_ref(1)?.as_str()?, context: it.get_ref(2)?.as_str()? });
+        let before = usize::try_from(after).unwrap_or(usize::MAX);
+        let events: Vec<_> = settled(whole).events(before, names).take(limit).collect();
+        let is_all = events.len() == limit || events.last().map_or(after, Event::seq) >= number(it.get(3)?);
+        if is_all { Ok(events) } else { Err(unreadable()) }
+    };
+    db.prepare_cached(sql)?.query_row([task], read).optional()
+}
+
 /// A task from its halves.
 pub(super) fn task(head: &[u8], artifacts: &[u8]) -> rusqlite::Result<Task> {
     whole(head, artifacts).map_err(|_| damaged("a task can't be read"))
@@ -89,6 +113,9 @@ pub(super) fn task(head: &[u8], artifacts: &[u8]) -> rusqlite::Result<Task> {
 
 /// The events of a task after one, at most so many.
 pub(super) fn events(db: &Connection, task: i64, after: Seq, limit: usize) -> rusqlite::Result<Vec<Event>> {
+    if let Some(events) = settled_events(db, task, after, limit)? {
+        return Ok(events);
+    }
     let mut events = Vec::new();
     // A number that no event can have comes after all that there are.
     let Ok(next) = piece(task, after.saturating_add(1)) else { return Ok(events) };
@@ -119,14 +146,16 @@ pub(super) struct Tasks<'a> {
 impl<'a> Tasks<'a> {
     pub(super) fn new(db: &'a Connection, artifacts: bool) -> rusqlite::Result<Self> {
         // Where there is no checkpoint, the first piece of a log is most often all of it.
-        let sql = if artifacts {
-            "SELECT c.seq, c.task, c.artifacts, l.events FROM (SELECT 1)
-             LEFT JOIN checkpoint c ON c.id = ?1 LEFT JOIN log l ON l.id = ?2 AND c.id IS NULL"
-        } else {
-            "SELECT c.seq, c.task, x'', l.events FROM (SELECT 1)
-             LEFT JOIN checkpoint c ON c.id = ?1 LEFT JOIN log l ON l.id = ?2 AND c.id IS NULL"
-        };
-        Ok(Self { db, find: db.prepare_cached(sql)?, artifacts })
+        static SQL: LazyLock<[String; 2]> = LazyLock::new(|| {
+            ["x''", "c.artifacts"].map(|it| {
+                format!(
+                    "SELECT c.seq, c.task, {it}, l.events, t.whole FROM task t
+                     LEFT JOIN checkpoint c ON c.id = t.id AND t.whole IS NULL
+                     LEFT JOIN log l ON l.id = ?2 AND c.id IS NULL AND t.whole IS NULL WHERE t.id = ?1"
+                )
+            })
+        });
+        Ok(Self { db, find: db.prepare_cached(&SQL[usize::from(artifacts)])?, artifacts })
     }
 
     /// A task after its event of this number: its checkpoint, and what came after that.
@@ -135,7 +164,9 @@ impl<'a> Tasks<'a> {
         const STEP: usize = 256;
         let (mut seq, mut task) = (0, Task::default());
         let begun = self.find.query_row((id, piece(id, 1)?), |it| {
-            if let Some(at) = it.get::<_, Option<i64>>(0)? {
+            if let Some(whole) = it.get_ref(4)?.as_blob_or_null()? {
+                (seq, task) = (until, settled(whole).task().ok_or_else(unreadable)?);
+            } else if let Some(at) = it.get::<_, Option<i64>>(0)? {
                 (seq, task) = (number(at), self::task(it.get_ref(1)?.as_blob()?, it.get_ref(2)?.as_blob()?)?);
             }
             it.get_ref(3)?.as_blob_or_null().map(|it| it.map(Bytes::copy_from_slice)).map_err(Into::into)
@@ -154,7 +185,7 @@ impl<'a> Tasks<'a> {
             }
         }
         if !self.artifacts {
-            // A first event may have some.
+            // What is in one piece may have some.
             task.artifacts = Vec::new();
         }
         Ok(task)

@@ -13,8 +13,12 @@ use super::{Error, fault, file::beside, sync_directory};
 const APPLICATION: i32 = 0x4132_4154;
 
 /// The way from each version to the next: the first one begins with nothing. What has been released does not change.
-pub(super) const STEPS: &[&str] =
-    &[include_str!("schema/1.sql"), include_str!("schema/2.sql"), include_str!("schema/3.sql")];
+pub(super) const STEPS: &[&str] = &[
+    include_str!("schema/1.sql"),
+    include_str!("schema/2.sql"),
+    include_str!("schema/3.sql"),
+    include_str!("schema/4.sql"),
+];
 
 /// Brings a file to the newest version: in one transaction, and with a copy of it as it was.
 pub(super) fn migrate(db: &mut Connection, path: &Path, steps: &[&str]) -> Result<(), Error> {

@@ -135,7 +135,7 @@ impl Pass<'_> {
                 done.more = true;
                 break;
             }
-            self.db.prepare_cached("UPDATE task SET folded = 1 WHERE id = ?")?.execute([id])?;
+            self.db.prepare_cached("UPDATE task SET folded = 1, whole = NULL WHERE id = ?")?.execute([id])?;
             done.tasks += 1;
         }
         Ok(done)

@@ -10,9 +10,9 @@ use super::{
     writer::Pass,
 };
 use crate::{
-    event::{Position, Seq},
+    event::{Fence, Position, Seq},
     pb::v1::TaskState,
-    store::{Commit, Expect, Full, Key, Keyed, Refused, Row, Scope},
+    store::{Change, Commit, Concluded, Expect, Full, Key, Keyed, Refused, Row, Scope, settled::Settled},
 };
 
 /// In the number of a piece of log, that of its first event has so many bits.
@@ -54,9 +54,28 @@ fn too_large(what: &'static str) -> rusqlite::Error {
 }
 
 /// A log of so many bytes, all of which came at once, is its own checkpoint: it is read as soon as one, and written once.
+/// A task that is no longer than this with its log, and has ended, stands in its row.
 const SHORT: usize = 2 << 10;
 
+/// What the row of a new task has.
+struct New<'a> {
+    key: &'a Key,
+    row: &'a Row,
+    fence: Fence,
+    asked: Option<&'a [u8]>,
+    sends: &'a [Keyed],
+    whole: Option<&'a [u8]>,
+}
+
 impl Pass<'_> {
+    /// Writes what is to be written of a task, or says why not: then it has changed nothing.
+    pub(super) fn change(&mut self, change: &Change) -> rusqlite::Result<Result<(), Refused>> {
+        match change {
+            Change::Commit(it) => self.commit(it),
+            Change::Concluded(it) => self.conclude(it),
+        }
+    }
+
     /// Writes a commit, or says why not: then it has changed nothing.
     pub(super) fn commit(&mut self, commit: &Commit) -> rusqlite::Result<Result<(), Refused>> {
         let outcome = match &commit.expect {
@@ -66,19 +85,40 @@ impl Pass<'_> {
         fault::at("batch.task").and(outcome)
     }
 
+    fn conclude(&mut self, task: &Concluded) -> rusqlite::Result<Result<(), Refused>> {
+        let whole = Settled::of(task);
+        if whole.bytes().len() > SHORT {
+            return self.commit(&task.commit());
+        }
+        let Concluded { key, row, fence, .. } = task;
+        let new = New { key, row, fence: *fence, asked: None, sends: &[], whole: Some(whole.bytes()) };
+        let outcome = self.make(&new);
+        fault::at("batch.task").and(outcome).map(|it| it.map(drop))
+    }
+
     fn begin(&mut self, commit: &Commit) -> rusqlite::Result<Result<(), Refused>> {
-        let Commit { key, row, .. } = commit;
+        let Commit { key, row, fence, asked, sends, .. } = commit;
+        let made = self.make(&New { key, row, fence: *fence, asked: asked.as_deref(), sends, whole: None })?;
+        if let Ok(task) = made {
+            self.put_down(task, commit)?;
+        }
+        Ok(made.map(drop))
+    }
+
+    /// Makes a row, and says which.
+    fn make(&mut self, new: &New<'_>) -> rusqlite::Result<Result<i64, Refused>> {
+        let New { key, row, fence, asked, sends, whole } = *new;
         let known = self.scope(key.scope())?;
         let owner = &key.scope().owner;
         let crowded = self.room.is_full().is_some() || self.room.is_full_for(owner).is_some();
         if let Some(scope) = known
-            && (!commit.sends.is_empty() || crowded)
+            && (!sends.is_empty() || crowded)
         {
             // What was there before must not cost another task its place.
             if let Some(it) = self.find(scope, key)? {
                 return Ok(Err(Refused::Stale(Some(it.at))));
             }
-            if let Some(task_id) = self.sent(scope, commit)? {
+            if let Some(task_id) = self.sent(scope, sends)? {
                 return Ok(Err(Refused::Duplicate { task_id }));
             }
         }
@@ -90,10 +130,9 @@ impl Pass<'_> {
             None => self.new_scope(key.scope())?,
         };
         let sql =
-            "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, asked, pushes)
-            VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT(scope, key) DO NOTHING";
-        let (state, seq, fence, taken) =
-            (i32::from(row.state), signed(row.seq)?, signed(commit.fence)?, signed(row.taken)?);
+            "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, asked, whole, pushes)
+            VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT(scope, key) DO NOTHING";
+        let (state, seq, fence, taken) = (i32::from(row.state), signed(row.seq)?, signed(fence)?, signed(row.taken)?);
         let made = self.new_task.get(self.db, sql)?.execute((
             scope,
             key.id(),
@@ -106,18 +145,18 @@ impl Pass<'_> {
             taken,
             row.cancel_requested,
             row.attempt,
-            commit.asked.as_deref(),
+            asked,
+            whole,
         ))?;
         if made == 0 {
             return Ok(Err(Refused::Stale(self.find(scope, key)?.map(|it| it.at))));
         }
         let task = self.db.last_insert_rowid();
-        self.keep_sends(scope, task, commit)?;
+        self.keep_sends(scope, task, sends)?;
         self.moved((scope, &row.context), None, Some(row.state.into()))?;
         self.joined((scope, &row.context), task)?;
         self.room.moved(owner, None, Some(row.state.is_terminal()));
-        self.put_down(task, commit)?;
-        Ok(Ok(()))
+        Ok(Ok(task))
     }
 
     /// Takes a place for a task of this owner: of their own that ended first, where they have as many as they may, and
@@ -146,11 +185,11 @@ impl Pass<'_> {
         if old.at != expected {
             return Ok(Err(Refused::Stale(Some(old.at))));
         }
-        if let Some(task_id) = self.sent(scope, commit)? {
+        if let Some(task_id) = self.sent(scope, &commit.sends)? {
             return Ok(Err(Refused::Duplicate { task_id }));
         }
         self.update(&old, commit)?;
-        self.keep_sends(scope, old.id, commit)?;
+        self.keep_sends(scope, old.id, &commit.sends)?;
         let state = i32::from(row.state);
         if old.state != state {
             self.moved((scope, &row.context), Some(old.state), Some(state))?;
@@ -186,9 +225,9 @@ impl Pass<'_> {
     }
 
     /// The task that has one of these sends already.
-    fn sent(&self, scope: i64, commit: &Commit) -> rusqlite::Result<Option<Box<str>>> {
+    fn sent(&self, scope: i64, sends: &[Keyed]) -> rusqlite::Result<Option<Box<str>>> {
         let sql = "SELECT t.key FROM send s JOIN task t ON t.id = s.task WHERE s.scope = ? AND s.key = ?";
-        for it in &commit.sends {
+        for it in sends {
             let made = self.db.prepare_cached(sql)?.query_row((scope, &*it.key), |it| it.get(0)).optional()?;
             if made.is_some() {
                 return Ok(made);
@@ -197,8 +236,8 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    fn keep_sends(&self, scope: i64, task: i64, commit: &Commit) -> rusqlite::Result<()> {
-        for Keyed { key, hash, seq, time } in &commit.sends {
+    fn keep_sends(&self, scope: i64, task: i64, sends: &[Keyed]) -> rusqlite::Result<()> {
+        for Keyed { key, hash, seq, time } in sends {
             let sql = "INSERT INTO send VALUES(?, ?, ?, ?, ?, ?)";
             self.db.prepare_cached(sql)?.execute((scope, &**key, hash, time, task, signed(*seq)?))?;
         }

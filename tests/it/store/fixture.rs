@@ -25,10 +25,11 @@ use super::{
 };
 
 /// Version of the tables that this program writes.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
-const TASKS: [(&str, &str, &str); 4] =
-    [("ada", "", "ended"), ("ada", "", "asked"), ("bob", "blue", "running"), ("", "", "new")];
+/// Who has which; the last of them since version 4.
+const TASKS: [(&str, &str, &str); 5] =
+    [("ada", "", "ended"), ("ada", "", "asked"), ("bob", "blue", "running"), ("", "", "new"), ("bob", "", "whole")];
 
 fn fixture(version: u32, ending: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/it/store/fixtures/{version}.{ending}"))
@@ -42,7 +43,7 @@ fn push(id: &str) -> Arc<PushConfig> {
 /// A bit of everything.
 async fn fill(store: &Opened) {
     let mut tasks = TASKS.map(|(owner, tenant, id)| Writer::new(store, &scope(owner, tenant), id));
-    let [ended, asked, running, _] = &mut tasks;
+    let [ended, asked, running, new, whole] = &mut tasks;
     let begin = Commit { sends: keyed("key", 7, 1), ..ended.next([message("hi")]) };
     ended.write(begin).await.unwrap();
     ended.commit([chunk("a", "1", false), chunk("a", "2", true)]).await.unwrap();
@@ -54,13 +55,16 @@ async fn fill(store: &Opened) {
         let commit = running.next([chunk("a", &n.to_string(), n > 0)]);
         running.write(Commit { saved: Some(n.to_string().into()), ..commit }).await.unwrap();
     }
-    tasks[3].commit([]).await.unwrap();
+    new.commit([]).await.unwrap();
+    let working = status(TaskState::Working, 1_700_000_002_000);
+    whole.commit([working, chunk("a", "1", false), status(TaskState::Failed, 1_700_000_003_000)]).await.unwrap();
 }
 
 /// What is there, as somebody could read it.
-async fn found(store: &dyn Store) -> Value {
+async fn found(store: &dyn Store, version: u32) -> Value {
     let mut all = Vec::new();
-    for (owner, tenant, id) in TASKS {
+    let tasks = if version < 4 { &TASKS[..4] } else { &TASKS };
+    for (owner, tenant, id) in tasks {
         let key = Key::new(&scope(owner, tenant), id);
         let mut stored = store.load(&key).await.unwrap().unwrap();
         let (at, row, saved) = (stored.at, stored.row.clone(), stored.saved.clone());
@@ -87,7 +91,7 @@ async fn a_file_of_every_version_can_be_opened() {
     if std::env::var_os("FIXTURE").is_some() {
         let store = Opened::sqlite(Options::default());
         fill(&store).await;
-        let text = serde_json::to_string_pretty(&found(&*store).await).unwrap();
+        let text = serde_json::to_string_pretty(&found(&*store, VERSION).await).unwrap();
         fs::write(fixture(VERSION, "json"), text + "\n").unwrap();
         let path = store.path().unwrap();
         let kept = tempfile::tempdir().unwrap();
@@ -103,7 +107,7 @@ async fn a_file_of_every_version_can_be_opened() {
         fs::copy(fixture(version, "db"), &path).unwrap();
         let expected: Value = serde_json::from_slice(&fs::read(fixture(version, "json")).unwrap()).unwrap();
         let store = Opened::of(Arc::new(Sqlite::open(&path, Options::default()).unwrap()));
-        assert_eq!(found(&*store).await, expected, "version {version}");
+        assert_eq!(found(&*store, version).await, expected, "version {version}");
         assert_eq!(store.fence(), 2);
         assert_eq!(path.with_extension(format!("db.v{version}")).exists(), version < VERSION);
         // And it goes on from there.

@@ -9,7 +9,7 @@ use a2a_service::{
         stream_response::Payload,
     },
     seam::{self, Millis},
-    store::{Commit, Expect, Key, Refused, Row, Scope, Store, memory::Memory},
+    store::{Change, Commit, Concluded, Expect, Key, Refused, Row, Scope, Store, Told, memory::Memory},
     task,
 };
 
@@ -32,6 +32,46 @@ pub(crate) fn chunk(id: &str, text: &str, append: bool) -> Payload {
 
 pub(crate) fn message(text: &str) -> Payload {
     Payload::Message(Message::user(text))
+}
+
+/// What is said of this task.
+fn of(task: &Task, mut payload: Payload) -> Payload {
+    let ids = match &mut payload {
+        Payload::StatusUpdate(it) => [&mut it.task_id, &mut it.context_id],
+        Payload::ArtifactUpdate(it) => [&mut it.task_id, &mut it.context_id],
+        Payload::Task(_) | Payload::Message(_) => return payload,
+    };
+    for (id, name) in ids.into_iter().zip([&task.id, &task.context_id]) {
+        id.clone_from(name);
+    }
+    payload
+}
+
+/// The task whole, where a commit makes it and ends it, and there is nothing else to it.
+pub(crate) fn concluded(commit: &Commit) -> Option<Concluded> {
+    let Commit { key, expect, fence, row, events, checkpoint, saved, asked, sends, push } = commit;
+    let task = Arc::clone(checkpoint.as_ref().filter(|it| *expect == Expect::New && it.state().is_terminal())?);
+    if saved.is_some() || asked.is_some() || push.is_some() || !sends.is_empty() {
+        return None;
+    }
+    let Some(Payload::Task(first)) = events[0].payload() else { return None };
+    // It begins with its first message, as all do that are sent.
+    if !first.history.iter().eq(task.history.first()) {
+        return None;
+    }
+    let told = |it: &Event| match it.payload() {
+        Some(Payload::StatusUpdate(_)) if it.ends() == Ends::Task => Told::Status { mark: it.mark() },
+        Some(Payload::ArtifactUpdate(update)) if !update.append => {
+            match task.artifacts.iter().position(|of| Some(of) == update.artifact.as_ref()) {
+                Some(index) => Told::Artifact { mark: it.mark(), index, last: update.last_chunk },
+                None => Told::Event(it.clone()),
+            }
+        }
+        _ => Told::Event(it.clone()),
+    };
+    let (told, row) = (events[1..].iter().map(told).collect(), Row { head: None, ..row.clone() });
+    let began = seam::millis(first.status.as_ref()?.timestamp.as_ref()?);
+    Some(Concluded { key: key.clone(), fence: *fence, row, began, task, told })
 }
 
 pub(crate) struct Writer {
@@ -78,7 +118,7 @@ impl Writer {
             head = Some(first.clone());
             events.push(first);
         }
-        for payload in payloads {
+        for payload in payloads.into_iter().map(|it| of(&self.task, it)) {
             let seq = self.at.seq + u64::try_from(events.len()).unwrap() + 1;
             task::apply(&mut task, &payload);
             let mark = match &payload {
@@ -122,9 +162,12 @@ impl Writer {
         Commit { expect: Expect::At(at), row, ..commit }
     }
 
-    /// Writes a commit, and remembers what it says if it came through.
+    /// Writes a commit, and remembers what it says if it came through. Every other task that ends with its first commit
+    /// is written whole.
     pub(crate) async fn write(&mut self, commit: Commit) -> Result<(), Refused> {
-        let outcome = self.store.commit([commit.clone()].into()).await.unwrap().remove(0);
+        let whole = concluded(&commit).filter(|_| commit.events.len().is_multiple_of(2));
+        let change = whole.map_or_else(|| Change::Commit(commit.clone()), Change::Concluded);
+        let outcome = self.store.change([change].into()).await.unwrap().remove(0);
         if outcome.is_ok() {
             self.wrote(commit);
         }

@@ -1,5 +1,6 @@
 //! A log as bytes, and the task before it once that has ended. They are smaller than the messages, cost nothing to drop,
-//! and leave the memory of what has been said to what is said next.
+//! and leave the memory of what has been said to what is said next. Files have them too: what has been written once is
+//! read as it was meant.
 
 use std::{cell::LazyCell, sync::Arc};
 
@@ -14,7 +15,7 @@ use crate::{
     pb::v1::{Artifact, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
     seam::Millis,
     snapshot::Snapshot,
-    store::{Concluded, Key, Told, concluded},
+    store::{Concluded, Told, concluded},
 };
 
 /// Every so many events, it is written down where the next one begins.
@@ -22,14 +23,14 @@ const STRIDE: usize = 64;
 
 /// Whose log it is: what its events need not repeat.
 #[derive(Clone, Copy)]
-pub(super) struct Names<'a> {
-    pub(super) key: &'a Key,
-    pub(super) context: &'a str,
+pub(in crate::store) struct Names<'a> {
+    pub(in crate::store) id: &'a str,
+    pub(in crate::store) context: &'a str,
 }
 
 /// The log of a task that goes on.
 #[derive(Default)]
-pub(super) struct Running {
+pub(in crate::store) struct Running {
     /// Of each event its [`Mark`] and its [`Form`], then who wrote it, and the rest behind its length.
     bytes: Vec<u8>,
     /// Where each [`STRIDE`]th event is.
@@ -38,7 +39,7 @@ pub(super) struct Running {
 }
 
 /// A task that has ended, and its log.
-pub(super) struct Settled {
+pub(in crate::store) struct Settled {
     /// The task behind its length, and what its log was.
     bytes: Bytes,
     index: Box<[usize]>,
@@ -68,7 +69,7 @@ impl<'a> Form<'a> {
     const LAST: u8 = 1 << 6;
 
     fn of(event: &'a Event, names: Names<'_>) -> Self {
-        let ours = |task: &str, context: &str| task == names.key.id() && context == names.context;
+        let ours = |task: &str, context: &str| task == names.id && context == names.context;
         match event.known_payload() {
             Some(Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status: Some(it), metadata }))
                 if ours(task_id, context_id) && metadata.is_none() =>
@@ -156,7 +157,7 @@ impl<'a> Written<'a> {
 }
 
 impl Running {
-    pub(super) fn add(&mut self, events: &[Event], names: Names<'_>) {
+    pub(in crate::store) fn add(&mut self, events: &[Event], names: Names<'_>) {
         for it in events {
             let (written, at) = (Written::of(it, names), self.bytes.len());
             if self.count > 0 && self.count.is_multiple_of(STRIDE) {
@@ -170,12 +171,12 @@ impl Running {
     }
 
     /// The events after that many, without a look at most of those before.
-    pub(super) fn events(&self, after: usize, names: Names<'_>) -> impl Iterator<Item = Event> {
+    pub(in crate::store) fn events(&self, after: usize, names: Names<'_>) -> impl Iterator<Item = Event> {
         read(&self.bytes, &self.index, after).filter_map(move |it| it.event(names))
     }
 
     /// The events that tell no artifact: most that do need not be read for that.
-    pub(super) fn without_artifacts(&self, names: Names<'_>) -> impl Iterator<Item = Event> {
+    pub(in crate::store) fn without_artifacts(&self, names: Names<'_>) -> impl Iterator<Item = Event> {
         let rest = read(&self.bytes, &self.index, 0).filter(|it| it.bits & Form::FORMS != Form::ARTIFACT);
         let events = rest.filter_map(move |it| it.event(names));
         events.filter(|it| !matches!(it.payload(), Some(Payload::ArtifactUpdate(_))))
@@ -184,7 +185,7 @@ impl Running {
 
 impl Settled {
     /// A task, its log so far, and the events with which it ends.
-    pub(super) fn new(task: &Task, log: &Running, events: &[Event], names: Names<'_>) -> Self {
+    pub(in crate::store) fn new(task: &Task, log: &Running, events: &[Event], names: Names<'_>) -> Self {
         let of_task = task.encoded_len();
         let before = encoded_len_varint(small(of_task)) + of_task + log.bytes.len();
         let rest: Vec<_> = events.iter().map(|it| Written::of(it, names)).collect();
@@ -206,9 +207,9 @@ impl Settled {
     }
 
     /// A task that has just begun, and its log as the task tells it.
-    pub(super) fn of(whole: &Concluded) -> Self {
+    pub(in crate::store) fn of(whole: &Concluded) -> Self {
         let Concluded { key, fence, row, began, task, told } = whole;
-        let (of_task, fence, names) = (task.encoded_len(), *fence, Names { key, context: &row.context });
+        let (of_task, fence, names) = (task.encoded_len(), *fence, Names { id: key.id(), context: &row.context });
         let began = u64::try_from(*began).unwrap_or(0);
         let length = |number: Option<u64>| 2 + encoded_len_varint(fence) + number.map_or(0, encoded_len_varint);
         let lengths = told.iter().map(|it| match it {
@@ -235,18 +236,23 @@ impl Settled {
         Self { bytes: bytes.into(), index: Box::default() }
     }
 
-    /// How many bytes it is.
-    pub(super) fn len(&self) -> usize {
-        self.bytes.len()
+    /// What was written.
+    pub(in crate::store) fn from_bytes(bytes: Bytes) -> Self {
+        Self { bytes, index: Box::default() }
+    }
+
+    /// What is written of it, which is all where its events are few.
+    pub(in crate::store) fn bytes(&self) -> &Bytes {
+        &self.bytes
     }
 
     /// The task as it ended.
-    pub(super) fn task(&self) -> Option<Task> {
+    pub(in crate::store) fn task(&self) -> Option<Task> {
         Task::decode(self.split()?.0).ok()
     }
 
     /// The same, as it is kept.
-    pub(super) fn snapshot(&self) -> Option<Snapshot> {
+    pub(in crate::store) fn snapshot(&self) -> Option<Snapshot> {
         self.split().map(|(task, _)| Snapshot::from_proto(self.bytes.slice_ref(task)))
     }
 
@@ -256,7 +262,7 @@ impl Settled {
     }
 
     /// The events after that many, without a look at most of those before.
-    pub(super) fn events(&self, after: usize, names: Names<'_>) -> impl Iterator<Item = Event> {
+    pub(in crate::store) fn events(&self, after: usize, names: Names<'_>) -> impl Iterator<Item = Event> {
         let (task, log) = self.split().unwrap_or_default();
         // Only what the log does not repeat is read from the task.
         let task = LazyCell::new(move || Task::decode(task).unwrap_or_default());
@@ -318,7 +324,7 @@ impl Read<'_> {
     fn event(self, names: Names<'_>) -> Option<Event> {
         let Self { bits, position, bytes } = self;
         let mark = Mark::from_byte(bits);
-        let (task_id, context_id) = (|| names.key.id().to_owned(), || names.context.to_owned());
+        let (task_id, context_id) = (|| names.id.to_owned(), || names.context.to_owned());
         let payload = match bits & Form::FORMS {
             Form::STATUS => Payload::StatusUpdate(TaskStatusUpdateEvent {
                 task_id: task_id(),
