@@ -35,6 +35,7 @@ use crate::{
     seam::Millis,
 };
 
+mod batch;
 mod bytes;
 mod check;
 mod checkpoint;
@@ -355,7 +356,7 @@ impl Store for Sqlite {
     }
 
     async fn change(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
-        self.writer.run(move |it| batch.iter().map(|change| it.change(change)).collect()).await
+        self.writer.run(move |it| it.change(&batch)).await
     }
 
     async fn load(&self, key: &Key) -> Result<Option<Stored>, Unavailable> {

@@ -1,5 +1,6 @@
 //! What every store promises: one suite, run over each of them.
 
+mod concluded;
 mod file;
 mod fixture;
 mod keeping;
@@ -15,12 +16,13 @@ use a2a_service::{
     event::{Ends, Event, Mark, Position},
     pb::v1::TaskState,
     store::{
-        Change, Commit, Expect, Full, Key, Keyed, ListQuery, Made, Refused, Retention, Scope, Store,
+        Commit, Expect, Full, Key, Keyed, ListQuery, Made, Refused, Retention, Scope, Store,
         memory::MAX_TASKS,
         sqlite::{Durability, Options},
     },
 };
 
+use self::concluded::{a_batch_of_tasks_that_have_ended_has_one_too, a_task_that_has_ended_is_kept_whole};
 use self::keeping::{
     a_log_may_go_before_its_task, a_long_log_goes_too, push_configurations_may_go_before_their_task,
     the_key_of_a_send_may_go_before_its_task, what_is_in_use_is_swept_later, what_is_old_and_over_is_swept,
@@ -32,7 +34,7 @@ use self::push::{
     a_task_begins_with_a_push_configuration, a_task_takes_its_push_configurations_along,
     push_configurations_are_of_their_task, push_configurations_come_in_pages,
 };
-use self::writer::{Writer, chunk, concluded, message, scope, status};
+use self::writer::{Writer, chunk, message, scope, status};
 
 /// Runs the suite over a store, which is opened anew for each test: with room for so many tasks.
 macro_rules! over {
@@ -43,6 +45,7 @@ macro_rules! over {
             a_send_with_a_key_is_taken_once,
             what_came_with_a_message_is_kept,
             a_batch_has_an_outcome_for_each,
+            a_batch_of_tasks_that_have_ended_has_one_too,
             a_row_may_change_without_an_event,
             what_an_agent_saved_is_kept_until_the_end,
             a_log_is_read_from_anywhere,
@@ -310,52 +313,6 @@ async fn a_task_is_what_its_log_says(open: Open<'_>) {
         marks.iter().map(|it| it.ends).filter(|it| *it != Ends::Nothing).collect::<Vec<_>>(),
         [Ends::Turn, Ends::Task]
     );
-}
-
-async fn a_task_that_has_ended_is_kept_whole(open: Open<'_>) {
-    let store = open(2);
-    let ada = scope("ada", "");
-    let large = "x".repeat(5000);
-    let mut tasks = ["short", "large"].map(|it| Writer::new(&store, &ada, it));
-    for (task, text) in tasks.iter_mut().zip(["1", &large]) {
-        // What is said of an artifact later is not what was said of it first.
-        let work =
-            [status(TaskState::Working, 1), chunk("a", text, false), chunk("b", "2", false), chunk("a", "3", true)];
-        let commit = task.next(work.into_iter().chain([status(TaskState::Completed, 2)]));
-        let whole = Change::Concluded(concluded(&commit).unwrap());
-        assert_eq!(store.change([whole.clone()].into()).await.unwrap(), [Ok(())]);
-        task.wrote(commit);
-        task.check().await;
-        assert_eq!(store.change([whole].into()).await.unwrap(), [Err(Refused::Stale(Some(task.at)))]);
-        for after in 0..=task.at.seq + 1 {
-            for limit in [1, 3, 9] {
-                let events = store.events(&task.key, after, limit).await.unwrap().events;
-                let rest = task.log.iter().filter(|it| it.seq() > after).take(limit);
-                assert!(events.iter().eq(rest), "{events:?}");
-            }
-        }
-        assert!(store.load(&task.key).await.unwrap().unwrap().checkpoint.is_some());
-    }
-    for artifacts in [true, false] {
-        let query = ListQuery { scope: Arc::clone(&ada), limit: 9, artifacts, ..ListQuery::default() };
-        let listed = store.list(&query).await.unwrap().tasks;
-        let shown = tasks.each_ref().map(|it| a2a_service::task::view(&it.task, None, artifacts));
-        assert_eq!(listed, [shown[0].clone(), shown[1].clone()]);
-    }
-    // Its log may go before it, and it goes when there is no room.
-    let mut policy = Retention::FOREVER;
-    policy.logs = Some(Duration::from_millis(10));
-    let folded = store.sweep(&policy, 20, &|_| false).await.unwrap().logs;
-    assert_eq!(folded, if store.lasts() { 2 } else { 0 });
-    for it in &mut tasks {
-        it.folded = store.lasts();
-        it.check().await;
-    }
-    let mut next = Writer::new(&store, &ada, "next");
-    next.commit([chunk("a", "1", false), chunk("b", "1", false), status(TaskState::Completed, 3)]).await.unwrap();
-    next.check().await;
-    let there = [at(&*store, &tasks[0].key).await, at(&*store, &tasks[1].key).await];
-    assert_eq!(there.iter().flatten().count(), 1);
 }
 
 async fn owners_and_tenants_are_apart(open: Open<'_>) {

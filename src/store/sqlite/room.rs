@@ -85,6 +85,13 @@ impl Seats {
         (self.all.tasks >= self.most.of_all).then(|| Full::tasks(self.most.of_all))
     }
 
+    /// There is room for so many more, of this owner.
+    pub(super) fn has(&mut self, owner: &Arc<str>, more: usize) -> bool {
+        let Most { of_all, of_each } = self.most;
+        let fits = |there: usize, most: usize| most.checked_sub(there).is_some_and(|room| room >= more);
+        fits(self.all.tasks, of_all) && of_each.is_none_or(|most| fits(self.of(owner).tasks, most))
+    }
+
     /// This owner has as many as one may have.
     pub(super) fn is_full_for(&mut self, owner: &Arc<str>) -> Option<Full> {
         let most = self.most.of_each?;

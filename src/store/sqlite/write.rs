@@ -10,9 +10,9 @@ use super::{
     writer::Pass,
 };
 use crate::{
-    event::{Fence, Position, Seq},
+    event::{Position, Seq},
     pb::v1::TaskState,
-    store::{Change, Commit, Concluded, Expect, Full, Key, Keyed, Refused, Row, Scope, settled::Settled},
+    store::{Commit, Expect, Full, Key, Keyed, Refused, Row, Scope},
 };
 
 /// In the number of a piece of log, that of its first event has so many bits.
@@ -54,28 +54,9 @@ fn too_large(what: &'static str) -> rusqlite::Error {
 }
 
 /// A log of so many bytes, all of which came at once, is its own checkpoint: it is read as soon as one, and written once.
-/// A task that is no longer than this with its log, and has ended, stands in its row.
-const SHORT: usize = 2 << 10;
-
-/// What the row of a new task has.
-struct New<'a> {
-    key: &'a Key,
-    row: &'a Row,
-    fence: Fence,
-    asked: Option<&'a [u8]>,
-    sends: &'a [Keyed],
-    whole: Option<&'a [u8]>,
-}
+pub(super) const SHORT: usize = 2 << 10;
 
 impl Pass<'_> {
-    /// Writes what is to be written of a task, or says why not: then it has changed nothing.
-    pub(super) fn change(&mut self, change: &Change) -> rusqlite::Result<Result<(), Refused>> {
-        match change {
-            Change::Commit(it) => self.commit(it),
-            Change::Concluded(it) => self.conclude(it),
-        }
-    }
-
     /// Writes a commit, or says why not: then it has changed nothing.
     pub(super) fn commit(&mut self, commit: &Commit) -> rusqlite::Result<Result<(), Refused>> {
         let outcome = match &commit.expect {
@@ -85,29 +66,43 @@ impl Pass<'_> {
         fault::at("batch.task").and(outcome)
     }
 
-    fn conclude(&mut self, task: &Concluded) -> rusqlite::Result<Result<(), Refused>> {
-        let whole = Settled::of(task);
-        if whole.bytes().len() > SHORT {
-            return self.commit(&task.commit());
-        }
-        let Concluded { key, row, fence, .. } = task;
-        let new = New { key, row, fence: *fence, asked: None, sends: &[], whole: Some(whole.bytes()) };
-        let outcome = self.make(&new);
-        fault::at("batch.task").and(outcome).map(|it| it.map(drop))
-    }
-
     fn begin(&mut self, commit: &Commit) -> rusqlite::Result<Result<(), Refused>> {
-        let Commit { key, row, fence, asked, sends, .. } = commit;
-        let made = self.make(&New { key, row, fence: *fence, asked: asked.as_deref(), sends, whole: None })?;
-        if let Ok(task) = made {
-            self.put_down(task, commit)?;
+        let Commit { key, row, .. } = commit;
+        let scope = match self.admit(key, &commit.sends)? {
+            Ok(it) => it,
+            Err(why) => return Ok(Err(why)),
+        };
+        let sql =
+            "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, asked, pushes)
+            VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT(scope, key) DO NOTHING";
+        let (state, seq, fence, taken) =
+            (i32::from(row.state), signed(row.seq)?, signed(commit.fence)?, signed(row.taken)?);
+        let made = self.new_task.get(self.db, sql)?.execute((
+            scope,
+            key.id(),
+            &*row.context,
+            state,
+            row.time,
+            seq,
+            fence,
+            row.open,
+            taken,
+            row.cancel_requested,
+            row.attempt,
+            commit.asked.as_deref(),
+        ))?;
+        if made == 0 {
+            return Ok(Err(Refused::Stale(self.find(scope, key)?.map(|it| it.at))));
         }
-        Ok(made.map(drop))
+        let task = self.db.last_insert_rowid();
+        self.keep_sends(scope, task, &commit.sends)?;
+        self.came(scope, task, key, row)?;
+        self.put_down(task, commit)?;
+        Ok(Ok(()))
     }
 
-    /// Makes a row, and says which.
-    fn make(&mut self, new: &New<'_>) -> rusqlite::Result<Result<i64, Refused>> {
-        let New { key, row, fence, asked, sends, whole } = *new;
+    /// Sees to it that there is room for a new task, and says whose number it has.
+    pub(super) fn admit(&mut self, key: &Key, sends: &[Keyed]) -> rusqlite::Result<Result<i64, Refused>> {
         let known = self.scope(key.scope())?;
         let owner = &key.scope().owner;
         let crowded = self.room.is_full().is_some() || self.room.is_full_for(owner).is_some();
@@ -125,38 +120,15 @@ impl Pass<'_> {
         if let Some(full) = self.make_room(owner)? {
             return Ok(Err(Refused::Full(full)));
         }
-        let scope = match known {
-            Some(it) => it,
-            None => self.new_scope(key.scope())?,
-        };
-        let sql =
-            "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, asked, whole, pushes)
-            VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT(scope, key) DO NOTHING";
-        let (state, seq, fence, taken) = (i32::from(row.state), signed(row.seq)?, signed(fence)?, signed(row.taken)?);
-        let made = self.new_task.get(self.db, sql)?.execute((
-            scope,
-            key.id(),
-            &*row.context,
-            state,
-            row.time,
-            seq,
-            fence,
-            row.open,
-            taken,
-            row.cancel_requested,
-            row.attempt,
-            asked,
-            whole,
-        ))?;
-        if made == 0 {
-            return Ok(Err(Refused::Stale(self.find(scope, key)?.map(|it| it.at))));
-        }
-        let task = self.db.last_insert_rowid();
-        self.keep_sends(scope, task, sends)?;
+        known.map_or_else(|| self.new_scope(key.scope()), Ok).map(Ok)
+    }
+
+    /// A new task is there.
+    pub(super) fn came(&mut self, scope: i64, task: i64, key: &Key, row: &Row) -> rusqlite::Result<()> {
         self.moved((scope, &row.context), None, Some(row.state.into()))?;
         self.joined((scope, &row.context), task)?;
-        self.room.moved(owner, None, Some(row.state.is_terminal()));
-        Ok(Ok(task))
+        self.room.moved(&key.scope().owner, None, Some(row.state.is_terminal()));
+        Ok(())
     }
 
     /// Takes a place for a task of this owner: of their own that ended first, where they have as many as they may, and

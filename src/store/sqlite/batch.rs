@@ -1,0 +1,128 @@
+//! A batch: the rows of tasks that end with their first commit are made by few statements, each of which looks for the
+//! place of one where it has put the one before.
+
+use std::{collections::HashSet, sync::LazyLock};
+
+use rusqlite::ToSql;
+
+use super::{
+    fault,
+    write::{SHORT, signed},
+    writer::Pass,
+};
+use crate::store::{Change, Concluded, Refused, settled::Settled};
+
+/// How many rows a statement makes.
+const ROWS: [usize; 5] = [16, 8, 4, 2, 1];
+
+static SQL: LazyLock<[String; 5]> = LazyLock::new(|| {
+    ROWS.map(|rows| {
+        let row = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)";
+        format!(
+            "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, whole, pushes)
+             VALUES{} ON CONFLICT(scope, key) DO NOTHING",
+            vec![row; rows].join(", ")
+        )
+    })
+});
+
+/// A row that is to be made.
+struct New<'a> {
+    scope: i64,
+    task: &'a Concluded,
+    whole: Settled,
+}
+
+impl Pass<'_> {
+    /// Writes what is to be written of tasks, in their order, or says why not: then that has changed nothing.
+    pub(super) fn change(&mut self, all: &[Change]) -> rusqlite::Result<Vec<Result<(), Refused>>> {
+        let (mut outcomes, mut rows) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
+        for change in all {
+            let short = match change {
+                Change::Concluded(it) => Some((it, Settled::of(it))).filter(|it| it.1.bytes().len() <= SHORT),
+                Change::Commit(_) => None,
+            };
+            // Each takes its place before the next one asks for one.
+            if short.as_ref().is_none_or(|(it, _)| !self.room.has(&it.key.scope().owner, rows.len() + 1)) {
+                self.make(&mut rows, &mut outcomes)?;
+            }
+            match (short, change) {
+                (Some((task, whole)), _) => match self.admit(&task.key, &[])? {
+                    Ok(scope) => rows.push(New { scope, task, whole }),
+                    Err(why) => {
+                        self.make(&mut rows, &mut outcomes)?;
+                        outcomes.push(Err(why));
+                    }
+                },
+                (None, Change::Commit(it)) => outcomes.push(self.commit(it)?),
+                (None, Change::Concluded(it)) => outcomes.push(self.commit(&it.commit())?),
+            }
+        }
+        self.make(&mut rows, &mut outcomes)?;
+        Ok(outcomes)
+    }
+
+    /// Makes these rows.
+    fn make(&mut self, rows: &mut Vec<New<'_>>, outcomes: &mut Vec<Result<(), Refused>>) -> rusqlite::Result<()> {
+        let mut rest = rows.as_slice();
+        for (size, sql) in ROWS.iter().zip(&*SQL) {
+            while let Some((some, left)) = rest.split_at_checked(*size) {
+                outcomes.extend(self.insert(sql, some)?);
+                rest = left;
+            }
+        }
+        rows.clear();
+        Ok(())
+    }
+
+    fn insert(&mut self, sql: &str, rows: &[New<'_>]) -> rusqlite::Result<Vec<Result<(), Refused>>> {
+        let made = {
+            let mut statement = self.db.prepare_cached(sql)?;
+            let mut at = 0;
+            for New { scope, task, whole } in rows {
+                let Concluded { key, row, fence, .. } = task;
+                let (seq, fence, taken) = (signed(row.seq)?, signed(*fence)?, signed(row.taken)?);
+                let values: [&dyn ToSql; 12] = [
+                    scope,
+                    &key.id(),
+                    &&*row.context,
+                    &i32::from(row.state),
+                    &row.time,
+                    &seq,
+                    &fence,
+                    &row.open,
+                    &taken,
+                    &row.cancel_requested,
+                    &row.attempt,
+                    &&**whole.bytes(),
+                ];
+                for it in values {
+                    at += 1;
+                    statement.raw_bind_parameter(at, it)?;
+                }
+            }
+            statement.raw_execute()?
+        };
+        let last = self.db.last_insert_rowid();
+        let first = last + 1 - i64::try_from(made).unwrap_or(i64::MAX);
+        let mut outcomes = Vec::with_capacity(rows.len());
+        if made == rows.len() {
+            for (id, New { scope, task, .. }) in (first..).zip(rows) {
+                self.came(*scope, id, &task.key, &task.row)?;
+                outcomes.push(Ok(()));
+            }
+        } else {
+            // Some were there before: those that were made have the last numbers.
+            let mut ours: HashSet<_> = (first..=last).collect();
+            for New { scope, task, .. } in rows {
+                let found = self.find(*scope, &task.key)?;
+                let id = found.as_ref().map(|it| it.id).filter(|it| ours.remove(it));
+                outcomes.push(match id {
+                    Some(id) => self.came(*scope, id, &task.key, &task.row).map(Ok)?,
+                    None => Err(Refused::Stale(found.map(|it| it.at))),
+                });
+            }
+        }
+        fault::at("batch.task").map(|()| outcomes)
+    }
+}
