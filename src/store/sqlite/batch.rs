@@ -15,11 +15,13 @@ use crate::store::{Change, Concluded, Refused, settled::Settled};
 /// How many rows a statement makes.
 const ROWS: [usize; 5] = [16, 8, 4, 2, 1];
 
+/// Where one of them fails, all of the transaction does: so SQLite need not remember what was there before the statement,
+/// as it else would for several rows.
 static SQL: LazyLock<[String; 5]> = LazyLock::new(|| {
     ROWS.map(|rows| {
         let row = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)";
         format!(
-            "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, whole, pushes)
+            "INSERT OR FAIL INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, whole, pushes)
              VALUES{} ON CONFLICT(scope, key) DO NOTHING",
             vec![row; rows].join(", ")
         )
