@@ -208,31 +208,8 @@ impl Settled {
 
     /// A task that has just begun, and its log as the task tells it.
     pub(in crate::store) fn of(whole: &Concluded) -> Self {
-        let Concluded { key, fence, row, began, task, told } = whole;
-        let (of_task, fence, names) = (task.encoded_len(), *fence, Names { id: key.id(), context: &row.context });
-        let began = u64::try_from(*began).unwrap_or(0);
-        let length = |number: Option<u64>| 2 + encoded_len_varint(fence) + number.map_or(0, encoded_len_varint);
-        let lengths = told.iter().map(|it| match it {
-            Told::Event(it) => Written::of(it, names).whole,
-            Told::Artifact { index, .. } => length(Some(small(*index))),
-            Told::Status { .. } => length(None),
-        });
-        let logged = length(Some(began)) + lengths.sum::<usize>();
-        let mut bytes = vec![0; encoded_len_varint(small(of_task)) + of_task + logged];
-        let mut out = bytes.as_mut_slice();
-        encode_varint(small(of_task), &mut out);
-        task.encode_raw(&mut out);
-        bare(&mut out, fence, Mark::NOTHING.to_byte() | Form::BEGUN, Some(began));
-        for it in told {
-            match it {
-                Told::Artifact { mark, index, last } => {
-                    let last = if *last { Form::LAST } else { 0 };
-                    bare(&mut out, fence, mark.to_byte() | Form::OF_TASK | last, Some(small(*index)));
-                }
-                Told::Status { mark } => bare(&mut out, fence, mark.to_byte() | Form::END, None),
-                Told::Event(it) => Written::of(it, names).write(&mut out),
-            }
-        }
+        let mut bytes = Vec::new();
+        write(whole, usize::MAX, &mut bytes);
         Self { bytes: bytes.into(), index: Box::default() }
     }
 
@@ -271,6 +248,42 @@ impl Settled {
             _ => it.event(names),
         })
     }
+}
+
+/// Writes a task that has just begun, and its log as the task tells it, behind these bytes. Says whether it has, which it
+/// does not where that is longer than this.
+pub(in crate::store) fn write(whole: &Concluded, most: usize, bytes: &mut Vec<u8>) -> bool {
+    let Concluded { key, fence, row, began, task, told } = whole;
+    let (of_task, fence, names) = (task.encoded_len(), *fence, Names { id: key.id(), context: &row.context });
+    let began = u64::try_from(*began).unwrap_or(0);
+    let length = |number: Option<u64>| 2 + encoded_len_varint(fence) + number.map_or(0, encoded_len_varint);
+    let lengths = told.iter().map(|it| match it {
+        Told::Event(it) => Written::of(it, names).whole,
+        Told::Artifact { index, .. } => length(Some(small(*index))),
+        Told::Status { .. } => length(None),
+    });
+    let logged = length(Some(began)) + lengths.sum::<usize>();
+    let (before, length) = (bytes.len(), encoded_len_varint(small(of_task)) + of_task + logged);
+    if length > most {
+        return false;
+    }
+    // To a slice: a buffer that could grow is asked at each byte of a number whether it does.
+    bytes.resize(before + length, 0);
+    let mut out = &mut bytes[before..];
+    encode_varint(small(of_task), &mut out);
+    task.encode_raw(&mut out);
+    bare(&mut out, fence, Mark::NOTHING.to_byte() | Form::BEGUN, Some(began));
+    for it in told {
+        match it {
+            Told::Artifact { mark, index, last } => {
+                let last = if *last { Form::LAST } else { 0 };
+                bare(&mut out, fence, mark.to_byte() | Form::OF_TASK | last, Some(small(*index)));
+            }
+            Told::Status { mark } => bare(&mut out, fence, mark.to_byte() | Form::END, None),
+            Told::Event(it) => Written::of(it, names).write(&mut out),
+        }
+    }
+    true
 }
 
 /// An event as it was written.

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::look::{Look, Stats};
 use self::{
+    batch::Batch,
     checkpoint::Checkpoints,
     file::{Claimed, Role},
     reader::Readers,
@@ -356,6 +357,7 @@ impl Store for Sqlite {
     }
 
     async fn change(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
+        let batch = Batch::new(batch);
         self.writer.run(move |it| it.change(&batch)).await
     }
 

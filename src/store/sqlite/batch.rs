@@ -1,7 +1,11 @@
 //! A batch: the rows of tasks that end with their first commit are made by few statements, each of which looks for the
 //! place of one where it has put the one before.
 
-use std::{collections::HashSet, sync::LazyLock};
+use std::{
+    collections::HashSet,
+    ops::Range,
+    sync::{Arc, LazyLock},
+};
 
 use rusqlite::ToSql;
 
@@ -10,7 +14,7 @@ use super::{
     write::{SHORT, signed},
     writer::Pass,
 };
-use crate::store::{Change, Concluded, Refused, settled::Settled};
+use crate::store::{Change, Concluded, Refused, settled};
 
 /// How many rows a statement makes.
 const ROWS: [usize; 5] = [16, 8, 4, 2, 1];
@@ -28,21 +32,45 @@ static SQL: LazyLock<[String; 5]> = LazyLock::new(|| {
     })
 });
 
+/// Changes, and of each task that is to stand in its row the bytes: they are made by who has what they are made of at
+/// hand, and not by the thread that all others wait for.
+pub(super) struct Batch {
+    all: Arc<[Change]>,
+    bytes: Vec<u8>,
+    wholes: Vec<Option<Range<usize>>>,
+}
+
+impl Batch {
+    pub(super) fn new(all: Arc<[Change]>) -> Self {
+        let (mut bytes, mut wholes) = (Vec::new(), Vec::with_capacity(all.len()));
+        for it in &*all {
+            let before = bytes.len();
+            let whole = match it {
+                Change::Concluded(it) => settled::write(it, SHORT, &mut bytes),
+                Change::Commit(_) => false,
+            };
+            wholes.push(whole.then_some(before..bytes.len()));
+        }
+        Self { all, bytes, wholes }
+    }
+}
+
 /// A row that is to be made.
 struct New<'a> {
     scope: i64,
     task: &'a Concluded,
-    whole: Settled,
+    whole: &'a [u8],
 }
 
 impl Pass<'_> {
     /// Writes what is to be written of tasks, in their order, or says why not: then that has changed nothing.
-    pub(super) fn change(&mut self, all: &[Change]) -> rusqlite::Result<Vec<Result<(), Refused>>> {
+    pub(super) fn change(&mut self, batch: &Batch) -> rusqlite::Result<Vec<Result<(), Refused>>> {
+        let Batch { all, bytes, wholes } = batch;
         let (mut outcomes, mut rows) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
-        for change in all {
-            let short = match change {
-                Change::Concluded(it) => Some((it, Settled::of(it))).filter(|it| it.1.bytes().len() <= SHORT),
-                Change::Commit(_) => None,
+        for (change, whole) in all.iter().zip(wholes) {
+            let short = match (change, whole) {
+                (Change::Concluded(it), Some(at)) => Some((it, &bytes[at.clone()])),
+                _ => None,
             };
             // Each takes its place before the next one asks for one.
             if short.as_ref().is_none_or(|(it, _)| !self.room.has(&it.key.scope().owner, rows.len() + 1)) {
@@ -96,7 +124,7 @@ impl Pass<'_> {
                     &taken,
                     &row.cancel_requested,
                     &row.attempt,
-                    &&**whole.bytes(),
+                    whole,
                 ];
                 for it in values {
                     at += 1;
