@@ -35,17 +35,21 @@ pub(crate) fn mark(event: Event, gap: bool) -> Event {
     let Some(cursor) = event.cursor().map(ToString::to_string) else { return event };
     let (position, mark) = (event.position(), event.mark());
     let Some(mut payload) = event.into_message().payload else { return Event::default() };
-    let fields = &mut metadata_mut(&mut payload).get_or_insert_default().fields;
-    fields.insert(CURSOR.to_owned(), Value { kind: Some(Kind::StringValue(cursor)) });
+    let metadata = metadata_mut(&mut payload).get_or_insert_default();
+    metadata.fields.insert(CURSOR.to_owned(), Value { kind: Some(Kind::StringValue(cursor)) });
     if gap {
-        fields.insert(GAP.to_owned(), Value { kind: Some(Kind::BoolValue(true)) });
+        mark_gap(metadata);
     }
     Event::new(position, mark, payload)
 }
 
 /// The same event, which says that others are missing before it. Of an event from elsewhere.
 pub(crate) fn after_gap(event: Event) -> Event {
-    change(event, |it| _ = it.fields.insert(GAP.to_owned(), Value { kind: Some(Kind::BoolValue(true)) }))
+    change(event, mark_gap)
+}
+
+fn mark_gap(metadata: &mut Struct) {
+    metadata.fields.insert(GAP.to_owned(), Value { kind: Some(Kind::BoolValue(true)) });
 }
 
 /// The same event without its cursor in the metadata, for who did not ask for one. Of an event from elsewhere.
