@@ -114,6 +114,16 @@ pub(crate) fn all(mut all: Vec<Arc<dyn Extension>>, declared: &mut Vec<AgentExte
     all
 }
 
+/// Where an extension adds to what was said.
+fn metadata_mut(said: &mut Payload) -> &mut Option<Struct> {
+    match said {
+        Payload::Task(it) => &mut it.metadata,
+        Payload::Message(it) => &mut it.metadata,
+        Payload::StatusUpdate(it) => &mut it.metadata,
+        Payload::ArtifactUpdate(it) => &mut it.metadata,
+    }
+}
+
 impl fmt::Debug for dyn Extension {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.uri())

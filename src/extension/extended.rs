@@ -11,7 +11,7 @@ use std::{
 use futures_core::Stream;
 use tonic::{Request, Response, Status, metadata::MetadataValue};
 
-use super::{ACTIVE, Extension, Extensions, Negotiated};
+use super::{ACTIVE, Extension, Extensions, Negotiated, metadata_mut};
 use crate::{
     call::{Call, Version},
     error::{Error, ErrorKind},
@@ -137,13 +137,7 @@ impl Active {
 }
 
 fn add(said: &mut Payload, metadata: Struct) {
-    let place = match said {
-        Payload::Task(it) => &mut it.metadata,
-        Payload::Message(it) => &mut it.metadata,
-        Payload::StatusUpdate(it) => &mut it.metadata,
-        Payload::ArtifactUpdate(it) => &mut it.metadata,
-    };
-    place.get_or_insert_default().fields.extend(metadata.fields);
+    metadata_mut(said).get_or_insert_default().fields.extend(metadata.fields);
 }
 
 /// What is answered.

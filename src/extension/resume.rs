@@ -5,6 +5,7 @@
 //! metadata of gRPC too. Where events are missing before it, because the log does not have them any more or had
 //! others, it has `urn:a2a-service:resume:v1/gap` too, which is true: the event is the task as it is.
 
+use super::metadata_mut;
 use crate::{
     event::{Cursor, Event},
     pb::{
@@ -89,14 +90,5 @@ fn metadata(event: &Payload) -> Option<&Struct> {
         Payload::Message(it) => it.metadata.as_ref(),
         Payload::StatusUpdate(it) => it.metadata.as_ref(),
         Payload::ArtifactUpdate(it) => it.metadata.as_ref(),
-    }
-}
-
-fn metadata_mut(event: &mut Payload) -> &mut Option<Struct> {
-    match event {
-        Payload::Task(it) => &mut it.metadata,
-        Payload::Message(it) => &mut it.metadata,
-        Payload::StatusUpdate(it) => &mut it.metadata,
-        Payload::ArtifactUpdate(it) => &mut it.metadata,
     }
 }
