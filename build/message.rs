@@ -14,7 +14,7 @@ use proc_macro2::{Ident, Literal, TokenStream};
 use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor, OneofDescriptor};
 use quote::{format_ident, quote};
 
-use super::schema::{CHOICES, EXTRA_NAMES, EXTRA_VALUES, Schema};
+use super::schema::{CHOICES, EXTRA_NAMES, EXTRA_VALUES, PACKAGES, Schema, WELL_KNOWN_MODULE};
 use crate::Result;
 
 /// How a field is held by the struct that prost makes.
@@ -121,7 +121,9 @@ fn ident(name: &str) -> Ident {
 
 pub(crate) fn rust_type(message: &MessageDescriptor) -> TokenStream {
     let name = format_ident!("{}", message.name().to_upper_camel_case());
-    if message.package_name() == "google.protobuf" { quote!(crate::pb::wkt::#name) } else { quote!(#name) }
+    let package = PACKAGES.iter().find(|it| it.name == message.package_name());
+    let module = package.map_or(WELL_KNOWN_MODULE, |it| it.module).split("::").map(|it| format_ident!("{it}"));
+    quote!(#(#module::)*#name)
 }
 
 fn enum_type(it: &EnumDescriptor) -> Ident {

@@ -25,6 +25,7 @@ impl Schema {
             self.binding(&contract, &rpcs)?,
             contract.implementations(&rpcs),
             contract.clients(&rpcs),
+            table(&rpcs),
         ];
         Ok(parts.into_iter().collect())
     }
@@ -220,6 +221,22 @@ impl Contract {
     }
 }
 
+/// `macro_rules! each_rpc`: what is the same at every RPC, and needs the types of each, is a macro over these rows.
+fn table(rpcs: &[Rpc]) -> TokenStream {
+    let rows = rpcs.iter().map(|rpc| {
+        let (kind, method, variant, (input, output)) = (rpc.kind(), rpc.method(), rpc.variant(), rpc.types());
+        quote!(#kind #method #variant: #input => #output;)
+    });
+    quote! {
+        /// A row for each RPC, given to the macro of this name: how it answers, its names in Rust and in the proto file,
+        /// what is asked and what is answered.
+        macro_rules! each_rpc {
+            ($row:ident) => { $row! { #(#rows)* } };
+        }
+        pub(crate) use each_rpc;
+    }
+}
+
 /// A method of the service, and what it is called in Rust.
 struct Rpc(MethodDescriptor);
 
@@ -247,7 +264,7 @@ impl Rpc {
         let output = self.0.output();
         let shared = SHARED.iter().find(|it| it.0 == output.full_name()).and_then(|it| it.1.parse().ok());
         let output = shared.unwrap_or_else(|| rust_type(&output));
-        let boxed = self.0.is_server_streaming().then(|| quote!(BoxStream<#output>));
+        let boxed = self.0.is_server_streaming().then(|| quote!(crate::transport::transcode::BoxStream<#output>));
         (rust_type(&self.0.input()), boxed.unwrap_or(output))
     }
 

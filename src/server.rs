@@ -1,4 +1,4 @@
-//! A server: an agent behind the door, on a listener, until it is told to stop.
+//! A server: an agent behind the door, and how it is put together.
 
 use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -6,9 +6,8 @@ use tokio::{
     net::{TcpListener, ToSocketAddrs},
     time::timeout,
 };
-use tokio_util::sync::CancellationToken;
 
-pub use self::signals::Signals;
+pub use self::{bound::Bound, signals::Signals};
 use crate::{
     agent::Agent,
     auth::{Authenticator, Guard},
@@ -21,19 +20,14 @@ use crate::{
         Traced,
         wire::{Called, Printed},
     },
-    transport::{
-        CardRequest, Door, KEEP_ALIVE, MAX_BODY, Protocols, Ready, Settings,
-        listener::{self, MAX_CONNECTIONS},
-    },
+    transport::{CardRequest, Door, KEEP_ALIVE, MAX_BODY, Protocols, Ready, Settings, listener::MAX_CONNECTIONS},
 };
 
+mod bound;
 mod signals;
 
 /// How long what runs may take to end when the server stops.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
-
-/// How much longer a connection may take to send what it was left with.
-const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A service, and what callers have of it.
 type Built<A> = (Arc<Service<A>>, Arc<dyn A2aService>);
@@ -356,68 +350,8 @@ fn ready(store: Arc<dyn Store>) -> Ready {
     })
 }
 
-/// A server that listens.
-#[must_use = "a server serves when it runs"]
-pub struct Bound<A> {
-    listener: TcpListener,
-    addr: SocketAddr,
-    door: Traced<Printed<Guard<Door>>>,
-    grpc_listener: Option<TcpListener>,
-    grpc_door: Traced<Printed<Guard<Door>>>,
-    service: Arc<Service<A>>,
-    draining: CancellationToken,
-    max_connections: usize,
-    grace: Duration,
-}
-
-impl<A: Agent> Bound<A> {
-    /// Where it listens; with the port that was picked, where none was named.
-    pub fn addr(&self) -> SocketAddr {
-        self.addr
-    }
-
-    /// Listens on another address too, for gRPC alone. Returns where.
-    ///
-    /// # Errors
-    /// The address can't be listened on.
-    pub async fn grpc(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
-        let listener = TcpListener::bind(addr).await?;
-        let addr = listener.local_addr()?;
-        self.grpc_listener = Some(listener);
-        Ok(addr)
-    }
-
-    /// Serves until `stop` returns, then drains: takes no new connections and no new work, lets what runs end for the
-    /// time of the [grace](Server::grace), cuts what is left of streams so that they can be taken up again, and
-    /// returns. Nothing is canceled by this.
-    pub async fn run_until(self, stop: impl Future<Output = ()>) {
-        let Self { listener, door, grpc_listener, grpc_door, service, draining, max_connections, grace, .. } = self;
-        // The engine ends what runs at the end of the grace; its last words have a moment more to be sent.
-        let settings =
-            listener::Settings { grace: grace + LAST_WORDS, max_connections, ..listener::Settings::default() };
-        let stopping = async {
-            stop.await;
-            draining.cancel();
-            service.drain(grace).await;
-        };
-        let grpc = async {
-            if let Some(listener) = grpc_listener {
-                listener::serve(listener, grpc_door, &settings, &draining).await;
-            }
-        };
-        // In this order: a signal that comes right after the first reply finds who waits for it.
-        tokio::join!(stopping, listener::serve(listener, door, &settings, &draining), grpc);
-    }
-}
-
 impl<A> fmt::Debug for Server<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("card", &self.card).field("limits", &self.limits).finish_non_exhaustive()
-    }
-}
-
-impl<A> fmt::Debug for Bound<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bound").field("addr", &self.addr).finish_non_exhaustive()
     }
 }

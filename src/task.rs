@@ -1,9 +1,15 @@
 //! The task as a value: which state may follow which, and what an event does to it. Pure.
 
-use crate::{
-    event::Seq,
-    pb::v1::{Artifact, Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
+pub use self::{
+    ahead::{Ahead, Bounds, Illegal},
+    chunk::{heft, join},
 };
+use crate::pb::v1::{
+    Artifact, Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload,
+};
+
+mod ahead;
+mod chunk;
 
 impl Task {
     /// The state of its status.
@@ -28,120 +34,6 @@ impl TaskState {
     /// said that it works, and refuse what it had begun.
     pub fn may_become(self, next: Self) -> bool {
         !self.is_terminal() && !matches!(next, Self::Submitted | Self::Unspecified)
-    }
-}
-
-/// What has been accepted of a task so far: all that the next event needs to know, and nothing that grows with what
-/// the task holds.
-#[derive(Clone, Debug)]
-pub struct Ahead {
-    state: TaskState,
-    seq: Seq,
-    bounds: Bounds,
-    /// The ids of the artifacts so far.
-    begun: Vec<Box<str>>,
-}
-
-/// How much there may be of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    /// So many events, not counting those with which a turn ends.
-    pub events: Seq,
-    /// So many artifacts.
-    pub artifacts: usize,
-}
-
-impl Default for Bounds {
-    /// As much as there is.
-    fn default() -> Self {
-        Self { events: Seq::MAX, artifacts: usize::MAX }
-    }
-}
-
-/// Why an event is not accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Illegal {
-    /// The first terminal state has won already.
-    #[error("the task has ended")]
-    Ended,
-    /// No arrow leads there.
-    #[error("a task does not go from {0:?} to {1:?}")]
-    State(TaskState, TaskState),
-    /// It has as many events as it may have.
-    #[error("a task has at most {0} events")]
-    Events(Seq),
-    /// It has as many artifacts as it may have.
-    #[error("a task has at most {0} artifacts")]
-    Artifacts(usize),
-}
-
-impl Illegal {
-    /// The name of the limit that was reached, if it was one.
-    pub fn limit(self) -> Option<&'static str> {
-        match self {
-            Self::Ended | Self::State(..) => None,
-            Self::Events(_) => Some("events"),
-            Self::Artifacts(_) => Some("artifacts"),
-        }
-    }
-}
-
-impl Ahead {
-    /// Of a task after its event of this number.
-    pub fn of(task: &Task, seq: Seq) -> Self {
-        let begun = task.artifacts.iter().map(|it| it.artifact_id.as_str().into()).collect();
-        Self { state: task.state(), seq, bounds: Bounds::default(), begun }
-    }
-
-    /// From now on there may be only so much of it.
-    pub fn bound(&mut self, bounds: Bounds) {
-        self.bounds = bounds;
-    }
-
-    /// The state it is in.
-    pub fn state(&self) -> TaskState {
-        self.state
-    }
-
-    /// The number of its last event.
-    pub fn seq(&self) -> Seq {
-        self.seq
-    }
-
-    /// Accepts an event, or says why not. Its number is [`seq`](Self::seq) afterwards. One that `ends` a turn is
-    /// accepted however many there are: what can't go on has to end.
-    ///
-    /// A chunk for an artifact that there is not begins it: `append` is taken back, so that every reader of the event
-    /// does the same.
-    pub fn admit(&mut self, payload: &mut Payload, ends: bool) -> Result<Seq, Illegal> {
-        if self.state.is_terminal() {
-            return Err(Illegal::Ended);
-        }
-        if !ends && self.seq >= self.bounds.events {
-            return Err(Illegal::Events(self.bounds.events));
-        }
-        match payload {
-            Payload::StatusUpdate(it) => {
-                let next = it.status.as_ref().map_or(TaskState::Unspecified, TaskStatus::state);
-                if !self.state.may_become(next) {
-                    return Err(Illegal::State(self.state, next));
-                }
-                self.state = next;
-            }
-            Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(it), append, .. }) => {
-                // From behind: an agent writes to its newest artifact.
-                if !self.begun.iter().rev().any(|id| **id == *it.artifact_id) {
-                    if self.begun.len() >= self.bounds.artifacts {
-                        return Err(Illegal::Artifacts(self.bounds.artifacts));
-                    }
-                    self.begun.push(it.artifact_id.as_str().into());
-                    *append = false;
-                }
-            }
-            Payload::ArtifactUpdate(_) | Payload::Message(_) | Payload::Task(_) => {}
-        }
-        self.seq += 1;
-        Ok(self.seq)
     }
 }
 
@@ -226,43 +118,15 @@ pub fn view(task: &Task, history: Option<usize>, artifacts: bool) -> Task {
     }
 }
 
-/// Puts one chunk behind another of the same artifact, before they have a number each: many small ones cost a log and
-/// its readers more than they weigh. Says whether it did; else they must stay apart.
-pub fn join(first: &mut TaskArtifactUpdateEvent, second: &mut TaskArtifactUpdateEvent) -> bool {
-    let fits = second.append && !first.last_chunk && second.metadata.is_none();
-    match (&mut first.artifact, &mut second.artifact) {
-        (Some(old), Some(new)) if fits && old.artifact_id == new.artifact_id && is_bare(new) => {
-            old.parts.append(&mut new.parts);
-            first.last_chunk = second.last_chunk;
-            true
-        }
-        _ => false,
-    }
-}
-
-/// What a chunk weighs, as far as that tells small ones from large ones.
-pub fn heft(chunk: &TaskArtifactUpdateEvent) -> usize {
-    const FRAME: usize = 8;
-    let parts = chunk.artifact.iter().flat_map(|it| &it.parts);
-    parts.map(|it| it.as_text().map_or_else(|| prost::Message::encoded_len(it), str::len) + FRAME).sum()
-}
-
-/// Says nothing but parts.
-fn is_bare(it: &Artifact) -> bool {
-    it.name.is_empty() && it.description.is_empty() && it.metadata.is_none() && it.extensions.is_empty()
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
     use crate::pb::{
         v1::{Part, Role, TaskStatusUpdateEvent},
         wkt::{Struct, Value},
     };
 
-    const STATES: [TaskState; 9] = [
+    pub(super) const STATES: [TaskState; 9] = [
         TaskState::Unspecified,
         TaskState::Submitted,
         TaskState::Working,
@@ -274,45 +138,19 @@ mod tests {
         TaskState::Rejected,
     ];
 
-    fn status(state: TaskState, said: Option<&str>) -> Payload {
+    pub(super) fn status(state: TaskState, said: Option<&str>) -> Payload {
         let message = said.map(Message::agent);
         let status = Some(TaskStatus { state: state.into(), message, timestamp: None });
         Payload::StatusUpdate(TaskStatusUpdateEvent { status, ..Default::default() })
     }
 
-    fn chunk(id: &str, text: &str, append: bool) -> TaskArtifactUpdateEvent {
+    pub(super) fn chunk(id: &str, text: &str, append: bool) -> TaskArtifactUpdateEvent {
         let artifact = Artifact { artifact_id: id.into(), parts: vec![Part::text(text)], ..Default::default() };
         TaskArtifactUpdateEvent { artifact: Some(artifact), append, ..Default::default() }
     }
 
-    fn task_in(state: TaskState) -> Task {
+    pub(super) fn task_in(state: TaskState) -> Task {
         Task { status: Some(TaskStatus { state: state.into(), ..Default::default() }), ..Default::default() }
-    }
-
-    /// The drawing, arrow by arrow: a row for each state, and in it every state that may follow.
-    #[test]
-    fn the_arrows() {
-        #[rustfmt::skip]
-        let drawing = [
-            //                            Uns    Sub    Wor   Inp   Aut   Com   Fai   Can   Rej
-            (TaskState::Unspecified,   [false, false, true,  true,  true,  true,  true,  true,  true ]),
-            (TaskState::Submitted,     [false, false, true,  true,  true,  true,  true,  true,  true ]),
-            (TaskState::Working,       [false, false, true,  true,  true,  true,  true,  true,  true ]),
-            (TaskState::InputRequired, [false, false, true,  true,  true,  true,  true,  true,  true ]),
-            (TaskState::AuthRequired,  [false, false, true,  true,  true,  true,  true,  true,  true ]),
-            (TaskState::Completed,     [false; 9]),
-            (TaskState::Failed,        [false; 9]),
-            (TaskState::Canceled,      [false; 9]),
-            (TaskState::Rejected,      [false; 9]),
-        ];
-        for (from, row) in drawing {
-            for (to, legal) in STATES.into_iter().zip(row) {
-                assert_eq!(from.may_become(to), legal, "{from:?} to {to:?}");
-                let mut ahead = Ahead::of(&task_in(from), 1);
-                assert_eq!(ahead.admit(&mut status(to, None), false).is_ok(), legal, "{from:?} to {to:?}");
-                assert_eq!((ahead.state(), ahead.seq()), if legal { (to, 2) } else { (from, 1) });
-            }
-        }
     }
 
     #[test]
@@ -366,21 +204,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_full_takes_nothing_but_an_end() {
-        let bounds = Bounds { events: 4, artifacts: 2 };
-        let mut ahead = Ahead::of(&task_in(TaskState::Working), 1);
-        ahead.bound(bounds);
-        let mut begin = |id: &str, ends| ahead.admit(&mut Payload::ArtifactUpdate(chunk(id, "x", true)), ends);
-        assert_eq!((begin("a", false), begin("b", false)), (Ok(2), Ok(3)));
-        assert_eq!(begin("c", false), Err(Illegal::Artifacts(2)));
-        assert_eq!(begin("a", false), Ok(4), "those that are there go on");
-        assert_eq!(begin("a", false), Err(Illegal::Events(4)));
-        assert_eq!(ahead.admit(&mut status(TaskState::InputRequired, None), true), Ok(5));
-        assert_eq!(ahead.admit(&mut status(TaskState::Working, None), false), Err(Illegal::Events(4)));
-        assert_eq!(ahead.admit(&mut status(TaskState::Failed, None), true), Ok(6));
-    }
-
-    #[test]
     fn what_was_said_on_the_way_is_history() {
         let mut task = task_in(TaskState::Submitted);
         let user = Message { role: Role::User.into(), ..Message::agent("hi") };
@@ -404,48 +227,5 @@ mod tests {
             assert_eq!(history, view(&task, length, true).history);
         }
         assert_eq!(view(&task, Some(1), false).history[0].text(), "this");
-    }
-
-    proptest! {
-        /// However chunks are cut into events, the artifact is the same.
-        #[test]
-        fn joining_changes_nothing_but_the_number_of_events(
-            chunks in proptest::collection::vec(("[ab]", "[a-z]{0,3}", any::<bool>(), any::<bool>()), 1..20),
-        ) {
-            let all: Vec<_> = chunks.iter().map(|(id, text, append, last)| {
-                TaskArtifactUpdateEvent { last_chunk: *last, ..chunk(id, text, *append) }
-            }).collect();
-            let fold = |events: &[TaskArtifactUpdateEvent]| {
-                let mut task = task_in(TaskState::Working);
-                for it in events {
-                    apply(&mut task, &Payload::ArtifactUpdate(it.clone()));
-                }
-                task.artifacts
-            };
-            let mut joined: Vec<TaskArtifactUpdateEvent> = Vec::new();
-            for it in &all {
-                let mut it = it.clone();
-                if !joined.last_mut().is_some_and(|first| join(first, &mut it)) {
-                    joined.push(it);
-                }
-            }
-            prop_assert!(joined.len() <= all.len());
-            prop_assert_eq!(fold(&joined), fold(&all));
-        }
-
-        /// No order of events leads out of an end, and every accepted one has the next number.
-        #[test]
-        fn nothing_leads_out_of_an_end(states in proptest::collection::vec(0..9_usize, 0..30)) {
-            let mut ahead = Ahead::of(&task_in(TaskState::Submitted), 1);
-            let (mut ended, mut accepted) = (None, 1);
-            for it in states {
-                if ahead.admit(&mut status(STATES[it], None), false).is_ok() {
-                    accepted += 1;
-                    prop_assert_eq!(ended, None);
-                    ended = STATES[it].is_terminal().then_some(STATES[it]);
-                }
-                prop_assert_eq!(ahead.seq(), accepted);
-            }
-        }
     }
 }

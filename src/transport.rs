@@ -1,6 +1,7 @@
 //! The door: what stands between a connection and the service. It tells by a request which binding it speaks, makes the
 //! `Call`, and answers in the caller's own terms.
 
+mod answer;
 mod body;
 mod card;
 mod edge;
@@ -12,6 +13,7 @@ mod jsonrpc;
 pub mod listener;
 mod protocols;
 mod rest;
+mod settings;
 pub mod sse;
 pub mod transcode;
 mod verb;
@@ -23,19 +25,26 @@ use std::{
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
-use http::{
-    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts,
-};
+use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, header, request::Parts};
 use tokio_util::sync::CancellationToken;
-use tonic::{Status, metadata::MetadataMap, service::Routes};
+use tonic::{Status, service::Routes};
 use tower_service::Service;
 
-use self::entrance::{Entrance, is_of, name};
-pub use self::{body::Body, card::CardRequest, health::Ready, protocols::Protocols};
+pub(crate) use self::settings::{KEEP_ALIVE, MAX_BODY};
+use self::{
+    answer::status,
+    entrance::{Entrance, is_of, name},
+};
+pub use self::{
+    body::Body,
+    card::CardRequest,
+    health::Ready,
+    protocols::Protocols,
+    settings::{Card, Settings},
+};
 use crate::{
     call::{self, Call, Version},
     compat::{
@@ -44,7 +53,6 @@ use crate::{
         rest::Rest as ClassicRest,
         service::{V03, refusal},
     },
-    error::Error,
     pb::{
         v1::{
             a2a_service_server::{A2aService, A2aServiceServer},
@@ -53,12 +61,6 @@ use crate::{
         v03,
     },
 };
-
-/// How large a request may be, where nothing else is said.
-pub(crate) const MAX_BODY: usize = 1 << 20;
-
-/// How long a stream is silent before it has a sign of life, where nothing else is said.
-pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// The body of a request.
 pub trait RequestBody: http_body::Body<Data = Bytes, Error = Self::Cause> + Send + 'static {
@@ -72,71 +74,6 @@ where
     B::Error: Into<Box<dyn StdError + Send + Sync>> + Send + 'static,
 {
     type Cause = B::Error;
-}
-
-/// Makes the card that a request is for, in JSON.
-pub type Card = Arc<dyn Fn(&CardRequest<'_>) -> Bytes + Send + Sync>;
-
-/// What can be set of a door.
-#[derive(Clone)]
-pub struct Settings {
-    /// A request may have a body, or a message, of so many bytes.
-    pub max_body: usize,
-    /// How long a body may take to come in.
-    pub patience: Duration,
-    /// How long a stream of server-sent events is silent before it has a comment. Zero: for ever.
-    pub keep_alive: Duration,
-    /// What `/.well-known/agent-card.json` is.
-    pub card: Card,
-    /// A call that does not say its version is refused, as one of 0.3 (3.6.2). Else it is taken by its form.
-    pub strict_version: bool,
-    /// The versions that are spoken; a call in another is refused as one that says it right.
-    pub protocols: Protocols,
-    /// The service takes a send with an `Idempotency-Key` once. Then the answer to a call that has a key has it too, whatever
-    /// it is and whatever was called: so a client can find out, by a call that changes nothing, whether it may send again.
-    pub keys: bool,
-    /// Canceled when the server begins to end: from then on it says that it takes no work, to whoever asks it.
-    pub drain: CancellationToken,
-    /// What else it asks before it says that it takes work.
-    pub ready: Ready,
-}
-
-impl Settings {
-    /// The defaults.
-    pub fn new(card: Card) -> Self {
-        Self {
-            max_body: MAX_BODY,
-            patience: Duration::from_mins(1),
-            keep_alive: KEEP_ALIVE,
-            card,
-            strict_version: false,
-            protocols: Protocols::default(),
-            keys: false,
-            drain: CancellationToken::new(),
-            ready: Arc::new(|| Box::pin(future::ready(true))),
-        }
-    }
-
-    fn limits(&self) -> Limits {
-        Limits { max_body: self.max_body, patience: self.patience, keep_alive: self.keep_alive }
-    }
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut f = f.debug_struct("Settings");
-        f.field("max_body", &self.max_body).field("patience", &self.patience);
-        f.field("keep_alive", &self.keep_alive).field("strict_version", &self.strict_version);
-        f.field("protocols", &self.protocols).field("keys", &self.keys).finish_non_exhaustive()
-    }
-}
-
-/// What the bindings need of the settings.
-#[derive(Clone, Copy)]
-struct Limits {
-    max_body: usize,
-    patience: Duration,
-    keep_alive: Duration,
 }
 
 /// Every binding of a service, as one tower service: for our own listener, and for any axum program beside its own
@@ -322,13 +259,6 @@ fn now(response: Response<Body>) -> Answering {
     Box::pin(future::ready(Ok(response)))
 }
 
-/// An answer that has a status and no body.
-fn status(status: StatusCode) -> Response<Body> {
-    let mut response = Response::new(Body::default());
-    *response.status_mut() = status;
-    response
-}
-
 /// What a request speaks, for the log.
 pub(crate) fn binding<B>(request: &Request<B>) -> &'static str {
     match Entrance::at(request.method(), request.uri().path(), request.headers()) {
@@ -382,58 +312,6 @@ fn media_type(headers: &HeaderMap) -> Option<&str> {
 /// Whether a caller comes back for a stream of which they have had events.
 fn resumes(extensions: &Extensions) -> bool {
     extensions.get::<Call>().is_some_and(|it| it.cursor.is_some())
-}
-
-/// What a service sends along becomes headers.
-fn headers(metadata: MetadataMap) -> HeaderMap {
-    let mut headers = metadata.into_headers();
-    if !headers.is_empty() {
-        keep_framing(&mut headers);
-        for name in [header::CONTENT_TYPE, Status::GRPC_STATUS, Status::GRPC_MESSAGE, Status::GRPC_STATUS_DETAILS] {
-            headers.remove(name);
-        }
-    }
-    headers
-}
-
-/// How an answer is to be read is for HTTP to say, and for no service: another length than it has would break it.
-fn keep_framing(headers: &mut HeaderMap) {
-    const FRAMING: [HeaderName; 9] = [
-        header::CONTENT_LENGTH,
-        header::CONTENT_ENCODING,
-        header::TRANSFER_ENCODING,
-        header::CONNECTION,
-        header::UPGRADE,
-        header::TRAILER,
-        header::TE,
-        header::DATE,
-        HeaderName::from_static("keep-alive"),
-    ];
-    for name in FRAMING {
-        headers.remove(name);
-    }
-}
-
-/// The error in a status, and what goes beside it.
-fn explain(mut status: Status) -> (Error, HeaderMap) {
-    let mut headers = headers(std::mem::take(status.metadata_mut()));
-    let error = Error::from(status);
-    if let Some(seconds) = error.retry_after_seconds() {
-        headers.insert(header::RETRY_AFTER, seconds.into());
-    }
-    if let Some(challenge) = error.challenge_text().and_then(|it| HeaderValue::from_str(it).ok()) {
-        headers.insert(header::WWW_AUTHENTICATE, challenge);
-    }
-    (error, headers)
-}
-
-/// An answer of one piece.
-fn respond(status: StatusCode, mut headers: HeaderMap, content_type: HeaderValue, data: Bytes) -> Response<Body> {
-    headers.insert(header::CONTENT_TYPE, content_type);
-    let mut response = Response::new(Body::from(data));
-    *response.status_mut() = status;
-    *response.headers_mut() = headers;
-    response
 }
 
 /// The beginning of what a caller said, which may be long.

@@ -5,6 +5,7 @@
 //! metadata of gRPC too. Where events are missing before it, because the log does not have them any more or had
 //! others, it has `urn:a2a-service:resume:v1/gap` too, which is true: the event is the task as it is.
 
+use super::metadata_mut;
 use crate::{
     event::{Cursor, Event},
     pb::{
@@ -35,17 +36,21 @@ pub(crate) fn mark(event: Event, gap: bool) -> Event {
     let Some(cursor) = event.cursor().map(ToString::to_string) else { return event };
     let (position, mark) = (event.position(), event.mark());
     let Some(mut payload) = event.into_message().payload else { return Event::default() };
-    let fields = &mut metadata_mut(&mut payload).get_or_insert_default().fields;
-    fields.insert(CURSOR.to_owned(), Value { kind: Some(Kind::StringValue(cursor)) });
+    let metadata = metadata_mut(&mut payload).get_or_insert_default();
+    metadata.fields.insert(CURSOR.to_owned(), Value { kind: Some(Kind::StringValue(cursor)) });
     if gap {
-        fields.insert(GAP.to_owned(), Value { kind: Some(Kind::BoolValue(true)) });
+        mark_gap(metadata);
     }
     Event::new(position, mark, payload)
 }
 
 /// The same event, which says that others are missing before it. Of an event from elsewhere.
 pub(crate) fn after_gap(event: Event) -> Event {
-    change(event, |it| _ = it.fields.insert(GAP.to_owned(), Value { kind: Some(Kind::BoolValue(true)) }))
+    change(event, mark_gap)
+}
+
+fn mark_gap(metadata: &mut Struct) {
+    metadata.fields.insert(GAP.to_owned(), Value { kind: Some(Kind::BoolValue(true)) });
 }
 
 /// The same event without its cursor in the metadata, for who did not ask for one. Of an event from elsewhere.
@@ -85,14 +90,5 @@ fn metadata(event: &Payload) -> Option<&Struct> {
         Payload::Message(it) => it.metadata.as_ref(),
         Payload::StatusUpdate(it) => it.metadata.as_ref(),
         Payload::ArtifactUpdate(it) => it.metadata.as_ref(),
-    }
-}
-
-fn metadata_mut(event: &mut Payload) -> &mut Option<Struct> {
-    match event {
-        Payload::Task(it) => &mut it.metadata,
-        Payload::Message(it) => &mut it.metadata,
-        Payload::StatusUpdate(it) => &mut it.metadata,
-        Payload::ArtifactUpdate(it) => &mut it.metadata,
     }
 }

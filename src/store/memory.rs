@@ -3,7 +3,7 @@
 
 use std::{
     array,
-    collections::{HashMap, HashSet, hash_map::Entry},
+    collections::{HashMap, HashSet},
     sync::Arc,
 };
 
@@ -13,17 +13,18 @@ use parking_lot::Mutex;
 
 use self::{index::Index, push::Pushes, room::Room};
 use super::{
-    Commit, Concluded, Expect, Full, Immediate, InUse, Key, KeyMap, Keyed, ListPage, ListQuery, Log, Made, PushConfig,
-    PushPage, Put, Refused, Retention, Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
+    Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put, Refused,
+    Retention, Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
     settled::{Names, Running, Settled},
 };
 use crate::{
     event::{Event, Fence, Position, Seq},
-    pb::v1::{Task, TaskState},
+    pb::v1::Task,
     seam::Millis,
     task,
 };
 
+mod commit;
 mod index;
 mod push;
 mod room;
@@ -66,83 +67,7 @@ enum Kind {
     Settled(Settled),
 }
 
-impl Immediate for Memory {
-    fn commit_now(&self, commit: &Commit) -> Result<(), Refused> {
-        let is_new = commit.expect == Expect::New;
-        // What was there before must not cost another task its place.
-        if is_new && let Some(at) = self.with(&commit.key, |it| it.at) {
-            return Err(Refused::Stale(Some(at)));
-        }
-        if !commit.sends.is_empty() {
-            // One that was written before and whose answer was lost has its sends entered.
-            if let Expect::At(then) = commit.expect
-                && let at = self.with(&commit.key, |it| it.at)
-                && at != Some(then)
-            {
-                return Err(Refused::Stale(at));
-            }
-            self.enter(commit)?;
-        }
-        let written = if is_new {
-            self.make_room(&commit.key).and_then(|()| {
-                let written = self.write(commit);
-                if written.is_err() {
-                    self.free(&commit.key);
-                }
-                written
-            })
-        } else {
-            self.write(commit)
-        };
-        if written.is_err() && !commit.sends.is_empty() {
-            self.leave(commit);
-        }
-        written
-    }
-
-    fn conclude(&self, whole: &Concluded) -> Result<(), Refused> {
-        // What was there before must not cost another task its place.
-        if let Some(at) = self.with(&whole.key, |it| it.at) {
-            return Err(Refused::Stale(Some(at)));
-        }
-        self.make_room(&whole.key)?;
-        let kept = self.keep(whole);
-        if kept.is_err() {
-            self.free(&whole.key);
-        }
-        kept
-    }
-}
-
 impl Memory {
-    /// Keeps a task that has ended and is not there.
-    fn keep(&self, whole: &Concluded) -> Result<(), Refused> {
-        let Concluded { key, fence, row, .. } = whole;
-        let at = Position { fence: *fence, seq: row.seq };
-        let log = Kind::Settled(Settled::of(whole));
-        {
-            let mut shard = self.shards[key.share(SHARDS)].lock();
-            let Entry::Vacant(free) = shard.entry(key.clone()) else {
-                return Err(Refused::Stale(shard.get(key).map(|it| it.at)));
-            };
-            let (kept, sends) = (row.clone(), Box::default());
-            free.insert(Box::new(Kept { at, row: kept, saved: None, asked: None, sends, push: None, log }));
-            self.index(key, row, None);
-        }
-        self.room.lock().ended.push_back(key.clone());
-        Ok(())
-    }
-
-    /// Puts a task where lists find it. Under the lock of its shard, so that the index is never behind what a sweep sees
-    /// of the row.
-    fn index(&self, key: &Key, row: &Row, old: Option<(Millis, TaskState)>) {
-        let mut index = self.index.lock();
-        match index.get_mut(key.scope()) {
-            Some(it) => it.place(key, row, old),
-            None => index.entry(Arc::clone(key.scope())).or_default().place(key, row, old),
-        }
-    }
-
     /// A store of this many tasks at most. When there are as many, the one that ended first makes room for the next;
     /// where none has ended, the next is refused.
     pub fn with_max_tasks(max_tasks: usize) -> Self {
@@ -162,118 +87,6 @@ impl Memory {
         Self { max_tasks_per_owner: Some(most), ..self }
     }
 
-    fn write(&self, commit: &Commit) -> Result<(), Refused> {
-        let Commit { key, expect, row, saved, asked, .. } = commit;
-        let at = Position { fence: commit.fence, seq: row.seq };
-        let mut shard = self.shards[key.share(SHARDS)].lock();
-        let old = match (shard.entry(key.clone()), expect) {
-            (Entry::Vacant(free), Expect::New) => {
-                let log = Kind::Open(Running::default());
-                let (saved, asked, sends) = (saved.clone(), asked.clone(), Box::default());
-                let kept = Kept { at, row: row.clone(), saved, asked, sends, push: None, log };
-                let kept = free.insert(Box::new(kept));
-                note(kept, commit);
-                register(kept, commit);
-                write_log(kept, commit);
-                None
-            }
-            (Entry::Occupied(it), Expect::At(then)) if it.get().at == *then => {
-                let kept = it.into_mut();
-                let old = (kept.row.time, kept.row.state);
-                let head = row.head.clone().or_else(|| kept.row.head.take());
-                (kept.at, kept.row) = (at, Row { head, ..row.clone() });
-                if saved.is_some() {
-                    kept.saved.clone_from(saved);
-                }
-                if asked.is_some() {
-                    kept.asked.clone_from(asked);
-                }
-                note(kept, commit);
-                register(kept, commit);
-                write_log(kept, commit);
-                Some(old)
-            }
-            (Entry::Occupied(it), _) => return Err(Refused::Stale(Some(it.get().at))),
-            (Entry::Vacant(_), Expect::At(_)) => return Err(Refused::Stale(None)),
-        };
-        if old != Some((row.time, row.state)) {
-            self.index(key, row, old);
-        }
-        if row.state.is_terminal() && row.was != Some(row.state) {
-            self.room.lock().ended.push_back(key.clone());
-        }
-        Ok(())
-    }
-}
-
-impl Default for Memory {
-    fn default() -> Self {
-        Self::with_max_tasks(MAX_TASKS)
-    }
-}
-
-/// Notes the sends that came with what is committed, to forget them with the task.
-fn note(kept: &mut Kept, commit: &Commit) {
-    if !commit.sends.is_empty() {
-        let new = commit.sends.iter().map(|it| it.key.clone());
-        kept.sends = kept.sends.iter().cloned().chain(new).collect();
-    }
-}
-
-/// A configuration that came with what is committed. Who sent it has counted those that there are.
-fn register(kept: &mut Kept, commit: &Commit) {
-    if let Some(it) = &commit.push {
-        _ = kept.push.get_or_insert_default().put(Arc::clone(it), usize::MAX);
-    }
-}
-
-/// What is said is written behind what was said; what has ended has its task before that.
-fn write_log(kept: &mut Kept, commit: &Commit) {
-    let Kind::Open(log) = &mut kept.log else { return };
-    let (names, events) = (Names { id: commit.key.id(), context: &kept.row.context }, &commit.events);
-    match (&commit.checkpoint, kept.row.state.is_terminal()) {
-        (Some(task), true) => {
-            kept.log = Kind::Settled(Settled::new(task, log, events, names));
-            (kept.row.head, kept.saved, kept.asked) = (None, None, None);
-        }
-        _ => log.add(events, names),
-    }
-}
-
-impl Memory {
-    /// Enters the sends of a commit, unless one of them is there.
-    fn enter(&self, commit: &Commit) -> Result<(), Refused> {
-        let key = &commit.key;
-        let mut all = self.index.lock();
-        let there = all.get(key.scope()).and_then(|it| commit.sends.iter().find_map(|send| it.sends.get(&send.key)));
-        if let Some(made) = there {
-            return Err(Refused::Duplicate { task_id: made.task_id.clone() });
-        }
-        let index = all.entry(Arc::clone(key.scope())).or_default();
-        for Keyed { key: send, hash, seq, .. } in &commit.sends {
-            let made = Made { task_id: key.id().into(), seq: *seq, hash: Box::new(*hash) };
-            index.sends.insert(send.clone(), made);
-        }
-        Ok(())
-    }
-
-    /// Takes sends back of which nothing came.
-    fn leave(&self, commit: &Commit) {
-        let mut all = self.index.lock();
-        if let Some(index) = all.get_mut(commit.key.scope()) {
-            for it in &commit.sends {
-                index.sends.remove(&it.key);
-            }
-            if index.is_empty() {
-                all.remove(commit.key.scope());
-            }
-        }
-    }
-
-    fn with<T>(&self, key: &Key, read: impl FnOnce(&Kept) -> T) -> Option<T> {
-        self.shards[key.share(SHARDS)].lock().get(key).map(|it| read(it))
-    }
-
     /// How many tasks it has, and how many bytes of those that have ended.
     pub fn size(&self) -> (usize, usize) {
         let sizes: [(usize, usize); SHARDS] = array::from_fn(|it| {
@@ -282,6 +95,16 @@ impl Memory {
             (shard.len(), shard.values().map(|it| bytes(it)).sum())
         });
         sizes.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
+    }
+
+    fn with<T>(&self, key: &Key, read: impl FnOnce(&Kept) -> T) -> Option<T> {
+        self.shards[key.share(SHARDS)].lock().get(key).map(|it| read(it))
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::with_max_tasks(MAX_TASKS)
     }
 }
 

@@ -10,7 +10,7 @@ use jiff::{
     fmt::rfc2822::{DateTimeParser, DateTimePrinter},
 };
 
-use super::{Body, respond, rest};
+use super::{Body, answer::respond, rest};
 use crate::{
     call::{self, Call, Version},
     card::{Authority, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, JSON_RPC},

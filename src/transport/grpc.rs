@@ -20,9 +20,9 @@ use crate::{
     error::{Error, ErrorKind, chain, without_sentence},
     pb::DESCRIPTORS,
     transport::{
+        answer::keep_framing,
         body::{Body, too_large_for},
         health::{Health, Ready},
-        keep_framing,
         transcode::BoxStream,
     },
 };

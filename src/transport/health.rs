@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server};
 
-use super::{body::Body, respond, transcode::BoxStream};
+use super::{answer::respond, body::Body, transcode::BoxStream};
 
 /// The process answers: for who would start it anew if it didn't.
 pub(super) const LIVE: &str = "/healthz";

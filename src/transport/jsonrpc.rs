@@ -11,11 +11,14 @@ use serde_json::{json, value::RawValue};
 use tonic::{Status, metadata::MetadataMap};
 
 use super::{
-    Limits, RequestBody,
+    RequestBody,
+    answer::{explain, headers, respond, status},
     body::{self, Body},
     brief,
     edge::Admitted,
-    explain, headers, media_type, respond, resumes, sse, status,
+    media_type, resumes,
+    settings::Limits,
+    sse,
 };
 use crate::{
     call::{Call, Version},

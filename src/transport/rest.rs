@@ -13,9 +13,12 @@ use tonic::{
 };
 
 use super::{
-    Limits, RequestBody,
+    RequestBody,
+    answer::{explain, headers, respond},
     body::{self, Body},
-    brief, explain, headers, media_type, respond, resumes, sse,
+    brief, media_type, resumes,
+    settings::Limits,
+    sse,
 };
 use crate::{
     call::Version,

@@ -3,7 +3,7 @@
 use http::{HeaderValue, Response, StatusCode, header, request::Parts};
 use http_body::Body as _;
 
-use super::{Body, brief, refuse, status};
+use super::{Body, answer::status, brief, refuse};
 use crate::error::ErrorKind;
 
 /// The answer to a verb that a path is not for.

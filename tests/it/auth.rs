@@ -3,8 +3,9 @@
 use a2a_service::{
     auth::{Authenticator, Bearer, Principal, Token},
     card::Card,
+    client::{self, Client},
     error::{Error, ErrorKind},
-    pb::v1::{ListTasksRequest, a2a_service_client::A2aServiceClient},
+    pb::v1::{ListTasksRequest, TaskState, a2a_service_client::A2aServiceClient},
     server::Server,
 };
 use http::HeaderMap;
@@ -12,7 +13,10 @@ use reqwest::Response;
 use serde_json::{Value, json};
 use tonic::{Code, Request, Status, metadata::MetadataMap, transport::Endpoint};
 
-use crate::ways::{self, Actor};
+use crate::{
+    scenarios::{request, send, text},
+    ways::{self, Actor},
+};
 
 fn guarded() -> Server<Actor> {
     ways::server().authenticator(Bearer::new(Token::new("sesame").unwrap()))
@@ -132,4 +136,23 @@ async fn each_principal_has_tasks_of_their_own() {
         assert_eq!(seen.status(), status, "{name}");
     }
     assert_eq!(client.get(&task).send().await.unwrap().status(), 401);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_is_shown_to_the_agent_alone() {
+    let url = ways::serve(guarded()).await;
+    let client = Client::new().bearer("sesame").unwrap();
+    for agent in [client.rest(&url), client.json_rpc(&format!("{url}/rpc")), client.grpc(&url)] {
+        let task = send(&*agent.unwrap(), text("", "hello")).await;
+        assert_eq!(task.state(), TaskState::Completed);
+    }
+    for agent in [client::rest(&url), client::json_rpc(&format!("{url}/rpc")), client::grpc(&url)] {
+        let status = agent.unwrap().send_message(request(text("", "hello"))).await.unwrap_err();
+        assert_eq!(Error::from(status).kind(), ErrorKind::Unauthenticated);
+    }
+    assert!(!format!("{client:?}").contains("sesame"));
+    for wrong in ["", " ", "two\nlines"] {
+        let error = Client::new().bearer(wrong).unwrap_err();
+        assert!(!error.to_string().contains("lines"), "{error}");
+    }
 }

@@ -1,6 +1,7 @@
 //! The card tells the truth: what an operator says is on it, each URL that it names can be called, what it does not
 //! offer is refused, and a client that has it already is told so (8.2, 8.3, 8.6).
 
+mod addresses;
 mod shapes;
 
 use std::sync::{
@@ -11,23 +12,17 @@ use std::sync::{
 use a2a_service::{
     agent::{About, Agent, End, Error, Turn, Updates},
     call::Call,
-    card::{CardConfig, Network},
-    client,
+    card::CardConfig,
     error::{Error as CallError, ErrorKind},
-    pb::{
-        v1::{
-            ListTasksRequest, Message, OpenIdConnectSecurityScheme, SecurityRequirement, SecurityScheme,
-            SendMessageRequest, StringList, a2a_service_server::A2aService, security_scheme::Scheme,
-        },
-        v03,
+    pb::v1::{
+        Message, OpenIdConnectSecurityScheme, SecurityRequirement, SecurityScheme, SendMessageRequest, StringList,
+        a2a_service_server::A2aService, security_scheme::Scheme,
     },
     server::Server,
 };
-use axum::{Router, body::Bytes, extract::State};
-use http::{HeaderMap, Method, StatusCode, Uri, header};
+use http::Method;
 use reqwest::Client;
 use serde_json::{Value, json};
-use tonic::Code;
 
 use crate::{
     scenarios::{get, is, request, send, subscribe, text},
@@ -46,175 +41,6 @@ async fn card_with(url: &str, headers: &[(&'static str, &str)]) -> Value {
 
 async fn card(url: &str) -> Value {
     card_with(url, &[]).await
-}
-
-/// The interfaces of 1.0, which are those of 0.3 too.
-fn interfaces(card: &Value) -> Vec<(&str, &str)> {
-    let of = |version: &str| {
-        let members = card["supportedInterfaces"].as_array().unwrap().iter();
-        let members = members.filter(|it| it["protocolVersion"] == version);
-        members.map(|it| (it["protocolBinding"].as_str().unwrap(), it["url"].as_str().unwrap())).collect::<Vec<_>>()
-    };
-    let additional = card["additionalInterfaces"].as_array().unwrap().iter();
-    let additional = additional.map(|it| (it["transport"].as_str().unwrap(), it["url"].as_str().unwrap()));
-    assert_eq!((of("0.3"), additional.collect()), (of("1.0"), of("1.0")));
-    of("1.0")
-}
-
-/// Calls the server at every URL that its card names, in each version, and says over which bindings that was.
-async fn call_every_interface(url: &str) -> Vec<String> {
-    let card = card(url).await;
-    let mut called = Vec::new();
-    for (binding, url) in interfaces(&card) {
-        let agent = match binding {
-            "JSONRPC" => client::json_rpc(url),
-            "HTTP+JSON" => client::rest(url),
-            "GRPC" => client::grpc(&format!("http://{url}")),
-            _ => panic!("{binding}"),
-        };
-        let list = agent.unwrap().list_tasks(Call::default().request(ListTasksRequest::default())).await;
-        assert_eq!(list.unwrap_or_else(|it| panic!("{binding} {url}: {it}")).into_inner().page_size, 50);
-        call_classic(binding, url).await;
-        called.push(binding.to_owned());
-    }
-    called
-}
-
-/// Calls a server as a client of 0.3 does, and is answered as one.
-async fn call_classic(binding: &str, url: &str) {
-    let post = async |url: &str, body: Value| {
-        let asked = Client::new().post(url).header("content-type", "application/json").body(body.to_string());
-        serde_json::from_slice::<Value>(&asked.send().await.unwrap().bytes().await.unwrap()).unwrap()
-    };
-    match binding {
-        "JSONRPC" => {
-            let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "t-9"}});
-            let error = &post(url, call).await["error"];
-            assert_eq!((&error["code"], error.get("data")), (&json!(-32001), None), "{error}");
-        }
-        "HTTP+JSON" => {
-            let message = json!({"messageId": "m", "role": "ROLE_USER", "content": [{"text": "hello"}]});
-            let task = &post(&format!("{url}/v1/message:send"), json!({"message": message})).await["task"];
-            assert_eq!(task["history"][0]["content"], json!([{"text": "hello"}]), "{task}");
-        }
-        "GRPC" => {
-            let mut agent = v03::a2a_service_client::A2aServiceClient::connect(format!("http://{url}")).await.unwrap();
-            let get = v03::GetTaskRequest { name: "tasks/t-9".into(), ..Default::default() };
-            assert_eq!(agent.get_task(get).await.unwrap_err().code(), Code::NotFound);
-        }
-        _ => panic!("{binding}"),
-    }
-}
-
-async fn program(router: Router) -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-    url
-}
-
-#[tokio::test]
-async fn every_url_works() {
-    let url = serve(server()).await;
-    assert_eq!(call_every_interface(&url).await, ["JSONRPC", "HTTP+JSON", "GRPC"]);
-    // By another name of the same host, the card has that one.
-    let named = url.replace("127.0.0.1", "localhost");
-    assert_eq!(call_every_interface(&named).await, ["JSONRPC", "HTTP+JSON", "GRPC"]);
-    assert!(interfaces(&card(&named).await).iter().all(|it| it.1.contains("localhost")));
-    let other = card_with(&url, &[("host", "b.example:81")]).await;
-    assert_eq!(interfaces(&other)[1], ("HTTP+JSON", "http://b.example:81"));
-    // What is no host is as if nothing had been said.
-    for host in ["user@evil.example", "evil.example/", "a:0"] {
-        let card = card_with(&url, &[("host", host)]).await;
-        assert_eq!(interfaces(&card)[1], ("HTTP+JSON", url.as_str()), "{host}");
-    }
-}
-
-#[tokio::test]
-async fn every_url_works_below_a_path() {
-    let url = program(Router::new().nest("/agents/geo", server().router()).fallback_service(server().router())).await;
-    assert_eq!(call_every_interface(&url).await, ["JSONRPC", "HTTP+JSON", "GRPC"]);
-    let below = format!("{url}/agents/geo");
-    assert_eq!(call_every_interface(&below).await, ["JSONRPC", "HTTP+JSON"], "gRPC has no path");
-    assert_eq!(interfaces(&card(&below).await)[0].1, format!("{below}/rpc"));
-}
-
-/// A server that listens everywhere is called at an address, and not at "any".
-#[tokio::test]
-async fn any_address_is_no_address() {
-    let bound = server().bind("0.0.0.0:0").await.unwrap();
-    let port = bound.addr().port();
-    tokio::spawn(bound.run_until(std::future::pending()));
-    for host in ["no host".to_owned(), format!("0.0.0.0:{port}")] {
-        let card = card_with(&format!("http://127.0.0.1:{port}"), &[("host", &host)]).await;
-        assert_eq!(interfaces(&card)[1].1, format!("http://127.0.0.1:{port}"));
-    }
-}
-
-/// A proxy as they are: it takes its prefix off the path, speaks HTTP/1.1, and says what it was asked for.
-async fn proxy(upstream: &str) -> String {
-    async fn forward(
-        State(upstream): State<String>,
-        method: Method,
-        uri: Uri,
-        headers: HeaderMap,
-        body: Bytes,
-    ) -> (StatusCode, Bytes) {
-        let path = uri.path_and_query().unwrap().as_str().strip_prefix("/proxied").unwrap();
-        let mut upward = Client::new().request(method, format!("{upstream}{path}")).body(body);
-        for name in [header::CONTENT_TYPE, "a2a-version".parse().unwrap()] {
-            if let Some(value) = headers.get(&name) {
-                upward = upward.header(name, value);
-            }
-        }
-        let host = headers[header::HOST].clone();
-        let reply = upward.header("x-forwarded-host", host).header("x-forwarded-prefix", "/proxied").send();
-        let reply = reply.await.unwrap();
-        (reply.status(), reply.bytes().await.unwrap())
-    }
-    program(Router::new().fallback(forward).with_state(upstream.to_owned())).await + "/proxied"
-}
-
-#[tokio::test]
-async fn every_url_works_behind_a_proxy() {
-    let here: Network = "127.0.0.0/8".parse().unwrap();
-    let url = proxy(&serve(server().trusted_proxies([here])).await).await;
-    assert_eq!(call_every_interface(&url).await, ["JSONRPC", "HTTP+JSON"]);
-    assert_eq!(interfaces(&card(&url).await)[0].1, format!("{url}/rpc"));
-    // Where gRPC is let through elsewhere, the operator says so.
-    let direct = server().bind("127.0.0.1:0").await.unwrap();
-    let grpc = direct.addr().to_string();
-    tokio::spawn(direct.run_until(std::future::pending()));
-    let url = proxy(&serve(server().trusted_proxies([here]).map_card(|it| it.grpc(grpc))).await).await;
-    assert_eq!(call_every_interface(&url).await, ["JSONRPC", "HTTP+JSON", "GRPC"]);
-}
-
-#[tokio::test]
-async fn who_is_believed() {
-    let tls = [
-        ("x-forwarded-proto", "https"),
-        ("x-forwarded-host", "a.example"),
-        ("x-forwarded-port", "443"),
-        ("x-forwarded-prefix", "/geo"),
-    ];
-    let standard = [("forwarded", "for=192.0.2.1;proto=https;host=\"a.example:8443\"")];
-    let trusting = serve(server().trusted_proxies(["127.0.0.1".parse().unwrap()])).await;
-    let trusted = card_with(&trusting, &tls).await;
-    assert_eq!(
-        interfaces(&trusted),
-        [("JSONRPC", "https://a.example/geo/rpc"), ("HTTP+JSON", "https://a.example/geo")]
-    );
-    let trusted = card_with(&trusting, &standard).await;
-    assert_eq!(interfaces(&trusted)[1..], [("HTTP+JSON", "https://a.example:8443"), ("GRPC", "a.example:8443")]);
-    // Those who are not on the list are nobody, and where there is no list nobody is.
-    for url in [serve(server().trusted_proxies(["10.0.0.0/8".parse().unwrap()])).await, serve(server()).await] {
-        assert_eq!(card_with(&url, &tls).await, card(&url).await);
-        assert_eq!(card_with(&url, &standard).await, card(&url).await);
-        assert_eq!(interfaces(&card(&url).await)[1].1, url);
-    }
-    // What the operator says is not asked of a request.
-    let named = serve(server().url("https://public.example/x").trusted_proxies(["127.0.0.1".parse().unwrap()])).await;
-    assert_eq!(interfaces(&card_with(&named, &tls).await)[0].1, "https://public.example/x/rpc");
 }
 
 /// The sample card of the protocol's documentation, as its operator would configure it.

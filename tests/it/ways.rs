@@ -166,6 +166,14 @@ pub(crate) async fn serve<A: Agent>(server: Server<A>) -> String {
     url
 }
 
+/// The same of a program of somebody else, with a door in it.
+pub(crate) async fn program(router: axum::Router) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    url
+}
+
 /// The demo agent, and what it has no command for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Actor;

@@ -10,6 +10,7 @@ mod classic_rest;
 mod classic_rpc;
 mod classic_rpc_errors;
 mod classic_rpc_push;
+mod classic_scripted;
 mod client;
 mod connection;
 mod doors;

@@ -1,5 +1,7 @@
 //! What each kind of value takes, refuses and prints.
 
+use std::time::Duration;
+
 use super::*;
 use crate::store::sqlite::Durability;
 

@@ -9,7 +9,7 @@ use crate::{
     pb::v1::{Task, TaskArtifactUpdateEvent, stream_response::Payload},
     seam::millis,
     store::{Concluded, Row, Told},
-    task::apply,
+    task::{absorb, apply},
 };
 
 impl Inner {
@@ -52,38 +52,35 @@ impl Inner {
 /// Adds what an event says to the task, and says how the task then tells it: what it tells is moved and not copied.
 fn fold(task: &mut Task, event: Event, rest: &Drain<'_, Event>) -> Told {
     let mark = event.mark();
-    let moved = match event.known_payload() {
+    let told = match event.known_payload() {
         Some(Payload::ArtifactUpdate(TaskArtifactUpdateEvent {
             artifact: Some(it),
             append: false,
+            last_chunk: last,
             metadata: None,
             ..
-        })) => {
-            !rest.as_slice().iter().any(|later| writes(later, &it.artifact_id))
-                && !task.artifacts.iter().any(|old| old.artifact_id == it.artifact_id)
+        })) if !rest.as_slice().iter().any(|later| writes(later, &it.artifact_id))
+            && !task.artifacts.iter().any(|old| old.artifact_id == it.artifact_id) =>
+        {
+            Some(Told::Artifact { mark, index: task.artifacts.len(), last: *last })
         }
-        Some(Payload::StatusUpdate(it)) => it.metadata.is_none() && mark.ends == Ends::Task,
-        _ => false,
+        Some(Payload::StatusUpdate(it)) if it.metadata.is_none() && mark.ends == Ends::Task => {
+            Some(Told::Status { mark })
+        }
+        _ => None,
     };
-    let event = if moved { event.into_payload() } else { Err(event) };
-    match event {
-        Ok(Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(it), last_chunk: last, .. })) => {
-            task.artifacts.push(it);
-            Told::Artifact { mark, index: task.artifacts.len() - 1, last }
-        }
-        Ok(Payload::StatusUpdate(it)) => {
-            let said = task.status.take().and_then(|it| it.message);
-            task.history.extend(said);
-            task.status = it.status;
-            Told::Status { mark }
-        }
-        // Nothing else is moved.
-        Ok(it) => Told::Event(Event::said(it)),
-        Err(event) => {
-            event.payload().into_iter().for_each(|it| apply(task, it));
-            Told::Event(event)
-        }
-    }
+    let event = match told {
+        None => event,
+        Some(told) => match event.into_payload() {
+            Ok(it) => {
+                absorb(task, it);
+                return told;
+            }
+            Err(it) => it,
+        },
+    };
+    event.payload().into_iter().for_each(|it| apply(task, it));
+    Told::Event(event)
 }
 
 /// Whether an event says something of the artifact of this id.

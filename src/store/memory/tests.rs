@@ -13,7 +13,7 @@ use crate::{
         stream_response::Payload,
     },
     seam::timestamp,
-    store::Told,
+    store::{Concluded, Expect, Keyed, Told},
 };
 
 const MAX: usize = 5;

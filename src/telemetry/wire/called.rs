@@ -10,16 +10,10 @@ use tracing::Span;
 use super::{TARGET, line, refusal, text::message};
 use crate::{
     event::Event,
-    pb::{
-        v1::{
-            AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
-            GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
-            ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, SendMessageRequest,
-            SendMessageResponse, SubscribeToTaskRequest, TaskPushNotificationConfig, a2a_service_server::A2aService,
-        },
-        wkt::Empty,
+    pb::v1::{
+        a2a_service_server::A2aService,
+        bindings::{Rpc, each_rpc},
     },
-    snapshot::Snapshot,
     transport::transcode::BoxStream,
 };
 
@@ -67,31 +61,18 @@ async fn streaming<Req: Serialize>(
     }
 }
 
-/// A method each: its name in Rust and in the protocol, what is asked, and what is answered.
 macro_rules! called {
-    ($($by:ident $rpc:ident $name:literal: $request:ty => $response:ty;)*) => {
+    ($($by:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
         #[tonic::async_trait]
         impl A2aService for Called { $(
-            async fn $rpc(&self, request: Request<$request>) -> Result<Response<$response>, Status> {
-                $by($name, request, async |it| self.0.$rpc(it).await).await
+            async fn $method(&self, request: Request<$request>) -> Result<Response<$response>, Status> {
+                $by(Rpc::$rpc.name(), request, async |it| self.0.$method(it).await).await
             }
         )* }
     };
 }
 
-called! {
-    unary send_message "SendMessage": SendMessageRequest => SendMessageResponse;
-    streaming send_streaming_message "SendStreamingMessage": SendMessageRequest => BoxStream<Event>;
-    unary get_task "GetTask": GetTaskRequest => Snapshot;
-    unary list_tasks "ListTasks": ListTasksRequest => ListTasksResponse;
-    unary cancel_task "CancelTask": CancelTaskRequest => Snapshot;
-    streaming subscribe_to_task "SubscribeToTask": SubscribeToTaskRequest => BoxStream<Event>;
-    unary create_task_push_notification_config "CreateTaskPushNotificationConfig": TaskPushNotificationConfig => TaskPushNotificationConfig;
-    unary get_task_push_notification_config "GetTaskPushNotificationConfig": GetTaskPushNotificationConfigRequest => TaskPushNotificationConfig;
-    unary list_task_push_notification_configs "ListTaskPushNotificationConfigs": ListTaskPushNotificationConfigsRequest => ListTaskPushNotificationConfigsResponse;
-    unary delete_task_push_notification_config "DeleteTaskPushNotificationConfig": DeleteTaskPushNotificationConfigRequest => Empty;
-    unary get_extended_agent_card "GetExtendedAgentCard": GetExtendedAgentCardRequest => AgentCard;
-}
+each_rpc!(called);
 
 impl fmt::Debug for Called {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tonic::{Request, Response, Status};
 
 use super::{PATH, card, card_with};
-use crate::ways::{Actor, serve, server};
+use crate::ways::{Actor, program, serve, server};
 
 /// What only a card of 0.3 has, of which one that offers nothing special.
 const CLASSIC: [&str; 5] =
@@ -258,7 +258,7 @@ async fn several_flows_are_on_the_classic_card() {
 #[tokio::test]
 async fn the_second_card_of_0_2_is_asked_for_beside_json_rpc() {
     let below = axum::Router::new().nest("/below", server().router());
-    let (open, below) = (serve(server()).await, super::program(below).await + "/below");
+    let (open, below) = (serve(server()).await, program(below).await + "/below");
     let guarded = serve(server().authenticator(Bearer::new(Token::new("t").unwrap()))).await;
     let http = Client::new();
     for url in [&open, &below, &guarded] {
@@ -313,7 +313,7 @@ impl A2aService for Second {
 #[tokio::test]
 async fn a_second_card_has_the_form_of_the_call() {
     let door = Door::new(Arc::new(Second), Settings::new(Arc::new(|_| Bytes::new())));
-    let url = super::program(door.into_router()).await;
+    let url = program(door.into_router()).await;
     let new = at(&format!("{url}/extendedAgentCard")).await;
     assert_eq!(shape(&new), Shape::V1_0);
     for path in ["/v1/card", "/agent/authenticatedExtendedCard"] {

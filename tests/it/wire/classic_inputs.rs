@@ -12,7 +12,7 @@ use prost::Message as _;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 
-use super::{classic_rpc::HI, support::*};
+use super::{classic_scripted::HI, support::*};
 
 /// What is refused, by the field that is to blame; nothing where it is none that can be named.
 type Refused = Option<&'static str>;

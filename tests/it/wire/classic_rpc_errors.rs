@@ -4,7 +4,7 @@ use a2a_service::{call::Version, error::ErrorKind, transport::Settings};
 use serde_json::{Value, json};
 
 use super::{
-    classic_rpc::{HI, Scripted, TASK, call, post},
+    classic_scripted::{HI, Scripted, TASK, call, post},
     support::settings,
 };
 

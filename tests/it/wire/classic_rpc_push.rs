@@ -7,7 +7,7 @@ use a2a_service::{
 };
 use serde_json::{Value, json};
 
-use super::classic_rpc::{call, post};
+use super::classic_scripted::{call, post};
 
 async fn ask(url: &str, method: &str, params: &Value) -> Value {
     let reply = post(url, call("1", method, &params.to_string())).await.text().await.unwrap();

@@ -15,13 +15,7 @@ use serde_json::{Value, json};
 use tonic::Request;
 
 use super::support::*;
-
-async fn program(router: Router) -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-    url
-}
+use crate::ways::program;
 
 async fn task_of(
     agent: Result<Arc<dyn a2a_service::pb::v1::a2a_service_server::A2aService>, a2a_service::error::Error>,

@@ -1,0 +1,77 @@
+//! A server that listens: it serves until it is told to stop, and drains then.
+
+use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::net::{TcpListener, ToSocketAddrs};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    agent::Agent,
+    auth::Guard,
+    service::Service,
+    telemetry::{Traced, wire::Printed},
+    transport::{Door, listener},
+};
+
+/// How much longer a connection may take to send what it was left with.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// A server that listens.
+#[must_use = "a server serves when it runs"]
+pub struct Bound<A> {
+    pub(super) listener: TcpListener,
+    pub(super) addr: SocketAddr,
+    pub(super) door: Traced<Printed<Guard<Door>>>,
+    pub(super) grpc_listener: Option<TcpListener>,
+    pub(super) grpc_door: Traced<Printed<Guard<Door>>>,
+    pub(super) service: Arc<Service<A>>,
+    pub(super) draining: CancellationToken,
+    pub(super) max_connections: usize,
+    pub(super) grace: Duration,
+}
+
+impl<A: Agent> Bound<A> {
+    /// Where it listens; with the port that was picked, where none was named.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Listens on another address too, for gRPC alone. Returns where.
+    ///
+    /// # Errors
+    /// The address can't be listened on.
+    pub async fn grpc(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
+        let listener = TcpListener::bind(addr).await?;
+        let addr = listener.local_addr()?;
+        self.grpc_listener = Some(listener);
+        Ok(addr)
+    }
+
+    /// Serves until `stop` returns, then drains: takes no new connections and no new work, lets what runs end for the
+    /// time of the [grace](super::Server::grace), cuts what is left of streams so that they can be taken up again, and
+    /// returns. Nothing is canceled by this.
+    pub async fn run_until(self, stop: impl Future<Output = ()>) {
+        let Self { listener, door, grpc_listener, grpc_door, service, draining, max_connections, grace, .. } = self;
+        // The engine ends what runs at the end of the grace; its last words have a moment more to be sent.
+        let settings =
+            listener::Settings { grace: grace + LAST_WORDS, max_connections, ..listener::Settings::default() };
+        let stopping = async {
+            stop.await;
+            draining.cancel();
+            service.drain(grace).await;
+        };
+        let grpc = async {
+            if let Some(listener) = grpc_listener {
+                listener::serve(listener, grpc_door, &settings, &draining).await;
+            }
+        };
+        // In this order: a signal that comes right after the first reply finds who waits for it.
+        tokio::join!(stopping, listener::serve(listener, door, &settings, &draining), grpc);
+    }
+}
+
+impl<A> fmt::Debug for Bound<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bound").field("addr", &self.addr).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,72 @@
+//! What answers over HTTP are made of, whichever binding they are for.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use tonic::{Status, metadata::MetadataMap};
+
+use super::Body;
+use crate::error::Error;
+
+/// What a service sends along becomes headers.
+pub(super) fn headers(metadata: MetadataMap) -> HeaderMap {
+    let mut headers = metadata.into_headers();
+    if !headers.is_empty() {
+        keep_framing(&mut headers);
+        for name in [header::CONTENT_TYPE, Status::GRPC_STATUS, Status::GRPC_MESSAGE, Status::GRPC_STATUS_DETAILS] {
+            headers.remove(name);
+        }
+    }
+    headers
+}
+
+/// How an answer is to be read is for HTTP to say, and for no service: another length than it has would break it.
+pub(super) fn keep_framing(headers: &mut HeaderMap) {
+    const FRAMING: [HeaderName; 9] = [
+        header::CONTENT_LENGTH,
+        header::CONTENT_ENCODING,
+        header::TRANSFER_ENCODING,
+        header::CONNECTION,
+        header::UPGRADE,
+        header::TRAILER,
+        header::TE,
+        header::DATE,
+        HeaderName::from_static("keep-alive"),
+    ];
+    for name in FRAMING {
+        headers.remove(name);
+    }
+}
+
+/// The error in a status, and what goes beside it.
+pub(super) fn explain(mut status: Status) -> (Error, HeaderMap) {
+    let mut headers = headers(std::mem::take(status.metadata_mut()));
+    let error = Error::from(status);
+    if let Some(seconds) = error.retry_after_seconds() {
+        headers.insert(header::RETRY_AFTER, seconds.into());
+    }
+    if let Some(challenge) = error.challenge_text().and_then(|it| HeaderValue::from_str(it).ok()) {
+        headers.insert(header::WWW_AUTHENTICATE, challenge);
+    }
+    (error, headers)
+}
+
+/// An answer of one piece.
+pub(super) fn respond(
+    status: StatusCode,
+    mut headers: HeaderMap,
+    content_type: HeaderValue,
+    data: Bytes,
+) -> Response<Body> {
+    headers.insert(header::CONTENT_TYPE, content_type);
+    let mut response = Response::new(Body::from(data));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+/// An answer that has a status and no body.
+pub(super) fn status(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::default());
+    *response.status_mut() = status;
+    response
+}

@@ -1,0 +1,79 @@
+//! What can be set of a door.
+
+use std::{fmt, future, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+
+use super::{CardRequest, Protocols, Ready};
+
+/// How large a request may be, where nothing else is said.
+pub(crate) const MAX_BODY: usize = 1 << 20;
+
+/// How long a stream is silent before it has a sign of life, where nothing else is said.
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Makes the card that a request is for, in JSON.
+pub type Card = Arc<dyn Fn(&CardRequest<'_>) -> Bytes + Send + Sync>;
+
+/// What can be set of a door.
+#[derive(Clone)]
+pub struct Settings {
+    /// A request may have a body, or a message, of so many bytes.
+    pub max_body: usize,
+    /// How long a body may take to come in.
+    pub patience: Duration,
+    /// How long a stream of server-sent events is silent before it has a comment. Zero: for ever.
+    pub keep_alive: Duration,
+    /// What `/.well-known/agent-card.json` is.
+    pub card: Card,
+    /// A call that does not say its version is refused, as one of 0.3 (3.6.2). Else it is taken by its form.
+    pub strict_version: bool,
+    /// The versions that are spoken; a call in another is refused as one that says it right.
+    pub protocols: Protocols,
+    /// The service takes a send with an `Idempotency-Key` once. Then the answer to a call that has a key has it too, whatever
+    /// it is and whatever was called: so a client can find out, by a call that changes nothing, whether it may send again.
+    pub keys: bool,
+    /// Canceled when the server begins to end: from then on it says that it takes no work, to whoever asks it.
+    pub drain: CancellationToken,
+    /// What else it asks before it says that it takes work.
+    pub ready: Ready,
+}
+
+impl Settings {
+    /// The defaults.
+    pub fn new(card: Card) -> Self {
+        Self {
+            max_body: MAX_BODY,
+            patience: Duration::from_mins(1),
+            keep_alive: KEEP_ALIVE,
+            card,
+            strict_version: false,
+            protocols: Protocols::default(),
+            keys: false,
+            drain: CancellationToken::new(),
+            ready: Arc::new(|| Box::pin(future::ready(true))),
+        }
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        Limits { max_body: self.max_body, patience: self.patience, keep_alive: self.keep_alive }
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("Settings");
+        f.field("max_body", &self.max_body).field("patience", &self.patience);
+        f.field("keep_alive", &self.keep_alive).field("strict_version", &self.strict_version);
+        f.field("protocols", &self.protocols).field("keys", &self.keys).finish_non_exhaustive()
+    }
+}
+
+/// What the bindings need of the settings.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) max_body: usize,
+    pub(super) patience: Duration,
+    pub(super) keep_alive: Duration,
+}

@@ -1,0 +1,125 @@
+//! Sends that go out again where that is safe, and are taken once.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use a2a_service::{
+    agent::{Agent, End, Error as Failure, Turn, Updates},
+    call::Call,
+    error::{Error, ErrorKind},
+    pb::v1::{Message, TaskState},
+    server::Server,
+};
+use tokio_stream::StreamExt as _;
+
+use super::{Way, soon};
+use crate::{
+    proxy::{
+        Cut::{Busy, Ends, Unanswered, Unheard},
+        Proxy,
+    },
+    scenarios::{get, output, remaining, request, send, state, stream, task_of, text},
+    ways::serve,
+};
+
+each_binding! {
+    a_send_is_taken_once
+    a_server_without_keys_is_told_once
+}
+
+/// Counts what it is told.
+#[derive(Clone, Default)]
+struct Counts(Arc<AtomicUsize>);
+
+impl Counts {
+    fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Agent for Counts {
+    async fn run(&self, turn: Turn, out: Updates) -> Result<End, Failure> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        out.artifact("answer").text(turn.text()).await?;
+        Ok(match turn.text() {
+            "ask" => End::InputRequired(Message::agent("what?")),
+            _ => End::Completed(None),
+        })
+    }
+}
+
+async fn a_send_is_taken_once(way: Way) {
+    let counts = Counts::default();
+    let url = serve(Server::new(counts.clone()).resume(true)).await;
+    let proxy = Proxy::before(&url).await;
+    let agent = way.client(&proxy.url);
+    proxy.cut([Unheard, Unanswered, Busy, Unanswered]);
+    let task = send(&*agent, text("", "hello")).await;
+    assert_eq!((output(&task).as_str(), task.state(), counts.count()), ("hello", TaskState::Completed, 1));
+    proxy.cut([Busy, Unanswered, Unheard, Ends(0), Unanswered]);
+    let events = remaining(stream(&*agent, text("", "there")).await).await;
+    let task = get(&*agent, &task_of(&events[0]).id).await.unwrap();
+    assert_eq!((output(&task).as_str(), counts.count()), ("there", 2));
+    assert_eq!(events.last().and_then(state), Some(TaskState::Completed));
+    // What two calls say alike is said twice.
+    send(&*agent, text("", "hello")).await;
+    assert_eq!((counts.count(), proxy.left()), (3, 0));
+    // Who gives a key of their own means that one.
+    let (mut tasks, message) = (Vec::new(), text("", "mine"));
+    for _ in 0..2 {
+        proxy.cut([Unanswered]);
+        let mine = Call { idempotency_key: Some("mine".into()), ..Call::default() };
+        tasks.push(agent.send_message(mine.request(message.clone())).await.unwrap().into_inner());
+    }
+    assert_eq!((&tasks[0], counts.count()), (&tasks[1], 4));
+}
+
+async fn a_server_without_keys_is_told_once(way: Way) {
+    let counts = Counts::default();
+    let url = serve(Server::new(counts.clone())).await;
+    let proxy = Proxy::before_plain(&url).await;
+    let agent = way.client(&proxy.url);
+    for (n, cut) in [Unanswered, Unheard, Busy].into_iter().enumerate() {
+        proxy.cut([cut, cut]);
+        let sent = agent.send_message(request(text("", "hello"))).await;
+        assert_eq!(Error::from(sent.unwrap_err()).kind(), ErrorKind::Unavailable, "{cut:?}");
+        let status = match agent.send_streaming_message(request(text("", "hello"))).await {
+            Ok(events) => events.into_inner().next().await.unwrap().unwrap_err(),
+            Err(status) => status,
+        };
+        assert_eq!(Error::from(status).kind(), ErrorKind::Unavailable, "{cut:?}");
+        assert_eq!((proxy.calls(), proxy.left()), (2 * n + 2, 0));
+    }
+    assert_eq!(counts.count(), 2, "of those that it heard");
+    // Nobody knows what became of this one.
+    proxy.cut([Ends(0)]);
+    let mut events = stream(&*agent, text("", "hello")).await;
+    assert_eq!(Error::from(events.next().await.unwrap().unwrap_err()).kind(), ErrorKind::Unavailable);
+    assert!(events.next().await.is_none());
+    assert_eq!((counts.count(), proxy.calls()), (3, 7));
+}
+
+/// Without a key, and before a server is there at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_never_left_is_sent_again() {
+    for way in [Way::Rest, Way::JsonRpc, Way::Grpc] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        drop(listener);
+        let url = format!("http://{addr}");
+        let error = Error::from(way.plain(&url).send_message(request(text("", "hello"))).await.unwrap_err());
+        assert!(error.is_unsent(), "{error:?}");
+        let mut retry = soon();
+        (retry.keys, retry.attempts) = (false, 100);
+        let (agent, counts) = (way.retrying(&url, retry), Counts::default());
+        let appears = async {
+            tokio::task::yield_now().await;
+            let bound = Server::new(counts.clone()).bind(addr).await.unwrap();
+            tokio::spawn(bound.run_until(std::future::pending()));
+        };
+        let (task, ()) = tokio::join!(send(&*agent, text("", "hello")), appears);
+        assert_eq!((task.state(), counts.count()), (TaskState::Completed, 1));
+    }
+}
