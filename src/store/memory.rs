@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 
 use self::{index::Index, push::Pushes, room::Room};
 use super::{
-    Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put, Refused,
-    Retention, Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
+    Change, Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put,
+    Refused, Retention, Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
     settled::{Names, Running, Settled},
 };
 use crate::{
@@ -154,6 +154,14 @@ impl Store for Memory {
 
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
         Ok(batch.iter().map(|it| self.commit_now(it)).collect())
+    }
+
+    async fn change(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
+        let write = |it: &Change| match it {
+            Change::Commit(it) => self.commit_now(it),
+            Change::Concluded(it) => self.conclude(it),
+        };
+        Ok(batch.iter().map(write).collect())
     }
 
     async fn load(&self, key: &Key) -> Result<Option<Stored>, Unavailable> {

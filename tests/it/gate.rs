@@ -13,8 +13,8 @@ use a2a_service::{
     event::{Fence, Seq},
     seam::Millis,
     store::{
-        Commit, InUse, Key, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put, Refused, Retention, RunnerId,
-        Scope, Store, Stored, Swept, Unavailable, memory::Memory,
+        Change, Commit, InUse, Key, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put, Refused, Retention,
+        RunnerId, Scope, Store, Stored, Swept, Unavailable, memory::Memory,
     },
 };
 use parking_lot::Mutex;
@@ -129,13 +129,17 @@ impl Store for Gate {
     }
 
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
+        self.change(batch.iter().cloned().map(Change::Commit).collect()).await
+    }
+
+    async fn change(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
         let act = self.act().await;
         match act {
             Act::Fail => return Err(Unavailable("told so".into())),
             Act::Stale => return Ok(batch.iter().map(|_| Err(Refused::Stale(None))).collect()),
             Act::Pass | Act::LoseAnswer => {}
         }
-        let outcomes = self.store.commit(batch).await;
+        let outcomes = self.store.change(batch).await;
         if act == Act::LoseAnswer { Err(Unavailable("who knows".into())) } else { outcomes }
     }
 
