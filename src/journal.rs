@@ -5,7 +5,6 @@ use std::{
     hash::BuildHasherDefault,
     mem,
     ops::Deref,
-    slice,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU8, AtomicUsize, Ordering},
@@ -22,6 +21,7 @@ use tokio::{
 
 pub use self::reader::{Cut, Reader};
 use self::{
+    again::Again,
     live::{Inner, Live, fold, fold_bytes},
     wait::Wake,
 };
@@ -31,6 +31,7 @@ use crate::{
     store::{Commit, Key, KeyMap, Refused, Store},
 };
 
+mod again;
 pub(crate) mod live;
 mod reader;
 pub(crate) mod replay;
@@ -40,9 +41,6 @@ const SHARDS: usize = 64;
 
 /// How many tasks a commit takes along.
 const GROUP: usize = 512;
-
-/// After this a commit without an answer is tried again; then twice as late each time, up to a second.
-const RETRY: Duration = Duration::from_millis(10);
 
 /// A store that has been away for so long gets no new work.
 const DOWN: Duration = Duration::from_secs(1);
@@ -257,27 +255,15 @@ impl Journal {
     fn lose(&self, held: &Held, inner: &mut Inner, why: &Refused) -> Wake {
         // Out of the map first: whoever comes next loads what the store has.
         drop(self.remove(&held.0));
-        inner.lose(why)
+        inner.refuse(why)
     }
 
     async fn run(self: Arc<Self>, lane: usize) {
-        let mut again: Vec<(Held, Commit)> = Vec::new();
-        let mut due = Instant::now();
-        let mut wait = RETRY;
+        let mut again = Again::default();
         loop {
             tokio::select! {
                 biased;
-                () = sleep_until(due), if !again.is_empty() => {
-                    // One by one: what is wrong with one of them is not the others' misfortune.
-                    for (held, commit) in mem::take(&mut again) {
-                        let one = Arc::from([commit]);
-                        if self.write(slice::from_ref(&held), &one, true).await.is_err() {
-                            again.push((held, one[0].clone()));
-                        }
-                    }
-                    wait = if again.is_empty() { RETRY } else { (wait * 2).min(Duration::from_secs(1)) };
-                    due = Instant::now() + wait;
-                }
+                () = sleep_until(again.due()), if again.is_there_any() => again.try_all(&self).await,
                 group = self.group(lane) => {
                     let commit = |held: &Held| {
                         let mut commit = held.lock().prepare(held, false);
@@ -286,8 +272,7 @@ impl Journal {
                     };
                     let commits: Arc<[Commit]> = group.iter().map(commit).collect();
                     if self.write(&group, &commits, false).await.is_err() {
-                        again.extend(group.into_iter().zip(commits.iter().cloned()));
-                        due = Instant::now() + wait;
+                        again.failed(group, &commits);
                     }
                 }
             }

@@ -1,0 +1,94 @@
+//! What the store did not take: it is tried again, and when that was in vain for long enough, it is taken back.
+
+use std::{mem, slice, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{Down, Held, Journal};
+use crate::store::{Commit, Expect};
+
+/// After this a commit without an answer is tried again; then twice as late each time, up to a second.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// What has been tried for so long is taken back, where that can be done.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A store that says for so long that it takes nothing is asked by new work.
+const ASKED: Duration = Duration::from_mins(1);
+
+/// Commits of a lane that have no answer.
+pub(super) struct Again {
+    commits: Vec<(Held, Commit, Instant)>,
+    due: Instant,
+    wait: Duration,
+    /// All of them were taken back: nobody is left who would learn that the store is there again. It is asked until then.
+    asked_until: Option<Instant>,
+}
+
+impl Default for Again {
+    fn default() -> Self {
+        Self { commits: Vec::new(), due: Instant::now(), wait: RETRY, asked_until: None }
+    }
+}
+
+impl Again {
+    pub(super) fn is_there_any(&self) -> bool {
+        !self.commits.is_empty() || self.asked_until.is_some()
+    }
+
+    pub(super) fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// These were tried for the first time.
+    pub(super) fn failed(&mut self, group: Vec<Held>, commits: &[Commit]) {
+        let now = Instant::now();
+        self.commits.extend(group.into_iter().zip(commits).map(|(it, commit)| (it, commit.clone(), now)));
+        self.due = now + self.wait;
+    }
+
+    /// Tries them, one by one: what is wrong with one of them is not the others' misfortune.
+    pub(super) async fn try_all(&mut self, journal: &Journal) {
+        for (held, commit, since) in mem::take(&mut self.commits) {
+            let one = Arc::from([commit]);
+            if journal.write(slice::from_ref(&held), &one, true).await.is_ok() {
+                self.asked_until = None;
+            } else if since.elapsed() >= PATIENCE && take_back(journal, &held, &one[0]).await {
+                self.asked_until = Some(Instant::now() + ASKED);
+            } else {
+                self.commits.push((held, one[0].clone(), since));
+            }
+        }
+        if let (true, Some(until)) = (self.commits.is_empty(), self.asked_until)
+            && (until <= Instant::now() || journal.store().check().await.is_ok())
+        {
+            *journal.down.lock() = Down::default();
+            self.asked_until = None;
+        }
+        self.wait = if self.is_there_any() { (self.wait * 2).min(Duration::from_secs(1)) } else { RETRY };
+        self.due = Instant::now() + self.wait;
+    }
+}
+
+/// Takes back a commit, and says whether it did: where the store has nothing of it, and nobody is at work on what the store
+/// has. Then nothing is half done, and who sent it may send it again. Of anything else its senders are told that it is not
+/// written yet.
+async fn take_back(journal: &Journal, held: &Held, commit: &Commit) -> bool {
+    let there = journal.store().load(&held.key).await;
+    let whole = match (there, &commit.expect) {
+        (Ok(None), Expect::New) => true,
+        (Ok(Some(it)), Expect::At(at)) => it.at == *at && !it.row.open,
+        (Ok(_) | Err(_), _) => false,
+    };
+    let mut inner = held.lock();
+    if !whole {
+        inner.put_off();
+        return false;
+    }
+    // Out of the map first: whoever comes next loads what the store has.
+    drop(journal.remove(&held.0));
+    let wake = inner.take_back();
+    drop(inner);
+    held.fire(wake);
+    true
+}
