@@ -152,20 +152,20 @@ pub enum Error {
         path: PathBuf,
     },
     /// It can't be reached, or there is nothing to run on.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {cause}", path.display())]
     Place {
         /// The file.
         path: PathBuf,
         /// What the system says.
-        source: io::Error,
+        cause: io::Error,
     },
     /// SQLite can't use it.
-    #[error("{}: {}", path.display(), said(source))]
+    #[error("{}: {}", path.display(), said(cause))]
     Sqlite {
         /// The file.
         path: PathBuf,
         /// What SQLite says.
-        source: rusqlite::Error,
+        cause: rusqlite::Error,
     },
 }
 
@@ -311,8 +311,8 @@ impl Error {
         let path = path.to_owned();
         match fault.into() {
             Fault::Sqlite(it) if it.sqlite_error_code() == Some(ErrorCode::NotADatabase) => Self::Foreign { path },
-            Fault::Sqlite(source) => Self::Sqlite { path, source },
-            Fault::System(source) => Self::Place { path, source },
+            Fault::Sqlite(cause) => Self::Sqlite { path, cause },
+            Fault::System(cause) => Self::Place { path, cause },
         }
     }
 }

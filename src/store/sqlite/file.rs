@@ -42,7 +42,7 @@ pub(super) struct Claimed {
 impl Claimed {
     /// Claims the file, which may not be there yet.
     pub(super) fn new(path: &Path) -> Result<Self, Error> {
-        let failed = |source| Error::Place { path: path.to_owned(), source };
+        let failed = |cause| Error::Place { path: path.to_owned(), cause };
         let path = whole(path).map_err(failed)?;
         let beside = beside(&path, "lock");
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&beside);
