@@ -81,6 +81,7 @@ pub struct Sqlite {
     writer: Writer,
     _checkpoints: Checkpoints,
     claimed: Claimed,
+    opened: (u64, u64),
     fence: Fence,
     room: Arc<Mutex<Room>>,
     health: Arc<Health>,
@@ -214,12 +215,12 @@ impl Sqlite {
         let (room, behind) = (Arc::new(Mutex::new(room)), Arc::new(AtomicBool::new(false)));
         let (wake, woken) = mpsc::sync_channel(1);
         let reading = (0..READERS).map(|_| claimed.connect(Role::Read)).collect::<rusqlite::Result<_>>()?;
-        let checkpoint = claimed.connect(Role::Checkpoint)?;
+        let (checkpoint, opened) = (claimed.connect(Role::Checkpoint)?, file::which(&claimed.path)?);
         let file = File::options().read(true).write(true).open(&claimed.path)?;
         let checkpoints = Checkpoints::new(checkpoint, file, woken, Arc::clone(&behind), Arc::clone(&health))?;
         let writer = Writer::new(db, Arc::clone(&room), Arc::clone(&health), behind, wake)?;
         let readers = Readers::new(reading, Arc::clone(&health))?;
-        Ok(Self { readers, writer, _checkpoints: checkpoints, claimed, fence, room, health })
+        Ok(Self { readers, writer, _checkpoints: checkpoints, claimed, opened, fence, room, health })
     }
 
     /// Where it is.
@@ -422,6 +423,14 @@ impl Store for Sqlite {
     }
 
     async fn check(&self) -> Result<(), Unavailable> {
+        // What has lost its name is written to as if nothing were, and ends with the process.
+        let (path, opened) = (self.claimed.path.clone(), self.opened);
+        if !self.readers.run(move |_| Ok(file::which(&path).is_ok_and(|it| it == opened))).await? {
+            return Err(Unavailable(format!(
+                "{}: it is not there any more, or is another file",
+                self.path().display()
+            )));
+        }
         if let Some(it) = self.health.known() {
             return it;
         }

@@ -104,6 +104,16 @@ impl Durability {
     }
 }
 
+/// Which file has this name now, where the system tells files apart by more than their names.
+pub(super) fn which(path: &Path) -> std::io::Result<(u64, u64)> {
+    let found = fs::metadata(path)?;
+    #[cfg(unix)]
+    let which = (std::os::unix::fs::MetadataExt::dev(&found), std::os::unix::fs::MetadataExt::ino(&found));
+    #[cfg(not(unix))]
+    let which = (0, u64::from(found.is_file()));
+    Ok(which)
+}
+
 /// The name of a file beside the database.
 pub(super) fn beside(path: &Path, what: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
