@@ -16,7 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::{Notify, OnceCell},
     task::AbortHandle,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 
 pub use self::reader::{Cut, Reader};
@@ -41,6 +41,9 @@ const SHARDS: usize = 64;
 
 /// How many tasks a commit takes along.
 const GROUP: usize = 512;
+
+/// What the store has not taken for so long is taken back, where that can be done; else those who sent it are told.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A store that has been away for so long gets no new work.
 const DOWN: Duration = Duration::from_secs(1);
@@ -297,16 +300,19 @@ impl Journal {
 
     async fn write(&self, group: &[Held], commits: &Arc<[Commit]>, again: bool) -> Result<(), ()> {
         self.down.lock().since.get_or_insert_with(Instant::now);
-        let outcomes = self.store.commit(Arc::clone(commits)).await;
-        {
-            let mut down = self.down.lock();
-            match &outcomes {
-                Ok(_) => *down = Down::default(),
-                Err(cause) if !mem::replace(&mut down.told, true) => {
-                    tracing::warn!(error.cause = %cause, "the store is away");
-                }
-                Err(_) => {}
+        let mut commit = self.store.commit(Arc::clone(commits));
+        let outcomes = if let Ok(it) = timeout(PATIENCE, &mut commit).await {
+            it
+        } else {
+            self.put_off(group);
+            commit.await
+        };
+        match &outcomes {
+            Ok(_) => self.is_up(),
+            Err(cause) if !mem::replace(&mut self.down.lock().told, true) => {
+                tracing::warn!(error.cause = %cause, "the store is away");
             }
+            Err(_) => {}
         }
         for ((held, commit), outcome) in group.iter().zip(&**commits).zip(outcomes.map_err(drop)?) {
             let mut wake = Wake::default();
@@ -323,6 +329,19 @@ impl Journal {
             held.fire(wake);
         }
         Ok(())
+    }
+
+    /// The store does not answer, and nobody knows for how long: who waits for that is told.
+    fn put_off(&self, group: &[Held]) {
+        let behind: Vec<Held> = self.lanes.iter().flat_map(|it| it.dirty.lock().clone()).collect();
+        group.iter().chain(&behind).for_each(|it| it.lock().put_off());
+    }
+
+    /// The store has taken something, or would.
+    fn is_up(&self) {
+        if mem::take(&mut *self.down.lock()).told {
+            tracing::info!("the store is there again");
+        }
     }
 
     /// Returns when all that was accepted has been committed, or that will not be.

@@ -4,14 +4,11 @@ use std::{mem, slice, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Down, Held, Journal};
+use super::{Held, Journal, PATIENCE};
 use crate::store::{Commit, Expect};
 
 /// After this a commit without an answer is tried again; then twice as late each time, up to a second.
 const RETRY: Duration = Duration::from_millis(10);
-
-/// What has been tried for so long is taken back, where that can be done.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A store that says for so long that it takes nothing is asked by new work.
 const ASKED: Duration = Duration::from_mins(1);
@@ -62,7 +59,7 @@ impl Again {
         if let (true, Some(until)) = (self.commits.is_empty(), self.asked_until)
             && (until <= Instant::now() || journal.store().check().await.is_ok())
         {
-            *journal.down.lock() = Down::default();
+            journal.is_up();
             self.asked_until = None;
         }
         self.wait = if self.is_there_any() { (self.wait * 2).min(Duration::from_secs(1)) } else { RETRY };
