@@ -132,7 +132,7 @@ impl Client {
     /// # Errors
     /// The URL is none.
     pub fn rest(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
-        Ok(self.wrap(Arc::new(Remote(Rest::new(self.http(url)?, url)?)), false))
+        Ok(self.wrap(Arc::new(Remote(Rest::new(self.http(url)?, url)?)), false, true))
     }
 
     /// An agent that speaks JSON-RPC at `url`.
@@ -140,7 +140,7 @@ impl Client {
     /// # Errors
     /// The URL is none.
     pub fn json_rpc(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
-        Ok(self.wrap(Arc::new(Remote(JsonRpc::new(self.http(url)?, url)?)), false))
+        Ok(self.wrap(Arc::new(Remote(JsonRpc::new(self.http(url)?, url)?)), false, true))
     }
 
     /// An agent that speaks gRPC. It is connected to when it is first called, on the runtime that this is called on.
@@ -165,20 +165,21 @@ impl Client {
                 Arc::new(agent.max_decoding_message_size(MAX_REPLY))
             }
         };
-        Ok(self.wrap(agent, true))
+        Ok(self.wrap(agent, true, true))
     }
 
     /// Comes back in the same way to an agent that is called otherwise.
     pub fn around(&self, agent: Arc<dyn A2aService>) -> Arc<dyn A2aService> {
-        self.wrap(agent, true)
+        self.wrap(agent, true, false)
     }
 
-    /// With `marks`, it asks where events stand: there may be no other way to know.
-    fn wrap(&self, agent: Arc<dyn A2aService>, marks: bool) -> Arc<dyn A2aService> {
+    /// With `marks`, it asks where events stand: there may be no other way to know. Where subscriptions are known to last, one
+    /// that ends while its task waits was cut.
+    fn wrap(&self, agent: Arc<dyn A2aService>, marks: bool, lasts: bool) -> Arc<dyn A2aService> {
         if self.retry == Retry::never() {
             return agent;
         }
-        Arc::new(Again { agent, retry: self.retry.clone(), marks })
+        Arc::new(Again { agent, retry: self.retry.clone(), marks, lasts })
     }
 
     fn http(&self, url: &str) -> Result<reqwest::Client, Error> {

@@ -14,23 +14,28 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
+pub(crate) use self::keeping::end_idle;
 pub use self::limits::Limits;
-pub(crate) use self::limits::full;
 pub(crate) use self::{again::Since, once::Name};
-use self::{begin::Begin, limits::Permits, once::Turnstile};
+use self::{
+    begin::Begin,
+    limits::{Permits, full},
+    once::Turnstile,
+};
 use crate::{
     agent::{Agent, Asked, status_update},
     error::{Error, ErrorKind},
     event::{Ends, Mark, Seq},
     journal::{
         Held, Journal, Phase, Reader,
-        live::{Inner, Live},
+        live::{Inner, Live, Untaken},
         replay::Of,
         wait::{Answer, Until},
     },
     pb::v1::{Message, Task, TaskState},
     snapshot::Snapshot,
     store::{Key, ListPage, ListQuery, PushConfig, Scope, Store, Unavailable},
+    task::Bounds,
 };
 
 mod again;
@@ -177,7 +182,7 @@ impl<A: Agent> Execution<A> {
     async fn answer(&self, held: &Held, answer: oneshot::Receiver<Answer>, wait: Duration) -> Result<Answer, Error> {
         match timeout(wait, answer).await {
             Ok(answer) => answer.map_err(|_| gone(held)),
-            Err(_) => Err(away("this is not written yet; ask again")),
+            Err(_) => Err(unwritten()),
         }
     }
 
@@ -204,19 +209,7 @@ impl<A: Agent> Execution<A> {
 
     async fn hold(&self, key: &Key) -> Result<Held, Error> {
         self.0.recovered().await?;
-        let journal = &self.0.journal;
-        let load = || async {
-            let stored = journal.store().load(key).await?;
-            let mut stored = stored.ok_or_else(|| Error::task_not_found(key.id()))?;
-            let task = stored.task(&**journal.store(), key).await?;
-            let mut live = Live::loaded(key.clone(), journal.store().fence(), stored, task);
-            live.bound(self.0.limits.bounds());
-            Ok::<_, Error>(live)
-        };
-        let held = journal.hold(key, load).await?;
-        // A task that is not committed yet is not there yet.
-        let known = held.lock().shown().is_some();
-        if known { Ok(held) } else { Err(Error::task_not_found(key.id())) }
+        hold(&self.0.journal, key, self.0.limits.bounds()).await
     }
 
     /// The task as it is shown.
@@ -293,11 +286,28 @@ impl<A: Agent> Execution<A> {
     }
 }
 
+/// The task, loaded by whoever comes first.
+async fn hold(journal: &Arc<Journal>, key: &Key, bounds: Bounds) -> Result<Held, Error> {
+    let load = || async {
+        let stored = journal.store().load(key).await?;
+        let mut stored = stored.ok_or_else(|| Error::task_not_found(key.id()))?;
+        let task = stored.task(&**journal.store(), key).await?;
+        let mut live = Live::loaded(key.clone(), journal.store().fence(), stored, task);
+        live.bound(bounds);
+        Ok::<_, Error>(live)
+    };
+    let held = journal.hold(key, load).await?;
+    // A task that is not committed yet is not there yet.
+    let known = held.lock().shown().is_some();
+    if known { Ok(held) } else { Err(Error::task_not_found(key.id())) }
+}
+
 /// What is told of a turn that somebody waits for: how it ends, and which event its message is.
 type Watched = (oneshot::Receiver<Answer>, Seq);
 
 fn watch_turn(inner: &mut Inner, behind: u32) -> Watched {
-    (inner.wait(Until::Turn(inner.turn + behind)), inner.ahead.seq())
+    let seq = inner.ahead.seq();
+    (inner.wait(Until::Turn(inner.turn + behind, seq)), seq)
 }
 
 fn canceled(task: Arc<Task>) -> Result<Arc<Task>, Error> {
@@ -314,12 +324,30 @@ fn has_ended(id: &str) -> Error {
 
 /// Why nothing came of a task that somebody waited for.
 fn gone(held: &Held) -> Error {
-    held.lock().unroomed.map_or_else(lost, full)
+    let inner = held.lock();
+    match inner.untaken {
+        Some(why) => untaken(why),
+        None if inner.lost || inner.is_stopped() => lost(),
+        None => unwritten(),
+    }
+}
+
+/// Why the store has nothing of what was sent.
+pub(crate) fn untaken(why: Untaken) -> Error {
+    match why {
+        Untaken::Full(it) => full(it),
+        Untaken::Away => away("the store does not take this, and nothing of it was done; try again"),
+    }
 }
 
 /// Another process has the task, or this one stops.
 fn lost() -> Error {
     away("the task is on its way elsewhere; ask again")
+}
+
+/// What was sent may be taken yet, and may not.
+fn unwritten() -> Error {
+    away("this is not written yet; ask again")
 }
 
 /// The store is away, or the server is about to stop.

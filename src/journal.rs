@@ -5,7 +5,6 @@ use std::{
     hash::BuildHasherDefault,
     mem,
     ops::Deref,
-    slice,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU8, AtomicUsize, Ordering},
@@ -17,11 +16,12 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::{Notify, OnceCell},
     task::AbortHandle,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 
 pub use self::reader::{Cut, Reader};
 use self::{
+    again::Again,
     live::{Inner, Live, fold, fold_bytes},
     wait::Wake,
 };
@@ -30,6 +30,7 @@ use crate::{
     store::{Change, Key, KeyMap, Refused, Store},
 };
 
+mod again;
 pub(crate) mod live;
 mod reader;
 pub(crate) mod replay;
@@ -40,8 +41,8 @@ const SHARDS: usize = 64;
 /// How many tasks a commit takes along.
 const GROUP: usize = 512;
 
-/// After this a commit without an answer is tried again; then twice as late each time, up to a second.
-const RETRY: Duration = Duration::from_millis(10);
+/// What the store has not taken for so long is taken back, where that can be done; else those who sent it are told.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A store that has been away for so long gets no new work.
 const DOWN: Duration = Duration::from_secs(1);
@@ -256,32 +257,19 @@ impl Journal {
     fn lose(&self, held: &Held, inner: &mut Inner, why: &Refused) -> Wake {
         // Out of the map first: whoever comes next loads what the store has.
         drop(self.remove(&held.0));
-        inner.lose(why)
+        inner.refuse(why)
     }
 
     async fn run(self: Arc<Self>, lane: usize) {
-        let mut again: Vec<(Held, Change)> = Vec::new();
-        let mut due = Instant::now();
-        let mut wait = RETRY;
+        let mut again = Again::default();
         loop {
             tokio::select! {
                 biased;
-                () = sleep_until(due), if !again.is_empty() => {
-                    // One by one: what is wrong with one of them is not the others' misfortune.
-                    for (held, change) in mem::take(&mut again) {
-                        let one = Arc::from([change]);
-                        if self.write(slice::from_ref(&held), &one, true).await.is_err() {
-                            again.push((held, one[0].clone()));
-                        }
-                    }
-                    wait = if again.is_empty() { RETRY } else { (wait * 2).min(Duration::from_secs(1)) };
-                    due = Instant::now() + wait;
-                }
+                () = sleep_until(again.due()), if again.is_there_any() => again.try_all(&self).await,
                 group = self.group(lane) => {
                     let changes: Arc<[Change]> = group.iter().map(change).collect();
                     if self.write(&group, &changes, false).await.is_err() {
-                        again.extend(group.into_iter().zip(changes.iter().cloned()));
-                        due = Instant::now() + wait;
+                        again.failed(group, &changes);
                     }
                 }
             }
@@ -306,16 +294,19 @@ impl Journal {
 
     async fn write(&self, group: &[Held], changes: &Arc<[Change]>, again: bool) -> Result<(), ()> {
         self.down.lock().since.get_or_insert_with(Instant::now);
-        let outcomes = self.store.change(Arc::clone(changes)).await;
-        {
-            let mut down = self.down.lock();
-            match &outcomes {
-                Ok(_) => *down = Down::default(),
-                Err(cause) if !mem::replace(&mut down.told, true) => {
-                    tracing::warn!(error.cause = %cause, "the store is away");
-                }
-                Err(_) => {}
+        let mut change = self.store.change(Arc::clone(changes));
+        let outcomes = if let Ok(it) = timeout(PATIENCE, &mut change).await {
+            it
+        } else {
+            self.put_off(group);
+            change.await
+        };
+        match &outcomes {
+            Ok(_) => self.is_up(),
+            Err(cause) if !mem::replace(&mut self.down.lock().told, true) => {
+                tracing::warn!(error.cause = %cause, "the store is away");
             }
+            Err(_) => {}
         }
         for ((held, change), outcome) in group.iter().zip(&**changes).zip(outcomes.map_err(drop)?) {
             let mut wake = Wake::default();
@@ -332,6 +323,19 @@ impl Journal {
             held.fire(wake);
         }
         Ok(())
+    }
+
+    /// The store does not answer, and nobody knows for how long: who waits for that is told.
+    fn put_off(&self, group: &[Held]) {
+        let behind: Vec<Held> = self.lanes.iter().flat_map(|it| it.dirty.lock().clone()).collect();
+        group.iter().chain(&behind).for_each(|it| it.lock().put_off());
+    }
+
+    /// The store has taken something, or would.
+    fn is_up(&self) {
+        if mem::take(&mut *self.down.lock()).told {
+            tracing::info!("the store is there again");
+        }
     }
 
     /// Returns when all that was accepted has been committed, or that will not be.

@@ -174,6 +174,14 @@ impl Change {
         }
     }
 
+    /// Where its row has to stand, if there has to be one.
+    pub fn expected(&self) -> Option<Position> {
+        match self {
+            Self::Commit(Commit { expect: Expect::At(it), .. }) => Some(*it),
+            Self::Commit(_) | Self::Concluded(_) => None,
+        }
+    }
+
     /// Where its row stands once this is written.
     pub fn position(&self) -> Position {
         let (row, fence) = match self {

@@ -4,6 +4,7 @@ use std::{
     fs::File,
     io::{self, BufRead, BufReader, BufWriter, Write as _},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::{Context as _, anyhow};
@@ -12,9 +13,11 @@ use clap::Subcommand;
 use super::{say, warn};
 use crate::{
     config::{self, Config, Place},
+    execution,
+    journal::Journal,
     seam::{Clock, Millis},
     store::{
-        Store as _, Swept,
+        Retention, Store as _, Swept,
         sqlite::{self, Look, Options, Sqlite, Stats},
     },
 };
@@ -34,9 +37,10 @@ pub(super) struct Admin {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Deletes what has been kept for long enough, as a server does by itself. No server may have the file.
+    /// Deletes what has been kept for long enough, and ends what has waited for its client for too long, as a server does
+    /// by itself. No server may have the file.
     Gc {
-        /// Says what would be deleted, and deletes nothing. A server may have the file.
+        /// Says what that would be, and changes nothing. A server may have the file.
         #[arg(long)]
         dry_run: bool,
     },
@@ -50,7 +54,8 @@ enum What {
         /// Where they are written, and nothing may be yet. To the output, where nothing is named.
         path: Option<PathBuf>,
     },
-    /// Takes tasks that were exported: all, or none where one of them is there already. No server may have the file.
+    /// Takes tasks that were exported: all, or none where one of them is there already. No server may have the file, which is
+    /// made where there is none.
     Import {
         /// Where they are. From the input, where nothing is named.
         path: Option<PathBuf>,
@@ -85,8 +90,7 @@ pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
     match &arguments.what {
         What::Gc { dry_run: true } => {
             let (swept, idle) = Look::open(path)?.due(&config.retention(), now)?;
-            say(&told(&swept, "would be deleted"));
-            say(&format!("{idle} tasks have waited for their clients for too long: a server ends them\n"));
+            say(&told(&swept, idle, "would be"));
         }
         What::Gc { dry_run: false } => gc(path, &config, now)?,
         What::Stats => say(&shown(path, &Look::open(path)?.stats()?)),
@@ -109,37 +113,56 @@ pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// With a file that no server has.
+/// With a file that is there, and that no server has.
 fn alone<T>(
     path: &Path,
     config: &Config,
     why: &'static str,
-    act: impl AsyncFnOnce(&Sqlite) -> anyhow::Result<T>,
+    act: impl AsyncFnOnce(&Arc<Sqlite>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     // It is not to be made by who only looks after it.
     drop(File::open(path).with_context(|| path.display().to_string())?);
+    opened(path, config, why, act)
+}
+
+/// With a file that no server has, and that is made where there is none.
+fn opened<T>(
+    path: &Path,
+    config: &Config,
+    why: &'static str,
+    act: impl AsyncFnOnce(&Arc<Sqlite>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let options = Options { durability: config.store_durability, ..Options::default() };
     let store = match Sqlite::open(path, options) {
         Ok(it) => it,
         Err(error @ sqlite::Error::InUse { .. }) => return Err(anyhow!(error).context(why)),
         Err(error) => return Err(error.into()),
     };
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(act(&store))
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(act(&Arc::new(store)))
 }
 
 fn gc(path: &Path, config: &Config, now: Millis) -> anyhow::Result<()> {
     let why = "its server does this by itself (retention.every); --dry-run says what is due";
-    let policy = config.retention();
-    let swept = alone(path, config, why, async |it| Ok(it.sweep(&policy, now, &|_| false).await?))?;
-    say(&told(&swept, "were deleted"));
+    let (policy, bounds) = (config.retention(), config.limits().bounds());
+    let (swept, idle) = alone(path, config, why, async |it| {
+        let store: Arc<Sqlite> = Arc::clone(it);
+        let journal = Journal::new(store);
+        let idle = match Retention::before(policy.idle, now) {
+            Some(before) => execution::end_idle(&journal, bounds, before).await?,
+            None => 0,
+        };
+        journal.stop();
+        Ok((it.sweep(&policy, now, &|_| false).await?, idle))
+    })?;
+    say(&told(&swept, u64::try_from(idle)?, "were"));
     Ok(())
 }
 
-fn told(swept: &Swept, what: &str) -> String {
+fn told(swept: &Swept, idle: u64, what: &str) -> String {
     let Swept { tasks, logs, pushes, sends } = swept;
     format!(
-        "{tasks} tasks that had ended {what}\n{logs} logs of others\n{pushes} push configurations of others\n\
-         {sends} keys of sends of others\n"
+        "{tasks} tasks that had ended {what} deleted\n{logs} logs of others\n{pushes} push configurations of others\n\
+         {sends} keys of sends of others\n{idle} tasks that had waited for their clients for too long {what} canceled\n"
     )
 }
 
@@ -164,8 +187,8 @@ fn import(path: &Path, config: &Config, from: Option<&Path>) -> anyhow::Result<(
         None => Box::new(BufReader::new(io::stdin())),
     };
     let why = "its server would not know of them; stop it first";
-    let tasks = alone(path, config, why, async |it| Ok(it.import(lines).await?))?;
-    say(&format!("{tasks} tasks were taken\n"));
+    let tasks = opened(path, config, why, async |it| Ok(it.import(lines).await?))?;
+    say(&format!("{tasks} tasks were taken into {}\n", path.display()));
     Ok(())
 }
 

@@ -113,6 +113,7 @@ fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, String)> {
             options.durability = config.store_durability;
             options.max_tasks = config.max_tasks.unwrap_or(options.max_tasks);
             options.max_tasks_per_owner = config.max_tasks_per_owner;
+            options.max_bytes = config.store_max_size.map(|it| it.0.try_into()).transpose()?;
             let store = Sqlite::open(path, options).context("can't keep tasks; --store names another place")?;
             let place = format!("tasks are kept in {}\n", store.path().display());
             Ok((Arc::new(store), place))

@@ -36,6 +36,8 @@ pub(super) struct Again {
     pub(super) retry: Retry,
     /// Its streams say in the metadata of an event alone where they can be taken up.
     pub(super) marks: bool,
+    /// Its subscriptions last until their tasks end (3.1.6); those of 0.3 end with a turn.
+    pub(super) lasts: bool,
 }
 
 /// Whether a call may be made again of which nobody knows what became.

@@ -125,8 +125,14 @@ impl Unbroken {
             Ends::Task => true,
             // Asked for what follows, the agent had nothing.
             Ends::Turn if self.seen.doubtful => error.is_none() && self.phase == Phase::Resumed,
-            Ends::Turn => error.is_none_or(|it| passes(it) && !self.goes_on()),
+            Ends::Turn => error.map_or_else(|| !self.was_cut(), |it| passes(it) && !self.goes_on()),
         }
+    }
+
+    /// A server that stops, or lets no stream become older, ends it as if all were well. One of ours ends no subscription
+    /// otherwise while its task waits.
+    fn was_cut(&self) -> bool {
+        self.again.lasts && self.seen.is_exact() && matches!(self.ask, Ask::Subscribe(_))
     }
 
     /// A turn that looks as if it were over, and more comes: a subscription lasts until its task ends (3.1.6), and an agent
@@ -157,7 +163,9 @@ impl Unbroken {
             Ask::Send(it) => it.message.as_ref().is_some_and(|it| !it.task_id.is_empty()),
             Ask::Subscribe(_) | Ask::Rest(_) => false,
         };
-        self.seen.doubtful = waits && is_whole && answers;
+        // Nor does it tell whether the agent goes on while its caller authorises something.
+        let authorises = self.goes_on() && self.seen.is_exact() && self.again.lasts && matches!(self.ask, Ask::Send(_));
+        self.seen.doubtful = waits && (is_whole && answers || authorises);
         let event = if self.known.unmarks { resume::unmarked(event) } else { event };
         if gap { resume::after_gap(event) } else { event }
     }

@@ -6,15 +6,16 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::{Execution, Parts};
+use super::{Execution, Parts, hold};
 use crate::{
     agent::{Agent, status_update},
     error::Error,
     event::{Ends, Mark},
-    journal::{Phase, wait::Until},
+    journal::{Journal, Phase, wait::Until},
     pb::v1::{Message, TaskState},
     seam::{self, Millis},
     store::{Key, Retention, Swept, Unavailable},
+    task::Bounds,
 };
 
 /// Not more often than this, whatever is said.
@@ -52,8 +53,11 @@ impl<A: Agent> Execution<A> {
         let journal = &self.0.journal;
         let now = journal.clock().millis();
         let canceled = match Retention::before(policy.idle, now) {
-            Some(before) => self.end_idle(before).await?,
-            None => 0,
+            // What is still to be taken up is not known to be idle.
+            Some(before) if self.0.recovered().await.is_ok() => {
+                end_idle(journal, self.0.limits.bounds(), before).await?
+            }
+            Some(_) | None => 0,
         };
         let swept = journal.store().sweep(policy, now, &|it| journal.find(it).is_some()).await?;
         if canceled > 0 || swept != Swept::default() {
@@ -62,46 +66,46 @@ impl<A: Agent> Execution<A> {
         }
         Ok(())
     }
+}
 
-    /// Ends the tasks that have waited for their clients since before this. They are not deleted: whoever asks for one
-    /// gets told what became of it, for as long as tasks that have ended are kept.
-    async fn end_idle(&self, before: Millis) -> Result<usize, Unavailable> {
-        let mut ended = 0;
-        loop {
-            let idle = self.0.journal.store().idle(before, BATCH).await?;
-            let outcomes = join_all(idle.iter().map(|it| self.end_if_idle(it, before))).await;
-            let some = outcomes.iter().filter(|it| matches!(it, Ok(true))).count();
-            ended += some;
-            // Those that did not are somebody's now, or the store is away.
-            if some < BATCH {
-                return Ok(ended);
-            }
+/// Ends the tasks that have waited for their clients since before this. They are not deleted: whoever asks for one gets
+/// told what became of it, for as long as tasks that have ended are kept.
+pub(crate) async fn end_idle(journal: &Arc<Journal>, bounds: Bounds, before: Millis) -> Result<usize, Unavailable> {
+    let mut ended = 0;
+    loop {
+        let idle = journal.store().idle(before, BATCH).await?;
+        let outcomes = join_all(idle.iter().map(|it| end_if_idle(journal, bounds, it, before))).await;
+        let some = outcomes.iter().filter(|it| matches!(it, Ok(true))).count();
+        ended += some;
+        // Those that did not are somebody's now, or the store is away.
+        if some < BATCH {
+            return Ok(ended);
         }
     }
+}
 
-    async fn end_if_idle(&self, key: &Key, before: Millis) -> Result<bool, Error> {
-        let held = self.hold(key).await?;
-        let ended = {
-            let mut inner = held.lock();
-            let is_idle = !inner.lost
-                && !inner.running
-                && self.0.journal.phase() == Phase::Open
-                && inner.ahead.state().is_interrupted()
-                && inner.shown().is_some_and(|it| {
-                    let time = it.0.status.as_ref().and_then(|it| it.timestamp.as_ref()).map(seam::millis);
-                    time.is_some_and(|it| it < before)
-                });
-            let why = Message::agent("No answer came for so long that this is over.");
-            let status = status_update(&held, TaskState::Canceled, Some(why));
-            if !is_idle || inner.push(status, Mark::ending(Ends::Task)).is_err() {
-                return Ok(false);
-            }
-            let ended = inner.wait(Until::End);
-            self.0.journal.flush(&held, inner);
-            ended
-        };
-        Ok(ended.await.is_ok())
-    }
+async fn end_if_idle(journal: &Arc<Journal>, bounds: Bounds, key: &Key, before: Millis) -> Result<bool, Error> {
+    let held = hold(journal, key, bounds).await?;
+    let ended = {
+        let mut inner = held.lock();
+        let is_idle = !inner.lost
+            && !inner.running
+            && journal.phase() == Phase::Open
+            && inner.ahead.state().is_interrupted()
+            && inner.shown().is_some_and(|it| {
+                let time = it.0.status.as_ref().and_then(|it| it.timestamp.as_ref()).map(seam::millis);
+                time.is_some_and(|it| it < before)
+            });
+        let why = Message::agent("No answer came for so long that this is over.");
+        let status = status_update(&held, TaskState::Canceled, Some(why));
+        if !is_idle || inner.push(status, Mark::ending(Ends::Task)).is_err() {
+            return Ok(false);
+        }
+        let ended = inner.wait(Until::End);
+        journal.flush(&held, inner);
+        ended
+    };
+    Ok(ended.await.is_ok())
 }
 
 impl<A> Parts<A> {

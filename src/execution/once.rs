@@ -148,6 +148,6 @@ impl Taken {
         let Name { key, hash, pass } = name;
         inner.sends.push(Keyed { key, hash, seq, time });
         inner.real = true;
-        Self { written: inner.wait(Until::Shown(seq)), pass }
+        Self { written: inner.wait(Until::Written(seq)), pass }
     }
 }

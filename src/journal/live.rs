@@ -68,8 +68,8 @@ pub(crate) struct Inner {
     pub(crate) real: bool,
     /// Another writer has the task, or there was none: nothing is true of it any more.
     pub(crate) lost: bool,
-    /// There was no room for it in the store.
-    pub(crate) unroomed: Option<Full>,
+    /// Why the store has not taken it, or what was sent to it last.
+    pub(crate) untaken: Option<Untaken>,
     /// What its turn has too much of: the turn is ended for that.
     pub(crate) exceeded: Option<Illegal>,
     /// The server stops: nobody waits for anything any more.
@@ -121,6 +121,15 @@ pub(crate) struct Inner {
     pub(crate) wakers: Wakers,
     /// Those who wait for a cancel or a drain: the runner, and its agent.
     pub(crate) control: Wakers,
+}
+
+/// Why the store has nothing of what was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Untaken {
+    /// There was no room for the task.
+    Full(Full),
+    /// It has been away for too long.
+    Away,
 }
 
 /// A message for a turn.
@@ -189,7 +198,7 @@ impl Inner {
             oldest: None,
             real: false,
             lost: false,
-            unroomed: None,
+            untaken: None,
             exceeded: None,
             stopped: false,
             late: 0,
@@ -297,7 +306,7 @@ impl Inner {
     pub(crate) fn found(&mut self) -> Result<Arc<Task>, oneshot::Receiver<Answer>> {
         match self.base.as_ref().or(self.shown.as_ref()) {
             Some(it) if self.ended + 1 >= self.turn => Ok(Arc::clone(it)),
-            _ => Err(self.wait(Until::Turn(self.turn.saturating_sub(1)))),
+            _ => Err(self.wait(Until::Turn(self.turn.saturating_sub(1), 0))),
         }
     }
 
@@ -311,15 +320,36 @@ impl Inner {
         self.shown.as_ref().is_some_and(|it| it.state().is_terminal())
     }
 
-    /// The server stops: who waits gets the task as it is, and streams are cut. Who waits for its end learns nothing:
-    /// there was none.
+    /// The server stops: who waits gets the task as it is, and streams are cut. Who waits for its end learns nothing, for
+    /// there was none, and nor does whose message is not in it.
     pub(super) fn stop(&mut self) -> Wake {
-        let mut wake = Wake::default();
+        let (mut wake, written) = (Wake::default(), self.watermark());
         self.stopped = true;
-        self.answer_if(&mut wake, |it| *it != Until::End);
+        self.answer_if(&mut wake, |it| it.said().is_some_and(|it| it <= written));
         self.waiters.clear();
         self.wake_all(&mut wake);
         wake
+    }
+
+    /// The server has stopped.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// The store does not take what is pending, and may yet: those who sent it wait no longer.
+    pub(super) fn put_off(&mut self) {
+        let written = self.watermark();
+        self.waiters.retain(|(until, _)| match until {
+            Until::Written(_) => true,
+            Until::Shown(_) | Until::Turn(..) | Until::End => until.said().is_some_and(|it| it <= written),
+        });
+    }
+
+    /// The store has nothing of what is pending, and gets nothing of it: all is as the store has it.
+    pub(super) fn take_back(&mut self) -> Wake {
+        self.queued = false;
+        self.untaken = Some(Untaken::Away);
+        self.lose()
     }
 
     /// Wakes readers, the runner and its agent.
@@ -352,13 +382,18 @@ impl Inner {
         self.reply.take()
     }
 
-    /// Another writer has the task. Who waits learns that it is gone, and not what came of it.
-    pub(super) fn lose(&mut self, why: &Refused) -> Wake {
+    /// The store has refused it.
+    pub(super) fn refuse(&mut self, why: &Refused) -> Wake {
+        if let Refused::Full(it) = why {
+            self.untaken = Some(Untaken::Full(*it));
+        }
+        self.lose()
+    }
+
+    /// Another has the task, or nobody. Who waits learns that it is gone, and not what came of it.
+    fn lose(&mut self) -> Wake {
         let mut wake = Wake::default();
         (self.lost, self.in_flight) = (true, 0);
-        if let Refused::Full(it) = why {
-            self.unroomed = Some(*it);
-        }
         self.pending.clear();
         self.waiters.clear();
         self.wake_all(&mut wake);

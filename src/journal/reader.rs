@@ -14,13 +14,13 @@ use tokio::{sync::OwnedSemaphorePermit, task::coop::poll_proceed};
 
 use super::{
     Held, Journal, Phase,
+    live::Untaken,
     replay::{Course, Stage},
     wait::Place,
 };
 use crate::{
     event::{Ends, Event, Mark, Position, Seq},
     pb::v1::{Task, stream_response::Payload},
-    store::Full,
     task::{apply, shorten},
 };
 
@@ -152,9 +152,9 @@ impl Reader {
         mem::take(&mut self.gap)
     }
 
-    /// Why the store had no room for this task, where it had none.
-    pub(crate) fn unroomed(&self) -> Option<Full> {
-        self.held.lock().unroomed
+    /// Why the store has nothing of this task, or of what was sent to it last, where that is so.
+    pub(crate) fn untaken(&self) -> Option<Untaken> {
+        self.held.lock().untaken
     }
 
     /// The task.

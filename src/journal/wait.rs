@@ -20,10 +20,23 @@ pub(crate) enum Until {
     /// That the event of this number is shown. A task is there when its first one is, and a message that was taken in
     /// is not lost any more when its own is.
     Shown(Seq),
-    /// The end of the turn of this number, or that it needs something of its caller.
-    Turn(u32),
+    /// The same, for those who go on with it: they are not told anything else meanwhile.
+    Written(Seq),
+    /// The end of the turn of this number, or that it needs something of its caller; and which event the message is that
+    /// is answered by that.
+    Turn(u32, Seq),
     /// The end of the task.
     End,
+}
+
+impl Until {
+    /// The event of which somebody waits to learn what came of it. Of who waits for the end of the task there is none.
+    pub(super) fn said(&self) -> Option<Seq> {
+        match self {
+            Self::Shown(seq) | Self::Written(seq) | Self::Turn(_, seq) => Some(*seq),
+            Self::End => None,
+        }
+    }
 }
 
 /// What who waited is given.

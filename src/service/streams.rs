@@ -20,9 +20,9 @@ use crate::{
     event::{Event, Position},
     execution::{self, Since},
     extension::{Negotiated, resume},
-    journal::{Cut, Reader, replay::Of},
+    journal::{Cut, Reader, live::Untaken, replay::Of},
     pb::v1::SendMessageRequest,
-    store::{Full, Key},
+    store::Key,
     transport::transcode::BoxStream,
 };
 
@@ -121,7 +121,7 @@ impl Stream for Events {
             Ok(event) => Ok(event),
             Err(Cut) => {
                 self.over = true;
-                Err(cut(self.reader.unroomed()))
+                Err(cut(self.reader.untaken()))
             }
         }))
     }
@@ -132,9 +132,9 @@ impl Stream for Events {
 }
 
 /// Why a stream ends that has more to come.
-fn cut(unroomed: Option<Full>) -> Status {
-    match unroomed {
-        Some(it) => execution::full(it).into(),
+fn cut(untaken: Option<Untaken>) -> Status {
+    match untaken {
+        Some(it) => execution::untaken(it).into(),
         None => ErrorKind::Unavailable.because("the stream was cut; subscribe to the task again").into(),
     }
 }

@@ -83,6 +83,7 @@ pub struct Sqlite {
     writer: Writer,
     _checkpoints: Checkpoints,
     claimed: Claimed,
+    opened: (u64, u64),
     fence: Fence,
     room: Arc<Mutex<Room>>,
     health: Arc<Health>,
@@ -154,20 +155,20 @@ pub enum Error {
         path: PathBuf,
     },
     /// It can't be reached, or there is nothing to run on.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {cause}", path.display())]
     Place {
         /// The file.
         path: PathBuf,
         /// What the system says.
-        source: io::Error,
+        cause: io::Error,
     },
     /// SQLite can't use it.
-    #[error("{}: {}", path.display(), said(source))]
+    #[error("{}: {}", path.display(), said(cause))]
     Sqlite {
         /// The file.
         path: PathBuf,
         /// What SQLite says.
-        source: rusqlite::Error,
+        cause: rusqlite::Error,
     },
 }
 
@@ -216,12 +217,12 @@ impl Sqlite {
         let (room, behind) = (Arc::new(Mutex::new(room)), Arc::new(AtomicBool::new(false)));
         let (wake, woken) = mpsc::sync_channel(1);
         let reading = (0..READERS).map(|_| claimed.connect(Role::Read)).collect::<rusqlite::Result<_>>()?;
-        let checkpoint = claimed.connect(Role::Checkpoint)?;
+        let (checkpoint, opened) = (claimed.connect(Role::Checkpoint)?, file::which(&claimed.path)?);
         let file = File::options().read(true).write(true).open(&claimed.path)?;
         let checkpoints = Checkpoints::new(checkpoint, file, woken, Arc::clone(&behind), Arc::clone(&health))?;
         let writer = Writer::new(db, Arc::clone(&room), Arc::clone(&health), behind, wake)?;
         let readers = Readers::new(reading, Arc::clone(&health))?;
-        Ok(Self { readers, writer, _checkpoints: checkpoints, claimed, fence, room, health })
+        Ok(Self { readers, writer, _checkpoints: checkpoints, claimed, opened, fence, room, health })
     }
 
     /// Where it is.
@@ -313,8 +314,8 @@ impl Error {
         let path = path.to_owned();
         match fault.into() {
             Fault::Sqlite(it) if it.sqlite_error_code() == Some(ErrorCode::NotADatabase) => Self::Foreign { path },
-            Fault::Sqlite(source) => Self::Sqlite { path, source },
-            Fault::System(source) => Self::Place { path, source },
+            Fault::Sqlite(cause) => Self::Sqlite { path, cause },
+            Fault::System(cause) => Self::Place { path, cause },
         }
     }
 }
@@ -429,6 +430,14 @@ impl Store for Sqlite {
     }
 
     async fn check(&self) -> Result<(), Unavailable> {
+        // What has lost its name is written to as if nothing were, and ends with the process.
+        let (path, opened) = (self.claimed.path.clone(), self.opened);
+        if !self.readers.run(move |_| Ok(file::which(&path).is_ok_and(|it| it == opened))).await? {
+            return Err(Unavailable(format!(
+                "{}: it is not there any more, or is another file",
+                self.path().display()
+            )));
+        }
         if let Some(it) = self.health.known() {
             return it;
         }

@@ -176,10 +176,16 @@ async fn what_is_exported_can_be_imported_elsewhere() {
         assert!(said.contains(why), "{said}");
     }
     assert_eq!(done(to, &["check"]).await, "4 tasks, and nothing is wrong\n");
-    assert_eq!(done(to, &["import", "ada.jsonl"]).await, "4 tasks were taken\n");
+    assert_eq!(done(to, &["import", "ada.jsonl"]).await, "4 tasks were taken into a2a.db\n");
     assert_eq!(done(to, &["check"]).await, "8 tasks, and nothing is wrong\n");
     assert_eq!(tasks(&done(to, &["export", "--owner", "ada"]).await), tasks(&ada));
     assert!(!rest.is_empty());
+    // Also into a file that is not there yet.
+    assert_eq!(
+        done(to, &["import", "ada.jsonl", "--store", "sqlite:new.db"]).await,
+        "4 tasks were taken into new.db\n"
+    );
+    assert_eq!(done(to, &["check", "--store", "sqlite:new.db"]).await, "4 tasks, and nothing is wrong\n");
     // A task that ran goes on there, as after any start.
     let (server, _) = serve(to).await;
     end(server).await;
@@ -194,9 +200,10 @@ async fn what_is_old_goes_when_it_is_told() {
     let before = done(directory, &["export"]).await;
     let dry = done(directory, &["gc", "--dry-run"]).await;
     let said = "2 tasks that had ended would be deleted\n0 logs of others\n0 push configurations of others\n6 keys of sends of others\n";
-    assert_eq!(dry, format!("{said}0 tasks have waited for their clients for too long: a server ends them\n"));
+    let waited = "0 tasks that had waited for their clients for too long would be canceled\n";
+    assert_eq!(dry, format!("{said}{waited}"));
     assert_eq!(done(directory, &["export"]).await, before, "nothing has gone");
-    assert_eq!(done(directory, &["gc"]).await, said.replace("would be", "were"));
+    assert_eq!(done(directory, &["gc"]).await, format!("{said}{waited}").replace("would be", "were"));
     assert_eq!(done(directory, &["check"]).await, "6 tasks, and nothing is wrong\n");
     assert!(done(directory, &["gc"]).await.starts_with("0 tasks"));
     let left = tasks(&done(directory, &["export"]).await);
@@ -204,6 +211,33 @@ async fn what_is_old_goes_when_it_is_told() {
     // Where the configuration says that it is kept for ever, it is.
     std::fs::write(directory.join("a2a.toml"), "[retention]\nlogs = '0s'\nfinished = '0s'\n").unwrap();
     assert!(done(directory, &["gc", "--dry-run"]).await.starts_with("0 tasks"));
+}
+
+/// As a server ends them.
+#[tokio::test]
+async fn who_was_not_answered_for_too_long_ends_when_it_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    filled(directory).await;
+    // Nobody is at work on them.
+    let file = rusqlite::Connection::open(directory.join("a2a.db")).unwrap();
+    assert_eq!(file.execute("UPDATE task SET open = 0 WHERE key = 'asked'", []).unwrap(), 2);
+    drop(file);
+    let said = "\n2 tasks that had waited for their clients for too long would be canceled\n";
+    let dry = done(directory, &["gc", "--dry-run"]).await;
+    assert!(dry.ends_with(said), "{dry}");
+    let told = done(directory, &["gc"]).await;
+    assert!(told.ends_with(&said.replace("would be", "were")), "{told}");
+    assert_eq!(done(directory, &["check"]).await, "6 tasks, and nothing is wrong\n");
+    let dry = done(directory, &["gc", "--dry-run"]).await;
+    assert!(dry.ends_with("\n0 tasks that had waited for their clients for too long would be canceled\n"), "{dry}");
+    let left = tasks(&done(directory, &["export"]).await);
+    for owner in ["ada", "bob"] {
+        let ended = &left[&(owner.to_owned(), "asked".to_owned())];
+        assert_eq!(ended["state"], "TASK_STATE_CANCELED");
+        let why = &ended["checkpoint"]["task"]["status"]["message"]["parts"][0]["text"];
+        assert!(why.as_str().unwrap().contains("No answer came"), "{ended}");
+    }
 }
 
 #[tokio::test]

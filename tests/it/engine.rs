@@ -1,6 +1,7 @@
 //! What the engine promises: by which way a call came in does not matter to any of it.
 
 mod agent;
+mod away;
 mod cancel;
 mod chaos;
 mod contexts;

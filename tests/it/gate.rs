@@ -38,6 +38,7 @@ pub(crate) struct Gate {
     store: Arc<dyn Store>,
     acts: Mutex<VecDeque<Act>>,
     open: AtomicBool,
+    failing: AtomicBool,
     blind: AtomicBool,
     told: watch::Sender<()>,
     standing: watch::Sender<usize>,
@@ -50,6 +51,7 @@ impl Gate {
             store,
             acts: Mutex::default(),
             open: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
             blind: AtomicBool::new(false),
             told: watch::Sender::new(()),
             standing: watch::Sender::new(0),
@@ -80,6 +82,12 @@ impl Gate {
         self.told.send_replace(());
     }
 
+    /// Whether every commit fails that nobody has said anything else about.
+    pub(crate) fn fail(&self, failing: bool) {
+        self.failing.store(failing, Ordering::SeqCst);
+        self.told.send_replace(());
+    }
+
     /// This gate, as a store.
     pub(crate) fn store(self: &Arc<Self>) -> Arc<dyn Store> {
         let it: Arc<Self> = Arc::clone(self);
@@ -104,12 +112,14 @@ impl Gate {
         let mut told = self.told.subscribe();
         self.standing.send_modify(|it| *it += 1);
         let act = loop {
-            if self.open.load(Ordering::SeqCst) {
+            let failing = self.failing.load(Ordering::SeqCst);
+            if self.open.load(Ordering::SeqCst) && !failing {
                 break Act::Pass;
             }
             let act = self.acts.lock().pop_front();
             match act {
                 Some(it) => break it,
+                None if failing => break Act::Fail,
                 None => told.changed().await.unwrap(),
             }
         };
@@ -197,6 +207,6 @@ impl Store for Gate {
     }
 
     async fn check(&self) -> Result<(), Unavailable> {
-        self.see()
+        if self.failing.load(Ordering::SeqCst) { Err(Unavailable("told so".into())) } else { self.see() }
     }
 }

@@ -13,6 +13,7 @@ use a2a_service::{
 use tokio_stream::StreamExt as _;
 use tonic::{Request, Status};
 
+mod away;
 mod cancel;
 mod classic;
 mod errors;

@@ -145,8 +145,8 @@ impl Inner {
                 if it.status.as_ref().is_some_and(|it| it.state().is_interrupted()));
         let over = self.ended + u32::from(interrupted);
         self.answer_if(wake, |until| match until {
-            Until::Shown(it) => *it <= event.seq(),
-            Until::Turn(it) => ends == Ends::Task || *it <= over,
+            Until::Shown(it) | Until::Written(it) => *it <= event.seq(),
+            Until::Turn(it, _) => ends == Ends::Task || *it <= over,
             Until::End => ends == Ends::Task,
         });
     }

@@ -42,7 +42,7 @@ pub(super) struct Claimed {
 impl Claimed {
     /// Claims the file, which may not be there yet.
     pub(super) fn new(path: &Path) -> Result<Self, Error> {
-        let failed = |source| Error::Place { path: path.to_owned(), source };
+        let failed = |cause| Error::Place { path: path.to_owned(), cause };
         let path = whole(path).map_err(failed)?;
         let beside = beside(&path, "lock");
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&beside);
@@ -102,6 +102,16 @@ impl Durability {
         db.pragma_update(None, "fullfsync", full)?;
         db.pragma_update(None, "checkpoint_fullfsync", full)
     }
+}
+
+/// Which file has this name now, where the system tells files apart by more than their names.
+pub(super) fn which(path: &Path) -> std::io::Result<(u64, u64)> {
+    let found = fs::metadata(path)?;
+    #[cfg(unix)]
+    let which = (std::os::unix::fs::MetadataExt::dev(&found), std::os::unix::fs::MetadataExt::ino(&found));
+    #[cfg(not(unix))]
+    let which = (0, u64::from(found.is_file()));
+    Ok(which)
 }
 
 /// The name of a file beside the database.

@@ -51,7 +51,7 @@ pub(crate) struct Stats {
 impl Look {
     /// Opens a file that is there.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        let place = |source| Error::Place { path: path.to_owned(), source };
+        let place = |cause| Error::Place { path: path.to_owned(), cause };
         fs::metadata(path).map_err(place)?;
         let failed = |source: rusqlite::Error| Error::of(path, source);
         // One that can't write could not read what a server that was killed has left in its log.
@@ -143,9 +143,9 @@ impl Look {
 
     /// Writes a copy that is of one moment, and has nothing in it that is free. There must be nothing yet where it goes.
     pub(crate) fn backup(&self, to: &Path) -> Result<(), Error> {
-        let place = |source| Error::Place { path: to.to_owned(), source };
+        let place = |cause| Error::Place { path: to.to_owned(), cause };
         if to.exists() {
-            return Err(place(io::ErrorKind::AlreadyExists.into()));
+            return Err(place(io::Error::new(io::ErrorKind::AlreadyExists, "there is something already")));
         }
         let part = beside(to, "part");
         match fs::remove_file(&part) {

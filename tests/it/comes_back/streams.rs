@@ -11,10 +11,11 @@ use a2a_service::{
     service::Limits,
     store::sqlite::Options,
 };
+use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
 use tonic::Status;
 
-use super::{Way, behind, is_folded, is_gap, is_whole, marked, soon};
+use super::{PATIENCE, Way, behind, is_folded, is_gap, is_whole, marked, soon};
 use crate::{
     proxy::{
         Cut::{Breaks, Busy, Ends, Unanswered, Unheard, Within},
@@ -36,6 +37,7 @@ each_binding! {
     a_stream_that_can_not_go_on_says_so
     a_turn_that_is_over_is_no_cut
     an_agent_that_goes_on_while_it_asks_is_listened_to
+    a_subscription_lasts_until_its_task_ends
 }
 
 /// A proxy cuts a stream in each way there is, and each time it goes on.
@@ -208,4 +210,52 @@ async fn an_agent_that_goes_on_while_it_asks_is_listened_to(way: Way) {
     seen.extend(remaining(events).await);
     assert_eq!(seen.last().and_then(state), Some(TaskState::Canceled));
     assert_eq!(behind(&*direct, &seen[0], &task_of(&seen[0]).id).await, seen[1..]);
+}
+
+/// A task that waits has not ended, however its stream ends: as that of a server that stops does. At 0.3 it is over with the
+/// turn.
+async fn a_subscription_lasts_until_its_task_ends(way: Way) {
+    let url = serve(server().resume(true)).await;
+    let (proxy, direct) = (Proxy::before(&url).await, way.plain(&url));
+    let asked = send(&*direct, text("", "/ask what?")).await;
+    proxy.cut([Ends(1), Unheard, Ends(0)]);
+    let mut events = subscribe(&*way.client(&proxy.url), &asked.id).await.unwrap();
+    let mut seen = vec![next(&mut events).await];
+    assert_eq!(task_of(&seen[0]), &asked);
+    if matches!(way, Way::ClassicRest | Way::ClassicRpc) {
+        return assert!(events.next().await.is_none());
+    }
+    let rest = tokio::spawn(remaining(events));
+    send(&*direct, text(&asked.id, "Rome")).await;
+    seen.extend(rest.await.unwrap());
+    is_whole(&*direct, &seen).await;
+    assert_eq!(proxy.left(), 0);
+}
+
+/// A stream may end as if all were well while the agent goes on; and who asks for the rest of one whose agent has returned is
+/// given nothing more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_authorised_meanwhile_is_listened_to() {
+    timeout(PATIENCE, authorised_meanwhile()).await.unwrap();
+}
+
+async fn authorised_meanwhile() {
+    for way in [Way::Rest, Way::JsonRpc, Way::Grpc] {
+        let url = serve(server().resume(true)).await;
+        let (proxy, direct) = (Proxy::before(&url).await, way.plain(&url));
+        proxy.cut([Ends(2)]);
+        let mut events = stream(&*way.client(&proxy.url), text("", "!authorise")).await;
+        let mut seen = vec![next(&mut events).await, next(&mut events).await];
+        assert_eq!(seen.last().and_then(state), Some(TaskState::AuthRequired));
+        let rest = tokio::spawn(remaining(events));
+        while proxy.calls() < 2 {
+            tokio::task::yield_now().await;
+        }
+        let cancel = CancelTaskRequest { id: task_of(&seen[0]).id.clone(), ..CancelTaskRequest::default() };
+        direct.cancel_task(request(cancel)).await.unwrap();
+        seen.extend(rest.await.unwrap());
+        assert_eq!(seen.last().and_then(state), Some(TaskState::Canceled));
+        let events = remaining(stream(&*way.client(&proxy.url), text("", "/auth")).await).await;
+        assert_eq!(events.last().and_then(state), Some(TaskState::AuthRequired), "its turn is over");
+    }
 }

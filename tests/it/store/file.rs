@@ -90,6 +90,25 @@ async fn a_file_is_one_servers() {
     open(&path).unwrap();
 }
 
+/// What is written to it would be gone with the process, and nothing fails.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_file_that_is_gone_is_missed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.db");
+    let store = open(&path).unwrap();
+    store.check().await.unwrap();
+    let aside = directory.path().join("b.db");
+    fs::rename(&path, &aside).unwrap();
+    let Err(Unavailable(why)) = store.check().await else { panic!("it has gone") };
+    assert!(why.contains("a.db") && why.contains("not there any more"), "{why}");
+    fs::copy(&aside, &path).unwrap();
+    let Err(Unavailable(why)) = store.check().await else { panic!("it is another one") };
+    assert!(why.contains("is another file"), "{why}");
+    fs::rename(&aside, &path).unwrap();
+    store.check().await.unwrap();
+}
+
 #[tokio::test]
 async fn what_is_no_file_of_ours_is_left_as_it_is() {
     let directory = tempfile::tempdir().unwrap();
