@@ -10,19 +10,21 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::oneshot, time::Instant};
 
 pub(super) use self::settle::{fold, fold_bytes};
+pub(crate) use self::untaken::Untaken;
 use super::wait::{Answer, Place, Until, Wake, Wakers};
 use crate::{
     agent::Asked,
     event::{Ends, Event, Fence, Mark, Position, Seq},
     pb::v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, stream_response::Payload},
     seam::{Millis, millis},
-    store::{Full, Key, Keyed, PushConfig, Refused, Stored},
+    store::{Key, Keyed, PushConfig, Stored},
     task::{Ahead, Bounds, Illegal, heft, join},
 };
 
 mod conclude;
 mod notes;
 mod settle;
+mod untaken;
 
 /// How many events an agent may be ahead of the store.
 pub(crate) const BOUND: usize = 64;
@@ -121,15 +123,6 @@ pub(crate) struct Inner {
     pub(crate) wakers: Wakers,
     /// Those who wait for a cancel or a drain: the runner, and its agent.
     pub(crate) control: Wakers,
-}
-
-/// Why the store has nothing of what was sent.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Untaken {
-    /// There was no room for the task.
-    Full(Full),
-    /// It has been away for too long.
-    Away,
 }
 
 /// A message for a turn.
@@ -320,38 +313,6 @@ impl Inner {
         self.shown.as_ref().is_some_and(|it| it.state().is_terminal())
     }
 
-    /// The server stops: who waits gets the task as it is, and streams are cut. Who waits for its end learns nothing, for
-    /// there was none, and nor does whose message is not in it.
-    pub(super) fn stop(&mut self) -> Wake {
-        let (mut wake, written) = (Wake::default(), self.watermark());
-        self.stopped = true;
-        self.answer_if(&mut wake, |it| it.said().is_some_and(|it| it <= written));
-        self.waiters.clear();
-        self.wake_all(&mut wake);
-        wake
-    }
-
-    /// The server has stopped.
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.stopped
-    }
-
-    /// The store does not take what is pending, and may yet: those who sent it wait no longer.
-    pub(super) fn put_off(&mut self) {
-        let written = self.watermark();
-        self.waiters.retain(|(until, _)| match until {
-            Until::Written(_) => true,
-            Until::Shown(_) | Until::Turn(..) | Until::End => until.said().is_some_and(|it| it <= written),
-        });
-    }
-
-    /// The store has nothing of what is pending, and gets nothing of it: all is as the store has it.
-    pub(super) fn take_back(&mut self) -> Wake {
-        self.queued = false;
-        self.untaken = Some(Untaken::Away);
-        self.lose()
-    }
-
     /// Wakes readers, the runner and its agent.
     pub(super) fn wake(&mut self) -> Wake {
         let mut wake = Wake::default();
@@ -380,24 +341,6 @@ impl Inner {
     /// What the turn answered with, for the stream of the send.
     pub(super) fn take_reply(&mut self) -> Option<Box<Message>> {
         self.reply.take()
-    }
-
-    /// The store has refused it.
-    pub(super) fn refuse(&mut self, why: &Refused) -> Wake {
-        if let Refused::Full(it) = why {
-            self.untaken = Some(Untaken::Full(*it));
-        }
-        self.lose()
-    }
-
-    /// Another has the task, or nobody. Who waits learns that it is gone, and not what came of it.
-    fn lose(&mut self) -> Wake {
-        let mut wake = Wake::default();
-        (self.lost, self.in_flight) = (true, 0);
-        self.pending.clear();
-        self.waiters.clear();
-        self.wake_all(&mut wake);
-        wake
     }
 
     fn wake_all(&mut self, wake: &mut Wake) {
