@@ -13,6 +13,7 @@ use crate::{
     auth::{Authenticator, Guard},
     card::{Card, CardConfig, Network},
     extension::{self, Extended, Extension},
+    journal::Journal,
     pb::v1::{a2a_service_server::A2aService, bindings::Checked},
     service::{Dedupe, Limits, Modes, Service},
     store::{Retention, Store, memory::Memory},
@@ -291,10 +292,10 @@ impl<A: Agent> Server<A> {
     fn build(self) -> (Built<A>, impl FnOnce(Option<SocketAddr>) -> Door) {
         let store = self.store.unwrap_or_else(|| Arc::new(Memory::default()));
         let mut card = self.card.protocols(self.protocols.iter());
-        let ready = ready(Arc::clone(&store));
         let service = Service::new(self.agent, store, self.limits).offering(card.offers());
         let service = Arc::new(service.modes(self.modes, &card.about).dedupe(self.dedupe));
         service.keep(self.retention);
+        let ready = ready(Arc::clone(service.journal()));
         let mut inner: Arc<dyn A2aService> = Arc::<Service<A>>::clone(&service);
         if self.resume {
             card.about.extensions.push(extension::resume::declared());
@@ -328,15 +329,15 @@ impl<A: Agent> Server<A> {
     }
 }
 
-/// A server without a place for its tasks takes no work.
-fn ready(store: Arc<dyn Store>) -> Ready {
+/// A server without a place for its tasks takes no work, nor does one that has not got over it yet.
+fn ready(journal: Arc<Journal>) -> Ready {
     /// Who asks gives up soon, and a disk that hangs may take for ever.
     const PATIENCE: Duration = Duration::from_secs(2);
     Arc::new(move || {
-        let store = Arc::clone(&store);
+        let journal = Arc::clone(&journal);
         Box::pin(async move {
-            match timeout(PATIENCE, store.check()).await {
-                Ok(Ok(())) => true,
+            match timeout(PATIENCE, journal.store().check()).await {
+                Ok(Ok(())) => !journal.is_down(),
                 Ok(Err(cause)) => {
                     tracing::warn!(error.cause = %cause, "not ready");
                     false

@@ -17,7 +17,7 @@ use crate::{
     event::Event,
     execution::{Execution, Sent},
     extension::Negotiated,
-    journal::wait::Answer,
+    journal::{Journal, wait::Answer},
     pb::{
         v1::{
             AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
@@ -88,6 +88,10 @@ impl<A: Agent> Service<A> {
         let (execution, anonymous) = (Execution::new(agent, store, limits), Arc::default());
         let (gate, offers, dedupe) = (modes::Gate::default(), Offers::default(), Dedupe::default());
         Self { execution, anonymous, gate, offers, dedupe }
+    }
+
+    pub(crate) fn journal(&self) -> &Arc<Journal> {
+        self.execution.journal()
     }
 
     /// With this to make two sends the same one.

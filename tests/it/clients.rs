@@ -14,8 +14,9 @@ use a2a_service::{
     error::{Error, ErrorKind},
     event::{Cursor, Ends, Event},
     pb::v1::{
-        CancelTaskRequest, GetTaskRequest, SendMessageConfiguration, SendMessageRequest, SubscribeToTaskRequest, Task,
-        a2a_service_server::A2aService, send_message_response::Payload as Answer, stream_response::Payload,
+        CancelTaskRequest, GetTaskRequest, ListTasksRequest, SendMessageConfiguration, SendMessageRequest,
+        SubscribeToTaskRequest, Task, TaskState, a2a_service_server::A2aService,
+        send_message_response::Payload as Answer, stream_response::Payload,
     },
     transport::transcode::BoxStream,
 };
@@ -126,7 +127,18 @@ pub(crate) async fn settle(url: &str, history: &Arc<History>, open: &Arc<Open>, 
     let ends = Arc::new(AtomicBool::new(false));
     let dice = dice.clone();
     let mut client = Client { history: Arc::clone(history), open: Arc::clone(open), doors, mine: 0, dice, ends };
-    let settled = async { while client.take_up().await.ok().unwrap() {} };
+    let settled = async {
+        while client.take_up().await.ok().unwrap() {}
+        // Also what no client has heard of, and a restart goes on with.
+        let agent = client::grpc(url).unwrap();
+        let mut beat = tokio::time::interval(Duration::from_millis(20));
+        for state in [TaskState::Submitted, TaskState::Working] {
+            let list = || request(ListTasksRequest { status: state.into(), ..ListTasksRequest::default() });
+            while agent.list_tasks(list()).await.unwrap().get_ref().total_size > 0 {
+                beat.tick().await;
+            }
+        }
+    };
     timeout(PATIENCE, settled).await.unwrap();
 }
 
