@@ -90,8 +90,12 @@ pub(crate) fn rows() -> Vec<Row> {
     rows
 }
 
+/// In the first half second of a file its log and its cache come to their size; what is told of it is how it goes on.
+const LONG: u64 = 1000;
+
 pub(crate) fn measure(row: &Row, figure: Figure, settings: &Settings) -> Found {
-    let millis = settings.millis.to_string();
+    let is_rate = matches!(figure, Figure::Rate(_) | Figure::Peer(_));
+    let millis = if is_rate { settings.millis.max(LONG) } else { settings.millis }.to_string();
     let setup = Setup { row, floor: false, kind: None, cores: ("0,1", "0,1"), until: &millis };
     let rounds = || 0..settings.rounds;
     // In memory, and in a file that is new, one after the other.
