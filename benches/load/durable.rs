@@ -94,8 +94,8 @@ pub(crate) fn rows() -> Vec<Row> {
 const LONG: u64 = 1000;
 
 pub(crate) fn measure(row: &Row, figure: Figure, settings: &Settings) -> Found {
-    let is_rate = matches!(figure, Figure::Rate(_) | Figure::Peer(_));
-    let millis = if is_rate { settings.millis.max(LONG) } else { settings.millis }.to_string();
+    let is_long = matches!(figure, Figure::Rate(_) | Figure::Peer(_) | Figure::Tail(_));
+    let millis = if is_long { settings.millis.max(LONG) } else { settings.millis }.to_string();
     let setup = Setup { row, floor: false, kind: None, cores: ("0,1", "0,1"), until: &millis };
     let rounds = || 0..settings.rounds;
     // In memory, and in a file that is new, one after the other.
