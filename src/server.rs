@@ -2,10 +2,7 @@
 
 use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use tokio::{
-    net::{TcpListener, ToSocketAddrs},
-    time::timeout,
-};
+use tokio::{net::ToSocketAddrs, time::timeout};
 
 pub use self::{bound::Bound, signals::Signals};
 use crate::{
@@ -21,7 +18,10 @@ use crate::{
         Traced,
         wire::{Called, Printed},
     },
-    transport::{CardRequest, Door, KEEP_ALIVE, MAX_BODY, Protocols, Ready, Settings, listener::MAX_CONNECTIONS},
+    transport::{
+        CardRequest, Door, KEEP_ALIVE, MAX_BODY, Protocols, Ready, Settings,
+        listener::{self, MAX_CONNECTIONS},
+    },
 };
 
 mod bound;
@@ -265,7 +265,7 @@ impl<A: Agent> Server<A> {
     /// # Errors
     /// The address can't be listened on.
     pub async fn bind(self, addr: impl ToSocketAddrs) -> io::Result<Bound<A>> {
-        let listener = TcpListener::bind(addr).await?;
+        let listener = listener::bind(addr).await?;
         let addr = listener.local_addr()?;
         let (authenticator, max_connections, grace) = (self.authenticator.clone(), self.max_connections, self.grace);
         let print = self.print_wire;

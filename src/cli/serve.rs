@@ -33,6 +33,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     }
     telemetry::init(config.log, filter);
     guard_public(&config)?;
+    raise_descriptor_limit(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Before anybody can call, and before the runtime: it may have to bring a file to a newer version.
     let (store, place) = store(&config)?;
@@ -119,6 +120,46 @@ fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, String)> {
             Ok((Arc::new(store), place))
         }
     }
+}
+
+/// File descriptors that the process needs beside its connections: standard streams, listeners, the store's files and
+/// readers, the runtime.
+const OTHER_DESCRIPTORS: u64 = 64;
+
+/// Raises the soft limit of open files to the hard one, and warns if it does not suffice for `max_connections`.
+fn raise_descriptor_limit(config: &Config) {
+    let listeners = 1 + u64::from(config.grpc_listen.is_some());
+    let connections = u64::try_from(config.max_connections).unwrap_or(u64::MAX).saturating_mul(listeners);
+    let needed = connections.saturating_add(OTHER_DESCRIPTORS);
+    if let Some(limit) = descriptor_limit(needed).filter(|limit| *limit < needed) {
+        tracing::warn!(
+            limit,
+            needed,
+            "the limit of open files does not suffice for max_connections; raise the hard limit (ulimit -Hn, LimitNOFILE) \
+             or lower max_connections"
+        );
+    }
+}
+
+/// Raises the soft limit of open files to the hard one and returns it. `None` if there is no limit.
+#[cfg(unix)]
+fn descriptor_limit(needed: u64) -> Option<u64> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    // Some systems have a hard limit that they do not accept as a soft one.
+    for wanted in [maximum, Some(maximum.map_or(needed, |maximum| maximum.min(needed)))] {
+        let raises = wanted.is_none() || current.is_some_and(|current| wanted.is_some_and(|wanted| wanted > current));
+        if raises && setrlimit(Resource::Nofile, Rlimit { current: wanted, maximum }).is_ok() {
+            break;
+        }
+    }
+    getrlimit(Resource::Nofile).current
+}
+
+/// There is no such limit.
+#[cfg(not(unix))]
+fn descriptor_limit(_: u64) -> Option<u64> {
+    None
 }
 
 /// Whoever reaches an address that is not loopback would be served, and see what all others do.

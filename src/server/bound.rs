@@ -41,7 +41,7 @@ impl<A: Agent> Bound<A> {
     /// # Errors
     /// The address can't be listened on.
     pub async fn grpc(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
-        let listener = TcpListener::bind(addr).await?;
+        let listener = listener::bind(addr).await?;
         let addr = listener.local_addr()?;
         self.grpc_listener = Some(listener);
         Ok(addr)

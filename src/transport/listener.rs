@@ -23,7 +23,7 @@ use hyper_util::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpListener,
+    net::{TcpListener, TcpSocket, ToSocketAddrs, lookup_host},
     sync::Semaphore,
     time::{Instant, sleep_until, timeout},
 };
@@ -34,6 +34,13 @@ use super::guarded::{Guarded, Watch};
 
 /// How long nothing is accepted after the system said that it can't: out of descriptors, most often.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Length of the queue of connections that wait to be accepted. The system cuts it to its own maximum
+/// (`net.core.somaxconn` on Linux), which Tokio's default of 1024 stays below.
+const BACKLOG: u32 = 65_535;
+
+/// Minimum interval between two log lines about connections that cannot be accepted.
+const ACCEPT_ERRORS_LOGGED: Duration = Duration::from_secs(5);
 
 /// An idle connection is looked at so often until it has been idle for too long.
 const LOOKS: u32 = 8;
@@ -72,6 +79,49 @@ impl Default for Settings {
             max_streams: 200,
             grace: Duration::from_secs(30),
         }
+    }
+}
+
+/// Listens on the first of these addresses that can be bound, as [`TcpListener::bind`] does, with the longest backlog
+/// that the system allows.
+///
+/// # Errors
+/// No address can be listened on.
+pub(crate) async fn bind(addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
+    let mut failed = None;
+    for addr in lookup_host(addr).await? {
+        match listen(addr) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(failed.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the name has no address")))
+}
+
+fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // On Windows this option would let another process take the port.
+    if cfg!(not(windows)) {
+        socket.set_reuseaddr(true)?;
+    }
+    socket.bind(addr)?;
+    socket.listen(BACKLOG)
+}
+
+/// Log lines about failed accepts: the first at once, then at most one per [`ACCEPT_ERRORS_LOGGED`].
+#[derive(Default)]
+struct AcceptErrors {
+    logged: Option<Instant>,
+    /// Errors since the last line.
+    count: u64,
+}
+
+impl AcceptErrors {
+    /// Counts an error. Returns the number of errors since the last line if it is time for another.
+    fn count(&mut self) -> Option<u64> {
+        self.count = self.count.saturating_add(1);
+        let due = self.logged.is_none_or(|logged| logged.elapsed() >= ACCEPT_ERRORS_LOGGED);
+        due.then(|| mem::replace(self, Self { logged: Some(Instant::now()), count: 0 }).count)
     }
 }
 
@@ -121,6 +171,7 @@ where
     let (running, cut) = (TaskTracker::new(), CancellationToken::new());
     let free = Arc::new(Semaphore::new(settings.max_connections));
     let settings = Arc::new(settings.clone());
+    let mut errors = AcceptErrors::default();
     loop {
         let next = async {
             let permit = Arc::clone(&free).acquire_owned().await.ok();
@@ -143,7 +194,9 @@ where
             // It was there and went away before we took it.
             Err(error) if gone(&error) => {}
             Err(error) => {
-                tracing::error!(%error, "no connection can be accepted");
+                if let Some(errors) = errors.count() {
+                    tracing::error!(%error, errors, "connections cannot be accepted");
+                }
                 _ = timeout(PAUSE, drain.cancelled()).await;
             }
         }
@@ -284,4 +337,20 @@ fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
         .max_header_list_size(HEAD)
         .max_send_buf_size(BUFFER);
     builder
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn accept_errors_are_logged_with_a_count_at_intervals() {
+        let mut errors = AcceptErrors::default();
+        assert_eq!(errors.count(), Some(1));
+        for _ in 0..99 {
+            assert_eq!(errors.count(), None);
+        }
+        tokio::time::advance(ACCEPT_ERRORS_LOGGED).await;
+        assert_eq!((errors.count(), errors.count()), (Some(100), None));
+    }
 }

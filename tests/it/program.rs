@@ -189,6 +189,28 @@ async fn what_it_cannot_do_it_says() {
     assert_eq!(output(a2a(&["--help"])).await.status.code(), Some(0));
 }
 
+/// The soft limit of open files becomes the hard one, and a hard one that is too low is reported.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn descriptor_limit_is_raised_and_reported() {
+    for (connections, suffices) in [("200", true), ("1000", false)] {
+        let mut command = Command::new("sh");
+        command.args(["-c", r#"ulimit -Sn 100 && ulimit -Hn 300 && exec "$0" "$@""#, env!("CARGO_BIN_EXE_a2a")]);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn", "--max-connections", connections]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command.env_clear().env("A2A_STORE", "memory");
+        let (mut child, _) = started(command).await;
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id().unwrap())).unwrap();
+        let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+        assert_eq!(files.split_whitespace().collect::<Vec<_>>(), ["300", "300", "files"]);
+        signal(&child, "-TERM");
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).await.unwrap();
+        let warned = said.contains("does not suffice for max_connections") && said.contains("needed=1064");
+        assert_eq!(warned, !suffices, "{said}");
+    }
+}
+
 #[tokio::test]
 async fn to_the_outside_it_listens_with_a_token_or_insecurely() {
     let mut command = a2a(&["serve", "--listen", "0.0.0.0:0"]);

@@ -252,6 +252,26 @@ async fn errors_of_accept_pass() {
     assert!(served.await.unwrap());
 }
 
+/// More connections than Tokio's own backlog has room for wait for a server that does not accept yet.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn backlog_is_as_long_as_the_system_allows() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const CONNECTIONS: usize = 1200;
+    let somaxconn = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+    if somaxconn.trim().parse::<usize>().unwrap() < CONNECTIONS {
+        return;
+    }
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let bound = crate::ways::server().bind("127.0.0.1:0").await.unwrap();
+    let mut waiting = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let connected = tokio::net::TcpStream::connect(bound.addr());
+        waiting.push(timeout(Duration::from_secs(30), connected).await.expect("queue is full").unwrap());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn connections_are_bounded() {
     let (mut first, far) = tokio::io::duplex(64 << 10);
