@@ -25,7 +25,7 @@ pub(super) struct Gate {
     output: Vec<String>,
 }
 
-/// The media type of an agent that says nothing else, and of every part of text.
+/// Media type of an agent and of a text part that name none.
 const TEXT: &str = "text/plain";
 
 impl Gate {
@@ -54,8 +54,8 @@ impl Gate {
         }
         if self.modes.strict_modes {
             for (n, part) in message.parts.iter().enumerate() {
-                if !self.takes(part) {
-                    let given = media_types(part).next().unwrap_or_default().to_owned();
+                let given = media_type(part);
+                if !self.takes(given) {
                     let (at, takes) = (format!("message.parts[{n}]"), self.input.join(", "));
                     let why = format!("{at} is {given}, and this agent takes {takes}");
                     return Err(ErrorKind::ContentTypeNotSupported.because(why).with("field", at));
@@ -71,27 +71,22 @@ impl Gate {
         Ok(())
     }
 
-    fn takes(&self, part: &Part) -> bool {
-        media_types(part).any(|it| self.input.iter().any(|own| fits(own, it)))
+    fn takes(&self, media_type: &str) -> bool {
+        self.input.iter().any(|own| fits(own, media_type))
     }
 }
 
-/// What a part may be called: by its media type, and where its kind tells one, by that.
-fn media_types(part: &Part) -> impl Iterator<Item = &str> {
-    let named = Some(part.media_type.as_str()).filter(|it| !it.is_empty());
-    let kind = match part.content {
-        Some(Content::Text(_)) => Some(TEXT),
-        Some(Content::Data(_)) => Some("application/json"),
-        // RFC 2046, 4.5.1: what nobody has named is just bytes.
-        Some(Content::Raw(_) | Content::Url(_)) | None => {
-            if named.is_none() {
-                Some("application/octet-stream")
-            } else {
-                None
-            }
-        }
-    };
-    named.into_iter().chain(kind)
+/// Media type of a part: the one that its sender names, or the default of its kind.
+fn media_type(part: &Part) -> &str {
+    if !part.media_type.is_empty() {
+        return &part.media_type;
+    }
+    match part.content {
+        Some(Content::Text(_)) => TEXT,
+        Some(Content::Data(_)) => "application/json",
+        // Unnamed content is a sequence of bytes (RFC 2046, 4.5.1).
+        Some(Content::Raw(_) | Content::Url(_)) | None => "application/octet-stream",
+    }
 }
 
 /// Whether two media types may be the same. Parameters do not matter, nor does case; a `*` on either side is anything.
@@ -139,14 +134,16 @@ mod tests {
             (&[], data(), false),
             (&["application/json"], data(), true),
             (&["application/json"], Part::text("x"), false),
-            (&["text/plain"], Part { media_type: "text/markdown".into(), ..Part::text("x") }, true),
+            (&["text/plain"], Part { media_type: "text/markdown".into(), ..Part::text("x") }, false),
+            (&["text/*"], Part { media_type: "text/markdown".into(), ..Part::text("x") }, true),
+            (&["application/json"], Part { media_type: "application/geo+json".into(), ..data() }, false),
             (&["text/markdown"], Part { media_type: "text/markdown".into(), ..Part::text("x") }, true),
             (&["image/*"], Part::bytes("x", "image/png"), true),
             (&["image/*"], Part::url("https://e.example", ""), false),
             (&["application/octet-stream"], Part::url("https://e.example", ""), true),
             (&["application/octet-stream"], Part::url("https://e.example", "image/png"), false),
         ] {
-            assert_eq!(gate(modes).takes(&part), taken, "{modes:?} {part:?}");
+            assert_eq!(gate(modes).takes(media_type(&part)), taken, "{modes:?} {part:?}");
         }
     }
 }

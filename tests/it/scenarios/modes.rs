@@ -84,6 +84,27 @@ async fn a_strict_server_takes_what_its_card_says(way: impl AsyncFn(Server<Reade
     assert_eq!(after.get_ref().total_size, before.get_ref().total_size + 5, "what is refused makes no task");
 }
 
+/// The default of a kind of part counts only where the sender names no media type.
+async fn a_named_media_type_counts_for_every_kind_of_part(way: impl AsyncFn(Server<Reader>) -> Arc<dyn A2aService>) {
+    let agent = way(Server::new(Reader).modes(modes(|it| it.strict_modes = true))).await;
+    let named = |part: Part, media_type: &str| Part { media_type: media_type.into(), ..part };
+    for (part, name) in [
+        (named(Part::text("x"), "text/markdown"), "text/markdown"),
+        (named(data(), "application/geo+json"), "application/geo+json"),
+    ] {
+        let error = refused(&*agent, message(vec![part])).await;
+        is(&error, ErrorKind::ContentTypeNotSupported);
+        assert!(error.to_string().contains(&format!("message.parts[0] is {name}, and this agent takes")), "{error}");
+    }
+    let taken = vec![named(Part::text("x"), "Text/Plain; charset=utf-8"), named(data(), "application/json")];
+    assert_eq!(send(&*agent, message(taken)).await.state(), TaskState::Completed);
+}
+
+each_way!(
+    a_named_media_type_counts_for_every_kind_of_part,
+    not_at_0_3 = "its parts of text and data have no media types"
+);
+
 each_way!(a_strict_server_takes_what_its_card_says, not_in_proto = "its proto file has no lists of tasks");
 
 async fn an_agent_may_need_text(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
