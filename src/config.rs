@@ -135,7 +135,7 @@ keys! {
     "protocols" => protocols: Protocols = Protocols::default(), "The versions of the protocol that are spoken: `1.0`, and `0.3` with what of 0.2 is the same.";
     "print_wire" => print_wire: bool = false, "Writes to the log what comes in, the call of 1.0 that it is, and what goes out, as `a2a_service::wire`. Credentials are hidden, messages are not.";
     "strict_version" => strict_version: bool = false, "Refuses calls that do not say their version of the protocol, as ones of 0.3. Otherwise they are taken by their form.";
-    "strict_modes" => strict_modes: bool = false, "Refuses messages of media types that the card does not name, and those whose senders take nothing that the agent gives.";
+    "strict_modes" => strict_modes: bool = false, "Rejects messages with a part of a media type that is not on the card, and messages whose senders accept no output media type of the card. A part without a media type has the default of its kind: `text/plain`, `application/json` or `application/octet-stream`.";
     "dedupe" => dedupe: Dedupe = Dedupe::Off, "What makes two sends the same one, so that the second gets what came of the first: the `Idempotency-Key` that they come with, and with `message-id`, where there is none, the id of the message too. An agent that answers with a message then has a task for it.";
     "wait" => wait: Duration = Limits::default().wait, "How long a send waits for its turn to end; then the caller gets the task as it is.";
     "turn.deadline" => turn_deadline: Duration = Limits::default().turn, "How long an agent may work on one turn; then the turn has failed.";
@@ -152,7 +152,7 @@ keys! {
     "max_tasks_per_owner" => max_tasks_per_owner: Option<usize> = None, "How many tasks are kept of one owner, in all tenants together; theirs that ended first makes room for the next. Where it is not set, as many as of all.";
     "store.place" | "store" => store: Place = Place::Sqlite(FILE.into()), "Where tasks are kept: in a file, which is made where there is none, or in memory, where they end with the process.";
     "store.durability" => store_durability: Durability = Durability::Process, "What a commit to a file survives: the end of the process, or also that the machine loses its power. Then each waits for the disk.";
-    "store.max_size" => store_max_size: Option<Size> = None, "How large the file may become. Then what would make it larger is refused, as where the disk is full; what is deleted makes room. Where it is not set, as large as the disk lets it.";
+    "store.max_size" => store_max_size: Option<Size> = None, "How large the file may become. Then what would make it larger is refused, as where the disk is full; what is deleted makes room. A file that is larger already is an error at start. Where it is not set, as large as the disk lets it.";
     "retention.finished" => retention_finished: Window = Window(Retention::default().finished), "How long a task that has ended is kept, after its end. Zero: until its place is needed.";
     "retention.idle" => retention_idle: Window = Window(Retention::default().idle), "How long a task may wait for an answer of its client. Then it is canceled, and kept as one that has ended. Zero: for ever.";
     "retention.logs" => retention_logs: Window = Window(Retention::default().logs), "How long a file keeps the log of a task that has ended. From then on a stream that is taken up again begins with the task as it ended. Zero: as long as the task.";

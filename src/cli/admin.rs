@@ -1,8 +1,8 @@
 //! `a2a admin`: what who looks after a file of tasks does with it.
 
 use std::{
-    fs::File,
-    io::{self, BufRead, BufReader, BufWriter, Write as _},
+    fs::{self, File},
+    io::{self, BufRead, BufReader, BufWriter},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,7 +12,7 @@ use clap::Subcommand;
 
 use super::{say, warn};
 use crate::{
-    config::{self, Config, Place},
+    config::{self, Config, Loaded, Place},
     execution,
     journal::Journal,
     seam::{Clock, Millis},
@@ -79,7 +79,10 @@ enum What {
 pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
     let flag = |text: &String| config::KEYS.iter().find(|it| it.name == "store.place").map(|it| (it, text.clone()));
     let flags: Vec<_> = arguments.store.iter().filter_map(flag).collect();
-    let config = config::load(arguments.config.as_deref(), &flags)?.config;
+    let Loaded { config, warnings, .. } = config::load(arguments.config.as_deref(), &flags)?;
+    for warning in &warnings {
+        warn(warning);
+    }
     let Place::Sqlite(path) = &config.store else {
         return Err(config::Error::new(
             "tasks are kept in memory, which is gone with its server; --store names a file",
@@ -174,9 +177,15 @@ fn export(path: &Path, owner: Option<&str>, to: Option<&Path>) -> anyhow::Result
     };
     let file = File::create_new(to).with_context(|| to.display().to_string())?;
     let mut out = BufWriter::new(file);
-    let tasks = look.export(owner, &mut out)?;
-    out.flush()?;
-    out.get_ref().sync_all()?;
+    let exported = look.export(owner, &mut out).map_err(anyhow::Error::from).and_then(|tasks| {
+        out.get_ref().sync_all()?;
+        Ok(tasks)
+    });
+    if exported.is_err() {
+        // An incomplete export could be taken for a complete one.
+        drop((out, fs::remove_file(to)));
+    }
+    let tasks = exported?;
     say(&format!("{tasks} tasks are in {}\n", to.display()));
     Ok(())
 }
@@ -187,9 +196,23 @@ fn import(path: &Path, config: &Config, from: Option<&Path>) -> anyhow::Result<(
         None => Box::new(BufReader::new(io::stdin())),
     };
     let why = "its server would not know of them; stop it first";
-    let tasks = opened(path, config, why, async |it| Ok(it.import(lines).await?))?;
+    let import = |path: &Path| opened(path, config, why, async |store| Ok(store.import(lines).await?));
+    let tasks = if path.exists() { import(path)? } else { staged(path, import)? };
     say(&format!("{tasks} tasks were taken into {}\n", path.display()));
     Ok(())
+}
+
+/// Creates a file under a temporary name in the same directory and renames it when `fill` succeeds. A failure leaves
+/// neither the file nor what SQLite keeps beside it.
+fn staged<T>(path: &Path, fill: impl FnOnce(&Path) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let named = || path.display().to_string();
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or_else(|| anyhow!("{} is not the name of a file", path.display()))?;
+    let directory = tempfile::Builder::new().prefix("a2a-import-").tempdir_in(parent).with_context(named)?;
+    let temporary = directory.path().join(name);
+    let made = fill(&temporary).with_context(|| format!("nothing was written to {}", path.display()))?;
+    sqlite::publish(&temporary, path)?;
+    Ok(made)
 }
 
 fn check(path: &Path) -> anyhow::Result<()> {

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, process, sync::Arc};
 
 use anyhow::Context as _;
 
-use super::{Serve, say};
+use super::{Serve, say, warn};
 use crate::{
     agent::{Agent, demo::Demo},
     auth::Bearer,
@@ -22,16 +22,22 @@ use crate::{
 pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     let loaded = config::load(arguments.config.as_deref(), &arguments.flags.0)?;
     if arguments.print_config {
+        for warning in &loaded.warnings {
+            warn(warning);
+        }
         say(&loaded.print());
         return Ok(());
     }
-    let Loaded { config, .. } = loaded;
+    let Loaded { config, warnings, .. } = loaded;
     let mut filter = config.log_filter.to_filter();
     if config.print_wire {
         // Whoever asks for it is to see it, whatever else they want to see.
         filter = filter.add_directive(telemetry::wire::directive()?);
     }
     telemetry::init(config.log, filter);
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
     guard_public(&config)?;
     raise_descriptor_limit(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

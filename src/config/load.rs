@@ -71,6 +71,8 @@ impl fmt::Display for Origin {
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) config: Config,
+    /// Variables of the environment that are not used, one line each.
+    pub(crate) warnings: Vec<String>,
     origins: Vec<Origin>,
 }
 
@@ -94,8 +96,7 @@ fn from(
     variables: impl Iterator<Item = (OsString, OsString)>,
     flags: &[(&'static Key, String)],
 ) -> Result<Loaded, Error> {
-    let mut layers =
-        Layers { config: Config::default(), origins: vec![Origin::Default; KEYS.len()], wrong: Vec::new() };
+    let mut layers = Layers::new();
     let variables = layers.variables(variables);
     let named = variables.iter().find(|it| it.0 == CONFIG).map(|it| Path::new(&it.1));
     if let Some((path, text)) = layers.read(file.or(named)) {
@@ -105,17 +106,36 @@ fn from(
     for (key, text) in flags {
         layers.set(key, Given::Text(text), &Origin::Flag(key.flag()));
     }
-    let Layers { config, origins, wrong } = layers;
-    if wrong.is_empty() { Ok(Loaded { config, origins }) } else { Err(Error(wrong)) }
+    layers.loaded()
 }
 
 struct Layers {
     config: Config,
     origins: Vec<Origin>,
     wrong: Vec<String>,
+    warnings: Vec<String>,
 }
 
 impl Layers {
+    fn new() -> Self {
+        Self {
+            config: Config::default(),
+            origins: vec![Origin::Default; KEYS.len()],
+            wrong: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// A warning may explain an error: a misspelled variable leaves a value unset.
+    fn loaded(self) -> Result<Loaded, Error> {
+        let Self { config, origins, mut wrong, warnings } = self;
+        if wrong.is_empty() {
+            return Ok(Loaded { config, warnings, origins });
+        }
+        wrong.extend(warnings);
+        Err(Error(wrong))
+    }
+
     fn set(&mut self, key: &'static Key, given: Given<'_, '_>, origin: &Origin) {
         match (key.read)(&mut self.config, given) {
             Ok(()) => {
@@ -193,7 +213,8 @@ impl Layers {
             match value.to_str() {
                 Some(value) if of_kubernetes(name, value) => {}
                 Some(value) => ours.push((name.to_owned(), value.to_owned())),
-                None => self.wrong.push(format!("{name}: not UTF-8")),
+                None if name == CONFIG || key_of(name).is_some() => self.wrong.push(format!("{name}: not UTF-8")),
+                None => self.warn_unknown(name),
             }
         }
         // `A2A_` comes before `RUST_LOG`, which is the weaker one; and what is wrong comes in the same order each time.
@@ -203,20 +224,28 @@ impl Layers {
 
     fn environment(&mut self, variables: &[(String, String)]) {
         for (name, value) in variables.iter().filter(|it| it.0 != CONFIG) {
-            let of = |key: &&'static Key| key.variable() == *name || (name == RUST_LOG && key.name == "log_filter");
-            match KEYS.iter().find(of) {
+            match key_of(name) {
                 // Compose files and charts pass on what is not set as what is empty. Not so a secret: who meant to set
                 // one shall not be left without.
                 Some(key) if value.is_empty() && !key.secret => {}
                 Some(key) => self.set(key, Given::Text(value), &Origin::Variable(name.clone())),
-                None => {
-                    let all: Vec<_> = KEYS.iter().map(Key::variable).collect();
-                    let nearest = nearest(name, all.iter().map(String::as_str).chain([CONFIG]));
-                    self.wrong.push(format!("{name}: unknown variable; the nearest is {nearest}"));
-                }
+                None => self.warn_unknown(name),
             }
         }
     }
+
+    /// Other programs and platforms set variables with this prefix too, so an unknown one does not stop the server.
+    fn warn_unknown(&mut self, name: &str) {
+        let all: Vec<_> = KEYS.iter().map(Key::variable).collect();
+        let nearest = nearest(name, all.iter().map(String::as_str).chain([CONFIG]));
+        self.warnings.push(format!("{name}: unknown variable, ignored; the nearest is {nearest}"));
+    }
+}
+
+/// The key that a variable of the environment sets.
+fn key_of(variable: &str) -> Option<&'static Key> {
+    let sets = |key: &&Key| key.variable() == variable || (variable == RUST_LOG && key.name == "log_filter");
+    KEYS.iter().find(sets)
 }
 
 /// In the pods of a namespace with a service that is called `a2a`, Kubernetes sets variables such as these.
@@ -257,8 +286,7 @@ mod tests {
 
     /// A configuration of the text of a file, of variables, and of flags.
     fn put(text: &str, variables: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Loaded, String> {
-        let mut layers =
-            Layers { config: Config::default(), origins: vec![Origin::Default; KEYS.len()], wrong: Vec::new() };
+        let mut layers = Layers::new();
         layers.file(Path::new("a2a.toml"), text);
         let variables = variables.iter().map(|it| (it.0.into(), it.1.into()));
         let variables = layers.variables(variables.collect::<Vec<_>>().into_iter());
@@ -267,8 +295,7 @@ mod tests {
             let key = KEYS.iter().find(|it| it.flag() == *name).unwrap();
             layers.set(key, Given::Text(value), &Origin::Flag(key.flag()));
         }
-        let Layers { config, origins, wrong } = layers;
-        if wrong.is_empty() { Ok(Loaded { config, origins }) } else { Err(wrong.join("\n")) }
+        layers.loaded().map_err(|error| error.0.join("\n"))
     }
 
     fn origin(loaded: &Loaded, name: &str) -> String {
@@ -327,8 +354,6 @@ mod tests {
         let said = put("a = [", &[], &[]).unwrap_err();
         assert!(said.starts_with("a2a.toml:1: "), "{said}");
         for (name, value, said) in [
-            ("A2A_LISTTEN", "x", "A2A_LISTTEN: unknown variable; the nearest is A2A_LISTEN"),
-            ("A2A_CONFG", "x", "A2A_CONFG: unknown variable; the nearest is A2A_CONFIG"),
             ("A2A_INSECURE", "yes", "A2A_INSECURE: `yes` is neither `true` nor `false`"),
             ("A2A_TOKEN", "", "A2A_TOKEN: it is empty"),
             ("RUST_LOG", "a=b=c", "RUST_LOG: `a=b=c` is no log filter, such as warn,a2a_service=debug"),
@@ -354,7 +379,20 @@ mod tests {
             ("A2A_PORT_80_TCP_ADDR", "10.0.0.1"),
         ];
         assert!(put("", &variables, &[]).is_ok());
-        assert!(put("", &[("A2A_PORT", "80")], &[]).is_err(), "somebody meant to say something");
+        assert_eq!(put("", &[("A2A_PORT", "80")], &[]).unwrap().warnings.len(), 1, "this one may be a mistake");
+    }
+
+    #[test]
+    fn unknown_variables_are_warnings() {
+        for (name, warning) in [
+            ("A2A_LISTTEN", "A2A_LISTTEN: unknown variable, ignored; the nearest is A2A_LISTEN"),
+            ("A2A_CONFG", "A2A_CONFG: unknown variable, ignored; the nearest is A2A_CONFIG"),
+        ] {
+            assert_eq!(put("", &[(name, "x")], &[]).unwrap().warnings, [warning]);
+            let error = put("wait = 1", &[(name, "x")], &[]).unwrap_err();
+            assert_eq!(error.lines().last(), Some(warning), "a warning may explain an error");
+        }
+        assert!(put("", &[("A2A_WAIT", "1s"), ("PATH", "x")], &[]).unwrap().warnings.is_empty());
     }
 
     #[test]

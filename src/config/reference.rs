@@ -11,7 +11,8 @@ This is what `a2a config reference` prints.
 
 `a2a serve` reads `a2a.toml` in its directory, if it is there, or the file that `--config` or `A2A_CONFIG` names. What a file
 says is overridden by variables of the environment, and those by flags. `a2a serve --print-config` shows the result, and
-where each value came from. An unknown key and a value that can't be read are errors.
+where each value came from. An unknown key and a value that can't be read are errors. An unknown
+variable with the prefix `A2A_` is a warning: other programs may use the prefix too.
 
 A name with a dot is a key in a table: `turn.deadline` is `deadline` in `[turn]`, `A2A_TURN_DEADLINE` and `--turn-deadline`.
 A duration is a number with a unit, such as `500ms`, `10s`, `5m` or `1h`. A size is a number of bytes, or has a unit: `64KiB`,

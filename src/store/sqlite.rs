@@ -18,7 +18,6 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode};
 use tokio::time::Instant;
 
-pub(crate) use self::look::{Look, Stats};
 use self::{
     batch::Batch,
     checkpoint::Checkpoints,
@@ -26,6 +25,10 @@ use self::{
     reader::Readers,
     room::Room,
     writer::Writer,
+};
+pub(crate) use self::{
+    file::publish,
+    look::{Look, Stats},
 };
 use super::{
     Change, Commit, Full, InUse, Key, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put, Refused, Retention,
@@ -154,6 +157,20 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// The file is larger than [`Options::max_bytes`].
+    #[error(
+        "{}: {bytes} bytes exceed the limit of {max_bytes} (store.max_size); raise the limit, or serve a compact copy \
+         (a2a admin backup)",
+        path.display()
+    )]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size in bytes.
+        bytes: u64,
+        /// The configured maximum in bytes.
+        max_bytes: u64,
+    },
     /// It can't be reached, or there is nothing to run on.
     #[error("{}: {cause}", path.display())]
     Place {
@@ -200,7 +217,10 @@ impl Sqlite {
         // The number of an opening is on the disk before anything has it, whatever may be lost later: it is never
         // given again.
         let mut db = claimed.connect(Role::Write(Durability::Power)).map_err(|it| failed(it.into()))?;
+        // Before the migration, which copies an old file, and after it, which adds tables to a new one.
+        check_size(&db, &at, &options)?;
         schema::migrate(&mut db, &at, schema::STEPS)?;
+        check_size(&db, &at, &options)?;
         let opened = || {
             fault::at("open.fence")?;
             let begun = begin(&db, &options)?;
@@ -229,6 +249,15 @@ impl Sqlite {
     pub fn path(&self) -> &Path {
         &self.claimed.path
     }
+}
+
+/// Rejects a file that is larger than the configured maximum: SQLite would ignore a smaller one without an error.
+fn check_size(db: &Connection, path: &Path, options: &Options) -> Result<(), Error> {
+    let Some(max_bytes) = options.max_bytes else { return Ok(()) };
+    let value = |name| db.pragma_query_value(None, name, |row| row.get(0)).map(number);
+    let pages = value("page_count").and_then(|pages| Ok(pages.saturating_mul(value("page_size")?)));
+    let bytes = pages.map_err(|cause| Error::of(path, cause))?;
+    if bytes > max_bytes { Err(Error::TooLarge { path: path.to_owned(), bytes, max_bytes }) } else { Ok(()) }
 }
 
 /// Raises the fence, and counts what is there.

@@ -180,6 +180,15 @@ async fn what_is_exported_can_be_imported_elsewhere() {
     assert_eq!(done(to, &["check"]).await, "8 tasks, and nothing is wrong\n");
     assert_eq!(tasks(&done(to, &["export", "--owner", "ada"]).await), tasks(&ada));
     assert!(!rest.is_empty());
+    // A failure makes no file, and leaves none of the temporary ones.
+    let files = || {
+        let names = std::fs::read_dir(to).unwrap().map(|entry| entry.unwrap().file_name());
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = files();
+    let (code, _, said) = run(to, &["import", "broken.jsonl", "--store", "sqlite:new.db"]).await;
+    assert!(code == 1 && said.contains("nothing was written to new.db") && said.contains("only 1 is known"), "{said}");
+    assert_eq!(files(), before);
     // Also into a file that is not there yet.
     assert_eq!(
         done(to, &["import", "ada.jsonl", "--store", "sqlite:new.db"]).await,

@@ -2,9 +2,12 @@
 
 use std::path::PathBuf;
 
-use tokio::process::Command;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::Command,
+};
 
-use crate::program::{a2a, output};
+use crate::program::{a2a, output, started};
 
 /// A directory of its own for each test, empty.
 fn directory(name: &str) -> PathBuf {
@@ -81,7 +84,6 @@ async fn what_is_wrong_is_said_with_its_place_before_anything_is_served() {
             "other.toml:4: unknown key `turn.deadlin`; the nearest is `turn.deadline`",
         ),
         (vec![], Some(("A2A_CONFIG", "other.toml")), "other.toml:4: unknown key"),
-        (vec![], Some(("A2A_WAITT", "1s")), "A2A_WAITT: unknown variable; the nearest is A2A_WAIT"),
         (vec![], Some(("A2A_WAIT", "soon")), "A2A_WAIT: `soon` is no duration"),
         (vec!["--wait", "soon"], None, "--wait: `soon` is no duration"),
         (vec!["--waitt", "1s"], None, "--wait"),
@@ -93,6 +95,22 @@ async fn what_is_wrong_is_said_with_its_place_before_anything_is_served() {
         assert_eq!((code, &*printed), (64, ""), "{arguments:?} {variable:?}");
         assert!(wrong.starts_with("error: ") && wrong.contains(said), "{wrong}");
     }
+}
+
+/// Other programs use the prefix too; a server that does not start for that helps nobody.
+#[tokio::test]
+async fn unknown_variables_are_warnings() {
+    let warning = "A2A_WAITT: unknown variable, ignored; the nearest is A2A_WAIT";
+    let mut command = a2a(&["serve", "--print-config"]);
+    command.env("A2A_WAITT", "1s");
+    let (code, _, wrong) = run(command).await;
+    assert_eq!((code, &*wrong), (0, &*format!("warning: {warning}\n")));
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env("A2A_WAITT", "1s");
+    let (mut child, _) = started(command).await;
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let first = lines.next_line().await.unwrap().unwrap();
+    assert!(first.contains("WARN") && first.contains(warning), "{first}");
 }
 
 #[tokio::test]

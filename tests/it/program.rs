@@ -211,6 +211,25 @@ async fn descriptor_limit_is_raised_and_reported() {
     }
 }
 
+/// SQLite ignores a maximum that is below the size of the file, which would then grow without a limit.
+#[tokio::test]
+async fn a_maximum_below_the_size_of_the_file_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}", directory.path().join("a2a.db").display());
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn", "--store", &store];
+    let (mut child, _) = started(a2a(&arguments)).await;
+    signal(&child, "-TERM");
+    assert_eq!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code(), Some(0));
+    let size = std::fs::metadata(directory.path().join("a2a.db")).unwrap().len();
+    let limited = |bytes: u64| a2a(&[&arguments[..], &["--store-max-size", &bytes.to_string()]].concat());
+    let refused = output(limited(size - 1)).await;
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    let expected = format!("{size} bytes exceed the limit of {} (store.max_size)", size - 1);
+    assert!(said.contains("a2a.db") && said.contains(&expected), "{said}");
+    drop(started(limited(size)).await);
+}
+
 #[tokio::test]
 async fn to_the_outside_it_listens_with_a_token_or_insecurely() {
     let mut command = a2a(&["serve", "--listen", "0.0.0.0:0"]);

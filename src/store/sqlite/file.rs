@@ -10,7 +10,7 @@ use std::{
 
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
-use super::{Durability, Error};
+use super::{Durability, Error, sync_directory};
 use crate::seam::Clock;
 
 /// How long a connection waits for another one of ours, which is busy for moments only.
@@ -88,6 +88,21 @@ impl Claimed {
         }
         Ok(db)
     }
+}
+
+/// Moves a closed database to a path where there is none yet.
+///
+/// # Errors
+/// A server has the path, a file is there, or the system can't rename it.
+pub(crate) fn publish(from: &Path, to: &Path) -> Result<(), Error> {
+    // A server that starts meanwhile has either the lock or the whole file.
+    let claimed = Claimed::new(to)?;
+    let failed = |cause| Error::Place { path: claimed.path.clone(), cause };
+    if claimed.path.exists() {
+        return Err(failed(std::io::ErrorKind::AlreadyExists.into()));
+    }
+    let renamed = File::open(from).and_then(|file| file.sync_all()).and_then(|()| fs::rename(from, &claimed.path));
+    renamed.and_then(|()| sync_directory(&claimed.path)).map_err(failed)
 }
 
 impl Durability {
