@@ -12,7 +12,9 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use bytes::Bytes;
 use http::Uri;
 
-pub(crate) use self::address::{Authority, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO};
+pub(crate) use self::address::{
+    Address, Authority, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, Forwarded,
+};
 pub use self::{
     config::{
         CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, ProviderConfig, SchemesConfig, SkillConfig,
@@ -59,7 +61,7 @@ pub struct Card {
     protocols: Vec<Version>,
     kept: Kept,
     shapes: shape::Shapes,
-    address: address::Address,
+    address: Address,
 }
 
 impl Card {
@@ -76,7 +78,7 @@ impl Card {
             protocols: vec![Version::V1_0],
             kept: Kept::default(),
             shapes: shape::Shapes::default(),
-            address: address::Address::default(),
+            address: Address::default(),
         }
     }
 
@@ -177,6 +179,16 @@ impl Card {
         let scheme = SecurityScheme { scheme: Some(Scheme::HttpAuthSecurityScheme(http)) };
         let schemes = BTreeMap::from([(NAME.to_owned(), StringList::default())]);
         self.security([(NAME.to_owned(), scheme)], [SecurityRequirement { schemes }])
+    }
+
+    /// Where the server is reached, as far as it was configured.
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The hosts that have a [shape](Self::shape_at) of their own.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &str> {
+        self.shapes.hosts.keys().map(String::as_str)
     }
 
     /// What the service has to keep to, so that the card is true.
@@ -300,7 +312,8 @@ mod tests {
     #[test]
     fn nobody_knows_the_url() {
         let headers = http::HeaderMap::new();
-        let request = CardRequest { path: "", prefix: "", host: None, peer: None, query: None, headers: &headers };
+        let request =
+            CardRequest { path: "", prefix: "", host: None, target: None, peer: None, query: None, headers: &headers };
         assert_eq!(Card::new(About::default()).of(&request).supported_interfaces, []);
     }
 

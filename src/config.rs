@@ -26,7 +26,7 @@ use crate::{
     server,
     service::{Dedupe, Limits, Modes},
     store::{Retention, sqlite::Durability},
-    transport::{self, Protocols},
+    transport::{self, AllowedHost, AllowedOrigin, Protocols},
 };
 
 /// Where tasks are kept where nobody says: beside `a2a.toml`, in the directory where the server is started. So one
@@ -128,6 +128,8 @@ keys! {
     "agent.require_text" => require_text: bool = false, "Refuses messages without a part of text.";
     "public_url" => public_url: Option<BaseUrl> = None, "The URL at which clients reach this server, for the agent card. Where it is not set, the address that is listened on.";
     "trusted_proxies" => trusted_proxies: Vec<Network> = Vec::new(), "The proxies, as addresses or networks, that are believed what they say of the URL that their clients asked for.";
+    "allowed_hosts" => allowed_hosts: Vec<AllowedHost> = Vec::new(), "Host names that requests may name, beside loopback names, IP addresses, and the hosts of `public_url` and `card.shapes`: `agent.example`, `agent.example:8080`, `*.agent.example`, or `*` for all. Others get 421, against DNS rebinding. Without this key, the host is checked on a loopback address only.";
+    "cors.origins" => cors_origins: Vec<AllowedOrigin> = Vec::new(), "Origins of web pages that may call this server, such as `https://app.example`, or `*` for all. Pages of other origins get 403, except for the card and health.";
     "token" => token: Option<Token> = None, "The bearer token that every call must bring. The agent card and health checks are for everybody. Other users of the machine may see a flag: prefer the variable.";
     "insecure" => insecure: bool = false, "Listens on an address that is not loopback though there is no token. All callers are then one anonymous owner, and see each other's tasks.";
     "log" => log: Log = Log::Text, "How the log is written, on stderr.";

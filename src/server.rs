@@ -19,7 +19,8 @@ use crate::{
         wire::{Called, Printed},
     },
     transport::{
-        CardRequest, Door, KEEP_ALIVE, MAX_BODY, Protocols, Ready, Settings,
+        AllowedHost, AllowedOrigin, CardRequest, Door, KEEP_ALIVE, MAX_BODY, OriginGuard, OriginPolicy, Protocols,
+        Ready, Settings,
         listener::{self, MAX_CONNECTIONS},
     },
 };
@@ -32,6 +33,26 @@ pub(crate) const GRACE: Duration = Duration::from_secs(10);
 
 /// A service, and what callers have of it.
 type Built<A> = (Arc<Service<A>>, Arc<dyn A2aService>);
+
+/// Layers around the transports. Each request passes them before anything else looks at it.
+#[derive(Clone)]
+struct Layers {
+    authenticator: Option<Arc<dyn Authenticator>>,
+    print_wire: bool,
+    origins: Arc<OriginPolicy>,
+}
+
+/// The transports with all [`Layers`].
+type Layered = Traced<Printed<OriginGuard<Guard<Door>>>>;
+
+impl Layers {
+    /// Wraps what serves the connections of an address, or of a router of which nobody knows the address.
+    fn around(&self, door: Door, bound: Option<SocketAddr>) -> Layered {
+        let guarded = Guard::new(door, self.authenticator.clone());
+        let guarded = OriginGuard::new(guarded, Arc::clone(&self.origins), bound);
+        Traced::new(Printed::new(guarded, self.print_wire))
+    }
+}
 
 /// A server that is being put together.
 ///
@@ -65,6 +86,8 @@ pub struct Server<A> {
     print_wire: bool,
     authenticator: Option<Arc<dyn Authenticator>>,
     retention: Retention,
+    allowed_hosts: Vec<AllowedHost>,
+    cors_origins: Vec<AllowedOrigin>,
 }
 
 impl<A: Agent> Server<A> {
@@ -90,6 +113,8 @@ impl<A: Agent> Server<A> {
             print_wire: false,
             authenticator: None,
             retention: Retention::default(),
+            allowed_hosts: Vec::new(),
+            cors_origins: Vec::new(),
         }
     }
 
@@ -121,6 +146,24 @@ impl<A: Agent> Server<A> {
     /// [router](Self::router) has to let it know who calls, by axum's `into_make_service_with_connect_info`.
     pub fn trusted_proxies(self, proxies: impl IntoIterator<Item = Network>) -> Self {
         self.map_card(|it| it.trusted_proxies(proxies))
+    }
+
+    /// Host names that requests may have in `Host` or `:authority`, beside loopback names, IP addresses, the host of the
+    /// [URL](Self::url) and those of [shapes](Card::shape_at). Other names are refused with 421 on every transport, which
+    /// protects against DNS rebinding.
+    ///
+    /// Without this, a server that is bound to a loopback address checks the host, and others and a mounted
+    /// [router](Self::router) do not. With it, all of them do. `*` switches the check off.
+    pub fn allowed_hosts(mut self, hosts: impl IntoIterator<Item = AllowedHost>) -> Self {
+        self.allowed_hosts = hosts.into_iter().collect();
+        self
+    }
+
+    /// Origins of web pages that may call this server, and read its answers (CORS). Pages of other origins than these and
+    /// the server's own are refused with 403; they may read the agent card and health alone. None, by default.
+    pub fn cors_origins(mut self, origins: impl IntoIterator<Item = AllowedOrigin>) -> Self {
+        self.cors_origins = origins.into_iter().collect();
+        self
     }
 
     /// What a configuration says of the agent, in place of what the agent says of itself.
@@ -255,9 +298,9 @@ impl<A: Agent> Server<A> {
     ///
     /// Dropping the router leaves running turns to themselves; [`bind`](Self::bind) is what drains.
     pub fn router(self) -> axum::Router {
-        let (authenticator, print) = (self.authenticator.clone(), self.print_wire);
+        let layers = self.layers();
         let (_, door) = self.build();
-        axum::Router::new().fallback_service(Traced::new(Printed::new(Guard::new(door(None), authenticator), print)))
+        axum::Router::new().fallback_service(layers.around(door(None), None))
     }
 
     /// Listens, and serves nothing yet: its address is known, and connections wait.
@@ -267,14 +310,11 @@ impl<A: Agent> Server<A> {
     pub async fn bind(self, addr: impl ToSocketAddrs) -> io::Result<Bound<A>> {
         let listener = listener::bind(addr).await?;
         let addr = listener.local_addr()?;
-        let (authenticator, max_connections, grace) = (self.authenticator.clone(), self.max_connections, self.grace);
-        let print = self.print_wire;
+        let (layers, max_connections, grace) = (self.layers(), self.max_connections, self.grace);
         let ((service, _), door) = self.build();
         let door = door(Some(addr));
         let draining = door.drain().clone();
-        let around = |door| Traced::new(Printed::new(Guard::new(door, authenticator.clone()), print));
-        let (grpc_door, door) = (around(door.grpc()), around(door));
-        Ok(Bound { listener, addr, door, grpc_listener: None, grpc_door, service, draining, max_connections, grace })
+        Ok(Bound { listener, addr, door, grpc: None, layers, service, draining, max_connections, grace })
     }
 
     /// Serves until Ctrl-C or SIGTERM, then drains. A whole program.
@@ -287,6 +327,12 @@ impl<A: Agent> Server<A> {
         tracing::info!(server.address = %bound.addr(), "listening");
         bound.run_until(async move { signals.next().await }).await;
         Ok(())
+    }
+
+    fn layers(&self) -> Layers {
+        let origins = OriginPolicy::new(&self.card, self.allowed_hosts.clone(), self.cors_origins.clone());
+        let (authenticator, print_wire) = (self.authenticator.clone(), self.print_wire);
+        Layers { authenticator, print_wire, origins: Arc::new(origins) }
     }
 
     fn build(self) -> (Built<A>, impl FnOnce(Option<SocketAddr>) -> Door) {

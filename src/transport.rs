@@ -11,6 +11,7 @@ mod guarded;
 mod health;
 mod jsonrpc;
 pub mod listener;
+mod origin;
 mod protocols;
 mod rest;
 mod settings;
@@ -33,7 +34,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, service::Routes};
 use tower_service::Service;
 
-pub(crate) use self::settings::{KEEP_ALIVE, MAX_BODY};
 use self::{
     answer::status,
     entrance::{Entrance, is_of, name},
@@ -42,8 +42,13 @@ pub use self::{
     body::Body,
     card::CardRequest,
     health::Ready,
+    origin::{AllowedHost, AllowedOrigin},
     protocols::Protocols,
     settings::{Card, Settings},
+};
+pub(crate) use self::{
+    origin::{OriginGuard, OriginPolicy},
+    settings::{KEEP_ALIVE, MAX_BODY},
 };
 use crate::{
     call::{self, Call, Version},
@@ -53,6 +58,7 @@ use crate::{
         rest::Rest as ClassicRest,
         service::{V03, refusal},
     },
+    error::{Error, ErrorKind},
     pb::{
         v1::{
             a2a_service_server::{A2aService, A2aServiceServer},
@@ -268,15 +274,10 @@ pub(crate) fn binding<B>(request: &Request<B>) -> &'static str {
     }
 }
 
-/// What everybody may see: the card, and whether the server is well. It goes by where a request is let in, and not by how
-/// its path begins: that can be a tenant, and then `/.well-known/tasks` are tasks.
+/// Whether everybody may make a request, known or not: see [`Entrance::is_public`].
 pub(crate) fn is_public<B>(request: &Request<B>) -> bool {
     let path = request.uri().path();
-    match Entrance::at(request.method(), path, request.headers()) {
-        Entrance::Card | Entrance::Health => true,
-        Entrance::Grpc => path.starts_with("/grpc.health.v1.Health/"),
-        Entrance::ExtendedCard | Entrance::JsonRpc | Entrance::Rest => false,
-    }
+    Entrance::at(request.method(), path, request.headers()).is_public(path)
 }
 
 /// Whether a GET would get the card.
@@ -307,6 +308,12 @@ fn media_type(headers: &HeaderMap) -> Option<&str> {
         return Some(USUAL);
     }
     Some(value.to_str().unwrap_or("?").split(';').next().unwrap_or_default().trim())
+}
+
+/// A body without a `Content-Type`. Browsers let every page send one, and ask nobody before.
+fn no_media_type() -> Error {
+    const HINT: &str = "the body has no content type; add `-H 'content-type: application/json'`";
+    ErrorKind::ContentTypeNotSupported.because(HINT)
 }
 
 /// Whether a caller comes back for a stream of which they have had events.

@@ -18,6 +18,8 @@ use crate::transport::CardRequest;
 pub(crate) const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// The port that a proxy was asked at.
 pub(crate) const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
+/// The address of the client of a proxy.
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// What a proxy takes off the path.
 pub(crate) const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 /// `https`, where a proxy ends TLS.
@@ -25,9 +27,9 @@ pub(crate) const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwar
 
 /// What is known of it before anybody asks.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Address {
+pub(crate) struct Address {
     /// What the operator says, without a slash at its end.
-    pub(super) public: Option<String>,
+    pub(crate) public: Option<String>,
     /// Those who are believed what they say of the client.
     pub(super) trusted: Vec<Network>,
     /// What the server listens on.
@@ -54,11 +56,17 @@ impl Address {
         self.asked(request).1
     }
 
-    fn asked(&self, request: &CardRequest<'_>) -> (Said, Option<Authority>) {
-        let trusted = request.peer.is_some_and(|it| self.trusts(it));
-        let mut said = if trusted { self.forwarded(request.headers) } else { Said::default() };
-        let host = said.host.take().or_else(|| request.host.and_then(Authority::parse));
+    fn asked(&self, request: &CardRequest<'_>) -> (Forwarded, Option<Authority>) {
+        let forwarded = request.peer.and_then(|it| self.forwarded_by(it, request.headers));
+        let host = if forwarded.is_some() { request.target.or(request.host) } else { request.host };
+        let mut said = forwarded.unwrap_or_default();
+        let host = said.host.take().or_else(|| host.and_then(Authority::parse));
         (said, host)
+    }
+
+    /// What a proxy says of the request that it forwards. `None` where the peer is not a trusted proxy.
+    pub(crate) fn forwarded_by(&self, peer: IpAddr, headers: &HeaderMap) -> Option<Forwarded> {
+        self.trusts(peer).then(|| self.forwarded(headers))
     }
 
     fn trusts(&self, addr: IpAddr) -> bool {
@@ -67,13 +75,16 @@ impl Address {
 
     /// What proxies say. `Forwarded` counts only where the other headers say nothing: most proxies set those, and let
     /// through a `Forwarded` that the client made up.
-    fn forwarded(&self, headers: &HeaderMap) -> Said {
+    fn forwarded(&self, headers: &HeaderMap) -> Forwarded {
         // The last value is that of the proxy that we talk to; what stands before it came from outside.
         let last = |name| {
             let line = headers.get_all(name).iter().next_back()?.to_str().ok()?;
             line.rsplit(',').next().map(str::trim)
         };
-        let mut said = Said { prefix: last(FORWARDED_PREFIX).and_then(path).unwrap_or_default(), ..Said::default() };
+        let prefix = last(FORWARDED_PREFIX).and_then(path).unwrap_or_default();
+        let by_proxy = [FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PROTO, FORWARDED_FOR, header::FORWARDED];
+        let by_proxy = by_proxy.iter().any(|it| headers.contains_key(it));
+        let mut said = Forwarded { prefix, by_proxy, ..Forwarded::default() };
         let (host, port, proto) = (last(FORWARDED_HOST), last(FORWARDED_PORT), last(FORWARDED_PROTO));
         if host.or(port).or(proto).is_some() {
             said.host = host.and_then(Authority::parse);
@@ -100,13 +111,18 @@ impl Address {
     }
 }
 
-/// What proxies say of what they were asked.
+/// What a trusted proxy says of the request that it forwards.
 #[derive(Default)]
-struct Said {
-    host: Option<Authority>,
-    port: Option<u16>,
-    https: bool,
+pub(crate) struct Forwarded {
+    /// The host that the client asked for.
+    pub(crate) host: Option<Authority>,
+    /// The port that the client asked at, where the host has none.
+    pub(crate) port: Option<u16>,
+    /// The client came over TLS.
+    pub(crate) https: bool,
     prefix: String,
+    /// Some header says that the request was forwarded, rather than made by the peer itself.
+    pub(crate) by_proxy: bool,
 }
 
 /// A host, and perhaps a port, that can stand in a URL.
@@ -145,6 +161,10 @@ impl Authority {
     /// The host alone.
     pub(super) fn name(&self) -> &str {
         &self.host
+    }
+
+    pub(crate) fn has_port(&self) -> bool {
+        self.port.is_some()
     }
 }
 
@@ -203,7 +223,8 @@ mod tests {
         let headers = headers(lines);
         let host = headers.get("host").and_then(|it| it.to_str().ok());
         let peer = Some(peer.parse().unwrap());
-        let request = CardRequest { path: "", prefix: "/echo", host, peer, query: None, headers: &headers };
+        let request =
+            CardRequest { path: "", prefix: "/echo", host, target: None, peer, query: None, headers: &headers };
         address.of(&request)
     }
 

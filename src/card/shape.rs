@@ -58,8 +58,15 @@ mod tests {
         let shape = |header: Option<&'static str>, query: Option<&str>| {
             let mut headers = HeaderMap::new();
             headers.extend(header.map(|it| (VERSION, HeaderValue::from_static(it))));
-            let request =
-                CardRequest { path: WELL_KNOWN, prefix: "", host: None, peer: None, query, headers: &headers };
+            let request = CardRequest {
+                path: WELL_KNOWN,
+                prefix: "",
+                host: None,
+                target: None,
+                peer: None,
+                query,
+                headers: &headers,
+            };
             asked(&request)
         };
         for (text, expected) in [
@@ -85,7 +92,8 @@ mod tests {
         let shapes = Shapes { usual: Shape::Merged, hosts: hosts.into() };
         let headers = HeaderMap::new();
         let shape = |path, host: &str| {
-            let request = CardRequest { path, prefix: "", host: None, peer: None, query: None, headers: &headers };
+            let request =
+                CardRequest { path, prefix: "", host: None, target: None, peer: None, query: None, headers: &headers };
             shapes.of(&request, Authority::parse(host).as_ref())
         };
         assert_eq!(shape(WELL_KNOWN, "a.example"), Shape::Merged);

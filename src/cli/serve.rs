@@ -91,7 +91,9 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
         .modes(config.modes())
         .push(config.push_enabled)
         .card(config.card())
-        .trusted_proxies(config.trusted_proxies.iter().copied());
+        .trusted_proxies(config.trusted_proxies.iter().copied())
+        .allowed_hosts(config.allowed_hosts.iter().cloned())
+        .cors_origins(config.cors_origins.iter().cloned());
     if let Some(it) = &config.public_url {
         server = server.url(&*it.0);
     }

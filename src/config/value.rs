@@ -14,7 +14,12 @@ pub(crate) use self::{
     measure::{Size, Window},
     words::{Agent, Log, Place},
 };
-use crate::{auth::Token, call::Version, card::Network, transport::Protocols};
+use crate::{
+    auth::Token,
+    call::Version,
+    card::Network,
+    transport::{AllowedHost, AllowedOrigin, Protocols},
+};
 
 mod measure;
 mod words;
@@ -172,6 +177,30 @@ impl Value for Filter {
 
 impl Value for Network {
     const KIND: &'static str = "network";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self))
+    }
+}
+
+impl Value for AllowedHost {
+    const KIND: &'static str = "host";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(self))
+    }
+}
+
+impl Value for AllowedOrigin {
+    const KIND: &'static str = "origin";
 
     fn read(text: &str) -> Result<Self, String> {
         text.parse()

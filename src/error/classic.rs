@@ -41,7 +41,8 @@ impl ErrorKind {
             Self::InvalidParams                  => (as_now.reason,               -32602, as_now.grpc,        400, "Invalid method parameters"),
             Self::Internal                       => (as_now.reason,               -32603, as_now.grpc,        500, "Internal server error"),
             Self::TaskNotFound | Self::InvalidAgentResponse | Self::Parse | Self::MethodNotFound | Self::VerbNotAllowed
-            | Self::TooLarge | Self::Unauthenticated | Self::PermissionDenied | Self::ResourceExhausted
+            | Self::TooLarge | Self::Unauthenticated | Self::PermissionDenied | Self::ForeignOrigin
+            | Self::Misdirected | Self::ResourceExhausted
             | Self::Unavailable | Self::DeadlineExceeded | Self::Aborted | Self::IdempotencyConflict => return as_now,
         };
         Wire { reason, json_rpc, grpc, http, sentence }

@@ -46,6 +46,10 @@ pub enum ErrorKind {
     Unauthenticated,
     /// The caller is known, and may not.
     PermissionDenied,
+    /// The request comes from a web page of an origin that is not in `cors.origins`.
+    ForeignOrigin,
+    /// The request is for a host that is not a name of this server, nor in `allowed_hosts`.
+    Misdirected,
     /// A limit is reached: try later, or ask for less.
     ResourceExhausted,
     /// The server can't do it now. The same call may succeed later.
@@ -77,7 +81,7 @@ pub struct Wire {
 
 impl ErrorKind {
     /// Every kind.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::TaskNotFound,
         Self::TaskNotCancelable,
         Self::PushNotificationNotSupported,
@@ -98,6 +102,8 @@ impl ErrorKind {
         Self::TooLarge,
         Self::Unauthenticated,
         Self::PermissionDenied,
+        Self::ForeignOrigin,
+        Self::Misdirected,
         Self::ResourceExhausted,
         Self::Unavailable,
         Self::DeadlineExceeded,
@@ -135,6 +141,8 @@ impl ErrorKind {
             Self::TooLarge                       => ("PAYLOAD_TOO_LARGE",                      -32600, ResourceExhausted,  413, "Request payload too large"),
             Self::Unauthenticated                => ("UNAUTHENTICATED",                        -32050, Unauthenticated,    401, "Authentication required"),
             Self::PermissionDenied               => ("PERMISSION_DENIED",                      -32051, PermissionDenied,   403, "Permission denied"),
+            Self::ForeignOrigin                  => ("ORIGIN_NOT_ALLOWED",                     -32058, PermissionDenied,   403, "Origin not allowed"),
+            Self::Misdirected                    => ("MISDIRECTED_REQUEST",                    -32059, FailedPrecondition, 421, "Misdirected request"),
             Self::ResourceExhausted              => ("RESOURCE_EXHAUSTED",                     -32052, ResourceExhausted,  429, "Limit reached"),
             Self::Unavailable                    => ("UNAVAILABLE",                            -32053, Unavailable,        503, "Temporarily unavailable"),
             Self::DeadlineExceeded               => ("DEADLINE_EXCEEDED",                      -32054, DeadlineExceeded,   504, "Deadline exceeded"),
@@ -180,6 +188,7 @@ impl ErrorKind {
             404 | 405 => Self::MethodNotFound,
             409 => Self::Aborted,
             413 => Self::TooLarge,
+            421 => Self::Misdirected,
             429 => Self::ResourceExhausted,
             400..=499 => Self::InvalidParams,
             502 | 503 => Self::Unavailable,

@@ -5,11 +5,10 @@ use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio_util::sync::CancellationToken;
 
+use super::{Layered, Layers};
 use crate::{
     agent::Agent,
-    auth::Guard,
     service::Service,
-    telemetry::{Traced, wire::Printed},
     transport::{Door, listener},
 };
 
@@ -21,9 +20,10 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub struct Bound<A> {
     pub(super) listener: TcpListener,
     pub(super) addr: SocketAddr,
-    pub(super) door: Traced<Printed<Guard<Door>>>,
-    pub(super) grpc_listener: Option<TcpListener>,
-    pub(super) grpc_door: Traced<Printed<Guard<Door>>>,
+    pub(super) door: Door,
+    /// Another listener, for gRPC alone, and what serves its connections.
+    pub(super) grpc: Option<(TcpListener, Layered)>,
+    pub(super) layers: Layers,
     pub(super) service: Arc<Service<A>>,
     pub(super) draining: CancellationToken,
     pub(super) max_connections: usize,
@@ -43,7 +43,7 @@ impl<A: Agent> Bound<A> {
     pub async fn grpc(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
         let listener = listener::bind(addr).await?;
         let addr = listener.local_addr()?;
-        self.grpc_listener = Some(listener);
+        self.grpc = Some((listener, self.layers.around(self.door.grpc(), Some(addr))));
         Ok(addr)
     }
 
@@ -51,7 +51,8 @@ impl<A: Agent> Bound<A> {
     /// time of the [grace](super::Server::grace), cuts what is left of streams so that they can be taken up again, and
     /// returns. Nothing is canceled by this.
     pub async fn run_until(self, stop: impl Future<Output = ()>) {
-        let Self { listener, door, grpc_listener, grpc_door, service, draining, max_connections, grace, .. } = self;
+        let Self { listener, addr, door, grpc, layers, service, draining, max_connections, grace } = self;
+        let door = layers.around(door, Some(addr));
         // The engine ends what runs at the end of the grace; its last words have a moment more to be sent.
         let settings =
             listener::Settings { grace: grace + LAST_WORDS, max_connections, ..listener::Settings::default() };
@@ -61,8 +62,8 @@ impl<A: Agent> Bound<A> {
             service.drain(grace).await;
         };
         let grpc = async {
-            if let Some(listener) = grpc_listener {
-                listener::serve(listener, grpc_door, &settings, &draining).await;
+            if let Some((listener, door)) = grpc {
+                listener::serve(listener, door, &settings, &draining).await;
             }
         };
         // In this order: a signal that comes right after the first reply finds who waits for it.

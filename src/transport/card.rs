@@ -35,8 +35,10 @@ pub struct CardRequest<'a> {
     pub path: &'a str,
     /// What stood before it, where the door is mounted below a path.
     pub prefix: &'a str,
-    /// The host and the port that were asked for, as the request has them.
+    /// The host and the port that were asked for: `:authority` of HTTP/2, and `Host` of HTTP/1.
     pub host: Option<&'a str>,
+    /// The authority in the request line of HTTP/1 (RFC 9112, 3.2.2), which only proxies put there.
+    pub target: Option<&'a str>,
     /// The other end of the connection, which may be a proxy.
     pub peer: Option<IpAddr>,
     /// The query, without its question mark.
@@ -50,11 +52,12 @@ impl<'a> CardRequest<'a> {
         let path = parts.uri.path();
         let whole = parts.extensions.get::<OriginalUri>().map_or(path, |it| it.0.path());
         let prefix = whole.strip_suffix(path).unwrap_or_default();
-        // HTTP/2 has it in the request line, so to say, and HTTP/1.1 in a header.
-        let header = || parts.headers.get(header::HOST).and_then(|it| it.to_str().ok());
-        let host = parts.uri.authority().map(uri::Authority::as_str).or_else(header);
+        let header = parts.headers.get(header::HOST).and_then(|it| it.to_str().ok());
+        let authority = parts.uri.authority().map(uri::Authority::as_str);
+        let (host, target) =
+            if parts.version >= http::Version::HTTP_2 { (authority.or(header), None) } else { (header, authority) };
         let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|it| it.0.ip());
-        Self { path, prefix, host, peer, query: parts.uri.query(), headers: &parts.headers }
+        Self { path, prefix, host, target, peer, query: parts.uri.query(), headers: &parts.headers }
     }
 
     /// The URL that the server was asked at, if the request tells. What proxies say is not looked at.

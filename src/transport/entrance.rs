@@ -72,6 +72,21 @@ impl Entrance {
         if classic { Version::V0_3 } else { Version::V1_0 }
     }
 
+    /// What everybody may see: the card, and whether the server is well. It goes by where a request is let in, and not by
+    /// how its path begins: that can be a tenant, and then `/.well-known/tasks` are tasks.
+    pub(super) fn is_public(self, path: &str) -> bool {
+        self == Self::Card || self.is_health(path)
+    }
+
+    /// Health over HTTP or gRPC.
+    pub(super) fn is_health(self, path: &str) -> bool {
+        match self {
+            Self::Health => true,
+            Self::Grpc => path.starts_with("/grpc.health.v1.Health/"),
+            Self::Card | Self::ExtendedCard | Self::JsonRpc | Self::Rest => false,
+        }
+    }
+
     /// The verbs that come in here, where they are not for a binding to say.
     pub(super) fn verbs(self) -> Option<&'static str> {
         match self {

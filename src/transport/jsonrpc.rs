@@ -16,7 +16,7 @@ use super::{
     body::{self, Body},
     brief,
     edge::Admitted,
-    media_type, resumes,
+    media_type, no_media_type, resumes,
     settings::Limits,
     sse,
 };
@@ -221,13 +221,13 @@ fn unknown(method: &str) -> Status {
     ErrorKind::MethodNotFound.because(brief(method)).into()
 }
 
-/// A body that does not call itself anything else than JSON.
+/// A body that calls itself JSON. An empty one is refused for that, whatever it calls itself.
 fn if_json(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Error> {
     match media_type(headers) {
-        Some(it) if !is_json(it) => {
-            Err(ErrorKind::ContentTypeNotSupported.because(format!("`{}` is not application/json", brief(it))))
-        }
-        _ => Ok(body),
+        Some(it) if is_json(it) => Ok(body),
+        Some(it) => Err(ErrorKind::ContentTypeNotSupported.because(format!("`{}` is not application/json", brief(it)))),
+        None if body.is_empty() => Ok(body),
+        None => Err(no_media_type()),
     }
 }
 
@@ -401,7 +401,7 @@ fn problem(id: &str, version: Version, error: &Error) -> String {
 pub(super) fn failure(id: &str, version: Version, status: Status) -> Response<Body> {
     let (error, headers) = explain(status);
     let status = match error.wire_for(version).http {
-        it @ (401 | 403 | 405 | 413 | 429) => StatusCode::from_u16(it).unwrap_or_default(),
+        it @ (401 | 403 | 405 | 413 | 421 | 429) => StatusCode::from_u16(it).unwrap_or_default(),
         _ => StatusCode::OK,
     };
     respond(status, headers, JSON, problem(id, version, &error).into())

@@ -16,7 +16,7 @@ use super::{
     RequestBody,
     answer::{explain, headers, respond},
     body::{self, Body},
-    brief, media_type, resumes,
+    brief, media_type, no_media_type, resumes,
     settings::Limits,
     sse,
 };
@@ -149,9 +149,10 @@ fn segments<'a>(path: &'a str, decoded: &mut [Cow<'a, str>; SEGMENTS]) -> Result
     Ok(count)
 }
 
-/// A body that calls itself JSON, or nothing. What an empty one calls itself does not matter.
+/// A body that calls itself JSON. What an empty one calls itself does not matter.
 fn json<'a>(headers: &HeaderMap, body: &'a Bytes) -> Result<&'a [u8], Error> {
     match media_type(headers) {
+        None if !body.is_empty() => Err(no_media_type()),
         Some(it) if !body.is_empty() && !is(it, &JSON) && !is(it, &A2A_JSON) => Err(ErrorKind::ContentTypeNotSupported
             .because(format!("`{}` is not taken, but application/json and application/a2a+json are", brief(it)))),
         _ => Ok(body),

@@ -130,7 +130,7 @@ fn a_configuration_is_read_strictly() {
 /// A client that has the card is told that it holds, by name or by date (8.6.1).
 #[tokio::test]
 async fn a_card_that_holds_is_not_sent_again() {
-    let url = serve(server()).await;
+    let url = serve(server().allowed_hosts(["b.example".parse().unwrap()])).await;
     let http = Client::new();
     for path in [PATH, "/.well-known/agent.json"] {
         let url = format!("{url}{path}");
@@ -188,8 +188,8 @@ async fn the_card_is_for_pages_of_other_origins_too() {
     };
     assert_eq!(allowed(Method::GET, PATH).await, (200, "*; ; ".to_owned()));
     assert_eq!(allowed(Method::OPTIONS, PATH).await, (204, "*; GET, HEAD; *".to_owned()));
-    assert_eq!(allowed(Method::OPTIONS, "/message:send").await, (204, "; ; ".to_owned()));
-    assert_eq!(allowed(Method::GET, "/tasks").await, (200, "; ; ".to_owned()));
+    assert_eq!(allowed(Method::OPTIONS, "/message:send").await, (403, "; ; ".to_owned()));
+    assert_eq!(allowed(Method::GET, "/tasks").await, (403, "; ; ".to_owned()));
 }
 
 /// Counts its turns.

@@ -20,6 +20,7 @@ mod grpc;
 mod inputs;
 mod jsonrpc;
 mod mount;
+mod origin;
 mod rest;
 mod sse;
 mod support;

@@ -81,12 +81,17 @@ async fn every_url_works() {
     let named = url.replace("127.0.0.1", "localhost");
     assert_eq!(call_every_interface(&named).await, ["JSONRPC", "HTTP+JSON", "GRPC"]);
     assert!(interfaces(&card(&named).await).iter().all(|it| it.1.contains("localhost")));
-    let other = card_with(&url, &[("host", "b.example:81")]).await;
+    let named = serve(server().allowed_hosts(["b.example".parse().unwrap()])).await;
+    let other = card_with(&named, &[("host", "b.example:81")]).await;
     assert_eq!(interfaces(&other)[1], ("HTTP+JSON", "http://b.example:81"));
-    // What is no host is as if nothing had been said.
+    // What is no host is as if nothing had been said, and where hosts are checked it is refused.
+    let bound = server().bind("0.0.0.0:0").await.unwrap();
+    let any = format!("http://127.0.0.1:{}", bound.addr().port());
+    tokio::spawn(bound.run_until(std::future::pending()));
     for host in ["user@evil.example", "evil.example/", "a:0"] {
-        let card = card_with(&url, &[("host", host)]).await;
-        assert_eq!(interfaces(&card)[1], ("HTTP+JSON", url.as_str()), "{host}");
+        let card = card_with(&any, &[("host", host)]).await;
+        assert_eq!(interfaces(&card)[1], ("HTTP+JSON", any.as_str()), "{host}");
+        assert_eq!(card_with(&url, &[("host", host)]).await["error"]["code"], 421, "{host}");
     }
 }
 

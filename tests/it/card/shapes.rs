@@ -116,7 +116,7 @@ async fn the_shape_goes_by_the_request_then_by_the_host_then_by_the_path() {
     let config = json!({"shape": "1.0", "shapes": {"old.example": "0.3", "both.example": "merged"}});
     let config: CardConfig = serde_json::from_value(config).unwrap();
     for (server, usual, [old, both_of]) in [
-        (server(), Shape::Merged, [Shape::Merged; 2]),
+        (server().allowed_hosts(["*".parse().unwrap()]), Shape::Merged, [Shape::Merged; 2]),
         (server().card(config), Shape::V1_0, [Shape::V0_3, Shape::Merged]),
     ] {
         let url = serve(server).await;

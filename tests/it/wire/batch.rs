@@ -8,7 +8,7 @@ use super::support::*;
 async fn post(url: &str, body: &str) -> (StatusCode, String) {
     let http = reqwest::Client::new().post(format!("{url}/rpc"));
     let http = http.header("idempotency-key", "k").header("a2a-version", "1.0");
-    let reply = http.body(body.to_owned()).send().await.unwrap();
+    let reply = http.json_body(body.to_owned()).send().await.unwrap();
     (reply.status(), reply.text().await.unwrap())
 }
 
@@ -97,7 +97,7 @@ async fn a_refusal_is_one_of_every_call() {
     let server = Server::start().await;
     let calls = [call(Some("1"), "GetTask", r#"{"id":"a"}"#), call(Some("2"), "Nothing", "{}")];
     let http = reqwest::Client::new().post(format!("{}/rpc", server.url)).header("a2a-version", "9.9");
-    let reply = http.body(format!("[{}]", calls.join(","))).send().await.unwrap();
+    let reply = http.json_body(format!("[{}]", calls.join(","))).send().await.unwrap();
     let answers = json(reply).await;
     let short: Vec<_> = answers.as_array().unwrap().iter().map(|it| json!([it["id"], it["error"]["code"]])).collect();
     assert_eq!(Value::from(short), json!([[1, -32009], [2, -32601]]));

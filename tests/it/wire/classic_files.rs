@@ -53,7 +53,7 @@ async fn what_came_over_http_goes_out_alike() {
                     let url = format!("{}/v1/message:{method}", server.url);
                     let http = reqwest::Client::new().post(url).header(header::USER_AGENT, agent);
                     let http = version.into_iter().fold(http, |http, it| http.header("a2a-version", it));
-                    let reply = http.body(body(&file)).send().await.unwrap().text().await.unwrap();
+                    let reply = http.json_body(body(&file)).send().await.unwrap().text().await.unwrap();
                     assert!(reply.contains(&format!(r#""fileWithBytes":"{said}""#)), "{agent}: {file}: {reply}");
                     if let Some(sent) = server.echo.sent.lock().pop() {
                         assert_eq!(bytes(sent), text.as_bytes(), "{agent}: {file}");

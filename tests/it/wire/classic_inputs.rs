@@ -114,7 +114,7 @@ async fn rest(url: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
 }
 
 async fn rpc(url: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
-    answer(reqwest::Client::new().post(format!("{url}/rpc")).body(body).send().await.unwrap()).await
+    answer(reqwest::Client::new().post(format!("{url}/rpc")).json_body(body).send().await.unwrap()).await
 }
 
 /// The field that an error of JSON-RPC blames first, which has to be all that tells it.
@@ -159,7 +159,7 @@ async fn bodies_that_are_no_call() {
     let large = format!("[{}", " ".repeat(5000));
     let ask = async |url: &str, version: &str, body: &str| {
         let asked = reqwest::Client::new().post(format!("{url}/rpc")).header("a2a-version", version);
-        json(asked.body(body.to_owned()).send().await.unwrap()).await
+        json(asked.json_body(body.to_owned()).send().await.unwrap()).await
     };
     for (version, body, code, classic) in [
         ("", "", -32700, true),

@@ -26,7 +26,7 @@ async fn get(url: &str) -> (u16, Value) {
 }
 
 async fn post(url: &str, body: &str) -> (u16, Value) {
-    let reply = reqwest::Client::new().post(url).body(body.to_owned()).send().await.unwrap();
+    let reply = reqwest::Client::new().post(url).json_body(body.to_owned()).send().await.unwrap();
     (reply.status().as_u16(), json(reply).await)
 }
 
@@ -41,7 +41,7 @@ async fn a_message_is_answered_in_its_own_dialect() {
         let http = reqwest::Client::new().post(format!("{}/v1/message:send", server.url));
         // Its media type is 1.0's, which 0.3 knows nothing of.
         let http = http.header(header::ACCEPT, "application/a2a+json").header("x-a2a-extensions", "urn:a");
-        let reply = http.body(body.clone()).send().await.unwrap();
+        let reply = http.json_body(body.clone()).send().await.unwrap();
         assert_eq!((reply.status().as_u16(), &reply.headers()[header::CONTENT_TYPE]), (200, &"application/json".parse().unwrap()));
         assert_eq!(reply.headers()["x-a2a-extensions"], "https://example.com/ext");
         assert!(!reply.headers().contains_key("a2a-extensions"));
@@ -69,7 +69,7 @@ async fn parts_come_in_many_ways_and_go_out_in_one() {
         (r#"{"kind":"data","data":[1]}"#, r#"{"data":{"data":{"value":[1]}},"metadata":{"data_part_compat":true}}"#),
     ] {
         let body = format!(r#"{{"message":{{"messageId":"m","role":"user","content":[{part}]}}}}"#);
-        let reply = reqwest::Client::new().post(format!("{url}/v1/message:send")).body(body).send().await.unwrap();
+        let reply = reqwest::Client::new().post(format!("{url}/v1/message:send")).json_body(body).send().await.unwrap();
         let printed = format!(r#"{{"message":{{"messageId":"m","role":"ROLE_USER","content":[{printed}]}}}}"#);
         let text = reply.text().await.unwrap();
         assert_eq!(text, printed, "{part}");
@@ -167,7 +167,7 @@ async fn a_push_configuration_has_four_bodies_and_two_paths() {
     ] {
         for path in ["tasks", "task"] {
             let http = reqwest::Client::new().post(format!("{url}/v1/{path}/t/pushNotificationConfigs"));
-            let reply = http.body(body.clone()).send().await.unwrap();
+            let reply = http.json_body(body.clone()).send().await.unwrap();
             assert_eq!((reply.status().as_u16(), reply.text().await.unwrap()), (200, printed.clone()), "{body}");
         }
     }
@@ -190,7 +190,7 @@ async fn a_stream_byte_for_byte() {
     let Server { url, .. } = &Server::start().await;
     let http = reqwest::Client::new().post(format!("{url}/v1/message:stream"));
     let body = r#"{"message":{"messageId":"turn","role":"ROLE_USER","content":[{"text":"hi"}]}}"#;
-    let reply = http.body(body).send().await.unwrap();
+    let reply = http.json_body(body).send().await.unwrap();
     assert_eq!(reply.headers()[header::CONTENT_TYPE], "text/event-stream");
     let expected = [
         r#"{"task":{"id":"t","contextId":"c","status":{"state":"TASK_STATE_SUBMITTED"}}}"#,
@@ -224,7 +224,7 @@ async fn an_error_byte_for_byte() {
     }
     // In the middle of a stream it is the same, and the last.
     let body = r#"{"message":{"messageId":"fail","role":"ROLE_USER","content":[{"text":"hi"}]}}"#;
-    let http = reqwest::Client::new().post(format!("{url}/v1/message:stream")).body(body);
+    let http = reqwest::Client::new().post(format!("{url}/v1/message:stream")).json_body(body);
     let text = http.send().await.unwrap().text().await.unwrap();
     let (_, error) = text.split_once("event: error\ndata: ").unwrap();
     let error: Value = serde_json::from_str(error.strip_suffix("\n\n").unwrap()).unwrap();

@@ -6,7 +6,7 @@ use http::header;
 
 use super::{
     classic_scripted::{HI, Scripted, TASK, call, config_json, config_now, events_json, post},
-    support::settings,
+    support::{JsonBody as _, settings},
 };
 
 const HI_NOW: &str = r#"{"messageId":"m","role":"ROLE_USER","parts":[{"text":"hi"}]}"#;
@@ -192,7 +192,7 @@ async fn a_message_has_an_id() {
 async fn what_is_active_is_told_under_its_former_name() {
     let (url, service) = &Scripted::serve(settings()).await;
     let http = reqwest::Client::new().post(url).header("x-a2a-extensions", "urn:e");
-    let reply = http.body(call("1", "message/send", &format!(r#"{{"message":{HI}}}"#))).send().await.unwrap();
+    let reply = http.json_body(call("1", "message/send", &format!(r#"{{"message":{HI}}}"#))).send().await.unwrap();
     assert_eq!(reply.headers()["x-a2a-extensions"], "urn:e");
     assert!(!reply.headers().contains_key("a2a-extensions"));
     assert_eq!(service.calls.lock()[0].extensions, ["urn:e"]);
@@ -218,7 +218,7 @@ async fn streams() {
     assert_eq!(asked[2], r#"SubscribeToTask {"id":"t"}"#);
     // What is after the cursor is for the service to say.
     let http = reqwest::Client::new().post(url).header("last-event-id", "t.1.2");
-    http.body(call("1", "tasks/resubscribe", r#"{"id":"t"}"#)).send().await.unwrap();
+    http.json_body(call("1", "tasks/resubscribe", r#"{"id":"t"}"#)).send().await.unwrap();
     assert_eq!(service.calls.lock().pop().unwrap().cursor.unwrap().as_str(), "t.1.2");
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     classic_scripted::{HI, Scripted, TASK, call, post},
-    support::settings,
+    support::{JsonBody as _, settings},
 };
 
 /// The error that a task of this id stands for.
@@ -19,7 +19,7 @@ async fn every_error_has_a_number_of_0_3_and_no_data() {
     for (n, kind) in ErrorKind::ALL.into_iter().enumerate() {
         let wire = kind.wire_for(Version::V0_3);
         let reply = post(url, call("0", "tasks/get", &format!(r#"{{"id":"error-{n}"}}"#))).await;
-        let of_http = [401, 403, 405, 413, 429].contains(&wire.http);
+        let of_http = [401, 403, 405, 413, 421, 429].contains(&wire.http);
         assert_eq!(reply.status(), if of_http { wire.http } else { 200 }, "{kind:?}");
         let error = format!(r#"{{"code":{},"message":"{}: why"}}"#, wire.json_rpc, wire.sentence);
         assert_eq!(reply.text().await.unwrap(), format!(r#"{{"jsonrpc":"2.0","id":0,"error":{error}}}"#), "{kind:?}");
@@ -173,7 +173,7 @@ async fn versions() {
         let (url, _) = &Scripted::serve(settings).await;
         let ask = async |version: &str| {
             let http = reqwest::Client::new().post(url).header("a2a-version", version);
-            http.body(call("1", "tasks/get", r#"{"id":"t"}"#)).send().await.unwrap().text().await.unwrap()
+            http.json_body(call("1", "tasks/get", r#"{"id":"t"}"#)).send().await.unwrap().text().await.unwrap()
         };
         for version in ["", "0.3", "0.3.0", "0.2", "0.1", "1.0", "1.0.3"] {
             assert_eq!(ask(version).await, format!(r#"{{"jsonrpc":"2.0","id":1,"result":{TASK}}}"#), "{version}");

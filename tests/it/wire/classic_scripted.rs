@@ -18,6 +18,8 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
+use super::support::JsonBody as _;
+
 /// Answers with what is written below, and keeps what it is asked.
 #[derive(Default)]
 pub(crate) struct Scripted {
@@ -227,7 +229,7 @@ impl A2aService for Scripted {
 }
 
 pub(crate) async fn post(url: &str, body: impl Into<String>) -> reqwest::Response {
-    reqwest::Client::new().post(url).body(body.into()).send().await.unwrap()
+    reqwest::Client::new().post(url).json_body(body.into()).send().await.unwrap()
 }
 
 pub(crate) fn call(id: &str, method: &str, params: &str) -> String {

@@ -64,7 +64,10 @@ impl Wire {
 }
 
 fn post(path: &str, body: &str) -> String {
-    format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
 }
 
 fn about(duration: Duration) -> u64 {

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use super::support::*;
 
 async fn post(url: &str, body: &str) -> Value {
-    let reply = reqwest::Client::new().post(format!("{url}/rpc")).header("a2a-version", "1.0").body(body.to_owned());
+    let reply =
+        reqwest::Client::new().post(format!("{url}/rpc")).header("a2a-version", "1.0").json_body(body.to_owned());
     let reply = reply.send().await.unwrap();
     assert_eq!(
         (reply.status().as_u16(), &reply.headers()[header::CONTENT_TYPE]),
@@ -62,7 +63,7 @@ async fn ids_come_back_as_they_were_written() {
     for id in ["1", "-0", "1.50", "1e3", "123456789012345678901234567890", r#""a\"b""#, r#""\u00e9""#, r#""""#, "null"]
     {
         let body = format!(r#"{{"id" : {id} ,"jsonrpc":"2.0","method":"Get\u0054ask","params":{{"id":"t"}}}}"#);
-        let reply = reqwest::Client::new().post(format!("{url}/")).body(body).send().await.unwrap();
+        let reply = reqwest::Client::new().post(format!("{url}/")).json_body(body).send().await.unwrap();
         let text = reply.text().await.unwrap();
         assert!(text.starts_with(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"id":"t""#)), "{text}");
     }
@@ -94,7 +95,7 @@ async fn a_reply_that_says_nothing_is_null() {
     let Server { url, .. } = &Server::start().await;
     let body =
         r#"{"jsonrpc":"2.0","id":1,"method":"DeleteTaskPushNotificationConfig","params":{"taskId":"t","id":"c"}}"#;
-    let reply = reqwest::Client::new().post(format!("{url}/rpc")).body(body).send().await.unwrap();
+    let reply = reqwest::Client::new().post(format!("{url}/rpc")).json_body(body).send().await.unwrap();
     assert_eq!(reply.text().await.unwrap(), r#"{"jsonrpc":"2.0","id":1,"result":null}"#);
 }
 
@@ -104,7 +105,7 @@ async fn a_reply_whose_lists_are_empty_is_not_null() {
     let Server { url, .. } = &Server::start().await;
     let body =
         r#"{"jsonrpc":"2.0","id":1,"method":"ListTaskPushNotificationConfigs","params":{"taskId":"no webhooks"}}"#;
-    let reply = reqwest::Client::new().post(format!("{url}/rpc")).body(body).send().await.unwrap();
+    let reply = reqwest::Client::new().post(format!("{url}/rpc")).json_body(body).send().await.unwrap();
     assert_eq!(reply.text().await.unwrap(), r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
     let reply = reqwest::get(format!("{url}/tasks/no%20webhooks/pushNotificationConfigs")).await.unwrap();
     assert_eq!(reply.text().await.unwrap(), "{}");
@@ -119,7 +120,7 @@ async fn a_notification_is_carried_out_and_not_answered() {
         ("GetTask", r#"{"id":"missing"}"#.into()),
     ] {
         let body = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#);
-        let reply = reqwest::Client::new().post(format!("{}/rpc", server.url)).body(body).send().await.unwrap();
+        let reply = reqwest::Client::new().post(format!("{}/rpc", server.url)).json_body(body).send().await.unwrap();
         assert_eq!(reply.status(), 204);
         assert_eq!(reply.text().await.unwrap(), "");
         assert!(server.echo.calls.lock().pop().is_some(), "{method}");
@@ -132,7 +133,7 @@ async fn some_errors_have_a_status_of_http() {
     let Server { url, .. } = &Server::start().await;
     for (id, status, code) in [("limited", 429, -32052), ("secret", 401, -32050), ("forbidden", 403, -32051)] {
         let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{{"id":"{id}"}}}}"#);
-        let reply = reqwest::Client::new().post(format!("{url}/rpc")).body(body).send().await.unwrap();
+        let reply = reqwest::Client::new().post(format!("{url}/rpc")).json_body(body).send().await.unwrap();
         assert_eq!(reply.status(), status);
         assert_eq!(reply.headers().contains_key(header::RETRY_AFTER), status == 429);
         assert_eq!(reply.headers().contains_key(header::WWW_AUTHENTICATE), status == 401);

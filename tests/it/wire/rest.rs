@@ -119,7 +119,7 @@ async fn verbs_that_a_path_is_not_for() {
                 continue;
             }
             let reply = http.request(verb.clone(), format!("{url}{path}")).header("a2a-version", "1.0");
-            let reply = reply.body("{}").send().await.unwrap();
+            let reply = reply.json_body("{}").send().await.unwrap();
             assert_eq!(reply.headers()[header::ALLOW], allow, "{verb} {path}");
             if verb == Method::OPTIONS {
                 assert_eq!((reply.status().as_u16(), reply.text().await.unwrap().as_str()), (204, ""), "{path}");
@@ -227,7 +227,7 @@ async fn bodies_that_say_nothing() {
     }
     // What an empty body calls itself does not matter.
     assert_eq!(post(&cancel, "text/plain", "").await.1["error"]["details"][0]["reason"], "TASK_NOT_CANCELABLE");
-    let stream = reqwest::Client::new().post(format!("{url}/tasks/t:subscribe")).body("{}").send().await.unwrap();
+    let stream = reqwest::Client::new().post(format!("{url}/tasks/t:subscribe")).json_body("{}").send().await.unwrap();
     assert_eq!(stream.headers()[header::CONTENT_TYPE], "text/event-stream");
     let stream = reqwest::get(format!("{url}/tasks/t:subscribe")).await.unwrap();
     assert_eq!(stream.headers()[header::CONTENT_TYPE], "text/event-stream");
@@ -237,17 +237,14 @@ async fn bodies_that_say_nothing() {
 async fn media_types() {
     let Server { url, .. } = &Server::start().await;
     let send = |content_type: &str, accept: &str| {
-        let mut http = reqwest::Client::new().post(format!("{url}/message:send")).body(send_json("m"));
-        if !content_type.is_empty() {
-            http = http.header(header::CONTENT_TYPE, content_type);
-        }
+        let http = reqwest::Client::new().post(format!("{url}/message:send")).body(send_json("m"));
+        let mut http = http.header(header::CONTENT_TYPE, content_type);
         if !accept.is_empty() {
             http = http.header(header::ACCEPT, accept);
         }
         async { http.send().await.unwrap() }
     };
     for (content_type, accept, reply_type) in [
-        ("", "", JSON),
         (JSON, "", JSON),
         ("Application/JSON; charset=utf-8", "*/*", JSON),
         (OURS, "", OURS),
@@ -275,7 +272,8 @@ async fn media_types() {
 #[tokio::test]
 async fn success_has_a_body_and_the_headers_of_the_service() {
     let Server { url, .. } = &Server::start().await;
-    let reply = reqwest::Client::new().post(format!("{url}/message:send")).body(send_json("m")).send().await.unwrap();
+    let reply =
+        reqwest::Client::new().post(format!("{url}/message:send")).json_body(send_json("m")).send().await.unwrap();
     assert_eq!(reply.headers()["a2a-extensions"], "https://example.com/ext");
     assert_ne!(reply.headers()[header::CONTENT_LENGTH], "7");
     assert!(!reply.headers().contains_key(header::TRANSFER_ENCODING));

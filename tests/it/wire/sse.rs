@@ -9,13 +9,13 @@ use super::support::*;
 
 async fn stream(url: &str, message_id: &str) -> reqwest::Response {
     let http = reqwest::Client::new().post(format!("{url}/message:stream"));
-    http.body(send_json(message_id)).send().await.unwrap()
+    http.json_body(send_json(message_id)).send().await.unwrap()
 }
 
 async fn call(url: &str, message_id: &str) -> reqwest::Response {
     let params = send_json(message_id);
     let body = format!(r#"{{"jsonrpc":"2.0","id":"7","method":"SendStreamingMessage","params":{params}}}"#);
-    reqwest::Client::new().post(format!("{url}/rpc")).body(body).send().await.unwrap()
+    reqwest::Client::new().post(format!("{url}/rpc")).json_body(body).send().await.unwrap()
 }
 
 /// The same bytes of JSON, with the cursor before them and in the envelope of each binding.
@@ -40,7 +40,7 @@ async fn a_stream() {
 async fn a_stream_over_http2() {
     let server = Server::start().await;
     let http = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
-    let reply = http.post(format!("{}/message:stream", server.url)).body(send_json("m")).send().await.unwrap();
+    let reply = http.post(format!("{}/message:stream", server.url)).json_body(send_json("m")).send().await.unwrap();
     assert_eq!(reply.version(), http::Version::HTTP_2);
     let data = event_json("m");
     assert_eq!(reply.text().await.unwrap(), format!("id: t.1.1\ndata: {data}\n\nid: t.1.2\ndata: {data}\n\n"));
@@ -51,7 +51,7 @@ async fn a_stream_over_http2() {
 async fn a_stream_that_does_not_begin_says_why() {
     let Server { url, .. } = &Server::start().await;
     let classic = async |path: &str, body: String| {
-        let reply = reqwest::Client::new().post(format!("{url}{path}")).body(body).send().await.unwrap();
+        let reply = reqwest::Client::new().post(format!("{url}{path}")).json_body(body).send().await.unwrap();
         assert_eq!(reply.headers()[header::CONTENT_TYPE], "text/event-stream");
         reply.text().await.unwrap()
     };

@@ -60,6 +60,17 @@ pub(crate) fn event_json(message_id: &str) -> String {
     format!(r#"{{"message":{{"messageId":"{message_id}","taskId":"t","role":"ROLE_USER","parts":[{{"text":"hi"}}]}}}}"#)
 }
 
+/// Requests with a body in JSON, which says that it is.
+pub(crate) trait JsonBody {
+    fn json_body(self, body: impl Into<reqwest::Body>) -> Self;
+}
+
+impl JsonBody for reqwest::RequestBuilder {
+    fn json_body(self, body: impl Into<reqwest::Body>) -> Self {
+        self.header(http::header::CONTENT_TYPE, "application/json").body(body)
+    }
+}
+
 /// The body of an answer.
 pub(crate) async fn json(reply: reqwest::Response) -> Value {
     serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap()

@@ -76,12 +76,12 @@ async fn what_other_clients_write_is_read() {
     for (written, read) in members.into_iter().chain(parts) {
         let configuration = r#""configuration":{"historyLength":"2","return_immediately":true,"blocking":true}"#;
         let params = format!(r#"{{"message":{written},{configuration},"unknown":1}}"#);
-        let reply = http.post(format!("{url}/message:send")).body(params.clone()).send().await.unwrap();
+        let reply = http.post(format!("{url}/message:send")).json_body(params.clone()).send().await.unwrap();
         let text = reply.text().await.unwrap();
         assert_eq!(value(&text)["message"], value(&read), "{written}");
         assert!(!text.contains("_id") && !text.contains("\\u00f"), "camels and plain text: {text}");
         let call = format!(r#"{{"params":{params},"method":"SendMessage","id":1,"jsonrpc":"2.0","extra":[]}}"#);
-        let reply = http.post(format!("{url}/rpc")).body(call).send().await.unwrap();
+        let reply = http.post(format!("{url}/rpc")).json_body(call).send().await.unwrap();
         assert_eq!(json(reply).await["result"]["message"], value(&read), "{written}");
     }
 }
@@ -113,10 +113,10 @@ async fn a_caller_gets_an_answer_in_time() {
     assert_eq!(task.state(), TaskState::Working);
 
     let http = reqwest::Client::new();
-    let rest = http.post(format!("{url}/message:send")).header("grpc-timeout", "300000u").body(send_json("m"));
+    let rest = http.post(format!("{url}/message:send")).header("grpc-timeout", "300000u").json_body(send_json("m"));
     assert_eq!(json(rest.send().await.unwrap()).await["task"]["status"]["state"], "TASK_STATE_WORKING");
     let call = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{}}}"#, send_json("m"));
-    let rpc = http.post(format!("{url}/rpc")).header("grpc-timeout", "300m").body(format!("[{call},{call}]"));
+    let rpc = http.post(format!("{url}/rpc")).header("grpc-timeout", "300m").json_body(format!("[{call},{call}]"));
     for answer in json(rpc.send().await.unwrap()).await.as_array().unwrap() {
         assert_eq!(answer["result"]["task"]["status"]["state"], json!("TASK_STATE_WORKING"));
     }

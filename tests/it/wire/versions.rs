@@ -23,7 +23,7 @@ async fn ask(url: &str, query: &str, headers: &[&str]) -> [Value; 2] {
     let status = reply.status();
     let rest = json(reply).await;
     assert_eq!(status, if rest["error"].is_null() { 200 } else { 400 }, "{rest}");
-    let reply = with(http.post(format!("{url}/rpc{query}"))).body(GET).send().await.unwrap();
+    let reply = with(http.post(format!("{url}/rpc{query}"))).json_body(GET).send().await.unwrap();
     assert_eq!(reply.status(), 200);
     let rpc = json(reply).await;
     assert_eq!(rpc["id"], "a");

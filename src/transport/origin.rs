@@ -1,0 +1,602 @@
+//! Host and origin checks: protection of a server against DNS rebinding and cross-site requests from web pages.
+//!
+//! A page in a browser can make requests to any address that the browser reaches, a loopback address too. It can't set
+//! `Host`, `Origin` and `Sec-Fetch-*`, which is what the checks rely on. Programs that are no browsers are not the
+//! subject: they can send whatever headers they like.
+
+use std::{
+    collections::BTreeSet,
+    convert::Infallible,
+    fmt,
+    net::SocketAddr,
+    str::FromStr,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::extract::ConnectInfo;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header, request::Parts,
+};
+use tower_service::Service;
+
+use super::{Answering, Body, RequestBody, answer::status, brief, entrance::Entrance, now, refuse};
+use crate::{
+    card::{Address, Card, Forwarded},
+    error::{Error, ErrorKind},
+};
+
+const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Maximum length of a host name in bytes (RFC 1035, section 2.3.4).
+const MAX_HOST: usize = 253;
+
+/// Seconds for which a browser may keep the answer to a preflight.
+const PREFLIGHT_MAX_AGE: HeaderValue = HeaderValue::from_static("600");
+
+/// Host that requests may name: `agent.example`, with any port; `agent.example:8080`; `*.agent.example`, each name below
+/// that one; or `*`, every host, which switches the check off.
+///
+/// ```
+/// use a2a_service::transport::AllowedHost;
+///
+/// let host: AllowedHost = "*.Agent.example".parse().unwrap();
+/// assert_eq!(host.to_string(), "*.agent.example");
+/// assert!("https://agent.example".parse::<AllowedHost>().is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllowedHost(HostPattern);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum HostPattern {
+    Any,
+    /// With the dot that it begins with.
+    Suffix(String),
+    Host(Host),
+}
+
+/// Host of a request in lower case, without the dot that ends a fully qualified name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Host {
+    name: String,
+    port: Option<u16>,
+}
+
+impl Host {
+    fn parse(text: &str) -> Option<Self> {
+        let (name, port) = split_port(text)?;
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let plain = |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'.' | b'_');
+        let is_host = is_ip(name) || ((1..=MAX_HOST).contains(&name.len()) && name.bytes().all(plain));
+        is_host.then(|| Self { name: name.to_ascii_lowercase(), port })
+    }
+
+    /// IP addresses: DNS rebinding needs a name. And the names that resolvers keep on the machine (RFC 6761, 6.3).
+    fn is_address_or_loopback(&self) -> bool {
+        is_ip(&self.name) || self.name == "localhost" || self.name.ends_with(".localhost")
+    }
+}
+
+/// Splits `host`, `host:port` or `[address]:port`.
+fn split_port(text: &str) -> Option<(&str, Option<u16>)> {
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
+        _ => (text, None),
+    };
+    let digits = |it: &str| it.bytes().all(|it| it.is_ascii_digit());
+    match port {
+        None => Some((name, None)),
+        Some(port) if digits(port) => Some((name, Some(port.parse().ok()?))),
+        Some(_) => None,
+    }
+}
+
+/// Whether a host is an IPv4 address, or an IPv6 address in brackets, with or without a zone.
+fn is_ip(host: &str) -> bool {
+    if let Some(address) = host.strip_prefix('[').and_then(|it| it.strip_suffix(']')) {
+        let address = address.split_once('%').map_or(address, |it| it.0);
+        return address.parse::<std::net::Ipv6Addr>().is_ok();
+    }
+    host.parse::<std::net::Ipv4Addr>().is_ok()
+}
+
+impl AllowedHost {
+    fn permits(&self, host: &Host) -> bool {
+        match &self.0 {
+            HostPattern::Any => true,
+            HostPattern::Suffix(suffix) => host.name.ends_with(suffix),
+            HostPattern::Host(Host { name, port }) => *name == host.name && (port.is_none() || *port == host.port),
+        }
+    }
+}
+
+impl FromStr for AllowedHost {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            let text = brief(text);
+            format!("`{text}` is not a host; write agent.example, agent.example:8080, *.agent.example or *")
+        };
+        if text == "*" {
+            return Ok(Self(HostPattern::Any));
+        }
+        let pattern = match text.strip_prefix("*.") {
+            Some(name) => match Host::parse(name) {
+                Some(Host { name, port: None }) if !is_ip(&name) => HostPattern::Suffix(format!(".{name}")),
+                _ => return Err(wrong()),
+            },
+            None => HostPattern::Host(Host::parse(text).ok_or_else(wrong)?),
+        };
+        Ok(Self(pattern))
+    }
+}
+
+impl fmt::Display for AllowedHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            HostPattern::Any => f.write_str("*"),
+            HostPattern::Suffix(suffix) => write!(f, "*{suffix}"),
+            HostPattern::Host(Host { name, port: None }) => f.write_str(name),
+            HostPattern::Host(Host { name, port: Some(port) }) => write!(f, "{name}:{port}"),
+        }
+    }
+}
+
+/// Origin of web pages that may call the server: `https://app.example`, `http://localhost:3000`, or `*`, every origin,
+/// which switches the check off.
+///
+/// ```
+/// use a2a_service::transport::AllowedOrigin;
+///
+/// let origin: AllowedOrigin = "HTTPS://App.example:443".parse().unwrap();
+/// assert_eq!(origin.to_string(), "https://app.example");
+/// assert!("null".parse::<AllowedOrigin>().is_err() && "https://app.example/".parse::<AllowedOrigin>().is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllowedOrigin(Option<Origin>);
+
+/// Scheme, host and port, as a browser serializes them (RFC 6454, 6.2): in lower case, without the usual port of HTTP.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Origin(String);
+
+impl Origin {
+    /// Returns `None` for `null`, and for whatever is not an origin.
+    fn parse(text: &str) -> Option<Self> {
+        let (scheme, authority) = text.split_once("://")?;
+        let named = |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'+' | b'-' | b'.');
+        if scheme.is_empty() || !scheme.bytes().all(named) {
+            return None;
+        }
+        let Host { name, port } = Host::parse(authority)?;
+        let scheme = scheme.to_ascii_lowercase();
+        let usual = match &*scheme {
+            "http" => Some(80),
+            "https" => Some(443),
+            _ => None,
+        };
+        Some(Self(match port.filter(|it| Some(*it) != usual) {
+            Some(port) => format!("{scheme}://{name}:{port}"),
+            None => format!("{scheme}://{name}"),
+        }))
+    }
+}
+
+impl FromStr for AllowedOrigin {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "*" {
+            return Ok(Self(None));
+        }
+        let wrong = || format!("`{}` is not an origin; write https://app.example, without a path, or *", brief(text));
+        Origin::parse(text).map(|it| Self(Some(it))).ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for AllowedOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.as_ref().map_or("*", |it| &it.0))
+    }
+}
+
+/// Hosts and origins that a server accepts.
+#[derive(Clone, Debug)]
+pub(crate) struct OriginPolicy {
+    /// From `allowed_hosts`, `public_url` and `card.shapes`.
+    hosts: Vec<AllowedHost>,
+    /// The host is checked on every bind, not only on a loopback address.
+    everywhere: bool,
+    /// From `cors.origins`.
+    origins: BTreeSet<Origin>,
+    any_origin: bool,
+    /// Of `public_url`.
+    public: Option<Origin>,
+    address: Address,
+}
+
+impl OriginPolicy {
+    pub(crate) fn new(card: &Card, hosts: Vec<AllowedHost>, origins: Vec<AllowedOrigin>) -> Self {
+        let everywhere = !hosts.is_empty();
+        let address = card.address().clone();
+        let public = address.public.as_deref().and_then(|it| it.parse::<http::Uri>().ok());
+        let named = card.hosts().chain(public.as_ref().and_then(http::Uri::host));
+        let named = named.filter_map(|it| it.parse().ok()).collect::<Vec<_>>();
+        let any_origin = origins.iter().any(|it| it.0.is_none());
+        Self {
+            hosts: [hosts, named].concat(),
+            everywhere,
+            origins: origins.into_iter().filter_map(|it| it.0).collect(),
+            any_origin,
+            public: public.and_then(|it| origin(it.scheme_str()?, it.authority()?.as_str())),
+            address,
+        }
+    }
+
+    /// Decides on a request that came in by this address, where that is known.
+    fn check(&self, parts: &Parts, bound: Option<SocketAddr>) -> Result<(), Error> {
+        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|it| it.0.ip());
+        let forwarded = peer.and_then(|it| self.address.forwarded_by(it, &parts.headers));
+        let is_loopback = bound.is_some_and(|it| it.ip().to_canonical().is_loopback());
+        if (self.everywhere || is_loopback)
+            && forwarded.as_ref().is_none_or(|it| !it.by_proxy)
+            && !Entrance::of(parts).is_health(parts.uri.path())
+        {
+            self.check_hosts(parts)?;
+        }
+        self.check_origin(parts, forwarded.as_ref(), bound.is_some())
+    }
+
+    /// Refuses a host that DNS rebinding may have led here. The authority of the request target counts before `Host` (RFC
+    /// 9112, 3.2.2), and where both are there, both are checked. A request that names none is none of a browser.
+    fn check_hosts(&self, parts: &Parts) -> Result<(), Error> {
+        for text in hosts(parts) {
+            let known = text.is_some_and(|text| {
+                Host::parse(text)
+                    .is_some_and(|host| host.is_address_or_loopback() || self.hosts.iter().any(|it| it.permits(&host)))
+            });
+            if !known && text != Some("") {
+                let host = brief(text.unwrap_or("?"));
+                let why = format!("host: `{host}` is not a name of this server; add it to allowed_hosts");
+                return Err(ErrorKind::Misdirected.because(why).with("setting", "allowed_hosts"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses requests that pages of other origins make. The card and health are for every page, and so is what a
+    /// browser shows by itself instead of handing it to the page that led there.
+    fn check_origin(&self, parts: &Parts, forwarded: Option<&Forwarded>, bound: bool) -> Result<(), Error> {
+        let (origins, site) = (parts.headers.get_all(header::ORIGIN), parts.headers.get(SEC_FETCH_SITE));
+        let crosses = |it: &HeaderValue| it.as_bytes() == b"cross-site" || it.as_bytes() == b"same-site";
+        let crosses = site.is_some_and(crosses);
+        if self.any_origin || (origins.iter().next().is_none() && !crosses) || is_public(parts) || navigates(parts) {
+            return Ok(());
+        }
+        let refused = |who: &str| {
+            let why = format!("origin: {who} may not call this server; add it to cors.origins");
+            Err(ErrorKind::ForeignOrigin.because(why).with("setting", "cors.origins"))
+        };
+        let mut named = false;
+        for value in origins {
+            let text = value.to_str().unwrap_or("?");
+            let origin = Origin::parse(text);
+            named = origin.as_ref().is_some_and(|it| self.origins.contains(it));
+            let own = || origin.as_ref().is_some_and(|it| self.is_own(it, parts, forwarded, bound));
+            if !named && (crosses || !own()) {
+                return refused(&format!("`{}`", brief(text)));
+            }
+        }
+        if crosses && !named { refused("a page of another origin") } else { Ok(()) }
+    }
+
+    /// Whether this is the origin of the server itself: `public_url`, or what the client asked for. Of a router that is
+    /// mounted nobody knows whether TLS is before it.
+    fn is_own(&self, origin: &Origin, parts: &Parts, forwarded: Option<&Forwarded>, bound: bool) -> bool {
+        if self.public.as_ref() == Some(origin) {
+            return true;
+        }
+        if let Some(Forwarded { host: Some(host), port, https, .. }) = forwarded {
+            let port = if host.has_port() { None } else { *port };
+            let port = port.map_or_else(String::new, |it| format!(":{it}"));
+            let scheme = if *https { "https" } else { "http" };
+            return self::origin(scheme, &format!("{host}{port}")).as_ref() == Some(origin);
+        }
+        let over_tls = forwarded.is_some_and(|it| it.https);
+        let said = if parts.version >= Version::HTTP_2 { parts.uri.scheme_str() } else { None };
+        let schemes = match (over_tls, bound) {
+            (true, _) => &["https"][..],
+            (false, true) => &["http"],
+            (false, false) => &["http", "https"],
+        };
+        let host = hosts(parts).next().flatten();
+        let mut schemes = schemes.iter().copied().chain(said);
+        host.is_some_and(|host| schemes.any(|it| self::origin(it, host).as_ref() == Some(origin)))
+    }
+
+    /// The origin to name in the answer to a page that may call the server and is not the server's own.
+    fn named(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        let value = headers.get(header::ORIGIN)?;
+        let named = || self.origins.contains(&Origin::parse(value.to_str().ok()?)?).then_some(());
+        (self.any_origin || named().is_some()).then(|| value.clone())
+    }
+}
+
+/// The hosts that a request names; `None` is one that is not in ASCII.
+fn hosts(parts: &Parts) -> impl Iterator<Item = Option<&str>> {
+    let target = parts.uri.authority().map(|it| Some(it.as_str()));
+    target.into_iter().chain(parts.headers.get_all(header::HOST).into_iter().map(|it| it.to_str().ok()))
+}
+
+fn origin(scheme: &str, authority: &str) -> Option<Origin> {
+    Origin::parse(&format!("{scheme}://{authority}"))
+}
+
+/// A document that a browser shows. The page that led there can't read it, and a GET changes nothing. A stream is no
+/// document.
+fn navigates(parts: &Parts) -> bool {
+    let reads = matches!(parts.method, Method::GET | Method::HEAD) && !parts.uri.path().ends_with(":subscribe");
+    reads && parts.headers.get(SEC_FETCH_MODE).is_some_and(|it| it == "navigate")
+}
+
+/// The card and health.
+fn is_public(parts: &Parts) -> bool {
+    Entrance::of(parts).is_public(parts.uri.path())
+}
+
+/// Whether a browser asks before it sends a request.
+fn is_preflight(parts: &Parts) -> bool {
+    parts.method == Method::OPTIONS && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// The answer to a preflight of an origin that may call the server.
+fn preflight(parts: &Parts, origin: HeaderValue) -> Response<Body> {
+    let mut response = status(StatusCode::NO_CONTENT);
+    let headers = response.headers_mut();
+    let methods = HeaderValue::from_static("GET, HEAD, POST, DELETE");
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+    // Whatever it asks for: a wildcard does not cover `Authorization`.
+    if let Some(asked) = parts.headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked.clone());
+    }
+    headers.insert(header::ACCESS_CONTROL_MAX_AGE, PREFLIGHT_MAX_AGE);
+    let varies = [header::ACCESS_CONTROL_REQUEST_METHOD, header::ACCESS_CONTROL_REQUEST_HEADERS];
+    for name in varies {
+        headers.append(header::VARY, name.into());
+    }
+    allow(headers, origin);
+    response
+}
+
+/// Lets a page of this origin read an answer. What every page may read already says so.
+fn allow(headers: &mut HeaderMap, origin: HeaderValue) {
+    const EXPOSED: HeaderValue = HeaderValue::from_static(
+        "a2a-extensions, x-a2a-extensions, idempotency-key, x-request-id, retry-after, www-authenticate, etag",
+    );
+    if headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN) {
+        return;
+    }
+    headers.append(header::VARY, header::ORIGIN.into());
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
+}
+
+/// Tower service that applies an [`OriginPolicy`] before another service, on every transport.
+#[derive(Clone)]
+pub(crate) struct OriginGuard<S> {
+    inner: S,
+    policy: Arc<OriginPolicy>,
+    /// The address that is listened on. A router that is mounted elsewhere has none.
+    bound: Option<SocketAddr>,
+}
+
+impl<S> OriginGuard<S> {
+    pub(crate) fn new(inner: S, policy: Arc<OriginPolicy>, bound: Option<SocketAddr>) -> Self {
+        Self { inner, policy, bound }
+    }
+}
+
+impl<S, B> Service<Request<B>> for OriginGuard<S>
+where
+    S: Service<Request<B>, Response = Response<Body>, Error = Infallible, Future = Answering>,
+    B: RequestBody,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Answering {
+        let (parts, body) = request.into_parts();
+        if let Err(error) = self.policy.check(&parts, self.bound) {
+            return now(refuse(&parts, error));
+        }
+        let Some(origin) = self.policy.named(&parts.headers) else {
+            return self.inner.call(Request::from_parts(parts, body));
+        };
+        if is_preflight(&parts) && !is_public(&parts) {
+            return now(preflight(&parts, origin));
+        }
+        let answering = self.inner.call(Request::from_parts(parts, body));
+        Box::pin(async move {
+            let mut response = answering.await?;
+            allow(response.headers_mut(), origin);
+            Ok(response)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::About;
+
+    fn request(lines: &[(&'static str, &'static str)]) -> Parts {
+        let mut request = Request::builder().method("POST").uri("/message:send");
+        for (name, value) in lines {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn policy(card: &Card, hosts: &[&str], origins: &[&str]) -> OriginPolicy {
+        let hosts = hosts.iter().map(|it| it.parse().unwrap()).collect();
+        OriginPolicy::new(card, hosts, origins.iter().map(|it| it.parse().unwrap()).collect())
+    }
+
+    fn card() -> Card {
+        Card::new(About::default())
+    }
+
+    #[test]
+    fn hosts_are_ip_addresses_loopback_names_or_configured() {
+        let policy =
+            policy(&card().url("https://public.example/a"), &["a.example", "b.example:81", "*.c.example"], &[]);
+        let check = |host| policy.check_hosts(&request(&[("host", host)]));
+        for host in [
+            "127.0.0.1:8080",
+            "192.0.2.1",
+            "127.0.0.1.",
+            "[::1]:8080",
+            "[2001:db8::1]",
+            "[fe80::1%25eth0]:1",
+            "0.0.0.0:1",
+            "localhost",
+            "LOCALHOST:8080",
+            "localhost.:1",
+            "a.localhost",
+            "a.example",
+            "A.Example:9",
+            "a.example.",
+            "b.example:81",
+            "x.c.example",
+            "public.example:443",
+            "public.example",
+            "",
+        ] {
+            assert!(check(host).is_ok(), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "xlocalhost",
+            "b.example",
+            "c.example",
+            "b.example:82",
+            "localhost@evil.example",
+            "evil.example@localhost",
+            "[evil.example]",
+            "::1",
+            "a b",
+            "a:b",
+            "localhost/",
+            "1:2:3",
+        ] {
+            assert_eq!(check(host).map_err(|it| it.kind()), Err(ErrorKind::Misdirected), "{host}");
+        }
+        let error = check("evil.example").unwrap_err().to_string();
+        assert!(error.contains("allowed_hosts") && error.contains("evil.example"), "{error}");
+    }
+
+    #[test]
+    fn the_host_is_checked_on_a_loopback_address_or_where_hosts_are_named() {
+        let foreign = request(&[("host", "evil.example")]);
+        let [loopback, any] = ["[::1]:80", "0.0.0.0:80"].map(|it| it.parse().ok());
+        let (open, named) = (policy(&card(), &[], &[]), policy(&card(), &["a.example"], &[]));
+        assert!(open.check(&foreign, loopback).is_err());
+        assert!(open.check(&foreign, any).is_ok() && open.check(&foreign, None).is_ok());
+        for bound in [loopback, any, None] {
+            assert!(named.check(&foreign, bound).is_err());
+            assert!(policy(&card(), &["*"], &[]).check(&foreign, bound).is_ok());
+        }
+    }
+
+    #[test]
+    fn the_authority_of_the_target_is_checked_beside_host() {
+        let policy = policy(&card(), &[], &[]);
+        for (target, host, allowed) in [
+            ("http://localhost:1/tasks", "127.0.0.1", true),
+            ("http://evil.example/tasks", "127.0.0.1", false),
+            ("http://127.0.0.1/tasks", "evil.example", false),
+        ] {
+            let (mut parts, ()) = Request::builder().uri(target).body(()).unwrap().into_parts();
+            parts.headers.insert(header::HOST, host.parse().unwrap());
+            assert_eq!(policy.check_hosts(&parts).is_ok(), allowed, "{target} {host}");
+        }
+    }
+
+    #[test]
+    fn an_origin_is_own_named_or_foreign() {
+        let policy = policy(&card().url("https://public.example"), &[], &["https://app.example", "http://[::1]:3000"]);
+        let bound = "127.0.0.1:8080".parse().ok();
+        let check = |lines: &[(&'static str, &'static str)]| {
+            let lines = [&[("host", "127.0.0.1:8080")], lines].concat();
+            policy.check(&request(&lines), bound).map_err(|it| it.kind())
+        };
+        for origin in [
+            "http://127.0.0.1:8080",
+            "https://public.example",
+            "https://public.example:443",
+            "https://app.example",
+            "HTTPS://APP.example",
+            "http://[::1]:3000",
+        ] {
+            assert_eq!(check(&[("origin", origin)]), Ok(()), "{origin}");
+        }
+        for origin in [
+            "null",
+            "",
+            "https://127.0.0.1:8080",
+            "http://127.0.0.1",
+            "http://127.0.0.1:8081",
+            "http://localhost:8080",
+            "http://public.example",
+            "https://evil.example",
+            "http://app.example",
+            "https://app.example/",
+            "*",
+        ] {
+            assert_eq!(check(&[("origin", origin)]), Err(ErrorKind::ForeignOrigin), "{origin}");
+        }
+        for (site, allowed) in [("same-origin", true), ("none", true), ("same-site", false), ("cross-site", false)] {
+            let site = ("sec-fetch-site", site);
+            let expected = if allowed { Ok(()) } else { Err(ErrorKind::ForeignOrigin) };
+            assert_eq!((check(&[site]), check(&[site, ("origin", "https://app.example")])), (expected, Ok(())));
+        }
+        let both = [("origin", "https://app.example"), ("origin", "https://evil.example")];
+        assert_eq!(check(&both), Err(ErrorKind::ForeignOrigin));
+    }
+
+    #[test]
+    fn a_mounted_router_may_be_behind_tls() {
+        let policy = policy(&card(), &[], &[]);
+        let of = |origin| request(&[("host", "a.example"), ("origin", origin)]);
+        assert!(policy.check(&of("https://a.example"), None).is_ok());
+        assert!(policy.check(&of("https://a.example"), "192.0.2.1:80".parse().ok()).is_err());
+        assert!(policy.check(&of("https://a.example:8443"), None).is_err());
+    }
+
+    #[test]
+    fn a_trusted_proxy_says_what_was_asked_for() {
+        let policy = policy(&card().trusted_proxies(["10.0.0.0/8".parse().unwrap()]), &[], &[]);
+        let check = |peer: &str, lines: &[(&'static str, &'static str)]| {
+            let mut parts = request(&[&[("host", "up.internal:1")], lines].concat());
+            parts.extensions.insert(ConnectInfo(SocketAddr::new(peer.parse().unwrap(), 1)));
+            policy.check(&parts, "127.0.0.1:8080".parse().ok()).is_ok()
+        };
+        let forwarded =
+            [("x-forwarded-host", "a.example"), ("x-forwarded-proto", "https"), ("origin", "https://a.example")];
+        assert!(check("10.0.0.1", &forwarded) && !check("192.0.2.1", &forwarded));
+        assert!(check("10.0.0.1", &[("x-forwarded-for", "192.0.2.1")]) && !check("10.0.0.1", &[]));
+        assert!(check("10.0.0.1", &[("forwarded", "for=192.0.2.1;host=a.example")]));
+        let other = [("x-forwarded-host", "a.example"), ("origin", "https://a.example")];
+        assert!(!check("10.0.0.1", &other), "the proxy did not say https");
+        let ported = [("forwarded", "for=192.0.2.1;proto=https;host=\"a.example:8443\"")];
+        assert!(check("10.0.0.1", &[&ported[..], &[("origin", "https://a.example:8443")]].concat()));
+    }
+}
