@@ -73,7 +73,7 @@ impl Schema {
             }
 
             impl Check for #rust {
-                fn check(&self, at: &At<'_>, found: &mut Vec<Violation>) { #(#checks)* }
+                fn check(&self, at: &At<'_>, found: &mut Violations) { #(#checks)* }
             }
 
             impl serde::Serialize for #rust {
@@ -234,16 +234,31 @@ fn check(field: &FieldDescriptor, place: &Place, required: bool) -> TokenStream 
     let unset = unset.filter(|_| required).map(|unset| quote!(if #unset { found.push(Violation::unset(&#here)) }));
     let package = field.parent_message().package_name().to_owned();
     let ours = |kind: &Kind| matches!(kind, Kind::Message(it) if it.package_name() == package);
+    // Nothing more is looked at once as many are found as are reported.
+    let each = |pattern: TokenStream, all: TokenStream, check: TokenStream| quote!(for #pattern in #all { if found.is_full() { break; } #check });
     let inner = match (&kind, place) {
+        (Kind::String, _) => length_check(field.name()).and_then(|check| {
+            let ident = quote!(self.#ident);
+            Some(match place {
+                Place::Plain => quote!(#check(&#ident, &#here, found);),
+                Place::Option => quote!(if let Some(it) = &#ident { #check(it, &#here, found); }),
+                Place::Many if !field.is_map() => {
+                    let check = quote!(#check(it, &At::Index(&#here, n), found););
+                    each(quote!((n, it)), quote!(#ident.iter().enumerate()), check)
+                }
+                Place::Many | Place::Arm(..) => return None,
+            })
+        }),
         (Kind::Enum(it), _) => {
             let rust = enum_type(it);
             Some(quote!(check_enum::<#rust>(self.#ident, &#here, found);))
         }
         (Kind::Message(entry), _) if field.is_map() => ours(&entry.map_entry_value_field().kind())
-            .then(|| quote!(for (key, it) in &self.#ident { it.check(&At::Key(&#here, key), found) })),
+            .then(|| each(quote!((key, it)), quote!(&self.#ident), quote!(it.check(&At::Key(&#here, key), found)))),
         (kind, _) if !ours(kind) => None,
         (_, Place::Many) => {
-            Some(quote!(for (n, it) in self.#ident.iter().enumerate() { it.check(&At::Index(&#here, n), found) }))
+            let check = quote!(it.check(&At::Index(&#here, n), found));
+            Some(each(quote!((n, it)), quote!(self.#ident.iter().enumerate()), check))
         }
         (_, Place::Arm(oneof, variant)) => {
             Some(quote!(if let Some(#variant(it)) = &self.#oneof { it.check(&#here, found) }))
@@ -251,6 +266,16 @@ fn check(field: &FieldDescriptor, place: &Place, required: bool) -> TokenStream 
         _ => Some(quote!(if let Some(it) = &self.#ident { it.check(&#here, found) })),
     };
     quote!(#unset #inner)
+}
+
+/// The check of a text field that has a maximum length: identifiers and URIs, by the names that the proto files give them.
+fn length_check(name: &str) -> Option<TokenStream> {
+    match name {
+        "extensions" | "uri" => Some(quote!(check_uri)),
+        "id" | "tenant" => Some(quote!(check_id)),
+        _ if name.ends_with("_id") || name.ends_with("_ids") => Some(quote!(check_id)),
+        _ => None,
+    }
 }
 
 /// Finds a oneof that has no arm and must have one.

@@ -2,12 +2,48 @@
 
 use std::fmt;
 
-use crate::{error::Error, json::Enum};
+use crate::{
+    call::{Call, EXTENSIONS},
+    error::Error,
+    json::Enum,
+};
 
 /// A message with fields that must be set, or that have only so many values.
 pub trait Check {
     /// Adds what is wrong with this message, which stands at `at`, to `found`.
-    fn check(&self, at: &At<'_>, found: &mut Vec<Violation>);
+    fn check(&self, at: &At<'_>, found: &mut Violations);
+}
+
+/// Maximum length of an identifier in bytes: of tasks, contexts, messages, artifacts, tenants and push notification
+/// configurations. Identifiers are stored, and repeated with every event.
+pub const MAX_ID_BYTES: usize = 256;
+
+/// Maximum length of the URI of an extension in bytes.
+pub const MAX_URI_BYTES: usize = 2048;
+
+/// Maximum number of violations that are reported of a request. Checks stop once there are as many.
+pub const MAX_VIOLATIONS: usize = 32;
+
+/// Violations found in a request so far.
+#[derive(Debug, Default)]
+pub struct Violations {
+    rows: Vec<Violation>,
+    /// Name of the first limit that was exceeded.
+    limit: Option<&'static str>,
+}
+
+impl Violations {
+    /// Adds a violation, unless there are [`MAX_VIOLATIONS`].
+    pub fn push(&mut self, violation: Violation) {
+        if !self.is_full() {
+            self.rows.push(violation);
+        }
+    }
+
+    /// Returns whether there are as many as are reported, so that nothing more need be checked.
+    pub fn is_full(&self) -> bool {
+        self.rows.len() >= MAX_VIOLATIONS
+    }
 }
 
 /// What is wrong with a field: a row of `google.rpc.BadRequest`.
@@ -56,40 +92,85 @@ impl fmt::Display for At<'_> {
 }
 
 /// Finds a number that is none of its enum's.
-pub fn check_enum<E: Enum>(number: i32, at: &At<'_>, found: &mut Vec<Violation>) {
+pub fn check_enum<E: Enum>(number: i32, at: &At<'_>, found: &mut Violations) {
     if E::name(number).is_none() {
         found.push(Violation { field: at.to_string(), description: format!("{number} is not a value of {}", E::NAME) });
     }
 }
 
-/// Refuses a request that a service could not rely on.
-pub fn check(request: &impl Check) -> Result<(), Error> {
-    let mut found = Vec::new();
-    request.check(&At::Top, &mut found);
-    // A message of a million empty parts is refused without a reply of a million rows.
-    found.truncate(MAX_VIOLATIONS);
-    if found.is_empty() { Ok(()) } else { Err(Error::invalid(found)) }
+/// Finds an identifier of more than [`MAX_ID_BYTES`].
+pub fn check_id(id: &str, at: &At<'_>, found: &mut Violations) {
+    check_length(id, at, (MAX_ID_BYTES, "id_bytes"), found);
 }
 
-/// How many of the fields that are wrong are named.
-const MAX_VIOLATIONS: usize = 32;
+/// Finds a URI of more than [`MAX_URI_BYTES`].
+pub fn check_uri(uri: &str, at: &At<'_>, found: &mut Violations) {
+    check_length(uri, at, (MAX_URI_BYTES, "uri_bytes"), found);
+}
+
+fn check_length(text: &str, at: &At<'_>, (most, limit): (usize, &'static str), found: &mut Violations) {
+    if text.len() > most {
+        let description = format!("has {} bytes, of at most {most}; send a shorter one (limit {limit})", text.len());
+        found.push(Violation { field: at.to_string(), description });
+        found.limit.get_or_insert(limit);
+    }
+}
+
+/// Refuses a request that a service could not rely on, or that names an extension by too long a URI.
+pub fn check<T: Check>(request: &tonic::Request<T>) -> Result<(), Error> {
+    let mut found = Violations::default();
+    if let Some(call) = request.extensions().get::<Call>() {
+        for uri in &call.extensions {
+            check_uri(uri, &At::Field(&At::Top, EXTENSIONS.as_str()), &mut found);
+        }
+    }
+    request.get_ref().check(&At::Top, &mut found);
+    let Violations { rows, limit } = found;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let error = Error::invalid(rows);
+    Err(match limit {
+        Some(limit) => error.with("limit", limit),
+        None => error,
+    })
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pb::v1::{AgentCard, ApiKeySecurityScheme, SecurityScheme, security_scheme::Scheme};
+    use crate::pb::v1::{
+        AgentCard, ApiKeySecurityScheme, Message, Part, SecurityScheme, SendMessageRequest, security_scheme::Scheme,
+    };
 
     #[test]
     fn a_place_is_said_as_in_json() {
         let key = ApiKeySecurityScheme { location: "header".to_owned(), ..ApiKeySecurityScheme::default() };
         let scheme = SecurityScheme { scheme: Some(Scheme::ApiKeySecurityScheme(key)) };
         let card = AgentCard { security_schemes: [("k".to_owned(), scheme)].into(), ..AgentCard::default() };
-        let mut found = Vec::new();
+        let mut found = Violations::default();
         card.check(&At::Top, &mut found);
-        let places: Vec<_> = found.iter().map(|it| it.field.as_str()).collect();
+        let places: Vec<_> = found.rows.iter().map(|it| it.field.as_str()).collect();
         assert!(places.contains(&"securitySchemes.k.apiKeySecurityScheme.name"), "{places:?}");
         assert!(!places.contains(&"securitySchemes.k.apiKeySecurityScheme.location"), "{places:?}");
         let place = At::Field(&At::Index(&At::Field(&At::Top, "parts"), 3), "url");
         assert_eq!(place.to_string(), "parts[3].url");
+    }
+
+    #[test]
+    fn checks_stop_at_the_maximum_of_violations() {
+        let message = Message { parts: Vec::new(), ..Message::user("") };
+        let mut request = SendMessageRequest { message: Some(message), ..Default::default() };
+        let check = |request: &mut SendMessageRequest, n: usize| {
+            let message = request.message.as_mut().unwrap();
+            message.parts.resize(n, Part::default());
+            message.reference_task_ids.resize(n, "t".repeat(MAX_ID_BYTES + 1));
+            let mut found = Violations::default();
+            request.check(&At::Top, &mut found);
+            found
+        };
+        assert_eq!(check(&mut request, 3).rows.len(), 6);
+        let found = check(&mut request, 100_000);
+        assert_eq!((found.rows.len(), found.rows.capacity()), (MAX_VIOLATIONS, MAX_VIOLATIONS));
     }
 }

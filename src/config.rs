@@ -169,6 +169,7 @@ keys! {
     "limits.events" => limits_events: u64 = Limits::default().events, "How many events a task may have; the turn of an agent that says more fails.";
     "limits.artifacts" => limits_artifacts: usize = Limits::default().artifacts, "How many artifacts a task may have; the turn of an agent that begins another fails.";
     "limits.turns" => limits_turns: usize = Limits::default().turns, "How many turns may run at once, of all tasks.";
+    "limits.turns_per_owner" => limits_turns_per_owner: usize = Limits::default().turns_per_owner, "Maximum number of turns of one task owner that run at once, in all tenants together. Callers without a name share one owner.";
     "limits.streams" => limits_streams: usize = Limits::default().streams, "How many streams may be open at once, of all tasks.";
     "limits.subscribers" => limits_subscribers: usize = Limits::default().subscribers, "How many streams of a task may be open when another subscribes to it.";
     "card.name" => card_name: Option<String> = None, "What people call the agent. Where it is not set, what the agent says.";
@@ -206,6 +207,7 @@ impl Config {
             events: self.limits_events,
             artifacts: self.limits_artifacts,
             turns: self.limits_turns,
+            turns_per_owner: self.limits_turns_per_owner,
             streams: self.limits_streams,
             subscribers: self.limits_subscribers,
             max_push_configs: self.max_push_configs,

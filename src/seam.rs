@@ -32,6 +32,13 @@ impl Clock {
     }
 }
 
+/// The instant `delay` after `start`. A delay of more than 30 years, which an instant may not be able to represent, is cut to
+/// that: it is as good as for ever.
+pub(crate) fn after(start: Instant, delay: Duration) -> Instant {
+    const LONGEST: Duration = Duration::from_hours(30 * 365 * 24);
+    start.checked_add(delay.min(LONGEST)).unwrap_or(start)
+}
+
 impl Default for Clock {
     fn default() -> Self {
         Self::new()

@@ -80,7 +80,7 @@ impl Backoff {
             return false;
         }
         self.tried += 1;
-        sleep_until(Instant::now() + delay).await;
+        sleep_until(seam::after(Instant::now(), delay)).await;
         true
     }
 
@@ -94,7 +94,7 @@ impl Backoff {
         let delay = most / 2 + Duration::from_nanos(share(most / 2, part));
         match error.retry_after_seconds().map(Duration::from_secs) {
             Some(told) if told > PATIENCE.max(self.retry.longest) => None,
-            Some(told) => Some(told + delay),
+            Some(told) => Some(told.saturating_add(delay)),
             None => Some(delay),
         }
     }

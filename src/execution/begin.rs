@@ -7,11 +7,10 @@ use std::{
 };
 
 use futures_util::future::Either;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     Execution, Sent, busy, has_ended,
-    limits::{SOON, full, limit},
+    limits::{SOON, TurnPermit, full, limit},
     lost,
     once::{Name, Taken},
 };
@@ -72,7 +71,7 @@ impl<A: Agent> Execution<A> {
         message.task_id.clone_from(&id);
         // Before the agent does anything that it would have done for nothing.
         journal.store().room(&scope).map_err(full)?;
-        let permit = self.0.permits.turn()?;
+        let permit = self.0.permits.turn(&scope.owner)?;
         let (key, now) = (Key::new(&scope, &id), journal.clock().millis());
         let status =
             TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(seam::timestamp(now)) };
@@ -144,8 +143,11 @@ impl<A: Agent> Execution<A> {
                 );
                 return Err(limit("waiting", why).retry_after(SOON));
             }
-            let permit =
-                if inner.running || inner.ahead.state().is_terminal() { None } else { Some(self.0.permits.turn()?) };
+            let permit = if inner.running || inner.ahead.state().is_terminal() {
+                None
+            } else {
+                Some(self.0.permits.turn(&key.scope().owner)?)
+            };
             match inner.push(Event::said(Payload::Message(message)), Mark::HIDDEN) {
                 Ok(event) => {
                     inner.real = true;
@@ -201,13 +203,7 @@ impl<A: Agent> Execution<A> {
         if self.0.journal.phase() > Phase::Open { Err(busy()) } else { Ok(()) }
     }
 
-    pub(super) fn run(
-        &self,
-        held: Held,
-        (messages, asked): (Vec<Event>, Asked),
-        permit: OwnedSemaphorePermit,
-        begin: Begin,
-    ) {
+    pub(super) fn run(&self, held: Held, (messages, asked): (Vec<Event>, Asked), permit: TurnPermit, begin: Begin) {
         // In a box, since the runtime moves what it runs several times, and this is large.
         let mut turns = Box::pin(Arc::clone(&self.0).turns(held, messages, asked, permit));
         // The runtime asks it again in any case, so that nobody need be woken before that.

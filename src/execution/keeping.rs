@@ -30,7 +30,7 @@ impl<A: Agent> Execution<A> {
         let parts = Arc::downgrade(&self.0);
         let keeping = async move {
             let every = policy.every.max(OFTEN);
-            let mut beat = interval_at(Instant::now() + every, every);
+            let mut beat = interval_at(seam::after(Instant::now(), every), every);
             beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 beat.tick().await;

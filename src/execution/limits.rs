@@ -1,7 +1,12 @@
 //! How much there may be of everything, and what is said at a limit: its name, which is that of its setting.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+    time::Duration,
+};
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
@@ -48,6 +53,9 @@ pub struct Limits {
     pub artifacts: usize,
     /// How many turns may run at once, of all tasks. 10 000.
     pub turns: usize,
+    /// Maximum number of turns of one task owner that run at once, in all tenants together. Callers without a name share one
+    /// owner. 5000.
+    pub turns_per_owner: usize,
     /// How many streams may be open at once, of all tasks. 10 000.
     pub streams: usize,
     /// How many streams of a task may be open when another subscribes to it. 1000.
@@ -80,6 +88,7 @@ impl Default for Limits {
             events: 200_000,
             artifacts: 1000,
             turns: 10_000,
+            turns_per_owner: 5000,
             streams: 10_000,
             subscribers: 1000,
             max_push_configs: 32,
@@ -90,28 +99,65 @@ impl Default for Limits {
 /// What may be had by so many at once, until it is dropped.
 pub(super) struct Permits {
     turns: Arc<Semaphore>,
+    owners: Arc<OwnerTurns>,
     streams: Arc<Semaphore>,
     limits: Limits,
+}
+
+/// Number of running turns of each task owner that has any.
+type OwnerTurns = Mutex<HashMap<Arc<str>, usize>>;
+
+/// Permit of a running turn. It counts against all turns and against those of its owner until it is dropped.
+pub(super) struct TurnPermit {
+    _turn: OwnedSemaphorePermit,
+    owner: Arc<str>,
+    owners: Arc<OwnerTurns>,
+}
+
+impl Drop for TurnPermit {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut turns) = self.owners.lock().entry(Arc::clone(&self.owner)) {
+            *turns.get_mut() = turns.get().saturating_sub(1);
+            if *turns.get() == 0 {
+                turns.remove();
+            }
+        }
+    }
 }
 
 impl Permits {
     pub(super) fn new(limits: &Limits) -> Self {
         let of = |limit: usize| Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
-        Self { turns: of(limits.turns), streams: of(limits.streams), limits: *limits }
+        Self { turns: of(limits.turns), owners: Arc::default(), streams: of(limits.streams), limits: *limits }
     }
 
     /// Of a turn that begins.
-    pub(super) fn turn(&self) -> Result<OwnedSemaphorePermit, Error> {
-        Arc::clone(&self.turns).try_acquire_owned().map_err(|_| {
+    pub(super) fn turn(&self, owner: &Arc<str>) -> Result<TurnPermit, Error> {
+        let turn = Arc::clone(&self.turns).try_acquire_owned().map_err(|_| {
             let why = format!("{} turns run, of at most so many at once; try again", self.limits.turns);
             limit("turns", why).retry_after(SOON)
-        })
+        })?;
+        self.permit(turn, owner, self.limits.turns_per_owner)
     }
 
-    /// Of a turn that may wait until another has ended.
-    pub(super) async fn next_turn(&self) -> Option<OwnedSemaphorePermit> {
+    /// Of a turn that may wait until another has ended. An earlier process has admitted it, so the limit of its owner does
+    /// not hold it up, but it counts.
+    pub(super) async fn next_turn(&self, owner: &Arc<str>) -> Option<TurnPermit> {
         // They are never closed.
-        Arc::clone(&self.turns).acquire_owned().await.ok()
+        let turn = Arc::clone(&self.turns).acquire_owned().await.ok()?;
+        self.permit(turn, owner, usize::MAX).ok()
+    }
+
+    /// Counts a turn of an owner who may have `most`.
+    fn permit(&self, turn: OwnedSemaphorePermit, owner: &Arc<str>, most: usize) -> Result<TurnPermit, Error> {
+        let mut owners = self.owners.lock();
+        let running = owners.get(owner).copied().unwrap_or_default();
+        if running >= most {
+            let why = format!("{running} turns of yours run, of at most {most} at once; try again");
+            return Err(limit("turns_per_owner", why).retry_after(SOON));
+        }
+        owners.insert(Arc::clone(owner), running.saturating_add(1));
+        Ok(TurnPermit { _turn: turn, owner: Arc::clone(owner), owners: Arc::clone(&self.owners) })
     }
 
     /// Of a stream that begins.

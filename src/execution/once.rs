@@ -8,11 +8,11 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
-    sync::{OwnedMutexGuard, OwnedSemaphorePermit, oneshot},
+    sync::{OwnedMutexGuard, oneshot},
     time::timeout,
 };
 
-use super::{Begin, Execution, PATIENCE, Sent, away};
+use super::{Begin, Execution, PATIENCE, Sent, away, limits::TurnPermit};
 use crate::{
     agent::{Agent, Asked},
     error::{Error, ErrorKind},
@@ -106,7 +106,7 @@ impl<A: Agent> Execution<A> {
         &self,
         held: Held,
         (messages, asked): (Vec<Event>, Asked),
-        permit: OwnedSemaphorePermit,
+        permit: TurnPermit,
         begin: Begin,
         taken: Option<Taken>,
     ) {

@@ -125,7 +125,7 @@ impl<A: Agent> Parts<A> {
                 let parts = Arc::clone(self);
                 // There may be more of them than may run at once.
                 drop(self.running.spawn(async move {
-                    let Some(permit) = parts.permits.next_turn().await else { return };
+                    let Some(permit) = parts.permits.next_turn(&held.key.scope().owner).await else { return };
                     parts.turns(held, turn, asked, permit).await;
                 }));
                 return Ok(());

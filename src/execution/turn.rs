@@ -12,12 +12,11 @@ use std::{
 
 use serde_json::json;
 use tokio::{
-    sync::OwnedSemaphorePermit,
     task::coop::has_budget_remaining,
     time::{Instant, sleep_until},
 };
 
-use super::Parts;
+use super::{Parts, limits::TurnPermit};
 use crate::{
     agent::{self, Agent, Asked, End, Turn, Updates, status_update, updates},
     event::{Ends, Event, Mark},
@@ -59,7 +58,7 @@ impl<A: Agent> Parts<A> {
         held: Held,
         mut messages: Vec<Event>,
         mut asked: Asked,
-        permit: OwnedSemaphorePermit,
+        permit: TurnPermit,
     ) {
         let mut permit = Some(permit);
         loop {
@@ -93,7 +92,8 @@ impl<A: Agent> Parts<A> {
             (inner.turn, inner.attempt, inner.words)
         };
         let started = Instant::now();
-        let (real_at, deadline) = (started + self.limits.real_after, started + self.limits.turn);
+        let (real_at, deadline) =
+            (seam::after(started, self.limits.real_after), seam::after(started, self.limits.turn));
         let turn = Turn { held: held.clone(), task, messages, asked, attempt, deadline, text: OnceLock::new() };
         let updates = Updates { held: held.clone(), turn: number };
         // An agent may panic before there is a future.
@@ -132,7 +132,7 @@ impl<A: Agent> Parts<A> {
                     return Poll::Ready(Over::Exceeded);
                 }
                 if inner.cancel && grace_ends.is_none() {
-                    grace_ends = Some(Instant::now() + self.limits.cancel);
+                    grace_ends = Some(seam::after(Instant::now(), self.limits.cancel));
                 }
                 waits.register(&mut inner, cx);
                 inner.polled = true;
@@ -154,7 +154,7 @@ impl<A: Agent> Parts<A> {
                     next = next.min(open_at);
                     drop(inner);
                 } else if inner.is_dirty() {
-                    open_at = now + self.limits.pace;
+                    open_at = seam::after(now, self.limits.pace);
                     journal.flush(held, inner);
                 } else {
                     drop(inner);
@@ -192,7 +192,7 @@ impl<A: Agent> Parts<A> {
 
     /// Writes how the turn ended, and says what the next one is given. Where there is none, the permit is given back
     /// before anybody learns of the end: who does may send at once.
-    fn end(&self, held: &Held, over: Over, permit: &mut Option<OwnedSemaphorePermit>) -> Option<(Vec<Event>, Asked)> {
+    fn end(&self, held: &Held, over: Over, permit: &mut Option<TurnPermit>) -> Option<(Vec<Event>, Asked)> {
         let failed = |kind, cause: &str| (TaskState::Failed, Some(failure(held, kind, cause)));
         let mut inner = held.lock();
         inner.polled = false;
@@ -295,7 +295,7 @@ impl Silence {
         if inner.words != self.words || inner.is_full() || asks {
             (self.words, self.since) = (inner.words, now);
         }
-        self.since.checked_add(most)
+        Some(seam::after(self.since, most))
     }
 }
 

@@ -54,8 +54,11 @@ impl<A: Agent> Bound<A> {
         let Self { listener, addr, door, grpc, layers, service, draining, max_connections, grace } = self;
         let door = layers.around(door, Some(addr));
         // The engine ends what runs at the end of the grace; its last words have a moment more to be sent.
-        let settings =
-            listener::Settings { grace: grace + LAST_WORDS, max_connections, ..listener::Settings::default() };
+        let settings = listener::Settings {
+            grace: grace.saturating_add(LAST_WORDS),
+            max_connections,
+            ..listener::Settings::default()
+        };
         let stopping = async {
             stop.await;
             draining.cancel();

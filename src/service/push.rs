@@ -11,6 +11,7 @@ use super::{PAGE, PAGES, Service};
 use crate::{
     agent::Agent,
     call::Call,
+    check::MAX_ID_BYTES,
     error::{Error, ErrorKind},
     pb::{
         v1::{
@@ -29,9 +30,6 @@ pub(super) const IN_SEND: &str = "configuration.taskPushNotificationConfig.";
 
 /// How long each of its texts may be.
 const LONGEST: usize = 4096;
-
-/// How long its id may be: it is part of URLs.
-const LONGEST_ID: usize = 256;
 
 /// How much a codec may keep beside it.
 const MOST_BESIDE: usize = 16 * 1024;
@@ -164,7 +162,7 @@ fn check(at: &str, config: &TaskPushNotificationConfig) -> Result<(), Error> {
     let empty = String::new();
     let (scheme, credentials) = authentication.as_ref().map_or((&empty, &empty), |it| (&it.scheme, &it.credentials));
     for (field, text, most) in [
-        ("id", id, LONGEST_ID),
+        ("id", id, MAX_ID_BYTES),
         ("url", url, LONGEST),
         ("token", token, LONGEST),
         ("authentication.scheme", scheme, LONGEST),

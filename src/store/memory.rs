@@ -1,17 +1,17 @@
 //! Tasks in memory, as bytes. There are only so many: the one that ended first makes room for the next, and what has not
 //! ended is never dropped.
 
-use std::{
-    array,
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{array, collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use self::{index::Index, push::Pushes, room::Room};
+use self::{
+    index::Index,
+    push::Pushes,
+    room::{Ended, Room},
+};
 use super::{
     Change, Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put,
     Refused, Retention, Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
@@ -58,6 +58,8 @@ struct Kept {
     sends: Box<[Box<str>]>,
     /// Most tasks have none.
     push: Option<Box<Pushes>>,
+    /// Its number among the tasks that have ended, if it has.
+    ended: Option<Ended>,
     log: Kind,
 }
 
@@ -255,15 +257,12 @@ impl Store for Memory {
             let index = self.index.lock();
             index.values().flat_map(|it| it.ended(before)).cloned().collect()
         };
-        let mut gone = HashSet::new();
+        let mut gone = 0;
         for some in old.chunks(BATCH) {
-            gone.extend(some.iter().filter(|it| !in_use(it) && self.forget(it).is_some()));
+            gone += some.iter().filter(|it| !in_use(it) && self.forget(it).is_some()).count();
             tokio::task::yield_now().await;
         }
-        if !gone.is_empty() {
-            self.room.lock().ended.retain(|it| !gone.contains(it));
-        }
-        Ok(Swept { tasks: u64::try_from(gone.len()).unwrap_or(u64::MAX), ..Swept::default() })
+        Ok(Swept { tasks: u64::try_from(gone).unwrap_or(u64::MAX), ..Swept::default() })
     }
 
     async fn check(&self) -> Result<(), Unavailable> {

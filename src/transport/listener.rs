@@ -31,6 +31,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service;
 
 use super::guarded::{Guarded, Watch};
+use crate::seam;
 
 /// How long nothing is accepted after the system said that it can't: out of descriptors, most often.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -169,7 +170,7 @@ where
     B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
 {
     let (running, cut) = (TaskTracker::new(), CancellationToken::new());
-    let free = Arc::new(Semaphore::new(settings.max_connections));
+    let free = Arc::new(Semaphore::new(settings.max_connections.min(Semaphore::MAX_PERMITS)));
     let settings = Arc::new(settings.clone());
     let mut errors = AcceptErrors::default();
     loop {
@@ -276,7 +277,7 @@ async fn serve_until<I, S, B>(
         match told {
             Told::Drain => drain.cancelled().await,
             Told::Cut => cut.cancelled().await,
-            Told::Look => sleep_until(Instant::now() + after).await,
+            Told::Look => sleep_until(seam::after(Instant::now(), after)).await,
         }
         told
     };

@@ -17,6 +17,7 @@ use super::body::Body;
 use crate::{
     error::{Error, ErrorKind},
     event::Cursor,
+    seam,
     transport::transcode::{BoxStream, Frame, Line},
 };
 
@@ -140,8 +141,10 @@ impl<W: Write> Events<W> {
 
     /// Proxies close what is silent for long, so it isn't.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<http_body::Frame<Bytes>> {
-        let due = self.spoke.checked_add(self.keep_alive).filter(|_| !self.keep_alive.is_zero());
-        let Some(mut due) = due else { return Poll::Pending };
+        if self.keep_alive.is_zero() {
+            return Poll::Pending;
+        }
+        let mut due = seam::after(self.spoke, self.keep_alive);
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
         loop {
             ready!(timer.as_mut().poll(cx));
@@ -149,7 +152,7 @@ impl<W: Write> Events<W> {
             let silent = due <= now;
             if silent {
                 self.spoke = now;
-                due = now + self.keep_alive;
+                due = seam::after(now, self.keep_alive);
             }
             timer.as_mut().reset(due);
             if silent {

@@ -73,10 +73,10 @@ impl Memory {
                 return Err(Refused::Stale(shard.get(key).map(|it| it.at)));
             };
             let (kept, sends) = (row.clone(), Box::default());
-            free.insert(Box::new(Kept { at, row: kept, saved: None, asked: None, sends, push: None, log }));
+            let ended = Some(self.room.lock().end(key));
+            free.insert(Box::new(Kept { at, row: kept, saved: None, asked: None, sends, push: None, ended, log }));
             self.index(key, row, None);
         }
-        self.room.lock().ended.push_back(key.clone());
         Ok(())
     }
 
@@ -98,7 +98,7 @@ impl Memory {
             (Entry::Vacant(free), Expect::New) => {
                 let log = Kind::Open(Running::default());
                 let (saved, asked, sends) = (saved.clone(), asked.clone(), Box::default());
-                let kept = Kept { at, row: row.clone(), saved, asked, sends, push: None, log };
+                let kept = Kept { at, row: row.clone(), saved, asked, sends, push: None, ended: None, log };
                 let kept = free.insert(Box::new(kept));
                 note(kept, commit);
                 register(kept, commit);
@@ -127,8 +127,11 @@ impl Memory {
         if old != Some((row.time, row.state)) {
             self.index(key, row, old);
         }
-        if row.state.is_terminal() && row.was != Some(row.state) {
-            self.room.lock().ended.push_back(key.clone());
+        if row.state.is_terminal()
+            && row.was != Some(row.state)
+            && let Some(kept) = shard.get_mut(key)
+        {
+            kept.ended = Some(self.room.lock().end(key));
         }
         Ok(())
     }

@@ -1,21 +1,65 @@
 //! Who has a place in memory, and who leaves for whom: the task that ended first goes, and none that has not.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
 use super::{Memory, SHARDS};
 use crate::store::{Full, Key, Refused, Scope};
 
-/// Who is there, and who may be asked to leave.
+/// Number of a task that has ended, in the order in which they did.
+pub(super) type Ended = u64;
+
+/// Counts of tasks, and the order in which those that have ended are evicted. Each operation takes logarithmic time.
 #[derive(Default)]
 pub(super) struct Room {
     pub(super) tasks: usize,
-    /// How many of whom, where each may have only so many.
-    owners: HashMap<Arc<str>, usize>,
-    /// In the order in which they ended.
-    pub(super) ended: VecDeque<Key>,
+    /// The tasks of each owner, where each may have only so many.
+    owners: HashMap<Arc<str>, Owner>,
+    pub(super) ended: BTreeMap<Ended, Key>,
+    next: Ended,
+}
+
+/// Tasks of one owner, and the numbers of those that have ended.
+#[derive(Default)]
+struct Owner {
+    tasks: usize,
+    ended: BTreeSet<Ended>,
+}
+
+impl Room {
+    /// Enters a task that has ended.
+    pub(super) fn end(&mut self, key: &Key) -> Ended {
+        let number = self.next;
+        self.next += 1;
+        self.ended.insert(number, key.clone());
+        if let Some(it) = self.owners.get_mut(&key.scope().owner) {
+            it.ended.insert(number);
+        }
+        number
+    }
+
+    /// Takes out a task that has ended.
+    fn take(&mut self, number: Ended) -> Option<Key> {
+        let key = self.ended.remove(&number)?;
+        if let Some(it) = self.owners.get_mut(&key.scope().owner) {
+            it.ended.remove(&number);
+        }
+        Some(key)
+    }
+
+    /// Takes out the task that ended first.
+    fn take_first(&mut self) -> Option<Key> {
+        let number = *self.ended.first_key_value()?.0;
+        self.take(number)
+    }
+
+    /// Takes out the task of this owner that ended first.
+    fn take_first_of(&mut self, owner: &str) -> Option<Key> {
+        let number = *self.owners.get(owner)?.ended.first()?;
+        self.take(number)
+    }
 }
 
 impl Memory {
@@ -23,8 +67,8 @@ impl Memory {
     pub(super) fn has_room(&self, scope: &Scope) -> Result<(), Full> {
         let room = self.room.lock();
         if let Some(most) = self.max_tasks_per_owner {
-            let theirs = room.owners.get(&scope.owner).copied().unwrap_or_default();
-            if theirs >= most && !room.ended.iter().any(|it| it.scope().owner == scope.owner) {
+            let (tasks, ended) = room.owners.get(&scope.owner).map_or((0, 0), |it| (it.tasks, it.ended.len()));
+            if tasks >= most && ended == 0 {
                 return Err(Full::per_owner(most));
             }
         }
@@ -37,18 +81,17 @@ impl Memory {
         loop {
             let (oldest, full) = {
                 let mut room = self.room.lock();
-                let theirs = || room.owners.get(owner).copied().unwrap_or_default();
+                let theirs = || room.owners.get(owner).map_or(0, |it| it.tasks);
                 if let Some(most) = self.max_tasks_per_owner.filter(|it| theirs() >= *it) {
-                    let first = room.ended.iter().position(|it| it.scope().owner == *owner);
-                    (first.and_then(|it| room.ended.remove(it)), Full::per_owner(most))
+                    (room.take_first_of(owner), Full::per_owner(most))
                 } else if room.tasks < self.max_tasks {
                     room.tasks += 1;
                     if self.max_tasks_per_owner.is_some() {
-                        *room.owners.entry(Arc::clone(owner)).or_default() += 1;
+                        room.owners.entry(Arc::clone(owner)).or_default().tasks += 1;
                     }
                     return Ok(());
                 } else {
-                    (room.ended.pop_front(), Full::tasks(self.max_tasks))
+                    (room.take_first(), Full::tasks(self.max_tasks))
                 }
             };
             // Its place is free for whoever comes first, so it is looked at again.
@@ -61,8 +104,8 @@ impl Memory {
         let mut room = self.room.lock();
         room.tasks -= 1;
         if let Some(it) = room.owners.get_mut(&key.scope().owner) {
-            *it -= 1;
-            if *it == 0 {
+            it.tasks -= 1;
+            if it.tasks == 0 {
                 room.owners.remove(&key.scope().owner);
             }
         }
@@ -86,6 +129,9 @@ impl Memory {
             }
         }
         drop(all);
+        if let Some(number) = kept.ended {
+            self.room.lock().take(number);
+        }
         self.free(key);
         // For the caller to drop, with the locks free.
         Some(kept)

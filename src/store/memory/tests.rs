@@ -312,3 +312,50 @@ fn what_a_task_tells_of_its_log_is_its_log() {
     short.conclude(&other).unwrap();
     assert_eq!(short.size().0, 1);
 }
+
+/// Each owner's tasks make room for each other in the order of their ends, whatever the order of all, and what a sweep or
+/// another owner has taken leaves nothing behind.
+#[test]
+fn the_quota_of_an_owner_evicts_what_ended_first() {
+    let store = Memory::with_max_tasks(4).with_max_tasks_per_owner(2);
+    let key = |owner: &str, id: &str| {
+        let scope = Arc::new(Scope { owner: owner.into(), tenant: "".into() });
+        Key::new(&scope, id)
+    };
+    let end = |key: &Key, time| {
+        let (state, context) = (TaskState::Completed, "c".into());
+        let status = Some(TaskStatus { state: state.into(), message: None, timestamp: Some(timestamp(time)) });
+        let task = Arc::new(Task { id: key.id().into(), context_id: "c".into(), status, ..Task::default() });
+        let row = Row {
+            context,
+            seq: 2,
+            state,
+            was: None,
+            head: None,
+            time,
+            open: false,
+            taken: 1,
+            cancel_requested: false,
+            attempt: 1,
+        };
+        let told = vec![Told::Status { mark: Mark::ending(Ends::Task) }];
+        store.conclude(&Concluded { key: key.clone(), fence: 1, row, began: time, task, told })
+    };
+    let there = |keys: &[&Key]| keys.iter().map(|it| store.with(it, |_| ()).is_some()).collect::<Vec<_>>();
+    let (a, b) = (["a1", "a2", "a3", "a4"].map(|it| key("ada", it)), ["b1", "b2", "b3"].map(|it| key("bob", it)));
+    // The times are not in the order of the ends.
+    for (key, time) in [(&a[0], 9), (&b[0], 8), (&a[1], 1), (&b[1], 2), (&a[2], 7)] {
+        end(key, time).unwrap();
+    }
+    assert_eq!(there(&[&a[0], &a[1], &a[2], &b[0], &b[1]]), [false, true, true, true, true]);
+    let policy = Retention { finished: Some(Duration::from_millis(10)), ..Retention::FOREVER };
+    // Of both owners goes what ended before 5.
+    let swept = block_on(store.sweep(&policy, 15, &|_| false)).unwrap();
+    assert_eq!((swept.tasks, there(&[&a[2], &b[0]])), (2, vec![true, true]));
+    for key in [&a[3], &b[2], &b[1]] {
+        end(key, 20).unwrap();
+    }
+    assert_eq!(there(&[&a[2], &a[3], &b[0], &b[1], &b[2]]), [true, true, false, true, true]);
+    let room = store.room.lock();
+    assert_eq!((room.tasks, room.ended.len()), (4, 4));
+}

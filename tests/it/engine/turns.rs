@@ -10,16 +10,17 @@ use std::{
 
 use a2a_service::{
     agent::{self, Agent, End, Turn, Updates},
-    error::ErrorKind,
+    error::{Error, ErrorKind},
     event::{Ends, Event},
     pb::v1::{
         ListTasksRequest, Message, Role, Task, TaskState, send_message_response::Payload as Answer,
         stream_response::Payload,
     },
     service::Limits,
-    store::{Store, memory::Memory},
+    store::{Retention, Store, memory::Memory},
 };
 use futures::{FutureExt as _, StreamExt as _};
+use proptest::prelude::*;
 use tokio::{sync::Notify, task::yield_now};
 
 use super::support::*;
@@ -27,6 +28,102 @@ use crate::gate::Gate;
 
 fn stores() -> [Arc<dyn Store>; 2] {
     [Arc::new(Memory::default()), Gate::opened()]
+}
+
+/// Durations that a configuration may have, and that arithmetic is least likely to stand.
+fn extreme_duration() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        Just(Duration::ZERO),
+        Just(Duration::from_nanos(1)),
+        Just(Duration::from_secs(1)),
+        Just(Duration::from_secs(u64::from(u32::MAX))),
+        Just(Duration::from_secs(i64::MAX.unsigned_abs())),
+        Just(Duration::MAX),
+    ]
+}
+
+fn extreme_limits() -> impl Strategy<Value = Limits> {
+    let durations = proptest::array::uniform7(extreme_duration());
+    let count = || prop_oneof![Just(0_usize), Just(1), Just(usize::MAX)];
+    (durations, count(), count(), count()).prop_map(|(durations, turns, streams, waiting)| {
+        let mut limits = Limits::default();
+        [limits.real_after, limits.pace, limits.turn, limits.idle, limits.cancel, limits.wait, limits.stream_age] =
+            durations;
+        (limits.turns, limits.turns_per_owner, limits.streams, limits.waiting) = (turns, turns, streams, waiting);
+        limits
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_configured_duration_or_count_makes_a_call_panic(
+        limits in extreme_limits(),
+        [every, window, grace] in proptest::array::uniform3(extreme_duration()),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async move {
+            let bench = limited(Arc::new(Memory::default()), limits, script);
+            let mut retention = Retention::FOREVER;
+            (retention.every, retention.finished, retention.idle) = (every, Some(window), Some(window));
+            bench.service.keep(retention);
+            // Served, or refused at one of the limits: a turn that panics would be neither.
+            let outcome = |result: Result<Task, Error>| match result {
+                Ok(task) => assert!(matches!(task.state(), TaskState::Submitted | TaskState::Working)
+                    || task.state().is_terminal(), "{task:?}"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error}"),
+            };
+            outcome(bench.send(Message::user("work pass:1 out:x done")).await);
+            let hanging = bench.hasty().send(Message::user("work hang")).await;
+            if let Ok(task) = &hanging {
+                let canceled = bench.cancel(&task.id).await;
+                match canceled.map_err(|it| it.kind()) {
+                    Ok(task) => assert_eq!(task.state(), TaskState::Canceled),
+                    Err(ErrorKind::TaskNotCancelable) => {}
+                    // A cancel that may take no time at all.
+                    Err(kind) => assert!(kind == ErrorKind::Unavailable && limits.wait < Duration::from_secs(1)),
+                }
+            }
+            outcome(hanging);
+            match bench.stream(Message::user("work pass:1 done")).await {
+                Ok(events) => assert!(events.count().await > 0),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error}"),
+            }
+            bench.service.drain(grace).await;
+        });
+    }
+}
+
+/// Refused at the limit of this name.
+fn refused_at(result: Result<Task, Error>, limit: &str) {
+    let error = result.unwrap_err();
+    assert_eq!((error.kind(), error.metadata("limit")), (ErrorKind::ResourceExhausted, Some(limit)), "{error}");
+    assert!(error.retry_after_seconds().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn turns_of_one_owner_leave_turns_to_others() {
+    let most = Limits::default().turns_per_owner;
+    let bench = bench(Arc::new(Memory::with_max_tasks(20_000)), script);
+    let ada = bench.hasty();
+    let mut hanging = Vec::new();
+    for n in 0..Limits::default().turns {
+        let tenant = ada.in_tenant(if n % 2 == 0 { "" } else { "other" });
+        match tenant.send(Message::user("work hang")).await {
+            Ok(task) => hanging.push(task.id),
+            result @ Err(_) => refused_at(result, "turns_per_owner"),
+        }
+    }
+    assert_eq!(hanging.len(), most);
+    assert_eq!(bench.by("bob").send(Message::user("done")).await.unwrap().state(), TaskState::Completed);
+    let waiting = bench.by("bob").send(Message::user("ask:what?")).await.unwrap();
+    assert_eq!(bench.by("bob").send(to(&waiting.id, "done")).await.unwrap().state(), TaskState::Completed);
+    // A turn that is over is free again, for a follow-up too.
+    assert_eq!(ada.cancel(&hanging[0]).await.unwrap().state(), TaskState::Canceled);
+    let asked = bench.send(Message::user("ask:what?")).await.unwrap();
+    ada.send(Message::user("work hang")).await.unwrap();
+    refused_at(bench.send(to(&asked.id, "done")).await, "turns_per_owner");
 }
 
 #[tokio::test(start_paused = true)]

@@ -81,6 +81,56 @@ scenario!(
     }
 );
 
+/// Refused because of an identifier in this field.
+fn too_long(error: &Error, field: &str) {
+    is(error, ErrorKind::InvalidParams);
+    named(error, "id_bytes");
+    assert_eq!(fields(error), [field]);
+    assert!(
+        error.to_string().ends_with("has 257 bytes, of at most 256; send a shorter one (limit id_bytes)"),
+        "{error}"
+    );
+}
+
+scenario!(identifiers_of_a_message_have_a_maximum_length, async |agent: &dyn A2aService| {
+    let (fits, longer) = ("i".repeat(256), "i".repeat(257));
+    let changed = |change: &dyn Fn(&mut Message)| {
+        let mut sent = text("", "hello");
+        sent.message.as_mut().map(change);
+        sent
+    };
+    let sent = changed(&|it| (it.context_id, it.message_id) = (fits.clone(), fits.clone()));
+    assert_eq!(send(agent, sent).await.context_id, fits);
+    for (field, sent) in [
+        ("message.contextId", changed(&|it| it.context_id.clone_from(&longer))),
+        ("message.messageId", changed(&|it| it.message_id.clone_from(&longer))),
+        ("message.taskId", changed(&|it| it.task_id.clone_from(&longer))),
+    ] {
+        too_long(&refused(agent, sent).await, field);
+    }
+    let sent = changed(&|it| it.extensions = vec!["u".repeat(2048), "u".repeat(2049)]);
+    let error = refused(agent, sent).await;
+    named(&error, "uri_bytes");
+    assert_eq!(fields(&error), ["message.extensions[1]"]);
+});
+
+scenario!(
+    identifiers_that_only_1_0_has_have_a_maximum_length,
+    not_at_0_3 = "a message of its proto file refers to no tasks, and its requests have no tenant",
+    async |agent: &dyn A2aService| {
+        let longer = "i".repeat(257);
+        let mut sent = text("", "hello");
+        sent.tenant.clone_from(&longer);
+        too_long(&refused(agent, sent).await, "tenant");
+        let mut sent = text("", "hello");
+        sent.message.as_mut().unwrap().reference_task_ids = vec!["t".into(), longer.clone()];
+        too_long(&refused(agent, sent).await, "message.referenceTaskIds[1]");
+        too_long(&get(agent, &longer).await.err().unwrap(), "id");
+        let query = ListTasksRequest { context_id: longer, ..Default::default() };
+        too_long(&agent.list_tasks(request(query)).await.err().unwrap().into(), "contextId");
+    }
+);
+
 /// Says more than it may, each time in another way.
 struct Talker;
 
@@ -156,6 +206,22 @@ async fn an_agent_that_says_too_much_fails(way: impl AsyncFn(Server<Talker>) -> 
 }
 
 each_way!(an_agent_that_says_too_much_fails);
+
+async fn the_longest_durations_and_highest_counts_are_taken(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    const LONGEST: Duration = Duration::MAX;
+    let mut limits = Limits::default();
+    (limits.real_after, limits.turn, limits.idle) = (LONGEST, LONGEST, LONGEST);
+    (limits.cancel, limits.wait, limits.stream_age) = (LONGEST, LONGEST, LONGEST);
+    let server = Server::new(Actor).limits(limits).keep_alive(LONGEST).grace(LONGEST).max_connections(usize::MAX);
+    let agent = way(server).await;
+    assert_eq!(send(&*agent, text("", "hello")).await.state(), TaskState::Completed);
+    let events = remaining(stream(&*agent, text("", "hello")).await).await;
+    assert_eq!(state(events.last().unwrap()), Some(TaskState::Completed));
+    let events = stream(&*agent, text("", "!authorise")).await;
+    drop(events);
+}
+
+each_way!(the_longest_durations_and_highest_counts_are_taken);
 
 async fn so_many_turns_run_at_once(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = way(limited(|it| it.turns = 2)).await;
