@@ -34,7 +34,7 @@ impl Schema {
     pub(crate) fn message(&self, message: &MessageDescriptor) -> Result<TokenStream> {
         let (name, rust) = (message.name(), rust_type(message));
         let (mut fields, mut numbers, mut reads) = (vec![], vec![], vec![]);
-        let (mut writes, mut checks) = (vec![], vec![]);
+        let (mut writes, mut checks, mut nested) = (vec![], vec![], vec![]);
         for field in message.fields() {
             let place = place(&field);
             supported(&field, &place)?;
@@ -48,6 +48,7 @@ impl Schema {
             let required = self.is_required(&field);
             writes.push(write(&field, &place, required));
             checks.push(check(&field, &place, required));
+            nested.extend(measured(&field).map(|it| quote!(#number => #it)));
         }
         checks.extend(message.oneofs().filter(|it| CHOICES.contains(&it.full_name())).map(|it| choice(&it)));
         Ok(quote! {
@@ -69,6 +70,12 @@ impl Schema {
                 fn write<M: serde::ser::SerializeStruct>(&self, members: &mut M) -> Result<(), M::Error> {
                     #(#writes)*
                     Ok(())
+                }
+            }
+
+            impl json::Measure for #rust {
+                fn field(number: u32) -> Option<json::Nested> {
+                    Some(match number { #(#nested,)* _ => return None })
                 }
             }
 
@@ -266,6 +273,24 @@ fn check(field: &FieldDescriptor, place: &Place, required: bool) -> TokenStream 
         _ => Some(quote!(if let Some(it) = &self.#ident { it.check(&#here, found) })),
     };
     quote!(#unset #inner)
+}
+
+/// What a field holds that takes more memory than its bytes.
+fn measured(field: &FieldDescriptor) -> Option<TokenStream> {
+    match field.kind() {
+        // The members of such an object are not counted one by one: no request has a map of its own.
+        Kind::Message(_) if field.is_map() => Some(quote!(json::Nested::text())),
+        Kind::Message(it) if it.full_name() == "google.protobuf.Struct" => {
+            let rust = rust_type(&it);
+            Some(quote!(json::Nested::object::<#rust>()))
+        }
+        Kind::Message(it) => {
+            let rust = rust_type(&it);
+            Some(quote!(json::Nested::message::<#rust>()))
+        }
+        Kind::String if field.is_list() => Some(quote!(json::Nested::text())),
+        _ => None,
+    }
 }
 
 /// The check of a text field that has a maximum length: identifiers and URIs, by the names that the proto files give them.

@@ -168,6 +168,9 @@ keys! {
     "limits.references" => limits_references: usize = Limits::default().references, "How many tasks a message may refer to.";
     "limits.events" => limits_events: u64 = Limits::default().events, "How many events a task may have; the turn of an agent that says more fails.";
     "limits.artifacts" => limits_artifacts: usize = Limits::default().artifacts, "How many artifacts a task may have; the turn of an agent that begins another fails.";
+    "limits.event_bytes" => limits_event_bytes: Size = Size(Limits::default().event_bytes), "Maximum size of an event, encoded in protobuf: of a chunk of an artifact, of a status with its message, of a message of a client. The turn of an agent that sends a larger one fails. Clients of gRPC take 4 MiB unless they say otherwise. 1KiB at least.";
+    "limits.artifact_bytes" => limits_artifact_bytes: Size = Size(Limits::default().artifact_bytes), "Maximum size of an artifact; the turn of an agent that adds more to it fails.";
+    "limits.task_bytes" => limits_task_bytes: Size = Size(Limits::default().task_bytes), "Maximum size of all events of a task, messages of its client included. The turn of an agent that says more fails, and further messages are refused.";
     "limits.turns" => limits_turns: usize = Limits::default().turns, "How many turns may run at once, of all tasks.";
     "limits.turns_per_owner" => limits_turns_per_owner: usize = Limits::default().turns_per_owner, "Maximum number of turns of one task owner that run at once, in all tenants together. Callers without a name share one owner.";
     "limits.streams" => limits_streams: usize = Limits::default().streams, "How many streams may be open at once, of all tasks.";
@@ -206,6 +209,9 @@ impl Config {
             references: self.limits_references,
             events: self.limits_events,
             artifacts: self.limits_artifacts,
+            event_bytes: self.limits_event_bytes.0,
+            artifact_bytes: self.limits_artifact_bytes.0,
+            task_bytes: self.limits_task_bytes.0,
             turns: self.limits_turns,
             turns_per_owner: self.limits_turns_per_owner,
             streams: self.limits_streams,

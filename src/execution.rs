@@ -294,6 +294,9 @@ async fn hold(journal: &Arc<Journal>, key: &Key, bounds: Bounds) -> Result<Held,
         let task = stored.task(&**journal.store(), key).await?;
         let mut live = Live::loaded(key.clone(), journal.store().fence(), stored, task);
         live.bound(bounds);
+        if !live.has_ended() {
+            live.logged(journal.store().log_bytes(key).await?);
+        }
         Ok::<_, Error>(live)
     };
     let held = journal.hold(key, load).await?;

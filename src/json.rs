@@ -20,11 +20,13 @@ use serde::{
 
 pub use self::{
     encoded::{Encoded, Fields, Odd, Transcode, count, member, once, write_encoded},
+    size::{Measure, Nested, check_json, check_proto},
     writer::{close, put_text, write_to},
 };
 use crate::pb::wkt::Value;
 
 mod encoded;
+mod size;
 mod writer;
 
 /// What is read member by member.

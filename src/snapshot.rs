@@ -12,7 +12,7 @@ use tonic::Response;
 
 use crate::{
     error::Error,
-    json::{count, write_encoded, write_to},
+    json::{Measure, count, write_encoded, write_to},
     pb::v1::Task,
     task,
     transport::transcode::Output,
@@ -154,6 +154,9 @@ impl fmt::Debug for Snapshot {
         }
     }
 }
+
+/// Of replies, the decoded size is not bounded.
+impl Measure for Snapshot {}
 
 /// So that tonic's codec, and any tonic client, works on it.
 impl prost::Message for Snapshot {

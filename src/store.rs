@@ -115,6 +115,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// Whether it can be written to.
     async fn check(&self) -> Result<(), Unavailable>;
+
+    /// Size of the log of a task in bytes, as it is kept. Zero for a task that is not there, or whose log is not kept apart
+    /// from it.
+    async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable>;
 }
 
 /// Whether a task is in use.

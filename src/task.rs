@@ -2,7 +2,7 @@
 
 pub use self::{
     ahead::{Ahead, Bounds, Illegal},
-    chunk::{heft, join},
+    chunk::{heft, join, joins},
 };
 use crate::pb::v1::{
     Artifact, Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload,

@@ -67,9 +67,16 @@ impl Updates {
     /// ([`Turn::saved`](super::Turn::saved)). It goes to the store with what is said next, or when the agent pauses.
     ///
     /// # Errors
-    /// What can't be JSON, and the end of the turn.
+    /// What can't be JSON or is larger than an event may be, and the end of the turn.
     pub async fn save(&self, state: &impl Serialize) -> Result<(), Error> {
         let bytes = serde_json::to_vec(state)?;
+        let most = self.held.lock().ahead.max_event_bytes();
+        if bytes.len() > most {
+            return Err(Error::msg(format!(
+                "the state to keep has {} bytes, of at most {most} (limit event_bytes)",
+                bytes.len()
+            )));
+        }
         self.ready(|inner| {
             inner.save(bytes.clone().into());
             Ok(())

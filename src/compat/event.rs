@@ -18,6 +18,7 @@ use super::json::Closing;
 use crate::{
     error::Error,
     event::{self, Cursor, Ends},
+    json::Measure,
     pb::v03::{StreamResponse, stream_response::Payload},
     transport::transcode::{Frame, Item, from_json, line, to_json},
 };
@@ -112,6 +113,9 @@ impl fmt::Debug for Event {
         f.debug_struct("Event").field("cursor", &self.cursor).field("message", self.message()).finish_non_exhaustive()
     }
 }
+
+/// Of replies, the decoded size is not bounded.
+impl Measure for Event {}
 
 impl prost::Message for Event {
     fn encode_raw(&self, buf: &mut impl BufMut) {

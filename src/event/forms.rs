@@ -14,7 +14,7 @@ use tonic::Status;
 use super::{Event, Origin, count};
 use crate::{
     error::Error,
-    json::{write_encoded, write_to},
+    json::{Measure, write_encoded, write_to},
     pb::v1::{StreamResponse, Task, stream_response::Payload},
     task::heft,
     transport::transcode::{Frame, Item, Line, from_json},
@@ -141,6 +141,9 @@ impl Serialize for Whole<'_> {
         it.end()
     }
 }
+
+/// Of replies, the decoded size is not bounded.
+impl Measure for Event {}
 
 /// So that tonic's codec, and any tonic client, works on it.
 impl prost::Message for Event {

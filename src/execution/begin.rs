@@ -80,6 +80,10 @@ impl<A: Agent> Execution<A> {
         let push = push.map(|it| (*it).of(&key));
         let mut live = Live::new(key, journal.store().fence(), task, now);
         live.bound(self.0.limits.bounds());
+        live.check_first().map_err(|why| {
+            let name = why.limit().unwrap_or_default();
+            limit(name, format!("the message is too large: {why} (limit {name})"))
+        })?;
         live.push_to(push);
         let held = journal.insert(live);
         let mut inner = held.lock();
@@ -178,8 +182,9 @@ impl<A: Agent> Execution<A> {
                     return Ok((held, seen));
                 }
                 Err(why) if why.limit().is_some() => {
+                    let name = why.limit().unwrap_or_default();
                     let why = format!("task {} takes no more messages: {why}", key.id());
-                    return Err(limit("events", why).with("taskId", key.id()));
+                    return Err(limit(name, why).with("taskId", key.id()));
                 }
                 Err(_) if inner.has_ended() => None,
                 // It has ended, and nobody may know that yet.

@@ -18,6 +18,9 @@ use crate::{
 /// After this, what was refused at a limit may be taken.
 pub(super) const SOON: Duration = Duration::from_secs(1);
 
+/// Minimum of the maximum size of an event: the status that says why a turn failed has to fit.
+const MIN_EVENT_BYTES: usize = 1024;
+
 /// How long things may take, and how much there may be. Each error of these says the name of its limit.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -51,6 +54,15 @@ pub struct Limits {
     pub events: u64,
     /// How many artifacts a task may have. The turn of an agent that begins another fails. 1000.
     pub artifacts: usize,
+    /// Maximum size of an event in bytes, encoded in protobuf: of a chunk of an artifact, of a status with its message, and of a
+    /// message of a client. The turn of an agent that sends a larger one fails. Clients of gRPC take 4 MiB unless they say
+    /// otherwise. 16 MiB; 1 KiB at least.
+    pub event_bytes: usize,
+    /// Maximum size of an artifact in bytes. The turn of an agent that adds more to it fails. 64 MiB.
+    pub artifact_bytes: usize,
+    /// Maximum size of a task in bytes: of all its events, messages of its client included. The turn of an agent that says
+    /// more fails, and further messages are refused. 128 MiB.
+    pub task_bytes: usize,
     /// How many turns may run at once, of all tasks. 10 000.
     pub turns: usize,
     /// Maximum number of turns of one task owner that run at once, in all tenants together. Callers without a name share one
@@ -67,7 +79,9 @@ pub struct Limits {
 impl Limits {
     /// How much there may be of a task.
     pub(crate) fn bounds(&self) -> Bounds {
-        Bounds { events: self.events, artifacts: self.artifacts }
+        let Self { events, artifacts, artifact_bytes, task_bytes, .. } = *self;
+        let event_bytes = self.event_bytes.max(MIN_EVENT_BYTES);
+        Bounds { events, artifacts, event_bytes, artifact_bytes, task_bytes }
     }
 }
 
@@ -87,6 +101,9 @@ impl Default for Limits {
             references: 16,
             events: 200_000,
             artifacts: 1000,
+            event_bytes: 16 << 20,
+            artifact_bytes: 64 << 20,
+            task_bytes: 128 << 20,
             turns: 10_000,
             turns_per_owner: 5000,
             streams: 10_000,

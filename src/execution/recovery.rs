@@ -108,6 +108,7 @@ impl<A: Agent> Parts<A> {
         let mut referenced = referenced.into_iter();
         let mut live = Live::loaded(key.clone(), self.journal.store().fence(), stored, task);
         live.bound(self.limits.bounds());
+        live.logged(self.journal.store().log_bytes(key).await?);
         let Ok(held) = self.journal.hold(key, || ready(Ok::<_, Infallible>(live))).await;
         let mut inner = held.lock();
         match again {

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use prost::Message as _;
 use serde_json::json;
 use tokio::{
     task::coop::has_budget_remaining,
@@ -203,7 +204,9 @@ impl<A: Agent> Parts<A> {
         let (state, message) = match over {
             Over::Left => return None,
             _ if inner.exceeded.is_some() => (TaskState::Failed, inner.exceeded.map(|it| exceeded(held, it))),
-            Over::Returned(Ok(End::Reply(message))) if !inner.real => {
+            Over::Returned(Ok(End::Reply(message)))
+                if !inner.real && message.encoded_len() <= inner.ahead.max_event_bytes() =>
+            {
                 let mut message = updates::own(message, "", &held.context);
                 message.task_id.clear();
                 let wake = inner.answer(message);
@@ -235,9 +238,17 @@ impl<A: Agent> Parts<A> {
             Over::Idle => failed("idle", "it said nothing for too long"),
             Over::Exceeded => failed("limit", "it said more than a task may have"),
         };
-        let ends = if state.is_terminal() { Ends::Task } else { Ends::Turn };
-        let status = status_update(held, state, message);
-        if inner.push(status, Mark::ending(ends)).is_err() {
+        let mut ends = if state.is_terminal() { Ends::Task } else { Ends::Turn };
+        let mut ended = inner.push(status_update(held, state, message), Mark::ending(ends));
+        if let Err(why) = ended
+            && why.limit().is_some()
+        {
+            // The agent's last message is more than may be said.
+            ends = Ends::Task;
+            let status = status_update(held, TaskState::Failed, Some(exceeded(held, why)));
+            ended = inner.push(status, Mark::ending(ends));
+        }
+        if ended.is_err() {
             // Nobody else ends a task whose turn runs.
             tracing::error!(task.id = held.key.id(), "a turn ended after its task had");
         }

@@ -18,7 +18,7 @@ use crate::{
     pb::v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, stream_response::Payload},
     seam::{Millis, millis},
     store::{Key, Keyed, PushConfig, Stored},
-    task::{Ahead, Bounds, Illegal, heft, join},
+    task::{Ahead, Bounds, Illegal, heft, join, joins},
 };
 
 mod conclude;
@@ -28,6 +28,9 @@ mod untaken;
 
 /// How many events an agent may be ahead of the store.
 pub(crate) const BOUND: usize = 64;
+
+/// How many bytes of events an agent may be ahead of the store. One event may go beyond it.
+const BOUND_BYTES: usize = 4 << 20;
 
 /// How many events are kept for readers that keep up; the others read the store.
 pub(crate) const NEWEST: usize = 256;
@@ -58,6 +61,9 @@ pub(crate) struct Inner {
     joined: usize,
     /// Taken to the store, and not yet answered.
     in_flight: usize,
+    /// Bytes of the events that were taken to the store, and of those that it has: of all that were accepted.
+    bytes_taken: usize,
+    bytes_durable: usize,
     /// The row changes without an event.
     pub(crate) touched: bool,
     /// The journal has it.
@@ -153,6 +159,23 @@ impl Live {
         Self { key, context: row.context, inner: Mutex::new(inner) }
     }
 
+    /// Takes in how many bytes the log has of a task that was loaded.
+    pub(crate) fn logged(&mut self, bytes: usize) {
+        let inner = self.inner.get_mut();
+        inner.ahead.logged(bytes);
+        (inner.bytes_taken, inner.bytes_durable) = (inner.ahead.bytes(), inner.ahead.bytes());
+    }
+
+    /// Whether the task is in a terminal state, as the store has it.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.inner.get_mut().has_ended()
+    }
+
+    /// Checks the message that a task begins with against its bounds.
+    pub(crate) fn check_first(&mut self) -> Result<(), Illegal> {
+        self.inner.get_mut().ahead.check_first()
+    }
+
     /// From now on there may be only so much of it.
     pub(crate) fn bound(&mut self, bounds: Bounds) {
         self.inner.get_mut().ahead.bound(bounds);
@@ -178,6 +201,8 @@ impl Live {
 
 impl Inner {
     fn empty(ahead: Ahead, fence: Fence, time: Millis) -> Self {
+        // What a task begins with is its client's, and holds no agent up.
+        let bytes = ahead.bytes();
         Self {
             ahead,
             fence,
@@ -185,6 +210,8 @@ impl Inner {
             begins: false,
             joined: 0,
             in_flight: 0,
+            bytes_taken: bytes,
+            bytes_durable: bytes,
             touched: false,
             queued: false,
             polled: false,
@@ -258,14 +285,20 @@ impl Inner {
         let heft = heft(chunk);
         let fits = chunk.append && self.joined + heft <= JOIN && !self.ahead.state().is_terminal();
         let last = self.pending.last_mut().filter(|_| fits).and_then(Event::edit);
-        let joined = if let Some(Payload::ArtifactUpdate(it)) = last { join(it, chunk) } else { false };
+        let joined = match (last, &chunk.artifact) {
+            (Some(Payload::ArtifactUpdate(it)), Some(artifact)) if joins(it, chunk) => {
+                self.ahead.grow(&artifact.artifact_id, heft) && join(it, chunk)
+            }
+            _ => false,
+        };
         self.joined = if joined { self.joined + heft } else { heft };
         joined
     }
 
     /// Whether an agent has to wait for the store.
     pub(crate) fn is_full(&self) -> bool {
-        self.pending.len() + self.in_flight >= BOUND
+        let bytes = self.ahead.bytes().saturating_sub(self.bytes_durable);
+        self.pending.len() + self.in_flight >= BOUND || bytes >= BOUND_BYTES
     }
 
     /// Whether what is pending has been waiting for longer than this, since there was first more than one of it.

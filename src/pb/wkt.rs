@@ -26,6 +26,41 @@ mod generated {
 /// takes a hundred in all: what is deeper could be stored, and never be read again. The messages around it have nine.
 pub const MAX_DEPTH: usize = 28;
 
+impl json::Measure for Empty {}
+
+impl json::Measure for Timestamp {}
+
+/// An entry of the map of an object.
+struct Entry;
+
+impl json::Measure for Entry {
+    fn field(number: u32) -> Option<json::Nested> {
+        (number == 2).then(json::Nested::value::<Value>)
+    }
+}
+
+impl json::Measure for Struct {
+    fn field(number: u32) -> Option<json::Nested> {
+        (number == 1).then(json::Nested::member::<Entry>)
+    }
+}
+
+impl json::Measure for Value {
+    fn field(number: u32) -> Option<json::Nested> {
+        match number {
+            5 => Some(json::Nested::object::<Struct>()),
+            6 => Some(json::Nested::message::<ListValue>()),
+            _ => None,
+        }
+    }
+}
+
+impl json::Measure for ListValue {
+    fn field(number: u32) -> Option<json::Nested> {
+        (number == 1).then(json::Nested::message::<Value>)
+    }
+}
+
 impl json::Members for Empty {
     const NAME: &'static str = "Empty";
     const FIELDS: &'static [(u32, &'static str)] = &[];

@@ -268,6 +268,14 @@ impl Store for Memory {
     async fn check(&self) -> Result<(), Unavailable> {
         Ok(())
     }
+
+    async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable> {
+        let bytes = self.with(key, |it| match &it.log {
+            Kind::Open(log) => log.length(),
+            Kind::Settled(_) => 0,
+        });
+        Ok(bytes.unwrap_or_default())
+    }
 }
 
 impl std::fmt::Debug for Memory {

@@ -170,6 +170,11 @@ impl Running {
         }
     }
 
+    /// Size of the log in bytes.
+    pub(in crate::store) fn length(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// The events after that many, without a look at most of those before.
     pub(in crate::store) fn events(&self, after: usize, names: Names<'_>) -> impl Iterator<Item = Event> {
         read(&self.bytes, &self.index, after).filter_map(move |it| it.event(names))

@@ -458,6 +458,11 @@ impl Store for Sqlite {
         self.keep(policy, now, in_use).await
     }
 
+    async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable> {
+        let key = key.clone();
+        self.readers.run(move |it| read::log_bytes(it, &key)).await
+    }
+
     async fn check(&self) -> Result<(), Unavailable> {
         // What has lost its name is written to as if nothing were, and ends with the process.
         let (path, opened) = (self.claimed.path.clone(), self.opened);

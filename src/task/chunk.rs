@@ -2,12 +2,21 @@
 
 use crate::pb::v1::{Artifact, TaskArtifactUpdateEvent};
 
+/// Returns whether a chunk can be put behind another.
+pub fn joins(first: &TaskArtifactUpdateEvent, second: &TaskArtifactUpdateEvent) -> bool {
+    let fits = second.append && !first.last_chunk && second.metadata.is_none();
+    match (&first.artifact, &second.artifact) {
+        (Some(old), Some(new)) => fits && old.artifact_id == new.artifact_id && is_bare(new),
+        _ => false,
+    }
+}
+
 /// Puts one chunk behind another of the same artifact, before they have a number each: many small ones cost a log and
 /// its readers more than they weigh. Says whether it did; else they must stay apart.
 pub fn join(first: &mut TaskArtifactUpdateEvent, second: &mut TaskArtifactUpdateEvent) -> bool {
-    let fits = second.append && !first.last_chunk && second.metadata.is_none();
+    let fits = joins(first, second);
     match (&mut first.artifact, &mut second.artifact) {
-        (Some(old), Some(new)) if fits && old.artifact_id == new.artifact_id && is_bare(new) => {
+        (Some(old), Some(new)) if fits => {
             old.parts.append(&mut new.parts);
             first.last_chunk = second.last_chunk;
             true

@@ -3,6 +3,7 @@
 
 use std::{error::Error as StdError, marker::PhantomData};
 
+use bytes::Buf as _;
 use tokio_stream::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 use tonic::{
@@ -18,6 +19,7 @@ use tonic_reflection::server::Builder;
 use crate::{
     call::{Call, Version},
     error::{Error, ErrorKind, chain, without_sentence},
+    json::{Measure, check_proto},
     pb::DESCRIPTORS,
     transport::{
         answer::keep_framing,
@@ -46,7 +48,7 @@ impl<T, U> Default for Codec<T, U> {
 impl<T, U> codec::Codec for Codec<T, U>
 where
     T: prost::Message + 'static,
-    U: prost::Message + Default + 'static,
+    U: prost::Message + Default + Measure + 'static,
 {
     type Encode = T;
     type Decode = U;
@@ -66,11 +68,13 @@ where
 #[derive(Debug)]
 pub struct Decoder<U>(PhantomData<U>);
 
-impl<U: prost::Message + Default> codec::Decoder for Decoder<U> {
+impl<U: prost::Message + Default + Measure> codec::Decoder for Decoder<U> {
     type Item = U;
     type Error = Status;
 
     fn decode(&mut self, bytes: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
+        // tonic gives a message in one piece.
+        check_proto::<U>(bytes.chunk())?;
         U::decode(bytes).map(Some).map_err(|e| Error::invalid_params(e).into())
     }
 

@@ -23,6 +23,7 @@ use super::{
 use crate::{
     call::{Call, Version},
     error::{Error, ErrorKind},
+    json::check_json,
     transport::transcode::{Binding, Line, Params, Reply, Request, Source},
 };
 
@@ -224,7 +225,7 @@ fn unknown(method: &str) -> Status {
 /// A body that calls itself JSON. An empty one is refused for that, whatever it calls itself.
 fn if_json(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Error> {
     match media_type(headers) {
-        Some(it) if is_json(it) => Ok(body),
+        Some(it) if is_json(it) => check_json(&body).map(|()| body),
         Some(it) => Err(ErrorKind::ContentTypeNotSupported.because(format!("`{}` is not application/json", brief(it)))),
         None if body.is_empty() => Ok(body),
         None => Err(no_media_type()),

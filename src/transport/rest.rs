@@ -23,6 +23,7 @@ use super::{
 use crate::{
     call::Version,
     error::{Error, ErrorKind},
+    json::check_json,
     transport::transcode::{Binding, Body as Place, Line, Params, Reply, Request, Route, Source},
 };
 
@@ -77,6 +78,7 @@ fn request<'a, R>(
 ) -> Result<(R, Request<'a>), Status> {
     let Route { rpc, body: place, fields } = route?;
     let body = body.as_ref().map_err(Error::clone)?;
+    check_json(body)?;
     let source = match place {
         Place::None => Source::Query(query(parts).into()),
         Place::Whole => Source::Json(Cow::Borrowed(json(&parts.headers, body)?)),

@@ -206,6 +206,10 @@ impl Store for Gate {
         self.store.sweep(policy, now, in_use).await
     }
 
+    async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable> {
+        self.store.log_bytes(key).await
+    }
+
     async fn check(&self) -> Result<(), Unavailable> {
         if self.failing.load(Ordering::SeqCst) { Err(Unavailable("told so".into())) } else { self.see() }
     }

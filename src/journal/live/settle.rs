@@ -48,6 +48,7 @@ impl Inner {
             events.insert(0, first);
         }
         (self.in_flight, self.touched, self.oldest) = (events.len(), false, None);
+        self.bytes_taken = self.ahead.bytes();
         let ends = self.ahead.state().is_terminal();
         if !exclusive {
             self.since += events.iter().map(Event::weight).sum::<usize>();
@@ -92,7 +93,7 @@ impl Inner {
     /// It is durable: now it is shown.
     pub(in crate::journal) fn settle(&mut self, commit: &Commit, wake: &mut Wake) {
         let Commit { events, checkpoint, row, fence, .. } = commit;
-        self.in_flight = 0;
+        (self.in_flight, self.bytes_durable) = (0, self.bytes_taken);
         self.at = Some(Position { fence: *fence, seq: row.seq });
         match checkpoint {
             Some(task) if !ends_within(events) => {

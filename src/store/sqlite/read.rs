@@ -76,6 +76,15 @@ pub(super) fn stored(found: &Found<'_>) -> rusqlite::Result<Stored> {
     Ok(Stored { at, row, checkpoint, saved, asked })
 }
 
+/// Size of the log of a task in bytes. Of its pieces, SQLite reads no more than their lengths for that.
+pub(super) fn log_bytes(db: &Connection, key: &Key) -> rusqlite::Result<usize> {
+    let Some(task) = id(db, key)? else { return Ok(0) };
+    let sql = "SELECT ifnull(sum(length(events)), 0) FROM log WHERE id >= ? AND id < ?";
+    let range = (piece(task, 0)?, piece(task + 1, 0)?);
+    let bytes: i64 = db.prepare_cached(sql)?.query_row(range, |it| it.get(0))?;
+    Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
 /// What came of a send that had a key.
 pub(super) fn sent(db: &Connection, scope: &Scope, key: &str) -> rusqlite::Result<Option<Made>> {
     let sql = "SELECT t.key, s.seq, s.hash FROM send s JOIN task t ON t.id = s.task

@@ -126,6 +126,56 @@ async fn turns_of_one_owner_leave_turns_to_others() {
     refused_at(bench.send(to(&asked.id, "done")).await, "turns_per_owner");
 }
 
+/// Says something new of the same artifact in each turn: the task stays as large as it is, and its log does not.
+#[tokio::test(start_paused = true)]
+async fn bytes_of_a_log_are_counted_after_a_task_has_left_memory() {
+    for store in stores() {
+        let mut limits = Limits::default();
+        limits.task_bytes = 10_000;
+        let bench = limited(store, limits, |_, out| async move {
+            out.artifact("").id("a").text("x".repeat(1000)).await?;
+            Ok(End::InputRequired(Message::agent("more?")))
+        });
+        let task = bench.send(Message::user("begin")).await.unwrap();
+        let mut turns = 1;
+        let error = loop {
+            bench.empty().await;
+            match bench.send(to(&task.id, &"y".repeat(100))).await {
+                Ok(task) if task.state() == TaskState::InputRequired => turns += 1,
+                Ok(task) => break said(&task),
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!((6..9).contains(&turns), "{turns} turns");
+        assert!(error.contains("a task has at most 10000 bytes"), "{error}");
+    }
+}
+
+/// Of an agent that is faster than its store, only so many bytes wait.
+#[tokio::test(start_paused = true)]
+async fn an_agent_is_ahead_of_its_store_by_so_many_bytes() {
+    let gate = Gate::memory();
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&sent);
+    let bench = bench(gate.store(), move |_, out| {
+        let count = Arc::clone(&count);
+        async move {
+            for _ in 0..20 {
+                out.artifact("large").text("x".repeat(1 << 20)).await?;
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+            Ok(End::Completed(None))
+        }
+    });
+    let sending = bench.sending(Message::user("begin"));
+    gate.knock().await;
+    settle().await;
+    assert_eq!(sent.load(Ordering::SeqCst), 4);
+    gate.open();
+    let task = sending.await.unwrap().unwrap();
+    assert_eq!((task.state(), task.artifacts.len()), (TaskState::Completed, 20));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_task_goes_from_state_to_state() {
     use TaskState::*;

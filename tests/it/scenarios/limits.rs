@@ -207,6 +207,106 @@ async fn an_agent_that_says_too_much_fails(way: impl AsyncFn(Server<Talker>) -> 
 
 each_way!(an_agent_that_says_too_much_fails);
 
+/// Sends more bytes than it may, each time in another way.
+struct Large;
+
+impl Agent for Large {
+    async fn run(&self, turn: Turn, out: Updates) -> Result<End, agent::Error> {
+        let text = |bytes| "x".repeat(bytes);
+        match turn.text() {
+            "event" => out.artifact("large").text(text(2000)).await?,
+            "artifact" => {
+                let mut artifact = out.artifact("large");
+                for _ in 0..4 {
+                    artifact.text(text(900)).await?;
+                }
+            }
+            "small chunks" => {
+                let mut artifact = out.artifact("large");
+                for _ in 0..400 {
+                    artifact.text(text(10)).await?;
+                }
+            }
+            "task" => {
+                for _ in 0..6 {
+                    out.progress(text(900)).await?;
+                }
+            }
+            "id" => out.artifact("large").id("i".repeat(257)).text("x").await?,
+            "state" => out.save(&text(2000)).await?,
+            "end" => return Ok(End::Completed(Some(Message::agent(text(2000))))),
+            "question" => return Ok(End::InputRequired(Message::agent(text(2000)))),
+            "reply" => return Ok(End::Reply(Message::agent(text(2000)))),
+            _ => return Ok(End::InputRequired(Message::agent("more?"))),
+        }
+        Ok(End::Completed(None))
+    }
+}
+
+async fn an_agent_that_sends_too_many_bytes_fails(way: impl AsyncFn(Server<Large>) -> Arc<dyn A2aService>) {
+    let limits = limits(|it| (it.event_bytes, it.artifact_bytes, it.task_bytes) = (2000, 3000, 5000));
+    let agent = way(Server::new(Large).limits(limits)).await;
+    for (does, limit, most) in [
+        ("event", "event_bytes", "an event has at most 2000 bytes"),
+        ("artifact", "artifact_bytes", "an artifact has at most 3000 bytes"),
+        ("small chunks", "artifact_bytes", "an artifact has at most 3000 bytes"),
+        ("task", "task_bytes", "a task has at most 5000 bytes"),
+        ("id", "id_bytes", "an identifier has at most 256 bytes"),
+        ("end", "event_bytes", "an event has at most 2000 bytes"),
+        ("question", "event_bytes", "an event has at most 2000 bytes"),
+        ("reply", "event_bytes", "an event has at most 2000 bytes"),
+    ] {
+        let task = send(&*agent, text("", does)).await;
+        assert_eq!(task.state(), TaskState::Failed, "{does}");
+        assert_eq!(said(&task), format!("Agent execution failed (limit {limit}): {most}"), "{does}");
+        assert!(output(&task).len() <= 3000, "{does}");
+    }
+    assert_eq!(send(&*agent, text("", "state")).await.state(), TaskState::Failed);
+    // Messages of clients count too, and one that does not fit is refused and ends nothing.
+    let large = "x".repeat(2000);
+    named(&refused(&*agent, text("", &large)).await, "event_bytes");
+    let asked = send(&*agent, text("", "ask")).await;
+    named(&refused(&*agent, text(&asked.id, &large)).await, "event_bytes");
+    let error = loop {
+        match answer(&*agent, text(&asked.id, &large[..900])).await {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    is(&error, ErrorKind::ResourceExhausted);
+    named(&error, "task_bytes");
+    assert!(error.to_string().ends_with("takes no more messages: a task has at most 5000 bytes"), "{error}");
+    assert_eq!(get(&*agent, &asked.id).await.unwrap().state(), TaskState::InputRequired);
+    cancel(&*agent, &asked.id).await;
+}
+
+each_way!(an_agent_that_sends_too_many_bytes_fails);
+
+/// What comes in few bytes and takes many once it is decoded; a call in process is not decoded.
+mod what_takes_too_much_once_decoded_is_refused {
+    use a2a_service::pb::wkt::Struct;
+
+    use super::*;
+
+    async fn run(agent: &dyn A2aService) {
+        let nulls = |n: usize| {
+            let metadata: Struct = serde_json::from_value(serde_json::json!({"list": vec![(); n]})).unwrap();
+            let mut sent = text("", "hello");
+            sent.message.as_mut().unwrap().metadata = Some(metadata);
+            sent
+        };
+        let error = refused(agent, nulls(200_000)).await;
+        is(&error, ErrorKind::TooLarge);
+        named(&error, "decoded_bytes");
+        assert_eq!(send(agent, nulls(10_000)).await.state(), TaskState::Completed);
+    }
+
+    crate::ways::columns!(
+        @ tokio::test, way => async { run(&*way(crate::ways::server()).await).await };
+        grpc rest json_rpc classic_grpc classic_rest classic_rpc
+    );
+}
+
 async fn the_longest_durations_and_highest_counts_are_taken(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     const LONGEST: Duration = Duration::MAX;
     let mut limits = Limits::default();

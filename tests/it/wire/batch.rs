@@ -70,6 +70,24 @@ async fn nothing_but_notifications_has_no_answer() {
 }
 
 #[tokio::test]
+async fn a_batch_that_takes_too_much_once_decoded_is_refused() {
+    let server = Server::start().await;
+    let params = format!(r#"{{"id":"a","list":[null{}]}}"#, ",null".repeat(2000));
+    let batch = |n: usize| format!("[{}]", vec![call(Some("1"), "GetTask", &params); n].join(","));
+    let (_, text) = post(&server.url, &batch(64)).await;
+    assert_eq!(serde_json::from_str::<Vec<Value>>(&text).unwrap().len(), 64);
+    let params = params.replace("null", "{}");
+    let batch = format!("[{}]", vec![call(Some("1"), "GetTask", &params); 64].join(","));
+    let (status, text) = post(&server.url, &batch).await;
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (status.as_u16(), &answer["error"]["data"][0]["metadata"]["limit"]),
+        (413, &json!("decoded_bytes")),
+        "{text}"
+    );
+}
+
+#[tokio::test]
 async fn what_is_no_batch_has_one_answer() {
     let server = Server::start().await;
     let full = vec![call(Some("1"), "GetTask", r#"{"id":"a"}"#); 64].join(",");
