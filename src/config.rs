@@ -175,6 +175,7 @@ keys! {
     "limits.turns_per_owner" => limits_turns_per_owner: usize = Limits::default().turns_per_owner, "Maximum number of turns of one task owner that run at once, in all tenants together. Callers without a name share one owner.";
     "limits.streams" => limits_streams: usize = Limits::default().streams, "How many streams may be open at once, of all tasks.";
     "limits.subscribers" => limits_subscribers: usize = Limits::default().subscribers, "How many streams of a task may be open when another subscribes to it.";
+    "limits.page_bytes" => limits_page_bytes: Size = Size(Limits::default().page_bytes), "Maximum size of a page of `ListTasks`, measured in protobuf. A page that reaches it ends early, with the token of the next page. A task larger than this has a page of its own.";
     "card.name" => card_name: Option<String> = None, "What people call the agent. Where it is not set, what the agent says.";
     "card.description" => card_description: Option<String> = None, "What the agent is for. Where it is not set, what the agent says.";
     "card.version" => card_version: Option<String> = None, "The agent's own version. Where it is not set, what the agent says.";
@@ -217,6 +218,7 @@ impl Config {
             streams: self.limits_streams,
             subscribers: self.limits_subscribers,
             max_push_configs: self.max_push_configs,
+            page_bytes: self.limits_page_bytes.0,
             ..Limits::default()
         }
     }

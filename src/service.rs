@@ -238,7 +238,7 @@ fn shown(task: Arc<Task>, history: Option<usize>) -> Task {
     }
 }
 
-fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest) -> Result<ListQuery, Error> {
+fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest, limits: &Limits) -> Result<ListQuery, Error> {
     call.in_time()?;
     let size = request.page_size.unwrap_or(PAGE);
     let limit = usize::try_from(size).ok().filter(|_| PAGES.contains(&size));
@@ -250,6 +250,7 @@ fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest) -> Result<L
         since: request.status_timestamp_after.as_ref().map(seam::millis),
         after: None,
         limit,
+        bytes: Some(limits.page_bytes),
         history: history("historyLength", request.history_length)?,
         artifacts: request.include_artifacts.unwrap_or_default(),
     };
@@ -313,7 +314,7 @@ impl<A: Agent> A2aService for Service<A> {
     async fn list_tasks(&self, request: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
         let call = Call::of(&request)?;
         let scope = self.scope(call, &request.get_ref().tenant);
-        let query = query(call, scope, request.get_ref())?;
+        let query = query(call, scope, request.get_ref(), self.execution.limits())?;
         let page = self.execution.list(&query).await?;
         Ok(Response::new(ListTasksResponse {
             tasks: page.tasks,

@@ -312,6 +312,9 @@ pub struct ListQuery {
     pub after: Option<Token>,
     /// At most so many.
     pub limit: usize,
+    /// Maximum size of the page in bytes of protobuf, unlimited if `None`. A page ends before the task that exceeds it, but
+    /// has at least one task.
+    pub bytes: Option<usize>,
     /// So many messages of their history; all where this says nothing.
     pub history: Option<usize>,
     /// With their artifacts.

@@ -74,6 +74,9 @@ pub struct Limits {
     pub subscribers: usize,
     /// How many push notification configurations a task may have. 32.
     pub max_push_configs: usize,
+    /// Maximum size of a page of `ListTasks` in bytes of protobuf. A page that reaches it ends early, with the token of the
+    /// next page; one task larger than this has a page of its own. 8 MiB.
+    pub page_bytes: usize,
 }
 
 impl Limits {
@@ -109,6 +112,7 @@ impl Default for Limits {
             streams: 10_000,
             subscribers: 1000,
             max_push_configs: 32,
+            page_bytes: 8 << 20,
         }
     }
 }

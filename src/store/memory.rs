@@ -15,6 +15,7 @@ use self::{
 use super::{
     Change, Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put,
     Refused, Retention, Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
+    page::PageTasks,
     settled::{Names, Running, Settled},
 };
 use crate::{
@@ -210,11 +211,17 @@ impl Store for Memory {
             let keys = index.find(query).take(query.limit + 1).map(|(time, key)| (time, key.clone()));
             (total, keys.collect::<Vec<_>>())
         };
-        let next = if keys.len() > query.limit { keys[..query.limit].last() } else { None };
-        let next = next.map(|(time, key)| Token { time: *time, id: key.id().into() });
-        let page = keys.iter().take(query.limit);
-        let tasks = page.filter_map(|(_, key)| self.with(key, |it| listed(it, key, query))).collect();
-        Ok(ListPage { tasks, total, next })
+        let (mut page, mut last) = (PageTasks::new(query), None);
+        for (at, (time, key)) in keys.iter().enumerate() {
+            let fits = at < query.limit
+                && self.with(key, |kept| listed(kept, key, query)).is_none_or(|task| page.push(task));
+            if !fits {
+                let next = last.map(|(time, key): (Millis, &Key)| Token { time, id: key.id().into() });
+                return Ok(ListPage { tasks: page.into_tasks(), total, next });
+            }
+            last = Some((*time, key));
+        }
+        Ok(ListPage { tasks: page.into_tasks(), total, next: None })
     }
 
     async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<Put, Unavailable> {

@@ -1,9 +1,11 @@
-//! Where a page of a list begins: behind a task, not at a number, so that a list may change between two pages.
+//! Where a page of a list begins: behind a task, not at a number, so that a list may change between two pages. And how
+//! much fits on one.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use prost::Message as _;
 
 use super::ListQuery;
-use crate::seam::Millis;
+use crate::{pb::v1::Task, seam::Millis};
 
 /// The last task of a page. The next one begins behind its status time and its id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,6 +48,34 @@ fn fingerprint(query: &ListQuery) -> u32 {
     let state = query.state.map_or(0, i32::from);
     let text = format!("{:?} {state} {:?}", query.context, query.since);
     text.bytes().fold(0x811c_9dc5, |hash, it| (hash ^ u32::from(it)).wrapping_mul(0x0100_0193))
+}
+
+/// The tasks of a page, as far as they fit its byte budget ([`ListQuery::bytes`]).
+pub(super) struct PageTasks {
+    tasks: Vec<Task>,
+    /// Bytes that are left of the budget.
+    left: usize,
+}
+
+impl PageTasks {
+    pub(super) fn new(query: &ListQuery) -> Self {
+        Self { tasks: Vec::new(), left: query.bytes.unwrap_or(usize::MAX) }
+    }
+
+    /// Adds a task and returns true, or returns false if it does not fit. The first task always fits.
+    pub(super) fn push(&mut self, task: Task) -> bool {
+        let left = self.left.checked_sub(task.encoded_len());
+        if left.is_none() && !self.tasks.is_empty() {
+            return false;
+        }
+        self.left = left.unwrap_or(0);
+        self.tasks.push(task);
+        true
+    }
+
+    pub(super) fn into_tasks(self) -> Vec<Task> {
+        self.tasks
+    }
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use self::keeping::{
     the_key_of_a_send_may_go_before_its_task, what_is_in_use_is_swept_later, what_is_old_and_over_is_swept,
     who_waits_for_an_answer_is_known,
 };
-use self::paging::pages_skip_nothing_and_double_nothing;
+use self::paging::{a_page_ends_before_the_task_that_exceeds_its_bytes, pages_skip_nothing_and_double_nothing};
 use self::place::Opened;
 use self::push::{
     a_task_begins_with_a_push_configuration, a_task_takes_its_push_configurations_along,
@@ -66,6 +66,7 @@ macro_rules! over {
             what_is_full_takes_the_place_of_what_has_ended,
             totals_are_those_of_the_tasks,
             pages_skip_nothing_and_double_nothing,
+            a_page_ends_before_the_task_that_exceeds_its_bytes,
             it_does_what_the_model_does,
         );)*
     };

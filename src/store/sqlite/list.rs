@@ -11,7 +11,7 @@ use super::{number, read::Tasks};
 use crate::{
     event::Seq,
     seam::Millis,
-    store::{ListPage, ListQuery, Token},
+    store::{ListPage, ListQuery, Token, page::PageTasks},
     task,
 };
 
@@ -82,21 +82,23 @@ pub(super) fn list(db: &Connection, query: &ListQuery) -> rusqlite::Result<ListP
     let Some(scope) = db.prepare_cached(sql)?.query_row((owner, tenant), |it| it.get(0)).optional()? else {
         return Ok(ListPage::default());
     };
-    let mut places = places(db, scope, query)?;
-    let next = if places.len() > query.limit {
-        places.truncate(query.limit);
-        places.last().map(|it| Token { time: it.time, id: it.key.as_str().into() })
-    } else {
-        None
-    };
+    let places = places(db, scope, query)?;
     let mut all = Tasks::new(db, query.artifacts)?;
-    let mut shown = |it: &Place| {
-        let mut task = all.at(it.id, it.seq)?;
-        task::shorten(&mut task.history, query.history);
-        Ok(task)
-    };
-    let tasks = places.iter().map(&mut shown).collect::<rusqlite::Result<_>>()?;
-    Ok(ListPage { tasks, total: total(db, scope, query)?, next })
+    let mut page = PageTasks::new(query);
+    let (mut last, mut next) = (None, None);
+    for (at, place) in places.iter().enumerate() {
+        let fits = at < query.limit && {
+            let mut task = all.at(place.id, place.seq)?;
+            task::shorten(&mut task.history, query.history);
+            page.push(task)
+        };
+        if !fits {
+            next = last.map(|it: &Place| Token { time: it.time, id: it.key.as_str().into() });
+            break;
+        }
+        last = Some(place);
+    }
+    Ok(ListPage { tasks: page.into_tasks(), total: total(db, scope, query)?, next })
 }
 
 fn places(db: &Connection, scope: i64, query: &ListQuery) -> rusqlite::Result<Vec<Place>> {

@@ -6,7 +6,7 @@ use a2a_service::{pb::v1::TaskState, store::ListQuery};
 
 use super::{
     MANY, Open,
-    writer::{Writer, scope, status},
+    writer::{Writer, chunk, scope, status},
 };
 
 const TASKS: usize = 300;
@@ -49,4 +49,31 @@ pub(super) async fn pages_skip_nothing_and_double_nothing(open: Open<'_>) {
         assert!(still.map(|it| it.1.key.id()).all(|it| seen.get(it) == Some(&1)), "{step}");
         assert!(seen.values().all(|it| *it == 1), "{step}");
     }
+}
+
+pub(super) async fn a_page_ends_before_the_task_that_exceeds_its_bytes(open: Open<'_>) {
+    let (store, ada) = (open(MANY), scope("ada", ""));
+    // One of each kind: tasks that go on and tasks that have ended are kept in different forms.
+    for (n, size) in [100_000, 20_000, 20_000, 100_000, 10_000].into_iter().enumerate() {
+        let time = TIME - i64::try_from(n).unwrap();
+        let mut task = Writer::within(&store, &ada, &format!("t-{n}"), "c-1", time);
+        let end = (n % 2 == 1).then(|| status(TaskState::Completed, time));
+        task.commit([chunk("a", &"x".repeat(size), false)].into_iter().chain(end)).await.unwrap();
+    }
+    let mut query = ListQuery { scope: ada, limit: 4, bytes: Some(50_000), artifacts: true, ..ListQuery::default() };
+    let mut pages = Vec::new();
+    loop {
+        let page = store.list(&query).await.unwrap();
+        assert_eq!(page.total, 5);
+        pages.push(page.tasks.into_iter().map(|task| task.id).collect::<Vec<_>>());
+        query.after = page.next;
+        if query.after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(pages, [vec!["t-0"], vec!["t-1", "t-2"], vec!["t-3"], vec!["t-4"]]);
+
+    query.artifacts = false;
+    let page = store.list(&query).await.unwrap();
+    assert_eq!(page.tasks.len(), 4, "what is not on the page does not count");
 }
