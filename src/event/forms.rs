@@ -99,6 +99,14 @@ impl Event {
         weight + weight.min(16 << 10) + 64
     }
 
+    /// Approximate size in bytes, cheap and always the same.
+    pub(crate) fn approximate_size(&self) -> usize {
+        match &self.0.origin {
+            Origin::Message(StreamResponse { payload: Some(Payload::ArtifactUpdate(update)) }) => heft(update) + 192,
+            Origin::Message(_) | Origin::Proto(_) | Origin::Task(_) => self.weight(),
+        }
+    }
+
     /// Nobody else has it: what is made of it need not be kept.
     fn is_alone(&self) -> bool {
         Arc::strong_count(&self.0) == 1

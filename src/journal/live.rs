@@ -35,6 +35,9 @@ const BOUND_BYTES: usize = 4 << 20;
 /// How many events are kept for readers that keep up; the others read the store.
 pub(crate) const NEWEST: usize = 256;
 
+/// Bytes of events that are kept for readers that keep up, by their approximate size. The last event is kept whatever it has.
+pub(crate) const NEWEST_BYTES: usize = 256 << 10;
+
 /// Chunks of an artifact are joined up to this many bytes.
 const JOIN: usize = 1024;
 
@@ -111,6 +114,8 @@ pub(crate) struct Inner {
     /// The task as it began, until that is committed.
     base: Option<Arc<Task>>,
     newest: VecDeque<Event>,
+    /// Their approximate size.
+    newest_bytes: usize,
     readers: usize,
     /// Bytes of events since the last checkpoint, and up to it.
     since: usize,
@@ -239,6 +244,7 @@ impl Inner {
             shown: None,
             base: None,
             newest: VecDeque::new(),
+            newest_bytes: 0,
             readers: 0,
             since: 0,
             last: 0,
@@ -426,20 +432,52 @@ impl Inner {
         answer
     }
 
-    /// An event from memory, and behind it those that follow; none where it is older than what memory has. The only
-    /// reader takes them along: for one who comes later the store has them.
-    pub(super) fn newest(&mut self, from: Seq, limit: usize, rest: &mut VecDeque<Event>) -> Option<Event> {
+    /// Keeps these events for readers, and the newest before them as far as they fit.
+    pub(super) fn keep_newest(&mut self, events: &[Event]) {
+        if self.readers == 0 {
+            self.newest.clear();
+            self.newest_bytes = 0;
+            return;
+        }
+        self.newest.extend(events.iter().cloned());
+        self.newest_bytes += events.iter().map(Event::approximate_size).sum::<usize>();
+        let mut surplus = self.newest.len().saturating_sub(NEWEST);
+        let mut bytes: usize = self.newest.range(..surplus).map(Event::approximate_size).sum();
+        while self.newest_bytes.saturating_sub(bytes) > NEWEST_BYTES && surplus + 1 < self.newest.len() {
+            bytes += self.newest[surplus].approximate_size();
+            surplus += 1;
+        }
+        self.forget_newest(surplus);
+    }
+
+    /// Drops so many of the oldest of the newest events.
+    fn forget_newest(&mut self, count: usize) {
+        let dropped: usize = self.newest.drain(..count).map(|event| event.approximate_size()).sum();
+        self.newest_bytes = if self.newest.is_empty() { 0 } else { self.newest_bytes.saturating_sub(dropped) };
+    }
+
+    /// An event from memory, and behind it those that follow, up to so many and to about so many bytes; none where it is
+    /// older than what memory has. The only reader takes them along: for one who comes later the store has them.
+    pub(super) fn newest(
+        &mut self,
+        from: Seq,
+        (limit, mut bytes): (usize, usize),
+        rest: &mut VecDeque<Event>,
+    ) -> Option<Event> {
         let first = self.newest.front()?.seq();
         let skip = usize::try_from(from.checked_sub(first)?).ok().filter(|it| *it < self.newest.len())?;
+        let fits = |event: &&Event| {
+            let fits = bytes > 0;
+            bytes = bytes.saturating_sub(event.approximate_size());
+            fits
+        };
+        let mut taken = self.newest.range(skip..).take(limit).take_while(fits).cloned();
+        let event = taken.next();
+        let before = rest.len();
+        rest.extend(taken);
         if self.readers == 1 {
-            let mut taken = self.newest.drain(..self.newest.len().min(skip + limit)).skip(skip);
-            let event = taken.next();
-            rest.extend(taken);
-            return event;
+            self.forget_newest(skip + 1 + rest.len() - before);
         }
-        let mut shared = self.newest.range(skip..).take(limit).cloned();
-        let event = shared.next();
-        rest.extend(shared);
         event
     }
 

@@ -27,6 +27,13 @@ use crate::{
 /// How many events are taken out of the log at a time.
 const BATCH: usize = 64;
 
+/// Approximate bytes that a reader takes out of the log at a time, exceeded by one event at most. A client that does not read
+/// keeps no more than that in memory.
+const AHEAD: usize = 64 << 10;
+
+/// How many events are read from the store where their size is not known yet.
+const FIRST: usize = 8;
+
 /// After this a store that was away is asked again.
 const AWAY: Duration = Duration::from_millis(50);
 
@@ -52,6 +59,8 @@ pub struct Reader {
     gap: bool,
     ready: VecDeque<Event>,
     fetch: Option<Fetch>,
+    /// How many events are read from the store the next time: as many as [`AHEAD`] has of those that were read last.
+    fetches: usize,
     place: Option<Place>,
     done: bool,
     /// There may be only so many streams.
@@ -84,6 +93,7 @@ impl Reader {
             gap: false,
             ready: VecDeque::new(),
             fetch: None,
+            fetches: FIRST,
             place: None,
             done: false,
             _permit: permit.into(),
@@ -180,7 +190,7 @@ impl Reader {
                         return Poll::Ready(self.stand_in().ok_or(Cut).map(Some));
                     }
                     Some(events) => {
-                        self.ready.extend(events);
+                        self.take(events);
                         return Poll::Ready(Ok(self.ready.pop_front()));
                     }
                     // A store that is away makes a reader late, and not wrong.
@@ -210,12 +220,26 @@ impl Reader {
                 inner.wakers.register(&mut self.place, cx);
                 return Poll::Pending;
             }
-            if let Some(event) = inner.newest(self.next, BATCH, &mut self.ready) {
+            if let Some(event) = inner.newest(self.next, (BATCH, AHEAD), &mut self.ready) {
                 return Poll::Ready(Ok(Some(event)));
             }
             drop(inner);
-            self.fetch = Some(fetch(&self.held, &self.journal, self.next - 1, watermark));
+            self.fetch = Some(fetch(&self.held, &self.journal, self.next - 1, (self.fetches, watermark)));
         }
+    }
+
+    /// Takes what was read from the store, and drops what is too much to hold: it is read again.
+    fn take(&mut self, events: Vec<Event>) {
+        let (mut bytes, mut count) = (0, 0);
+        for event in &events {
+            if bytes > AHEAD {
+                break;
+            }
+            bytes += event.approximate_size();
+            count += 1;
+        }
+        self.fetches = if bytes > AHEAD { count } else { self.fetches.saturating_mul(2) }.clamp(1, BATCH);
+        self.ready.extend(events.into_iter().take(count));
     }
 
     /// What becomes of an event for this reader: folded into a snapshot, hidden, or shown.
@@ -262,10 +286,10 @@ impl Reader {
 }
 
 /// Events that memory has no more.
-fn fetch(held: &Held, journal: &Arc<Journal>, after: Seq, watermark: Seq) -> Fetch {
+fn fetch(held: &Held, journal: &Arc<Journal>, after: Seq, (limit, watermark): (usize, Seq)) -> Fetch {
     let (key, journal) = (held.key.clone(), Arc::clone(journal));
     Box::pin(async move {
-        if let Ok(mut log) = journal.store().events(&key, after, BATCH).await {
+        if let Ok(mut log) = journal.store().events(&key, after, limit).await {
             log.events.retain(|it| it.seq() <= watermark);
             return Some(log.events);
         }
@@ -330,7 +354,7 @@ mod tests {
     use crate::{
         agent::{self, Asked, End},
         execution::{Execution, Limits, Sent, Since},
-        journal::live::NEWEST,
+        journal::live::{NEWEST, NEWEST_BYTES},
         pb::v1::Message,
         store::memory::Memory,
     };
@@ -370,5 +394,38 @@ mod tests {
             assert_eq!(it.unwrap().seq(), late);
         }
         assert_eq!(late, seen);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_events_are_not_held_for_a_reader_that_has_stopped() {
+        const SIZE: usize = 100 << 10;
+        let agent = agent::from_fn(|_, out| async move {
+            let mut answer = out.artifact("a");
+            for _ in 0..200 {
+                answer.text("x".repeat(SIZE)).await?;
+            }
+            Ok(End::Completed(None))
+        });
+        let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default());
+        let sent = Sent {
+            scope: Arc::default(),
+            message: Message::user("go"),
+            asked: Asked::default(),
+            push: None,
+            name: None,
+        };
+        let mut slow = execution.stream(sent, None).await.unwrap();
+        let first = slow.next().await.unwrap().unwrap();
+        let mut fast = execution.subscribe(&slow.held.key, Since::After(first.position())).await.unwrap();
+        for reader in [&mut slow, &mut fast] {
+            let mut seen = 1;
+            while let Some(event) = reader.next().await {
+                seen += 1;
+                assert_eq!(event.unwrap().seq(), seen);
+                assert!(reader.ready.len() <= 1, "{}", reader.ready.len());
+                assert!(reader.kept() <= 1 + NEWEST_BYTES / SIZE, "{}", reader.kept());
+            }
+            assert_eq!(seen, 202);
+        }
     }
 }

@@ -100,6 +100,8 @@ impl Stream for Events {
             return Poll::Ready(None);
         }
         let item = match Pin::new(&mut self.reader).poll_next(cx) {
+            // A stream that always has something to send never waits for its timer.
+            Poll::Ready(Some(_)) if self.until.is_some_and(|until| until <= Instant::now()) => Some(Err(Cut)),
             Poll::Ready(it) => it,
             Poll::Pending => {
                 let Some(until) = self.until else { return Poll::Pending };

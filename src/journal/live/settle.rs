@@ -2,7 +2,7 @@
 
 use std::{mem, sync::Arc};
 
-use super::{CHECKPOINT, Inner, Live, NEWEST};
+use super::{CHECKPOINT, Inner, Live};
 use crate::{
     event::{Ends, Event, Position, Seq},
     journal::wait::{Answer, Until, Wake},
@@ -113,13 +113,7 @@ impl Inner {
                 }
             }
         }
-        if self.readers == 0 {
-            self.newest.clear();
-        } else {
-            self.newest.extend(events.iter().cloned());
-            let surplus = self.newest.len().saturating_sub(NEWEST);
-            self.newest.drain(..surplus);
-        }
+        self.keep_newest(events);
         self.wakers.take(&mut wake.wakers);
     }
 

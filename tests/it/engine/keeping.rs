@@ -6,6 +6,7 @@ use a2a_service::{
     error::ErrorKind,
     event::Cursor,
     pb::v1::{ListTasksRequest, Message, TaskState},
+    service::Limits,
     store::{Retention, Store, memory::Memory, sqlite::Options},
 };
 use futures::StreamExt as _;
@@ -38,11 +39,18 @@ async fn what_has_ended_is_deleted_after_a_while() {
     assert_eq!(bench.by("bob").state(&young).await, TaskState::Failed);
 }
 
+/// Streams may be as old as they like.
+fn ageless() -> Limits {
+    let mut limits = Limits::default();
+    limits.stream_age = Duration::ZERO;
+    limits
+}
+
 /// Who asks is not forgotten, and does not wait for ever either: whoever has the task sees that it is over, and so do
 /// those who come later.
 #[tokio::test(start_paused = true)]
 async fn who_is_not_answered_ends() {
-    let bench = bench(Arc::new(Memory::default()), script);
+    let bench = limited(Arc::new(Memory::default()), ageless(), script);
     bench.service.keep(policy());
     let asked = bench.send(Message::user("ask:what")).await.unwrap().id;
     let answered = bench.send(Message::user("sign:here")).await.unwrap().id;
@@ -69,7 +77,7 @@ async fn who_is_not_answered_ends() {
 /// A log is not deleted under a reader.
 #[tokio::test(start_paused = true)]
 async fn what_is_read_stays_until_it_is_not() {
-    let bench = bench(Arc::new(Memory::default()), script);
+    let bench = limited(Arc::new(Memory::default()), ageless(), script);
     bench.service.keep(policy());
     let mut events = bench.stream(Message::user("out:1 out:2 out:3 done")).await.unwrap();
     let first = next(&mut events).await;

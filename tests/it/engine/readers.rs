@@ -1,8 +1,11 @@
 //! Readers: slow ones, many, and those that come at any moment.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use a2a_service::{
@@ -10,6 +13,7 @@ use a2a_service::{
     error::{Error, ErrorKind},
     event::{Ends, Event},
     pb::v1::{ListTasksRequest, Message, Part, Task, TaskState},
+    service::Limits,
     store::{Retention, Store, memory::Memory},
     task,
 };
@@ -295,7 +299,7 @@ async fn a_store_that_can_not_be_read_makes_a_reader_late() {
     }
     gate.blind(true);
     ready(&mut slow);
-    bench.service.drain(std::time::Duration::from_secs(1)).await;
+    bench.service.drain(Duration::from_secs(1)).await;
     assert_eq!(Error::from(slow.next().await.unwrap().unwrap_err()).kind(), ErrorKind::Unavailable);
     assert!(slow.next().await.is_none());
 }
@@ -311,7 +315,7 @@ async fn a_task_stands_in_for_its_log_that_was_deleted() {
         settle().await;
     }
     let mut policy = Retention::FOREVER;
-    policy.finished = Some(std::time::Duration::ZERO);
+    policy.finished = Some(Duration::ZERO);
     let swept = store.sweep(&policy, i64::MAX, &|_| true).await.unwrap();
     assert_eq!(swept.tasks, 0, "it is in use");
     let swept = store.sweep(&policy, i64::MAX, &|_| false).await.unwrap();
@@ -357,5 +361,23 @@ async fn readers_and_agents_take_turns() {
     }
     for events in &mut all {
         assert_eq!(states(&rest(events).await), [TaskState::Completed]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_never_without_an_event_ends_at_its_age() {
+    for store in stores() {
+        let mut limits = Limits::default();
+        limits.stream_age = Duration::from_secs(10);
+        let bench = limited(store, limits, burst);
+        let mut slow = bench.stream(Message::user("1000")).await.unwrap();
+        let first = next(&mut slow).await;
+        let mut all = bench.resume(&id_of(&first), first.cursor()).await.unwrap();
+        rest(&mut all).await;
+        next(&mut slow).await;
+        pass(10_000).await;
+        let cut = slow.next().await.unwrap().unwrap_err();
+        assert_eq!(Error::from(cut).kind(), ErrorKind::Unavailable);
+        assert!(slow.next().await.is_none());
     }
 }
