@@ -120,6 +120,10 @@ impl Schema {
                     rpc.is_silent()
                 }
 
+                fn is_read(rpc: Rpc) -> bool {
+                    rpc.http_rule().verb == "GET"
+                }
+
                 fn route(verb: &str, segments: &[&str], action: &str) -> Option<Route<Rpc>> {
                     Some(match (verb, segments, action) { #(#arms,)* _ => return None })
                 }

@@ -147,7 +147,8 @@ keys! {
     "drain.grace" => drain_grace: Duration = server::GRACE, "How long what runs may take to end when the server stops.";
     "max_body" => max_body: Size = Size(transport::MAX_BODY), "How large a request may be.";
     "keep_alive" => keep_alive: Duration = transport::KEEP_ALIVE, "After how long without an event a stream gets a sign of life. Zero: never.";
-    "stream.max_age" => stream_max_age: Duration = Limits::default().stream_age, "How old a stream gets; then it ends, and its client comes back and takes it up where it was. Zero: as old as it likes.";
+    "write_timeout" => write_timeout: Duration = transport::listener::WRITE_TIMEOUT, "Maximum time in which a client takes nothing of an answer that waits for it. Then the connection is closed, over HTTP/2 only the stream reset. An answer goes out in pieces of 32 KiB, and the time is for each of them. Zero: no limit.";
+    "stream.max_age" => stream_max_age: Duration = Limits::default().stream_age, "Maximum age of a stream. Then it ends, and its client resumes it; one that its client does not read is cut. Zero: no limit.";
     "stream.resume" => stream_resume: bool = false, "Offers the extension `urn:a2a-service:resume:v1`, and names it on the card: who asks for it finds in the metadata of each event the cursor that `Last-Event-ID` takes, over gRPC too, and whether events are missing.";
     "max_connections" => max_connections: usize = transport::listener::MAX_CONNECTIONS, "How many connections there may be at a time; more wait to be accepted.";
     "max_tasks" => max_tasks: Option<usize> = None, "How many tasks are kept; the one that ended first makes room for the next. Where it is not set, 2000 in memory, and 1000000 in a file.";
@@ -175,6 +176,8 @@ keys! {
     "limits.turns_per_owner" => limits_turns_per_owner: usize = Limits::default().turns_per_owner, "Maximum number of turns of one task owner that run at once, in all tenants together. Callers without a name share one owner.";
     "limits.streams" => limits_streams: usize = Limits::default().streams, "How many streams may be open at once, of all tasks.";
     "limits.subscribers" => limits_subscribers: usize = Limits::default().subscribers, "How many streams of a task may be open when another subscribes to it.";
+    "limits.batch_bytes" => limits_batch_bytes: Size = Size(transport::BATCH_BYTES), "Maximum size of the results of a JSON-RPC batch. A call whose result exceeds it is answered with an error.";
+    "limits.unsent_bytes" => limits_unsent_bytes: Size = Size(transport::UNSENT_BYTES), "Maximum size of all answers together that were made and wait for slow readers. While they have more, calls are refused with 503 or `UNAVAILABLE`, except for health checks and the card.";
     "limits.page_bytes" => limits_page_bytes: Size = Size(Limits::default().page_bytes), "Maximum size of a page of `ListTasks`, measured in protobuf. A page that reaches it ends early, with the token of the next page. A task larger than this has a page of its own.";
     "card.name" => card_name: Option<String> = None, "What people call the agent. Where it is not set, what the agent says.";
     "card.description" => card_description: Option<String> = None, "What the agent is for. Where it is not set, what the agent says.";

@@ -19,9 +19,9 @@ use crate::{
         wire::{Called, Printed},
     },
     transport::{
-        AllowedHost, AllowedOrigin, CardRequest, Door, KEEP_ALIVE, MAX_BODY, OriginGuard, OriginPolicy, Protocols,
-        Ready, Settings,
-        listener::{self, MAX_CONNECTIONS},
+        AllowedHost, AllowedOrigin, BATCH_BYTES, CardRequest, Door, KEEP_ALIVE, MAX_BODY, OriginGuard, OriginPolicy,
+        Protocols, Ready, Settings, UNSENT_BYTES,
+        listener::{self, MAX_CONNECTIONS, WRITE_TIMEOUT},
     },
 };
 
@@ -76,6 +76,9 @@ pub struct Server<A> {
     max_body: usize,
     keep_alive: Duration,
     max_connections: usize,
+    batch_bytes: usize,
+    unsent_bytes: usize,
+    write_timeout: Duration,
     grace: Duration,
     modes: Modes,
     extensions: Vec<Arc<dyn Extension>>,
@@ -103,6 +106,9 @@ impl<A: Agent> Server<A> {
             max_body: MAX_BODY,
             keep_alive: KEEP_ALIVE,
             max_connections: MAX_CONNECTIONS,
+            batch_bytes: BATCH_BYTES,
+            unsent_bytes: UNSENT_BYTES,
+            write_timeout: WRITE_TIMEOUT,
             grace: GRACE,
             modes: Modes::default(),
             extensions: Vec::new(),
@@ -239,6 +245,28 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// Maximum size of the results of a JSON-RPC batch in bytes. A call whose result exceeds it is answered with an error.
+    /// 8 MiB by default.
+    pub fn batch_bytes(mut self, bytes: usize) -> Self {
+        self.batch_bytes = bytes;
+        self
+    }
+
+    /// Maximum size of all answers together that wait for slow readers, in bytes. While they have more, calls are refused as
+    /// unavailable, except for health checks and the card. 256 MiB by default.
+    pub fn unsent_bytes(mut self, bytes: usize) -> Self {
+        self.unsent_bytes = bytes;
+        self
+    }
+
+    /// Maximum time in which a client takes nothing of an answer that waits for it. Then the connection is closed, over
+    /// HTTP/2 only the stream reset. Zero disables it. 60 s by default. A program that mounts the [router](Self::router)
+    /// has to do this itself.
+    pub fn write_timeout(mut self, timeout: Duration) -> Self {
+        self.write_timeout = timeout;
+        self
+    }
+
     /// Who finds out who is calling. Where nobody does, all callers are one anonymous owner. Calls in process are not
     /// asked: they say it themselves, in their [`Call`](crate::call::Call).
     ///
@@ -310,11 +338,13 @@ impl<A: Agent> Server<A> {
     pub async fn bind(self, addr: impl ToSocketAddrs) -> io::Result<Bound<A>> {
         let listener = listener::bind(addr).await?;
         let addr = listener.local_addr()?;
-        let (layers, max_connections, grace) = (self.layers(), self.max_connections, self.grace);
+        let (layers, grace) = (self.layers(), self.grace);
+        let (max_connections, write_timeout) = (self.max_connections, self.write_timeout);
+        let settings = listener::Settings { max_connections, write_timeout, ..listener::Settings::default() };
         let ((service, _), door) = self.build();
         let door = door(Some(addr));
         let draining = door.drain().clone();
-        Ok(Bound { listener, addr, door, grpc: None, layers, service, draining, max_connections, grace })
+        Ok(Bound { listener, addr, door, grpc: None, layers, service, draining, settings, grace })
     }
 
     /// Serves until Ctrl-C or SIGTERM, then drains. A whole program.
@@ -357,7 +387,8 @@ impl<A: Agent> Server<A> {
         if let Some(it) = &self.authenticator {
             card = it.describe(card);
         }
-        let (max_body, keep_alive) = (self.max_body, self.keep_alive);
+        let (max_body, keep_alive, stream_age) = (self.max_body, self.keep_alive, self.limits.stream_age);
+        let (batch_bytes, unsent_bytes) = (self.batch_bytes, self.unsent_bytes);
         let (strict_version, protocols) = (self.strict_version, self.protocols);
         let outer = Arc::clone(&checked);
         let door = move |addr: Option<SocketAddr>| {
@@ -366,7 +397,8 @@ impl<A: Agent> Server<A> {
                 None => card,
             };
             let mut settings = Settings::new(Arc::new(move |request: &CardRequest<'_>| card.json(request)));
-            (settings.max_body, settings.keep_alive) = (max_body, keep_alive);
+            (settings.max_body, settings.keep_alive, settings.stream_age) = (max_body, keep_alive, stream_age);
+            (settings.batch_bytes, settings.unsent_bytes) = (batch_bytes, unsent_bytes);
             (settings.strict_version, settings.protocols) = (strict_version, protocols);
             (settings.ready, settings.keys) = (ready, true);
             Door::new(checked, settings)

@@ -16,7 +16,9 @@ mod protocols;
 mod rest;
 mod settings;
 pub mod sse;
+mod stall;
 pub mod transcode;
+mod unsent;
 mod verb;
 
 use std::{
@@ -29,6 +31,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, header, request::Parts};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, service::Routes};
@@ -37,6 +40,8 @@ use tower_service::Service;
 use self::{
     answer::status,
     entrance::{Entrance, is_of, name},
+    stall::Until,
+    unsent::Unsent,
 };
 pub use self::{
     body::Body,
@@ -48,7 +53,7 @@ pub use self::{
 };
 pub(crate) use self::{
     origin::{OriginGuard, OriginPolicy},
-    settings::{KEEP_ALIVE, MAX_BODY},
+    settings::{BATCH_BYTES, KEEP_ALIVE, MAX_BODY, UNSENT_BYTES},
 };
 use crate::{
     call::{self, Call, Version},
@@ -66,6 +71,7 @@ use crate::{
         },
         v03,
     },
+    transport::transcode::Binding,
 };
 
 /// The body of a request.
@@ -103,6 +109,7 @@ struct Inner {
     beside: OnceLock<Routes>,
     settings: Settings,
     started: card::Started,
+    unsent: Unsent,
 }
 
 /// The service of 0.3 in gRPC.
@@ -126,6 +133,7 @@ impl Door {
             classic_rest: ClassicRest::new(classic, legacy),
             classic_grpc,
             beside: OnceLock::new(),
+            unsent: Unsent::new(settings.unsent_bytes),
             settings,
             started: card::Started::now(),
         };
@@ -190,6 +198,11 @@ impl Door {
         if let Some(verbs) = entrance.verbs().filter(|it| it.split(", ").all(|it| parts.method != *it)) {
             return now(verb::not_allowed(&parts, verbs));
         }
+        if !entrance.is_public(parts.uri.path())
+            && let Err(error) = self.inner.unsent.admit(0)
+        {
+            return now(overloaded(entrance, version, error));
+        }
         let door = match entrance {
             Entrance::Card => return now(card::answer(&settings.card, started, &parts)),
             Entrance::Health => {
@@ -197,8 +210,10 @@ impl Door {
                 return Box::pin(async move { Ok(health::answer(parts.uri.path(), &drain, &ready).await) });
             }
             Entrance::Grpc if !is_of(parts.uri.path(), version) || !self.has_form(version) => {
-                let answer = self.beside().call(Request::from_parts(parts, body));
-                return Box::pin(async move { answer.await.map(grpc::complete_unknown) });
+                let (answer, unsent) =
+                    (self.beside().call(Request::from_parts(parts, body)), self.inner.unsent.clone());
+                let counted = move |response| grpc::complete_unknown(response).map(|body| body.counted(&unsent));
+                return Box::pin(async move { answer.await.map(counted) });
             }
             Entrance::Grpc => call::Door::Grpc,
             Entrance::JsonRpc => call::Door::JsonRpc,
@@ -206,23 +221,34 @@ impl Door {
         };
         let admitted = edge::admit(&mut parts, door, settings);
         let (service, limits) = (service.clone(), settings.limits());
+        let made = Made { unsent: self.inner.unsent.clone(), entrance, version };
         let key = if settings.keys { edge::key(&parts.extensions) } else { None };
         let answering: Answering = match entrance {
             Entrance::Grpc => {
                 if let Err(error) = admitted.enter(version, &mut parts.extensions) {
                     return now(refuse(&parts, error));
                 }
+                let form = Form::of(version, parts.uri.path());
                 let request = Request::from_parts(parts, body);
                 let answer = match version {
                     Version::V1_0 => self.inner.grpc.clone().call(request),
                     Version::V0_3 => self.inner.classic_grpc.clone().call(request),
                 };
-                Box::pin(async move { answer.await.map(|it| grpc::complete(it, limits.max_body, version)) })
+                Box::pin(async move {
+                    let mut response = grpc::complete(answer.await?, limits.max_body, version);
+                    match Until::after(limits.stream_age) {
+                        Some(until) if form.is_streaming => drop(response.extensions_mut().insert(until)),
+                        _ if form.is_streaming => {}
+                        _ => future::poll_fn(|cx| response.body_mut().poll_begin(cx)).await,
+                    }
+                    Ok(made.finish(response, form.is_read))
+                })
             }
             // A refusal names the call that it is for, and what is no call at all is refused as such.
             Entrance::JsonRpc => {
                 let methods = jsonrpc::Methods { current: service, classic: self.inner.classic_rpc.clone() };
-                Box::pin(jsonrpc::answer(methods, parts, body, limits, admitted))
+                let answer = jsonrpc::answer(methods, parts, body, limits, admitted);
+                Box::pin(answer.map(move |it| it.map(|(response, is_read)| made.finish(response, is_read))))
             }
             Entrance::ExtendedCard => {
                 let admitted = admitted.enter(version, &mut parts.extensions);
@@ -230,11 +256,15 @@ impl Door {
             }
             Entrance::Rest | Entrance::Card | Entrance::Health => {
                 let admitted = admitted.enter(version, &mut parts.extensions);
+                let is_read = parts.method.is_safe();
+                let finish = move |it: Result<_, _>| it.map(|response| made.finish(response, is_read));
                 match version {
-                    Version::V1_0 => Box::pin(rest::answer(service, parts, body, limits, admitted, version)),
+                    Version::V1_0 => {
+                        Box::pin(rest::answer(service, parts, body, limits, admitted, version).map(finish))
+                    }
                     Version::V0_3 => {
                         let classic = self.inner.classic_rest.clone();
-                        Box::pin(rest::answer(classic, parts, body, limits, admitted, version))
+                        Box::pin(rest::answer(classic, parts, body, limits, admitted, version).map(finish))
                     }
                 }
             }
@@ -259,6 +289,61 @@ impl Door {
     fn has_form(&self, version: Version) -> bool {
         version == Version::V1_0 || self.inner.settings.protocols.has(version)
     }
+}
+
+/// How an RPC over gRPC is answered.
+#[derive(Clone, Copy)]
+struct Form {
+    is_streaming: bool,
+    /// It changes nothing.
+    is_read: bool,
+}
+
+impl Form {
+    fn of(version: Version, path: &str) -> Self {
+        fn form<T: Binding>(name: &str) -> Form {
+            let rpc = T::rpc(name);
+            Form { is_streaming: rpc.is_some_and(T::is_streaming), is_read: rpc.is_some_and(T::is_read) }
+        }
+        let name = path.rsplit('/').next().unwrap_or_default();
+        match version {
+            Version::V1_0 => form::<Bound>(name),
+            Version::V0_3 => form::<v03::bindings::Bound>(name),
+        }
+    }
+}
+
+/// An answer on its way out: counted until it is sent, and refused if it does not fit any more.
+struct Made {
+    unsent: Unsent,
+    entrance: Entrance,
+    version: Version,
+}
+
+impl Made {
+    /// `is_read`: the call has changed nothing, and may as well be refused. Others are always answered: their callers would
+    /// make them again.
+    fn finish(&self, response: Response<Body>, is_read: bool) -> Response<Body> {
+        let made = response.body().made();
+        if is_read
+            && made > 0
+            && let Err(error) = self.unsent.admit(made)
+        {
+            return overloaded(self.entrance, self.version, error);
+        }
+        response.map(|body| body.counted(&self.unsent))
+    }
+}
+
+/// Refuses a call for want of memory. Over HTTP that is 503 for every binding: whatever stands between is to understand it.
+fn overloaded(entrance: Entrance, version: Version, error: Error) -> Response<Body> {
+    if entrance != Entrance::JsonRpc {
+        return refused(entrance, version, error.into());
+    }
+    // Clients of 1.0 can read the form of 0.3 too.
+    let mut response = refused(entrance, Version::V0_3, error.into());
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    response
 }
 
 fn now(response: Response<Body>) -> Answering {
@@ -288,13 +373,18 @@ fn of_card<B>(request: &Request<B>) -> bool {
 /// Answers a request with an error, in the terms that its sender understands. For whatever stands before the door.
 pub fn refuse(parts: &Parts, error: impl Into<Status>) -> Response<Body> {
     let entrance = Entrance::of(parts);
-    match (entrance, entrance.version(parts)) {
-        (Entrance::Grpc, Version::V1_0) => error.into().into_http(),
-        (Entrance::Grpc, Version::V0_3) => refusal(error.into()).into_http(),
+    let version = if entrance == Entrance::JsonRpc { edge::presumed_of(parts) } else { entrance.version(parts) };
+    refused(entrance, version, error.into())
+}
+
+fn refused(entrance: Entrance, version: Version, status: Status) -> Response<Body> {
+    match (entrance, version) {
+        (Entrance::Grpc, Version::V1_0) => status.into_http(),
+        (Entrance::Grpc, Version::V0_3) => refusal(status).into_http(),
         // What the id is stands in a body that nobody has read.
-        (Entrance::JsonRpc, _) => jsonrpc::failure("null", edge::presumed_of(parts), error.into()),
-        (Entrance::Rest | Entrance::Card | Entrance::ExtendedCard | Entrance::Health, version) => {
-            rest::failure(error.into(), version)
+        (Entrance::JsonRpc, _) => jsonrpc::failure("null", version, status),
+        (Entrance::Rest | Entrance::Card | Entrance::ExtendedCard | Entrance::Health, _) => {
+            rest::failure(status, version)
         }
     }
 }

@@ -97,6 +97,10 @@ impl Binding for Methods {
         method == Method::DeletePush
     }
 
+    fn is_read(method: Method) -> bool {
+        matches!(method, Method::Get | Method::List | Method::GetPush | Method::ListPush | Method::Card)
+    }
+
     fn route(_: &str, _: &[&str], _: &str) -> Option<Route<Method>> {
         None
     }

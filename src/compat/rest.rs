@@ -75,6 +75,10 @@ impl Binding for Rest {
         matches!(rpc, Rpc::Proto(it) if Bound::is_silent(it))
     }
 
+    fn is_read(rpc: Rpc) -> bool {
+        matches!(rpc, Rpc::Proto(it) if Bound::is_read(it))
+    }
+
     /// A template was published with `task/` for `tasks/`, and whoever wrote clients by it can't have known where else.
     fn route(verb: &str, segments: &[&str], action: &str) -> Option<Route<Rpc>> {
         let Route { rpc, body, fields } = match segments {

@@ -26,7 +26,7 @@ pub struct Bound<A> {
     pub(super) layers: Layers,
     pub(super) service: Arc<Service<A>>,
     pub(super) draining: CancellationToken,
-    pub(super) max_connections: usize,
+    pub(super) settings: listener::Settings,
     pub(super) grace: Duration,
 }
 
@@ -51,14 +51,10 @@ impl<A: Agent> Bound<A> {
     /// time of the [grace](super::Server::grace), cuts what is left of streams so that they can be taken up again, and
     /// returns. Nothing is canceled by this.
     pub async fn run_until(self, stop: impl Future<Output = ()>) {
-        let Self { listener, addr, door, grpc, layers, service, draining, max_connections, grace } = self;
+        let Self { listener, addr, door, grpc, layers, service, draining, settings, grace } = self;
         let door = layers.around(door, Some(addr));
         // The engine ends what runs at the end of the grace; its last words have a moment more to be sent.
-        let settings = listener::Settings {
-            grace: grace.saturating_add(LAST_WORDS),
-            max_connections,
-            ..listener::Settings::default()
-        };
+        let settings = listener::Settings { grace: grace.saturating_add(LAST_WORDS), ..settings };
         let stopping = async {
             stop.await;
             draining.cancel();

@@ -213,8 +213,8 @@ impl Store for Memory {
         };
         let (mut page, mut last) = (PageTasks::new(query), None);
         for (at, (time, key)) in keys.iter().enumerate() {
-            let fits = at < query.limit
-                && self.with(key, |kept| listed(kept, key, query)).is_none_or(|task| page.push(task));
+            let fits =
+                at < query.limit && self.with(key, |kept| listed(kept, key, query)).is_none_or(|task| page.push(task));
             if !fits {
                 let next = last.map(|(time, key): (Millis, &Key)| Token { time, id: key.id().into() });
                 return Ok(ListPage { tasks: page.into_tasks(), total, next });

@@ -4,17 +4,19 @@ use std::{
     error::Error as StdError,
     fmt,
     future::poll_fn,
+    mem,
     pin::{Pin, pin},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, header};
 use http_body::{Frame, SizeHint};
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, StreamBody};
 use tonic::Status;
 
+use super::unsent::Unsent;
 use crate::error::{Error, ErrorKind};
 
 /// What is read and thrown away of a body that is too large, so that its sender comes to read the answer. Closed on, a
@@ -23,7 +25,11 @@ const DISCARD: u64 = 8 << 20;
 
 /// The body of an answer.
 #[derive(Default)]
-pub struct Body(Kind);
+pub struct Body {
+    kind: Kind,
+    /// Where its frames are counted until they are sent.
+    unsent: Option<Unsent>,
+}
 
 #[derive(Default)]
 enum Kind {
@@ -31,33 +37,83 @@ enum Kind {
     Empty,
     Whole(Bytes),
     Grpc(tonic::body::Body),
+    /// The first frame, which was made in advance, and the rest.
+    Begun(Bytes, tonic::body::Body),
     Events(Pin<Box<dyn http_body::Body<Data = Bytes, Error = Status> + Send>>),
 }
 
 impl Body {
     /// What tonic answers with.
     pub(crate) fn grpc(body: tonic::body::Body) -> Self {
-        Self(Kind::Grpc(body))
+        Self::of(Kind::Grpc(body))
     }
 
     /// What comes bit by bit.
     pub(crate) fn events(body: impl http_body::Body<Data = Bytes, Error = Status> + Send + 'static) -> Self {
-        Self(Kind::Events(Box::pin(body)))
+        Self::of(Kind::Events(Box::pin(body)))
+    }
+
+    fn of(kind: Kind) -> Self {
+        Self { kind, unsent: None }
+    }
+
+    /// Makes the first frame of what tonic answers with.
+    pub(super) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        use http_body::Body as _;
+        let Kind::Grpc(body) = &mut self.kind else { return Poll::Ready(()) };
+        if body.is_end_stream() {
+            return Poll::Ready(());
+        }
+        let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
+        self.kind = match frame.transpose().map(|frame| frame.map(Frame::into_data)) {
+            Ok(Some(Ok(data))) => Kind::Begun(data, mem::take(body)),
+            Ok(Some(Err(trailers))) => Kind::Events(Box::pin(StreamBody::new(tokio_stream::once(Ok(trailers))))),
+            Err(status) => Kind::Events(Box::pin(StreamBody::new(tokio_stream::once(Err(status))))),
+            Ok(None) => Kind::Empty,
+        };
+        Poll::Ready(())
+    }
+
+    /// How many bytes of it are made.
+    pub(super) fn made(&self) -> usize {
+        match &self.kind {
+            Kind::Whole(data) | Kind::Begun(data, _) => data.len(),
+            Kind::Empty | Kind::Grpc(_) | Kind::Events(_) => 0,
+        }
+    }
+
+    /// Counts its frames from now on until they are sent.
+    pub(super) fn counted(mut self, unsent: &Unsent) -> Self {
+        if let Kind::Whole(data) | Kind::Begun(data, _) = &mut self.kind {
+            *data = unsent.count(mem::take(data));
+        }
+        if let Kind::Grpc(_) | Kind::Begun(..) | Kind::Events(_) = &self.kind {
+            self.unsent = Some(unsent.clone());
+        }
+        self
+    }
+
+    /// Counts a frame until it is sent.
+    fn count(&self, frame: Frame<Bytes>) -> Frame<Bytes> {
+        match &self.unsent {
+            Some(unsent) => frame.map_data(|data| unsent.count(data)),
+            None => frame,
+        }
     }
 }
 
 impl From<Bytes> for Body {
     fn from(data: Bytes) -> Self {
-        Self(if data.is_empty() { Kind::Empty } else { Kind::Whole(data) })
+        Self::of(if data.is_empty() { Kind::Empty } else { Kind::Whole(data) })
     }
 }
 
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.0 {
+        f.write_str(match &self.kind {
             Kind::Empty => "empty",
             Kind::Whole(_) => "whole",
-            Kind::Grpc(_) => "grpc",
+            Kind::Grpc(_) | Kind::Begun(..) => "grpc",
             Kind::Events(_) => "events",
         })
     }
@@ -68,30 +124,37 @@ impl http_body::Body for Body {
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        match &mut self.0 {
-            Kind::Empty => Poll::Ready(None),
+        let frame = match &mut self.kind {
+            Kind::Empty => return Poll::Ready(None),
             Kind::Whole(data) => {
-                let data = std::mem::take(data);
-                self.0 = Kind::Empty;
-                Poll::Ready(Some(Ok(Frame::data(data))))
+                let data = mem::take(data);
+                self.kind = Kind::Empty;
+                return Poll::Ready(Some(Ok(Frame::data(data))));
             }
-            Kind::Grpc(body) => Pin::new(body).poll_frame(cx),
-            Kind::Events(body) => body.as_mut().poll_frame(cx),
-        }
+            Kind::Begun(data, rest) => {
+                let data = mem::take(data);
+                self.kind = Kind::Grpc(mem::take(rest));
+                return Poll::Ready(Some(Ok(Frame::data(data))));
+            }
+            Kind::Grpc(body) => ready!(Pin::new(body).poll_frame(cx)),
+            Kind::Events(body) => ready!(body.as_mut().poll_frame(cx)),
+        };
+        Poll::Ready(frame.map(|frame| frame.map(|frame| self.count(frame))))
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
+        match &self.kind {
             Kind::Empty => true,
-            Kind::Whole(_) => false,
+            Kind::Whole(_) | Kind::Begun(..) => false,
             Kind::Grpc(body) => body.is_end_stream(),
             Kind::Events(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
+        match &self.kind {
             Kind::Empty => SizeHint::with_exact(0),
+            Kind::Begun(..) => SizeHint::default(),
             Kind::Whole(data) => SizeHint::with_exact(u64::try_from(data.len()).unwrap_or(u64::MAX)),
             Kind::Grpc(body) => body.size_hint(),
             Kind::Events(body) => body.size_hint(),
@@ -141,7 +204,7 @@ where
             if rest.is_empty() {
                 let expected = usize::try_from(body.size_hint().lower()).unwrap_or(0).min(max);
                 rest.reserve(first.len() + data.len() + expected);
-                rest.extend_from_slice(&std::mem::take(&mut first));
+                rest.extend_from_slice(&mem::take(&mut first));
             }
             rest.extend_from_slice(&data);
         }

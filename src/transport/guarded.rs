@@ -8,9 +8,16 @@ use std::{
         atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::Instant,
+};
+
+use super::stall::Stall;
 
 /// What an HTTP/2 client says first.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -26,6 +33,8 @@ pub(super) struct Watch {
     busy: AtomicBool,
     /// HTTP/1: more is read from it as soon as it comes.
     reads: AtomicBool,
+    /// HTTP/1: when the answer that is being sent has to end.
+    until: Mutex<Option<Instant>>,
 }
 
 impl Watch {
@@ -43,6 +52,11 @@ impl Watch {
 
     pub(super) fn is_open(&self) -> bool {
         self.open.load(Relaxed)
+    }
+
+    /// HTTP/1: the next answer has to end at this time.
+    pub(super) fn ends_at(&self, until: Option<Instant>) {
+        *self.until.lock() = until;
     }
 
     /// It speaks HTTP/1, and it is its client's turn to begin something.
@@ -73,11 +87,25 @@ pub(super) struct Guarded<I> {
     joins: bool,
     /// What a client has sent of its next request before the answer to this one has ended.
     ahead: Option<u8>,
+    /// How long the socket has taken nothing of what is written to it.
+    stall: Stall,
 }
 
 impl<I> Guarded<I> {
-    pub(super) fn new(io: I, watch: Arc<Watch>) -> Self {
-        Self { io, watch, speaks: Speaks::Begins(0), joins: false, ahead: None }
+    /// `write_timeout`: how long a write may make no progress, for ever if zero.
+    pub(super) fn new(io: I, watch: Arc<Watch>, write_timeout: Duration) -> Self {
+        let stall = Stall::new(write_timeout);
+        Self { io, watch, speaks: Speaks::Begins(0), joins: false, ahead: None, stall }
+    }
+
+    /// Fails a write that has made no progress for too long.
+    fn in_time(&mut self, written: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.stall.progressed();
+            return written;
+        }
+        let until = if self.speaks == Speaks::Http1 { *self.watch.until.lock() } else { None };
+        self.stall.poll(until, cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 
     fn look(&mut self, matched: usize, read: &[u8]) {
@@ -140,7 +168,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.joins = false;
         self.watch.busy.store(false, Relaxed);
-        Pin::new(&mut self.io).poll_write(cx, buf)
+        let written = Pin::new(&mut self.io).poll_write(cx, buf);
+        self.in_time(written, cx)
     }
 
     fn poll_write_vectored(
@@ -150,7 +179,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<I> {
     ) -> Poll<io::Result<usize>> {
         self.joins = false;
         self.watch.busy.store(false, Relaxed);
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        self.in_time(written, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -184,7 +214,7 @@ mod tests {
     #[tokio::test]
     async fn what_comes_while_nobody_reads_is_read_whole() {
         let (mut client, server) = tokio::io::duplex(1 << 10);
-        let mut server = Guarded::new(server, Arc::default());
+        let mut server = Guarded::new(server, Arc::default(), Duration::ZERO);
         let mut read = [0; 1 << 10];
         client.write_all(b"POST / HTTP/1.1").await.unwrap();
         assert_eq!(server.read(&mut read).await.unwrap(), 15);

@@ -1,7 +1,11 @@
 //! The JSON-RPC 2.0 binding (section 9): methods by their proto names, streams as server-sent events. The methods of 0.3
 //! come in on the same URLs and are told apart by their names; what they have in other forms is here too.
 
-use std::{borrow::Cow, convert::Infallible};
+use std::{
+    borrow::Cow,
+    convert::Infallible,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
 use bytes::{BufMut as _, Bytes};
 use futures_util::future::join_all;
@@ -85,6 +89,13 @@ impl<T: Binding, C: Binding> Methods<T, C> {
         }
     }
 
+    fn is_read(rpc: Rpc<T::Rpc, C::Rpc>) -> bool {
+        match rpc {
+            Rpc::Current(it) => T::is_read(it),
+            Rpc::Classic(it) => C::is_read(it),
+        }
+    }
+
     async fn call(&self, rpc: Rpc<T::Rpc, C::Rpc>, request: Request<'_>) -> Result<Reply, Status> {
         let mut reply = match rpc {
             Rpc::Current(it) => self.current.call(it, request).await?,
@@ -101,7 +112,8 @@ impl<T: Binding, C: Binding> Methods<T, C> {
     }
 }
 
-/// Serves every method. The extensions of the request have its `Call` and nothing else.
+/// Serves every method, and says whether what was called changes nothing. The extensions of the request have its `Call`
+/// and nothing else.
 ///
 /// No `async fn`, which would keep what it is given twice.
 pub(super) fn answer<T: Binding, C: Binding, B: RequestBody>(
@@ -110,7 +122,7 @@ pub(super) fn answer<T: Binding, C: Binding, B: RequestBody>(
     body: B,
     limits: Limits,
     admitted: Admitted,
-) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send {
+) -> impl Future<Output = Result<(Response<Body>, bool), Infallible>> + Send {
     let extensions = std::mem::take(&mut parts.extensions);
     let resumes = resumes(&extensions);
     let Parts { headers, .. } = parts;
@@ -118,32 +130,35 @@ pub(super) fn answer<T: Binding, C: Binding, B: RequestBody>(
         let body = body::read(&headers, body, limits.max_body, limits.patience).await;
         let body = match body.and_then(|it| if_json(&headers, it)) {
             Ok(body) => body,
-            Err(error) => return Ok(failure("null", admitted.presumed(), error.into())),
+            Err(error) => return Ok((failure("null", admitted.presumed(), error.into()), true)),
         };
         if body.trim_ascii_start().first() == Some(&b'[') {
-            return Ok(Box::pin(batch(methods, &body, &extensions, admitted)).await);
+            return Ok(Box::pin(batch(methods, &body, &extensions, admitted, limits.batch_bytes)).await);
         }
         Ok(match Invocation::read(&body, admitted.presumed()) {
             Ok(invocation) => {
                 let rpc = Methods::<T, C>::find(&invocation.method);
                 let known = rpc.is_some();
                 let reply = invocation.call(&methods, rpc, extensions, admitted).await;
-                invocation.answer(reply, known, resumes, limits)
+                let is_read = rpc.is_some_and(Methods::<T, C>::is_read);
+                (invocation.answer(reply, known, resumes, limits), is_read)
             }
-            Err(Refusal { id, version, error }) => failure(id, version, error.into()),
+            Err(Refusal { id, version, error }) => (failure(id, version, error.into()), true),
         })
     }
 }
 
 /// Serves several calls that came as one (JSON-RPC 2.0, section 6), side by side, so that one that waits holds up none.
-/// Their answers stand in the order of the calls.
+/// Their answers stand in the order of the calls, and have `max` bytes of results together; a call whose result is too much
+/// is answered with an error. Says whether none of the calls changes anything.
 async fn batch<T: Binding, C: Binding>(
     methods: Methods<T, C>,
     body: &[u8],
     extensions: &Extensions,
     admitted: Admitted,
-) -> Response<Body> {
-    let refuse = |error: Error| failure("null", seen(body).unwrap_or(admitted.presumed()), error.into());
+    max: usize,
+) -> (Response<Body>, bool) {
+    let refuse = |error: Error| (failure("null", seen(body).unwrap_or(admitted.presumed()), error.into()), true);
     let calls = match serde_json::from_slice::<Vec<&RawValue>>(body) {
         Ok(calls) => calls,
         Err(error) => return refuse(ErrorKind::Parse.because(error.to_string())),
@@ -155,22 +170,49 @@ async fn batch<T: Binding, C: Binding>(
         let error = ErrorKind::InvalidRequest.because(format!("a batch may have up to {MAX_BATCH} calls"));
         return refuse(error.with("limit", MAX_BATCH.to_string()));
     }
+    let (budget, mut is_read) = (Budget::new(max), true);
     let answers = calls.iter().enumerate().map(|(at, text)| {
         let extensions = for_entry(extensions, at);
-        entry(&methods, text.get().as_bytes(), extensions, admitted.clone())
+        entry(&methods, text.get().as_bytes(), extensions, admitted.clone(), &budget)
     });
     let (mut out, mut all) = (Vec::new(), HeaderMap::new());
-    for (answer, headers) in join_all(answers).await.into_iter().flatten() {
+    for (answer, reads) in join_all(answers).await {
+        is_read &= reads;
+        let Some((answer, headers)) = answer else { continue };
         out.put_u8(if out.is_empty() { b'[' } else { b',' });
         out.put_slice(&answer);
         all.extend(headers);
     }
     if out.is_empty() {
         // Nothing but notifications.
-        return status(StatusCode::NO_CONTENT);
+        return (status(StatusCode::NO_CONTENT), is_read);
     }
     out.put_u8(b']');
-    respond(StatusCode::OK, all, JSON, out.into())
+    (respond(StatusCode::OK, all, JSON, out.into()), is_read)
+}
+
+/// Bytes that the results of a batch may have together.
+struct Budget {
+    left: AtomicUsize,
+    max: usize,
+}
+
+impl Budget {
+    fn new(max: usize) -> Self {
+        Self { left: AtomicUsize::new(max), max }
+    }
+
+    /// Takes the bytes of a result, or refuses it.
+    fn take(&self, bytes: usize) -> Result<(), Error> {
+        let taken = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(bytes));
+        let why = || {
+            let max = self.max;
+            format!(
+                "the results of the batch have more than {max} bytes with this one; call it alone (limits.batch_bytes)"
+            )
+        };
+        taken.map(drop).map_err(|_| ErrorKind::ResourceExhausted.because(why()).with("limit", "batch_bytes"))
+    }
 }
 
 /// What came with a batch, for one of its calls. The key that it is known by again names the batch, and with the place in
@@ -183,35 +225,41 @@ fn for_entry(extensions: &Extensions, at: usize) -> Extensions {
     extensions
 }
 
-/// Serves a call of a batch; a notification has no answer, whatever becomes of it.
+/// Serves a call of a batch, and says whether it changes nothing. A notification has no answer, whatever becomes of it.
 async fn entry<T: Binding, C: Binding>(
     methods: &Methods<T, C>,
     text: &[u8],
     extensions: Extensions,
     admitted: Admitted,
-) -> Option<(Vec<u8>, HeaderMap)> {
+    budget: &Budget,
+) -> (Option<(Vec<u8>, HeaderMap)>, bool) {
     let refused =
         |id: &str, version: Version, error: &Error| Some((problem(id, version, error).into_bytes(), HeaderMap::new()));
     let invocation = match Invocation::read(text, admitted.presumed()) {
         Ok(invocation) => invocation,
-        Err(Refusal { id, version, error }) => return refused(id, version, &error),
+        Err(Refusal { id, version, error }) => return (refused(id, version, &error), true),
     };
     let (id, version) = (invocation.id, invocation.version);
-    let reply = match Methods::<T, C>::find(&invocation.method) {
+    let rpc = Methods::<T, C>::find(&invocation.method);
+    let is_read = rpc.is_none_or(Methods::<T, C>::is_read);
+    let reply = match rpc {
         Some(rpc) if Methods::<T, C>::is_streaming(rpc) => {
             Err(ErrorKind::InvalidRequest.because("a stream can't be the answer to a call of a batch").into())
         }
         rpc => Box::pin(invocation.call(methods, rpc, extensions, admitted)).await,
     };
-    match (id?, reply) {
-        (id, Ok(Reply::Unary(data, metadata))) => {
+    let Some(id) = id else { return (None, is_read) };
+    let answer = match reply {
+        Ok(Reply::Unary(data, _)) if let Err(error) = budget.take(data.len()) => refused(id, version, &error),
+        Ok(Reply::Unary(data, metadata)) => {
             let mut out = Vec::with_capacity(data.len() + id.len() + 48);
             result(&mut out, id, |out| out.extend_from_slice(&data));
             Some((out, headers(metadata)))
         }
-        (id, Ok(Reply::Stream(..))) => refused(id, version, &Error::internal("a stream in answer to a unary call")),
-        (id, Err(status)) => refused(id, version, &explain(status).0),
-    }
+        Ok(Reply::Stream(..)) => refused(id, version, &Error::internal("a stream in answer to a unary call")),
+        Err(status) => refused(id, version, &explain(status).0),
+    };
+    (answer, is_read)
 }
 
 fn unnamed() -> Error {
@@ -318,7 +366,7 @@ impl<'a> Invocation<'a> {
                     Err(error) => out.put_slice(problem(&id, version, error).as_bytes()),
                 };
                 let name = if version == Version::V0_3 { sse::MESSAGE } else { b"" };
-                sse::response(name, items, resumes, headers(metadata), limits.keep_alive, write)
+                sse::response(name, items, resumes, headers(metadata), limits, write)
             }
             Err(status) => failure(id, version, status),
         }

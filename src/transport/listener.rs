@@ -18,7 +18,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    rt::{TokioIo, TokioTimer},
     server::conn::auto,
 };
 use tokio::{
@@ -30,7 +30,10 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service;
 
-use super::guarded::{Guarded, Watch};
+use super::{
+    guarded::{Guarded, Watch},
+    stall::{StreamExecutor, observe},
+};
 use crate::seam;
 
 /// How long nothing is accepted after the system said that it can't: out of descriptors, most often.
@@ -52,6 +55,9 @@ const SOON: Duration = Duration::from_millis(10);
 /// How many connections there may be at a time, where nothing else is said.
 pub(crate) const MAX_CONNECTIONS: usize = 10_000;
 
+/// Default of [`Settings::write_timeout`].
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
+
 /// What holds for every connection.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -66,6 +72,9 @@ pub struct Settings {
     pub ping: Duration,
     /// HTTP/2: calls at a time on one connection.
     pub max_streams: u32,
+    /// Maximum time in which a client takes nothing of an answer that waits for it. Then the connection is closed, over
+    /// HTTP/2 only the stream reset. Zero: no limit.
+    pub write_timeout: Duration,
     /// How long a drain waits for what runs.
     pub grace: Duration,
 }
@@ -78,6 +87,7 @@ impl Default for Settings {
             idle: Duration::from_secs(75),
             ping: Duration::from_secs(20),
             max_streams: 200,
+            write_timeout: WRITE_TIMEOUT,
             grace: Duration::from_secs(30),
         }
     }
@@ -142,7 +152,7 @@ impl<S, B> Answers<B> for S where
 pub async fn serve<S, B>(listener: TcpListener, service: S, settings: &Settings, drain: &CancellationToken) -> bool
 where
     S: Answers<B>,
-    B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
+    B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
 {
     let accept = move |cx: &mut Context<'_>| {
         listener.poll_accept(cx).map_ok(|(stream, peer)| {
@@ -167,7 +177,7 @@ where
     A: FnMut(&mut Context<'_>) -> Poll<io::Result<(I, SocketAddr)>>,
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: Answers<B>,
-    B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
+    B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
 {
     let (running, cut) = (TaskTracker::new(), CancellationToken::new());
     let free = Arc::new(Semaphore::new(settings.max_connections.min(Semaphore::MAX_PERMITS)));
@@ -230,7 +240,7 @@ pub async fn serve_connection<I, S, B>(
 ) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: Answers<B>,
-    B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
+    B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
 {
     serve_until(io, peer, service, settings, (drain, &CancellationToken::new())).await;
 }
@@ -255,20 +265,22 @@ async fn serve_until<I, S, B>(
 ) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: Answers<B>,
-    B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Send + 'static,
+    B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
 {
     let watch = Arc::new(Watch::default());
-    let io = Guarded::new(io, Arc::clone(&watch));
+    let io = Guarded::new(io, Arc::clone(&watch), settings.write_timeout);
     let seen = Arc::clone(&watch);
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         seen.called();
         if let Some(peer) = peer {
             request.extensions_mut().insert(ConnectInfo(peer));
         }
-        let mut service = service.clone();
+        let (mut service, seen) = (service.clone(), Arc::clone(&seen));
         async move {
             std::future::poll_fn(|cx| service.poll_ready(cx)).await?;
-            service.call(request).await
+            let (response, until) = observe(service.call(request).await?);
+            seen.ends_at(until);
+            Ok::<_, Infallible>(response)
         }
     });
     let builder = builder(settings);
@@ -319,10 +331,10 @@ async fn serve_until<I, S, B>(
     }
 }
 
-fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
+fn builder(settings: &Settings) -> auto::Builder<StreamExecutor> {
     const BUFFER: usize = 64 << 10;
     const HEAD: u32 = 64 << 10;
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+    let mut builder = auto::Builder::new(StreamExecutor { timeout: settings.write_timeout });
     // Who closes their half, and who sends nothing more, is seen in [`Guarded`] and above, where it costs a call less than
     // it does here: a timer, and a read of which nothing comes with a buffer for it.
     builder.http1().half_close(true).max_buf_size(BUFFER);

@@ -62,7 +62,7 @@ pub(super) fn answer<T: Binding, B: RequestBody>(
             }
             Ok(Reply::Stream(items, metadata)) => {
                 let write = move |out: &mut Vec<u8>, item: Result<&Line, &Error>| write(out, item, version);
-                sse::response(b"", items, resumes, headers(metadata), limits.keep_alive, write)
+                sse::response(b"", items, resumes, headers(metadata), limits, write)
             }
             Err(status) => failure(status, version),
         })

@@ -13,6 +13,12 @@ pub(crate) const MAX_BODY: usize = 1 << 20;
 /// How long a stream is silent before it has a sign of life, where nothing else is said.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// Default of [`Settings::batch_bytes`].
+pub(crate) const BATCH_BYTES: usize = 8 << 20;
+
+/// Default of [`Settings::unsent_bytes`].
+pub(crate) const UNSENT_BYTES: usize = 256 << 20;
+
 /// Makes the card that a request is for, in JSON.
 pub type Card = Arc<dyn Fn(&CardRequest<'_>) -> Bytes + Send + Sync>;
 
@@ -25,6 +31,13 @@ pub struct Settings {
     pub patience: Duration,
     /// How long a stream of server-sent events is silent before it has a comment. Zero: for ever.
     pub keep_alive: Duration,
+    /// Maximum age of a stream, enforced also where its client does not read. Zero: no limit.
+    pub stream_age: Duration,
+    /// Maximum size of the results of a JSON-RPC batch in bytes. A call whose result exceeds it is answered with an error.
+    pub batch_bytes: usize,
+    /// Maximum size of all answers together that wait for slow readers, in bytes. While they have more, calls are refused as
+    /// unavailable.
+    pub unsent_bytes: usize,
     /// What `/.well-known/agent-card.json` is.
     pub card: Card,
     /// A call that does not say its version is refused, as one of 0.3 (3.6.2). Else it is taken by its form.
@@ -47,6 +60,9 @@ impl Settings {
             max_body: MAX_BODY,
             patience: Duration::from_mins(1),
             keep_alive: KEEP_ALIVE,
+            stream_age: Duration::ZERO,
+            batch_bytes: BATCH_BYTES,
+            unsent_bytes: UNSENT_BYTES,
             card,
             strict_version: false,
             protocols: Protocols::default(),
@@ -57,7 +73,13 @@ impl Settings {
     }
 
     pub(super) fn limits(&self) -> Limits {
-        Limits { max_body: self.max_body, patience: self.patience, keep_alive: self.keep_alive }
+        Limits {
+            max_body: self.max_body,
+            patience: self.patience,
+            keep_alive: self.keep_alive,
+            stream_age: self.stream_age,
+            batch_bytes: self.batch_bytes,
+        }
     }
 }
 
@@ -65,7 +87,10 @@ impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut f = f.debug_struct("Settings");
         f.field("max_body", &self.max_body).field("patience", &self.patience);
-        f.field("keep_alive", &self.keep_alive).field("strict_version", &self.strict_version);
+        f.field("keep_alive", &self.keep_alive).field("stream_age", &self.stream_age);
+        f.field("batch_bytes", &self.batch_bytes)
+            .field("unsent_bytes", &self.unsent_bytes)
+            .field("strict_version", &self.strict_version);
         f.field("protocols", &self.protocols).field("keys", &self.keys).finish_non_exhaustive()
     }
 }
@@ -76,4 +101,6 @@ pub(super) struct Limits {
     pub(super) max_body: usize,
     pub(super) patience: Duration,
     pub(super) keep_alive: Duration,
+    pub(super) stream_age: Duration,
+    pub(super) batch_bytes: usize,
 }

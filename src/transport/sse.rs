@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_stream::Stream;
 use tonic::Status;
 
-use super::body::Body;
+use super::{body::Body, settings::Limits, stall::Until};
 use crate::{
     error::{Error, ErrorKind},
     event::Cursor,
@@ -38,18 +38,22 @@ impl<F: Fn(&mut Vec<u8>, Result<&Line, &Error>) + Send + Unpin + 'static> Write 
 pub(crate) const MESSAGE: &[u8] = b"event: message\n";
 
 /// Answers with a stream. `name` is the line that names each event, if anything does; `begun` says that its reader has
-/// had events of it before; `keep_alive` is how long it may be silent, for ever if zero.
-pub(crate) fn response(
+/// had events of it before.
+pub(super) fn response(
     name: &'static [u8],
     items: BoxStream<Frame>,
     begun: bool,
     headers: HeaderMap,
-    keep_alive: Duration,
+    limits: Limits,
     write: impl Write,
 ) -> Response<Body> {
+    let Limits { keep_alive, stream_age, .. } = limits;
     let events = Events { name, items: Some(items), begun, write, keep_alive, spoke: Instant::now(), timer: None };
     let mut response = Response::new(Body::events(events));
     *response.headers_mut() = headers;
+    if let Some(until) = Until::after(stream_age) {
+        response.extensions_mut().insert(until);
+    }
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

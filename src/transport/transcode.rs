@@ -193,6 +193,9 @@ pub trait Binding: Clone + Send + Sync + 'static {
     /// Answers with nothing, which is null in JSON-RPC. What a message says whose members are all left out is another thing.
     fn is_silent(rpc: Self::Rpc) -> bool;
 
+    /// Changes nothing: it is bound to GET.
+    fn is_read(rpc: Self::Rpc) -> bool;
+
     /// The RPC that `google.api.http` binds a request line to, and the fields that its path carries.
     fn route(verb: &str, segments: &[&str], action: &str) -> Option<Route<Self::Rpc>>;
 

@@ -22,6 +22,7 @@ mod jsonrpc;
 mod mount;
 mod origin;
 mod rest;
+mod slow;
 mod sse;
 mod support;
 mod tolerance;

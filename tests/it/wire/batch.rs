@@ -121,3 +121,21 @@ async fn a_refusal_is_one_of_every_call() {
     assert_eq!(Value::from(short), json!([[1, -32009], [2, -32601]]));
     assert!(server.echo.calls.lock().is_empty());
 }
+
+#[tokio::test]
+async fn the_results_of_a_batch_have_a_budget() {
+    let mut door = settings();
+    door.batch_bytes = 1000;
+    let server = Server::with(door, a2a_service::transport::listener::Settings::default()).await;
+    let id = "t".repeat(400);
+    let calls: Vec<_> = (0..4).map(|n| call(Some(&n.to_string()), "GetTask", &format!(r#"{{"id":"{id}"}}"#))).collect();
+    let last = call(Some("4"), "GetTask", r#"{"id":"small"}"#);
+    let (status, text) = post(&server.url, &format!("[{},{last}]", calls.join(","))).await;
+    let answers: Vec<Value> = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, answers.len()), (StatusCode::OK, 5));
+    let refused: Vec<_> = answers.iter().map(|answer| answer["error"].is_object()).collect();
+    assert_eq!(refused, [false, false, true, true, false], "{text}");
+    let error = &answers[2]["error"];
+    assert!(error["message"].as_str().unwrap().contains("(limits.batch_bytes)"), "{error}");
+    assert_eq!(error["data"][0]["metadata"]["limit"], "batch_bytes", "{error}");
+}

@@ -1,0 +1,262 @@
+//! Clients that do not read their answers: what they hold is bounded, and they are cut. The clock is paused: a wait is over
+//! when nothing else is left to do.
+
+use std::{sync::Arc, time::Duration};
+
+use a2a_service::transport::{
+    Door, Settings,
+    listener::{self, serve_connection},
+};
+use bytes::Bytes;
+use h2::{
+    Reason, RecvStream,
+    client::{Builder, SendRequest},
+};
+use http::{HeaderMap, Request, Response, StatusCode};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::support::*;
+
+/// Larger than what HTTP/2 and the connection buffer.
+const LARGE: usize = 600_000;
+
+/// Opens a connection to a server without a socket.
+fn open(door: &Door) -> DuplexStream {
+    let (io, far) = tokio::io::duplex(64 << 10);
+    let door = door.clone();
+    tokio::spawn(async move {
+        serve_connection(far, None, door, &listener::Settings::default(), &CancellationToken::new()).await;
+    });
+    io
+}
+
+fn door(change: impl FnOnce(&mut Settings)) -> (Door, Arc<Echo>) {
+    let (mut settings, echo) = (settings(), Arc::new(Echo::default()));
+    change(&mut settings);
+    (Door::new(checked(&echo), settings), echo)
+}
+
+/// A client of HTTP/2 that takes so many bytes of each answer before it has read them.
+struct Client(SendRequest<Bytes>);
+
+impl Client {
+    async fn connect(door: &Door, window: u32) -> Self {
+        let mut builder = Builder::new();
+        builder.initial_window_size(window).initial_connection_window_size(1 << 30);
+        let (client, connection) = builder.handshake(open(door)).await.unwrap();
+        tokio::spawn(connection);
+        Self(client)
+    }
+
+    async fn call(&mut self, request: http::request::Builder, body: impl Into<Bytes>) -> Response<RecvStream> {
+        let (request, body) = (request.body(()).unwrap(), body.into());
+        let mut client = self.0.clone().ready().await.unwrap();
+        let (response, mut stream) = client.send_request(request, body.is_empty()).unwrap();
+        if !body.is_empty() {
+            stream.send_data(body, true).unwrap();
+        }
+        response.await.unwrap()
+    }
+
+    async fn get(&mut self, path: &str) -> Response<RecvStream> {
+        self.call(Request::get(format!("http://a{path}")), "").await
+    }
+
+    async fn post(&mut self, path: &str, media: &str, body: impl Into<Bytes>) -> Response<RecvStream> {
+        self.call(Request::post(format!("http://a{path}")).header("content-type", media), body).await
+    }
+}
+
+/// Reads an answer to its end, and makes room for more of it.
+async fn read(body: &mut RecvStream) -> Result<Vec<u8>, h2::Error> {
+    let mut read = Vec::new();
+    while let Some(data) = body.data().await.transpose()? {
+        body.flow_control().release_capacity(data.len()).unwrap();
+        read.extend_from_slice(&data);
+    }
+    Ok(read)
+}
+
+/// A message of this length in gRPC.
+fn framed(message: &impl prost::Message) -> Bytes {
+    let message = message.encode_to_vec();
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    [&[0][..], &length, &message].concat().into()
+}
+
+/// A send whose answer has so many bytes, and some more.
+fn sized(bytes: usize) -> String {
+    send_json("m").replace(r#""text":"hi""#, &format!(r#""text":"{}""#, "x".repeat(bytes)))
+}
+
+async fn pass(time: Duration) {
+    #[expect(clippy::disallowed_methods, reason = "the clock is paused")]
+    tokio::time::sleep(time).await;
+}
+
+fn seconds(since: Instant) -> u64 {
+    since.elapsed().as_millis().div_ceil(1000).try_into().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_which_nothing_is_taken_is_reset_alone() {
+    const GRPC: &str = "/lf.a2a.v1.A2AService/SendMessage";
+    let (door, echo) = door(|_| {});
+    for size in [10, 3000, LARGE] {
+        let mut idle_client = Client::connect(&door, 1000).await;
+        let mut client = Client::connect(&door, 0).await;
+        let feed = echo.feed();
+        let mut idle = idle_client.post("/message:stream", "application/json", send_json("feed")).await.into_body();
+        let mut grpc = send("m");
+        grpc.message.as_mut().unwrap().parts[0] = a2a_service::pb::v1::Part::text("x".repeat(size));
+        let start = Instant::now();
+        let mut answers = Vec::new();
+        for (path, media, body) in [
+            ("/message:send", "application/json", Bytes::from(sized(size))),
+            ("/message:stream", "application/json", Bytes::from(sized(size))),
+            (GRPC, "application/grpc", framed(&grpc)),
+        ] {
+            answers.push((path, client.post(path, media, body.clone()).await));
+            if size > 1000 {
+                // Takes as much as there is room for, and never makes more.
+                answers.push((path, idle_client.post(path, media, body).await));
+            }
+        }
+        for (path, response) in answers {
+            assert_eq!(response.status(), 200, "{path}");
+            let mut body = response.into_body();
+            let error = loop {
+                match body.data().await.unwrap() {
+                    Ok(data) => assert!(data.len() <= 1000),
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(error.reason(), Some(Reason::CANCEL), "{path}");
+            assert!((60..=61).contains(&seconds(start)), "{path}: {}", seconds(start));
+        }
+        // A stream with nothing to say waits for nobody.
+        feed.send(Ok(event(hello("late"), 1))).unwrap();
+        drop(feed);
+        let read = String::from_utf8(read(&mut idle).await.unwrap()).unwrap();
+        assert!(read.contains(r#""messageId":"late""#), "{read}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_reader_of_http2_gets_all_of_its_answer() {
+    let (door, _) = door(|_| {});
+    let mut client = Client::connect(&door, 16_384).await;
+    let mut body = client.post("/message:send", "application/json", sized(LARGE)).await.into_body();
+    let (start, mut length) = (Instant::now(), 0);
+    while let Some(data) = body.data().await {
+        let data = data.unwrap();
+        length += data.len();
+        pass(Duration::from_secs(20)).await;
+        body.flow_control().release_capacity(data.len()).unwrap();
+    }
+    assert!(length > LARGE && body.trailers().await.unwrap().is_none());
+    assert!(seconds(start) > 300);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_not_read_ends_at_its_age() {
+    let (door, echo) = door(|it| it.stream_age = Duration::from_secs(10));
+    for window in [0, 1000] {
+        let mut client = Client::connect(&door, window).await;
+        let feed = echo.feed();
+        for n in 1..100 {
+            feed.send(Ok(event(hello(&"m".repeat(1000)), n))).unwrap();
+        }
+        let start = Instant::now();
+        let mut body = client.post("/message:stream", "application/json", send_json("feed")).await.into_body();
+        while body.data().await.unwrap().is_ok() {}
+        assert!((10..=11).contains(&seconds(start)), "{}", seconds(start));
+        assert!(feed.is_closed(), "nothing of it is left");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_of_http1_that_is_not_read_is_closed() {
+    for (age, path, expected) in [(0, "/message:send", 60), (10, "/message:send", 60), (10, "/message:stream", 10)] {
+        let (door, _) = door(|it| it.stream_age = Duration::from_secs(age));
+        let (mut io, body) = (open(&door), sized(LARGE));
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        let start = Instant::now();
+        io.write_all((head + &body).as_bytes()).await.unwrap();
+        // The last write that succeeds is to a server that has closed.
+        while io.write_all(b"x").await.is_ok() {
+            pass(Duration::from_millis(100)).await;
+        }
+        assert!((expected..=expected + 1).contains(&seconds(start)), "{path}: {}", seconds(start));
+        let mut read = Vec::new();
+        io.read_to_end(&mut read).await.unwrap();
+        assert!(read.starts_with(b"HTTP/1.1 200") && read.len() < LARGE, "{}", read.len());
+    }
+}
+
+fn is_refused(status: StatusCode, headers: &HeaderMap) -> bool {
+    status == 503 && headers["retry-after"] == "1"
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_calls_are_refused_while_slow_readers_hold_the_budget() {
+    const LIST: &str = "/lf.a2a.v1.A2AService/ListTasks";
+    const CHECK: &str = "/grpc.health.v1.Health/Check";
+    let (door, echo) = door(|it| it.unsent_bytes = 100_000);
+    let mut slow = Client::connect(&door, 0).await;
+    let mut client = Client::connect(&door, 1 << 20).await;
+    let held = slow.post("/message:send", "application/json", sized(150_000)).await;
+    assert_eq!(held.status(), 200);
+    let calls = echo.calls.lock().len();
+
+    let (parts, mut body) = client.get("/tasks/a").await.into_parts();
+    assert!(is_refused(parts.status, &parts.headers), "{parts:?}");
+    let text = String::from_utf8(read(&mut body).await.unwrap()).unwrap();
+    assert!(text.contains("(limits.unsent_bytes)") && text.contains("UNAVAILABLE"), "{text}");
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"ListTasks"}"#;
+    let (parts, mut body) = client.post("/rpc", "application/json", call).await.into_parts();
+    assert!(is_refused(parts.status, &parts.headers), "{parts:?}");
+    let error: Value = serde_json::from_slice(&read(&mut body).await.unwrap()).unwrap();
+    assert!(error["error"]["message"].as_str().unwrap().contains("(limits.unsent_bytes)"), "{error}");
+    let refused = client.post(LIST, "application/grpc", framed(&())).await;
+    assert_eq!(refused.headers()["grpc-status"], "14");
+    assert_eq!(echo.calls.lock().len(), calls);
+
+    // Those are to be seen most of all when the server has too much to do.
+    for path in ["/.well-known/agent-card.json", "/healthz", "/readyz"] {
+        assert_eq!(client.get(path).await.status(), 200, "{path}");
+    }
+    let healthy = client.post(CHECK, "application/grpc", framed(&())).await;
+    assert!(!healthy.headers().contains_key("grpc-status"), "{healthy:?}");
+
+    drop(held);
+    while client.get("/tasks/a").await.status() != 200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_exceeds_the_budget_is_refused_and_a_send_is_answered() {
+    let (door, _) = door(|it| it.unsent_bytes = 5000);
+    let mut client = Client::connect(&door, 1 << 20).await;
+    let large = "t".repeat(8000);
+    let (parts, _) = client.get(&format!("/tasks/{large}")).await.into_parts();
+    assert!(is_refused(parts.status, &parts.headers), "{parts:?}");
+    let call = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{{"id":"{large}"}}}}"#);
+    let (parts, _) = client.post("/rpc", "application/json", call).await.into_parts();
+    assert!(is_refused(parts.status, &parts.headers), "{parts:?}");
+    let get = a2a_service::pb::v1::GetTaskRequest { id: large, ..Default::default() };
+    let refused = client.post("/lf.a2a.v1.A2AService/GetTask", "application/grpc", framed(&get)).await;
+    assert_eq!(refused.headers()["grpc-status"], "14");
+    let (parts, mut body) = client.post("/message:send", "application/json", sized(8000)).await.into_parts();
+    assert_eq!(parts.status, 200);
+    assert!(read(&mut body).await.unwrap().len() > 8000);
+}
