@@ -13,23 +13,58 @@ use crate::pb::wkt::Timestamp;
 /// Milliseconds since 1970: what the protocol's timestamps tell apart (5.6.1), and so all that is kept of a time.
 pub type Millis = i64;
 
-/// Wall time that moves with tokio's clock, so that a test that pauses one has paused both.
+/// The wall clock. Follows the system's time, with its steps and through a suspend of the machine; intervals are measured
+/// with tokio's monotonic clock instead.
+///
+/// In a test that has paused tokio's clock, wall time moves with that clock.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    start: Instant,
-    base: Duration,
+pub struct Clock(Source);
+
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    System,
+    /// Tokio's clock was paused at `start`, when the system's time was `base`.
+    Paused {
+        start: Instant,
+        base: Duration,
+    },
 }
 
 impl Clock {
-    /// A clock that starts at the system's time.
+    /// The system's clock; or tokio's, if that is paused.
     pub fn new() -> Self {
-        Self { start: Instant::now(), base: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() }
+        if is_paused() {
+            Self(Source::Paused { start: Instant::now(), base: since_epoch(SystemTime::now()) })
+        } else {
+            Self(Source::System)
+        }
     }
 
     /// Now.
     pub fn millis(&self) -> Millis {
-        Millis::try_from((self.base + self.start.elapsed()).as_millis()).unwrap_or(Millis::MAX)
+        self.read(SystemTime::now)
     }
+
+    fn read(&self, system: impl FnOnce() -> SystemTime) -> Millis {
+        let now = match self.0 {
+            Source::System => since_epoch(system()),
+            Source::Paused { start, base } => base.saturating_add(start.elapsed()),
+        };
+        Millis::try_from(now.as_millis()).unwrap_or(Millis::MAX)
+    }
+}
+
+/// Returns whether tokio's clock is paused: only then its time is not between two readings of the system's clock.
+#[expect(clippy::disallowed_methods, reason = "the clock that can't be paused is compared with the one that can")]
+fn is_paused() -> bool {
+    let before = std::time::Instant::now();
+    let now = Instant::now().into_std();
+    now < before || std::time::Instant::now() < now
+}
+
+/// Zero for a time before 1970.
+fn since_epoch(time: SystemTime) -> Duration {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// The instant `delay` after `start`. A delay of more than 30 years, which an instant may not be able to represent, is cut to
@@ -75,7 +110,7 @@ pub fn fresh_id() -> String {
     if let Some(id) = seeded() {
         return text(id);
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = since_epoch(SystemTime::now());
     let now = u64::try_from(now.as_millis()).unwrap_or(0) << COUNTER;
     let is_first = LAST.fetch_max(now, Ordering::Relaxed) < now;
     let at = if is_first { now } else { LAST.fetch_add(1, Ordering::Relaxed) + 1 };
@@ -117,4 +152,29 @@ pub(crate) const fn mix(n: u64) -> u64 {
     let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     n ^ (n >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn epoch_plus(secs: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(secs)
+    }
+
+    #[tokio::test]
+    async fn clock_follows_steps_of_system_time() {
+        let clock = Clock::new();
+        let readings = [100, 90_000, 50].map(|secs| clock.read(|| epoch_plus(secs)));
+        assert_eq!(readings, [100_000, 90_000_000, 50_000]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clock_moves_with_a_paused_tokio_clock() {
+        let clock = Clock::new();
+        let before = clock.millis();
+        tokio::time::advance(Duration::from_hours(1)).await;
+        assert_eq!(clock.millis() - before, 3_600_000);
+        assert_eq!(clock.read(|| epoch_plus(0)), clock.millis());
+    }
 }

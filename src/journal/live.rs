@@ -15,8 +15,8 @@ use super::wait::{Answer, Place, Until, Wake, Wakers};
 use crate::{
     agent::Asked,
     event::{Ends, Event, Fence, Mark, Position, Seq},
-    pb::v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, stream_response::Payload},
-    seam::{Millis, millis},
+    pb::v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
+    seam::{Millis, millis, timestamp},
     store::{Key, Keyed, PushConfig, Stored},
     task::{Ahead, Bounds, Illegal, heft, join, joins},
 };
@@ -274,7 +274,7 @@ impl Inner {
         }
         let seq = self.ahead.admit(payload, mark.ends != Ends::Nothing).inspect_err(|_| self.late += 1)?;
         let time = match payload {
-            Payload::StatusUpdate(it) => it.status.as_ref().and_then(|it| it.timestamp.as_ref()).map(millis),
+            Payload::StatusUpdate(update) => update.status.as_mut().and_then(|status| monotonic(status, self.time)),
             Payload::Task(_) | Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
         };
         event.place(Position { fence: self.fence, seq }, mark);
@@ -484,5 +484,43 @@ impl Inner {
     #[cfg(test)]
     pub(super) fn kept(&self) -> usize {
         self.newest.len()
+    }
+}
+
+/// Returns the time of a status, which becomes `last` if it is earlier: timestamps of a task do not run backwards when the
+/// system's clock is set back.
+fn monotonic(status: &mut TaskStatus, last: Millis) -> Option<Millis> {
+    let time = millis(status.timestamp.as_ref()?);
+    if time < last {
+        status.timestamp = Some(timestamp(last));
+    }
+    Some(time.max(last))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::pb::v1::TaskStatusUpdateEvent;
+
+    #[test]
+    fn timestamps_of_a_task_do_not_run_backwards() {
+        let status = |state: TaskState, time| TaskStatus {
+            state: state.into(),
+            timestamp: Some(timestamp(time)),
+            ..TaskStatus::default()
+        };
+        let task = Task { status: Some(status(TaskState::Submitted, 5000)), ..Task::default() };
+        let live = Live::new(Key::new(&Arc::default(), "t"), 1, task, 5000);
+        let mut inner = live.lock();
+        for (time, expected) in [(6000, 6000), (1000, 6000), (7000, 7000)] {
+            let status = Some(status(TaskState::Working, time));
+            let update = TaskStatusUpdateEvent { status, ..TaskStatusUpdateEvent::default() };
+            let event = inner.push(Event::said(Payload::StatusUpdate(update)), Mark::NOTHING).unwrap();
+            let Some(Payload::StatusUpdate(update)) = event.payload() else { panic!("{event:?}") };
+            let told = update.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(millis);
+            assert_eq!((told, inner.time), (Some(expected), expected));
+        }
     }
 }
