@@ -263,6 +263,40 @@ async fn an_owner_is_forgotten() {
     let file = std::fs::read(directory.join("a2a.db")).unwrap();
     assert!(!file.windows(3).any(|it| it == b"ada"), "what is deleted is overwritten");
     assert_eq!(done(directory, &["forget", "--owner", "ada"]).await, "0 tasks were deleted\n");
+    // Also the name of one whose tasks had gone before.
+    let owners = || {
+        let file = rusqlite::Connection::open(directory.join("a2a.db")).unwrap();
+        file.query_row("SELECT group_concat(owner) FROM scope", [], |row| row.get::<_, String>(0)).unwrap()
+    };
+    let file = rusqlite::Connection::open(directory.join("a2a.db")).unwrap();
+    file.execute("INSERT INTO scope(owner, tenant) VALUES('eve', ''), ('eve', 'blue')", []).unwrap();
+    drop(file);
+    assert_eq!(owners(), "bob,eve,eve");
+    assert_eq!(done(directory, &["forget", "--owner", "eve"]).await, "0 tasks were deleted\n");
+    assert_eq!(owners(), "bob");
+}
+
+/// More of them than are looked at together.
+#[tokio::test]
+async fn idle_tasks_that_can_not_be_read_do_not_hold_up_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let store = Opened::sqlite(Options::default());
+    for n in 0..140 {
+        let mut task = Writer::within(&store, &scope("ada", ""), &format!("t-{n:03}"), "c-1", n);
+        task.commit([]).await.unwrap();
+        task.commit([status(TaskState::InputRequired, n)]).await.unwrap();
+    }
+    let whole = rusqlite::Connection::open(store.path().unwrap()).unwrap();
+    whole.execute("UPDATE task SET open = 0", []).unwrap();
+    whole.execute("VACUUM INTO ?", [directory.join("a2a.db").to_str().unwrap()]).unwrap();
+    let file = rusqlite::Connection::open(directory.join("a2a.db")).unwrap();
+    let damaged = "SELECT id FROM task ORDER BY time LIMIT 130";
+    file.execute(&format!("UPDATE log SET events = x'ffff' WHERE id >> 28 IN ({damaged})"), []).unwrap();
+    file.execute("UPDATE task SET key = CAST(x'ff' AS TEXT) WHERE key = 't-000'", []).unwrap();
+    drop(file);
+    let told = done(directory, &["gc"]).await;
+    assert!(told.ends_with("\n10 tasks that had waited for their clients for too long were canceled\n"), "{told}");
 }
 
 /// What SQLite does not know to be wrong, and we do.

@@ -182,28 +182,29 @@ impl Pass<'_> {
         Ok((u64::try_from(gone).unwrap_or(u64::MAX), i64::try_from(gone) == Ok(PIECES)))
     }
 
-    /// Deletes the task that ended first, if any has ended.
-    pub(super) fn forget_oldest(&mut self) -> rusqlite::Result<bool> {
-        let oldest = self.db.prepare_cached(&OLDEST)?.query_row((Millis::MAX, 1, 0), |it| it.get(0)).optional()?;
+    /// Deletes the task that ended first, if any has ended. Returns its scope, whose row stays.
+    pub(super) fn forget_oldest(&mut self) -> rusqlite::Result<Option<i64>> {
+        let oldest = self.db.prepare_cached(&OLDEST)?.query_row((Millis::MAX, 1), |it| it.get(0)).optional()?;
         self.make_go(oldest)
     }
 
-    /// Deletes the task of this owner that ended first, if any has ended.
-    pub(super) fn forget_oldest_of(&mut self, owner: &str) -> rusqlite::Result<bool> {
+    /// Deletes the task of this owner that ended first, if any has ended. Returns its scope, whose row stays.
+    pub(super) fn forget_oldest_of(&mut self, owner: &str) -> rusqlite::Result<Option<i64>> {
         let oldest = self.db.prepare_cached(OLDEST_OF)?.query_row([owner], |it| it.get(0)).optional()?;
         self.make_go(oldest)
     }
 
-    fn make_go(&mut self, id: Option<i64>) -> rusqlite::Result<bool> {
+    fn make_go(&mut self, id: Option<i64>) -> rusqlite::Result<Option<i64>> {
         let ended = id.map(|it| self.ended(it, Millis::MAX)).transpose()?.flatten();
-        let Some(ended) = ended else { return Ok(false) };
+        let Some(ended) = ended else { return Ok(None) };
         let mut all = i64::MAX;
         self.clear_log(ended.id, &mut all)?;
         self.forget(&ended)?;
-        Ok(true)
+        Ok(Some(ended.scope))
     }
 
-    /// Deletes some of an owner's tasks, whatever they do, and says how many, and whether there are more.
+    /// Deletes some of an owner's tasks, whatever they do, and says how many, and whether there are more. The last call
+    /// deletes the owner's name.
     pub(super) fn forget_some_of(&mut self, owner: &Arc<str>) -> rusqlite::Result<(u64, bool)> {
         let sql = "SELECT task.id, task.scope, context, state FROM task JOIN scope ON scope.id = task.scope
             WHERE owner = ? LIMIT ?";
@@ -221,7 +222,9 @@ impl Pass<'_> {
             self.forget(it)?;
             gone += 1;
         }
-        some.iter().map(|it| it.scope).collect::<HashSet<_>>().into_iter().try_for_each(|it| self.forget_scope(it))?;
+        if some.is_empty() {
+            self.forget_scopes_of(owner)?;
+        }
         Ok((gone, !some.is_empty()))
     }
 
@@ -256,10 +259,22 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn forget_scope(&mut self, scope: i64) -> rusqlite::Result<()> {
-        let sql = "DELETE FROM scope WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM task WHERE scope = ?1)";
-        if self.db.prepare_cached(sql)?.execute([scope])? > 0 {
-            self.scopes.retain(|_, it| *it != scope);
+    /// Deletes the rows of an owner, in all tenants, who has no tasks.
+    fn forget_scopes_of(&mut self, owner: &str) -> rusqlite::Result<()> {
+        let mut find = self.db.prepare_cached("SELECT id FROM scope WHERE owner = ?")?;
+        let scopes = find.query_map([owner], |it| it.get(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
+        scopes.into_iter().try_for_each(|scope| self.forget_scope(scope))
+    }
+
+    /// Deletes the row of an owner in a tenant, unless there is a task of theirs.
+    pub(super) fn forget_scope(&mut self, scope: i64) -> rusqlite::Result<()> {
+        let sql = "DELETE FROM scope WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM task WHERE scope = ?1)
+            RETURNING owner, tenant";
+        let deleted = self.db.prepare_cached(sql)?.query_row([scope], |row| {
+            Ok(Scope { owner: row.get_ref(0)?.as_str()?.into(), tenant: row.get_ref(1)?.as_str()?.into() })
+        });
+        if let Some(deleted) = deleted.optional()? {
+            self.scopes.remove(&deleted);
             self.uncount(scope)?;
         }
         Ok(())

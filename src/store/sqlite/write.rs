@@ -117,7 +117,14 @@ impl Pass<'_> {
                 return Ok(Err(Refused::Duplicate { task_id }));
             }
         }
-        if let Some(full) = self.make_room(owner)? {
+        let (full, evicted) = self.make_room(owner)?;
+        for scope in evicted {
+            // The scope of the new task stays.
+            if full.is_some() || Some(scope) != known {
+                self.forget_scope(scope)?;
+            }
+        }
+        if let Some(full) = full {
             return Ok(Err(Refused::Full(full)));
         }
         known.map_or_else(|| self.new_scope(key.scope()), Ok).map(Ok)
@@ -132,22 +139,27 @@ impl Pass<'_> {
     }
 
     /// Takes a place for a task of this owner: of their own that ended first, where they have as many as they may, and
-    /// then of all. Nothing has gone where there is none.
-    fn make_room(&mut self, owner: &Arc<str>) -> rusqlite::Result<Option<Full>> {
+    /// then of all. Nothing has gone where there is none. Returns the scopes of the tasks that were evicted, too.
+    fn make_room(&mut self, owner: &Arc<str>) -> rusqlite::Result<(Option<Full>, Vec<i64>)> {
+        let mut evicted = Vec::new();
         // There may be fewer than there once might: two go for each that comes.
         for n in 0..2 {
             let Some(full) = self.room.is_full_for(owner) else { break };
-            if !self.forget_oldest_of(owner)? && n == 0 {
-                return Ok(Some(full));
+            let scope = self.forget_oldest_of(owner)?;
+            if scope.is_none() && n == 0 {
+                return Ok((Some(full), evicted));
             }
         }
+            evicted.extend(scope);
         for n in 0..2 {
             let Some(full) = self.room.is_full() else { break };
-            if !self.forget_oldest()? && n == 0 {
-                return Ok(Some(full));
+            let scope = self.forget_oldest()?;
+            if scope.is_none() && n == 0 {
+                return Ok((Some(full), evicted));
             }
         }
-        Ok(None)
+            evicted.extend(scope);
+        Ok((None, evicted))
     }
 
     fn go_on(&mut self, commit: &Commit, expected: Position) -> rusqlite::Result<Result<(), Refused>> {

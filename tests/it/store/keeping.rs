@@ -215,6 +215,37 @@ pub(super) async fn who_waits_for_an_answer_is_known(open: Open<'_>) {
 
 /// One owner's tasks are of all their tenants; nobody else's go for them.
 #[tokio::test]
+/// Owners whose last task was evicted. In a file they are rows of a table.
+pub(super) async fn evicted_owners_leave_nothing_behind(open: Open<'_>) {
+    let store = open(2);
+    let count = |table: &str| {
+        let file = rusqlite::Connection::open(store.path()?).unwrap();
+        Some(file.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0)).unwrap())
+    };
+    for n in 0..50 {
+        // Every other task is the next one of the same owner, and every third one is written whole.
+        let owner = scope("ada", &format!("tenant-{}", n / 2));
+        let mut task = Writer::new(&store, &owner, &format!("t-{n}"));
+        let end = status(TaskState::Completed, n);
+        if n % 3 == 0 {
+            task.commit([end]).await.unwrap();
+        } else {
+            task.commit([]).await.unwrap();
+            task.commit([end]).await.unwrap();
+        }
+        task.check().await;
+        let query = ListQuery { scope: owner, limit: 9, ..ListQuery::default() };
+        assert_eq!(store.list(&query).await.unwrap().total, u64::try_from(n % 2 + 1).unwrap());
+        assert!(count("scope").is_none_or(|scopes| scopes <= 2) && count("total").is_none_or(|totals| totals <= 4));
+    }
+    // One that finds no place leaves nothing behind either.
+    for (id, owner) in [("a", "bob"), ("b", "eve")] {
+        Writer::new(&store, &scope(owner, ""), id).commit([]).await.unwrap();
+    }
+    let refused = Writer::new(&store, &scope("cid", ""), "c").commit([]).await;
+    assert_eq!((refused, count("scope").unwrap_or(2)), (Err(Refused::Full(Full::tasks(2))), 2));
+}
+
 async fn an_owner_has_so_much_room() {
     let mut options = Options::default();
     (options.max_tasks, options.max_tasks_per_owner) = (6, Some(3));
