@@ -106,8 +106,9 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Tasks that have waited for their clients since before this, the one that has waited longest first.
-    async fn idle(&self, before: Millis, limit: usize) -> Result<Vec<Key>, Unavailable>;
+    /// Tasks that have waited for their clients since before this, the one that has waited longest first: at most `limit`
+    /// after the first `skip`.
+    async fn idle(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable>;
 
     /// Deletes what need not be kept any longer, some at a time, so that commits do not wait for it. A task that is in
     /// use, by a reader of its log or otherwise, stays as it is.

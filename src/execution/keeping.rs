@@ -69,19 +69,32 @@ impl<A: Agent> Execution<A> {
 }
 
 /// Ends the tasks that have waited for their clients since before this. They are not deleted: whoever asks for one gets
-/// told what became of it, for as long as tasks that have ended are kept.
+/// told what became of it, for as long as tasks that have ended are kept. A task that can't be read is passed over.
 pub(crate) async fn end_idle(journal: &Arc<Journal>, bounds: Bounds, before: Millis) -> Result<usize, Unavailable> {
-    let mut ended = 0;
+    let (mut ended, mut passed, mut unreadable) = (0, 0, None);
     loop {
-        let idle = journal.store().idle(before, BATCH).await?;
+        let idle = journal.store().idle(before, passed, BATCH).await?;
         let outcomes = join_all(idle.iter().map(|it| end_if_idle(journal, bounds, it, before))).await;
-        let some = outcomes.iter().filter(|it| matches!(it, Ok(true))).count();
-        ended += some;
-        // Those that did not are somebody's now, or the store is away.
-        if some < BATCH {
-            return Ok(ended);
+        for (key, outcome) in idle.iter().zip(outcomes) {
+            match outcome {
+                Ok(true) => ended += 1,
+                // In use again.
+                Ok(false) => passed += 1,
+                Err(cause) => {
+                    passed += 1;
+                    let (_, _, tasks) = unreadable.get_or_insert((key.clone(), cause, 0_usize));
+                    *tasks += 1;
+                }
+            }
+        }
+        if idle.len() < BATCH {
+            break;
         }
     }
+    if let Some((key, cause, tasks)) = unreadable {
+        tracing::warn!(tasks, task.id = key.id(), error.cause = ?cause, "idle tasks could not be ended; the first of them");
+    }
+    Ok(ended)
 }
 
 async fn end_if_idle(journal: &Arc<Journal>, bounds: Bounds, key: &Key, before: Millis) -> Result<bool, Error> {

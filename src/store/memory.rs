@@ -245,15 +245,14 @@ impl Store for Memory {
         Ok(Vec::new())
     }
 
-    async fn idle(&self, before: Millis, limit: usize) -> Result<Vec<Key>, Unavailable> {
+    async fn idle(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
         let mut asked: Vec<(Millis, Key)> = {
             let index = self.index.lock();
             index.values().flat_map(|it| it.asked(before)).cloned().collect()
         };
         asked.sort_unstable();
         asked.retain(|it| self.with(&it.1, |kept| !kept.row.open).unwrap_or(false));
-        asked.truncate(limit);
-        Ok(asked.into_iter().map(|it| it.1).collect())
+        Ok(asked.into_iter().skip(skip).take(limit).map(|it| it.1).collect())
     }
 
     async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<Swept, Unavailable> {

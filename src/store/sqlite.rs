@@ -450,8 +450,8 @@ impl Store for Sqlite {
         self.writer.run(move |it| it.claim(fence, limit)).await
     }
 
-    async fn idle(&self, before: Millis, limit: usize) -> Result<Vec<Key>, Unavailable> {
-        self.waiting(before, limit).await
+    async fn idle(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
+        self.waiting(before, skip, limit).await
     }
 
     async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<Swept, Unavailable> {

@@ -316,6 +316,7 @@ async fn what_is_wrong_is_told() {
         ("DELETE FROM log WHERE id = 2 << 28 | 3", "task asked: its log has 5 where 3 would come"),
         ("UPDATE task SET state = 4 WHERE id = 1", "task old: its row says another state"),
         ("UPDATE task SET time = 4 WHERE id = 1", "task old: its row says another time"),
+        ("UPDATE task SET attempt = -1 WHERE id = 1", "task old: Integer"),
         ("UPDATE task SET key = 'new name' WHERE id = 1", "task new name: its row says another name"),
         ("UPDATE task SET folded = 1 WHERE id = 1", "task old: its log is there, and should not be"),
         ("DELETE FROM log WHERE id >> 28 = 3", "task runs: it has no log"),

@@ -197,9 +197,9 @@ impl Store for Gate {
         self.store.claim(runner, limit, lease).await
     }
 
-    async fn idle(&self, before: Millis, limit: usize) -> Result<Vec<Key>, Unavailable> {
+    async fn idle(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
         self.see()?;
-        self.store.idle(before, limit).await
+        self.store.idle(before, skip, limit).await
     }
 
     async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<Swept, Unavailable> {

@@ -14,10 +14,9 @@ use crate::{
 type Step = fn(&mut Pass<'_>, &[i64], Millis) -> rusqlite::Result<Done>;
 
 impl Sqlite {
-    /// Tasks that have waited for their clients since before this.
-    pub(super) async fn waiting(&self, before: Millis, limit: usize) -> Result<Vec<Key>, Unavailable> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let found = self.readers.run(move |it| sweep::due(it, sweep::IDLE, before, limit, 0)).await?;
+    /// Tasks that have waited for their clients since before this, at most `limit` after the first `skip`.
+    pub(super) async fn waiting(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
+        let found = self.readers.run(move |it| sweep::due(it, sweep::IDLE, before, skip, limit)).await?;
         Ok(found.into_iter().map(|it| it.key).collect())
     }
 
@@ -42,10 +41,10 @@ impl Sqlite {
 
     /// Takes a step with all that is due and not in use, some at a time.
     async fn each(&self, sql: &'static str, step: Step, before: Millis, in_use: InUse<'_>) -> Result<u64, Unavailable> {
-        let (mut tasks, mut skip) = (0, 0);
+        let (mut tasks, mut skip, batch) = (0, 0, usize::try_from(BATCH).unwrap_or(usize::MAX));
         loop {
-            let mut found = self.readers.run(move |it| sweep::due(it, sql, before, BATCH, skip)).await?;
-            let (all, is_last) = (found.len(), i64::try_from(found.len()) != Ok(BATCH));
+            let mut found = self.readers.run(move |it| sweep::due(it, sql, before, skip, batch)).await?;
+            let (all, is_last) = (found.len(), found.len() < batch);
             found.retain(|it| !in_use(&it.key));
             let ids: Vec<i64> = found.iter().map(|it| it.id).collect();
             let done = if ids.is_empty() {

@@ -26,7 +26,7 @@ pub(super) const ENDED: &str = "state >= 3 AND state <= 7 AND state <> 6";
 pub(super) static OLDEST: LazyLock<String> = LazyLock::new(|| {
     let each =
         [0, 1].map(|it| format!("SELECT id, scope, key, time FROM task WHERE {ENDED} AND folded = {it} AND time < ?1"));
-    format!("{} ORDER BY time LIMIT ?2 OFFSET ?3", each.join(" UNION ALL "))
+    format!("{} ORDER BY time LIMIT ?2", each.join(" UNION ALL "))
 });
 
 /// The one of an owner's that ended first: of each tenant and state the first one, and of those the first.
@@ -37,9 +37,7 @@ pub(super) const OLDEST_OF: &str = "SELECT id FROM (
 
 /// Those of them whose log is there.
 pub(super) static WITH_LOG: LazyLock<String> = LazyLock::new(|| {
-    format!(
-        "SELECT id, scope, key FROM task WHERE {ENDED} AND folded = 0 AND time < ?1 ORDER BY time LIMIT ?2 OFFSET ?3"
-    )
+    format!("SELECT id, scope, key FROM task WHERE {ENDED} AND folded = 0 AND time < ?1 ORDER BY time LIMIT ?2")
 });
 
 /// Those that have push configurations, or had them.
@@ -48,7 +46,7 @@ pub(super) static WITH_PUSHES: LazyLock<String> =
 
 /// Those that wait for their clients, and nobody works on.
 pub(super) const IDLE: &str =
-    "SELECT id, scope, key FROM task WHERE open = 0 AND state IN (6, 8) AND time < ?1 ORDER BY time LIMIT ?2 OFFSET ?3";
+    "SELECT id, scope, key FROM task WHERE open = 0 AND state IN (6, 8) AND time < ?1 ORDER BY time LIMIT ?2";
 
 /// How many there are of those.
 pub(super) fn waiting() -> String {
@@ -82,18 +80,19 @@ struct Ended {
     owner: Arc<str>,
 }
 
-/// Some of what is due, behind so many of it.
-pub(super) fn due(db: &Connection, sql: &str, before: Millis, limit: i64, skip: usize) -> rusqlite::Result<Vec<Due>> {
+/// Returns at most `limit` of the tasks that are due, after the first `skip`. A row that can't be read is passed over: it
+/// stays, and `a2a admin check` tells it.
+pub(super) fn due(db: &Connection, sql: &str, before: Millis, skip: usize, limit: usize) -> rusqlite::Result<Vec<Due>> {
     let mut of = db.prepare_cached("SELECT owner, tenant FROM scope WHERE id = ?")?;
     let mut find = db.prepare_cached(sql)?;
-    let skip = i64::try_from(skip).unwrap_or(i64::MAX);
-    let found = find.query_map((before, limit, skip), |it| {
+    let found = find.query_map((before, -1), |it| {
         let scope = of.query_row([it.get::<_, i64>(1)?], |it| {
             Ok(Scope { owner: it.get_ref(0)?.as_str()?.into(), tenant: it.get_ref(1)?.as_str()?.into() })
         });
         Ok(Due { id: it.get(0)?, key: Key::new(&Arc::new(scope?), it.get_ref(2)?.as_str()?) })
     })?;
-    found.collect()
+    let is_readable = |due: &rusqlite::Result<Due>| !due.as_ref().is_err_and(is_damage);
+    found.filter(is_readable).skip(skip).take(limit).collect()
 }
 
 impl Pass<'_> {

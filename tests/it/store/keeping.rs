@@ -205,16 +205,16 @@ pub(super) async fn who_waits_for_an_answer_is_known(open: Open<'_>) {
         let asks = task.next([status(state, time)]);
         task.write(Commit { row: Row { open, ..asks.row }, ..asks }).await.unwrap();
     }
-    let idle = async |before, limit| store.idle(before, limit).await.unwrap();
+    let idle = async |before, limit| store.idle(before, 0, limit).await.unwrap();
     let key = |id: &str| Key::new(&scope(id, "blue"), id);
     assert_eq!(idle(10, 9).await, [key("early"), key("late")]);
     assert_eq!(idle(10, 1).await, [key("early")]);
+    assert_eq!(store.idle(10, 1, 9).await.unwrap(), [key("late")]);
+    assert_eq!(store.idle(10, 2, 9).await.unwrap(), []);
     assert_eq!(idle(9, 9).await, [key("early")]);
     assert_eq!(idle(5, 9).await, []);
 }
 
-/// One owner's tasks are of all their tenants; nobody else's go for them.
-#[tokio::test]
 /// Owners whose last task was evicted. In a file they are rows of a table.
 pub(super) async fn evicted_owners_leave_nothing_behind(open: Open<'_>) {
     let store = open(2);
@@ -246,6 +246,8 @@ pub(super) async fn evicted_owners_leave_nothing_behind(open: Open<'_>) {
     assert_eq!((refused, count("scope").unwrap_or(2)), (Err(Refused::Full(Full::tasks(2))), 2));
 }
 
+/// One owner's tasks are of all their tenants; nobody else's go for them.
+#[tokio::test]
 async fn an_owner_has_so_much_room() {
     let mut options = Options::default();
     (options.max_tasks, options.max_tasks_per_owner) = (6, Some(3));

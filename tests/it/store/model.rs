@@ -161,7 +161,7 @@ impl Model {
         }
         let waits = |it: &&Writer| it.task.state().is_interrupted() && it.time < self.now;
         let mut idle: Vec<_> = self.tasks.values().filter(waits).map(|it| it.key.clone()).collect();
-        let mut found = self.store.idle(self.now, MANY).await.unwrap();
+        let mut found = self.store.idle(self.now, 0, MANY).await.unwrap();
         idle.sort();
         found.sort();
         assert_eq!(found, idle);
