@@ -29,7 +29,6 @@ use crate::{
     journal::{
         Held, Journal, Phase, Reader,
         live::{Inner, Live, Untaken},
-        replay::Of,
         wait::{Answer, Until},
     },
     pb::v1::{Message, Task, TaskState},
@@ -191,7 +190,7 @@ impl<A: Agent> Execution<A> {
         if sent.name.is_some()
             && let Some((key, seq)) = Box::pin(self.before(&mut sent, None)).await?
         {
-            return Box::pin(self.stream_again(&key, Of::Event(seq), Since::Now, history)).await;
+            return Box::pin(self.stream_of(&key, seq, history)).await;
         }
         let permit = self.0.permits.stream()?;
         let watch = |inner: &mut Inner, behind| {

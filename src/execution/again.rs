@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::timeout;
+use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 use tokio_stream::StreamExt as _;
 
 use super::{
@@ -15,9 +15,10 @@ use crate::{
     event::{Event, Position, Seq},
     journal::{
         Held, Reader,
-        replay::{Course, Of, Stage},
+        replay::{Course, Of, Stage, Turns},
         wait::Answer,
     },
+    pb::v1::Task,
     store::Key,
 };
 
@@ -43,28 +44,38 @@ impl<A: Agent> Execution<A> {
         self.reader(held, from).await
     }
 
-    /// The stream of a message that was sent before: from there on, until its turn ends.
+    /// The stream of the message with this id that was sent before: what came after this event, until its turn ends.
     pub(crate) async fn stream_again(
         &self,
         key: &Key,
-        of: Of,
-        from: Since,
+        message_id: &str,
+        after: Position,
         history: Option<usize>,
     ) -> Result<Reader, Error> {
         let held = self.hold(key).await?;
-        let reader = self.reader(held.clone(), from).await?;
-        let course = self.course(&held, of, reader.seen()).await?;
+        let reader = self.reader(held.clone(), Since::After(after)).await?;
+        let course = self.course(&held, Of::Id(message_id.into()), reader.seen()).await?;
         Ok(reader.until_end_of(course).with_history(history))
     }
 
+    /// The stream of the message that is event `seq` and was sent before: the task as it is, and what follows until the
+    /// turn of the message ends. Reads nothing of the log.
+    pub(super) async fn stream_of(&self, key: &Key, seq: Seq, history: Option<usize>) -> Result<Reader, Error> {
+        let held = self.hold(key).await?;
+        let permit = self.reader_permit(&held)?;
+        let (task, at, turns) = attach(&held)?;
+        let reader = Reader::new(held, Arc::clone(&self.0.journal), at.seq + 1, None, permit);
+        let course = Course::known(seq, at.seq, turns);
+        Ok(reader.after_snapshot(task, at).until_end_of(course).with_history(history))
+    }
+
     /// What a message that was sent before is answered with, as if it were sent now: when its turn has ended or needs
-    /// something, or its caller has waited for long enough.
+    /// something, or its caller has waited for long enough. Reads nothing of the log.
     pub(crate) async fn answer_again(&self, key: &Key, seq: Seq, wait: Duration) -> Result<Answer, Error> {
         let held = self.hold(key).await?;
-        let (task, from) = held.lock().attach_at_watermark().ok_or_else(|| gone(&held))?;
-        let reader = Reader::new(held.clone(), Arc::clone(&self.0.journal), from + 1, None, None);
-        let course = self.course(&held, Of::Event(seq), from).await?;
-        let mut reader = reader.until_end_of(course).folding(task);
+        let (task, at, turns) = attach(&held)?;
+        let reader = Reader::new(held.clone(), Arc::clone(&self.0.journal), at.seq + 1, None, None);
+        let mut reader = reader.until_end_of(Course::known(seq, at.seq, turns)).folding(task);
         let over = async {
             while !matches!(reader.stage(), Stage::Over | Stage::Interrupted) {
                 // A server that stops answers with the task as it is, as it does whoever sent the message first.
@@ -77,18 +88,20 @@ impl<A: Agent> Execution<A> {
         reader.into_task().map(Answer::Task).ok_or_else(|| gone(&held))
     }
 
+    /// Takes the place of another stream of a task.
+    fn reader_permit(&self, held: &Held) -> Result<OwnedSemaphorePermit, Error> {
+        let (permit, most) = (self.0.permits.stream()?, self.0.limits.subscribers);
+        if held.lock().readers() >= most {
+            let why = format!("task {} has {most} streams, of at most so many; try again", held.key.id());
+            return Err(limit("subscribers", why).with("taskId", held.key.id()).retry_after(SOON));
+        }
+        Ok(permit)
+    }
+
     /// A stream of a task, from there on.
     async fn reader(&self, held: Held, from: Since) -> Result<Reader, Error> {
-        let (key, permit) = (held.key.clone(), self.0.permits.stream()?);
-        let at = {
-            let inner = held.lock();
-            let most = self.0.limits.subscribers;
-            if inner.readers() >= most {
-                let why = format!("task {} has {most} streams, of at most so many; try again", key.id());
-                return Err(limit("subscribers", why).with("taskId", key.id()).retry_after(SOON));
-            }
-            inner.shown().map(|it| it.1)
-        };
+        let (key, permit) = (held.key.clone(), self.reader_permit(&held)?);
+        let at = held.lock().shown().map(|it| it.1);
         let reader = |next| {
             held.lock().attach();
             Reader::new(held.clone(), Arc::clone(&self.0.journal), next, None, permit)
@@ -124,5 +137,36 @@ impl<A: Agent> Execution<A> {
         }
         course.begin(held.lock().idle_at());
         Ok(course)
+    }
+}
+
+/// Begins to read a task from where it is shown. The lock is free before the error looks at the task.
+fn attach(held: &Held) -> Result<(Arc<Task>, Position, Turns), Error> {
+    let attached = held.lock().attach_at_watermark();
+    attached.ok_or_else(|| gone(held))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread};
+
+    use super::*;
+    use crate::{
+        error::ErrorKind,
+        journal::{Journal, live::Live},
+        store::memory::Memory,
+    };
+
+    /// The error of a task that is not shown looks at the task, whose lock can't be taken twice.
+    #[test]
+    fn task_that_is_not_shown_can_not_be_read() {
+        let (done, outcome) = mpsc::channel();
+        thread::spawn(move || {
+            let journal = Journal::new(Arc::new(Memory::default()));
+            let held = journal.insert(Live::new(Key::new(&Arc::default(), "t"), 1, Task::default(), 0));
+            _ = done.send(attach(&held).map(|(_, at, _)| at).map_err(|error| error.kind()));
+        });
+        let outcome = outcome.recv_timeout(Duration::from_secs(30)).expect("the lock was taken twice");
+        assert_eq!(outcome, Err(ErrorKind::Unavailable));
     }
 }

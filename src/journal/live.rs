@@ -11,7 +11,10 @@ use tokio::{sync::oneshot, time::Instant};
 
 pub(super) use self::settle::{fold, fold_bytes};
 pub(crate) use self::untaken::Untaken;
-use super::wait::{Answer, Place, Until, Wake, Wakers};
+use super::{
+    replay::Turns,
+    wait::{Answer, Place, Until, Wake, Wakers},
+};
 use crate::{
     agent::Asked,
     event::{Ends, Event, Fence, Mark, Position, Seq},
@@ -116,6 +119,8 @@ pub(crate) struct Inner {
     newest: VecDeque<Event>,
     /// Their approximate size.
     newest_bytes: usize,
+    /// The turns, as far as they are shown.
+    pub(crate) turns: Turns,
     readers: usize,
     /// Bytes of events since the last checkpoint, and up to it.
     since: usize,
@@ -160,7 +165,9 @@ impl Live {
         let mut inner = Inner::empty(Ahead::of(&task, at.seq), fence, time);
         (inner.at, inner.shown, inner.real, inner.saved) = (Some(at), Some(Arc::new(task)), true, saved);
         inner.counted = Some(row.state);
-        (inner.taken, inner.cancel, inner.attempt) = (row.taken, row.cancel_requested, row.attempt);
+        inner.turns = Turns::loaded(row.open);
+        (inner.taken, inner.cancel) = (row.taken, row.cancel_requested);
+        (inner.attempt, inner.drained) = (row.attempt, row.drained);
         Self { key, context: row.context, inner: Mutex::new(inner) }
     }
 
@@ -246,6 +253,7 @@ impl Inner {
             newest: VecDeque::new(),
             newest_bytes: 0,
             readers: 0,
+            turns: Turns::default(),
             since: 0,
             last: 0,
             turn: 0,
@@ -401,11 +409,11 @@ impl Inner {
         self.readers += 1;
     }
 
-    /// The same, for one who has the task as it is shown and reads what comes after.
-    pub(crate) fn attach_at_watermark(&mut self) -> Option<(Arc<Task>, Seq)> {
-        let shown = self.shown().map(|(task, at)| (Arc::clone(task), at.seq))?;
+    /// The same, for one who has the task as it is shown and reads what comes after; with the turns up to there.
+    pub(crate) fn attach_at_watermark(&mut self) -> Option<(Arc<Task>, Position, Turns)> {
+        let (task, at) = self.shown().map(|(task, at)| (Arc::clone(task), at))?;
         self.attach();
-        Some(shown)
+        Some((task, at, self.turns.clone()))
     }
 
     /// For how many readers.

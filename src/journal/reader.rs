@@ -109,11 +109,16 @@ impl Reader {
         self
     }
 
+    /// With the task as it is after the event before the first one that is read.
+    pub(crate) fn after_snapshot(mut self, task: Arc<Task>, at: Position) -> Self {
+        self.ready.push_back(snapshot(task, at));
+        self
+    }
+
     /// The task as it is shown, for all that was before.
     fn stand_in(&self) -> Option<Event> {
         let (task, at) = self.held.lock().shown().map(|(task, at)| (Arc::clone(task), at))?;
-        let ends = if task.state().is_terminal() { Ends::Task } else { Ends::Nothing };
-        Some(Event::task(at, ends, task))
+        Some(snapshot(task, at))
     }
 
     /// With the task as it will be with the event of this number, then all that comes after that: the stream of a
@@ -283,6 +288,12 @@ impl Reader {
         shorten(&mut task.history, Some(length));
         Event::task(position, ends, Arc::new(task))
     }
+}
+
+/// A task in place of the events up to this one.
+fn snapshot(task: Arc<Task>, at: Position) -> Event {
+    let ends = if task.state().is_terminal() { Ends::Task } else { Ends::Nothing };
+    Event::task(at, ends, task)
 }
 
 /// Events that memory has no more.

@@ -10,29 +10,101 @@ use crate::{
 /// How many waiting messages a turn is given at most.
 pub(crate) const INBOX: usize = 16;
 
-/// Turns take messages in this way while they are begun and ended.
+/// Turns of a task as its log tells them: which messages the newest turn has, and which wait for the next one. As large
+/// for a long log as for a short one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Turns {
+    /// The newest turn runs.
+    running: bool,
+    /// The newest turn goes on while the caller authorises something elsewhere.
+    interrupted: bool,
+    /// The newest turn was given the messages from the first to the second event.
+    given: (Seq, Seq),
+    /// Messages that no turn was given yet.
+    waiting: VecDeque<Seq>,
+}
+
+impl Turns {
+    /// Turns of a task that was loaded, and whose log has not been read. A turn that runs was given all messages.
+    pub(crate) fn loaded(running: bool) -> Self {
+        Self { running, given: (0, Seq::MAX), ..Self::default() }
+    }
+
+    /// Sees each event of the log, from the first one on. `interrupts` tells whether it asks the caller for something
+    /// while the turn goes on.
+    pub(crate) fn see(&mut self, event: &Event, interrupts: impl FnOnce(&Event) -> bool) {
+        let seq = event.seq();
+        match event.mark() {
+            _ if seq == 1 => self.begin(1, 1),
+            Mark { hidden: true, .. } if self.running => self.waiting.push_back(seq),
+            Mark { hidden: true, .. } => self.begin(seq, seq),
+            Mark { ends: Ends::Turn, .. } => {
+                self.running = false;
+                let next = self.waiting.len().min(INBOX);
+                let given = self.waiting.iter().take(next).copied();
+                if let (Some(first), Some(last)) = (given.clone().min(), given.max()) {
+                    self.begin(first, last);
+                    self.waiting.drain(..next);
+                }
+            }
+            Mark { ends: Ends::Task, .. } => {
+                self.running = false;
+                self.waiting.clear();
+            }
+            Mark { ends: Ends::Nothing, .. } => self.interrupted |= self.running && interrupts(event),
+        }
+    }
+
+    fn begin(&mut self, first: Seq, last: Seq) {
+        (self.running, self.interrupted, self.given) = (true, false, (first, last));
+    }
+
+    /// Where the message is that is this event.
+    pub(crate) fn stage(&self, seq: Seq) -> Stage {
+        let (first, last) = self.given;
+        if !self.running {
+            Stage::Over
+        } else if (first..=last).contains(&seq) {
+            if self.interrupted { Stage::Interrupted } else { Stage::Open }
+        } else if seq > last {
+            Stage::Open
+        } else {
+            Stage::Over
+        }
+    }
+}
+
+/// The messages that the newest turn was given, and those that wait for the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Replay {
-    pub(crate) running: bool,
-    /// What the turn was given; nothing for the first one, which has the message that the task began with.
-    pub(crate) turn: Vec<Event>,
-    pub(crate) waiting: VecDeque<Event>,
+    turns: Turns,
+    messages: VecDeque<Event>,
 }
 
 impl Replay {
+    /// Sees each event of the log, from the first one on.
     pub(crate) fn see(&mut self, event: Event) {
-        match event.mark() {
-            _ if event.seq() == 1 => self.running = true,
-            Mark { hidden: true, .. } if self.running => self.waiting.push_back(event),
-            Mark { hidden: true, .. } => (self.running, self.turn) = (true, vec![event]),
-            Mark { ends: Ends::Turn, .. } => {
-                let next = self.waiting.len().min(INBOX);
-                self.turn = self.waiting.drain(..next).collect();
-                self.running = !self.turn.is_empty();
-            }
-            Mark { ends: Ends::Task, .. } => self.running = false,
-            Mark { ends: Ends::Nothing, .. } => {}
+        // The turn is run again, and asks again.
+        self.turns.see(&event, |_| false);
+        if event.mark().hidden {
+            self.messages.push_back(event);
         }
+        while self.messages.front().is_some_and(|message| message.seq() < self.turns.given.0) {
+            self.messages.pop_front();
+        }
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.turns.running
+    }
+
+    /// Returns what the newest turn was given, nothing for the first one, which has the message that the task began with;
+    /// then what waits for the next one; and the turns.
+    pub(crate) fn into_parts(self) -> (Vec<Event>, VecDeque<Event>, Turns) {
+        let Self { turns, mut messages } = self;
+        let given = messages.partition_point(|message| message.seq() <= turns.given.1);
+        let waiting = messages.split_off(given);
+        (messages.into(), waiting, turns)
     }
 }
 
@@ -42,10 +114,9 @@ pub(crate) struct Course {
     of: Of,
     /// The event that it is, once that was seen.
     seq: Seq,
-    stage: Stage,
     /// The last event that was seen.
     seen: Seq,
-    replay: Replay,
+    turns: Turns,
     /// With this event at the latest all is over: when it was the last one, no turn ran.
     settled: Option<Seq>,
 }
@@ -75,21 +146,36 @@ pub(crate) enum Stage {
 
 impl Course {
     pub(crate) fn new(of: Of) -> Self {
-        Self { of, seq: 0, stage: Stage::default(), seen: 0, replay: Replay::default(), settled: None }
+        Self { of, seq: 0, seen: 0, turns: Turns::default(), settled: None }
+    }
+
+    /// The course of the message that is event `seq`, where the turns after event `seen` are known.
+    pub(crate) fn known(seq: Seq, seen: Seq, turns: Turns) -> Self {
+        Self { of: Of::Event(seq), seq, seen, turns, settled: None }
     }
 
     /// What follows is news, and a message of this id that comes now is another one. One that was not seen is of a part
     /// of the log that is kept no more, and its turn is long over.
     pub(crate) fn begin(&mut self, settled: Option<Seq>) {
-        (self.of, self.settled) = (Of::Event(self.seq), settled);
-        if self.stage == Stage::Unknown {
-            self.stage = Stage::Over;
+        if self.seq == 0 {
+            self.settled = Some(0);
+        } else {
+            self.settled = settled;
         }
+        self.of = Of::Event(self.seq);
     }
 
     /// Where the message is, as far as the log was seen.
     pub(crate) fn stage(&self) -> Stage {
-        if self.settled.is_some_and(|it| it <= self.seen) { Stage::Over } else { self.stage }
+        if self.settled.is_some_and(|it| it <= self.seen) {
+            Stage::Over
+        } else if self.seq == 0 {
+            Stage::Unknown
+        } else if self.seq > self.seen {
+            Stage::Open
+        } else {
+            self.turns.stage(self.seq)
+        }
     }
 
     /// Sees each event of the log, from the first one on. What was seen already makes no difference.
@@ -98,18 +184,12 @@ impl Course {
             return;
         }
         self.seen = event.seq();
-        // What an agent says before may be long, and is not looked at.
-        let interrupts = self.stage == Stage::Open && interrupts(event);
-        let is_it = self.is_it(event);
-        self.replay.see(event.clone());
-        match event.ends() {
-            _ if is_it => (self.seq, self.stage) = (event.seq(), Stage::Open),
-            _ if self.stage == Stage::Unknown => {}
-            Ends::Task => self.stage = Stage::Over,
-            Ends::Turn if !self.is_open() => self.stage = Stage::Over,
-            Ends::Nothing if interrupts && self.is_at_work() => self.stage = Stage::Interrupted,
-            Ends::Turn | Ends::Nothing => {}
+        if self.is_it(event) {
+            self.seq = event.seq();
         }
+        // What the agent said before the message was sent may be long, and is not decoded.
+        let is_known = self.seq > 0;
+        self.turns.see(event, |event| is_known && interrupts(event));
     }
 
     fn is_it(&self, event: &Event) -> bool {
@@ -123,21 +203,16 @@ impl Course {
             },
         }
     }
-
-    /// A turn has it, or will have.
-    fn is_open(&self) -> bool {
-        self.is_at_work() || self.replay.waiting.iter().any(|it| it.seq() == self.seq)
-    }
-
-    fn is_at_work(&self) -> bool {
-        let Replay { running, turn, .. } = &self.replay;
-        *running && if turn.is_empty() { self.seq == 1 } else { turn.iter().any(|it| it.seq() == self.seq) }
-    }
 }
 
 fn interrupts(event: &Event) -> bool {
-    let Some(Payload::StatusUpdate(it)) = event.payload() else { return false };
-    event.ends() == Ends::Nothing && it.status.as_ref().is_some_and(|it| it.state().is_interrupted())
+    event.ends() == Ends::Nothing && is_interrupted(event.payload())
+}
+
+/// Returns whether an event tells that the agent needs something of its caller.
+pub(super) fn is_interrupted(payload: Option<&Payload>) -> bool {
+    let Some(Payload::StatusUpdate(update)) = payload else { return false };
+    update.status.as_ref().is_some_and(|status| status.state().is_interrupted())
 }
 
 #[cfg(test)]
@@ -170,8 +245,10 @@ mod tests {
     fn replay(log: &str) -> (bool, Vec<u64>, Vec<u64>) {
         let mut replay = Replay::default();
         events(log).for_each(|it| replay.see(it));
+        let running = replay.is_running();
+        let (turn, waiting, _) = replay.into_parts();
         let seqs = |it: &mut dyn Iterator<Item = &Event>| it.map(Event::seq).collect::<Vec<_>>();
-        (replay.running, seqs(&mut replay.turn.iter()), seqs(&mut replay.waiting.iter()))
+        (running, seqs(&mut turn.iter()), seqs(&mut waiting.iter()))
     }
 
     #[test]

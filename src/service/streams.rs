@@ -20,7 +20,7 @@ use crate::{
     event::{Event, Position},
     execution::{self, Since},
     extension::{Negotiated, resume},
-    journal::{Cut, Reader, live::Untaken, replay::Of},
+    journal::{Cut, Reader, live::Untaken},
     pb::v1::SendMessageRequest,
     store::Key,
     transport::transcode::BoxStream,
@@ -51,8 +51,7 @@ impl<A: Agent> Service<A> {
             let why = format!("is a place in task {id}, which does not have this message; send it without");
             return Err(Error::invalid_field(CURSOR, why));
         }
-        let of = Of::Id(message.message_id.as_str().into());
-        self.execution.stream_again(&key, of, Since::After(place), length).await
+        self.execution.stream_again(&key, &message.message_id, place, length).await
     }
 
     /// What this reads, for as long as a stream may last.

@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -40,6 +40,8 @@ pub(crate) struct Gate {
     open: AtomicBool,
     failing: AtomicBool,
     blind: AtomicBool,
+    unclaimed: AtomicBool,
+    logs_read: AtomicUsize,
     told: watch::Sender<()>,
     standing: watch::Sender<usize>,
 }
@@ -53,6 +55,8 @@ impl Gate {
             open: AtomicBool::new(false),
             failing: AtomicBool::new(false),
             blind: AtomicBool::new(false),
+            unclaimed: AtomicBool::new(false),
+            logs_read: AtomicUsize::new(0),
             told: watch::Sender::new(()),
             standing: watch::Sender::new(0),
         })
@@ -102,6 +106,16 @@ impl Gate {
     /// Returns when a commit stands at the gate.
     pub(crate) async fn knock(&self) {
         self.standing.subscribe().wait_for(|it| *it > 0).await.unwrap();
+    }
+
+    /// Whether unfinished turns can't be claimed.
+    pub(crate) fn keep_unclaimed(&self, unclaimed: bool) {
+        self.unclaimed.store(unclaimed, Ordering::SeqCst);
+    }
+
+    /// How often a piece of a log was read.
+    pub(crate) fn logs_read(&self) -> usize {
+        self.logs_read.load(Ordering::SeqCst)
     }
 
     fn see(&self) -> Result<(), Unavailable> {
@@ -162,6 +176,7 @@ impl Store for Gate {
 
     async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable> {
         self.see()?;
+        self.logs_read.fetch_add(1, Ordering::SeqCst);
         self.store.events(key, after, limit).await
     }
 

@@ -5,7 +5,10 @@ use std::{mem, sync::Arc, vec::Drain};
 use super::{Inner, Live};
 use crate::{
     event::{Ends, Event, Position},
-    journal::wait::{Answer, Wake},
+    journal::{
+        replay::Turns,
+        wait::{Answer, Wake},
+    },
     pb::v1::{Task, TaskArtifactUpdateEvent, stream_response::Payload},
     seam::millis,
     store::{Concluded, Row, Told},
@@ -42,6 +45,7 @@ impl Inner {
     pub(in crate::journal) fn concluded(&mut self, it: &Concluded, wake: &mut Wake) {
         self.at = Some(Position { fence: it.fence, seq: it.row.seq });
         self.ended += 1;
+        self.turns = Turns::default();
         let waiters = mem::take(&mut self.waiters).into_iter();
         wake.answers.extend(waiters.map(|(_, to)| (to, Answer::Task(Arc::clone(&it.task)))));
         self.shown = Some(Arc::clone(&it.task));

@@ -5,7 +5,10 @@ use std::{mem, sync::Arc};
 use super::{CHECKPOINT, Inner, Live};
 use crate::{
     event::{Ends, Event, Position, Seq},
-    journal::wait::{Answer, Until, Wake},
+    journal::{
+        replay::is_interrupted,
+        wait::{Answer, Until, Wake},
+    },
     pb::v1::stream_response::Payload,
     store::{Commit, Expect, Row},
     task::{absorb, apply},
@@ -132,12 +135,11 @@ impl Inner {
             self.ended += 1;
         }
         if self.waiters.is_empty() {
+        self.turns.see(event, |event| is_interrupted(event.known_payload()));
             return;
         }
         // An agent that goes on while its caller authorises something has interrupted its turn all the same (3.2.2).
-        let interrupted = ends == Ends::Nothing
-            && matches!(event.known_payload(), Some(Payload::StatusUpdate(it))
-                if it.status.as_ref().is_some_and(|it| it.state().is_interrupted()));
+        let interrupted = ends == Ends::Nothing && is_interrupted(event.known_payload());
         let over = self.ended + u32::from(interrupted);
         self.answer_if(wake, |until| match until {
             Until::Shown(it) | Until::Written(it) => *it <= event.seq(),

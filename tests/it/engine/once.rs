@@ -278,3 +278,42 @@ async fn nothing_is_taken_twice_in_any_order() {
         bench.empty().await;
     }
 }
+
+/// However long the log is, in front of the message and behind it.
+#[tokio::test(start_paused = true)]
+async fn repeated_keyed_sends_do_not_read_the_log() {
+    let gate = Gate::opened();
+    let (bench, _) = counting(gate.store());
+    let id = bench.send(Message::user(format!("{}ask:what", "work:on ".repeat(2000)))).await.unwrap().id;
+    let client = keyed(&bench, "k");
+    let message = to(&id, &format!("{}pass:1000 ask:more", "work:on ".repeat(2000)));
+    let sent = client.sending(message.clone());
+    pass(500).await;
+    let (other, next) = (keyed(&bench, "other"), to(&id, "ask:again"));
+    let waiting = other.sending(next.clone());
+    settle().await;
+    let before = gate.logs_read();
+    // Its turn runs, and the other message waits.
+    let mut streams = [client.stream(message.clone()).await.unwrap(), other.stream(next.clone()).await.unwrap()];
+    let repeated = [client.sending(message.clone()), other.sending(next.clone())];
+    settle().await;
+    assert_eq!(gate.logs_read(), before);
+    pass(1000).await;
+    for (repeated, expected) in repeated.into_iter().zip(["more", "again"]) {
+        assert_eq!(said(&repeated.await.unwrap().unwrap()), expected);
+    }
+    assert_eq!(said(&sent.await.unwrap().unwrap()), "more");
+    assert_eq!(said(&waiting.await.unwrap().unwrap()), "again");
+    let seen = [rest(&mut streams[0]).await, rest(&mut streams[1]).await];
+    assert_eq!(states(&seen[0]), [TaskState::Working, TaskState::InputRequired]);
+    assert_eq!(states(&seen[1]), [TaskState::Working, TaskState::InputRequired, TaskState::InputRequired]);
+    // Both turns are over. A subscriber keeps the task in memory.
+    let _subscribed = bench.subscribe(&id).await.unwrap();
+    let before = gate.logs_read();
+    for (client, message) in [(&client, &message), (&other, &next)] {
+        assert_eq!(said(&client.send(message.clone()).await.unwrap()), "again");
+        let events = rest(&mut client.stream(message.clone()).await.unwrap()).await;
+        assert_eq!(states(&events), [TaskState::InputRequired]);
+    }
+    assert_eq!(gate.logs_read(), before);
+}
