@@ -171,6 +171,7 @@ fn store(c: &mut Criterion) {
             taken: 1,
             cancel_requested: false,
             attempt: 1,
+            drained: 0,
         },
         events: log(),
         checkpoint: Some(Arc::clone(&task)),

@@ -52,8 +52,8 @@ pub trait Agent: Send + Sync + 'static {
         About::default()
     }
 
-    /// Whether a turn that the end of its process cut may be run again, at most twice; [`Turn::attempt`] is then
-    /// greater than 1. It has its messages, the artifacts so far, and what the agent has
+    /// Whether a turn that the end of its process cut may be run again: after each graceful stop of the server, and after
+    /// at most two crashes. [`Turn::attempt`] is then greater than 1. It has its messages, the artifacts so far, and what the agent has
     /// [saved](Updates::save); what came beside the messages, as metadata of the request, it does not have any more.
     /// Otherwise the task has failed.
     fn resumable(&self) -> bool {

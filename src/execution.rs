@@ -21,6 +21,7 @@ use self::{
     begin::Begin,
     limits::{Permits, full},
     once::Turnstile,
+    recovery::Quarantine,
 };
 use crate::{
     agent::{Agent, Asked, status_update},
@@ -77,6 +78,8 @@ struct Parts<A> {
     turnstile: Arc<Turnstile>,
     /// What ran when an earlier process ended has been seen to.
     recovered: watch::Sender<bool>,
+    /// Tasks that could not be recovered.
+    quarantine: Quarantine,
     /// Deletes what has been kept for long enough.
     keeping: Mutex<Option<AbortHandle>>,
 }
@@ -87,8 +90,9 @@ impl<A: Agent> Execution<A> {
         // What is gone with its process leaves nothing behind.
         let lasts = journal.store().immediate().is_none();
         let recovered = watch::Sender::new(!lasts);
-        let (turnstile, keeping) = (Arc::default(), Mutex::default());
-        let parts = Arc::new(Parts { agent, journal, limits, running, permits, turnstile, recovered, keeping });
+        let (turnstile, keeping, quarantine) = (Arc::default(), Mutex::default(), Quarantine::default());
+        let parts = Parts { agent, journal, limits, running, permits, turnstile, recovered, quarantine, keeping };
+        let parts = Arc::new(parts);
         if lasts {
             tokio::spawn(Arc::clone(&parts).recover());
         }
@@ -206,8 +210,14 @@ impl<A: Agent> Execution<A> {
         })
     }
 
+    /// Whether what an earlier process left has been recovered.
+    pub(crate) fn recovered(&self) -> watch::Receiver<bool> {
+        self.0.recovered.subscribe()
+    }
+
     async fn hold(&self, key: &Key) -> Result<Held, Error> {
         self.0.recovered().await?;
+        self.0.quarantine.check(key)?;
         hold(&self.0.journal, key, self.0.limits.bounds()).await
     }
 
@@ -218,9 +228,18 @@ impl<A: Agent> Execution<A> {
             let shown = held.lock().shown().map(|it| Arc::clone(it.0));
             return shown.map(Snapshot::from).ok_or_else(|| Error::task_not_found(key.id()));
         }
-        let stored = journal.store().load(key).await?;
-        let mut stored = stored.ok_or_else(|| Error::task_not_found(key.id()))?;
-        Ok(stored.snapshot(&**journal.store(), key).await?)
+        self.0.quarantine.check(key)?;
+        let store = &**journal.store();
+        let found = async {
+            match store.load(key).await? {
+                Some(mut stored) => stored.snapshot(store, key).await.map(Some),
+                None => Ok(None),
+            }
+        };
+        match found.await {
+            Ok(found) => found.ok_or_else(|| Error::task_not_found(key.id())),
+            Err(cause) => Err(unreadable(store, key, cause).await),
+        }
     }
 
     /// A page of tasks, as the store has them.
@@ -287,21 +306,39 @@ impl<A: Agent> Execution<A> {
 
 /// The task, loaded by whoever comes first.
 async fn hold(journal: &Arc<Journal>, key: &Key, bounds: Bounds) -> Result<Held, Error> {
-    let load = || async {
-        let stored = journal.store().load(key).await?;
-        let mut stored = stored.ok_or_else(|| Error::task_not_found(key.id()))?;
-        let task = stored.task(&**journal.store(), key).await?;
-        let mut live = Live::loaded(key.clone(), journal.store().fence(), stored, task);
-        live.bound(bounds);
-        if !live.has_ended() {
-            live.logged(journal.store().log_bytes(key).await?);
+    let store = &**journal.store();
+    let found = async || match store.load(key).await? {
+        Some(mut stored) => {
+            let task = stored.task(store, key).await?;
+            Ok(Some((stored, task)))
         }
-        Ok::<_, Error>(live)
+        None => Ok(None),
+    };
+    let load = async || match found().await {
+        Ok(Some((stored, task))) => {
+            let mut live = Live::loaded(key.clone(), store.fence(), stored, task);
+            live.bound(bounds);
+            if !live.has_ended() {
+                live.logged(store.log_bytes(key).await?);
+            }
+            Ok(live)
+        }
+        Ok(None) => Err(Error::task_not_found(key.id())),
+        Err(cause) => Err(unreadable(store, key, cause).await),
     };
     let held = journal.hold(key, load).await?;
     // A task that is not committed yet is not there yet.
     let known = held.lock().shown().is_some();
     if known { Ok(held) } else { Err(Error::task_not_found(key.id())) }
+}
+
+/// The error for the caller of a task that could not be read: INTERNAL where its data is damaged, which does not go away by
+/// itself, and UNAVAILABLE where the store does not answer.
+async fn unreadable(store: &dyn Store, key: &Key, cause: Unavailable) -> Error {
+    match store.damage(key).await {
+        Ok(Some(damaged)) => ErrorKind::Internal.because(format!("task {} can't be read", key.id())).hide(damaged),
+        Ok(None) | Err(_) => cause.into(),
+    }
 }
 
 /// What is told of a turn that somebody waits for: how it ends, and which event its message is.

@@ -2,7 +2,7 @@
 
 use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use tokio::{net::ToSocketAddrs, time::timeout};
+use tokio::{net::ToSocketAddrs, sync::watch, time::timeout};
 
 pub use self::{bound::Bound, signals::Signals};
 use crate::{
@@ -371,7 +371,7 @@ impl<A: Agent> Server<A> {
         let service = Service::new(self.agent, store, self.limits).offering(card.offers());
         let service = Arc::new(service.modes(self.modes, &card.about).dedupe(self.dedupe));
         service.keep(self.retention);
-        let ready = ready(Arc::clone(service.journal()));
+        let ready = ready(Arc::clone(service.journal()), service.recovered());
         let mut inner: Arc<dyn A2aService> = Arc::<Service<A>>::clone(&service);
         if self.resume {
             card.about.extensions.push(extension::resume::declared());
@@ -408,12 +408,16 @@ impl<A: Agent> Server<A> {
 }
 
 /// A server without a place for its tasks takes no work, nor does one that has not got over it yet.
-fn ready(journal: Arc<Journal>) -> Ready {
+fn ready(journal: Arc<Journal>, recovered: watch::Receiver<bool>) -> Ready {
     /// Who asks gives up soon, and a disk that hangs may take for ever.
     const PATIENCE: Duration = Duration::from_secs(2);
     Arc::new(move || {
-        let journal = Arc::clone(&journal);
+        let (journal, is_recovered) = (Arc::clone(&journal), *recovered.borrow());
         Box::pin(async move {
+            if !is_recovered {
+                tracing::warn!("not ready: the tasks of the last run are still being recovered");
+                return false;
+            }
             match timeout(PATIENCE, journal.store().check()).await {
                 Ok(Ok(())) => !journal.is_down(),
                 Ok(Err(cause)) => {

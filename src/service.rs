@@ -6,6 +6,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::Either;
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 pub use self::{modes::Modes, repeat::Dedupe};
@@ -92,6 +93,11 @@ impl<A: Agent> Service<A> {
 
     pub(crate) fn journal(&self) -> &Arc<Journal> {
         self.execution.journal()
+    }
+
+    /// Whether the tasks of the last run have been recovered.
+    pub(crate) fn recovered(&self) -> watch::Receiver<bool> {
+        self.execution.recovered()
     }
 
     /// With this to make two sends the same one.

@@ -93,8 +93,9 @@ pub trait Store: Send + Sync + 'static {
     /// Deletes a push configuration, if it is there. Says whether the task is.
     async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable>;
 
-    /// Unfinished turns that nobody runs, taken for `runner`: raises and commits their `attempt` and `fence`.
-    async fn claim(&self, runner: RunnerId, limit: usize, lease: Duration) -> Result<Vec<(Key, Stored)>, Unavailable>;
+    /// Unfinished turns that nobody runs, taken for `runner`: raises and commits their `attempt` and `fence`. A task that
+    /// can't be read is returned as such, once, and stays as it is.
+    async fn claim(&self, runner: RunnerId, limit: usize, lease: Duration) -> Result<Vec<Claim>, Unavailable>;
 
     /// Keeps what `runner` has claimed for another lease, and returns what it has lost.
     async fn renew(&self, _runner: RunnerId, _lease: Duration) -> Result<Vec<Key>, Unavailable> {
@@ -120,6 +121,11 @@ pub trait Store: Send + Sync + 'static {
     /// Size of the log of a task in bytes, as it is kept. Zero for a task that is not there, or whose log is not kept apart
     /// from it.
     async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable>;
+
+    /// Finds out what is wrong with the data of a task, after that could not be read. Reads all of it.
+    async fn damage(&self, _key: &Key) -> Result<Option<Damaged>, Unavailable> {
+        Ok(None)
+    }
 }
 
 /// Whether a task is in use.
@@ -229,6 +235,8 @@ pub struct Row {
     pub cancel_requested: bool,
     /// How often its turn has been begun.
     pub attempt: u32,
+    /// Number of those attempts that a graceful stop of the server cut.
+    pub drained: u32,
 }
 
 /// A task as a store has it.
@@ -297,6 +305,14 @@ impl Full {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store is unavailable: {0}")]
 pub struct Unavailable(pub String);
+
+/// The data of a task is not what it should be, and can't be read. Other tasks are not affected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the data of the task is damaged: {0}")]
+pub struct Damaged(pub String);
+
+/// A task with an unfinished turn, as a claim finds it.
+pub type Claim = (Key, Result<Stored, Damaged>);
 
 /// Which tasks, from where on, and what of them.
 #[derive(Clone, Debug, Default)]

@@ -98,6 +98,7 @@ fn commit(n: u64, runs: bool, fence: u64) -> Commit {
         taken: 1,
         cancel_requested: false,
         attempt: 1,
+        drained: 0,
     };
     let key = Key::new(&Arc::<Scope>::default(), &id);
     let (checkpoint, sends) = (Some(Arc::new(task)), Vec::new());

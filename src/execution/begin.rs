@@ -161,7 +161,8 @@ impl<A: Agent> Execution<A> {
                     let mut first = None;
                     if let Some(permit) = permit {
                         inner.turn += 1;
-                        (inner.running, inner.taken, inner.attempt) = (true, seq, 1);
+                        (inner.running, inner.taken) = (true, seq);
+                        (inner.attempt, inner.drained) = (1, 0);
                         first = Some((vec![event], asked, permit));
                     } else {
                         inner.inbox.push_back(Waiting { event, asked });

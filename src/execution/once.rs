@@ -119,8 +119,9 @@ impl<A: Agent> Execution<A> {
         drop(self.0.running.spawn(async move {
             let written = written.await;
             drop(pass);
-            if written.is_ok() {
-                parts.turns(held, messages, asked, permit).await;
+            match written {
+                Ok(_) => parts.turns(held, messages, asked, permit).await,
+                Err(_) => parts.note_stop(&held),
             }
         }));
     }

@@ -1,15 +1,27 @@
-//! What a start does with the turns that the last end cut: it runs them again, or ends their tasks.
+//! Recovery: what a start does with the turns that the last end cut. It runs them again, or ends their tasks.
 
-use std::{convert::Infallible, future::ready, iter, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    future::ready,
+    iter,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::{FutureExt as _, StreamExt as _, stream};
+use parking_lot::RwLock;
 
 use super::{
     PATIENCE, Parts,
     asked::{Notes, message},
     away,
+    turn::words,
 };
 use crate::{
     agent::{Agent, status_update},
-    error::Error,
+    error::{Error, ErrorKind},
     event::{Ends, Event, Mark},
     journal::{
         Phase,
@@ -18,14 +30,18 @@ use crate::{
         replay::Replay,
     },
     pb::v1::{Message, TaskState},
-    store::{Key, RunnerId, Stored, Unavailable},
+    seam,
+    store::{Claim, Key, RunnerId, Stored, Unavailable},
 };
 
-/// How often a turn is begun, the first time included.
+/// Maximum number of times that a turn is begun, the first time included. Attempts that a graceful stop cut do not count.
 const ATTEMPTS: u32 = 3;
 
-/// How many tasks are claimed at a time.
-const CLAIM: usize = 256;
+/// Number of tasks that are claimed at a time, with their checkpoints in memory.
+const CLAIM: usize = 64;
+
+/// Number of tasks that are recovered at the same time.
+const TOGETHER: usize = 16;
 
 /// How many events are read at a time.
 const STEP: usize = 256;
@@ -33,11 +49,41 @@ const STEP: usize = 256;
 /// How long a claim is good for, in a store of several processes.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// After this the store is asked again, where it did not answer.
+/// After this the store is asked again, where it did not answer; then twice as late each time, up to a second.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// How often it is asked for one task, which may be one that can't be read any more.
+/// How often one task is read that can't be read while the store answers.
 const TRIES: u32 = 5;
+
+/// Tasks that could not be recovered, and the id under which the log has the cause. Their callers get an error until the
+/// next start, which tries them again; nobody else does.
+#[derive(Debug, Default)]
+pub(super) struct Quarantine(RwLock<HashMap<Key, Box<str>>>);
+
+impl Quarantine {
+    /// Maximum number of tasks. Of others the store alone knows that they can't be read.
+    const MOST: usize = 100_000;
+
+    /// Refuses calls for a task that could not be recovered.
+    pub(super) fn check(&self, key: &Key) -> Result<(), Error> {
+        match self.0.read().get(key) {
+            None => Ok(()),
+            Some(id) => {
+                let why = format!("task {} can't be recovered (error id {id})", key.id());
+                Err(ErrorKind::Internal.because(why).with("errorId", &**id).with("taskId", key.id()))
+            }
+        }
+    }
+
+    fn add(&self, key: &Key, cause: &str) {
+        let id = seam::fresh_id();
+        tracing::error!(error.id = %id, task.id = key.id(), error.cause = cause, "a task can't be recovered until the next start");
+        let mut all = self.0.write();
+        if all.len() < Self::MOST {
+            all.insert(key.clone(), id.into());
+        }
+    }
+}
 
 impl<A: Agent> Parts<A> {
     /// Returns when what an earlier process left has been seen to: before, nobody else may touch it.
@@ -52,10 +98,11 @@ impl<A: Agent> Parts<A> {
         }
     }
 
-    /// Takes up whatever is there to be.
+    /// Takes up whatever is there to be: some tasks at a time, so that memory is bounded.
     pub(super) async fn recover(self: Arc<Self>) {
         let (store, runner) = (self.journal.store(), RunnerId(self.journal.store().fence()));
-        let mut tasks = 0;
+        let resumable = self.is_resumable();
+        let (mut tasks, mut wait) = (0, RETRY);
         while self.journal.phase() < Phase::Stopped {
             match store.claim(runner, CLAIM, LEASE).await {
                 Ok(claimed) if claimed.is_empty() => {
@@ -66,40 +113,68 @@ impl<A: Agent> Parts<A> {
                     return;
                 }
                 Ok(claimed) => {
-                    tasks += claimed.len();
-                    for (key, stored) in claimed {
-                        self.try_take_up(&key, &stored).await;
-                    }
+                    (tasks, wait) = (tasks + claimed.len(), RETRY);
+                    let take_up = |claim| self.try_take_up(claim, resumable);
+                    stream::iter(claimed).for_each_concurrent(TOGETHER, take_up).await;
                 }
                 Err(cause) => {
-                    tracing::warn!(error.cause = %cause, "what ran before can't be taken up yet");
-                    pause(RETRY).await;
+                    if wait == RETRY {
+                        tracing::warn!(error.cause = %cause, "what ran before can't be taken up yet");
+                    }
+                    pause(wait).await;
+                    wait = (wait * 2).min(Duration::from_secs(1));
                 }
             }
         }
     }
 
-    async fn try_take_up(self: &Arc<Self>, key: &Key, stored: &Stored) {
-        for n in 1.. {
-            match self.take_up(key, stored.clone()).await {
-                Ok(()) => return,
-                Err(cause) if n == TRIES => {
-                    // The next start tries again.
-                    return tracing::error!(task.id = key.id(), error.cause = %cause, "a task can't be taken up");
-                }
-                Err(_) => pause(RETRY).await,
+    /// Asks the agent, which is not resumable if it panics.
+    fn is_resumable(&self) -> bool {
+        catch_unwind(AssertUnwindSafe(|| self.agent.resumable())).unwrap_or_else(|panic| {
+            let cause = words(&*panic);
+            tracing::error!(error.cause = cause, "Agent::resumable panicked; turns that were cut are not run again");
+            false
+        })
+    }
+
+    /// Takes up one task, or puts it into quarantine. A store that does not answer is waited for.
+    async fn try_take_up(self: &Arc<Self>, (key, stored): Claim, resumable: bool) {
+        let stored = match stored {
+            Ok(stored) => stored,
+            Err(damaged) => return self.quarantine.add(&key, &damaged.to_string()),
+        };
+        let (store, mut tries) = (self.journal.store(), 0);
+        while self.journal.phase() < Phase::Stopped {
+            let taken = AssertUnwindSafe(self.take_up(&key, stored.clone(), resumable)).catch_unwind().await;
+            let cause = match taken {
+                Ok(Ok(())) => return,
+                Ok(Err(cause)) => cause,
+                Err(panic) => return self.quarantine.add(&key, &format!("a panic: {}", words(&*panic))),
+            };
+            if let Ok(Some(damaged)) = store.damage(&key).await {
+                return self.quarantine.add(&key, &damaged.to_string());
             }
+            tries += 1;
+            if tries >= TRIES && store.check().await.is_ok() {
+                return self.quarantine.add(&key, &cause.to_string());
+            }
+            pause(RETRY).await;
         }
     }
 
-    async fn take_up(self: &Arc<Self>, key: &Key, mut stored: Stored) -> Result<(), Unavailable> {
+    async fn take_up(self: &Arc<Self>, key: &Key, mut stored: Stored, resumable: bool) -> Result<(), Unavailable> {
         let (canceled, attempt) = (stored.row.cancel_requested, stored.row.attempt);
-        let resumable = self.agent.resumable();
-        let again =
-            if !canceled && resumable && attempt <= ATTEMPTS { Some(self.replay(key, &stored).await?) } else { None };
+        let counted = attempt.saturating_sub(stored.row.drained);
+        let again = if !canceled && resumable && counted <= ATTEMPTS {
+            let replay = self.replay(key, &stored).await?;
+            let runs = replay.is_running();
+            Some((runs, replay.into_parts()))
+        } else {
+            None
+        };
         let (notes, task) = (Notes::of(&stored), stored.task(&**self.journal.store(), key).await?);
         let mut referenced = Vec::new();
-        if let Some(Replay { running: true, turn, waiting }) = &again {
+        if let Some((true, (turn, waiting, _))) = &again {
             let first = if turn.is_empty() { task.history.first() } else { turn.last().and_then(message) };
             for it in iter::once(first).chain(waiting.iter().map(message)) {
                 referenced.push(self.referenced(key, it).await?);
@@ -112,7 +187,8 @@ impl<A: Agent> Parts<A> {
         let Ok(held) = self.journal.hold(key, || ready(Ok::<_, Infallible>(live))).await;
         let mut inner = held.lock();
         match again {
-            Some(Replay { running: true, turn, waiting }) => {
+            Some((true, (turn, waiting, turns))) => {
+                inner.turns = turns;
                 let number = turn.last().map_or(1, Event::seq);
                 let asked = notes.asked(number, referenced.next().unwrap_or_default());
                 let waiting = waiting.into_iter().zip(referenced);
@@ -132,12 +208,12 @@ impl<A: Agent> Parts<A> {
                 return Ok(());
             }
             // Nobody waits for anything: its row is to say so.
-            Some(_) => inner.touched = true,
+            Some((false, (.., turns))) => (inner.touched, inner.turns) = (true, turns),
             None => {
                 let (state, message) = if canceled {
                     (TaskState::Canceled, None)
                 } else {
-                    (TaskState::Failed, Some(reason(resumable, attempt)))
+                    (TaskState::Failed, Some(reason(resumable, counted)))
                 };
                 tracing::info!(task.id = key.id(), state = state.as_str_name(), "a turn was cut, and its task is over");
                 let status = status_update(&held, state, message);
@@ -166,9 +242,9 @@ impl<A: Agent> Parts<A> {
 }
 
 /// Why a task has failed whose turn was cut.
-fn reason(resumable: bool, attempt: u32) -> Message {
+fn reason(resumable: bool, attempts: u32) -> Message {
     let why = if resumable {
-        format!("The server stopped {} times while the agent was at work on this.", attempt.saturating_sub(1))
+        format!("The server stopped {} times while the agent was at work on this.", attempts.saturating_sub(1))
     } else {
         "The server stopped while the agent was at work on this.".to_owned()
     };

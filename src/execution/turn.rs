@@ -68,7 +68,7 @@ impl<A: Agent> Parts<A> {
                 Ok(it) => it,
                 Err(end) => match end.await {
                     Ok(Answer::Task(it)) => it,
-                    Ok(Answer::Message(_)) | Err(_) => return,
+                    Ok(Answer::Message(_)) | Err(_) => return self.note_stop(&held),
                 },
             };
             let over = self.run(&held, task, messages, asked).await;
@@ -199,6 +199,8 @@ impl<A: Agent> Parts<A> {
         inner.polled = false;
         if inner.lost || self.journal.phase() == Phase::Stopped {
             // An agent that was just told so may have returned for that.
+            drop(inner);
+            self.note_stop(held);
             return None;
         }
         let (state, message) = match over {
@@ -266,13 +268,26 @@ impl<A: Agent> Parts<A> {
         inner.forget_notes(next.last().map(Event::seq));
         if let Some(it) = next.last() {
             inner.turn += 1;
-            (inner.taken, inner.attempt) = (it.seq(), 1);
+            (inner.taken, inner.attempt, inner.drained) = (it.seq(), 1, 0);
         } else {
             inner.running = false;
             drop(permit.take());
         }
         self.journal.flush(held, inner);
         (!next.is_empty()).then_some((next, asked))
+    }
+}
+
+impl<A> Parts<A> {
+    /// Notes in the row of a task whose turn a stop of the server cut that this attempt does not count: only crashes do.
+    pub(super) fn note_stop(&self, held: &Held) {
+        let mut inner = held.lock();
+        let lasts = self.journal.store().immediate().is_none();
+        if lasts && self.journal.phase() == Phase::Stopped && !inner.lost && inner.running {
+            inner.drained = inner.drained.saturating_add(1);
+            inner.touched = true;
+            self.journal.flush(held, inner);
+        }
     }
 }
 
@@ -332,7 +347,7 @@ fn with_metadata(mut message: Message, metadata: &serde_json::Value) -> Message 
 }
 
 /// What a panic said.
-fn words(panic: &(dyn Any + Send)) -> String {
+pub(super) fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|it| (*it).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked without words".to_owned())
 }

@@ -101,6 +101,7 @@ pub(crate) struct Inner {
     pub(crate) taken: Seq,
     pub(crate) cancel: bool,
     pub(crate) attempt: u32,
+    pub(crate) drained: u32,
     saved: Option<Bytes>,
     unsaved: bool,
     /// What came with the messages that are not answered yet, where it is kept.
@@ -116,11 +117,11 @@ pub(crate) struct Inner {
     shown: Option<Arc<Task>>,
     /// The task as it began, until that is committed.
     base: Option<Arc<Task>>,
+    /// The turns, as far as they are shown.
+    pub(crate) turns: Turns,
     newest: VecDeque<Event>,
     /// Their approximate size.
     newest_bytes: usize,
-    /// The turns, as far as they are shown.
-    pub(crate) turns: Turns,
     readers: usize,
     /// Bytes of events since the last checkpoint, and up to it.
     since: usize,
@@ -242,6 +243,7 @@ impl Inner {
             taken: 0,
             cancel: false,
             attempt: 0,
+            drained: 0,
             saved: None,
             unsaved: false,
             notes: Vec::new(),
@@ -250,10 +252,10 @@ impl Inner {
             push: None,
             shown: None,
             base: None,
+            turns: Turns::default(),
             newest: VecDeque::new(),
             newest_bytes: 0,
             readers: 0,
-            turns: Turns::default(),
             since: 0,
             last: 0,
             turn: 0,

@@ -13,8 +13,8 @@ use self::{
     room::{Ended, Room},
 };
 use super::{
-    Change, Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put,
-    Refused, Retention, Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
+    Change, Claim, Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, Made, PushConfig, PushPage,
+    Put, Refused, Retention, Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
     page::PageTasks,
     settled::{Names, Running, Settled},
 };
@@ -240,7 +240,7 @@ impl Store for Memory {
         Ok(self.delete(key, id))
     }
 
-    async fn claim(&self, _: RunnerId, _: usize, _: std::time::Duration) -> Result<Vec<(Key, Stored)>, Unavailable> {
+    async fn claim(&self, _: RunnerId, _: usize, _: std::time::Duration) -> Result<Vec<Claim>, Unavailable> {
         // Whatever ran when the process ended, its tasks ended with it.
         Ok(Vec::new())
     }

@@ -9,7 +9,11 @@ use std::{
     fs::File,
     io,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicBool, mpsc},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+        mpsc,
+    },
     time::Duration,
 };
 
@@ -31,8 +35,8 @@ pub(crate) use self::{
     look::{Look, Stats},
 };
 use super::{
-    Change, Commit, Full, InUse, Key, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put, Refused, Retention,
-    RunnerId, Scope, Store, Stored, Swept, Unavailable,
+    Change, Claim, Commit, Damaged, Full, InUse, Key, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put,
+    Refused, Retention, RunnerId, Scope, Store, Stored, Swept, Unavailable,
 };
 use crate::{
     event::{Fence, Seq},
@@ -88,6 +92,8 @@ pub struct Sqlite {
     claimed: Claimed,
     opened: (u64, u64),
     fence: Fence,
+    /// The row up to which claims have come. One that can't be read can't always be marked.
+    last_claimed: AtomicI64,
     room: Arc<Mutex<Room>>,
     health: Arc<Health>,
 }
@@ -242,7 +248,8 @@ impl Sqlite {
         let checkpoints = Checkpoints::new(checkpoint, file, woken, Arc::clone(&behind), Arc::clone(&health))?;
         let writer = Writer::new(db, Arc::clone(&room), Arc::clone(&health), behind, wake)?;
         let readers = Readers::new(reading, Arc::clone(&health))?;
-        Ok(Self { readers, writer, _checkpoints: checkpoints, claimed, opened, fence, room, health })
+        let last_claimed = AtomicI64::new(0);
+        Ok(Self { readers, writer, _checkpoints: checkpoints, claimed, opened, fence, last_claimed, room, health })
     }
 
     /// Where it is.
@@ -300,13 +307,19 @@ fn said(error: &rusqlite::Error) -> String {
     format!("{plain} ({error})")
 }
 
+/// Returns whether something can't be read: a value of a row, or more than that.
 fn is_damage(error: &rusqlite::Error) -> bool {
     use rusqlite::Error::{FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType, Utf8Error};
-    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+    is_corruption(error)
         || matches!(
             error,
             FromSqlConversionFailure(..) | IntegralValueOutOfRange(..) | InvalidColumnType(..) | Utf8Error(..)
         )
+}
+
+/// Returns whether SQLite can't read its own structures, which may be those of any task.
+fn is_corruption(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
 impl Health {
@@ -328,10 +341,10 @@ impl Health {
         *self.last.lock() = Some((Instant::now(), outcome.clone()));
     }
 
-    /// What failed, for who asked for it. Damage is remembered.
+    /// What failed, for who asked for it. Corruption is remembered; a value that can't be read is a matter of its task.
     fn failed(&self, error: &rusqlite::Error) -> Unavailable {
         let failed = Unavailable(format!("{}: {}", self.path.display(), said(error)));
-        if is_damage(error) {
+        if is_corruption(error) {
             self.damaged.lock().get_or_insert_with(|| failed.clone());
         }
         failed
@@ -445,9 +458,20 @@ impl Store for Sqlite {
             .await
     }
 
-    async fn claim(&self, _: RunnerId, limit: usize, _: Duration) -> Result<Vec<(Key, Stored)>, Unavailable> {
-        let fence = self.fence;
-        self.writer.run(move |it| it.claim(fence, limit)).await
+    async fn claim(&self, _: RunnerId, limit: usize, _: Duration) -> Result<Vec<Claim>, Unavailable> {
+        let (fence, after) = (self.fence, self.last_claimed.load(Ordering::Acquire));
+        let (claimed, last) = self.writer.run(move |it| it.claim(fence, after, limit)).await?;
+        self.last_claimed.fetch_max(last, Ordering::AcqRel);
+        Ok(claimed)
+    }
+
+    async fn damage(&self, key: &Key) -> Result<Option<Damaged>, Unavailable> {
+        let key = key.clone();
+        let found = self.readers.run(move |db| match read::id(db, &key)? {
+            Some(id) => check::task(db, id),
+            None => Ok(None),
+        });
+        Ok(found.await?.map(Damaged))
     }
 
     async fn idle(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {

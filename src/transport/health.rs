@@ -1,15 +1,12 @@
 //! Whether a server is there, and whether it takes work: for whoever starts, watches and balances servers, over HTTP and
 //! as gRPC's own health service.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::{
-    StreamExt as _,
-    future::{self, BoxFuture},
-    stream,
-};
+use futures_util::{future::BoxFuture, stream};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server};
@@ -21,6 +18,9 @@ pub(super) const LIVE: &str = "/healthz";
 
 /// The server takes work: for who sends it some. It no longer does when it drains.
 pub(super) const READY: &str = "/readyz";
+
+/// Interval at which a health watch looks whether the readiness has changed.
+const WATCH: Duration = Duration::from_secs(1);
 
 /// Finds out whether what the server works with is there. Anybody may ask, and as often as they like.
 pub type Ready = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
@@ -69,20 +69,30 @@ impl health_server::Health for Health {
 
     type WatchStream = BoxStream<HealthCheckResponse>;
 
-    /// Tells nothing but the drain, with which it ends: that would else wait for those who watch.
+    /// Tells each change of readiness, and ends with the drain, which would otherwise wait for the watchers.
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<tonic::Response<Self::WatchStream>, Status> {
-        let (first, last) = if self.knows(&request.get_ref().service) {
-            (ServingStatus::Serving, ServingStatus::NotServing)
-        } else {
-            // One that is not known may be one day, and so this is no error here, as it is above.
-            (ServingStatus::ServiceUnknown, ServingStatus::ServiceUnknown)
-        };
-        let drain = self.drain.clone();
-        let end = stream::once(async move {
-            drain.cancelled_owned().await;
-            Ok(reply(last))
+        let (drain, ready) = (self.drain.clone(), Arc::clone(&self.ready));
+        // One that is not known may be one day, and so this is no error here, as it is above.
+        let is_known = self.knows(&request.get_ref().service);
+        let changes = stream::unfold((None, drain, ready), move |(told, drain, ready)| async move {
+            loop {
+                let draining = drain.is_cancelled();
+                let status = if !is_known {
+                    ServingStatus::ServiceUnknown
+                } else if !draining && ready().await {
+                    ServingStatus::Serving
+                } else {
+                    ServingStatus::NotServing
+                };
+                if told != Some(status) {
+                    return Some((Ok(reply(status)), (Some(status), drain, ready)));
+                }
+                if draining {
+                    return None;
+                }
+                drop(timeout(WATCH, drain.cancelled()).await);
+            }
         });
-        let begin = (!self.drain.is_cancelled()).then(|| Ok(reply(first)));
-        Ok(tonic::Response::new(Box::pin(stream::once(future::ready(begin)).filter_map(future::ready).chain(end))))
+        Ok(tonic::Response::new(Box::pin(changes)))
     }
 }

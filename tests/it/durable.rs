@@ -140,6 +140,7 @@ async fn whatever_is_stored_is_shown(serve: impl AsyncFn(Server<Actor>) -> Arc<d
         taken: 1,
         cancel_requested: false,
         attempt: 1,
+        drained: 0,
     };
     let (key, expect) = (Key::new(&Arc::<Scope>::default(), "stored"), Expect::New);
     let commit = Commit {

@@ -146,7 +146,14 @@ async fn while_it_is_opened() {
             let how = format!("{point}={act}");
             if act == "delay" {
                 let (child, url) = stage.start(&[("FAULT_POINT", &how)]).await;
-                assert_eq!(reqwest::get(format!("{url}/readyz")).await.unwrap().status(), 200);
+                // Once what was cut has been recovered.
+                let ready = async {
+                    let mut beat = interval(Duration::from_millis(20));
+                    while reqwest::get(format!("{url}/readyz")).await.unwrap().status() != 200 {
+                        beat.tick().await;
+                    }
+                };
+                timeout(PATIENCE, ready).await.unwrap();
                 end(child).await;
             } else {
                 let ended = output(stage.command(&[("FAULT_POINT", &how)])).await;

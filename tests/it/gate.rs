@@ -13,8 +13,8 @@ use a2a_service::{
     event::{Fence, Seq},
     seam::Millis,
     store::{
-        Change, Commit, InUse, Key, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put, Refused, Retention,
-        RunnerId, Scope, Store, Stored, Swept, Unavailable, memory::Memory,
+        Change, Claim, Commit, InUse, Key, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put, Refused,
+        Retention, RunnerId, Scope, Store, Stored, Swept, Unavailable, memory::Memory,
     },
 };
 use parking_lot::Mutex;
@@ -208,7 +208,10 @@ impl Store for Gate {
         self.store.delete_push(key, id).await
     }
 
-    async fn claim(&self, runner: RunnerId, limit: usize, lease: Duration) -> Result<Vec<(Key, Stored)>, Unavailable> {
+    async fn claim(&self, runner: RunnerId, limit: usize, lease: Duration) -> Result<Vec<Claim>, Unavailable> {
+        if self.unclaimed.load(Ordering::SeqCst) {
+            return Err(Unavailable("not yet".into()));
+        }
         self.store.claim(runner, limit, lease).await
     }
 

@@ -5,10 +5,11 @@ use std::{sync::Arc, time::Duration};
 use a2a_service::{
     agent::{Agent, End, Error, Turn, Updates},
     call::Call,
+    error::ErrorKind,
     event::Event,
     pb::{
         v1::{
-            AgentExtension, CancelTaskRequest, Message, SendMessageConfiguration, SendMessageRequest,
+            AgentExtension, CancelTaskRequest, ListTasksRequest, Message, SendMessageConfiguration, SendMessageRequest,
             SubscribeToTaskRequest, Task, TaskState, a2a_service_server::A2aService, send_message_response,
         },
         wkt::{Struct, Value},
@@ -19,10 +20,15 @@ use a2a_service::{
 };
 use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
+use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
 use crate::{
-    scenarios::{configured, get, next, output, remaining, said, send, state, stream, subscribe, task_of, text},
+    gate::Gate,
+    scenarios::{
+        answer, configured, get, is, next, output, remaining, said, send, state, stream, subscribe, task_of, text,
+    },
     store::place::Opened,
+    ways::serve,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -351,6 +357,142 @@ async fn what_a_drain_leaves_goes_on_at_the_next_start() {
     assert!(rest.iter().filter_map(state).all(|it| it != TaskState::Canceled));
     assert_eq!(rest.last().and_then(state), Some(TaskState::Completed));
     assert_eq!(output(&get(&*agent, &task.id).await.unwrap()), "[1 go saved 0][2 go saved 1][1 the last saved 2]");
+}
+
+/// Deployments are no crashes: a turn that is cut by each of them goes on, and three crashes are still counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn graceful_stops_do_not_count_as_attempts() {
+    let mut store = Opened::sqlite(Options::default());
+    let mut agent = Service::new(AGAIN, Arc::clone(&store.store), Limits::default());
+    let mut log = "[1 go saved 0]".to_owned();
+    let id = at_work(&agent, "", "go", &log).await.id;
+    for drained in 1..=5 {
+        agent.drain(Duration::from_millis(10)).await;
+        store = store.killed();
+        let row = store.load(&key(&id)).await.unwrap().unwrap().row;
+        assert_eq!((row.attempt, row.drained, row.open, row.state), (drained, drained, true, TaskState::Submitted));
+        agent = Service::new(AGAIN, Arc::clone(&store.store), Limits::default());
+        // The agent still learns that this is not the first time.
+        log = format!("{log}[{} go saved {drained}]", drained + 1);
+        when(&agent, &id, |task| output(task) == log).await;
+    }
+    for crashes in 1..=2 {
+        store = store.killed();
+        agent = Service::new(AGAIN, Arc::clone(&store.store), Limits::default());
+        log = format!("{log}[{} go saved {}]", crashes + 6, crashes + 5);
+        when(&agent, &id, |task| output(task) == log).await;
+    }
+    store = store.killed();
+    agent = Service::new(AGAIN, Arc::clone(&store.store), Limits::default());
+    let failed = when(&agent, &id, |task| task.state() == TaskState::Failed).await;
+    assert_eq!(said(&failed), "The server stopped 3 times while the agent was at work on this.");
+}
+
+/// The next message has a count of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn graceful_stops_are_counted_for_each_turn() {
+    let store = Opened::sqlite(Options::default());
+    let draining = Service::new(AGAIN, Arc::clone(&store.store), Limits::default());
+    let id = at_work(&draining, "", "go", "[1 go saved 0]").await.id;
+    draining.drain(Duration::ZERO).await;
+    let store = store.killed();
+    let agent = service(ENDS, &store);
+    when(&*agent, &id, |task| task.state() == TaskState::InputRequired).await;
+    at_work(&*agent, &id, "more", "[1 go saved 0][2 go saved 1][1 more saved 2]").await;
+    let row = store.load(&key(&id)).await.unwrap().unwrap().row;
+    assert_eq!((row.attempt, row.drained), (1, 0));
+}
+
+/// Calls for a task that could not be recovered fail with an id of the log. Nobody else notices.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unreadable_tasks_do_not_block_recovery() {
+    let store = Opened::sqlite(Options::default());
+    let agent = service(AGAIN, &store);
+    let mut ids = Vec::new();
+    for _ in 0..6 {
+        ids.push(at_work(&*agent, "", "go", "[1 go saved 0]").await.id);
+    }
+    let store = store.killed();
+    let file = rusqlite::Connection::open(store.path().unwrap()).unwrap();
+    let log = "(SELECT task.id FROM task WHERE key = ?1)";
+    for (id, damage) in ids.iter().zip([
+        "UPDATE task SET state = 77 WHERE key = ?1".to_owned(),
+        "UPDATE task SET attempt = -1 WHERE key = ?1".to_owned(),
+        format!("UPDATE log SET events = x'ffff' WHERE id >> 28 = {log}"),
+        format!("DELETE FROM log WHERE id >> 28 = {log}"),
+    ]) {
+        assert!(file.execute(&damage, [id]).unwrap() > 0, "{damage}");
+    }
+    drop(file);
+    let agent = service(ENDS, &store);
+    for id in &ids[4..] {
+        let done = send(&*agent, text(id, "the last")).await;
+        assert_eq!(done.state(), TaskState::Completed);
+        assert_eq!(output(&done), "[1 go saved 0][2 go saved 1][1 the last saved 2]");
+    }
+    for id in &ids[..4] {
+        let cancel = CancelTaskRequest { id: id.clone(), ..CancelTaskRequest::default() };
+        let mut errors = vec![
+            get(&*agent, id).await.unwrap_err(),
+            answer(&*agent, text(id, "more")).await.unwrap_err(),
+            agent.cancel_task(Call::default().request(cancel)).await.unwrap_err().into(),
+            subscribe(&*agent, id).await.err().unwrap(),
+        ];
+        let first = errors.remove(0);
+        is(&first, ErrorKind::Internal);
+        assert!(first.to_string().contains(id), "{first}");
+        for error in errors {
+            is(&error, ErrorKind::Internal);
+            assert_eq!(error.metadata("errorId").unwrap(), first.metadata("errorId").unwrap());
+        }
+    }
+    let listed = agent.list_tasks(Call::default().request(ListTasksRequest::default())).await.unwrap().into_inner();
+    let mut listed: Vec<_> = listed.tasks.into_iter().map(|task| task.id).collect();
+    listed.sort();
+    assert_eq!(listed.iter().filter(|id| ids[4..].contains(id)).count(), 2);
+    send(&*agent, text("", "ask")).await;
+    store.check().await.unwrap();
+}
+
+struct Panics;
+
+impl Agent for Panics {
+    async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
+        AGAIN.run(turn, out).await
+    }
+
+    fn resumable(&self) -> bool {
+        panic!("of no use")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agent_whose_resumable_panics_is_not_resumable() {
+    let store = Opened::sqlite(Options::default());
+    let id = at_work(&*service(AGAIN, &store), "", "go", "[1 go saved 0]").await.id;
+    let store = store.killed();
+    let agent = Server::new(Panics).store(Arc::clone(&store.store)).into_service();
+    let failed = when(&*agent, &id, |task| task.state() == TaskState::Failed).await;
+    assert_eq!(said(&failed), "The server stopped while the agent was at work on this.");
+    let refused = answer(&*agent, text(&id, "more")).await.unwrap_err();
+    is(&refused, ErrorKind::TaskEnded);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readiness_waits_for_recovery() {
+    let gate = Gate::opened();
+    gate.keep_unclaimed(true);
+    let url = serve(Server::new(ENDS).store(gate.store())).await;
+    let readyz = async || reqwest::get(format!("{url}/readyz")).await.unwrap().status().as_u16();
+    let channel = tonic::transport::Channel::from_shared(url.clone()).unwrap().connect_lazy();
+    let mut health = HealthClient::new(channel);
+    let mut watch = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    assert_eq!(watch.next().await.unwrap().unwrap().status(), ServingStatus::NotServing);
+    let checked = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();
+    assert_eq!((checked.status(), readyz().await), (ServingStatus::NotServing, 503));
+    gate.keep_unclaimed(false);
+    let serving = timeout(PATIENCE, watch.next()).await.unwrap().unwrap().unwrap();
+    assert_eq!((serving.status(), readyz().await), (ServingStatus::Serving, 200));
 }
 
 /// What was taken once is taken once: a crash between the two makes no second of it.

@@ -90,6 +90,7 @@ impl Inner {
             taken: self.taken,
             cancel_requested: self.cancel,
             attempt: self.attempt,
+            drained: self.drained,
         }
     }
 
@@ -134,8 +135,8 @@ impl Inner {
         if ends != Ends::Nothing {
             self.ended += 1;
         }
-        if self.waiters.is_empty() {
         self.turns.see(event, |event| is_interrupted(event.known_payload()));
+        if self.waiters.is_empty() {
             return;
         }
         // An agent that goes on while its caller authorises something has interrupted its turn all the same (3.2.2).

@@ -101,6 +101,7 @@ fn commit(row: &Expected, was: Option<TaskState>) -> Commit {
         taken: 1,
         cancel_requested: false,
         attempt: 1,
+        drained: 0,
     };
     let send = row.send.as_deref().filter(|_| was.is_none());
     let sends = send.map(|it| Keyed { key: it.into(), hash: [7; 16], seq: 1, time: 0 }).into_iter().collect();
@@ -287,6 +288,7 @@ fn what_a_task_tells_of_its_log_is_its_log() {
         taken: 1,
         cancel_requested: false,
         attempt: 1,
+        drained: 0,
     };
     let key = Key::new(&Arc::default(), "t");
     let whole = Concluded { key: key.clone(), fence: 1, row, began: 3, task: Arc::new(task), told };

@@ -138,7 +138,8 @@ impl Replay {
 
 /// What is wrong with a task: its log has no hole and one end at most, and its row and its checkpoint say what that does.
 pub(super) fn task(db: &Connection, id: i64) -> rusqlite::Result<Option<String>> {
-    match of_task(db, id) {
+    let found = of_task(db, id).and_then(|found| read::row(db, id).map(|_| found));
+    match found {
         Ok(found) => Ok(found.err()),
         Err(error) if super::is_damage(&error) => Ok(Some(error.to_string())),
         Err(error) => Err(error),

@@ -2,43 +2,69 @@
 
 use std::sync::Arc;
 
-use rusqlite::Row;
-
-use super::{
-    fault,
-    read::{COLUMNS, TABLES, stored},
-    write::signed,
-    writer::Pass,
-};
+use super::{fault, is_damage, read, write::signed, writer::Pass};
 use crate::{
     event::Fence,
-    store::{Key, Scope, Stored},
+    store::{Claim, Damaged, Key, Scope, Stored},
 };
 
+/// Rows of unfinished turns that an earlier opening had, after one.
+pub(super) const OPEN: &str = "SELECT id FROM task WHERE open = 1 AND fence < ?1 AND id > ?2 ORDER BY id LIMIT ?3";
+
 impl Pass<'_> {
-    /// Takes some of them for the opening that has this fence. Nobody else has the file, so that nobody else runs them.
-    pub(super) fn claim(&mut self, fence: Fence, limit: usize) -> rusqlite::Result<Vec<(Key, Stored)>> {
-        let fence = signed(fence)?;
-        let sql = "SELECT id FROM task WHERE open = 1 AND fence < ? ORDER BY id LIMIT ?";
-        let mut find = self.db.prepare_cached(sql)?;
-        let ids = find.query_map((fence, i64::try_from(limit).unwrap_or(i64::MAX)), |it| it.get(0))?;
-        let ids = ids.collect::<rusqlite::Result<Vec<i64>>>()?;
-        let mut take = self.db.prepare_cached("UPDATE task SET fence = ?, attempt = attempt + 1 WHERE id = ?")?;
-        let sql = format!(
-            "SELECT {COLUMNS}, t.key, o.owner, o.tenant FROM {TABLES} JOIN scope o ON o.id = t.scope WHERE t.id = ?"
-        );
-        let mut load = self.db.prepare_cached(&sql)?;
-        let claimed = |it: &Row<'_>| {
-            let scope =
-                Scope { owner: it.get_ref("owner")?.as_str()?.into(), tenant: it.get_ref("tenant")?.as_str()?.into() };
-            Ok((Key::new(&Arc::new(scope), it.get_ref("key")?.as_str()?), stored(it)?))
-        };
-        let mut all = Vec::with_capacity(ids.len());
-        for id in ids {
-            take.execute((fence, id))?;
-            fault::at("claim")?;
-            all.push(load.query_row([id], claimed)?);
+    /// Takes some of them, whose rows come after this one, for the opening that has this fence. Nobody else has the file,
+    /// so that nobody else runs them. Returns the last row that was looked at, too.
+    ///
+    /// A row that can't be read fails nobody else's claim. It is taken as it is, and not counted as an attempt.
+    pub(super) fn claim(&mut self, fence: Fence, after: i64, limit: usize) -> rusqlite::Result<(Vec<Claim>, i64)> {
+        let (mut all, mut last) = (Vec::new(), after);
+        // Rows that are passed over make room for others.
+        while all.len() < limit {
+            let ids = self.open_rows(fence, last, limit - all.len())?;
+            if ids.is_empty() {
+                break;
+            }
+            for id in ids {
+                last = id;
+                let key = match self.key_of(id) {
+                    Ok(key) => key,
+                    Err(error) if is_damage(&error) || error == rusqlite::Error::QueryReturnedNoRows => {
+                        tracing::error!(task.row = id, error.cause = %error, "a task without a readable name is left as it is");
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                };
+                let claimed = match self.take_row(fence, id) {
+                    Ok(stored) => Ok(stored),
+                    Err(error) if is_damage(&error) => Err(Damaged(error.to_string())),
+                    Err(error) => return Err(error),
+                };
+                fault::at("claim")?;
+                all.push((key, claimed));
+            }
         }
-        Ok(all)
+        Ok((all, last))
+    }
+
+    fn open_rows(&self, fence: Fence, after: i64, limit: usize) -> rusqlite::Result<Vec<i64>> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut find = self.db.prepare_cached(OPEN)?;
+        find.query_map((signed(fence)?, after, limit), |row| row.get(0))?.collect()
+    }
+
+    fn key_of(&self, id: i64) -> rusqlite::Result<Key> {
+        let sql = "SELECT o.owner, o.tenant, t.key FROM task t JOIN scope o ON o.id = t.scope WHERE t.id = ?";
+        self.db.prepare_cached(sql)?.query_row([id], |row| {
+            let scope = Scope { owner: row.get_ref(0)?.as_str()?.into(), tenant: row.get_ref(1)?.as_str()?.into() };
+            Ok(Key::new(&Arc::new(scope), row.get_ref(2)?.as_str()?))
+        })
+    }
+
+    fn take_row(&self, fence: Fence, id: i64) -> rusqlite::Result<Stored> {
+        let mut found = read::row(self.db, id)?;
+        (found.at.fence, found.row.attempt) = (fence, found.row.attempt.saturating_add(1));
+        let sql = "UPDATE task SET fence = ?, attempt = ? WHERE id = ?";
+        self.db.prepare_cached(sql)?.execute((signed(fence)?, found.row.attempt, id))?;
+        Ok(found)
     }
 }

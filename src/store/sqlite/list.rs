@@ -7,7 +7,7 @@ use rusqlite::{
     types::{ToSqlOutput, Value},
 };
 
-use super::{number, read::Tasks};
+use super::{is_damage, number, read::Tasks};
 use crate::{
     event::Seq,
     seam::Millis,
@@ -88,9 +88,17 @@ pub(super) fn list(db: &Connection, query: &ListQuery) -> rusqlite::Result<ListP
     let (mut last, mut next) = (None, None);
     for (at, place) in places.iter().enumerate() {
         let fits = at < query.limit && {
-            let mut task = all.at(place.id, place.seq)?;
-            task::shorten(&mut task.history, query.history);
-            page.push(task)
+            match all.at(place.id, place.seq) {
+                Ok(mut task) => {
+                    task::shorten(&mut task.history, query.history);
+                    page.push(task)
+                }
+                Err(error) if is_damage(&error) => {
+                    tracing::warn!(task.id = place.key, error.cause = %error, "a damaged task is left out of a list");
+                    true
+                }
+                Err(error) => return Err(error),
+            }
         };
         if !fits {
             next = last.map(|it: &Place| Token { time: it.time, id: it.key.as_str().into() });

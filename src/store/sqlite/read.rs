@@ -22,10 +22,10 @@ use crate::{
 };
 
 /// The columns of [`stored`].
-pub(super) const COLUMNS: &str = "t.seq, t.fence, t.context, t.state, t.time, t.open, t.taken, t.cancel, t.attempt, c.seq, c.task, c.artifacts, s.bytes, t.asked, t.whole";
+const COLUMNS: &str = "t.seq, t.fence, t.context, t.state, t.time, t.open, t.taken, t.cancel, t.attempt, c.seq, c.task, c.artifacts, s.bytes, t.asked, t.whole, t.drained";
 
 /// Where they come from.
-pub(super) const TABLES: &str =
+const TABLES: &str =
     "task t LEFT JOIN checkpoint c ON c.id = t.id AND t.whole IS NULL LEFT JOIN saved s ON s.id = t.id";
 
 /// The number of a task, if it is there.
@@ -47,8 +47,14 @@ pub(super) fn load(db: &Connection, key: &Key) -> rusqlite::Result<Option<Stored
     db.prepare_cached(&SQL)?.query_row((owner, tenant, key.id()), stored).optional()
 }
 
+/// A row and its checkpoint, by the number of the task.
+pub(super) fn row(db: &Connection, id: i64) -> rusqlite::Result<Stored> {
+    static SQL: LazyLock<String> = LazyLock::new(|| format!("SELECT {COLUMNS} FROM {TABLES} WHERE t.id = ?"));
+    db.prepare_cached(&SQL)?.query_row([id], stored)
+}
+
 /// What these [columns](COLUMNS) say.
-pub(super) fn stored(found: &Found<'_>) -> rusqlite::Result<Stored> {
+fn stored(found: &Found<'_>) -> rusqlite::Result<Stored> {
     let at = Position { seq: number(found.get(0)?), fence: number(found.get(1)?) };
     let state = TaskState::try_from(found.get::<_, i32>(3)?).map_err(|_| damaged("a state that there is not"))?;
     let row = Row {
@@ -62,6 +68,7 @@ pub(super) fn stored(found: &Found<'_>) -> rusqlite::Result<Stored> {
         taken: number(found.get(6)?),
         cancel_requested: found.get(7)?,
         attempt: found.get(8)?,
+        drained: found.get(15)?,
     };
     let checkpoint = match (found.get_ref(14)?.as_blob_or_null()?, found.get::<_, Option<i64>>(9)?) {
         (Some(whole), _) => Some((at.seq, settled(whole).snapshot().ok_or_else(unreadable)?)),

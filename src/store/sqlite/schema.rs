@@ -18,6 +18,7 @@ pub(super) const STEPS: &[&str] = &[
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
     include_str!("schema/4.sql"),
+    include_str!("schema/5.sql"),
 ];
 
 /// Brings a file to the newest version: in one transaction, and with a copy of it as it was.

@@ -57,7 +57,7 @@ fn nothing_is_scanned_or_sorted() {
     let db = read_only(&directory.path().join("a.db"));
     let sweeps = [&sweep::OLDEST, &sweep::WITH_LOG, &sweep::WITH_PUSHES].map(|it| String::clone(it));
     let sweeps = sweeps.into_iter().chain([sweep::IDLE, sweep::SENDS].map(str::to_owned));
-    let claim = "SELECT id FROM task WHERE open = 1 AND fence < 1 ORDER BY id LIMIT 1".to_owned();
+    let claim = claim::OPEN.to_owned();
     let log = "SELECT max(id) FROM log WHERE id BETWEEN 1 AND 2".to_owned();
     let crowd = "SELECT sum(tasks) FROM crowd WHERE scope = 1 AND context = 'a'".to_owned();
     for sql in list::ALL.iter().flat_map(|it| it.iter().cloned()).chain(sweeps).chain([claim, log, crowd]) {

@@ -54,6 +54,8 @@ struct Line {
     taken: u64,
     cancel: bool,
     attempt: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    drained: u32,
     /// Nothing is left of its log.
     folded: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,6 +67,11 @@ struct Line {
     asked: Option<Blob>,
     pushes: Vec<Push>,
     sends: Vec<Send>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -188,6 +195,7 @@ fn exported(db: &Connection, id: i64) -> rusqlite::Result<Line> {
             taken: number(it.get("taken")?),
             cancel: it.get("cancel")?,
             attempt: it.get("attempt")?,
+            drained: it.get("drained")?,
             folded: it.get("folded")?,
             checkpoint,
             log,
@@ -258,12 +266,12 @@ impl Pass<'_> {
         if self.find(scope, &key)?.is_some() {
             return Ok(Some("it is there already".into()));
         }
-        let sql = "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, pushes, folded, asked)
-            VALUES(:scope, :key, :context, :state, :time, :seq, :fence, :open, :taken, :cancel, :attempt, 0, :folded, :asked)";
+        let sql = "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, drained, pushes, folded, asked)
+            VALUES(:scope, :key, :context, :state, :time, :seq, :fence, :open, :taken, :cancel, :attempt, :drained, 0, :folded, :asked)";
         self.db.prepare_cached(sql)?.execute(named_params! {
             ":scope": scope, ":key": key.id(), ":context": &line.context, ":state": i32::from(state), ":time": line.time,
             ":seq": signed(line.seq)?, ":fence": signed(line.fence)?, ":open": line.open, ":taken": signed(line.taken)?,
-            ":cancel": line.cancel, ":attempt": line.attempt, ":folded": line.folded,
+            ":cancel": line.cancel, ":attempt": line.attempt, ":drained": line.drained, ":folded": line.folded,
             ":asked": line.asked.map(|it| it.0),
         })?;
         let id = self.db.last_insert_rowid();

@@ -73,8 +73,8 @@ impl Pass<'_> {
             Err(why) => return Ok(Err(why)),
         };
         let sql =
-            "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, asked, pushes)
-            VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT(scope, key) DO NOTHING";
+            "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, drained, asked, pushes)
+            VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT(scope, key) DO NOTHING";
         let (state, seq, fence, taken) =
             (i32::from(row.state), signed(row.seq)?, signed(commit.fence)?, signed(row.taken)?);
         let made = self.new_task.get(self.db, sql)?.execute((
@@ -89,6 +89,7 @@ impl Pass<'_> {
             taken,
             row.cancel_requested,
             row.attempt,
+            row.drained,
             commit.asked.as_deref(),
         ))?;
         if made == 0 {
@@ -149,16 +150,16 @@ impl Pass<'_> {
             if scope.is_none() && n == 0 {
                 return Ok((Some(full), evicted));
             }
-        }
             evicted.extend(scope);
+        }
         for n in 0..2 {
             let Some(full) = self.room.is_full() else { break };
             let scope = self.forget_oldest()?;
             if scope.is_none() && n == 0 {
                 return Ok((Some(full), evicted));
             }
-        }
             evicted.extend(scope);
+        }
         Ok((None, evicted))
     }
 
@@ -189,17 +190,18 @@ impl Pass<'_> {
 
     /// Most commits add to a log and change nothing that an index has: then none of them is touched.
     fn update(&self, old: &Place, commit: &Commit) -> rusqlite::Result<()> {
-        let Row { seq, state, time, open, taken, cancel_requested, attempt, .. } = &commit.row;
+        let Row { seq, state, time, open, taken, cancel_requested, attempt, drained, .. } = &commit.row;
         let (seq, fence, taken) = (signed(*seq)?, signed(commit.fence)?, signed(*taken)?);
         if (old.state, old.time, old.open) == (i32::from(*state), *time, *open) {
-            let sql = "UPDATE task SET seq = ?, fence = ?, taken = ?, cancel = ?, attempt = ? WHERE id = ?";
-            self.db.prepare_cached(sql)?.execute((seq, fence, taken, cancel_requested, attempt, old.id))?;
-        } else {
             let sql =
-                "UPDATE task SET seq = ?, fence = ?, taken = ?, cancel = ?, attempt = ?, state = ?, time = ?, open = ?
-                WHERE id = ?";
+                "UPDATE task SET seq = ?, fence = ?, taken = ?, cancel = ?, attempt = ?, drained = ? WHERE id = ?";
+            let row = (seq, fence, taken, cancel_requested, attempt, drained, old.id);
+            self.db.prepare_cached(sql)?.execute(row)?;
+        } else {
+            let sql = "UPDATE task SET seq = ?, fence = ?, taken = ?, cancel = ?, attempt = ?, drained = ?, state = ?,
+                time = ?, open = ? WHERE id = ?";
             let state = i32::from(*state);
-            let row = (seq, fence, taken, cancel_requested, attempt, state, time, open, old.id);
+            let row = (seq, fence, taken, cancel_requested, attempt, drained, state, time, open, old.id);
             self.db.prepare_cached(sql)?.execute(row)?;
         }
         if let Some(it) = &commit.asked {

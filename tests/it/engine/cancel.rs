@@ -211,6 +211,7 @@ async fn a_cancel_that_a_row_remembers_is_carried_out() {
         taken: 1,
         cancel_requested: true,
         attempt: 1,
+        drained: 0,
     };
     let expect = Expect::New;
     let commit = Commit {

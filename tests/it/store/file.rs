@@ -257,7 +257,8 @@ async fn what_was_left_open_is_claimed_once() {
     }
     let keys: Vec<_> = claimed.iter().map(|it| it.0.id()).collect();
     assert_eq!(keys, ["t-0", "t-1"]);
-    for (key, mut stored) in claimed {
+    for (key, stored) in claimed {
+        let mut stored = stored.unwrap();
         let task = writers.iter_mut().find(|it| it.key.id() == key.id()).unwrap();
         assert_eq!(&*key.scope().tenant, "blue");
         assert_eq!((stored.row.attempt, stored.at.fence, stored.at.seq), (2, store.fence(), task.at.seq));

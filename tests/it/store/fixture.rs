@@ -12,7 +12,7 @@ use a2a_service::{
     event::Event,
     pb::v1::{TaskPushNotificationConfig, TaskState},
     store::{
-        Commit, Key, ListQuery, PushConfig, Refused, RunnerId, Store,
+        Commit, Key, ListQuery, PushConfig, Refused, Row, RunnerId, Store,
         sqlite::{Options, Sqlite},
     },
 };
@@ -25,7 +25,7 @@ use super::{
 };
 
 /// Version of the tables that this program writes.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// Who has which; the last of them since version 4.
 const TASKS: [(&str, &str, &str); 5] =
@@ -53,7 +53,8 @@ async fn fill(store: &Opened) {
     store.put_push(&asked.key, push("two"), 9).await.unwrap();
     for n in 0..9 {
         let commit = running.next([chunk("a", &n.to_string(), n > 0)]);
-        running.write(Commit { saved: Some(n.to_string().into()), ..commit }).await.unwrap();
+        let row = Row { drained: 2, ..commit.row };
+        running.write(Commit { saved: Some(n.to_string().into()), row, ..commit }).await.unwrap();
     }
     new.commit([]).await.unwrap();
     let working = status(TaskState::Working, 1_700_000_002_000);
@@ -73,14 +74,18 @@ async fn found(store: &dyn Store, version: u32) -> Value {
         let place = |it: &Event| json!([it.position().fence, it.position().seq, it.mark().to_byte(), it.message()]);
         let pushes = store.list_push(&key, 0, 9).await.unwrap().unwrap().configs;
         let push = |it: &Arc<PushConfig>| json!([it.config, it.version.as_str(), String::from_utf8_lossy(&it.beside)]);
-        all.push(json!({
+        let mut found = json!({
             "at": [at.fence, at.seq],
             "row": [row.state.as_str_name(), row.time, row.open, row.taken, row.cancel_requested, row.attempt, &*row.context],
             "saved": saved.map(|it| String::from_utf8(it.to_vec()).unwrap()),
             "task": task,
             "events": events.iter().map(place).collect::<Vec<_>>(),
             "pushes": pushes.iter().map(push).collect::<Vec<_>>(),
-        }));
+        });
+        if version >= 5 {
+            found["drained"] = row.drained.into();
+        }
+        all.push(found);
     }
     Value::from(all)
 }

@@ -147,6 +147,7 @@ impl Writer {
             taken: 0,
             cancel_requested: false,
             attempt: 1,
+            drained: 0,
         };
         let expect = if is_new { Expect::New } else { Expect::At(self.at) };
         // Always at the end, and now and then before.
