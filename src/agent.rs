@@ -53,9 +53,9 @@ pub trait Agent: Send + Sync + 'static {
     }
 
     /// Whether a turn that the end of its process cut may be run again: after each graceful stop of the server, and after
-    /// at most two crashes. [`Turn::attempt`] is then greater than 1. It has its messages, the artifacts so far, and what the agent has
-    /// [saved](Updates::save); what came beside the messages, as metadata of the request, it does not have any more.
-    /// Otherwise the task has failed.
+    /// at most two crashes. [`Turn::attempt`] is then greater than 1. It has its messages, the artifacts so far, and what
+    /// the agent has [saved](Updates::save); what came beside the messages, as metadata of the request, it does not have
+    /// any more. Otherwise the task has failed.
     fn resumable(&self) -> bool {
         false
     }

@@ -93,14 +93,24 @@ impl Notes {
 }
 
 impl<A: Agent> Parts<A> {
-    /// The tasks that a message refers to, as they are now.
+    /// The tasks that a message refers to, as they are now. One that is damaged is left out, as one that is not there.
     pub(super) async fn referenced(&self, key: &Key, message: Option<&Message>) -> Result<Vec<Task>, Unavailable> {
         let store = self.journal.store();
         let mut tasks = Vec::new();
         for id in message.iter().flat_map(|it| &it.reference_task_ids).take(self.limits.references) {
             let key = Key::new(key.scope(), id);
-            if let Some(mut stored) = store.load(&key).await? {
-                tasks.push(stored.task(&**store, &key).await?);
+            let found = async {
+                match store.load(&key).await? {
+                    Some(mut stored) => stored.task(&**store, &key).await.map(Some),
+                    None => Ok(None),
+                }
+            };
+            match found.await {
+                Ok(found) => tasks.extend(found),
+                Err(cause) if matches!(store.damage(&key).await, Ok(Some(_))) => {
+                    tracing::warn!(task.id = key.id(), error.cause = %cause, "a damaged task is left out of the references");
+                }
+                Err(cause) => return Err(cause),
             }
         }
         Ok(tasks)

@@ -157,11 +157,7 @@ impl Course {
     /// What follows is news, and a message of this id that comes now is another one. One that was not seen is of a part
     /// of the log that is kept no more, and its turn is long over.
     pub(crate) fn begin(&mut self, settled: Option<Seq>) {
-        if self.seq == 0 {
-            self.settled = Some(0);
-        } else {
-            self.settled = settled;
-        }
+        self.settled = if self.seq == 0 { Some(0) } else { settled };
         self.of = Of::Event(self.seq);
     }
 
