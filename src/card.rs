@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::Uri;
 
 pub(crate) use self::address::{
-    Address, Authority, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, Forwarded,
+    Address, Authority, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, Forwarded, node,
 };
 pub use self::{
     config::{
@@ -117,6 +117,11 @@ impl Card {
     pub fn trusted_proxies(mut self, proxies: impl IntoIterator<Item = Network>) -> Self {
         self.address.trusted = proxies.into_iter().collect();
         self
+    }
+
+    /// The proxies whose forwarded headers are trusted.
+    pub(crate) fn trusted(&self) -> &[Network] {
+        &self.address.trusted
     }
 
     /// With the ways to authenticate, by name, and which of them a call takes (4.5). A card only tells: something else

@@ -19,9 +19,10 @@ use crate::{
         wire::{Called, Printed},
     },
     transport::{
-        AllowedHost, AllowedOrigin, BATCH_BYTES, CardRequest, Door, KEEP_ALIVE, MAX_BODY, OriginGuard, OriginPolicy,
-        Protocols, Ready, Settings, UNSENT_BYTES,
-        listener::{self, MAX_CONNECTIONS, WRITE_TIMEOUT},
+        AllowedHost, AllowedOrigin, BATCH_BYTES, BODY_TIMEOUT, CONNECTIONS_PER_PEER, CardRequest, Door, HEALTH_WATCHES,
+        KEEP_ALIVE, MAX_BODY, OriginGuard, OriginPolicy, PeerLimit, Precheck, Protocols, RECEIVING_BYTES, Ready,
+        Settings, UNSENT_BYTES,
+        listener::{self, IDLE, MAX_CONNECTIONS, WRITE_TIMEOUT},
     },
 };
 
@@ -40,17 +41,22 @@ struct Layers {
     authenticator: Option<Arc<dyn Authenticator>>,
     print_wire: bool,
     origins: Arc<OriginPolicy>,
+    peers: PeerLimit,
 }
 
 /// The transports with all [`Layers`].
-type Layered = Traced<Printed<OriginGuard<Guard<Door>>>>;
+type Layered = Traced<Printed<Precheck<OriginGuard<Guard<Door>>>>>;
 
 impl Layers {
     /// Wraps what serves the connections of an address, or of a router of which nobody knows the address.
     fn around(&self, door: Door, bound: Option<SocketAddr>) -> Layered {
         let guarded = Guard::new(door, self.authenticator.clone());
         let guarded = OriginGuard::new(guarded, Arc::clone(&self.origins), bound);
-        Traced::new(Printed::new(guarded, self.print_wire))
+        let checked = match bound {
+            Some(_) => Precheck::new(guarded, self.peers.clone()),
+            None => Precheck::mounted(guarded, self.peers.clone()),
+        };
+        Traced::new(Printed::new(checked, self.print_wire))
     }
 }
 
@@ -75,10 +81,15 @@ pub struct Server<A> {
     limits: Limits,
     max_body: usize,
     keep_alive: Duration,
+    body_timeout: Duration,
+    receiving_bytes: usize,
+    health_watches: usize,
     max_connections: usize,
     batch_bytes: usize,
     unsent_bytes: usize,
     write_timeout: Duration,
+    connections_per_peer: usize,
+    connection_idle: Duration,
     grace: Duration,
     modes: Modes,
     extensions: Vec<Arc<dyn Extension>>,
@@ -105,10 +116,15 @@ impl<A: Agent> Server<A> {
             limits,
             max_body: MAX_BODY,
             keep_alive: KEEP_ALIVE,
+            body_timeout: BODY_TIMEOUT,
+            receiving_bytes: RECEIVING_BYTES,
+            health_watches: HEALTH_WATCHES,
             max_connections: MAX_CONNECTIONS,
             batch_bytes: BATCH_BYTES,
             unsent_bytes: UNSENT_BYTES,
             write_timeout: WRITE_TIMEOUT,
+            connections_per_peer: CONNECTIONS_PER_PEER,
+            connection_idle: IDLE,
             grace: GRACE,
             modes: Modes::default(),
             extensions: Vec::new(),
@@ -267,6 +283,40 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// Maximum number of connections per client address, of which an IPv6 /64 network is one. 256 by default, 0 for no
+    /// limit. Loopback addresses and [trusted proxies](Self::trusted_proxies) have none: behind a proxy, the open
+    /// requests of the address that it forwards are counted instead.
+    pub fn connections_per_peer(mut self, count: usize) -> Self {
+        self.connections_per_peer = count;
+        self
+    }
+
+    /// Idle timeout for connections: between two requests of HTTP/1.1, and without open streams of HTTP/2. 75 s by
+    /// default, zero for none.
+    pub fn connection_idle(mut self, timeout: Duration) -> Self {
+        self.connection_idle = timeout;
+        self
+    }
+
+    /// Timeout for receiving the body of a request, over every binding. 1 min by default.
+    pub fn body_timeout(mut self, timeout: Duration) -> Self {
+        self.body_timeout = timeout;
+        self
+    }
+
+    /// Maximum number of bytes in the request bodies that are being received, over all connections. 256 MiB by default,
+    /// 0 for no limit. Bodies of more than 16 KiB are refused at seven eighths of it.
+    pub fn receiving_bytes(mut self, bytes: usize) -> Self {
+        self.receiving_bytes = bytes;
+        self
+    }
+
+    /// Maximum number of open `Watch` streams of gRPC's health service. 100 by default.
+    pub fn health_watches(mut self, count: usize) -> Self {
+        self.health_watches = count;
+        self
+    }
+
     /// Who finds out who is calling. Where nobody does, all callers are one anonymous owner. Calls in process are not
     /// asked: they say it themselves, in their [`Call`](crate::call::Call).
     ///
@@ -339,8 +389,13 @@ impl<A: Agent> Server<A> {
         let listener = listener::bind(addr).await?;
         let addr = listener.local_addr()?;
         let (layers, grace) = (self.layers(), self.grace);
-        let (max_connections, write_timeout) = (self.max_connections, self.write_timeout);
-        let settings = listener::Settings { max_connections, write_timeout, ..listener::Settings::default() };
+        let settings = listener::Settings {
+            max_connections: self.max_connections,
+            idle: self.connection_idle,
+            peers: layers.peers.clone(),
+            write_timeout: self.write_timeout,
+            ..listener::Settings::default()
+        };
         let ((service, _), door) = self.build();
         let door = door(Some(addr));
         let draining = door.drain().clone();
@@ -362,7 +417,8 @@ impl<A: Agent> Server<A> {
     fn layers(&self) -> Layers {
         let origins = OriginPolicy::new(&self.card, self.allowed_hosts.clone(), self.cors_origins.clone());
         let (authenticator, print_wire) = (self.authenticator.clone(), self.print_wire);
-        Layers { authenticator, print_wire, origins: Arc::new(origins) }
+        let peers = PeerLimit::new(self.connections_per_peer, self.card.trusted().to_vec());
+        Layers { authenticator, print_wire, origins: Arc::new(origins), peers }
     }
 
     fn build(self) -> (Built<A>, impl FnOnce(Option<SocketAddr>) -> Door) {
@@ -389,6 +445,8 @@ impl<A: Agent> Server<A> {
         }
         let (max_body, keep_alive, stream_age) = (self.max_body, self.keep_alive, self.limits.stream_age);
         let (batch_bytes, unsent_bytes) = (self.batch_bytes, self.unsent_bytes);
+        let (patience, receiving_bytes, health_watches) =
+            (self.body_timeout, self.receiving_bytes, self.health_watches);
         let (strict_version, protocols) = (self.strict_version, self.protocols);
         let outer = Arc::clone(&checked);
         let door = move |addr: Option<SocketAddr>| {
@@ -399,6 +457,8 @@ impl<A: Agent> Server<A> {
             let mut settings = Settings::new(Arc::new(move |request: &CardRequest<'_>| card.json(request)));
             (settings.max_body, settings.keep_alive, settings.stream_age) = (max_body, keep_alive, stream_age);
             (settings.batch_bytes, settings.unsent_bytes) = (batch_bytes, unsent_bytes);
+            (settings.patience, settings.receiving_bytes) = (patience, receiving_bytes);
+            settings.health_watches = health_watches;
             (settings.strict_version, settings.protocols) = (strict_version, protocols);
             (settings.ready, settings.keys) = (ready, true);
             Door::new(checked, settings)

@@ -6,13 +6,17 @@ mod body;
 mod card;
 mod edge;
 mod entrance;
+mod frames;
 pub mod grpc;
 mod guarded;
 mod health;
 mod jsonrpc;
 pub mod listener;
 mod origin;
+mod peers;
+mod precheck;
 mod protocols;
+mod receive;
 mod rest;
 mod settings;
 pub mod sse;
@@ -40,6 +44,8 @@ use tower_service::Service;
 use self::{
     answer::status,
     entrance::{Entrance, is_of, name},
+    health::Health,
+    receive::{Messages, Receiving},
     stall::Until,
     unsent::Unsent,
 };
@@ -48,12 +54,16 @@ pub use self::{
     card::CardRequest,
     health::Ready,
     origin::{AllowedHost, AllowedOrigin},
+    peers::PeerLimit,
     protocols::Protocols,
     settings::{Card, Settings},
 };
 pub(crate) use self::{
     origin::{OriginGuard, OriginPolicy},
-    settings::{BATCH_BYTES, KEEP_ALIVE, MAX_BODY, UNSENT_BYTES},
+    peers::CONNECTIONS_PER_PEER,
+    precheck::Precheck,
+    receive::RECEIVING_BYTES,
+    settings::{BATCH_BYTES, BODY_TIMEOUT, HEALTH_WATCHES, KEEP_ALIVE, MAX_BODY, UNSENT_BYTES},
 };
 use crate::{
     call::{self, Call, Version},
@@ -108,6 +118,7 @@ struct Inner {
     /// Health and reflection, made when somebody first asks for them.
     beside: OnceLock<Routes>,
     settings: Settings,
+    limits: settings::Limits,
     started: card::Started,
     unsent: Unsent,
 }
@@ -134,6 +145,7 @@ impl Door {
             classic_grpc,
             beside: OnceLock::new(),
             unsent: Unsent::new(settings.unsent_bytes),
+            limits: settings.limits(),
             settings,
             started: card::Started::now(),
         };
@@ -210,6 +222,8 @@ impl Door {
                 return Box::pin(async move { Ok(health::answer(parts.uri.path(), &drain, &ready).await) });
             }
             Entrance::Grpc if !is_of(parts.uri.path(), version) || !self.has_form(version) => {
+                let messages = if grpc::is_reflection(parts.uri.path()) { Messages::Many } else { Messages::One };
+                let body = Receiving::new(body, messages, &self.inner.limits);
                 let (answer, unsent) =
                     (self.beside().call(Request::from_parts(parts, body)), self.inner.unsent.clone());
                 let counted = move |response| grpc::complete_unknown(response).map(|body| body.counted(&unsent));
@@ -220,7 +234,7 @@ impl Door {
             Entrance::Rest | Entrance::ExtendedCard => call::Door::Rest,
         };
         let admitted = edge::admit(&mut parts, door, settings);
-        let (service, limits) = (service.clone(), settings.limits());
+        let (service, limits) = (service.clone(), self.inner.limits.clone());
         let made = Made { unsent: self.inner.unsent.clone(), entrance, version };
         let key = if settings.keys { edge::key(&parts.extensions) } else { None };
         let answering: Answering = match entrance {
@@ -229,7 +243,7 @@ impl Door {
                     return now(refuse(&parts, error));
                 }
                 let form = Form::of(version, parts.uri.path());
-                let request = Request::from_parts(parts, body);
+                let request = Request::from_parts(parts, Receiving::new(body, Messages::One, &limits));
                 let answer = match version {
                     Version::V1_0 => self.inner.grpc.clone().call(request),
                     Version::V0_3 => self.inner.classic_grpc.clone().call(request),
@@ -282,7 +296,9 @@ impl Door {
         let drain = self.drain().clone();
         let services = || self.inner.settings.protocols.iter().map(name).collect::<Vec<_>>();
         let ready = Arc::clone(&self.inner.settings.ready);
-        self.inner.beside.get_or_init(|| grpc::beside(&services(), drain, ready)).clone()
+        let watches = self.inner.settings.health_watches;
+        let health = || Health::new(drain, ready, services(), watches);
+        self.inner.beside.get_or_init(|| grpc::beside(health())).clone()
     }
 
     /// A version that is not served says so itself, where it has a word for that.

@@ -197,8 +197,8 @@ fn number(text: &str) -> Option<u16> {
     text.parse().ok().filter(|it| digits && *it != 0)
 }
 
-/// Who was before a proxy, as `Forwarded` has it: an address, with or without a port.
-fn node(text: &str) -> Option<IpAddr> {
+/// A node as `Forwarded` and `X-Forwarded-For` have it: an address, with or without a port.
+pub(crate) fn node(text: &str) -> Option<IpAddr> {
     let bare = text.strip_prefix('[').and_then(|it| it.strip_suffix(']')).unwrap_or(text);
     bare.parse().ok().or_else(|| text.parse::<SocketAddr>().ok().map(|it| it.ip()))
 }

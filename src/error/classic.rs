@@ -43,7 +43,7 @@ impl ErrorKind {
             Self::TaskNotFound | Self::InvalidAgentResponse | Self::Parse | Self::MethodNotFound | Self::VerbNotAllowed
             | Self::TooLarge | Self::Unauthenticated | Self::PermissionDenied | Self::ForeignOrigin
             | Self::Misdirected | Self::ResourceExhausted
-            | Self::Unavailable | Self::DeadlineExceeded | Self::Aborted | Self::IdempotencyConflict => return as_now,
+            | Self::Unavailable | Self::DeadlineExceeded | Self::RequestTimeout | Self::Aborted | Self::IdempotencyConflict => return as_now,
         };
         Wire { reason, json_rpc, grpc, http, sentence }
     }

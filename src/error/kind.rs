@@ -56,6 +56,8 @@ pub enum ErrorKind {
     Unavailable,
     /// The caller's time is over.
     DeadlineExceeded,
+    /// The body of the request was not received in time.
+    RequestTimeout,
     /// Somebody else was there first.
     Aborted,
     /// Another message has been sent under the same key.
@@ -81,7 +83,7 @@ pub struct Wire {
 
 impl ErrorKind {
     /// Every kind.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::TaskNotFound,
         Self::TaskNotCancelable,
         Self::PushNotificationNotSupported,
@@ -107,6 +109,7 @@ impl ErrorKind {
         Self::ResourceExhausted,
         Self::Unavailable,
         Self::DeadlineExceeded,
+        Self::RequestTimeout,
         Self::Aborted,
         Self::IdempotencyConflict,
         Self::Internal,
@@ -146,6 +149,8 @@ impl ErrorKind {
             Self::ResourceExhausted              => ("RESOURCE_EXHAUSTED",                     -32052, ResourceExhausted,  429, "Limit reached"),
             Self::Unavailable                    => ("UNAVAILABLE",                            -32053, Unavailable,        503, "Temporarily unavailable"),
             Self::DeadlineExceeded               => ("DEADLINE_EXCEEDED",                      -32054, DeadlineExceeded,   504, "Deadline exceeded"),
+            // Of gRPC's codes, UNAVAILABLE would make clients send a body that is too slow at once again.
+            Self::RequestTimeout                 => ("REQUEST_TIMEOUT",                        -32057, DeadlineExceeded,   408, "Request received too slowly"),
             Self::Aborted                        => ("ABORTED",                                -32055, Aborted,            409, "Conflict"),
             Self::IdempotencyConflict            => ("IDEMPOTENCY_CONFLICT",                   -32056, AlreadyExists,      409, "Idempotency-Key is in use"),
             Self::Internal                       => ("INTERNAL_ERROR",                         -32603, Internal,           500, "Internal error"),
@@ -186,6 +191,7 @@ impl ErrorKind {
             401 => Self::Unauthenticated,
             403 => Self::PermissionDenied,
             404 | 405 => Self::MethodNotFound,
+            408 => Self::RequestTimeout,
             409 => Self::Aborted,
             413 => Self::TooLarge,
             421 => Self::Misdirected,

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use tonic::{Status, metadata::MetadataMap};
 
 use super::Body;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 /// What a service sends along becomes headers.
 pub(super) fn headers(metadata: MetadataMap) -> HeaderMap {
@@ -43,6 +43,10 @@ pub(super) fn explain(mut status: Status) -> (Error, HeaderMap) {
     let error = Error::from(status);
     if let Some(seconds) = error.retry_after_seconds() {
         headers.insert(header::RETRY_AFTER, seconds.into());
+    }
+    if error.kind() == ErrorKind::RequestTimeout {
+        // RFC 9110, 15.5.9. Over HTTP/2, hyper takes it off again.
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     if let Some(challenge) = error.challenge_text().and_then(|it| HeaderValue::from_str(it).ok()) {
         headers.insert(header::WWW_AUTHENTICATE, challenge);

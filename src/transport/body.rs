@@ -7,7 +7,6 @@ use std::{
     mem,
     pin::{Pin, pin},
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
@@ -16,7 +15,7 @@ use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, StreamBody};
 use tonic::Status;
 
-use super::unsent::Unsent;
+use super::{peers::PeerPermit, receive, settings::Limits, unsent::Unsent};
 use crate::error::{Error, ErrorKind};
 
 /// What is read and thrown away of a body that is too large, so that its sender comes to read the answer. Closed on, a
@@ -29,6 +28,8 @@ pub struct Body {
     kind: Kind,
     /// Where its frames are counted until they are sent.
     unsent: Option<Unsent>,
+    /// Counts the request as open.
+    permit: Option<Box<PeerPermit>>,
 }
 
 #[derive(Default)]
@@ -54,7 +55,7 @@ impl Body {
     }
 
     fn of(kind: Kind) -> Self {
-        Self { kind, unsent: None }
+        Self { kind, unsent: None, permit: None }
     }
 
     /// Makes the first frame of what tonic answers with.
@@ -99,6 +100,12 @@ impl Body {
             Some(unsent) => frame.map_data(|data| unsent.count(data)),
             None => frame,
         }
+    }
+
+    /// The same body, which holds a permit until it is dropped.
+    pub(super) fn holding(mut self, permit: PeerPermit) -> Self {
+        self.permit = Some(Box::new(permit));
+        self
     }
 }
 
@@ -162,39 +169,46 @@ impl http_body::Body for Body {
     }
 }
 
-/// The body of a request, read whole. One that is larger than `max` or slower than `patience` is refused.
-pub(crate) async fn read<B>(headers: &HeaderMap, body: B, max: usize, patience: Duration) -> Result<Bytes, Error>
+/// The body of a request, read whole. One that is larger than `max_body` or slower than `patience`, or for which the
+/// budget of received bytes has no room, is refused.
+pub(super) async fn read<B>(headers: &HeaderMap, body: B, limits: &Limits) -> Result<Bytes, Error>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
-    let slow = |_| ErrorKind::DeadlineExceeded.because(format!("the body did not arrive within {patience:?}"));
-    let mut whole = pin!(collect(headers, body, max));
+    let mut whole = pin!(collect(headers, body, limits));
     // Most come with their heads, and are not waited for.
     if let Poll::Ready(it) = poll_fn(|cx| Poll::Ready(whole.as_mut().poll(cx))).await {
         return it;
     }
-    Box::pin(tokio::time::timeout(patience, whole)).await.map_err(slow)?
+    let timed = Box::pin(tokio::time::timeout(limits.patience, whole)).await;
+    timed.map_err(|_| receive::too_slow(limits.patience))?
 }
 
-async fn collect<B>(headers: &HeaderMap, body: B, max: usize) -> Result<Bytes, Error>
+async fn collect<B>(headers: &HeaderMap, body: B, limits: &Limits) -> Result<Bytes, Error>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
     let mut body = pin!(body);
+    let max = limits.max_body;
     let limit = u64::try_from(max).unwrap_or(u64::MAX);
+    let mut reserved = limits.receiving.reservation();
     let (mut first, mut rest, mut length) = (Bytes::new(), BytesMut::new(), 0_u64);
-    let mut too_large = body.size_hint().lower() > limit;
-    while !too_large {
+    let mut refusal = (body.size_hint().lower() > limit).then(|| too_large_for(max));
+    while refusal.is_none() {
         let Some(frame) = body.frame().await else { break };
         // The cause is that the other end went away, or broke HTTP; neither is one for the log of errors.
         let frame =
             frame.map_err(|it| ErrorKind::InvalidRequest.because(format!("the body broke off: {}", it.into())))?;
         let Ok(data) = frame.into_data() else { continue };
         length = length.saturating_add(u64::try_from(data.len()).unwrap_or(u64::MAX));
-        too_large = length > limit;
-        if too_large || data.is_empty() {
+        if length > limit {
+            refusal = Some(too_large_for(max));
+        } else if let Err(error) = reserved.grow(data.len()) {
+            refusal = Some(error);
+        }
+        if refusal.is_some() || data.is_empty() {
             continue;
         }
         // Most bodies come in one piece, which is taken as it is.
@@ -202,14 +216,15 @@ where
             first = data;
         } else {
             if rest.is_empty() {
-                let expected = usize::try_from(body.size_hint().lower()).unwrap_or(0).min(max);
-                rest.reserve(first.len() + data.len() + expected);
+                // No more than is reserved, whatever length was announced: the rest grows as it comes.
+                rest.reserve(2 * (first.len() + data.len()));
                 rest.extend_from_slice(&mem::take(&mut first));
             }
             rest.extend_from_slice(&data);
         }
     }
-    if too_large {
+    if let Some(error) = refusal {
+        drop((reserved, first, rest));
         // Who asked before sending gets the answer instead of leave to send.
         if !headers.contains_key(header::EXPECT) {
             while let Some(Ok(frame)) = body.frame().await {
@@ -219,7 +234,7 @@ where
                 }
             }
         }
-        return Err(too_large_for(max));
+        return Err(error);
     }
     Ok(if rest.is_empty() { first } else { rest.freeze() })
 }

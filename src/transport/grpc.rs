@@ -5,7 +5,6 @@ use std::{error::Error as StdError, marker::PhantomData};
 
 use bytes::Buf as _;
 use tokio_stream::StreamExt as _;
-use tokio_util::sync::CancellationToken;
 use tonic::{
     Code, ConnectError, Extensions, Request, Response, Status, Streaming,
     codec::{self, BufferSettings, DecodeBuf},
@@ -24,7 +23,7 @@ use crate::{
     transport::{
         answer::keep_framing,
         body::{Body, too_large_for},
-        health::{Health, Ready},
+        health::Health,
         transcode::BoxStream,
     },
 };
@@ -126,19 +125,30 @@ pub(super) fn complete(
 /// What tonic says of a request that ends too early.
 const BROKEN: [&str; 2] = ["Missing request message.", "Unexpected EOF decoding stream."];
 
+/// Both versions of the reflection service. Tools ask for either, and many for the older one first.
+const REFLECTION: [&str; 2] = ["grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"];
+
+/// Whether a path is a method of a reflection service.
+pub(super) fn is_reflection(path: &str) -> bool {
+    let service = path.strip_prefix('/').and_then(|path| path.split('/').next());
+    service.is_some_and(|service| REFLECTION.contains(&service))
+}
+
 /// The services that tools look for beside ours: health, and reflection in both of its versions, which says what is
 /// served here with the comments of the proto files.
-pub(super) fn beside(services: &[&'static str], drain: CancellationToken, ready: Ready) -> Routes {
-    // Tools ask for either, and many for the older one first.
-    const REFLECTION: [&str; 2] = ["grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"];
-    let health = HealthServer::new(Health { drain, ready, services: services.to_vec() });
+pub(super) fn beside(health: Health) -> Routes {
+    /// Requests of these services name a service or a symbol, and callers of health are not authenticated.
+    const MAX_MESSAGE: usize = 16 << 10;
+    let services = health.services.clone();
+    let health = HealthServer::new(health).max_decoding_message_size(MAX_MESSAGE);
     let reflection = || {
         let builder = Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
         let builder = builder.register_encoded_file_descriptor_set(HEALTH);
         let names = services.iter().copied().chain([name_of(&health)]).chain(REFLECTION);
         names.fold(builder, Builder::with_service_name)
     };
-    let (v1, v1alpha) = (reflection().build_v1(), reflection().build_v1alpha());
+    let v1 = reflection().build_v1().map(|service| service.max_decoding_message_size(MAX_MESSAGE));
+    let v1alpha = reflection().build_v1alpha().map(|service| service.max_decoding_message_size(MAX_MESSAGE));
     let routes = Routes::new(health);
     match (v1, v1alpha) {
         (Ok(v1), Ok(v1alpha)) => routes.add_service(v1).add_service(v1alpha).prepare(),

@@ -5,7 +5,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Poll, ready},
     time::Duration,
@@ -17,7 +17,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::stall::Stall;
+use super::{frames::FrameBudget, stall::Stall};
 
 /// What an HTTP/2 client says first.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -27,7 +27,7 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(super) struct Watch {
     /// A request has come, or the preface of HTTP/2.
     open: AtomicBool,
-    /// How many requests there were.
+    /// How many requests there were, and how many answers that are over.
     calls: AtomicU32,
     /// The last of them has no answer yet.
     busy: AtomicBool,
@@ -35,6 +35,12 @@ pub(super) struct Watch {
     reads: AtomicBool,
     /// HTTP/1: when the answer that is being sent has to end.
     until: Mutex<Option<Instant>>,
+    /// It speaks HTTP/2.
+    http2: AtomicBool,
+    /// Requests whose answers are not whole yet.
+    streams: AtomicUsize,
+    /// HTTP/2: the client has exceeded its budget of control frames.
+    flooded: AtomicBool,
 }
 
 impl Watch {
@@ -42,8 +48,7 @@ impl Watch {
     pub(super) fn called(&self) {
         self.open.store(true, Relaxed);
         self.busy.store(true, Relaxed);
-        // On a connection of HTTP/1, which is all that looks at it, one comes after the other.
-        self.calls.store(self.calls().wrapping_add(1), Relaxed);
+        self.calls.fetch_add(1, Relaxed);
     }
 
     pub(super) fn calls(&self) -> u32 {
@@ -59,9 +64,41 @@ impl Watch {
         *self.until.lock() = until;
     }
 
-    /// It speaks HTTP/1, and it is its client's turn to begin something.
+    pub(super) fn is_http2(&self) -> bool {
+        self.http2.load(Relaxed)
+    }
+
+    /// It is its client's turn to begin something: no answer is due, and over HTTP/2 no stream is open.
     pub(super) fn is_idle(&self) -> bool {
-        self.reads.load(Relaxed) && !self.busy.load(Relaxed)
+        if self.is_http2() {
+            self.streams.load(Relaxed) == 0
+        } else {
+            self.reads.load(Relaxed) && !self.busy.load(Relaxed)
+        }
+    }
+
+    /// Returns once the client has exceeded its budget of control frames, if it is polled after each read.
+    pub(super) async fn flooded(&self) {
+        let flooded = || if self.flooded.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending };
+        std::future::poll_fn(|_| flooded()).await;
+    }
+}
+
+/// A request that is counted as open until this is dropped.
+pub(super) struct OpenStream(Arc<Watch>);
+
+impl OpenStream {
+    pub(super) fn new(watch: &Arc<Watch>) -> Self {
+        watch.streams.fetch_add(1, Relaxed);
+        Self(Arc::clone(watch))
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.streams.fetch_sub(1, Relaxed);
+        // The idle timeout begins here.
+        self.0.calls.fetch_add(1, Relaxed);
     }
 }
 
@@ -89,13 +126,14 @@ pub(super) struct Guarded<I> {
     ahead: Option<u8>,
     /// How long the socket has taken nothing of what is written to it.
     stall: Stall,
+    frames: FrameBudget,
 }
 
 impl<I> Guarded<I> {
     /// `write_timeout`: how long a write may make no progress, for ever if zero.
     pub(super) fn new(io: I, watch: Arc<Watch>, write_timeout: Duration) -> Self {
-        let stall = Stall::new(write_timeout);
-        Self { io, watch, speaks: Speaks::Begins(0), joins: false, ahead: None, stall }
+        let (stall, frames) = (Stall::new(write_timeout), FrameBudget::new());
+        Self { io, watch, speaks: Speaks::Begins(0), joins: false, ahead: None, stall, frames }
     }
 
     /// Fails a write that has made no progress for too long.
@@ -119,7 +157,24 @@ impl<I> Guarded<I> {
         };
         if self.speaks == Speaks::Http2 {
             self.watch.open.store(true, Relaxed);
+            self.watch.http2.store(true, Relaxed);
             self.joins = true;
+            self.count(read.get(common..).unwrap_or_default());
+        }
+    }
+
+    /// Counts the frames of HTTP/2 in what was read.
+    fn count(&mut self, read: &[u8]) {
+        if self.frames.read(read) {
+            self.watch.flooded.store(true, Relaxed);
+        }
+    }
+
+    fn wrote(&mut self, written: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(written)) = written
+            && self.speaks == Speaks::Http2
+        {
+            self.frames.wrote(*written);
         }
     }
 
@@ -146,6 +201,10 @@ impl<I: AsyncRead + Unpin> Guarded<I> {
 
 impl<I: AsyncRead + Unpin> AsyncRead for Guarded<I> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.watch.flooded.load(Relaxed) {
+            // What else comes is not worth reading: the connection is about to be closed.
+            return Poll::Pending;
+        }
         let before = buf.filled().len();
         if buf.remaining() > 0
             && let Some(it) = self.ahead.take()
@@ -154,8 +213,10 @@ impl<I: AsyncRead + Unpin> AsyncRead for Guarded<I> {
         }
         // What follows that byte comes with it: a body is not to be read byte by byte.
         let polled = Pin::new(&mut self.io).poll_read(cx, buf);
-        if let Speaks::Begins(matched) = self.speaks {
-            self.look(matched, &buf.filled()[before..]);
+        match self.speaks {
+            Speaks::Begins(matched) => self.look(matched, &buf.filled()[before..]),
+            Speaks::Http1 => {}
+            Speaks::Http2 => self.count(&buf.filled()[before..]),
         }
         // Of an error that comes behind the byte, the next read tells.
         let polled = if buf.filled().len() > before { Poll::Ready(Ok(())) } else { polled };
@@ -169,6 +230,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<I> {
         self.joins = false;
         self.watch.busy.store(false, Relaxed);
         let written = Pin::new(&mut self.io).poll_write(cx, buf);
+        self.wrote(&written);
         self.in_time(written, cx)
     }
 
@@ -180,6 +242,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<I> {
         self.joins = false;
         self.watch.busy.store(false, Relaxed);
         let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        self.wrote(&written);
         self.in_time(written, cx)
     }
 

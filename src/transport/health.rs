@@ -6,12 +6,16 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures_util::{future::BoxFuture, stream};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
-use tokio::time::timeout;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server};
 
 use super::{answer::respond, body::Body, transcode::BoxStream};
+use crate::error::{Error, ErrorKind};
 
 /// The process answers: for who would start it anew if it didn't.
 pub(super) const LIVE: &str = "/healthz";
@@ -21,6 +25,9 @@ pub(super) const READY: &str = "/readyz";
 
 /// Interval at which a health watch looks whether the readiness has changed.
 const WATCH: Duration = Duration::from_secs(1);
+
+/// When a client may retry a `Watch` that was refused.
+const WATCH_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Finds out whether what the server works with is there. Anybody may ask, and as often as they like.
 pub type Ready = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
@@ -39,12 +46,31 @@ pub(super) async fn answer(path: &str, drain: &CancellationToken, ready: &Ready)
 
 /// `grpc.health.v1.Health`, of the server as a whole and of the services that it names.
 pub(super) struct Health {
-    pub(super) drain: CancellationToken,
-    pub(super) ready: Ready,
+    drain: CancellationToken,
+    ready: Ready,
     pub(super) services: Vec<&'static str>,
+    watches: Arc<Semaphore>,
+    max_watches: usize,
 }
 
 impl Health {
+    /// The health of these services, of which up to `max_watches` streams of all clients together tell.
+    pub(super) fn new(drain: CancellationToken, ready: Ready, services: Vec<&'static str>, max_watches: usize) -> Self {
+        let watches = Arc::new(Semaphore::new(max_watches.min(Semaphore::MAX_PERMITS)));
+        Self { drain, ready, services, watches, max_watches }
+    }
+
+    /// Counts a `Watch` stream, until the permit is dropped.
+    fn watch_permit(&self) -> Result<OwnedSemaphorePermit, Error> {
+        Arc::clone(&self.watches).try_acquire_owned().map_err(|_| {
+            let max = self.max_watches;
+            let error = ErrorKind::ResourceExhausted.because(format!(
+                "too many open Watch streams; use Check or retry later (limits.health_watches = {max})"
+            ));
+            error.with("limit", "limits.health_watches").retry_after(WATCH_RETRY_AFTER)
+        })
+    }
+
     fn knows(&self, service: &str) -> bool {
         service.is_empty() || self.services.contains(&service)
     }
@@ -74,7 +100,8 @@ impl health_server::Health for Health {
         let (drain, ready) = (self.drain.clone(), Arc::clone(&self.ready));
         // One that is not known may be one day, and so this is no error here, as it is above.
         let is_known = self.knows(&request.get_ref().service);
-        let changes = stream::unfold((None, drain, ready), move |(told, drain, ready)| async move {
+        let start = (None, drain, ready, self.watch_permit()?);
+        let changes = stream::unfold(start, move |(told, drain, ready, permit)| async move {
             loop {
                 let draining = drain.is_cancelled();
                 let status = if !is_known {
@@ -85,7 +112,7 @@ impl health_server::Health for Health {
                     ServingStatus::NotServing
                 };
                 if told != Some(status) {
-                    return Some((Ok(reply(status)), (Some(status), drain, ready)));
+                    return Some((Ok(reply(status)), (Some(status), drain, ready, permit)));
                 }
                 if draining {
                     return None;

@@ -127,7 +127,7 @@ pub(super) fn answer<T: Binding, C: Binding, B: RequestBody>(
     let resumes = resumes(&extensions);
     let Parts { headers, .. } = parts;
     async move {
-        let body = body::read(&headers, body, limits.max_body, limits.patience).await;
+        let body = body::read(&headers, body, &limits).await;
         let body = match body.and_then(|it| if_json(&headers, it)) {
             Ok(body) => body,
             Err(error) => return Ok((failure("null", admitted.presumed(), error.into()), true)),
@@ -141,7 +141,7 @@ pub(super) fn answer<T: Binding, C: Binding, B: RequestBody>(
                 let known = rpc.is_some();
                 let reply = invocation.call(&methods, rpc, extensions, admitted).await;
                 let is_read = rpc.is_some_and(Methods::<T, C>::is_read);
-                (invocation.answer(reply, known, resumes, limits), is_read)
+                (invocation.answer(reply, known, resumes, &limits), is_read)
             }
             Err(Refusal { id, version, error }) => (failure(id, version, error.into()), true),
         })
@@ -346,7 +346,7 @@ impl<'a> Invocation<'a> {
     }
 
     /// Puts what came of a call into an answer.
-    fn answer(&self, reply: Result<Reply, Status>, known: bool, resumes: bool, limits: Limits) -> Response<Body> {
+    fn answer(&self, reply: Result<Reply, Status>, known: bool, resumes: bool, limits: &Limits) -> Response<Body> {
         let version = self.version;
         let Some(id) = self.id else {
             // A notification is carried out, and never answered (JSON-RPC 2.0, section 4.1). A call of nothing that we
@@ -450,7 +450,7 @@ fn problem(id: &str, version: Version, error: &Error) -> String {
 pub(super) fn failure(id: &str, version: Version, status: Status) -> Response<Body> {
     let (error, headers) = explain(status);
     let status = match error.wire_for(version).http {
-        it @ (401 | 403 | 405 | 413 | 421 | 429) => StatusCode::from_u16(it).unwrap_or_default(),
+        it @ (401 | 403 | 405 | 408 | 413 | 421 | 429) => StatusCode::from_u16(it).unwrap_or_default(),
         _ => StatusCode::OK,
     };
     respond(status, headers, JSON, problem(id, version, &error).into())

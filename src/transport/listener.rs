@@ -6,7 +6,7 @@ use std::{
     error::Error as StdError,
     io, mem,
     net::SocketAddr,
-    pin::pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -31,7 +31,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service;
 
 use super::{
-    guarded::{Guarded, Watch},
+    guarded::{Guarded, OpenStream, Watch},
+    peers::PeerLimit,
     stall::{StreamExecutor, observe},
 };
 use crate::seam;
@@ -43,14 +44,21 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// (`net.core.somaxconn` on Linux), which Tokio's default of 1024 stays below.
 const BACKLOG: u32 = 65_535;
 
-/// Minimum interval between two log lines about connections that cannot be accepted.
-const ACCEPT_ERRORS_LOGGED: Duration = Duration::from_secs(5);
+/// Minimum interval between two log lines about connections that are not accepted for the same cause.
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// An idle connection is looked at so often until it has been idle for too long.
 const LOOKS: u32 = 8;
 
 /// It is not looked at sooner than this, however short that is.
 const SOON: Duration = Duration::from_millis(10);
+
+/// Time in which a client of HTTP/2 can receive that its connection is closed (`GOAWAY`), and finish requests that it had
+/// sent before.
+const GOAWAY_GRACE: Duration = Duration::from_secs(1);
+
+/// Default of `connection.idle`.
+pub(crate) const IDLE: Duration = Duration::from_secs(75);
 
 /// How many connections there may be at a time, where nothing else is said.
 pub(crate) const MAX_CONNECTIONS: usize = 10_000;
@@ -65,9 +73,12 @@ pub struct Settings {
     pub max_connections: usize,
     /// From the start of a connection to its first request, or to the preface of HTTP/2.
     pub opening: Duration,
-    /// HTTP/1: from the end of an answer to the head of the next request, or up to an eighth more. Longer than what load
-    /// balancers keep idle connections for, since one that we close first costs them a request.
+    /// Idle timeout, or up to an eighth more: over HTTP/1 from the end of an answer to the head of the next request, over
+    /// HTTP/2 without an open stream, whether pings are answered or not. Longer than what load balancers keep idle
+    /// connections for, since one that we close first costs them a request. Zero: none.
     pub idle: Duration,
+    /// Maximum number of connections per client address.
+    pub peers: PeerLimit,
     /// HTTP/2: how often the other end is asked whether it is still there, and how long it has to say so.
     pub ping: Duration,
     /// HTTP/2: calls at a time on one connection.
@@ -84,7 +95,8 @@ impl Default for Settings {
         Self {
             max_connections: MAX_CONNECTIONS,
             opening: Duration::from_secs(10),
-            idle: Duration::from_secs(75),
+            idle: IDLE,
+            peers: PeerLimit::default(),
             ping: Duration::from_secs(20),
             max_streams: 200,
             write_timeout: WRITE_TIMEOUT,
@@ -119,19 +131,19 @@ fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Log lines about failed accepts: the first at once, then at most one per [`ACCEPT_ERRORS_LOGGED`].
+/// Rate limit of a log line: the first at once, then at most one per [`LOG_INTERVAL`].
 #[derive(Default)]
-struct AcceptErrors {
+struct LogLimit {
     logged: Option<Instant>,
-    /// Errors since the last line.
+    /// Occurrences since the last line.
     count: u64,
 }
 
-impl AcceptErrors {
-    /// Counts an error. Returns the number of errors since the last line if it is time for another.
+impl LogLimit {
+    /// Counts an occurrence. Returns the number of them since the last line if it is time for another.
     fn count(&mut self) -> Option<u64> {
         self.count = self.count.saturating_add(1);
-        let due = self.logged.is_none_or(|logged| logged.elapsed() >= ACCEPT_ERRORS_LOGGED);
+        let due = self.logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL);
         due.then(|| mem::replace(self, Self { logged: Some(Instant::now()), count: 0 }).count)
     }
 }
@@ -182,7 +194,7 @@ where
     let (running, cut) = (TaskTracker::new(), CancellationToken::new());
     let free = Arc::new(Semaphore::new(settings.max_connections.min(Semaphore::MAX_PERMITS)));
     let settings = Arc::new(settings.clone());
-    let mut errors = AcceptErrors::default();
+    let (mut errors, mut refusals) = (LogLimit::default(), LogLimit::default());
     loop {
         let next = async {
             let permit = Arc::clone(&free).acquire_owned().await.ok();
@@ -195,11 +207,20 @@ where
         };
         match accepted {
             Ok((io, peer)) => {
+                let counted = match settings.peers.connect(peer) {
+                    Ok(counted) => counted,
+                    Err(error) => {
+                        if let Some(connections) = refusals.count() {
+                            tracing::warn!(%peer, connections, %error, "connection refused");
+                        }
+                        continue;
+                    }
+                };
                 let (service, settings) = (service.clone(), Arc::clone(&settings));
                 let (drain, cut) = (drain.clone(), cut.clone());
                 running.spawn(async move {
                     serve_until(io, Some(peer), service, &settings, (&drain, &cut)).await;
-                    drop(permit);
+                    drop((permit, counted));
                 });
             }
             // It was there and went away before we took it.
@@ -253,6 +274,10 @@ enum Told {
     Cut,
     /// It is time to look whether it says something.
     Look,
+    /// Its client has sent too many control frames.
+    Flooded,
+    /// The client was told that it is closed, and had time to receive that.
+    Close,
 }
 
 /// The same until `cut`, which comes after `drain`.
@@ -275,10 +300,11 @@ async fn serve_until<I, S, B>(
         if let Some(peer) = peer {
             request.extensions_mut().insert(ConnectInfo(peer));
         }
-        let (mut service, seen) = (service.clone(), Arc::clone(&seen));
+        let (mut service, seen, open) = (service.clone(), Arc::clone(&seen), OpenStream::new(&seen));
         async move {
             std::future::poll_fn(|cx| service.poll_ready(cx)).await?;
-            let (response, until) = observe(service.call(request).await?);
+            let response = service.call(request).await?;
+            let (response, until) = observe(response.map(|body| Counted { body, _open: open }));
             seen.ends_at(until);
             Ok::<_, Infallible>(response)
         }
@@ -289,7 +315,7 @@ async fn serve_until<I, S, B>(
         match told {
             Told::Drain => drain.cancelled().await,
             Told::Cut => cut.cancelled().await,
-            Told::Look => sleep_until(seam::after(Instant::now(), after)).await,
+            Told::Look | Told::Flooded | Told::Close => sleep_until(seam::after(Instant::now(), after)).await,
         }
         told
     };
@@ -297,6 +323,7 @@ async fn serve_until<I, S, B>(
     let mut tells: FuturesUnordered<_> =
         [(Told::Drain, Duration::ZERO), (Told::Look, settings.opening)].into_iter().map(wait).collect();
     let (mut calls, mut quiet) = (0, 0);
+    let mut flooded = false;
     loop {
         let told = tokio::select! {
             biased;
@@ -306,6 +333,7 @@ async fn serve_until<I, S, B>(
                 }
                 return;
             }
+            () = watch.flooded(), if !flooded => Told::Flooded,
             Some(told) = tells.next() => told,
         };
         match told {
@@ -318,16 +346,58 @@ async fn serve_until<I, S, B>(
                 tracing::debug!("a connection said nothing");
                 return;
             }
+            // hyper has no way to say ENHANCE_YOUR_CALM, and so it is NO_ERROR. Nothing more is read meanwhile.
+            Told::Flooded => {
+                tracing::warn!(?peer, "connection closed: too many HTTP/2 control frames");
+                flooded = true;
+                connection.as_mut().graceful_shutdown();
+                tells.push(wait((Told::Close, GOAWAY_GRACE)));
+            }
+            Told::Close if flooded || watch.is_idle() => return,
+            // A request had been sent before the client could know. The connection ends with its answer.
+            Told::Close => tells.push(wait((Told::Close, GOAWAY_GRACE))),
+            Told::Look if settings.idle.is_zero() => {}
             Told::Look => {
                 let before = mem::replace(&mut calls, watch.calls());
                 quiet = if watch.is_idle() && calls == before { quiet + 1 } else { 0 };
                 if quiet == LOOKS {
-                    tracing::debug!("a connection said nothing more");
-                    return;
+                    tracing::debug!("idle connection closed");
+                    if !watch.is_http2() {
+                        return;
+                    }
+                    connection.as_mut().graceful_shutdown();
+                    tells.push(wait((Told::Close, GOAWAY_GRACE)));
+                    continue;
                 }
                 tells.push(wait((Told::Look, (settings.idle / LOOKS).max(SOON))));
             }
         }
+    }
+}
+
+/// The body of an answer, which counts as an open stream until it is dropped.
+struct Counted<B> {
+    body: B,
+    _open: OpenStream,
+}
+
+impl<B: http_body::Body + Unpin> http_body::Body for Counted<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -357,13 +427,13 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn accept_errors_are_logged_with_a_count_at_intervals() {
-        let mut errors = AcceptErrors::default();
+    async fn log_lines_have_a_count_and_an_interval() {
+        let mut errors = LogLimit::default();
         assert_eq!(errors.count(), Some(1));
         for _ in 0..99 {
             assert_eq!(errors.count(), None);
         }
-        tokio::time::advance(ACCEPT_ERRORS_LOGGED).await;
+        tokio::time::advance(LOG_INTERVAL).await;
         assert_eq!((errors.count(), errors.count()), (Some(100), None));
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn answer<T: Binding, B: RequestBody>(
     let route = route.and_then(|it| admitted.map(|()| it).map_err(Status::from));
     async move {
         // A body that nobody asked for is read all the same: the next request stands behind it.
-        let body = body::read(&parts.headers, body, limits.max_body, limits.patience).await;
+        let body = body::read(&parts.headers, body, &limits).await;
         let reply = match request(&parts, route, &body, extensions) {
             Ok((rpc, request)) => binding.call(rpc, request).await,
             Err(status) => Err(status),
@@ -62,7 +62,7 @@ pub(super) fn answer<T: Binding, B: RequestBody>(
             }
             Ok(Reply::Stream(items, metadata)) => {
                 let write = move |out: &mut Vec<u8>, item: Result<&Line, &Error>| write(out, item, version);
-                sse::response(b"", items, resumes, headers(metadata), limits, write)
+                sse::response(b"", items, resumes, headers(metadata), &limits, write)
             }
             Err(status) => failure(status, version),
         })

@@ -5,10 +5,19 @@ use std::{fmt, future, sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use super::{CardRequest, Protocols, Ready};
+use super::{
+    CardRequest, Protocols, Ready,
+    receive::{RECEIVING_BYTES, ReceiveBudget},
+};
 
 /// How large a request may be, where nothing else is said.
 pub(crate) const MAX_BODY: usize = 1 << 20;
+
+/// Default of `body_timeout`.
+pub(crate) const BODY_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Default of `limits.health_watches`.
+pub(crate) const HEALTH_WATCHES: usize = 100;
 
 /// How long a stream is silent before it has a sign of life, where nothing else is said.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -27,8 +36,12 @@ pub type Card = Arc<dyn Fn(&CardRequest<'_>) -> Bytes + Send + Sync>;
 pub struct Settings {
     /// A request may have a body, or a message, of so many bytes.
     pub max_body: usize,
-    /// How long a body may take to come in.
+    /// Timeout for receiving the body of a request, whichever binding it is for.
     pub patience: Duration,
+    /// Maximum number of bytes in the request bodies that all connections are receiving. Zero: no limit.
+    pub receiving_bytes: usize,
+    /// Maximum number of open `Watch` streams of gRPC's health service.
+    pub health_watches: usize,
     /// How long a stream of server-sent events is silent before it has a comment. Zero: for ever.
     pub keep_alive: Duration,
     /// Maximum age of a stream, enforced also where its client does not read. Zero: no limit.
@@ -58,7 +71,9 @@ impl Settings {
     pub fn new(card: Card) -> Self {
         Self {
             max_body: MAX_BODY,
-            patience: Duration::from_mins(1),
+            patience: BODY_TIMEOUT,
+            receiving_bytes: RECEIVING_BYTES,
+            health_watches: HEALTH_WATCHES,
             keep_alive: KEEP_ALIVE,
             stream_age: Duration::ZERO,
             batch_bytes: BATCH_BYTES,
@@ -72,6 +87,7 @@ impl Settings {
         }
     }
 
+    /// Limits of a new service, with a budget of its own.
     pub(super) fn limits(&self) -> Limits {
         Limits {
             max_body: self.max_body,
@@ -79,6 +95,7 @@ impl Settings {
             keep_alive: self.keep_alive,
             stream_age: self.stream_age,
             batch_bytes: self.batch_bytes,
+            receiving: ReceiveBudget::new(self.receiving_bytes),
         }
     }
 }
@@ -96,11 +113,12 @@ impl fmt::Debug for Settings {
 }
 
 /// What the bindings need of the settings.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Limits {
     pub(super) max_body: usize,
     pub(super) patience: Duration,
     pub(super) keep_alive: Duration,
     pub(super) stream_age: Duration,
     pub(super) batch_bytes: usize,
+    pub(super) receiving: Arc<ReceiveBudget>,
 }

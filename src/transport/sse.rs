@@ -44,10 +44,10 @@ pub(super) fn response(
     items: BoxStream<Frame>,
     begun: bool,
     headers: HeaderMap,
-    limits: Limits,
+    limits: &Limits,
     write: impl Write,
 ) -> Response<Body> {
-    let Limits { keep_alive, stream_age, .. } = limits;
+    let &Limits { keep_alive, stream_age, .. } = limits;
     let events = Events { name, items: Some(items), begun, write, keep_alive, spoke: Instant::now(), timer: None };
     let mut response = Response::new(Body::events(events));
     *response.headers_mut() = headers;

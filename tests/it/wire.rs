@@ -19,6 +19,7 @@ mod errors;
 mod grpc;
 mod inputs;
 mod jsonrpc;
+mod limits;
 mod mount;
 mod origin;
 mod rest;

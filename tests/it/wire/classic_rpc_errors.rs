@@ -19,7 +19,7 @@ async fn every_error_has_a_number_of_0_3_and_no_data() {
     for (n, kind) in ErrorKind::ALL.into_iter().enumerate() {
         let wire = kind.wire_for(Version::V0_3);
         let reply = post(url, call("0", "tasks/get", &format!(r#"{{"id":"error-{n}"}}"#))).await;
-        let of_http = [401, 403, 405, 413, 421, 429].contains(&wire.http);
+        let of_http = [401, 403, 405, 408, 413, 421, 429].contains(&wire.http);
         assert_eq!(reply.status(), if of_http { wire.http } else { 200 }, "{kind:?}");
         let error = format!(r#"{{"code":{},"message":"{}: why"}}"#, wire.json_rpc, wire.sentence);
         assert_eq!(reply.text().await.unwrap(), format!(r#"{{"jsonrpc":"2.0","id":0,"error":{error}}}"#), "{kind:?}");

@@ -24,13 +24,9 @@ struct Wire {
 
 impl Wire {
     fn open() -> Self {
-        let (io, far) = tokio::io::duplex(64 << 10);
         let echo = Arc::new(Echo::default());
         let door = Door::new(checked(&echo), settings());
-        tokio::spawn(async move {
-            serve_connection(far, None, door, &listener::Settings::default(), &CancellationToken::new()).await;
-        });
-        Self { io, echo }
+        Self { io: connect(&door), echo }
     }
 
     async fn write(&mut self, text: &str) {
@@ -61,6 +57,16 @@ impl Wire {
         self.io.read_to_end(&mut Vec::new()).await.unwrap();
         start.elapsed()
     }
+}
+
+/// A connection to a service, without a socket.
+fn connect(door: &Door) -> DuplexStream {
+    let (io, far) = tokio::io::duplex(64 << 10);
+    let door = door.clone();
+    tokio::spawn(async move {
+        serve_connection(far, None, door, &listener::Settings::default(), &CancellationToken::new()).await;
+    });
+    io
 }
 
 fn post(path: &str, body: &str) -> String {
@@ -112,12 +118,15 @@ async fn an_idle_connection_is_kept_for_long() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_body_is_refused() {
-    let mut wire = Wire::open();
-    let start = Instant::now();
-    wire.write("POST /rpc HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{").await;
-    let reply = wire.reply().await;
-    assert!(reply.contains("-32054") && reply.contains("the body did not arrive within 60s"), "{reply}");
-    assert_eq!(about(start.elapsed()), 60);
+    for (path, code) in [("/rpc", "-32057"), ("/message:send", "REQUEST_TIMEOUT"), ("/v1/message:send", "-32057")] {
+        let mut wire = Wire::open();
+        let start = Instant::now();
+        wire.write(&format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{{")).await;
+        let reply = wire.reply().await;
+        assert!(reply.starts_with("HTTP/1.1 408 Request Timeout\r\n") && reply.contains(code), "{reply}");
+        assert!(reply.contains("connection: close\r\n") && reply.contains("within 60s (body_timeout)"), "{reply}");
+        assert_eq!(about(start.elapsed()), 60);
+    }
 }
 
 /// Who asks before sending is told at once.

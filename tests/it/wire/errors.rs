@@ -31,7 +31,7 @@ async fn an_error_has_the_codes_of_each_binding() {
         let call = json!({"jsonrpc": "2.0", "id": 0, "method": "GetTask", "params": {"id": format!("error-{n}")}});
         let reply = http.post(format!("{url}/rpc")).json_body(call.to_string()).send().await.unwrap();
         // Clients of other makes read no body under another status; these are for whoever stands between.
-        let of_http = [401, 403, 405, 413, 421, 429].contains(&wire.http);
+        let of_http = [401, 403, 405, 408, 413, 421, 429].contains(&wire.http);
         assert_eq!(reply.status(), if of_http { wire.http } else { 200 }, "{kind:?}");
         let expected = json!({"code": wire.json_rpc, "message": message, "data": [info]});
         let expected: Value = json!({"jsonrpc": "2.0", "id": 0, "error": expected});

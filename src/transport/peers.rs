@@ -1,0 +1,220 @@
+//! Limits per client address: connections, and for clients behind trusted proxies the requests that are open.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use http::{HeaderMap, HeaderName, header};
+use parking_lot::Mutex;
+
+use crate::{
+    card::{Network, node},
+    error::{Error, ErrorKind},
+};
+
+/// Default of `limits.connections_per_peer`.
+pub(crate) const CONNECTIONS_PER_PEER: usize = 256;
+
+/// The address of a proxy's client, and of the proxies before it.
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// When a client that was refused may retry.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Maximum number of connections that one address may have open, of all listeners that share it.
+///
+/// Loopback addresses and trusted proxies have no limit. Requests that come through a trusted proxy are counted for the
+/// address that it forwards, as connections are. An IPv6 address counts as its /64 network, which is what one client
+/// usually has.
+#[derive(Clone, Debug)]
+pub struct PeerLimit(Arc<Peers>);
+
+#[derive(Debug)]
+struct Peers {
+    max: usize,
+    trusted: Vec<Network>,
+    /// Number of open connections or requests, of addresses that have any.
+    open: Mutex<HashMap<IpAddr, usize>>,
+}
+
+impl Default for PeerLimit {
+    fn default() -> Self {
+        Self::new(CONNECTIONS_PER_PEER, Vec::new())
+    }
+}
+
+impl PeerLimit {
+    /// A limit of `max` connections per address, zero for none, and the proxies whose forwarded addresses are believed.
+    pub fn new(max: usize, trusted: Vec<Network>) -> Self {
+        Self(Arc::new(Peers { max, trusted, open: Mutex::default() }))
+    }
+
+    /// Counts a connection.
+    ///
+    /// # Errors
+    /// The address has as many as it may have.
+    pub(super) fn connect(&self, peer: SocketAddr) -> Result<Option<PeerPermit>, Error> {
+        self.count(peer.ip())
+    }
+
+    /// Counts a request that comes through a trusted proxy. Other requests are not counted.
+    ///
+    /// # Errors
+    /// The client of the proxy has as many open as it may have.
+    pub(super) fn request(&self, peer: Option<SocketAddr>, headers: &HeaderMap) -> Result<Option<PeerPermit>, Error> {
+        match peer.filter(|peer| self.trusts(peer.ip())).and_then(|_| self.forwarded_client(headers)) {
+            Some(client) => self.count(client),
+            None => Ok(None),
+        }
+    }
+
+    fn count(&self, addr: IpAddr) -> Result<Option<PeerPermit>, Error> {
+        let (max, addr) = (self.0.max, addr.to_canonical());
+        if max == 0 || addr.is_loopback() || self.trusts(addr) {
+            return Ok(None);
+        }
+        let network = network_of(addr);
+        let mut open = self.0.open.lock();
+        let count = open.get(&network).copied().unwrap_or(0);
+        if count >= max {
+            let error = ErrorKind::ResourceExhausted.because(format!(
+                "{max} connections or requests of one client address are open; close some or retry later \
+                 (limits.connections_per_peer)"
+            ));
+            return Err(error.with("limit", "limits.connections_per_peer").retry_after(RETRY_AFTER));
+        }
+        open.insert(network, count + 1);
+        Ok(Some(PeerPermit { peers: Arc::clone(&self.0), network }))
+    }
+
+    fn trusts(&self, addr: IpAddr) -> bool {
+        self.0.trusted.iter().any(|network| network.contains(addr))
+    }
+
+    /// The last address before the trusted proxies, which is the only one that the client cannot make up. `Forwarded`
+    /// counts only without `X-Forwarded-For`, as for the host: most proxies set that, and pass on a `Forwarded` of the
+    /// client.
+    fn forwarded_client(&self, headers: &HeaderMap) -> Option<IpAddr> {
+        let lines = |name| headers.get_all(name).iter().rev().filter_map(|value| value.to_str().ok());
+        let untrusted = |node: Option<IpAddr>| match node {
+            Some(addr) if self.trusts(addr) => None,
+            // One that has no address ends the search, since nobody knows who it believes.
+            node => Some(node),
+        };
+        if headers.contains_key(FORWARDED_FOR) {
+            let mut nodes = lines(FORWARDED_FOR).flat_map(|line| line.rsplit(',')).map(|text| node(text.trim()));
+            return nodes.find_map(untrusted).flatten();
+        }
+        let mut nodes = lines(header::FORWARDED).flat_map(|line| line.rsplit(',')).map(|element| {
+            let mut pairs = element.split(';').filter_map(|pair| pair.split_once('='));
+            let (_, value) = pairs.find(|(name, _)| name.trim().eq_ignore_ascii_case("for"))?;
+            node(value.trim().trim_matches('"'))
+        });
+        nodes.find_map(untrusted).flatten()
+    }
+}
+
+/// A connection or a request that is counted until this is dropped.
+#[derive(Debug)]
+pub(super) struct PeerPermit {
+    peers: Arc<Peers>,
+    network: IpAddr,
+}
+
+impl Drop for PeerPermit {
+    fn drop(&mut self) {
+        let mut open = self.peers.open.lock();
+        if let Some(count) = open.get_mut(&self.network) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                open.remove(&self.network);
+            }
+        }
+    }
+}
+
+/// The address that is counted for an address.
+fn network_of(addr: IpAddr) -> IpAddr {
+    match addr {
+        IpAddr::V4(_) => addr,
+        IpAddr::V6(addr) => Ipv6Addr::from_bits(addr.to_bits() >> 64 << 64).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(max: usize) -> PeerLimit {
+        PeerLimit::new(max, vec!["10.0.0.0/8".parse().unwrap()])
+    }
+
+    fn addr(ip: &str) -> SocketAddr {
+        (ip.parse::<IpAddr>().unwrap(), 1).into()
+    }
+
+    #[test]
+    fn connections_are_counted_by_address() {
+        let peers = limit(2);
+        let first = peers.connect(addr("192.0.2.1")).unwrap().unwrap();
+        let _second = peers.connect(addr("::ffff:192.0.2.1")).unwrap().unwrap();
+        let error = peers.connect(addr("192.0.2.1")).unwrap_err();
+        assert_eq!((error.kind(), error.retry_after_seconds()), (ErrorKind::ResourceExhausted, Some(1)));
+        assert!(error.to_string().contains("limits.connections_per_peer"), "{error}");
+        assert!(peers.connect(addr("192.0.2.2")).is_ok());
+        drop(first);
+        assert!(peers.connect(addr("192.0.2.1")).is_ok());
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_count_as_one() {
+        let peers = limit(1);
+        let _first = peers.connect(addr("2001:db8::1")).unwrap();
+        assert!(peers.connect(addr("2001:db8::ffff:2")).is_err());
+        assert!(peers.connect(addr("2001:db8:0:1::1")).is_ok());
+    }
+
+    #[test]
+    fn loopback_and_proxies_have_no_limit() {
+        let peers = limit(1);
+        for ip in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "10.1.2.3"] {
+            let permits: Vec<_> = (0..3).map(|_| peers.connect(addr(ip)).unwrap()).collect();
+            assert!(permits.iter().all(Option::is_none), "{ip}");
+        }
+        let unlimited = limit(0);
+        let permits: Vec<_> = (0..3).map(|_| unlimited.connect(addr("192.0.2.1")).unwrap()).collect();
+        assert!(permits.iter().all(Option::is_none));
+        drop(peers);
+    }
+
+    #[test]
+    fn requests_through_proxies_are_counted_by_forwarded_address() {
+        let lines = |lines: &[(&'static str, &str)]| -> HeaderMap {
+            lines.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect()
+        };
+        for (headers, client) in [
+            (lines(&[("x-forwarded-for", "192.0.2.9, 192.0.2.1")]), Some("192.0.2.1")),
+            (lines(&[("x-forwarded-for", "192.0.2.1:4711, 10.0.0.2")]), Some("192.0.2.1")),
+            (lines(&[("x-forwarded-for", "192.0.2.1"), ("x-forwarded-for", "10.0.0.2")]), Some("192.0.2.1")),
+            (lines(&[("x-forwarded-for", "192.0.2.1"), ("forwarded", "for=192.0.2.9")]), Some("192.0.2.1")),
+            (lines(&[("forwarded", "for=192.0.2.9, for=\"[2001:db8::1]:4711\";host=a")]), Some("2001:db8::1")),
+            (lines(&[("forwarded", "for=192.0.2.1, for=10.0.0.2;proto=https")]), Some("192.0.2.1")),
+            (lines(&[("x-forwarded-for", "192.0.2.1, unknown")]), None),
+            (lines(&[("x-forwarded-for", "10.0.0.2")]), None),
+            (lines(&[]), None),
+        ] {
+            let peers = limit(1);
+            let client = client.map(|client| client.parse::<IpAddr>().unwrap());
+            assert_eq!(peers.forwarded_client(&headers), client, "{headers:?}");
+            let first = peers.request(Some(addr("10.0.0.1")), &headers).unwrap();
+            assert_eq!(first.is_some(), client.is_some(), "{headers:?}");
+            assert_eq!(peers.request(Some(addr("10.0.0.1")), &headers).is_err(), client.is_some(), "{headers:?}");
+            // From anybody else these headers are nothing.
+            assert!(peers.request(Some(addr("192.0.2.7")), &headers).unwrap().is_none());
+            assert!(peers.request(None, &headers).unwrap().is_none());
+        }
+    }
+}

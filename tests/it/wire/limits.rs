@@ -1,0 +1,319 @@
+//! Limits of connections and of what is received on them: idle HTTP/2, unfinished gRPC bodies, floods of control frames,
+//! bytes of request bodies, connections per client address. The clock is paused, so that timeouts pass at once.
+
+use std::{collections::VecDeque, net::SocketAddr, sync::Arc, task::Poll, time::Duration};
+
+use a2a_service::{
+    card::Network,
+    client,
+    transport::{
+        Door, PeerLimit, Settings,
+        listener::{self, serve_accepted, serve_connection},
+    },
+};
+use bytes::{Bytes, BytesMut};
+use h2::{
+    RecvStream, SendStream,
+    client::{ResponseFuture, SendRequest},
+};
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, DuplexStream},
+    net::TcpStream,
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tonic::Code;
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+
+use super::support::*;
+use crate::{scenarios, ways};
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+const GOAWAY: u8 = 7;
+
+fn door(change: impl FnOnce(&mut Settings)) -> (Door, Arc<Echo>) {
+    let (mut settings, echo) = (settings(), Arc::new(Echo::default()));
+    change(&mut settings);
+    (Door::new(checked(&echo), settings), echo)
+}
+
+fn connect(door: &Door) -> DuplexStream {
+    let (io, far) = tokio::io::duplex(64 << 10);
+    let door = door.clone();
+    tokio::spawn(async move {
+        serve_connection(far, None, door, &listener::Settings::default(), &CancellationToken::new()).await;
+    });
+    io
+}
+
+/// A client of HTTP/2, which answers pings, and its connection, which ends when the server closes it.
+async fn http2(door: &Door) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
+    let (client, connection) = h2::client::handshake(connect(door)).await.unwrap();
+    (client.ready().await.unwrap(), tokio::spawn(connection))
+}
+
+fn grpc(client: &mut SendRequest<Bytes>, path: &str) -> (ResponseFuture, SendStream<Bytes>) {
+    let request = http::Request::post(format!("http://a{path}")).header("content-type", "application/grpc");
+    client.send_request(request.body(()).unwrap(), false).unwrap()
+}
+
+fn seconds(start: Instant) -> u64 {
+    start.elapsed().as_secs()
+}
+
+/// Reads until the other end closes, which may be with an error.
+async fn rest(io: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {
+    let mut read = Vec::new();
+    _ = io.read_to_end(&mut read).await;
+    read
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_http2_connection_is_closed_though_it_answers_pings() {
+    let (door, echo) = door(|_| {});
+    let (mut client, connection) = http2(&door).await;
+    let feed = echo.feed();
+    let request = http::Request::post("http://a/message:stream").header("content-type", "application/json");
+    let (response, mut body) = client.send_request(request.body(()).unwrap(), false).unwrap();
+    body.send_data(send_json("feed").into(), true).unwrap();
+    let mut events = response.await.unwrap().into_body();
+    // Not while a stream is open, however silent.
+    let open = async { while events.data().await.is_some() {} };
+    assert!(timeout(Duration::from_mins(5), open).await.is_err());
+    assert!(!connection.is_finished());
+
+    drop(feed);
+    while events.data().await.is_some() {}
+    let start = Instant::now();
+    connection.await.unwrap().unwrap();
+    assert!((74..=86).contains(&seconds(start)), "{}", seconds(start));
+    // The client heard of it (GOAWAY) and did not just see the connection end.
+    assert!(client.ready().await.is_err_and(|error| !error.is_io()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn unfinished_grpc_bodies_are_refused() {
+    let (door, _) = door(|_| {});
+    for path in ["/grpc.health.v1.Health/Check", "/lf.a2a.v1.A2AService/GetTask", "/a2a.v1.A2AService/GetTask"] {
+        // Nothing at all, part of the prefix, and a whole message without an end of the stream.
+        for sent in [&b""[..], &[0, 0, 0], &[0, 0, 0, 0, 0]] {
+            let (mut client, _connection) = http2(&door).await;
+            let start = Instant::now();
+            let (response, mut body) = grpc(&mut client, path);
+            body.send_data(Bytes::copy_from_slice(sent), false).unwrap();
+            let response = response.await.unwrap();
+            let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+            assert_eq!(header("grpc-status"), "4", "{path} {sent:?}: {response:?}");
+            assert!(header("grpc-message").contains("body_timeout"), "{path}: {response:?}");
+            assert_eq!(seconds(start), 60, "{path} {sent:?}");
+        }
+    }
+}
+
+async fn drained(mut body: RecvStream) {
+    while body.data().await.is_some_and(|data| data.is_ok()) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn reflection_streams_have_an_idle_timeout_and_an_age() {
+    let (door, _) = door(|_| {});
+    let list_services = || Bytes::from_static(&[0, 0, 0, 0, 2, 0x3a, 0]);
+    for (messages, expected) in [(1, 60), (3, 160), (usize::MAX, 600)] {
+        let (mut client, _connection) = http2(&door).await;
+        let start = Instant::now();
+        let (response, mut body) = grpc(&mut client, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
+        body.send_data(list_services(), false).unwrap();
+        let mut ended = tokio::spawn(async move { drained(response.await.unwrap().into_body()).await });
+        let mut sent = 1;
+        while timeout(Duration::from_secs(50), &mut ended).await.is_err() {
+            if sent < messages {
+                body.send_data(list_services(), false).unwrap();
+                sent += 1;
+            }
+        }
+        assert_eq!(seconds(start), expected, "{messages}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn floods_of_control_frames_end_with_goaway() {
+    for (name, frame) in [
+        ("SETTINGS", &[0, 0, 0, 4, 0, 0, 0, 0, 0][..]),
+        ("PING", &[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]),
+        ("PRIORITY", &[0, 0, 5, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]),
+        ("WINDOW_UPDATE", &[0, 0, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0, 1]),
+        ("unknown", &[0, 0, 1, 77, 0, 0, 0, 0, 0, 0]),
+    ] {
+        let (door, _) = door(|_| {});
+        let (mut read, mut write) = tokio::io::split(connect(&door));
+        let start = Instant::now();
+        let frames = [PREFACE, &frame.repeat(50_000)].concat();
+        let flood = tokio::spawn(async move { write.write_all(&frames).await });
+        let read = timeout(Duration::from_secs(30), rest(&mut read)).await.expect(name);
+        assert!(flood.await.unwrap().is_err(), "{name}: not all of it was read");
+        assert!(seconds(start) <= 2, "{name}: {}", seconds(start));
+        let mut kinds = Vec::new();
+        let mut frames = &read[..];
+        while let [a, b, c, kind, _, _, _, _, _, rest @ ..] = frames {
+            kinds.push(*kind);
+            frames = rest.get(usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c)..).unwrap_or_default();
+        }
+        assert!(kinds.contains(&GOAWAY), "{name}: {kinds:?}");
+    }
+}
+
+#[tokio::test]
+async fn health_watches_are_bounded() {
+    let settings = Settings { health_watches: 2, ..settings() };
+    let server = Server::with(settings, listener::Settings::default()).await;
+    let channel = tonic::transport::Channel::from_shared(server.url.clone()).unwrap().connect_lazy();
+    let mut health = HealthClient::new(channel);
+    let mut watches = Vec::new();
+    for _ in 0..2 {
+        watches.push(health.watch(HealthCheckRequest::default()).await.unwrap());
+    }
+    let error = health.watch(HealthCheckRequest::default()).await.unwrap_err();
+    assert_eq!(error.code(), Code::ResourceExhausted);
+    assert!(error.message().contains("limits.health_watches = 2"), "{error}");
+    health.check(HealthCheckRequest::default()).await.unwrap();
+    watches.pop();
+    // The server hears of it when it does.
+    while health.watch(HealthCheckRequest::default()).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn padded(length: usize) -> String {
+    let mut body = send_json("m");
+    body.push_str(&" ".repeat(length - body.len()));
+    format!(
+        "POST /message:send HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    )
+}
+
+async fn exchange(door: &Door, request: &str) -> String {
+    let mut io = connect(door);
+    io.write_all(request.as_bytes()).await.unwrap();
+    String::from_utf8(rest(&mut io).await).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_that_are_being_received_are_bounded_over_all_connections() {
+    let (door, _) = door(|settings| settings.receiving_bytes = 160 << 10);
+    let mut slow = connect(&door);
+    let large = padded(140 << 10);
+    slow.write_all(&large.as_bytes()[..130 << 10]).await.unwrap();
+    assert!(timeout(Duration::from_secs(1), slow.read_u8()).await.is_err());
+
+    let reply = exchange(&door, &padded(20 << 10)).await;
+    assert!(reply.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{reply}");
+    assert!(reply.contains("retry-after: 1\r\n") && reply.contains("limits.receiving_bytes = 163840"), "{reply}");
+    let (mut client, _connection) = http2(&door).await;
+    let (response, mut body) = grpc(&mut client, "/lf.a2a.v1.A2AService/GetTask");
+    let mut message = BytesMut::from(&[0, 0, 0, 80, 0][..]);
+    message.resize(5 + (20 << 10), 0);
+    body.send_data(message.freeze(), true).unwrap();
+    let response = response.await.unwrap();
+    assert_eq!(response.headers()["grpc-status"], "14", "{response:?}");
+    // Small requests still have a share.
+    assert!(exchange(&door, &padded(8 << 10)).await.starts_with("HTTP/1.1 200 OK\r\n"));
+
+    slow.write_all(&large.as_bytes()[130 << 10..]).await.unwrap();
+    assert!(rest(&mut slow).await.starts_with(b"HTTP/1.1 200 OK\r\n"));
+    assert!(exchange(&door, &padded(20 << 10)).await.starts_with("HTTP/1.1 200 OK\r\n"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_of_one_address_are_bounded() {
+    let (door, _) = door(|_| {});
+    let backlog: Arc<Mutex<VecDeque<(DuplexStream, SocketAddr)>>> = Arc::default();
+    let open = |ip: &str| {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        backlog.lock().push_back((far, format!("{ip}:9").parse().unwrap()));
+        near
+    };
+    let mut near: Vec<_> = ["192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2"].into_iter().map(open).collect();
+    near.extend((0..5).map(|_| open("127.0.0.1")));
+    let accept = {
+        let backlog = Arc::clone(&backlog);
+        move |_: &mut std::task::Context<'_>| backlog.lock().pop_front().map_or(Poll::Pending, |it| Poll::Ready(Ok(it)))
+    };
+    let settings = listener::Settings { peers: PeerLimit::new(2, Vec::new()), ..Default::default() };
+    tokio::spawn(async move { serve_accepted(accept, door, &settings, &CancellationToken::new()).await });
+    for (number, io) in near.iter_mut().enumerate() {
+        _ = io.write_all(b"GET /tasks/t HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;
+        let reply = rest(io).await;
+        assert_eq!(reply.is_empty(), number == 2, "{number}: {}", String::from_utf8_lossy(&reply));
+    }
+}
+
+/// Behind a proxy, the open requests of a client count, and those of others do not.
+#[tokio::test]
+async fn requests_of_one_client_behind_a_proxy_are_bounded() {
+    let proxy: Network = "127.0.0.1".parse().unwrap();
+    let url = ways::serve(ways::server().connections_per_peer(1).trusted_proxies([proxy])).await;
+    let agent = client::rest(&url).unwrap();
+    let http = reqwest::Client::new();
+    let mut watched = scenarios::stream(&*agent, scenarios::text("", "!wait")).await;
+    let id = scenarios::task_of(&scenarios::next(&mut watched).await).id.clone();
+    let get = |path: &str, client: &'static str| http.get(format!("{url}{path}")).header("x-forwarded-for", client);
+    let events = get(&format!("/tasks/{id}:subscribe"), "192.0.2.1").send().await.unwrap();
+    assert_eq!(events.status(), 200);
+
+    let refused = get("/tasks", "192.0.2.9, 192.0.2.1").send().await.unwrap();
+    assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (429, &"1".parse().unwrap()));
+    assert!(refused.text().await.unwrap().contains("limits.connections_per_peer"));
+    for client in ["192.0.2.2", "127.0.0.1"] {
+        assert_eq!(get("/tasks", client).send().await.unwrap().status(), 200, "{client}");
+    }
+    drop(events);
+    while get("/tasks", "192.0.2.1").send().await.unwrap().status() == 429 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// RFC 9112, 3.2 and 6.1.
+#[tokio::test]
+async fn host_and_transfer_encoding_are_checked() {
+    let url = ways::serve(ways::server()).await;
+    let body = send_json("m");
+    let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    let send = "POST /message:send HTTP/1.1\r\ncontent-type: application/json\r\nconnection: close\r\n";
+    let get = |path: &str, version: &str, lines: &str| {
+        format!("GET {path} HTTP/1.{version}\r\nconnection: close\r\n{lines}\r\n")
+    };
+    let mut requests = vec![
+        (format!("{send}host: localhost\r\ntransfer-encoding: chunked\r\n\r\n{chunked}"), 200),
+        (format!("{send}host: localhost\r\ntransfer-encoding: Chunked\r\n\r\n{chunked}"), 200),
+        (format!("{send}host: localhost\r\ntransfer-encoding: gzip, chunked\r\n\r\n{chunked}"), 400),
+        (
+            format!("{send}host: localhost\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n{chunked}"),
+            400,
+        ),
+        (format!("{send}host: localhost\r\ntransfer-encoding: gzip\r\n\r\n{chunked}"), 400),
+        (format!("{send}transfer-encoding: chunked\r\n\r\n{chunked}"), 400),
+        ("POST /rpc HTTP/1.1\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}".to_owned(), 400),
+        ("POST /x HTTP/1.1\r\nconnection: close\r\ncontent-type: application/grpc\r\n\r\n".to_owned(), 400),
+    ];
+    for path in ["/tasks", "/healthz", "/.well-known/agent-card.json"] {
+        requests.extend([
+            (get(path, "1", "host: localhost\r\n"), 200),
+            (get(path, "1", ""), 400),
+            (get(path, "1", "host: localhost\r\nhost: localhost\r\n"), 400),
+            (get(path, "0", ""), 200),
+        ]);
+    }
+    for (request, status) in requests {
+        let mut socket = TcpStream::connect(url.strip_prefix("http://").unwrap()).await.unwrap();
+        socket.write_all(request.as_bytes()).await.unwrap();
+        let reply = String::from_utf8(rest(&mut socket).await).unwrap();
+        assert_eq!(reply.split(' ').nth(1), Some(&*status.to_string()), "{request}\n{reply}");
+        // What hyper refuses by itself has no body.
+        let explained = reply.contains("Host: ")
+            || reply.contains("grpc-message: ")
+            || reply.contains("only `chunked` is supported");
+        assert!(status == 200 || explained || reply.ends_with("\r\n\r\n"), "{request}\n{reply}");
+    }
+}
