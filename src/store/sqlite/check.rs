@@ -171,9 +171,9 @@ fn of_task(db: &Connection, id: i64) -> rusqlite::Result<Result<(), String>> {
         return Ok(Err("it has a checkpoint beside what stands in its row".into()));
     }
     let mut replay = None;
+    let names = Names { id: &key, context: &context };
     if let Some(it) = &whole {
         let replay = replay.insert(Replay::new(1));
-        let names = Names { id: &key, context: &context };
         if let Err(why) = it.events(0, names).try_for_each(|it| replay.see(&it)) {
             return Ok(Err(why));
         }
@@ -182,7 +182,7 @@ fn of_task(db: &Connection, id: i64) -> rusqlite::Result<Result<(), String>> {
     let mut log = log.query((piece(id, 0)?, piece(id + 1, 0)?))?;
     while let Some(it) = log.next()? {
         let first = first_of(it.get(0)?);
-        let Some(events) = unpack(first, Bytes::copy_from_slice(it.get_ref(1)?.as_blob()?)) else {
+        let Some(events) = unpack(first, Bytes::copy_from_slice(it.get_ref(1)?.as_blob()?), names) else {
             return Ok(Err(format!("the piece of its log that begins with {first} can't be read")));
         };
         let replay = replay.get_or_insert_with(|| Replay::new(first));

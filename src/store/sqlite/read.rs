@@ -136,6 +136,10 @@ pub(super) fn events(db: &Connection, task: i64, after: Seq, limit: usize) -> ru
     // A number that no event can have comes after all that there are.
     let Ok(next) = piece(task, after.saturating_add(1)) else { return Ok(events) };
     let (first, end) = (piece(task, 0)?, piece(task + 1, 0)?);
+    let (key, context) = db
+        .prepare_cached("SELECT key, context FROM task WHERE id = ?")?
+        .query_row([task], |it| Ok((it.get::<_, String>(0)?, it.get::<_, String>(1)?)))?;
+    let names = Names { id: &key, context: &context };
     // From the piece on that has the next event: the last one that begins with it or before.
     let sql = "SELECT id, events FROM log
         WHERE id >= ifnull((SELECT max(id) FROM log WHERE id BETWEEN ?1 AND ?2), ?1) AND id < ?3 ORDER BY id";
@@ -145,7 +149,7 @@ pub(super) fn events(db: &Connection, task: i64, after: Seq, limit: usize) -> ru
         && let Some(it) = found.next()?
     {
         let bytes = Bytes::copy_from_slice(it.get_ref(1)?.as_blob()?);
-        let piece = unpack(first_of(it.get(0)?), bytes).ok_or_else(unreadable)?;
+        let piece = unpack(first_of(it.get(0)?), bytes, names).ok_or_else(unreadable)?;
         let left = limit - events.len();
         events.extend(piece.into_iter().filter(|it| it.seq() > after).take(left));
     }
@@ -165,7 +169,7 @@ impl<'a> Tasks<'a> {
         static SQL: LazyLock<[String; 2]> = LazyLock::new(|| {
             ["x''", "c.artifacts"].map(|it| {
                 format!(
-                    "SELECT c.seq, c.task, {it}, l.events, t.whole FROM task t
+                    "SELECT c.seq, c.task, {it}, l.events, t.whole, t.key, t.context FROM task t
                      LEFT JOIN checkpoint c ON c.id = t.id AND t.whole IS NULL
                      LEFT JOIN log l ON l.id = ?2 AND c.id IS NULL AND t.whole IS NULL WHERE t.id = ?1"
                 )
@@ -179,15 +183,16 @@ impl<'a> Tasks<'a> {
         /// Events that are read at once.
         const STEP: usize = 256;
         let (mut seq, mut task) = (0, Task::default());
-        let begun = self.find.query_row((id, piece(id, 1)?), |it| {
+        let mut events = self.find.query_row((id, piece(id, 1)?), |it| {
             if let Some(whole) = it.get_ref(4)?.as_blob_or_null()? {
                 (seq, task) = (until, settled(whole).task().ok_or_else(unreadable)?);
             } else if let Some(at) = it.get::<_, Option<i64>>(0)? {
                 (seq, task) = (number(at), self::task(it.get_ref(1)?.as_blob()?, it.get_ref(2)?.as_blob()?)?);
             }
-            it.get_ref(3)?.as_blob_or_null().map(|it| it.map(Bytes::copy_from_slice)).map_err(Into::into)
+            let Some(piece) = it.get_ref(3)?.as_blob_or_null()? else { return Ok(Vec::new()) };
+            let names = Names { id: it.get_ref(5)?.as_str()?, context: it.get_ref(6)?.as_str()? };
+            unpack(1, Bytes::copy_from_slice(piece), names).ok_or_else(unreadable)
         })?;
-        let mut events = begun.map_or_else(|| Some(Vec::new()), |it| unpack(1, it)).ok_or_else(unreadable)?;
         loop {
             seq = events.last().map_or(seq, Event::seq);
             let shown = events.into_iter().filter(|it| self.artifacts || !is_of_artifact(it));

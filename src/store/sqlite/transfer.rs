@@ -23,7 +23,7 @@ use crate::{
     call::Version,
     event::{Event, Mark, Position},
     pb::v1::{StreamResponse, Task, TaskPushNotificationConfig, TaskState},
-    store::{Key, PushConfig, Scope, Unavailable},
+    store::{Key, PushConfig, Scope, Unavailable, settled::Names},
 };
 
 /// The layout of the lines; another one is another number.
@@ -278,6 +278,7 @@ impl Pass<'_> {
         if line.log.windows(2).any(|it| it[0].seq.checked_add(1) != Some(it[1].seq)) {
             return Ok(Some("its log has a hole".into()));
         }
+        let names = Names { id: key.id(), context: &line.context };
         for some in line.log.chunks(PIECE) {
             let event = |it: &Logged| {
                 let payload = it.event.payload.clone()?;
@@ -287,7 +288,7 @@ impl Pass<'_> {
                 return Ok(Some("an event of its log says nothing".into()));
             };
             let first = piece(id, some.first().map_or(0, |it| it.seq))?;
-            self.db.prepare_cached("INSERT INTO log VALUES(?, ?)")?.execute((first, pack(&events)))?;
+            self.db.prepare_cached("INSERT INTO log VALUES(?, ?)")?.execute((first, pack(&events, names)))?;
         }
         if let Some(Checkpoint { seq, task }) = line.checkpoint {
             let [head, artifacts] = halves(&task);

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     event::{Position, Seq},
     pb::v1::TaskState,
-    store::{Commit, Expect, Full, Key, Keyed, Refused, Row, Scope},
+    store::{Commit, Expect, Full, Key, Keyed, Refused, Row, Scope, settled::Names},
 };
 
 /// In the number of a piece of log, that of its first event has so many bits.
@@ -234,7 +234,10 @@ impl Pass<'_> {
     fn put_down(&mut self, id: i64, commit: &Commit) -> rusqlite::Result<()> {
         let mut is_short = false;
         if let Some(first) = commit.events.first() {
-            let (sql, events) = ("INSERT INTO log VALUES(?, ?)", pack(&commit.events));
+            let (sql, events) = (
+                "INSERT INTO log VALUES(?, ?)",
+                pack(&commit.events, Names { id: commit.key.id(), context: &commit.row.context }),
+            );
             is_short = commit.expect == Expect::New && events.len() <= SHORT;
             self.new_piece.get(self.db, sql)?.execute((piece(id, first.seq())?, events))?;
         }
