@@ -200,6 +200,23 @@ impl Call {
     }
 }
 
+/// The header that a request asks for extensions in. `None` where it asks for none, or in both.
+pub(crate) fn extensions_spelling(headers: &HeaderMap) -> Option<HeaderName> {
+    match (headers.contains_key(EXTENSIONS), headers.contains_key(EXTENSIONS_BEFORE)) {
+        (true, false) => Some(EXTENSIONS),
+        (false, true) => Some(EXTENSIONS_BEFORE),
+        (true, true) | (false, false) => None,
+    }
+}
+
+/// Names the extensions of an answer in this header instead of the other one.
+pub(crate) fn spell_extensions(headers: &mut HeaderMap, spelling: HeaderName) {
+    let other = if spelling == EXTENSIONS { EXTENSIONS_BEFORE } else { EXTENSIONS };
+    if let Some(active) = headers.remove(other) {
+        headers.insert(spelling, active);
+    }
+}
+
 /// Adds the extensions that a line asks for: of either spelling of the header, which may be there more than once.
 fn ask(all: &mut Vec<String>, line: &str) {
     for uri in line.split(',').map(str::trim).filter(|it| !it.is_empty()) {

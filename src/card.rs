@@ -58,6 +58,10 @@ pub struct Card {
     requirements: Vec<SecurityRequirement>,
     interfaces: Vec<AgentInterface>,
     grpc: Option<String>,
+    grpc_v03: Option<String>,
+    bindings: Vec<ProtocolBinding>,
+    bindings_v03: Vec<ProtocolBinding>,
+    rpc_path: String,
     protocols: Vec<Version>,
     kept: Kept,
     shapes: shape::Shapes,
@@ -75,6 +79,10 @@ impl Card {
             requirements: Vec::new(),
             interfaces: Vec::new(),
             grpc: None,
+            grpc_v03: None,
+            bindings: ProtocolBinding::ALL.to_vec(),
+            bindings_v03: ProtocolBinding::ALL.to_vec(),
+            rpc_path: JSON_RPC.to_owned(),
             protocols: vec![Version::V1_0],
             kept: Kept::default(),
             shapes: shape::Shapes::default(),
@@ -89,11 +97,38 @@ impl Card {
         self
     }
 
-    /// With the address at which clients reach gRPC, `host:port`, where that is another than the rest has. gRPC has no
-    /// path: below one, and behind a proxy that speaks HTTP/1.1 alone, it is reached only so.
+    /// With the address at which clients reach gRPC, where that is another than the rest has: `host:port`, which may follow
+    /// `dns:///`, or a URL without a path. gRPC has no path: below one, and behind a proxy that speaks HTTP/1.1 alone, it
+    /// is reached only so. What is no address is not on the card.
     #[must_use]
     pub fn grpc(mut self, addr: impl Into<String>) -> Self {
         self.grpc = Some(addr.into());
+        self
+    }
+
+    /// With another address of gRPC for clients of 0.3, in the form of [`grpc`](Self::grpc). By default it is the same.
+    #[must_use]
+    pub fn grpc_v03(mut self, addr: impl Into<String>) -> Self {
+        self.grpc_v03 = Some(addr.into());
+        self
+    }
+
+    /// With these bindings among the server's own interfaces of a version, in place of all three. What is left off is
+    /// served all the same.
+    #[must_use]
+    pub fn bindings(mut self, version: Version, bindings: impl IntoIterator<Item = ProtocolBinding>) -> Self {
+        let listed = bindings.into_iter().collect();
+        match version {
+            Version::V1_0 => self.bindings = listed,
+            Version::V0_3 => self.bindings_v03 = listed,
+        }
+        self
+    }
+
+    /// With the path of JSON-RPC below the URL of the server. A server knows which it is.
+    #[must_use]
+    pub(crate) fn rpc_path(mut self, path: &str) -> Self {
+        path.clone_into(&mut self.rpc_path);
         self
     }
 
@@ -225,6 +260,46 @@ impl Card {
         self.reached(Some(self.address.public.as_deref().unwrap_or(url)))
     }
 
+    fn bindings_of(&self, version: Version) -> &[ProtocolBinding] {
+        match version {
+            Version::V1_0 => &self.bindings,
+            Version::V0_3 => &self.bindings_v03,
+        }
+    }
+
+    /// The configured address of gRPC for clients of a version.
+    fn grpc_of(&self, version: Version) -> Option<&str> {
+        let own = if version == Version::V0_3 { self.grpc_v03.as_deref() } else { None };
+        own.or(self.grpc.as_deref())
+    }
+
+    /// Whether the card says that callers have to authenticate.
+    pub(crate) fn declares_security(&self) -> bool {
+        !self.schemes.is_empty() || !self.requirements.is_empty()
+    }
+
+    /// What an operator should know of the card before it is served, in sentences that name settings.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for (key, address) in [("card.grpc", &self.grpc), ("card.grpc_v03", &self.grpc_v03)] {
+            if address.as_ref().is_some_and(|it| !is_grpc_address(it)) {
+                warnings
+                    .push(format!("{key}: not an address such as agent.example:443; the agent card does not have it"));
+            }
+        }
+        let lists_grpc = |it: &Version| self.bindings_of(*it).contains(&ProtocolBinding::Grpc);
+        let left_off = self.protocols.iter().any(|it| lists_grpc(it) && self.grpc_of(*it).is_none());
+        if left_off && self.address.public.as_deref().is_some_and(|it| grpc(it).is_none()) {
+            let why = "public_url has a path, which gRPC has not; gRPC is left off the agent card (set card.grpc)";
+            warnings.push(why.to_owned());
+        }
+        if self.push {
+            let why = "push.enabled: push notification configurations are kept, and nothing is delivered to them yet";
+            warnings.push(why.to_owned());
+        }
+        warnings
+    }
+
     /// Where nobody knows the URL, the card does not make one up: it has the interfaces that the operator named.
     fn reached(&self, url: Option<&str>) -> AgentCard {
         let About {
@@ -265,21 +340,68 @@ impl Card {
 
     /// Every way to reach the server, in the order in which clients should try them (8.3).
     fn supported_interfaces(&self, url: Option<&str>) -> Vec<AgentInterface> {
-        let json_rpc = url.map(|it| (format!("{it}{JSON_RPC}"), "JSONRPC"));
-        let rest = url.map(|it| (it.to_owned(), "HTTP+JSON"));
-        let grpc = self.grpc.clone().or_else(|| grpc(url?)).map(|it| (it, "GRPC"));
-        let ways: Vec<_> = [json_rpc, rest, grpc].into_iter().flatten().collect();
+        let json_rpc = url.map(|it| format!("{it}{}", self.rpc_path));
+        let derived = url.and_then(grpc);
         let of = |version: &Version| {
-            let version = version.as_str();
-            ways.iter().map(move |(url, binding)| AgentInterface {
-                url: url.clone(),
-                protocol_binding: (*binding).to_owned(),
-                tenant: String::new(),
-                protocol_version: version.to_owned(),
-            })
+            let bindings = self.bindings_of(*version);
+            let grpc = self.grpc_of(*version).filter(|it| is_grpc_address(it));
+            let address = |binding| match binding {
+                ProtocolBinding::JsonRpc => json_rpc.clone(),
+                ProtocolBinding::HttpJson => url.map(str::to_owned),
+                ProtocolBinding::Grpc => grpc.map(str::to_owned).or_else(|| derived.clone()),
+            };
+            let named = ProtocolBinding::ALL.into_iter().filter(|it| bindings.contains(it));
+            let interface = |binding: ProtocolBinding| {
+                Some(AgentInterface {
+                    url: address(binding)?,
+                    protocol_binding: binding.as_str().to_owned(),
+                    tenant: String::new(),
+                    protocol_version: version.as_str().to_owned(),
+                })
+            };
+            named.filter_map(interface).collect::<Vec<_>>()
         };
         self.protocols.iter().flat_map(of).chain(self.interfaces.iter().cloned()).collect()
     }
+}
+
+/// Binding of the server's own interfaces, by the name that cards have for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProtocolBinding {
+    /// `JSONRPC`
+    JsonRpc,
+    /// `HTTP+JSON`
+    HttpJson,
+    /// `GRPC`
+    Grpc,
+}
+
+impl ProtocolBinding {
+    /// All bindings, in the order of the card.
+    pub const ALL: [Self; 3] = [Self::JsonRpc, Self::HttpJson, Self::Grpc];
+
+    /// The name of the binding (5.8).
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::JsonRpc => "JSONRPC",
+            Self::HttpJson => "HTTP+JSON",
+            Self::Grpc => "GRPC",
+        }
+    }
+}
+
+/// Whether clients of gRPC can connect to an address: `host:port`, which may follow `dns:///`, or a URL without a path.
+pub(crate) fn is_grpc_address(text: &str) -> bool {
+    let (authority, has_usual_port) = match text.split_once("://") {
+        None => (text, false),
+        Some(("dns", rest)) => match rest.strip_prefix('/') {
+            Some(authority) => (authority, false),
+            None => return false,
+        },
+        Some(("http" | "https" | "grpc" | "grpcs", authority)) => (authority, true),
+        Some(_) => return false,
+    };
+    Authority::parse(authority).is_some_and(|it| has_usual_port || it.has_port())
 }
 
 /// The target of gRPC, `host:port`. It has no path: below a prefix, gRPC can't be reached, and is not listed.
@@ -312,6 +434,62 @@ mod tests {
         assert_eq!(urls(&card, ""), below);
         let [json_rpc, rest] = below;
         assert_eq!(urls(&card.grpc("grpc.a.example:443"), ""), [json_rpc, rest, "GRPC grpc.a.example:443"]);
+    }
+
+    #[test]
+    fn grpc_addresses_have_a_host_and_a_port() {
+        for text in [
+            "a.example:443",
+            "[::1]:1",
+            "127.0.0.1:8080",
+            "dns:///a.example:443",
+            "https://a.example",
+            "grpc://a.example:1",
+            "http://127.0.0.1:8080",
+        ] {
+            assert!(is_grpc_address(text), "{text}");
+        }
+        for text in
+            ["", "x", "a.example", ":443", "a:0", "a.example:443/x", "https://a.example/x", "ftp://a:1", "dns://a:1"]
+        {
+            assert!(!is_grpc_address(text), "{text}");
+            let card = Card::new(About::default()).grpc(text).at("https://a.example/x");
+            assert!(card.supported_interfaces.iter().all(|it| it.protocol_binding != "GRPC"), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_version_has_its_own_bindings_and_grpc() {
+        let both = [Version::V1_0, Version::V0_3];
+        let card = Card::new(About::default()).protocols(both).url("https://a.example").grpc("g.example:1");
+        let interfaces = |card: &Card| {
+            let all = card.at("").supported_interfaces.into_iter();
+            all.map(|it| format!("{} {} {}", it.protocol_version, it.protocol_binding, it.url)).collect::<Vec<_>>()
+        };
+        let apart = card.clone().grpc_v03("https://old.example").bindings(Version::V1_0, [ProtocolBinding::Grpc]);
+        let [json_rpc, rest] = ["0.3 JSONRPC https://a.example/rpc", "0.3 HTTP+JSON https://a.example"];
+        assert_eq!(interfaces(&apart), ["1.0 GRPC g.example:1", json_rpc, rest, "0.3 GRPC https://old.example"]);
+        let off = apart.bindings(Version::V0_3, [ProtocolBinding::HttpJson]);
+        assert_eq!(interfaces(&off), ["1.0 GRPC g.example:1", rest]);
+        assert_eq!(interfaces(&card)[5], "0.3 GRPC g.example:1");
+    }
+
+    #[test]
+    fn warnings_name_what_a_card_leaves_off_or_promises() {
+        let card = || Card::new(About::default()).protocols([Version::V1_0, Version::V0_3]);
+        let warned = |card: Card, setting: &str| {
+            let warnings = card.warnings();
+            assert!(warnings.len() == 1 && warnings[0].contains(setting), "{setting}: {warnings:?}");
+        };
+        assert_eq!(card().url("https://a.example").warnings(), [""; 0]);
+        let below = || card().url("https://a.example/a2a/v1");
+        warned(below(), "card.grpc");
+        assert_eq!(below().grpc("a.example:443").warnings(), [""; 0]);
+        let rest = [ProtocolBinding::HttpJson];
+        assert_eq!(below().bindings(Version::V1_0, rest).bindings(Version::V0_3, rest).warnings(), [""; 0]);
+        warned(card().push(true), "push.enabled");
+        warned(card().grpc("x"), "card.grpc");
+        warned(card().grpc_v03(""), "card.grpc_v03");
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod load;
 mod reference;
 mod value;
 
-use self::value::{BaseUrl, Filter, Size, Structure, Window};
+use self::value::{BaseUrl, Filter, GrpcAddress, Size, Structure, UrlPath, Window};
 pub(crate) use self::{
     load::{Error, Loaded, load},
     reference::reference,
@@ -19,14 +19,14 @@ pub(crate) use self::{
 use crate::{
     auth::Token,
     card::{
-        CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, Network, ProviderConfig, SchemesConfig,
-        SkillConfig,
+        self, CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, Network, ProtocolBinding,
+        ProviderConfig, SchemesConfig, SkillConfig,
     },
     compat::card::{Requirement, Shape},
     server,
     service::{Dedupe, Limits, Modes},
     store::{Retention, sqlite::Durability},
-    transport::{self, AllowedHost, AllowedOrigin, Protocols},
+    transport::{self, AllowedHost, AllowedOrigin, FileBytes, Protocols},
 };
 
 /// Where tasks are kept where nobody says: beside `a2a.toml`, in the directory where the server is started. So one
@@ -128,6 +128,8 @@ keys! {
     "agent.require_text" => require_text: bool = false, "Refuses messages without a part of text.";
     "public_url" => public_url: Option<BaseUrl> = None, "The URL at which clients reach this server, for the agent card. Where it is not set, the address that is listened on.";
     "trusted_proxies" => trusted_proxies: Vec<Network> = Vec::new(), "The proxies, as addresses or networks, that are believed what they say of the URL that their clients asked for.";
+    "base_path" => base_path: Option<UrlPath> = None, "Path below which everything is served too, beside the root: `/a2a/v1`. Where it is not set, the path of `public_url`. `/`: the root alone.";
+    "rpc_path" => rpc_path: UrlPath = UrlPath(card::JSON_RPC.to_owned()), "Path of JSON-RPC below `public_url`, which the card names. `/rpc`, `/a2a` and `/` are served anyway.";
     "allowed_hosts" => allowed_hosts: Vec<AllowedHost> = Vec::new(), "Host names that requests may name, beside loopback names, IP addresses, and the hosts of `public_url` and `card.shapes`: `agent.example`, `agent.example:8080`, `*.agent.example`, or `*` for all. Others get 421, against DNS rebinding. Without this key, the host is checked on a loopback address only.";
     "cors.origins" => cors_origins: Vec<AllowedOrigin> = Vec::new(), "Origins of web pages that may call this server, such as `https://app.example`, or `*` for all. Pages of other origins get 403, except for the card and health.";
     "token" => token: Option<Token> = None, "The bearer token that every call must bring. The agent card and health checks are for everybody. Other users of the machine may see a flag: prefer the variable.";
@@ -137,6 +139,7 @@ keys! {
     "protocols" => protocols: Protocols = Protocols::default(), "The versions of the protocol that are spoken: `1.0`, and `0.3` with what of 0.2 is the same.";
     "print_wire" => print_wire: bool = false, "Writes to the log what comes in, the call of 1.0 that it is, and what goes out, as `a2a_service::wire`. Credentials are hidden, messages are not.";
     "strict_version" => strict_version: bool = false, "Refuses calls that do not say their version of the protocol, as ones of 0.3. Otherwise they are taken by their form.";
+    "v03.file_bytes" => v03_file_bytes: FileBytes = FileBytes::Auto, "Form of the bytes of files for clients of 0.3 over gRPC and HTTP+JSON, whose SDKs disagree: base64, the bytes themselves, or what the `User-Agent` of a client is known to expect.";
     "strict_modes" => strict_modes: bool = false, "Rejects messages with a part of a media type that is not on the card, and messages whose senders accept no output media type of the card. A part without a media type has the default of its kind: `text/plain`, `application/json` or `application/octet-stream`.";
     "dedupe" => dedupe: Dedupe = Dedupe::Off, "What makes two sends the same one, so that the second gets what came of the first: the `Idempotency-Key` that they come with, and with `message-id`, where there is none, the id of the message too. An agent that answers with a message then has a task for it.";
     "wait" => wait: Duration = Limits::default().wait, "How long a send waits for its turn to end; then the caller gets the task as it is.";
@@ -196,11 +199,14 @@ keys! {
     "card.extensions" => card_extensions: Option<Structure<Vec<ExtensionConfig>>> = None, "The extensions that the agent knows: tables with `uri`, and `description`, `required` and `params`. Where it is not set, what the agent says.";
     "card.interfaces" => card_interfaces: Option<Structure<Vec<InterfaceConfig>>> = None, "Where else the agent is reached: tables with `url` and `binding`, and `tenant` and `version`.";
     "card.capabilities" => card_capabilities: Option<Structure<CapabilitiesConfig>> = None, "What is not to be offered, though the server could: `streaming = false`. And `state_transition_history = true` for an agent that tells that, which only 0.3 has a word for.";
-    "card.security_schemes" => card_security_schemes: Option<Structure<SchemesConfig>> = None, "The ways to authenticate, by name, in the form of OpenAPI: tables with `type` and what that asks for. Whoever asks callers for them has to stand before the server; with `token`, the card tells of that alone.";
+    "card.security_schemes" => card_security_schemes: Option<Structure<SchemesConfig>> = None, "Ways to authenticate, by name, in the form of OpenAPI: tables with `type` and what that asks for. The program checks `token` alone, and the card then names that one; without `token` it refuses to start with this key.";
     "card.security" => card_security: Option<Structure<Vec<Requirement>>> = None, "Which of `card.security_schemes` a call takes, as one of these tables: scopes by the name of a scheme.";
     "card.shape" => card_shape: Shape = Shape::Merged, "The form of the card for readers who do not name a version: 1.0's, 0.3's, or both in one. Where 0.3 is not served, it is 1.0's.";
     "card.shapes" => card_shapes: Option<Structure<BTreeMap<String, Shape>>> = None, "The same by the host that is asked for, as `\"host\" = \"1.0\"`.";
-    "card.grpc" => card_grpc: Option<String> = None, "Where gRPC is reached, as `host:port`, if it is elsewhere than the rest.";
+    "card.grpc" => card_grpc: Option<GrpcAddress> = None, "Address of gRPC, if it is elsewhere than the rest: `host:port`, which may follow `dns:///`, or a URL without a path.";
+    "card.grpc_v03" => card_grpc_v03: Option<GrpcAddress> = None, "Address of gRPC for clients of 0.3. Some of its readers need a URL such as `https://agent.example:443`. Where it is not set, that of 1.0.";
+    "card.bindings" => card_bindings: Vec<ProtocolBinding> = ProtocolBinding::ALL.to_vec(), "Bindings among the server's own interfaces of 1.0: `JSONRPC`, `HTTP+JSON` and `GRPC`. What is left off the card is served all the same.";
+    "card.bindings_v03" => card_bindings_v03: Vec<ProtocolBinding> = ProtocolBinding::ALL.to_vec(), "Bindings among the server's own interfaces of 0.3. Leave off `GRPC` for readers that can't parse a bare `host:port`.";
 }
 
 impl Config {
@@ -286,7 +292,7 @@ mod tests {
             assert_eq!(names.len(), KEYS.len() + 2);
         }
         for key in KEYS {
-            let plain = |it: char| it.is_ascii_lowercase() || matches!(it, '.' | '_');
+            let plain = |it: char| it.is_ascii_lowercase() || it.is_ascii_digit() || matches!(it, '.' | '_');
             assert!(key.name.chars().all(plain) && key.sentence.ends_with('.'), "{}", key.name);
         }
     }

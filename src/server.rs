@@ -8,7 +8,7 @@ pub use self::{bound::Bound, signals::Signals};
 use crate::{
     agent::Agent,
     auth::{Authenticator, Guard},
-    card::{Card, CardConfig, Network},
+    card::{Card, CardConfig, JSON_RPC, Network},
     extension::{self, Extended, Extension},
     journal::Journal,
     pb::v1::{a2a_service_server::A2aService, bindings::Checked},
@@ -19,9 +19,9 @@ use crate::{
         wire::{Called, Printed},
     },
     transport::{
-        AllowedHost, AllowedOrigin, BATCH_BYTES, BODY_TIMEOUT, CONNECTIONS_PER_PEER, CardRequest, Door, HEALTH_WATCHES,
-        KEEP_ALIVE, MAX_BODY, OriginGuard, OriginPolicy, PeerLimit, Precheck, Protocols, RECEIVING_BYTES, Ready,
-        Settings, UNSENT_BYTES,
+        AllowedHost, AllowedOrigin, BATCH_BYTES, BODY_TIMEOUT, CONNECTIONS_PER_PEER, CardRequest, Door, FileBytes,
+        HEALTH_WATCHES, KEEP_ALIVE, MAX_BODY, Mount, OriginGuard, OriginPolicy, Paths, PeerLimit, Precheck, Protocols,
+        RECEIVING_BYTES, Ready, Settings, UNSENT_BYTES,
         listener::{self, IDLE, MAX_CONNECTIONS, WRITE_TIMEOUT},
     },
 };
@@ -42,10 +42,11 @@ struct Layers {
     print_wire: bool,
     origins: Arc<OriginPolicy>,
     peers: PeerLimit,
+    paths: Arc<Paths>,
 }
 
 /// The transports with all [`Layers`].
-type Layered = Traced<Printed<Precheck<OriginGuard<Guard<Door>>>>>;
+type Layered = Mount<Traced<Printed<Precheck<OriginGuard<Guard<Door>>>>>>;
 
 impl Layers {
     /// Wraps what serves the connections of an address, or of a router of which nobody knows the address.
@@ -56,7 +57,7 @@ impl Layers {
             Some(_) => Precheck::new(guarded, self.peers.clone()),
             None => Precheck::mounted(guarded, self.peers.clone()),
         };
-        Traced::new(Printed::new(checked, self.print_wire))
+        Mount::new(Traced::new(Printed::new(checked, self.print_wire)), Arc::clone(&self.paths))
     }
 }
 
@@ -102,6 +103,9 @@ pub struct Server<A> {
     retention: Retention,
     allowed_hosts: Vec<AllowedHost>,
     cors_origins: Vec<AllowedOrigin>,
+    base_path: Option<String>,
+    rpc_path: Option<String>,
+    v03_file_bytes: FileBytes,
 }
 
 impl<A: Agent> Server<A> {
@@ -137,6 +141,9 @@ impl<A: Agent> Server<A> {
             retention: Retention::default(),
             allowed_hosts: Vec::new(),
             cors_origins: Vec::new(),
+            base_path: None,
+            rpc_path: None,
+            v03_file_bytes: FileBytes::default(),
         }
     }
 
@@ -168,6 +175,26 @@ impl<A: Agent> Server<A> {
     /// [router](Self::router) has to let it know who calls, by axum's `into_make_service_with_connect_info`.
     pub fn trusted_proxies(self, proxies: impl IntoIterator<Item = Network>) -> Self {
         self.map_card(|it| it.trusted_proxies(proxies))
+    }
+
+    /// Path below which everything is served too, beside the root: `/a2a/v1`. By default, the path of the
+    /// [URL](Self::url), so that a proxy may leave paths as they are or take that one off. Empty: the root alone.
+    pub fn base_path(mut self, path: impl Into<String>) -> Self {
+        self.base_path = Some(format!("/{}", path.into().trim_matches('/')));
+        self
+    }
+
+    /// Path of JSON-RPC below the URL of the server, which the card names. `/rpc` by default, which is served anyway.
+    pub fn rpc_path(mut self, path: impl Into<String>) -> Self {
+        self.rpc_path = Some(format!("/{}", path.into().trim_matches('/')));
+        self
+    }
+
+    /// Form of the bytes of files for clients of 0.3 over gRPC and HTTP+JSON, whose SDKs disagree. By default, what the
+    /// `User-Agent` of a client is known to expect.
+    pub fn v03_file_bytes(mut self, form: FileBytes) -> Self {
+        self.v03_file_bytes = form;
+        self
     }
 
     /// Host names that requests may have in `Host` or `:authority`, beside loopback names, IP addresses, the host of the
@@ -418,7 +445,9 @@ impl<A: Agent> Server<A> {
         let origins = OriginPolicy::new(&self.card, self.allowed_hosts.clone(), self.cors_origins.clone());
         let (authenticator, print_wire) = (self.authenticator.clone(), self.print_wire);
         let peers = PeerLimit::new(self.connections_per_peer, self.card.trusted().to_vec());
-        Layers { authenticator, print_wire, origins: Arc::new(origins), peers }
+        let base = self.base_path.as_deref().or_else(|| self.card.address().path()).unwrap_or_default();
+        let paths = Arc::new(Paths::new(base, self.rpc_path.as_deref().unwrap_or(JSON_RPC), self.protocols));
+        Layers { authenticator, print_wire, origins: Arc::new(origins), peers, paths }
     }
 
     fn build(self) -> (Built<A>, impl FnOnce(Option<SocketAddr>) -> Door) {
@@ -440,14 +469,24 @@ impl<A: Agent> Server<A> {
         if self.print_wire {
             checked = Arc::new(Called(checked));
         }
-        if let Some(it) = &self.authenticator {
-            card = it.describe(card);
+        match &self.authenticator {
+            Some(it) => card = it.describe(card),
+            None if card.declares_security() => {
+                tracing::warn!("the agent card asks callers for credentials, and no authenticator checks them");
+            }
+            None => {}
+        }
+        for warning in card.warnings() {
+            tracing::warn!("{warning}");
+        }
+        if let Some(path) = &self.rpc_path {
+            card = card.rpc_path(path);
         }
         let (max_body, keep_alive, stream_age) = (self.max_body, self.keep_alive, self.limits.stream_age);
         let (batch_bytes, unsent_bytes) = (self.batch_bytes, self.unsent_bytes);
         let (patience, receiving_bytes, health_watches) =
             (self.body_timeout, self.receiving_bytes, self.health_watches);
-        let (strict_version, protocols) = (self.strict_version, self.protocols);
+        let (strict_version, protocols, v03_file_bytes) = (self.strict_version, self.protocols, self.v03_file_bytes);
         let outer = Arc::clone(&checked);
         let door = move |addr: Option<SocketAddr>| {
             let card = match addr {
@@ -460,7 +499,7 @@ impl<A: Agent> Server<A> {
             (settings.patience, settings.receiving_bytes) = (patience, receiving_bytes);
             settings.health_watches = health_watches;
             (settings.strict_version, settings.protocols) = (strict_version, protocols);
-            (settings.ready, settings.keys) = (ready, true);
+            (settings.ready, settings.keys, settings.v03_file_bytes) = (ready, true, v03_file_bytes);
             Door::new(checked, settings)
         };
         ((service, outer), door)

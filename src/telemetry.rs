@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use axum::extract::ConnectInfo;
+use axum::extract::{ConnectInfo, OriginalUri};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use http_body::{Frame, SizeHint};
@@ -165,7 +165,7 @@ impl Line {
             start: Instant::now(),
             system: binding(request),
             method: request.method().clone(),
-            path: request.uri().path().to_owned(),
+            path: request.extensions().get::<OriginalUri>().map_or(request.uri(), |it| &it.0).path().to_owned(),
             peer: request.extensions().get::<ConnectInfo<SocketAddr>>().map(|it| it.0),
             id,
             status: None,

@@ -12,6 +12,7 @@ mod guarded;
 mod health;
 mod jsonrpc;
 pub mod listener;
+mod mount;
 mod origin;
 mod peers;
 mod precheck;
@@ -56,9 +57,10 @@ pub use self::{
     origin::{AllowedHost, AllowedOrigin},
     peers::PeerLimit,
     protocols::Protocols,
-    settings::{Card, Settings},
+    settings::{Card, FileBytes, Settings},
 };
 pub(crate) use self::{
+    mount::{Mount, Paths},
     origin::{OriginGuard, OriginPolicy},
     peers::CONNECTIONS_PER_PEER,
     precheck::Precheck,
@@ -201,6 +203,7 @@ impl Door {
     fn answer<B: RequestBody>(&self, request: Request<B>) -> Answering {
         let (mut parts, body) = request.into_parts();
         let Inner { service, settings, started, .. } = &*self.inner;
+        settings.protocols.note(&mut parts.extensions);
         let entrance = Entrance::of(&parts);
         let version = entrance.version(&parts);
         if self.grpc_only && entrance != Entrance::Grpc {
@@ -237,6 +240,7 @@ impl Door {
         let (service, limits) = (service.clone(), self.inner.limits.clone());
         let made = Made { unsent: self.inner.unsent.clone(), entrance, version };
         let key = if settings.keys { edge::key(&parts.extensions) } else { None };
+        let spelling = call::extensions_spelling(&parts.headers);
         let answering: Answering = match entrance {
             Entrance::Grpc => {
                 if let Err(error) = admitted.enter(version, &mut parts.extensions) {
@@ -283,10 +287,18 @@ impl Door {
                 }
             }
         };
-        let Some(key) = key else { return answering };
+        if key.is_none() && spelling.is_none() {
+            return answering;
+        }
         Box::pin(async move {
             let mut response = answering.await?;
-            response.headers_mut().insert(call::IDEMPOTENCY_KEY, key);
+            let headers = response.headers_mut();
+            if let Some(key) = key {
+                headers.insert(call::IDEMPOTENCY_KEY, key);
+            }
+            if let Some(spelling) = spelling {
+                call::spell_extensions(headers, spelling);
+            }
             Ok(response)
         })
     }

@@ -37,6 +37,12 @@ pub(crate) struct Address {
 }
 
 impl Address {
+    /// The path of the public URL, if it has one.
+    pub(crate) fn path(&self) -> Option<&str> {
+        let (_, rest) = self.public.as_deref()?.split_once("://")?;
+        rest.find('/').map(|at| &rest[at..])
+    }
+
     /// The URL at which the sender of this request reaches the server; none where nothing tells.
     pub(super) fn of(&self, request: &CardRequest<'_>) -> Option<String> {
         if let Some(public) = &self.public {

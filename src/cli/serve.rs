@@ -8,6 +8,7 @@ use super::{Serve, say, warn};
 use crate::{
     agent::{Agent, demo::Demo},
     auth::Bearer,
+    call::Version,
     config::{self, Config, Loaded},
     server::{Server, Signals},
     store::{
@@ -39,6 +40,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         tracing::warn!("{warning}");
     }
     guard_public(&config)?;
+    guard_security(&config)?;
     raise_descriptor_limit(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Before anybody can call, and before the runtime: it may have to bring a file to a newer version.
@@ -101,12 +103,24 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
         .card(config.card())
         .trusted_proxies(config.trusted_proxies.iter().copied())
         .allowed_hosts(config.allowed_hosts.iter().cloned())
-        .cors_origins(config.cors_origins.iter().cloned());
+        .cors_origins(config.cors_origins.iter().cloned())
+        .rpc_path(&*config.rpc_path.0)
+        .v03_file_bytes(config.v03_file_bytes)
+        .map_card(|card| {
+            card.bindings(Version::V1_0, config.card_bindings.iter().copied())
+                .bindings(Version::V0_3, config.card_bindings_v03.iter().copied())
+        });
     if let Some(it) = &config.public_url {
         server = server.url(&*it.0);
     }
+    if let Some(it) = &config.base_path {
+        server = server.base_path(&*it.0);
+    }
     if let Some(it) = &config.card_grpc {
-        server = server.map_card(|card| card.grpc(it));
+        server = server.map_card(|card| card.grpc(&*it.0));
+    }
+    if let Some(it) = &config.card_grpc_v03 {
+        server = server.map_card(|card| card.grpc_v03(&*it.0));
     }
     if let Some(it) = &config.token {
         server = server.authenticator(Bearer::new(it.clone()));
@@ -193,6 +207,21 @@ fn guard_public(config: &Config) -> Result<(), config::Error> {
         "{addr} can be reached from elsewhere, and callers are not authenticated; set a token (A2A_TOKEN), listen on \
          127.0.0.1 or [::1], or say --insecure to serve everybody"
     )))
+}
+
+/// A card that asks for credentials which nobody checks would promise what is not done.
+fn guard_security(config: &Config) -> Result<(), config::Error> {
+    let declared = [
+        ("card.security_schemes", config.card_security_schemes.as_ref().is_some_and(|it| !it.value.0.is_empty())),
+        ("card.security", config.card_security.as_ref().is_some_and(|it| !it.value.is_empty())),
+    ];
+    match declared.iter().find(|it| it.1).filter(|_| config.token.is_none()) {
+        Some((key, _)) => Err(config::Error::new(format!(
+            "{key}: the agent card would ask callers for credentials that this server does not check; set a token \
+             (A2A_TOKEN), or remove the key"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// What to try next, in lines that can be copied.

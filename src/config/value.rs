@@ -17,7 +17,7 @@ pub(crate) use self::{
 use crate::{
     auth::Token,
     call::Version,
-    card::Network,
+    card::{Network, is_grpc_address},
     transport::{AllowedHost, AllowedOrigin, Protocols},
 };
 
@@ -125,6 +125,45 @@ impl Value for BaseUrl {
         });
         let error = || format!("{} is no URL of a server, such as https://agent.example", brief(text));
         if whole && !text.contains('#') { Ok(Self(text.to_owned())) } else { Err(error()) }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.0))
+    }
+}
+
+/// Path of a URL, without a slash at its end: empty for the root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UrlPath(pub(crate) String);
+
+impl Value for UrlPath {
+    const KIND: &'static str = "path";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let named = |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'.' | b'_' | b'~' | b'/');
+        if text.starts_with('/') && !text.contains("//") && text.bytes().all(named) {
+            return Ok(Self(text.trim_end_matches('/').to_owned()));
+        }
+        Err(format!("{} is no path, such as /a2a/v1", brief(text)))
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(if self.0.is_empty() { "/" } else { &*self.0 }))
+    }
+}
+
+/// Address of gRPC, as a card has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GrpcAddress(pub(crate) String);
+
+impl Value for GrpcAddress {
+    const KIND: &'static str = "address of gRPC";
+
+    fn read(text: &str) -> Result<Self, String> {
+        if is_grpc_address(text) {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(format!("{} is no address of gRPC, such as agent.example:443 or https://agent.example", brief(text)))
     }
 
     fn show(&self) -> Option<String> {
@@ -310,7 +349,7 @@ fn inline(value: &DeValue<'_>) -> String {
 }
 
 /// A string of TOML.
-fn quoted(text: &impl fmt::Display) -> String {
+fn quoted(text: &(impl fmt::Display + ?Sized)) -> String {
     let mut quoted = String::from('"');
     for c in text.to_string().chars() {
         match c {

@@ -10,10 +10,13 @@ use jiff::{
     fmt::rfc2822::{DateTimeParser, DateTimePrinter},
 };
 
-use super::{Body, answer::respond, rest};
+use super::{Body, answer::respond, mount::Prefix, rest};
 use crate::{
     call::{self, Call, Version},
-    card::{Authority, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, JSON_RPC},
+    card::{
+        AGENT_CARD, Authority, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, JSON_RPC, WELL_KNOWN,
+        WELL_KNOWN_BEFORE,
+    },
     compat,
     error::Error,
     fingerprint::fingerprint,
@@ -51,7 +54,9 @@ impl<'a> CardRequest<'a> {
     fn of(parts: &'a Parts) -> Self {
         let path = parts.uri.path();
         let whole = parts.extensions.get::<OriginalUri>().map_or(path, |it| it.0.path());
-        let prefix = whole.strip_suffix(path).unwrap_or_default();
+        let prefix = parts.extensions.get::<Prefix>().map(|it| &*it.0);
+        let prefix = prefix.unwrap_or_else(|| whole.strip_suffix(path).unwrap_or_default());
+        let path = card_below_json_rpc(path).unwrap_or(path);
         let header = parts.headers.get(header::HOST).and_then(|it| it.to_str().ok());
         let authority = parts.uri.authority().map(uri::Authority::as_str);
         let (host, target) =
@@ -107,6 +112,14 @@ pub(super) fn answer(card: &super::Card, started: &Started, parts: &Parts) -> Re
     }
     let body = if parts.method == Method::HEAD { Bytes::new() } else { card };
     respond(StatusCode::OK, headers, HeaderValue::from_static("application/json"), body)
+}
+
+/// The path of a card without that of JSON-RPC before it: some clients look for the card below the URL of the interface
+/// that they are given.
+pub(super) fn card_below_json_rpc(path: &str) -> Option<&str> {
+    let below = [JSON_RPC, "/a2a"].iter().find_map(|it| path.strip_prefix(it))?;
+    let known = matches!(below.strip_suffix('/').unwrap_or(below), WELL_KNOWN | WELL_KNOWN_BEFORE | AGENT_CARD);
+    known.then_some(below)
 }
 
 /// Where 0.2 has the card for authenticated callers: `{url}/../agent/authenticatedExtendedCard` of every URL of JSON-RPC
@@ -193,6 +206,18 @@ mod tests {
             "/agent/authenticatedExtendedCard/x",
         ] {
             assert!(!is_extended(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_card_is_below_the_url_of_json_rpc() {
+        for base in ["/rpc", "/a2a"] {
+            for path in [WELL_KNOWN, WELL_KNOWN_BEFORE, AGENT_CARD] {
+                assert_eq!(card_below_json_rpc(&format!("{base}{path}")), Some(path));
+            }
+        }
+        for path in [WELL_KNOWN, "/rpc", "/rpc/.well-known", "/rpcs/.well-known/agent-card.json", "/acme/agent-card"] {
+            assert_eq!(card_below_json_rpc(path), None, "{path}");
         }
     }
 

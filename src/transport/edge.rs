@@ -4,10 +4,10 @@
 use std::{borrow::Cow, net::SocketAddr, sync::Arc};
 
 use axum::extract::ConnectInfo;
-use http::{Extensions, HeaderValue, request::Parts};
+use http::{Extensions, HeaderMap, HeaderValue, Uri, request::Parts};
 use percent_encoding::percent_decode_str;
 
-use super::{Protocols, Settings, brief};
+use super::{FileBytes, Protocols, Settings, brief};
 use crate::{
     auth::Principal,
     call::{Call, Door, VERSION, Version},
@@ -38,12 +38,17 @@ pub(super) fn admit(parts: &mut Parts, door: Door, settings: &Settings) -> Admit
         call.owner = Arc::clone(&principal);
         call.principal = Some(principal);
     }
+    match settings.v03_file_bytes {
+        FileBytes::Auto => {}
+        it @ (FileBytes::Base64 | FileBytes::Raw) => call.plain_files = it == FileBytes::Raw,
+    }
     if call.cursor.is_none() {
         // Those who can't set a header, such as the first request of an `EventSource`, have the query.
-        let text = parameter(parts, "lastEventId").filter(|it| !it.is_empty());
+        let text = parameter(&parts.uri, "lastEventId").filter(|it| !it.is_empty());
         call.cursor = text.map(|it| Cursor::from_text(&it).unwrap_or_else(Cursor::nowhere));
     }
-    let asked = asked(parts).map(|it| if it == USUAL { USUAL.into() } else { Cow::Owned(brief(&it)) });
+    let asked =
+        asked(&parts.uri, &parts.headers).map(|it| if it == USUAL { USUAL.into() } else { Cow::Owned(brief(&it)) });
     let (in_time, protocols, strict) = (call.in_time(), settings.protocols, settings.strict_version);
     call.alone(&mut parts.extensions);
     Admitted { in_time, asked, protocols, strict }
@@ -73,9 +78,7 @@ impl Admitted {
     /// that is what `strict` is for.
     fn check(self) -> Result<(), Error> {
         let Self { asked, protocols, strict, .. } = self;
-        let served = protocols.has(Version::V1_0);
-        // Whoever asks for another version in this form is told those that have it; nothing else would help them.
-        let supported = if served { Version::V1_0.as_str().to_owned() } else { protocols.to_string() };
+        let (served, supported) = (protocols.has(Version::V1_0), protocols.to_string());
         let kind = ErrorKind::VersionNotSupported;
         match asked {
             None if served && !strict => Ok(()),
@@ -86,7 +89,10 @@ impl Admitted {
                 Err(kind.because(why).with("supportedVersions", supported))
             }
             Some(it) => {
-                let error = kind.because(format!("`{it}`; this server speaks {supported}"));
+                // Calls of another version that is served have another form.
+                let form = Version::from_text(&it).is_some_and(|it| it != Version::V1_0 && protocols.has(it));
+                let form = if form { "calls of this form are of 1.0, and " } else { "" };
+                let error = kind.because(format!("`{it}`; {form}this server speaks {supported}"));
                 Err(error.with("requestedVersion", it).with("supportedVersions", supported))
             }
         }
@@ -118,7 +124,10 @@ pub(super) fn key(extensions: &Extensions) -> Option<HeaderValue> {
 
 /// The version that a request is refused in, of which nobody has seen more than its head.
 pub(super) fn presumed_of(parts: &Parts) -> Version {
-    presumed(asked(parts).as_deref())
+    if !Protocols::noted(&parts.extensions).has(Version::V0_3) {
+        return Version::V1_0;
+    }
+    presumed(asked(&parts.uri, &parts.headers).as_deref())
 }
 
 /// What does not say that it is 1.0 is of the version before (3.6.2). What that one is told, both can read.
@@ -131,20 +140,20 @@ fn of_1(asked: &str) -> bool {
 }
 
 /// Asks for a version of those that have tenants, one of which may be called `v1`: else that is where 0.3 begins.
-pub(super) fn asks_for_1(parts: &Parts) -> bool {
-    asked(parts).is_some_and(|it| of_1(&it))
+pub(super) fn asks_for_1(uri: &Uri, headers: &HeaderMap) -> bool {
+    asked(uri, headers).is_some_and(|it| of_1(&it))
 }
 
 /// The version that is asked for: in a header, else in the query (3.6.1).
-fn asked(parts: &Parts) -> Option<Cow<'_, str>> {
-    let lines = parts.headers.get_all(VERSION).into_iter().map(|it| it.to_str().unwrap_or("?").trim());
+fn asked<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<Cow<'a, str>> {
+    let lines = headers.get_all(VERSION).into_iter().map(|it| it.to_str().unwrap_or("?").trim());
     let header = lines.into_iter().find(|it| !it.is_empty()).map(Cow::Borrowed);
-    header.or_else(|| parameter(parts, VERSION.as_str()).filter(|it| !it.trim().is_empty()))
+    header.or_else(|| parameter(uri, VERSION.as_str()).filter(|it| !it.trim().is_empty()))
 }
 
 /// A parameter of the query, whichever way its name is capitalized: it stands for a header.
-fn parameter<'a>(parts: &'a Parts, name: &str) -> Option<Cow<'a, str>> {
-    let mut pairs = parts.uri.query()?.split('&').filter_map(|it| it.split_once('='));
+fn parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
+    let mut pairs = uri.query()?.split('&').filter_map(|it| it.split_once('='));
     let value = pairs.find(|it| it.0.eq_ignore_ascii_case(name))?.1;
     percent_decode_str(value).decode_utf8().ok()
 }

@@ -3,7 +3,7 @@
 use http::{HeaderMap, Method, request::Parts};
 use tonic::server::NamedService;
 
-use super::{ClassicServer, card, edge, health, media_type};
+use super::{ClassicServer, Protocols, card, edge, health, media_type};
 use crate::{
     call::Version,
     card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
@@ -53,6 +53,7 @@ impl Entrance {
         }
         match path.strip_suffix('/').unwrap_or(path) {
             WELL_KNOWN | WELL_KNOWN_BEFORE | AGENT_CARD => Self::Card,
+            path if card::card_below_json_rpc(path).is_some() => Self::Card,
             JSON_RPC | "" | "/a2a" => Self::JsonRpc,
             health::LIVE | health::READY => Self::Health,
             path if card::is_extended(path) => Self::ExtendedCard,
@@ -65,7 +66,11 @@ impl Entrance {
         let path = parts.uri.path();
         let classic = match self {
             Self::Grpc => is_of(path, Version::V0_3),
-            Self::Rest => path.starts_with(CLASSIC) && !edge::asks_for_1(parts),
+            // Where 0.3 is not served, that is a tenant.
+            Self::Rest => {
+                let served = Protocols::noted(&parts.extensions).has(Version::V0_3);
+                path.starts_with(CLASSIC) && served && !edge::asks_for_1(&parts.uri, &parts.headers)
+            }
             Self::ExtendedCard => true,
             Self::JsonRpc | Self::Card | Self::Health => false,
         };

@@ -252,10 +252,10 @@ impl OriginPolicy {
     /// 9112, 3.2.2), and where both are there, both are checked. A request that names none is none of a browser.
     fn check_hosts(&self, parts: &Parts) -> Result<(), Error> {
         for text in hosts(parts) {
-            let known = text.is_some_and(|text| {
-                Host::parse(text)
-                    .is_some_and(|host| host.is_address_or_loopback() || self.hosts.iter().any(|it| it.permits(&host)))
-            });
+            let permitted = |host: Host| host.is_address_or_loopback() || self.hosts.iter().any(|it| it.permits(&host));
+            // Most are, and need not be parsed as a whole.
+            let is_usual = |text| split_port(text).is_some_and(|it| it.0 == "localhost" || is_ip(it.0));
+            let known = text.is_some_and(|text| is_usual(text) || Host::parse(text).is_some_and(permitted));
             if !known && text != Some("") {
                 let host = brief(text.unwrap_or("?"));
                 let why = format!("host: `{host}` is not a name of this server; add it to allowed_hosts");

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use http::Extensions;
+
 use crate::call::Version;
 
 /// A set of versions.
@@ -35,6 +37,19 @@ impl Protocols {
             Version::V1_0 => self.v1_0,
             Version::V0_3 => self.v0_3,
         }
+    }
+
+    /// Notes on a request which versions are spoken, for those who refuse it before anybody reads its body. All of them
+    /// need no note.
+    pub(super) fn note(self, extensions: &mut Extensions) {
+        if self != Self::default() {
+            extensions.insert(self);
+        }
+    }
+
+    /// Those that are noted on a request.
+    pub(super) fn noted(extensions: &Extensions) -> Self {
+        extensions.get().copied().unwrap_or_default()
     }
 
     /// Those that are spoken, the newest first.

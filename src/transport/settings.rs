@@ -28,6 +28,18 @@ pub(crate) const BATCH_BYTES: usize = 8 << 20;
 /// Default of [`Settings::unsent_bytes`].
 pub(crate) const UNSENT_BYTES: usize = 256 << 20;
 
+/// Form of the bytes of files in the messages of 0.3's proto, over gRPC and HTTP+JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FileBytes {
+    /// By what the `User-Agent` of the client is known to expect.
+    #[default]
+    Auto,
+    /// Their base64, as SDKs for Python have them.
+    Base64,
+    /// The bytes themselves, as SDKs for JavaScript have them, and Go's of 1.0.
+    Raw,
+}
+
 /// Makes the card that a request is for, in JSON.
 pub type Card = Arc<dyn Fn(&CardRequest<'_>) -> Bytes + Send + Sync>;
 
@@ -57,6 +69,8 @@ pub struct Settings {
     pub strict_version: bool,
     /// The versions that are spoken; a call in another is refused as one that says it right.
     pub protocols: Protocols,
+    /// The form of files in the messages of 0.3's proto.
+    pub v03_file_bytes: FileBytes,
     /// The service takes a send with an `Idempotency-Key` once. Then the answer to a call that has a key has it too, whatever
     /// it is and whatever was called: so a client can find out, by a call that changes nothing, whether it may send again.
     pub keys: bool,
@@ -81,6 +95,7 @@ impl Settings {
             card,
             strict_version: false,
             protocols: Protocols::default(),
+            v03_file_bytes: FileBytes::default(),
             keys: false,
             drain: CancellationToken::new(),
             ready: Arc::new(|| Box::pin(future::ready(true))),

@@ -131,6 +131,29 @@ async fn tasks_are_in_a_file_where_nobody_says() {
     assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
 }
 
+/// A card that asks for what nobody checks is not served, and what it leaves off or promises too early is said.
+#[tokio::test]
+async fn the_card_promises_nothing_that_is_not_done() {
+    let scheme = r#"{ oauth = { type = "http", scheme = "bearer" } }"#;
+    for (flag, value) in [("--card-security-schemes", scheme), ("--card-security", "[{ oauth = [] }]")] {
+        let refused = output(a2a(&["serve", "--listen", "127.0.0.1:0", flag, value])).await;
+        let said = String::from_utf8(refused.stderr).unwrap();
+        let key = flag.trim_start_matches("--").replacen('-', ".", 1).replace('-', "_");
+        assert!(!refused.status.success() && said.contains(&key) && said.contains("A2A_TOKEN"), "{said}");
+    }
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--push-enabled", "--card-security-schemes", scheme]);
+    command.args(["--public-url", "https://agent.example/a2a"]).env("A2A_TOKEN", "secret");
+    let (mut child, _url) = started(command).await;
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    for setting in ["card.grpc", "push.enabled"] {
+        let mut line = String::new();
+        while !line.contains(setting) {
+            line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+        }
+        assert!(line.contains("WARN"), "{line}");
+    }
+}
+
 #[tokio::test]
 async fn what_runs_may_end_before_it_stops() {
     let (mut child, url) = serve().await;

@@ -16,7 +16,7 @@ By its form, and never by a header alone.
 | Binding | 0.3 | 1.0 |
 | --- | --- | --- |
 | JSON-RPC, at `/rpc`, `/a2a` and `/` | methods with a slash: `message/send` | methods without: `SendMessage` |
-| HTTP+JSON | paths below `/v1/`, unless `A2A-Version` is 1.0, where `v1` is a tenant | all others |
+| HTTP+JSON | paths below `/v1/`, unless `A2A-Version` is 1.0 or `protocols` has 1.0 alone, where `v1` is a tenant | all others |
 | gRPC | the package `a2a.v1` | the package `lf.a2a.v1` |
 | The card | `/.well-known/agent.json`, `/agent-card`, or `A2A-Version: 0.3` | `A2A-Version: 1.0`; without one, the card is for both, and `card.shape` says otherwise |
 
@@ -30,6 +30,10 @@ says 1.0. `A2A-Version` may say 0.1, 0.2, 0.3 or 1.0 with a call of 0.3; others 
 - **HTTP+JSON**: the routes of `proto/a2a/v1/a2a.proto`, and `GET /v1/tasks`. Bodies are ProtoJSON of that file; JSON as
   JSON-RPC has it, names in snake case and both encodings of bytes are read as well.
 - **gRPC**: `a2a.v1.A2AService`, which reflection lists too.
+
+The bytes of files are base64 in the messages of the proto for some clients, and the bytes themselves for others. The
+`User-Agent` tells which, unless `v03.file_bytes` says `base64` or `raw`. Extensions are echoed in the header that the
+request has them in, `A2A-Extensions` or `X-A2A-Extensions`.
 
 `a2a serve --print-wire` shows for each request what came in, the call of 1.0 that it was, and what went out.
 

@@ -103,3 +103,18 @@ fn what_is_shown_can_be_read_as_toml() {
     let table = toml::de::DeTable::parse(&document).unwrap();
     assert_eq!(table.get_ref().get("name").unwrap().get_ref().as_str(), Some(text));
 }
+
+#[test]
+fn paths_and_addresses_of_grpc_are_checked() {
+    for (text, path, shown) in [("/a2a/v1", "/a2a/v1", "\"/a2a/v1\""), ("/a/", "/a", "\"/a\""), ("/", "", "\"/\"")] {
+        let read = UrlPath::read(text).unwrap();
+        assert_eq!((read.0.as_str(), read.show().unwrap().as_str()), (path, shown));
+    }
+    for text in ["", "a", "//a", "/a?b", "/a b", "/a#b", "/a%20b", "https://a.example/a"] {
+        assert!(UrlPath::read(text).unwrap_err().contains("/a2a/v1"), "{text}");
+    }
+    assert!(GrpcAddress::read("agent.example:443").is_ok() && GrpcAddress::read("https://agent.example").is_ok());
+    for text in ["", "x", "agent.example", "https://agent.example/a"] {
+        assert!(GrpcAddress::read(text).unwrap_err().contains("agent.example:443"), "{text}");
+    }
+}

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use super::{Value, brief, quoted};
-use crate::{compat::card::Shape, service::Dedupe, store::sqlite::Durability};
+use crate::{
+    card::ProtocolBinding, compat::card::Shape, service::Dedupe, store::sqlite::Durability, transport::FileBytes,
+};
 
 /// Reads and shows a type that has a value for each word.
 macro_rules! words {
@@ -33,6 +35,8 @@ macro_rules! words {
 }
 
 words!(Dedupe: Off = "off"; MessageId = "message-id");
+words!(FileBytes: Auto = "auto", Base64 = "base64"; Raw = "raw");
+words!(ProtocolBinding: JsonRpc = "JSONRPC", HttpJson = "HTTP+JSON"; Grpc = "GRPC");
 words!(Log: Text = "text"; Json = "json");
 words!(Agent: Demo = "demo");
 words!(Durability: Process = "process"; Power = "power");

@@ -47,12 +47,13 @@ async fn call_every_interface(url: &str) -> Vec<String> {
     called
 }
 
+async fn post(url: &str, body: Value) -> Value {
+    let asked = Client::new().post(url).header("content-type", "application/json").body(body.to_string());
+    serde_json::from_slice(&asked.send().await.unwrap().bytes().await.unwrap()).unwrap()
+}
+
 /// Calls a server as a client of 0.3 does, and is answered as one.
 async fn call_classic(binding: &str, url: &str) {
-    let post = async |url: &str, body: Value| {
-        let asked = Client::new().post(url).header("content-type", "application/json").body(body.to_string());
-        serde_json::from_slice::<Value>(&asked.send().await.unwrap().bytes().await.unwrap()).unwrap()
-    };
     match binding {
         "JSONRPC" => {
             let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "t-9"}});
@@ -102,6 +103,69 @@ async fn every_url_works_below_a_path() {
     let below = format!("{url}/agents/geo");
     assert_eq!(call_every_interface(&below).await, ["JSONRPC", "HTTP+JSON"], "gRPC has no path");
     assert_eq!(interfaces(&card(&below).await)[0].1, format!("{below}/rpc"));
+}
+
+/// All is served below the base path and at the root, and the card of each names its own URLs.
+#[tokio::test]
+async fn every_url_works_below_the_base_path() {
+    let url = serve(server().base_path("/a2a/v1")).await;
+    let below = format!("{url}/a2a/v1");
+    assert_eq!(call_every_interface(&below).await, ["JSONRPC", "HTTP+JSON"], "gRPC has no path");
+    assert_eq!(interfaces(&card(&below).await)[0].1, format!("{below}/rpc"));
+    assert_eq!(call_every_interface(&url).await, ["JSONRPC", "HTTP+JSON", "GRPC"]);
+    // In a program that mounts the router below a path of its own.
+    let url = program(Router::new().nest("/agents", server().base_path("/geo").router())).await;
+    assert_eq!(call_every_interface(&format!("{url}/agents/geo")).await, ["JSONRPC", "HTTP+JSON"]);
+}
+
+/// The path of the public URL needs no proxy that takes it off.
+#[tokio::test]
+async fn the_path_of_the_public_url_is_served() {
+    let url = serve(server().url("https://agent.example/a2a/v1")).await;
+    for base in [url.clone(), format!("{url}/a2a/v1")] {
+        let card = card(&base).await;
+        assert_eq!(interfaces(&card)[0], ("JSONRPC", "https://agent.example/a2a/v1/rpc"));
+        for rpc in ["/rpc", "", "/"] {
+            let call = json!({"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}});
+            assert_eq!(post(&format!("{base}{rpc}"), call).await["result"]["pageSize"], 50, "{base}{rpc}");
+        }
+        let tasks = client::rest(&base).unwrap().list_tasks(Call::default().request(ListTasksRequest::default())).await;
+        assert_eq!(tasks.unwrap().into_inner().page_size, 50);
+        call_classic("HTTP+JSON", &base).await;
+    }
+    // An operator whose proxy takes it off can say so.
+    let url = serve(server().url("https://agent.example/a2a/v1").base_path("/")).await;
+    assert_eq!(Client::new().get(format!("{url}/a2a/v1/tasks")).send().await.unwrap().status(), 404);
+}
+
+#[tokio::test]
+async fn json_rpc_has_the_path_that_is_configured() {
+    let url = serve(server().rpc_path("/agents/geo").base_path("/base")).await;
+    for base in [url.clone(), format!("{url}/base")] {
+        assert_eq!(interfaces(&card(&base).await)[0], ("JSONRPC", &*format!("{base}/agents/geo")));
+        assert_eq!(call_every_interface(&base).await[..2], ["JSONRPC", "HTTP+JSON"]);
+        call_classic("JSONRPC", &format!("{base}/rpc")).await;
+    }
+    let url = serve(server().rpc_path("/")).await;
+    assert_eq!(interfaces(&card(&url).await)[0], ("JSONRPC", &*format!("{url}/")));
+    assert_eq!(call_every_interface(&url).await, ["JSONRPC", "HTTP+JSON", "GRPC"]);
+}
+
+/// Some clients look for the card below the URL of an interface.
+#[tokio::test]
+async fn the_card_is_found_below_the_url_of_json_rpc() {
+    let url = serve(server().rpc_path("/agents/geo").base_path("/base")).await;
+    for (base, ways) in [(url.clone(), 3), (format!("{url}/base"), 2)] {
+        let card = card(&base).await;
+        assert_eq!(interfaces(&card).len(), ways);
+        for way in ["/rpc", "/a2a", "/agents/geo"] {
+            for path in ["/.well-known/agent-card.json", "/.well-known/agent.json", "/.well-known/agent-card.json/"] {
+                let reply = Client::new().get(format!("{base}{way}{path}")).send().await.unwrap();
+                assert_eq!(reply.status(), 200, "{way}{path}");
+                assert_eq!(serde_json::from_slice::<Value>(&reply.bytes().await.unwrap()).unwrap(), card);
+            }
+        }
+    }
 }
 
 /// A server that listens everywhere is called at an address, and not at "any".

@@ -1,11 +1,14 @@
 //! The bytes of files in the messages of 0.3's proto, which some clients have as they are, and others in base64.
 
-use a2a_service::pb::{
-    v1,
-    v03::{
-        FilePart, Message, Part, SendMessageRequest, a2a_service_client::A2aServiceClient, file_part::File,
-        part::Part as Content, send_message_response, stream_response,
+use a2a_service::{
+    pb::{
+        v1,
+        v03::{
+            FilePart, Message, Part, SendMessageRequest, a2a_service_client::A2aServiceClient, file_part::File,
+            part::Part as Content, send_message_response, stream_response,
+        },
     },
+    transport::{FileBytes, Settings, listener},
 };
 use http::header;
 use tokio_stream::StreamExt as _;
@@ -60,6 +63,22 @@ async fn what_came_over_http_goes_out_alike() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// A setting says which it is, whatever the clients call themselves.
+#[tokio::test]
+async fn the_form_of_files_can_be_set() {
+    for (form, said) in [(FileBytes::Base64, "YUdWc2JHOD0="), (FileBytes::Raw, "aGVsbG8=")] {
+        let settings = Settings { v03_file_bytes: form, ..settings() };
+        let server = Server::with(settings, listener::Settings::default()).await;
+        for agent in ["node", "python-httpx/0.28.1"] {
+            let http = reqwest::Client::new().post(format!("{}/v1/message:send", server.url));
+            let http = http.header(header::USER_AGENT, agent).json_body(body(&format!(r#""fileWithBytes":"{said}""#)));
+            let reply = http.send().await.unwrap().text().await.unwrap();
+            assert!(reply.contains(&format!(r#""fileWithBytes":"{said}""#)), "{agent}: {reply}");
+            assert_eq!(bytes(server.echo.sent.lock().pop().unwrap()), b"hello", "{agent}");
         }
     }
 }

@@ -312,9 +312,13 @@ async fn what_is_not_served_is_said_in_its_own_terms() {
         Server::with(settings, listener::Settings::default()).await
     };
     let current = only(Version::V1_0).await;
+    // `v1` is a tenant like any other then.
+    let (_, task) = get(&format!("{}/v1/tasks/t", current.url)).await;
+    assert_eq!(task["contextId"], "v1 None");
     let (status, problem) =
         post(&format!("{}/v1/message:send", current.url), &format!(r#"{{"message":{HELLO}}}"#)).await;
-    assert_eq!((status, &problem["type"]), (404, &json!("MethodNotFoundError")));
+    let info = &problem["error"]["details"][0];
+    assert_eq!((status, &info["reason"]), (400, &json!("INVALID_PARAMS")), "a message of 0.3 is none of 1.0");
     assert_eq!(get(&format!("{}/tasks/t", current.url)).await.0, 200);
 
     let classic = only(Version::V0_3).await;

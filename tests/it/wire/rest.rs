@@ -282,6 +282,33 @@ async fn success_has_a_body_and_the_headers_of_the_service() {
     assert_eq!((reply.status().as_u16(), reply.text().await.unwrap().as_str()), (200, "{}"));
 }
 
+/// The active extensions are in the header that the request has for them, whichever version it is in.
+#[tokio::test]
+async fn extensions_are_echoed_in_the_spelling_of_the_request() {
+    const BOTH: [&str; 2] = ["a2a-extensions", "x-a2a-extensions"];
+    let Server { url, .. } = &Server::start().await;
+    let classic = r#"{"message":{"messageId":"m","role":"ROLE_USER","content":[{"text":"hi"}]}}"#;
+    let rpc = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{}}}"#, send_json("m"));
+    for (asked, other) in [(BOTH[0], BOTH[1]), (BOTH[1], BOTH[0])] {
+        for (path, body) in [
+            ("/message:send", send_json("m")),
+            ("/message:stream", send_json("m")),
+            ("/v1/message:send", classic.to_owned()),
+            ("/rpc", rpc.clone()),
+        ] {
+            let http = reqwest::Client::new().post(format!("{url}{path}")).header(asked, "https://example.com/ext");
+            let reply = http.json_body(body).send().await.unwrap();
+            assert_eq!(reply.headers()[asked], "https://example.com/ext", "{path}");
+            assert!(!reply.headers().contains_key(other), "{path} {asked}");
+        }
+        let mut agent = a2a_service::pb::v1::a2a_service_client::A2aServiceClient::connect(url.clone()).await.unwrap();
+        let mut request = tonic::Request::new(send("m"));
+        request.metadata_mut().insert(asked, "https://example.com/ext".parse().unwrap());
+        let reply = agent.send_message(request).await.unwrap();
+        assert!(reply.metadata().contains_key(asked) && !reply.metadata().contains_key(other), "{asked}");
+    }
+}
+
 #[tokio::test]
 async fn errors_have_details_and_headers() {
     let Server { url, .. } = &Server::start().await;

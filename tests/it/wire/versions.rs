@@ -75,7 +75,7 @@ async fn others_are_refused_with_those_that_there_are() {
             "@type": "type.googleapis.com/google.rpc.ErrorInfo",
             "reason": "VERSION_NOT_SUPPORTED",
             "domain": "a2a-protocol.org",
-            "metadata": {"requestedVersion": version, "supportedVersions": "1.0"},
+            "metadata": {"requestedVersion": version, "supportedVersions": "1.0, 0.3"},
         });
         assert_eq!(ask(&server.url, "", &[version]).await, [info.clone(), info.clone()], "{version}");
         let query = format!("?A2A-Version={version}");
@@ -86,9 +86,12 @@ async fn others_are_refused_with_those_that_there_are() {
         let info = details.error_info().unwrap();
         assert_eq!(
             (info.reason.as_str(), info.metadata["supportedVersions"].as_str()),
-            ("VERSION_NOT_SUPPORTED", "1.0")
+            ("VERSION_NOT_SUPPORTED", "1.0, 0.3")
         );
-        assert!(error.message().contains(version) && error.message().ends_with("this server speaks 1.0"), "{error}");
+        assert!(error.message().contains(version), "{error}");
+        assert!(error.message().ends_with("this server speaks 1.0, 0.3"), "{error}");
+        let is_served = version.starts_with("0.3");
+        assert_eq!(error.message().contains("calls of this form are of 1.0"), is_served, "{error}");
     }
     assert!(server.echo.calls.lock().is_empty());
 }
@@ -100,7 +103,7 @@ async fn a_strict_server_takes_no_version_for_the_one_before() {
     for info in ask(url, "", &[]).await {
         assert_eq!(
             (&info["reason"], &info["metadata"]),
-            (&json!("VERSION_NOT_SUPPORTED"), &json!({"supportedVersions": "1.0"}))
+            (&json!("VERSION_NOT_SUPPORTED"), &json!({"supportedVersions": "1.0, 0.3"}))
         );
     }
     assert_eq!(ask_grpc(url, None).await.unwrap_err().code(), tonic::Code::FailedPrecondition);
@@ -137,5 +140,27 @@ async fn our_clients_say_theirs() {
         agent.get_task(request(Version::V1_0)).await.unwrap();
         let error = agent.get_task(request(Version::V0_3)).await.unwrap_err();
         assert_eq!(Error::from(error).kind(), ErrorKind::VersionNotSupported);
+    }
+}
+
+/// Where 0.3 is not served, nothing is refused in its terms, also before anybody has read a body.
+#[tokio::test]
+async fn refusals_before_the_body_follow_the_versions_that_are_served() {
+    use a2a_service::{agent::demo::Demo, auth, server};
+
+    for (versions, terms_of_0_3) in [(&[Version::V1_0][..], false), (&[Version::V1_0, Version::V0_3], true)] {
+        let server = server::Server::new(Demo).protocols(versions.iter().copied().collect());
+        let server = server.authenticator(auth::Bearer::new(auth::Token::new("secret").unwrap()));
+        let url = crate::ways::serve(server).await;
+        let http = reqwest::Client::new();
+        let reply = http.post(format!("{url}/rpc")).json_body(GET).send().await.unwrap();
+        assert_eq!(reply.status(), 401);
+        let error = json(reply).await["error"].take();
+        assert_eq!(error["data"][0]["reason"].is_null(), terms_of_0_3, "{error}");
+        let reply = http.get(format!("{url}/v1/tasks/t")).send().await.unwrap();
+        assert_eq!(reply.status(), 401);
+        let problem = json(reply).await;
+        assert_eq!(problem["type"].is_string(), terms_of_0_3, "{problem}");
+        assert_eq!(problem["error"]["details"][0]["reason"], "UNAUTHENTICATED");
     }
 }
