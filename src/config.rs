@@ -150,7 +150,7 @@ keys! {
     "drain.grace" => drain_grace: Duration = server::GRACE, "How long what runs may take to end when the server stops.";
     "max_body" => max_body: Size = Size(transport::MAX_BODY), "How large a request may be.";
     "keep_alive" => keep_alive: Duration = transport::KEEP_ALIVE, "After how long without an event a stream gets a sign of life. Zero: never.";
-    "write_timeout" => write_timeout: Duration = transport::listener::WRITE_TIMEOUT, "Maximum time in which a client takes nothing of an answer that waits for it. Then the connection is closed, over HTTP/2 only the stream reset. An answer goes out in pieces of 32 KiB, and the time is for each of them. Zero: no limit.";
+    "stream.write_timeout" => stream_write_timeout: Duration = transport::listener::WRITE_TIMEOUT, "Maximum time in which a client takes nothing of an answer that waits for it. Then the connection is closed, over HTTP/2 only the stream reset. An answer goes out in pieces of 32 KiB, and the time is for each of them. Zero: no limit.";
     "stream.max_age" => stream_max_age: Duration = Limits::default().stream_age, "Maximum age of a stream. Then it ends, and its client resumes it; one that its client does not read is cut. Zero: no limit.";
     "stream.resume" => stream_resume: bool = false, "Offers the extension `urn:a2a-service:resume:v1`, and names it on the card: who asks for it finds in the metadata of each event the cursor that `Last-Event-ID` takes, over gRPC too, and whether events are missing.";
     "max_connections" => max_connections: usize = transport::listener::MAX_CONNECTIONS, "How many connections there may be at a time; more wait to be accepted.";

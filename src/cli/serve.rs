@@ -86,7 +86,7 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
         .max_connections(config.max_connections)
         .batch_bytes(config.limits_batch_bytes.0)
         .unsent_bytes(config.limits_unsent_bytes.0)
-        .write_timeout(config.write_timeout)
+        .write_timeout(config.stream_write_timeout)
         .connections_per_peer(config.limits_connections_per_peer)
         .connection_idle(config.connection_idle)
         .body_timeout(config.body_timeout)
