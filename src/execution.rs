@@ -230,6 +230,7 @@ impl<A: Agent> Execution<A> {
         }
         self.0.quarantine.check(key)?;
         let store = &**journal.store();
+        let _permit = self.0.permits.read().await;
         let found = async {
             match store.load(key).await? {
                 Some(mut stored) => stored.snapshot(store, key).await.map(Some),
@@ -244,6 +245,7 @@ impl<A: Agent> Execution<A> {
 
     /// A page of tasks, as the store has them.
     pub(crate) async fn list(&self, query: &ListQuery) -> Result<ListPage, Error> {
+        let _permit = self.0.permits.read().await;
         Ok(self.0.journal.store().list(query).await?)
     }
 

@@ -265,7 +265,7 @@ impl Door {
             // A refusal names the call that it is for, and what is no call at all is refused as such.
             Entrance::JsonRpc => {
                 let methods = jsonrpc::Methods { current: service, classic: self.inner.classic_rpc.clone() };
-                let answer = jsonrpc::answer(methods, parts, body, limits, admitted);
+                let answer = jsonrpc::answer(methods, parts, body, limits, admitted, made.unsent.clone());
                 Box::pin(answer.map(move |it| it.map(|(response, is_read)| made.finish(response, is_read))))
             }
             Entrance::ExtendedCard => {

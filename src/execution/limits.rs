@@ -7,7 +7,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use crate::{
     error::{Error, ErrorKind},
@@ -122,8 +122,13 @@ pub(super) struct Permits {
     turns: Arc<Semaphore>,
     owners: Arc<OwnerTurns>,
     streams: Arc<Semaphore>,
+    reads: Semaphore,
     limits: Limits,
 }
+
+/// Maximum number of tasks and pages that are read from the store at once. Each may have some MB, which nothing counts before it
+/// is encoded; more at once would only wait for a processor.
+const READS: usize = 4;
 
 /// Number of running turns of each task owner that has any.
 type OwnerTurns = Mutex<HashMap<Arc<str>, usize>>;
@@ -149,7 +154,8 @@ impl Drop for TurnPermit {
 impl Permits {
     pub(super) fn new(limits: &Limits) -> Self {
         let of = |limit: usize| Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
-        Self { turns: of(limits.turns), owners: Arc::default(), streams: of(limits.streams), limits: *limits }
+        let (turns, streams, reads) = (of(limits.turns), of(limits.streams), Semaphore::new(READS));
+        Self { turns, owners: Arc::default(), streams, reads, limits: *limits }
     }
 
     /// Of a turn that begins.
@@ -179,6 +185,12 @@ impl Permits {
         }
         owners.insert(Arc::clone(owner), running.saturating_add(1));
         Ok(TurnPermit { _turn: turn, owner: Arc::clone(owner), owners: Arc::clone(&self.owners) })
+    }
+
+    /// Of a read from the store, which waits for the reads before it.
+    pub(super) async fn read(&self) -> Option<SemaphorePermit<'_>> {
+        // They are never closed.
+        self.reads.acquire().await.ok()
     }
 
     /// Of a stream that begins.

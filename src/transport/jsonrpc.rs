@@ -23,6 +23,7 @@ use super::{
     media_type, no_media_type, resumes,
     settings::Limits,
     sse,
+    unsent::Unsent,
 };
 use crate::{
     call::{Call, Version},
@@ -122,6 +123,7 @@ pub(super) fn answer<T: Binding, C: Binding, B: RequestBody>(
     body: B,
     limits: Limits,
     admitted: Admitted,
+    unsent: Unsent,
 ) -> impl Future<Output = Result<(Response<Body>, bool), Infallible>> + Send {
     let extensions = std::mem::take(&mut parts.extensions);
     let resumes = resumes(&extensions);
@@ -133,7 +135,9 @@ pub(super) fn answer<T: Binding, C: Binding, B: RequestBody>(
             Err(error) => return Ok((failure("null", admitted.presumed(), error.into()), true)),
         };
         if body.trim_ascii_start().first() == Some(&b'[') {
-            return Ok(Box::pin(batch(methods, &body, &extensions, admitted, limits.batch_bytes)).await);
+            return Ok(
+                Box::pin(batch(methods, &body, &extensions, admitted, Budget::new(limits.batch_bytes, unsent))).await
+            );
         }
         Ok(match Invocation::read(&body, admitted.presumed()) {
             Ok(invocation) => {
@@ -149,14 +153,13 @@ pub(super) fn answer<T: Binding, C: Binding, B: RequestBody>(
 }
 
 /// Serves several calls that came as one (JSON-RPC 2.0, section 6), side by side, so that one that waits holds up none.
-/// Their answers stand in the order of the calls, and have `max` bytes of results together; a call whose result is too much
-/// is answered with an error. Says whether none of the calls changes anything.
+/// Their answers stand in the order of the calls. A call whose result exceeds the budget is answered with an error. Says whether none of the calls changes anything.
 async fn batch<T: Binding, C: Binding>(
     methods: Methods<T, C>,
     body: &[u8],
     extensions: &Extensions,
     admitted: Admitted,
-    max: usize,
+    budget: Budget,
 ) -> (Response<Body>, bool) {
     let refuse = |error: Error| (failure("null", seen(body).unwrap_or(admitted.presumed()), error.into()), true);
     let calls = match serde_json::from_slice::<Vec<&RawValue>>(body) {
@@ -170,13 +173,15 @@ async fn batch<T: Binding, C: Binding>(
         let error = ErrorKind::InvalidRequest.because(format!("a batch may have up to {MAX_BATCH} calls"));
         return refuse(error.with("limit", MAX_BATCH.to_string()));
     }
-    let (budget, mut is_read) = (Budget::new(max), true);
+    let mut is_read = true;
     let answers = calls.iter().enumerate().map(|(at, text)| {
         let extensions = for_entry(extensions, at);
         entry(&methods, text.get().as_bytes(), extensions, admitted.clone(), &budget)
     });
-    let (mut out, mut all) = (Vec::new(), HeaderMap::new());
-    for (answer, reads) in join_all(answers).await {
+    let answers = join_all(answers).await;
+    let length = |(answer, _): &(Option<(Bytes, HeaderMap)>, bool)| answer.as_ref().map_or(0, |it| it.0.len() + 1);
+    let (mut out, mut all) = (Vec::with_capacity(answers.iter().map(length).sum::<usize>() + 1), HeaderMap::new());
+    for (answer, reads) in answers {
         is_read &= reads;
         let Some((answer, headers)) = answer else { continue };
         out.put_u8(if out.is_empty() { b'[' } else { b',' });
@@ -195,15 +200,20 @@ async fn batch<T: Binding, C: Binding>(
 struct Budget {
     left: AtomicUsize,
     max: usize,
+    /// Where the results count until they are put together.
+    unsent: Unsent,
 }
 
 impl Budget {
-    fn new(max: usize) -> Self {
-        Self { left: AtomicUsize::new(max), max }
+    fn new(max: usize, unsent: Unsent) -> Self {
+        Self { left: AtomicUsize::new(max), max, unsent }
     }
 
-    /// Takes the bytes of a result, or refuses it.
-    fn take(&self, bytes: usize) -> Result<(), Error> {
+    /// Takes the bytes of a result, or refuses it. Only a read is refused because of what other answers have.
+    fn take(&self, bytes: usize, is_read: bool) -> Result<(), Error> {
+        if is_read {
+            self.unsent.admit(bytes)?;
+        }
         let taken = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(bytes));
         let why = || {
             let max = self.max;
@@ -232,9 +242,9 @@ async fn entry<T: Binding, C: Binding>(
     extensions: Extensions,
     admitted: Admitted,
     budget: &Budget,
-) -> (Option<(Vec<u8>, HeaderMap)>, bool) {
+) -> (Option<(Bytes, HeaderMap)>, bool) {
     let refused =
-        |id: &str, version: Version, error: &Error| Some((problem(id, version, error).into_bytes(), HeaderMap::new()));
+        |id: &str, version: Version, error: &Error| Some((problem(id, version, error).into(), HeaderMap::new()));
     let invocation = match Invocation::read(text, admitted.presumed()) {
         Ok(invocation) => invocation,
         Err(Refusal { id, version, error }) => return (refused(id, version, &error), true),
@@ -250,11 +260,11 @@ async fn entry<T: Binding, C: Binding>(
     };
     let Some(id) = id else { return (None, is_read) };
     let answer = match reply {
-        Ok(Reply::Unary(data, _)) if let Err(error) = budget.take(data.len()) => refused(id, version, &error),
+        Ok(Reply::Unary(data, _)) if let Err(error) = budget.take(data.len(), is_read) => refused(id, version, &error),
         Ok(Reply::Unary(data, metadata)) => {
             let mut out = Vec::with_capacity(data.len() + id.len() + 48);
             result(&mut out, id, |out| out.extend_from_slice(&data));
-            Some((out, headers(metadata)))
+            Some((budget.unsent.count(out.into()), headers(metadata)))
         }
         Ok(Reply::Stream(..)) => refused(id, version, &Error::internal("a stream in answer to a unary call")),
         Err(status) => refused(id, version, &explain(status).0),

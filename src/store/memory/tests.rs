@@ -339,6 +339,7 @@ fn the_quota_of_an_owner_evicts_what_ended_first() {
             taken: 1,
             cancel_requested: false,
             attempt: 1,
+            drained: 0,
         };
         let told = vec![Told::Status { mark: Mark::ending(Ends::Task) }];
         store.conclude(&Concluded { key: key.clone(), fence: 1, row, began: time, task, told })
