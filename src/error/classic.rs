@@ -136,7 +136,8 @@ mod tests {
             assert!(known || (-32060..=-32050).contains(&wire.json_rpc), "{kind:?}");
             assert_eq!(known, kind.classic_name() != "ServerError", "{kind:?}");
             let precondition = wire.grpc == Code::FailedPrecondition;
-            assert_eq!(precondition, kind == ErrorKind::TaskNotCancelable, "{kind:?}");
+            let expected = matches!(kind, ErrorKind::TaskNotCancelable | ErrorKind::Misdirected);
+            assert_eq!(precondition, expected, "{kind:?}");
             assert!((400..600).contains(&wire.http), "{kind:?}");
             assert_eq!(kind.wire_for(Version::V1_0), kind.wire());
         }
