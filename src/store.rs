@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::sync::watch;
 
 pub use concluded::{Concluded, Told};
 pub use key::{Hashed, Key, KeyMap, Scope};
@@ -58,7 +59,8 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Commits each task's part whole or not at all, together where that is cheaper. One outcome for each commit, in
-    /// their order. The batch may be committed again, when no answer came.
+    /// their order. The batch may be committed again, when no answer came. A commit that the store can never take is
+    /// [`Refused::Rejected`] and does not affect the others; [`Unavailable`] means that the store takes none of them.
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable>;
 
     /// The same, with tasks among them that are new and have ended. What the log of one repeats of it need not be kept
@@ -126,6 +128,12 @@ pub trait Store: Send + Sync + 'static {
     async fn damage(&self, _key: &Key) -> Result<Option<Damaged>, Unavailable> {
         Ok(None)
     }
+
+    /// A fault of the store as a whole, for as long as it lasts, such as a deleted file. While there is one, the server
+    /// accepts no new work. `None` if the store cannot have such a fault.
+    fn fault(&self) -> Option<watch::Receiver<Option<Unavailable>>> {
+        None
+    }
 }
 
 /// Whether a task is in use.
@@ -133,7 +141,8 @@ pub type InUse<'a> = &'a (dyn Fn(&Key) -> bool + Send + Sync);
 
 /// A store that commits without waiting.
 pub trait Immediate {
-    /// Commits one task's part whole or not at all.
+    /// Commits one task's part whole or not at all. After [`Refused::Rejected`] the task is dropped from memory, and its
+    /// senders get the reason.
     fn commit_now(&self, commit: &Commit) -> Result<(), Refused>;
 
     /// Commits a task that is new and has ended. What its log repeats of it need not be kept twice.
@@ -276,6 +285,36 @@ pub enum Refused {
     /// There is no room for another task, and none has ended that could make some.
     #[error(transparent)]
     Full(Full),
+    /// The store can never take this change. A retry has the same result, and other changes are not affected.
+    #[error(transparent)]
+    Rejected(Rejected),
+}
+
+/// Reason why a store can never take a change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Rejected {
+    /// The change does not fit into the rest of the maximum size of the store.
+    #[error("it does not fit into the store, which may have {most} bytes ({limit})")]
+    Size {
+        /// Configuration key of the limit.
+        limit: &'static str,
+        /// The limit in bytes.
+        most: u64,
+    },
+    /// The store cannot represent the change: a value is too long, or violates a constraint. The text is for the log.
+    #[error("the store can't represent it")]
+    Invalid(Box<str>),
+}
+
+impl Rejected {
+    /// Configuration key of the limit that the change exceeds, if it exceeds one.
+    pub fn limit(&self) -> Option<&'static str> {
+        match self {
+            Self::Size { limit, .. } => Some(limit),
+            Self::Invalid(_) => None,
+        }
+    }
 }
 
 /// There are as many tasks as there may be, and none of them has ended.

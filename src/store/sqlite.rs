@@ -20,10 +20,9 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode};
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use self::{
-    batch::Batch,
     checkpoint::Checkpoints,
     file::{Claimed, Role},
     reader::Readers,
@@ -70,6 +69,9 @@ mod writer;
 /// How many threads read.
 const READERS: usize = 4;
 
+/// Writes as much as a commit of some size takes, so that it is known before there is one whether that fits.
+const PROBE: &str = "INSERT INTO probe VALUES(zeroblob(16384)); DELETE FROM probe";
+
 /// How many tasks are kept where nobody says.
 pub const MAX_TASKS: usize = 1_000_000;
 
@@ -90,7 +92,6 @@ pub struct Sqlite {
     writer: Writer,
     _checkpoints: Checkpoints,
     claimed: Claimed,
-    opened: (u64, u64),
     fence: Fence,
     /// The row up to which claims have come. One that can't be read can't always be marked.
     last_claimed: AtomicI64,
@@ -205,6 +206,10 @@ enum Fault {
 /// What has been seen of the file.
 struct Health {
     path: PathBuf,
+    /// The database and its log, and which files these names were when the store was opened.
+    files: Vec<(PathBuf, file::Which)>,
+    /// Set while one of the names is missing or is another file.
+    fault: watch::Sender<Option<Unavailable>>,
     /// Something in it can't be read. That does not go away by itself.
     damaged: Mutex<Option<Unavailable>>,
     /// What came of the last transaction, and when.
@@ -239,17 +244,17 @@ impl Sqlite {
 
     fn start(claimed: Claimed, db: Connection, options: &Options, fence: Fence, room: Room) -> Result<Self, Fault> {
         options.durability.apply(&db)?;
-        let health = Arc::new(Health { path: claimed.path.clone(), damaged: Mutex::default(), last: Mutex::default() });
+        let health = Arc::new(Health::new(&claimed.path)?);
         let (room, behind) = (Arc::new(Mutex::new(room)), Arc::new(AtomicBool::new(false)));
         let (wake, woken) = mpsc::sync_channel(1);
         let reading = (0..READERS).map(|_| claimed.connect(Role::Read)).collect::<rusqlite::Result<_>>()?;
-        let (checkpoint, opened) = (claimed.connect(Role::Checkpoint)?, file::which(&claimed.path)?);
+        let checkpoint = claimed.connect(Role::Checkpoint)?;
         let file = File::options().read(true).write(true).open(&claimed.path)?;
         let checkpoints = Checkpoints::new(checkpoint, file, woken, Arc::clone(&behind), Arc::clone(&health))?;
-        let writer = Writer::new(db, Arc::clone(&room), Arc::clone(&health), behind, wake)?;
+        let writer = Writer::new(db, Arc::clone(&room), Arc::clone(&health), behind, wake, options.max_bytes)?;
         let readers = Readers::new(reading, Arc::clone(&health))?;
         let last_claimed = AtomicI64::new(0);
-        Ok(Self { readers, writer, _checkpoints: checkpoints, claimed, opened, fence, last_claimed, room, health })
+        Ok(Self { readers, writer, _checkpoints: checkpoints, claimed, fence, last_claimed, room, health })
     }
 
     /// Where it is.
@@ -323,6 +328,48 @@ fn is_corruption(error: &rusqlite::Error) -> bool {
 }
 
 impl Health {
+    /// Of the files that have these names now.
+    fn new(path: &Path) -> io::Result<Self> {
+        let mut files = vec![(path.to_owned(), file::which(path)?)];
+        let mut log = path.as_os_str().to_owned();
+        log.push("-wal");
+        let log = PathBuf::from(log);
+        // Where SQLite has no log yet, nothing is known of it.
+        files.extend(file::which(&log).ok().map(|which| (log, which)));
+        let (damaged, last, fault) = (Mutex::default(), Mutex::default(), watch::Sender::new(None));
+        Ok(Self { path: path.to_owned(), files, fault, damaged, last })
+    }
+
+    /// Looks whether the files are still those that were opened: what is written to a file that has lost its name is lost
+    /// with the process, and no write fails. Takes two calls of the system.
+    fn look(&self) -> Result<(), Unavailable> {
+        let lost = self.files.iter().find(|(path, opened)| file::which(path).ok().as_ref() != Some(opened));
+        match lost {
+            None if self.fault.borrow().is_none() => Ok(()),
+            None => {
+                tracing::info!(store.path = %self.path.display(), "database file found again");
+                self.fault.send_replace(None);
+                Ok(())
+            }
+            Some((path, _)) => {
+                let gone = Unavailable(format!("{}: it is not there any more, or is another file", path.display()));
+                self.fault.send_if_modified(|it| {
+                    let is_new = it.is_none();
+                    if is_new {
+                        tracing::error!(
+                            store.path = %path.display(),
+                            "database file deleted, moved or replaced: no new work is accepted; move the original file \
+                             back, or restart the server, which then opens what has this path"
+                        );
+                        *it = Some(gone.clone());
+                    }
+                    is_new
+                });
+                Err(gone)
+            }
+        }
+    }
+
     /// What is known without another try. What could be written a moment ago can be, so that whoever asks all the time
     /// writes no more than others do. What could not be a little while ago is tried again by those who wanted it
     /// written, and that something smaller can be is no comfort to them.
@@ -396,12 +443,11 @@ impl Store for Sqlite {
     }
 
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
-        self.writer.run(move |it| batch.iter().map(|commit| it.commit(commit)).collect()).await
+        self.writer.change(batch.iter().cloned().map(Change::Commit).collect()).await
     }
 
     async fn change(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
-        let batch = Batch::new(batch);
-        self.writer.run(move |it| it.change(&batch)).await
+        self.writer.change(batch).await
     }
 
     async fn load(&self, key: &Key) -> Result<Option<Stored>, Unavailable> {
@@ -488,19 +534,16 @@ impl Store for Sqlite {
     }
 
     async fn check(&self) -> Result<(), Unavailable> {
-        // What has lost its name is written to as if nothing were, and ends with the process.
-        let (path, opened) = (self.claimed.path.clone(), self.opened);
-        if !self.readers.run(move |_| Ok(file::which(&path).is_ok_and(|it| it == opened))).await? {
-            return Err(Unavailable(format!(
-                "{}: it is not there any more, or is another file",
-                self.path().display()
-            )));
-        }
+        let health = Arc::clone(&self.health);
+        self.readers.run(move |_| Ok(health.look())).await??;
         if let Some(it) = self.health.known() {
             return it;
         }
-        // As much as a commit of some size takes, so that it is known before one is there.
-        self.writer.run(|it| it.db.execute_batch("INSERT INTO probe VALUES(zeroblob(16384)); DELETE FROM probe")).await
+        self.writer.run(|it| it.db.execute_batch(PROBE)).await
+    }
+
+    fn fault(&self) -> Option<watch::Receiver<Option<Unavailable>>> {
+        Some(self.health.fault.subscribe())
     }
 }
 

@@ -53,6 +53,11 @@ impl Batch {
         }
         Self { all, bytes, wholes }
     }
+
+    /// Number of changes.
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
 }
 
 /// A row that is to be made.
@@ -63,11 +68,11 @@ struct New<'a> {
 }
 
 impl Pass<'_> {
-    /// Writes what is to be written of tasks, in their order, or says why not: then that has changed nothing.
-    pub(super) fn change(&mut self, batch: &Batch) -> rusqlite::Result<Vec<Result<(), Refused>>> {
+    /// Writes these changes of a batch, in their order. A change that is refused has changed nothing.
+    pub(super) fn change(&mut self, batch: &Batch, which: Range<usize>) -> rusqlite::Result<Vec<Result<(), Refused>>> {
         let Batch { all, bytes, wholes } = batch;
-        let (mut outcomes, mut rows) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
-        for (change, whole) in all.iter().zip(wholes) {
+        let (mut outcomes, mut rows) = (Vec::with_capacity(which.len()), Vec::with_capacity(which.len()));
+        for (change, whole) in all[which.clone()].iter().zip(&wholes[which]) {
             let short = match (change, whole) {
                 (Change::Concluded(it), Some(at)) => Some((it, &bytes[at.clone()])),
                 _ => None,

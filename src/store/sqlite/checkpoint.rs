@@ -7,9 +7,10 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
-        mpsc::Receiver,
+        mpsc::{Receiver, RecvTimeoutError},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use rusqlite::Connection;
@@ -26,6 +27,9 @@ pub(super) const SHORT: c_int = 12_288;
 /// So often what is in a long log is put into the file before who writes is asked for the rest: each time less has come
 /// meanwhile.
 const ROUNDS: usize = 3;
+
+/// Interval between two looks at whether the file still has its name, while nothing else is to be done.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// A thread that ends when nobody can wake it any more. Who drops this waits for that.
 pub(super) struct Checkpoints(Option<JoinHandle<()>>);
@@ -53,7 +57,16 @@ impl Checkpoints {
                 }
                 (1..ROUNDS).try_for_each(|_| put().map(drop)).map(|()| true)
             };
-            for () in wake {
+            loop {
+                match wake.recv_timeout(LOOK) {
+                    Ok(()) => {}
+                    Err(RecvTimeoutError::Timeout) => {
+                        // Reported by the look itself. A server that writes nothing notices here.
+                        drop(health.look());
+                        continue;
+                    }
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
                 match begins_anew() {
                     Ok(true) => behind.store(true, Ordering::Relaxed),
                     Ok(false) => {}

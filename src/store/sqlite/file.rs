@@ -78,6 +78,8 @@ impl Claimed {
             Role::Write(durability) => {
                 db.pragma_update(None, "journal_size_limit", LOG)?;
                 db.pragma_update(None, "cache_size", -32_768)?;
+                // Only the file itself can be out of space.
+                db.pragma_update(None, "temp_store", "MEMORY")?;
                 durability.apply(&db)?;
             }
             Role::Read => {
@@ -119,8 +121,11 @@ impl Durability {
     }
 }
 
+/// Device and number of a file.
+pub(super) type Which = (u64, u64);
+
 /// Which file has this name now, where the system tells files apart by more than their names.
-pub(super) fn which(path: &Path) -> std::io::Result<(u64, u64)> {
+pub(super) fn which(path: &Path) -> std::io::Result<Which> {
     let found = fs::metadata(path)?;
     #[cfg(unix)]
     let which = (std::os::unix::fs::MetadataExt::dev(&found), std::os::unix::fs::MetadataExt::ino(&found));

@@ -7,6 +7,11 @@ use rusqlite::OpenFlags;
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::{
+    event::{Ends, Event, Position},
+    pb::v1::{Message, Task, TaskState},
+    store::{Expect, Rejected, Row},
+};
 
 const ONE: &str = "CREATE TABLE a(x INTEGER) STRICT; INSERT INTO a VALUES(1);";
 const TWO: &str = "ALTER TABLE a ADD y TEXT; UPDATE a SET y = 'two';";
@@ -108,6 +113,66 @@ async fn what_waits_is_written_together_or_not_at_all() {
         } else {
             assert_eq!((outcomes, there), ((Ok(1), Ok(1)), 4));
         }
+    }
+}
+
+/// A change that can't be stored is rejected by itself, and takes nothing along that waits with it.
+#[tokio::test]
+async fn what_waits_with_a_change_that_is_rejected_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = Options::default();
+    options.max_bytes = Some(1 << 20);
+    let store = Sqlite::open(&directory.path().join("a.db"), options).unwrap();
+    let put = |it: &mut writer::Pass<'_>| it.db.execute("INSERT INTO probe VALUES(x'00')", []);
+    let (go, gone) = mpsc::channel::<()>();
+    let mut first = pin!(store.writer.run(move |_| gone.recv().map_err(|_| rusqlite::Error::InvalidQuery)));
+    assert!(poll!(&mut first).is_pending());
+    let begin = |id: &str, bytes| Change::Commit(begun(&store, id, bytes));
+    let (mut second, mut third, mut fourth) = (
+        pin!(store.writer.run(put)),
+        pin!(store.change([begin("a", 1), begin("b", 2 << 20), begin("c", 1)].into())),
+        pin!(store.change([begin("d", 2 << 20), begin("e", 1)].into())),
+    );
+    assert!(poll!(&mut second).is_pending() && poll!(&mut third).is_pending() && poll!(&mut fourth).is_pending());
+    go.send(()).unwrap();
+    first.await.unwrap();
+    assert_eq!(second.await, Ok(1));
+    let rejected = || Err(Refused::Rejected(Rejected::Size { limit: "store.max_size", most: 1 << 20 }));
+    assert_eq!(third.await.unwrap(), [Ok(()), rejected(), Ok(())]);
+    assert_eq!(fourth.await.unwrap(), [rejected(), Ok(())]);
+    let tasks = store.readers.run(|it| it.query_row("SELECT sum(tasks) FROM total", [], |it| it.get::<_, i32>(0)));
+    assert_eq!((tasks.await, store.room.lock().tasks()), (Ok(3), 3));
+    assert_eq!(store.health.known(), Some(Ok(())));
+}
+
+/// The commit that makes a task, with a message of so many bytes.
+fn begun(store: &Sqlite, id: &str, bytes: usize) -> Commit {
+    let task = Task { id: id.into(), history: vec![Message::user("x".repeat(bytes))], ..Task::default() };
+    let first = Event::task(Position { fence: store.fence, seq: 1 }, Ends::Nothing, task.into());
+    let row = Row {
+        context: "c".into(),
+        seq: 1,
+        state: TaskState::Submitted,
+        was: None,
+        head: Some(first.clone()),
+        time: 0,
+        open: true,
+        taken: 1,
+        cancel_requested: false,
+        attempt: 1,
+        drained: 0,
+    };
+    Commit {
+        key: Key::new(&Arc::default(), id),
+        expect: Expect::New,
+        fence: store.fence,
+        row,
+        events: vec![first],
+        checkpoint: None,
+        saved: None,
+        asked: None,
+        sends: Vec::new(),
+        push: None,
     }
 }
 

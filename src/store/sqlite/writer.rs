@@ -10,18 +10,20 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rusqlite::{CachedStatement, Connection, TransactionBehavior};
+use rusqlite::{CachedStatement, Connection, ErrorCode, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::{
-    Health,
+    Health, PROBE,
+    batch::Batch,
     checkpoint::{SHORT, SOME},
-    fault,
+    fault, is_damage,
     room::{Room, Seats},
+    said,
     thread::{Jobs, Threads},
     totals::{Crowds, Totals},
 };
-use crate::store::{Scope, Unavailable};
+use crate::store::{Change, Refused, Rejected, Scope, Unavailable};
 
 /// How many jobs go into a transaction at most.
 const TOGETHER: usize = 256;
@@ -35,31 +37,96 @@ const SCOPES: usize = 16_384;
 /// Where whatever writes goes.
 pub(super) struct Writer(Threads<Box<dyn Work>>);
 
-/// What a transaction does, as a part of it.
+/// A job of the writer. The parts of a job can be written independently of each other.
 trait Work: Send {
-    /// Does it. When this fails, all of the transaction does.
+    /// Writes all of it. If this fails, the transaction is rolled back.
     fn run(&mut self, pass: &mut Pass<'_>) -> rusqlite::Result<()>;
-    /// What came of it, once that is durable.
+    /// Number of parts that can be written again, each for itself, after a rollback. `None` if the job can run only once.
+    fn parts(&self) -> Option<usize>;
+    /// Writes one part, the result of which replaces that of an earlier run.
+    fn run_part(&mut self, part: usize, pass: &mut Pass<'_>) -> rusqlite::Result<()>;
+    /// Records that a part can't be written, whatever is written beside it: `why`, or `cause` where the caller has no
+    /// result for that.
+    fn reject(&mut self, part: usize, why: Rejected, cause: Unavailable);
+    /// Sends the result, once that is durable.
     fn answer(self: Box<Self>, outcome: Result<(), Unavailable>);
 }
 
+/// A job that runs at most once.
 struct Asked<T, F> {
     work: Option<F>,
     done: Option<T>,
+    failed: Option<Unavailable>,
     reply: oneshot::Sender<Result<T, Unavailable>>,
 }
 
 impl<T: Send, F: FnOnce(&mut Pass<'_>) -> rusqlite::Result<T> + Send> Work for Asked<T, F> {
     fn run(&mut self, pass: &mut Pass<'_>) -> rusqlite::Result<()> {
+        // A result of a transaction that was rolled back is void.
+        self.done = None;
         self.done = self.work.take().map(|it| it(pass)).transpose()?;
         Ok(())
     }
 
+    fn parts(&self) -> Option<usize> {
+        None
+    }
+
+    fn run_part(&mut self, _: usize, pass: &mut Pass<'_>) -> rusqlite::Result<()> {
+        self.run(pass)
+    }
+
+    fn reject(&mut self, _: usize, _: Rejected, cause: Unavailable) {
+        self.failed = Some(cause);
+    }
+
     fn answer(self: Box<Self>, outcome: Result<(), Unavailable>) {
-        let Self { done, reply, .. } = *self;
-        let outcome = outcome.and_then(|()| done.ok_or_else(|| Unavailable("nothing came of it".into())));
+        let Self { done, failed, reply, .. } = *self;
+        let nothing = || failed.unwrap_or_else(|| Unavailable("its transaction was rolled back; try again".into()));
+        let outcome = outcome.and_then(|()| done.ok_or_else(nothing));
         // Who asked may have gone; it is written all the same.
         drop(reply.send(outcome));
+    }
+}
+
+/// Outcomes of the changes of a batch, in their order.
+type Outcomes = Vec<Result<(), Refused>>;
+
+/// A batch of changes: each of them is a part.
+struct Changes {
+    batch: Batch,
+    outcomes: Outcomes,
+    reply: oneshot::Sender<Result<Outcomes, Unavailable>>,
+}
+
+impl Work for Changes {
+    fn run(&mut self, pass: &mut Pass<'_>) -> rusqlite::Result<()> {
+        self.outcomes = pass.change(&self.batch, 0..self.batch.len())?;
+        Ok(())
+    }
+
+    fn parts(&self) -> Option<usize> {
+        Some(self.batch.len())
+    }
+
+    fn run_part(&mut self, part: usize, pass: &mut Pass<'_>) -> rusqlite::Result<()> {
+        self.outcomes.resize(self.batch.len(), Ok(()));
+        for (it, outcome) in self.outcomes.iter_mut().skip(part).zip(pass.change(&self.batch, part..part + 1)?) {
+            *it = outcome;
+        }
+        Ok(())
+    }
+
+    fn reject(&mut self, part: usize, why: Rejected, _: Unavailable) {
+        self.outcomes.resize(self.batch.len(), Ok(()));
+        if let Some(it) = self.outcomes.get_mut(part) {
+            *it = Err(Refused::Rejected(why));
+        }
+    }
+
+    fn answer(self: Box<Self>, outcome: Result<(), Unavailable>) {
+        let Self { outcomes, reply, .. } = *self;
+        drop(reply.send(outcome.map(|()| outcomes)));
     }
 }
 
@@ -104,6 +171,14 @@ struct State {
     /// The log is long, and almost all of it is in the file: the rest is to be put there between two transactions,
     /// so that it can begin anew. While transactions follow each other, nobody else ever comes to the end of it.
     behind: Arc<AtomicBool>,
+    /// Maximum size of the file in bytes.
+    max_bytes: Option<u64>,
+}
+
+/// Why some parts of jobs were not written: all of them, or because of the one at this index.
+struct Failed {
+    error: rusqlite::Error,
+    at: Option<usize>,
 }
 
 impl Writer {
@@ -113,6 +188,7 @@ impl Writer {
         health: Arc<Health>,
         behind: Arc<AtomicBool>,
         checkpoint: SyncSender<()>,
+        max_bytes: Option<u64>,
     ) -> Result<Self, super::Fault> {
         let mut told = 0;
         let hook = move |_: &mut rusqlite::hooks::Wal, pages: std::ffi::c_int| {
@@ -126,7 +202,7 @@ impl Writer {
             Ok(())
         };
         db.wal_hook(Some(hook))?;
-        let state = State { db, scopes: HashMap::new(), crowds: None, room, health, behind };
+        let state = State { db, scopes: HashMap::new(), crowds: None, room, health, behind, max_bytes };
         let threads = Threads::new("sqlite-write", WAITING, [move |jobs| state.run(&jobs)])?;
         Ok(Self(threads))
     }
@@ -137,7 +213,14 @@ impl Writer {
         work: impl FnOnce(&mut Pass<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         let (reply, done) = oneshot::channel();
-        self.0.give(Box::new(Asked { work: Some(work), done: None, reply })).await?;
+        self.0.give(Box::new(Asked { work: Some(work), done: None, failed: None, reply })).await?;
+        done.await.unwrap_or_else(|_| Err(Unavailable("its thread has ended".into())))
+    }
+
+    /// Writes changes. Returns when that is durable, with the outcome of each.
+    pub(super) async fn change(&self, changes: Arc<[Change]>) -> Result<Outcomes, Unavailable> {
+        let (reply, done) = oneshot::channel();
+        self.0.give(Box::new(Changes { batch: Batch::new(changes), outcomes: Vec::new(), reply })).await?;
         done.await.unwrap_or_else(|_| Err(Unavailable("its thread has ended".into())))
     }
 }
@@ -152,17 +235,34 @@ impl State {
             {
                 all.push(next);
             }
-            let outcome = self.write(&mut all).map_err(|it| self.health.failed(&it));
+            if let Err(gone) = self.health.look() {
+                all.drain(..).for_each(|it| it.answer(Err(gone.clone())));
+                continue;
+            }
+            // Jobs that can be written again come first: when one of them fails, none of the others has run.
+            all.sort_by_key(|it| it.parts().is_none());
+            let mut failed = None;
+            let done = self.write(|pass| {
+                all.iter_mut().enumerate().try_for_each(|(n, it)| it.run(pass).inspect_err(|_| failed = Some(n)))
+            });
+            let (written, outcome) = match done {
+                Ok(()) => (all.len(), Ok(())),
+                Err(error) if self.may_be_apart(&error, failed.map(|n| &*all[n])) => self.write_apart(&mut all),
+                Err(error) => (0, Err(error)),
+            };
+            let outcome = outcome.map_err(|it| self.health.failed(&it));
             self.health.tried(&outcome);
-            all.drain(..).for_each(|it| it.answer(outcome.clone()));
+            for (n, it) in all.drain(..).enumerate() {
+                it.answer(if n < written { Ok(()) } else { outcome.clone() });
+            }
             if self.behind.swap(false, Ordering::Relaxed) {
                 self.catch_up();
             }
         }
     }
 
-    /// All of it or, where anything fails, nothing.
-    fn write(&mut self, all: &mut [Box<dyn Work>]) -> rusqlite::Result<()> {
+    /// Runs a transaction, which is rolled back if anything fails.
+    fn write(&mut self, run: impl FnOnce(&mut Pass<'_>) -> rusqlite::Result<()>) -> rusqlite::Result<()> {
         fault::at("batch.begin")?;
         let transaction = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut pass = Pass {
@@ -177,7 +277,7 @@ impl State {
         if pass.scopes.len() >= SCOPES {
             pass.scopes.clear();
         }
-        let done = all.iter_mut().try_for_each(|it| it.run(&mut pass)).and_then(|()| pass.count());
+        let done = run(&mut pass).and_then(|()| pass.count());
         let room = pass.over();
         let done = done.and_then(|()| fault::at("batch.commit")).and_then(|()| transaction.commit());
         match done {
@@ -191,6 +291,87 @@ impl State {
                 self.crowds = None;
                 Err(error)
             }
+        }
+    }
+
+    /// Returns whether a transaction may succeed without a part of the job that failed. A job that can run only once fails
+    /// with the error that it has now.
+    fn may_be_apart(&self, error: &rusqlite::Error, failed: Option<&dyn Work>) -> bool {
+        failed.is_some_and(|work| work.parts().is_some()) && self.rejected(error).is_some()
+    }
+
+    /// Writes jobs part by part, so that one that can't be written does not affect the others. Returns how many jobs were
+    /// written, those with rejected parts included, and why the others were not.
+    ///
+    /// `SQLITE_FULL` rolls back the whole transaction, and with it every savepoint. So a transaction ends at the first
+    /// part that fails, what came before it is written again, and the next transaction begins behind it.
+    fn write_apart(&mut self, all: &mut [Box<dyn Work>]) -> (usize, rusqlite::Result<()>) {
+        let counts = all.iter().map(|work| work.parts().unwrap_or(1)).enumerate();
+        let parts: Vec<(usize, usize)> = counts.flat_map(|(job, n)| (0..n).map(move |part| (job, part))).collect();
+        let mut written = 0;
+        // Without spills, nothing goes to the disk before the commit. A statement is then out of space because of the
+        // maximum size of the file, and a commit because of the disk.
+        let mut outcome = self.db.pragma_update(None, "cache_spill", false);
+        while outcome.is_ok() && written < parts.len() {
+            outcome = self.write_until_rejected(all, &parts, &mut written);
+        }
+        let outcome = outcome.and_then(|()| self.db.pragma_update(None, "cache_spill", true));
+        (parts.get(written).map_or(all.len(), |it| it.0), outcome)
+    }
+
+    /// Writes the parts from `written` on, up to the first one that is rejected, and counts them.
+    fn write_until_rejected(
+        &mut self,
+        all: &mut [Box<dyn Work>],
+        parts: &[(usize, usize)],
+        written: &mut usize,
+    ) -> rusqlite::Result<()> {
+        let rest = &parts[*written..];
+        let Err(Failed { error, at }) = self.write_parts(all, rest) else {
+            *written = parts.len();
+            return Ok(());
+        };
+        let (Some(at), Some(why)) = (at, self.rejected(&error)) else { return Err(error) };
+        if at > 0 {
+            self.write_parts(all, &rest[..at]).map_err(|it| it.error)?;
+            *written += at;
+        }
+        if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
+            // Where not even this fits, the store is full, and the size of the part is not to blame.
+            self.write_nothing()?;
+        }
+        let (job, part) = rest[at];
+        all[job].reject(part, why, self.health.failed(&error));
+        *written += 1;
+        Ok(())
+    }
+
+    fn write_parts(&mut self, all: &mut [Box<dyn Work>], parts: &[(usize, usize)]) -> Result<(), Failed> {
+        let mut at = None;
+        let written = self.write(|pass| {
+            parts
+                .iter()
+                .enumerate()
+                .try_for_each(|(n, (job, part))| all[*job].run_part(*part, pass).inspect_err(|_| at = Some(n)))
+        });
+        written.map_err(|error| Failed { error, at })
+    }
+
+    /// Writes as much as a commit of some size takes, and rolls that back.
+    fn write_nothing(&mut self) -> rusqlite::Result<()> {
+        let transaction = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute_batch(PROBE)?;
+        transaction.rollback()
+    }
+
+    /// Why one part of a transaction may be what made it fail, whenever it is tried. `None` if the store failed.
+    fn rejected(&self, error: &rusqlite::Error) -> Option<Rejected> {
+        let invalid = || Rejected::Invalid(said(error).into());
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => self.max_bytes.map(|most| Rejected::Size { limit: "store.max_size", most }),
+            Some(ErrorCode::TooBig | ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch) => Some(invalid()),
+            _ if is_damage(error) || matches!(error, rusqlite::Error::ToSqlConversionFailure(_)) => Some(invalid()),
+            _ => None,
         }
     }
 

@@ -7,7 +7,8 @@ use a2a_service::{
     event::Position,
     pb::v1::TaskState,
     store::{
-        Key, ListQuery, Refused, RunnerId, Store, Unavailable,
+        Change, Commit, Key, ListQuery, Refused, Rejected, RunnerId, Store, Unavailable,
+        memory::Memory,
         sqlite::{Durability, Error, Options, Sqlite},
     },
 };
@@ -15,7 +16,7 @@ use a2a_service::{
 use super::{
     finished,
     place::{Opened, copy},
-    writer::{Writer, chunk, message, scope, status},
+    writer::{Writer, chunk, concluded, message, scope, status},
 };
 
 const SOON: Duration = Duration::from_secs(1);
@@ -98,15 +99,29 @@ async fn a_file_that_is_gone_is_missed() {
     let path = directory.path().join("a.db");
     let store = open(&path).unwrap();
     store.check().await.unwrap();
+    let mut fault = store.fault().unwrap();
+    assert_eq!(*fault.borrow(), None);
     let aside = directory.path().join("b.db");
     fs::rename(&path, &aside).unwrap();
-    let Err(Unavailable(why)) = store.check().await else { panic!("it has gone") };
+    // Seen by a server that does nothing, too.
+    let Unavailable(why) = fault.wait_for(Option::is_some).await.unwrap().clone().unwrap();
     assert!(why.contains("a.db") && why.contains("not there any more"), "{why}");
+    assert_eq!(store.check().await, Err(Unavailable(why)));
     fs::copy(&aside, &path).unwrap();
     let Err(Unavailable(why)) = store.check().await else { panic!("it is another one") };
     assert!(why.contains("is another file"), "{why}");
+    let key = Key::new(&scope("ada", ""), "t-1");
+    let task = Writer::new(&Opened::of(Arc::new(Memory::default())), key.scope(), "t-1").next([]);
+    assert!(store.commit([task.clone()].into()).await.is_err(), "nothing is acknowledged");
     fs::rename(&aside, &path).unwrap();
+    assert!(fault.wait_for(Option::is_none).await.is_ok());
     store.check().await.unwrap();
+    assert_eq!(store.load(&key).await.unwrap().map(|it| it.at), None);
+    assert_eq!(store.commit([task].into()).await.unwrap(), [Ok(())]);
+    // Without its log, what was committed last is lost with the process.
+    let log = directory.path().join("a.db-wal");
+    fs::rename(&log, directory.path().join("b.db-wal")).unwrap();
+    assert!(fault.wait_for(Option::is_some).await.is_ok());
 }
 
 #[tokio::test]
@@ -183,6 +198,62 @@ async fn where_there_is_no_room_nothing_is_half_written() {
     store.check().await.unwrap();
     other.commit([chunk("a", &large, false)]).await.unwrap();
     other.check().await;
+}
+
+/// A change that does not fit is rejected by itself, whether it comes alone or with others, and again whenever it comes.
+#[tokio::test]
+async fn what_can_not_be_stored_is_rejected_alone() {
+    let mut options = Options::default();
+    options.max_bytes = Some(1 << 20);
+    let store = Opened::sqlite(options);
+    let rejected = || Err(Refused::Rejected(Rejected::Size { limit: "store.max_size", most: 1 << 20 }));
+    let large = "x".repeat(4 << 20);
+    let mut tasks: Vec<_> = (0..8).map(|n| Writer::new(&store, &scope("ada", ""), &format!("t-{n}"))).collect();
+    tasks[0].commit([]).await.unwrap();
+    tasks[7].commit([]).await.unwrap();
+    let end = || status(TaskState::Completed, 5);
+    let batch = [
+        tasks[0].next([chunk("a", "1", false)]),
+        tasks[1].next([chunk("a", &large, false)]),
+        tasks[2].next([]),
+        tasks[3].next([chunk("a", &large, false), end()]),
+        tasks[4].next([chunk("a", "1", false), end()]),
+        tasks[5].next([end()]),
+        tasks[6].next([chunk("a", &large, false), chunk("b", "1", false), end()]),
+        tasks[7].next([chunk("a", &large, false)]),
+    ];
+    let whole = |it: &Commit| concluded(it).map_or_else(|| Change::Commit(it.clone()), Change::Concluded);
+    let outcomes = store.change(batch.iter().map(whole).collect()).await.unwrap();
+    let is_large = |n: usize| [1, 3, 6, 7].contains(&n);
+    for (n, outcome) in outcomes.into_iter().enumerate() {
+        assert_eq!(outcome, if is_large(n) { rejected() } else { Ok(()) }, "{n}");
+    }
+    store.check().await.unwrap();
+    for (n, (task, commit)) in tasks.iter_mut().zip(batch).enumerate() {
+        if is_large(n) {
+            for _ in 0..2 {
+                assert_eq!(task.write(commit.clone()).await, rejected(), "{n}");
+            }
+        } else {
+            task.wrote(commit);
+        }
+        if task.at.seq > 0 {
+            task.check().await;
+        } else {
+            assert!(store.load(&task.key).await.unwrap().is_none(), "nothing of {n} is there");
+        }
+        // What fits is taken from the same task.
+        let more = if is_large(n) { task.commit([status(TaskState::Failed, 6)]).await } else { Ok(()) };
+        assert_eq!(more, Ok(()));
+    }
+    tasks.iter_mut().for_each(Writer::leave);
+    let store = store.again();
+    tasks.iter_mut().for_each(|task| task.go_on(&store));
+    for task in &tasks {
+        task.check().await;
+    }
+    let query = ListQuery { scope: scope("ada", ""), limit: 9, ..ListQuery::default() };
+    assert_eq!(store.list(&query).await.unwrap().total, 8);
 }
 
 #[tokio::test]
