@@ -19,7 +19,7 @@ pub use self::limits::Limits;
 pub(crate) use self::{again::Since, once::Name};
 use self::{
     begin::Begin,
-    limits::{Permits, full},
+    limits::{Permits, full, limit},
     once::Turnstile,
     recovery::Quarantine,
 };
@@ -369,6 +369,7 @@ fn gone(held: &Held) -> Error {
     match inner.untaken {
         Some(why) => untaken(why),
         None if inner.lost || inner.is_stopped() => lost(),
+        None if inner.shown().is_some() => unwritten().with("taskId", held.key.id()),
         None => unwritten(),
     }
 }
@@ -377,7 +378,17 @@ fn gone(held: &Held) -> Error {
 pub(crate) fn untaken(why: Untaken) -> Error {
     match why {
         Untaken::Full(it) => full(it),
-        Untaken::Away => away("the store does not take this, and nothing of it was done; try again"),
+        Untaken::Away => {
+            away("the store is unavailable, and nothing was recorded, but the agent may have run; try again")
+        }
+        Untaken::Rejected(Some(name)) => {
+            let why =
+                format!("the store has no room for this message or its result ({name}), and nothing was recorded");
+            limit(name, why)
+        }
+        Untaken::Rejected(None) => {
+            ErrorKind::Internal.because("the store can't take this message or its result, and nothing was recorded")
+        }
     }
 }
 
@@ -386,9 +397,9 @@ fn lost() -> Error {
     away("the task is on its way elsewhere; ask again")
 }
 
-/// What was sent may be taken yet, and may not.
+/// What was sent, or what came of it, may be recorded yet, and may not.
 fn unwritten() -> Error {
-    away("this is not written yet; ask again")
+    away("the outcome is not recorded yet, and may still be; read the task before this is sent again")
 }
 
 /// The store is away, or the server is about to stop.

@@ -14,7 +14,7 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
-    sync::{Notify, OnceCell},
+    sync::{Notify, OnceCell, watch},
     task::AbortHandle,
     time::{Instant, sleep_until, timeout},
 };
@@ -27,7 +27,7 @@ use self::{
 };
 use crate::{
     seam::Clock,
-    store::{Change, Key, KeyMap, Refused, Store},
+    store::{Change, Key, KeyMap, Refused, Store, Unavailable},
 };
 
 mod again;
@@ -47,6 +47,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A store that has been away for so long gets no new work.
 const DOWN: Duration = Duration::from_secs(1);
 
+/// Interval in which senders and cancels that have come to wait for an unavailable store are told.
+const TELL: Duration = Duration::from_secs(1);
+
 /// The tasks in memory, and their way to the store.
 pub struct Journal {
     store: Arc<dyn Store>,
@@ -55,6 +58,8 @@ pub struct Journal {
     lanes: Vec<Lane>,
     runners: OnceLock<Vec<AbortHandle>>,
     down: Mutex<Down>,
+    /// A fault of the store as a whole.
+    fault: Option<watch::Receiver<Option<Unavailable>>>,
     phase: AtomicU8,
 }
 
@@ -100,6 +105,7 @@ impl Journal {
     /// Over a store.
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
         let lanes: Vec<Lane> = (0..store.lanes().max(1)).map(|_| Lane::default()).collect();
+        let fault = store.fault();
         let it = Arc::new(Self {
             store,
             clock: Clock::new(),
@@ -107,11 +113,13 @@ impl Journal {
             lanes,
             runners: OnceLock::new(),
             down: Mutex::default(),
+            fault,
             phase: AtomicU8::new(0),
         });
         if it.store.immediate().is_none() {
             let run = |lane| tokio::spawn(Arc::clone(&it).run(lane)).abort_handle();
-            it.runners.get_or_init(|| (0..it.lanes.len()).map(run).collect());
+            let watch = it.fault.clone().map(|fault| tokio::spawn(Arc::clone(&it).watch(fault)).abort_handle());
+            it.runners.get_or_init(|| (0..it.lanes.len()).map(run).chain(watch).collect());
         }
         it
     }
@@ -136,9 +144,19 @@ impl Journal {
         }
     }
 
-    /// The store has been away for longer than a moment: it refuses, or does not answer.
+    /// The store has been away for longer than a moment: it refuses, does not answer, or has a fault.
     pub fn is_down(&self) -> bool {
-        self.down.lock().since.is_some_and(|it| it.elapsed() > DOWN)
+        self.has_fault() || self.is_down_for(DOWN)
+    }
+
+    /// The store has a fault, which no retry mends.
+    fn has_fault(&self) -> bool {
+        self.fault.as_ref().is_some_and(|fault| fault.borrow().is_some())
+    }
+
+    /// No commit has come through for so long, of those that were tried.
+    fn is_down_for(&self, time: Duration) -> bool {
+        self.down.lock().since.is_some_and(|since| since.elapsed() > time)
     }
 
     /// How far the server's end has come.
@@ -294,12 +312,13 @@ impl Journal {
 
     async fn write(&self, group: &[Held], changes: &Arc<[Change]>, again: bool) -> Result<(), ()> {
         self.down.lock().since.get_or_insert_with(Instant::now);
-        let mut change = self.store.change(Arc::clone(changes));
-        let outcomes = if let Ok(it) = timeout(PATIENCE, &mut change).await {
-            it
-        } else {
+        let (mut change, mut wait) = (self.store.change(Arc::clone(changes)), PATIENCE);
+        let outcomes = loop {
+            if let Ok(outcomes) = timeout(wait, &mut change).await {
+                break outcomes;
+            }
             self.put_off(group);
-            change.await
+            wait = TELL;
         };
         match &outcomes {
             Ok(_) => self.is_up(),
@@ -315,7 +334,13 @@ impl Journal {
             // The answer to an earlier try was lost: a row that stands where only this can have put it is ours.
             let is_ours = |why: &Refused| again && *why == Refused::Stale(Some(change.position()));
             match (outcome, change) {
-                (Err(why), _) if !is_ours(&why) => wake = self.lose(held, &mut inner, &why),
+                (Err(why), change) if !is_ours(&why) => {
+                    let kept = match &why {
+                        Refused::Rejected(why) => inner.reject(held, change, why),
+                        Refused::Stale(_) | Refused::Duplicate { .. } | Refused::Full(_) => None,
+                    };
+                    wake = kept.unwrap_or_else(|| self.lose(held, &mut inner, &why));
+                }
                 (_, Change::Commit(it)) => inner.settle(it, &mut wake),
                 (_, Change::Concluded(it)) => inner.concluded(it, &mut wake),
             }
@@ -325,10 +350,33 @@ impl Journal {
         Ok(())
     }
 
-    /// The store does not answer, and nobody knows for how long: who waits for that is told.
+    /// The store does not answer: senders and cancels are told, those whose messages are not recorded included.
     fn put_off(&self, group: &[Held]) {
         let behind: Vec<Held> = self.lanes.iter().flat_map(|it| it.dirty.lock().clone()).collect();
         group.iter().chain(&behind).for_each(|it| it.lock().put_off());
+        self.put_off_recorded();
+    }
+
+    /// Tells senders and cancels of all tasks that the store is unavailable, instead of letting them wait for what it can't
+    /// record. Turns go on. Messages that are not recorded yet are left to the retries of their own commits.
+    fn put_off_recorded(&self) {
+        self.all().iter().for_each(|held| held.lock().put_off_recorded());
+    }
+
+    /// Tells senders and cancels of a fault of the store that has lasted for some time.
+    async fn watch(self: Arc<Self>, mut fault: watch::Receiver<Option<Unavailable>>) {
+        while fault.wait_for(Option::is_some).await.is_ok() {
+            let mut wait = PATIENCE;
+            while timeout(wait, fault.wait_for(Option::is_none)).await.is_err() {
+                self.put_off_recorded();
+                wait = TELL;
+            }
+        }
+    }
+
+    /// Lets new work probe the store, which may still be unavailable.
+    fn probe(&self) {
+        self.down.lock().since = None;
     }
 
     /// The store has taken something, or would.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::pb::{
     v1::{Message, Part, Role, part::Content},
-    wkt::Value,
+    wkt::{Value, value::Kind},
 };
 
 impl Message {
@@ -31,6 +31,15 @@ impl Message {
     #[must_use]
     pub fn and(mut self, part: Part) -> Self {
         self.parts.push(part);
+        self
+    }
+
+    /// With metadata, which has to be a JSON object.
+    #[must_use]
+    pub(crate) fn with_metadata(mut self, metadata: &serde_json::Value) -> Self {
+        if let Ok(Some(Kind::StructValue(it))) = json_value(metadata).map(|it| it.kind) {
+            self.metadata = Some(it);
+        }
         self
     }
 

@@ -295,7 +295,7 @@ pub enum Refused {
 #[non_exhaustive]
 pub enum Rejected {
     /// The change does not fit into the rest of the maximum size of the store.
-    #[error("it does not fit into the store, which may have {most} bytes ({limit})")]
+    #[error("it does not fit into the store, which may have {most} bytes")]
     Size {
         /// Configuration key of the limit.
         limit: &'static str,

@@ -15,7 +15,11 @@ use tokio::task::coop::poll_proceed;
 use super::{Error, Stopped};
 use crate::{
     event::{Event, Mark},
-    journal::{Held, Phase, live::Inner, wait::Waits},
+    journal::{
+        Held, Phase,
+        live::{Exceeded, Inner},
+        wait::Waits,
+    },
     message::json_value,
     pb::{
         v1::{
@@ -95,7 +99,7 @@ impl Updates {
         let mut event = Some(event);
         self.ready(move |inner| match event.take() {
             Some(it) => inner.push(it, Mark::NOTHING).map(drop).map_err(|why| {
-                inner.exceeded = why.limit().and(Some(why));
+                inner.exceeded = why.limit().map(|_| Exceeded::Task(why));
                 Stopped
             }),
             None => Ok(()),

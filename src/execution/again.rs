@@ -16,7 +16,7 @@ use crate::{
     journal::{
         Held, Reader,
         replay::{Course, Of, Stage, Turns},
-        wait::Answer,
+        wait::{Answer, Until},
     },
     pb::v1::Task,
     store::Key,
@@ -76,7 +76,9 @@ impl<A: Agent> Execution<A> {
         let (task, at, turns) = attach(&held)?;
         let reader = Reader::new(held.clone(), Arc::clone(&self.0.journal), at.seq + 1, None, None);
         let mut reader = reader.until_end_of(Course::known(seq, at.seq, turns)).folding(task);
-        let over = async {
+        // A reader makes up for a store that is unavailable; a sender is told.
+        let told = held.lock().wait(Until::End);
+        let read = async {
             while !matches!(reader.stage(), Stage::Over | Stage::Interrupted) {
                 // A server that stops answers with the task as it is, as it does whoever sent the message first.
                 if !matches!(reader.next().await, Some(Ok(_))) {
@@ -84,7 +86,16 @@ impl<A: Agent> Execution<A> {
                 }
             }
         };
-        drop(timeout(wait, over).await);
+        let unavailable = async {
+            tokio::select! {
+                biased;
+                () = read => false,
+                Err(_) = told => true,
+            }
+        };
+        if timeout(wait, unavailable).await == Ok(true) {
+            return Err(gone(&held));
+        }
         reader.into_task().map(Answer::Task).ok_or_else(|| gone(&held))
     }
 

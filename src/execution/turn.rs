@@ -23,15 +23,12 @@ use crate::{
     event::{Ends, Event, Mark},
     journal::{
         Held, Phase,
-        live::Inner,
+        live::{Exceeded, Inner},
         replay::INBOX,
         wait::{Answer, Waits},
     },
-    message::json_value,
     pb::v1::{Message, Task, TaskState},
-    pb::wkt::value::Kind,
     seam,
-    task::Illegal,
 };
 
 /// Why an agent is polled no more.
@@ -205,7 +202,7 @@ impl<A: Agent> Parts<A> {
         }
         let (state, message) = match over {
             Over::Left => return None,
-            _ if inner.exceeded.is_some() => (TaskState::Failed, inner.exceeded.map(|it| exceeded(held, it))),
+            _ if let Some(why) = &inner.exceeded => (TaskState::Failed, Some(why.message(&held.key))),
             Over::Returned(Ok(End::Reply(message)))
                 if !inner.real && message.encoded_len() <= inner.ahead.max_event_bytes() =>
             {
@@ -247,7 +244,7 @@ impl<A: Agent> Parts<A> {
         {
             // The agent's last message is more than may be said.
             ends = Ends::Task;
-            let status = status_update(held, TaskState::Failed, Some(exceeded(held, why)));
+            let status = status_update(held, TaskState::Failed, Some(Exceeded::Task(why).message(&held.key)));
             ended = inner.push(status, Mark::ending(ends));
         }
         if ended.is_err() {
@@ -329,21 +326,7 @@ impl Silence {
 fn failure(held: &Held, kind: &'static str, cause: &str) -> Message {
     let id = seam::fresh_id();
     tracing::warn!(error.id = %id, task.id = held.key.id(), error.kind = kind, error.cause = cause, "an agent failed");
-    with_metadata(Message::agent(format!("Agent execution failed ({kind}): error id {id}")), &json!({"errorId": id}))
-}
-
-/// What the caller is told of an agent that was stopped at a limit: which, and that it is the agent's doing.
-fn exceeded(held: &Held, why: Illegal) -> Message {
-    let limit = why.limit().unwrap_or_default();
-    tracing::warn!(task.id = held.key.id(), error.kind = "limit", error.cause = %why, "an agent failed");
-    with_metadata(Message::agent(format!("Agent execution failed (limit {limit}): {why}")), &json!({"limit": limit}))
-}
-
-fn with_metadata(mut message: Message, metadata: &serde_json::Value) -> Message {
-    if let Ok(Some(Kind::StructValue(it))) = json_value(metadata).map(|it| it.kind) {
-        message.metadata = Some(it);
-    }
-    message
+    Message::agent(format!("Agent execution failed ({kind}): error id {id}")).with_metadata(&json!({"errorId": id}))
 }
 
 /// What a panic said.

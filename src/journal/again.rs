@@ -50,17 +50,26 @@ impl Again {
             let one = Arc::from([change]);
             if journal.write(slice::from_ref(&held), &one, true).await.is_ok() {
                 self.asked_until = None;
-            } else if since.elapsed() >= PATIENCE && take_back(journal, &held, &one[0]).await {
+                continue;
+            }
+            let expired = since.elapsed() >= PATIENCE;
+            if (expired || journal.has_fault()) && take_back(journal, &held, &one[0], expired).await {
                 self.asked_until = Some(Instant::now() + ASKED);
             } else {
                 self.changes.push((held, one[0].clone(), since));
             }
         }
-        if let (true, Some(until)) = (self.changes.is_empty(), self.asked_until)
-            && (until <= Instant::now() || journal.store().check().await.is_ok())
-        {
-            journal.is_up();
-            self.asked_until = None;
+        if journal.is_down_for(PATIENCE) {
+            journal.put_off_recorded();
+        }
+        if let (true, Some(until)) = (self.changes.is_empty(), self.asked_until) {
+            if journal.store().check().await.is_ok() {
+                journal.is_up();
+                self.asked_until = None;
+            } else if until <= Instant::now() {
+                journal.probe();
+                self.asked_until = None;
+            }
         }
         self.wait = if self.is_there_any() { (self.wait * 2).min(Duration::from_secs(1)) } else { RETRY };
         self.due = Instant::now() + self.wait;
@@ -69,8 +78,8 @@ impl Again {
 
 /// Takes back a change, and says whether it did: where the store has nothing of it, and nobody is at work on what the store
 /// has. Then nothing is half done, and who sent it may send it again. Of anything else its senders are told that it is not
-/// written yet.
-async fn take_back(journal: &Journal, held: &Held, change: &Change) -> bool {
+/// written yet, once its time has `expired`.
+async fn take_back(journal: &Journal, held: &Held, change: &Change, expired: bool) -> bool {
     let there = journal.store().load(&held.key).await;
     let whole = match (there, change.expected()) {
         (Ok(None), None) => true,
@@ -79,7 +88,9 @@ async fn take_back(journal: &Journal, held: &Held, change: &Change) -> bool {
     };
     let mut inner = held.lock();
     if !whole {
-        inner.put_off();
+        if expired {
+            inner.put_off();
+        }
         return false;
     }
     // Out of the map first: whoever comes next loads what the store has.

@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::oneshot, time::Instant};
 
 pub(super) use self::settle::{fold, fold_bytes};
-pub(crate) use self::untaken::Untaken;
+pub(crate) use self::untaken::{Exceeded, Untaken};
 use super::{
     replay::Turns,
     wait::{Answer, Place, Until, Wake, Wakers},
@@ -84,8 +84,10 @@ pub(crate) struct Inner {
     pub(crate) lost: bool,
     /// Why the store has not taken it, or what was sent to it last.
     pub(crate) untaken: Option<Untaken>,
-    /// What its turn has too much of: the turn is ended for that.
-    pub(crate) exceeded: Option<Illegal>,
+    /// Number of changes that the store has rejected.
+    rejections: u32,
+    /// What its turn has too much of, or the store can't take: the turn is ended for that.
+    pub(crate) exceeded: Option<Exceeded>,
     /// The server stops: nobody waits for anything any more.
     stopped: bool,
     /// How many events came too late.
@@ -232,6 +234,7 @@ impl Inner {
             real: false,
             lost: false,
             untaken: None,
+            rejections: 0,
             exceeded: None,
             stopped: false,
             late: 0,

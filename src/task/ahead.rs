@@ -103,6 +103,11 @@ impl Ahead {
         Self { state: task.state(), seq, bounds: Bounds::default(), bytes: task.encoded_len(), begun }
     }
 
+    /// Goes back to the task as it is with its event of this number. The bounds stay.
+    pub fn rewind(&mut self, task: &Task, seq: Seq) {
+        *self = Self { bounds: self.bounds, ..Self::of(task, seq) };
+    }
+
     /// From now on there may be only so much of it.
     pub fn bound(&mut self, bounds: Bounds) {
         self.bounds = bounds;

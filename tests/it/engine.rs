@@ -11,6 +11,7 @@ mod keeping;
 mod list;
 mod once;
 mod readers;
+mod rejected;
 mod shown;
 pub(crate) mod support;
 mod turns;

@@ -14,7 +14,7 @@ use a2a_service::{
     seam::Millis,
     store::{
         Change, Claim, Commit, InUse, Key, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put, Refused,
-        Retention, RunnerId, Scope, Store, Stored, Swept, Unavailable, memory::Memory,
+        Rejected, Retention, RunnerId, Scope, Store, Stored, Swept, Unavailable, memory::Memory,
     },
 };
 use parking_lot::Mutex;
@@ -42,6 +42,7 @@ pub(crate) struct Gate {
     blind: AtomicBool,
     unclaimed: AtomicBool,
     logs_read: AtomicUsize,
+    largest: AtomicUsize,
     told: watch::Sender<()>,
     standing: watch::Sender<usize>,
 }
@@ -57,6 +58,7 @@ impl Gate {
             blind: AtomicBool::new(false),
             unclaimed: AtomicBool::new(false),
             logs_read: AtomicUsize::new(0),
+            largest: AtomicUsize::new(usize::MAX),
             told: watch::Sender::new(()),
             standing: watch::Sender::new(0),
         })
@@ -101,6 +103,16 @@ impl Gate {
     /// Whether nothing can be read.
     pub(crate) fn blind(&self, blind: bool) {
         self.blind.store(blind, Ordering::SeqCst);
+    }
+
+    /// Rejects changes whose events have more bytes than this.
+    pub(crate) fn limit(&self, bytes: usize) {
+        self.largest.store(bytes, Ordering::SeqCst);
+    }
+
+    fn rejects(&self, change: &Change) -> bool {
+        let size: usize = change.commit().events.iter().map(|event| event.proto().len()).sum();
+        size > self.largest.load(Ordering::SeqCst)
     }
 
     /// Returns when a commit stands at the gate.
@@ -162,6 +174,17 @@ impl Store for Gate {
             Act::Fail => return Err(Unavailable("told so".into())),
             Act::Stale => return Ok(batch.iter().map(|_| Err(Refused::Stale(None))).collect()),
             Act::Pass | Act::LoseAnswer => {}
+        }
+        if batch.iter().any(|change| self.rejects(change)) {
+            let mut outcomes = Vec::new();
+            for change in &*batch {
+                outcomes.push(if self.rejects(change) {
+                    Err(Refused::Rejected(Rejected::Size { limit: "store.max_size", most: 1 }))
+                } else {
+                    self.store.change([change.clone()].into()).await?.remove(0)
+                });
+            }
+            return Ok(outcomes);
         }
         let outcomes = self.store.change(batch).await;
         if act == Act::LoseAnswer { Err(Unavailable("who knows".into())) } else { outcomes }

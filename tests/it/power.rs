@@ -287,7 +287,9 @@ async fn a_disk_that_takes_nothing_is_told_and_forgiven() {
     }
     for (call, error) in [("pwrite64", "ENOSPC"), ("fsync", "EIO")] {
         let (stage, mut dice) = (Stage::new(), seed());
-        let (mut child, url) = stage.start(&[("A2A_STORE_DURABILITY", "power"), ("A2A_WAIT", "1s")]).await;
+        // A limit of the file is not taken for the reason.
+        let settings = [("A2A_STORE_DURABILITY", "power"), ("A2A_WAIT", "1s"), ("A2A_STORE_MAX_SIZE", "1GiB")];
+        let (mut child, url) = stage.start(&settings).await;
         let agent = client::rest(&url).unwrap();
         let see = |task: Task| stage.history.see(&Line::Answer { door: "REST".into(), task: Box::new(task) });
         let there = send(&*agent, text("", "hello")).await;

@@ -208,6 +208,12 @@ impl Agent for Actor {
                 }
                 Ok(End::Completed(None))
             }
+            // So many bytes at once.
+            "!bytes" => {
+                let bytes: usize = rest.parse().unwrap();
+                out.artifact("bytes").last().text("x".repeat(bytes)).await?;
+                Ok(End::Completed(None))
+            }
             // Until there is another message.
             "!wait" => {
                 out.working().await?;

@@ -1,10 +1,22 @@
-//! What is pending and does not come to the store: because the server stops, or because the store is away, has no room, or
-//! has another's.
+//! What is pending and does not come to the store: because the server stops, or because the store is away, has no room, can't
+//! take it, or has another's.
+
+use std::fmt;
+
+use serde_json::json;
 
 use super::Inner;
 use crate::{
-    journal::wait::{Until, Wake},
-    store::{Full, Refused},
+    agent::status_update,
+    event::{Ends, Event, Mark, Seq},
+    journal::{
+        Held,
+        wait::{Until, Wake},
+    },
+    pb::v1::{Message, TaskState, stream_response::Payload},
+    seam::millis,
+    store::{Change, Commit, Expect, Full, Key, Refused, Rejected},
+    task::Illegal,
 };
 
 /// Why the store has nothing of what was sent.
@@ -14,6 +26,45 @@ pub(crate) enum Untaken {
     Full(Full),
     /// It has been away for too long.
     Away,
+    /// It can't take it, because of the limit with this configuration key where it is one.
+    Rejected(Option<&'static str>),
+}
+
+/// Limit that a turn has reached, which ends it.
+#[derive(Clone, Debug)]
+pub(crate) enum Exceeded {
+    /// A limit of the task.
+    Task(Illegal),
+    /// The store can't take what the turn has written.
+    Store(Rejected),
+}
+
+impl Exceeded {
+    fn limit(&self) -> Option<&'static str> {
+        match self {
+            Self::Task(why) => why.limit(),
+            Self::Store(why) => why.limit(),
+        }
+    }
+
+    /// Returns the status message of a task that fails for this, and logs the failure.
+    pub(crate) fn message(&self, key: &Key) -> Message {
+        tracing::warn!(task.id = key.id(), error.kind = "limit", error.cause = %self, "an agent failed");
+        match self.limit() {
+            Some(limit) => Message::agent(format!("Agent execution failed (limit {limit}): {self}"))
+                .with_metadata(&json!({ "limit": limit })),
+            None => Message::agent(format!("Agent execution failed: {self}")),
+        }
+    }
+}
+
+impl fmt::Display for Exceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Task(why) => why.fmt(f),
+            Self::Store(why) => write!(f, "a part of its result can't be stored: {why}"),
+        }
+    }
 }
 
 impl Inner {
@@ -33,12 +84,20 @@ impl Inner {
         self.stopped
     }
 
-    /// The store does not take what is pending, and may yet: those who sent it wait no longer.
+    /// The store does not take what is pending, and may yet: senders and cancels stop waiting, those whose messages are not
+    /// recorded included.
     pub(in crate::journal) fn put_off(&mut self) {
+        self.waiters.retain(|(until, _)| matches!(until, Until::Written(_) | Until::Turn(_, 0)));
+    }
+
+    /// The store is unavailable: senders whose messages are recorded, and cancels, stop waiting for what comes of them.
+    pub(in crate::journal) fn put_off_recorded(&mut self) {
         let written = self.watermark();
         self.waiters.retain(|(until, _)| match until {
             Until::Written(_) => true,
-            Until::Shown(_) | Until::Turn(..) | Until::End => until.said().is_some_and(|it| it <= written),
+            // A turn that waits for the end of the one before it has no message.
+            Until::Shown(seq) | Until::Turn(_, seq) => *seq == 0 || *seq > written,
+            Until::End => false,
         });
     }
 
@@ -51,10 +110,81 @@ impl Inner {
 
     /// The store has refused it.
     pub(in crate::journal) fn refuse(&mut self, why: &Refused) -> Wake {
-        if let Refused::Full(it) = why {
-            self.untaken = Some(Untaken::Full(*it));
+        match why {
+            Refused::Full(full) => self.untaken = Some(Untaken::Full(*full)),
+            Refused::Rejected(why) => self.untaken = Some(Untaken::Rejected(why.limit())),
+            Refused::Stale(_) | Refused::Duplicate { .. } => {}
         }
         self.lose()
+    }
+
+    /// Drops a change that the store can never take, with all that was accepted after it, and fails the task: at once, or
+    /// by the turn that runs. The messages that the change begins with are kept, unless it has nothing else or was rejected
+    /// before; senders of others are told. Returns `None` if nothing can be kept: the task is then as the store has it.
+    pub(in crate::journal) fn reject(&mut self, held: &Held, change: &Change, why: &Rejected) -> Option<Wake> {
+        let Commit { expect, events, mut sends, asked, saved, push, .. } = change.commit();
+        tracing::warn!(task.id = held.key.id(), error.cause = ?why, "store rejected a change");
+        let (begins, is_first) = (expect == Expect::New, self.rejections == 0);
+        self.rejections += 1;
+        let messages = events.iter().skip(usize::from(begins)).take_while(|event| is_message(event)).cloned();
+        let mut kept: Vec<Event> = messages.collect();
+        let has_more = kept.len() + usize::from(begins) < events.len() || saved.is_some();
+        if !is_first || !has_more {
+            kept.clear();
+        }
+        let (task, first) = if begins {
+            (events.first().and_then(Event::whole).cloned().map(Into::into), 1)
+        } else {
+            (self.shown.clone(), self.watermark())
+        };
+        let (task, last) = (task?, kept.last().map_or(first, Event::seq));
+        // A turn that begins once its message is written.
+        let unbegun = self.waiters.iter().any(|(until, _)| *until == Until::Written(self.taken) && self.taken > last);
+        if self.rejections > 2 || begins && !(is_first && has_more) || unbegun && !has_more {
+            return None;
+        }
+        let dropped = events.iter().chain(&self.pending).filter(|event| event.seq() > last && is_message(event));
+        let dropped: Vec<Seq> = dropped.map(Event::seq).collect();
+        self.ahead.rewind(&task, last);
+        self.counted = self.shown.as_ref().map(|task| task.state());
+        self.time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map_or(self.time, millis);
+        if begins {
+            (self.base, self.begins, self.push) = (Some(task), true, push);
+        }
+        sends.retain(|send| send.seq <= last);
+        (self.pending, self.sends, self.asked) = (kept, sends, asked.filter(|_| is_first));
+        (self.head, self.joined, self.in_flight, self.oldest) = (None, 0, 0, None);
+        (self.touched, self.unsaved, self.taken) = (false, false, self.taken.min(last));
+        self.inbox.retain(|waiting| waiting.event.seq() <= last);
+        // Who waits for an event of the agent gets the failure instead.
+        self.waiters.retain_mut(|(until, _)| match until {
+            Until::Shown(seq) if *seq > last && !dropped.contains(seq) => {
+                *seq = last + 1;
+                true
+            }
+            Until::Shown(seq) | Until::Written(seq) | Until::Turn(_, seq) => *seq <= last,
+            Until::End => true,
+        });
+        self.untaken = Some(Untaken::Rejected(why.limit()));
+        let why = Exceeded::Store(why.clone());
+        if !self.running || unbegun || self.ended + 1 < self.turn {
+            self.fail(held, &why, last);
+        }
+        self.exceeded = Some(why);
+        Some(self.wake())
+    }
+
+    /// Fails a task at which no agent is at work.
+    fn fail(&mut self, held: &Held, why: &Exceeded, last: Seq) {
+        self.running = false;
+        self.inbox.clear();
+        // Of a turn that would have begun after the one that was dropped.
+        self.waiters.retain(|(until, _)| !matches!(until, Until::Turn(_, 0)));
+        let status = status_update(held, TaskState::Failed, Some(why.message(&held.key)));
+        if self.push(status, Mark::ending(Ends::Task)).is_err() {
+            tracing::error!(task.id = held.key.id(), event = last, "a task can't fail that has ended");
+        }
+        self.forget_notes(None);
     }
 
     /// Another has the task, or nobody. Who waits learns that it is gone, and not what came of it.
@@ -66,4 +196,8 @@ impl Inner {
         self.wake_all(&mut wake);
         wake
     }
+}
+
+fn is_message(event: &Event) -> bool {
+    matches!(event.payload(), Some(Payload::Message(_)))
 }

@@ -78,8 +78,6 @@ impl Claimed {
             Role::Write(durability) => {
                 db.pragma_update(None, "journal_size_limit", LOG)?;
                 db.pragma_update(None, "cache_size", -32_768)?;
-                // Only the file itself can be out of space.
-                db.pragma_update(None, "temp_store", "MEMORY")?;
                 durability.apply(&db)?;
             }
             Role::Read => {

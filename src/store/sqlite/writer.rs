@@ -338,7 +338,7 @@ impl State {
         }
         if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
             // Where not even this fits, the store is full, and the size of the part is not to blame.
-            self.write_nothing()?;
+            self.probe()?;
         }
         let (job, part) = rest[at];
         all[job].reject(part, why, self.health.failed(&error));
@@ -357,8 +357,8 @@ impl State {
         written.map_err(|error| Failed { error, at })
     }
 
-    /// Writes as much as a commit of some size takes, and rolls that back.
-    fn write_nothing(&mut self) -> rusqlite::Result<()> {
+    /// Writes as much as a commit of some size takes, and rolls that back. Fails if the store is full.
+    fn probe(&mut self) -> rusqlite::Result<()> {
         let transaction = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         transaction.execute_batch(PROBE)?;
         transaction.rollback()

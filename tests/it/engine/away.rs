@@ -4,8 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use a2a_service::{
     agent::{self, End, Turn, Updates},
+    call::Call,
     error::{Error, ErrorKind},
     pb::v1::{Message, TaskState},
+    service::Limits,
 };
 use futures::{FutureExt as _, StreamExt as _, poll};
 use tokio::{sync::Notify, time::Instant};
@@ -22,8 +24,8 @@ fn away(error: &Error, said: &str) {
 /// After so many seconds.
 const SOON: std::ops::Range<u64> = 5..7;
 
-const NOTHING: &str = "nothing of it was done; try again";
-const UNKNOWN: &str = "this is not written yet; ask again";
+const NOTHING: &str = "nothing was recorded, but the agent may have run; try again";
+const UNKNOWN: &str = "the outcome is not recorded yet, and may still be; read the task before this is sent again";
 
 #[tokio::test(start_paused = true)]
 async fn what_is_not_taken_for_too_long_is_taken_back() {
@@ -112,12 +114,13 @@ async fn what_runs_is_not_taken_back() {
         let waited = started.elapsed();
         assert!(SOON.contains(&waited.as_secs()), "{waited:?}");
     }
-    // Whose message is written waits as long as anybody does.
-    assert!(poll!(&mut first).is_pending());
+    // A sender whose message is recorded is told too: what comes of it may not be.
+    away(&first.await.unwrap_err(), UNKNOWN);
     assert_eq!((bench.state(&id).await, texts(&bench.get(&id).await.unwrap()).len()), (TaskState::Working, 1));
     gate.fail(false);
     go.notify_one();
-    assert_eq!(first.await.unwrap().state(), TaskState::Completed);
+    drop(rest(&mut bench.subscribe(&id).await.unwrap()).await);
+    assert_eq!(bench.state(&id).await, TaskState::Completed);
     assert_eq!(texts(&bench.get(&id).await.unwrap()), ["done", "also", "this"], "and the messages are not lost");
     dense(&bench.log(&*gate, &id).await);
     bench.empty().await;
@@ -203,4 +206,40 @@ async fn a_store_that_is_there_again_is_noticed() {
     assert_eq!(kind(bench.send(Message::user("ask")).await), ErrorKind::Unavailable);
     pass(10_000).await;
     assert_eq!(bench.send(Message::user("ask")).await.unwrap().state(), TaskState::InputRequired);
+}
+
+/// However long a turn takes: what comes of it could not be recorded. A short outage is nothing to it.
+#[tokio::test(start_paused = true)]
+async fn a_sender_is_told_while_the_store_is_away() {
+    let gate = Gate::opened();
+    let mut limits = Limits::default();
+    limits.wait = Duration::from_hours(24);
+    let bench = limited(gate.store(), limits, script);
+    let hang = Message::user("work pass:60000 done");
+    let keyed =
+        Client { call: Call { idempotency_key: Some("key".into()), ..bench.call.clone() }, ..bench.client.clone() };
+    let (first, named, repeated) =
+        (bench.sending(hang.clone()), keyed.sending(hang.clone()), keyed.sending(hang.clone()));
+    settle().await;
+    let mut sends = [first, named, repeated];
+    gate.fail(true);
+    let late = bench.sending(Message::user("work done"));
+    pass(4000).await;
+    gate.fail(false);
+    assert_eq!(late.await.unwrap().unwrap().state(), TaskState::Completed);
+    pass(5000).await;
+    assert!(sends.iter_mut().all(|sent| sent.now_or_never().is_none()), "they wait");
+    gate.fail(true);
+    let started = Instant::now();
+    away(&bench.send(Message::user("work done")).await.unwrap_err(), NOTHING);
+    for sent in sends {
+        let error = sent.await.unwrap().unwrap_err();
+        away(&error, UNKNOWN);
+        let waited = started.elapsed();
+        assert!(SOON.contains(&waited.as_secs()), "{waited:?}");
+    }
+    gate.fail(false);
+    pass(60_000).await;
+    assert_eq!(bench.listed().await.into_values().collect::<Vec<_>>(), [TaskState::Completed; 3], "the turns went on");
+    bench.empty().await;
 }

@@ -1,13 +1,17 @@
 //! A store that takes nothing any more: each caller is told in their own protocol, in time, and nothing is half done.
 
-use std::{sync::Arc, time::Duration};
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
-use a2a_service::server::Server;
-use futures::future::join3;
+use a2a_service::{
+    server::Server,
+    store::sqlite::{Options, Sqlite},
+};
+use futures::future::{join, join3};
 
 use super::*;
 use crate::{
     gate::Gate,
+    store::place::Opened,
     ways::{Actor, each_way},
 };
 
@@ -25,7 +29,7 @@ async fn who_sends_hears_of_it(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aSe
     for error in [refused.0.err(), refused.1.err(), refused.2.err().map(Error::from)] {
         let error = error.unwrap();
         is(&error, ErrorKind::Unavailable);
-        assert!(error.to_string().ends_with("nothing of it was done; try again"), "{error}");
+        assert!(error.to_string().ends_with("nothing was recorded, but the agent may have run; try again"), "{error}");
     }
     // From now on at once, and what is there can be read.
     is(&answer(&*agent, text("", "hello")).await.err().unwrap(), ErrorKind::Unavailable);
@@ -45,3 +49,65 @@ async fn who_sends_hears_of_it(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aSe
 }
 
 each_way!(who_sends_hears_of_it);
+
+/// Nothing is acknowledged that would be lost with the process: a file that is deleted, moved or replaced closes the server for
+/// new work, until the same file is back.
+async fn new_work_is_refused_while_the_file_is_lost(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    /// Less than what an unavailable store is retried for.
+    const SOON: Duration = Duration::from_secs(4);
+    let directory = tempfile::tempdir().unwrap();
+    let (place, aside) = (directory.path().join("place"), directory.path().join("aside"));
+    fs::create_dir(&place).unwrap();
+    let store = Sqlite::open(&place.join("a2a.db"), Options::default()).unwrap();
+    let agent = way(Server::new(Actor).store(Arc::new(store))).await;
+    let kept = send(&*agent, text("", "hello")).await;
+    let moved = |from: &Path, to: &Path| fs::rename(from, to).unwrap();
+    let replaced = || {
+        moved(&place.join("a2a.db"), &aside);
+        fs::copy(&aside, place.join("a2a.db")).unwrap();
+    };
+    let losses: [[&dyn Fn(); 2]; 2] =
+        [[&|| moved(&place, &aside), &|| moved(&aside, &place)], [&replaced, &|| moved(&aside, &place.join("a2a.db"))]];
+    for [lose, find] in losses {
+        lose();
+        for _ in 0..3 {
+            let refused = tokio::time::timeout(SOON, answer(&*agent, text("", "hello"))).await.unwrap();
+            is(&refused.err().unwrap(), ErrorKind::Unavailable);
+        }
+        assert_eq!(get(&*agent, &kept.id).await.unwrap(), kept);
+        find();
+        let mut beat = tokio::time::interval(Duration::from_millis(50));
+        while let Err(error) = answer(&*agent, text("", "hello")).await {
+            is(&error, ErrorKind::Unavailable);
+            beat.tick().await;
+        }
+    }
+    for file in fs::read_dir(&place).unwrap() {
+        fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    let refused = tokio::time::timeout(SOON, answer(&*agent, text("", "hello"))).await.unwrap();
+    is(&refused.err().unwrap(), ErrorKind::Unavailable);
+}
+
+each_way!(new_work_is_refused_while_the_file_is_lost);
+
+/// What does not fit into the file fails, and says why; all else goes on.
+async fn a_result_that_does_not_fit_fails_alone(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let mut options = Options::default();
+    options.max_bytes = Some(1 << 20);
+    let store = Opened::sqlite(options);
+    let agent = way(Server::new(Actor).store(Arc::clone(&store.store))).await;
+    let asked = send(&*agent, text("", "/ask what?")).await;
+    for _ in 0..3 {
+        let sends = join(send(&*agent, text("", "!bytes 4000000")), send(&*agent, text("", "hello")));
+        let (large, small) = sends.await;
+        assert_eq!((large.state(), small.state()), (TaskState::Failed, TaskState::Completed));
+        assert!(said(&large).contains("(limit store.max_size)"), "{}", said(&large));
+        assert_eq!(get(&*agent, &large.id).await.unwrap(), large);
+    }
+    let done = send(&*agent, text(&asked.id, "Rome")).await;
+    assert_eq!((done.state(), output(&done).as_str()), (TaskState::Completed, "Rome"));
+    store.check().await.unwrap();
+}
+
+each_way!(a_result_that_does_not_fit_fails_alone);

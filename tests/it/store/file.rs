@@ -248,7 +248,9 @@ async fn what_can_not_be_stored_is_rejected_alone() {
     }
     tasks.iter_mut().for_each(Writer::leave);
     let store = store.again();
-    tasks.iter_mut().for_each(|task| task.go_on(&store));
+    for task in &mut tasks {
+        task.go_on(&store);
+    }
     for task in &tasks {
         task.check().await;
     }
