@@ -97,6 +97,7 @@ pub struct Server<A> {
     resume: bool,
     dedupe: Dedupe,
     strict_version: bool,
+    strict_extensions: bool,
     protocols: Protocols,
     print_wire: bool,
     authenticator: Option<Arc<dyn Authenticator>>,
@@ -135,6 +136,7 @@ impl<A: Agent> Server<A> {
             resume: false,
             dedupe: Dedupe::default(),
             strict_version: false,
+            strict_extensions: false,
             protocols: Protocols::default(),
             print_wire: false,
             authenticator: None,
@@ -376,6 +378,13 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// Rejects callers of 0.3 that do not ask for a [required](Extension::required) extension, as those of 1.0. 0.3 has no
+    /// error of its own for this: they get one of an unsupported operation that names the extension. Off by default.
+    pub fn strict_extensions(mut self, strict: bool) -> Self {
+        self.strict_extensions = strict;
+        self
+    }
+
     /// Which versions of the protocol are spoken. All that there are, where nothing else is said.
     pub fn protocols(mut self, protocols: Protocols) -> Self {
         self.protocols = protocols;
@@ -463,7 +472,7 @@ impl<A: Agent> Server<A> {
         }
         let extensions = extension::all(self.extensions, &mut card.about.extensions);
         if !extensions.is_empty() {
-            inner = Arc::new(Extended::new(inner, extensions));
+            inner = Arc::new(Extended::new(inner, extensions).strict(self.strict_extensions));
         }
         let mut checked: Arc<dyn A2aService> = Arc::new(Checked(inner));
         if self.print_wire {

@@ -94,6 +94,7 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
         .health_watches(config.limits_health_watches)
         .grace(config.drain_grace)
         .strict_version(config.strict_version)
+        .strict_extensions(config.strict_extensions)
         .protocols(config.protocols)
         .dedupe(config.dedupe)
         .resume(config.stream_resume)

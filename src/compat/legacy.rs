@@ -20,7 +20,7 @@
 //! | A push configuration without `id` | `default`, and the next one replaces it | the service names it (4.3.1) | here |
 //! | A read of a push configuration without its `id` | `default`, else the one that has the task's, else the first (0.3, 7.6) | −32602 | here |
 //! | No card for authenticated callers | −32007 (0.3, 8.2) | −32004, or −32007 where one is promised (3.1.11) | [`ErrorKind::wire_for`] |
-//! | A required extension that was not asked for | is not insisted on, for want of an error that says so (0.3, 8.2) | −32008 (3.3.4) | [`extension`](crate::extension) |
+//! | A required extension that was not asked for | is not insisted on, for want of an error that says so (0.3, 8.2); with `strict_extensions` it gets −32004 | −32008 (3.3.4) | [`extension`](crate::extension) |
 //! | A version that is not served | −32600: it has no number for this (0.3, 8.2) | −32009 (3.6.2) | [`ErrorKind::wire_for`] |
 //! | A limit that is reached | is named in the message: its clients read no details | is in the metadata of `ErrorInfo` | the errors |
 //! | A body of JSON-RPC that is no call | is answered as one of 0.3 is, which both can read | only where it can be seen that it is 1.0 | the door |

@@ -34,6 +34,8 @@ pub struct Extended {
     extensions: Extensions,
     /// A call that asks for nothing need not be looked at.
     none_required: bool,
+    /// Required extensions are required of callers of 0.3 too.
+    strict: bool,
 }
 
 /// What is active in a call: a place among the extensions each.
@@ -48,7 +50,13 @@ impl Extended {
     pub fn new(service: Arc<dyn A2aService>, extensions: impl IntoIterator<Item = Arc<dyn Extension>>) -> Self {
         let extensions: Extensions = extensions.into_iter().collect();
         let none_required = extensions.iter().all(|it| !it.required());
-        Self { service, extensions, none_required }
+        Self { service, extensions, none_required, strict: false }
+    }
+
+    /// Rejects callers of 0.3 that do not ask for a required extension, as those of 1.0. Off by default.
+    #[must_use]
+    pub fn strict(self, strict: bool) -> Self {
+        Self { strict, ..self }
     }
 
     /// Nothing of all this is in the way of a call that does not want any of it.
@@ -59,11 +67,14 @@ impl Extended {
     /// Leaves of what is asked for what there is, and refuses a call that has to ask for more.
     fn negotiate<T>(&self, request: &mut Request<T>) -> Result<Active, Error> {
         let mut call = Call::of(request)?.clone();
-        // 0.3 has no error that would tell a caller what to do about it (0.3, 8.2).
-        let insists = call.version >= Version::V1_0;
+        // 0.3 has no error of its own for this (0.3, 8.2), so that its callers pass where the server is not strict.
+        let (insists, header) = match call.version {
+            Version::V1_0 => (true, "A2A-Extensions"),
+            Version::V0_3 => (self.strict, "X-A2A-Extensions"),
+        };
         let missing = |it: &dyn Extension| it.required() && !call.extensions.iter().any(|uri| uri == it.uri());
         if let Some(it) = self.extensions.iter().find(|it| insists && missing(&***it)) {
-            let why = format!("name {} in the header A2A-Extensions", it.uri());
+            let why = format!("name {} in the header {header}", it.uri());
             return Err(ErrorKind::ExtensionSupportRequired.because(why).with("extension", it.uri()));
         }
         let places = |uri: &String| self.extensions.iter().position(|it| it.uri() == uri);

@@ -195,6 +195,20 @@ each_way!(
     not_at_0_3 = "it has no error for a required extension, and does not insist"
 );
 
+async fn a_strict_server_requires_it_of_every_version(way: impl AsyncFn(Server<Witness>) -> Arc<dyn A2aService>) {
+    let agent = way(witness(true).strict_extensions(true)).await;
+    for asked in [&[][..], &[OTHER]] {
+        let error: Error = agent.send_message(asking(asked, text("", "hi"))).await.err().unwrap().into();
+        assert!(error.to_string().contains(&format!("name {NOTES} in the header ")), "{error}");
+        let streamed: Error = agent.send_streaming_message(asking(asked, text("", "hi"))).await.err().unwrap().into();
+        assert_eq!((streamed.kind(), streamed.to_string()), (error.kind(), error.to_string()));
+        assert_eq!(error.wire().json_rpc, if error.to_string().contains(" X-A2A") { -32004 } else { -32008 });
+    }
+    assert!(agent.send_message(asking(&[NOTES], text("", "hi"))).await.is_ok());
+}
+
+each_way!(a_strict_server_requires_it_of_every_version);
+
 #[tokio::test]
 async fn the_card_names_them() {
     let url = serve(witness(true)).await;
