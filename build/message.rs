@@ -102,6 +102,7 @@ impl Schema {
 pub(crate) fn numbers(it: &EnumDescriptor) -> TokenStream {
     let (name, rust) = (it.name(), enum_type(it));
     let extra = EXTRA_VALUES.iter().filter(|extra| extra.0 == it.full_name());
+    let values = it.values().map(|value| value.name().to_owned()).filter(|name| !name.ends_with("_UNSPECIFIED"));
     let extra = extra.map(|(_, name, number)| {
         let number = Literal::i32_unsuffixed(*number);
         quote!(#name => Some(#number))
@@ -109,6 +110,7 @@ pub(crate) fn numbers(it: &EnumDescriptor) -> TokenStream {
     quote! {
         impl json::Enum for #rust {
             const NAME: &'static str = #name;
+            const VALUES: &'static [&'static str] = &[#(#values),*];
 
             fn name(number: i32) -> Option<&'static str> {
                 Self::try_from(number).ok().map(|it| it.as_str_name())

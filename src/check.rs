@@ -5,7 +5,7 @@ use std::fmt;
 use crate::{
     call::{Call, EXTENSIONS},
     error::Error,
-    json::Enum,
+    json::{Enum, not_one_of},
 };
 
 /// A message with fields that must be set, or that have only so many values.
@@ -94,7 +94,7 @@ impl fmt::Display for At<'_> {
 /// Finds a number that is none of its enum's.
 pub fn check_enum<E: Enum>(number: i32, at: &At<'_>, found: &mut Violations) {
     if E::name(number).is_none() {
-        found.push(Violation { field: at.to_string(), description: format!("{number} is not a value of {}", E::NAME) });
+        found.push(Violation { field: at.to_string(), description: not_one_of(number, E::VALUES) });
     }
 }
 

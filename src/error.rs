@@ -110,6 +110,16 @@ impl Error {
         self
     }
 
+    /// Replaces the description of a field that is to blame.
+    #[must_use]
+    pub(crate) fn explained(mut self, field: &str, description: impl Into<String>) -> Self {
+        if let Some(violation) = self.0.violations.iter_mut().find(|violation| violation.field == field) {
+            violation.description = description.into();
+            self.0.detail = reasons(&self.0.violations).into();
+        }
+        self
+    }
+
     /// The server's fault. The cause goes to the log, under an id that the caller is given.
     pub fn internal(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         ErrorKind::Internal.error().hide(cause)

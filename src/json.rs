@@ -55,6 +55,9 @@ pub trait Enum {
     /// Its name in the proto file.
     const NAME: &'static str;
 
+    /// Names of its values for an error message, without the unspecified one.
+    const VALUES: &'static [&'static str];
+
     /// The name of a number, if it has one.
     fn name(number: i32) -> Option<&'static str>;
 
@@ -256,21 +259,35 @@ impl<E: Enum> Visitor<'_> for Name<E> {
     type Value = Self;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a name or a number of {}", E::NAME)
+        write!(f, "one of {}", E::VALUES.join(", "))
     }
 
     fn visit_i64<R: Error>(self, it: i64) -> Result<Self, R> {
-        i32::try_from(it).map(Self::from).map_err(|_| R::custom(format!("{it} is not a value of {}", E::NAME)))
+        i32::try_from(it).map(Self::from).map_err(|_| R::custom(not_one_of(it, E::VALUES)))
     }
 
     fn visit_u64<R: Error>(self, it: u64) -> Result<Self, R> {
-        i32::try_from(it).map(Self::from).map_err(|_| R::custom(format!("{it} is not a value of {}", E::NAME)))
+        i32::try_from(it).map(Self::from).map_err(|_| R::custom(not_one_of(it, E::VALUES)))
     }
 
     /// In a query a number is text as well.
     fn visit_str<R: Error>(self, it: &str) -> Result<Self, R> {
         let number = E::number(it).or_else(|| it.parse().ok());
-        number.map(Self::from).ok_or_else(|| R::custom(format!("`{it}` is not a value of {}", E::NAME)))
+        number.map(Self::from).ok_or_else(|| R::custom(not_one_of(quoted(it), E::VALUES)))
+    }
+}
+
+/// Error text for a value that an enum does not have, with those that it has.
+pub(crate) fn not_one_of(value: impl fmt::Display, values: &[&str]) -> String {
+    format!("{value} is not one of {}", values.join(", "))
+}
+
+/// The text of a rejected value in quotes, cut to 40 characters so that the allowed values stay readable.
+pub(crate) fn quoted(text: &str) -> String {
+    const LENGTH: usize = 40;
+    match text.char_indices().nth(LENGTH) {
+        Some((end, _)) => format!("{:?}", format!("{}…", &text[..end])),
+        None => format!("{text:?}"),
     }
 }
 

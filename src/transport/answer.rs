@@ -1,11 +1,17 @@
 //! What answers over HTTP are made of, whichever binding they are for.
 
+use std::error::Error as _;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use serde::{Deserialize, de::IgnoredAny};
 use tonic::{Status, metadata::MetadataMap};
 
 use super::Body;
-use crate::error::{Error, ErrorKind};
+use crate::{
+    check::Violation,
+    error::{Error, ErrorKind},
+};
 
 /// What a service sends along becomes headers.
 pub(super) fn headers(metadata: MetadataMap) -> HeaderMap {
@@ -52,6 +58,29 @@ pub(super) fn explain(mut status: Status) -> (Error, HeaderMap) {
         headers.insert(header::WWW_AUTHENTICATE, challenge);
     }
     (error, headers)
+}
+
+/// Adds a hint to the error of a send whose parameters are the message itself, a common mistake: the member `message`
+/// belongs at `place`.
+pub(super) fn hint_at_bare_message(mut status: Status, params: &[u8], place: &str) -> Status {
+    /// Members by which a message is recognized. None of them is one of a send.
+    #[derive(Deserialize)]
+    struct Sent {
+        message: Option<IgnoredAny>,
+        role: Option<IgnoredAny>,
+        parts: Option<IgnoredAny>,
+    }
+    let error = status.source().and_then(|source| source.downcast_ref::<Error>());
+    let is_missing = |violation: &Violation| violation.field == "message";
+    let Some(error) = error.filter(|error| error.violations().iter().any(is_missing)) else { return status };
+    let sent = serde_json::from_slice::<Sent>(params);
+    if !sent.is_ok_and(|sent| sent.message.is_none() && (sent.role.is_some() || sent.parts.is_some())) {
+        return status;
+    }
+    let description = format!("is required; a bare Message was sent, which belongs in {place}");
+    let mut explained = Status::from(error.clone().explained("message", description));
+    *explained.metadata_mut() = std::mem::take(status.metadata_mut());
+    explained
 }
 
 /// An answer of one piece.

@@ -16,7 +16,7 @@ use tonic::{Status, metadata::MetadataMap};
 
 use super::{
     RequestBody,
-    answer::{explain, headers, respond, status},
+    answer::{explain, headers, hint_at_bare_message, respond, status},
     body::{self, Body},
     brief,
     edge::Admitted,
@@ -352,7 +352,10 @@ impl<'a> Invocation<'a> {
         let params = Params { source: Source::Json(Cow::Borrowed(self.params)), path: Vec::new() };
         // The headers stay outside: what a service may know of them is in the `Call`.
         let request = tonic::Request::from_parts(MetadataMap::new(), extensions, params);
-        async move { methods.call(rpc?, request).await }
+        async move {
+            let reply = methods.call(rpc?, request).await;
+            reply.map_err(|status| hint_at_bare_message(status, self.params, "params.message"))
+        }
     }
 
     /// Puts what came of a call into an answer.

@@ -14,7 +14,7 @@ use tonic::{
 
 use super::{
     RequestBody,
-    answer::{explain, headers, respond},
+    answer::{explain, headers, hint_at_bare_message, respond},
     body::{self, Body},
     brief, media_type, no_media_type, resumes,
     settings::Limits,
@@ -53,7 +53,11 @@ pub(super) fn answer<T: Binding, B: RequestBody>(
         // A body that nobody asked for is read all the same: the next request stands behind it.
         let body = body::read(&parts.headers, body, &limits).await;
         let reply = match request(&parts, route, &body, extensions) {
-            Ok((rpc, request)) => binding.call(rpc, request).await,
+            Ok((rpc, request)) => {
+                let reply = binding.call(rpc, request).await;
+                let sent = body.as_ref().map(|body| &body[..]).unwrap_or_default();
+                reply.map_err(|status| hint_at_bare_message(status, sent, "message"))
+            }
             Err(status) => Err(status),
         };
         Ok(match reply {
@@ -120,7 +124,21 @@ fn route<T: Binding>(method: &Method, path: &str) -> Result<Route<T::Rpc>, Statu
             return Err(status);
         }
     }
-    Err(ErrorKind::MethodNotFound.because(line()).into())
+    let hint = hint::<T>(path)?.map(|hint| format!("; use {hint}")).unwrap_or_default();
+    Err(ErrorKind::MethodNotFound.because(line() + &hint).into())
+}
+
+/// The route that a path with a slash before the action means: `/message/send` is `/message:send`.
+fn hint<T: Binding>(path: &str) -> Result<Option<String>, Error> {
+    let Some((stem, action)) = path.rsplit_once('/').filter(|(_, action)| T::ACTIONS.contains(action)) else {
+        return Ok(None);
+    };
+    for verb in T::VERBS {
+        if bound::<T>(verb, stem, action)?.is_some() {
+            return Ok(Some(brief(&format!("{verb} {stem}:{action}"))));
+        }
+    }
+    Ok(None)
 }
 
 /// What the protocol binds to a verb and a path.

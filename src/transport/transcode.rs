@@ -320,7 +320,8 @@ fn blame<'de, T: Members, D: Deserializer<'de>>(again: D) -> Option<Error> {
 
 /// The beginning of a text that may be as long as a caller likes.
 fn brief(text: &str) -> String {
-    const LENGTH: usize = 200;
+    // Enough for the names of all task states.
+    const LENGTH: usize = 300;
     match text.char_indices().nth(LENGTH) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),

@@ -187,11 +187,14 @@ fn states_and_roles() {
     }
     assert_eq!(read::<TaskStatus>(r#"{"state":"cancelled"}"#).state(), TaskState::Canceled);
     assert_eq!(read::<TaskStatus>(r#"{"state":"TASK_STATE_CANCELLED"}"#).state(), TaskState::Canceled);
-    assert_eq!(refused::<TaskStatus>(r#"{"state":"paused"}"#), "`paused` is not a state");
+    assert_eq!(
+        refused::<TaskStatus>(r#"{"state":"paused"}"#),
+        r#""paused" is not one of submitted, working, input-required, completed, canceled, failed, rejected, auth-required, unknown"#
+    );
     for (word, role) in [("user", Role::User), ("Agent", Role::Agent), ("ROLE_USER", Role::User)] {
         assert_eq!(read::<Message>(&format!(r#"{{"role":"{word}"}}"#)).role(), role);
     }
-    assert_eq!(refused::<Message>(r#"{"role":"system"}"#), "`system` is not a role");
+    assert_eq!(refused::<Message>(r#"{"role":"system"}"#), r#""system" is not one of user, agent"#);
 }
 
 #[test]

@@ -143,7 +143,7 @@ async fn path_query_and_body_are_one_message() {
 #[tokio::test]
 async fn a_refusal_says_where() {
     let long = format!(r#"{{"message":{{"role":"{}"}}}}"#, "ä".repeat(10_000));
-    let cut = format!("`{}…", "ä".repeat(199));
+    let cut = format!("\"{}…\" is not one of ROLE_USER, ROLE_AGENT", "ä".repeat(40));
     for (json, kind, field, description) in [
         ("{", ErrorKind::Parse, "", "EOF while parsing an object at line 1 column 1"),
         ("{} x", ErrorKind::Parse, "", "trailing characters at line 1 column 4"),
@@ -166,7 +166,7 @@ async fn a_refusal_says_where() {
             r#"{"message":{"role":"ROLE_OTHER"}}"#,
             ErrorKind::InvalidParams,
             "message.role",
-            "`ROLE_OTHER` is not a value of Role",
+            "\"ROLE_OTHER\" is not one of ROLE_USER, ROLE_AGENT",
         ),
         (
             r#"{"message":{"metadata":{"a":{"b":5}},"parts":[{"text":1}]}}"#,
@@ -186,7 +186,12 @@ async fn a_refusal_says_where() {
     }
     for (query, field, description) in [
         ("pageSize=x", "pageSize", "`x` is not a 32-bit integer"),
-        ("status=nonsense", "status", "`nonsense` is not a value of TaskState"),
+        (
+            "status=nonsense",
+            "status",
+            "\"nonsense\" is not one of TASK_STATE_SUBMITTED, TASK_STATE_WORKING, TASK_STATE_COMPLETED, TASK_STATE_FAILED, \
+             TASK_STATE_CANCELED, TASK_STATE_INPUT_REQUIRED, TASK_STATE_REJECTED, TASK_STATE_AUTH_REQUIRED",
+        ),
         ("statusTimestampAfter=today", "statusTimestampAfter", "a timestamp is like 2025-11-09T10:30:00.000Z"),
     ] {
         let error = ask(Rpc::ListTasks, Source::Query(query.into()), &[]).await.unwrap_err();
@@ -217,7 +222,7 @@ async fn what_is_missing_is_named() {
         refusal(message(|it| *it = Message::default())).await,
         ["message.messageId is required", "message.role is required", "message.parts is required"]
     );
-    assert_eq!(refusal(message(|it| it.role = 99)).await, ["message.role 99 is not a value of Role"]);
+    assert_eq!(refusal(message(|it| it.role = 99)).await, ["message.role 99 is not one of ROLE_USER, ROLE_AGENT"]);
     assert_eq!(
         refusal(message(|it| it.parts.push(Part::default()))).await,
         ["message.parts[1] must have one of text, raw, url, data"]

@@ -10,7 +10,7 @@ use serde::{
 pub use self::params::{Earlier, Registered};
 use super::words::Word;
 use crate::{
-    json::{self, Members, any, bytes, number, value},
+    json::{self, Members, any, bytes, not_one_of, number, quoted, value},
     pb::{
         v1::{
             Artifact, Message, Part, Role, SendMessageResponse, StreamResponse, Task, TaskArtifactUpdateEvent,
@@ -116,11 +116,11 @@ fn word<'de, W: Word, A: MapAccess<'de>>(map: &mut A) -> Result<i32, A::Error> {
         type Value = Self;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "a {}", W::NAME)
+            write!(f, "one of {}", W::VALUES.join(", "))
         }
 
         fn visit_str<E: Error>(self, word: &str) -> Result<Self, E> {
-            let number = W::liberal(word).ok_or_else(|| E::custom(format!("`{word}` is not a {}", W::NAME)))?;
+            let number = W::liberal(word).ok_or_else(|| E::custom(not_one_of(quoted(word), W::VALUES)))?;
             Ok(Self(number, PhantomData))
         }
     }

@@ -4,8 +4,8 @@ use crate::pb::v1::{Role, TaskState};
 
 /// An enum of 1.0 that 0.3 has other names for.
 pub(in crate::compat) trait Word: Sized {
-    /// What one of them is, as an error says it.
-    const NAME: &'static str;
+    /// Names of its values for an error message.
+    const VALUES: &'static [&'static str];
 
     /// The number of a word, in lower case and with hyphens.
     fn number(word: &str) -> Option<i32>;
@@ -26,7 +26,17 @@ pub(in crate::compat) trait Word: Sized {
 }
 
 impl Word for TaskState {
-    const NAME: &'static str = "state";
+    const VALUES: &'static [&'static str] = &[
+        "submitted",
+        "working",
+        "input-required",
+        "completed",
+        "canceled",
+        "failed",
+        "rejected",
+        "auth-required",
+        "unknown",
+    ];
     const PREFIX: &'static str = "task-state-";
 
     fn number(word: &str) -> Option<i32> {
@@ -62,7 +72,7 @@ impl Word for TaskState {
 }
 
 impl Word for Role {
-    const NAME: &'static str = "role";
+    const VALUES: &'static [&'static str] = &["user", "agent"];
     const PREFIX: &'static str = "role-";
 
     fn number(word: &str) -> Option<i32> {

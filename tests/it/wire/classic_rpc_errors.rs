@@ -60,9 +60,20 @@ async fn errors_are_told_apart() {
         (call("1", "tasks/get", r#"{"id":7}"#), json!(1), -32602, "id: invalid type: integer `7`, expected a string"),
         (call("1", "tasks/get", r#"{"id":"a","id":"b"}"#), json!(1), -32602, "id: `id` is given twice"),
         (call("1", "tasks/get", r#"{"id":"missing"}"#), json!(1), -32001, "missing"),
-        (call("1", "tasks/list", r#"{"status":"paused"}"#), json!(1), -32602, "status: `paused` is not a state"),
+        (
+            call("1", "tasks/list", r#"{"status":"paused"}"#),
+            json!(1),
+            -32602,
+            r#"status: "paused" is not one of submitted, working, input-required, completed, canceled, failed, rejected, auth-required, unknown"#,
+        ),
+        (
+            call("1", "message/send", r#"{"role":"user","parts":[]}"#),
+            json!(1),
+            -32602,
+            "message: is required; a bare Message was sent, which belongs in params.message",
+        ),
         (call("1", "message/send", "{}"), json!(1), -32602, "message: is required"),
-        (send(r#"{"role":"system"}"#), json!(1), -32602, "message.role: `system` is not a role"),
+        (send(r#"{"role":"system"}"#), json!(1), -32602, r#"message.role: "system" is not one of user, agent"#),
         (send(r#"{"parts":[{"text":"a"}]}"#), json!(1), -32602, "message.role: is required"),
         (send(r#"{"role":"user","parts":[]}"#), json!(1), -32602, "message.parts: is required"),
         (

@@ -111,7 +111,7 @@ async fn errors() {
         ] {
             let error = Error::from(status);
             assert_eq!((error.kind(), &*error.violations()[0].field), (ErrorKind::InvalidParams, "message.role"));
-            assert!(error.to_string().contains("99 is not a value of Role"), "{door:?}: {error}");
+            assert!(error.to_string().contains("99 is not one of ROLE_USER, ROLE_AGENT"), "{door:?}: {error}");
         }
         let error = agent.send_streaming_message(Request::new(send("refuse"))).await.map(|_| ()).unwrap_err();
         assert_eq!(kind(&error), ErrorKind::UnsupportedOperation, "{door:?}");

@@ -117,6 +117,26 @@ async fn a_message_that_is_wrong() {
     assert!(server.echo.calls.lock().is_empty());
 }
 
+/// The message without the object around it is a common mistake, and the answer says where it belongs.
+#[tokio::test]
+async fn a_bare_message_is_told_where_it_belongs() {
+    let server = Server::start().await;
+    let (bare, required) = (hello_json("m"), "Invalid parameters: message: is required");
+    let (status, error) = rest(&format!("{}/message:send", server.url), bare.clone()).await;
+    assert_eq!((status, told(&error["details"])), (400, (PARAMS.to_owned(), "message".to_owned())));
+    assert_eq!(error["message"], format!("{required}; a bare Message was sent, which belongs in message"));
+    let belongs = format!("{required}; a bare Message was sent, which belongs in params.message");
+    for (params, message) in [(&*bare, &*belongs), (r#"{"role":"ROLE_USER"}"#, &belongs), (r#"{"id":"m"}"#, required)] {
+        let call = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{params}}}"#);
+        for (body, at) in [(call.clone(), "/error"), (format!("[{}]", call.replace("Streaming", "")), "/0/error")] {
+            let (_, answer) = rpc(&server.url, body).await;
+            let error = answer.pointer(at).unwrap();
+            assert_eq!((&error["code"], &error["message"]), (&json!(-32602), &json!(message)), "{params}");
+        }
+    }
+    assert!(server.echo.calls.lock().is_empty());
+}
+
 /// Bytes that are no JSON, or JSON that is no call.
 #[tokio::test]
 async fn bodies_that_are_no_call() {

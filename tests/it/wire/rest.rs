@@ -217,6 +217,26 @@ async fn no_such_path() {
     }
 }
 
+/// Clients that write a slash in place of the colon are told the path.
+#[tokio::test]
+async fn a_path_with_a_slash_before_its_action() {
+    let Server { url, .. } = &Server::start().await;
+    for (path, hint) in [
+        ("/message/send", "; use POST /message:send"),
+        ("/blue/message/stream/", "; use POST /blue/message:stream"),
+        ("/tasks/x/cancel", "; use POST /tasks/x:cancel"),
+        ("/tasks/urn:x:1/subscribe", "; use GET /tasks/urn:x:1:subscribe"),
+        ("/v1/message/send", "; use POST /v1/message:send"),
+        ("/v1/tasks/x/cancel", "; use POST /v1/tasks/x:cancel"),
+        ("/nothing/send", ""),
+        ("/message/nothing", ""),
+    ] {
+        let (status, problem) = post(&format!("{url}{path}"), "application/json", "{}").await;
+        let message = format!("Method not found: POST {path}{hint}");
+        assert_eq!((status, &problem["error"]["message"]), (404, &json!(message)), "{path}");
+    }
+}
+
 #[tokio::test]
 async fn bodies_that_say_nothing() {
     let Server { url, .. } = &Server::start().await;
