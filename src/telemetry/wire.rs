@@ -22,7 +22,7 @@ use tracing::{Instrument as _, Span};
 use tracing_subscriber::filter::{Directive, ParseError};
 
 pub(crate) use self::called::Called;
-use self::text::{Media, headers, target};
+use self::text::{Media, headers, target, without_userinfo};
 use crate::transport::{Answering, Body, RequestBody};
 
 mod called;
@@ -183,5 +183,5 @@ impl<B> fmt::Debug for Looking<B> {
 /// An error as the log has it: its number and its sentence, which are for the caller anyway.
 fn refusal(status: &Status) -> String {
     let error = crate::error::Error::from(status.clone());
-    format!("{:?} {error}", error.kind())
+    without_userinfo(&format!("{:?} {error}", error.kind())).into_owned()
 }

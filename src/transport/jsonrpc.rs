@@ -29,6 +29,7 @@ use crate::{
     call::{Call, Version},
     error::{Error, ErrorKind},
     json::check_json,
+    telemetry::note,
     transport::transcode::{Binding, Line, Params, Reply, Request, Source},
 };
 
@@ -135,9 +136,10 @@ pub(super) fn answer<T: Binding, C: Binding, B: RequestBody>(
             Err(error) => return Ok((failure("null", admitted.presumed(), error.into()), true)),
         };
         if body.trim_ascii_start().first() == Some(&b'[') {
-            return Ok(
-                Box::pin(batch(methods, &body, &extensions, admitted, Budget::new(limits.batch_bytes, unsent))).await
-            );
+            let budget = Budget::new(limits.batch_bytes, unsent);
+            let mut answer = Box::pin(batch(methods, &body, &extensions, admitted, budget)).await;
+            note(&mut answer.0, Some("batch"), None);
+            return Ok(answer);
         }
         Ok(match Invocation::read(&body, admitted.presumed()) {
             Ok(invocation) => {
@@ -145,7 +147,9 @@ pub(super) fn answer<T: Binding, C: Binding, B: RequestBody>(
                 let known = rpc.is_some();
                 let reply = invocation.call(&methods, rpc, extensions, admitted).await;
                 let is_read = rpc.is_some_and(Methods::<T, C>::is_read);
-                (invocation.answer(reply, known, resumes, &limits), is_read)
+                let mut response = invocation.answer(reply, known, resumes, &limits);
+                note(&mut response, Some(&brief(&invocation.method)), None);
+                (response, is_read)
             }
             Err(Refusal { id, version, error }) => (failure(id, version, error.into()), true),
         })
@@ -466,5 +470,7 @@ pub(super) fn failure(id: &str, version: Version, status: Status) -> Response<Bo
         it @ (401 | 403 | 405 | 408 | 413 | 421 | 429) => StatusCode::from_u16(it).unwrap_or_default(),
         _ => StatusCode::OK,
     };
-    respond(status, headers, JSON, problem(id, version, &error).into())
+    let mut response = respond(status, headers, JSON, problem(id, version, &error).into());
+    note(&mut response, None, Some(error.wire_for(version).reason));
+    response
 }

@@ -24,6 +24,7 @@ use crate::{
     call::Version,
     error::{Error, ErrorKind},
     json::check_json,
+    telemetry::note,
     transport::transcode::{Binding, Body as Place, Line, Params, Reply, Request, Route, Source},
 };
 
@@ -211,8 +212,11 @@ fn reply_type(headers: &HeaderMap, version: Version) -> HeaderValue {
 /// Refuses a call. It is JSON by its general name, since a client of another make reads errors under no other.
 pub(super) fn failure(status: Status, version: Version) -> Response<Body> {
     let (error, headers) = explain(status);
-    let status = StatusCode::from_u16(error.wire_for(version).http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    respond(status, headers, JSON, error.problem_for(version).to_string().into())
+    let wire = error.wire_for(version);
+    let status = StatusCode::from_u16(wire.http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = respond(status, headers, JSON, error.problem_for(version).to_string().into());
+    note(&mut response, None, Some(wire.reason));
+    response
 }
 
 fn write(out: &mut Vec<u8>, item: Result<&Line, &Error>, version: Version) {

@@ -1,5 +1,7 @@
 //! What of a request or an answer can stand in a log: without what is secret by its name, and no longer than can be read.
 
+use std::borrow::Cow;
+
 use http::{HeaderMap, Uri};
 use serde::Serialize;
 use serde_json::Value;
@@ -145,13 +147,32 @@ fn hide(value: &mut Value) {
             }
         }
         Value::Array(items) => items.iter_mut().for_each(hide),
-        Value::String(text) if text.chars().nth(TEXT).is_some() => *text = cut(text),
+        Value::String(text) if text.contains("://") || text.chars().nth(TEXT).is_some() => *text = cut(text),
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
-/// The beginning of a text that is long, and how long it is.
+/// Hides the userinfo of URLs, which may be a password: `https://user:password@host` is `https://(hidden)@host`.
+pub(super) fn without_userinfo(text: &str) -> Cow<'_, str> {
+    const SCHEME: &str = "://";
+    let ends = |c: char| matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>' | '\\') || c.is_whitespace();
+    let (mut shown, mut rest) = (String::new(), text);
+    while let Some((before, after)) = rest.split_once(SCHEME) {
+        let (authority, tail) = after.split_at(after.find(ends).unwrap_or(after.len()));
+        let host = authority.rsplit_once('@').map(|(_, host)| host);
+        shown.extend([before, SCHEME]);
+        match host {
+            Some(host) => shown.extend([HIDDEN, "@", host]),
+            None => shown.push_str(authority),
+        }
+        rest = tail;
+    }
+    if shown.is_empty() { text.into() } else { (shown + rest).into() }
+}
+
+/// The beginning of a text that is long, and how long it is. Userinfo of URLs is hidden.
 fn cut(text: &str) -> String {
+    let text = &*without_userinfo(text);
     match text.char_indices().nth(TEXT) {
         Some((end, _)) => format!("{}… ({} bytes)", &text[..end], text.len()),
         None => text.to_owned(),
@@ -187,6 +208,31 @@ mod tests {
         assert_eq!(headers(&all), "[authorization: (hidden), a2a-version: 1.0]");
         assert_eq!(target(&Uri::from_static("/tasks?token=s3cret")), "/tasks?(hidden)");
         assert_eq!(target(&Uri::from_static("/tasks?pageToken=p")), "/tasks?pageToken=p");
+    }
+
+    #[test]
+    fn userinfo_of_urls_is_hidden() {
+        for (text, shown) in [
+            ("https://ada:s3cret@h.example/x", "https://(hidden)@h.example/x"),
+            (
+                "see https://s3cret@h.example, or http://h.example/@x",
+                "see https://(hidden)@h.example, or http://h.example/@x",
+            ),
+            ("postgres://a:s3c@ret@h:5432?u=x@y", "postgres://(hidden)@h:5432?u=x@y"),
+            ("nothing: a@b.example", "nothing: a@b.example"),
+        ] {
+            assert_eq!(without_userinfo(text), shown);
+        }
+        let long = format!("{} https://ada:s3cret@h.example", "x".repeat(TEXT - 20));
+        let body =
+            serde_json::json!({"url": "https://ada:s3cret@h.example?k=v", "text": long, "uri": "http://s3cret@h"});
+        let shown = Media::Text.show(body.to_string().as_bytes(), body.to_string().len());
+        assert!(!shown.contains("s3cret") && shown.contains("https://(hidden)@h.example?(hidden)"), "{shown}");
+        let broken = "not JSON: http://ada:s3cret@h.example";
+        assert!(!Media::Text.show(broken.as_bytes(), broken.len()).contains("s3cret"));
+        let mut headers = HeaderMap::new();
+        headers.insert("user-agent", HeaderValue::from_static("bot (http://ada:s3cret@h.example)"));
+        assert!(!super::headers(&headers).contains("s3cret"));
     }
 
     #[test]
