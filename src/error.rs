@@ -10,7 +10,7 @@ use tonic::{Status, metadata::MetadataValue};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
 pub use self::kind::{ErrorKind, Wire};
-use crate::{call::Version, check::Violation};
+use crate::{call::Version, check::Violation, telemetry::report};
 
 mod classic;
 mod kind;
@@ -129,7 +129,9 @@ impl Error {
     #[must_use]
     pub fn hide(mut self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         let (id, cause) = (crate::seam::fresh_id(), cause.into());
-        tracing::warn!(error.id = %id, error.kind = ?self.0.kind, error.cause = %chain(&*cause), "a call failed");
+        let (kind, chain) = (self.0.kind, chain(&*cause));
+        tracing::warn!(error.id = %id, error.kind = ?kind, error.cause = %chain, "a call failed");
+        report(format_args!("a call failed: error.id={id} error.kind={kind:?} error.cause={chain}"));
         let detail = &self.0.detail;
         let detail = if detail.is_empty() { format!("error id {id}") } else { format!("{detail} (error id {id})") };
         self.0.detail = detail.into();

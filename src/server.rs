@@ -2,7 +2,11 @@
 
 use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use tokio::{net::ToSocketAddrs, sync::watch, time::timeout};
+use tokio::{
+    net::{TcpListener, ToSocketAddrs},
+    sync::watch,
+    time::timeout,
+};
 
 pub use self::{bound::Bound, signals::Signals};
 use crate::{
@@ -15,7 +19,7 @@ use crate::{
     service::{Dedupe, Limits, Modes, Service},
     store::{Retention, Store, memory::Memory},
     telemetry::{
-        Traced,
+        self, Reporting, Traced,
         wire::{Called, Printed},
     },
     transport::{
@@ -39,6 +43,7 @@ type Built<A> = (Arc<Service<A>>, Arc<dyn A2aService>);
 #[derive(Clone)]
 struct Layers {
     authenticator: Option<Arc<dyn Authenticator>>,
+    insecure: bool,
     print_wire: bool,
     origins: Arc<OriginPolicy>,
     peers: PeerLimit,
@@ -48,7 +53,33 @@ struct Layers {
 /// The transports with all [`Layers`].
 type Layered = Mount<Traced<Printed<Precheck<OriginGuard<Guard<Door>>>>>>;
 
+/// Whether others than this machine can reach an address.
+pub(crate) fn is_public(addr: SocketAddr) -> bool {
+    !addr.ip().to_canonical().is_loopback()
+}
+
 impl Layers {
+    /// Listens on an address. One that others than this machine can reach needs an authenticator, or a server that is
+    /// [insecure](Server::insecure).
+    async fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<(TcpListener, SocketAddr)> {
+        let listener = listener::bind(addr).await?;
+        let addr = listener.local_addr()?;
+        if !is_public(addr) || self.authenticator.is_some() {
+            return Ok((listener, addr));
+        }
+        if !self.insecure {
+            let why = format!(
+                "{addr} can be reached from elsewhere, and callers are not authenticated; set an authenticator \
+                 (Server::authenticator), listen on 127.0.0.1 or [::1], or serve everybody (Server::insecure)"
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        let why = "whoever reaches this server can use it, and see all tasks: no token is set";
+        tracing::warn!(server.address = %addr, "{why}");
+        telemetry::report(format_args!("warning: {why} (server.address={addr})"));
+        Ok((listener, addr))
+    }
+
     /// Wraps what serves the connections of an address, or of a router of which nobody knows the address.
     fn around(&self, door: Door, bound: Option<SocketAddr>) -> Layered {
         let guarded = Guard::new(door, self.authenticator.clone());
@@ -75,6 +106,7 @@ impl Layers {
 /// # }
 /// ```
 #[must_use = "a server does nothing until it serves"]
+#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub struct Server<A> {
     agent: A,
     card: Card,
@@ -98,6 +130,8 @@ pub struct Server<A> {
     dedupe: Dedupe,
     strict_version: bool,
     strict_extensions: bool,
+    insecure: bool,
+    report: bool,
     protocols: Protocols,
     print_wire: bool,
     authenticator: Option<Arc<dyn Authenticator>>,
@@ -137,6 +171,8 @@ impl<A: Agent> Server<A> {
             dedupe: Dedupe::default(),
             strict_version: false,
             strict_extensions: false,
+            insecure: false,
+            report: true,
             protocols: Protocols::default(),
             print_wire: false,
             authenticator: None,
@@ -360,6 +396,21 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// Listens on addresses that others than this machine can reach, though there is no
+    /// [authenticator](Self::authenticator). All callers are then one anonymous owner, and see each other's tasks. Off by
+    /// default: such an address is refused.
+    pub fn insecure(mut self, insecure: bool) -> Self {
+        self.insecure = insecure;
+        self
+    }
+
+    /// Lets [`serve`](Self::serve) write its address, and errors with their ids, to stderr while the program has no
+    /// subscriber of `tracing`. On by default. No subscriber is installed, and one that the program sets takes over.
+    pub fn report_to_stderr(mut self, report: bool) -> Self {
+        self.report = report;
+        self
+    }
+
     /// Takes push notification configurations, keeps them with their tasks, and says so on the card. They are not
     /// offered where nothing is said.
     pub fn push(self, offered: bool) -> Self {
@@ -420,11 +471,11 @@ impl<A: Agent> Server<A> {
     /// Listens, and serves nothing yet: its address is known, and connections wait.
     ///
     /// # Errors
-    /// The address can't be listened on.
+    /// The address can't be listened on, or others than this machine can reach it and callers are not authenticated:
+    /// [`insecure`](Self::insecure).
     pub async fn bind(self, addr: impl ToSocketAddrs) -> io::Result<Bound<A>> {
-        let listener = listener::bind(addr).await?;
-        let addr = listener.local_addr()?;
         let (layers, grace) = (self.layers(), self.grace);
+        let (listener, addr) = layers.listen(addr).await?;
         let settings = listener::Settings {
             max_connections: self.max_connections,
             idle: self.connection_idle,
@@ -438,14 +489,17 @@ impl<A: Agent> Server<A> {
         Ok(Bound { listener, addr, door, grpc: None, layers, service, draining, settings, grace })
     }
 
-    /// Serves until Ctrl-C or SIGTERM, then drains. A whole program.
+    /// Serves until Ctrl-C or SIGTERM, then drains. A whole program: where it has no subscriber of `tracing`, errors are
+    /// written to [stderr](Self::report_to_stderr).
     ///
     /// # Errors
-    /// The address can't be listened on.
+    /// Those of [`bind`](Self::bind).
     pub async fn serve(self, addr: impl ToSocketAddrs) -> io::Result<()> {
+        let _reporting = self.report.then(Reporting::begin);
         let bound = self.bind(addr).await?;
         let mut signals = Signals::listen();
         tracing::info!(server.address = %bound.addr(), "listening");
+        telemetry::report(format_args!("listening on http://{}", bound.addr()));
         bound.run_until(async move { signals.next().await }).await;
         Ok(())
     }
@@ -456,7 +510,7 @@ impl<A: Agent> Server<A> {
         let peers = PeerLimit::new(self.connections_per_peer, self.card.trusted().to_vec());
         let base = self.base_path.as_deref().or_else(|| self.card.address().path()).unwrap_or_default();
         let paths = Arc::new(Paths::new(base, self.rpc_path.as_deref().unwrap_or(JSON_RPC), self.protocols));
-        Layers { authenticator, print_wire, origins: Arc::new(origins), peers, paths }
+        Layers { authenticator, insecure: self.insecure, print_wire, origins: Arc::new(origins), peers, paths }
     }
 
     fn build(self) -> (Built<A>, impl FnOnce(Option<SocketAddr>) -> Door) {

@@ -10,7 +10,7 @@ use crate::{
     auth::Bearer,
     call::Version,
     config::{self, Config, Loaded},
-    server::{Server, Signals},
+    server::{self, Server, Signals},
     store::{
         Store,
         memory::Memory,
@@ -95,6 +95,7 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
         .grace(config.drain_grace)
         .strict_version(config.strict_version)
         .strict_extensions(config.strict_extensions)
+        .insecure(config.insecure)
         .protocols(config.protocols)
         .dedupe(config.dedupe)
         .resume(config.stream_resume)
@@ -193,17 +194,14 @@ fn descriptor_limit(_: u64) -> Option<u64> {
     None
 }
 
-/// Whoever reaches an address that is not loopback would be served, and see what all others do.
+/// Rejects an address that others than this machine can reach, where callers are not authenticated. The server does the
+/// same when it listens; here it is an error of the configuration, before a file of tasks is opened.
 fn guard_public(config: &Config) -> Result<(), config::Error> {
-    let open = |it: &SocketAddr| !it.ip().to_canonical().is_loopback();
-    let Some(addr) = [Some(config.listen), config.grpc_listen].into_iter().flatten().find(open) else { return Ok(()) };
-    if config.token.is_some() {
+    if config.token.is_some() || config.insecure {
         return Ok(());
     }
-    if config.insecure {
-        tracing::warn!(server.address = %addr, "whoever reaches this server can use it, and see all tasks: no token is set");
-        return Ok(());
-    }
+    let mut addresses = [Some(config.listen), config.grpc_listen].into_iter().flatten();
+    let Some(addr) = addresses.find(|addr| server::is_public(*addr)) else { return Ok(()) };
     Err(config::Error::new(format!(
         "{addr} can be reached from elsewhere, and callers are not authenticated; set a token (A2A_TOKEN), listen on \
          127.0.0.1 or [::1], or say --insecure to serve everybody"

@@ -28,7 +28,7 @@ use crate::{
         wait::{Answer, Waits},
     },
     pb::v1::{Message, Task, TaskState},
-    seam,
+    seam, telemetry,
 };
 
 /// Why an agent is polled no more.
@@ -326,6 +326,10 @@ impl Silence {
 fn failure(held: &Held, kind: &'static str, cause: &str) -> Message {
     let id = seam::fresh_id();
     tracing::warn!(error.id = %id, task.id = held.key.id(), error.kind = kind, error.cause = cause, "an agent failed");
+    let task = held.key.id();
+    telemetry::report(format_args!(
+        "an agent failed: error.id={id} task.id={task} error.kind={kind} error.cause={cause}"
+    ));
     Message::agent(format!("Agent execution failed ({kind}): error id {id}")).with_metadata(&json!({"errorId": id}))
 }
 

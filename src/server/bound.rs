@@ -39,10 +39,9 @@ impl<A: Agent> Bound<A> {
     /// Listens on another address too, for gRPC alone. Returns where.
     ///
     /// # Errors
-    /// The address can't be listened on.
+    /// Those of [`Server::bind`](super::Server::bind).
     pub async fn grpc(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
-        let listener = listener::bind(addr).await?;
-        let addr = listener.local_addr()?;
+        let (listener, addr) = self.layers.listen(addr).await?;
         self.grpc = Some((listener, self.layers.around(self.door.grpc(), Some(addr))));
         Ok(addr)
     }

@@ -1,12 +1,21 @@
 //! The program and the examples, as who runs them finds them.
 
 use std::{
+    net::SocketAddr,
     path::PathBuf,
     process::{Output, Stdio},
     time::Duration,
 };
 
-use a2a_service::{call::Call, client, pb::v1::GetTaskRequest};
+use a2a_service::{
+    agent::{self, demo::Demo},
+    auth::{Bearer, Token},
+    call::Call,
+    client,
+    pb::v1::GetTaskRequest,
+    server::Server,
+};
+use prost::Message as _;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
@@ -301,7 +310,8 @@ async fn each_request_is_a_line_of_the_log() {
         assert!(!line.contains("secret") && !line.contains("hunter2"), "{line}");
         serde_json::from_str::<Value>(&line).unwrap()
     };
-    post("/message:send", "hello").header("x-request-id", "r-1").send().await.unwrap();
+    let reply = post("/message:send", "hello").header("x-request-id", "r-1").send().await.unwrap();
+    assert_eq!(reply.headers()["x-request-id"], "r-1");
     let line = next().await;
     let expected = json!({
         "level": "INFO", "target": "a2a_service::request", "message": "answered", "rpc.system": "http",
@@ -325,6 +335,135 @@ async fn each_request_is_a_line_of_the_log() {
     grpc.get_task(Call::default().request(missing)).await.unwrap_err();
     let line = next().await;
     assert_eq!((line["rpc.system"].as_str(), line["rpc.grpc.status_code"].as_u64()), (Some("grpc"), Some(5)), "{line}");
+    assert_eq!(line["error.reason"], "TASK_NOT_FOUND");
+    // Its metadata has the id too.
+    let get = GetTaskRequest { id: "nobody".into(), ..GetTaskRequest::default() };
+    let frame = [&[0, 0, 0, 0, u8::try_from(get.encoded_len()).unwrap()], &*get.encode_to_vec()].concat();
+    let http2 = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    let call = http2.post(format!("{url}/lf.a2a.v1.A2AService/GetTask")).header("content-type", "application/grpc");
+    let reply = call.body(frame).send().await.unwrap();
+    assert_eq!(next().await["request.id"], reply.headers()["x-request-id"].to_str().unwrap());
+}
+
+/// The method of JSON-RPC, which is in no path, and the reason of an error, which the status does not tell.
+#[tokio::test]
+async fn the_line_of_a_request_names_method_and_reason() {
+    let (mut child, url) = started(a2a(&["serve", "--listen", "127.0.0.1:0", "--log", "json"])).await;
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let call = |method: &str| json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": {"id": "nobody"}});
+    for (path, body, method, reason) in [
+        ("/rpc", call("GetTask"), json!("GetTask"), json!("TASK_NOT_FOUND")),
+        ("/rpc", call("tasks/get"), json!("tasks/get"), json!("TASK_NOT_FOUND")),
+        ("/rpc", call("Nothing\u{1b}[31m"), json!("Nothing\u{1b}[31m"), json!("METHOD_NOT_FOUND")),
+        ("/rpc", json!([call("GetTask")]), json!("batch"), Value::Null),
+        ("/tasks/nobody:cancel", json!({}), Value::Null, json!("TASK_NOT_FOUND")),
+        ("/message:send", message("hello"), Value::Null, Value::Null),
+    ] {
+        let request = reqwest::Client::new().post(format!("{url}{path}")).header("content-type", "application/json");
+        let reply = request.body(body.to_string()).send().await.unwrap();
+        let id = reply.headers()["x-request-id"].to_str().unwrap().to_owned();
+        assert!(uuid::Uuid::parse_str(&id).is_ok(), "{id}");
+        drop(reply.bytes().await.unwrap());
+        let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+        let line: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&line["rpc.method"], &line["error.reason"], &line["request.id"]), (&method, &reason, &json!(id)));
+    }
+}
+
+/// What a client sends is on the line that it is a part of, and does nothing to a terminal.
+#[tokio::test]
+async fn nothing_that_is_sent_begins_a_line_of_the_log() {
+    let fake = "2026-01-01T00:00:00Z ERROR a2a_service: fake\u{1b}[31m\u{9b}1m\u{2028}";
+    for format in ["text", "json"] {
+        let arguments = ["serve", "--listen", "127.0.0.1:0", "--log", format, "--print-wire"];
+        let (mut child, url) = started(a2a(&arguments)).await;
+        let mut errors = child.stderr.take().unwrap();
+        let text = format!("/fail x\n{fake}");
+        post(&format!("{url}/message:send"), &message(&text)).await;
+        post(&format!("{url}/message:send"), &message("/panic")).await;
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": format!("x\n{fake}"), "params": {}});
+        post(&format!("{url}/rpc"), &call).await;
+        let bad = reqwest::Client::new().post(format!("{url}/message:send")).header("content-type", "application/json");
+        drop(bad.body(format!("{{\"x\n{fake}")).send().await.unwrap().bytes().await.unwrap());
+        signal(&child, "-TERM");
+        let mut log = String::new();
+        timeout(PATIENCE, errors.read_to_string(&mut log)).await.unwrap().unwrap();
+        assert!(log.contains("fake") && log.contains("a thread panicked") && log.contains("asked to panic"), "{log}");
+        assert!(!log.contains(|c: char| (c.is_control() && c != '\n') || c == '\u{2028}'), "{log:?}");
+        assert!(log.lines().all(|line| !line.starts_with("2026-01-01")), "{log}");
+        assert!(format == "text" || log.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{log}");
+    }
+}
+
+/// The server of the test below, in a process of its own, since a subscriber of another test would be seen here.
+#[tokio::test]
+#[ignore = "a process that another test starts"]
+async fn library_program() {
+    let failing =
+        agent::from_fn(|_, _| async { Err(std::io::Error::other("the disk is on fire\nand spreads").into()) });
+    let silent = std::env::var("SILENT_AT").ok();
+    let server = Server::new(failing).report_to_stderr(silent.is_none());
+    server.serve(silent.as_deref().unwrap_or("127.0.0.1:0")).await.unwrap();
+}
+
+/// A program that never set a subscriber still says where it listens, and what its error ids mean.
+#[tokio::test]
+async fn a_library_program_without_a_subscriber_reports_to_stderr() {
+    let program = || {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "program::library_program", "--ignored", "--nocapture"]).kill_on_drop(true);
+        command.env_remove("RUST_LOG").stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    };
+    let mut child = program().spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut next = async || timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let url = next().await.strip_prefix("a2a-service: listening on ").unwrap().to_owned();
+    let reply = post(&format!("{url}/message:send"), &message("hello")).await;
+    let said = reply["task"]["status"]["message"]["parts"][0]["text"].as_str().unwrap();
+    let (_, id) = said.split_once("error id ").unwrap();
+    let line = next().await;
+    assert!(line.starts_with(&format!("a2a-service: an agent failed: error.id={id} task.id=")), "{line}");
+    assert!(line.ends_with(r"error.cause=the disk is on fire\nand spreads"), "{line}");
+    // A program may switch it off.
+    let addr = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let mut silent = program().env("SILENT_AT", addr.to_string()).spawn().unwrap();
+    let mut errors = silent.stderr.take().unwrap();
+    answering(addr).await;
+    post(&format!("http://{addr}/message:send"), &message("hello")).await;
+    signal(&silent, "-TERM");
+    assert!(timeout(PATIENCE, silent.wait()).await.unwrap().unwrap().success());
+    let mut said = String::new();
+    errors.read_to_string(&mut said).await.unwrap();
+    assert_eq!(said, "");
+}
+
+/// As in the program, an address that others can reach needs an authenticator or a word.
+#[tokio::test]
+async fn a_library_server_listens_in_public_with_an_authenticator_or_insecurely() {
+    let refused = Server::new(Demo).bind("0.0.0.0:0").await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    for said in ["0.0.0.0:", "can be reached from elsewhere", "Server::authenticator", "127.0.0.1", "Server::insecure"]
+    {
+        assert!(refused.to_string().contains(said), "{refused}");
+    }
+    let mut local = Server::new(Demo).bind("127.0.0.1:0").await.unwrap();
+    let refused = local.grpc("0.0.0.0:0").await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    drop(Server::new(Demo).insecure(true).bind("0.0.0.0:0").await.unwrap());
+    let bearer = Bearer::new(Token::new("sesame").unwrap());
+    drop(Server::new(Demo).authenticator(bearer).bind("0.0.0.0:0").await.unwrap());
+}
+
+/// Waits until something listens on an address.
+async fn answering(addr: SocketAddr) {
+    let answers = async {
+        let mut beat = tokio::time::interval(Duration::from_millis(10));
+        while TcpStream::connect(addr).await.is_err() {
+            beat.tick().await;
+        }
+    };
+    timeout(PATIENCE, answers).await.unwrap();
 }
 
 /// Runs an example on a port that was free a moment ago, until it answers.
@@ -333,13 +472,7 @@ async fn example(name: &str) -> (Child, String) {
     let path = PathBuf::from(env!("CARGO_BIN_EXE_a2a")).parent().unwrap().join("examples").join(name);
     let child = Command::new(&path).arg(addr.to_string()).kill_on_drop(true).spawn();
     let child = child.unwrap_or_else(|it| panic!("{}: {it}; `cargo build --examples` makes it", path.display()));
-    let answers = async {
-        let mut beat = tokio::time::interval(Duration::from_millis(10));
-        while TcpStream::connect(addr).await.is_err() {
-            beat.tick().await;
-        }
-    };
-    timeout(PATIENCE, answers).await.unwrap();
+    answering(addr).await;
     (child, format!("http://{addr}"))
 }
 

@@ -86,7 +86,7 @@ async fn every_url_works() {
     let other = card_with(&named, &[("host", "b.example:81")]).await;
     assert_eq!(interfaces(&other)[1], ("HTTP+JSON", "http://b.example:81"));
     // What is no host is as if nothing had been said, and where hosts are checked it is refused.
-    let bound = server().bind("0.0.0.0:0").await.unwrap();
+    let bound = server().insecure(true).bind("0.0.0.0:0").await.unwrap();
     let any = format!("http://127.0.0.1:{}", bound.addr().port());
     tokio::spawn(bound.run_until(std::future::pending()));
     for host in ["user@evil.example", "evil.example/", "a:0"] {
@@ -171,7 +171,7 @@ async fn the_card_is_found_below_the_url_of_json_rpc() {
 /// A server that listens everywhere is called at an address, and not at "any".
 #[tokio::test]
 async fn any_address_is_no_address() {
-    let bound = server().bind("0.0.0.0:0").await.unwrap();
+    let bound = server().insecure(true).bind("0.0.0.0:0").await.unwrap();
     let port = bound.addr().port();
     tokio::spawn(bound.run_until(std::future::pending()));
     for host in ["no host".to_owned(), format!("0.0.0.0:{port}")] {

@@ -55,7 +55,7 @@ impl Counting {
 
 /// Serves on an address of this machine until the test is over, and says at which port.
 async fn serve(listen: &str, server: Server<Counting>) -> u16 {
-    let bound = server.bind((listen, 0)).await.unwrap();
+    let bound = server.insecure(true).bind((listen, 0)).await.unwrap();
     let port = bound.addr().port();
     tokio::spawn(bound.run_until(std::future::pending()));
     port
@@ -211,7 +211,7 @@ async fn configured_hosts_are_served() {
 /// The second listener has an address of its own, and so a check of its own.
 #[tokio::test]
 async fn the_listener_for_grpc_alone_checks_the_host() {
-    let mut bound = Server::new(Counting::default()).bind("0.0.0.0:0").await.unwrap();
+    let mut bound = Server::new(Counting::default()).insecure(true).bind("0.0.0.0:0").await.unwrap();
     let (port, grpc) = (bound.addr().port(), bound.grpc("127.0.0.1:0").await.unwrap().port());
     tokio::spawn(bound.run_until(std::future::pending()));
     assert_eq!(grpc_codes(port, EVIL, None).await, [Code::Ok; 2]);
