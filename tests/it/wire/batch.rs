@@ -125,9 +125,9 @@ async fn a_refusal_is_one_of_every_call() {
 #[tokio::test]
 async fn the_results_of_a_batch_have_a_budget() {
     let mut door = settings();
-    door.batch_bytes = 1000;
+    door.batch_bytes = 725;
     let server = Server::with(door, a2a_service::transport::listener::Settings::default()).await;
-    let id = "t".repeat(400);
+    let id = "t".repeat(250);
     let calls: Vec<_> = (0..4).map(|n| call(Some(&n.to_string()), "GetTask", &format!(r#"{{"id":"{id}"}}"#))).collect();
     let last = call(Some("4"), "GetTask", r#"{"id":"small"}"#);
     let (status, text) = post(&server.url, &format!("[{},{last}]", calls.join(","))).await;

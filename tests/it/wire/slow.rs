@@ -245,9 +245,9 @@ async fn new_calls_are_refused_while_slow_readers_hold_the_budget() {
 
 #[tokio::test(start_paused = true)]
 async fn a_read_that_exceeds_the_budget_is_refused_and_a_send_is_answered() {
-    let (door, _) = door(|it| it.unsent_bytes = 5000);
+    let (door, _) = door(|it| it.unsent_bytes = 200);
     let mut client = Client::connect(&door, 1 << 20).await;
-    let large = "t".repeat(8000);
+    let large = "t".repeat(250);
     let (parts, _) = client.get(&format!("/tasks/{large}")).await.into_parts();
     assert!(is_refused(parts.status, &parts.headers), "{parts:?}");
     let call = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{{"id":"{large}"}}}}"#);
