@@ -6,7 +6,10 @@ use futures_util::future::Either;
 use parking_lot::Mutex;
 use tokio::{
     sync::{
-        oneshot::{self, error::TryRecvError},
+        oneshot::{
+            self,
+            error::{RecvError, TryRecvError},
+        },
         watch,
     },
     task::AbortHandle,
@@ -53,6 +56,14 @@ const MARGIN: Duration = Duration::from_millis(100);
 
 /// How long a caller who has waited for long enough waits for the store, which has not even taken their message in.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Maximum time that a caller waits for a commit where the agent has no part in it: of their message (`returnImmediately`),
+/// of a cancel, of an end that is on its way to the store.
+const COMMIT: Duration = Duration::from_secs(30);
+
+/// Maximum time that the reply to a send with `returnImmediately` waits for the agent's first update, once the task has the
+/// message.
+const FIRST_UPDATE: Duration = Duration::from_millis(500);
 
 /// A message, and what came with it.
 #[derive(Debug)]
@@ -107,15 +118,15 @@ impl<A: Agent> Execution<A> {
         &self.0.journal
     }
 
-    /// Returns when the turn that takes the message has ended or needs something, with the task as it was then; or with
-    /// the task as it is when the caller, who waits for `left`, has waited for long enough.
+    /// Returns when the turn that takes the message has ended or needs something, with the task as it was then (3.2.2); or
+    /// with the task as it is, shortly before the caller's deadline in `left`, or after [`Limits::wait`] where that is set.
     pub(crate) fn send(
         &self,
         sent: Sent,
         left: Option<Duration>,
     ) -> impl Future<Output = Result<Answer, Error>> + Send {
-        let cap = self.0.limits.wait;
-        let wait = left.map_or(cap, |it| cap.min(it.saturating_sub(MARGIN.min(it / 10))));
+        let answered_by = left.map(|left| left.saturating_sub(MARGIN.min(left / 10)));
+        let wait = [self.0.limits.wait, answered_by].into_iter().flatten().min();
         if sent.name.is_none() {
             return Either::Left(self.wait_for_turn(self.begin(sent, Begin::Here, watch_turn), wait, left));
         }
@@ -131,7 +142,7 @@ impl<A: Agent> Execution<A> {
     async fn wait_for_turn(
         &self,
         begun: impl Future<Output = Result<(Held, Watched), Error>>,
-        wait: Duration,
+        wait: Option<Duration>,
         left: Option<Duration>,
     ) -> Result<Answer, Error> {
         let (held, (mut answer, seq)) = begun.await?;
@@ -141,7 +152,8 @@ impl<A: Agent> Execution<A> {
             Err(TryRecvError::Closed) => return Err(gone(&held)),
             Err(TryRecvError::Empty) => {}
         }
-        if let Ok(answer) = timeout(wait, &mut answer).await {
+        let mut waiter = Waiter { held: &held, answer };
+        if let Some(answer) = within(wait, &mut waiter.answer).await {
             return answer.map_err(|_| gone(&held));
         }
         let shown = {
@@ -159,11 +171,15 @@ impl<A: Agent> Execution<A> {
                 Some(shown)
             }
         };
-        let left = left.map_or(PATIENCE, |it| it.saturating_sub(wait));
-        self.answer(&held, shown.unwrap_or(answer), left).await
+        let left = left.map_or(PATIENCE, |left| left.saturating_sub(wait.unwrap_or_default()));
+        match shown {
+            Some(shown) => self.answer(&held, shown, left).await,
+            None => self.answer(&held, &mut waiter.answer, left).await,
+        }
     }
 
-    /// Returns when there is a task that has the message (`returnImmediately`).
+    /// Returns when there is a task that has the message (`returnImmediately`), with the task as it was accepted. What the
+    /// agent says at once is shown by then too, so that a client that asks right after the reply sees it.
     pub(crate) async fn start(&self, mut sent: Sent, left: Option<Duration>) -> Result<Answer, Error> {
         if sent.name.is_some()
             && let Some((key, _)) = Box::pin(self.before(&mut sent, left)).await?
@@ -174,15 +190,32 @@ impl<A: Agent> Execution<A> {
             inner.real = true;
             inner.wait(Until::Shown(inner.ahead.seq()))
         };
-        let (held, answer) = self.begin(sent, Begin::Apart, now).await?;
+        let time = left.map_or(COMMIT, |left| left.min(COMMIT));
+        let (signal, polled) = oneshot::channel();
+        let (held, answer) = self.begin(sent, Begin::Signaled(signal), now).await?;
         // Its agent may take long until its first pause.
         self.0.journal.flush(&held, held.lock());
-        let cap = self.0.limits.wait;
-        self.answer(&held, answer, left.map_or(cap, |it| it.min(cap))).await
+        let answer = self.answer(&held, answer, time).await?;
+        // An agent may block its thread, and the message may wait for another turn: then nothing is sent.
+        let shown = async {
+            if polled.await.is_ok() {
+                let shown = held.lock().wait_for_accepted();
+                if let Some(shown) = shown {
+                    drop(shown.await);
+                }
+            }
+        };
+        drop(timeout(time.min(FIRST_UPDATE), shown).await);
+        Ok(answer)
     }
 
     /// What will be there as soon as the store has it.
-    async fn answer(&self, held: &Held, answer: oneshot::Receiver<Answer>, wait: Duration) -> Result<Answer, Error> {
+    async fn answer(
+        &self,
+        held: &Held,
+        answer: impl Future<Output = Result<Answer, RecvError>>,
+        wait: Duration,
+    ) -> Result<Answer, Error> {
         match timeout(wait, answer).await {
             Ok(answer) => answer.map_err(|_| gone(held)),
             Err(_) => Err(unwritten()),
@@ -279,7 +312,7 @@ impl<A: Agent> Execution<A> {
             held.fire(wake);
             answer
         };
-        match self.answer(&held, answer, self.0.limits.cancel.saturating_add(self.0.limits.wait)).await? {
+        match self.answer(&held, answer, self.0.limits.cancel.saturating_add(COMMIT)).await? {
             Answer::Task(it) => canceled(it),
             Answer::Message(_) => Err(Error::task_not_found(key.id())),
         }
@@ -303,6 +336,27 @@ impl<A: Agent> Execution<A> {
         drop(timeout(LAST, running.wait()).await);
         drop(timeout(LAST, journal.settled()).await);
         journal.stop();
+    }
+}
+
+/// Waits for an answer. The waiter is removed from its task when the caller stops waiting, or disconnects.
+struct Waiter<'a> {
+    held: &'a Held,
+    answer: oneshot::Receiver<Answer>,
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.answer.close();
+        self.held.lock().forget_waiters();
+    }
+}
+
+/// Waits for a future, for `limit` at most where there is one.
+async fn within<F: Future>(limit: Option<Duration>, future: F) -> Option<F::Output> {
+    match limit {
+        Some(limit) => timeout(limit, future).await.ok(),
+        None => Some(future.await),
     }
 }
 
@@ -427,5 +481,43 @@ impl<A> Drop for Parts<A> {
     fn drop(&mut self) {
         self.keep_no_more();
         self.journal.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::{
+        agent::{self, End},
+        store::memory::Memory,
+    };
+
+    fn sent(scope: &Arc<Scope>, message: Message) -> Sent {
+        Sent { scope: Arc::clone(scope), message, asked: Asked::default(), push: None, name: None }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn caller_that_disconnects_leaves_no_waiter_behind() {
+        let agent = agent::from_fn(|_, out| async move {
+            out.working().await?;
+            std::future::pending::<Result<End, agent::Error>>().await
+        });
+        let (execution, scope) =
+            (Execution::new(agent, Arc::new(Memory::default()), Limits::default()), Arc::default());
+        let Answer::Task(task) = execution.start(sent(&scope, Message::user("go")), None).await.unwrap() else {
+            panic!("a message")
+        };
+        let held = execution.hold(&Key::new(&scope, &task.id)).await.unwrap();
+        assert_eq!(held.lock().waiting(), 0);
+        for _ in 0..100 {
+            let message = Message { task_id: task.id.clone(), ..Message::user("more") };
+            let mut send = Box::pin(execution.send(sent(&scope, message), None));
+            assert!((&mut send).now_or_never().is_none());
+            assert_eq!(held.lock().waiting(), 1);
+        }
+        assert_eq!(held.lock().waiting(), 0);
+        execution.drain(Duration::ZERO).await;
     }
 }

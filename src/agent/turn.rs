@@ -70,7 +70,8 @@ impl Turn {
         first.into_iter().chain(self.messages.iter().filter_map(message))
     }
 
-    /// The task as it was when the turn began.
+    /// The task as it was when the turn began. In a turn that answers a question it is still `INPUT_REQUIRED` or
+    /// `AUTH_REQUIRED` here, while clients are shown `WORKING` from the moment that the answer was accepted.
     pub fn task(&self) -> &Task {
         &self.task
     }

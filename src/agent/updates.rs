@@ -98,6 +98,7 @@ impl Updates {
     fn push(&self, event: Event) -> impl Future<Output = Result<(), Stopped>> + Send {
         let mut event = Some(event);
         self.ready(move |inner| match event.take() {
+            Some(it) if inner.repeats_working(&it) => Ok(()),
             Some(it) => inner.push(it, Mark::NOTHING).map(drop).map_err(|why| {
                 inner.exceeded = why.limit().map(|_| Exceeded::Task(why));
                 Stopped

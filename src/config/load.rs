@@ -308,7 +308,7 @@ mod tests {
         let variables = [("A2A_WAIT", "3s"), ("A2A_KEEP_ALIVE", "3s"), ("A2A_CARD_VERSION", ""), ("PATH", "x")];
         let loaded = put(file, &variables, &[("wait", "4s")]).unwrap();
         let Config { wait, keep_alive, turn_deadline, max_connections, card_name, card_version, .. } = &loaded.config;
-        let seconds = [wait, keep_alive, turn_deadline].map(Duration::as_secs);
+        let seconds = [&wait.unwrap_or_default(), keep_alive, turn_deadline].map(Duration::as_secs);
         assert_eq!((seconds, *max_connections, card_name.as_deref()), ([4, 3, 2], 7, Some("A")));
         assert_eq!(*card_version, None, "what is empty is not set");
         let names = ["wait", "keep_alive", "turn.deadline", "max_body"];

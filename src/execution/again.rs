@@ -2,12 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::OwnedSemaphorePermit, time::timeout};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_stream::StreamExt as _;
 
 use super::{
     Execution, gone, has_ended,
     limits::{SOON, limit},
+    within,
 };
 use crate::{
     agent::Agent,
@@ -71,7 +72,7 @@ impl<A: Agent> Execution<A> {
 
     /// What a message that was sent before is answered with, as if it were sent now: when its turn has ended or needs
     /// something, or its caller has waited for long enough. Reads nothing of the log.
-    pub(crate) async fn answer_again(&self, key: &Key, seq: Seq, wait: Duration) -> Result<Answer, Error> {
+    pub(crate) async fn answer_again(&self, key: &Key, seq: Seq, wait: Option<Duration>) -> Result<Answer, Error> {
         let held = self.hold(key).await?;
         let (task, at, turns) = attach(&held)?;
         let reader = Reader::new(held.clone(), Arc::clone(&self.0.journal), at.seq + 1, None, None);
@@ -93,7 +94,7 @@ impl<A: Agent> Execution<A> {
                 Err(_) = told => true,
             }
         };
-        if timeout(wait, unavailable).await == Ok(true) {
+        if within(wait, unavailable).await == Some(true) {
             return Err(gone(&held));
         }
         reader.into_task().map(Answer::Task).ok_or_else(|| gone(&held))

@@ -1,21 +1,23 @@
 //! How a message comes to a turn: to that of a new task, to the next of one that is there, or to nobody.
 
 use std::{
-    future::ready,
+    future::{poll_fn, ready},
+    pin::Pin,
     sync::Arc,
     task::{Context, Waker},
 };
 
 use futures_util::future::Either;
+use tokio::sync::oneshot;
 
 use super::{
-    Execution, Sent, busy, has_ended,
+    COMMIT, Execution, Sent, busy, has_ended,
     limits::{SOON, TurnPermit, full, limit},
     lost,
     once::{Name, Taken},
 };
 use crate::{
-    agent::{Agent, Asked},
+    agent::{Agent, Asked, status_update},
     error::Error,
     event::{Event, Mark},
     journal::{
@@ -30,10 +32,12 @@ use crate::{
 };
 
 /// Where a turn begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Begin {
     /// In a task of its own.
     Apart,
+    /// In a task of its own that tells when it has been polled for the first time. Dropped unsent where no turn begins.
+    Signaled(oneshot::Sender<()>),
     /// Where the caller waits for its end, up to the agent's first pause. Many agents make none, and a task of their own
     /// would cost as much as they do.
     Here,
@@ -163,6 +167,7 @@ impl<A: Agent> Execution<A> {
                         inner.turn += 1;
                         (inner.running, inner.taken) = (true, seq);
                         (inner.attempt, inner.drained) = (1, 0);
+                        inner.supersede(|| status_update(&held, TaskState::Working, None));
                         first = Some((vec![event], asked, permit));
                     } else {
                         inner.inbox.push_back(Waiting { event, asked });
@@ -193,7 +198,7 @@ impl<A: Agent> Execution<A> {
             }
         };
         if let Some(ended) = ended {
-            self.answer(&held, ended, self.0.limits.wait).await?;
+            self.answer(&held, ended, COMMIT).await?;
         }
         Err(has_ended(key.id()))
     }
@@ -212,11 +217,26 @@ impl<A: Agent> Execution<A> {
     pub(super) fn run(&self, held: Held, (messages, asked): (Vec<Event>, Asked), permit: TurnPermit, begin: Begin) {
         // In a box, since the runtime moves what it runs several times, and this is large.
         let mut turns = Box::pin(Arc::clone(&self.0).turns(held, messages, asked, permit));
-        // The runtime asks it again in any case, so that nobody need be woken before that.
-        if begin == Begin::Here && turns.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
-            return;
-        }
         // Nobody waits for it here: a caller who leaves takes nothing with them.
-        drop(self.0.running.spawn(turns));
+        match begin {
+            // The runtime asks it again in any case, so that nobody need be woken before that.
+            Begin::Here if turns.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() => {}
+            Begin::Here | Begin::Apart => drop(self.0.running.spawn(turns)),
+            Begin::Signaled(polled) => drop(self.0.running.spawn(signaled(turns, polled))),
+        }
     }
+}
+
+/// Runs a future, and signals when it has been polled for the first time.
+pub(super) async fn signaled<F: Future + Unpin>(mut future: F, polled: oneshot::Sender<()>) -> F::Output {
+    let mut polled = Some(polled);
+    poll_fn(|cx| {
+        let poll = Pin::new(&mut future).poll(cx);
+        if let Some(polled) = polled.take() {
+            // The caller may have stopped waiting.
+            _ = polled.send(());
+        }
+        poll
+    })
+    .await
 }

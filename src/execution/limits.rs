@@ -38,9 +38,10 @@ pub struct Limits {
     pub idle: Duration,
     /// How long an agent that was canceled may take to end by itself. 5 s.
     pub cancel: Duration,
-    /// How long a send waits for the end of its turn; then its caller gets the task as it is. 50 s, which is less than
-    /// most proxies and clients wait.
-    pub wait: Duration,
+    /// Timeout of a blocking send; the client then gets the task as it is, which is not terminal and may be SUBMITTED or
+    /// WORKING. Unlimited by default: the send waits until the task is terminal or interrupted (3.2.2), and `turn` ends what
+    /// never is. Zero answers as soon as the message is stored.
+    pub wait: Option<Duration>,
     /// How old a stream gets. Then it is cut, and can be taken up again where it was. Zero is for ever. One day.
     pub stream_age: Duration,
     /// How many messages may wait for a task whose agent is busy. 256.
@@ -97,7 +98,7 @@ impl Default for Limits {
             turn: s(3600),
             idle: Duration::ZERO,
             cancel: s(5),
-            wait: s(50),
+            wait: None,
             stream_age: s(86_400),
             waiting: 256,
             parts: 1000,

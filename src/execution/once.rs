@@ -12,7 +12,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Begin, Execution, PATIENCE, Sent, away, limits::TurnPermit};
+use super::{Begin, Execution, PATIENCE, Sent, away, begin::signaled, limits::TurnPermit};
 use crate::{
     agent::{Agent, Asked},
     error::{Error, ErrorKind},
@@ -119,9 +119,13 @@ impl<A: Agent> Execution<A> {
         drop(self.0.running.spawn(async move {
             let written = written.await;
             drop(pass);
-            match written {
-                Ok(_) => parts.turns(held, messages, asked, permit).await,
-                Err(_) => parts.note_stop(&held),
+            if written.is_err() {
+                return parts.note_stop(&held);
+            }
+            let turns = Box::pin(parts.turns(held, messages, asked, permit));
+            match begin {
+                Begin::Signaled(polled) => signaled(turns, polled).await,
+                Begin::Apart | Begin::Here => turns.await,
             }
         }));
     }

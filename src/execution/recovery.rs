@@ -166,15 +166,15 @@ impl<A: Agent> Parts<A> {
         let (canceled, attempt) = (stored.row.cancel_requested, stored.row.attempt);
         let counted = attempt.saturating_sub(stored.row.drained);
         let again = if !canceled && resumable && counted <= ATTEMPTS {
-            let replay = self.replay(key, &stored).await?;
-            let runs = replay.is_running();
-            Some((runs, replay.into_parts()))
+            let mut replay = self.replay(key, &stored).await?;
+            let (runs, superseded) = (replay.is_running(), replay.superseded.take());
+            Some((runs, replay.into_parts(), superseded))
         } else {
             None
         };
         let (notes, task) = (Notes::of(&stored), stored.task(&**self.journal.store(), key).await?);
         let mut referenced = Vec::new();
-        if let Some((true, (turn, waiting, _))) = &again {
+        if let Some((true, (turn, waiting, _), _)) = &again {
             let first = if turn.is_empty() { task.history.first() } else { turn.last().and_then(message) };
             for it in iter::once(first).chain(waiting.iter().map(message)) {
                 referenced.push(self.referenced(key, it).await?);
@@ -187,8 +187,8 @@ impl<A: Agent> Parts<A> {
         let Ok(held) = self.journal.hold(key, || ready(Ok::<_, Infallible>(live))).await;
         let mut inner = held.lock();
         match again {
-            Some((true, (turn, waiting, turns))) => {
-                inner.turns = turns;
+            Some((true, (turn, waiting, turns), superseded)) => {
+                (inner.turns, inner.superseded) = (turns, superseded);
                 let number = turn.last().map_or(1, Event::seq);
                 let asked = notes.asked(number, referenced.next().unwrap_or_default());
                 let waiting = waiting.into_iter().zip(referenced);
@@ -208,7 +208,7 @@ impl<A: Agent> Parts<A> {
                 return Ok(());
             }
             // Nobody waits for anything: its row is to say so.
-            Some((false, (.., turns))) => (inner.touched, inner.turns) = (true, turns),
+            Some((false, (.., turns), _)) => (inner.touched, inner.turns) = (true, turns),
             None => {
                 let (state, message) = if canceled {
                     (TaskState::Canceled, None)

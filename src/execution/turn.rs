@@ -68,6 +68,7 @@ impl<A: Agent> Parts<A> {
                     Ok(Answer::Message(_)) | Err(_) => return self.note_stop(&held),
                 },
             };
+            let task = held.lock().as_interrupted(task);
             let over = self.run(&held, task, messages, asked).await;
             match self.end(&held, over, &mut permit) {
                 Some(next) => (messages, asked) = next,
@@ -266,6 +267,7 @@ impl<A: Agent> Parts<A> {
         if let Some(it) = next.last() {
             inner.turn += 1;
             (inner.taken, inner.attempt, inner.drained) = (it.seq(), 1, 0);
+            inner.supersede(|| status_update(held, TaskState::Working, None));
         } else {
             inner.running = false;
             drop(permit.take());

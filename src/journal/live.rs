@@ -133,6 +133,8 @@ pub(crate) struct Inner {
     pub(crate) turn: u32,
     pub(crate) running: bool,
     ended: u32,
+    /// Interruption that the newest turn answers, if it answers one.
+    pub(crate) superseded: Option<Superseded>,
     /// Messages for the next turn.
     pub(crate) inbox: VecDeque<Waiting>,
     /// What the turn answered with instead of a task.
@@ -142,6 +144,16 @@ pub(crate) struct Inner {
     pub(crate) wakers: Wakers,
     /// Those who wait for a cancel or a drain: the runner, and its agent.
     pub(crate) control: Wakers,
+}
+
+/// Interrupted status (`INPUT_REQUIRED`, `AUTH_REQUIRED`) that WORKING replaced, because a turn took the message that
+/// answers it.
+#[derive(Clone, Debug)]
+pub(crate) struct Superseded {
+    /// Interrupted status. Its message is in the history by then.
+    pub(crate) status: TaskStatus,
+    /// Number of the WORKING event that replaced it.
+    pub(crate) seq: Seq,
 }
 
 /// A message for a turn.
@@ -264,6 +276,7 @@ impl Inner {
             turn: 0,
             running: false,
             ended: 0,
+            superseded: None,
             inbox: VecDeque::new(),
             reply: None,
             waiters: Vec::new(),
@@ -296,6 +309,26 @@ impl Inner {
         }
         self.pending.push(event.clone());
         Ok(event)
+    }
+
+    /// Sets an interrupted task to WORKING, because a turn takes the messages that answer it: a poller would take the old
+    /// question for a new one. `working` is that event. A task at its event limit keeps its state, and the turn fails at the
+    /// agent's first update.
+    pub(crate) fn supersede(&mut self, working: impl FnOnce() -> Event) {
+        let state = self.ahead.state();
+        self.superseded = None;
+        if state.is_interrupted() {
+            let status = TaskStatus { state: state.into(), message: None, timestamp: Some(timestamp(self.time)) };
+            let pushed = self.push(working(), Mark::NOTHING);
+            self.superseded = pushed.ok().map(|event| Superseded { status, seq: event.seq() });
+        }
+    }
+
+    /// Returns true for a plain WORKING right behind the one that [`supersede`](Self::supersede) made: it says nothing new.
+    pub(crate) fn repeats_working(&self, event: &Event) -> bool {
+        self.superseded.as_ref().is_some_and(|superseded| superseded.seq == self.ahead.seq())
+            && matches!(event.payload(), Some(Payload::StatusUpdate(update))
+                if update.metadata.is_none() && update.status.as_ref().is_some_and(is_plain_working))
     }
 
     /// Puts a small chunk behind the one before it, if that has not gone to the store yet: then nobody has seen that it
@@ -347,12 +380,23 @@ impl Inner {
     }
 
     /// The task as a turn finds it: the first one, before anybody else sees it. A later one waits until the end of
-    /// the turn before is shown.
+    /// the turn before is shown. See [`as_interrupted`](Self::as_interrupted).
     pub(crate) fn found(&mut self) -> Result<Arc<Task>, oneshot::Receiver<Answer>> {
         match self.base.as_ref().or(self.shown.as_ref()) {
             Some(it) if self.ended + 1 >= self.turn => Ok(Arc::clone(it)),
             _ => Err(self.wait(Until::Turn(self.turn.saturating_sub(1), 0))),
         }
+    }
+
+    /// Returns the task with the status that the newest turn answers, where WORKING has replaced that: agents tell by it
+    /// that a message answers their question.
+    pub(crate) fn as_interrupted(&self, mut task: Arc<Task>) -> Arc<Task> {
+        if let Some(Superseded { status, .. }) = &self.superseded
+            && task.status.as_ref().is_some_and(is_plain_working)
+        {
+            Arc::make_mut(&mut task).status = Some(status.clone());
+        }
+        task
     }
 
     /// The number of the last event that is shown.
@@ -445,6 +489,17 @@ impl Inner {
         answer
     }
 
+    /// Waits until all that has been accepted is shown. Returns `None` if it is.
+    pub(crate) fn wait_for_accepted(&mut self) -> Option<oneshot::Receiver<Answer>> {
+        let accepted = self.ahead.seq();
+        (self.watermark() < accepted).then(|| self.wait(Until::Shown(accepted)))
+    }
+
+    /// Removes the waiters whose callers have stopped waiting.
+    pub(crate) fn forget_waiters(&mut self) {
+        self.waiters.retain(|(_, to)| !to.is_closed());
+    }
+
     /// Keeps these events for readers, and the newest before them as far as they fit.
     pub(super) fn keep_newest(&mut self, events: &[Event]) {
         if self.readers == 0 {
@@ -495,9 +550,19 @@ impl Inner {
     }
 
     #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiters.len()
+    }
+
+    #[cfg(test)]
     pub(super) fn kept(&self) -> usize {
         self.newest.len()
     }
+}
+
+/// Returns true for WORKING without a message.
+pub(super) fn is_plain_working(status: &TaskStatus) -> bool {
+    status.state() == TaskState::Working && status.message.is_none()
 }
 
 /// Returns the time of a status, which becomes `last` if it is earlier: timestamps of a task do not run backwards when the

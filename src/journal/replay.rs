@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
+use super::live::{Superseded, is_plain_working};
 use crate::{
     event::{Ends, Event, Mark, Seq},
-    pb::v1::stream_response::Payload,
+    pb::v1::{TaskStatus, stream_response::Payload},
 };
 
 /// How many waiting messages a turn is given at most.
@@ -79,13 +80,24 @@ impl Turns {
 pub(crate) struct Replay {
     turns: Turns,
     messages: VecDeque<Event>,
+    /// Interruption that the newest turn answers, if it answers one.
+    pub(crate) superseded: Option<Superseded>,
+    /// Status of the newest event that had one, without its message, if it interrupts.
+    interrupted: Option<TaskStatus>,
+    /// Number of the event with which the newest turn began.
+    began: Seq,
 }
 
 impl Replay {
     /// Sees each event of the log, from the first one on.
     pub(crate) fn see(&mut self, event: Event) {
+        self.see_status(&event);
+        let was_running = self.turns.running;
         // The turn is run again, and asks again.
         self.turns.see(&event, |_| false);
+        if self.turns.running && (!was_running || event.ends() == Ends::Turn) {
+            (self.began, self.superseded) = (event.seq(), None);
+        }
         if event.mark().hidden {
             self.messages.push_back(event);
         }
@@ -101,10 +113,25 @@ impl Replay {
     /// Returns what the newest turn was given, nothing for the first one, which has the message that the task began with;
     /// then what waits for the next one; and the turns.
     pub(crate) fn into_parts(self) -> (Vec<Event>, VecDeque<Event>, Turns) {
-        let Self { turns, mut messages } = self;
+        let Self { turns, mut messages, .. } = self;
         let given = messages.partition_point(|message| message.seq() <= turns.given.1);
         let waiting = messages.split_off(given);
         (messages.into(), waiting, turns)
+    }
+
+    /// Follows the status, to tell the WORKING with which a turn began on an interrupted task from those of its agent.
+    fn see_status(&mut self, event: &Event) {
+        let Some(Payload::StatusUpdate(update)) = event.payload() else { return };
+        let Some(status) = &update.status else { return };
+        if let Some(interrupted) = self.interrupted.take()
+            && event.seq() == self.began + 1
+            && is_plain_working(status)
+        {
+            self.superseded = Some(Superseded { status: interrupted, seq: event.seq() });
+        }
+        if status.state().is_interrupted() {
+            self.interrupted = Some(TaskStatus { message: None, ..status.clone() });
+        }
     }
 }
 
@@ -219,19 +246,26 @@ mod tests {
         pb::v1::{Message, TaskState, TaskStatus, TaskStatusUpdateEvent},
     };
 
-    /// `m` is a message, `.` something that the agent says, `a` that it needs an authorisation, `?` the end of a turn, and
-    /// `!` that of the task.
+    /// `m` is a message, `.` something that the agent says, `a` that it needs an authorisation, `w` that it works, `?` the end
+    /// of a turn, `q` one that asks for input, and `!` that of the task.
     fn events(log: &str) -> impl Iterator<Item = Event> {
         (1..).zip(log.chars()).map(|(seq, it)| {
             let mark = match it {
                 'm' => Mark::HIDDEN,
-                '?' => Mark::ending(Ends::Turn),
+                '?' | 'q' => Mark::ending(Ends::Turn),
                 '!' => Mark::ending(Ends::Task),
                 _ => Mark::NOTHING,
             };
-            let status = TaskStatus { state: TaskState::AuthRequired.into(), ..TaskStatus::default() };
+            let state = match it {
+                'w' => TaskState::Working,
+                'q' => TaskState::InputRequired,
+                _ => TaskState::AuthRequired,
+            };
+            let status = TaskStatus { state: state.into(), ..TaskStatus::default() };
             let payload = match it {
-                'a' => Payload::StatusUpdate(TaskStatusUpdateEvent { status: Some(status), ..Default::default() }),
+                'a' | 'w' | 'q' => {
+                    Payload::StatusUpdate(TaskStatusUpdateEvent { status: Some(status), ..Default::default() })
+                }
                 _ => Payload::Message(Message { message_id: seq.to_string(), ..Message::default() }),
             };
             Event::new(Position { fence: 1, seq }, mark, payload)
@@ -264,6 +298,27 @@ mod tests {
         }
         let (running, turn, waiting) = replay(&format!("t{}?.", "m".repeat(20)));
         assert_eq!((running, turn.len(), waiting), (true, INBOX, (18..22).collect()));
+    }
+
+    #[test]
+    fn log_tells_which_interruption_a_turn_answers() {
+        for (log, expected) in [
+            ("tq", None),
+            ("tqm", None),
+            ("tqmw.", Some((TaskState::InputRequired, 4))),
+            ("tqmw.a.w", Some((TaskState::InputRequired, 4))),
+            // Of the agent's own, and of a log that was written before such events were.
+            ("tqm.w", None),
+            ("taw", None),
+            ("tmqw", Some((TaskState::InputRequired, 4))),
+            ("tqmwqm.", None),
+            ("tqmwqmw", Some((TaskState::InputRequired, 7))),
+        ] {
+            let mut replay = Replay::default();
+            events(log).for_each(|event| replay.see(event));
+            let found = replay.superseded.map(|found| (found.status.state(), found.seq));
+            assert_eq!(found, expected, "{log}");
+        }
     }
 
     /// The stages after each event.

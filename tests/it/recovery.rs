@@ -72,7 +72,7 @@ fn service(agent: Cut, store: &Opened) -> Arc<dyn A2aService> {
     let mut limits = Limits::default();
     // Whoever is told to stop does not.
     limits.cancel = Duration::from_hours(1);
-    limits.wait = PATIENCE;
+    limits.wait = Some(PATIENCE);
     Server::new(agent).limits(limits).store(Arc::clone(&store.store)).into_service()
 }
 

@@ -154,7 +154,7 @@ pub(crate) async fn classic_rpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aServi
 /// The server of the scenarios. A send waits for half a second, so that what happens then can be seen.
 pub(crate) fn server() -> Server<Actor> {
     let mut limits = Limits::default();
-    limits.wait = Duration::from_millis(500);
+    limits.wait = Some(Duration::from_millis(500));
     Server::new(Actor).limits(limits)
 }
 
@@ -220,6 +220,8 @@ impl Agent for Actor {
                 tokio::task::yield_now().await;
                 Ok(End::InputRequired(Message::agent("go on")))
             }
+            // Says nothing, and never returns.
+            "!silent" => std::future::pending().await,
             "!error" => Err(std::io::Error::other("the password is swordfish").into()),
             "!done" => {
                 out.progress("nearly").await?;

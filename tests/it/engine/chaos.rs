@@ -197,7 +197,7 @@ async fn round(number: u64, over: Over) {
         gate.open();
     }
     let mut limits = Limits::default();
-    (limits.turn, limits.wait) = (Duration::from_millis(150), Duration::from_millis(50));
+    (limits.turn, limits.wait) = (Duration::from_millis(150), Some(Duration::from_millis(50)));
     (limits.cancel, limits.waiting) = (Duration::from_millis(5), 4);
     limits.real_after = Duration::from_millis(10);
     let bench = limited(Arc::clone(&store), limits, script);

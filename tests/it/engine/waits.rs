@@ -46,9 +46,24 @@ async fn who_has_to_authorise_is_told_while_the_agent_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_waited_for_long_enough_gets_the_task_as_it_is() {
+async fn blocking_send_waits_for_the_end_of_its_turn_however_long_that_takes() {
     for store in stores() {
         let bench = bench(store, script);
+        let started = Instant::now();
+        let task = bench.send(Message::user("work pass:3500000 done")).await.unwrap();
+        assert_eq!((task.state(), started.elapsed()), (TaskState::Completed, ms(3_500_000)));
+        // The deadline of the turn is the last resort.
+        let task = bench.send(Message::user("work hang")).await.unwrap();
+        assert_eq!((task.state(), started.elapsed()), (TaskState::Failed, ms(3_500_000 + 3_600_000)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_waited_for_long_enough_gets_the_task_as_it_is() {
+    for store in stores() {
+        let mut limits = Limits::default();
+        limits.wait = Some(ms(50_000));
+        let bench = limited(store, limits, script);
         let started = Instant::now();
         let task = bench.send(Message::user("work pass:60000 done")).await.unwrap();
         assert_eq!((task.state(), started.elapsed()), (TaskState::Working, ms(50_000)));
@@ -65,7 +80,7 @@ async fn who_has_waited_for_long_enough_gets_the_task_as_it_is() {
 async fn who_waits_less_than_a_task_takes_to_be_one_gets_a_task() {
     for store in stores() {
         let mut limits = Limits::default();
-        limits.wait = ms(30);
+        limits.wait = Some(ms(30));
         let bench = limited(store, limits, script);
         let started = Instant::now();
         let task = bench.send(Message::user("pass:60 reply:late")).await.unwrap();
@@ -110,13 +125,94 @@ async fn who_does_not_wait_gets_a_task_at_once() {
         assert_eq!(started.elapsed(), ms(0));
         let mut events = bench.subscribe(&task.id).await.unwrap();
         let seen = states(&rest(&mut events).await);
-        assert_eq!(seen, [TaskState::Submitted, TaskState::InputRequired, TaskState::Completed]);
+        // The second message was there before the question: it answers it.
+        let all = [TaskState::Submitted, TaskState::InputRequired, TaskState::Working, TaskState::Completed];
+        assert_eq!(seen, all);
         assert_eq!(started.elapsed(), ms(100));
         // Asked for a task that waits for its caller.
         let task = bench.send(Message::user("ask:what")).await.unwrap();
         let task = hasty.send(to(&task.id, "hang")).await.unwrap();
-        assert_eq!((task.state(), started.elapsed()), (TaskState::InputRequired, ms(100)));
+        assert_eq!((task.state(), started.elapsed()), (TaskState::Working, ms(100)));
         assert_eq!(texts(&task), ["ask:what", "what", "hang"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn accepted_follow_up_sets_an_interrupted_task_to_working() {
+    use TaskState::*;
+    for store in stores() {
+        for (question, interrupted) in [("ask:what", InputRequired), ("sign:here", AuthRequired)] {
+            let bench = bench(Arc::clone(&store), |turn: Turn, out: Updates| async move {
+                // An agent still sees the state that the message answers.
+                out.save(&format!("{:?}", turn.task().state())).await?;
+                script(turn, out).await
+            });
+            let id = bench.send(Message::user(question)).await.unwrap().id;
+            let mut subscribed = bench.subscribe(&id).await.unwrap();
+            assert_eq!(states(&ready(&mut subscribed)), [interrupted]);
+            let accepted = bench.hasty().send(to(&id, "pass:50 done")).await.unwrap();
+            assert_eq!((accepted.state(), bench.state(&id).await), (Working, Working));
+            assert!(accepted.status.unwrap().message.is_none(), "the question is in the history");
+            let seen = rest(&mut subscribed).await;
+            assert_eq!(states(&seen), [Working, Completed]);
+            dense(&bench.log(&*store, &id).await);
+        }
+        let bench = bench(Arc::clone(&store), script);
+        // The stream of a follow-up begins with the task as it was accepted, and a plain WORKING is not said twice.
+        for (text, expected) in [
+            ("work done", vec![Working, Completed]),
+            ("work:on done", vec![Working, Working, Completed]),
+            ("out:x work done", vec![Working, Working, Completed]),
+        ] {
+            let id = bench.send(Message::user("ask:what")).await.unwrap().id;
+            let mut events = bench.stream(to(&id, text)).await.unwrap();
+            let seen = rest(&mut events).await;
+            assert_eq!(states(&seen), expected, "{text}");
+            assert_eq!(texts(task_of(&seen[0])), ["ask:what", "what", text]);
+        }
+        bench.empty().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn agent_sees_the_interrupted_state_that_its_turn_answers() {
+    let run = |turn: Turn, out: Updates| async move {
+        let state = format!("{:?}", turn.task().state());
+        out.artifact(turn.text()).last().text(state).await?;
+        Ok(End::InputRequired(Message::agent("more?")))
+    };
+    for store in stores() {
+        let bench = bench(store, run);
+        let task = bench.send(Message::user("first")).await.unwrap();
+        let mut streamed = bench.stream(to(&task.id, "streamed")).await.unwrap();
+        rest(&mut streamed).await;
+        bench.hasty().send(to(&task.id, "hasty")).await.unwrap();
+        let mut keyed = bench.client.clone();
+        keyed.call.idempotency_key = Some("k".to_owned());
+        let task = keyed.send(to(&task.id, "keyed")).await.unwrap();
+        let told = |name: &str| {
+            let artifact = task.artifacts.iter().find(|it| it.name == name).unwrap();
+            artifact.parts[0].as_text().unwrap().to_owned()
+        };
+        assert_eq!(told("first"), "Submitted");
+        for name in ["streamed", "hasty", "keyed"] {
+            assert_eq!(told(name), "InputRequired", "{name}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_update_of_the_agent_is_shown_by_the_reply_to_a_send_that_does_not_wait() {
+    for store in stores() {
+        let bench = bench(store, script);
+        let hasty = bench.hasty();
+        for (text, state) in [("work hang", TaskState::Working), ("ask:what", TaskState::InputRequired)] {
+            let task = hasty.send(Message::user(text)).await.unwrap();
+            assert_eq!(bench.state(&task.id).await, state, "{text}");
+        }
+        let started = Instant::now();
+        let silent = hasty.send(Message::user("hang")).await.unwrap();
+        assert_eq!((silent.state(), started.elapsed()), (TaskState::Submitted, ms(0)));
     }
 }
 
@@ -130,7 +226,12 @@ async fn a_callers_own_deadline_bounds_the_wait() {
             let task = bench.within(ms(time)).send(Message::user(text)).await.unwrap();
             assert_eq!((task.state(), started.elapsed()), (state, ms(waited)));
         }
-        // A long one does not make us wait longer than we do.
+    }
+    // A long one does not make us wait longer than we do.
+    for store in stores() {
+        let mut limits = Limits::default();
+        limits.wait = Some(ms(50_000));
+        let bench = limited(store, limits, script);
         let started = Instant::now();
         bench.within(Duration::from_secs(1000)).send(Message::user("hang")).await.unwrap();
         assert_eq!(started.elapsed(), ms(50_000));

@@ -17,7 +17,7 @@ use crate::ways::{Actor, each_classic_way, each_way, scenario};
 
 fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
     let mut limits = Limits::default();
-    limits.wait = Duration::from_millis(500);
+    limits.wait = Some(Duration::from_millis(500));
     change(&mut limits);
     limits
 }
@@ -311,7 +311,7 @@ async fn the_longest_durations_and_highest_counts_are_taken(way: impl AsyncFn(Se
     const LONGEST: Duration = Duration::MAX;
     let mut limits = Limits::default();
     (limits.real_after, limits.turn, limits.idle) = (LONGEST, LONGEST, LONGEST);
-    (limits.cancel, limits.wait, limits.stream_age) = (LONGEST, LONGEST, LONGEST);
+    (limits.cancel, limits.wait, limits.stream_age) = (LONGEST, Some(LONGEST), LONGEST);
     let server = Server::new(Actor).limits(limits).keep_alive(LONGEST).grace(LONGEST).max_connections(usize::MAX);
     let agent = way(server).await;
     assert_eq!(send(&*agent, text("", "hello")).await.state(), TaskState::Completed);

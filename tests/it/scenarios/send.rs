@@ -120,6 +120,31 @@ scenario!(at_once_is_at_once, async |agent: &dyn A2aService| {
     assert!(get(agent, &task.id).await.is_ok());
 });
 
+scenario!(accepted_follow_up_sets_the_task_to_working, async |agent: &dyn A2aService| {
+    let at_once = SendMessageConfiguration { return_immediately: true, ..SendMessageConfiguration::default() };
+    let asked = send(agent, text("", "/ask Which city?")).await;
+    let accepted = send(agent, configured(text(&asked.id, "!silent"), at_once)).await;
+    assert_eq!(accepted.state(), TaskState::Working);
+    assert_eq!(get(agent, &asked.id).await.unwrap().state(), TaskState::Working);
+    let said: Vec<_> = accepted.history.iter().map(Message::text).collect();
+    assert_eq!(said, ["/ask Which city?", "Which city?", "!silent"]);
+    // A subscriber is told, and a stream begins with the task as it was accepted.
+    let asked = send(agent, text("", "/ask Which city?")).await;
+    let mut subscribed = subscribe(agent, &asked.id).await.unwrap();
+    assert_eq!(task_of(&next(&mut subscribed).await).state(), TaskState::InputRequired);
+    let events = remaining(stream(agent, text(&asked.id, "Rome")).await).await;
+    assert_eq!(task_of(&events[0]).state(), TaskState::Working);
+    assert_eq!(events.iter().filter_map(state).collect::<Vec<_>>(), [TaskState::Working, TaskState::Completed]);
+    let told: Vec<_> = remaining(subscribed).await.iter().filter_map(state).collect();
+    assert_eq!(told, [TaskState::Working, TaskState::Completed]);
+});
+
+scenario!(first_update_is_shown_right_after_a_reply_at_once, async |agent: &dyn A2aService| {
+    let at_once = SendMessageConfiguration { return_immediately: true, ..SendMessageConfiguration::default() };
+    let begun = send(agent, configured(text("", "/hang"), at_once)).await;
+    assert_eq!(get(agent, &begun.id).await.unwrap().state(), TaskState::Working);
+});
+
 scenario!(a_wait_is_bounded_and_ends_nothing, async |agent: &dyn A2aService| {
     let task = send(agent, text("", "/hang")).await;
     assert_eq!(task.state(), TaskState::Working, "an unsettled task, and no error (3.2.2)");
