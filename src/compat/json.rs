@@ -2,7 +2,7 @@
 //! are `user` and `agent`. It is read into the messages of 1.0, and written from them, without anything between.
 //!
 //! What it says is what the schema of 0.3 says. What it hears may be older, or somebody's slip: `type` in place of
-//! `kind` or neither, `data` in place of `bytes`, `cancelled`, data that is no object, names in snake case, times without
+//! `kind` or neither, `data` in place of `bytes`, `cancelled`, data that is an array, names in snake case, times without
 //! a zone, and members that nobody knows. Every member that 0.3 requires may be missing as far as 1.0 can do without it.
 //!
 //! Some of what 1.0 can say has no word here, and is not there when it is read again:
@@ -28,6 +28,7 @@ mod read;
 pub(super) mod words;
 mod write;
 
+pub(super) use self::read::{BYTES_AND_URI, SCALAR};
 pub use self::{
     read::{Classic, Earlier, Read, Registered},
     write::{Closing, Webhook, Write},

@@ -5,8 +5,10 @@
 //!
 //! | What | 0.3 | 1.0 | Where |
 //! | --- | --- | --- | --- |
-//! | `blocking` is not said | waits, as its first servers; with a push configuration in the message returns at once, as its example of one shows (0.3, 9.5) | `returnImmediately` is not said, and waits (3.2.2) | [`returns_at_once`] |
-//! | `blocking: false` | returns at once; the proto can't tell it from nothing said, where there is a configuration | `returnImmediately: true` | [`returns_at_once`] |
+//! | No `configuration` | waits | waits (3.2.2) | the codecs |
+//! | A `configuration` without `blocking`, in JSON-RPC | waits, as its first servers; with a push configuration in the message returns at once, as its example of one shows (0.3, 9.5) | `returnImmediately` is not said, and waits (3.2.2) | [`returns_at_once`] |
+//! | A `configuration` without `blocking`, in gRPC and HTTP+JSON | returns at once: it is `false` of the proto, which clients print without its default values | the same | [`returns_at_once`] |
+//! | `blocking: false` | returns at once | `returnImmediately: true` | [`returns_at_once`] |
 //! | `historyLength` is 0 | sets no limit (the proto's comment) | shows none of it (3.2.4) | here |
 //! | `historyLength` is negative | −32602 | −32602 (3.2.4) | the service |
 //! | A message to a task that has ended | an error (0.3, 7.1), −32602 with its first servers | −32004 (3.1.1) | [`ErrorKind::wire_for`] |
@@ -14,7 +16,8 @@
 //! | A cancel of a canceled task | −32002 (0.3, 7.4 and 8.2) | the task: twice is once (3.3.1) | here |
 //! | A stream of a task that has ended | the task, and JSON-RPC has `final` to say (0.3, 7.2.2 and 7.9; the proto's comment) | −32004 (3.1.6) | here |
 //! | The end of a turn on a stream | `final`, and it is the last event (0.3, 7.2.2) | goes on in a subscription (3.1.6) | here |
-//! | An error where a stream was asked for | an event of the stream, in JSON-RPC, once the parameters are well: its clients read nothing else there | a plain error (3.1.2) | here |
+//! | An error where a stream was asked for, in JSON-RPC | an event of the stream once the parameters are well, and any error where `Accept` is `text/event-stream`: its clients read nothing else there | an event where `Accept` is `text/event-stream`, except for JavaScript, whose SDK has better errors from a plain one; else a plain error (3.1.2) | here, and the door |
+//! | `kind` of a message that is not `message`, a file with both `bytes` and `uri`, data that is a string, a number, a boolean or null | −32602 (0.3, 6.4 to 6.6); data that is an array is taken | | the codec |
 //! | A message without an id | −32602, as one without a role or parts (0.3, 6.4); before 0.2 it gets one from us | −32602 | the codec |
 //! | A stream that is refused with a time to come again | `Retry-After` of the stream, since an event has no room for it | of the answer | here |
 //! | A push configuration without `id` | `default`, and the next one replaces it | the service names it (4.3.1) | here |
@@ -25,7 +28,7 @@
 //! | A limit that is reached | is named in the message: its clients read no details | is in the metadata of `ErrorInfo` | the errors |
 //! | A body of JSON-RPC that is no call | is answered as one of 0.3 is, which both can read | only where it can be seen that it is 1.0 | the door |
 //! | `data` of a JSON-RPC error | is not sent: its clients do not agree on what it is | an array of objects (9.5) | the codec |
-//! | A request without an `id` | −32600, and nothing is done: no call of it is a notification (0.3, 6.11) | a notification (JSON-RPC 2.0, 4.1) | the codec |
+//! | A request without an `id` | −32601 or −32602 where its method or its parameters are wrong, else −32600; nothing is done: no call of it is a notification (0.3, 6.11) | a notification (JSON-RPC 2.0, 4.1) | the codec |
 //! | `canceled` | `TASK_STATE_CANCELLED` in the proto; both spellings are read everywhere | `TASK_STATE_CANCELED` | the codecs |
 //! | `unknown` | a state like others (0.3, 6.3) | `TASK_STATE_UNSPECIFIED`, which no task comes into; as a filter it is none | the codecs |
 //! | `stateTransitionHistory` | on the card (0.3, 5.5.2) | is gone | the card |
@@ -66,8 +69,9 @@ pub const DEFAULT_CONFIG: &str = "default";
 
 /// What 1.0 has as `returnImmediately`, for a send of 0.3 that says this of `blocking`.
 ///
-/// `push` tells whether the message brings a push configuration along, which is asking to be told later. A message of the
-/// proto has no `blocking` that is not said: with a configuration it is `Some`, and without one `None`.
+/// `push` tells whether the message brings a push configuration along, which is asking to be told later. JSON-RPC has
+/// `None` where a configuration does not say it. gRPC and HTTP+JSON have `Some(false)` there: clients print the messages of
+/// the proto without default values. Without any configuration a send waits on each of them, and this is not asked.
 pub const fn returns_at_once(blocking: Option<bool>, push: bool) -> bool {
     match blocking {
         Some(blocking) => !blocking,

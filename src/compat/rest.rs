@@ -116,7 +116,7 @@ impl Binding for Rest {
         };
         let files = Files::of(&request);
         if let Source::Json(text) | Source::Both(text, _) = &mut request.get_mut().source
-            && let Some(repaired) = repaired(rpc, files, text)
+            && let Some(repaired) = repaired(rpc, files, text).map_err(|error| refusal(error.into()))?
         {
             *text = Cow::Owned(repaired);
         }
@@ -147,22 +147,26 @@ fn listed(query: &str) -> String {
 }
 
 /// A body as the decoder reads it. What is no JSON, or no object, is left as it is, for that to refuse.
-fn repaired(rpc: v03::bindings::Rpc, files: Files, text: &[u8]) -> Option<Vec<u8>> {
+fn repaired(rpc: v03::bindings::Rpc, files: Files, text: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     use v03::bindings::Rpc;
-    let repair = match rpc {
-        Rpc::SendMessage | Rpc::SendStreamingMessage => repair::send,
-        Rpc::CreateTaskPushNotificationConfig => repair::push,
+    let is_send = match rpc {
+        Rpc::SendMessage | Rpc::SendStreamingMessage => true,
+        Rpc::CreateTaskPushNotificationConfig => false,
         Rpc::GetTask
         | Rpc::CancelTask
         | Rpc::TaskSubscription
         | Rpc::GetTaskPushNotificationConfig
         | Rpc::ListTaskPushNotificationConfig
         | Rpc::GetAgentCard
-        | Rpc::DeleteTaskPushNotificationConfig => return None,
+        | Rpc::DeleteTaskPushNotificationConfig => return Ok(None),
     };
-    let Ok(Value::Object(mut body)) = serde_json::from_slice(text) else { return None };
-    repair(&mut body, files);
-    serde_json::to_vec(&body).ok()
+    let Ok(Value::Object(mut body)) = serde_json::from_slice(text) else { return Ok(None) };
+    if is_send {
+        repair::send(&mut body, files)?;
+    } else {
+        repair::push(&mut body);
+    }
+    Ok(serde_json::to_vec(&body).ok())
 }
 
 /// A page of tasks, as the servers of 0.3 that have lists print it.

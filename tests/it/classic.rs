@@ -198,7 +198,16 @@ fn states_and_roles() {
 }
 
 #[test]
+fn kind_of_a_message_is_checked() {
+    for json in [r#"{"kind":"message","messageId":"m"}"#, r#"{"kind":null,"messageId":"m"}"#, r#"{"messageId":"m"}"#] {
+        assert_eq!(read::<Message>(json), Message { message_id: "m".into(), ..Message::default() }, "{json}");
+    }
+    assert_eq!(refused::<Message>(r#"{"kind":"task","messageId":"m"}"#), "is not `message`");
+}
+
+#[test]
 fn parts_are_told_by_their_kind_and_else_by_their_member() {
+    const SCALAR: &str = "data is a string, a number, a boolean or null; put it in an object or an array";
     let hi = Part::text("hi");
     let null: Part = Content::Data(value("null")).into();
     let object: Part = Content::Data(value(r#"{"a":1}"#)).into();
@@ -212,16 +221,15 @@ fn parts_are_told_by_their_kind_and_else_by_their_member() {
         (r#"{"text":"hi","data":null,"file":null}"#, &hi),
         (r#"{"kind":"data","data":{"a":1},"text":"hi"}"#, &object),
         (r#"{"data":{"a":1}}"#, &object),
-        (r#"{"kind":"data","data":null}"#, &null),
-        (r#"{"data":null}"#, &null),
+        (r#"{"data":{"value":null},"metadata":{"data_part_compat":true}}"#, &null),
         (r#"{"kind":"data","data":[1,"x"]}"#, &Content::Data(value(r#"[1,"x"]"#)).into()),
         (
-            r#"{"kind":"data","data":7,"metadata":{"k":1}}"#,
-            &Part { metadata: Some(metadata(r#"{"k":1}"#)), ..Content::Data(value("7")).into() },
+            r#"{"kind":"data","data":[7],"metadata":{"k":1}}"#,
+            &Part { metadata: Some(metadata(r#"{"k":1}"#)), ..Content::Data(value("[7]")).into() },
         ),
         (r#"{"kind":"file","file":{"bytes":"aGVsbG8="}}"#, &file),
         (r#"{"kind":"file","file":{"data":"aGVsbG8"}}"#, &file),
-        (r#"{"file":{"bytes":"aGVsbG8=","uri":"https://x.example"}}"#, &file),
+        (r#"{"file":{"bytes":"aGVsbG8=","uri":""}}"#, &file),
         (
             r#"{"file":{"bytes":"","uri":"https://x.example","mime_type":"a/b"}}"#,
             &Part::url("https://x.example", "a/b"),
@@ -238,6 +246,11 @@ fn parts_are_told_by_their_kind_and_else_by_their_member() {
         (r#"{"kind":"text","data":{}}"#, "has no `text`, which its kind is"),
         (r#"{"kind":"image"}"#, "unknown variant `image`, expected one of `text`, `file`, `data`"),
         (r#"{"kind":"file","file":{}}"#, "must have one of bytes, uri"),
+        (r#"{"file":{"bytes":"aGVsbG8=","uri":"https://x.example"}}"#, "has both bytes and a uri; send one of them"),
+        (r#"{"kind":"data","data":7}"#, SCALAR),
+        (r#"{"kind":"data","data":"text"}"#, SCALAR),
+        (r#"{"data":true}"#, SCALAR),
+        (r#"{"kind":"data","data":null}"#, SCALAR),
         (r#"{"kind":"file","file":{"bytes":"*"}}"#, "not base64: Invalid symbol 42, offset 0."),
         (r#"{"text":"a","text":"b"}"#, "`text` is given twice"),
         (r#"{"text":7}"#, "invalid type: integer `7`, expected a string"),

@@ -138,7 +138,25 @@ fn role<'de, A: MapAccess<'de>>(map: &mut A) -> Result<i32, A::Error> {
 
 // Messages and what is in them.
 
-message! { Message, "Message" {
+/// The members of a message.
+#[derive(Clone, Debug, Default)]
+pub struct MessageDraft {
+    it: Message,
+    kind: Option<MessageKind>,
+}
+
+/// The one `kind` that a message may have (0.3, 6.4).
+#[derive(Clone, Copy, Debug)]
+struct MessageKind;
+
+impl<'de> Deserialize<'de> for MessageKind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let kind = String::deserialize(deserializer)?;
+        if kind == "message" { Ok(Self) } else { Err(D::Error::custom("is not `message`")) }
+    }
+}
+
+members! { MessageDraft, "Message" {
     1 "messageId" "message_id" => it.message_id = plain;
     2 "contextId" "context_id" => it.context_id = plain;
     3 "taskId" "task_id" => it.task_id = plain;
@@ -147,7 +165,23 @@ message! { Message, "Message" {
     6 "metadata" => it.metadata = any;
     7 "extensions" => it.extensions = plain;
     8 "referenceTaskIds" "reference_task_ids" => it.reference_task_ids = plain;
+    9 "kind" => kind = any;
 } }
+
+impl Classic for Message {
+    type Draft = MessageDraft;
+
+    fn finish<E: Error>(MessageDraft { it, kind: Some(MessageKind) | None }: MessageDraft) -> Result<Self, E> {
+        Ok(it)
+    }
+}
+
+/// Why data is refused. 0.3 has objects (6.5.3); arrays are taken, since SDKs send them.
+pub(in crate::compat) const SCALAR: &str =
+    "data is a string, a number, a boolean or null; put it in an object or an array";
+
+/// Why a file is refused (0.3, 6.6).
+pub(in crate::compat) const BYTES_AND_URI: &str = "has both bytes and a uri; send one of them";
 
 /// The members of a part of whichever kind.
 #[derive(Clone, Debug, Default)]
@@ -198,6 +232,9 @@ impl Classic for Part {
         let content = match (kind.or(before).or(told), text, file, data) {
             (Some(PartKind::Text), Some(text), ..) => Content::Text(text),
             (Some(PartKind::File), _, Some(File(part)), _) => return Ok(Self { metadata, ..part }),
+            (Some(PartKind::Data), .., Some(data)) if is_scalar(&data) => {
+                return Err(E::custom(SCALAR));
+            }
             (Some(PartKind::Data), .., Some(data)) => Content::Data(unwrapped(data, &mut metadata)),
             (Some(PartKind::Text), ..) => return Err(E::custom("has no `text`, which its kind is")),
             (Some(PartKind::File), ..) => return Err(E::custom("has no `file`, which its kind is")),
@@ -210,6 +247,10 @@ impl Classic for Part {
 
 fn is_null(value: &Value) -> bool {
     matches!(value.kind, None | Some(Kind::NullValue(_)))
+}
+
+fn is_scalar(value: &Value) -> bool {
+    !matches!(value.kind, Some(Kind::StructValue(_) | Kind::ListValue(_)))
 }
 
 /// What marks data that is no object in 1.0, and stands in one here. All compatible implementations use this name.
@@ -260,11 +301,12 @@ members! { FileDraft, "File" {
 impl Classic for File {
     type Draft = FileDraft;
 
-    /// Some give both, one of them empty, and 0.3 has no word for both: what comes along is preferred.
+    /// Some give both, one of them empty, which is as good as none.
     fn finish<E: Error>(draft: FileDraft) -> Result<Self, E> {
         let FileDraft { name: filename, media_type, bytes, data, uri } = draft;
         let content = match (bytes.or(data), uri) {
             (Some(raw), Some(url)) if raw.is_empty() && !url.is_empty() => Content::Url(url),
+            (Some(raw), Some(url)) if !raw.is_empty() && !url.is_empty() => return Err(E::custom(BYTES_AND_URI)),
             (Some(raw), _) => Content::Raw(raw),
             (None, Some(url)) => Content::Url(url),
             (None, None) => return Err(E::custom("must have one of bytes, uri")),

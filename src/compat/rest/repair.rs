@@ -7,28 +7,33 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
 
-use crate::compat::{files::Files, legacy::returns_at_once};
+use crate::{
+    compat::{
+        files::Files,
+        json::{BYTES_AND_URI, SCALAR},
+    },
+    error::Error,
+};
 
 type Object = Map<String, Value>;
 
 /// A message that is sent, and what is asked for beside it.
-pub(super) fn send(body: &mut Object, files: Files) {
+///
+/// # Errors
+/// What JSON-RPC refuses too, and the decoder of the proto would not see.
+pub(super) fn send(body: &mut Object, files: Files) -> Result<(), Error> {
     one(body, "message", &["request", "msg"]);
     if let Some(Value::Object(it)) = body.get_mut("message") {
-        message(it, files);
+        message(it, files)?;
     }
     if let Some(Value::Object(it)) = body.get_mut("configuration") {
         one(it, "pushNotification", &["push_notification", "pushNotificationConfig", "push_notification_config"]);
-        // What is not said is not the same as false, and in the message it would be.
-        if it.get("blocking").is_none_or(Value::is_null) {
-            let push = it.contains_key("pushNotification");
-            it.insert("blocking".to_owned(), (!returns_at_once(None, push)).into());
-        }
     }
+    Ok(())
 }
 
 /// A push configuration: the whole request, its one member, that which is in this, or what JSON-RPC has.
-pub(super) fn push(body: &mut Object, _: Files) {
+pub(super) fn push(body: &mut Object) {
     const INNER: &str = "pushNotificationConfig";
     let mut config = match body.remove("config") {
         Some(Value::Object(it)) => it,
@@ -43,7 +48,10 @@ pub(super) fn push(body: &mut Object, _: Files) {
     body.insert("config".to_owned(), config.into());
 }
 
-fn message(it: &mut Object, files: Files) {
+fn message(it: &mut Object, files: Files) -> Result<(), Error> {
+    if it.get("kind").is_some_and(|kind| !kind.is_null() && kind != "message") {
+        return Err(Error::invalid_field("message.kind", "is not `message`"));
+    }
     one(it, "content", &["parts"]);
     if let Some(role) = it.get_mut("role") {
         let name = match role.as_str() {
@@ -56,12 +64,21 @@ fn message(it: &mut Object, files: Files) {
         }
     }
     if let Some(Value::Array(parts)) = it.get_mut("content") {
-        parts.iter_mut().filter_map(Value::as_object_mut).for_each(|it| part(it, files));
+        for (n, it) in parts.iter_mut().enumerate() {
+            if let Value::Object(it) = it {
+                part(it, files)
+                    .map_err(|(path, why)| Error::invalid_field(format!("message.parts[{n}]{path}"), why))?;
+            }
+        }
     }
+    Ok(())
 }
 
+/// Path below a part, and what is wrong there.
+type Wrong = (&'static str, &'static str);
+
 /// A part that says its `kind` is one of JSON-RPC; 0.2 also had `type`.
-fn part(it: &mut Object, files: Files) {
+fn part(it: &mut Object, files: Files) -> Result<(), Wrong> {
     let kind = ["kind", "type"].into_iter().find_map(|name| it.get(name)?.as_str().map(str::to_owned));
     match kind.as_deref() {
         Some(kind @ ("text" | "file" | "data")) => {
@@ -70,7 +87,7 @@ fn part(it: &mut Object, files: Files) {
         _ => silent(it, &MEMBERS),
     }
     if let Some(Value::Object(it)) = it.get_mut("file") {
-        file(it, files);
+        file(it, files)?;
     }
     // Its data is not wrapped once more.
     if kind.is_some()
@@ -78,6 +95,8 @@ fn part(it: &mut Object, files: Files) {
     {
         let data = if data.is_object() {
             data
+        } else if !data.is_array() {
+            return Err(("", SCALAR));
         } else {
             let marked = it.entry("metadata").or_insert(Value::Null);
             if marked.is_null() {
@@ -90,13 +109,14 @@ fn part(it: &mut Object, files: Files) {
         };
         it.insert("data".to_owned(), json!({"data": data}));
     }
+    Ok(())
 }
 
 /// The members of a part of which it has one.
 const MEMBERS: [&str; 3] = ["text", "file", "data"];
 
 /// The file of a part: JSON-RPC has other names in it, and bytes that are encoded just once.
-fn file(it: &mut Object, files: Files) {
+fn file(it: &mut Object, files: Files) -> Result<(), Wrong> {
     const BYTES: &str = "fileWithBytes";
     one(it, BYTES, &["file_with_bytes"]);
     one(it, "fileWithUri", &["file_with_uri", "uri"]);
@@ -109,7 +129,11 @@ fn file(it: &mut Object, files: Files) {
             it.insert(BYTES.to_owned(), twice.unwrap_or(bytes));
         }
     }
+    if [BYTES, "fileWithUri"].iter().all(|name| it.get(*name).is_some_and(|value| !says_nothing(value))) {
+        return Err((".file", BYTES_AND_URI));
+    }
     only_one(it, &[BYTES, "fileWithUri"]);
+    Ok(())
 }
 
 /// Puts a member under the name that it should have. Of several the first that says something is taken.

@@ -77,8 +77,15 @@ fn wrong_messages() -> Vec<(String, Refused, Refused)> {
             Some("message.parts[0].file.bytes"),
             Some("message.content[0].file.fileWithBytes"),
         ),
-        // Some clients write both, and what is here need not be fetched.
-        (parts(r#"[{"kind":"file","file":{"uri":"u","bytes":"YQ=="}}]"#), TAKEN, TAKEN),
+        both(parts(r#"[{"kind":"file","file":{"uri":"u","bytes":"YQ=="}}]"#), "message.parts[0].file"),
+        (parts(r#"[{"kind":"file","file":{"uri":"","bytes":"YQ=="}}]"#), TAKEN, TAKEN),
+        both(parts(r#"[{"kind":"data","data":7}]"#), "message.parts[0]"),
+        both(parts(r#"[{"kind":"data","data":"text"}]"#), "message.parts[0]"),
+        (parts(r#"[{"kind":"data","data":[7]}]"#), TAKEN, TAKEN),
+        both(user(r#""kind":"task""#), "message.kind"),
+        both(user(r#""kind":7"#), "message.kind"),
+        (user(r#""kind":"message""#), TAKEN, TAKEN),
+        (user(r#""kind":null"#), TAKEN, TAKEN),
         (
             parts(r#"[{"kind":"text","text":"a","metadata":7}]"#),
             Some("message.parts[0].metadata"),

@@ -78,13 +78,14 @@ async fn parts_come_in_many_ways_and_go_out_in_one() {
 
 /// What 1.0 was asked of what was said of waiting, and of the history.
 #[tokio::test]
-async fn what_is_not_said_waits() {
+async fn configuration_without_blocking_returns_at_once() {
     let server = Server::start().await;
     for (configuration, at_once, length) in [
-        ("{}", false, None),
+        ("{}", true, None),
+        (r#"{"blocking":null}"#, true, None),
         (r#"{"blocking":true,"historyLength":0}"#, false, None),
         (r#"{"blocking":false,"history_length":2}"#, true, Some(2)),
-        (r#"{"acceptedOutputModes":[],"historyLength":"3"}"#, false, Some(3)),
+        (r#"{"acceptedOutputModes":[],"historyLength":"3"}"#, true, Some(3)),
         (r#"{"pushNotification":{"url":"https://h"}}"#, true, None),
         (r#"{"push_notification":{"url":"https://h"},"blocking":true}"#, false, None),
     ] {
@@ -95,6 +96,13 @@ async fn what_is_not_said_waits() {
         assert_eq!((sent.return_immediately, sent.history_length), (at_once, length), "{configuration}");
         let push = sent.task_push_notification_config.map(|it| it.url);
         assert_eq!(push.as_deref(), configuration.contains("https").then_some("https://h"));
+    }
+    for without in [String::new(), r#","configuration":null"#.to_owned()] {
+        let body = format!(r#"{{"message":{HELLO}{without}}}"#);
+        let (status, answer) = post(&format!("{}/v1/message:send", server.url), &body).await;
+        assert_eq!(status, 200, "{answer}");
+        let sent = server.echo.sent.lock().pop().unwrap();
+        assert!(!sent.configuration.is_some_and(|it| it.return_immediately), "{body}");
     }
 }
 

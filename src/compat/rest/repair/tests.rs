@@ -2,15 +2,23 @@
 
 use super::*;
 
-fn repaired(repair: fn(&mut Object, Files), body: Value) -> Value {
+fn repaired(body: Value, repair: impl FnOnce(&mut Object)) -> Value {
     let Value::Object(mut body) = body else { panic!("{body}") };
-    repair(&mut body, Files::Encoded);
+    repair(&mut body);
     body.into()
+}
+
+fn sent(body: Value) -> Value {
+    repaired(body, |body| send(body, Files::Encoded).unwrap())
+}
+
+fn pushed(body: Value) -> Value {
+    repaired(body, push)
 }
 
 fn repaired_part(it: &Value) -> Value {
     let body = json!({"message": {"content": [it]}});
-    repaired(send, body)["message"]["content"][0].take()
+    sent(body)["message"]["content"][0].take()
 }
 
 #[test]
@@ -25,11 +33,11 @@ fn what_is_well_stays_as_it_is() {
         "configuration": {"blocking": false, "pushNotification": {"url": "u"}},
         "metadata": {"message": {"parts": []}},
     });
-    assert_eq!(repaired(send, body.clone()), body);
+    assert_eq!(sent(body.clone()), body);
     let body = json!({"configId": "c", "config": {"name": "n", "pushNotificationConfig": {"url": "u"}}});
-    assert_eq!(repaired(push, body.clone()), body);
+    assert_eq!(pushed(body.clone()), body);
     for nothing in [json!({}), json!({"message": null}), json!({"message": 1, "configuration": "x"})] {
-        assert_eq!(repaired(send, nothing.clone()), nothing);
+        assert_eq!(sent(nothing.clone()), nothing);
     }
 }
 
@@ -45,37 +53,45 @@ fn a_message_is_found_under_each_of_its_names() {
         json!({"message": {"kind": "message", "messageId": "m", "parts": [{"text": "hi"}]}}),
         json!({"message": {"messageId": "m", "content": [], "parts": [{"text": "hi"}]}}),
     ] {
-        let mut found = repaired(send, body.clone());
+        let mut found = sent(body.clone());
         found["message"].as_object_mut().unwrap().remove("kind");
         assert_eq!(found, json!({"message": message}), "{body}");
     }
     for (said, role) in [("user", "ROLE_USER"), ("agent", "ROLE_AGENT"), ("ROLE_USER", "ROLE_USER"), ("x", "x")] {
-        assert_eq!(repaired(send, json!({"message": {"role": said}}))["message"]["role"], role);
+        assert_eq!(sent(json!({"message": {"role": said}}))["message"]["role"], role);
     }
-    assert_eq!(repaired(send, json!({"message": {"role": 1}}))["message"]["role"], 1);
+    assert_eq!(sent(json!({"message": {"role": 1}}))["message"]["role"], 1);
 }
 
-/// It waits, unless it is told not to, or is given another way to answer (0.3, 9.5).
+/// The decoder reads what is not said of `blocking` as false.
 #[test]
-fn what_is_not_said_of_blocking_is_not_false() {
-    for (configuration, blocking) in [
-        (json!({}), true),
-        (json!({"blocking": null, "historyLength": 1}), true),
-        (json!({"blocking": true}), true),
-        (json!({"blocking": false}), false),
-        (json!({"pushNotification": {"url": "u"}}), false),
-        (json!({"push_notification": {"url": "u"}}), false),
-        (json!({"pushNotificationConfig": {"url": "u"}}), false),
-        (json!({"pushNotificationConfig": {"url": "u"}, "blocking": true}), true),
-        (json!({"push_notification_config": {"url": "u"}, "blocking": false}), false),
-    ] {
-        let body = repaired(send, json!({"configuration": configuration}));
-        assert_eq!(body["configuration"]["blocking"], blocking, "{configuration}");
-        if configuration.to_string().contains("url") {
-            assert_eq!(body["configuration"]["pushNotification"], json!({"url": "u"}), "{configuration}");
-        }
+fn blocking_is_left_as_it_was_said() {
+    for configuration in [json!({}), json!({"blocking": null, "historyLength": 1}), json!({"blocking": true})] {
+        let body = json!({"configuration": configuration});
+        assert_eq!(sent(body.clone()), body);
     }
-    assert_eq!(repaired(send, json!({})), json!({}), "without a configuration there is nothing to say it in");
+    for name in ["pushNotification", "push_notification", "pushNotificationConfig", "push_notification_config"] {
+        let body = sent(json!({"configuration": {name: {"url": "u"}}}));
+        assert_eq!(body, json!({"configuration": {"pushNotification": {"url": "u"}}}), "{name}");
+    }
+}
+
+#[test]
+fn messages_that_json_rpc_refuses_are_refused() {
+    let part = |part: Value| json!({"message": {"parts": [{"text": "a"}, part]}});
+    for (body, field) in [
+        (json!({"message": {"kind": "task", "parts": [{"text": "a"}]}}), "message.kind"),
+        (json!({"request": {"kind": 7, "content": []}}), "message.kind"),
+        (part(json!({"file": {"uri": "u", "bytes": "aGk="}})), "message.parts[1].file"),
+        (part(json!({"kind": "file", "file": {"fileWithUri": "u", "fileWithBytes": "aGk="}})), "message.parts[1].file"),
+        (part(json!({"kind": "data", "data": 7})), "message.parts[1]"),
+        (part(json!({"kind": "data", "data": "text"})), "message.parts[1]"),
+        (part(json!({"kind": "data", "data": false})), "message.parts[1]"),
+    ] {
+        let Value::Object(mut read) = body.clone() else { panic!("{body}") };
+        let error = send(&mut read, Files::Encoded).unwrap_err();
+        assert_eq!(error.violations()[0].field, field, "{body}");
+    }
 }
 
 #[test]
@@ -103,10 +119,9 @@ fn parts_of_other_dialects() {
         ),
         (json!({"file": {"bytes": "_-8"}}), json!({"file": {"fileWithBytes": "_-8"}})),
         (json!({"file": {"uri": "u", "name": "n"}}), json!({"file": {"fileWithUri": "u", "name": "n"}})),
-        // Both at once, where one is empty; and where none is, the bytes are here.
+        // Both at once, where one is empty.
         (json!({"file": {"file_with_uri": "", "file_with_bytes": "aGk="}}), json!({"file": {"fileWithBytes": "aGk="}})),
         (json!({"file": {"file_with_uri": "u", "file_with_bytes": ""}}), json!({"file": {"fileWithUri": "u"}})),
-        (json!({"file": {"uri": "u", "bytes": "aGk="}}), json!({"file": {"fileWithBytes": "YUdrPQ=="}})),
         (json!({"file": {"fileWithUri": "", "fileWithBytes": ""}}), json!({"file": {"fileWithBytes": ""}})),
         (json!({"text": "", "file": {"uri": "u"}}), json!({"file": {"fileWithUri": "u"}})),
         (json!({"text": "", "data": null}), json!({"text": ""})),
@@ -128,9 +143,9 @@ fn four_bodies_are_one_push_configuration() {
         json!({"taskId": "t", "pushNotificationConfig": inner}),
         inner.clone(),
     ] {
-        let read = repaired(push, body.clone());
+        let read = pushed(body.clone());
         assert_eq!(read["config"]["pushNotificationConfig"], inner, "{body}");
     }
-    let named = repaired(push, json!({"name": "n", "pushNotificationConfig": inner, "config_id": "c"}));
+    let named = pushed(json!({"name": "n", "pushNotificationConfig": inner, "config_id": "c"}));
     assert_eq!((&named["config"]["name"], &named["config_id"]), (&json!("n"), &json!("c")));
 }
