@@ -230,11 +230,13 @@ fn ask(all: &mut Vec<String>, line: &str) {
 /// Deno, Bun or a browser. The SDK for Go does since its second version, which is the one that says that it speaks 0.3.
 fn has_plain_files(agent: &str, says_version: bool) -> bool {
     let mut products = agent.split_whitespace().map(|it| it.split_once('/').map_or(it, |it| it.0));
-    products.any(|it| match it {
-        "node" | "undici" | "grpc-node-js" | "Deno" | "Bun" | "Mozilla" => true,
-        "grpc-go" => says_version,
-        _ => false,
-    })
+    is_javascript(agent) || products.any(|it| it == "grpc-go" && says_version)
+}
+
+/// Returns true for a `User-Agent` of the runtimes of JavaScript: Node, Deno, Bun and browsers.
+pub(crate) fn is_javascript(agent: &str) -> bool {
+    let mut products = agent.split_whitespace().map(|it| it.split_once('/').map_or(it, |it| it.0));
+    products.any(|it| matches!(it, "node" | "undici" | "grpc-node-js" | "Deno" | "Bun" | "Mozilla"))
 }
 
 /// `grpc-timeout`: up to eight digits, and a unit.

@@ -115,6 +115,7 @@ struct Inner {
     service: Bound,
     grpc: A2aServiceServer<Bound>,
     classic_rpc: Methods,
+    classic_rpc_without_id: Methods,
     classic_rest: ClassicRest,
     classic_grpc: ClassicServer,
     /// Health and reflection, made when somebody first asks for them.
@@ -143,6 +144,7 @@ impl Door {
             service,
             grpc,
             classic_rpc: Methods(Arc::clone(&legacy)),
+            classic_rpc_without_id: Methods::without_id(),
             classic_rest: ClassicRest::new(classic, legacy),
             classic_grpc,
             beside: OnceLock::new(),
@@ -264,7 +266,12 @@ impl Door {
             }
             // A refusal names the call that it is for, and what is no call at all is refused as such.
             Entrance::JsonRpc => {
-                let methods = jsonrpc::Methods { current: service, classic: self.inner.classic_rpc.clone() };
+                let (classic, without_id) = (&self.inner.classic_rpc, &self.inner.classic_rpc_without_id);
+                let methods = jsonrpc::Methods {
+                    current: service,
+                    classic: classic.clone(),
+                    classic_without_id: without_id.clone(),
+                };
                 let answer = jsonrpc::answer(methods, parts, body, limits, admitted, made.unsent.clone());
                 Box::pin(answer.map(move |it| it.map(|(response, is_read)| made.finish(response, is_read))))
             }

@@ -12,6 +12,7 @@ use super::{
     beside::Further,
     card, event,
     json::{Classic, Earlier, Registered, Webhook, Write},
+    legacy::Legacy,
     service::classic_names,
 };
 use crate::{
@@ -20,7 +21,9 @@ use crate::{
     event::Event,
     pb::v1::{
         GetExtendedAgentCardRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest, SendMessageRequest,
-        TaskPushNotificationConfig, a2a_service_server::A2aService,
+        TaskPushNotificationConfig,
+        a2a_service_server::A2aService,
+        bindings::{Checked, each_rpc},
     },
     seam,
     snapshot::decoded,
@@ -110,7 +113,29 @@ impl Binding for Methods {
     }
 }
 
+/// Service for calls without an id: refuses each call whose parameters have passed their checks, and does nothing.
+struct WithoutId;
+
+macro_rules! refuse {
+    ($($by:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
+        #[tonic::async_trait]
+        impl A2aService for WithoutId { $(
+            async fn $method(&self, _: tonic::Request<$request>) -> Result<Response<$response>, Status> {
+                Err(ErrorKind::InvalidRequest.because("`id` is missing").into())
+            }
+        )* }
+    };
+}
+
+each_rpc!(refuse);
+
 impl Methods {
+    /// Methods for calls without an id, which are no notifications at 0.3. The error of a method's parameters comes first,
+    /// as with the first servers of 0.3, and nothing is done in any case.
+    pub fn without_id() -> Self {
+        Self(Arc::new(Legacy::new(Arc::new(Checked(Arc::new(WithoutId))))))
+    }
+
     async fn answer(&self, method: Method, request: Request<'_>) -> Result<Reply, Status> {
         let service = &*self.0;
         let reply = match method {

@@ -9,7 +9,7 @@ use std::{
 
 use bytes::{BufMut as _, Bytes};
 use futures_util::future::join_all;
-use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, request::Parts};
+use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, header, request::Parts};
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use serde_json::{json, value::RawValue};
 use tonic::{Status, metadata::MetadataMap};
@@ -26,11 +26,11 @@ use super::{
     unsent::Unsent,
 };
 use crate::{
-    call::{Call, Version},
+    call::{Call, Version, is_javascript},
     error::{Error, ErrorKind},
     json::check_json,
     telemetry::note,
-    transport::transcode::{Binding, Line, Params, Reply, Request, Source},
+    transport::transcode::{Binding, BoxStream, Frame, Line, Params, Reply, Request, Source},
 };
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -46,6 +46,8 @@ const MAX_BATCH: usize = 64;
 pub(super) struct Methods<T, C> {
     pub(super) current: T,
     pub(super) classic: C,
+    /// For calls of 0.3 without an id: does nothing, and says what is wrong with their parameters, or that the id is missing.
+    pub(super) classic_without_id: C,
 }
 
 /// The version that a method is of, by its name.
@@ -98,11 +100,12 @@ impl<T: Binding, C: Binding> Methods<T, C> {
         }
     }
 
-    async fn call(&self, rpc: Rpc<T::Rpc, C::Rpc>, request: Request<'_>) -> Result<Reply, Status> {
+    async fn call(&self, rpc: Rpc<T::Rpc, C::Rpc>, has_id: bool, request: Request<'_>) -> Result<Reply, Status> {
         let mut reply = match rpc {
             Rpc::Current(it) => self.current.call(it, request).await?,
             // What it holds while it works is larger than all else here, and is not for every call to make room for.
-            Rpc::Classic(it) => Box::pin(self.classic.call(it, request)).await?,
+            Rpc::Classic(it) if has_id => Box::pin(self.classic.call(it, request)).await?,
+            Rpc::Classic(it) => Box::pin(self.classic_without_id.call(it, request)).await?,
         };
         if let Reply::Unary(data, _) = &mut reply
             && Self::is_silent(rpc)
@@ -144,10 +147,9 @@ pub(super) fn answer<T: Binding, C: Binding, B: RequestBody>(
         Ok(match Invocation::read(&body, admitted.presumed()) {
             Ok(invocation) => {
                 let rpc = Methods::<T, C>::find(&invocation.method);
-                let known = rpc.is_some();
                 let reply = invocation.call(&methods, rpc, extensions, admitted).await;
                 let is_read = rpc.is_some_and(Methods::<T, C>::is_read);
-                let mut response = invocation.answer(reply, known, resumes, &limits);
+                let mut response = invocation.answer::<T, C>(reply, rpc, &headers, resumes, &limits);
                 note(&mut response, Some(&brief(&invocation.method)), None);
                 (response, is_read)
             }
@@ -262,7 +264,12 @@ async fn entry<T: Binding, C: Binding>(
         }
         rpc => Box::pin(invocation.call(methods, rpc, extensions, admitted)).await,
     };
-    let Some(id) = id else { return (None, is_read) };
+    let id = match (id, version) {
+        (Some(id), _) => id,
+        (None, Version::V1_0) => return (None, is_read),
+        // It is no notification, and always refused.
+        (None, Version::V0_3) => "null",
+    };
     let answer = match reply {
         Ok(Reply::Unary(data, _)) if let Err(error) = budget.take(data.len(), is_read) => refused(id, version, &error),
         Ok(Reply::Unary(data, metadata)) => {
@@ -356,19 +363,32 @@ impl<'a> Invocation<'a> {
         let params = Params { source: Source::Json(Cow::Borrowed(self.params)), path: Vec::new() };
         // The headers stay outside: what a service may know of them is in the `Call`.
         let request = tonic::Request::from_parts(MetadataMap::new(), extensions, params);
+        let has_id = self.id.is_some();
         async move {
-            let reply = methods.call(rpc?, request).await;
+            let reply = methods.call(rpc?, has_id, request).await;
             reply.map_err(|status| hint_at_bare_message(status, self.params, "params.message"))
         }
     }
 
     /// Puts what came of a call into an answer.
-    fn answer(&self, reply: Result<Reply, Status>, known: bool, resumes: bool, limits: &Limits) -> Response<Body> {
+    fn answer<T: Binding, C: Binding>(
+        &self,
+        reply: Result<Reply, Status>,
+        rpc: Option<Rpc<T::Rpc, C::Rpc>>,
+        came_with: &HeaderMap,
+        resumes: bool,
+        limits: &Limits,
+    ) -> Response<Body> {
         let version = self.version;
         let Some(id) = self.id else {
-            // A notification is carried out, and never answered (JSON-RPC 2.0, section 4.1). A call of nothing that we
-            // know need not be one, and so we would not have to keep silent about it.
-            return if known { status(StatusCode::NO_CONTENT) } else { failure("null", version, unnamed().into()) };
+            return match (version, reply) {
+                // No call of 0.3 is a notification.
+                (Version::V0_3, Err(status)) => failure("null", version, status),
+                // A notification is carried out, and never answered (JSON-RPC 2.0, section 4.1). A call of nothing that we
+                // know need not be one, and so we would not have to keep silent about it.
+                (Version::V1_0, _) if rpc.is_some() => status(StatusCode::NO_CONTENT),
+                (Version::V1_0 | Version::V0_3, _) => failure("null", version, unnamed().into()),
+            };
         };
         match reply {
             Ok(Reply::Unary(data, metadata)) => {
@@ -376,17 +396,39 @@ impl<'a> Invocation<'a> {
                 result(&mut out, id, |out| out.extend_from_slice(&data));
                 respond(StatusCode::OK, headers(metadata), JSON, out.into())
             }
-            Ok(Reply::Stream(items, metadata)) => {
-                let id: Box<str> = id.into();
-                let write = move |out: &mut Vec<u8>, item: Result<&Line, &Error>| match item {
-                    Ok(line) => result(out, &id, |out| line.put(out)),
-                    Err(error) => out.put_slice(problem(&id, version, error).as_bytes()),
-                };
-                let name = if version == Version::V0_3 { sse::MESSAGE } else { b"" };
-                sse::response(name, items, resumes, headers(metadata), limits, write)
+            Ok(Reply::Stream(items, metadata)) => self.stream(id, items, resumes, headers(metadata), limits),
+            Err(status) if rpc.is_some_and(Methods::<T, C>::is_streaming) && wants_events(came_with, version) => {
+                let (error, headers) = explain(status);
+                if http_status(&error, version).is_some() {
+                    return refuse(id, version, &error, headers);
+                }
+                let reason = error.wire_for(version).reason;
+                // It is told in any case, also to a client that comes back.
+                let events = Box::pin(tokio_stream::once(Err(error.into())));
+                let mut response = self.stream(id, events, false, headers, limits);
+                note(&mut response, None, Some(reason));
+                response
             }
             Err(status) => failure(id, version, status),
         }
+    }
+
+    /// Answers with server-sent events, each of which is a response of JSON-RPC.
+    fn stream(
+        &self,
+        id: &str,
+        items: BoxStream<Frame>,
+        begun: bool,
+        headers: HeaderMap,
+        limits: &Limits,
+    ) -> Response<Body> {
+        let (id, version): (Box<str>, _) = (id.into(), self.version);
+        let write = move |out: &mut Vec<u8>, item: Result<&Line, &Error>| match item {
+            Ok(line) => result(out, &id, |out| line.put(out)),
+            Err(error) => out.put_slice(problem(&id, version, error).as_bytes()),
+        };
+        let name = if version == Version::V0_3 { sse::MESSAGE } else { b"" };
+        sse::response(name, items, begun, headers, limits, write)
     }
 
     /// Reads a call. What is none is refused in the version that can be seen in it, else in the one that is presumed.
@@ -428,10 +470,6 @@ impl<'a> Invocation<'a> {
             return invalid(known, "`jsonrpc` is not \"2.0\"");
         }
         let Some(method) = method else { return invalid(known, "`method` is missing, or not text") };
-        // All clients of 0.3 wait for an answer; one that forgot its id is told so, rather than left without.
-        if id.is_none() && version == Version::V0_3 {
-            return refused("null", unnamed());
-        }
         Ok(Self { id, method, version, params: envelope.params.map_or(b"", |it| it.get().as_bytes()) })
     }
 }
@@ -462,15 +500,39 @@ fn problem(id: &str, version: Version, error: &Error) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#)
 }
 
-/// Refuses a call. JSON-RPC has its own codes, and clients read no body under another status than 200; those excepted
-/// that whatever stands between us and them has to understand.
+/// HTTP status of an error that proxies and HTTP clients have to understand. All other errors have 200: JSON-RPC has its
+/// own codes, and clients read no body under another status.
+fn http_status(error: &Error, version: Version) -> Option<StatusCode> {
+    match error.wire_for(version).http {
+        status @ (401 | 403 | 405 | 408 | 413 | 421 | 429) => StatusCode::from_u16(status).ok(),
+        _ => None,
+    }
+}
+
+/// Refuses a call.
 pub(super) fn failure(id: &str, version: Version, status: Status) -> Response<Body> {
     let (error, headers) = explain(status);
-    let status = match error.wire_for(version).http {
-        it @ (401 | 403 | 405 | 408 | 413 | 421 | 429) => StatusCode::from_u16(it).unwrap_or_default(),
-        _ => StatusCode::OK,
-    };
-    let mut response = respond(status, headers, JSON, problem(id, version, &error).into());
+    refuse(id, version, &error, headers)
+}
+
+fn refuse(id: &str, version: Version, error: &Error, headers: HeaderMap) -> Response<Body> {
+    let status = http_status(error, version).unwrap_or(StatusCode::OK);
+    let mut response = respond(status, headers, JSON, problem(id, version, error).into());
     note(&mut response, None, Some(error.wire_for(version).reason));
     response
+}
+
+/// Whether an error before a stream goes out as its only event: where `Accept` names `text/event-stream`, and not JSON too.
+/// The SDKs for Go (2.3) and those of 0.3 read nothing else there. That for JavaScript at 1.0 throws the typed error for a
+/// plain one, and for an event another that only has it as its cause.
+fn wants_events(headers: &HeaderMap, version: Version) -> bool {
+    let lines = headers.get_all(header::ACCEPT).into_iter().filter_map(|it| it.to_str().ok());
+    let (mut events, mut json) = (false, false);
+    for range in lines.flat_map(|line| line.split(',')) {
+        let name = range.split(';').next().unwrap_or_default().trim();
+        events |= name.eq_ignore_ascii_case("text/event-stream");
+        json |= is_json(name);
+    }
+    let agent = headers.get(header::USER_AGENT).and_then(|it| it.to_str().ok()).unwrap_or_default();
+    events && !json && (version == Version::V0_3 || !is_javascript(agent))
 }

@@ -137,7 +137,7 @@ async fn the_researchers_errors() {
         ("a body that is not JSON", "{".to_owned(), 200, -32700),
         ("a body that is too large", send(&"x".repeat(5000)).to_string(), 413, -32600),
         ("not a request of JSON-RPC 2.0", json!({"id": 1, "method": "message/send"}).to_string(), 200, -32600),
-        ("a request without an id", json!({"jsonrpc": "2.0", "method": "message/send"}).to_string(), 200, -32600),
+        ("a request without an id", send("hi").to_string().replace(r#""id":1,"#, ""), 200, -32600),
         ("a method that nobody knows", call("message/sing", json!({})), 200, -32601),
         ("no message", call("message/send", json!({})), 200, -32602),
         ("no part of text", call("message/send", no_text), 200, -32602),

@@ -26,14 +26,36 @@ async fn every_error_has_a_number_of_0_3_and_no_data() {
     }
 }
 
+fn without_id(method: &str, params: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#)
+}
+
 /// Bad envelopes and bad parameters: as in 1.0, and in the terms of 0.3 as soon as the method tells that.
 #[tokio::test]
 async fn errors_are_told_apart() {
     let (url, service) = &Scripted::serve(settings()).await;
     let send = |message: &str| call("1", "message/send", &format!(r#"{{"message":{message},"messageId":"m"}}"#));
     let rows = [
-        (r#"{"jsonrpc":"2.0","method":"message/send","params":{}}"#.to_owned(), json!(null), -32600, "`id` is missing"),
-        (r#"{"jsonrpc":"2.0","method":"tasks/nothing"}"#.into(), json!(null), -32600, "`id` is missing"),
+        // Without an id, the method and its parameters are looked at first.
+        (r#"{"jsonrpc":"2.0","method":"tasks/nothing"}"#.to_owned(), json!(null), -32601, "tasks/nothing"),
+        (
+            r#"{"jsonrpc":"2.0","method":"message/send","params":{}}"#.into(),
+            json!(null),
+            -32602,
+            "message: is required",
+        ),
+        (r#"{"jsonrpc":"2.0","method":"tasks/get","params":{}}"#.into(), json!(null), -32602, "id: is required"),
+        (
+            r#"{"jsonrpc":"2.0","method":"tasks/get","params":[]}"#.into(),
+            json!(null),
+            -32602,
+            "invalid type: sequence, expected a TaskQueryParams as an object",
+        ),
+        (without_id("message/send", &format!(r#"{{"message":{HI}}}"#)), json!(null), -32600, "`id` is missing"),
+        (without_id("message/stream", &format!(r#"{{"message":{HI}}}"#)), json!(null), -32600, "`id` is missing"),
+        (without_id("tasks/get", r#"{"id":"t"}"#), json!(null), -32600, "`id` is missing"),
+        (without_id("tasks/cancel", r#"{"id":"t"}"#), json!(null), -32600, "`id` is missing"),
+        (without_id("tasks/resubscribe", r#"{"id":"t"}"#), json!(null), -32600, "`id` is missing"),
         (r#"{"jsonrpc":"1.0","id":0,"method":"message/send"}"#.into(), json!(0), -32600, "`jsonrpc` is not \"2.0\""),
         (r#"{"id":"a","method":"message/send"}"#.into(), json!("a"), -32600, "`jsonrpc` is not \"2.0\""),
         (

@@ -158,3 +158,66 @@ async fn what_is_wrong_in_params_is_named() {
         assert_eq!(reply["error"]["data"][1]["fieldViolations"][0]["field"], field, "{reply}");
     }
 }
+
+/// The clients of some read server-sent events alone where they asked for a stream.
+#[tokio::test]
+async fn error_of_a_streaming_method_is_an_event_for_who_accepts_nothing_else() {
+    let Server { url, .. } = &Server::start().await;
+    let refused = send_json("refuse");
+    let classic = r#"{"message":{"kind":"message","messageId":"refuse","role":"user","parts":[{"text":"x"}]}}"#;
+    let events = "text/event-stream";
+    let rows = [
+        ("SendStreamingMessage", refused.as_str(), Some(events), "Go-http-client/1.1", Some(-32004)),
+        ("SendStreamingMessage", "{}", Some("Text/Event-Stream;q=0.9"), "python-httpx/0.28", Some(-32602)),
+        ("SubscribeToTask", r#"{"id":"missing"}"#, Some(events), "", Some(-32001)),
+        // An SDK that gives the better error for a plain one.
+        ("SendStreamingMessage", &refused, Some(events), "node", None),
+        ("SendStreamingMessage", &refused, Some("application/json, text/event-stream"), "", None),
+        ("SendStreamingMessage", &refused, Some("*/*"), "", None),
+        ("SendStreamingMessage", &refused, None, "", None),
+        ("SendMessage", "{}", Some(events), "", None),
+        ("Nothing", "{}", Some(events), "", None),
+        // At 0.3 all SDKs read nothing else.
+        ("message/stream", "{}", Some(events), "node", Some(-32602)),
+        ("message/stream", "{}", Some("*/*"), "node", None),
+        ("message/stream", classic, None, "", Some(-32004)),
+    ];
+    for (method, params, accept, agent, event) in rows {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":"é","method":"{method}","params":{params}}}"#);
+        let mut http = reqwest::Client::new().post(format!("{url}/rpc")).header(header::USER_AGENT, agent);
+        if let Some(accept) = accept {
+            http = http.header(header::ACCEPT, accept);
+        }
+        let reply = http.json_body(body).send().await.unwrap();
+        let row = format!("{method} {params} {accept:?} {agent}");
+        assert_eq!(reply.status(), 200, "{row}");
+        let is_stream = reply.headers()[header::CONTENT_TYPE] == events;
+        assert_eq!(is_stream, event.is_some(), "{row}");
+        let text = reply.text().await.unwrap();
+        let data = if is_stream {
+            let (name, data) = text.split_once('\n').unwrap();
+            assert_eq!((name, text.matches("data:").count()), ("event: error", 1), "{row}: {text}");
+            data.strip_prefix("data: ").and_then(|it| it.strip_suffix("\n\n")).unwrap()
+        } else {
+            &text
+        };
+        let answer: Value = serde_json::from_str(data).unwrap();
+        assert_eq!((&answer["id"], &answer["jsonrpc"]), (&json!("é"), &json!("2.0")), "{row}");
+        let code = answer["error"]["code"].as_i64().unwrap();
+        assert!(event.is_none_or(|it| it == code), "{row}: {text}");
+    }
+}
+
+/// What proxies act on is no event, whatever the client accepts.
+#[tokio::test]
+async fn refusal_on_the_level_of_http_is_no_event() {
+    let Server { url, .. } = &Server::start().await;
+    for (id, status) in [("limited", 429), ("secret", 401), ("forbidden", 403)] {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"SubscribeToTask","params":{{"id":"{id}"}}}}"#);
+        let http = reqwest::Client::new().post(format!("{url}/rpc")).header(header::ACCEPT, "text/event-stream");
+        let reply = http.json_body(body).send().await.unwrap();
+        assert_eq!(reply.status(), status);
+        assert_eq!(reply.headers()[header::CONTENT_TYPE], "application/json");
+        assert_eq!(json(reply).await["id"], 1);
+    }
+}

@@ -104,6 +104,17 @@ impl Echo {
     }
 }
 
+/// Ids of tasks that stand for an error.
+fn refused(id: &str) -> Result<(), Error> {
+    Err(match id {
+        "missing" => Error::task_not_found(id),
+        "limited" => ErrorKind::ResourceExhausted.error().retry_after(Duration::from_millis(1500)),
+        "secret" => ErrorKind::Unauthenticated.error().challenge("Bearer realm=\"a\""),
+        "forbidden" => ErrorKind::PermissionDenied.error(),
+        _ => return Ok(()),
+    })
+}
+
 #[tonic::async_trait]
 impl A2aService for Echo {
     async fn send_message(&self, r: Request<SendMessageRequest>) -> Result<Response<SendMessageResponse>, Status> {
@@ -148,16 +159,9 @@ impl A2aService for Echo {
         if let Some(kind) = id.strip_prefix("error-").and_then(|it| ErrorKind::ALL.get(it.parse::<usize>().ok()?)) {
             return Err(kind.because("ü: why").with("taskId", "t-ü").into());
         }
-        match id.as_str() {
-            "missing" => Err(Error::task_not_found(&id).into()),
-            "limited" => Err(ErrorKind::ResourceExhausted.error().retry_after(Duration::from_millis(1500)).into()),
-            "secret" => Err(ErrorKind::Unauthenticated.error().challenge("Bearer realm=\"a\"").into()),
-            "forbidden" => Err(ErrorKind::PermissionDenied.error().into()),
-            _ => {
-                let context_id = format!("{tenant} {history_length:?}");
-                Ok(Response::new(Task { id, context_id, ..Task::default() }.into()))
-            }
-        }
+        refused(&id)?;
+        let context_id = format!("{tenant} {history_length:?}");
+        Ok(Response::new(Task { id, context_id, ..Task::default() }.into()))
     }
 
     async fn list_tasks(&self, r: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
@@ -176,6 +180,7 @@ impl A2aService for Echo {
         r: Request<SubscribeToTaskRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
         self.note(&r);
+        refused(&r.get_ref().id)?;
         let events = [Ok(event(hello(&r.into_inner().id), 1))];
         Ok(Response::new(Box::pin(tokio_stream::iter(events))))
     }
