@@ -187,9 +187,39 @@ var tests = []struct {
 		is(err, a2a.ErrTaskNotFound)
 		_, err = c.CancelTask(c, &a2a.CancelTaskRequest{ID: "nobody"})
 		is(err, a2a.ErrTaskNotFound)
+	}},
+	{"error before a stream", func(c client) {
+		var errs []error
 		for _, err := range c.SubscribeToTask(c, &a2a.SubscribeToTaskRequest{ID: "nobody"}) {
-			is(err, a2a.ErrTaskNotFound)
+			errs = append(errs, err)
 		}
+		unknown := request(user("hello"))
+		unknown.Message.TaskID = "nobody"
+		for _, err := range c.SendStreamingMessage(c, unknown) {
+			errs = append(errs, err)
+		}
+		equal(len(errs), 2)
+		is(errs[0], a2a.ErrTaskNotFound)
+		is(errs[1], a2a.ErrTaskNotFound)
+		for _, err := range c.SendStreamingMessage(c, request(a2a.NewMessage(a2a.MessageRoleUser))) {
+			errs = append(errs, err)
+		}
+		equal(len(errs), 3)
+		is(errs[2], a2a.ErrInvalidParams)
+	}},
+	{"follow-up without waiting", func(c client) {
+		asked := c.task(user("/ask What?"))
+		answer := request(a2a.NewMessageForTask(a2a.MessageRoleUser, asked, a2a.NewTextPart("That.")))
+		answer.Config.ReturnImmediately = true
+		sent := must(c.SendMessage(c, answer)).(*a2a.Task)
+		now := must(c.GetTask(c, &a2a.GetTaskRequest{ID: asked.ID}))
+		for _, task := range []*a2a.Task{sent, now} {
+			equal(task.Status.State == a2a.TaskStateInputRequired, false)
+		}
+	}},
+	{"first update right after the reply", func(c client) {
+		now := must(c.GetTask(c, &a2a.GetTaskRequest{ID: c.started("/stream 20 50").ID}))
+		equal(now.Status.State, a2a.TaskStateWorking)
 	}},
 	{"not cancelable", func(c client) {
 		_, err := c.CancelTask(c, &a2a.CancelTaskRequest{ID: c.task(user("hello")).ID})

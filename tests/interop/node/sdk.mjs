@@ -22,13 +22,7 @@ const part = ($case, value, mediaType = '') => ({
 });
 
 /** A task that goes on. */
-async function started(client, said) {
-  if (client.protocolVersion !== '0.3' || client.transport.protocolName !== 'HTTP+JSON') {
-    return client.sendMessage(request(said, { returnImmediately: true }));
-  }
-  // Its ProtoJSON of 0.3 leaves out a `blocking` that is false, and a send that does not say it waits.
-  for await (const { payload } of client.sendMessageStream(request(said))) return payload.value;
-}
+const started = (client, said) => client.sendMessage(request(said, { returnImmediately: true }));
 
 function request(said, { task, taskId = task?.id ?? '', contextId = task?.contextId ?? '', ...configuration } = {}) {
   const parts = [said].flat().map((it) => (typeof it === 'string' ? part('text', it) : it));
@@ -186,6 +180,21 @@ const tests = {
     assert.equal((await client.sendMessage(request('/reject no'))).status.state, TaskState.TASK_STATE_REJECTED);
   },
 
+  async 'follow-up without waiting'(client) {
+    const task = await client.sendMessage(request('/ask What?'));
+    const sent = await client.sendMessage(request('That.', { task, returnImmediately: true }));
+    const now = await client.getTask(get(task.id));
+    for (const { status } of [sent, now]) {
+      assert.ok([TASK_STATE_WORKING, TASK_STATE_COMPLETED].includes(status.state), status.state);
+    }
+  },
+
+  async 'first update right after the reply'(client) {
+    const { id } = await started(client, '/slow 30');
+    assert.equal((await client.getTask(get(id))).status.state, TASK_STATE_WORKING);
+    await client.cancelTask(get(id));
+  },
+
   async 'unknown task'(client) {
     await refused('TaskNotFoundError', client.getTask(get('nobody')));
     await refused('TaskNotFoundError', client.cancelTask(get('nobody')));
@@ -223,6 +232,11 @@ const only = {
       await refused('UnsupportedOperationError', client.sendMessage(request('again', { task })));
       await refused('UnsupportedOperationError', all(client.sendMessageStream(request('again', { task }))));
       await refused('UnsupportedOperationError', all(client.resubscribeTask(get(task.id))));
+    },
+
+    async 'typed error before a stream'(client) {
+      const error = await all(client.resubscribeTask(get('nobody'))).catch((it) => it);
+      assert.equal(error.name, 'TaskNotFoundError', error);
     },
 
     async version(client) {

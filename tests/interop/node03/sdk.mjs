@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import {
-  ClientFactory, DefaultAgentCardResolver, JsonRpcTransport, JsonRpcTransportFactory, RestTransport, RestTransportFactory,
+  ClientFactory, DefaultAgentCardResolver, JsonRpcTransport, JsonRpcTransportFactory, RestTransportFactory,
 } from '@a2a-js/sdk/client';
 import { GrpcTransportFactory } from '@a2a-js/sdk/client/grpc';
 import { EVERY_SCRIPT, SDK, all, check, chunks, end, refused } from './harness.mjs';
@@ -19,13 +19,8 @@ function params(said, { task, taskId = task?.id, contextId = task?.contextId, ..
 }
 
 const text = (it) => it.parts.map((part) => part.text).join('');
-/** Over HTTP+JSON its ProtoJSON leaves out what is false, and a send that does not say `blocking` waits. */
-const saysFalse = (client) => !(client.transport instanceof RestTransport);
-
-async function slow(client) {
-  if (saysFalse(client)) return client.sendMessage(params('/slow 30', { blocking: false }));
-  for await (const task of client.sendMessageStream(params('/slow 30'))) return task;
-}
+/** Over HTTP+JSON its ProtoJSON leaves out what is false, and a configuration without `blocking` does not wait. */
+const slow = (client) => client.sendMessage(params('/slow 30', { blocking: false }));
 
 const tests = {
   async card(client) {
@@ -49,7 +44,6 @@ const tests = {
   },
 
   async 'send without waiting'(client) {
-    if (!saysFalse(client)) return;
     const task = await slow(client);
     assert.ok(['submitted', 'working'].includes(task.status.state), task.status.state);
     assert.equal((await client.cancelTask({ id: task.id })).status.state, 'canceled');
@@ -99,6 +93,19 @@ const tests = {
     assert.deepEqual([asked.status.state, text(asked.status.message)], ['input-required', 'What?']);
     const done = await client.sendMessage(params('That.', { task: asked }));
     assert.deepEqual([done.id, done.status.state, text(done.artifacts[0])], [asked.id, 'completed', 'That.']);
+  },
+
+  async 'follow-up without waiting'(client) {
+    const asked = await client.sendMessage(params('/ask What?'));
+    const sent = await client.sendMessage(params('That.', { task: asked, blocking: false }));
+    const now = await client.getTask({ id: asked.id });
+    for (const { status } of [sent, now]) assert.ok(['working', 'completed'].includes(status.state), status.state);
+  },
+
+  async 'first update right after the reply'(client) {
+    const { id } = await slow(client);
+    assert.equal((await client.getTask({ id })).status.state, 'working');
+    await client.cancelTask({ id });
   },
 
   async 'input required in streams'(client) {
@@ -202,6 +209,7 @@ const tests = {
   async 'bad parameters'(client) {
     const bad = /-32602|INVALID_ARGUMENT|\b3 InvalidParamsError/;
     await assert.rejects(client.sendMessage(params([])), bad);
+    await assert.rejects(all(client.sendMessageStream(params([]))), bad);
     const task = await client.sendMessage(params('hello'));
     await assert.rejects(client.sendMessage(params('again', { task })), bad);
     await assert.rejects(all(client.sendMessageStream(params('again', { task }))), bad);

@@ -164,6 +164,18 @@ class Tests:
         done = await self._send('That.', task=asked)
         equal((done.id, done.status.state, text(done.artifacts[0])), (asked.id, COMPLETED, 'That.'))
 
+    async def follow_up_without_waiting(self):
+        asked = await self._send('/ask What?')
+        sent = await self._send('That.', task=asked, return_immediately=True)
+        now = await self._client.get_task(GetTaskRequest(id=asked.id))
+        answered = (TaskState.TASK_STATE_WORKING, COMPLETED)
+        assert sent.status.state in answered and now.status.state in answered, (sent.status, now.status)
+
+    async def first_update_right_after_the_reply(self):
+        task = await self._started('/stream 20 50')
+        now = await self._client.get_task(GetTaskRequest(id=task.id))
+        equal(now.status.state, TaskState.TASK_STATE_WORKING)
+
     async def input_required_in_streams(self):
         asked = await self._events('/ask What?')
         last = asked[-1].task if asked[-1].HasField('task') else asked[-1].status_update

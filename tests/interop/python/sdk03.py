@@ -12,6 +12,7 @@ import harness
 import httpx
 from a2a.client import A2ACardResolver, A2AClientHTTPError, ClientConfig, ClientFactory
 from a2a.client.errors import A2AClientJSONRPCError
+from a2a.client.transports.jsonrpc import JsonRpcTransport
 from a2a.client.transports.rest import RestTransport
 from a2a.types import (
     DataPart,
@@ -92,16 +93,8 @@ class Tests:
         return await self._answer(message(text, task=task), **configuration)
 
     async def _started(self, text):
-        if not self._says_false():
-            stream = self._streaming.send_message(message(text))
-            task, _ = await anext(stream)
-            await stream.aclose()
-            return task
+        # Over HTTP+JSON its ProtoJSON leaves out what is false, and a configuration without `blocking` does not wait.
         return await self._send(text, blocking=False)
-
-    def _says_false(self):
-        # Its ProtoJSON leaves out what is false, and a send that does not say `blocking` waits.
-        return not isinstance(self._client._transport, RestTransport)
 
     async def card(self):
         card = await self._client.get_card()
@@ -120,8 +113,6 @@ class Tests:
         equal(text((await self._send(harness.EVERY_SCRIPT)).artifacts[0]), harness.EVERY_SCRIPT)
 
     async def send_without_waiting(self):
-        if not self._says_false():
-            return
         task = await self._started('/slow 30')
         assert task.status.state in (TaskState.submitted, TaskState.working), task
         equal((await self._client.cancel_task(TaskIdParams(id=task.id))).status.state, TaskState.canceled)
@@ -177,6 +168,17 @@ class Tests:
         done = await self._send('That.', asked)
         equal((done.id, done.status.state, text(done.artifacts[0])), (asked.id, TaskState.completed, 'That.'))
         equal([get_message_text(it) for it in done.history], ['/ask What?', 'What?', 'That.'])
+
+    async def follow_up_without_waiting(self):
+        asked = await self._send('/ask What?')
+        done = await self._answer(message('That.', task=asked), blocking=False)
+        now = await self._client.get_task(TaskQueryParams(id=asked.id))
+        answered = (TaskState.working, TaskState.completed)
+        assert done.status.state in answered and now.status.state in answered, (done.status, now.status)
+
+    async def first_update_right_after_the_reply(self):
+        task = await self._started('/stream 20 50')
+        equal((await self._client.get_task(TaskQueryParams(id=task.id))).status.state, TaskState.working)
 
     async def input_required_in_streams(self):
         asked = await all_of(self._streaming.send_message(message('/ask What?')))
@@ -269,6 +271,8 @@ class Tests:
 
     async def bad_parameters(self):
         await refused('InvalidParamsError', self._answer(message()))
+        if isinstance(self._streaming._transport, JsonRpcTransport):
+            await refused('InvalidParamsError', anext(self._streaming.send_message(message())))
         other = message('hello', task=await self._send('/ask What?'))
         other.context_id = 'another'
         await refused('InvalidParamsError', self._answer(other))
