@@ -213,7 +213,7 @@ async fn a_store_that_is_there_again_is_noticed() {
 async fn a_sender_is_told_while_the_store_is_away() {
     let gate = Gate::opened();
     let mut limits = Limits::default();
-    limits.wait = Duration::from_hours(24);
+    limits.wait = Some(Duration::from_hours(24));
     let bench = limited(gate.store(), limits, script);
     let hang = Message::user("work pass:60000 done");
     let keyed =
