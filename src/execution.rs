@@ -401,7 +401,7 @@ async fn unreadable(store: &dyn Store, key: &Key, cause: Unavailable) -> Error {
 type Watched = (oneshot::Receiver<Answer>, Seq);
 
 fn watch_turn(inner: &mut Inner, behind: u32) -> Watched {
-    let seq = inner.ahead.seq();
+    let seq = inner.newest_message();
     (inner.wait(Until::Turn(inner.turn + behind, seq)), seq)
 }
 

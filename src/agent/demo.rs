@@ -171,14 +171,8 @@ mod tests {
         }
         for (text, kind) in [("/panic", "panic"), ("/hang", "deadline")] {
             let outcome = demo.send(text).await.unwrap();
-            if kind == "deadline" {
-                assert_eq!(outcome.state(), TaskState::Working, "a caller waits only for so long");
-            } else {
-                assert!(
-                    outcome.said().starts_with(&format!("Agent execution failed ({kind}): error id ")),
-                    "{outcome:?}"
-                );
-            }
+            let failure = format!("Agent execution failed ({kind}): error id ");
+            assert!(outcome.said().starts_with(&failure), "{outcome:?}");
         }
     }
 

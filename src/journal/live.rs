@@ -324,6 +324,14 @@ impl Inner {
         }
     }
 
+    /// Returns the number of the message that was accepted last, right after it was: the last event, or the one before the
+    /// WORKING with which its turn begins.
+    pub(crate) fn newest_message(&self) -> Seq {
+        let accepted = self.ahead.seq();
+        let begins_turn = self.superseded.as_ref().is_some_and(|superseded| superseded.seq == accepted);
+        accepted - Seq::from(begins_turn)
+    }
+
     /// Returns true for a plain WORKING right behind the one that [`supersede`](Self::supersede) made: it says nothing new.
     pub(crate) fn repeats_working(&self, event: &Event) -> bool {
         self.superseded.as_ref().is_some_and(|superseded| superseded.seq == self.ahead.seq())

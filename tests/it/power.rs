@@ -99,7 +99,8 @@ fn seen(bytes: &[u8], lines: &mut Vec<Line>) {
         serde_json::Deserializer::from_str(text).into_iter().next().unwrap().unwrap()
     }
     let text = String::from_utf8_lossy(bytes);
-    let mut events = text.match_indices("id: ").peekable();
+    // At the beginning of a line: `x-request-id` is none.
+    let mut events = text.match_indices("\nid: ").map(|(at, _)| (at + 1, ())).peekable();
     if events.peek().is_none()
         && let Some(at) = text.find(r#"{"task":{"#)
     {

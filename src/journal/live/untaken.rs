@@ -156,6 +156,7 @@ impl Inner {
         (self.head, self.joined, self.in_flight, self.oldest) = (None, 0, 0, None);
         (self.touched, self.unsaved, self.taken) = (false, false, self.taken.min(last));
         self.inbox.retain(|waiting| waiting.event.seq() <= last);
+        self.superseded = None;
         // Who waits for an event of the agent gets the failure instead.
         self.waiters.retain_mut(|(until, _)| match until {
             Until::Shown(seq) if *seq > last && !dropped.contains(seq) => {

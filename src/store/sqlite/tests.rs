@@ -120,8 +120,7 @@ async fn what_waits_is_written_together_or_not_at_all() {
 #[tokio::test]
 async fn what_waits_with_a_change_that_is_rejected_is_written() {
     let directory = tempfile::tempdir().unwrap();
-    let mut options = Options::default();
-    options.max_bytes = Some(1 << 20);
+    let options = Options { max_bytes: Some(1 << 20), ..Options::default() };
     let store = Sqlite::open(&directory.path().join("a.db"), options).unwrap();
     let put = |it: &mut writer::Pass<'_>| it.db.execute("INSERT INTO probe VALUES(x'00')", []);
     let (go, gone) = mpsc::channel::<()>();

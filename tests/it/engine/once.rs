@@ -306,7 +306,10 @@ async fn repeated_keyed_sends_do_not_read_the_log() {
     assert_eq!(said(&waiting.await.unwrap().unwrap()), "again");
     let seen = [rest(&mut streams[0]).await, rest(&mut streams[1]).await];
     assert_eq!(states(&seen[0]), [TaskState::Working, TaskState::InputRequired]);
-    assert_eq!(states(&seen[1]), [TaskState::Working, TaskState::InputRequired, TaskState::InputRequired]);
+    assert_eq!(
+        states(&seen[1]),
+        [TaskState::Working, TaskState::InputRequired, TaskState::Working, TaskState::InputRequired]
+    );
     // Both turns are over. A subscriber keeps the task in memory.
     let _subscribed = bench.subscribe(&id).await.unwrap();
     let before = gate.logs_read();

@@ -21,7 +21,7 @@ use a2a_service::{
 };
 use futures::{FutureExt as _, StreamExt as _, poll};
 use proptest::prelude::*;
-use tokio::{sync::Notify, task::yield_now};
+use tokio::{sync::Notify, task::yield_now, time::timeout};
 
 use super::support::*;
 use crate::gate::Gate;
@@ -55,6 +55,9 @@ fn extreme_limits() -> impl Strategy<Value = Limits> {
     })
 }
 
+/// Virtual time after which a call is left: with these limits it may last for years, and sweeps happen each second.
+const MAX_WAIT: Duration = Duration::from_mins(10);
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -69,27 +72,30 @@ proptest! {
             let mut retention = Retention::FOREVER;
             (retention.every, retention.finished, retention.idle) = (every, Some(window), Some(window));
             bench.service.keep(retention);
-            // Served, or refused at one of the limits: a turn that panics would be neither.
+            // Served, still running after that time, or refused at one of the limits: a turn that panics would be none of these.
             let outcome = |result: Result<Task, Error>| match result {
                 Ok(task) => assert!(matches!(task.state(), TaskState::Submitted | TaskState::Working)
                     || task.state().is_terminal(), "{task:?}"),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error}"),
             };
-            outcome(bench.send(Message::user("work pass:1 out:x done")).await);
+            if let Ok(sent) = timeout(MAX_WAIT, bench.send(Message::user("work pass:1 out:x done"))).await {
+                outcome(sent);
+            }
             let hanging = bench.hasty().send(Message::user("work hang")).await;
-            if let Ok(task) = &hanging {
-                let canceled = bench.cancel(&task.id).await;
-                match canceled.map_err(|it| it.kind()) {
+            if let Ok(task) = &hanging
+                && let Ok(canceled) = timeout(MAX_WAIT, bench.cancel(&task.id)).await
+            {
+                match canceled.map_err(|error| error.kind()) {
                     Ok(task) => assert_eq!(task.state(), TaskState::Canceled),
                     Err(kind) => assert_eq!(kind, ErrorKind::TaskNotCancelable),
                 }
             }
             outcome(hanging);
             match bench.stream(Message::user("work pass:1 done")).await {
-                Ok(events) => assert!(events.count().await > 0),
+                Ok(events) => assert_ne!(timeout(MAX_WAIT, events.count()).await, Ok(0)),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error}"),
             }
-            bench.service.drain(grace).await;
+            _ = timeout(MAX_WAIT, bench.service.drain(grace)).await;
         });
     }
 }
