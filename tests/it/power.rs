@@ -100,14 +100,14 @@ fn seen(bytes: &[u8], lines: &mut Vec<Line>) {
     }
     let text = String::from_utf8_lossy(bytes);
     // At the beginning of a line: `x-request-id` is none.
-    let mut events = text.match_indices("\nid: ").map(|(at, _)| (at + 1, ())).peekable();
+    let mut events = text.match_indices("\nid: ").map(|(at, _)| at + 1).peekable();
     if events.peek().is_none()
         && let Some(at) = text.find(r#"{"task":{"#)
     {
         let task: Box<Task> = json(&text[at + r#"{"task":"#.len()..]);
         lines.push(Line::Answer { door: "REST".into(), task });
     }
-    for (at, _) in events {
+    for at in events {
         let (cursor, data) = text[at + 4..].split_once("\ndata: ").unwrap();
         let event: Box<StreamResponse> = json(data);
         // There is one stream of each task.
