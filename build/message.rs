@@ -243,7 +243,7 @@ fn check(field: &FieldDescriptor, place: &Place, required: bool) -> TokenStream 
     let unset = unset.filter(|_| required).map(|unset| quote!(if #unset { found.push(Violation::unset(&#here)) }));
     let package = field.parent_message().package_name().to_owned();
     let ours = |kind: &Kind| matches!(kind, Kind::Message(it) if it.package_name() == package);
-    // Nothing more is looked at once as many are found as are reported.
+    // Stops at the maximum number of violations that are reported.
     let each = |pattern: TokenStream, all: TokenStream, check: TokenStream| quote!(for #pattern in #all { if found.is_full() { break; } #check });
     let inner = match (&kind, place) {
         (Kind::String, _) => length_check(field.name()).and_then(|check| {
@@ -277,7 +277,7 @@ fn check(field: &FieldDescriptor, place: &Place, required: bool) -> TokenStream 
     quote!(#unset #inner)
 }
 
-/// What a field holds that takes more memory than its bytes.
+/// Kind of a field whose decoded value takes more memory than its encoded bytes.
 fn measured(field: &FieldDescriptor) -> Option<TokenStream> {
     match field.kind() {
         // The members of such an object are not counted one by one: no request has a map of its own.

@@ -52,10 +52,10 @@ pub trait Agent: Send + Sync + 'static {
         About::default()
     }
 
-    /// Whether a turn that the end of its process cut may be run again: after each graceful stop of the server, and after
-    /// at most two crashes. [`Turn::attempt`] is then greater than 1. It has its messages, the artifacts so far, and what
-    /// the agent has [saved](Updates::save); what came beside the messages, as metadata of the request, it does not have
-    /// any more. Otherwise the task has failed.
+    /// Returns true if a turn that was cut by the end of its process may be run again: after each graceful stop of the
+    /// server, and after at most two crashes. [`Turn::attempt`] is then greater than 1. The new attempt has the
+    /// messages of the turn, the artifacts so far, and the state that the agent has [saved](Updates::save). Metadata of
+    /// the request and other data outside the messages is lost. Otherwise the task fails.
     fn resumable(&self) -> bool {
         false
     }

@@ -200,7 +200,7 @@ impl Call {
     }
 }
 
-/// The header that a request asks for extensions in. `None` where it asks for none, or in both.
+/// The header in which a request asks for extensions. `None` if it asks for none, or uses both headers.
 pub(crate) fn extensions_spelling(headers: &HeaderMap) -> Option<HeaderName> {
     match (headers.contains_key(EXTENSIONS), headers.contains_key(EXTENSIONS_BEFORE)) {
         (true, false) => Some(EXTENSIONS),

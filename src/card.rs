@@ -97,9 +97,9 @@ impl Card {
         self
     }
 
-    /// With the address at which clients reach gRPC, where that is another than the rest has: `host:port`, which may follow
-    /// `dns:///`, or a URL without a path. gRPC has no path: below one, and behind a proxy that speaks HTTP/1.1 alone, it
-    /// is reached only so. What is no address is not on the card.
+    /// With the address at which clients reach gRPC, if it differs from that of the other bindings: `host:port`, which
+    /// may follow `dns:///`, or a URL without a path. gRPC has no path: a server below a base path, or behind a proxy
+    /// that supports only HTTP/1.1, needs this address. An invalid address is left off the card.
     #[must_use]
     pub fn grpc(mut self, addr: impl Into<String>) -> Self {
         self.grpc = Some(addr.into());
@@ -113,8 +113,8 @@ impl Card {
         self
     }
 
-    /// With these bindings among the server's own interfaces of a version, in place of all three. What is left off is
-    /// served all the same.
+    /// With these bindings among the server's own interfaces of a version, in place of all three. Bindings that are
+    /// left off the card are still served.
     #[must_use]
     pub fn bindings(mut self, version: Version, bindings: impl IntoIterator<Item = ProtocolBinding>) -> Self {
         let listed = bindings.into_iter().collect();
@@ -125,7 +125,7 @@ impl Card {
         self
     }
 
-    /// With the path of JSON-RPC below the URL of the server. A server knows which it is.
+    /// With the path of JSON-RPC below the URL of the server. The server sets this itself.
     #[must_use]
     pub(crate) fn rpc_path(mut self, path: &str) -> Self {
         path.clone_into(&mut self.rpc_path);
@@ -221,7 +221,7 @@ impl Card {
         self.security([(NAME.to_owned(), scheme)], [SecurityRequirement { schemes }])
     }
 
-    /// Where the server is reached, as far as it was configured.
+    /// Configured parts of the public address of the server.
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
@@ -273,12 +273,12 @@ impl Card {
         own.or(self.grpc.as_deref())
     }
 
-    /// Whether the card says that callers have to authenticate.
+    /// Returns true if the card declares that callers have to authenticate.
     pub(crate) fn declares_security(&self) -> bool {
         !self.schemes.is_empty() || !self.requirements.is_empty()
     }
 
-    /// What an operator should know of the card before it is served, in sentences that name settings.
+    /// Warnings about the card for the operator, logged before it is served. They name settings.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         for (key, address) in [("card.grpc", &self.grpc), ("card.grpc_v03", &self.grpc_v03)] {
@@ -390,7 +390,8 @@ impl ProtocolBinding {
     }
 }
 
-/// Whether clients of gRPC can connect to an address: `host:port`, which may follow `dns:///`, or a URL without a path.
+/// Returns true if gRPC clients can connect to an address: `host:port`, which may follow `dns:///`, or a URL without a
+/// path.
 pub(crate) fn is_grpc_address(text: &str) -> bool {
     let (authority, has_usual_port) = match text.split_once("://") {
         None => (text, false),

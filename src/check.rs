@@ -40,7 +40,7 @@ impl Violations {
         }
     }
 
-    /// Returns whether there are as many as are reported, so that nothing more need be checked.
+    /// Returns true once the maximum number of violations is reached, so that the checks can stop.
     pub fn is_full(&self) -> bool {
         self.rows.len() >= MAX_VIOLATIONS
     }
@@ -116,7 +116,7 @@ fn check_length(text: &str, at: &At<'_>, (most, limit): (usize, &'static str), f
     }
 }
 
-/// Refuses a request that a service could not rely on, or that names an extension by too long a URI.
+/// Rejects a request that violates what services rely on, or that names an extension by a URI over the limit.
 pub fn check<T: Check>(request: &tonic::Request<T>) -> Result<(), Error> {
     let mut found = Violations::default();
     if let Some(call) = request.extensions().get::<Call>() {

@@ -118,8 +118,9 @@ impl<A: Agent> Execution<A> {
         &self.0.journal
     }
 
-    /// Returns when the turn that takes the message has ended or needs something, with the task as it was then (3.2.2); or
-    /// with the task as it is, shortly before the caller's deadline in `left`, or after [`Limits::wait`] where that is set.
+    /// Returns when the turn that processes the message has ended or is interrupted, with the task as it was then
+    /// (3.2.2). Returns the current task earlier: shortly before the caller's deadline in `left`, or after
+    /// [`Limits::wait`] if that is set.
     pub(crate) fn send(
         &self,
         sent: Sent,
@@ -178,8 +179,9 @@ impl<A: Agent> Execution<A> {
         }
     }
 
-    /// Returns when there is a task that has the message (`returnImmediately`), with the task as it was accepted. What the
-    /// agent says at once is shown by then too, so that a client that asks right after the reply sees it.
+    /// Returns when the message is accepted in a task (`returnImmediately`), with the task as it was accepted. Updates
+    /// that the agent sends at once are durable by then too, so that a client that polls right after the reply sees
+    /// them.
     pub(crate) async fn start(&self, mut sent: Sent, left: Option<Duration>) -> Result<Answer, Error> {
         if sent.name.is_some()
             && let Some((key, _)) = Box::pin(self.before(&mut sent, left)).await?
@@ -196,7 +198,7 @@ impl<A: Agent> Execution<A> {
         // Its agent may take long until its first pause.
         self.0.journal.flush(&held, held.lock());
         let answer = self.answer(&held, answer, time).await?;
-        // An agent may block its thread, and the message may wait for another turn: then nothing is sent.
+        // There is no signal if the agent blocks its thread, or if the message waits for another turn.
         let shown = async {
             if polled.await.is_ok() {
                 let shown = held.lock().wait_for_accepted();
@@ -243,7 +245,7 @@ impl<A: Agent> Execution<A> {
         })
     }
 
-    /// Whether what an earlier process left has been recovered.
+    /// Becomes true once the unfinished turns of an earlier process have been recovered.
     pub(crate) fn recovered(&self) -> watch::Receiver<bool> {
         self.0.recovered.subscribe()
     }
@@ -388,8 +390,8 @@ async fn hold(journal: &Arc<Journal>, key: &Key, bounds: Bounds) -> Result<Held,
     if known { Ok(held) } else { Err(Error::task_not_found(key.id())) }
 }
 
-/// The error for the caller of a task that could not be read: INTERNAL where its data is damaged, which does not go away by
-/// itself, and UNAVAILABLE where the store does not answer.
+/// The error for the caller of a task that could not be read: INTERNAL if its data is damaged, which is permanent, and
+/// UNAVAILABLE if the store does not answer.
 async fn unreadable(store: &dyn Store, key: &Key, cause: Unavailable) -> Error {
     match store.damage(key).await {
         Ok(Some(damaged)) => ErrorKind::Internal.because(format!("task {} can't be read", key.id())).hide(damaged),
@@ -451,7 +453,7 @@ fn lost() -> Error {
     away("the task is on its way elsewhere; ask again")
 }
 
-/// What was sent, or what came of it, may be recorded yet, and may not.
+/// The error for an operation whose outcome is unknown: the message, or its result, may still be committed or not.
 fn unwritten() -> Error {
     away("the outcome is not recorded yet, and may still be; read the task before this is sent again")
 }

@@ -47,7 +47,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A store that has been away for so long gets no new work.
 const DOWN: Duration = Duration::from_secs(1);
 
-/// Interval in which senders and cancels that have come to wait for an unavailable store are told.
+/// Interval between two notifications of senders and cancels that wait for an unavailable store.
 const TELL: Duration = Duration::from_secs(1);
 
 /// The tasks in memory, and their way to the store.
@@ -149,12 +149,12 @@ impl Journal {
         self.has_fault() || self.is_down_for(DOWN)
     }
 
-    /// The store has a fault, which no retry mends.
+    /// The store has a fault, which retries do not resolve.
     fn has_fault(&self) -> bool {
         self.fault.as_ref().is_some_and(|fault| fault.borrow().is_some())
     }
 
-    /// No commit has come through for so long, of those that were tried.
+    /// Commits were attempted, and none has succeeded for this long.
     fn is_down_for(&self, time: Duration) -> bool {
         self.down.lock().since.is_some_and(|since| since.elapsed() > time)
     }
@@ -350,20 +350,20 @@ impl Journal {
         Ok(())
     }
 
-    /// The store does not answer: senders and cancels are told, those whose messages are not recorded included.
+    /// The store does not answer: fails waiting senders and cancels, also those whose messages are not recorded.
     fn put_off(&self, group: &[Held]) {
         let behind: Vec<Held> = self.lanes.iter().flat_map(|it| it.dirty.lock().clone()).collect();
         group.iter().chain(&behind).for_each(|it| it.lock().put_off());
         self.put_off_recorded();
     }
 
-    /// Tells senders and cancels of all tasks that the store is unavailable, instead of letting them wait for what it can't
-    /// record. Turns go on. Messages that are not recorded yet are left to the retries of their own commits.
+    /// Fails waiting senders and cancels of all tasks with UNAVAILABLE, since the store can't record their results.
+    /// Turns go on. Messages that are not recorded yet are left to the retries of their own commits.
     fn put_off_recorded(&self) {
         self.all().iter().for_each(|held| held.lock().put_off_recorded());
     }
 
-    /// Tells senders and cancels of a fault of the store that has lasted for some time.
+    /// Fails waiting senders and cancels when a fault of the store has lasted for some time.
     async fn watch(self: Arc<Self>, mut fault: watch::Receiver<Option<Unavailable>>) {
         while fault.wait_for(Option::is_some).await.is_ok() {
             let mut wait = PATIENCE;

@@ -67,8 +67,8 @@ fn since_epoch(time: SystemTime) -> Duration {
     time.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The instant `delay` after `start`. A delay of more than 30 years, which an instant may not be able to represent, is cut to
-/// that: it is as good as for ever.
+/// The instant `delay` after `start`. A delay over 30 years is cut to that, since an instant may not be able to
+/// represent more.
 pub(crate) fn after(start: Instant, delay: Duration) -> Instant {
     const LONGEST: Duration = Duration::from_hours(30 * 365 * 24);
     start.checked_add(delay.min(LONGEST)).unwrap_or(start)

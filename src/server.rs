@@ -39,7 +39,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(10);
 /// A service, and what callers have of it.
 type Built<A> = (Arc<Service<A>>, Arc<dyn A2aService>);
 
-/// Layers around the transports. Each request passes them before anything else looks at it.
+/// Layers around the transports. Each request passes through them before it is dispatched.
 #[derive(Clone)]
 struct Layers {
     authenticator: Option<Arc<dyn Authenticator>>,
@@ -53,14 +53,14 @@ struct Layers {
 /// The transports with all [`Layers`].
 type Layered = Mount<Traced<Printed<Precheck<OriginGuard<Guard<Door>>>>>>;
 
-/// Whether others than this machine can reach an address.
+/// Returns true if an address is reachable from other machines.
 pub(crate) fn is_public(addr: SocketAddr) -> bool {
     !addr.ip().to_canonical().is_loopback()
 }
 
 impl Layers {
-    /// Listens on an address. One that others than this machine can reach needs an authenticator, or a server that is
-    /// [insecure](Server::insecure).
+    /// Listens on an address. An address that is reachable from other machines needs an authenticator, or a server that
+    /// is [insecure](Server::insecure).
     async fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<(TcpListener, SocketAddr)> {
         let listener = listener::bind(addr).await?;
         let addr = listener.local_addr()?;
@@ -80,7 +80,7 @@ impl Layers {
         Ok((listener, addr))
     }
 
-    /// Wraps what serves the connections of an address, or of a router of which nobody knows the address.
+    /// Wraps the service for the connections of an address, or for a router whose address is unknown.
     fn around(&self, door: Door, bound: Option<SocketAddr>) -> Layered {
         let guarded = Guard::new(door, self.authenticator.clone());
         let guarded = OriginGuard::new(guarded, Arc::clone(&self.origins), bound);
@@ -340,9 +340,9 @@ impl<A: Agent> Server<A> {
         self
     }
 
-    /// Maximum time in which a client takes nothing of an answer that waits for it. Then the connection is closed, over
-    /// HTTP/2 only the stream reset. Zero disables it. 60 s by default. A program that mounts the [router](Self::router)
-    /// has to do this itself.
+    /// Maximum time without write progress, while an answer waits for its client. Then the connection is closed; over
+    /// HTTP/2, only the stream is reset. Zero disables it. 60 s by default. A program that mounts the
+    /// [router](Self::router) has to enforce such a timeout itself.
     pub fn write_timeout(mut self, timeout: Duration) -> Self {
         self.write_timeout = timeout;
         self
@@ -396,9 +396,9 @@ impl<A: Agent> Server<A> {
         self
     }
 
-    /// Listens on addresses that others than this machine can reach, though there is no
-    /// [authenticator](Self::authenticator). All callers are then one anonymous owner, and see each other's tasks. Off by
-    /// default: such an address is refused.
+    /// Allows listening on addresses that are reachable from other machines without an
+    /// [authenticator](Self::authenticator). All callers are then one anonymous owner, and see each other's tasks. Off
+    /// by default: such an address is rejected.
     pub fn insecure(mut self, insecure: bool) -> Self {
         self.insecure = insecure;
         self
@@ -471,7 +471,7 @@ impl<A: Agent> Server<A> {
     /// Listens, and serves nothing yet: its address is known, and connections wait.
     ///
     /// # Errors
-    /// The address can't be listened on, or others than this machine can reach it and callers are not authenticated:
+    /// The address can't be listened on, or it is reachable from other machines and callers are not authenticated:
     /// [`insecure`](Self::insecure).
     pub async fn bind(self, addr: impl ToSocketAddrs) -> io::Result<Bound<A>> {
         let (layers, grace) = (self.layers(), self.grace);
@@ -493,7 +493,7 @@ impl<A: Agent> Server<A> {
     /// written to [stderr](Self::report_to_stderr).
     ///
     /// # Errors
-    /// Those of [`bind`](Self::bind).
+    /// The errors of [`bind`](Self::bind).
     pub async fn serve(self, addr: impl ToSocketAddrs) -> io::Result<()> {
         let _reporting = self.report.then(Reporting::begin);
         let bound = self.bind(addr).await?;

@@ -95,7 +95,7 @@ impl<A: Agent> Service<A> {
         self.execution.journal()
     }
 
-    /// Whether the tasks of the last run have been recovered.
+    /// Becomes true once the tasks of the last run have been recovered.
     pub(crate) fn recovered(&self) -> watch::Receiver<bool> {
         self.execution.recovered()
     }

@@ -95,8 +95,8 @@ pub trait Store: Send + Sync + 'static {
     /// Deletes a push configuration, if it is there. Says whether the task is.
     async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable>;
 
-    /// Unfinished turns that nobody runs, taken for `runner`: raises and commits their `attempt` and `fence`. A task that
-    /// can't be read is returned as such, once, and stays as it is.
+    /// Claims unfinished turns that have no runner for `runner`: raises and commits their `attempt` and `fence`. A task
+    /// that can't be read is returned as unreadable, once, and is not changed.
     async fn claim(&self, runner: RunnerId, limit: usize, lease: Duration) -> Result<Vec<Claim>, Unavailable>;
 
     /// Keeps what `runner` has claimed for another lease, and returns what it has lost.
@@ -124,7 +124,7 @@ pub trait Store: Send + Sync + 'static {
     /// from it.
     async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable>;
 
-    /// Finds out what is wrong with the data of a task, after that could not be read. Reads all of it.
+    /// Diagnoses the data of a task that could not be read. Reads all of it.
     async fn damage(&self, _key: &Key) -> Result<Option<Damaged>, Unavailable> {
         Ok(None)
     }
@@ -345,7 +345,7 @@ impl Full {
 #[error("the store is unavailable: {0}")]
 pub struct Unavailable(pub String);
 
-/// The data of a task is not what it should be, and can't be read. Other tasks are not affected.
+/// The data of a task is damaged and can't be read. Other tasks are not affected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the data of the task is damaged: {0}")]
 pub struct Damaged(pub String);

@@ -38,7 +38,7 @@ pub(crate) mod wire;
 /// What the lines of requests are filtered by.
 const TARGET: &str = "a2a_service::request";
 
-/// Writes the log to stderr from now on, with a line for each panic.
+/// Writes the log to stderr, with a line for each panic.
 pub(crate) fn init(log: Log, filter: EnvFilter) {
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
     match log {
@@ -135,7 +135,7 @@ pub(crate) fn report(line: fmt::Arguments<'_>) {
         return;
     }
     let mut escaped = String::from("a2a-service: ");
-    // Writing to memory does not fail, and where nobody reads stderr there is nobody to be told.
+    // Writing to memory does not fail, and a failure to write to stderr can't be reported.
     _ = write_escaped(&mut escaped, &line.to_string(), false);
     escaped.push('\n');
     drop(std::io::stderr().lock().write_all(escaped.as_bytes()));
@@ -169,7 +169,7 @@ fn request_id(headers: &mut HeaderMap) -> HeaderValue {
     id
 }
 
-/// What a transport knows of a call for its line of the log: an extension of the response.
+/// Outcome of a call for its line in the request log, an extension of the response.
 #[derive(Clone, Debug, Default)]
 struct Outcome {
     method: Option<String>,
@@ -186,8 +186,8 @@ pub(crate) fn note(response: &mut Response<Body>, method: Option<&str>, reason: 
     outcome.reason = reason.or(outcome.reason);
 }
 
-/// A tower service that gives each request an id, which its answer has too, hides credentials from `Debug`, and writes a
-/// line of the log when the answer is over. What is logged meanwhile has the id.
+/// A tower service that assigns each request an id, which its response repeats, hides credentials from `Debug`, and
+/// logs a line when the response has ended. Log lines in between have the id.
 #[derive(Clone, Debug)]
 pub(crate) struct Traced<S>(S);
 
@@ -388,7 +388,7 @@ mod tests {
 
     use super::*;
 
-    /// What a subscriber has written.
+    /// Output of a subscriber.
     #[derive(Clone, Default)]
     struct Written(Arc<Mutex<Vec<u8>>>);
 

@@ -326,11 +326,11 @@ impl Door {
     }
 }
 
-/// How an RPC over gRPC is answered.
+/// Reply form of an RPC over gRPC.
 #[derive(Clone, Copy)]
 struct Form {
     is_streaming: bool,
-    /// It changes nothing.
+    /// The RPC changes nothing.
     is_read: bool,
 }
 
@@ -348,7 +348,7 @@ impl Form {
     }
 }
 
-/// An answer on its way out: counted until it is sent, and refused if it does not fit any more.
+/// Counts an answer until it is sent, and rejects it if it exceeds the budget.
 struct Made {
     unsent: Unsent,
     entrance: Entrance,
@@ -356,8 +356,8 @@ struct Made {
 }
 
 impl Made {
-    /// `is_read`: the call has changed nothing, and may as well be refused. Others are always answered: their callers would
-    /// make them again.
+    /// `is_read`: the call has changed nothing, and may be rejected. Answers to other calls are always sent, since
+    /// their callers would repeat the calls.
     fn finish(&self, response: Response<Body>, is_read: bool) -> Response<Body> {
         let made = response.body().made();
         if is_read
@@ -370,7 +370,7 @@ impl Made {
     }
 }
 
-/// Refuses a call for want of memory. Over HTTP that is 503 for every binding: whatever stands between is to understand it.
+/// Rejects a call for lack of memory. Over HTTP the status is 503 for every binding, so that proxies understand it.
 fn overloaded(entrance: Entrance, version: Version, error: Error) -> Response<Body> {
     if entrance != Entrance::JsonRpc {
         return refused(entrance, version, error.into());
@@ -394,7 +394,7 @@ pub(crate) fn binding<B>(request: &Request<B>) -> &'static str {
     }
 }
 
-/// Whether everybody may make a request, known or not: see [`Entrance::is_public`].
+/// Returns true if a request needs no authentication: see [`Entrance::is_public`].
 pub(crate) fn is_public<B>(request: &Request<B>) -> bool {
     let path = request.uri().path();
     Entrance::at(request.method(), path, request.headers()).is_public(path)
@@ -435,7 +435,7 @@ fn media_type(headers: &HeaderMap) -> Option<&str> {
     Some(value.to_str().unwrap_or("?").split(';').next().unwrap_or_default().trim())
 }
 
-/// A body without a `Content-Type`. Browsers let every page send one, and ask nobody before.
+/// A body without a `Content-Type`. Browsers let every page send one without a preflight.
 fn no_media_type() -> Error {
     const HINT: &str = "the body has no content type; add `-H 'content-type: application/json'`";
     ErrorKind::ContentTypeNotSupported.because(HINT)

@@ -71,7 +71,7 @@ impl Updates {
     /// ([`Turn::saved`](super::Turn::saved)). It goes to the store with what is said next, or when the agent pauses.
     ///
     /// # Errors
-    /// What can't be JSON or is larger than an event may be, and the end of the turn.
+    /// The state can't be serialized to JSON or exceeds the maximum size of an event, or the turn has ended.
     pub async fn save(&self, state: &impl Serialize) -> Result<(), Error> {
         let bytes = serde_json::to_vec(state)?;
         let most = self.held.lock().ahead.max_event_bytes();

@@ -70,7 +70,7 @@ impl Address {
         (said, host)
     }
 
-    /// What a proxy says of the request that it forwards. `None` where the peer is not a trusted proxy.
+    /// Returns the forwarded headers of a request. `None` if the peer is not a trusted proxy.
     pub(crate) fn forwarded_by(&self, peer: IpAddr, headers: &HeaderMap) -> Option<Forwarded> {
         self.trusts(peer).then(|| self.forwarded(headers))
     }
@@ -117,7 +117,7 @@ impl Address {
     }
 }
 
-/// What a trusted proxy says of the request that it forwards.
+/// Forwarded headers of a trusted proxy (`Forwarded`, `X-Forwarded-*`).
 #[derive(Default)]
 pub(crate) struct Forwarded {
     /// The host that the client asked for.
@@ -127,7 +127,7 @@ pub(crate) struct Forwarded {
     /// The client came over TLS.
     pub(crate) https: bool,
     prefix: String,
-    /// Some header says that the request was forwarded, rather than made by the peer itself.
+    /// A header shows that the request was forwarded, rather than sent by the peer itself.
     pub(crate) by_proxy: bool,
 }
 

@@ -194,8 +194,8 @@ fn descriptor_limit(_: u64) -> Option<u64> {
     None
 }
 
-/// Rejects an address that others than this machine can reach, where callers are not authenticated. The server does the
-/// same when it listens; here it is an error of the configuration, before a file of tasks is opened.
+/// Rejects an address that is reachable from other machines if callers are not authenticated. The server does the same
+/// when it listens; here it is a configuration error, reported before the store is opened.
 fn guard_public(config: &Config) -> Result<(), config::Error> {
     if config.token.is_some() || config.insecure {
         return Ok(());
@@ -208,7 +208,7 @@ fn guard_public(config: &Config) -> Result<(), config::Error> {
     )))
 }
 
-/// A card that asks for credentials which nobody checks would promise what is not done.
+/// A card that asks for credentials which the server does not check would be false.
 fn guard_security(config: &Config) -> Result<(), config::Error> {
     let declared = [
         ("card.security_schemes", config.card_security_schemes.as_ref().is_some_and(|it| !it.value.0.is_empty())),

@@ -77,7 +77,7 @@ impl<A: Agent> Execution<A> {
         let (task, at, turns) = attach(&held)?;
         let reader = Reader::new(held.clone(), Arc::clone(&self.0.journal), at.seq + 1, None, None);
         let mut reader = reader.until_end_of(Course::known(seq, at.seq, turns)).folding(task);
-        // A reader makes up for a store that is unavailable; a sender is told.
+        // A reader retries while the store is unavailable; a sender gets the error.
         let told = held.lock().wait(Until::End);
         let read = async {
             while !matches!(reader.stage(), Stage::Over | Stage::Interrupted) {
@@ -100,7 +100,7 @@ impl<A: Agent> Execution<A> {
         reader.into_task().map(Answer::Task).ok_or_else(|| gone(&held))
     }
 
-    /// Takes the place of another stream of a task.
+    /// Acquires the permit for one more stream of a task.
     fn reader_permit(&self, held: &Held) -> Result<OwnedSemaphorePermit, Error> {
         let (permit, most) = (self.0.permits.stream()?, self.0.limits.subscribers);
         if held.lock().readers() >= most {
@@ -152,7 +152,7 @@ impl<A: Agent> Execution<A> {
     }
 }
 
-/// Begins to read a task from where it is shown. The lock is free before the error looks at the task.
+/// Begins to read a task at the watermark. The lock is released before the error path reads the task.
 fn attach(held: &Held) -> Result<(Arc<Task>, Position, Turns), Error> {
     let attached = held.lock().attach_at_watermark();
     attached.ok_or_else(|| gone(held))
@@ -169,7 +169,7 @@ mod tests {
         store::memory::Memory,
     };
 
-    /// The error of a task that is not shown looks at the task, whose lock can't be taken twice.
+    /// The error path for a task without committed events locks the task, which can't be locked twice.
     #[test]
     fn task_that_is_not_shown_can_not_be_read() {
         let (done, outcome) = mpsc::channel();

@@ -36,7 +36,7 @@ use crate::{
 pub(super) enum Begin {
     /// In a task of its own.
     Apart,
-    /// In a task of its own that tells when it has been polled for the first time. Dropped unsent where no turn begins.
+    /// In a task of its own that signals when it has been polled for the first time. Dropped unsent if no turn begins.
     Signaled(oneshot::Sender<()>),
     /// Where the caller waits for its end, up to the agent's first pause. Many agents make none, and a task of their own
     /// would cost as much as they do.
@@ -219,7 +219,7 @@ impl<A: Agent> Execution<A> {
         let mut turns = Box::pin(Arc::clone(&self.0).turns(held, messages, asked, permit));
         // Nobody waits for it here: a caller who leaves takes nothing with them.
         match begin {
-            // The runtime asks it again in any case, so that nobody need be woken before that.
+            // The runtime polls it again in any case, so that a no-op waker suffices.
             Begin::Here if turns.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() => {}
             Begin::Here | Begin::Apart => drop(self.0.running.spawn(turns)),
             Begin::Signaled(polled) => drop(self.0.running.spawn(signaled(turns, polled))),

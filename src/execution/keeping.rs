@@ -68,8 +68,8 @@ impl<A: Agent> Execution<A> {
     }
 }
 
-/// Ends the tasks that have waited for their clients since before this. They are not deleted: whoever asks for one gets
-/// told what became of it, for as long as tasks that have ended are kept. A task that can't be read is passed over.
+/// Ends the tasks that have waited for their clients since before this. They are not deleted: clients can read how a
+/// task ended for the retention time of ended tasks. A task that can't be read is skipped.
 pub(crate) async fn end_idle(journal: &Arc<Journal>, bounds: Bounds, before: Millis) -> Result<usize, Unavailable> {
     let (mut ended, mut passed, mut unreadable) = (0, 0, None);
     loop {

@@ -1,4 +1,4 @@
-//! Recovery: what a start does with the turns that the last end cut. It runs them again, or ends their tasks.
+//! Recovery of turns that the end of an earlier process cut. A start runs them again, or fails their tasks.
 
 use std::{
     collections::HashMap,
@@ -49,19 +49,20 @@ const STEP: usize = 256;
 /// How long a claim is good for, in a store of several processes.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// After this the store is asked again, where it did not answer; then twice as late each time, up to a second.
+/// Initial delay before an unavailable store is asked again. It doubles with each attempt, up to a second.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// How often one task is read that can't be read while the store answers.
+/// Maximum number of attempts to read one task that can't be read although the store answers.
 const TRIES: u32 = 5;
 
-/// Tasks that could not be recovered, and the id under which the log has the cause. Their callers get an error until the
-/// next start, which tries them again; nobody else does.
+/// Tasks that could not be recovered, and the error id under which the log has the cause. Calls for these tasks get an
+/// error until the next start, which tries to recover them again. Calls for other tasks are not affected.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine(RwLock<HashMap<Key, Box<str>>>);
 
 impl Quarantine {
-    /// Maximum number of tasks. Of others the store alone knows that they can't be read.
+    /// Maximum number of tasks that are listed here. Beyond it, only the store has the record that a task can't be
+    /// read.
     const MOST: usize = 100_000;
 
     /// Refuses calls for a task that could not be recovered.
@@ -98,7 +99,7 @@ impl<A: Agent> Parts<A> {
         }
     }
 
-    /// Takes up whatever is there to be: some tasks at a time, so that memory is bounded.
+    /// Recovers all unfinished turns, a bounded number of tasks at a time to bound memory.
     pub(super) async fn recover(self: Arc<Self>) {
         let (store, runner) = (self.journal.store(), RunnerId(self.journal.store().fence()));
         let resumable = self.is_resumable();
@@ -128,7 +129,7 @@ impl<A: Agent> Parts<A> {
         }
     }
 
-    /// Asks the agent, which is not resumable if it panics.
+    /// Calls [`Agent::resumable`](crate::agent::Agent::resumable). An agent that panics is not resumable.
     fn is_resumable(&self) -> bool {
         catch_unwind(AssertUnwindSafe(|| self.agent.resumable())).unwrap_or_else(|panic| {
             let cause = words(&*panic);
@@ -137,7 +138,7 @@ impl<A: Agent> Parts<A> {
         })
     }
 
-    /// Takes up one task, or puts it into quarantine. A store that does not answer is waited for.
+    /// Recovers one task, or puts it into quarantine. Waits while the store does not answer.
     async fn try_take_up(self: &Arc<Self>, (key, stored): Claim, resumable: bool) {
         let stored = match stored {
             Ok(stored) => stored,

@@ -32,7 +32,7 @@ mod untaken;
 /// How many events an agent may be ahead of the store.
 pub(crate) const BOUND: usize = 64;
 
-/// How many bytes of events an agent may be ahead of the store. One event may go beyond it.
+/// Maximum number of bytes of pending events of an agent. One event may exceed it.
 const BOUND_BYTES: usize = 4 << 20;
 
 /// How many events are kept for readers that keep up; the others read the store.
@@ -86,7 +86,7 @@ pub(crate) struct Inner {
     pub(crate) untaken: Option<Untaken>,
     /// Number of changes that the store has rejected.
     rejections: u32,
-    /// What its turn has too much of, or the store can't take: the turn is ended for that.
+    /// Limit that the turn has exceeded, or rejection of its changes by the store. Either ends the turn.
     pub(crate) exceeded: Option<Exceeded>,
     /// The server stops: nobody waits for anything any more.
     stopped: bool,
@@ -186,14 +186,14 @@ impl Live {
         Self { key, context: row.context, inner: Mutex::new(inner) }
     }
 
-    /// Takes in how many bytes the log has of a task that was loaded.
+    /// Sets the number of bytes in the log of a task that was loaded.
     pub(crate) fn logged(&mut self, bytes: usize) {
         let inner = self.inner.get_mut();
         inner.ahead.logged(bytes);
         (inner.bytes_taken, inner.bytes_durable) = (inner.ahead.bytes(), inner.ahead.bytes());
     }
 
-    /// Whether the task is in a terminal state, as the store has it.
+    /// Returns true if the task is in a terminal state, as committed to the store.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.inner.get_mut().has_ended()
     }
@@ -228,7 +228,7 @@ impl Live {
 
 impl Inner {
     fn empty(ahead: Ahead, fence: Fence, time: Millis) -> Self {
-        // What a task begins with is its client's, and holds no agent up.
+        // The first message of a task comes from the client, and does not count as pending output of the agent.
         let bytes = ahead.bytes();
         Self {
             ahead,
@@ -332,7 +332,8 @@ impl Inner {
         accepted - Seq::from(begins_turn)
     }
 
-    /// Returns true for a plain WORKING right behind the one that [`supersede`](Self::supersede) made: it says nothing new.
+    /// Returns true for a plain WORKING right after the one that [`supersede`](Self::supersede) made, which adds
+    /// nothing.
     pub(crate) fn repeats_working(&self, event: &Event) -> bool {
         self.superseded.as_ref().is_some_and(|superseded| superseded.seq == self.ahead.seq())
             && matches!(event.payload(), Some(Payload::StatusUpdate(update))
@@ -396,8 +397,8 @@ impl Inner {
         }
     }
 
-    /// Returns the task with the status that the newest turn answers, where WORKING has replaced that: agents tell by it
-    /// that a message answers their question.
+    /// Returns the task with the status that the newest turn answers, if WORKING has replaced that status. Agents
+    /// recognize by it that a message answers their question.
     pub(crate) fn as_interrupted(&self, mut task: Arc<Task>) -> Arc<Task> {
         if let Some(Superseded { status, .. }) = &self.superseded
             && task.status.as_ref().is_some_and(is_plain_working)
@@ -466,7 +467,7 @@ impl Inner {
         self.readers += 1;
     }
 
-    /// The same, for one who has the task as it is shown and reads what comes after; with the turns up to there.
+    /// Attaches a reader at the watermark. Returns the task at this position, the position, and the turns up to it.
     pub(crate) fn attach_at_watermark(&mut self) -> Option<(Arc<Task>, Position, Turns)> {
         let (task, at) = self.shown().map(|(task, at)| (Arc::clone(task), at))?;
         self.attach();
@@ -526,14 +527,15 @@ impl Inner {
         self.forget_newest(surplus);
     }
 
-    /// Drops so many of the oldest of the newest events.
+    /// Drops this many of the oldest cached events.
     fn forget_newest(&mut self, count: usize) {
         let dropped: usize = self.newest.drain(..count).map(|event| event.approximate_size()).sum();
         self.newest_bytes = if self.newest.is_empty() { 0 } else { self.newest_bytes.saturating_sub(dropped) };
     }
 
-    /// An event from memory, and behind it those that follow, up to so many and to about so many bytes; none where it is
-    /// older than what memory has. The only reader takes them along: for one who comes later the store has them.
+    /// Returns an event from memory and those that follow it, up to a number of events and about a number of bytes.
+    /// Empty if it is older than the cached events. A sole reader removes them from memory: later readers read the
+    /// store.
     pub(super) fn newest(
         &mut self,
         from: Seq,

@@ -31,7 +31,7 @@ const BATCH: usize = 64;
 /// keeps no more than that in memory.
 const AHEAD: usize = 64 << 10;
 
-/// How many events are read from the store where their size is not known yet.
+/// Number of events in the first read from the store, before their size is known.
 const FIRST: usize = 8;
 
 /// After this a store that was away is asked again.
@@ -59,7 +59,7 @@ pub struct Reader {
     gap: bool,
     ready: VecDeque<Event>,
     fetch: Option<Fetch>,
-    /// How many events are read from the store the next time: as many as [`AHEAD`] has of those that were read last.
+    /// Number of events in the next read from the store: as many as fit into [`AHEAD`], by the size of those read last.
     fetches: usize,
     place: Option<Place>,
     done: bool,
@@ -233,7 +233,7 @@ impl Reader {
         }
     }
 
-    /// Takes what was read from the store, and drops what is too much to hold: it is read again.
+    /// Accepts events read from the store, and drops those that exceed the budget: they are read again.
     fn take(&mut self, events: Vec<Event>) {
         let (mut bytes, mut count) = (0, 0);
         for event in &events {

@@ -31,8 +31,8 @@ impl Turns {
         Self { running, given: (0, Seq::MAX), ..Self::default() }
     }
 
-    /// Sees each event of the log, from the first one on. `interrupts` tells whether it asks the caller for something
-    /// while the turn goes on.
+    /// Processes each event of the log, starting with the first. `interrupts` tells whether the event asks the caller
+    /// for something while the turn goes on.
     pub(crate) fn see(&mut self, event: &Event, interrupts: impl FnOnce(&Event) -> bool) {
         let seq = event.seq();
         match event.mark() {
@@ -60,7 +60,7 @@ impl Turns {
         (self.running, self.interrupted, self.given) = (true, false, (first, last));
     }
 
-    /// Where the message is that is this event.
+    /// Returns the stage of the message that is this event.
     pub(crate) fn stage(&self, seq: Seq) -> Stage {
         let (first, last) = self.given;
         if !self.running {
@@ -89,7 +89,7 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// Sees each event of the log, from the first one on.
+    /// Processes each event of the log, starting with the first.
     pub(crate) fn see(&mut self, event: Event) {
         self.see_status(&event);
         let was_running = self.turns.running;
@@ -232,7 +232,7 @@ fn interrupts(event: &Event) -> bool {
     event.ends() == Ends::Nothing && is_interrupted(event.payload())
 }
 
-/// Returns whether an event tells that the agent needs something of its caller.
+/// Returns whether an event requests something from the caller.
 pub(super) fn is_interrupted(payload: Option<&Payload>) -> bool {
     let Some(Payload::StatusUpdate(update)) = payload else { return false };
     update.status.as_ref().is_some_and(|status| status.state().is_interrupted())

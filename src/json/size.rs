@@ -1,4 +1,4 @@
-//! Estimates of the memory that a request takes once it is decoded, which are made before it is.
+//! Estimates of the memory that a request takes once it is decoded, made before it is decoded.
 //!
 //! Few bytes can decode to many: `[0,0,…]` takes about 24 times its length, and an empty part of a message about 100 times. A
 //! request is refused undecoded if its estimate exceeds both [`FREE`] bytes and [`FACTOR`] times its length. So what requests
@@ -33,7 +33,7 @@ const MAX_DEPTH: usize = 100;
 
 /// Refuses a request in JSON that would take too much memory once it is decoded.
 pub fn check_json(text: &[u8]) -> Result<(), Error> {
-    // No such text is too much, so that most need not be looked at.
+    // A text this short can't exceed the limit, so most requests need no estimate.
     if text.len() <= FREE / MOST {
         return Ok(());
     }
@@ -51,7 +51,7 @@ pub fn check_proto<T: Measure>(proto: &[u8]) -> Result<(), Error> {
     if measure::<T>(proto, 0, &mut left).is_some() { Ok(()) } else { Err(left.exceeded()) }
 }
 
-/// What is left of the memory that a request may take.
+/// Remaining budget of memory for a decoded request.
 #[derive(Debug)]
 struct Budget {
     left: usize,
@@ -64,7 +64,7 @@ impl Budget {
         Self { left: most.saturating_sub(length), most }
     }
 
-    /// Takes some of it, or returns `None` where there is not so much left.
+    /// Takes an amount from the budget, or returns `None` if less is left.
     fn take(&mut self, bytes: usize) -> Option<()> {
         self.left = self.left.checked_sub(bytes)?;
         Some(())
@@ -77,7 +77,7 @@ impl Budget {
     }
 }
 
-/// Estimates a text in JSON by its punctuation outside of strings. Whether it is JSON, the decoder says.
+/// Estimates a JSON text by its punctuation outside of strings. The decoder checks whether it is valid JSON.
 fn json(text: &[u8], left: &mut Budget) -> Option<()> {
     let mut bytes = text.iter();
     while let Some(byte) = bytes.next() {
@@ -101,8 +101,8 @@ fn json(text: &[u8], left: &mut Budget) -> Option<()> {
 
 /// A message whose decoded size can be estimated while it is in protobuf. `build/message.rs` writes one for each message.
 pub trait Measure {
-    /// What the field of this number holds, if that takes more memory than its bytes. By default no field does, which is so for
-    /// replies of agents elsewhere.
+    /// Contents of the field with this number, if they take more memory than their encoded bytes. By default no field
+    /// does; that holds for replies of remote agents.
     fn field(_number: u32) -> Option<Nested> {
         None
     }
@@ -186,7 +186,7 @@ mod tests {
         request(Message { metadata, ..Message::user("x") })
     }
 
-    /// Whether a request is taken, as JSON and as protobuf.
+    /// Returns whether a request is accepted, as JSON and as protobuf.
     fn taken(request: &SendMessageRequest) -> (bool, bool) {
         let (json, proto) = (serde_json::to_vec(request).unwrap(), request.encode_to_vec());
         let outcomes = (check_json(&json), check_proto::<SendMessageRequest>(&proto));

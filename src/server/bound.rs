@@ -39,7 +39,7 @@ impl<A: Agent> Bound<A> {
     /// Listens on another address too, for gRPC alone. Returns where.
     ///
     /// # Errors
-    /// Those of [`Server::bind`](super::Server::bind).
+    /// The errors of [`Server::bind`](super::Server::bind).
     pub async fn grpc(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
         let (listener, addr) = self.layers.listen(addr).await?;
         self.grpc = Some((listener, self.layers.around(self.door.grpc(), Some(addr))));

@@ -1,5 +1,5 @@
-//! Where a page of a list begins: behind a task, not at a number, so that a list may change between two pages. And how
-//! much fits on one.
+//! Page tokens and page sizes of lists. A page begins after a task, not at an offset, so that the list may change
+//! between two pages.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use prost::Message as _;

@@ -69,7 +69,7 @@ mod writer;
 /// How many threads read.
 const READERS: usize = 4;
 
-/// Writes as much as a commit of some size takes, so that it is known before there is one whether that fits.
+/// Trial write of the size of a commit, which shows before the first commit whether there is space for it.
 const PROBE: &str = "INSERT INTO probe VALUES(zeroblob(16384)); DELETE FROM probe";
 
 /// How many tasks are kept where nobody says.
@@ -93,7 +93,7 @@ pub struct Sqlite {
     _checkpoints: Checkpoints,
     claimed: Claimed,
     fence: Fence,
-    /// The row up to which claims have come. One that can't be read can't always be marked.
+    /// The last row that claims have reached. An unreadable row can't always be marked as claimed.
     last_claimed: AtomicI64,
     room: Arc<Mutex<Room>>,
     health: Arc<Health>,
@@ -340,8 +340,8 @@ impl Health {
         Ok(Self { path: path.to_owned(), files, fault, damaged, last })
     }
 
-    /// Looks whether the files are still those that were opened: what is written to a file that has lost its name is lost
-    /// with the process, and no write fails. Takes two calls of the system.
+    /// Checks that the files are still those that were opened. Writes to a file that was deleted or replaced do not
+    /// fail, but are lost with the process. Takes two system calls.
     fn look(&self) -> Result<(), Unavailable> {
         let lost = self.files.iter().find(|(path, opened)| file::which(path).ok().as_ref() != Some(opened));
         match lost {
@@ -388,7 +388,8 @@ impl Health {
         *self.last.lock() = Some((Instant::now(), outcome.clone()));
     }
 
-    /// What failed, for who asked for it. Corruption is remembered; a value that can't be read is a matter of its task.
+    /// Converts an error for the caller. Corruption of the file is recorded; an unreadable value concerns only its
+    /// task.
     fn failed(&self, error: &rusqlite::Error) -> Unavailable {
         let failed = Unavailable(format!("{}: {}", self.path.display(), said(error)));
         if is_corruption(error) {

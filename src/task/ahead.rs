@@ -103,7 +103,7 @@ impl Ahead {
         Self { state: task.state(), seq, bounds: Bounds::default(), bytes: task.encoded_len(), begun }
     }
 
-    /// Goes back to the task as it is with its event of this number. The bounds stay.
+    /// Resets to the task at its event of this number. The bounds stay.
     pub fn rewind(&mut self, task: &Task, seq: Seq) {
         *self = Self { bounds: self.bounds, ..Self::of(task, seq) };
     }
@@ -118,7 +118,7 @@ impl Ahead {
         self.check_bytes(self.bytes, 0, false)
     }
 
-    /// Takes in how many bytes the log of a task has that is loaded, which may be more than the task.
+    /// Sets the number of bytes in the log of a task that is loaded, which may be more than the task has.
     pub fn logged(&mut self, bytes: usize) {
         self.bytes = self.bytes.max(bytes);
     }
@@ -218,7 +218,7 @@ fn begun<'a>(all: &'a mut [Begun], id: &str) -> Option<&'a mut Begun> {
     all.iter_mut().rev().find(|it| *it.id == *id)
 }
 
-/// Size of what an event says, without the ids of task and context, which stores need not repeat.
+/// Size of the payload of an event, without the ids of task and context, which stores need not repeat.
 fn weigh(payload: &Payload) -> usize {
     match payload {
         Payload::Task(it) => it.encoded_len(),
@@ -232,13 +232,13 @@ fn optional(message: Option<&impl prost::Message>) -> usize {
     message.map_or(0, prost::Message::encoded_len)
 }
 
-/// What a chunk adds to its artifact, of all its bytes: its id is there already.
+/// Size that a chunk adds to its artifact, given the size of the chunk: without the id, which the artifact already has.
 fn added_bytes(chunk: &Artifact, bytes: usize) -> usize {
     const ARTIFACT_ID: u32 = 1;
     bytes.saturating_sub(string::encoded_len(ARTIFACT_ID, &chunk.artifact_id))
 }
 
-/// Refuses ids that an agent chose too long.
+/// Rejects ids chosen by an agent that exceed the maximum length.
 fn check_ids(payload: &Payload) -> Result<(), Illegal> {
     let id = match payload {
         Payload::ArtifactUpdate(it) => it.artifact.as_ref().map(|it| &it.artifact_id),

@@ -26,7 +26,7 @@ const DISCARD: u64 = 8 << 20;
 #[derive(Default)]
 pub struct Body {
     kind: Kind,
-    /// Where its frames are counted until they are sent.
+    /// Budget that counts the frames until they are sent.
     unsent: Option<Unsent>,
     /// Counts the request as open.
     permit: Option<Box<PeerPermit>>,
@@ -75,7 +75,7 @@ impl Body {
         Poll::Ready(())
     }
 
-    /// How many bytes of it are made.
+    /// Number of bytes that are already encoded.
     pub(super) fn made(&self) -> usize {
         match &self.kind {
             Kind::Whole(data) | Kind::Begun(data, _) => data.len(),
@@ -102,7 +102,7 @@ impl Body {
         }
     }
 
-    /// The same body, which holds a permit until it is dropped.
+    /// Attaches a permit, which is released when the body is dropped.
     pub(super) fn holding(mut self, permit: PeerPermit) -> Self {
         self.permit = Some(Box::new(permit));
         self
@@ -169,8 +169,8 @@ impl http_body::Body for Body {
     }
 }
 
-/// The body of a request, read whole. One that is larger than `max_body` or slower than `patience`, or for which the
-/// budget of received bytes has no room, is refused.
+/// Reads the whole body of a request. Rejects a body that is larger than `max_body`, slower than `patience`, or exceeds
+/// the budget of received bytes.
 pub(super) async fn read<B>(headers: &HeaderMap, body: B, limits: &Limits) -> Result<Bytes, Error>
 where
     B: http_body::Body<Data = Bytes>,

@@ -114,8 +114,8 @@ pub(super) fn answer(card: &super::Card, started: &Started, parts: &Parts) -> Re
     respond(StatusCode::OK, headers, HeaderValue::from_static("application/json"), body)
 }
 
-/// The path of a card without that of JSON-RPC before it: some clients look for the card below the URL of the interface
-/// that they are given.
+/// The path of a card without the prefix of JSON-RPC: some clients request the card below the URL of the interface that
+/// they are given.
 pub(super) fn card_below_json_rpc(path: &str) -> Option<&str> {
     let below = [JSON_RPC, "/a2a"].iter().find_map(|it| path.strip_prefix(it))?;
     let known = matches!(below.strip_suffix('/').unwrap_or(below), WELL_KNOWN | WELL_KNOWN_BEFORE | AGENT_CARD);

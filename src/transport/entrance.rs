@@ -77,8 +77,8 @@ impl Entrance {
         if classic { Version::V0_3 } else { Version::V1_0 }
     }
 
-    /// What everybody may see: the card, and whether the server is well. It goes by where a request is let in, and not by
-    /// how its path begins: that can be a tenant, and then `/.well-known/tasks` are tasks.
+    /// Returns true for public resources: the agent card and health. Decides by the kind of request and not by a path
+    /// prefix, which may be a tenant: the path `/.well-known/tasks` then names tasks.
     pub(super) fn is_public(self, path: &str) -> bool {
         self == Self::Card || self.is_health(path)
     }

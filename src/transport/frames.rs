@@ -28,7 +28,7 @@ const HEADERS: u8 = 1;
 /// Time, requests and responses add to it. A connection that exceeds it is flooded.
 #[derive(Debug)]
 pub(super) struct FrameBudget {
-    /// What was read of a frame's header.
+    /// The bytes of a frame's header that have been read.
     header: [u8; HEADER],
     filled: usize,
     /// Bytes of the frame's payload that are still to come.

@@ -128,7 +128,7 @@ const BROKEN: [&str; 2] = ["Missing request message.", "Unexpected EOF decoding 
 /// Both versions of the reflection service. Tools ask for either, and many for the older one first.
 const REFLECTION: [&str; 2] = ["grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"];
 
-/// Whether a path is a method of a reflection service.
+/// Returns true if a path is a method of a reflection service.
 pub(super) fn is_reflection(path: &str) -> bool {
     let service = path.strip_prefix('/').and_then(|path| path.split('/').next());
     service.is_some_and(|service| REFLECTION.contains(&service))

@@ -27,7 +27,7 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(super) struct Watch {
     /// A request has come, or the preface of HTTP/2.
     open: AtomicBool,
-    /// How many requests there were, and how many answers that are over.
+    /// Number of requests so far, and of completed answers.
     calls: AtomicU32,
     /// The last of them has no answer yet.
     busy: AtomicBool,
@@ -35,7 +35,7 @@ pub(super) struct Watch {
     reads: AtomicBool,
     /// HTTP/1: when the answer that is being sent has to end.
     until: Mutex<Option<Instant>>,
-    /// It speaks HTTP/2.
+    /// The connection uses HTTP/2.
     http2: AtomicBool,
     /// Requests whose answers are not whole yet.
     streams: AtomicUsize,
@@ -68,7 +68,7 @@ impl Watch {
         self.http2.load(Relaxed)
     }
 
-    /// It is its client's turn to begin something: no answer is due, and over HTTP/2 no stream is open.
+    /// Returns true if the connection is idle: no answer is due, and over HTTP/2 no stream is open.
     pub(super) fn is_idle(&self) -> bool {
         if self.is_http2() {
             self.streams.load(Relaxed) == 0
@@ -77,7 +77,7 @@ impl Watch {
         }
     }
 
-    /// Returns once the client has exceeded its budget of control frames, if it is polled after each read.
+    /// Completes once the client has exceeded its budget of control frames, if it is polled after each read.
     pub(super) async fn flooded(&self) {
         let flooded = || if self.flooded.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending };
         std::future::poll_fn(|_| flooded()).await;
@@ -124,7 +124,7 @@ pub(super) struct Guarded<I> {
     joins: bool,
     /// What a client has sent of its next request before the answer to this one has ended.
     ahead: Option<u8>,
-    /// How long the socket has taken nothing of what is written to it.
+    /// Time without progress while written data waits for the socket.
     stall: Stall,
     frames: FrameBudget,
 }
@@ -202,7 +202,7 @@ impl<I: AsyncRead + Unpin> Guarded<I> {
 impl<I: AsyncRead + Unpin> AsyncRead for Guarded<I> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.watch.flooded.load(Relaxed) {
-            // What else comes is not worth reading: the connection is about to be closed.
+            // Further input is not read: the connection is about to be closed.
             return Poll::Pending;
         }
         let before = buf.filled().len();

@@ -23,7 +23,7 @@ pub(super) const LIVE: &str = "/healthz";
 /// The server takes work: for who sends it some. It no longer does when it drains.
 pub(super) const READY: &str = "/readyz";
 
-/// Interval at which a health watch looks whether the readiness has changed.
+/// Interval at which a health watch polls the readiness.
 const WATCH: Duration = Duration::from_secs(1);
 
 /// When a client may retry a `Watch` that was refused.
@@ -54,7 +54,7 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// The health of these services, of which up to `max_watches` streams of all clients together tell.
+    /// The health of these services, with up to `max_watches` streams of all clients together.
     pub(super) fn new(drain: CancellationToken, ready: Ready, services: Vec<&'static str>, max_watches: usize) -> Self {
         let watches = Arc::new(Semaphore::new(max_watches.min(Semaphore::MAX_PERMITS)));
         Self { drain, ready, services, watches, max_watches }
@@ -95,10 +95,10 @@ impl health_server::Health for Health {
 
     type WatchStream = BoxStream<HealthCheckResponse>;
 
-    /// Tells each change of readiness, and ends with the drain, which would otherwise wait for the watchers.
+    /// Sends each change of readiness, and ends with the drain, which would otherwise wait for the watchers.
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<tonic::Response<Self::WatchStream>, Status> {
         let (drain, ready) = (self.drain.clone(), Arc::clone(&self.ready));
-        // One that is not known may be one day, and so this is no error here, as it is above.
+        // An unknown service may be added later, so that it is not an error here, unlike above.
         let is_known = self.knows(&request.get_ref().service);
         let start = (None, drain, ready, self.watch_permit()?);
         let changes = stream::unfold(start, move |(told, drain, ready, permit)| async move {

@@ -46,7 +46,8 @@ const MAX_BATCH: usize = 64;
 pub(super) struct Methods<T, C> {
     pub(super) current: T,
     pub(super) classic: C,
-    /// For calls of 0.3 without an id: does nothing, and says what is wrong with their parameters, or that the id is missing.
+    /// For calls of 0.3 without an id: does nothing, and returns the errors of their parameters, or that the id is
+    /// missing.
     pub(super) classic_without_id: C,
 }
 
@@ -117,7 +118,7 @@ impl<T: Binding, C: Binding> Methods<T, C> {
     }
 }
 
-/// Serves every method, and says whether what was called changes nothing. The extensions of the request have its `Call`
+/// Serves every method. Also returns whether the call changes nothing. The extensions of the request have its `Call`
 /// and nothing else.
 ///
 /// No `async fn`, which would keep what it is given twice.
@@ -158,8 +159,9 @@ pub(super) fn answer<T: Binding, C: Binding, B: RequestBody>(
     }
 }
 
-/// Serves several calls that came as one (JSON-RPC 2.0, section 6), side by side, so that one that waits holds up none.
-/// Their answers stand in the order of the calls. A call whose result exceeds the budget is answered with an error. Says whether none of the calls changes anything.
+/// Serves a batch (JSON-RPC 2.0, section 6). Its calls run concurrently, so that a waiting call does not delay the
+/// others. The answers are in the order of the calls. A call whose result exceeds the budget is answered with an error.
+/// Also returns whether none of the calls changes anything.
 async fn batch<T: Binding, C: Binding>(
     methods: Methods<T, C>,
     body: &[u8],
@@ -206,7 +208,7 @@ async fn batch<T: Binding, C: Binding>(
 struct Budget {
     left: AtomicUsize,
     max: usize,
-    /// Where the results count until they are put together.
+    /// Budget for the results until they are joined.
     unsent: Unsent,
 }
 
@@ -241,7 +243,8 @@ fn for_entry(extensions: &Extensions, at: usize) -> Extensions {
     extensions
 }
 
-/// Serves a call of a batch, and says whether it changes nothing. A notification has no answer, whatever becomes of it.
+/// Serves a call of a batch. Also returns whether it changes nothing. A notification has no answer, whatever its
+/// outcome.
 async fn entry<T: Binding, C: Binding>(
     methods: &Methods<T, C>,
     text: &[u8],
@@ -403,7 +406,7 @@ impl<'a> Invocation<'a> {
                     return refuse(id, version, &error, headers);
                 }
                 let reason = error.wire_for(version).reason;
-                // It is told in any case, also to a client that comes back.
+                // Sent in any case, also to a client that reconnects.
                 let events = Box::pin(tokio_stream::once(Err(error.into())));
                 let mut response = self.stream(id, events, false, headers, limits);
                 note(&mut response, None, Some(reason));
@@ -509,7 +512,7 @@ fn http_status(error: &Error, version: Version) -> Option<StatusCode> {
     }
 }
 
-/// Refuses a call.
+/// Rejects a call.
 pub(super) fn failure(id: &str, version: Version, status: Status) -> Response<Body> {
     let (error, headers) = explain(status);
     refuse(id, version, &error, headers)
@@ -522,9 +525,9 @@ fn refuse(id: &str, version: Version, error: &Error, headers: HeaderMap) -> Resp
     response
 }
 
-/// Whether an error before a stream goes out as its only event: where `Accept` names `text/event-stream`, and not JSON too.
-/// The SDKs for Go (2.3) and those of 0.3 read nothing else there. That for JavaScript at 1.0 throws the typed error for a
-/// plain one, and for an event another that only has it as its cause.
+/// Returns true if an error before a stream is sent as its only event: if `Accept` names `text/event-stream`, and not
+/// JSON too. The SDKs for Go (2.3) and those for 0.3 read nothing else there. The SDK for JavaScript at 1.0 throws the
+/// typed error for a plain response, and for an event a different error with the typed one as its cause.
 fn wants_events(headers: &HeaderMap, version: Version) -> bool {
     let lines = headers.get_all(header::ACCEPT).into_iter().filter_map(|it| it.to_str().ok());
     let (mut events, mut json) = (false, false);

@@ -276,7 +276,7 @@ enum Told {
     Look,
     /// Its client has sent too many control frames.
     Flooded,
-    /// The client was told that it is closed, and had time to receive that.
+    /// The client was sent `GOAWAY`, and had time to receive it.
     Close,
 }
 

@@ -1,6 +1,6 @@
 //! Paths below which a server is reached: the base path, and the path of JSON-RPC.
 //!
-//! Requests are brought to the paths that the transports know before anything else looks at them.
+//! Rewrites requests to the paths that the transports serve, before any other processing.
 
 use std::{
     sync::Arc,
@@ -38,12 +38,12 @@ impl Paths {
         Self { base: base.trim_end_matches('/').to_owned(), json_rpc, protocols }
     }
 
-    /// Brings a request to the paths that the transports know.
+    /// Rewrites the path of a request to one that the transports serve.
     fn apply<B>(&self, request: &mut Request<B>) {
         self.protocols.note(request.extensions_mut());
         let path = request.uri().path();
         let Some((prefix, known)) = self.known(request.method(), request.uri(), request.headers()) else { return };
-        // What another router took off before.
+        // Prefix that an outer router has already stripped.
         let outer = request.extensions().get::<OriginalUri>().and_then(|it| it.path().strip_suffix(path));
         let prefix = format!("{}{prefix}", outer.unwrap_or_default());
         let whole = match request.uri().query() {
@@ -75,7 +75,8 @@ impl Paths {
         }
     }
 
-    /// Paths of HTTP+JSON at 0.3 begin with `/v1` at the root. Where that is the base path, a call of 1.0 says its version.
+    /// Paths of HTTP+JSON at 0.3 begin with `/v1` at the root. If `/v1` is the base path, calls of 1.0 have to name
+    /// their version.
     fn is_classic(&self, rest: &str, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
         self.base == "/v1"
             && self.protocols.has(Version::V0_3)
@@ -85,7 +86,7 @@ impl Paths {
     }
 }
 
-/// What follows a prefix in a path: nothing, or a slash and more. Nothing is below an empty prefix.
+/// Returns the rest of a path after a prefix: empty, or a slash and more. `None` for an empty prefix.
 fn below<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
     let rest = path.strip_prefix(prefix).filter(|_| !prefix.is_empty())?;
     (rest.is_empty() || rest.starts_with('/')).then_some(rest)

@@ -92,7 +92,7 @@ fn split_port(text: &str) -> Option<(&str, Option<u16>)> {
     }
 }
 
-/// Whether a host is an IPv4 address, or an IPv6 address in brackets, with or without a zone.
+/// Returns true if a host is an IPv4 address, or an IPv6 address in brackets, with or without a zone.
 fn is_ip(host: &str) -> bool {
     if let Some(address) = host.strip_prefix('[').and_then(|it| it.strip_suffix(']')) {
         let address = address.split_once('%').map_or(address, |it| it.0);
@@ -248,8 +248,8 @@ impl OriginPolicy {
         self.check_origin(parts, forwarded.as_ref(), bound.is_some())
     }
 
-    /// Refuses a host that DNS rebinding may have led here. The authority of the request target counts before `Host` (RFC
-    /// 9112, 3.2.2), and where both are there, both are checked. A request that names none is none of a browser.
+    /// Rejects a host that may come from DNS rebinding. The authority of the request target takes precedence over
+    /// `Host` (RFC 9112, 3.2.2); if both are present, both are checked. Browsers never send a request without either.
     fn check_hosts(&self, parts: &Parts) -> Result<(), Error> {
         for text in hosts(parts) {
             let permitted = |host: Host| host.is_address_or_loopback() || self.hosts.iter().any(|it| it.permits(&host));
@@ -265,8 +265,8 @@ impl OriginPolicy {
         Ok(())
     }
 
-    /// Refuses requests that pages of other origins make. The card and health are for every page, and so is what a
-    /// browser shows by itself instead of handing it to the page that led there.
+    /// Rejects requests from pages of other origins. Exempt are the card and health, which every page may read, and
+    /// documents that a browser shows by itself without handing them to the page that linked to them.
     fn check_origin(&self, parts: &Parts, forwarded: Option<&Forwarded>, bound: bool) -> Result<(), Error> {
         let (origins, site) = (parts.headers.get_all(header::ORIGIN), parts.headers.get(SEC_FETCH_SITE));
         let crosses = |it: &HeaderValue| it.as_bytes() == b"cross-site" || it.as_bytes() == b"same-site";
@@ -291,8 +291,8 @@ impl OriginPolicy {
         if crosses && !named { refused("a page of another origin") } else { Ok(()) }
     }
 
-    /// Whether this is the origin of the server itself: `public_url`, or what the client asked for. Of a router that is
-    /// mounted nobody knows whether TLS is before it.
+    /// Returns true if this is the origin of the server itself: `public_url`, or the host of the request. A mounted
+    /// router can't know whether TLS is terminated in front of it.
     fn is_own(&self, origin: &Origin, parts: &Parts, forwarded: Option<&Forwarded>, bound: bool) -> bool {
         if self.public.as_ref() == Some(origin) {
             return true;
@@ -345,7 +345,7 @@ fn is_public(parts: &Parts) -> bool {
     Entrance::of(parts).is_public(parts.uri.path())
 }
 
-/// Whether a browser asks before it sends a request.
+/// Returns true for a preflight request of a browser.
 fn is_preflight(parts: &Parts) -> bool {
     parts.method == Method::OPTIONS && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
 }
@@ -369,7 +369,7 @@ fn preflight(parts: &Parts, origin: HeaderValue) -> Response<Body> {
     response
 }
 
-/// Lets a page of this origin read an answer. What every page may read already says so.
+/// Lets a page of this origin read a response. Public responses already allow every origin.
 fn allow(headers: &mut HeaderMap, origin: HeaderValue) {
     const EXPOSED: HeaderValue = HeaderValue::from_static(
         "a2a-extensions, x-a2a-extensions, idempotency-key, x-request-id, retry-after, www-authenticate, etag",

@@ -47,7 +47,7 @@ impl Default for PeerLimit {
 }
 
 impl PeerLimit {
-    /// A limit of `max` connections per address, zero for none, and the proxies whose forwarded addresses are believed.
+    /// A limit of `max` connections per address, zero for none, and the proxies whose forwarded addresses are trusted.
     pub fn new(max: usize, trusted: Vec<Network>) -> Self {
         Self(Arc::new(Peers { max, trusted, open: Mutex::default() }))
     }
@@ -101,7 +101,7 @@ impl PeerLimit {
         let lines = |name| headers.get_all(name).iter().rev().filter_map(|value| value.to_str().ok());
         let untrusted = |node: Option<IpAddr>| match node {
             Some(addr) if self.trusts(addr) => None,
-            // One that has no address ends the search, since nobody knows who it believes.
+            // An entry without an address ends the search, since the proxies that it trusts are unknown.
             node => Some(node),
         };
         if headers.contains_key(FORWARDED_FOR) {
@@ -212,7 +212,7 @@ mod tests {
             let first = peers.request(Some(addr("10.0.0.1")), &headers).unwrap();
             assert_eq!(first.is_some(), client.is_some(), "{headers:?}");
             assert_eq!(peers.request(Some(addr("10.0.0.1")), &headers).is_err(), client.is_some(), "{headers:?}");
-            // From anybody else these headers are nothing.
+            // These headers are ignored from untrusted peers.
             assert!(peers.request(Some(addr("192.0.2.7")), &headers).unwrap().is_none());
             assert!(peers.request(None, &headers).unwrap().is_none());
         }

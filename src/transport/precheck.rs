@@ -27,8 +27,7 @@ impl<S> Precheck<S> {
         Self { inner, peers, framing: true }
     }
 
-    /// The same without the checks of HTTP itself, for a service that is mounted in another server: what is HTTP is for
-    /// that server to say.
+    /// Checks without those of HTTP itself, for a service that is mounted in another server, which checks HTTP itself.
     pub(crate) fn mounted(inner: S, peers: PeerLimit) -> Self {
         Self { inner, peers, framing: false }
     }
@@ -53,7 +52,7 @@ where
         if self.framing
             && let Err(error) = check_framing(&parts)
         {
-            // It is no HTTP, and so the status says so whatever the binding has for its errors.
+            // The request is invalid HTTP, so the status is 400 whatever the binding uses for its errors.
             let mut response = refuse(&parts, error);
             *response.status_mut() = StatusCode::BAD_REQUEST;
             return now(response);

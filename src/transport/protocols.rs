@@ -39,15 +39,15 @@ impl Protocols {
         }
     }
 
-    /// Notes on a request which versions are spoken, for those who refuse it before anybody reads its body. All of them
-    /// need no note.
+    /// Stores on a request which protocol versions are served, for errors before its body is read. All versions are the
+    /// default, and are not stored.
     pub(super) fn note(self, extensions: &mut Extensions) {
         if self != Self::default() {
             extensions.insert(self);
         }
     }
 
-    /// Those that are noted on a request.
+    /// Returns the protocol versions stored on a request.
     pub(super) fn noted(extensions: &Extensions) -> Self {
         extensions.get().copied().unwrap_or_default()
     }

@@ -26,8 +26,8 @@ use crate::{
 /// Default of `limits.receiving_bytes`.
 pub(crate) const RECEIVING_BYTES: usize = 256 << 20;
 
-/// Bodies up to this many bytes may use the whole budget, and longer ones seven eighths of it: whoever sends large
-/// bodies slowly does not keep out small requests.
+/// Bodies up to this many bytes may use the whole budget, and longer ones seven eighths of it, so that large slow
+/// bodies do not block small requests.
 const SMALL: usize = 16 << 10;
 
 /// When a client that was refused for the budget may retry.
@@ -103,10 +103,10 @@ pub(super) fn too_slow(timeout: Duration) -> Error {
     ErrorKind::RequestTimeout.because(format!("the body was not received within {timeout:?} (body_timeout)"))
 }
 
-/// Whether a gRPC request has one message or a stream of them.
+/// Number of messages of a gRPC request: one, or a stream of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Messages {
-    /// One message: the body has to be complete within the timeout.
+    /// A single message: the body has to be complete within the timeout.
     One,
     /// Any number: the timeout is for the time between two frames, and the stream has a maximum age.
     Many,

@@ -170,7 +170,7 @@ fn segments<'a>(path: &'a str, decoded: &mut [Cow<'a, str>; SEGMENTS]) -> Result
     Ok(count)
 }
 
-/// A body that calls itself JSON. What an empty one calls itself does not matter.
+/// Checks that the body has a JSON content type. The content type of an empty body is ignored.
 fn json<'a>(headers: &HeaderMap, body: &'a Bytes) -> Result<&'a [u8], Error> {
     match media_type(headers) {
         None if !body.is_empty() => Err(no_media_type()),

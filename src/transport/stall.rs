@@ -62,7 +62,7 @@ struct Flow {
 }
 
 impl Flow {
-    /// Whether bytes wait for the client.
+    /// Returns true if bytes wait for the client.
     fn is_waiting(&self) -> bool {
         self.answered && (!self.idle || self.pieces.as_ref().is_some_and(|pieces| pieces.held() > 0))
     }
@@ -118,20 +118,20 @@ pub(super) fn observe<B>(response: Response<B>) -> (Response<Observed<B>>, Optio
     (response.map(|body| Observed { body, tracked, rest: Bytes::new(), end: None, pieces: None }), until)
 }
 
-/// A body that tells the task of its HTTP/2 stream whether it waits for the client. It goes out in pieces, and ends once all
-/// of them were sent: with its end, hyper would let go of the stream, and nobody could reset it any more.
+/// A body that reports to the task of its HTTP/2 stream whether it waits for the client. The body is sent in pieces,
+/// and ends once all of them were sent: at its end, hyper would drop the stream, which could then no longer be reset.
 pub(super) struct Observed<B> {
     body: B,
     /// This is an answer over HTTP/2.
     tracked: bool,
-    /// What is left of the last frame.
+    /// Rest of the last frame.
     rest: Bytes,
     /// Set once all else was given.
     end: Option<End>,
     pieces: Option<Arc<Pieces>>,
 }
 
-/// What a body ends with.
+/// End of a body.
 enum End {
     Nothing,
     Trailers(Frame<Bytes>),
@@ -165,7 +165,7 @@ impl<B> Observed<B> {
 
 /// Changes the state of the stream that is being polled.
 fn note(change: impl FnOnce(&mut Flow)) {
-    // A body that is moved out of its task is only not seen.
+    // A body that was moved out of its task is not tracked.
     _ = FLOW.try_with(|flow| change(&mut flow.borrow_mut()));
 }
 
@@ -227,7 +227,7 @@ pin_project! {
         #[pin]
         stream: F,
         flow: Flow,
-        // How many pieces were taken when this was last looked at.
+        // Number of pieces that were sent at the last poll.
         taken: usize,
         stall: Stall,
     }

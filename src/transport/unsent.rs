@@ -16,7 +16,7 @@ use bytes::Bytes;
 use super::stall::SMALL;
 use crate::error::{Error, ErrorKind};
 
-/// After this, a call that was refused for want of memory may be made again.
+/// Delay after which a client may retry a call that was rejected for lack of memory.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The bytes that wait, and how many there may be.
@@ -34,7 +34,7 @@ impl Unsent {
         Self(Arc::new(Counter { waiting: AtomicUsize::new(0), max }))
     }
 
-    /// Refuses what would add to the bytes that wait, when there are more than may be: so many with these.
+    /// Rejects an answer of this many bytes if the unsent bytes would exceed their maximum.
     pub(super) fn admit(&self, bytes: usize) -> Result<(), Error> {
         let Counter { waiting, max } = &*self.0;
         if waiting.load(Ordering::Relaxed).saturating_add(bytes) <= *max {

@@ -276,7 +276,7 @@ async fn an_owner_is_forgotten() {
     assert_eq!(owners(), "bob");
 }
 
-/// More of them than are looked at together.
+/// More unreadable tasks than one batch has.
 #[tokio::test]
 async fn idle_tasks_that_can_not_be_read_do_not_hold_up_others() {
     let directory = tempfile::tempdir().unwrap();

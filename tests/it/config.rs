@@ -97,7 +97,7 @@ async fn what_is_wrong_is_said_with_its_place_before_anything_is_served() {
     }
 }
 
-/// Other programs use the prefix too; a server that does not start for that helps nobody.
+/// Other programs use the prefix too, so an unknown variable does not stop the server from starting.
 #[tokio::test]
 async fn unknown_variables_are_warnings() {
     let warning = "A2A_WAITT: unknown variable, ignored; the nearest is A2A_WAIT";

@@ -246,7 +246,7 @@ async fn a_send_of_0_3_waits_unless_it_says_otherwise() {
         if let Some(push) = body["configuration"].as_object_mut().and_then(|it| it.remove("pushNotificationConfig")) {
             body["configuration"]["pushNotification"] = push;
         }
-        // And a configuration that does not say it is one that says false.
+        // A configuration without the field counts as one with `false`.
         let said = configuration.get("blocking").is_some_and(|it| !it.is_null());
         let waits = if configuration.is_object() && !said { false } else { waits };
         let state = gate.pass(waits, post("/v1/message:send", body, "/task/status/state")).await;

@@ -120,12 +120,12 @@ impl Gate {
         self.standing.subscribe().wait_for(|it| *it > 0).await.unwrap();
     }
 
-    /// Whether unfinished turns can't be claimed.
+    /// Sets whether claims of unfinished turns fail.
     pub(crate) fn keep_unclaimed(&self, unclaimed: bool) {
         self.unclaimed.store(unclaimed, Ordering::SeqCst);
     }
 
-    /// How often a piece of a log was read.
+    /// Number of reads of a piece of a log.
     pub(crate) fn logs_read(&self) -> usize {
         self.logs_read.load(Ordering::SeqCst)
     }

@@ -140,7 +140,7 @@ async fn tasks_are_in_a_file_where_nobody_says() {
     assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
 }
 
-/// A card that asks for what nobody checks is not served, and what it leaves off or promises too early is said.
+/// A card that requires credentials which are not checked is rejected, and warnings name missing or premature entries.
 #[tokio::test]
 async fn the_card_promises_nothing_that_is_not_done() {
     let scheme = r#"{ oauth = { type = "http", scheme = "bearer" } }"#;
@@ -345,7 +345,7 @@ async fn each_request_is_a_line_of_the_log() {
     assert_eq!(next().await["request.id"], reply.headers()["x-request-id"].to_str().unwrap());
 }
 
-/// The method of JSON-RPC, which is in no path, and the reason of an error, which the status does not tell.
+/// The log line has the JSON-RPC method, which no path has, and the reason of an error, which the status does not tell.
 #[tokio::test]
 async fn the_line_of_a_request_names_method_and_reason() {
     let (mut child, url) = started(a2a(&["serve", "--listen", "127.0.0.1:0", "--log", "json"])).await;
@@ -370,7 +370,7 @@ async fn the_line_of_a_request_names_method_and_reason() {
     }
 }
 
-/// What a client sends is on the line that it is a part of, and does nothing to a terminal.
+/// Input of a client stays within its log line, and does not control a terminal.
 #[tokio::test]
 async fn nothing_that_is_sent_begins_a_line_of_the_log() {
     let fake = "2026-01-01T00:00:00Z ERROR a2a_service: fake\u{1b}[31m\u{9b}1m\u{2028}";
@@ -406,7 +406,7 @@ async fn library_program() {
     server.serve(silent.as_deref().unwrap_or("127.0.0.1:0")).await.unwrap();
 }
 
-/// A program that never set a subscriber still says where it listens, and what its error ids mean.
+/// A program without a subscriber still writes its address, and the causes of its error ids.
 #[tokio::test]
 async fn a_library_program_without_a_subscriber_reports_to_stderr() {
     let program = || {

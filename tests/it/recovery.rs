@@ -359,7 +359,8 @@ async fn what_a_drain_leaves_goes_on_at_the_next_start() {
     assert_eq!(output(&get(&*agent, &task.id).await.unwrap()), "[1 go saved 0][2 go saved 1][1 the last saved 2]");
 }
 
-/// Deployments are no crashes: a turn that is cut by each of them goes on, and three crashes are still counted.
+/// Graceful restarts do not count as crashes: a turn that they cut is resumed each time, and three crashes are still
+/// counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn graceful_stops_do_not_count_as_attempts() {
     let mut store = Opened::sqlite(Options::default());

@@ -220,7 +220,7 @@ impl Agent for Actor {
                 tokio::task::yield_now().await;
                 Ok(End::InputRequired(Message::agent("go on")))
             }
-            // Says nothing, and never returns.
+            // Sends nothing, and never returns.
             "!silent" => std::future::pending().await,
             "!error" => Err(std::io::Error::other("the password is swordfish").into()),
             "!done" => {

@@ -176,7 +176,7 @@ impl Classic for Message {
     }
 }
 
-/// Why data is refused. 0.3 has objects (6.5.3); arrays are taken, since SDKs send them.
+/// Reason for rejecting data. 0.3 has objects (6.5.3); arrays are accepted, since SDKs send them.
 pub(in crate::compat) const SCALAR: &str =
     "data is a string, a number, a boolean or null; put it in an object or an array";
 

@@ -17,10 +17,10 @@ use crate::{
 
 type Object = Map<String, Value>;
 
-/// A message that is sent, and what is asked for beside it.
+/// Normalizes the parameters of a send: the message and the members beside it.
 ///
 /// # Errors
-/// What JSON-RPC refuses too, and the decoder of the proto would not see.
+/// Values that JSON-RPC rejects too, and that the proto decoder would accept.
 pub(super) fn send(body: &mut Object, files: Files) -> Result<(), Error> {
     one(body, "message", &["request", "msg"]);
     if let Some(Value::Object(it)) = body.get_mut("message") {

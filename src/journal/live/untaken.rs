@@ -1,5 +1,5 @@
-//! What is pending and does not come to the store: because the server stops, or because the store is away, has no room, can't
-//! take it, or has another's.
+//! Pending changes that are not committed: because the server stops, or because the store is unavailable, is full,
+//! rejects them, or has a newer writer for the task.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ pub(crate) enum Untaken {
     Full(Full),
     /// It has been away for too long.
     Away,
-    /// It can't take it, because of the limit with this configuration key where it is one.
+    /// The store rejected the change, because of the limit with this configuration key if there is one.
     Rejected(Option<&'static str>),
 }
 
@@ -35,7 +35,7 @@ pub(crate) enum Untaken {
 pub(crate) enum Exceeded {
     /// A limit of the task.
     Task(Illegal),
-    /// The store can't take what the turn has written.
+    /// The store rejected the changes of the turn.
     Store(Rejected),
 }
 
@@ -84,13 +84,13 @@ impl Inner {
         self.stopped
     }
 
-    /// The store does not take what is pending, and may yet: senders and cancels stop waiting, those whose messages are not
-    /// recorded included.
+    /// The store has not committed the pending changes, and may still do so: senders and cancels stop waiting, also
+    /// those whose messages are not recorded.
     pub(in crate::journal) fn put_off(&mut self) {
         self.waiters.retain(|(until, _)| matches!(until, Until::Written(_) | Until::Turn(_, 0)));
     }
 
-    /// The store is unavailable: senders whose messages are recorded, and cancels, stop waiting for what comes of them.
+    /// The store is unavailable: senders whose messages are recorded, and cancels, stop waiting for the result.
     pub(in crate::journal) fn put_off_recorded(&mut self) {
         let written = self.watermark();
         self.waiters.retain(|(until, _)| match until {
@@ -118,9 +118,10 @@ impl Inner {
         self.lose()
     }
 
-    /// Drops a change that the store can never take, with all that was accepted after it, and fails the task: at once, or
-    /// by the turn that runs. The messages that the change begins with are kept, unless it has nothing else or was rejected
-    /// before; senders of others are told. Returns `None` if nothing can be kept: the task is then as the store has it.
+    /// Drops a change that the store can never commit, with all that was accepted after it, and fails the task: at
+    /// once, or by the running turn. The messages at the beginning of the change are kept, unless it has nothing else
+    /// or was rejected before; senders of other messages get the error. Returns `None` if nothing can be kept: the task
+    /// is then as committed to the store.
     pub(in crate::journal) fn reject(&mut self, held: &Held, change: &Change, why: &Rejected) -> Option<Wake> {
         let Commit { expect, events, mut sends, asked, saved, push, .. } = change.commit();
         tracing::warn!(task.id = held.key.id(), error.cause = ?why, "store rejected a change");
@@ -157,7 +158,7 @@ impl Inner {
         (self.touched, self.unsaved, self.taken) = (false, false, self.taken.min(last));
         self.inbox.retain(|waiting| waiting.event.seq() <= last);
         self.superseded = None;
-        // Who waits for an event of the agent gets the failure instead.
+        // Callers that wait for an event of the agent get the failure instead.
         self.waiters.retain_mut(|(until, _)| match until {
             Until::Shown(seq) if *seq > last && !dropped.contains(seq) => {
                 *seq = last + 1;
@@ -175,7 +176,7 @@ impl Inner {
         Some(self.wake())
     }
 
-    /// Fails a task at which no agent is at work.
+    /// Fails a task that has no running turn.
     fn fail(&mut self, held: &Held, why: &Exceeded, last: Seq) {
         self.running = false;
         self.inbox.clear();

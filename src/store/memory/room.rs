@@ -15,7 +15,7 @@ pub(super) type Ended = u64;
 #[derive(Default)]
 pub(super) struct Room {
     pub(super) tasks: usize,
-    /// The tasks of each owner, where each may have only so many.
+    /// The tasks of each owner, if there is a limit per owner.
     owners: HashMap<Arc<str>, Owner>,
     pub(super) ended: BTreeMap<Ended, Key>,
     next: Ended,
@@ -29,7 +29,7 @@ struct Owner {
 }
 
 impl Room {
-    /// Enters a task that has ended.
+    /// Inserts a task that has ended.
     pub(super) fn end(&mut self, key: &Key) -> Ended {
         let number = self.next;
         self.next += 1;
@@ -40,7 +40,7 @@ impl Room {
         number
     }
 
-    /// Takes out a task that has ended.
+    /// Removes a task that has ended.
     fn take(&mut self, number: Ended) -> Option<Key> {
         let key = self.ended.remove(&number)?;
         if let Some(it) = self.owners.get_mut(&key.scope().owner) {
@@ -49,13 +49,13 @@ impl Room {
         Some(key)
     }
 
-    /// Takes out the task that ended first.
+    /// Removes the task that ended first.
     fn take_first(&mut self) -> Option<Key> {
         let number = *self.ended.first_key_value()?.0;
         self.take(number)
     }
 
-    /// Takes out the task of this owner that ended first.
+    /// Removes the task of this owner that ended first.
     fn take_first_of(&mut self, owner: &str) -> Option<Key> {
         let number = *self.owners.get(owner)?.ended.first()?;
         self.take(number)

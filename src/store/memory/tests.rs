@@ -315,8 +315,8 @@ fn what_a_task_tells_of_its_log_is_its_log() {
     assert_eq!(short.size().0, 1);
 }
 
-/// Each owner's tasks make room for each other in the order of their ends, whatever the order of all, and what a sweep or
-/// another owner has taken leaves nothing behind.
+/// The tasks of each owner are evicted in the order in which they ended, whatever the order across owners. Tasks that a
+/// sweep or another owner's eviction removed leave no entries.
 #[test]
 fn the_quota_of_an_owner_evicts_what_ended_first() {
     let store = Memory::with_max_tasks(4).with_max_tasks_per_owner(2);

@@ -20,8 +20,8 @@ const ARTIFACT_UPDATE: u8 = 4 << 3 | 2;
 const TASK_ID: u8 = 1 << 3 | 2;
 const CONTEXT_ID: u8 = 2 << 3 | 2;
 
-/// Set in the byte of a mark where the ids of task and context are left out of an update, since the row of the task has them.
-/// What is left is the key of the update and its other fields. Since version 5 of the tables.
+/// Flag in the byte of a mark: the ids of task and context are left out of an update, since the row of the task has
+/// them. The update then has its key and its other fields. Since version 5 of the tables.
 const WITHOUT_IDS: u8 = 1 << 7;
 
 /// The events of a commit: of each its mark, its fence, and it behind its length.

@@ -28,7 +28,7 @@ pub(super) const SHORT: c_int = 12_288;
 /// meanwhile.
 const ROUNDS: usize = 3;
 
-/// Interval between two looks at whether the file still has its name, while nothing else is to be done.
+/// Interval between two checks of the file's identity while the writer is idle.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// A thread that ends when nobody can wake it any more. Who drops this waits for that.
@@ -61,7 +61,7 @@ impl Checkpoints {
                 match wake.recv_timeout(LOOK) {
                     Ok(()) => {}
                     Err(RecvTimeoutError::Timeout) => {
-                        // Reported by the look itself. A server that writes nothing notices here.
+                        // The check reports a fault itself. This finds faults on a server that writes nothing.
                         drop(health.look());
                         continue;
                     }

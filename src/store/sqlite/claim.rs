@@ -12,13 +12,14 @@ use crate::{
 pub(super) const OPEN: &str = "SELECT id FROM task WHERE open = 1 AND fence < ?1 AND id > ?2 ORDER BY id LIMIT ?3";
 
 impl Pass<'_> {
-    /// Takes some of them, whose rows come after this one, for the opening that has this fence. Nobody else has the file,
-    /// so that nobody else runs them. Returns the last row that was looked at, too.
+    /// Claims some of the rows after this one for the opening that has this fence. No other process has the file open,
+    /// so that no other process runs these turns. Also returns the last row that was examined.
     ///
-    /// A row that can't be read fails nobody else's claim. It is taken as it is, and not counted as an attempt.
+    /// A row that can't be read does not fail the claims of others. It is claimed unchanged, and not counted as an
+    /// attempt.
     pub(super) fn claim(&mut self, fence: Fence, after: i64, limit: usize) -> rusqlite::Result<(Vec<Claim>, i64)> {
         let (mut all, mut last) = (Vec::new(), after);
-        // Rows that are passed over make room for others.
+        // Skipped rows do not count against the limit.
         while all.len() < limit {
             let ids = self.open_rows(fence, last, limit - all.len())?;
             if ids.is_empty() {

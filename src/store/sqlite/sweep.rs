@@ -80,8 +80,8 @@ struct Ended {
     owner: Arc<str>,
 }
 
-/// Returns at most `limit` of the tasks that are due, after the first `skip`. A row that can't be read is passed over: it
-/// stays, and `a2a admin check` tells it.
+/// Returns at most `limit` of the tasks that are due, after the first `skip`. A row that can't be read is skipped and
+/// kept, and `a2a admin check` reports it.
 pub(super) fn due(db: &Connection, sql: &str, before: Millis, skip: usize, limit: usize) -> rusqlite::Result<Vec<Due>> {
     let mut of = db.prepare_cached("SELECT owner, tenant FROM scope WHERE id = ?")?;
     let mut find = db.prepare_cached(sql)?;
@@ -202,7 +202,7 @@ impl Pass<'_> {
         Ok(Some(ended.scope))
     }
 
-    /// Deletes some of an owner's tasks, whatever they do, and says how many, and whether there are more. The last call
+    /// Deletes some of an owner's tasks, in any state. Returns how many, and whether there are more. The last call
     /// deletes the owner's name.
     pub(super) fn forget_some_of(&mut self, owner: &Arc<str>) -> rusqlite::Result<(u64, bool)> {
         let sql = "SELECT task.id, task.scope, context, state FROM task JOIN scope ON scope.id = task.scope

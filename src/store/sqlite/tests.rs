@@ -116,7 +116,7 @@ async fn what_waits_is_written_together_or_not_at_all() {
     }
 }
 
-/// A change that can't be stored is rejected by itself, and takes nothing along that waits with it.
+/// A change that can't be stored is rejected alone, without the other changes of its batch.
 #[tokio::test]
 async fn what_waits_with_a_change_that_is_rejected_is_written() {
     let directory = tempfile::tempdir().unwrap();

@@ -45,7 +45,7 @@ trait Work: Send {
     fn parts(&self) -> Option<usize>;
     /// Writes one part, the result of which replaces that of an earlier run.
     fn run_part(&mut self, part: usize, pass: &mut Pass<'_>) -> rusqlite::Result<()>;
-    /// Records that a part can't be written, whatever is written beside it: `why`, or `cause` where the caller has no
+    /// Records that a part can't be written, whatever the other parts are: `why`, or `cause` if the caller has no
     /// result for that.
     fn reject(&mut self, part: usize, why: Rejected, cause: Unavailable);
     /// Sends the result, once that is durable.

@@ -114,7 +114,7 @@ async fn what_runs_is_not_taken_back() {
         let waited = started.elapsed();
         assert!(SOON.contains(&waited.as_secs()), "{waited:?}");
     }
-    // A sender whose message is recorded is told too: what comes of it may not be.
+    // A sender whose message is recorded gets the error too: the result may not be recorded.
     away(&first.await.unwrap_err(), UNKNOWN);
     assert_eq!((bench.state(&id).await, texts(&bench.get(&id).await.unwrap()).len()), (TaskState::Working, 1));
     gate.fail(false);

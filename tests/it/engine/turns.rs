@@ -131,7 +131,7 @@ async fn turns_of_one_owner_leave_turns_to_others() {
     refused_at(bench.send(to(&asked.id, "done")).await, "turns_per_owner");
 }
 
-/// Says something new of the same artifact in each turn: the task stays as large as it is, and its log does not.
+/// Updates the same artifact in each turn: the size of the task stays the same, and that of its log grows.
 #[tokio::test(start_paused = true)]
 async fn bytes_of_a_log_are_counted_after_a_task_has_left_memory() {
     for store in stores() {

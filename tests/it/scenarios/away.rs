@@ -91,7 +91,7 @@ async fn new_work_is_refused_while_the_file_is_lost(way: impl AsyncFn(Server<Act
 
 each_way!(new_work_is_refused_while_the_file_is_lost);
 
-/// What does not fit into the file fails, and says why; all else goes on.
+/// A task whose result does not fit into the file fails and names the limit; all other work goes on.
 async fn a_result_that_does_not_fit_fails_alone(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let mut options = Options::default();
     options.max_bytes = Some(1 << 20);

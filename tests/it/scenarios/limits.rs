@@ -282,7 +282,7 @@ async fn an_agent_that_sends_too_many_bytes_fails(way: impl AsyncFn(Server<Large
 
 each_way!(an_agent_that_sends_too_many_bytes_fails);
 
-/// What comes in few bytes and takes many once it is decoded; a call in process is not decoded.
+/// Requests of few bytes that take much memory once decoded; a call in process is not decoded.
 mod what_takes_too_much_once_decoded_is_refused {
     use a2a_service::pb::wkt::Struct;
 

@@ -128,7 +128,7 @@ scenario!(accepted_follow_up_sets_the_task_to_working, async |agent: &dyn A2aSer
     assert_eq!(get(agent, &asked.id).await.unwrap().state(), TaskState::Working);
     let said: Vec<_> = accepted.history.iter().map(Message::text).collect();
     assert_eq!(said, ["/ask Which city?", "Which city?", "!silent"]);
-    // A subscriber is told, and a stream begins with the task as it was accepted.
+    // Subscribers get the event, and a stream begins with the task as it was accepted.
     let asked = send(agent, text("", "/ask Which city?")).await;
     let mut subscribed = subscribe(agent, &asked.id).await.unwrap();
     assert_eq!(task_of(&next(&mut subscribed).await).state(), TaskState::InputRequired);

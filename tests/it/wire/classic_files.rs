@@ -67,7 +67,7 @@ async fn what_came_over_http_goes_out_alike() {
     }
 }
 
-/// A setting says which it is, whatever the clients call themselves.
+/// The setting overrides the `User-Agent`.
 #[tokio::test]
 async fn the_form_of_files_can_be_set() {
     for (form, said) in [(FileBytes::Base64, "YUdWc2JHOD0="), (FileBytes::Raw, "aGVsbG8=")] {

@@ -36,7 +36,7 @@ async fn errors_are_told_apart() {
     let (url, service) = &Scripted::serve(settings()).await;
     let send = |message: &str| call("1", "message/send", &format!(r#"{{"message":{message},"messageId":"m"}}"#));
     let rows = [
-        // Without an id, the method and its parameters are looked at first.
+        // Without an id, the method and its parameters are checked first.
         (r#"{"jsonrpc":"2.0","method":"tasks/nothing"}"#.to_owned(), json!(null), -32601, "tasks/nothing"),
         (
             r#"{"jsonrpc":"2.0","method":"message/send","params":{}}"#.into(),

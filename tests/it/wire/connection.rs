@@ -264,7 +264,7 @@ async fn errors_of_accept_pass() {
     assert!(served.await.unwrap());
 }
 
-/// More connections than Tokio's own backlog has room for wait for a server that does not accept yet.
+/// More connections than Tokio's default backlog wait for a server that does not accept yet.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn backlog_is_as_long_as_the_system_allows() {

@@ -208,7 +208,7 @@ async fn error_of_a_streaming_method_is_an_event_for_who_accepts_nothing_else() 
     }
 }
 
-/// What proxies act on is no event, whatever the client accepts.
+/// Errors that proxies act on are not sent as events, whatever the client accepts.
 #[tokio::test]
 async fn refusal_on_the_level_of_http_is_no_event() {
     let Server { url, .. } = &Server::start().await;

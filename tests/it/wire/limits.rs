@@ -89,7 +89,7 @@ async fn idle_http2_connection_is_closed_though_it_answers_pings() {
     let start = Instant::now();
     connection.await.unwrap().unwrap();
     assert!((74..=86).contains(&seconds(start)), "{}", seconds(start));
-    // The client heard of it (GOAWAY) and did not just see the connection end.
+    // The client received GOAWAY, and did not just see the connection end.
     assert!(client.ready().await.is_err_and(|error| !error.is_io()));
 }
 
@@ -179,7 +179,7 @@ async fn health_watches_are_bounded() {
     assert!(error.message().contains("limits.health_watches = 2"), "{error}");
     health.check(HealthCheckRequest::default()).await.unwrap();
     watches.pop();
-    // The server hears of it when it does.
+    // The server releases the permit once it notices the closed stream.
     while health.watch(HealthCheckRequest::default()).await.is_err() {
         tokio::task::yield_now().await;
     }

@@ -33,7 +33,7 @@ const CARD: &str = "/.well-known/agent-card.json";
 const RPC: &str = r#"{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"hi"}]}}}"#;
 const RPC_0_3: &str = r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"messageId":"m","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
 
-/// A name that nobody resolves but the clients of these tests.
+/// A host name that only the clients of these tests resolve.
 const EVIL: &str = "evil.example";
 
 /// Agent that counts its turns.
@@ -53,7 +53,7 @@ impl Counting {
     }
 }
 
-/// Serves on an address of this machine until the test is over, and says at which port.
+/// Serves on a local address until the test is over, and returns the port.
 async fn serve(listen: &str, server: Server<Counting>) -> u16 {
     let bound = server.insecure(true).bind((listen, 0)).await.unwrap();
     let port = bound.addr().port();
@@ -264,7 +264,7 @@ async fn foreign_origins_are_refused_on_every_transport() {
     assert_eq!(agent.turns(), 3 * 4);
 }
 
-/// What a browser needs to let a page of a named origin call: the answer to its preflight, and leave to read answers.
+/// Pages of a named origin get the answer to their preflight, and may read responses.
 #[tokio::test]
 async fn named_origins_may_call_and_read() {
     const APP: &str = "https://app.example";
@@ -303,7 +303,7 @@ async fn named_origins_may_call_and_read() {
     assert_eq!(card.headers()[header::ACCESS_CONTROL_ALLOW_ORIGIN], "*");
 }
 
-/// What a browser sends without asking, it sends without a content type, or as text or a form.
+/// Browsers send requests without a preflight only without a content type, or as text or a form.
 #[tokio::test]
 async fn a_body_needs_a_json_content_type() {
     let agent = Counting::default();

@@ -217,7 +217,7 @@ async fn no_such_path() {
     }
 }
 
-/// Clients that write a slash in place of the colon are told the path.
+/// The error for a path with a slash in place of the colon names the right path.
 #[tokio::test]
 async fn a_path_with_a_slash_before_its_action() {
     let Server { url, .. } = &Server::start().await;

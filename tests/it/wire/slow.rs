@@ -139,7 +139,7 @@ async fn a_stream_of_which_nothing_is_taken_is_reset_alone() {
             assert_eq!(error.reason(), Some(Reason::CANCEL), "{path}");
             assert!((60..=61).contains(&seconds(start)), "{path}: {}", seconds(start));
         }
-        // A stream with nothing to say waits for nobody.
+        // A stream with nothing to send is not stalled.
         feed.send(Ok(event(hello("late"), 1))).unwrap();
         drop(feed);
         let read = String::from_utf8(read(&mut idle).await.unwrap()).unwrap();

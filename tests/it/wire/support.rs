@@ -60,7 +60,7 @@ pub(crate) fn event_json(message_id: &str) -> String {
     format!(r#"{{"message":{{"messageId":"{message_id}","taskId":"t","role":"ROLE_USER","parts":[{{"text":"hi"}}]}}}}"#)
 }
 
-/// Requests with a body in JSON, which says that it is.
+/// Requests with a JSON body and content type.
 pub(crate) trait JsonBody {
     fn json_body(self, body: impl Into<reqwest::Body>) -> Self;
 }

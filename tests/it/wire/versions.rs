@@ -143,7 +143,7 @@ async fn our_clients_say_theirs() {
     }
 }
 
-/// Where 0.3 is not served, nothing is refused in its terms, also before anybody has read a body.
+/// If 0.3 is not served, errors do not have its form, also before the body is read.
 #[tokio::test]
 async fn refusals_before_the_body_follow_the_versions_that_are_served() {
     use a2a_service::{agent::demo::Demo, auth, server};
