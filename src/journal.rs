@@ -367,8 +367,13 @@ impl Journal {
     async fn watch(self: Arc<Self>, mut fault: watch::Receiver<Option<Unavailable>>) {
         while fault.wait_for(Option::is_some).await.is_ok() {
             let mut wait = PATIENCE;
-            while timeout(wait, fault.wait_for(Option::is_none)).await.is_err() {
-                self.put_off_recorded();
+            loop {
+                match timeout(wait, fault.wait_for(Option::is_none)).await {
+                    Ok(Ok(_)) => break,
+                    // The store has gone.
+                    Ok(Err(_)) => return,
+                    Err(_) => self.put_off_recorded(),
+                }
                 wait = TELL;
             }
         }

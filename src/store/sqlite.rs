@@ -331,9 +331,7 @@ impl Health {
     /// Of the files that have these names now.
     fn new(path: &Path) -> io::Result<Self> {
         let mut files = vec![(path.to_owned(), file::which(path)?)];
-        let mut log = path.as_os_str().to_owned();
-        log.push("-wal");
-        let log = PathBuf::from(log);
+        let log = file::log_of(path);
         // Where SQLite has no log yet, nothing is known of it.
         files.extend(file::which(&log).ok().map(|which| (log, which)));
         let (damaged, last, fault) = (Mutex::default(), Mutex::default(), watch::Sender::new(None));
@@ -345,7 +343,8 @@ impl Health {
     fn look(&self) -> Result<(), Unavailable> {
         let lost = self.files.iter().find(|(path, opened)| file::which(path).ok().as_ref() != Some(opened));
         match lost {
-            None if self.fault.borrow().is_none() => Ok(()),
+            // Corruption does not go away by itself.
+            None if self.fault.borrow().is_none() || self.damaged.lock().is_some() => Ok(()),
             None => {
                 tracing::info!(store.path = %self.path.display(), "database file found again");
                 self.fault.send_replace(None);
@@ -394,6 +393,8 @@ impl Health {
         let failed = Unavailable(format!("{}: {}", self.path.display(), said(error)));
         if is_corruption(error) {
             self.damaged.lock().get_or_insert_with(|| failed.clone());
+            // New work is refused by the same finding that makes the store unready.
+            self.fault.send_if_modified(|fault| fault.is_none() && fault.replace(failed.clone()).is_none());
         }
         failed
     }

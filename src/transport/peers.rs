@@ -1,6 +1,7 @@
 //! Limits per client address: connections, and for clients behind trusted proxies the requests that are open.
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::Arc,
@@ -98,22 +99,26 @@ impl PeerLimit {
     /// counts only without `X-Forwarded-For`, as for the host: most proxies set that, and pass on a `Forwarded` of the
     /// client.
     fn forwarded_client(&self, headers: &HeaderMap) -> Option<IpAddr> {
-        let lines = |name| headers.get_all(name).iter().rev().filter_map(|value| value.to_str().ok());
+        // Bytes that are no text, which a client may have sent, make their own node unreadable, and not those behind it.
+        let lines = |name| headers.get_all(name).iter().rev().map(|value| String::from_utf8_lossy(value.as_bytes()));
         let untrusted = |node: Option<IpAddr>| match node {
             Some(addr) if self.trusts(addr) => None,
             // An entry without an address ends the search, since the proxies that it trusts are unknown.
             node => Some(node),
         };
         if headers.contains_key(FORWARDED_FOR) {
-            let mut nodes = lines(FORWARDED_FOR).flat_map(|line| line.rsplit(',')).map(|text| node(text.trim()));
-            return nodes.find_map(untrusted).flatten();
+            let nodes = |line: Cow<'_, str>| line.rsplit(',').map(|text| node(text.trim())).collect::<Vec<_>>();
+            return lines(FORWARDED_FOR).flat_map(nodes).find_map(untrusted).flatten();
         }
-        let mut nodes = lines(header::FORWARDED).flat_map(|line| line.rsplit(',')).map(|element| {
-            let mut pairs = element.split(';').filter_map(|pair| pair.split_once('='));
-            let (_, value) = pairs.find(|(name, _)| name.trim().eq_ignore_ascii_case("for"))?;
-            node(value.trim().trim_matches('"'))
-        });
-        nodes.find_map(untrusted).flatten()
+        let nodes = |line: Cow<'_, str>| {
+            let of_element = |element: &str| {
+                let mut pairs = element.split(';').filter_map(|pair| pair.split_once('='));
+                let (_, value) = pairs.find(|(name, _)| name.trim().eq_ignore_ascii_case("for"))?;
+                node(value.trim().trim_matches('"'))
+            };
+            line.rsplit(',').map(of_element).collect::<Vec<_>>()
+        };
+        lines(header::FORWARDED).flat_map(nodes).find_map(untrusted).flatten()
     }
 }
 
@@ -146,6 +151,8 @@ fn network_of(addr: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     fn limit(max: usize) -> PeerLimit {
@@ -195,6 +202,8 @@ mod tests {
         let lines = |lines: &[(&'static str, &str)]| -> HeaderMap {
             lines.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect()
         };
+        let mut no_text = HeaderMap::new();
+        no_text.insert(FORWARDED_FOR, HeaderValue::from_bytes(b"\xff, 192.0.2.1").unwrap());
         for (headers, client) in [
             (lines(&[("x-forwarded-for", "192.0.2.9, 192.0.2.1")]), Some("192.0.2.1")),
             (lines(&[("x-forwarded-for", "192.0.2.1:4711, 10.0.0.2")]), Some("192.0.2.1")),
@@ -204,6 +213,7 @@ mod tests {
             (lines(&[("forwarded", "for=192.0.2.1, for=10.0.0.2;proto=https")]), Some("192.0.2.1")),
             (lines(&[("x-forwarded-for", "192.0.2.1, unknown")]), None),
             (lines(&[("x-forwarded-for", "10.0.0.2")]), None),
+            (no_text, Some("192.0.2.1")),
             (lines(&[]), None),
         ] {
             let peers = limit(1);

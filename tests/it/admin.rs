@@ -189,6 +189,11 @@ async fn what_is_exported_can_be_imported_elsewhere() {
     let (code, _, said) = run(to, &["import", "broken.jsonl", "--store", "sqlite:new.db"]).await;
     assert!(code == 1 && said.contains("nothing was written to new.db") && said.contains("only 1 is known"), "{said}");
     assert_eq!(files(), before);
+    // SQLite would replay the log of another file over what is imported.
+    std::fs::write(to.join("old.db-wal"), "log").unwrap();
+    let (code, _, said) = run(to, &["import", "ada.jsonl", "--store", "sqlite:old.db"]).await;
+    assert!(code == 1 && said.contains("old.db-wal"), "{said}");
+    assert!(!to.join("old.db").exists());
     // Also into a file that is not there yet.
     assert_eq!(
         done(to, &["import", "ada.jsonl", "--store", "sqlite:new.db"]).await,

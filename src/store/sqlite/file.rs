@@ -93,13 +93,22 @@ impl Claimed {
 /// Moves a closed database to a path where there is none yet.
 ///
 /// # Errors
-/// A server has the path, a file is there, or the system can't rename it.
+/// A server has the path, a file or the write-ahead log of one is there, some of the new file is in its log alone (most often
+/// because the disk is full), or the system can't rename it.
 pub(crate) fn publish(from: &Path, to: &Path) -> Result<(), Error> {
     // A server that starts meanwhile has either the lock or the whole file.
     let claimed = Claimed::new(to)?;
     let failed = |cause| Error::Place { path: claimed.path.clone(), cause };
     if claimed.path.exists() {
         return Err(failed(std::io::ErrorKind::AlreadyExists.into()));
+    }
+    // SQLite would replay an old log over the new file, and never see what only the new file's log has.
+    let old_log = log_of(&claimed.path);
+    if old_log.exists() {
+        return Err(Error::Place { path: old_log, cause: std::io::ErrorKind::AlreadyExists.into() });
+    }
+    if log_of(from).exists() {
+        return Err(failed(std::io::Error::other("not all of it could be written; is the disk full?")));
     }
     let renamed = File::open(from).and_then(|file| file.sync_all()).and_then(|()| fs::rename(from, &claimed.path));
     renamed.and_then(|()| sync_directory(&claimed.path)).map_err(failed)
@@ -130,6 +139,13 @@ pub(super) fn which(path: &Path) -> std::io::Result<Which> {
     #[cfg(not(unix))]
     let which = (0, u64::from(found.is_file()));
     Ok(which)
+}
+
+/// Path of SQLite's write-ahead log of a database.
+pub(super) fn log_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    name.into()
 }
 
 /// The name of a file beside the database.

@@ -315,7 +315,8 @@ impl State {
         while outcome.is_ok() && written < parts.len() {
             outcome = self.write_until_rejected(all, &parts, &mut written);
         }
-        let outcome = outcome.and_then(|()| self.db.pragma_update(None, "cache_spill", true));
+        let restored = self.db.pragma_update(None, "cache_spill", true);
+        let outcome = outcome.and(restored);
         (parts.get(written).map_or(all.len(), |it| it.0), outcome)
     }
 
