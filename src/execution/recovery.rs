@@ -129,7 +129,7 @@ impl<A: Agent> Parts<A> {
         }
     }
 
-    /// Calls [`Agent::resumable`](crate::agent::Agent::resumable). An agent that panics is not resumable.
+    /// Calls [`Agent::resumable`]. An agent that panics is not resumable.
     fn is_resumable(&self) -> bool {
         catch_unwind(AssertUnwindSafe(|| self.agent.resumable())).unwrap_or_else(|panic| {
             let cause = words(&*panic);
