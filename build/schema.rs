@@ -28,7 +28,7 @@ pub(crate) const WELL_KNOWN_MODULE: &str = "crate::pb::wkt";
 /// is shared by all who read it; a task may be as its store has it.
 pub(crate) const SHARED: [(&str, &str); 3] = [
     ("lf.a2a.v1.StreamResponse", "crate::event::Event"),
-    ("a2a.v1.StreamResponse", "crate::compat::event::Event"),
+    ("a2a.v1.StreamResponse", "crate::v03::event::Event"),
     ("lf.a2a.v1.Task", "crate::snapshot::Snapshot"),
 ];
 

@@ -79,7 +79,7 @@ impl Schema {
         })
     }
 
-    /// `struct Bound`: the service as REST, JSON-RPC and tonic's server see it.
+    /// `struct ServiceHandle`: the service as REST, JSON-RPC and tonic's server see it.
     fn binding(&self, contract: &Contract, rpcs: &[Rpc]) -> Result<TokenStream> {
         let mut routes = Vec::new();
         for rpc in rpcs {
@@ -99,9 +99,9 @@ impl Schema {
         Ok(quote! {
             /// A service behind a pointer: as REST and JSON-RPC see it, and of a size, as tonic's server wants it.
             #[derive(Clone)]
-            pub struct Bound(pub Arc<dyn #service>);
+            pub struct ServiceHandle(pub Arc<dyn #service>);
 
-            impl Binding for Bound {
+            impl Dispatch for ServiceHandle {
                 type Rpc = Rpc;
 
                 const ACTIONS: &'static [&'static str] = &[#(#actions),*];
@@ -160,7 +160,7 @@ impl Contract {
         Self { service: quote!(#server::#contract), client: quote!(#client::#client_type) }
     }
 
-    /// The trait for `Bound`, and `struct Checked`: what stands before a service.
+    /// The trait for `ServiceHandle`, and `struct Checked`: what stands before a service.
     fn implementations(&self, rpcs: &[Rpc]) -> TokenStream {
         let Self { service, .. } = self;
         let bound = rpcs.iter().map(|rpc| {
@@ -180,7 +180,7 @@ impl Contract {
             })
         });
         quote! {
-            impl #service for Bound { #(#bound)* }
+            impl #service for ServiceHandle { #(#bound)* }
 
             /// A service that hears only requests whose REQUIRED fields are set and whose enum numbers exist. It stands
             /// before the implementation, so every door refuses alike, the one in process included.
@@ -268,7 +268,7 @@ impl Rpc {
         let output = self.0.output();
         let shared = SHARED.iter().find(|it| it.0 == output.full_name()).and_then(|it| it.1.parse().ok());
         let output = shared.unwrap_or_else(|| rust_type(&output));
-        let boxed = self.0.is_server_streaming().then(|| quote!(crate::transport::transcode::BoxStream<#output>));
+        let boxed = self.0.is_server_streaming().then(|| quote!(crate::contract::BoxStream<#output>));
         (rust_type(&self.0.input()), boxed.unwrap_or(output))
     }
 
@@ -284,7 +284,7 @@ impl Rpc {
     fn delegate(&self, body: &TokenStream) -> TokenStream {
         let (method, (input, output)) = (self.method(), self.types());
         quote! {
-            fn #method<'a, 'b>(&'a self, mut request: tonic::Request<#input>) -> Answer<'b, #output>
+            fn #method<'a, 'b>(&'a self, mut request: tonic::Request<#input>) -> ResponseFuture<'b, #output>
             where 'a: 'b, Self: 'b { #body }
         }
     }

@@ -11,7 +11,7 @@ pub use self::{
     turn::Turn,
     updates::{ArtifactWriter, Updates},
 };
-pub(crate) use self::{turn::Asked, updates::status_update};
+pub(crate) use self::{turn::TurnContext, updates::status_update};
 use crate::pb::v1::Message;
 
 mod about;

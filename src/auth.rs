@@ -15,7 +15,7 @@ use tower_service::Service;
 use crate::{
     card::Card,
     error::{Error, ErrorKind},
-    transport::{Answering, Body, RequestBody, is_public, refuse},
+    transport::{Body, RequestBody, ResponseFuture, is_public, refuse},
 };
 
 /// Whoever calls, as the authentication names them.
@@ -139,18 +139,21 @@ impl<S> Guard<S> {
 
 impl<S, B> Service<Request<B>> for Guard<S>
 where
-    S: Service<Request<B>, Response = Response<Body>, Error = Infallible, Future = Answering> + Clone + Send + 'static,
+    S: Service<Request<B>, Response = Response<Body>, Error = Infallible, Future = ResponseFuture>
+        + Clone
+        + Send
+        + 'static,
     B: RequestBody,
 {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = ResponseFuture;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<B>) -> Answering {
+    fn call(&mut self, request: Request<B>) -> ResponseFuture {
         let Some(authenticator) = self.authenticator.as_ref().filter(|_| !is_public(&request)).map(Arc::clone) else {
             return self.inner.call(request);
         };

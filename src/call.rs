@@ -64,7 +64,7 @@ impl Version {
 
 /// The way that a call came in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Door {
+pub enum Binding {
     /// By a function call.
     #[default]
     InProcess,
@@ -86,7 +86,7 @@ pub struct Call {
     /// The version that the call is in.
     pub version: Version,
     /// The way it came in.
-    pub door: Door,
+    pub binding: Binding,
     /// The extensions that the caller asks for, by URI, each once.
     pub extensions: Vec<String>,
     /// When the caller stops waiting.
@@ -113,8 +113,8 @@ impl Call {
 
     /// Reads what came with a request. What can't be read is as if it were not there, except a cursor, which then fits no
     /// log, and the version, which the edge has to look at before it knows what the request is.
-    pub fn from_headers(headers: &HeaderMap, door: Door) -> Self {
-        let mut call = Self { door, ..Self::default() };
+    pub fn from_headers(headers: &HeaderMap, binding: Binding) -> Self {
+        let mut call = Self { binding, ..Self::default() };
         // In one pass: to look for each by its name takes longer than all there mostly are.
         for (name, value) in headers {
             let Some(text) = value.to_str().ok().filter(|it| !it.is_empty()) else {
@@ -291,7 +291,7 @@ mod tests {
             request_id: Some("r".into()),
             ..Call::by("ada")
         };
-        let read = Call::from_headers(&call.to_headers(), Door::Rest);
+        let read = Call::from_headers(&call.to_headers(), Binding::Rest);
         assert_eq!((read.extensions, read.idempotency_key), (call.extensions, call.idempotency_key));
         assert_eq!((read.cursor, read.deadline, read.request_id), (call.cursor, call.deadline, call.request_id));
         assert_eq!(&*read.owner, "", "who one is, one can't say of oneself");
@@ -303,6 +303,6 @@ mod tests {
         headers.append("a2a-extensions", HeaderValue::from_static("urn:a, urn:b"));
         headers.append("a2a-extensions", HeaderValue::from_static("urn:b,,urn:c"));
         headers.append("x-a2a-extensions", HeaderValue::from_static("urn:d"));
-        assert_eq!(Call::from_headers(&headers, Door::Rest).extensions, ["urn:a", "urn:b", "urn:c", "urn:d"]);
+        assert_eq!(Call::from_headers(&headers, Binding::Rest).extensions, ["urn:a", "urn:b", "urn:c", "urn:d"]);
     }
 }

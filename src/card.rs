@@ -5,7 +5,7 @@
 mod address;
 mod config;
 mod network;
-mod shape;
+mod version;
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -24,13 +24,13 @@ pub use self::{
 use crate::{
     agent::About,
     call::Version,
-    compat::card::{self as compat, Kept, Requirement, Scheme as ClassicScheme, Shape},
     pb::v1::{
         AgentCapabilities, AgentCard, AgentInterface, HttpAuthSecurityScheme, SecurityRequirement, SecurityScheme,
         StringList, security_scheme::Scheme,
     },
-    service::Offers,
+    service::Capabilities,
     transport::CardRequest,
+    v03::card::{self as v03, CardVersion, Requirement, Scheme as ClassicScheme, V03CardFields},
 };
 
 /// Where the public card is (8.2).
@@ -63,8 +63,8 @@ pub struct Card {
     bindings_v03: Vec<ProtocolBinding>,
     rpc_path: String,
     protocols: Vec<Version>,
-    kept: Kept,
-    shapes: shape::Shapes,
+    kept: V03CardFields,
+    shapes: version::CardVersions,
     address: Address,
 }
 
@@ -84,8 +84,8 @@ impl Card {
             bindings_v03: ProtocolBinding::ALL.to_vec(),
             rpc_path: JSON_RPC.to_owned(),
             protocols: vec![Version::V1_0],
-            kept: Kept::default(),
-            shapes: shape::Shapes::default(),
+            kept: V03CardFields::default(),
+            shapes: version::CardVersions::default(),
             address: Address::default(),
         }
     }
@@ -182,8 +182,8 @@ impl Card {
         requirements: impl IntoIterator<Item = Requirement>,
     ) -> Self {
         let schemes: BTreeMap<_, _> = schemes.into_iter().collect();
-        let requirements = requirements.into_iter().map(compat::to_requirement);
-        self = self.security(compat::to_v1(schemes.clone()), requirements);
+        let requirements = requirements.into_iter().map(v03::to_requirement);
+        self = self.security(v03::to_v1(schemes.clone()), requirements);
         self.kept.schemes = schemes;
         self
     }
@@ -199,14 +199,14 @@ impl Card {
 
     /// With the shape that readers get who do not name a version. What they can read both of, where nothing is said.
     #[must_use]
-    pub fn shape(mut self, shape: Shape) -> Self {
+    pub fn shape(mut self, shape: CardVersion) -> Self {
         self.shapes.usual = shape;
         self
     }
 
     /// The same for those who ask for this host, `host` or `host:port`.
     #[must_use]
-    pub fn shape_at(mut self, host: impl AsRef<str>, shape: Shape) -> Self {
+    pub fn shape_at(mut self, host: impl AsRef<str>, shape: CardVersion) -> Self {
         self.shapes.hosts.insert(host.as_ref().to_ascii_lowercase(), shape);
         self
     }
@@ -232,8 +232,8 @@ impl Card {
     }
 
     /// What the service has to keep to, so that the card is true.
-    pub fn offers(&self) -> Offers {
-        Offers { streaming: self.streaming, push: self.push }
+    pub fn offers(&self) -> Capabilities {
+        Capabilities { streaming: self.streaming, push: self.push }
     }
 
     /// The card for the sender of a request.
@@ -245,7 +245,7 @@ impl Card {
     pub fn json(&self, request: &CardRequest<'_>) -> Bytes {
         let shape = self.shapes.of(request, self.address.host(request).as_ref());
         // Members have names, and writing to memory does not fail.
-        compat::to_json(&self.of(request), &self.kept, shape).unwrap_or_default().into()
+        v03::to_json(&self.of(request), &self.kept, shape).unwrap_or_default().into()
     }
 
     /// The card of a server that is reached at this URL, unless it was named another.

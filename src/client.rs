@@ -3,11 +3,11 @@
 //! [`Client`] makes what one calls: it comes back where a connection breaks. [`rest`], [`json_rpc`] and [`grpc`] are the
 //! bindings as they are, for who wants to see each call and each end.
 
-mod again;
 pub mod http;
+mod resume;
 mod retry;
-mod roots;
-mod unbroken;
+mod retrying;
+mod tls;
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,14 +16,14 @@ use tonic::{Request, Status, transport::Endpoint};
 
 pub use self::retry::Retry;
 use self::{
-    again::Again,
     http::{JsonRpc, Rest},
-    roots::Roots,
+    retrying::Retrying,
+    tls::RootCertificates,
 };
 use crate::{
+    contract::Remote,
     error::{Error, ErrorKind},
     pb::v1::{a2a_service_client::A2aServiceClient, a2a_service_server::A2aService},
-    transport::transcode::Remote,
 };
 
 /// How long a connection may take to be there.
@@ -87,7 +87,7 @@ pub struct Client {
     retry: Retry,
     /// `Authorization`, which is never printed.
     credentials: Option<HeaderValue>,
-    roots: Roots,
+    roots: RootCertificates,
 }
 
 impl Client {
@@ -179,7 +179,7 @@ impl Client {
         if self.retry == Retry::never() {
             return agent;
         }
-        Arc::new(Again { agent, retry: self.retry.clone(), marks, lasts })
+        Arc::new(Retrying { agent, retry: self.retry.clone(), marks, lasts })
     }
 
     fn http(&self, url: &str) -> Result<reqwest::Client, Error> {

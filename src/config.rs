@@ -10,11 +10,11 @@ mod load;
 mod reference;
 mod value;
 
-use self::value::{BaseUrl, Filter, GrpcAddress, Size, Structure, UrlPath, Window};
+use self::value::{BaseUrl, ByteSize, Filter, GrpcAddress, OptionalTimeout, Structure, UrlPath};
 pub(crate) use self::{
     load::{Error, Loaded, load},
     reference::reference,
-    value::{Agent, Log, Place, Value},
+    value::{Agent, Log, StorePath, Value},
 };
 use crate::{
     auth::Token,
@@ -22,11 +22,11 @@ use crate::{
         self, CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, Network, ProtocolBinding,
         ProviderConfig, SchemesConfig, SkillConfig,
     },
-    compat::card::{Requirement, Shape},
     server,
     service::{Dedupe, Limits, Modes},
     store::{Retention, sqlite::Durability},
     transport::{self, AllowedHost, AllowedOrigin, FileBytes, Protocols},
+    v03::card::{CardVersion, Requirement},
 };
 
 /// Where tasks are kept where nobody says: beside `a2a.toml`, in the directory where the server is started. So one
@@ -149,27 +149,27 @@ keys! {
     "turn.pace" => turn_pace: Duration = Limits::default().pace, "What an agent says sooner than this after what was written last goes to the store and to streams with what it says next. Zero: at each pause of the agent.";
     "cancel.grace" => cancel_grace: Duration = Limits::default().cancel, "How long an agent that was canceled may take to end by itself.";
     "drain.grace" => drain_grace: Duration = server::GRACE, "How long what runs may take to end when the server stops.";
-    "max_body" => max_body: Size = Size(transport::MAX_BODY), "How large a request may be.";
+    "max_body" => max_body: ByteSize = ByteSize(transport::MAX_BODY), "How large a request may be.";
     "keep_alive" => keep_alive: Duration = transport::KEEP_ALIVE, "After how long without an event a stream gets a sign of life. Zero: never.";
     "stream.write_timeout" => stream_write_timeout: Duration = transport::listener::WRITE_TIMEOUT, "Maximum time in which a client takes nothing of an answer that waits for it. Then the connection is closed, over HTTP/2 only the stream reset. An answer goes out in pieces of 32 KiB, and the time is for each of them. Zero: no limit.";
     "stream.max_age" => stream_max_age: Duration = Limits::default().stream_age, "Maximum age of a stream. Then it ends, and its client resumes it; one that its client does not read is cut. Zero: no limit.";
     "stream.resume" => stream_resume: bool = false, "Offers the extension `urn:a2a-service:resume:v1`, and names it on the card: who asks for it finds in the metadata of each event the cursor that `Last-Event-ID` takes, over gRPC too, and whether events are missing.";
     "max_connections" => max_connections: usize = transport::listener::MAX_CONNECTIONS, "How many connections there may be at a time; more wait to be accepted.";
     "limits.connections_per_peer" => limits_connections_per_peer: usize = transport::CONNECTIONS_PER_PEER, "Maximum number of connections per client address; further ones are closed. An IPv6 /64 network counts as one address. Loopback addresses and `trusted_proxies` have no limit: behind a proxy, the open requests of the address that it forwards are counted instead. Zero: no limit.";
-    "limits.receiving_bytes" => limits_receiving_bytes: Size = Size(transport::RECEIVING_BYTES), "Maximum size of the request bodies that are being received, of all connections together; at it further requests are refused (503). Bodies of more than 16 KiB are refused at seven eighths of it. Zero: no limit.";
+    "limits.receiving_bytes" => limits_receiving_bytes: ByteSize = ByteSize(transport::RECEIVING_BYTES), "Maximum size of the request bodies that are being received, of all connections together; at it further requests are refused (503). Bodies of more than 16 KiB are refused at seven eighths of it. Zero: no limit.";
     "limits.health_watches" => limits_health_watches: usize = transport::HEALTH_WATCHES, "Maximum number of open `Watch` streams of gRPC's health service, of all clients together. Zero refuses all.";
     "connection.idle" => connection_idle: Duration = transport::listener::IDLE, "Idle timeout for connections: between two requests of HTTP/1.1, and without open streams of HTTP/2, whether pings are answered or not. Longer than that of a load balancer before the server. Zero: none.";
     "body_timeout" => body_timeout: Duration = transport::BODY_TIMEOUT, "Timeout for receiving the body of a request, over every binding (408, over gRPC `DEADLINE_EXCEEDED`).";
     "max_tasks" => max_tasks: Option<usize> = None, "How many tasks are kept; the one that ended first makes room for the next. Where it is not set, 2000 in memory, and 1000000 in a file.";
     "max_tasks_per_owner" => max_tasks_per_owner: Option<usize> = None, "How many tasks are kept of one owner, in all tenants together; theirs that ended first makes room for the next. Where it is not set, as many as of all.";
-    "store.place" | "store" => store: Place = Place::Sqlite(FILE.into()), "Where tasks are kept: in a file, which is made where there is none, or in memory, where they end with the process.";
+    "store.place" | "store" => store: StorePath = StorePath::Sqlite(FILE.into()), "Where tasks are kept: in a file, which is made where there is none, or in memory, where they end with the process.";
     "store.durability" => store_durability: Durability = Durability::Process, "What a commit to a file survives: the end of the process, or also that the machine loses its power. Then each waits for the disk.";
-    "store.max_size" => store_max_size: Option<Size> = None, "Maximum size of the file. A task whose result would make it larger fails, with the name of this limit; when nothing fits any more, new work is refused, as where the disk is full. What is deleted makes room. A file that is larger already is an error at start. Where it is not set, as large as the disk lets it.";
-    "retention.finished" => retention_finished: Window = Window(Retention::default().finished), "How long a task that has ended is kept, after its end. Zero: until its place is needed.";
-    "retention.idle" => retention_idle: Window = Window(Retention::default().idle), "How long a task may wait for an answer of its client. Then it is canceled, and kept as one that has ended. Zero: for ever.";
-    "retention.logs" => retention_logs: Window = Window(Retention::default().logs), "How long a file keeps the log of a task that has ended. From then on a stream that is taken up again begins with the task as it ended. Zero: as long as the task.";
-    "retention.push" => retention_push: Window = Window(Retention::default().push), "How long a file keeps the push notification configurations of a task that has ended. Zero: as long as the task.";
-    "retention.sends" => retention_sends: Window = Window(Retention::default().sends), "How long a file keeps the key of a send, by which the same send is known when it comes again. Zero: as long as the task.";
+    "store.max_size" => store_max_size: Option<ByteSize> = None, "Maximum size of the file. A task whose result would make it larger fails, with the name of this limit; when nothing fits any more, new work is refused, as where the disk is full. What is deleted makes room. A file that is larger already is an error at start. Where it is not set, as large as the disk lets it.";
+    "retention.finished" => retention_finished: OptionalTimeout = OptionalTimeout(Retention::default().finished), "How long a task that has ended is kept, after its end. Zero: until its place is needed.";
+    "retention.idle" => retention_idle: OptionalTimeout = OptionalTimeout(Retention::default().idle), "How long a task may wait for an answer of its client. Then it is canceled, and kept as one that has ended. Zero: for ever.";
+    "retention.logs" => retention_logs: OptionalTimeout = OptionalTimeout(Retention::default().logs), "How long a file keeps the log of a task that has ended. From then on a stream that is taken up again begins with the task as it ended. Zero: as long as the task.";
+    "retention.push" => retention_push: OptionalTimeout = OptionalTimeout(Retention::default().push), "How long a file keeps the push notification configurations of a task that has ended. Zero: as long as the task.";
+    "retention.sends" => retention_sends: OptionalTimeout = OptionalTimeout(Retention::default().sends), "How long a file keeps the key of a send, by which the same send is known when it comes again. Zero: as long as the task.";
     "retention.every" => retention_every: Duration = Retention::default().every, "How often it is looked for what has been kept for long enough: each second at most.";
     "max_push_configs" => max_push_configs: usize = Limits::default().max_push_configs, "How many push notification configurations a task may have.";
     "push.enabled" => push_enabled: bool = false, "Takes push notification configurations and keeps them with their tasks. They are not delivered to yet.";
@@ -178,16 +178,16 @@ keys! {
     "limits.references" => limits_references: usize = Limits::default().references, "How many tasks a message may refer to.";
     "limits.events" => limits_events: u64 = Limits::default().events, "How many events a task may have; the turn of an agent that says more fails.";
     "limits.artifacts" => limits_artifacts: usize = Limits::default().artifacts, "How many artifacts a task may have; the turn of an agent that begins another fails.";
-    "limits.event_bytes" => limits_event_bytes: Size = Size(Limits::default().event_bytes), "Maximum size of an event, encoded in protobuf: of a chunk of an artifact, of a status with its message, of a message of a client. The turn of an agent that sends a larger one fails. Clients of gRPC take 4 MiB unless they say otherwise. 1KiB at least.";
-    "limits.artifact_bytes" => limits_artifact_bytes: Size = Size(Limits::default().artifact_bytes), "Maximum size of an artifact; the turn of an agent that adds more to it fails.";
-    "limits.task_bytes" => limits_task_bytes: Size = Size(Limits::default().task_bytes), "Maximum size of all events of a task, messages of its client included. The turn of an agent that says more fails, and further messages are refused.";
+    "limits.event_bytes" => limits_event_bytes: ByteSize = ByteSize(Limits::default().event_bytes), "Maximum size of an event, encoded in protobuf: of a chunk of an artifact, of a status with its message, of a message of a client. The turn of an agent that sends a larger one fails. Clients of gRPC take 4 MiB unless they say otherwise. 1KiB at least.";
+    "limits.artifact_bytes" => limits_artifact_bytes: ByteSize = ByteSize(Limits::default().artifact_bytes), "Maximum size of an artifact; the turn of an agent that adds more to it fails.";
+    "limits.task_bytes" => limits_task_bytes: ByteSize = ByteSize(Limits::default().task_bytes), "Maximum size of all events of a task, messages of its client included. The turn of an agent that says more fails, and further messages are refused.";
     "limits.turns" => limits_turns: usize = Limits::default().turns, "How many turns may run at once, of all tasks.";
     "limits.turns_per_owner" => limits_turns_per_owner: usize = Limits::default().turns_per_owner, "Maximum number of turns of one task owner that run at once, in all tenants together. Callers without a name share one owner.";
     "limits.streams" => limits_streams: usize = Limits::default().streams, "How many streams may be open at once, of all tasks.";
     "limits.subscribers" => limits_subscribers: usize = Limits::default().subscribers, "How many streams of a task may be open when another subscribes to it.";
-    "limits.batch_bytes" => limits_batch_bytes: Size = Size(transport::BATCH_BYTES), "Maximum size of the results of a JSON-RPC batch. A call whose result exceeds it is answered with an error.";
-    "limits.unsent_bytes" => limits_unsent_bytes: Size = Size(transport::UNSENT_BYTES), "Maximum size of all answers together that were made and wait for slow readers. While they have more, calls are refused with 503 or `UNAVAILABLE`, except for health checks and the card.";
-    "limits.page_bytes" => limits_page_bytes: Size = Size(Limits::default().page_bytes), "Maximum size of a page of `ListTasks`, measured in protobuf. A page that reaches it ends early, with the token of the next page. A task larger than this has a page of its own.";
+    "limits.batch_bytes" => limits_batch_bytes: ByteSize = ByteSize(transport::BATCH_BYTES), "Maximum size of the results of a JSON-RPC batch. A call whose result exceeds it is answered with an error.";
+    "limits.unsent_bytes" => limits_unsent_bytes: ByteSize = ByteSize(transport::UNSENT_BYTES), "Maximum size of all answers together that were made and wait for slow readers. While they have more, calls are refused with 503 or `UNAVAILABLE`, except for health checks and the card.";
+    "limits.page_bytes" => limits_page_bytes: ByteSize = ByteSize(Limits::default().page_bytes), "Maximum size of a page of `ListTasks`, measured in protobuf. A page that reaches it ends early, with the token of the next page. A task larger than this has a page of its own.";
     "card.name" => card_name: Option<String> = None, "What people call the agent. Where it is not set, what the agent says.";
     "card.description" => card_description: Option<String> = None, "What the agent is for. Where it is not set, what the agent says.";
     "card.version" => card_version: Option<String> = None, "The agent's own version. Where it is not set, what the agent says.";
@@ -202,8 +202,8 @@ keys! {
     "card.capabilities" => card_capabilities: Option<Structure<CapabilitiesConfig>> = None, "What is not to be offered, though the server could: `streaming = false`. And `state_transition_history = true` for an agent that tells that, which only 0.3 has a word for.";
     "card.security_schemes" => card_security_schemes: Option<Structure<SchemesConfig>> = None, "Ways to authenticate, by name, in the form of OpenAPI: tables with `type` and what that asks for. The program checks `token` alone, and the card then names that one; without `token` it refuses to start with this key.";
     "card.security" => card_security: Option<Structure<Vec<Requirement>>> = None, "Which of `card.security_schemes` a call takes, as one of these tables: scopes by the name of a scheme.";
-    "card.shape" => card_shape: Shape = Shape::Merged, "The form of the card for readers who do not name a version: 1.0's, 0.3's, or both in one. Where 0.3 is not served, it is 1.0's.";
-    "card.shapes" => card_shapes: Option<Structure<BTreeMap<String, Shape>>> = None, "The same by the host that is asked for, as `\"host\" = \"1.0\"`.";
+    "card.shape" => card_shape: CardVersion = CardVersion::Merged, "The form of the card for readers who do not name a version: 1.0's, 0.3's, or both in one. Where 0.3 is not served, it is 1.0's.";
+    "card.shapes" => card_shapes: Option<Structure<BTreeMap<String, CardVersion>>> = None, "The same by the host that is asked for, as `\"host\" = \"1.0\"`.";
     "card.grpc" => card_grpc: Option<GrpcAddress> = None, "Address of gRPC, if it is elsewhere than the rest: `host:port`, which may follow `dns:///`, or a URL without a path.";
     "card.grpc_v03" => card_grpc_v03: Option<GrpcAddress> = None, "Address of gRPC for clients of 0.3. Some of its readers need a URL such as `https://agent.example:443`. Where it is not set, that of 1.0.";
     "card.bindings" => card_bindings: Vec<ProtocolBinding> = ProtocolBinding::ALL.to_vec(), "Bindings among the server's own interfaces of 1.0: `JSONRPC`, `HTTP+JSON` and `GRPC`. What is left off the card is served all the same.";

@@ -12,8 +12,8 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 pub use self::kind::{ErrorKind, Wire};
 use crate::{call::Version, check::Violation, telemetry::report};
 
-mod classic;
 mod kind;
+mod v03;
 
 /// The `domain` of every `google.rpc.ErrorInfo` of this protocol.
 pub const DOMAIN: &str = "a2a-protocol.org";

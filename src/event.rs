@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use prost::Message as _;
 
-pub use self::place::{Cursor, Ends, Fence, Mark, Position, Seq};
+pub use self::cursor::{Cursor, Ends, Fence, Mark, Position, Seq};
 use crate::{
     extension::resume,
     json::Encoded,
@@ -17,8 +17,8 @@ use crate::{
 };
 
 pub(crate) mod count;
-mod forms;
-mod place;
+mod cursor;
+mod encoding;
 
 /// An event: shared by all who read it, and encoded at most once in each form.
 ///

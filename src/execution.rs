@@ -17,39 +17,39 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-pub(crate) use self::keeping::end_idle;
 pub use self::limits::Limits;
-pub(crate) use self::{again::Since, once::Name};
+pub(crate) use self::sweeper::end_idle;
+pub(crate) use self::{idempotency::IdempotencyKey, resubscribe::StreamStart};
 use self::{
-    begin::Begin,
+    idempotency::KeyLocks,
     limits::{Permits, full, limit},
-    once::Turnstile,
     recovery::Quarantine,
+    start::StartMode,
 };
 use crate::{
-    agent::{Agent, Asked, status_update},
+    agent::{Agent, TurnContext, status_update},
     error::{Error, ErrorKind},
     event::{Ends, Mark, Seq},
     journal::{
-        Held, Journal, Phase, Reader,
-        live::{Inner, Live, Untaken},
-        wait::{Answer, Until},
+        Journal, LiveRef, Phase, Reader,
+        live::{CommitFailure, Inner, Live},
+        waiters::{TurnReply, WaitCondition},
     },
     pb::v1::{Message, Task, TaskState},
     snapshot::Snapshot,
     store::{Key, ListPage, ListQuery, PushConfig, Scope, Store, Unavailable},
-    task::Bounds,
+    task::TaskLimits,
 };
 
-mod again;
-mod asked;
-mod begin;
-mod keeping;
+mod idempotency;
 mod limits;
-mod once;
 mod push;
 mod recovery;
+mod resubscribe;
+mod start;
+mod sweeper;
 mod turn;
+mod turn_context;
 
 /// What is kept back of a caller's time, so that the answer arrives before they give up.
 const MARGIN: Duration = Duration::from_millis(100);
@@ -67,14 +67,14 @@ const FIRST_UPDATE: Duration = Duration::from_millis(500);
 
 /// A message, and what came with it.
 #[derive(Debug)]
-pub(crate) struct Sent {
+pub(crate) struct SendRequest {
     pub(crate) scope: Arc<Scope>,
     pub(crate) message: Message,
-    pub(crate) asked: Asked,
+    pub(crate) asked: TurnContext,
     /// Where what happens to the task is to be sent. It has no task yet.
     pub(crate) push: Option<Box<PushConfig>>,
     /// What it is known by, if it may be repeated.
-    pub(crate) name: Option<Box<Name>>,
+    pub(crate) name: Option<Box<IdempotencyKey>>,
 }
 
 /// The running of an agent.
@@ -86,7 +86,7 @@ struct Parts<A> {
     limits: Limits,
     running: TaskTracker,
     permits: Permits,
-    turnstile: Arc<Turnstile>,
+    turnstile: Arc<KeyLocks>,
     /// What ran when an earlier process ended has been seen to.
     recovered: watch::Sender<bool>,
     /// Tasks that could not be recovered.
@@ -123,29 +123,29 @@ impl<A: Agent> Execution<A> {
     /// [`Limits::wait`] if that is set.
     pub(crate) fn send(
         &self,
-        sent: Sent,
+        sent: SendRequest,
         left: Option<Duration>,
-    ) -> impl Future<Output = Result<Answer, Error>> + Send {
+    ) -> impl Future<Output = Result<TurnReply, Error>> + Send {
         let answered_by = left.map(|left| left.saturating_sub(MARGIN.min(left / 10)));
         let wait = [self.0.limits.wait, answered_by].into_iter().flatten().min();
         if sent.name.is_none() {
-            return Either::Left(self.wait_for_turn(self.begin(sent, Begin::Here, watch_turn), wait, left));
+            return Either::Left(self.wait_for_turn(self.begin(sent, StartMode::Here, watch_turn), wait, left));
         }
         let mut sent = sent;
         Either::Right(Box::pin(async move {
             if let Some((key, seq)) = self.before(&mut sent, left).await? {
                 return self.answer_again(&key, seq, wait).await;
             }
-            self.wait_for_turn(self.begin(sent, Begin::Here, watch_turn), wait, left).await
+            self.wait_for_turn(self.begin(sent, StartMode::Here, watch_turn), wait, left).await
         }))
     }
 
     async fn wait_for_turn(
         &self,
-        begun: impl Future<Output = Result<(Held, Watched), Error>>,
+        begun: impl Future<Output = Result<(LiveRef, PendingReply), Error>>,
         wait: Option<Duration>,
         left: Option<Duration>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<TurnReply, Error> {
         let (held, (mut answer, seq)) = begun.await?;
         // Most often it is there, and needs no timer.
         match answer.try_recv() {
@@ -165,9 +165,9 @@ impl<A: Agent> Execution<A> {
             } else {
                 inner.real = true;
                 if let Some((task, _)) = inner.shown().filter(|it| it.1.seq >= seq) {
-                    return Ok(Answer::Task(Arc::clone(task)));
+                    return Ok(TurnReply::Task(Arc::clone(task)));
                 }
-                let shown = inner.wait(Until::Shown(seq));
+                let shown = inner.wait(WaitCondition::Shown(seq));
                 self.0.journal.flush(&held, inner);
                 Some(shown)
             }
@@ -182,19 +182,19 @@ impl<A: Agent> Execution<A> {
     /// Returns when the message is accepted in a task (`returnImmediately`), with the task as it was accepted. Updates
     /// that the agent sends at once are durable by then too, so that a client that polls right after the reply sees
     /// them.
-    pub(crate) async fn start(&self, mut sent: Sent, left: Option<Duration>) -> Result<Answer, Error> {
+    pub(crate) async fn start(&self, mut sent: SendRequest, left: Option<Duration>) -> Result<TurnReply, Error> {
         if sent.name.is_some()
             && let Some((key, _)) = Box::pin(self.before(&mut sent, left)).await?
         {
-            return Ok(Answer::Task(self.get(&key).await?.into_shared()?));
+            return Ok(TurnReply::Task(self.get(&key).await?.into_shared()?));
         }
         let now = |inner: &mut Inner, _| {
             inner.real = true;
-            inner.wait(Until::Shown(inner.ahead.seq()))
+            inner.wait(WaitCondition::Shown(inner.ahead.seq()))
         };
         let time = left.map_or(COMMIT, |left| left.min(COMMIT));
         let (signal, polled) = oneshot::channel();
-        let (held, answer) = self.begin(sent, Begin::Signaled(signal), now).await?;
+        let (held, answer) = self.begin(sent, StartMode::Signaled(signal), now).await?;
         // Its agent may take long until its first pause.
         self.0.journal.flush(&held, held.lock());
         let answer = self.answer(&held, answer, time).await?;
@@ -214,10 +214,10 @@ impl<A: Agent> Execution<A> {
     /// What will be there as soon as the store has it.
     async fn answer(
         &self,
-        held: &Held,
-        answer: impl Future<Output = Result<Answer, RecvError>>,
+        held: &LiveRef,
+        answer: impl Future<Output = Result<TurnReply, RecvError>>,
         wait: Duration,
-    ) -> Result<Answer, Error> {
+    ) -> Result<TurnReply, Error> {
         match timeout(wait, answer).await {
             Ok(answer) => answer.map_err(|_| gone(held)),
             Err(_) => Err(unwritten()),
@@ -225,7 +225,7 @@ impl<A: Agent> Execution<A> {
     }
 
     /// What happens from this message on, until its turn ends.
-    pub(crate) async fn stream(&self, mut sent: Sent, history: Option<usize>) -> Result<Reader, Error> {
+    pub(crate) async fn stream(&self, mut sent: SendRequest, history: Option<usize>) -> Result<Reader, Error> {
         if sent.name.is_some()
             && let Some((key, seq)) = Box::pin(self.before(&mut sent, None)).await?
         {
@@ -236,7 +236,7 @@ impl<A: Agent> Execution<A> {
             inner.attach();
             (inner.shown().map(|(task, at)| (Arc::clone(task), at.seq)), inner.ahead.seq(), behind + 1)
         };
-        let (held, (shown, seq, turns)) = self.begin(sent, Begin::Apart, watch).await?;
+        let (held, (shown, seq, turns)) = self.begin(sent, StartMode::Apart, watch).await?;
         let next = shown.as_ref().map_or(seq, |it| it.1 + 1);
         let reader = Reader::new(held, Arc::clone(&self.0.journal), next, Some(turns), permit).with_history(history);
         Ok(match shown {
@@ -250,7 +250,7 @@ impl<A: Agent> Execution<A> {
         self.0.recovered.subscribe()
     }
 
-    async fn hold(&self, key: &Key) -> Result<Held, Error> {
+    async fn hold(&self, key: &Key) -> Result<LiveRef, Error> {
         self.0.recovered().await?;
         self.0.quarantine.check(key)?;
         hold(&self.0.journal, key, self.0.limits.bounds()).await
@@ -298,7 +298,7 @@ impl<A: Agent> Execution<A> {
             if self.0.journal.phase() == Phase::Stopped {
                 return Err(lost());
             }
-            let answer = inner.wait(Until::End);
+            let answer = inner.wait(WaitCondition::End);
             if !inner.ahead.state().is_terminal() {
                 // That it was canceled before its process ended, its row may say already.
                 inner.touched |= !inner.cancel;
@@ -315,8 +315,8 @@ impl<A: Agent> Execution<A> {
             answer
         };
         match self.answer(&held, answer, self.0.limits.cancel.saturating_add(COMMIT)).await? {
-            Answer::Task(it) => canceled(it),
-            Answer::Message(_) => Err(Error::task_not_found(key.id())),
+            TurnReply::Task(it) => canceled(it),
+            TurnReply::Message(_) => Err(Error::task_not_found(key.id())),
         }
     }
 
@@ -343,8 +343,8 @@ impl<A: Agent> Execution<A> {
 
 /// Waits for an answer. The waiter is removed from its task when the caller stops waiting, or disconnects.
 struct Waiter<'a> {
-    held: &'a Held,
-    answer: oneshot::Receiver<Answer>,
+    held: &'a LiveRef,
+    answer: oneshot::Receiver<TurnReply>,
 }
 
 impl Drop for Waiter<'_> {
@@ -363,7 +363,7 @@ async fn within<F: Future>(limit: Option<Duration>, future: F) -> Option<F::Outp
 }
 
 /// The task, loaded by whoever comes first.
-async fn hold(journal: &Arc<Journal>, key: &Key, bounds: Bounds) -> Result<Held, Error> {
+async fn hold(journal: &Arc<Journal>, key: &Key, bounds: TaskLimits) -> Result<LiveRef, Error> {
     let store = &**journal.store();
     let found = async || match store.load(key).await? {
         Some(mut stored) => {
@@ -400,11 +400,11 @@ async fn unreadable(store: &dyn Store, key: &Key, cause: Unavailable) -> Error {
 }
 
 /// What is told of a turn that somebody waits for: how it ends, and which event its message is.
-type Watched = (oneshot::Receiver<Answer>, Seq);
+type PendingReply = (oneshot::Receiver<TurnReply>, Seq);
 
-fn watch_turn(inner: &mut Inner, behind: u32) -> Watched {
+fn watch_turn(inner: &mut Inner, behind: u32) -> PendingReply {
     let seq = inner.newest_message();
-    (inner.wait(Until::Turn(inner.turn + behind, seq)), seq)
+    (inner.wait(WaitCondition::Turn(inner.turn + behind, seq)), seq)
 }
 
 fn canceled(task: Arc<Task>) -> Result<Arc<Task>, Error> {
@@ -420,7 +420,7 @@ fn has_ended(id: &str) -> Error {
 }
 
 /// Why nothing came of a task that somebody waited for.
-fn gone(held: &Held) -> Error {
+fn gone(held: &LiveRef) -> Error {
     let inner = held.lock();
     match inner.untaken {
         Some(why) => untaken(why),
@@ -431,18 +431,18 @@ fn gone(held: &Held) -> Error {
 }
 
 /// Why the store has nothing of what was sent.
-pub(crate) fn untaken(why: Untaken) -> Error {
+pub(crate) fn untaken(why: CommitFailure) -> Error {
     match why {
-        Untaken::Full(it) => full(it),
-        Untaken::Away => {
+        CommitFailure::Full(it) => full(it),
+        CommitFailure::Away => {
             away("the store is unavailable, and nothing was recorded, but the agent may have run; try again")
         }
-        Untaken::Rejected(Some(name)) => {
+        CommitFailure::Rejected(Some(name)) => {
             let why =
                 format!("the store has no room for this message or its result ({name}), and nothing was recorded");
             limit(name, why)
         }
-        Untaken::Rejected(None) => {
+        CommitFailure::Rejected(None) => {
             ErrorKind::Internal.because("the store can't take this message or its result, and nothing was recorded")
         }
     }
@@ -496,8 +496,8 @@ mod tests {
         store::memory::Memory,
     };
 
-    fn sent(scope: &Arc<Scope>, message: Message) -> Sent {
-        Sent { scope: Arc::clone(scope), message, asked: Asked::default(), push: None, name: None }
+    fn sent(scope: &Arc<Scope>, message: Message) -> SendRequest {
+        SendRequest { scope: Arc::clone(scope), message, asked: TurnContext::default(), push: None, name: None }
     }
 
     #[tokio::test(start_paused = true)]
@@ -508,7 +508,7 @@ mod tests {
         });
         let (execution, scope) =
             (Execution::new(agent, Arc::new(Memory::default()), Limits::default()), Arc::default());
-        let Answer::Task(task) = execution.start(sent(&scope, Message::user("go")), None).await.unwrap() else {
+        let TurnReply::Task(task) = execution.start(sent(&scope, Message::user("go")), None).await.unwrap() else {
             panic!("a message")
         };
         let held = execution.hold(&Key::new(&scope, &task.id)).await.unwrap();

@@ -5,7 +5,7 @@
 
 use std::{fmt, sync::Arc};
 
-pub use self::extended::Extended;
+pub use self::extended::ExtendedService;
 use crate::{
     call::Call,
     error::Error,

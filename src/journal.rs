@@ -21,20 +21,20 @@ use tokio::{
 
 pub use self::reader::{Cut, Reader};
 use self::{
-    again::Again,
+    commit_retry::CommitRetry,
     live::{Inner, Live, fold, fold_bytes},
-    wait::Wake,
+    waiters::Wakeups,
 };
 use crate::{
     seam::Clock,
     store::{Change, Key, KeyMap, Refused, Store, Unavailable},
 };
 
-mod again;
+mod commit_retry;
 pub(crate) mod live;
 mod reader;
-pub(crate) mod replay;
-pub(crate) mod wait;
+pub(crate) mod turns;
+pub(crate) mod waiters;
 
 const SHARDS: usize = 64;
 
@@ -54,7 +54,7 @@ const TELL: Duration = Duration::from_secs(1);
 pub struct Journal {
     store: Arc<dyn Store>,
     clock: Clock,
-    shards: [Mutex<KeyMap<Arc<Slot>>>; SHARDS],
+    shards: [Mutex<KeyMap<Arc<Entry>>>; SHARDS],
     lanes: Vec<Lane>,
     runners: OnceLock<Vec<AbortHandle>>,
     down: Mutex<Down>,
@@ -85,12 +85,12 @@ struct Down {
 
 #[derive(Default)]
 struct Lane {
-    dirty: Mutex<Vec<Held>>,
+    dirty: Mutex<Vec<LiveRef>>,
     wake: Notify,
 }
 
 /// A task's place in the map: empty while its one loader reads the store.
-struct Slot {
+struct Entry {
     key: Key,
     journal: Arc<Journal>,
     live: OnceCell<Live>,
@@ -99,7 +99,7 @@ struct Slot {
 }
 
 /// Whoever uses a live task holds it: turns, readers, the journal. When nobody does, it leaves memory.
-pub(crate) struct Held(Arc<Slot>);
+pub(crate) struct LiveRef(Arc<Entry>);
 
 impl Journal {
     /// Over a store.
@@ -187,17 +187,17 @@ impl Journal {
     // The map.
 
     /// A task that begins.
-    pub(crate) fn insert(self: &Arc<Self>, live: Live) -> Held {
+    pub(crate) fn insert(self: &Arc<Self>, live: Live) -> LiveRef {
         let key = live.key.clone();
-        let slot = Arc::new(Slot::new(&key, self, Some(live)));
+        let slot = Arc::new(Entry::new(&key, self, Some(live)));
         let held = slot.hold();
         self.shards[key.share(SHARDS)].lock().insert(key, slot);
         held
     }
 
     /// The task, if it is in memory.
-    pub(crate) fn find(&self, key: &Key) -> Option<Held> {
-        let held = self.shards[key.share(SHARDS)].lock().get(key).map(Slot::hold);
+    pub(crate) fn find(&self, key: &Key) -> Option<LiveRef> {
+        let held = self.shards[key.share(SHARDS)].lock().get(key).map(Entry::hold);
         held.filter(|it| it.0.live.initialized())
     }
 
@@ -206,10 +206,10 @@ impl Journal {
         self: &Arc<Self>,
         key: &Key,
         load: impl FnOnce() -> F,
-    ) -> Result<Held, E> {
+    ) -> Result<LiveRef, E> {
         let held = {
             let mut shard = self.shards[key.share(SHARDS)].lock();
-            shard.entry(key.clone()).or_insert_with(|| Arc::new(Slot::new(key, self, None))).hold()
+            shard.entry(key.clone()).or_insert_with(|| Arc::new(Entry::new(key, self, None))).hold()
         };
         held.0.live.get_or_try_init(load).await?;
         Ok(held)
@@ -220,14 +220,14 @@ impl Journal {
         self.shards.iter().map(|it| it.lock().len()).sum()
     }
 
-    fn all(&self) -> Vec<Held> {
-        let of = |it: &Mutex<KeyMap<Arc<Slot>>>| {
-            it.lock().values().filter(|it| it.live.initialized()).map(Slot::hold).collect::<Vec<_>>()
+    fn all(&self) -> Vec<LiveRef> {
+        let of = |it: &Mutex<KeyMap<Arc<Entry>>>| {
+            it.lock().values().filter(|it| it.live.initialized()).map(Entry::hold).collect::<Vec<_>>()
         };
         self.shards.iter().flat_map(of).collect()
     }
 
-    fn remove(&self, slot: &Arc<Slot>) -> Option<Arc<Slot>> {
+    fn remove(&self, slot: &Arc<Entry>) -> Option<Arc<Entry>> {
         let mut shard = self.shards[slot.key.share(SHARDS)].lock();
         if shard.get(&slot.key).is_some_and(|it| Arc::ptr_eq(it, slot)) { shard.remove(&slot.key) } else { None }
     }
@@ -235,7 +235,7 @@ impl Journal {
     // Commits.
 
     /// Takes what is pending to the store: in the caller where that is immediate, else by the task's lane.
-    pub(crate) fn flush(&self, held: &Held, mut inner: MutexGuard<'_, Inner>) {
+    pub(crate) fn flush(&self, held: &LiveRef, mut inner: MutexGuard<'_, Inner>) {
         if !inner.is_dirty() || inner.queued {
             return;
         }
@@ -247,7 +247,7 @@ impl Journal {
             lane.dirty.lock().push(held.clone());
             return lane.wake.notify_one();
         };
-        let mut wake = Wake::default();
+        let mut wake = Wakeups::default();
         if let Some(whole) = inner.conclude(live) {
             match store.conclude(&whole) {
                 Ok(()) => inner.concluded(&whole, &mut wake),
@@ -272,14 +272,14 @@ impl Journal {
     }
 
     /// Drops what is in memory of a task that another writer has, or that there is no room for.
-    fn lose(&self, held: &Held, inner: &mut Inner, why: &Refused) -> Wake {
+    fn lose(&self, held: &LiveRef, inner: &mut Inner, why: &Refused) -> Wakeups {
         // Out of the map first: whoever comes next loads what the store has.
         drop(self.remove(&held.0));
         inner.refuse(why)
     }
 
     async fn run(self: Arc<Self>, lane: usize) {
-        let mut again = Again::default();
+        let mut again = CommitRetry::default();
         loop {
             tokio::select! {
                 biased;
@@ -294,7 +294,7 @@ impl Journal {
         }
     }
 
-    async fn group(&self, lane: usize) -> Vec<Held> {
+    async fn group(&self, lane: usize) -> Vec<LiveRef> {
         let lane = &self.lanes[lane];
         loop {
             let taken = {
@@ -310,7 +310,7 @@ impl Journal {
         }
     }
 
-    async fn write(&self, group: &[Held], changes: &Arc<[Change]>, again: bool) -> Result<(), ()> {
+    async fn write(&self, group: &[LiveRef], changes: &Arc<[Change]>, again: bool) -> Result<(), ()> {
         self.down.lock().since.get_or_insert_with(Instant::now);
         let (mut change, mut wait) = (self.store.change(Arc::clone(changes)), PATIENCE);
         let outcomes = loop {
@@ -328,7 +328,7 @@ impl Journal {
             Err(_) => {}
         }
         for ((held, change), outcome) in group.iter().zip(&**changes).zip(outcomes.map_err(drop)?) {
-            let mut wake = Wake::default();
+            let mut wake = Wakeups::default();
             let mut inner = held.lock();
             inner.queued = false;
             // The answer to an earlier try was lost: a row that stands where only this can have put it is ours.
@@ -342,7 +342,7 @@ impl Journal {
                     wake = kept.unwrap_or_else(|| self.lose(held, &mut inner, &why));
                 }
                 (_, Change::Commit(it)) => inner.settle(it, &mut wake),
-                (_, Change::Concluded(it)) => inner.concluded(it, &mut wake),
+                (_, Change::CompletedTask(it)) => inner.concluded(it, &mut wake),
             }
             self.flush(held, inner);
             held.fire(wake);
@@ -351,8 +351,8 @@ impl Journal {
     }
 
     /// The store does not answer: fails waiting senders and cancels, also those whose messages are not recorded.
-    fn put_off(&self, group: &[Held]) {
-        let behind: Vec<Held> = self.lanes.iter().flat_map(|it| it.dirty.lock().clone()).collect();
+    fn put_off(&self, group: &[LiveRef]) {
+        let behind: Vec<LiveRef> = self.lanes.iter().flat_map(|it| it.dirty.lock().clone()).collect();
         group.iter().chain(&behind).for_each(|it| it.lock().put_off());
         self.put_off_recorded();
     }
@@ -402,11 +402,11 @@ impl Journal {
 
 /// What there is to write of a task. What it adds to the task is told to that outside of the lock: only the task's lane
 /// moves what is shown.
-fn change(held: &Held) -> Change {
+fn change(held: &LiveRef) -> Change {
     let mut commit = {
         let mut inner = held.lock();
         if let Some(whole) = inner.conclude(held) {
-            return Change::Concluded(whole);
+            return Change::CompletedTask(whole);
         }
         inner.prepare(held, false)
     };
@@ -420,27 +420,27 @@ pub(crate) async fn pause(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-impl Slot {
+impl Entry {
     fn new(key: &Key, journal: &Arc<Journal>, live: Option<Live>) -> Self {
         let (key, journal, live) = (key.clone(), Arc::clone(journal), OnceCell::new_with(live));
         Self { key, journal, live, holders: AtomicUsize::new(0) }
     }
 
     /// For whoever holds it already, or has the map's lock.
-    fn hold(self: &Arc<Self>) -> Held {
+    fn hold(self: &Arc<Self>) -> LiveRef {
         self.holders.fetch_add(1, Ordering::AcqRel);
-        Held(Arc::clone(self))
+        LiveRef(Arc::clone(self))
     }
 }
 
-impl Held {
+impl LiveRef {
     /// Where it is live.
     pub(crate) fn journal(&self) -> &Arc<Journal> {
         &self.0.journal
     }
 }
 
-impl Deref for Held {
+impl Deref for LiveRef {
     type Target = Live;
 
     fn deref(&self) -> &Live {
@@ -451,13 +451,13 @@ impl Deref for Held {
     }
 }
 
-impl Clone for Held {
+impl Clone for LiveRef {
     fn clone(&self) -> Self {
         self.0.hold()
     }
 }
 
-impl Drop for Held {
+impl Drop for LiveRef {
     /// Who lets go last, takes it off the map, unless somebody has found it there meanwhile.
     fn drop(&mut self) {
         let slot = &self.0;
@@ -474,7 +474,7 @@ impl Drop for Held {
     }
 }
 
-impl std::fmt::Debug for Held {
+impl std::fmt::Debug for LiveRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Held").field(&self.0.key).finish()
     }

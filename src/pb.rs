@@ -40,7 +40,7 @@ macro_rules! package {
                 };
 
                 use super::*;
-                use crate::transport::{grpc, transcode::*};
+                use crate::{contract::*, transport::grpc};
 
                 include!(concat!(env!("OUT_DIR"), "/services/", $package, ".bindings.rs"));
             }

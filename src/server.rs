@@ -8,29 +8,29 @@ use tokio::{
     time::timeout,
 };
 
-pub use self::{bound::Bound, signals::Signals};
+pub use self::{bound_server::BoundServer, signals::Signals};
 use crate::{
     agent::Agent,
     auth::{Authenticator, Guard},
     card::{Card, CardConfig, JSON_RPC, Network},
-    extension::{self, Extended, Extension},
+    extension::{self, ExtendedService, Extension},
     journal::Journal,
     pb::v1::{a2a_service_server::A2aService, bindings::Checked},
     service::{Dedupe, Limits, Modes, Service},
     store::{Retention, Store, memory::Memory},
     telemetry::{
-        self, Reporting, Traced,
-        wire::{Called, Printed},
+        self, ReportGuard, RequestLog,
+        wire_log::{WireLog, WireLogService},
     },
     transport::{
-        AllowedHost, AllowedOrigin, BATCH_BYTES, BODY_TIMEOUT, CONNECTIONS_PER_PEER, CardRequest, Door, FileBytes,
-        HEALTH_WATCHES, KEEP_ALIVE, MAX_BODY, Mount, OriginGuard, OriginPolicy, Paths, PeerLimit, Precheck, Protocols,
-        RECEIVING_BYTES, Ready, Settings, UNSENT_BYTES,
+        AllowedHost, AllowedOrigin, BATCH_BYTES, BODY_TIMEOUT, BasePath, CONNECTIONS_PER_PEER, CardRequest, FileBytes,
+        HEALTH_WATCHES, HttpService, KEEP_ALIVE, MAX_BODY, OriginGuard, OriginPolicy, Paths, PeerLimit, Protocols,
+        RECEIVING_BYTES, Ready, RequestChecks, Settings, UNSENT_BYTES,
         listener::{self, IDLE, MAX_CONNECTIONS, WRITE_TIMEOUT},
     },
 };
 
-mod bound;
+mod bound_server;
 mod signals;
 
 /// How long what runs may take to end when the server stops.
@@ -51,7 +51,7 @@ struct Layers {
 }
 
 /// The transports with all [`Layers`].
-type Layered = Mount<Traced<Printed<Precheck<OriginGuard<Guard<Door>>>>>>;
+type Layered = BasePath<RequestLog<WireLog<RequestChecks<OriginGuard<Guard<HttpService>>>>>>;
 
 /// Returns true if an address is reachable from other machines.
 pub(crate) fn is_public(addr: SocketAddr) -> bool {
@@ -81,14 +81,14 @@ impl Layers {
     }
 
     /// Wraps the service for the connections of an address, or for a router whose address is unknown.
-    fn around(&self, door: Door, bound: Option<SocketAddr>) -> Layered {
-        let guarded = Guard::new(door, self.authenticator.clone());
+    fn around(&self, http: HttpService, bound: Option<SocketAddr>) -> Layered {
+        let guarded = Guard::new(http, self.authenticator.clone());
         let guarded = OriginGuard::new(guarded, Arc::clone(&self.origins), bound);
         let checked = match bound {
-            Some(_) => Precheck::new(guarded, self.peers.clone()),
-            None => Precheck::mounted(guarded, self.peers.clone()),
+            Some(_) => RequestChecks::new(guarded, self.peers.clone()),
+            None => RequestChecks::mounted(guarded, self.peers.clone()),
         };
-        Mount::new(Traced::new(Printed::new(checked, self.print_wire)), Arc::clone(&self.paths))
+        BasePath::new(RequestLog::new(WireLog::new(checked, self.print_wire)), Arc::clone(&self.paths))
     }
 }
 
@@ -464,8 +464,8 @@ impl<A: Agent> Server<A> {
     /// Dropping the router leaves running turns to themselves; [`bind`](Self::bind) is what drains.
     pub fn router(self) -> axum::Router {
         let layers = self.layers();
-        let (_, door) = self.build();
-        axum::Router::new().fallback_service(layers.around(door(None), None))
+        let (_, http) = self.build();
+        axum::Router::new().fallback_service(layers.around(http(None), None))
     }
 
     /// Listens, and serves nothing yet: its address is known, and connections wait.
@@ -473,7 +473,7 @@ impl<A: Agent> Server<A> {
     /// # Errors
     /// The address can't be listened on, or it is reachable from other machines and callers are not authenticated:
     /// [`insecure`](Self::insecure).
-    pub async fn bind(self, addr: impl ToSocketAddrs) -> io::Result<Bound<A>> {
+    pub async fn bind(self, addr: impl ToSocketAddrs) -> io::Result<BoundServer<A>> {
         let (layers, grace) = (self.layers(), self.grace);
         let (listener, addr) = layers.listen(addr).await?;
         let settings = listener::Settings {
@@ -483,10 +483,10 @@ impl<A: Agent> Server<A> {
             write_timeout: self.write_timeout,
             ..listener::Settings::default()
         };
-        let ((service, _), door) = self.build();
-        let door = door(Some(addr));
-        let draining = door.drain().clone();
-        Ok(Bound { listener, addr, door, grpc: None, layers, service, draining, settings, grace })
+        let ((service, _), http) = self.build();
+        let http = http(Some(addr));
+        let draining = http.drain().clone();
+        Ok(BoundServer { listener, addr, http, grpc: None, layers, service, draining, settings, grace })
     }
 
     /// Serves until Ctrl-C or SIGTERM, then drains. A whole program: where it has no subscriber of `tracing`, errors are
@@ -495,7 +495,7 @@ impl<A: Agent> Server<A> {
     /// # Errors
     /// The errors of [`bind`](Self::bind).
     pub async fn serve(self, addr: impl ToSocketAddrs) -> io::Result<()> {
-        let _reporting = self.report.then(Reporting::begin);
+        let _reporting = self.report.then(ReportGuard::begin);
         let bound = self.bind(addr).await?;
         let mut signals = Signals::listen();
         tracing::info!(server.address = %bound.addr(), "listening");
@@ -513,7 +513,7 @@ impl<A: Agent> Server<A> {
         Layers { authenticator, insecure: self.insecure, print_wire, origins: Arc::new(origins), peers, paths }
     }
 
-    fn build(self) -> (Built<A>, impl FnOnce(Option<SocketAddr>) -> Door) {
+    fn build(self) -> (Built<A>, impl FnOnce(Option<SocketAddr>) -> HttpService) {
         let store = self.store.unwrap_or_else(|| Arc::new(Memory::default()));
         let mut card = self.card.protocols(self.protocols.iter());
         let service = Service::new(self.agent, store, self.limits).offering(card.offers());
@@ -526,11 +526,11 @@ impl<A: Agent> Server<A> {
         }
         let extensions = extension::all(self.extensions, &mut card.about.extensions);
         if !extensions.is_empty() {
-            inner = Arc::new(Extended::new(inner, extensions).strict(self.strict_extensions));
+            inner = Arc::new(ExtendedService::new(inner, extensions).strict(self.strict_extensions));
         }
         let mut checked: Arc<dyn A2aService> = Arc::new(Checked(inner));
         if self.print_wire {
-            checked = Arc::new(Called(checked));
+            checked = Arc::new(WireLogService(checked));
         }
         match &self.authenticator {
             Some(it) => card = it.describe(card),
@@ -551,7 +551,7 @@ impl<A: Agent> Server<A> {
             (self.body_timeout, self.receiving_bytes, self.health_watches);
         let (strict_version, protocols, v03_file_bytes) = (self.strict_version, self.protocols, self.v03_file_bytes);
         let outer = Arc::clone(&checked);
-        let door = move |addr: Option<SocketAddr>| {
+        let http = move |addr: Option<SocketAddr>| {
             let card = match addr {
                 Some(addr) => card.bound(addr),
                 None => card,
@@ -563,9 +563,9 @@ impl<A: Agent> Server<A> {
             settings.health_watches = health_watches;
             (settings.strict_version, settings.protocols) = (strict_version, protocols);
             (settings.ready, settings.keys, settings.v03_file_bytes) = (ready, true, v03_file_bytes);
-            Door::new(checked, settings)
+            HttpService::new(checked, settings)
         };
-        ((service, outer), door)
+        ((service, outer), http)
     }
 }
 

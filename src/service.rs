@@ -9,16 +9,17 @@ use futures_util::future::Either;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-pub use self::{modes::Modes, repeat::Dedupe};
+pub use self::{idempotency::Dedupe, media_types::Modes};
 pub use crate::execution::Limits;
 use crate::{
-    agent::{About, Agent, Asked},
+    agent::{About, Agent, TurnContext},
     call::Call,
+    contract::BoxStream,
     error::{Error, ErrorKind},
     event::Event,
-    execution::{Execution, Sent},
+    execution::{Execution, SendRequest},
     extension::Negotiated,
-    journal::{Journal, wait::Answer},
+    journal::{Journal, waiters::TurnReply},
     pb::{
         v1::{
             AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
@@ -33,12 +34,11 @@ use crate::{
     snapshot::Snapshot,
     store::{Key, ListQuery, Retention, Scope, Store, Token},
     task,
-    transport::transcode::BoxStream,
 };
 
-mod modes;
+mod idempotency;
+mod media_types;
 pub mod push;
-mod repeat;
 mod streams;
 
 /// How many tasks are on a page where nobody says (3.1.4).
@@ -52,27 +52,27 @@ pub struct Service<A> {
     execution: Execution<A>,
     /// The scope of callers without a name, which is most calls', made once.
     anonymous: Arc<Scope>,
-    gate: modes::Gate,
-    offers: Offers,
+    gate: media_types::MediaTypeCheck,
+    offers: Capabilities,
     dedupe: Dedupe,
 }
 
 /// What is offered of what the protocol leaves to the agent: the card says it, and the service keeps to it (3.3.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offers {
+pub struct Capabilities {
     /// Answers in streams.
     pub streaming: bool,
     /// Push notification configurations.
     pub push: bool,
 }
 
-impl Default for Offers {
+impl Default for Capabilities {
     fn default() -> Self {
         Self { streaming: true, push: false }
     }
 }
 
-impl Offers {
+impl Capabilities {
     fn streaming(&self) -> Result<(), Error> {
         let why = "this agent answers in one piece; send the message without a stream, or poll the task";
         if self.streaming { Ok(()) } else { Err(ErrorKind::StreamingNotSupported.because(why)) }
@@ -87,7 +87,8 @@ impl<A: Agent> Service<A> {
     /// An agent over a store.
     pub fn new(agent: A, store: Arc<dyn Store>, limits: Limits) -> Self {
         let (execution, anonymous) = (Execution::new(agent, store, limits), Arc::default());
-        let (gate, offers, dedupe) = (modes::Gate::default(), Offers::default(), Dedupe::default());
+        let (gate, offers, dedupe) =
+            (media_types::MediaTypeCheck::default(), Capabilities::default(), Dedupe::default());
         Self { execution, anonymous, gate, offers, dedupe }
     }
 
@@ -108,14 +109,14 @@ impl<A: Agent> Service<A> {
 
     /// With other offers.
     #[must_use]
-    pub fn offering(self, offers: Offers) -> Self {
+    pub fn offering(self, offers: Capabilities) -> Self {
         Self { offers, ..self }
     }
 
     /// With what a message has to be, by the media types of this card.
     #[must_use]
     pub fn modes(self, modes: Modes, about: &About) -> Self {
-        Self { gate: modes::Gate::new(modes, about), ..self }
+        Self { gate: media_types::MediaTypeCheck::new(modes, about), ..self }
     }
 
     /// Ends what runs: takes no new work, gives what there is `grace` to end by itself, and leaves the rest as it is.
@@ -152,7 +153,7 @@ impl<A: Agent> Service<A> {
     }
 
     /// What is sent, and how it is to be answered; without the tasks that the message refers to.
-    fn sent(&self, request: Request<SendMessageRequest>) -> Result<(Sent, Wanted), Error> {
+    fn sent(&self, request: Request<SendMessageRequest>) -> Result<(SendRequest, ReplyOptions), Error> {
         let call = Call::of(&request)?;
         call.in_time()?;
         let left = call.time_left();
@@ -175,21 +176,25 @@ impl<A: Agent> Service<A> {
         let push = push.map(|it| self.registered(push::IN_SEND, it, &came_with).map(Box::new)).transpose()?;
         let history = history("configuration.historyLength", configuration.history_length)?;
         let accepted_output_modes = configuration.accepted_output_modes;
-        let asked = Asked { principal, extensions, accepted_output_modes, metadata, referenced: Vec::new() };
+        let asked = TurnContext { principal, extensions, accepted_output_modes, metadata, referenced: Vec::new() };
         let refers = !message.reference_task_ids.is_empty();
-        let wanted = Wanted { immediately: configuration.return_immediately, history, left, refers };
-        Ok((Sent { scope, message, asked, push, name }, wanted))
+        let wanted = ReplyOptions { immediately: configuration.return_immediately, history, left, refers };
+        Ok((SendRequest { scope, message, asked, push, name }, wanted))
     }
 
     /// The same with the tasks that the message refers to. Most refer to none.
-    async fn refer(&self, mut sent: Sent) -> Result<Sent, Error> {
+    async fn refer(&self, mut sent: SendRequest) -> Result<SendRequest, Error> {
         sent.asked.referenced = self.referenced(&sent.scope, &sent.message.reference_task_ids).await?;
         Ok(sent)
     }
 
     /// What comes of a message.
-    fn answer(&self, sent: Sent, wanted: &Wanted) -> impl Future<Output = Result<Answer, Error>> + Send {
-        let Wanted { immediately, left, .. } = *wanted;
+    fn answer(
+        &self,
+        sent: SendRequest,
+        wanted: &ReplyOptions,
+    ) -> impl Future<Output = Result<TurnReply, Error>> + Send {
+        let ReplyOptions { immediately, left, .. } = *wanted;
         if immediately {
             Either::Left(Box::pin(self.execution.start(sent, left)))
         } else {
@@ -218,7 +223,7 @@ impl<A: Agent> Service<A> {
 }
 
 /// How a send is to be answered.
-struct Wanted {
+struct ReplyOptions {
     immediately: bool,
     history: Option<usize>,
     /// How long the caller waits.
@@ -284,8 +289,8 @@ impl<A: Agent> A2aService for Service<A> {
             self.answer(sent, &wanted).await?
         };
         let payload = Some(match answer {
-            Answer::Task(task) => Payload::Task(shown(task, history)),
-            Answer::Message(it) => Payload::Message(*it),
+            TurnReply::Task(task) => Payload::Task(shown(task, history)),
+            TurnReply::Message(it) => Payload::Message(*it),
         });
         Ok(Response::new(SendMessageResponse { payload }))
     }
@@ -301,7 +306,7 @@ impl<A: Agent> A2aService for Service<A> {
         if Call::of(&request)?.cursor.is_some() {
             return Ok(self.streamed(self.stream_again(request).await?, marks));
         }
-        let (mut sent, Wanted { history, refers, .. }) = self.sent(request)?;
+        let (mut sent, ReplyOptions { history, refers, .. }) = self.sent(request)?;
         if refers {
             sent = Box::pin(self.refer(sent)).await?;
         }

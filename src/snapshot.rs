@@ -11,11 +11,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error as _};
 use tonic::Response;
 
 use crate::{
+    contract::Output,
     error::Error,
     json::{Measure, count, write_encoded, write_to},
     pb::v1::Task,
     task,
-    transport::transcode::Output,
 };
 
 /// A task as it is at a moment: the answer to `GetTask` (3.1.3) and to `CancelTask` (3.1.5).

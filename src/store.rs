@@ -10,12 +10,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-pub use concluded::{Concluded, Told};
+pub use completed::{CompletedTask, EventRef};
+pub use idempotency::{IdempotencyRecord, SendOutcome};
 pub use key::{Hashed, Key, KeyMap, Scope};
 pub use page::Token;
-pub use push::{PushConfig, PushPage, Put};
+pub use push::{PushConfig, PushPage, PutResult};
 pub use retention::{Retention, Swept};
-pub use sent::{Keyed, Made};
 
 use crate::{
     error::Error,
@@ -26,14 +26,14 @@ use crate::{
     task,
 };
 
-pub(crate) mod concluded;
+pub(crate) mod completed;
+mod idempotency;
 pub mod key;
+mod log_codec;
 pub mod memory;
 pub mod page;
 mod push;
 mod retention;
-mod sent;
-mod settled;
 pub mod sqlite;
 
 /// A place for tasks.
@@ -76,14 +76,14 @@ pub trait Store: Send + Sync + 'static {
     async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable>;
 
     /// What came of the send of an owner that had this key, if there was one.
-    async fn sent(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<Made>, Unavailable>;
+    async fn sent(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable>;
 
     /// A page of an owner's tasks.
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable>;
 
     /// Keeps a push configuration with its task, in place of the one of the same id; of other ids, as long as the task
     /// has less than `most`.
-    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<Put, Unavailable>;
+    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<PutResult, Unavailable>;
 
     /// One push configuration; none also where there is no such task.
     async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable>;
@@ -146,7 +146,7 @@ pub trait Immediate {
     fn commit_now(&self, commit: &Commit) -> Result<(), Refused>;
 
     /// Commits a task that is new and has ended. What its log repeats of it need not be kept twice.
-    fn conclude(&self, whole: &Concluded) -> Result<(), Refused> {
+    fn conclude(&self, whole: &CompletedTask) -> Result<(), Refused> {
         self.commit_now(&whole.commit())
     }
 }
@@ -171,7 +171,7 @@ pub struct Commit {
     /// What came with the messages that are still to be answered, beside them, if that changed; empty where nothing did.
     pub asked: Option<Bytes>,
     /// The sends whose messages are among the events, of those that have a key.
-    pub sends: Vec<Keyed>,
+    pub sends: Vec<IdempotencyRecord>,
     /// The push configuration that the task was begun with.
     pub push: Option<Arc<PushConfig>>,
 }
@@ -182,7 +182,7 @@ pub enum Change {
     /// A part of it.
     Commit(Commit),
     /// All of it.
-    Concluded(Concluded),
+    CompletedTask(CompletedTask),
 }
 
 impl Change {
@@ -190,7 +190,7 @@ impl Change {
     pub fn commit(&self) -> Commit {
         match self {
             Self::Commit(it) => it.clone(),
-            Self::Concluded(it) => it.commit(),
+            Self::CompletedTask(it) => it.commit(),
         }
     }
 
@@ -198,7 +198,7 @@ impl Change {
     pub fn expected(&self) -> Option<Position> {
         match self {
             Self::Commit(Commit { expect: Expect::At(it), .. }) => Some(*it),
-            Self::Commit(_) | Self::Concluded(_) => None,
+            Self::Commit(_) | Self::CompletedTask(_) => None,
         }
     }
 
@@ -206,7 +206,7 @@ impl Change {
     pub fn position(&self) -> Position {
         let (row, fence) = match self {
             Self::Commit(it) => (&it.row, it.fence),
-            Self::Concluded(it) => (&it.row, it.fence),
+            Self::CompletedTask(it) => (&it.row, it.fence),
         };
         Position { seq: row.seq, fence }
     }

@@ -1,14 +1,14 @@
 //! The task as a value: which state may follow which, and what an event does to it. Pure.
 
 pub use self::{
-    ahead::{Ahead, Bounds, Illegal},
+    admission::{Admission, TaskLimits, Violation},
     chunk::{heft, join, joins},
 };
 use crate::pb::v1::{
     Artifact, Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload,
 };
 
-mod ahead;
+mod admission;
 mod chunk;
 
 impl Task {
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn an_artifact_is_one_whatever_became_of_it() {
         let mut task = task_in(TaskState::Working);
-        let mut ahead = Ahead::of(&task, 1);
+        let mut ahead = Admission::of(&task, 1);
         let mut named = chunk("a", "3", true);
         let metadata = |n: f64| {
             let value = Value { kind: Some(crate::pb::wkt::value::Kind::NumberValue(n)) };

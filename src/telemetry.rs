@@ -30,10 +30,10 @@ use tracing_subscriber::{
 use crate::{
     call::REQUEST_ID,
     config::Log,
-    transport::{Answering, Body, RequestBody, binding},
+    transport::{Body, RequestBody, ResponseFuture, binding},
 };
 
-pub(crate) mod wire;
+pub(crate) mod wire_log;
 
 /// What the lines of requests are filtered by.
 const TARGET: &str = "a2a_service::request";
@@ -112,16 +112,16 @@ static REPORTING: AtomicUsize = AtomicUsize::new(0);
 
 /// Lets [`report`] write to stderr as long as it lives.
 #[derive(Debug)]
-pub(crate) struct Reporting(());
+pub(crate) struct ReportGuard(());
 
-impl Reporting {
+impl ReportGuard {
     pub(crate) fn begin() -> Self {
         REPORTING.fetch_add(1, Ordering::Relaxed);
         Self(())
     }
 }
 
-impl Drop for Reporting {
+impl Drop for ReportGuard {
     fn drop(&mut self) {
         REPORTING.fetch_sub(1, Ordering::Relaxed);
     }
@@ -189,50 +189,50 @@ pub(crate) fn note(response: &mut Response<Body>, method: Option<&str>, reason: 
 /// A tower service that assigns each request an id, which its response repeats, hides credentials from `Debug`, and
 /// logs a line when the response has ended. Log lines in between have the id.
 #[derive(Clone, Debug)]
-pub(crate) struct Traced<S>(S);
+pub(crate) struct RequestLog<S>(S);
 
-impl<S> Traced<S> {
+impl<S> RequestLog<S> {
     /// Watches over a service.
     pub(crate) fn new(inner: S) -> Self {
         Self(inner)
     }
 }
 
-impl<S, B> Service<Request<B>> for Traced<S>
+impl<S, B> Service<Request<B>> for RequestLog<S>
 where
-    S: Service<Request<B>, Response = Response<Body>, Error = Infallible, Future = Answering>,
+    S: Service<Request<B>, Response = Response<Body>, Error = Infallible, Future = ResponseFuture>,
     B: RequestBody,
 {
-    type Response = Response<Watched>;
+    type Response = Response<LoggedBody>;
     type Error = Infallible;
-    type Future = Answer;
+    type Future = LoggedResponse;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.0.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Answer {
+    fn call(&mut self, mut request: Request<B>) -> LoggedResponse {
         hide_credentials(request.headers_mut());
         let id = request_id(request.headers_mut());
         let enabled = tracing::enabled!(target: TARGET, Level::INFO);
-        let line = enabled.then(|| Box::new(Line::of(&request, &id)));
+        let line = enabled.then(|| Box::new(RequestRecord::of(&request, &id)));
         let entered = line.as_ref().map(|it| it.span.enter());
         let inner = self.0.call(request);
         drop(entered);
-        Answer { inner, id: Some(id), line }
+        LoggedResponse { inner, id: Some(id), line }
     }
 }
 
 /// An answer as it is made, and what will be said of it.
-pub(crate) struct Answer {
-    inner: Answering,
+pub(crate) struct LoggedResponse {
+    inner: ResponseFuture,
     /// Taken when the answer is ready.
     id: Option<HeaderValue>,
-    line: Option<Box<Line>>,
+    line: Option<Box<RequestRecord>>,
 }
 
-impl Future for Answer {
-    type Output = Result<Response<Watched>, Infallible>;
+impl Future for LoggedResponse {
+    type Output = Result<Response<LoggedBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { inner, id, line } = &mut *self;
@@ -251,18 +251,18 @@ impl Future for Answer {
             line.grpc_status(response.headers());
             line.whole = http_body::Body::is_end_stream(response.body());
         }
-        Poll::Ready(Ok(response.map(|body| Watched { body, line })))
+        Poll::Ready(Ok(response.map(|body| LoggedBody { body, line })))
     }
 }
 
 /// The body of an answer. Whoever drops it has sent it, or never will.
 #[derive(Debug, Default)]
-pub(crate) struct Watched {
+pub(crate) struct LoggedBody {
     body: Body,
-    line: Option<Box<Line>>,
+    line: Option<Box<RequestRecord>>,
 }
 
-impl http_body::Body for Watched {
+impl http_body::Body for LoggedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -295,7 +295,7 @@ impl http_body::Body for Watched {
 }
 
 /// What is said of a request, once nothing more can be added.
-struct Line {
+struct RequestRecord {
     span: Span,
     start: Instant,
     system: &'static str,
@@ -313,7 +313,7 @@ struct Line {
     whole: bool,
 }
 
-impl Line {
+impl RequestRecord {
     fn of<B>(request: &Request<B>, id: &HeaderValue) -> Self {
         let id = id.to_str().unwrap_or_default().to_owned();
         Self {
@@ -342,7 +342,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for RequestRecord {
     fn drop(&mut self) {
         let Self { start, system, method, path, peer, id, status, grpc_status, rpc_method, reason, whole, .. } = self;
         let millis = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -368,13 +368,13 @@ impl Drop for Line {
     }
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for LoggedResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Answer").field("line", &self.line).finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for Line {
+impl fmt::Debug for RequestRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Line").field("id", &self.id).field("path", &self.path).finish_non_exhaustive()
     }
@@ -390,9 +390,9 @@ mod tests {
 
     /// Output of a subscriber.
     #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
+    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl std::io::Write for Written {
+    impl std::io::Write for LogBuffer {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -403,7 +403,7 @@ mod tests {
         }
     }
 
-    impl<'a> MakeWriter<'a> for Written {
+    impl<'a> MakeWriter<'a> for LogBuffer {
         type Writer = Self;
 
         fn make_writer(&'a self) -> Self {
@@ -424,7 +424,7 @@ mod tests {
 
     #[test]
     fn control_characters_are_escaped_in_every_place_of_the_text_log() {
-        let written = Written::default();
+        let written = LogBuffer::default();
         let lines = tracing_subscriber::fmt().with_writer(written.clone()).with_ansi(false);
         let lines = lines.map_event_format(|format| Escaped { format, json: false }).finish();
         tracing::subscriber::with_default(lines, log);
@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn control_characters_are_escaped_in_the_json_log() {
-        let written = Written::default();
+        let written = LogBuffer::default();
         let lines = tracing_subscriber::fmt().with_writer(written.clone()).json().flatten_event(true);
         let lines = lines.map_event_format(|format| Escaped { format, json: true }).finish();
         tracing::subscriber::with_default(lines, log);

@@ -1,30 +1,29 @@
 //! The door: what stands between a connection and the service. It tells by a request which binding it speaks, makes the
 //! `Call`, and answers in the caller's own terms.
 
-mod answer;
+mod base_path;
 mod body;
 mod card;
-mod edge;
-mod entrance;
-mod frames;
+mod classify;
+mod connection;
+mod context;
+mod control_frames;
 pub mod grpc;
-mod guarded;
 mod health;
 mod jsonrpc;
 pub mod listener;
-mod mount;
+mod methods;
 mod origin;
-mod peers;
-mod precheck;
-mod protocols;
-mod receive;
+mod peer_limit;
+mod request_budget;
+mod request_checks;
+mod response;
+mod response_budget;
 mod rest;
 mod settings;
 pub mod sse;
-mod stall;
-pub mod transcode;
-mod unsent;
-mod verb;
+mod version;
+mod write_timeout;
 
 use std::{
     convert::Infallible,
@@ -42,48 +41,48 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, service::Routes};
 use tower_service::Service;
 
-use self::{
-    answer::status,
-    entrance::{Entrance, is_of, name},
-    health::Health,
-    receive::{Messages, Receiving},
-    stall::Until,
-    unsent::Unsent,
+pub(crate) use self::{
+    base_path::{BasePath, Paths},
+    origin::{OriginGuard, OriginPolicy},
+    peer_limit::CONNECTIONS_PER_PEER,
+    request_budget::RECEIVING_BYTES,
+    request_checks::RequestChecks,
+    settings::{BATCH_BYTES, BODY_TIMEOUT, HEALTH_WATCHES, KEEP_ALIVE, MAX_BODY, UNSENT_BYTES},
 };
 pub use self::{
     body::Body,
     card::CardRequest,
     health::Ready,
     origin::{AllowedHost, AllowedOrigin},
-    peers::PeerLimit,
-    protocols::Protocols,
+    peer_limit::PeerLimit,
     settings::{Card, FileBytes, Settings},
+    version::Protocols,
 };
-pub(crate) use self::{
-    mount::{Mount, Paths},
-    origin::{OriginGuard, OriginPolicy},
-    peers::CONNECTIONS_PER_PEER,
-    precheck::Precheck,
-    receive::RECEIVING_BYTES,
-    settings::{BATCH_BYTES, BODY_TIMEOUT, HEALTH_WATCHES, KEEP_ALIVE, MAX_BODY, UNSENT_BYTES},
+use self::{
+    classify::{RequestKind, is_of, name},
+    health::Health,
+    request_budget::{LimitedBody, Messages},
+    response::status,
+    response_budget::ResponseBudget,
+    write_timeout::WriteDeadline,
 };
 use crate::{
     call::{self, Call, Version},
-    compat::{
-        classic::Methods,
-        legacy::Legacy,
-        rest::Rest as ClassicRest,
-        service::{V03, refusal},
-    },
+    contract::Dispatch,
     error::{Error, ErrorKind},
     pb::{
         v1::{
             a2a_service_server::{A2aService, A2aServiceServer},
-            bindings::Bound,
+            bindings::ServiceHandle,
         },
         v03,
     },
-    transport::transcode::Binding,
+    v03::{
+        grpc::{GrpcService, refusal},
+        jsonrpc::Methods,
+        rest::Rest as ClassicRest,
+        semantics::Semantics,
+    },
 };
 
 /// The body of a request.
@@ -103,55 +102,55 @@ where
 /// Every binding of a service, as one tower service: for our own listener, and for any axum program beside its own
 /// routes.
 ///
-/// What a request speaks is decided by its content type and its path, in the order of [`Entrance`].
+/// What a request speaks is decided by its content type and its path, in the order of [`RequestKind`].
 #[derive(Clone)]
-pub struct Door {
+pub struct HttpService {
     inner: Arc<Inner>,
     /// Nothing but gRPC comes in.
     grpc_only: bool,
 }
 
 struct Inner {
-    service: Bound,
-    grpc: A2aServiceServer<Bound>,
+    service: ServiceHandle,
+    grpc: A2aServiceServer<ServiceHandle>,
     classic_rpc: Methods,
     classic_rpc_without_id: Methods,
     classic_rest: ClassicRest,
-    classic_grpc: ClassicServer,
+    classic_grpc: V03Server,
     /// Health and reflection, made when somebody first asks for them.
     beside: OnceLock<Routes>,
     settings: Settings,
     limits: settings::Limits,
-    started: card::Started,
-    unsent: Unsent,
+    started: card::CardDates,
+    unsent: ResponseBudget,
 }
 
 /// The service of 0.3 in gRPC.
-type ClassicServer = v03::a2a_service_server::A2aServiceServer<v03::bindings::Bound>;
+type V03Server = v03::a2a_service_server::A2aServiceServer<v03::bindings::ServiceHandle>;
 
 /// The answer to a request, as it is made.
-pub type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-impl Door {
+impl HttpService {
     /// A door to a service, which checks what it is asked: see `Checked`.
     pub fn new(service: Arc<dyn A2aService>, settings: Settings) -> Self {
-        let legacy: Arc<dyn A2aService> = Arc::new(Legacy::new(Arc::clone(&service)));
-        let classic = v03::bindings::Bound(Arc::new(V03(Arc::clone(&legacy))));
-        let classic_grpc = ClassicServer::new(classic.clone()).max_decoding_message_size(settings.max_body);
-        let service = Bound(service);
+        let semantics: Arc<dyn A2aService> = Arc::new(Semantics::new(Arc::clone(&service)));
+        let classic = v03::bindings::ServiceHandle(Arc::new(GrpcService(Arc::clone(&semantics))));
+        let classic_grpc = V03Server::new(classic.clone()).max_decoding_message_size(settings.max_body);
+        let service = ServiceHandle(service);
         let grpc = A2aServiceServer::new(service.clone()).max_decoding_message_size(settings.max_body);
         let inner = Inner {
             service,
             grpc,
-            classic_rpc: Methods(Arc::clone(&legacy)),
+            classic_rpc: Methods(Arc::clone(&semantics)),
             classic_rpc_without_id: Methods::without_id(),
-            classic_rest: ClassicRest::new(classic, legacy),
+            classic_rest: ClassicRest::new(classic, semantics),
             classic_grpc,
             beside: OnceLock::new(),
-            unsent: Unsent::new(settings.unsent_bytes),
+            unsent: ResponseBudget::new(settings.unsent_bytes),
             limits: settings.limits(),
             settings,
-            started: card::Started::now(),
+            started: card::CardDates::now(),
         };
         Self { inner: Arc::new(inner), grpc_only: false }
     }
@@ -173,26 +172,26 @@ impl Door {
     }
 }
 
-impl fmt::Debug for Door {
+impl fmt::Debug for HttpService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Door").field(&self.inner.settings).finish()
     }
 }
 
-impl<B: RequestBody> Service<Request<B>> for Door {
+impl<B: RequestBody> Service<Request<B>> for HttpService {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = ResponseFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Answering {
+    fn call(&mut self, request: Request<B>) -> ResponseFuture {
         let finish = match *request.method() {
-            Method::HEAD => verb::without_body,
+            Method::HEAD => methods::without_body,
             Method::OPTIONS if of_card(&request) => return now(card::preflight()),
-            Method::OPTIONS => verb::only_allow,
+            Method::OPTIONS => methods::only_allow,
             _ => return self.answer(request),
         };
         let answering = self.answer(request);
@@ -200,20 +199,20 @@ impl<B: RequestBody> Service<Request<B>> for Door {
     }
 }
 
-impl Door {
+impl HttpService {
     /// A box for each way, so that none is as large as the largest.
-    fn answer<B: RequestBody>(&self, request: Request<B>) -> Answering {
+    fn answer<B: RequestBody>(&self, request: Request<B>) -> ResponseFuture {
         let (mut parts, body) = request.into_parts();
         let Inner { service, settings, started, .. } = &*self.inner;
         settings.protocols.note(&mut parts.extensions);
-        let entrance = Entrance::of(&parts);
+        let entrance = RequestKind::of(&parts);
         let version = entrance.version(&parts);
-        if self.grpc_only && entrance != Entrance::Grpc {
+        if self.grpc_only && entrance != RequestKind::Grpc {
             // What a server of gRPC has for whatever is none.
             return now(status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
         if let Some(verbs) = entrance.verbs().filter(|it| it.split(", ").all(|it| parts.method != *it)) {
-            return now(verb::not_allowed(&parts, verbs));
+            return now(methods::not_allowed(&parts, verbs));
         }
         if !entrance.is_public(parts.uri.path())
             && let Err(error) = self.inner.unsent.admit(0)
@@ -221,42 +220,42 @@ impl Door {
             return now(overloaded(entrance, version, error));
         }
         let door = match entrance {
-            Entrance::Card => return now(card::answer(&settings.card, started, &parts)),
-            Entrance::Health => {
+            RequestKind::Card => return now(card::answer(&settings.card, started, &parts)),
+            RequestKind::Health => {
                 let (drain, ready) = (settings.drain.clone(), Arc::clone(&settings.ready));
                 return Box::pin(async move { Ok(health::answer(parts.uri.path(), &drain, &ready).await) });
             }
-            Entrance::Grpc if !is_of(parts.uri.path(), version) || !self.has_form(version) => {
+            RequestKind::Grpc if !is_of(parts.uri.path(), version) || !self.has_form(version) => {
                 let messages = if grpc::is_reflection(parts.uri.path()) { Messages::Many } else { Messages::One };
-                let body = Receiving::new(body, messages, &self.inner.limits);
+                let body = LimitedBody::new(body, messages, &self.inner.limits);
                 let (answer, unsent) =
                     (self.beside().call(Request::from_parts(parts, body)), self.inner.unsent.clone());
                 let counted = move |response| grpc::complete_unknown(response).map(|body| body.counted(&unsent));
                 return Box::pin(async move { answer.await.map(counted) });
             }
-            Entrance::Grpc => call::Door::Grpc,
-            Entrance::JsonRpc => call::Door::JsonRpc,
-            Entrance::Rest | Entrance::ExtendedCard => call::Door::Rest,
+            RequestKind::Grpc => call::Binding::Grpc,
+            RequestKind::JsonRpc => call::Binding::JsonRpc,
+            RequestKind::Rest | RequestKind::ExtendedCard => call::Binding::Rest,
         };
-        let admitted = edge::admit(&mut parts, door, settings);
+        let admitted = context::admit(&mut parts, door, settings);
         let (service, limits) = (service.clone(), self.inner.limits.clone());
         let made = Made { unsent: self.inner.unsent.clone(), entrance, version };
-        let key = if settings.keys { edge::key(&parts.extensions) } else { None };
+        let key = if settings.keys { context::key(&parts.extensions) } else { None };
         let spelling = call::extensions_spelling(&parts.headers);
-        let answering: Answering = match entrance {
-            Entrance::Grpc => {
+        let answering: ResponseFuture = match entrance {
+            RequestKind::Grpc => {
                 if let Err(error) = admitted.enter(version, &mut parts.extensions) {
                     return now(refuse(&parts, error));
                 }
                 let form = Form::of(version, parts.uri.path());
-                let request = Request::from_parts(parts, Receiving::new(body, Messages::One, &limits));
+                let request = Request::from_parts(parts, LimitedBody::new(body, Messages::One, &limits));
                 let answer = match version {
                     Version::V1_0 => self.inner.grpc.clone().call(request),
                     Version::V0_3 => self.inner.classic_grpc.clone().call(request),
                 };
                 Box::pin(async move {
                     let mut response = grpc::complete(answer.await?, limits.max_body, version);
-                    match Until::after(limits.stream_age) {
+                    match WriteDeadline::after(limits.stream_age) {
                         Some(until) if form.is_streaming => drop(response.extensions_mut().insert(until)),
                         _ if form.is_streaming => {}
                         _ => future::poll_fn(|cx| response.body_mut().poll_begin(cx)).await,
@@ -265,7 +264,7 @@ impl Door {
                 })
             }
             // A refusal names the call that it is for, and what is no call at all is refused as such.
-            Entrance::JsonRpc => {
+            RequestKind::JsonRpc => {
                 let (classic, without_id) = (&self.inner.classic_rpc, &self.inner.classic_rpc_without_id);
                 let methods = jsonrpc::Methods {
                     current: service,
@@ -275,11 +274,11 @@ impl Door {
                 let answer = jsonrpc::answer(methods, parts, body, limits, admitted, made.unsent.clone());
                 Box::pin(answer.map(move |it| it.map(|(response, is_read)| made.finish(response, is_read))))
             }
-            Entrance::ExtendedCard => {
+            RequestKind::ExtendedCard => {
                 let admitted = admitted.enter(version, &mut parts.extensions);
                 Box::pin(async move { Ok(card::extended(&service, &parts, admitted).await) })
             }
-            Entrance::Rest | Entrance::Card | Entrance::Health => {
+            RequestKind::Rest | RequestKind::Card | RequestKind::Health => {
                 let admitted = admitted.enter(version, &mut parts.extensions);
                 let is_read = parts.method.is_safe();
                 let finish = move |it: Result<_, _>| it.map(|response| made.finish(response, is_read));
@@ -336,22 +335,22 @@ struct Form {
 
 impl Form {
     fn of(version: Version, path: &str) -> Self {
-        fn form<T: Binding>(name: &str) -> Form {
+        fn form<T: Dispatch>(name: &str) -> Form {
             let rpc = T::rpc(name);
             Form { is_streaming: rpc.is_some_and(T::is_streaming), is_read: rpc.is_some_and(T::is_read) }
         }
         let name = path.rsplit('/').next().unwrap_or_default();
         match version {
-            Version::V1_0 => form::<Bound>(name),
-            Version::V0_3 => form::<v03::bindings::Bound>(name),
+            Version::V1_0 => form::<ServiceHandle>(name),
+            Version::V0_3 => form::<v03::bindings::ServiceHandle>(name),
         }
     }
 }
 
 /// Counts an answer until it is sent, and rejects it if it exceeds the budget.
 struct Made {
-    unsent: Unsent,
-    entrance: Entrance,
+    unsent: ResponseBudget,
+    entrance: RequestKind,
     version: Version,
 }
 
@@ -371,8 +370,8 @@ impl Made {
 }
 
 /// Rejects a call for lack of memory. Over HTTP the status is 503 for every binding, so that proxies understand it.
-fn overloaded(entrance: Entrance, version: Version, error: Error) -> Response<Body> {
-    if entrance != Entrance::JsonRpc {
+fn overloaded(entrance: RequestKind, version: Version, error: Error) -> Response<Body> {
+    if entrance != RequestKind::JsonRpc {
         return refused(entrance, version, error.into());
     }
     // Clients of 1.0 can read the form of 0.3 too.
@@ -381,44 +380,44 @@ fn overloaded(entrance: Entrance, version: Version, error: Error) -> Response<Bo
     response
 }
 
-fn now(response: Response<Body>) -> Answering {
+fn now(response: Response<Body>) -> ResponseFuture {
     Box::pin(future::ready(Ok(response)))
 }
 
 /// What a request speaks, for the log.
 pub(crate) fn binding<B>(request: &Request<B>) -> &'static str {
-    match Entrance::at(request.method(), request.uri().path(), request.headers()) {
-        Entrance::Grpc => "grpc",
-        Entrance::JsonRpc => "jsonrpc",
-        Entrance::Rest | Entrance::Card | Entrance::ExtendedCard | Entrance::Health => "http",
+    match RequestKind::at(request.method(), request.uri().path(), request.headers()) {
+        RequestKind::Grpc => "grpc",
+        RequestKind::JsonRpc => "jsonrpc",
+        RequestKind::Rest | RequestKind::Card | RequestKind::ExtendedCard | RequestKind::Health => "http",
     }
 }
 
-/// Returns true if a request needs no authentication: see [`Entrance::is_public`].
+/// Returns true if a request needs no authentication: see [`RequestKind::is_public`].
 pub(crate) fn is_public<B>(request: &Request<B>) -> bool {
     let path = request.uri().path();
-    Entrance::at(request.method(), path, request.headers()).is_public(path)
+    RequestKind::at(request.method(), path, request.headers()).is_public(path)
 }
 
 /// Whether a GET would get the card.
 fn of_card<B>(request: &Request<B>) -> bool {
-    Entrance::at(&Method::GET, request.uri().path(), request.headers()) == Entrance::Card
+    RequestKind::at(&Method::GET, request.uri().path(), request.headers()) == RequestKind::Card
 }
 
 /// Answers a request with an error, in the terms that its sender understands. For whatever stands before the door.
 pub fn refuse(parts: &Parts, error: impl Into<Status>) -> Response<Body> {
-    let entrance = Entrance::of(parts);
-    let version = if entrance == Entrance::JsonRpc { edge::presumed_of(parts) } else { entrance.version(parts) };
+    let entrance = RequestKind::of(parts);
+    let version = if entrance == RequestKind::JsonRpc { context::presumed_of(parts) } else { entrance.version(parts) };
     refused(entrance, version, error.into())
 }
 
-fn refused(entrance: Entrance, version: Version, status: Status) -> Response<Body> {
+fn refused(entrance: RequestKind, version: Version, status: Status) -> Response<Body> {
     match (entrance, version) {
-        (Entrance::Grpc, Version::V1_0) => status.into_http(),
-        (Entrance::Grpc, Version::V0_3) => refusal(status).into_http(),
+        (RequestKind::Grpc, Version::V1_0) => status.into_http(),
+        (RequestKind::Grpc, Version::V0_3) => refusal(status).into_http(),
         // What the id is stands in a body that nobody has read.
-        (Entrance::JsonRpc, _) => jsonrpc::failure("null", version, status),
-        (Entrance::Rest | Entrance::Card | Entrance::ExtendedCard | Entrance::Health, _) => {
+        (RequestKind::JsonRpc, _) => jsonrpc::failure("null", version, status),
+        (RequestKind::Rest | RequestKind::Card | RequestKind::ExtendedCard | RequestKind::Health, _) => {
             rest::failure(status, version)
         }
     }

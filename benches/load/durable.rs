@@ -18,7 +18,7 @@ use crate::{
     generate::Report,
     measure::{Found, Settings, Setup},
     process::Server,
-    rows::{Bound, Row},
+    rows::{Row, ServiceHandle},
     work::{Protocol, Work},
 };
 
@@ -36,7 +36,7 @@ pub(crate) enum Figure {
     /// Bytes that an event writes to the log of SQLite, over one of a stream of ten.
     Written,
     /// How long half of the calls take at most, in milliseconds, where there are so many tasks.
-    Among(u64),
+    ContextRef(u64),
     /// How long it takes until a server answers that it is ready, in milliseconds, where there are so many tasks, and so
     /// many of them ran.
     Ready(u64, u64),
@@ -53,40 +53,47 @@ pub(crate) fn rows() -> Vec<Row> {
         rows.push(Row { name, protocol, work, connections, figure, bound });
     };
     for durability in ["process", "power"] {
-        let asked = |it| if durability == "process" { it } else { Bound::None };
+        let asked = |it| if durability == "process" { it } else { ServiceHandle::None };
         for it in [Rest, JsonRpc, Grpc] {
-            for (connections, bound) in [(1, Bound::None), (64, Bound::Ratio(0.5))] {
+            for (connections, bound) in [(1, ServiceHandle::None), (64, ServiceHandle::Ratio(0.5))] {
                 let name = format!("send ({durability}), {connections} connections, calls a second beside memory");
                 add(name, it, Work::Send(64), connections, Figure::Rate(durability), asked(bound));
             }
             let name = format!("send ({durability}), 1 connection, p50 over that in memory");
-            add(name, it, Work::Send(64), 1, Figure::Wait(durability), asked(Bound::Most(3.0)));
+            add(name, it, Work::Send(64), 1, Figure::Wait(durability), asked(ServiceHandle::Most(3.0)));
             let name = format!("send ({durability}), 64 connections, p99 ms");
-            add(name, it, Work::Send(64), 64, Figure::Tail(durability), asked(Bound::Most(10.0)));
+            add(name, it, Work::Send(64), 64, Figure::Tail(durability), asked(ServiceHandle::Most(10.0)));
         }
     }
     for it in [Rest, JsonRpc, Grpc] {
         let name = "send (process), 64 connections, calls a second beside the official Rust SDK in memory".into();
-        add(name, it, Work::Send(64), 64, Figure::Peer("process"), Bound::Ratio(1.0));
+        add(name, it, Work::Send(64), 64, Figure::Peer("process"), ServiceHandle::Ratio(1.0));
     }
-    for (chunks, bound) in [(1000, Bound::None), (10_000, Bound::Most(1.5))] {
+    for (chunks, bound) in [(1000, ServiceHandle::None), (10_000, ServiceHandle::Most(1.5))] {
         let name = format!("stream of {chunks}, bytes written for an event over those of a stream of 10");
         add(name, Rest, Work::Paced(chunks), 1, Figure::Written, bound);
     }
     for tasks in [100_000, 1_000_000] {
-        add(format!("send among {tasks} tasks, ms"), Rest, Work::Send(64), 1, Figure::Among(tasks), Bound::None);
+        add(
+            format!("send among {tasks} tasks, ms"),
+            Rest,
+            Work::Send(64),
+            1,
+            Figure::ContextRef(tasks),
+            ServiceHandle::None,
+        );
         for (state, of) in [(0, "all"), (3, "completed"), (4, "the few failed")] {
             let name = format!("list of 50 of {of} among {tasks} tasks, ms");
-            add(name, Rest, Work::List(state), 1, Figure::Among(tasks), Bound::Most(1.0));
+            add(name, Rest, Work::List(state), 1, Figure::ContextRef(tasks), ServiceHandle::Most(1.0));
         }
         let name = format!("list of 50 of a context among {tasks} tasks, ms");
-        add(name, Rest, Work::ListContext, 1, Figure::Among(tasks), Bound::Most(5.0));
+        add(name, Rest, Work::ListContext, 1, Figure::ContextRef(tasks), ServiceHandle::Most(5.0));
     }
-    add("replay of 10000 events, ms".into(), Rest, Work::Replay(10_000), 1, Figure::Among(0), Bound::None);
+    add("replay of 10000 events, ms".into(), Rest, Work::Replay(10_000), 1, Figure::ContextRef(0), ServiceHandle::None);
     let ready = "ready with 100000 tasks, 1000 of which ran, ms".into();
-    add(ready, Rest, Work::Get, 1, Figure::Ready(100_000, 1000), Bound::Most(200.0));
+    add(ready, Rest, Work::Get, 1, Figure::Ready(100_000, 1000), ServiceHandle::Most(200.0));
     let soak = "memory over 1000000 finished tasks, MiB more than over 100000".into();
-    add(soak, JsonRpc, Work::Send(64), 64, Figure::Soak(1_000_000), Bound::Most(16.0));
+    add(soak, JsonRpc, Work::Send(64), 64, Figure::Soak(1_000_000), ServiceHandle::Most(16.0));
     rows
 }
 
@@ -143,7 +150,7 @@ pub(crate) fn measure(row: &Row, figure: Figure, settings: &Settings) -> Found {
             let over = |_| written(setup) / written(Setup { row: &short, ..setup });
             Found::ours(rounds().map(over).collect())
         }
-        Figure::Among(tasks) => {
+        Figure::ContextRef(tasks) => {
             let place = Place::filled(tasks, 0);
             let kind = place.kind("process");
             let setup = Setup { kind: Some(&kind), cores: ("0", "1"), ..setup };

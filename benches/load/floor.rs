@@ -4,6 +4,7 @@
 use std::{convert::Infallible, sync::LazyLock};
 
 use a2a_service::{
+    contract::BoxStream,
     event::{Cursor, Event, Position},
     pb::v1::{
         Artifact, GetTaskRequest, Message, Part, Role, SendMessageRequest, SendMessageResponse, StreamResponse, Task,
@@ -13,7 +14,6 @@ use a2a_service::{
     },
     pb::wkt::Timestamp,
     snapshot::Snapshot,
-    transport::transcode::BoxStream,
 };
 use axum::{
     Router,

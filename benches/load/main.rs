@@ -21,7 +21,7 @@ use std::env;
 
 use self::{
     measure::{Settings, measure},
-    rows::{Bound, Row, rows},
+    rows::{Row, ServiceHandle, rows},
 };
 
 mod durable;
@@ -75,9 +75,11 @@ fn line(row: &Row, settings: &Settings) -> String {
     let ratio = found.ratio.as_ref().map_or_else(|| "–".to_owned(), Spread::whole);
     let ours = if found.ratio.is_none() { found.ours.whole() } else { found.ours.middle() };
     let (wanted, met) = match *bound {
-        Bound::Ratio(least) => (format!("≥ {least}"), found.ratio.as_ref().is_some_and(|it| it.median >= least)),
-        Bound::Most(most) => (format!("≤ {most}"), found.ours.median <= most),
-        Bound::None => ("–".to_owned(), true),
+        ServiceHandle::Ratio(least) => {
+            (format!("≥ {least}"), found.ratio.as_ref().is_some_and(|it| it.median >= least))
+        }
+        ServiceHandle::Most(most) => (format!("≤ {most}"), found.ours.median <= most),
+        ServiceHandle::None => ("–".to_owned(), true),
     };
     let mut notes = found.notes;
     if !met {

@@ -119,7 +119,7 @@ pub(crate) fn measure(row: &Row, settings: &Settings) -> Found {
             };
             Found::ours((0..settings.rounds.min(3)).map(kept).collect())
         }
-        Figure::Among(tasks) => {
+        Figure::ContextRef(tasks) => {
             let server = ours.server();
             // The oldest have failed, so that they are found last.
             for (work, count) in [(Work::Fail, "#10".to_owned()), (Work::Send(64), format!("#{tasks}"))] {
@@ -180,7 +180,9 @@ impl Setup<'_> {
         let kind = match (self.floor, self.row.protocol) {
             // Each event in a write of its own.
             (false, _) if matches!(self.row.work, Work::Stream(_)) => "ours-each",
-            (false, _) if matches!(self.row.figure, Figure::Kept | Figure::Among(_) | Figure::Growing(_)) => "ours-all",
+            (false, _) if matches!(self.row.figure, Figure::Kept | Figure::ContextRef(_) | Figure::Growing(_)) => {
+                "ours-all"
+            }
             (false, _) => "ours",
             (true, Protocol::Grpc) => "bare-grpc",
             (true, Protocol::Rest | Protocol::JsonRpc) => "bare-http",

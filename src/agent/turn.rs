@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::{
     event::Event,
-    journal::{Held, Phase, live::Inner, wait::Waits},
+    journal::{LiveRef, Phase, live::Inner, waiters::WakerRegistration},
     pb::{
         v1::{Message, Part, Task, part::Content, stream_response::Payload},
         wkt::Struct,
@@ -21,7 +21,7 @@ use crate::{
 
 /// What came with a message beside it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct TurnContext {
     pub(crate) principal: Option<Arc<str>>,
     pub(crate) extensions: Vec<String>,
     pub(crate) accepted_output_modes: Vec<String>,
@@ -31,11 +31,11 @@ pub(crate) struct Asked {
 
 /// One turn of a task: the messages that it answers, and what is known of them.
 pub struct Turn {
-    pub(crate) held: Held,
+    pub(crate) held: LiveRef,
     pub(crate) task: Arc<Task>,
     /// The follow-ups that it answers; the first turn answers the message that the task began with.
     pub(crate) messages: Vec<Event>,
-    pub(crate) asked: Asked,
+    pub(crate) asked: TurnContext,
     pub(crate) attempt: u32,
     pub(crate) deadline: Instant,
     pub(crate) text: OnceLock<String>,
@@ -158,7 +158,7 @@ impl Turn {
     }
 
     async fn until(&self, over: impl Fn(&Inner) -> bool) {
-        let mut waits = Waits::new(&self.held, |it| &mut it.control);
+        let mut waits = WakerRegistration::new(&self.held, |it| &mut it.control);
         poll_fn(|cx| {
             let mut inner = self.held.lock();
             if over(&inner) {

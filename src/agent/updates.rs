@@ -16,9 +16,9 @@ use super::{Error, Stopped};
 use crate::{
     event::{Event, Mark},
     journal::{
-        Held, Phase,
-        live::{Exceeded, Inner},
-        wait::Waits,
+        LiveRef, Phase,
+        live::{Inner, LimitExceeded},
+        waiters::WakerRegistration,
     },
     message::json_value,
     pb::{
@@ -36,7 +36,7 @@ const LINGER: Duration = Duration::from_millis(1);
 
 /// What an agent says before the end of its turn.
 pub struct Updates {
-    pub(crate) held: Held,
+    pub(crate) held: LiveRef,
     pub(crate) turn: u32,
 }
 
@@ -100,7 +100,7 @@ impl Updates {
         self.ready(move |inner| match event.take() {
             Some(it) if inner.repeats_working(&it) => Ok(()),
             Some(it) => inner.push(it, Mark::NOTHING).map(drop).map_err(|why| {
-                inner.exceeded = why.limit().map(|_| Exceeded::Task(why));
+                inner.exceeded = why.limit().map(|_| LimitExceeded::Task(why));
                 Stopped
             }),
             None => Ok(()),
@@ -109,7 +109,7 @@ impl Updates {
 
     /// Does something to the task as soon as the store is near enough, unless the turn is over.
     async fn ready(&self, mut act: impl FnMut(&mut Inner) -> Result<(), Stopped>) -> Result<(), Stopped> {
-        let mut waits = Waits::new(&self.held, |it| &mut it.wakers);
+        let mut waits = WakerRegistration::new(&self.held, |it| &mut it.wakers);
         let journal = self.held.journal();
         poll_fn(|cx| {
             // A store that never makes it wait must not let it keep its thread for ever.
@@ -265,7 +265,7 @@ impl ArtifactWriter<'_> {
 }
 
 /// A status of this moment. A message in it is the agent's, of this task, and has an id.
-pub(crate) fn status_update(held: &Held, state: TaskState, message: Option<Message>) -> Event {
+pub(crate) fn status_update(held: &LiveRef, state: TaskState, message: Option<Message>) -> Event {
     let (task_id, context_id) = (held.key.id().to_owned(), (*held.context).to_owned());
     let message = message.map(|it| own(it, &task_id, &context_id));
     let timestamp = Some(seam::timestamp(held.journal().clock().millis()));

@@ -7,11 +7,11 @@ use serde::Deserialize;
 use super::Card;
 use crate::{
     call::Version,
-    compat::card::{Requirement, Scheme, Shape},
     pb::{
         v1::{AgentExtension, AgentInterface, AgentProvider, AgentSkill},
         wkt::Struct,
     },
+    v03::card::{CardVersion, Requirement, Scheme},
 };
 
 /// What an operator says of an agent. What is left out is as the agent has it, and what is there replaces that: a list
@@ -57,9 +57,9 @@ pub struct CardConfig {
     /// Which of them a call takes: one of these, each with its scopes by scheme.
     pub security: Vec<Requirement>,
     /// The shape for readers who do not name a version.
-    pub shape: Option<Shape>,
+    pub shape: Option<CardVersion>,
     /// The same by the host that is asked for.
-    pub shapes: BTreeMap<String, Shape>,
+    pub shapes: BTreeMap<String, CardVersion>,
 }
 
 /// Who runs an agent.

@@ -12,13 +12,13 @@ use clap::Subcommand;
 
 use super::{say, warn};
 use crate::{
-    config::{self, Config, Loaded, Place},
+    config::{self, Config, Loaded, StorePath},
     execution,
     journal::Journal,
     seam::{Clock, Millis},
     store::{
         Retention, Store as _, Swept,
-        sqlite::{self, Look, Options, Sqlite, Stats},
+        sqlite::{self, Inspection, Options, Sqlite, Stats},
     },
 };
 
@@ -83,7 +83,7 @@ pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
     for warning in &warnings {
         warn(warning);
     }
-    let Place::Sqlite(path) = &config.store else {
+    let StorePath::Sqlite(path) = &config.store else {
         return Err(config::Error::new(
             "tasks are kept in memory, which is gone with its server; --store names a file",
         )
@@ -92,15 +92,15 @@ pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
     let now = Clock::new().millis();
     match &arguments.what {
         What::Gc { dry_run: true } => {
-            let (swept, idle) = Look::open(path)?.due(&config.retention(), now)?;
+            let (swept, idle) = Inspection::open(path)?.due(&config.retention(), now)?;
             say(&told(&swept, idle, "would be"));
         }
         What::Gc { dry_run: false } => gc(path, &config, now)?,
-        What::Stats => say(&shown(path, &Look::open(path)?.stats()?)),
+        What::Stats => say(&shown(path, &Inspection::open(path)?.stats()?)),
         What::Export { owner, path: to } => export(path, owner.as_deref(), to.as_deref())?,
         What::Import { path: from } => import(path, &config, from.as_deref())?,
         What::Backup { path: to } => {
-            Look::open(path)?.backup(to)?;
+            Inspection::open(path)?.backup(to)?;
             say(&format!("{} is a copy of {}\n", to.display(), path.display()));
         }
         What::Check => check(path)?,
@@ -170,7 +170,7 @@ fn told(swept: &Swept, idle: u64, what: &str) -> String {
 }
 
 fn export(path: &Path, owner: Option<&str>, to: Option<&Path>) -> anyhow::Result<()> {
-    let look = Look::open(path)?;
+    let look = Inspection::open(path)?;
     let Some(to) = to else {
         look.export(owner, &mut BufWriter::new(io::stdout().lock()))?;
         return Ok(());
@@ -216,7 +216,7 @@ fn staged<T>(path: &Path, fill: impl FnOnce(&Path) -> anyhow::Result<T>) -> anyh
 }
 
 fn check(path: &Path) -> anyhow::Result<()> {
-    let (wrong, tasks) = Look::open(path)?.check()?;
+    let (wrong, tasks) = Inspection::open(path)?.check()?;
     for it in &wrong {
         say(&format!("{it}\n"));
     }

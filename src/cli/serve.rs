@@ -33,7 +33,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     let mut filter = config.log_filter.to_filter();
     if config.print_wire {
         // Whoever asks for it is to see it, whatever else they want to see.
-        filter = filter.add_directive(telemetry::wire::directive()?);
+        filter = filter.add_directive(telemetry::wire_log::directive()?);
     }
     telemetry::init(config.log, filter);
     for warning in warnings {
@@ -133,7 +133,7 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
 /// Where tasks are kept, as it is configured, and a line that says so.
 fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, String)> {
     match &config.store {
-        config::Place::Memory => {
+        config::StorePath::Memory => {
             let memory = config.max_tasks.map_or_else(Memory::default, Memory::with_max_tasks);
             let memory = match config.max_tasks_per_owner {
                 Some(it) => memory.with_max_tasks_per_owner(it),
@@ -141,7 +141,7 @@ fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, String)> {
             };
             Ok((Arc::new(memory), "tasks are kept in memory, and end with this process\n".to_owned()))
         }
-        config::Place::Sqlite(path) => {
+        config::StorePath::Sqlite(path) => {
             let mut options = Options::default();
             options.durability = config.store_durability;
             options.max_tasks = config.max_tasks.unwrap_or(options.max_tasks);

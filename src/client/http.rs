@@ -24,11 +24,9 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 use super::{CONNECT, MAX_REPLY};
 use crate::{
     call::{Call, IDEMPOTENCY_KEY},
+    contract::{Frame, HttpRule, Reply, Transport},
     error::{DOMAIN, Error, ErrorKind, chain},
-    transport::{
-        sse,
-        transcode::{Frame, HttpRule, Reply, Transport},
-    },
+    transport::sse,
 };
 
 /// What is not encoded in a segment of a path (RFC 3986, 2.3).

@@ -11,8 +11,8 @@ use toml::{
 use tracing_subscriber::EnvFilter;
 
 pub(crate) use self::{
-    measure::{Size, Window},
-    words::{Agent, Log, Place},
+    choices::{Agent, Log, StorePath},
+    units::{ByteSize, OptionalTimeout},
 };
 use crate::{
     auth::Token,
@@ -21,8 +21,8 @@ use crate::{
     transport::{AllowedHost, AllowedOrigin, Protocols},
 };
 
-mod measure;
-mod words;
+mod choices;
+mod units;
 
 /// A type of values.
 pub(crate) trait Value: Sized {

@@ -47,6 +47,7 @@ mod tests {
     use crate::{
         agent::{self, End},
         call::Call,
+        contract::{Params, Reply, Source, streaming},
         execution::Limits,
         pb::v1::{
             Message, SendMessageConfiguration, SendMessageRequest, SubscribeToTaskRequest,
@@ -54,7 +55,6 @@ mod tests {
         },
         service::Service,
         store::memory::Memory,
-        transport::transcode::{Params, Reply, Source, streaming},
     };
 
     #[tokio::test(start_paused = true)]

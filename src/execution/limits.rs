@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use crate::{
     error::{Error, ErrorKind},
     store::Full,
-    task::Bounds,
+    task::TaskLimits,
 };
 
 /// After this, what was refused at a limit may be taken.
@@ -82,10 +82,10 @@ pub struct Limits {
 
 impl Limits {
     /// How much there may be of a task.
-    pub(crate) fn bounds(&self) -> Bounds {
+    pub(crate) fn bounds(&self) -> TaskLimits {
         let Self { events, artifacts, artifact_bytes, task_bytes, .. } = *self;
         let event_bytes = self.event_bytes.max(MIN_EVENT_BYTES);
-        Bounds { events, artifacts, event_bytes, artifact_bytes, task_bytes }
+        TaskLimits { events, artifacts, event_bytes, artifact_bytes, task_bytes }
     }
 }
 

@@ -14,10 +14,9 @@ use futures_util::{FutureExt as _, StreamExt as _, stream};
 use parking_lot::RwLock;
 
 use super::{
-    PATIENCE, Parts,
-    asked::{Notes, message},
-    away,
+    PATIENCE, Parts, away,
     turn::words,
+    turn_context::{TurnContexts, message},
 };
 use crate::{
     agent::{Agent, status_update},
@@ -25,9 +24,9 @@ use crate::{
     event::{Ends, Event, Mark},
     journal::{
         Phase,
-        live::{Live, Waiting},
+        live::{Live, QueuedMessage},
         pause,
-        replay::Replay,
+        turns::LogReplay,
     },
     pb::v1::{Message, TaskState},
     seam,
@@ -173,7 +172,7 @@ impl<A: Agent> Parts<A> {
         } else {
             None
         };
-        let (notes, task) = (Notes::of(&stored), stored.task(&**self.journal.store(), key).await?);
+        let (notes, task) = (TurnContexts::of(&stored), stored.task(&**self.journal.store(), key).await?);
         let mut referenced = Vec::new();
         if let Some((true, (turn, waiting, _), _)) = &again {
             let first = if turn.is_empty() { task.history.first() } else { turn.last().and_then(message) };
@@ -193,7 +192,7 @@ impl<A: Agent> Parts<A> {
                 let number = turn.last().map_or(1, Event::seq);
                 let asked = notes.asked(number, referenced.next().unwrap_or_default());
                 let waiting = waiting.into_iter().zip(referenced);
-                let waiting = waiting.map(|(event, it)| Waiting { asked: notes.asked(event.seq(), it), event });
+                let waiting = waiting.map(|(event, it)| QueuedMessage { asked: notes.asked(event.seq(), it), event });
                 inner.inbox.extend(waiting);
                 notes.restore(&mut inner);
                 inner.turn += 1;
@@ -230,8 +229,8 @@ impl<A: Agent> Parts<A> {
     }
 
     /// What its turn was given, and what waits for the next.
-    async fn replay(&self, key: &Key, stored: &Stored) -> Result<Replay, Unavailable> {
-        let (mut replay, mut seq) = (Replay::default(), 0);
+    async fn replay(&self, key: &Key, stored: &Stored) -> Result<LogReplay, Unavailable> {
+        let (mut replay, mut seq) = (LogReplay::default(), 0);
         while seq < stored.at.seq {
             let log = self.journal.store().events(key, seq, STEP).await?;
             let last = log.events.last().map(Event::seq);

@@ -19,20 +19,20 @@ use tokio::{
 
 use super::{Parts, limits::TurnPermit};
 use crate::{
-    agent::{self, Agent, Asked, End, Turn, Updates, status_update, updates},
+    agent::{self, Agent, End, Turn, TurnContext, Updates, status_update, updates},
     event::{Ends, Event, Mark},
     journal::{
-        Held, Phase,
-        live::{Exceeded, Inner},
-        replay::INBOX,
-        wait::{Answer, Waits},
+        LiveRef, Phase,
+        live::{Inner, LimitExceeded},
+        turns::INBOX,
+        waiters::{TurnReply, WakerRegistration},
     },
     pb::v1::{Message, Task, TaskState},
     seam, telemetry,
 };
 
 /// Why an agent is polled no more.
-pub(super) enum Over {
+pub(super) enum TurnOutcome {
     /// It said how its turn ends.
     Returned(Result<End, agent::Error>),
     /// It panicked, with these words.
@@ -44,7 +44,7 @@ pub(super) enum Over {
     /// Canceled, and it did not end by itself.
     Canceled,
     /// It said more than a task may have.
-    Exceeded,
+    LimitExceeded,
     /// The task has gone elsewhere, or the server stops: nothing is written.
     Left,
 }
@@ -53,9 +53,9 @@ impl<A: Agent> Parts<A> {
     /// Runs a turn, and those that messages wait for.
     pub(super) async fn turns(
         self: Arc<Self>,
-        held: Held,
+        held: LiveRef,
         mut messages: Vec<Event>,
-        mut asked: Asked,
+        mut asked: TurnContext,
         permit: TurnPermit,
     ) {
         let mut permit = Some(permit);
@@ -64,8 +64,8 @@ impl<A: Agent> Parts<A> {
             let task = match found {
                 Ok(it) => it,
                 Err(end) => match end.await {
-                    Ok(Answer::Task(it)) => it,
-                    Ok(Answer::Message(_)) | Err(_) => return self.note_stop(&held),
+                    Ok(TurnReply::Task(it)) => it,
+                    Ok(TurnReply::Message(_)) | Err(_) => return self.note_stop(&held),
                 },
             };
             let task = held.lock().as_interrupted(task);
@@ -81,11 +81,11 @@ impl<A: Agent> Parts<A> {
     /// kept in it twice.
     fn run(
         &self,
-        held: &Held,
+        held: &LiveRef,
         task: Arc<Task>,
         messages: Vec<Event>,
-        asked: Asked,
-    ) -> impl Future<Output = Over> + Send {
+        asked: TurnContext,
+    ) -> impl Future<Output = TurnOutcome> + Send {
         let (number, attempt, heard) = {
             let inner = held.lock();
             (inner.turn, inner.attempt, inner.words)
@@ -97,21 +97,21 @@ impl<A: Agent> Parts<A> {
         let updates = Updates { held: held.clone(), turn: number };
         // An agent may panic before there is a future.
         let begun = catch_unwind(AssertUnwindSafe(|| Box::pin(self.agent.run(turn, updates))));
-        let times = Times { started, real_at, deadline };
-        let silence = Silence::new(self.limits.idle, heard, started);
+        let times = TurnDeadlines { started, real_at, deadline };
+        let silence = IdleTimer::new(self.limits.idle, heard, started);
         self.poll(held, begun, times, silence)
     }
 
     async fn poll<F: Future<Output = Result<End, agent::Error>>>(
         &self,
-        held: &Held,
+        held: &LiveRef,
         begun: Result<Pin<Box<F>>, Box<dyn Any + Send>>,
-        Times { started, real_at, deadline }: Times,
-        mut silence: Silence,
-    ) -> Over {
+        TurnDeadlines { started, real_at, deadline }: TurnDeadlines,
+        mut silence: IdleTimer,
+    ) -> TurnOutcome {
         let mut agent = match begun {
             Ok(it) => Some(it),
-            Err(panic) => return Over::Panicked(words(&*panic)),
+            Err(panic) => return TurnOutcome::Panicked(words(&*panic)),
         };
         let journal = &self.journal;
         let mut grace_ends = None;
@@ -120,15 +120,15 @@ impl<A: Agent> Parts<A> {
         let mut timer = pin!(sleep_until(real_at));
         // Who is woken by it: an agent that speaks often need not look at it each time.
         let mut armed: Option<Waker> = None;
-        let mut waits = Waits::new(held, |it| &mut it.control);
+        let mut waits = WakerRegistration::new(held, |it| &mut it.control);
         let over = poll_fn(|cx| {
             {
                 let mut inner = held.lock();
                 if inner.lost || journal.phase() == Phase::Stopped {
-                    return Poll::Ready(Over::Left);
+                    return Poll::Ready(TurnOutcome::Left);
                 }
                 if inner.exceeded.is_some() {
-                    return Poll::Ready(Over::Exceeded);
+                    return Poll::Ready(TurnOutcome::LimitExceeded);
                 }
                 if inner.cancel && grace_ends.is_none() {
                     grace_ends = Some(seam::after(Instant::now(), self.limits.cancel));
@@ -138,8 +138,8 @@ impl<A: Agent> Parts<A> {
             }
             let poll = || agent.as_mut().map_or(Poll::Pending, |it| it.as_mut().poll(cx));
             match catch_unwind(AssertUnwindSafe(poll)) {
-                Ok(Poll::Ready(it)) => return Poll::Ready(Over::Returned(it)),
-                Err(panic) => return Poll::Ready(Over::Panicked(words(&*panic))),
+                Ok(Poll::Ready(it)) => return Poll::Ready(TurnOutcome::Returned(it)),
+                Err(panic) => return Poll::Ready(TurnOutcome::Panicked(words(&*panic))),
                 Ok(Poll::Pending) => {}
             }
             loop {
@@ -159,13 +159,13 @@ impl<A: Agent> Parts<A> {
                     drop(inner);
                 }
                 if grace_ends.is_some_and(|it| it <= now) {
-                    return Poll::Ready(Over::Canceled);
+                    return Poll::Ready(TurnOutcome::Canceled);
                 }
                 if deadline <= now {
-                    return Poll::Ready(Over::Deadline);
+                    return Poll::Ready(TurnOutcome::Deadline);
                 }
                 if silent_until.is_some_and(|it| it <= now) {
-                    return Poll::Ready(Over::Idle);
+                    return Poll::Ready(TurnOutcome::Idle);
                 }
                 let next = [grace_ends, silent_until].into_iter().flatten().fold(next, Instant::min);
                 if timer.deadline() != next {
@@ -191,7 +191,12 @@ impl<A: Agent> Parts<A> {
 
     /// Writes how the turn ended, and says what the next one is given. Where there is none, the permit is given back
     /// before anybody learns of the end: who does may send at once.
-    fn end(&self, held: &Held, over: Over, permit: &mut Option<TurnPermit>) -> Option<(Vec<Event>, Asked)> {
+    fn end(
+        &self,
+        held: &LiveRef,
+        over: TurnOutcome,
+        permit: &mut Option<TurnPermit>,
+    ) -> Option<(Vec<Event>, TurnContext)> {
         let failed = |kind, cause: &str| (TaskState::Failed, Some(failure(held, kind, cause)));
         let mut inner = held.lock();
         inner.polled = false;
@@ -202,9 +207,9 @@ impl<A: Agent> Parts<A> {
             return None;
         }
         let (state, message) = match over {
-            Over::Left => return None,
+            TurnOutcome::Left => return None,
             _ if let Some(why) = &inner.exceeded => (TaskState::Failed, Some(why.message(&held.key))),
-            Over::Returned(Ok(End::Reply(message)))
+            TurnOutcome::Returned(Ok(End::Reply(message)))
                 if !inner.real && message.encoded_len() <= inner.ahead.max_event_bytes() =>
             {
                 let mut message = updates::own(message, "", &held.context);
@@ -215,28 +220,28 @@ impl<A: Agent> Parts<A> {
                 held.fire(wake);
                 return None;
             }
-            Over::Returned(Ok(End::Completed(it))) => (TaskState::Completed, it),
-            Over::Returned(Ok(End::Reply(it))) => (TaskState::Completed, Some(it)),
-            Over::Returned(Ok(End::Rejected(it))) => (TaskState::Rejected, Some(it)),
+            TurnOutcome::Returned(Ok(End::Completed(it))) => (TaskState::Completed, it),
+            TurnOutcome::Returned(Ok(End::Reply(it))) => (TaskState::Completed, Some(it)),
+            TurnOutcome::Returned(Ok(End::Rejected(it))) => (TaskState::Rejected, Some(it)),
             // It asks a caller who has gone.
-            Over::Returned(Ok(End::InputRequired(_) | End::AuthRequired(_))) if inner.cancel => {
+            TurnOutcome::Returned(Ok(End::InputRequired(_) | End::AuthRequired(_))) if inner.cancel => {
                 (TaskState::Canceled, None)
             }
-            Over::Returned(Err(it)) if inner.cancel && it.is_stopped() => (TaskState::Canceled, None),
-            Over::Returned(Ok(End::InputRequired(it))) => (TaskState::InputRequired, Some(it)),
-            Over::Returned(Ok(End::AuthRequired(it))) => (TaskState::AuthRequired, Some(it)),
-            Over::Returned(Err(it)) => match it.said() {
+            TurnOutcome::Returned(Err(it)) if inner.cancel && it.is_stopped() => (TaskState::Canceled, None),
+            TurnOutcome::Returned(Ok(End::InputRequired(it))) => (TaskState::InputRequired, Some(it)),
+            TurnOutcome::Returned(Ok(End::AuthRequired(it))) => (TaskState::AuthRequired, Some(it)),
+            TurnOutcome::Returned(Err(it)) => match it.said() {
                 Some(said) => {
                     tracing::warn!(task.id = held.key.id(), error.cause = %it, "an agent failed, and said why");
                     (TaskState::Failed, Some(Message::agent(said)))
                 }
                 None => failed("error", &it.to_string()),
             },
-            Over::Canceled => (TaskState::Canceled, None),
-            Over::Panicked(words) => failed("panic", &words),
-            Over::Deadline => failed("deadline", "it did not return in time"),
-            Over::Idle => failed("idle", "it said nothing for too long"),
-            Over::Exceeded => failed("limit", "it said more than a task may have"),
+            TurnOutcome::Canceled => (TaskState::Canceled, None),
+            TurnOutcome::Panicked(words) => failed("panic", &words),
+            TurnOutcome::Deadline => failed("deadline", "it did not return in time"),
+            TurnOutcome::Idle => failed("idle", "it said nothing for too long"),
+            TurnOutcome::LimitExceeded => failed("limit", "it said more than a task may have"),
         };
         let mut ends = if state.is_terminal() { Ends::Task } else { Ends::Turn };
         let mut ended = inner.push(status_update(held, state, message), Mark::ending(ends));
@@ -245,7 +250,7 @@ impl<A: Agent> Parts<A> {
         {
             // The agent's last message is more than may be said.
             ends = Ends::Task;
-            let status = status_update(held, TaskState::Failed, Some(Exceeded::Task(why).message(&held.key)));
+            let status = status_update(held, TaskState::Failed, Some(LimitExceeded::Task(why).message(&held.key)));
             ended = inner.push(status, Mark::ending(ends));
         }
         if ended.is_err() {
@@ -254,7 +259,7 @@ impl<A: Agent> Parts<A> {
         }
         inner.real = true;
         let waiting = if ends == Ends::Task { 0 } else { inner.inbox.len().min(INBOX) };
-        let mut asked = Asked::default();
+        let mut asked = TurnContext::default();
         let next: Vec<Event> = inner
             .inbox
             .drain(..waiting)
@@ -279,7 +284,7 @@ impl<A: Agent> Parts<A> {
 
 impl<A> Parts<A> {
     /// Notes in the row of a task whose turn a stop of the server cut that this attempt does not count: only crashes do.
-    pub(super) fn note_stop(&self, held: &Held) {
+    pub(super) fn note_stop(&self, held: &LiveRef) {
         let mut inner = held.lock();
         let lasts = self.journal.store().immediate().is_none();
         if lasts && self.journal.phase() == Phase::Stopped && !inner.lost && inner.running {
@@ -291,14 +296,14 @@ impl<A> Parts<A> {
 }
 
 /// When a turn began, when a caller is told of its task though it has said nothing, and when it has to be over.
-struct Times {
+struct TurnDeadlines {
     started: Instant,
     real_at: Instant,
     deadline: Instant,
 }
 
 /// How long an agent may be silent.
-struct Silence {
+struct IdleTimer {
     /// None where it may be for ever.
     most: Option<Duration>,
     /// How much was said before its turn.
@@ -307,7 +312,7 @@ struct Silence {
     since: Instant,
 }
 
-impl Silence {
+impl IdleTimer {
     fn new(most: Duration, words: u64, since: Instant) -> Self {
         Self { most: Some(most).filter(|it| !it.is_zero()), before: words, words, since }
     }
@@ -325,7 +330,7 @@ impl Silence {
 }
 
 /// What the caller is told of a failure: its kind, and an id under which the log has the cause.
-fn failure(held: &Held, kind: &'static str, cause: &str) -> Message {
+fn failure(held: &LiveRef, kind: &'static str, cause: &str) -> Message {
     let id = seam::fresh_id();
     tracing::warn!(error.id = %id, task.id = held.key.id(), error.kind = kind, error.cause = cause, "an agent failed");
     let task = held.key.id();

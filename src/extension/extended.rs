@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status, metadata::MetadataValue};
 use super::{ACTIVE, Extension, Extensions, Negotiated, metadata_mut};
 use crate::{
     call::{Call, Version},
+    contract::{BoxStream, ResponseFuture},
     error::{Error, ErrorKind},
     event::Event,
     pb::{
@@ -25,11 +26,10 @@ use crate::{
         wkt::{Empty, Struct},
     },
     snapshot::Snapshot,
-    transport::transcode::{Answer, BoxStream},
 };
 
 /// A service with extensions.
-pub struct Extended {
+pub struct ExtendedService {
     service: Arc<dyn A2aService>,
     extensions: Extensions,
     /// A call that asks for nothing need not be looked at.
@@ -45,7 +45,7 @@ struct Active {
     call: Call,
 }
 
-impl Extended {
+impl ExtendedService {
     /// This service, with these extensions.
     pub fn new(service: Arc<dyn A2aService>, extensions: impl IntoIterator<Item = Arc<dyn Extension>>) -> Self {
         let extensions: Extensions = extensions.into_iter().collect();
@@ -152,14 +152,14 @@ fn add(said: &mut Payload, metadata: Struct) {
 }
 
 /// What is answered.
-trait Answered: Sized {
+trait WithExtensions: Sized {
     /// Shows extensions what an agent has said of it, and adds what they say of that.
     fn show(self, _: Active) -> Result<Self, Error> {
         Ok(self)
     }
 }
 
-impl Answered for SendMessageResponse {
+impl WithExtensions for SendMessageResponse {
     fn show(self, active: Active) -> Result<Self, Error> {
         use send_message_response::Payload as Reply;
         let said = match self.payload {
@@ -176,13 +176,13 @@ impl Answered for SendMessageResponse {
     }
 }
 
-impl Answered for Snapshot {
+impl WithExtensions for Snapshot {
     fn show(self, active: Active) -> Result<Self, Error> {
         Ok(active.task(self.into_task()?)?.into())
     }
 }
 
-impl Answered for ListTasksResponse {
+impl WithExtensions for ListTasksResponse {
     fn show(mut self, active: Active) -> Result<Self, Error> {
         for it in &mut self.tasks {
             *it = active.task(mem::take(it))?;
@@ -191,7 +191,7 @@ impl Answered for ListTasksResponse {
     }
 }
 
-impl Answered for BoxStream<Event> {
+impl WithExtensions for BoxStream<Event> {
     fn show(self, active: Active) -> Result<Self, Error> {
         if active.places.is_empty() {
             return Ok(self);
@@ -201,10 +201,10 @@ impl Answered for BoxStream<Event> {
 }
 
 // In these there is nothing that an agent has said.
-impl Answered for TaskPushNotificationConfig {}
-impl Answered for ListTaskPushNotificationConfigsResponse {}
-impl Answered for Empty {}
-impl Answered for AgentCard {}
+impl WithExtensions for TaskPushNotificationConfig {}
+impl WithExtensions for ListTaskPushNotificationConfigsResponse {}
+impl WithExtensions for Empty {}
+impl WithExtensions for AgentCard {}
 
 /// The events of a call.
 struct Events {
@@ -229,12 +229,12 @@ impl Stream for Events {
     }
 }
 
-impl Extended {
+impl ExtendedService {
     /// Lets the extensions of a call see what is asked and what is answered.
-    async fn extend<'a, Req: Any, Res: Answered>(
+    async fn extend<'a, Req: Any, Res: WithExtensions>(
         &'a self,
         mut request: Request<Req>,
-        call: impl FnOnce(&'a dyn A2aService, Request<Req>) -> Answer<'a, Res>,
+        call: impl FnOnce(&'a dyn A2aService, Request<Req>) -> ResponseFuture<'a, Res>,
     ) -> Result<Response<Res>, Status> {
         let active = self.negotiate(&mut request)?;
         // Of all that is asked, this alone is for the agent.
@@ -250,8 +250,8 @@ impl Extended {
 
 macro_rules! extended {
     ($($by:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
-        impl A2aService for Extended { $(
-            fn $method<'a, 'b>(&'a self, request: Request<$request>) -> Answer<'b, $response>
+        impl A2aService for ExtendedService { $(
+            fn $method<'a, 'b>(&'a self, request: Request<$request>) -> ResponseFuture<'b, $response>
             where
                 'a: 'b,
                 Self: 'b,
@@ -267,7 +267,7 @@ macro_rules! extended {
 
 each_rpc!(extended);
 
-impl fmt::Debug for Extended {
+impl fmt::Debug for ExtendedService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Extended").field("extensions", &self.extensions).finish_non_exhaustive()
     }

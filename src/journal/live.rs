@@ -9,25 +9,25 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::oneshot, time::Instant};
 
-pub(super) use self::settle::{fold, fold_bytes};
-pub(crate) use self::untaken::{Exceeded, Untaken};
+pub(super) use self::commit::{fold, fold_bytes};
+pub(crate) use self::commit_failure::{CommitFailure, LimitExceeded};
 use super::{
-    replay::Turns,
-    wait::{Answer, Place, Until, Wake, Wakers},
+    turns::Turns,
+    waiters::{TurnReply, WaitCondition, WakerSlot, Wakers, Wakeups},
 };
 use crate::{
-    agent::Asked,
+    agent::TurnContext,
     event::{Ends, Event, Fence, Mark, Position, Seq},
     pb::v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
     seam::{Millis, millis, timestamp},
-    store::{Key, Keyed, PushConfig, Stored},
-    task::{Ahead, Bounds, Illegal, heft, join, joins},
+    store::{IdempotencyRecord, Key, PushConfig, Stored},
+    task::{Admission, TaskLimits, Violation, heft, join, joins},
 };
 
-mod conclude;
-mod notes;
-mod settle;
-mod untaken;
+mod commit;
+mod commit_failure;
+mod complete;
+mod turn_contexts;
 
 /// How many events an agent may be ahead of the store.
 pub(crate) const BOUND: usize = 64;
@@ -57,7 +57,7 @@ pub(crate) struct Live {
 #[expect(clippy::struct_excessive_bools, reason = "each may be so whatever the others are")]
 pub(crate) struct Inner {
     /// What the next event must fit.
-    pub(crate) ahead: Ahead,
+    pub(crate) ahead: Admission,
     fence: Fence,
     /// Accepted, and not yet taken to the store.
     pending: Vec<Event>,
@@ -83,11 +83,11 @@ pub(crate) struct Inner {
     /// Another writer has the task, or there was none: nothing is true of it any more.
     pub(crate) lost: bool,
     /// Why the store has not taken it, or what was sent to it last.
-    pub(crate) untaken: Option<Untaken>,
+    pub(crate) untaken: Option<CommitFailure>,
     /// Number of changes that the store has rejected.
     rejections: u32,
     /// Limit that the turn has exceeded, or rejection of its changes by the store. Either ends the turn.
-    pub(crate) exceeded: Option<Exceeded>,
+    pub(crate) exceeded: Option<LimitExceeded>,
     /// The server stops: nobody waits for anything any more.
     stopped: bool,
     /// How many events came too late.
@@ -107,11 +107,11 @@ pub(crate) struct Inner {
     saved: Option<Bytes>,
     unsaved: bool,
     /// What came with the messages that are not answered yet, where it is kept.
-    notes: Vec<notes::Note>,
+    notes: Vec<turn_contexts::StoredContext>,
     /// The same where it has changed, until a commit takes it along; empty where nothing did.
     pub(crate) asked: Option<Bytes>,
     /// The sends that have a key, until a commit takes them along.
-    pub(crate) sends: Vec<Keyed>,
+    pub(crate) sends: Vec<IdempotencyRecord>,
     /// The push configuration that it begins with, until its first commit takes it along.
     push: Option<Arc<PushConfig>>,
 
@@ -134,12 +134,12 @@ pub(crate) struct Inner {
     pub(crate) running: bool,
     ended: u32,
     /// Interruption that the newest turn answers, if it answers one.
-    pub(crate) superseded: Option<Superseded>,
+    pub(crate) superseded: Option<AnsweredInterruption>,
     /// Messages for the next turn.
-    pub(crate) inbox: VecDeque<Waiting>,
+    pub(crate) inbox: VecDeque<QueuedMessage>,
     /// What the turn answered with instead of a task.
     reply: Option<Box<Message>>,
-    waiters: Vec<(Until, oneshot::Sender<Answer>)>,
+    waiters: Vec<(WaitCondition, oneshot::Sender<TurnReply>)>,
     /// Readers, and an agent that waits for the store.
     pub(crate) wakers: Wakers,
     /// Those who wait for a cancel or a drain: the runner, and its agent.
@@ -149,7 +149,7 @@ pub(crate) struct Inner {
 /// Interrupted status (`INPUT_REQUIRED`, `AUTH_REQUIRED`) that WORKING replaced, because a turn took the message that
 /// answers it.
 #[derive(Clone, Debug)]
-pub(crate) struct Superseded {
+pub(crate) struct AnsweredInterruption {
     /// Interrupted status. Its message is in the history by then.
     pub(crate) status: TaskStatus,
     /// Number of the WORKING event that replaced it.
@@ -158,16 +158,16 @@ pub(crate) struct Superseded {
 
 /// A message for a turn.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct QueuedMessage {
     pub(crate) event: Event,
-    pub(crate) asked: Asked,
+    pub(crate) asked: TurnContext,
 }
 
 impl Live {
     /// A task that begins.
     pub(crate) fn new(key: Key, fence: Fence, task: Task, time: Millis) -> Self {
         let context = task.context_id.as_str().into();
-        let mut inner = Inner::empty(Ahead::of(&task, 1), fence, time);
+        let mut inner = Inner::empty(Admission::of(&task, 1), fence, time);
         inner.pending.reserve(4);
         (inner.base, inner.begins, inner.taken, inner.attempt) = (Some(Arc::new(task)), true, 1, 1);
         Self { key, context, inner: Mutex::new(inner) }
@@ -177,7 +177,7 @@ impl Live {
     pub(crate) fn loaded(key: Key, fence: Fence, stored: Stored, task: Task) -> Self {
         let Stored { at, row, saved, .. } = stored;
         let time = task.status.as_ref().and_then(|it| it.timestamp.as_ref()).map_or(row.time, millis);
-        let mut inner = Inner::empty(Ahead::of(&task, at.seq), fence, time);
+        let mut inner = Inner::empty(Admission::of(&task, at.seq), fence, time);
         (inner.at, inner.shown, inner.real, inner.saved) = (Some(at), Some(Arc::new(task)), true, saved);
         inner.counted = Some(row.state);
         inner.turns = Turns::loaded(row.open);
@@ -199,12 +199,12 @@ impl Live {
     }
 
     /// Checks the message that a task begins with against its bounds.
-    pub(crate) fn check_first(&mut self) -> Result<(), Illegal> {
+    pub(crate) fn check_first(&mut self) -> Result<(), Violation> {
         self.inner.get_mut().ahead.check_first()
     }
 
     /// From now on there may be only so much of it.
-    pub(crate) fn bound(&mut self, bounds: Bounds) {
+    pub(crate) fn bound(&mut self, bounds: TaskLimits) {
         self.inner.get_mut().ahead.bound(bounds);
     }
 
@@ -218,7 +218,7 @@ impl Live {
     }
 
     /// Wakes who is to be woken, with the lock free.
-    pub(crate) fn fire(&self, wake: Wake) {
+    pub(crate) fn fire(&self, wake: Wakeups) {
         let emptied = wake.fire();
         if emptied.capacity() > 0 {
             self.lock().wakers.reuse(emptied);
@@ -227,7 +227,7 @@ impl Live {
 }
 
 impl Inner {
-    fn empty(ahead: Ahead, fence: Fence, time: Millis) -> Self {
+    fn empty(ahead: Admission, fence: Fence, time: Millis) -> Self {
         // The first message of a task comes from the client, and does not count as pending output of the agent.
         let bytes = ahead.bytes();
         Self {
@@ -289,7 +289,7 @@ impl Inner {
 
     /// The one place where an event is accepted and numbered, or found to be too late. So it is here that the first
     /// terminal state wins.
-    pub(crate) fn push(&mut self, event: Event, mark: Mark) -> Result<Event, Illegal> {
+    pub(crate) fn push(&mut self, event: Event, mark: Mark) -> Result<Event, Violation> {
         let mut event = event;
         let Some(payload) = event.edit() else { return Ok(event) };
         if let Payload::ArtifactUpdate(it) = payload
@@ -320,7 +320,7 @@ impl Inner {
         if state.is_interrupted() {
             let status = TaskStatus { state: state.into(), message: None, timestamp: Some(timestamp(self.time)) };
             let pushed = self.push(working(), Mark::NOTHING);
-            self.superseded = pushed.ok().map(|event| Superseded { status, seq: event.seq() });
+            self.superseded = pushed.ok().map(|event| AnsweredInterruption { status, seq: event.seq() });
         }
     }
 
@@ -390,17 +390,17 @@ impl Inner {
 
     /// The task as a turn finds it: the first one, before anybody else sees it. A later one waits until the end of
     /// the turn before is shown. See [`as_interrupted`](Self::as_interrupted).
-    pub(crate) fn found(&mut self) -> Result<Arc<Task>, oneshot::Receiver<Answer>> {
+    pub(crate) fn found(&mut self) -> Result<Arc<Task>, oneshot::Receiver<TurnReply>> {
         match self.base.as_ref().or(self.shown.as_ref()) {
             Some(it) if self.ended + 1 >= self.turn => Ok(Arc::clone(it)),
-            _ => Err(self.wait(Until::Turn(self.turn.saturating_sub(1), 0))),
+            _ => Err(self.wait(WaitCondition::Turn(self.turn.saturating_sub(1), 0))),
         }
     }
 
     /// Returns the task with the status that the newest turn answers, if WORKING has replaced that status. Agents
     /// recognize by it that a message answers their question.
     pub(crate) fn as_interrupted(&self, mut task: Arc<Task>) -> Arc<Task> {
-        if let Some(Superseded { status, .. }) = &self.superseded
+        if let Some(AnsweredInterruption { status, .. }) = &self.superseded
             && task.status.as_ref().is_some_and(is_plain_working)
         {
             Arc::make_mut(&mut task).status = Some(status.clone());
@@ -419,21 +419,21 @@ impl Inner {
     }
 
     /// Wakes readers, the runner and its agent.
-    pub(super) fn wake(&mut self) -> Wake {
-        let mut wake = Wake::default();
+    pub(super) fn wake(&mut self) -> Wakeups {
+        let mut wake = Wakeups::default();
         self.wake_all(&mut wake);
         wake
     }
 
     /// The turn answered with a message, and there was no task.
-    pub(crate) fn answer(&mut self, message: Message) -> Wake {
-        let (mut wake, message) = (Wake::default(), Box::new(message));
+    pub(crate) fn answer(&mut self, message: Message) -> Wakeups {
+        let (mut wake, message) = (Wakeups::default(), Box::new(message));
         if self.readers == 0 && self.waiters.len() == 1 {
             let waiters = mem::take(&mut self.waiters).into_iter();
-            wake.answers.extend(waiters.map(|(_, to)| to).zip([Answer::Message(message)]));
+            wake.answers.extend(waiters.map(|(_, to)| to).zip([TurnReply::Message(message)]));
         } else {
             let waiters = mem::take(&mut self.waiters).into_iter();
-            wake.answers.extend(waiters.map(|(_, to)| (to, Answer::Message(message.clone()))));
+            wake.answers.extend(waiters.map(|(_, to)| (to, TurnReply::Message(message.clone()))));
             self.reply = Some(message);
         }
         self.lost = true;
@@ -448,14 +448,14 @@ impl Inner {
         self.reply.take()
     }
 
-    fn wake_all(&mut self, wake: &mut Wake) {
+    fn wake_all(&mut self, wake: &mut Wakeups) {
         self.wakers.take(&mut wake.wakers);
         self.control.take(&mut wake.wakers);
     }
 
     /// Wakes the runner and its agent.
-    pub(crate) fn fire_control(&mut self) -> Wake {
-        let mut wake = Wake::default();
+    pub(crate) fn fire_control(&mut self) -> Wakeups {
+        let mut wake = Wakeups::default();
         self.control.take(&mut wake.wakers);
         wake
     }
@@ -480,13 +480,13 @@ impl Inner {
     }
 
     /// One reader less. Its waker is for the caller to drop, with the lock free.
-    pub(super) fn detach(&mut self, place: Option<Place>) -> Option<Waker> {
+    pub(super) fn detach(&mut self, place: Option<WakerSlot>) -> Option<Waker> {
         self.readers -= 1;
         place.and_then(|it| self.wakers.forget(it))
     }
 
     /// What is given when this is so. Nothing, at once, where nothing will come any more.
-    pub(crate) fn wait(&mut self, until: Until) -> oneshot::Receiver<Answer> {
+    pub(crate) fn wait(&mut self, until: WaitCondition) -> oneshot::Receiver<TurnReply> {
         let (to, answer) = oneshot::channel();
         if self.lost || self.stopped {
             return answer;
@@ -499,9 +499,9 @@ impl Inner {
     }
 
     /// Waits until all that has been accepted is shown. Returns `None` if it is.
-    pub(crate) fn wait_for_accepted(&mut self) -> Option<oneshot::Receiver<Answer>> {
+    pub(crate) fn wait_for_accepted(&mut self) -> Option<oneshot::Receiver<TurnReply>> {
         let accepted = self.ahead.seq();
-        (self.watermark() < accepted).then(|| self.wait(Until::Shown(accepted)))
+        (self.watermark() < accepted).then(|| self.wait(WaitCondition::Shown(accepted)))
     }
 
     /// Removes the waiters whose callers have stopped waiting.

@@ -13,10 +13,10 @@ use futures_core::Stream;
 use tokio::{sync::OwnedSemaphorePermit, task::coop::poll_proceed};
 
 use super::{
-    Held, Journal, Phase,
-    live::Untaken,
-    replay::{Course, Stage},
-    wait::Place,
+    Journal, LiveRef, Phase,
+    live::CommitFailure,
+    turns::{MessageStage, TurnProgress},
+    waiters::WakerSlot,
 };
 use crate::{
     event::{Ends, Event, Mark, Position, Seq},
@@ -42,7 +42,7 @@ type Fetch = Pin<Box<dyn Future<Output = Option<Vec<Event>>> + Send>>;
 
 /// The events of a task, from somewhere on, as they become durable.
 pub struct Reader {
-    held: Held,
+    held: LiveRef,
     journal: Arc<Journal>,
     next: Seq,
     /// The task as it was shown, which becomes a snapshot once the event of this number is.
@@ -50,7 +50,7 @@ pub struct Reader {
     /// How many turns must end until this stream does; none for one that stays to the end of the task.
     turns: Option<u32>,
     /// The message with whose turn this stream ends, where somebody comes back for it.
-    course: Option<Box<Course>>,
+    course: Option<Box<TurnProgress>>,
     /// The task as it was with the last event that was read, for who wants to know.
     folded: Option<Arc<Task>>,
     /// So many messages of a task's history are shown.
@@ -61,7 +61,7 @@ pub struct Reader {
     fetch: Option<Fetch>,
     /// Number of events in the next read from the store: as many as fit into [`AHEAD`], by the size of those read last.
     fetches: usize,
-    place: Option<Place>,
+    place: Option<WakerSlot>,
     done: bool,
     /// There may be only so many streams.
     _permit: Option<OwnedSemaphorePermit>,
@@ -75,7 +75,7 @@ pub struct Cut;
 impl Reader {
     /// Of a task that has been told of it ([`attach`](super::live::Inner::attach)).
     pub(crate) fn new(
-        held: Held,
+        held: LiveRef,
         journal: Arc<Journal>,
         next: Seq,
         turns: Option<u32>,
@@ -129,8 +129,8 @@ impl Reader {
     }
 
     /// To the end of the turn that answers this message, of whose log all that comes before was seen.
-    pub(crate) fn until_end_of(mut self, course: Course) -> Self {
-        self.done = self.ready.is_empty() && course.stage() == Stage::Over;
+    pub(crate) fn until_end_of(mut self, course: TurnProgress) -> Self {
+        self.done = self.ready.is_empty() && course.stage() == MessageStage::Over;
         self.course = Some(Box::new(course));
         self
     }
@@ -142,8 +142,8 @@ impl Reader {
     }
 
     /// How far that turn has come.
-    pub(crate) fn stage(&self) -> Stage {
-        self.course.as_ref().map_or(Stage::Unknown, |it| it.stage())
+    pub(crate) fn stage(&self) -> MessageStage {
+        self.course.as_ref().map_or(MessageStage::Unknown, |it| it.stage())
     }
 
     /// The task as it is with what was read.
@@ -168,7 +168,7 @@ impl Reader {
     }
 
     /// Why the store has nothing of this task, or of what was sent to it last, where that is so.
-    pub(crate) fn untaken(&self) -> Option<Untaken> {
+    pub(crate) fn untaken(&self) -> Option<CommitFailure> {
         self.held.lock().untaken
     }
 
@@ -268,7 +268,7 @@ impl Reader {
             (_, Ends::Task) => true,
             (Some(course), _) => {
                 course.see(&event);
-                course.stage() == Stage::Over
+                course.stage() == MessageStage::Over
             }
             (None, Ends::Nothing) => false,
             (None, Ends::Turn) => {
@@ -298,7 +298,7 @@ fn snapshot(task: Arc<Task>, at: Position) -> Event {
 }
 
 /// Events that memory has no more.
-fn fetch(held: &Held, journal: &Arc<Journal>, after: Seq, (limit, watermark): (usize, Seq)) -> Fetch {
+fn fetch(held: &LiveRef, journal: &Arc<Journal>, after: Seq, (limit, watermark): (usize, Seq)) -> Fetch {
     let (key, journal) = (held.key.clone(), Arc::clone(journal));
     Box::pin(async move {
         if let Ok(mut log) = journal.store().events(&key, after, limit).await {
@@ -364,8 +364,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        agent::{self, Asked, End},
-        execution::{Execution, Limits, Sent, Since},
+        agent::{self, End, TurnContext},
+        execution::{Execution, Limits, SendRequest, StreamStart},
         journal::live::{NEWEST, NEWEST_BYTES},
         pb::v1::Message,
         store::memory::Memory,
@@ -382,16 +382,16 @@ mod tests {
             Ok(End::Completed(None))
         });
         let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default());
-        let sent = Sent {
+        let sent = SendRequest {
             scope: Arc::default(),
             message: Message::user("go"),
-            asked: Asked::default(),
+            asked: TurnContext::default(),
             push: None,
             name: None,
         };
         let mut slow = execution.stream(sent, None).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();
-        let mut fast = execution.subscribe(&slow.held.key, Since::After(first.position())).await.unwrap();
+        let mut fast = execution.subscribe(&slow.held.key, StreamStart::After(first.position())).await.unwrap();
         let mut seen = 1;
         while let Some(it) = fast.next().await {
             seen += 1;
@@ -419,16 +419,16 @@ mod tests {
             Ok(End::Completed(None))
         });
         let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default());
-        let sent = Sent {
+        let sent = SendRequest {
             scope: Arc::default(),
             message: Message::user("go"),
-            asked: Asked::default(),
+            asked: TurnContext::default(),
             push: None,
             name: None,
         };
         let mut slow = execution.stream(sent, None).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();
-        let mut fast = execution.subscribe(&slow.held.key, Since::After(first.position())).await.unwrap();
+        let mut fast = execution.subscribe(&slow.held.key, StreamStart::After(first.position())).await.unwrap();
         for reader in [&mut slow, &mut fast] {
             let mut seen = 1;
             while let Some(event) = reader.next().await {

@@ -37,20 +37,20 @@ const MOST_BESIDE: usize = 16 * 1024;
 /// What a caller's version of the protocol says of a configuration and 1.0 has no place for: an extension of the
 /// request that registers one, and of the reply that shows one. Only the codecs know what it says.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Beside(pub Bytes);
+pub struct PushExtra(pub Bytes);
 
 /// The same of each configuration of a list, in their order: an extension of that reply.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Besides(pub Vec<Bytes>);
+pub struct AllPushExtras(pub Vec<Bytes>);
 
 /// They may be secrets.
-impl fmt::Debug for Beside {
+impl fmt::Debug for PushExtra {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Beside").finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for Besides {
+impl fmt::Debug for AllPushExtras {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Besides").finish_non_exhaustive()
     }
@@ -67,7 +67,7 @@ impl<A: Agent> Service<A> {
         self.offers.push()?;
         check(at, &config)?;
         let version = came_with.get().map(|it: &Call| it.version).unwrap_or_default();
-        let beside = came_with.get().map(|it: &Beside| it.0.clone()).unwrap_or_default();
+        let beside = came_with.get().map(|it: &PushExtra| it.0.clone()).unwrap_or_default();
         if beside.len() > MOST_BESIDE {
             let why = format!("has {} bytes beside what 1.0 has of it, of at most {MOST_BESIDE}", beside.len());
             return Err(Error::invalid_field(format!("{at}url"), why));
@@ -127,7 +127,7 @@ impl<A: Agent> Service<A> {
             next_page_token: page.next.map(token).unwrap_or_default(),
         });
         let besides = page.configs.iter().map(|it| it.beside.clone()).collect();
-        response.extensions_mut().insert(Besides(besides));
+        response.extensions_mut().insert(AllPushExtras(besides));
         Ok(response)
     }
 
@@ -151,7 +151,7 @@ pub(super) fn no_push() -> Error {
 /// Whoever may see the task gets the configuration as it was registered.
 fn shown(push: &Arc<PushConfig>) -> Response<TaskPushNotificationConfig> {
     let mut response = Response::new(push.config.clone());
-    response.extensions_mut().insert(Beside(push.beside.clone()));
+    response.extensions_mut().insert(PushExtra(push.beside.clone()));
     response
 }
 

@@ -16,14 +16,14 @@ use super::{Service, history};
 use crate::{
     agent::Agent,
     call::Call,
+    contract::BoxStream,
     error::{Error, ErrorKind},
     event::{Event, Position},
-    execution::{self, Since},
+    execution::{self, StreamStart},
     extension::{Negotiated, resume},
-    journal::{Cut, Reader, live::Untaken},
+    journal::{Cut, Reader, live::CommitFailure},
     pb::v1::SendMessageRequest,
     store::Key,
-    transport::transcode::BoxStream,
 };
 
 impl<A: Agent> Service<A> {
@@ -63,12 +63,12 @@ impl<A: Agent> Service<A> {
 }
 
 /// Where a subscription to this task begins.
-pub(super) fn place<T>(request: &Request<T>, id: &str) -> Result<Since, Error> {
+pub(super) fn place<T>(request: &Request<T>, id: &str) -> Result<StreamStart, Error> {
     /// A cursor of another task, or of another server, fits no log; it is answered with a snapshot.
     const NOWHERE: Position = Position { fence: 0, seq: u64::MAX };
     let cursor = Call::of(request)?.cursor.as_ref();
     let place = cursor.map(|it| it.parts().filter(|it| it.0 == id).map_or(NOWHERE, |it| it.1));
-    Ok(place.map_or(Since::Now, Since::After))
+    Ok(place.map_or(StreamStart::Now, StreamStart::After))
 }
 
 /// Whether the caller has asked for marks in the streams of a server that offers them.
@@ -133,7 +133,7 @@ impl Stream for Events {
 }
 
 /// Why a stream ends that has more to come.
-fn cut(untaken: Option<Untaken>) -> Status {
+fn cut(untaken: Option<CommitFailure>) -> Status {
     match untaken {
         Some(it) => execution::untaken(it).into(),
         None => ErrorKind::Unavailable.because("the stream was cut; subscribe to the task again").into(),

@@ -10,13 +10,13 @@ use parking_lot::Mutex;
 use self::{
     index::Index,
     push::Pushes,
-    room::{Ended, Room},
+    quota::{EndedSeq, Quota},
 };
 use super::{
-    Change, Claim, Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, Made, PushConfig, PushPage,
-    Put, Refused, Retention, Row, RunnerId, Scope, Store, Stored, Swept, Token, Unavailable,
+    Change, Claim, Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, PushConfig, PushPage,
+    PutResult, Refused, Retention, Row, RunnerId, Scope, SendOutcome, Store, Stored, Swept, Token, Unavailable,
+    log_codec::{LogNames, OpenLog, SealedLog},
     page::PageTasks,
-    settled::{Names, Running, Settled},
 };
 use crate::{
     event::{Event, Fence, Position, Seq},
@@ -28,7 +28,7 @@ use crate::{
 mod commit;
 mod index;
 mod push;
-mod room;
+mod quota;
 #[cfg(test)]
 mod tests;
 
@@ -41,16 +41,16 @@ pub const MAX_TASKS: usize = 2000;
 /// A store that forgets everything when its process ends.
 pub struct Memory {
     /// Boxed, because a map that grows moves what it has.
-    shards: [Mutex<KeyMap<Box<Kept>>>; SHARDS],
+    shards: [Mutex<KeyMap<Box<StoredTask>>>; SHARDS],
     /// Its lock is taken under that of a shard, never the other way round.
     index: Mutex<HashMap<Arc<Scope>, Index>>,
     /// Its lock is taken last.
-    room: Mutex<Room>,
+    room: Mutex<Quota>,
     max_tasks: usize,
     max_tasks_per_owner: Option<usize>,
 }
 
-struct Kept {
+struct StoredTask {
     at: Position,
     row: Row,
     saved: Option<Bytes>,
@@ -60,14 +60,14 @@ struct Kept {
     /// Most tasks have none.
     push: Option<Box<Pushes>>,
     /// Its number among the tasks that have ended, if it has.
-    ended: Option<Ended>,
+    ended: Option<EndedSeq>,
     log: Kind,
 }
 
 /// What is kept of a log.
 enum Kind {
-    Open(Running),
-    Settled(Settled),
+    Open(OpenLog),
+    SealedLog(SealedLog),
 }
 
 impl Memory {
@@ -94,13 +94,13 @@ impl Memory {
     pub fn size(&self) -> (usize, usize) {
         let sizes: [(usize, usize); SHARDS] = array::from_fn(|it| {
             let shard = self.shards[it].lock();
-            let bytes = |it: &Kept| if let Kind::Settled(it) = &it.log { it.bytes().len() } else { 0 };
+            let bytes = |it: &StoredTask| if let Kind::SealedLog(it) = &it.log { it.bytes().len() } else { 0 };
             (shard.len(), shard.values().map(|it| bytes(it)).sum())
         });
         sizes.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
     }
 
-    fn with<T>(&self, key: &Key, read: impl FnOnce(&Kept) -> T) -> Option<T> {
+    fn with<T>(&self, key: &Key, read: impl FnOnce(&StoredTask) -> T) -> Option<T> {
         self.shards[key.share(SHARDS)].lock().get(key).map(|it| read(it))
     }
 }
@@ -112,9 +112,9 @@ impl Default for Memory {
 }
 
 /// What a list shows of a task.
-fn listed(kept: &Kept, key: &Key, query: &ListQuery) -> Task {
+fn listed(kept: &StoredTask, key: &Key, query: &ListQuery) -> Task {
     match &kept.log {
-        Kind::Settled(it) => {
+        Kind::SealedLog(it) => {
             let mut task = it.task().unwrap_or_default();
             task::shorten(&mut task.history, query.history);
             if !query.artifacts {
@@ -123,7 +123,7 @@ fn listed(kept: &Kept, key: &Key, query: &ListQuery) -> Task {
             task
         }
         Kind::Open(log) => {
-            let (mut task, names) = (Task::default(), Names { id: key.id(), context: &kept.row.context });
+            let (mut task, names) = (Task::default(), LogNames { id: key.id(), context: &kept.row.context });
             let mut fold = |it: Event| {
                 if let Some(it) = it.payload() {
                     task::apply(&mut task, it);
@@ -162,20 +162,20 @@ impl Store for Memory {
     async fn change(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
         let write = |it: &Change| match it {
             Change::Commit(it) => self.commit_now(it),
-            Change::Concluded(it) => self.conclude(it),
+            Change::CompletedTask(it) => self.conclude(it),
         };
         Ok(batch.iter().map(write).collect())
     }
 
     async fn load(&self, key: &Key) -> Result<Option<Stored>, Unavailable> {
-        Ok(self.with(key, |Kept { at, row, saved, asked, log, .. }| Stored {
+        Ok(self.with(key, |StoredTask { at, row, saved, asked, log, .. }| Stored {
             at: *at,
             row: row.clone(),
             saved: saved.clone(),
             asked: asked.clone(),
             checkpoint: match log {
                 Kind::Open(_) => None,
-                Kind::Settled(it) => it.snapshot().map(|it| (at.seq, it)),
+                Kind::SealedLog(it) => it.snapshot().map(|it| (at.seq, it)),
             },
         }))
     }
@@ -183,16 +183,16 @@ impl Store for Memory {
     async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable> {
         let after = usize::try_from(after).unwrap_or(usize::MAX);
         let events = self.with(key, |it| {
-            let names = Names { id: key.id(), context: &it.row.context };
+            let names = LogNames { id: key.id(), context: &it.row.context };
             match &it.log {
                 Kind::Open(log) => log.events(after, names).take(limit).collect(),
-                Kind::Settled(settled) => settled.events(after, names).take(limit).collect(),
+                Kind::SealedLog(settled) => settled.events(after, names).take(limit).collect(),
             }
         });
         Ok(Log { events: events.unwrap_or_default() })
     }
 
-    async fn sent(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<Made>, Unavailable> {
+    async fn sent(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
         Ok(self.index.lock().get(scope).and_then(|it| it.sends.get(key)).cloned())
     }
 
@@ -224,7 +224,7 @@ impl Store for Memory {
         Ok(ListPage { tasks: page.into_tasks(), total, next: None })
     }
 
-    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<Put, Unavailable> {
+    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<PutResult, Unavailable> {
         Ok(self.put(key, push, most))
     }
 
@@ -278,7 +278,7 @@ impl Store for Memory {
     async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable> {
         let bytes = self.with(key, |it| match &it.log {
             Kind::Open(log) => log.length(),
-            Kind::Settled(_) => 0,
+            Kind::SealedLog(_) => 0,
         });
         Ok(bytes.unwrap_or_default())
     }

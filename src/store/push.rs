@@ -27,7 +27,7 @@ impl fmt::Debug for PushConfig {
 
 /// What became of a configuration that was to be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Put {
+pub enum PutResult {
     /// There was none of its id.
     Made,
     /// It has the place of the one of its id.

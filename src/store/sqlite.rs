@@ -24,45 +24,45 @@ use tokio::{sync::watch, time::Instant};
 
 use self::{
     checkpoint::Checkpoints,
-    file::{Claimed, Role},
+    file::{LockedFile, Role},
+    quota::Quota,
     reader::Readers,
-    room::Room,
     writer::Writer,
 };
 pub(crate) use self::{
     file::publish,
-    look::{Look, Stats},
+    inspect::{Inspection, Stats},
 };
 use super::{
-    Change, Claim, Commit, Damaged, Full, InUse, Key, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put,
-    Refused, Retention, RunnerId, Scope, Store, Stored, Swept, Unavailable,
+    Change, Claim, Commit, Damaged, Full, InUse, Key, ListPage, ListQuery, Log, PushConfig, PushPage, PutResult,
+    Refused, Retention, RunnerId, Scope, SendOutcome, Store, Stored, Swept, Unavailable,
 };
 use crate::{
     event::{Fence, Seq},
     seam::Millis,
 };
 
-mod batch;
-mod bytes;
 mod check;
 mod checkpoint;
 mod claim;
-mod fault;
+mod counters;
+mod export;
+mod failpoint;
 mod file;
-mod keeping;
+mod insert_batch;
+mod inspect;
 mod list;
-mod look;
+mod log_rows;
 mod push;
+mod quota;
 mod read;
 mod reader;
-mod room;
+mod retention;
 mod schema;
 mod sweep;
 #[cfg(test)]
 mod tests;
-mod thread;
-mod totals;
-mod transfer;
+mod worker;
 mod write;
 mod writer;
 
@@ -91,11 +91,11 @@ pub struct Sqlite {
     readers: Readers,
     writer: Writer,
     _checkpoints: Checkpoints,
-    claimed: Claimed,
+    claimed: LockedFile,
     fence: Fence,
     /// The last row that claims have reached. An unreadable row can't always be marked as claimed.
     last_claimed: AtomicI64,
-    room: Arc<Mutex<Room>>,
+    room: Arc<Mutex<Quota>>,
     health: Arc<Health>,
 }
 
@@ -207,7 +207,7 @@ enum Fault {
 struct Health {
     path: PathBuf,
     /// The database and its log, and which files these names were when the store was opened.
-    files: Vec<(PathBuf, file::Which)>,
+    files: Vec<(PathBuf, file::FileId)>,
     /// Set while one of the names is missing or is another file.
     fault: watch::Sender<Option<Unavailable>>,
     /// Something in it can't be read. That does not go away by itself.
@@ -222,7 +222,7 @@ impl Sqlite {
     /// # Errors
     /// Another server has it, a newer program wrote it, it is something else, or it can't be reached or written to.
     pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
-        let claimed = Claimed::new(path)?;
+        let claimed = LockedFile::new(path)?;
         let at = claimed.path.clone();
         let failed = |it: Fault| Error::of(&at, it);
         // The number of an opening is on the disk before anything has it, whatever may be lost later: it is never
@@ -233,16 +233,16 @@ impl Sqlite {
         schema::migrate(&mut db, &at, schema::STEPS)?;
         check_size(&db, &at, &options)?;
         let opened = || {
-            fault::at("open.fence")?;
+            failpoint::at("open.fence")?;
             let begun = begin(&db, &options)?;
-            fault::at("open.done").map(|()| begun)
+            failpoint::at("open.done").map(|()| begun)
         };
         let (fence, room) = opened().map_err(|it| failed(it.into()))?;
         sync_directory(&at).map_err(|it| failed(it.into()))?;
         Self::start(claimed, db, &options, fence, room).map_err(failed)
     }
 
-    fn start(claimed: Claimed, db: Connection, options: &Options, fence: Fence, room: Room) -> Result<Self, Fault> {
+    fn start(claimed: LockedFile, db: Connection, options: &Options, fence: Fence, room: Quota) -> Result<Self, Fault> {
         options.durability.apply(&db)?;
         let health = Arc::new(Health::new(&claimed.path)?);
         let (room, behind) = (Arc::new(Mutex::new(room)), Arc::new(AtomicBool::new(false)));
@@ -273,7 +273,7 @@ fn check_size(db: &Connection, path: &Path, options: &Options) -> Result<(), Err
 }
 
 /// Raises the fence, and counts what is there.
-fn begin(db: &Connection, options: &Options) -> rusqlite::Result<(Fence, Room)> {
+fn begin(db: &Connection, options: &Options) -> rusqlite::Result<(Fence, Quota)> {
     if let Some(bytes) = options.max_bytes {
         let page: u64 = db.pragma_query_value(None, "page_size", |it| it.get(0)).map(number)?;
         let pages = i64::try_from(bytes / page.max(1)).unwrap_or(i64::MAX);
@@ -281,7 +281,7 @@ fn begin(db: &Connection, options: &Options) -> rusqlite::Result<(Fence, Room)> 
     }
     let sql = "UPDATE opening SET fence = fence + 1 RETURNING fence";
     let fence = db.query_row(sql, [], |it| it.get(0)).map(number)?;
-    Ok((fence, Room::new(db, options)?))
+    Ok((fence, Quota::new(db, options)?))
 }
 
 /// A file that is new is in its directory for good only when that is on the disk too.
@@ -466,7 +466,7 @@ impl Store for Sqlite {
         Ok(Log { events: events.await? })
     }
 
-    async fn sent(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<Made>, Unavailable> {
+    async fn sent(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
         let (scope, key) = (Arc::clone(scope), key.to_owned());
         self.readers.run(move |it| read::sent(it, &scope, &key)).await
     }
@@ -476,12 +476,12 @@ impl Store for Sqlite {
         self.readers.run(move |it| list::list(it, &query)).await
     }
 
-    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<Put, Unavailable> {
+    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<PutResult, Unavailable> {
         let key = key.clone();
         self.writer
             .run(move |it| match read::id(it.db, &key)? {
                 Some(task) => push::keep(it.db, task, &push, most),
-                None => Ok(Put::NoTask),
+                None => Ok(PutResult::NoTask),
             })
             .await
     }

@@ -15,7 +15,7 @@ use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, StreamBody};
 use tonic::Status;
 
-use super::{peers::PeerPermit, receive, settings::Limits, unsent::Unsent};
+use super::{peer_limit::PeerPermit, request_budget, response_budget::ResponseBudget, settings::Limits};
 use crate::error::{Error, ErrorKind};
 
 /// What is read and thrown away of a body that is too large, so that its sender comes to read the answer. Closed on, a
@@ -27,7 +27,7 @@ const DISCARD: u64 = 8 << 20;
 pub struct Body {
     kind: Kind,
     /// Budget that counts the frames until they are sent.
-    unsent: Option<Unsent>,
+    unsent: Option<ResponseBudget>,
     /// Counts the request as open.
     permit: Option<Box<PeerPermit>>,
 }
@@ -84,7 +84,7 @@ impl Body {
     }
 
     /// Counts its frames from now on until they are sent.
-    pub(super) fn counted(mut self, unsent: &Unsent) -> Self {
+    pub(super) fn counted(mut self, unsent: &ResponseBudget) -> Self {
         if let Kind::Whole(data) | Kind::Begun(data, _) = &mut self.kind {
             *data = unsent.count(mem::take(data));
         }
@@ -182,7 +182,7 @@ where
         return it;
     }
     let timed = Box::pin(tokio::time::timeout(limits.patience, whole)).await;
-    timed.map_err(|_| receive::too_slow(limits.patience))?
+    timed.map_err(|_| request_budget::too_slow(limits.patience))?
 }
 
 async fn collect<B>(headers: &HeaderMap, body: B, limits: &Limits) -> Result<Bytes, Error>

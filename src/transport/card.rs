@@ -10,18 +10,18 @@ use jiff::{
     fmt::rfc2822::{DateTimeParser, DateTimePrinter},
 };
 
-use super::{Body, answer::respond, mount::Prefix, rest};
+use super::{Body, base_path::PathPrefix, response::respond, rest};
 use crate::{
     call::{self, Call, Version},
     card::{
         AGENT_CARD, Authority, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, JSON_RPC, WELL_KNOWN,
         WELL_KNOWN_BEFORE,
     },
-    compat,
     error::Error,
     fingerprint::fingerprint,
-    pb::v1::bindings::Bound,
+    pb::v1::bindings::ServiceHandle,
     seam::Clock,
+    v03,
 };
 
 /// Long enough that a client that calls often reads the card rarely, and short enough that one whose agent has moved is
@@ -54,7 +54,7 @@ impl<'a> CardRequest<'a> {
     fn of(parts: &'a Parts) -> Self {
         let path = parts.uri.path();
         let whole = parts.extensions.get::<OriginalUri>().map_or(path, |it| it.0.path());
-        let prefix = parts.extensions.get::<Prefix>().map(|it| &*it.0);
+        let prefix = parts.extensions.get::<PathPrefix>().map(|it| &*it.0);
         let prefix = prefix.unwrap_or_else(|| whole.strip_suffix(path).unwrap_or_default());
         let path = card_below_json_rpc(path).unwrap_or(path);
         let header = parts.headers.get(header::HOST).and_then(|it| it.to_str().ok());
@@ -72,12 +72,12 @@ impl<'a> CardRequest<'a> {
 }
 
 /// When the server started, which is when its card became what it is.
-pub(super) struct Started {
+pub(super) struct CardDates {
     time: Timestamp,
     text: Option<HeaderValue>,
 }
 
-impl Started {
+impl CardDates {
     pub(super) fn now() -> Self {
         let time = Timestamp::from_second(Clock::new().millis().div_euclid(1000)).unwrap_or_default();
         let text = DateTimePrinter::new().timestamp_to_rfc9110_string(&time).ok();
@@ -86,7 +86,7 @@ impl Started {
 }
 
 /// The card is for everybody: it has no `Call`, and no caller is asked who they are.
-pub(super) fn answer(card: &super::Card, started: &Started, parts: &Parts) -> Response<Body> {
+pub(super) fn answer(card: &super::Card, started: &CardDates, parts: &Parts) -> Response<Body> {
     let card = card(&CardRequest::of(parts));
     let tag = tag(&card);
     let mut headers = HeaderMap::new();
@@ -130,10 +130,10 @@ pub(super) fn is_extended(path: &str) -> bool {
 }
 
 /// The card for authenticated callers, or why they have none, as the status says it.
-pub(super) async fn extended(service: &Bound, parts: &Parts, admitted: Result<(), Error>) -> Response<Body> {
+pub(super) async fn extended(service: &ServiceHandle, parts: &Parts, admitted: Result<(), Error>) -> Response<Body> {
     let call = || parts.extensions.get::<Call>().cloned().unwrap_or_default();
     let card = match admitted {
-        Ok(()) => compat::card::extended(&*service.0, call()).await,
+        Ok(()) => v03::card::extended(&*service.0, call()).await,
         Err(error) => Err(error),
     };
     match card {
@@ -159,7 +159,7 @@ pub(super) fn preflight() -> Response<Body> {
 }
 
 /// Whether the client has this card. What it knows by name counts before what it knows by date (RFC 9110, 13.2.2).
-fn known(headers: &HeaderMap, tag: &str, started: &Started) -> bool {
+fn known(headers: &HeaderMap, tag: &str, started: &CardDates) -> bool {
     if headers.contains_key(header::IF_NONE_MATCH) {
         let lines = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|it| it.to_str().ok());
         let mut tags = lines.flat_map(|it| it.split(',')).map(str::trim);

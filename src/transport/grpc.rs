@@ -17,14 +17,14 @@ use tonic_reflection::server::Builder;
 
 use crate::{
     call::{Call, Version},
+    contract::BoxStream,
     error::{Error, ErrorKind, chain, without_sentence},
     json::{Measure, check_proto},
     pb::DESCRIPTORS,
     transport::{
-        answer::keep_framing,
         body::{Body, too_large_for},
         health::Health,
-        transcode::BoxStream,
+        response::keep_framing,
     },
 };
 

@@ -14,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server};
 
-use super::{answer::respond, body::Body, transcode::BoxStream};
+use super::{body::Body, response::respond};
+use crate::contract::BoxStream;
 use crate::error::{Error, ErrorKind};
 
 /// The process answers: for who would start it anew if it didn't.

@@ -16,21 +16,22 @@ use tonic::{Status, metadata::MetadataMap};
 
 use super::{
     RequestBody,
-    answer::{explain, headers, hint_at_bare_message, respond, status},
     body::{self, Body},
     brief,
-    edge::Admitted,
-    media_type, no_media_type, resumes,
+    context::RequestedVersion,
+    media_type, no_media_type,
+    response::{explain, headers, hint_at_bare_message, respond, status},
+    response_budget::ResponseBudget,
+    resumes,
     settings::Limits,
     sse,
-    unsent::Unsent,
 };
 use crate::{
     call::{Call, Version, is_javascript},
+    contract::{BoxStream, Dispatch, Frame, Line, Params, Reply, Request, Source},
     error::{Error, ErrorKind},
     json::check_json,
     telemetry::note,
-    transport::transcode::{Binding, BoxStream, Frame, Line, Params, Reply, Request, Source},
 };
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -72,7 +73,7 @@ enum Rpc<T, C> {
     Classic(C),
 }
 
-impl<T: Binding, C: Binding> Methods<T, C> {
+impl<T: Dispatch, C: Dispatch> Methods<T, C> {
     fn find(method: &str) -> Option<Rpc<T::Rpc, C::Rpc>> {
         match version_of(method) {
             Version::V1_0 => T::rpc(method).map(Rpc::Current),
@@ -122,13 +123,13 @@ impl<T: Binding, C: Binding> Methods<T, C> {
 /// and nothing else.
 ///
 /// No `async fn`, which would keep what it is given twice.
-pub(super) fn answer<T: Binding, C: Binding, B: RequestBody>(
+pub(super) fn answer<T: Dispatch, C: Dispatch, B: RequestBody>(
     methods: Methods<T, C>,
     mut parts: Parts,
     body: B,
     limits: Limits,
-    admitted: Admitted,
-    unsent: Unsent,
+    admitted: RequestedVersion,
+    unsent: ResponseBudget,
 ) -> impl Future<Output = Result<(Response<Body>, bool), Infallible>> + Send {
     let extensions = std::mem::take(&mut parts.extensions);
     let resumes = resumes(&extensions);
@@ -162,11 +163,11 @@ pub(super) fn answer<T: Binding, C: Binding, B: RequestBody>(
 /// Serves a batch (JSON-RPC 2.0, section 6). Its calls run concurrently, so that a waiting call does not delay the
 /// others. The answers are in the order of the calls. A call whose result exceeds the budget is answered with an error.
 /// Also returns whether none of the calls changes anything.
-async fn batch<T: Binding, C: Binding>(
+async fn batch<T: Dispatch, C: Dispatch>(
     methods: Methods<T, C>,
     body: &[u8],
     extensions: &Extensions,
-    admitted: Admitted,
+    admitted: RequestedVersion,
     budget: Budget,
 ) -> (Response<Body>, bool) {
     let refuse = |error: Error| (failure("null", seen(body).unwrap_or(admitted.presumed()), error.into()), true);
@@ -209,11 +210,11 @@ struct Budget {
     left: AtomicUsize,
     max: usize,
     /// Budget for the results until they are joined.
-    unsent: Unsent,
+    unsent: ResponseBudget,
 }
 
 impl Budget {
-    fn new(max: usize, unsent: Unsent) -> Self {
+    fn new(max: usize, unsent: ResponseBudget) -> Self {
         Self { left: AtomicUsize::new(max), max, unsent }
     }
 
@@ -245,11 +246,11 @@ fn for_entry(extensions: &Extensions, at: usize) -> Extensions {
 
 /// Serves a call of a batch. Also returns whether it changes nothing. A notification has no answer, whatever its
 /// outcome.
-async fn entry<T: Binding, C: Binding>(
+async fn entry<T: Dispatch, C: Dispatch>(
     methods: &Methods<T, C>,
     text: &[u8],
     extensions: Extensions,
-    admitted: Admitted,
+    admitted: RequestedVersion,
     budget: &Budget,
 ) -> (Option<(Bytes, HeaderMap)>, bool) {
     let refused =
@@ -354,12 +355,12 @@ struct Refusal<'a> {
 
 impl<'a> Invocation<'a> {
     /// Carries a call out, if it is let in.
-    fn call<T: Binding, C: Binding>(
+    fn call<T: Dispatch, C: Dispatch>(
         &self,
         methods: &Methods<T, C>,
         rpc: Option<Rpc<T::Rpc, C::Rpc>>,
         mut extensions: Extensions,
-        admitted: Admitted,
+        admitted: RequestedVersion,
     ) -> impl Future<Output = Result<Reply, Status>> + Send {
         let rpc = rpc.ok_or_else(|| unknown(&self.method));
         let rpc = rpc.and_then(|it| Ok(admitted.enter(self.version, &mut extensions).map(|()| it)?));
@@ -374,7 +375,7 @@ impl<'a> Invocation<'a> {
     }
 
     /// Puts what came of a call into an answer.
-    fn answer<T: Binding, C: Binding>(
+    fn answer<T: Dispatch, C: Dispatch>(
         &self,
         reply: Result<Reply, Status>,
         rpc: Option<Rpc<T::Rpc, C::Rpc>>,

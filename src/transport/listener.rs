@@ -31,9 +31,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service;
 
 use super::{
-    guarded::{Guarded, OpenStream, Watch},
-    peers::PeerLimit,
-    stall::{StreamExecutor, observe},
+    connection::{ConnectionState, CountedIo, OpenStream},
+    peer_limit::PeerLimit,
+    write_timeout::{StreamExecutor, observe},
 };
 use crate::seam;
 
@@ -148,13 +148,13 @@ impl LogLimit {
     }
 }
 
-/// What answers on a connection: a [`Door`](super::Door), or layers around one.
-pub trait Answers<B>:
+/// What answers on a connection: a [`HttpService`](super::Door), or layers around one.
+pub trait ConnectionService<B>:
     Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Send + 'static
 {
 }
 
-impl<S, B> Answers<B> for S where
+impl<S, B> ConnectionService<B> for S where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Send + 'static
 {
 }
@@ -163,7 +163,7 @@ impl<S, B> Answers<B> for S where
 /// it is cut off. Says whether nothing was.
 pub async fn serve<S, B>(listener: TcpListener, service: S, settings: &Settings, drain: &CancellationToken) -> bool
 where
-    S: Answers<B>,
+    S: ConnectionService<B>,
     B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
 {
     let accept = move |cx: &mut Context<'_>| {
@@ -188,7 +188,7 @@ pub async fn serve_accepted<A, I, S, B>(
 where
     A: FnMut(&mut Context<'_>) -> Poll<io::Result<(I, SocketAddr)>>,
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: Answers<B>,
+    S: ConnectionService<B>,
     B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
 {
     let (running, cut) = (TaskTracker::new(), CancellationToken::new());
@@ -260,14 +260,14 @@ pub async fn serve_connection<I, S, B>(
     drain: &CancellationToken,
 ) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: Answers<B>,
+    S: ConnectionService<B>,
     B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
 {
     serve_until(io, peer, service, settings, (drain, &CancellationToken::new())).await;
 }
 
 /// What a connection is told while it is served.
-enum Told {
+enum ConnectionSignal {
     /// Nothing more is begun.
     Drain,
     /// It is over, whatever runs.
@@ -289,11 +289,11 @@ async fn serve_until<I, S, B>(
     (drain, cut): (&CancellationToken, &CancellationToken),
 ) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: Answers<B>,
+    S: ConnectionService<B>,
     B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
 {
-    let watch = Arc::new(Watch::default());
-    let io = Guarded::new(io, Arc::clone(&watch), settings.write_timeout);
+    let watch = Arc::new(ConnectionState::default());
+    let io = CountedIo::new(io, Arc::clone(&watch), settings.write_timeout);
     let seen = Arc::clone(&watch);
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         seen.called();
@@ -313,15 +313,20 @@ async fn serve_until<I, S, B>(
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
     let wait = |(told, after)| async move {
         match told {
-            Told::Drain => drain.cancelled().await,
-            Told::Cut => cut.cancelled().await,
-            Told::Look | Told::Flooded | Told::Close => sleep_until(seam::after(Instant::now(), after)).await,
+            ConnectionSignal::Drain => drain.cancelled().await,
+            ConnectionSignal::Cut => cut.cancelled().await,
+            ConnectionSignal::Look | ConnectionSignal::Flooded | ConnectionSignal::Close => {
+                sleep_until(seam::after(Instant::now(), after)).await
+            }
         }
         told
     };
     // Each has a waker of its own, so that it costs nothing while the connection is busy.
     let mut tells: FuturesUnordered<_> =
-        [(Told::Drain, Duration::ZERO), (Told::Look, settings.opening)].into_iter().map(wait).collect();
+        [(ConnectionSignal::Drain, Duration::ZERO), (ConnectionSignal::Look, settings.opening)]
+            .into_iter()
+            .map(wait)
+            .collect();
     let (mut calls, mut quiet) = (0, 0);
     let mut flooded = false;
     loop {
@@ -333,31 +338,31 @@ async fn serve_until<I, S, B>(
                 }
                 return;
             }
-            () = watch.flooded(), if !flooded => Told::Flooded,
+            () = watch.flooded(), if !flooded => ConnectionSignal::Flooded,
             Some(told) = tells.next() => told,
         };
         match told {
-            Told::Drain => {
-                tells.push(wait((Told::Cut, Duration::ZERO)));
+            ConnectionSignal::Drain => {
+                tells.push(wait((ConnectionSignal::Cut, Duration::ZERO)));
                 connection.as_mut().graceful_shutdown();
             }
-            Told::Cut => return,
-            Told::Look if !watch.is_open() => {
+            ConnectionSignal::Cut => return,
+            ConnectionSignal::Look if !watch.is_open() => {
                 tracing::debug!("a connection said nothing");
                 return;
             }
             // hyper has no way to say ENHANCE_YOUR_CALM, and so it is NO_ERROR. Nothing more is read meanwhile.
-            Told::Flooded => {
+            ConnectionSignal::Flooded => {
                 tracing::warn!(?peer, "connection closed: too many HTTP/2 control frames");
                 flooded = true;
                 connection.as_mut().graceful_shutdown();
-                tells.push(wait((Told::Close, GOAWAY_GRACE)));
+                tells.push(wait((ConnectionSignal::Close, GOAWAY_GRACE)));
             }
-            Told::Close if flooded || watch.is_idle() => return,
+            ConnectionSignal::Close if flooded || watch.is_idle() => return,
             // A request had been sent before the client could know. The connection ends with its answer.
-            Told::Close => tells.push(wait((Told::Close, GOAWAY_GRACE))),
-            Told::Look if settings.idle.is_zero() => {}
-            Told::Look => {
+            ConnectionSignal::Close => tells.push(wait((ConnectionSignal::Close, GOAWAY_GRACE))),
+            ConnectionSignal::Look if settings.idle.is_zero() => {}
+            ConnectionSignal::Look => {
                 let before = mem::replace(&mut calls, watch.calls());
                 quiet = if watch.is_idle() && calls == before { quiet + 1 } else { 0 };
                 if quiet == LOOKS {
@@ -366,10 +371,10 @@ async fn serve_until<I, S, B>(
                         return;
                     }
                     connection.as_mut().graceful_shutdown();
-                    tells.push(wait((Told::Close, GOAWAY_GRACE)));
+                    tells.push(wait((ConnectionSignal::Close, GOAWAY_GRACE)));
                     continue;
                 }
-                tells.push(wait((Told::Look, (settings.idle / LOOKS).max(SOON))));
+                tells.push(wait((ConnectionSignal::Look, (settings.idle / LOOKS).max(SOON))));
             }
         }
     }
@@ -405,7 +410,7 @@ fn builder(settings: &Settings) -> auto::Builder<StreamExecutor> {
     const BUFFER: usize = 64 << 10;
     const HEAD: u32 = 64 << 10;
     let mut builder = auto::Builder::new(StreamExecutor { timeout: settings.write_timeout });
-    // Who closes their half, and who sends nothing more, is seen in [`Guarded`] and above, where it costs a call less than
+    // Who closes their half, and who sends nothing more, is seen in [`CountedIo`] and above, where it costs a call less than
     // it does here: a timer, and a read of which nothing comes with a buffer for it.
     builder.http1().half_close(true).max_buf_size(BUFFER);
     builder

@@ -20,7 +20,7 @@ use http::{
 };
 use tower_service::Service;
 
-use super::{Answering, Body, RequestBody, answer::status, brief, entrance::Entrance, now, refuse};
+use super::{Body, RequestBody, ResponseFuture, brief, classify::RequestKind, now, refuse, response::status};
 use crate::{
     card::{Address, Card, Forwarded},
     error::{Error, ErrorKind},
@@ -241,7 +241,7 @@ impl OriginPolicy {
         let is_loopback = bound.is_some_and(|it| it.ip().to_canonical().is_loopback());
         if (self.everywhere || is_loopback)
             && forwarded.as_ref().is_none_or(|it| !it.by_proxy)
-            && !Entrance::of(parts).is_health(parts.uri.path())
+            && !RequestKind::of(parts).is_health(parts.uri.path())
         {
             self.check_hosts(parts)?;
         }
@@ -342,7 +342,7 @@ fn navigates(parts: &Parts) -> bool {
 
 /// The card and health.
 fn is_public(parts: &Parts) -> bool {
-    Entrance::of(parts).is_public(parts.uri.path())
+    RequestKind::of(parts).is_public(parts.uri.path())
 }
 
 /// Returns true for a preflight request of a browser.
@@ -399,18 +399,18 @@ impl<S> OriginGuard<S> {
 
 impl<S, B> Service<Request<B>> for OriginGuard<S>
 where
-    S: Service<Request<B>, Response = Response<Body>, Error = Infallible, Future = Answering>,
+    S: Service<Request<B>, Response = Response<Body>, Error = Infallible, Future = ResponseFuture>,
     B: RequestBody,
 {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = ResponseFuture;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<B>) -> Answering {
+    fn call(&mut self, request: Request<B>) -> ResponseFuture {
         let (parts, body) = request.into_parts();
         if let Err(error) = self.policy.check(&parts, self.bound) {
             return now(refuse(&parts, error));

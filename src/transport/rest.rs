@@ -14,18 +14,19 @@ use tonic::{
 
 use super::{
     RequestBody,
-    answer::{explain, headers, hint_at_bare_message, respond},
     body::{self, Body},
-    brief, media_type, no_media_type, resumes,
+    brief, media_type, no_media_type,
+    response::{explain, headers, hint_at_bare_message, respond},
+    resumes,
     settings::Limits,
     sse,
 };
 use crate::{
     call::Version,
+    contract::{Body as Place, Dispatch, Line, Params, Reply, Request, Route, Source},
     error::{Error, ErrorKind},
     json::check_json,
     telemetry::note,
-    transport::transcode::{Binding, Body as Place, Line, Params, Reply, Request, Route, Source},
 };
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -38,7 +39,7 @@ const SEGMENTS: usize = 8;
 /// `Call` and nothing else, where it was `admitted`.
 ///
 /// No `async fn`, which would keep what it is given twice.
-pub(super) fn answer<T: Binding, B: RequestBody>(
+pub(super) fn answer<T: Dispatch, B: RequestBody>(
     binding: T,
     mut parts: Parts,
     body: B,
@@ -99,7 +100,7 @@ fn query(parts: &Parts) -> &str {
 }
 
 /// What a request line stands for. A path that is for other verbs says for which (RFC 9110, 15.5.6).
-fn route<T: Binding>(method: &Method, path: &str) -> Result<Route<T::Rpc>, Status> {
+fn route<T: Dispatch>(method: &Method, path: &str) -> Result<Route<T::Rpc>, Status> {
     // Whoever may GET may ask for the head of it (RFC 9110, 9.1).
     let verb = if *method == Method::HEAD { "GET" } else { method.as_str() };
     let line = || brief(&format!("{method} {path}"));
@@ -130,7 +131,7 @@ fn route<T: Binding>(method: &Method, path: &str) -> Result<Route<T::Rpc>, Statu
 }
 
 /// The route that a path with a slash before the action means: `/message/send` is `/message:send`.
-fn hint<T: Binding>(path: &str) -> Result<Option<String>, Error> {
+fn hint<T: Dispatch>(path: &str) -> Result<Option<String>, Error> {
     let Some((stem, action)) = path.rsplit_once('/').filter(|(_, action)| T::ACTIONS.contains(action)) else {
         return Ok(None);
     };
@@ -143,7 +144,7 @@ fn hint<T: Binding>(path: &str) -> Result<Option<String>, Error> {
 }
 
 /// What the protocol binds to a verb and a path.
-fn bound<T: Binding>(verb: &str, path: &str, action: &str) -> Result<Option<Route<T::Rpc>>, Error> {
+fn bound<T: Dispatch>(verb: &str, path: &str, action: &str) -> Result<Option<Route<T::Rpc>>, Error> {
     let mut decoded: [Cow<'_, str>; SEGMENTS] = Default::default();
     let count = segments(path, &mut decoded)?;
     let segments: [&str; SEGMENTS] = std::array::from_fn(|at| &*decoded[at]);

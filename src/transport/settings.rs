@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     CardRequest, Protocols, Ready,
-    receive::{RECEIVING_BYTES, ReceiveBudget},
+    request_budget::{RECEIVING_BYTES, ReceiveBudget},
 };
 
 /// How large a request may be, where nothing else is said.

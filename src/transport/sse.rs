@@ -13,12 +13,12 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_stream::Stream;
 use tonic::Status;
 
-use super::{body::Body, settings::Limits, stall::Until};
+use super::{body::Body, settings::Limits, write_timeout::WriteDeadline};
 use crate::{
+    contract::{BoxStream, Frame, Line},
     error::{Error, ErrorKind},
     event::Cursor,
     seam,
-    transport::transcode::{BoxStream, Frame, Line},
 };
 
 /// What is ready goes out in writes of about so many bytes.
@@ -51,7 +51,7 @@ pub(super) fn response(
     let events = Events { name, items: Some(items), begun, write, keep_alive, spoke: Instant::now(), timer: None };
     let mut response = Response::new(Body::events(events));
     *response.headers_mut() = headers;
-    if let Some(until) = Until::after(stream_age) {
+    if let Some(until) = WriteDeadline::after(stream_age) {
         response.extensions_mut().insert(until);
     }
     let headers = response.headers_mut();

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 use a2a_service::{
     call::Version,
     pb::v1::{TaskPushNotificationConfig, TaskState},
-    store::{Commit, Keyed, PushConfig, sqlite::Options},
+    store::{Commit, IdempotencyRecord, PushConfig, sqlite::Options},
 };
 use serde_json::Value;
 use tokio::process::{Child, Command};
@@ -57,7 +57,8 @@ async fn filled(directory: &Path) {
             ("new", TaskState::Failed, i64::MAX / 1_000_000),
         ] {
             let mut task = Writer::within(&store, &scope(owner, "blue"), id, "c-1", old);
-            let sends = vec![Keyed { key: format!("key of {id}").into(), hash: [7; 16], seq: 1, time: old }];
+            let sends =
+                vec![IdempotencyRecord { key: format!("key of {id}").into(), hash: [7; 16], seq: 1, time: old }];
             let begin = task.next([said("hello")]);
             task.write(Commit { sends, saved: Some("kept".into()), asked: Some("asked".into()), ..begin })
                 .await

@@ -1,11 +1,11 @@
 //! Classic JSON against the messages of 1.0: what is written, what is taken for it, and what is lost on the way.
 
 use a2a_service::{
-    compat::json::{Closing, Read, Write},
     pb::{
         v1::{part::Content, send_message_response, stream_response::Payload, *},
         wkt::{Struct, Timestamp, Value},
     },
+    v03::json::{FinalEvent, Read, Write},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -145,7 +145,7 @@ fn a_task_and_what_happens_to_it() {
         (Payload::StatusUpdate(update), true, update_json(true)),
         (Payload::ArtifactUpdate(chunk), false, chunk_json),
     ] {
-        assert_eq!(serde_json::to_string(&Closing { payload: &payload, last }).unwrap(), json);
+        assert_eq!(serde_json::to_string(&FinalEvent { payload: &payload, last }).unwrap(), json);
         // Some leave out what tells them apart.
         let (kind, rest) = json[1..].split_once(',').unwrap();
         assert!(kind.starts_with(r#""kind":"#));
@@ -300,7 +300,7 @@ fn what_others_write() {
     assert_eq!(refused::<TaskPushNotificationConfig>(r#"{"taskId":"t"}"#), "`pushNotificationConfig` is missing");
 }
 
-/// Each row of the table in `compat::json`.
+/// Each row of the table in `v03::json`.
 #[test]
 fn what_is_lost() {
     let data = |json: &str, meta: Option<Struct>| Part { metadata: meta, ..Content::Data(value(json)).into() };

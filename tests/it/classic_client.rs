@@ -5,7 +5,7 @@ use std::sync::Arc;
 use a2a_service::{
     call::{Call, Version},
     client::{self, http::Rest},
-    compat::event::Event as ClassicEvent,
+    contract::{BoxStream, HttpRule, Remote, Reply, Transport},
     error::Error,
     event::Event,
     pb::{
@@ -14,7 +14,7 @@ use a2a_service::{
         wkt::Empty,
     },
     snapshot::Snapshot,
-    transport::transcode::{BoxStream, HttpRule, Remote, Reply, Transport},
+    v03::event::Event as ClassicEvent,
 };
 use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status, transport::Endpoint};

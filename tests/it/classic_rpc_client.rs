@@ -6,7 +6,7 @@ use a2a_service::{
     call::{Call, Version},
     check::Violation,
     client::{self, http::JsonRpc},
-    compat::json::{Read, Write},
+    contract::{BoxStream, Frame, Item as _, Reply, Transport as _},
     error::{Error, ErrorKind},
     event::Event,
     pb::{
@@ -14,7 +14,7 @@ use a2a_service::{
         wkt::Empty,
     },
     snapshot::Snapshot,
-    transport::transcode::{BoxStream, Frame, Item as _, Reply, Transport as _},
+    v03::json::{Read, Write},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_stream::StreamExt as _;

@@ -11,6 +11,7 @@ use std::{
 use a2a_service::{
     call::Call,
     client,
+    contract::BoxStream,
     error::{Error, ErrorKind},
     event::{Cursor, Ends, Event},
     pb::v1::{
@@ -18,7 +19,6 @@ use a2a_service::{
         SubscribeToTaskRequest, Task, TaskState, a2a_service_server::A2aService,
         send_message_response::Payload as Answer, stream_response::Payload,
     },
-    transport::transcode::BoxStream,
 };
 use parking_lot::Mutex;
 use tokio::{task::JoinSet, time::timeout};

@@ -13,8 +13,8 @@ use a2a_service::{
     event::{Fence, Seq},
     seam::Millis,
     store::{
-        Change, Claim, Commit, InUse, Key, ListPage, ListQuery, Log, Made, PushConfig, PushPage, Put, Refused,
-        Rejected, Retention, RunnerId, Scope, Store, Stored, Swept, Unavailable, memory::Memory,
+        Change, Claim, Commit, InUse, Key, ListPage, ListQuery, Log, PushConfig, PushPage, PutResult, Refused,
+        Rejected, Retention, RunnerId, Scope, SendOutcome, Store, Stored, Swept, Unavailable, memory::Memory,
     },
 };
 use parking_lot::Mutex;
@@ -203,7 +203,7 @@ impl Store for Gate {
         self.store.events(key, after, limit).await
     }
 
-    async fn sent(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<Made>, Unavailable> {
+    async fn sent(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
         self.see()?;
         self.store.sent(scope, key).await
     }
@@ -213,7 +213,7 @@ impl Store for Gate {
         self.store.list(query).await
     }
 
-    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<Put, Unavailable> {
+    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<PutResult, Unavailable> {
         self.store.put_push(key, push, most).await
     }
 

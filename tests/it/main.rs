@@ -14,11 +14,12 @@ mod classic_client;
 mod classic_rpc_client;
 mod clients;
 mod comes_back;
-mod compat;
 mod config;
+mod v03;
 mod contract {
     mod descriptors;
 }
+mod codec;
 mod crossing;
 mod documents;
 mod durable;
@@ -44,6 +45,5 @@ mod terminated;
 mod times;
 #[cfg(feature = "tls")]
 mod tls;
-mod transcode;
 mod ways;
 mod wire;

@@ -46,16 +46,16 @@ open, its first servers are what its clients were written against. [errors.md](e
 
 /// The chapters after that: a title, what is said of the table, and the source that has it.
 const CHAPTERS: [(&str, &str, &str); 3] = [
-    ("", "", include_str!("../../src/compat/legacy.rs")),
+    ("", "", include_str!("../../src/v03/semantics.rs")),
     (
         "## Messages of protobuf, and their ProtoJSON",
         "What 0.3 can say comes back from 1.0 as it was, and so does what 1.0 has a form for in 0.3. The rest is this.",
-        include_str!("../../src/compat/message.rs"),
+        include_str!("../../src/v03/message.rs"),
     ),
     (
         "## JSON as JSON-RPC has it",
         "Some of what 1.0 can say has no word here, and is not there when it is read again.",
-        include_str!("../../src/compat/json.rs"),
+        include_str!("../../src/v03/json.rs"),
     ),
 ];
 

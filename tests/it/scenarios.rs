@@ -2,13 +2,13 @@
 
 use a2a_service::{
     call::Call,
+    contract::BoxStream,
     error::{Error, ErrorKind},
     event::Event,
     pb::v1::{
         GetTaskRequest, Message, SendMessageConfiguration, SendMessageRequest, SubscribeToTaskRequest, Task, TaskState,
         a2a_service_server::A2aService, send_message_response::Payload as Answer, stream_response::Payload,
     },
-    transport::transcode::BoxStream,
 };
 use tokio_stream::StreamExt as _;
 use tonic::{Request, Status};

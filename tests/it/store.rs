@@ -16,7 +16,7 @@ use a2a_service::{
     event::{Ends, Event, Mark, Position},
     pb::v1::TaskState,
     store::{
-        Commit, Expect, Full, Key, Keyed, ListQuery, Made, Refused, Retention, Scope, Store,
+        Commit, Expect, Full, IdempotencyRecord, Key, ListQuery, Refused, Retention, Scope, SendOutcome, Store,
         memory::MAX_TASKS,
         sqlite::{Durability, Options},
     },
@@ -160,14 +160,14 @@ async fn a_commit_that_is_refused_changes_nothing(open: Open<'_>) {
 }
 
 /// What was sent with a key, and became this event.
-fn keyed(key: &str, said: u8, seq: u64) -> Vec<Keyed> {
-    vec![Keyed { key: key.into(), hash: [said; 16], seq, time: 5 }]
+fn keyed(key: &str, said: u8, seq: u64) -> Vec<IdempotencyRecord> {
+    vec![IdempotencyRecord { key: key.into(), hash: [said; 16], seq, time: 5 }]
 }
 
 async fn a_send_with_a_key_is_taken_once(open: Open<'_>) {
     let store = open(MANY);
     let ada = scope("ada", "");
-    let made = |id: &str, said: u8, seq| Some(Made { task_id: id.into(), seq, hash: Box::new([said; 16]) });
+    let made = |id: &str, said: u8, seq| Some(SendOutcome { task_id: id.into(), seq, hash: Box::new([said; 16]) });
     let mut one = Writer::new(&store, &ada, "t-1");
     assert_eq!(store.sent(&ada, "k").await.unwrap(), None);
     let first = Commit { sends: keyed("k", 7, 1), ..one.next([]) };

@@ -1,7 +1,6 @@
 //! Bytes on the wire: what each binding reads and writes, and what a connection may do.
 
 mod batch;
-mod beside;
 mod classic_examples;
 mod classic_files;
 mod classic_grpc;
@@ -17,6 +16,7 @@ mod doors;
 mod drain;
 mod errors;
 mod grpc;
+mod health;
 mod inputs;
 mod jsonrpc;
 mod limits;

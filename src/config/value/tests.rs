@@ -32,23 +32,23 @@ fn sizes_are_numbers_that_may_have_units() {
         ("7B", 7, "7"),
         ("0", 0, "0"),
     ] {
-        let read = Size::read(text).unwrap();
-        assert_eq!((read, read.show().unwrap()), (Size(bytes), shown.to_owned()), "{text}");
+        let read = ByteSize::read(text).unwrap();
+        assert_eq!((read, read.show().unwrap()), (ByteSize(bytes), shown.to_owned()), "{text}");
     }
     for text in ["", "MiB", "1mib", "1.5MiB", "-1", "99999999999999999999", "99999999999999GiB"] {
-        assert!(Size::read(text).unwrap_err().contains("1MiB"), "{text}");
+        assert!(ByteSize::read(text).unwrap_err().contains("1MiB"), "{text}");
     }
 }
 
 #[test]
 fn a_store_is_in_memory_or_in_a_file() {
     for text in ["memory", "sqlite:a2a.db", "sqlite:C:\\a b\\a2a.db"] {
-        let read = Place::read(text).unwrap();
+        let read = StorePath::read(text).unwrap();
         let shown = read.show().unwrap();
-        assert_eq!(Place::from_toml(&DeValue::parse(&shown).unwrap()), Ok(read), "{shown}");
+        assert_eq!(StorePath::from_toml(&DeValue::parse(&shown).unwrap()), Ok(read), "{shown}");
     }
     for text in ["", "sqlite", "sqlite:", "memory:", "a2a.db", "postgres://a"] {
-        assert!(Place::read(text).unwrap_err().ends_with("is not `memory` or `sqlite:PATH`"), "{text}");
+        assert!(StorePath::read(text).unwrap_err().ends_with("is not `memory` or `sqlite:PATH`"), "{text}");
     }
     assert_eq!(Durability::read("power"), Ok(Durability::Power));
     assert!(Durability::read("full").unwrap_err().contains("`power`"));

@@ -2,14 +2,14 @@
 
 use std::{collections::hash_map::Entry, sync::Arc};
 
-use super::{Kept, Kind, Memory, SHARDS};
+use super::{Kind, Memory, SHARDS, StoredTask};
 use crate::{
     event::Position,
     pb::v1::TaskState,
     seam::Millis,
     store::{
-        Commit, Concluded, Expect, Immediate, Key, Keyed, Made, Refused, Row,
-        settled::{Names, Running, Settled},
+        Commit, CompletedTask, Expect, IdempotencyRecord, Immediate, Key, Refused, Row, SendOutcome,
+        log_codec::{LogNames, OpenLog, SealedLog},
     },
 };
 
@@ -47,7 +47,7 @@ impl Immediate for Memory {
         written
     }
 
-    fn conclude(&self, whole: &Concluded) -> Result<(), Refused> {
+    fn conclude(&self, whole: &CompletedTask) -> Result<(), Refused> {
         // What was there before must not cost another task its place.
         if let Some(at) = self.with(&whole.key, |it| it.at) {
             return Err(Refused::Stale(Some(at)));
@@ -63,10 +63,10 @@ impl Immediate for Memory {
 
 impl Memory {
     /// Keeps a task that has ended and is not there.
-    fn keep(&self, whole: &Concluded) -> Result<(), Refused> {
-        let Concluded { key, fence, row, .. } = whole;
+    fn keep(&self, whole: &CompletedTask) -> Result<(), Refused> {
+        let CompletedTask { key, fence, row, .. } = whole;
         let at = Position { fence: *fence, seq: row.seq };
-        let log = Kind::Settled(Settled::of(whole));
+        let log = Kind::SealedLog(SealedLog::of(whole));
         {
             let mut shard = self.shards[key.share(SHARDS)].lock();
             let Entry::Vacant(free) = shard.entry(key.clone()) else {
@@ -74,7 +74,16 @@ impl Memory {
             };
             let (kept, sends) = (row.clone(), Box::default());
             let ended = Some(self.room.lock().end(key));
-            free.insert(Box::new(Kept { at, row: kept, saved: None, asked: None, sends, push: None, ended, log }));
+            free.insert(Box::new(StoredTask {
+                at,
+                row: kept,
+                saved: None,
+                asked: None,
+                sends,
+                push: None,
+                ended,
+                log,
+            }));
             self.index(key, row, None);
         }
         Ok(())
@@ -96,9 +105,9 @@ impl Memory {
         let mut shard = self.shards[key.share(SHARDS)].lock();
         let old = match (shard.entry(key.clone()), expect) {
             (Entry::Vacant(free), Expect::New) => {
-                let log = Kind::Open(Running::default());
+                let log = Kind::Open(OpenLog::default());
                 let (saved, asked, sends) = (saved.clone(), asked.clone(), Box::default());
-                let kept = Kept { at, row: row.clone(), saved, asked, sends, push: None, ended: None, log };
+                let kept = StoredTask { at, row: row.clone(), saved, asked, sends, push: None, ended: None, log };
                 let kept = free.insert(Box::new(kept));
                 note(kept, commit);
                 register(kept, commit);
@@ -145,8 +154,8 @@ impl Memory {
             return Err(Refused::Duplicate { task_id: made.task_id.clone() });
         }
         let index = all.entry(Arc::clone(key.scope())).or_default();
-        for Keyed { key: send, hash, seq, .. } in &commit.sends {
-            let made = Made { task_id: key.id().into(), seq: *seq, hash: Box::new(*hash) };
+        for IdempotencyRecord { key: send, hash, seq, .. } in &commit.sends {
+            let made = SendOutcome { task_id: key.id().into(), seq: *seq, hash: Box::new(*hash) };
             index.sends.insert(send.clone(), made);
         }
         Ok(())
@@ -167,7 +176,7 @@ impl Memory {
 }
 
 /// Notes the sends that came with what is committed, to forget them with the task.
-fn note(kept: &mut Kept, commit: &Commit) {
+fn note(kept: &mut StoredTask, commit: &Commit) {
     if !commit.sends.is_empty() {
         let new = commit.sends.iter().map(|it| it.key.clone());
         kept.sends = kept.sends.iter().cloned().chain(new).collect();
@@ -175,19 +184,19 @@ fn note(kept: &mut Kept, commit: &Commit) {
 }
 
 /// A configuration that came with what is committed. Who sent it has counted those that there are.
-fn register(kept: &mut Kept, commit: &Commit) {
+fn register(kept: &mut StoredTask, commit: &Commit) {
     if let Some(it) = &commit.push {
         _ = kept.push.get_or_insert_default().put(Arc::clone(it), usize::MAX);
     }
 }
 
 /// What is said is written behind what was said; what has ended has its task before that.
-fn write_log(kept: &mut Kept, commit: &Commit) {
+fn write_log(kept: &mut StoredTask, commit: &Commit) {
     let Kind::Open(log) = &mut kept.log else { return };
-    let (names, events) = (Names { id: commit.key.id(), context: &kept.row.context }, &commit.events);
+    let (names, events) = (LogNames { id: commit.key.id(), context: &kept.row.context }, &commit.events);
     match (&commit.checkpoint, kept.row.state.is_terminal()) {
         (Some(task), true) => {
-            kept.log = Kind::Settled(Settled::new(task, log, events, names));
+            kept.log = Kind::SealedLog(SealedLog::new(task, log, events, names));
             (kept.row.head, kept.saved, kept.asked) = (None, None, None);
         }
         _ => log.add(events, names),

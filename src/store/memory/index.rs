@@ -10,7 +10,7 @@ use std::{
 use crate::{
     pb::v1::TaskState,
     seam::Millis,
-    store::{Key, ListQuery, Made, Row},
+    store::{Key, ListQuery, Row, SendOutcome},
 };
 
 /// An owner's tasks, in the order of lists: what is newest is first, which is also where a tree looks first. Its lock is
@@ -21,7 +21,7 @@ pub(super) struct Index {
     pub(super) by_state: [BTreeSet<Reverse<(Millis, Key)>>; STATES],
     pub(super) by_context: BTreeMap<Reverse<(Arc<str>, Millis, Key)>, TaskState>,
     /// The sends that have a key, and what came of them.
-    pub(super) sends: HashMap<Box<str>, Made>,
+    pub(super) sends: HashMap<Box<str>, SendOutcome>,
 }
 
 /// How many states there are.

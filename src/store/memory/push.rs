@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Memory, SHARDS};
-use crate::store::{Key, PushConfig, PushPage, Put};
+use crate::store::{Key, PushConfig, PushPage, PutResult};
 
 /// A task's configurations, by a number that only rises, so that a page goes on where the last one ended.
 #[derive(Default)]
@@ -14,17 +14,17 @@ pub(super) struct Pushes {
 
 impl Pushes {
     /// Keeps one, unless there are `most` already and none of its id.
-    pub(super) fn put(&mut self, push: Arc<PushConfig>, most: usize) -> Put {
+    pub(super) fn put(&mut self, push: Arc<PushConfig>, most: usize) -> PutResult {
         if let Some(it) = self.all.iter_mut().find(|it| it.1.config.id == push.config.id) {
             it.1 = push;
-            return Put::Replaced;
+            return PutResult::Replaced;
         }
         if self.all.len() >= most {
-            return Put::Full;
+            return PutResult::Full;
         }
         self.last += 1;
         self.all.push((self.last, push));
-        Put::Made
+        PutResult::Made
     }
 
     fn page(&self, after: u64, limit: usize) -> PushPage {
@@ -37,9 +37,9 @@ impl Pushes {
 }
 
 impl Memory {
-    pub(super) fn put(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Put {
+    pub(super) fn put(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> PutResult {
         let mut shard = self.shards[key.share(SHARDS)].lock();
-        shard.get_mut(key).map_or(Put::NoTask, |it| it.push.get_or_insert_default().put(push, most))
+        shard.get_mut(key).map_or(PutResult::NoTask, |it| it.push.get_or_insert_default().put(push, most))
     }
 
     pub(super) fn push_of(&self, key: &Key, id: &str) -> Option<Arc<PushConfig>> {

@@ -13,7 +13,7 @@ use crate::{
         stream_response::Payload,
     },
     seam::timestamp,
-    store::{Concluded, Expect, Keyed, Told},
+    store::{CompletedTask, EventRef, Expect, IdempotencyRecord},
 };
 
 const MAX: usize = 5;
@@ -104,7 +104,8 @@ fn commit(row: &Expected, was: Option<TaskState>) -> Commit {
         drained: 0,
     };
     let send = row.send.as_deref().filter(|_| was.is_none());
-    let sends = send.map(|it| Keyed { key: it.into(), hash: [7; 16], seq: 1, time: 0 }).into_iter().collect();
+    let sends =
+        send.map(|it| IdempotencyRecord { key: it.into(), hash: [7; 16], seq: 1, time: 0 }).into_iter().collect();
     let (key, events) = (row.key.clone(), vec![event]);
     Commit { key, expect, fence, row: kept, events, checkpoint, saved: None, asked: None, sends, push: None }
 }
@@ -271,11 +272,11 @@ fn what_a_task_tells_of_its_log_is_its_log() {
         ..TaskArtifactUpdateEvent::default()
     };
     let told = vec![
-        Told::Event(working),
-        Told::Artifact { mark: Mark::NOTHING, index: 0, last: true },
-        Told::Event(Event::new(at(4), Mark::NOTHING, Payload::ArtifactUpdate(update))),
-        Told::Artifact { mark: Mark::NOTHING, index: 1, last: false },
-        Told::Status { mark: Mark::ending(Ends::Task) },
+        EventRef::Event(working),
+        EventRef::Artifact { mark: Mark::NOTHING, index: 0, last: true },
+        EventRef::Event(Event::new(at(4), Mark::NOTHING, Payload::ArtifactUpdate(update))),
+        EventRef::Artifact { mark: Mark::NOTHING, index: 1, last: false },
+        EventRef::Status { mark: Mark::ending(Ends::Task) },
     ];
     let row = Row {
         context,
@@ -291,7 +292,7 @@ fn what_a_task_tells_of_its_log_is_its_log() {
         drained: 0,
     };
     let key = Key::new(&Arc::default(), "t");
-    let whole = Concluded { key: key.clone(), fence: 1, row, began: 3, task: Arc::new(task), told };
+    let whole = CompletedTask { key: key.clone(), fence: 1, row, began: 3, task: Arc::new(task), told };
     let (short, long) = (Memory::with_max_tasks(1), Memory::with_max_tasks(1));
     short.conclude(&whole).unwrap();
     long.commit_now(&whole.commit()).unwrap();
@@ -310,7 +311,7 @@ fn what_a_task_tells_of_its_log_is_its_log() {
     assert!(short.conclude(&whole).is_err_and(|it| it == Refused::Stale(Some(at(seq)))));
     assert_eq!(short.size().0, 1);
     // What is not there yet takes the place of what has ended.
-    let other = Concluded { key: Key::new(&Arc::default(), "other"), ..whole };
+    let other = CompletedTask { key: Key::new(&Arc::default(), "other"), ..whole };
     short.conclude(&other).unwrap();
     assert_eq!(short.size().0, 1);
 }
@@ -341,8 +342,8 @@ fn the_quota_of_an_owner_evicts_what_ended_first() {
             attempt: 1,
             drained: 0,
         };
-        let told = vec![Told::Status { mark: Mark::ending(Ends::Task) }];
-        store.conclude(&Concluded { key: key.clone(), fence: 1, row, began: time, task, told })
+        let told = vec![EventRef::Status { mark: Mark::ending(Ends::Task) }];
+        store.conclude(&CompletedTask { key: key.clone(), fence: 1, row, began: time, task, told })
     };
     let there = |keys: &[&Key]| keys.iter().map(|it| store.with(it, |_| ()).is_some()).collect::<Vec<_>>();
     let (a, b) = (["a1", "a2", "a3", "a4"].map(|it| key("ada", it)), ["b1", "b2", "b3"].map(|it| key("bob", it)));

@@ -5,8 +5,8 @@ use rusqlite::{Connection, Row};
 
 use super::{
     Error,
-    bytes::unpack,
-    look::Look,
+    inspect::Inspection,
+    log_rows::unpack,
     number, read,
     write::{first_of, piece},
 };
@@ -14,7 +14,7 @@ use crate::{
     event::{Ends, Event, Fence, Seq},
     pb::v1::{Task, TaskState},
     seam,
-    store::settled::Names,
+    store::log_codec::LogNames,
     task::apply,
 };
 
@@ -65,7 +65,7 @@ const NOTHING: [(&str, &str); 9] = [
     ),
 ];
 
-impl Look {
+impl Inspection {
     /// What is wrong with it, each thing in a sentence; and how many tasks there are.
     pub(crate) fn check(&self) -> Result<(Vec<String>, u64), Error> {
         self.read(|db| {
@@ -171,7 +171,7 @@ fn of_task(db: &Connection, id: i64) -> rusqlite::Result<Result<(), String>> {
         return Ok(Err("it has a checkpoint beside what stands in its row".into()));
     }
     let mut replay = None;
-    let names = Names { id: &key, context: &context };
+    let names = LogNames { id: &key, context: &context };
     if let Some(it) = &whole {
         let replay = replay.insert(Replay::new(1));
         if let Err(why) = it.events(0, names).try_for_each(|it| replay.see(&it)) {
@@ -203,7 +203,7 @@ fn of_task(db: &Connection, id: i64) -> rusqlite::Result<Result<(), String>> {
         Some(it) if it.ended != ended => return Ok(Err("its row and its log do not agree on its end".into())),
         Some(_) | None => {}
     }
-    let task = read::Tasks::new(db, true)?.at(id, seq)?;
+    let task = read::TaskRows::new(db, true)?.at(id, seq)?;
     let status = task.status.clone().unwrap_or_default();
     if status.state != state {
         return Ok(Err("its row says another state".into()));

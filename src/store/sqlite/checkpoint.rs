@@ -15,7 +15,7 @@ use std::{
 
 use rusqlite::Connection;
 
-use super::{Health, fault, write::refused};
+use super::{Health, failpoint, write::refused};
 
 /// After so many pages of the log it is time: 16 MiB.
 pub(super) const SOME: c_int = 4096;
@@ -45,11 +45,12 @@ impl Checkpoints {
         let run = move || {
             let put = || {
                 let sql = "PRAGMA wal_checkpoint(PASSIVE)";
-                let pages = fault::at("log.before").and_then(|()| db.query_row(sql, [], |it| it.get::<_, c_int>(1)))?;
+                let pages =
+                    failpoint::at("log.before").and_then(|()| db.query_row(sql, [], |it| it.get::<_, c_int>(1)))?;
                 // SQLite has the file on the disk only once nothing is left of the log. Until then there is so much of it
                 // that whoever writes the rest would wait for that.
                 file.sync_data().map_err(refused)?;
-                fault::at("log.after").map(|()| pages)
+                failpoint::at("log.after").map(|()| pages)
             };
             let begins_anew = || {
                 if put()? <= SHORT {

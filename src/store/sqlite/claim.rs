@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{fault, is_damage, read, write::signed, writer::Pass};
+use super::{failpoint, is_damage, read, write::signed, writer::Transaction};
 use crate::{
     event::Fence,
     store::{Claim, Damaged, Key, Scope, Stored},
@@ -11,7 +11,7 @@ use crate::{
 /// Rows of unfinished turns that an earlier opening had, after one.
 pub(super) const OPEN: &str = "SELECT id FROM task WHERE open = 1 AND fence < ?1 AND id > ?2 ORDER BY id LIMIT ?3";
 
-impl Pass<'_> {
+impl Transaction<'_> {
     /// Claims some of the rows after this one for the opening that has this fence. No other process has the file open,
     /// so that no other process runs these turns. Also returns the last row that was examined.
     ///
@@ -40,7 +40,7 @@ impl Pass<'_> {
                     Err(error) if is_damage(&error) => Err(Damaged(error.to_string())),
                     Err(error) => return Err(error),
                 };
-                fault::at("claim")?;
+                failpoint::at("claim")?;
                 all.push((key, claimed));
             }
         }

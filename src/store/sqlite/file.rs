@@ -33,13 +33,13 @@ pub(super) enum Role {
 
 /// A file that no other server has as long as this lives.
 #[derive(Debug)]
-pub(super) struct Claimed {
+pub(super) struct LockedFile {
     pub(super) path: PathBuf,
     /// The operating system lets go of it with the process, however that ends.
     _lock: File,
 }
 
-impl Claimed {
+impl LockedFile {
     /// Claims the file, which may not be there yet.
     pub(super) fn new(path: &Path) -> Result<Self, Error> {
         let failed = |cause| Error::Place { path: path.to_owned(), cause };
@@ -97,7 +97,7 @@ impl Claimed {
 /// because the disk is full), or the system can't rename it.
 pub(crate) fn publish(from: &Path, to: &Path) -> Result<(), Error> {
     // A server that starts meanwhile has either the lock or the whole file.
-    let claimed = Claimed::new(to)?;
+    let claimed = LockedFile::new(to)?;
     let failed = |cause| Error::Place { path: claimed.path.clone(), cause };
     if claimed.path.exists() {
         return Err(failed(std::io::ErrorKind::AlreadyExists.into()));
@@ -129,10 +129,10 @@ impl Durability {
 }
 
 /// Device and number of a file.
-pub(super) type Which = (u64, u64);
+pub(super) type FileId = (u64, u64);
 
 /// Which file has this name now, where the system tells files apart by more than their names.
-pub(super) fn which(path: &Path) -> std::io::Result<Which> {
+pub(super) fn which(path: &Path) -> std::io::Result<FileId> {
     let found = fs::metadata(path)?;
     #[cfg(unix)]
     let which = (std::os::unix::fs::MetadataExt::dev(&found), std::os::unix::fs::MetadataExt::ino(&found));

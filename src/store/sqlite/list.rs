@@ -7,7 +7,7 @@ use rusqlite::{
     types::{ToSqlOutput, Value},
 };
 
-use super::{is_damage, number, read::Tasks};
+use super::{is_damage, number, read::TaskRows};
 use crate::{
     event::Seq,
     seam::Millis,
@@ -53,7 +53,7 @@ static OF_ALL: LazyLock<[String; 2]> = LazyLock::new(|| {
 pub(super) static ALL: [&LazyLock<[String; 2]>; 2] = [&OF_STATE, &OF_ALL];
 
 /// A place among an owner's tasks.
-struct Place {
+struct ListPosition {
     id: i64,
     key: String,
     time: Millis,
@@ -83,7 +83,7 @@ pub(super) fn list(db: &Connection, query: &ListQuery) -> rusqlite::Result<ListP
         return Ok(ListPage::default());
     };
     let places = places(db, scope, query)?;
-    let mut all = Tasks::new(db, query.artifacts)?;
+    let mut all = TaskRows::new(db, query.artifacts)?;
     let mut page = PageTasks::new(query);
     let (mut last, mut next) = (None, None);
     for (at, place) in places.iter().enumerate() {
@@ -101,7 +101,7 @@ pub(super) fn list(db: &Connection, query: &ListQuery) -> rusqlite::Result<ListP
             }
         };
         if !fits {
-            next = last.map(|it: &Place| Token { time: it.time, id: it.key.as_str().into() });
+            next = last.map(|it: &ListPosition| Token { time: it.time, id: it.key.as_str().into() });
             break;
         }
         last = Some(place);
@@ -109,8 +109,9 @@ pub(super) fn list(db: &Connection, query: &ListQuery) -> rusqlite::Result<ListP
     Ok(ListPage { tasks: page.into_tasks(), total: total(db, scope, query)?, next })
 }
 
-fn places(db: &Connection, scope: i64, query: &ListQuery) -> rusqlite::Result<Vec<Place>> {
-    let place = |it: &Row<'_>| Ok(Place { id: it.get(0)?, key: it.get(1)?, time: it.get(2)?, seq: number(it.get(3)?) });
+fn places(db: &Connection, scope: i64, query: &ListQuery) -> rusqlite::Result<Vec<ListPosition>> {
+    let place =
+        |it: &Row<'_>| Ok(ListPosition { id: it.get(0)?, key: it.get(1)?, time: it.get(2)?, seq: number(it.get(3)?) });
     let (time, after) = match &query.after {
         Some(it) => (it.time, After::Key(&it.id)),
         None => (Millis::MAX, After::All),

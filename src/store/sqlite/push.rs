@@ -9,26 +9,26 @@ use super::{number, read, write::damaged};
 use crate::{
     call::Version,
     pb::v1::TaskPushNotificationConfig,
-    store::{Key, PushConfig, PushPage, Put},
+    store::{Key, PushConfig, PushPage, PutResult},
 };
 
 /// Keeps one, in place of the one of its id, unless there are `most` others.
-pub(super) fn keep(db: &Connection, task: i64, push: &PushConfig, most: usize) -> rusqlite::Result<Put> {
+pub(super) fn keep(db: &Connection, task: i64, push: &PushConfig, most: usize) -> rusqlite::Result<PutResult> {
     let PushConfig { config, version, beside } = push;
     let (bytes, version) = (config.encode_to_vec(), version.as_str());
     let sql = "UPDATE push SET version = ?, config = ?, beside = ? WHERE task = ? AND id = ?";
     if db.prepare_cached(sql)?.execute((version, &bytes, &**beside, task, &config.id))? > 0 {
-        return Ok(Put::Replaced);
+        return Ok(PutResult::Replaced);
     }
     let sql = "SELECT count(*) FROM push WHERE task = ?";
     let there: i64 = db.prepare_cached(sql)?.query_row([task], |it| it.get(0))?;
     if usize::try_from(there).is_ok_and(|it| it >= most) {
-        return Ok(Put::Full);
+        return Ok(PutResult::Full);
     }
     db.prepare_cached("UPDATE task SET pushes = pushes + 1 WHERE id = ?")?.execute([task])?;
     let sql = "INSERT INTO push SELECT id, pushes, ?, ?, ?, ? FROM task WHERE id = ?";
     db.prepare_cached(sql)?.execute((&config.id, version, &bytes, &**beside, task))?;
-    Ok(Put::Made)
+    Ok(PutResult::Made)
 }
 
 /// Deletes one, if it is there.

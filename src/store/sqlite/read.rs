@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row as Found};
 
 use super::{
-    bytes::{is_of_artifact, joined, unpack, whole},
+    log_rows::{is_of_artifact, joined, unpack, whole},
     number,
     write::{damaged, first_of, piece},
 };
@@ -15,8 +15,8 @@ use crate::{
     pb::v1::{Task, TaskState},
     snapshot::Snapshot,
     store::{
-        Key, Made, Row, Scope, Stored,
-        settled::{Names, Settled},
+        Key, Row, Scope, SendOutcome, Stored,
+        log_codec::{LogNames, SealedLog},
     },
     task::absorb,
 };
@@ -93,19 +93,19 @@ pub(super) fn log_bytes(db: &Connection, key: &Key) -> rusqlite::Result<usize> {
 }
 
 /// What came of a send that had a key.
-pub(super) fn sent(db: &Connection, scope: &Scope, key: &str) -> rusqlite::Result<Option<Made>> {
+pub(super) fn sent(db: &Connection, scope: &Scope, key: &str) -> rusqlite::Result<Option<SendOutcome>> {
     let sql = "SELECT t.key, s.seq, s.hash FROM send s JOIN task t ON t.id = s.task
         WHERE s.scope = (SELECT id FROM scope WHERE owner = ? AND tenant = ?) AND s.key = ?";
     let made = |it: &Found<'_>| {
         let (task_id, hash) = (it.get_ref(0)?.as_str()?.into(), it.get_ref(2)?.as_blob()?.into());
-        Ok(Made { task_id, seq: number(it.get(1)?), hash })
+        Ok(SendOutcome { task_id, seq: number(it.get(1)?), hash })
     };
     db.prepare_cached(sql)?.query_row((&*scope.owner, &*scope.tenant, key), made).optional()
 }
 
 /// A task that stands in its row.
-pub(super) fn settled(whole: &[u8]) -> Settled {
-    Settled::from_bytes(Bytes::copy_from_slice(whole))
+pub(super) fn settled(whole: &[u8]) -> SealedLog {
+    SealedLog::from_bytes(Bytes::copy_from_slice(whole))
 }
 
 /// The events after one of a task that stands in its row, if this one does.
@@ -113,7 +113,7 @@ fn settled_events(db: &Connection, task: i64, after: Seq, limit: usize) -> rusql
     let sql = "SELECT whole, key, context, seq FROM task WHERE id = ? AND whole IS NOT NULL";
     let read = |it: &Found<'_>| {
         let (whole, names) =
-            (it.get_ref(0)?.as_blob()?, Names { id: it.get_ref(1)?.as_str()?, context: it.get_ref(2)?.as_str()? });
+            (it.get_ref(0)?.as_blob()?, LogNames { id: it.get_ref(1)?.as_str()?, context: it.get_ref(2)?.as_str()? });
         let before = usize::try_from(after).unwrap_or(usize::MAX);
         let events: Vec<_> = settled(whole).events(before, names).take(limit).collect();
         let is_all = events.len() == limit || events.last().map_or(after, Event::seq) >= number(it.get(3)?);
@@ -139,7 +139,7 @@ pub(super) fn events(db: &Connection, task: i64, after: Seq, limit: usize) -> ru
     let (key, context) = db
         .prepare_cached("SELECT key, context FROM task WHERE id = ?")?
         .query_row([task], |it| Ok((it.get::<_, String>(0)?, it.get::<_, String>(1)?)))?;
-    let names = Names { id: &key, context: &context };
+    let names = LogNames { id: &key, context: &context };
     // From the piece on that has the next event: the last one that begins with it or before.
     let sql = "SELECT id, events FROM log
         WHERE id >= ifnull((SELECT max(id) FROM log WHERE id BETWEEN ?1 AND ?2), ?1) AND id < ?3 ORDER BY id";
@@ -157,13 +157,13 @@ pub(super) fn events(db: &Connection, task: i64, after: Seq, limit: usize) -> ru
 }
 
 /// Tasks, one after the other, with or without their artifacts: those that are not asked for are not even read.
-pub(super) struct Tasks<'a> {
+pub(super) struct TaskRows<'a> {
     db: &'a Connection,
     find: CachedStatement<'a>,
     artifacts: bool,
 }
 
-impl<'a> Tasks<'a> {
+impl<'a> TaskRows<'a> {
     pub(super) fn new(db: &'a Connection, artifacts: bool) -> rusqlite::Result<Self> {
         // Where there is no checkpoint, the first piece of a log is most often all of it.
         static SQL: LazyLock<[String; 2]> = LazyLock::new(|| {
@@ -190,7 +190,7 @@ impl<'a> Tasks<'a> {
                 (seq, task) = (number(at), self::task(it.get_ref(1)?.as_blob()?, it.get_ref(2)?.as_blob()?)?);
             }
             let Some(piece) = it.get_ref(3)?.as_blob_or_null()? else { return Ok(Vec::new()) };
-            let names = Names { id: it.get_ref(5)?.as_str()?, context: it.get_ref(6)?.as_str()? };
+            let names = LogNames { id: it.get_ref(5)?.as_str()?, context: it.get_ref(6)?.as_str()? };
             unpack(1, Bytes::copy_from_slice(piece), names).ok_or_else(unreadable)
         })?;
         loop {

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Fault, Health,
-    thread::{Jobs, Threads},
+    worker::{Jobs, WorkerThreads},
 };
 use crate::store::Unavailable;
 
@@ -18,7 +18,7 @@ type Job = Box<dyn FnOnce(&mut Connection) + Send>;
 
 /// Where whatever reads goes.
 pub(super) struct Readers {
-    threads: Threads<Job>,
+    threads: WorkerThreads<Job>,
     health: Arc<Health>,
 }
 
@@ -32,7 +32,7 @@ impl Readers {
                 }
             }
         };
-        Ok(Self { threads: Threads::new("sqlite-read", WAITING, all.into_iter().map(run))?, health })
+        Ok(Self { threads: WorkerThreads::new("sqlite-read", WAITING, all.into_iter().map(run))?, health })
     }
 
     /// Reads: all that this asks for is of one moment.

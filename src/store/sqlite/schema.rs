@@ -7,7 +7,7 @@ use std::{
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::{Error, fault, file::beside, sync_directory};
+use super::{Error, failpoint, file::beside, sync_directory};
 
 /// Says that a file is ours: "A2AT".
 const APPLICATION: i32 = 0x4132_4154;
@@ -52,7 +52,7 @@ pub(super) fn migrate(db: &mut Connection, path: &Path, steps: &[&str]) -> Resul
         steps.iter().try_for_each(|it| all.execute_batch(it))?;
         all.pragma_update(None, "application_id", APPLICATION)?;
         all.pragma_update(None, "user_version", newest)?;
-        fault::at("tables.commit")?;
+        failpoint::at("tables.commit")?;
         all.commit()
     });
     migrated.map_err(failed)
@@ -92,10 +92,10 @@ fn copy(db: &Connection, path: &Path, version: i32) -> Result<(), Error> {
         Err(error) => return Err(failed(error)),
     }
     let text = part.to_str().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
-    let copied = fault::at("copy.begin").and_then(|()| db.execute("VACUUM INTO ?", [text]));
-    copied.and_then(|_| fault::at("copy.made")).map_err(|it| Error::of(path, it))?;
+    let copied = failpoint::at("copy.begin").and_then(|()| db.execute("VACUUM INTO ?", [text]));
+    copied.and_then(|_| failpoint::at("copy.made")).map_err(|it| Error::of(path, it))?;
     fs::rename(&part, &copy).map_err(failed)?;
     // Not only before the file is new, but there before that when the power fails.
     sync_directory(&copy).map_err(failed)?;
-    fault::at("copy.done").map_err(|it| Error::of(path, it))
+    failpoint::at("copy.done").map_err(|it| Error::of(path, it))
 }

@@ -8,7 +8,7 @@ use std::{
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
-use super::{bytes::halves, fault, is_damage, number, read, write::piece, writer::Pass};
+use super::{failpoint, is_damage, log_rows::halves, number, read, write::piece, writer::Transaction};
 use crate::{
     pb::v1::TaskState,
     seam::Millis,
@@ -57,14 +57,14 @@ pub(super) fn waiting() -> String {
 pub(super) const SENDS: &str = "SELECT scope, key FROM send WHERE time < ? ORDER BY time LIMIT ?";
 
 /// A task that may have to go.
-pub(super) struct Due {
+pub(super) struct RetentionCandidate {
     pub(super) id: i64,
     pub(super) key: Key,
 }
 
 /// What came of a step.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Done {
+pub(super) struct SweepStep {
     /// How many tasks it is done with.
     pub(super) tasks: u64,
     /// There was more to it than is done at a time.
@@ -72,7 +72,7 @@ pub(super) struct Done {
 }
 
 /// A task that goes: one that has ended, where nobody says otherwise.
-struct Ended {
+struct EvictionCandidate {
     id: i64,
     scope: i64,
     context: Arc<str>,
@@ -82,23 +82,29 @@ struct Ended {
 
 /// Returns at most `limit` of the tasks that are due, after the first `skip`. A row that can't be read is skipped and
 /// kept, and `a2a admin check` reports it.
-pub(super) fn due(db: &Connection, sql: &str, before: Millis, skip: usize, limit: usize) -> rusqlite::Result<Vec<Due>> {
+pub(super) fn due(
+    db: &Connection,
+    sql: &str,
+    before: Millis,
+    skip: usize,
+    limit: usize,
+) -> rusqlite::Result<Vec<RetentionCandidate>> {
     let mut of = db.prepare_cached("SELECT owner, tenant FROM scope WHERE id = ?")?;
     let mut find = db.prepare_cached(sql)?;
     let found = find.query_map((before, -1), |it| {
         let scope = of.query_row([it.get::<_, i64>(1)?], |it| {
             Ok(Scope { owner: it.get_ref(0)?.as_str()?.into(), tenant: it.get_ref(1)?.as_str()?.into() })
         });
-        Ok(Due { id: it.get(0)?, key: Key::new(&Arc::new(scope?), it.get_ref(2)?.as_str()?) })
+        Ok(RetentionCandidate { id: it.get(0)?, key: Key::new(&Arc::new(scope?), it.get_ref(2)?.as_str()?) })
     })?;
-    let is_readable = |due: &rusqlite::Result<Due>| !due.as_ref().is_err_and(is_damage);
+    let is_readable = |due: &rusqlite::Result<RetentionCandidate>| !due.as_ref().is_err_and(is_damage);
     found.filter(is_readable).skip(skip).take(limit).collect()
 }
 
-impl Pass<'_> {
+impl Transaction<'_> {
     /// Deletes these, if they ended before this.
-    pub(super) fn sweep(&mut self, ids: &[i64], before: Millis) -> rusqlite::Result<Done> {
-        let (mut scopes, mut done, mut left) = (HashSet::new(), Done::default(), PIECES);
+    pub(super) fn sweep(&mut self, ids: &[i64], before: Millis) -> rusqlite::Result<SweepStep> {
+        let (mut scopes, mut done, mut left) = (HashSet::new(), SweepStep::default(), PIECES);
         for id in ids {
             let Some(it) = self.ended(*id, before)? else { continue };
             if !self.clear_log(*id, &mut left)? {
@@ -115,8 +121,8 @@ impl Pass<'_> {
     }
 
     /// Deletes the logs of these, if they ended before this.
-    pub(super) fn fold(&mut self, ids: &[i64], before: Millis) -> rusqlite::Result<Done> {
-        let (mut done, mut left) = (Done::default(), PIECES);
+    pub(super) fn fold(&mut self, ids: &[i64], before: Millis) -> rusqlite::Result<SweepStep> {
+        let (mut done, mut left) = (SweepStep::default(), PIECES);
         for id in ids {
             if self.ended(*id, before)?.is_none() {
                 continue;
@@ -145,7 +151,7 @@ impl Pass<'_> {
         let sql = "SELECT seq FROM task WHERE id = ?1 AND seq > ifnull((SELECT seq FROM checkpoint WHERE id = ?1), 0)";
         let seq: Option<i64> = self.db.prepare_cached(sql)?.query_row([id], |it| it.get(0)).optional()?;
         if let Some(seq) = seq {
-            let [head, artifacts] = halves(&read::Tasks::new(self.db, true)?.at(id, number(seq))?);
+            let [head, artifacts] = halves(&read::TaskRows::new(self.db, true)?.at(id, number(seq))?);
             let sql = "INSERT OR REPLACE INTO checkpoint VALUES(?, ?, ?, ?)";
             self.db.prepare_cached(sql)?.execute((id, seq, head, artifacts))?;
         }
@@ -210,7 +216,7 @@ impl Pass<'_> {
         let mut find = self.db.prepare_cached(sql)?;
         let some = find.query_map((&**owner, BATCH), |it| {
             let (context, owner) = (Arc::from(it.get_ref(2)?.as_str()?), Arc::clone(owner));
-            Ok(Ended { id: it.get(0)?, scope: it.get(1)?, context, state: it.get(3)?, owner })
+            Ok(EvictionCandidate { id: it.get(0)?, scope: it.get(1)?, context, state: it.get(3)?, owner })
         })?;
         let some = some.collect::<rusqlite::Result<Vec<_>>>()?;
         let (mut gone, mut left) = (0, PIECES);
@@ -228,7 +234,7 @@ impl Pass<'_> {
     }
 
     /// A task, if it ended before this.
-    fn ended(&self, id: i64, before: Millis) -> rusqlite::Result<Option<Ended>> {
+    fn ended(&self, id: i64, before: Millis) -> rusqlite::Result<Option<EvictionCandidate>> {
         static SQL: LazyLock<String> = LazyLock::new(|| {
             format!(
                 "SELECT scope, context, state, owner FROM task JOIN scope ON scope.id = task.scope
@@ -237,13 +243,13 @@ impl Pass<'_> {
         });
         let ended = |it: &Row<'_>| {
             let text = |at| Ok::<_, rusqlite::Error>(Arc::from(it.get_ref(at)?.as_str()?));
-            Ok(Ended { id, scope: it.get(0)?, context: text(1)?, state: it.get(2)?, owner: text(3)? })
+            Ok(EvictionCandidate { id, scope: it.get(0)?, context: text(1)?, state: it.get(2)?, owner: text(3)? })
         };
         self.db.prepare_cached(&SQL)?.query_row((id, before), ended).optional()
     }
 
     /// Deletes a task whose log has gone.
-    fn forget(&mut self, ended: &Ended) -> rusqlite::Result<()> {
+    fn forget(&mut self, ended: &EvictionCandidate) -> rusqlite::Result<()> {
         let id = ended.id;
         for table in ["checkpoint", "saved", "task"] {
             self.db.prepare_cached(&format!("DELETE FROM {table} WHERE id = ?"))?.execute([id])?;
@@ -251,7 +257,7 @@ impl Pass<'_> {
         for table in ["push", "send"] {
             self.db.prepare_cached(&format!("DELETE FROM {table} WHERE task = ?"))?.execute([id])?;
         }
-        fault::at("sweep")?;
+        failpoint::at("sweep")?;
         self.moved((ended.scope, &ended.context), Some(ended.state), None)?;
         let had_ended = TaskState::try_from(ended.state).is_ok_and(TaskState::is_terminal);
         self.room.moved(&ended.owner, Some(had_ended), None);

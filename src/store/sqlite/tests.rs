@@ -86,8 +86,8 @@ fn open(directory: &tempfile::TempDir) -> Sqlite {
 async fn what_waits_is_written_together_or_not_at_all() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(&directory);
-    let put = |it: &mut writer::Pass<'_>| it.db.execute("INSERT INTO probe VALUES(x'00')", []);
-    let fail = |it: &mut writer::Pass<'_>| it.db.execute("INSERT INTO nowhere VALUES(1)", []);
+    let put = |it: &mut writer::Transaction<'_>| it.db.execute("INSERT INTO probe VALUES(x'00')", []);
+    let fail = |it: &mut writer::Transaction<'_>| it.db.execute("INSERT INTO nowhere VALUES(1)", []);
     for fails in [true, false] {
         let (go, gone) = mpsc::channel::<()>();
         let (started, starting) = oneshot::channel();
@@ -122,7 +122,7 @@ async fn what_waits_with_a_change_that_is_rejected_is_written() {
     let directory = tempfile::tempdir().unwrap();
     let options = Options { max_bytes: Some(1 << 20), ..Options::default() };
     let store = Sqlite::open(&directory.path().join("a.db"), options).unwrap();
-    let put = |it: &mut writer::Pass<'_>| it.db.execute("INSERT INTO probe VALUES(x'00')", []);
+    let put = |it: &mut writer::Transaction<'_>| it.db.execute("INSERT INTO probe VALUES(x'00')", []);
     let (go, gone) = mpsc::channel::<()>();
     let mut first = pin!(store.writer.run(move |_| gone.recv().map_err(|_| rusqlite::Error::InvalidQuery)));
     assert!(poll!(&mut first).is_pending());

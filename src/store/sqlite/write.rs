@@ -5,21 +5,22 @@ use std::sync::Arc;
 use rusqlite::{OptionalExtension as _, Row as Found};
 
 use super::{
-    bytes::{halves, pack},
-    fault, number, push,
-    writer::Pass,
+    failpoint,
+    log_rows::{halves, pack},
+    number, push,
+    writer::Transaction,
 };
 use crate::{
     event::{Position, Seq},
     pb::v1::TaskState,
-    store::{Commit, Expect, Full, Key, Keyed, Refused, Row, Scope, settled::Names},
+    store::{Commit, Expect, Full, IdempotencyRecord, Key, Refused, Row, Scope, log_codec::LogNames},
 };
 
 /// In the number of a piece of log, that of its first event has so many bits.
 const SEQ_BITS: u32 = 28;
 
 /// Where a row stands.
-pub(super) struct Place {
+pub(super) struct RowPosition {
     pub(super) id: i64,
     pub(super) at: Position,
     state: i32,
@@ -56,14 +57,14 @@ fn too_large(what: &'static str) -> rusqlite::Error {
 /// A log of so many bytes, all of which came at once, is its own checkpoint: it is read as soon as one, and written once.
 pub(super) const SHORT: usize = 2 << 10;
 
-impl Pass<'_> {
+impl Transaction<'_> {
     /// Writes a commit, or says why not: then it has changed nothing.
     pub(super) fn commit(&mut self, commit: &Commit) -> rusqlite::Result<Result<(), Refused>> {
         let outcome = match &commit.expect {
             Expect::New => self.begin(commit),
             Expect::At(at) => self.go_on(commit, *at),
         };
-        fault::at("batch.task").and(outcome)
+        failpoint::at("batch.task").and(outcome)
     }
 
     fn begin(&mut self, commit: &Commit) -> rusqlite::Result<Result<(), Refused>> {
@@ -103,7 +104,7 @@ impl Pass<'_> {
     }
 
     /// Sees to it that there is room for a new task, and says whose number it has.
-    pub(super) fn admit(&mut self, key: &Key, sends: &[Keyed]) -> rusqlite::Result<Result<i64, Refused>> {
+    pub(super) fn admit(&mut self, key: &Key, sends: &[IdempotencyRecord]) -> rusqlite::Result<Result<i64, Refused>> {
         let known = self.scope(key.scope())?;
         let owner = &key.scope().owner;
         let crowded = self.room.is_full().is_some() || self.room.is_full_for(owner).is_some();
@@ -189,7 +190,7 @@ impl Pass<'_> {
     }
 
     /// Most commits add to a log and change nothing that an index has: then none of them is touched.
-    fn update(&self, old: &Place, commit: &Commit) -> rusqlite::Result<()> {
+    fn update(&self, old: &RowPosition, commit: &Commit) -> rusqlite::Result<()> {
         let Row { seq, state, time, open, taken, cancel_requested, attempt, drained, .. } = &commit.row;
         let (seq, fence, taken) = (signed(*seq)?, signed(commit.fence)?, signed(*taken)?);
         if (old.state, old.time, old.open) == (i32::from(*state), *time, *open) {
@@ -211,7 +212,7 @@ impl Pass<'_> {
     }
 
     /// The task that has one of these sends already.
-    fn sent(&self, scope: i64, sends: &[Keyed]) -> rusqlite::Result<Option<Box<str>>> {
+    fn sent(&self, scope: i64, sends: &[IdempotencyRecord]) -> rusqlite::Result<Option<Box<str>>> {
         let sql = "SELECT t.key FROM send s JOIN task t ON t.id = s.task WHERE s.scope = ? AND s.key = ?";
         for it in sends {
             let made = self.db.prepare_cached(sql)?.query_row((scope, &*it.key), |it| it.get(0)).optional()?;
@@ -222,8 +223,8 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    fn keep_sends(&self, scope: i64, task: i64, sends: &[Keyed]) -> rusqlite::Result<()> {
-        for Keyed { key, hash, seq, time } in sends {
+    fn keep_sends(&self, scope: i64, task: i64, sends: &[IdempotencyRecord]) -> rusqlite::Result<()> {
+        for IdempotencyRecord { key, hash, seq, time } in sends {
             let sql = "INSERT INTO send VALUES(?, ?, ?, ?, ?, ?)";
             self.db.prepare_cached(sql)?.execute((scope, &**key, hash, time, task, signed(*seq)?))?;
         }
@@ -236,7 +237,7 @@ impl Pass<'_> {
         if let Some(first) = commit.events.first() {
             let (sql, events) = (
                 "INSERT INTO log VALUES(?, ?)",
-                pack(&commit.events, Names { id: commit.key.id(), context: &commit.row.context }),
+                pack(&commit.events, LogNames { id: commit.key.id(), context: &commit.row.context }),
             );
             is_short = commit.expect == Expect::New && events.len() <= SHORT;
             self.new_piece.get(self.db, sql)?.execute((piece(id, first.seq())?, events))?;
@@ -257,11 +258,11 @@ impl Pass<'_> {
     }
 
     /// Where a task stands.
-    pub(super) fn find(&self, scope: i64, key: &Key) -> rusqlite::Result<Option<Place>> {
+    pub(super) fn find(&self, scope: i64, key: &Key) -> rusqlite::Result<Option<RowPosition>> {
         let sql = "SELECT id, seq, fence, state, time, open FROM task WHERE scope = ? AND key = ?";
         let place = |it: &Found<'_>| {
             let at = Position { seq: number(it.get(1)?), fence: number(it.get(2)?) };
-            Ok(Place { id: it.get(0)?, at, state: it.get(3)?, time: it.get(4)?, open: it.get(5)? })
+            Ok(RowPosition { id: it.get(0)?, at, state: it.get(3)?, time: it.get(4)?, open: it.get(5)? })
         };
         self.db.prepare_cached(sql)?.query_row((scope, key.id()), place).optional()
     }

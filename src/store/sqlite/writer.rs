@@ -15,13 +15,14 @@ use tokio::sync::oneshot;
 
 use super::{
     Health, PROBE,
-    batch::Batch,
     checkpoint::{SHORT, SOME},
-    fault, is_damage,
-    room::{Room, Seats},
+    counters::{Counters, LargeContexts},
+    failpoint,
+    insert_batch::InsertBatch,
+    is_damage,
+    quota::{PendingQuota, Quota},
     said,
-    thread::{Jobs, Threads},
-    totals::{Crowds, Totals},
+    worker::{Jobs, WorkerThreads},
 };
 use crate::store::{Change, Refused, Rejected, Scope, Unavailable};
 
@@ -35,16 +36,16 @@ const WAITING: usize = 1024;
 const SCOPES: usize = 16_384;
 
 /// Where whatever writes goes.
-pub(super) struct Writer(Threads<Box<dyn Work>>);
+pub(super) struct Writer(WorkerThreads<Box<dyn WriteJob>>);
 
 /// A job of the writer. The parts of a job can be written independently of each other.
-trait Work: Send {
+trait WriteJob: Send {
     /// Writes all of it. If this fails, the transaction is rolled back.
-    fn run(&mut self, pass: &mut Pass<'_>) -> rusqlite::Result<()>;
+    fn run(&mut self, pass: &mut Transaction<'_>) -> rusqlite::Result<()>;
     /// Number of parts that can be written again, each for itself, after a rollback. `None` if the job can run only once.
     fn parts(&self) -> Option<usize>;
     /// Writes one part, the result of which replaces that of an earlier run.
-    fn run_part(&mut self, part: usize, pass: &mut Pass<'_>) -> rusqlite::Result<()>;
+    fn run_part(&mut self, part: usize, pass: &mut Transaction<'_>) -> rusqlite::Result<()>;
     /// Records that a part can't be written, whatever the other parts are: `why`, or `cause` if the caller has no
     /// result for that.
     fn reject(&mut self, part: usize, why: Rejected, cause: Unavailable);
@@ -53,15 +54,15 @@ trait Work: Send {
 }
 
 /// A job that runs at most once.
-struct Asked<T, F> {
+struct OneShot<T, F> {
     work: Option<F>,
     done: Option<T>,
     failed: Option<Unavailable>,
     reply: oneshot::Sender<Result<T, Unavailable>>,
 }
 
-impl<T: Send, F: FnOnce(&mut Pass<'_>) -> rusqlite::Result<T> + Send> Work for Asked<T, F> {
-    fn run(&mut self, pass: &mut Pass<'_>) -> rusqlite::Result<()> {
+impl<T: Send, F: FnOnce(&mut Transaction<'_>) -> rusqlite::Result<T> + Send> WriteJob for OneShot<T, F> {
+    fn run(&mut self, pass: &mut Transaction<'_>) -> rusqlite::Result<()> {
         // A result of a transaction that was rolled back is void.
         self.done = None;
         self.done = self.work.take().map(|it| it(pass)).transpose()?;
@@ -72,7 +73,7 @@ impl<T: Send, F: FnOnce(&mut Pass<'_>) -> rusqlite::Result<T> + Send> Work for A
         None
     }
 
-    fn run_part(&mut self, _: usize, pass: &mut Pass<'_>) -> rusqlite::Result<()> {
+    fn run_part(&mut self, _: usize, pass: &mut Transaction<'_>) -> rusqlite::Result<()> {
         self.run(pass)
     }
 
@@ -94,13 +95,13 @@ type Outcomes = Vec<Result<(), Refused>>;
 
 /// A batch of changes: each of them is a part.
 struct Changes {
-    batch: Batch,
+    batch: InsertBatch,
     outcomes: Outcomes,
     reply: oneshot::Sender<Result<Outcomes, Unavailable>>,
 }
 
-impl Work for Changes {
-    fn run(&mut self, pass: &mut Pass<'_>) -> rusqlite::Result<()> {
+impl WriteJob for Changes {
+    fn run(&mut self, pass: &mut Transaction<'_>) -> rusqlite::Result<()> {
         self.outcomes = pass.change(&self.batch, 0..self.batch.len())?;
         Ok(())
     }
@@ -109,7 +110,7 @@ impl Work for Changes {
         Some(self.batch.len())
     }
 
-    fn run_part(&mut self, part: usize, pass: &mut Pass<'_>) -> rusqlite::Result<()> {
+    fn run_part(&mut self, part: usize, pass: &mut Transaction<'_>) -> rusqlite::Result<()> {
         self.outcomes.resize(self.batch.len(), Ok(()));
         for (it, outcome) in self.outcomes.iter_mut().skip(part).zip(pass.change(&self.batch, part..part + 1)?) {
             *it = outcome;
@@ -131,21 +132,21 @@ impl Work for Changes {
 }
 
 /// A transaction that goes on, and what is known of what is there.
-pub(super) struct Pass<'a> {
+pub(super) struct Transaction<'a> {
     pub(super) db: &'a Connection,
     pub(super) scopes: &'a mut HashMap<Arc<Scope>, i64>,
-    pub(super) room: Seats,
-    pub(super) crowds: &'a mut Crowds,
-    pub(super) totals: Totals,
-    pub(super) new_task: Held<'a>,
-    pub(super) new_piece: Held<'a>,
+    pub(super) room: PendingQuota,
+    pub(super) crowds: &'a mut LargeContexts,
+    pub(super) totals: Counters,
+    pub(super) new_task: CachedInsert<'a>,
+    pub(super) new_piece: CachedInsert<'a>,
 }
 
 /// A statement that many commits of a transaction need: it is looked for once.
 #[derive(Default)]
-pub(super) struct Held<'a>(Option<CachedStatement<'a>>);
+pub(super) struct CachedInsert<'a>(Option<CachedStatement<'a>>);
 
-impl<'a> Held<'a> {
+impl<'a> CachedInsert<'a> {
     pub(super) fn get(&mut self, db: &'a Connection, sql: &str) -> rusqlite::Result<&mut CachedStatement<'a>> {
         match &mut self.0 {
             Some(it) => Ok(it),
@@ -154,9 +155,9 @@ impl<'a> Held<'a> {
     }
 }
 
-impl Pass<'_> {
+impl Transaction<'_> {
     /// Nothing more is done; what is left of it is the room.
-    fn over(self) -> Seats {
+    fn over(self) -> PendingQuota {
         self.room
     }
 }
@@ -165,8 +166,8 @@ impl Pass<'_> {
 struct State {
     db: Connection,
     scopes: HashMap<Arc<Scope>, i64>,
-    crowds: Crowds,
-    room: Arc<Mutex<Room>>,
+    crowds: LargeContexts,
+    room: Arc<Mutex<Quota>>,
     health: Arc<Health>,
     /// The log is long, and almost all of it is in the file: the rest is to be put there between two transactions,
     /// so that it can begin anew. While transactions follow each other, nobody else ever comes to the end of it.
@@ -184,7 +185,7 @@ struct Failed {
 impl Writer {
     pub(super) fn new(
         mut db: Connection,
-        room: Arc<Mutex<Room>>,
+        room: Arc<Mutex<Quota>>,
         health: Arc<Health>,
         behind: Arc<AtomicBool>,
         checkpoint: SyncSender<()>,
@@ -203,31 +204,31 @@ impl Writer {
         };
         db.wal_hook(Some(hook))?;
         let state = State { db, scopes: HashMap::new(), crowds: None, room, health, behind, max_bytes };
-        let threads = Threads::new("sqlite-write", WAITING, [move |jobs| state.run(&jobs)])?;
+        let threads = WorkerThreads::new("sqlite-write", WAITING, [move |jobs| state.run(&jobs)])?;
         Ok(Self(threads))
     }
 
     /// Does this as a part of a transaction. Returns when that is durable.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Pass<'_>) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
         let (reply, done) = oneshot::channel();
-        self.0.give(Box::new(Asked { work: Some(work), done: None, failed: None, reply })).await?;
+        self.0.give(Box::new(OneShot { work: Some(work), done: None, failed: None, reply })).await?;
         done.await.unwrap_or_else(|_| Err(Unavailable("its thread has ended".into())))
     }
 
     /// Writes changes. Returns when that is durable, with the outcome of each.
     pub(super) async fn change(&self, changes: Arc<[Change]>) -> Result<Outcomes, Unavailable> {
         let (reply, done) = oneshot::channel();
-        self.0.give(Box::new(Changes { batch: Batch::new(changes), outcomes: Vec::new(), reply })).await?;
+        self.0.give(Box::new(Changes { batch: InsertBatch::new(changes), outcomes: Vec::new(), reply })).await?;
         done.await.unwrap_or_else(|_| Err(Unavailable("its thread has ended".into())))
     }
 }
 
 impl State {
-    fn run(mut self, jobs: &Jobs<Box<dyn Work>>) {
-        let mut all: Vec<Box<dyn Work>> = Vec::new();
+    fn run(mut self, jobs: &Jobs<Box<dyn WriteJob>>) {
+        let mut all: Vec<Box<dyn WriteJob>> = Vec::new();
         while let Some(first) = jobs.next() {
             all.push(first);
             while all.len() < TOGETHER
@@ -262,28 +263,28 @@ impl State {
     }
 
     /// Runs a transaction, which is rolled back if anything fails.
-    fn write(&mut self, run: impl FnOnce(&mut Pass<'_>) -> rusqlite::Result<()>) -> rusqlite::Result<()> {
-        fault::at("batch.begin")?;
+    fn write(&mut self, run: impl FnOnce(&mut Transaction<'_>) -> rusqlite::Result<()>) -> rusqlite::Result<()> {
+        failpoint::at("batch.begin")?;
         let transaction = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut pass = Pass {
+        let mut pass = Transaction {
             db: &transaction,
             scopes: &mut self.scopes,
             crowds: &mut self.crowds,
-            room: Seats::new(&self.room),
-            totals: Totals::default(),
-            new_task: Held::default(),
-            new_piece: Held::default(),
+            room: PendingQuota::new(&self.room),
+            totals: Counters::default(),
+            new_task: CachedInsert::default(),
+            new_piece: CachedInsert::default(),
         };
         if pass.scopes.len() >= SCOPES {
             pass.scopes.clear();
         }
         let done = run(&mut pass).and_then(|()| pass.count());
         let room = pass.over();
-        let done = done.and_then(|()| fault::at("batch.commit")).and_then(|()| transaction.commit());
+        let done = done.and_then(|()| failpoint::at("batch.commit")).and_then(|()| transaction.commit());
         match done {
             Ok(()) => {
                 room.show();
-                fault::at("batch.answer")
+                failpoint::at("batch.answer")
             }
             Err(error) => {
                 // The numbers of owners that were new are not true.
@@ -296,7 +297,7 @@ impl State {
 
     /// Returns whether a transaction may succeed without a part of the job that failed. A job that can run only once fails
     /// with the error that it has now.
-    fn may_be_apart(&self, error: &rusqlite::Error, failed: Option<&dyn Work>) -> bool {
+    fn may_be_apart(&self, error: &rusqlite::Error, failed: Option<&dyn WriteJob>) -> bool {
         failed.is_some_and(|work| work.parts().is_some()) && self.rejected(error).is_some()
     }
 
@@ -305,7 +306,7 @@ impl State {
     ///
     /// `SQLITE_FULL` rolls back the whole transaction, and with it every savepoint. So a transaction ends at the first
     /// part that fails, what came before it is written again, and the next transaction begins behind it.
-    fn write_apart(&mut self, all: &mut [Box<dyn Work>]) -> (usize, rusqlite::Result<()>) {
+    fn write_apart(&mut self, all: &mut [Box<dyn WriteJob>]) -> (usize, rusqlite::Result<()>) {
         let counts = all.iter().map(|work| work.parts().unwrap_or(1)).enumerate();
         let parts: Vec<(usize, usize)> = counts.flat_map(|(job, n)| (0..n).map(move |part| (job, part))).collect();
         let mut written = 0;
@@ -323,7 +324,7 @@ impl State {
     /// Writes the parts from `written` on, up to the first one that is rejected, and counts them.
     fn write_until_rejected(
         &mut self,
-        all: &mut [Box<dyn Work>],
+        all: &mut [Box<dyn WriteJob>],
         parts: &[(usize, usize)],
         written: &mut usize,
     ) -> rusqlite::Result<()> {
@@ -347,7 +348,7 @@ impl State {
         Ok(())
     }
 
-    fn write_parts(&mut self, all: &mut [Box<dyn Work>], parts: &[(usize, usize)]) -> Result<(), Failed> {
+    fn write_parts(&mut self, all: &mut [Box<dyn WriteJob>], parts: &[(usize, usize)]) -> Result<(), Failed> {
         let mut at = None;
         let written = self.write(|pass| {
             parts
@@ -378,7 +379,7 @@ impl State {
 
     fn catch_up(&self) {
         let sql = "PRAGMA wal_checkpoint(PASSIVE)";
-        let done = fault::at("log.rest").and_then(|()| self.db.query_row(sql, [], |_| Ok(())));
+        let done = failpoint::at("log.rest").and_then(|()| self.db.query_row(sql, [], |_| Ok(())));
         if let Err(error) = done {
             drop(self.health.failed(&error));
         }

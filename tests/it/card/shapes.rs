@@ -6,14 +6,14 @@ use a2a_service::{
     auth::{Bearer, Token},
     call::Version,
     card::CardConfig,
-    compat::card::Shape,
     pb::{
         DESCRIPTORS,
         v1::{AgentCard, GetExtendedAgentCardRequest, a2a_service_server::A2aService},
         v03,
     },
     server::Server,
-    transport::{Door, Settings},
+    transport::{HttpService, Settings},
+    v03::card::CardVersion,
 };
 use axum::body::Bytes;
 use http::{Method, StatusCode};
@@ -48,11 +48,11 @@ fn strict(card: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn shape(card: &Value) -> Shape {
+fn shape(card: &Value) -> CardVersion {
     match (card.get("supportedInterfaces").is_some(), card.get("url").is_some()) {
-        (true, true) => Shape::Merged,
-        (true, false) => Shape::V1_0,
-        (false, _) => Shape::V0_3,
+        (true, true) => CardVersion::Merged,
+        (true, false) => CardVersion::V1_0,
+        (false, _) => CardVersion::V0_3,
     }
 }
 
@@ -116,25 +116,25 @@ async fn the_shape_goes_by_the_request_then_by_the_host_then_by_the_path() {
     let config = json!({"shape": "1.0", "shapes": {"old.example": "0.3", "both.example": "merged"}});
     let config: CardConfig = serde_json::from_value(config).unwrap();
     for (server, usual, [old, both_of]) in [
-        (server().allowed_hosts(["*".parse().unwrap()]), Shape::Merged, [Shape::Merged; 2]),
-        (server().card(config), Shape::V1_0, [Shape::V0_3, Shape::Merged]),
+        (server().allowed_hosts(["*".parse().unwrap()]), CardVersion::Merged, [CardVersion::Merged; 2]),
+        (server().card(config), CardVersion::V1_0, [CardVersion::V0_3, CardVersion::Merged]),
     ] {
         let url = serve(server).await;
         for path in [PATH, "/.well-known/agent.json", "/agent-card"] {
             // Where only older clients look, there is a card that they can read.
-            let usual = if path == PATH { usual } else { Shape::Merged };
+            let usual = if path == PATH { usual } else { CardVersion::Merged };
             for (headers, query, expected) in [
                 (&[][..], "", usual),
-                (&[("a2a-version", "1.0")], "", Shape::V1_0),
-                (&[("a2a-version", "1.0")], "?A2A-Version=0.3", Shape::V1_0),
-                (&[("a2a-version", "0.2.5")], "", Shape::V0_3),
+                (&[("a2a-version", "1.0")], "", CardVersion::V1_0),
+                (&[("a2a-version", "1.0")], "?A2A-Version=0.3", CardVersion::V1_0),
+                (&[("a2a-version", "0.2.5")], "", CardVersion::V0_3),
                 (&[("a2a-version", "9.9")], "", usual),
-                (&[], "?A2A-Version=1.0", Shape::V1_0),
-                (&[], "?a2a-version=0.3", Shape::V0_3),
+                (&[], "?A2A-Version=1.0", CardVersion::V1_0),
+                (&[], "?a2a-version=0.3", CardVersion::V0_3),
                 (&[("host", "old.example")], "", old),
                 (&[("host", "OLD.example:8080")], "", old),
                 (&[("host", "both.example")], "", both_of),
-                (&[("host", "old.example"), ("a2a-version", "1.0")], "", Shape::V1_0),
+                (&[("host", "old.example"), ("a2a-version", "1.0")], "", CardVersion::V1_0),
             ] {
                 let mut asked = Client::new().get(format!("{url}{path}{query}"));
                 for (name, value) in headers {
@@ -149,7 +149,7 @@ async fn the_shape_goes_by_the_request_then_by_the_host_then_by_the_path() {
 
 #[tokio::test]
 async fn what_is_not_spoken_is_not_named() {
-    let url = serve(only(Version::V1_0).map_card(|it| it.shape(Shape::V0_3))).await;
+    let url = serve(only(Version::V1_0).map_card(|it| it.shape(CardVersion::V0_3))).await;
     for path in [PATH, "/.well-known/agent.json", "/agent-card", "/agent-card?A2A-Version=0.3"] {
         let card = at(&format!("{url}{path}")).await;
         strict(&card).unwrap();
@@ -157,7 +157,7 @@ async fn what_is_not_spoken_is_not_named() {
     }
     let url = serve(only(Version::V0_3)).await;
     let card = card(&url).await;
-    assert_eq!(shape(&card), Shape::Merged);
+    assert_eq!(shape(&card), CardVersion::Merged);
     assert!(card["supportedInterfaces"].as_array().unwrap().iter().all(|it| it["protocolVersion"] == "0.3"));
 }
 
@@ -312,13 +312,13 @@ impl A2aService for Second {
 /// Each way to ask for it has the form of its version.
 #[tokio::test]
 async fn a_second_card_has_the_form_of_the_call() {
-    let door = Door::new(Arc::new(Second), Settings::new(Arc::new(|_| Bytes::new())));
+    let door = HttpService::new(Arc::new(Second), Settings::new(Arc::new(|_| Bytes::new())));
     let url = program(door.into_router()).await;
     let new = at(&format!("{url}/extendedAgentCard")).await;
-    assert_eq!(shape(&new), Shape::V1_0);
+    assert_eq!(shape(&new), CardVersion::V1_0);
     for path in ["/v1/card", "/agent/authenticatedExtendedCard"] {
         let old = at(&format!("{url}{path}")).await;
-        assert_eq!(shape(&old), Shape::V0_3);
+        assert_eq!(shape(&old), CardVersion::V0_3);
         assert_eq!(
             (&old["name"], &old["url"], &old["preferredTransport"]),
             (&json!("Second"), &json!("h:1"), &json!("GRPC"))

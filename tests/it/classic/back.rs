@@ -1,11 +1,11 @@
 //! Whatever classic JSON can say of 1.0 comes back as it was.
 
 use a2a_service::{
-    compat::json::Closing,
     pb::{
         v1::{part::Content, stream_response::Payload, *},
         wkt::{Struct, Timestamp, Value, value::Kind},
     },
+    v03::json::FinalEvent,
 };
 use proptest::prelude::*;
 
@@ -156,7 +156,7 @@ proptest! {
 
     #[test]
     fn a_result_comes_back(payload in any_payload(), last in any::<bool>()) {
-        let json = serde_json::to_string(&Closing { payload: &payload, last }).unwrap();
+        let json = serde_json::to_string(&FinalEvent { payload: &payload, last }).unwrap();
         prop_assert!(!json.contains('\n'));
         prop_assert_eq!(read::<StreamResponse>(&json).payload, Some(payload));
     }

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, ops::Deref, sync::Arc, time::Duration};
 use a2a_service::{
     agent::{self, Agent, End, FromFn, Turn, Updates},
     call::Call,
+    contract::BoxStream,
     error::{Error, ErrorKind},
     event::{Cursor, Ends, Event},
     pb::v1::{
@@ -14,7 +15,6 @@ use a2a_service::{
     },
     service::{Limits, Service},
     store::{Key, Scope, Store},
-    transport::transcode::BoxStream,
 };
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::task::JoinHandle;

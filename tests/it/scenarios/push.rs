@@ -17,7 +17,7 @@ use a2a_service::{
     server::Server,
     service::{
         Limits,
-        push::{Beside, Besides},
+        push::{AllPushExtras, PushExtra},
     },
     store::{Key, Scope, Store, memory::Memory},
 };
@@ -305,7 +305,7 @@ async fn what_1_0_cannot_say_is_kept_beside() {
     let replies = agent::from_fn(|_, _| async { Ok(End::InputRequired(Message::agent("more?"))) });
     let agent = Server::new(replies).store(shared).push(true).into_service();
     let ada = || Call { version: Version::V0_3, ..Call::by("ada") };
-    let with = |words: &'static str| Beside(words.into());
+    let with = |words: &'static str| PushExtra(words.into());
 
     let mut sent = ada().request(pushed(text("", "x"), config("", "sent")));
     sent.extensions_mut().insert(with("in a send"));
@@ -321,7 +321,7 @@ async fn what_1_0_cannot_say_is_kept_beside() {
     let listed = ListTaskPushNotificationConfigsRequest { task_id: task.id.clone(), ..Default::default() };
     let listed = agent.list_task_push_notification_configs(ada().request(listed)).await.unwrap();
     let besides = ["in a send", "by itself", ""].map(|it| it.as_bytes().into());
-    assert_eq!(listed.extensions().get(), Some(&Besides(besides.into())));
+    assert_eq!(listed.extensions().get(), Some(&AllPushExtras(besides.into())));
     let one =
         GetTaskPushNotificationConfigRequest { task_id: task.id.clone(), id: "sent".into(), ..Default::default() };
     let read = agent.get_task_push_notification_config(ada().request(one.clone())).await.unwrap();

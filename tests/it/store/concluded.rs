@@ -22,7 +22,7 @@ pub(super) async fn a_task_that_has_ended_is_kept_whole(open: Open<'_>) {
         let work =
             [status(TaskState::Working, 1), chunk("a", text, false), chunk("b", "2", false), chunk("a", "3", true)];
         let commit = task.next(work.into_iter().chain([status(TaskState::Completed, 2)]));
-        let whole = Change::Concluded(concluded(&commit).unwrap());
+        let whole = Change::CompletedTask(concluded(&commit).unwrap());
         assert_eq!(store.change([whole.clone()].into()).await.unwrap(), [Ok(())]);
         task.wrote(commit);
         task.check().await;
@@ -69,7 +69,7 @@ pub(super) async fn a_batch_of_tasks_that_have_ended_has_one_too(open: Open<'_>)
         commits[3] = tasks[3].next(ended(&"x".repeat(5000)));
         commits[7] = Commit { expect: Expect::New, ..commits[6].clone() };
         commits[7].key = tasks[7].key.clone();
-        let mut batch: Vec<_> = commits.iter().map(|it| Change::Concluded(concluded(it).unwrap())).collect();
+        let mut batch: Vec<_> = commits.iter().map(|it| Change::CompletedTask(concluded(it).unwrap())).collect();
         // One that is not, and one that comes twice.
         commits[11] = tasks[11].next([]);
         batch[11] = Change::Commit(commits[11].clone());

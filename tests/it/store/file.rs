@@ -222,7 +222,7 @@ async fn what_can_not_be_stored_is_rejected_alone() {
         tasks[6].next([chunk("a", &large, false), chunk("b", "1", false), end()]),
         tasks[7].next([chunk("a", &large, false)]),
     ];
-    let whole = |it: &Commit| concluded(it).map_or_else(|| Change::Commit(it.clone()), Change::Concluded);
+    let whole = |it: &Commit| concluded(it).map_or_else(|| Change::Commit(it.clone()), Change::CompletedTask);
     let outcomes = store.change(batch.iter().map(whole).collect()).await.unwrap();
     let is_large = |n: usize| [1, 3, 6, 7].contains(&n);
     for (n, outcome) in outcomes.into_iter().enumerate() {

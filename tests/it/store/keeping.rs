@@ -6,7 +6,7 @@ use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     seam::Millis,
     store::{
-        Commit, Full, Key, Keyed, ListQuery, PushConfig, Refused, Retention, Row, Swept, memory::Memory,
+        Commit, Full, IdempotencyRecord, Key, ListQuery, PushConfig, Refused, Retention, Row, Swept, memory::Memory,
         sqlite::Options,
     },
 };
@@ -176,7 +176,7 @@ pub(super) async fn push_configurations_may_go_before_their_task(open: Open<'_>)
 pub(super) async fn the_key_of_a_send_may_go_before_its_task(open: Open<'_>) {
     let store = open(MANY);
     let begin = |id: &str, key: &str, time| {
-        let sends = keyed(key, 7, 1).into_iter().map(|it| Keyed { time, ..it }).collect();
+        let sends = keyed(key, 7, 1).into_iter().map(|it| IdempotencyRecord { time, ..it }).collect();
         let task = Writer::within(&store, &scope("ada", ""), id, "c-1", time);
         Commit { sends, ..task.next([]) }
     };

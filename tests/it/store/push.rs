@@ -5,7 +5,7 @@ use std::sync::Arc;
 use a2a_service::{
     call::Version,
     pb::v1::{TaskPushNotificationConfig, TaskState},
-    store::{Commit, Expect, Key, PushConfig, Put, Refused, Store},
+    store::{Commit, Expect, Key, PushConfig, PutResult, Refused, Store},
 };
 
 use super::{
@@ -27,17 +27,17 @@ async fn ids(store: &dyn Store, key: &Key) -> Option<Vec<String>> {
 pub(super) async fn push_configurations_are_of_their_task(open: Open<'_>) {
     let store = open(MANY);
     let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
-    assert_eq!(store.put_push(&task.key, push("a", "http://1"), 9).await.unwrap(), Put::NoTask);
+    assert_eq!(store.put_push(&task.key, push("a", "http://1"), 9).await.unwrap(), PutResult::NoTask);
     assert_eq!(store.delete_push(&task.key, "a").await, Ok(false));
     assert_eq!(store.list_push(&task.key, 0, 9).await, Ok(None));
     task.commit([]).await.unwrap();
     assert_eq!(ids(&*store, &task.key).await.unwrap(), [""; 0]);
     for (id, url, expected) in [
-        ("a", "http://1", Put::Made),
-        ("b", "http://2", Put::Made),
+        ("a", "http://1", PutResult::Made),
+        ("b", "http://2", PutResult::Made),
         // The bound is for those that are more, and the place of one that is replaced stays its own.
-        ("c", "http://3", Put::Full),
-        ("a", "http://4", Put::Replaced),
+        ("c", "http://3", PutResult::Full),
+        ("a", "http://4", PutResult::Replaced),
     ] {
         assert_eq!(store.put_push(&task.key, push(id, url), 2).await.unwrap(), expected);
     }
@@ -54,14 +54,14 @@ pub(super) async fn push_configurations_are_of_their_task(open: Open<'_>) {
         let key = Key::new(&other, "t-1");
         assert_eq!(store.get_push(&key, "a").await.unwrap(), None);
         assert_eq!(ids(&*store, &key).await, None);
-        assert_eq!(store.put_push(&key, push("x", "http://5"), 9).await.unwrap(), Put::NoTask);
+        assert_eq!(store.put_push(&key, push("x", "http://5"), 9).await.unwrap(), PutResult::NoTask);
         assert_eq!(store.delete_push(&key, "a").await, Ok(false));
     }
     for _ in 0..2 {
         assert_eq!(store.delete_push(&task.key, "a").await, Ok(true), "what is gone may be deleted again");
     }
     assert_eq!(ids(&*store, &task.key).await.unwrap(), ["b"]);
-    assert_eq!(store.put_push(&task.key, push("a", "http://6"), 2).await.unwrap(), Put::Made);
+    assert_eq!(store.put_push(&task.key, push("a", "http://6"), 2).await.unwrap(), PutResult::Made);
     assert_eq!(ids(&*store, &task.key).await.unwrap(), ["b", "a"], "it is a new one");
 }
 
@@ -122,5 +122,5 @@ pub(super) async fn a_task_begins_with_a_push_configuration(open: Open<'_>) {
     assert_eq!(store.commit([nowhere].into()).await.unwrap(), [Err(Refused::Stale(None))]);
     assert_eq!(ids(&*store, &task.key).await.unwrap(), ["a"]);
     store.put_push(&task.key, push("b", "http://h"), 2).await.unwrap();
-    assert_eq!(store.put_push(&task.key, push("c", "http://h"), 2).await.unwrap(), Put::Full);
+    assert_eq!(store.put_push(&task.key, push("c", "http://h"), 2).await.unwrap(), PutResult::Full);
 }

@@ -9,7 +9,7 @@ use a2a_service::{
         stream_response::Payload,
     },
     seam::{self, Millis},
-    store::{Change, Commit, Concluded, Expect, Key, Refused, Row, Scope, Store, Told, memory::Memory},
+    store::{Change, Commit, CompletedTask, EventRef, Expect, Key, Refused, Row, Scope, Store, memory::Memory},
     task,
 };
 
@@ -48,7 +48,7 @@ fn of(task: &Task, mut payload: Payload) -> Payload {
 }
 
 /// The task whole, where a commit makes it and ends it, and there is nothing else to it.
-pub(crate) fn concluded(commit: &Commit) -> Option<Concluded> {
+pub(crate) fn concluded(commit: &Commit) -> Option<CompletedTask> {
     let Commit { key, expect, fence, row, events, checkpoint, saved, asked, sends, push } = commit;
     let task = Arc::clone(checkpoint.as_ref().filter(|it| *expect == Expect::New && it.state().is_terminal())?);
     if saved.is_some() || asked.is_some() || push.is_some() || !sends.is_empty() {
@@ -60,18 +60,18 @@ pub(crate) fn concluded(commit: &Commit) -> Option<Concluded> {
         return None;
     }
     let told = |it: &Event| match it.payload() {
-        Some(Payload::StatusUpdate(_)) if it.ends() == Ends::Task => Told::Status { mark: it.mark() },
+        Some(Payload::StatusUpdate(_)) if it.ends() == Ends::Task => EventRef::Status { mark: it.mark() },
         Some(Payload::ArtifactUpdate(update)) if !update.append => {
             match task.artifacts.iter().position(|of| Some(of) == update.artifact.as_ref()) {
-                Some(index) => Told::Artifact { mark: it.mark(), index, last: update.last_chunk },
-                None => Told::Event(it.clone()),
+                Some(index) => EventRef::Artifact { mark: it.mark(), index, last: update.last_chunk },
+                None => EventRef::Event(it.clone()),
             }
         }
-        _ => Told::Event(it.clone()),
+        _ => EventRef::Event(it.clone()),
     };
     let (told, row) = (events[1..].iter().map(told).collect(), Row { head: None, ..row.clone() });
     let began = seam::millis(first.status.as_ref()?.timestamp.as_ref()?);
-    Some(Concluded { key: key.clone(), fence: *fence, row, began, task, told })
+    Some(CompletedTask { key: key.clone(), fence: *fence, row, began, task, told })
 }
 
 pub(crate) struct Writer {
@@ -167,7 +167,7 @@ impl Writer {
     /// is written whole.
     pub(crate) async fn write(&mut self, commit: Commit) -> Result<(), Refused> {
         let whole = concluded(&commit).filter(|_| commit.events.len().is_multiple_of(2));
-        let change = whole.map_or_else(|| Change::Commit(commit.clone()), Change::Concluded);
+        let change = whole.map_or_else(|| Change::Commit(commit.clone()), Change::CompletedTask);
         let outcome = self.store.change([change].into()).await.unwrap().remove(0);
         if outcome.is_ok() {
             self.wrote(commit);

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use a2a_service::{
+    contract::BoxStream,
     event::{Ends, Event, Mark, Position},
     pb::v1::{a2a_service_server::A2aService, bindings::Checked, *},
     snapshot::Snapshot,
-    transport::{Door, listener, transcode::BoxStream},
+    transport::{HttpService, listener},
 };
 use http::header;
 use parking_lot::Mutex;
@@ -153,7 +154,7 @@ impl A2aService for Examples {
 
 async fn serve() -> (String, Arc<Examples>) {
     let service = Arc::new(Examples::default());
-    let door = Door::new(Arc::new(Checked(Arc::<Examples>::clone(&service))), settings());
+    let door = HttpService::new(Arc::new(Checked(Arc::<Examples>::clone(&service))), settings());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let connections = listener::Settings::default();

@@ -48,7 +48,10 @@ async fn calls_and_replies() {
     assert!(reply.metadata().get("a2a-extensions").is_none());
     assert_eq!(reply.into_inner().payload, Some(send_message_response::Payload::Msg(message("m"))));
     let call = server.echo.calls.lock().pop().unwrap();
-    assert_eq!((call.version, call.door, call.extensions), (Version::V0_3, call::Door::Grpc, vec!["urn:a".to_owned()]));
+    assert_eq!(
+        (call.version, call.binding, call.extensions),
+        (Version::V0_3, call::Binding::Grpc, vec!["urn:a".to_owned()])
+    );
 
     let get = GetTaskRequest { name: "tasks/a/b".into(), history_length: 2 };
     let task = agent.get_task(get).await.unwrap().into_inner();

@@ -9,7 +9,7 @@ use a2a_service::{
         v1::{AgentCard, AgentInterface, GetExtendedAgentCardRequest, a2a_service_server::A2aService},
         v03::{GetAgentCardRequest, a2a_service_client::A2aServiceClient},
     },
-    transport::{Door, Settings, listener},
+    transport::{HttpService, Settings, listener},
 };
 use http::{Method, header};
 use serde_json::{Value, json};
@@ -362,7 +362,7 @@ impl A2aService for Known {
 async fn the_card_for_those_who_are_known() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let door = Door::new(Arc::new(Known), settings());
+    let door = HttpService::new(Arc::new(Known), settings());
     let connections = listener::Settings::default();
     let served =
         tokio::spawn(async move { listener::serve(listener, door, &connections, &CancellationToken::new()).await });

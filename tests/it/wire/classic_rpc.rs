@@ -1,7 +1,7 @@
 //! The methods of classic JSON-RPC, byte for byte: what is sent, what the service of 1.0 hears of it, and what is
 //! answered.
 
-use a2a_service::call::{Door, Version};
+use a2a_service::call::{Binding, Version};
 use http::header;
 
 use super::{
@@ -148,7 +148,7 @@ async fn calls() {
         assert_eq!(reply.text().await.unwrap(), expected, "{method} {params}");
         assert_eq!(std::mem::take(&mut *service.asked.lock()), asked, "{method} {params}");
     }
-    assert!(service.calls.lock().iter().all(|it| it.version == Version::V0_3 && it.door == Door::JsonRpc));
+    assert!(service.calls.lock().iter().all(|it| it.version == Version::V0_3 && it.binding == Binding::JsonRpc));
 }
 
 /// Parameters are none, and may be missing.

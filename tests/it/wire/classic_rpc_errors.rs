@@ -161,7 +161,7 @@ async fn errors_are_told_apart() {
         let message = error["message"].as_str().unwrap();
         assert_eq!(message.split_once(": ").unwrap().1, why, "{body}");
     }
-    let asked: Vec<_> = service.calls.lock().iter().map(|it| it.door).collect();
+    let asked: Vec<_> = service.calls.lock().iter().map(|it| it.binding).collect();
     assert_eq!(asked.len(), 1, "only what is missing was looked for");
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use a2a_service::{
     call::Call,
+    contract::BoxStream,
     error::{Error, ErrorKind},
     event::{Ends, Event, Mark, Position},
     pb::{
@@ -11,7 +12,7 @@ use a2a_service::{
         wkt::{Empty, Timestamp},
     },
     snapshot::Snapshot,
-    transport::{Door, Settings, listener, transcode::BoxStream},
+    transport::{HttpService, Settings, listener},
 };
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -36,7 +37,7 @@ impl Scripted {
     /// Serves it until the test is over, and says where.
     pub(crate) async fn serve(settings: Settings) -> (String, Arc<Self>) {
         let service = Arc::new(Self::default());
-        let door = Door::new(Arc::new(Checked(Arc::<Self>::clone(&service))), settings);
+        let door = HttpService::new(Arc::new(Checked(Arc::<Self>::clone(&service))), settings);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/rpc", listener.local_addr().unwrap());
         let connections = listener::Settings::default();

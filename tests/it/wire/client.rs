@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use a2a_service::{
     client,
+    contract::Frame,
     error::{Error, ErrorKind},
     pb::v1::{a2a_service_server::A2aService, *},
-    transport::{sse::Reader, transcode::Frame},
+    transport::sse::Reader,
 };
 use axum::{Router, response::IntoResponse};
 use bytes::Bytes;

@@ -4,7 +4,7 @@
 use std::{collections::VecDeque, io, sync::Arc, task::Poll, time::Duration};
 
 use a2a_service::transport::{
-    Door,
+    HttpService,
     listener::{self, serve_accepted, serve_connection},
 };
 use parking_lot::Mutex;
@@ -25,7 +25,7 @@ struct Wire {
 impl Wire {
     fn open() -> Self {
         let echo = Arc::new(Echo::default());
-        let door = Door::new(checked(&echo), settings());
+        let door = HttpService::new(checked(&echo), settings());
         Self { io: connect(&door), echo }
     }
 
@@ -60,7 +60,7 @@ impl Wire {
 }
 
 /// A connection to a service, without a socket.
-fn connect(door: &Door) -> DuplexStream {
+fn connect(door: &HttpService) -> DuplexStream {
     let (io, far) = tokio::io::duplex(64 << 10);
     let door = door.clone();
     tokio::spawn(async move {
@@ -233,7 +233,7 @@ type Backlog = Arc<Mutex<VecDeque<io::Result<DuplexStream>>>>;
 /// Whether all that was left ended by itself.
 fn serve(backlog: &Backlog, settings: listener::Settings, drain: &CancellationToken) -> tokio::task::JoinHandle<bool> {
     let (backlog, drain) = (Arc::clone(backlog), drain.clone());
-    let door = Door::new(checked(&Arc::default()), super::support::settings());
+    let door = HttpService::new(checked(&Arc::default()), super::support::settings());
     let accept = move |_: &mut std::task::Context<'_>| match backlog.lock().pop_front() {
         Some(it) => Poll::Ready(it.map(|it| (it, ([127, 0, 0, 1], 9).into()))),
         None => Poll::Pending,

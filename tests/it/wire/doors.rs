@@ -13,11 +13,11 @@ use tonic::{Request, Status};
 
 use super::support::*;
 
-fn clients(url: &str) -> [(call::Door, Arc<dyn A2aService>); 3] {
+fn clients(url: &str) -> [(call::Binding, Arc<dyn A2aService>); 3] {
     [
-        (call::Door::Grpc, client::grpc(url).unwrap()),
-        (call::Door::Rest, client::rest(url).unwrap()),
-        (call::Door::JsonRpc, client::json_rpc(&format!("{url}/rpc")).unwrap()),
+        (call::Binding::Grpc, client::grpc(url).unwrap()),
+        (call::Binding::Rest, client::rest(url).unwrap()),
+        (call::Binding::JsonRpc, client::json_rpc(&format!("{url}/rpc")).unwrap()),
     ]
 }
 
@@ -29,17 +29,17 @@ fn kind(status: &Status) -> ErrorKind {
 #[tokio::test]
 async fn calls_and_replies() {
     let server = Server::start().await;
-    for (door, agent) in clients(&server.url) {
+    for (binding, agent) in clients(&server.url) {
         let reply = agent.send_message(Request::new(send("m"))).await.unwrap();
-        assert_eq!(reply.metadata().get("a2a-extensions").unwrap(), "https://example.com/ext", "{door:?}");
+        assert_eq!(reply.metadata().get("a2a-extensions").unwrap(), "https://example.com/ext", "{binding:?}");
         let message = send_message_response::Payload::Message(hello("m"));
-        assert_eq!(reply.into_inner().payload, Some(message), "{door:?}");
-        assert_eq!(server.echo.calls.lock().pop().unwrap().door, door);
+        assert_eq!(reply.into_inner().payload, Some(message), "{binding:?}");
+        assert_eq!(server.echo.calls.lock().pop().unwrap().binding, binding);
 
         let id = "a/b ü:cancel?%".to_owned();
         let request = GetTaskRequest { id: id.clone(), tenant: "t/1".into(), history_length: Some(2) };
         let task = agent.get_task(Request::new(request)).await.unwrap().into_inner().into_task().unwrap();
-        assert_eq!((task.id, task.context_id.as_str()), (id, "t/1 Some(2)"), "{door:?}");
+        assert_eq!((task.id, task.context_id.as_str()), (id, "t/1 Some(2)"), "{binding:?}");
 
         let request = ListTasksRequest {
             page_size: Some(7),
@@ -49,7 +49,7 @@ async fn calls_and_replies() {
             ..Default::default()
         };
         let tasks = agent.list_tasks(Request::new(request)).await.unwrap().into_inner();
-        assert_eq!((tasks.page_size, tasks.next_page_token.as_str()), (7, "Some(true) a&b Working"), "{door:?}");
+        assert_eq!((tasks.page_size, tasks.next_page_token.as_str()), (7, "Some(true) a&b Working"), "{binding:?}");
 
         let (task_id, id) = ("t".to_owned(), "c".to_owned());
         let request = GetTaskPushNotificationConfigRequest { task_id, id, tenant: String::new() };
@@ -64,26 +64,26 @@ async fn calls_and_replies() {
 #[tokio::test]
 async fn streams() {
     let server = Server::start().await;
-    for (door, agent) in clients(&server.url) {
+    for (binding, agent) in clients(&server.url) {
         let reply = agent.send_streaming_message(Request::new(send("m"))).await.unwrap();
-        assert_eq!(reply.metadata().get("a2a-extensions").unwrap(), "https://example.com/ext", "{door:?}");
+        assert_eq!(reply.metadata().get("a2a-extensions").unwrap(), "https://example.com/ext", "{binding:?}");
         let events: Vec<_> = reply.into_inner().map(|it| it.unwrap()).collect().await;
-        assert_eq!(events, [event(hello("m"), 1), event(hello("m"), 2)], "{door:?}");
+        assert_eq!(events, [event(hello("m"), 1), event(hello("m"), 2)], "{binding:?}");
         let cursors: Vec<_> = events.iter().filter_map(|it| it.cursor()).map(ToString::to_string).collect();
         // gRPC has no place for a cursor; wherever there is one, it arrives.
-        assert_eq!(cursors, if door == call::Door::Grpc { vec![] } else { vec!["t.1.1", "t.1.2"] });
+        assert_eq!(cursors, if binding == call::Binding::Grpc { vec![] } else { vec!["t.1.1", "t.1.2"] });
 
         let request = SubscribeToTaskRequest { id: "x".into(), ..Default::default() };
         let events = agent.subscribe_to_task(Request::new(request)).await.unwrap().into_inner();
         let events: Vec<_> = events.map(|it| it.unwrap()).collect().await;
-        assert_eq!(events, [event(hello("x"), 1)], "{door:?}");
+        assert_eq!(events, [event(hello("x"), 1)], "{binding:?}");
     }
 }
 
 #[tokio::test]
 async fn errors() {
     let server = Server::start().await;
-    for (door, agent) in clients(&server.url) {
+    for (binding, agent) in clients(&server.url) {
         for (id, expected) in [
             ("missing", ErrorKind::TaskNotFound),
             ("limited", ErrorKind::ResourceExhausted),
@@ -93,15 +93,15 @@ async fn errors() {
         ] {
             let request = GetTaskRequest { id: id.into(), ..Default::default() };
             let status = agent.get_task(Request::new(request)).await.unwrap_err();
-            assert_eq!(status.code(), expected.wire().grpc, "{door:?} {id}");
+            assert_eq!(status.code(), expected.wire().grpc, "{binding:?} {id}");
             let challenge = status.metadata().get("www-authenticate").map(|it| it.to_str().unwrap());
-            assert_eq!(challenge, (id == "secret").then_some("Bearer realm=\"a\""), "{door:?} {id}");
+            assert_eq!(challenge, (id == "secret").then_some("Bearer realm=\"a\""), "{binding:?} {id}");
             let error = Error::from(status.clone());
-            assert_eq!(error.retry_after_seconds(), (id == "limited").then_some(2), "{door:?} {id}");
+            assert_eq!(error.retry_after_seconds(), (id == "limited").then_some(2), "{binding:?} {id}");
             if id == "missing" {
-                assert_eq!(error.to_string(), "Task not found: missing", "{door:?}");
+                assert_eq!(error.to_string(), "Task not found: missing", "{binding:?}");
             }
-            assert_eq!(kind(&status), expected, "{door:?} {id}");
+            assert_eq!(kind(&status), expected, "{binding:?} {id}");
         }
         let message = Message { role: 99, ..hello("m") };
         let request = SendMessageRequest { message: Some(message), ..Default::default() };
@@ -111,40 +111,40 @@ async fn errors() {
         ] {
             let error = Error::from(status);
             assert_eq!((error.kind(), &*error.violations()[0].field), (ErrorKind::InvalidParams, "message.role"));
-            assert!(error.to_string().contains("99 is not one of ROLE_USER, ROLE_AGENT"), "{door:?}: {error}");
+            assert!(error.to_string().contains("99 is not one of ROLE_USER, ROLE_AGENT"), "{binding:?}: {error}");
         }
         let error = agent.send_streaming_message(Request::new(send("refuse"))).await.map(|_| ()).unwrap_err();
-        assert_eq!(kind(&error), ErrorKind::UnsupportedOperation, "{door:?}");
+        assert_eq!(kind(&error), ErrorKind::UnsupportedOperation, "{binding:?}");
     }
 }
 
 #[tokio::test]
 async fn errors_in_the_middle_of_a_stream() {
     let server = Server::start().await;
-    for (door, agent) in clients(&server.url) {
+    for (binding, agent) in clients(&server.url) {
         let mut events = agent.send_streaming_message(Request::new(send("fail"))).await.unwrap().into_inner();
-        assert_eq!(events.next().await.unwrap().unwrap(), event(hello("fail"), 1), "{door:?}");
+        assert_eq!(events.next().await.unwrap().unwrap(), event(hello("fail"), 1), "{binding:?}");
         let error = events.next().await.unwrap().unwrap_err();
-        assert_eq!((error.message(), kind(&error)), ("Task not found: t", ErrorKind::TaskNotFound), "{door:?}");
+        assert_eq!((error.message(), kind(&error)), ("Task not found: t", ErrorKind::TaskNotFound), "{binding:?}");
         assert!(events.next().await.is_none());
 
         let mut events = agent.send_streaming_message(Request::new(send("drain"))).await.unwrap().into_inner();
         assert!(events.next().await.unwrap().is_ok());
         let end = events.next().await.map(|it| kind(&it.unwrap_err()));
-        assert_eq!(end, (door == call::Door::Grpc).then_some(ErrorKind::Unavailable), "{door:?}");
+        assert_eq!(end, (binding == call::Binding::Grpc).then_some(ErrorKind::Unavailable), "{binding:?}");
     }
 }
 
 #[tokio::test]
 async fn a_message_that_is_too_large() {
     let server = Server::start().await;
-    for (door, agent) in clients(&server.url) {
+    for (binding, agent) in clients(&server.url) {
         for length in [1_100_000, 3_000_000] {
             let mut request = send("m");
             request.message.as_mut().unwrap().parts[0].content = Some(part::Content::Text("x".repeat(length)));
             let error = agent.send_message(Request::new(request)).await.unwrap_err();
-            assert!(error.message().contains("1048576"), "{door:?}: {error}");
-            assert_eq!(kind(&error), ErrorKind::TooLarge, "{door:?}");
+            assert!(error.message().contains("1048576"), "{binding:?}: {error}");
+            assert_eq!(kind(&error), ErrorKind::TooLarge, "{binding:?}");
         }
         // The connection, or another, is good for the next.
         agent.send_message(Request::new(send("m"))).await.unwrap();
@@ -155,7 +155,7 @@ async fn a_message_that_is_too_large() {
 #[tokio::test]
 async fn what_comes_with_a_call() {
     let server = Server::start().await;
-    for (door, agent) in clients(&server.url) {
+    for (binding, agent) in clients(&server.url) {
         let call = Call {
             extensions: vec!["urn:a".into()],
             idempotency_key: Some("k".into()),
@@ -168,10 +168,14 @@ async fn what_comes_with_a_call() {
         request.metadata_mut().insert("x-request-id", "other".parse().unwrap());
         agent.send_message(request).await.unwrap();
         let call = server.echo.calls.lock().pop().unwrap();
-        assert_eq!((call.door, &*call.owner), (door, ""));
+        assert_eq!((call.binding, &*call.owner), (binding, ""));
         assert_eq!(call.extensions, ["urn:a"]);
-        assert_eq!((call.idempotency_key.as_deref(), call.request_id.as_deref()), (Some("k"), Some("r")), "{door:?}");
-        assert!(call.time_left().is_some_and(|it| it.as_secs() < 20), "{door:?}");
+        assert_eq!(
+            (call.idempotency_key.as_deref(), call.request_id.as_deref()),
+            (Some("k"), Some("r")),
+            "{binding:?}"
+        );
+        assert!(call.time_left().is_some_and(|it| it.as_secs() < 20), "{binding:?}");
         assert!(call.peer.is_some());
     }
 }

@@ -7,7 +7,7 @@ use a2a_service::{
     card::Network,
     client,
     transport::{
-        Door, PeerLimit, Settings,
+        HttpService, PeerLimit, Settings,
         listener::{self, serve_accepted, serve_connection},
     },
 };
@@ -33,13 +33,13 @@ use crate::{scenarios, ways};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const GOAWAY: u8 = 7;
 
-fn door(change: impl FnOnce(&mut Settings)) -> (Door, Arc<Echo>) {
+fn door(change: impl FnOnce(&mut Settings)) -> (HttpService, Arc<Echo>) {
     let (mut settings, echo) = (settings(), Arc::new(Echo::default()));
     change(&mut settings);
-    (Door::new(checked(&echo), settings), echo)
+    (HttpService::new(checked(&echo), settings), echo)
 }
 
-fn connect(door: &Door) -> DuplexStream {
+fn connect(door: &HttpService) -> DuplexStream {
     let (io, far) = tokio::io::duplex(64 << 10);
     let door = door.clone();
     tokio::spawn(async move {
@@ -49,7 +49,7 @@ fn connect(door: &Door) -> DuplexStream {
 }
 
 /// A client of HTTP/2, which answers pings, and its connection, which ends when the server closes it.
-async fn http2(door: &Door) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
+async fn http2(door: &HttpService) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
     let (client, connection) = h2::client::handshake(connect(door)).await.unwrap();
     (client.ready().await.unwrap(), tokio::spawn(connection))
 }
@@ -193,7 +193,7 @@ fn padded(length: usize) -> String {
     )
 }
 
-async fn exchange(door: &Door, request: &str) -> String {
+async fn exchange(door: &HttpService, request: &str) -> String {
     let mut io = connect(door);
     io.write_all(request.as_bytes()).await.unwrap();
     String::from_utf8(rest(&mut io).await).unwrap()

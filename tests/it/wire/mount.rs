@@ -6,7 +6,7 @@ use a2a_service::{
     client,
     error::ErrorKind,
     pb::v1::GetTaskRequest,
-    transport::{Body, Door, Settings, listener, refuse},
+    transport::{Body, HttpService, Settings, listener, refuse},
 };
 use axum::{Router, routing};
 use bytes::Bytes;
@@ -26,7 +26,7 @@ async fn task_of(
 
 #[tokio::test]
 async fn beside_other_routes() {
-    let door = Door::new(checked(&Arc::default()), settings());
+    let door = HttpService::new(checked(&Arc::default()), settings());
     let router = Router::new()
         .route("/health", routing::get(async || "fine"))
         .nest_service("/agents/echo", door.clone())
@@ -70,7 +70,7 @@ async fn the_card() {
 #[tokio::test]
 async fn the_address_in_the_card() {
     let settings = Settings::new(Arc::new(|it| it.url().unwrap_or_default().into()));
-    let door = Door::new(checked(&Arc::default()), settings);
+    let door = HttpService::new(checked(&Arc::default()), settings);
     let url = program(Router::new().nest_service("/agents/echo", door.clone()).fallback_service(door)).await;
     let http2 = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
     for http in [reqwest::Client::new(), http2] {

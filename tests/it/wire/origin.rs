@@ -12,12 +12,12 @@ use std::{
 use a2a_service::{
     agent::{Agent, End, Error, Turn, Updates},
     auth::{Bearer, Token},
-    compat::card::Shape,
     pb::{
         v1::{SendMessageRequest, a2a_service_client::A2aServiceClient},
         v03,
     },
     server::Server,
+    v03::card::CardVersion,
 };
 use http::{Method, StatusCode, header};
 use reqwest::RequestBuilder;
@@ -185,7 +185,7 @@ async fn configured_hosts_are_served() {
     let server = || Server::new(Counting::default());
     assert_eq!(status("127.0.0.1", server()).await, 421);
     assert_eq!(status("127.0.0.1", server().url("https://agent.example/a")).await, 200);
-    assert_eq!(status("127.0.0.1", server().map_card(|it| it.shape_at(OTHER, Shape::V1_0))).await, 200);
+    assert_eq!(status("127.0.0.1", server().map_card(|it| it.shape_at(OTHER, CardVersion::V1_0))).await, 200);
     let allowed = |text: &str| server().allowed_hosts([text.parse().unwrap()]);
     for (text, expected) in [(OTHER, 200), ("*.example", 200), ("*", 200), ("agent.example:1", 421), ("b.example", 421)]
     {

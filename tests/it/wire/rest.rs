@@ -1,7 +1,7 @@
 //! HTTP+JSON: paths, queries, bodies, types and errors.
 
-use a2a_service::pb::v1::bindings::{Bound, Rpc};
-use a2a_service::transport::transcode::{Binding as _, Body};
+use a2a_service::contract::{Body, Dispatch as _};
+use a2a_service::pb::v1::bindings::{Rpc, ServiceHandle};
 use http::{Method, header};
 use serde_json::{Value, json};
 
@@ -23,16 +23,16 @@ async fn post(url: &str, content_type: &str, body: &str) -> (u16, Value) {
 
 #[test]
 fn routes() {
-    let route = Bound::route("POST", &["tasks", "42"], "cancel").unwrap();
+    let route = ServiceHandle::route("POST", &["tasks", "42"], "cancel").unwrap();
     assert_eq!((route.rpc, route.body, route.fields), (Rpc::CancelTask, Body::Whole, vec![("id", "42".into())]));
-    let route = Bound::route("GET", &["acme", "tasks", "42"], "subscribe").unwrap();
+    let route = ServiceHandle::route("GET", &["acme", "tasks", "42"], "subscribe").unwrap();
     assert_eq!((route.rpc, route.fields), (Rpc::SubscribeToTask, vec![("tenant", "acme".into()), ("id", "42".into())]));
     // The text of the specification has this one and its proto file has not.
-    assert_eq!(Bound::route("POST", &["tasks", "42"], "subscribe").unwrap().rpc, Rpc::SubscribeToTask);
-    let route = Bound::route("DELETE", &["acme", "tasks", "42", "pushNotificationConfigs", "7"], "").unwrap();
+    assert_eq!(ServiceHandle::route("POST", &["tasks", "42"], "subscribe").unwrap().rpc, Rpc::SubscribeToTask);
+    let route = ServiceHandle::route("DELETE", &["acme", "tasks", "42", "pushNotificationConfigs", "7"], "").unwrap();
     assert_eq!(route.rpc, Rpc::DeleteTaskPushNotificationConfig);
-    assert!(Bound::route("PUT", &["tasks"], "").is_none());
-    assert_eq!(Bound::ACTIONS, ["cancel", "send", "stream", "subscribe"]);
+    assert!(ServiceHandle::route("PUT", &["tasks"], "").is_none());
+    assert_eq!(ServiceHandle::ACTIONS, ["cancel", "send", "stream", "subscribe"]);
 }
 
 #[tokio::test]
@@ -370,7 +370,7 @@ async fn a_request_is_a_call() {
     let http = reqwest::Client::new().get(format!("{}/tasks/t", server.url));
     http.header("authorization", "Bearer x").header("x-request-id", "r1").send().await.unwrap();
     let call = server.echo.calls.lock().pop().unwrap();
-    assert_eq!((call.door, call.request_id.as_deref()), (a2a_service::call::Door::Rest, Some("r1")));
+    assert_eq!((call.binding, call.request_id.as_deref()), (a2a_service::call::Binding::Rest, Some("r1")));
     assert_eq!(call.cursor, None);
     assert_eq!((&*call.owner, call.peer.map(|it| it.ip().is_loopback())), ("", Some(true)));
 }

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use a2a_service::transport::{
-    Door, Settings,
+    HttpService, Settings,
     listener::{self, serve_connection},
 };
 use bytes::Bytes;
@@ -26,7 +26,7 @@ use super::support::*;
 const LARGE: usize = 600_000;
 
 /// Opens a connection to a server without a socket.
-fn open(door: &Door) -> DuplexStream {
+fn open(door: &HttpService) -> DuplexStream {
     let (io, far) = tokio::io::duplex(64 << 10);
     let door = door.clone();
     tokio::spawn(async move {
@@ -35,17 +35,17 @@ fn open(door: &Door) -> DuplexStream {
     io
 }
 
-fn door(change: impl FnOnce(&mut Settings)) -> (Door, Arc<Echo>) {
+fn door(change: impl FnOnce(&mut Settings)) -> (HttpService, Arc<Echo>) {
     let (mut settings, echo) = (settings(), Arc::new(Echo::default()));
     change(&mut settings);
-    (Door::new(checked(&echo), settings), echo)
+    (HttpService::new(checked(&echo), settings), echo)
 }
 
 /// A client of HTTP/2 that takes so many bytes of each answer before it has read them.
 struct Client(SendRequest<Bytes>);
 
 impl Client {
-    async fn connect(door: &Door, window: u32) -> Self {
+    async fn connect(door: &HttpService, window: u32) -> Self {
         let mut builder = Builder::new();
         builder.initial_window_size(window).initial_connection_window_size(1 << 30);
         let (client, connection) = builder.handshake(open(door)).await.unwrap();

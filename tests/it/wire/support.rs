@@ -4,6 +4,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use a2a_service::{
     call::Call,
+    contract::BoxStream,
     error::{Error, ErrorKind},
     event::{Ends, Event, Mark, Position},
     pb::{
@@ -11,7 +12,7 @@ use a2a_service::{
         wkt::Empty,
     },
     snapshot::Snapshot,
-    transport::{Door, Settings, listener, transcode::BoxStream},
+    transport::{HttpService, Settings, listener},
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -272,7 +273,7 @@ impl Server {
 
     pub(crate) async fn with(door: Settings, connections: listener::Settings) -> Self {
         let echo = Arc::new(Echo::default());
-        let door = Door::new(checked(&echo), door);
+        let door = HttpService::new(checked(&echo), door);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let drain = CancellationToken::new();

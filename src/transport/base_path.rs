@@ -1,0 +1,192 @@
+//! Paths below which a server is reached: the base path, and the path of JSON-RPC.
+//!
+//! Rewrites requests to the paths that the transports serve, before any other processing.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::extract::OriginalUri;
+use http::{HeaderMap, Method, Request, Uri, uri::PathAndQuery};
+use tower_service::Service;
+
+use super::{
+    Protocols,
+    card::{self, card_below_json_rpc},
+    classify::RequestKind,
+    context,
+};
+use crate::{call::Version, card::JSON_RPC};
+
+/// Path prefix of a request that its transport does not see, for the URLs of the card.
+#[derive(Clone, Debug)]
+pub(super) struct PathPrefix(pub(super) Box<str>);
+
+/// Configured paths of a server. Whatever they are, all is served at the root and at `/rpc` too.
+#[derive(Clone, Debug)]
+pub(crate) struct Paths {
+    base: String,
+    json_rpc: String,
+    protocols: Protocols,
+}
+
+impl Paths {
+    /// A base path without a slash at its end, which may be empty, and the path of JSON-RPC below it.
+    pub(crate) fn new(base: &str, json_rpc: &str, protocols: Protocols) -> Self {
+        let json_rpc = json_rpc.trim_end_matches('/').to_owned();
+        Self { base: base.trim_end_matches('/').to_owned(), json_rpc, protocols }
+    }
+
+    /// Rewrites the path of a request to one that the transports serve.
+    fn apply<B>(&self, request: &mut Request<B>) {
+        self.protocols.note(request.extensions_mut());
+        let path = request.uri().path();
+        let Some((prefix, known)) = self.known(request.method(), request.uri(), request.headers()) else { return };
+        // Prefix that an outer router has already stripped.
+        let outer = request.extensions().get::<OriginalUri>().and_then(|it| it.path().strip_suffix(path));
+        let prefix = format!("{}{prefix}", outer.unwrap_or_default());
+        let whole = match request.uri().query() {
+            Some(query) => format!("{known}?{query}"),
+            None => known,
+        };
+        let Ok(whole) = whole.parse::<PathAndQuery>() else { return };
+        let mut parts = request.uri().clone().into_parts();
+        parts.path_and_query = Some(whole);
+        let Ok(uri) = Uri::from_parts(parts) else { return };
+        let original = std::mem::replace(request.uri_mut(), uri);
+        let extensions = request.extensions_mut();
+        extensions.insert(PathPrefix(prefix.into()));
+        if extensions.get::<OriginalUri>().is_none() {
+            extensions.insert(OriginalUri(original));
+        }
+    }
+
+    /// The prefix of a path, and what the transports know the rest as. `None` where they know the path as it is.
+    fn known(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<(&str, String)> {
+        let path = uri.path();
+        let rest = below(path, &self.base).filter(|rest| !self.is_classic(rest, method, uri, headers));
+        let (prefix, rest) = rest.map_or(("", path), |it| (&*self.base, it));
+        let rest = if rest.is_empty() { "/" } else { rest };
+        match below(rest, &self.json_rpc).filter(|_| self.json_rpc != JSON_RPC) {
+            Some(end) if is_beside_json_rpc(end) => Some((prefix, format!("{JSON_RPC}{end}"))),
+            _ if prefix.is_empty() => None,
+            _ => Some((prefix, rest.to_owned())),
+        }
+    }
+
+    /// Paths of HTTP+JSON at 0.3 begin with `/v1` at the root. If `/v1` is the base path, calls of 1.0 have to name
+    /// their version.
+    fn is_classic(&self, rest: &str, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
+        self.base == "/v1"
+            && self.protocols.has(Version::V0_3)
+            && !rest.starts_with("/v1/")
+            && !context::asks_for_1(uri, headers)
+            && RequestKind::at(method, rest, headers) == RequestKind::Rest
+    }
+}
+
+/// Returns the rest of a path after a prefix: empty, or a slash and more. `None` for an empty prefix.
+fn below<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
+    let rest = path.strip_prefix(prefix).filter(|_| !prefix.is_empty())?;
+    (rest.is_empty() || rest.starts_with('/')).then_some(rest)
+}
+
+/// JSON-RPC itself, and the cards that are found by its URL.
+fn is_beside_json_rpc(end: &str) -> bool {
+    let path = format!("{JSON_RPC}{end}");
+    matches!(end, "" | "/") || card_below_json_rpc(&path).is_some() || card::is_extended(&path)
+}
+
+/// Tower service that serves another one below configured [`Paths`].
+#[derive(Clone, Debug)]
+pub(crate) struct BasePath<S> {
+    inner: S,
+    paths: Arc<Paths>,
+}
+
+impl<S> BasePath<S> {
+    pub(crate) fn new(inner: S, paths: Arc<Paths>) -> Self {
+        Self { inner, paths }
+    }
+}
+
+impl<S: Service<Request<B>>, B> Service<Request<B>> for BasePath<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> S::Future {
+        self.paths.apply(&mut request);
+        self.inner.call(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The path that a transport sees, and the prefix of the card.
+    fn seen(paths: &Paths, method: Method, uri: &str, version: &'static str) -> (String, Option<String>) {
+        let request = Request::builder().method(method).uri(uri).header("a2a-version", version);
+        let mut request = request.body(()).unwrap();
+        paths.apply(&mut request);
+        let prefix = request.extensions().get::<PathPrefix>().map(|it| it.0.to_string());
+        (request.uri().to_string(), prefix)
+    }
+
+    #[test]
+    fn all_is_served_below_the_base_path_and_at_the_root() {
+        let paths = Paths::new("/a2a/v1/", "/rpc", Protocols::default());
+        for (uri, known) in [
+            ("/a2a/v1/tasks?pageSize=5", "/tasks?pageSize=5"),
+            ("/a2a/v1", "/"),
+            ("/a2a/v1/", "/"),
+            ("/a2a/v1?A2A-Version=1.0", "/?A2A-Version=1.0"),
+            ("/a2a/v1/rpc", "/rpc"),
+            ("/a2a/v1/v1/message:send", "/v1/message:send"),
+            ("/a2a/v1/.well-known/agent-card.json", "/.well-known/agent-card.json"),
+            ("/a2a/v1/tasks/a%2Fb", "/tasks/a%2Fb"),
+        ] {
+            assert_eq!(seen(&paths, Method::GET, uri, ""), (known.to_owned(), Some("/a2a/v1".to_owned())), "{uri}");
+        }
+        for uri in
+            ["/tasks", "/rpc", "/a2a", "/a2a/v10/tasks", "/a2a/tasks", "/a2a%2Fv1/tasks", "/v1/message:send", "/"]
+        {
+            assert_eq!(seen(&paths, Method::GET, uri, ""), (uri.to_owned(), None), "{uri}");
+        }
+    }
+
+    #[test]
+    fn json_rpc_has_a_path_of_its_own() {
+        let paths = Paths::new("/base", "/agents/rpc", Protocols::default());
+        for (uri, known, prefix) in [
+            ("/agents/rpc", "/rpc", ""),
+            ("/agents/rpc/", "/rpc/", ""),
+            ("/base/agents/rpc", "/rpc", "/base"),
+            ("/base/agents/rpc/.well-known/agent-card.json", "/rpc/.well-known/agent-card.json", "/base"),
+            ("/agents/rpc/../agent/authenticatedExtendedCard", "/rpc/../agent/authenticatedExtendedCard", ""),
+        ] {
+            assert_eq!(seen(&paths, Method::POST, uri, ""), (known.to_owned(), Some(prefix.to_owned())), "{uri}");
+        }
+        for uri in ["/rpc", "/agents/rpc/tasks", "/agents/rpcs", "/agents"] {
+            assert_eq!(seen(&paths, Method::POST, uri, ""), (uri.to_owned(), None), "{uri}");
+        }
+    }
+
+    #[test]
+    fn a_base_path_of_v1_leaves_the_paths_of_0_3_where_they_are() {
+        let both = Paths::new("/v1", "/rpc", Protocols::default());
+        let only_1_0 = Paths::new("/v1", "/rpc", [Version::V1_0].into_iter().collect());
+        let path = |paths, uri, version| seen(paths, Method::POST, uri, version).0;
+        assert_eq!(path(&both, "/v1/message:send", ""), "/v1/message:send");
+        assert_eq!(path(&both, "/v1/message:send", "1.0"), "/message:send");
+        assert_eq!(path(&both, "/v1/v1/message:send", ""), "/v1/message:send");
+        assert_eq!(path(&both, "/v1/rpc", ""), "/rpc");
+        assert_eq!(path(&only_1_0, "/v1/message:send", ""), "/message:send");
+    }
+}

@@ -1,0 +1,222 @@
+//! Limits on request bodies while they are received: the bytes of all connections together, and the time that one takes.
+
+use std::{
+    error::Error as StdError,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use pin_project_lite::pin_project;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tonic::Status;
+
+use super::{body::too_large_for, settings::Limits};
+use crate::{
+    error::{Error, ErrorKind},
+    seam,
+};
+
+/// Default of `limits.receiving_bytes`.
+pub(crate) const RECEIVING_BYTES: usize = 256 << 20;
+
+/// Bodies up to this many bytes may use the whole budget, and longer ones seven eighths of it, so that large slow
+/// bodies do not block small requests.
+const SMALL: usize = 16 << 10;
+
+/// When a client that was refused for the budget may retry.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Maximum age of a request that is a stream of messages. Among the services here, only reflection has such requests.
+const MAX_STREAM_AGE: Duration = Duration::from_mins(10);
+
+/// Length of what gRPC puts before a message.
+const PREFIX: usize = 5;
+
+/// Number of bytes that the unfinished request bodies of all connections may have together.
+#[derive(Debug)]
+pub(super) struct ReceiveBudget {
+    limit: usize,
+    used: AtomicUsize,
+}
+
+impl ReceiveBudget {
+    /// A budget of `limit` bytes; zero is no limit.
+    pub(super) fn new(limit: usize) -> Arc<Self> {
+        let limit = if limit == 0 { usize::MAX } else { limit };
+        Arc::new(Self { limit, used: AtomicUsize::new(0) })
+    }
+
+    /// A reservation for a body of which nothing was received yet.
+    pub(super) fn reservation(self: &Arc<Self>) -> Reservation {
+        Reservation { budget: Arc::clone(self), bytes: 0 }
+    }
+}
+
+/// Bytes of a body that is being received, given back to the budget on drop.
+#[derive(Debug)]
+pub(super) struct Reservation {
+    budget: Arc<ReceiveBudget>,
+    bytes: usize,
+}
+
+impl Reservation {
+    /// Reserves further bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if they exceed the budget.
+    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Error> {
+        let limit = self.budget.limit;
+        let total = self.bytes.saturating_add(bytes);
+        let share = if total <= SMALL { limit } else { limit - limit / 8 };
+        let fits = |used: usize| used.checked_add(bytes).filter(|used| *used <= share);
+        if self.budget.used.fetch_update(Relaxed, Relaxed, fits).is_err() {
+            let error = ErrorKind::Unavailable.because(format!(
+                "too many request bytes are being received; retry later (limits.receiving_bytes = {limit})"
+            ));
+            return Err(error.with("limit", "limits.receiving_bytes").retry_after(RETRY_AFTER));
+        }
+        self.bytes = total;
+        Ok(())
+    }
+
+    /// Gives everything back.
+    pub(super) fn release(&mut self) {
+        self.budget.used.fetch_sub(std::mem::take(&mut self.bytes), Relaxed);
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// The error for a body that is not complete after the timeout.
+pub(super) fn too_slow(timeout: Duration) -> Error {
+    ErrorKind::RequestTimeout.because(format!("the body was not received within {timeout:?} (body_timeout)"))
+}
+
+/// Number of messages of a gRPC request: one, or a stream of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Messages {
+    /// A single message: the body has to be complete within the timeout.
+    One,
+    /// Any number: the timeout is for the time between two frames, and the stream has a maximum age.
+    Many,
+}
+
+pin_project! {
+    /// The body of a gRPC request. tonic, which reads it, has no limit for the time that a message takes, and buffers as
+    /// much of it as has come.
+    pub(super) struct LimitedBody<B> {
+        #[pin]
+        body: B,
+        messages: Messages,
+        max: usize,
+        timeout: Duration,
+        started: Instant,
+        // Set while nothing comes, which most bodies never see.
+        expires: Option<Pin<Box<Sleep>>>,
+        reserved: Reservation,
+        received: usize,
+    }
+}
+
+impl<B> LimitedBody<B> {
+    pub(super) fn new(body: B, messages: Messages, limits: &Limits) -> Self {
+        Self {
+            body,
+            messages,
+            max: limits.max_body,
+            timeout: limits.patience,
+            started: Instant::now(),
+            expires: None,
+            reserved: limits.receiving.reservation(),
+            received: 0,
+        }
+    }
+}
+
+impl<B> http_body::Body for LimitedBody<B>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = self.project();
+        let Poll::Ready(frame) = this.body.poll_frame(cx) else {
+            let expires = this.expires.get_or_insert_with(|| {
+                let idle = seam::after(Instant::now(), *this.timeout);
+                Box::pin(sleep_until(match this.messages {
+                    Messages::One => idle,
+                    Messages::Many => idle.min(seam::after(*this.started, MAX_STREAM_AGE)),
+                }))
+            });
+            ready!(expires.as_mut().poll(cx));
+            return Poll::Ready(Some(Err(too_slow(*this.timeout).into())));
+        };
+        if *this.messages == Messages::Many {
+            *this.expires = None;
+            // The frames before it have become messages, or nearly so.
+            this.reserved.release();
+            *this.received = 0;
+        }
+        Poll::Ready(frame.map(|frame| {
+            let frame = frame.map_err(|error| Status::from_error(error.into()))?;
+            let length = frame.data_ref().map_or(0, Bytes::len);
+            *this.received = this.received.saturating_add(length);
+            // A message that is too long is refused by its prefix; this is for what comes behind it.
+            if *this.messages == Messages::One && *this.received > this.max.saturating_add(PREFIX) {
+                return Err(too_large_for(*this.max).into());
+            }
+            this.reserved.grow(length)?;
+            Ok(frame)
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_bodies_leave_a_share_of_the_budget_to_small_ones() {
+        let budget = ReceiveBudget::new(8 * SMALL);
+        let mut large = budget.reservation();
+        assert!(large.grow(7 * SMALL).is_ok());
+        let error = large.grow(1).unwrap_err();
+        assert_eq!((error.kind(), error.retry_after_seconds()), (ErrorKind::Unavailable, Some(1)));
+        assert!(error.to_string().contains("limits.receiving_bytes = 131072"), "{error}");
+
+        let mut small = budget.reservation();
+        assert!(small.grow(SMALL).is_ok() && budget.reservation().grow(1).is_err());
+        drop(large);
+        assert!(small.grow(6 * SMALL).is_ok());
+        drop(small);
+        assert_eq!(budget.used.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn zero_is_no_limit() {
+        let budget = ReceiveBudget::new(0);
+        assert!(budget.reservation().grow(usize::MAX / 2).is_ok());
+    }
+}

@@ -1,0 +1,260 @@
+//! Cards from one generation to the other.
+
+use prost_reflect::{DescriptorPool, Kind, MessageDescriptor};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::pb::{self, v03};
+
+/// A card of 1.0 that has every member which 0.3 can say.
+fn full() -> AgentCard {
+    let scopes = json!({"read": "Reads"});
+    let card = json!({
+        "name": "Geo", "description": "Plans routes", "version": "1.2.0",
+        "supportedInterfaces": [
+            {"url": "https://h/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "0.3"},
+            {"url": "https://h", "protocolBinding": "HTTP+JSON", "protocolVersion": "0.3"},
+            {"url": "h:443", "protocolBinding": "GRPC", "protocolVersion": "0.3"},
+        ],
+        "provider": {"organization": "Org", "url": "https://org.example"},
+        "documentationUrl": "https://h/docs", "iconUrl": "https://h/icon.png",
+        "capabilities": {"streaming": true, "pushNotifications": true, "extendedAgentCard": true, "extensions": [
+            {"uri": "urn:e", "description": "E", "required": true, "params": {"n": null, "list": [1, {"x": null}]}},
+        ]},
+        "securitySchemes": {
+            "key": {"apiKeySecurityScheme": {"description": "K", "location": "header", "name": "X-Key"}},
+            "http": {"httpAuthSecurityScheme": {"scheme": "bearer", "bearerFormat": "JWT"}},
+            "oauth": {"oauth2SecurityScheme": {"oauth2MetadataUrl": "https://h/o", "flows": {"authorizationCode":
+                {"authorizationUrl": "https://h/a", "tokenUrl": "https://h/t", "refreshUrl": "https://h/r", "scopes": scopes}}}},
+            "client": {"oauth2SecurityScheme": {"flows": {"clientCredentials": {"tokenUrl": "https://h/t", "scopes": scopes}}}},
+            "implicit": {"oauth2SecurityScheme": {"flows": {"implicit": {"authorizationUrl": "https://h/a", "scopes": scopes}}}},
+            "password": {"oauth2SecurityScheme": {"flows": {"password": {"tokenUrl": "https://h/t", "scopes": scopes}}}},
+            "open": {"openIdConnectSecurityScheme": {"openIdConnectUrl": "https://h/i"}},
+            "tls": {"mtlsSecurityScheme": {"description": "T"}},
+        },
+        "securityRequirements": [{"schemes": {"oauth": {"list": ["read"]}, "key": {"list": []}}}, {"schemes": {"tls": {}}}],
+        "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain", "image/png"],
+        "skills": [{"id": "s", "name": "S", "description": "D", "tags": ["t"], "examples": ["e"], "inputModes": ["a/b"],
+            "outputModes": ["c/d"], "securityRequirements": [{"schemes": {"oauth": {"list": ["read"]}}}]}],
+        "signatures": [{"protected": "p", "signature": "s", "header": {"kid": "k", "none": null}}],
+    });
+    serde_json::from_value(card).unwrap()
+}
+
+fn members(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn there_and_back_is_the_same_card() {
+    let card = full();
+    let v03_card = v03_card(&card);
+    assert_eq!(AgentCard::from(v03_card.clone()), card);
+    let json = serde_json::to_vec(&v03_card).unwrap();
+    assert_eq!(from_json(&json).unwrap(), card);
+    // A reader of 1.0 sees its own card in the one for both.
+    assert_eq!(from_json(&to_json(&card, &V03CardFields::default(), CardVersion::Merged).unwrap()).unwrap(), card);
+}
+
+/// The members, as 0.3's own type definitions have them.
+#[test]
+fn a_classic_card_has_the_members_of_0_3() {
+    let json = serde_json::to_value(v03_card(&full())).unwrap();
+    let expected = json!({
+        "protocolVersion": "0.3.0", "name": "Geo", "description": "Plans routes", "version": "1.2.0",
+        "url": "https://h/rpc", "preferredTransport": "JSONRPC",
+        "additionalInterfaces": [
+            {"url": "https://h/rpc", "transport": "JSONRPC"},
+            {"url": "https://h", "transport": "HTTP+JSON"},
+            {"url": "h:443", "transport": "GRPC"},
+        ],
+        "provider": {"organization": "Org", "url": "https://org.example"},
+        "documentationUrl": "https://h/docs", "iconUrl": "https://h/icon.png",
+        "capabilities": {"streaming": true, "pushNotifications": true, "stateTransitionHistory": false, "extensions": [
+            {"uri": "urn:e", "description": "E", "required": true, "params": {"n": null, "list": [1, {"x": null}]}},
+        ]},
+        "securitySchemes": {
+            "key": {"type": "apiKey", "description": "K", "in": "header", "name": "X-Key"},
+            "http": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+            "oauth": {"type": "oauth2", "oauth2MetadataUrl": "https://h/o", "flows": {"authorizationCode": {
+                "authorizationUrl": "https://h/a", "tokenUrl": "https://h/t", "refreshUrl": "https://h/r",
+                "scopes": {"read": "Reads"}}}},
+            "client": {"type": "oauth2", "flows": {"clientCredentials": {"tokenUrl": "https://h/t", "scopes": {"read": "Reads"}}}},
+            "implicit": {"type": "oauth2", "flows": {"implicit": {"authorizationUrl": "https://h/a", "scopes": {"read": "Reads"}}}},
+            "password": {"type": "oauth2", "flows": {"password": {"tokenUrl": "https://h/t", "scopes": {"read": "Reads"}}}},
+            "open": {"type": "openIdConnect", "openIdConnectUrl": "https://h/i"},
+            "tls": {"type": "mutualTLS", "description": "T"},
+        },
+        "security": [{"oauth": ["read"], "key": []}, {"tls": []}],
+        "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain", "image/png"],
+        "skills": [{"id": "s", "name": "S", "description": "D", "tags": ["t"], "examples": ["e"], "inputModes": ["a/b"],
+            "outputModes": ["c/d"], "security": [{"oauth": ["read"]}]}],
+        "supportsAuthenticatedExtendedCard": true,
+        "signatures": [{"protected": "p", "signature": "s", "header": {"kid": "k", "none": null}}],
+    });
+    assert_eq!(json, expected);
+    // Of a card that says next to nothing, those that 0.3 requires.
+    let least = serde_json::to_value(v03_card(&AgentCard::default())).unwrap();
+    for member in [
+        "protocolVersion",
+        "name",
+        "description",
+        "url",
+        "version",
+        "capabilities",
+        "defaultInputModes",
+        "defaultOutputModes",
+        "skills",
+    ] {
+        assert!(least.get(member).is_some(), "{member}");
+    }
+}
+
+/// All that is in the part is in the whole.
+fn has(whole: &Value, part: &Value) {
+    match (whole, part) {
+        (Value::Object(whole), Value::Object(part)) => part.iter().for_each(|(name, it)| has(&whole[name], it)),
+        (Value::Array(whole), Value::Array(part)) if whole.len() == part.len() => {
+            whole.iter().zip(part).for_each(|it| has(it.0, it.1));
+        }
+        _ => assert_eq!(whole, part),
+    }
+}
+
+#[test]
+fn the_card_for_both_has_the_members_of_both() {
+    let card = full();
+    let json: Value =
+        serde_json::from_slice(&to_json(&card, &V03CardFields::default(), CardVersion::Merged).unwrap()).unwrap();
+    let (new, old) = (serde_json::to_value(&card).unwrap(), serde_json::to_value(v03_card(&card)).unwrap());
+    has(&json, &new);
+    has(&json, &old);
+    let all = members(&new).into_iter().chain(members(&old)).collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(members(&json).len(), all.len(), "and no others");
+    assert_eq!(
+        json["securitySchemes"]["key"],
+        json!({
+            "apiKeySecurityScheme": {"description": "K", "location": "header", "name": "X-Key"},
+            "type": "apiKey", "description": "K", "in": "header", "name": "X-Key",
+        })
+    );
+}
+
+#[test]
+fn a_shape_is_for_those_who_can_call() {
+    let mut card = full();
+    let keys = |card: &AgentCard, shape| {
+        let json: Value = serde_json::from_slice(&to_json(card, &V03CardFields::default(), shape).unwrap()).unwrap();
+        (json.get("supportedInterfaces").is_some(), json.get("url").is_some())
+    };
+    assert_eq!(keys(&card, CardVersion::Merged), (true, true));
+    assert_eq!(keys(&card, CardVersion::V1_0), (true, false));
+    assert_eq!(keys(&card, CardVersion::V0_3), (false, true));
+    card.supported_interfaces.iter_mut().for_each(|it| it.protocol_version = "1.0".to_owned());
+    for shape in [CardVersion::Merged, CardVersion::V1_0, CardVersion::V0_3] {
+        assert_eq!(keys(&card, shape), (true, false), "there is nothing of 0.3 to name");
+    }
+    // An interface that says no version is from before there were any, and of several the JSON-RPC one is the main one.
+    card.supported_interfaces[1].protocol_version.clear();
+    assert_eq!(v03_card(&card).url, "https://h");
+    card.supported_interfaces[0].protocol_version = "0.2.6".to_owned();
+    assert_eq!(v03_card(&card).additional_interfaces.len(), 2);
+    assert_eq!(v03_card(&card).url, "https://h/rpc");
+}
+
+/// What 1.0 has room for one of is kept beside it.
+#[test]
+fn what_1_0_cannot_say_is_on_the_classic_card() {
+    let said = json!({"type": "oauth2", "flows": {
+        "authorizationCode": {"authorizationUrl": "https://h/a", "tokenUrl": "https://h/t", "scopes": {}},
+        "clientCredentials": {"tokenUrl": "https://h/t", "scopes": {"read": "Reads"}},
+        "password": {"tokenUrl": "https://h/t", "scopes": {}},
+    }});
+    let schemes: BTreeMap<String, Scheme> = serde_json::from_value(json!({"o": said.clone()})).unwrap();
+    let mut card = full();
+    card.security_schemes = to_v1(schemes.clone());
+    let flows = &serde_json::to_value(&card).unwrap()["securitySchemes"]["o"]["oauth2SecurityScheme"]["flows"];
+    assert_eq!(members(flows), ["authorizationCode"]);
+    let kept = V03CardFields { schemes, state_transition_history: true };
+    for shape in [CardVersion::V0_3, CardVersion::Merged] {
+        let json: Value = serde_json::from_slice(&to_json(&card, &kept, shape).unwrap()).unwrap();
+        assert_eq!(json["securitySchemes"]["o"]["flows"], said["flows"]);
+        assert_eq!(json["capabilities"]["stateTransitionHistory"], true);
+    }
+    // The order in which 1.0 takes one.
+    let all = ["authorizationCode", "clientCredentials", "deviceCode", "implicit", "password"];
+    for (n, first) in all.iter().enumerate() {
+        let flows: serde_json::Map<String, Value> = all[n..].iter().map(|it| ((*it).to_owned(), json!({}))).collect();
+        let said = json!({"o": {"type": "oauth2", "flows": flows}});
+        let v1 = to_v1(serde_json::from_value(said).unwrap());
+        let v1 = serde_json::to_value(&v1["o"]).unwrap();
+        assert_eq!(members(&v1["oauth2SecurityScheme"]["flows"]), [*first]);
+    }
+}
+
+/// Cards as they were before 0.3 are read, whatever they lack, and whatever they have that came later.
+#[test]
+fn a_card_of_0_2_is_read() {
+    let card = json!({
+        "name": "researcher", "url": "https://h/a2a", "provider": {"organization": "O"}, "iconUrl": null,
+        "capabilities": {"streaming": true, "pushNotifications": null}, "skills": [{"id": "s", "name": "S", "tags": null}],
+        "securitySchemes": {"new": {"type": "later", "x": 1}, "k": {"type": "apiKey", "in": "query", "name": "q"}},
+        "authentication": {"schemes": ["x"]},
+    });
+    let card = from_json(card.to_string().as_bytes()).unwrap();
+    let interface = &card.supported_interfaces[..];
+    let expected = json!([{"url": "https://h/a2a", "protocolBinding": "JSONRPC", "protocolVersion": "0.3"}]);
+    assert_eq!(serde_json::to_value(interface).unwrap(), expected);
+    assert_eq!((card.name.as_str(), card.skills.len(), card.provider), ("researcher", 1, None));
+    assert_eq!(card.security_schemes.len(), 1);
+    let old = from_json(br#"{"protocolVersion": "0.2.6", "url": "", "additionalInterfaces": []}"#).unwrap();
+    assert_eq!(old.supported_interfaces, []);
+}
+
+#[test]
+fn protobuf_says_the_same() {
+    let card = full();
+    let proto = proto(&card);
+    assert_eq!((proto.protocol_version.as_str(), proto.url.as_str()), ("0.3.0", "https://h/rpc"));
+    assert_eq!((proto.additional_interfaces.len(), proto.signatures.len()), (3, 1));
+    assert!(proto.supports_authenticated_extended_card);
+    let json = serde_json::to_value(&proto).unwrap();
+    let v1 = serde_json::to_value(&card).unwrap();
+    for member in
+        ["name", "description", "version", "provider", "documentationUrl", "iconUrl", "securitySchemes", "signatures"]
+    {
+        assert_eq!(json[member], v1[member], "{member}");
+    }
+    assert_eq!(json["security"], v1["securityRequirements"]);
+    assert_eq!(json["skills"][0]["security"], v1["skills"][0]["securityRequirements"]);
+    assert_eq!(json["capabilities"]["extensions"], v1["capabilities"]["extensions"]);
+    let _: v03::AgentCard = serde_json::from_value(json).unwrap();
+}
+
+/// The messages in a card are the same in both generations: that is what `proto::same` relies on.
+#[test]
+fn what_cards_are_made_of_has_the_same_numbers() {
+    fn compare(old: &MessageDescriptor, new: &MessageDescriptor) {
+        for field in old.fields() {
+            let other = new.get_field(field.number());
+            let other = other.unwrap_or_else(|| panic!("{} is gone", field.full_name()));
+            assert_eq!((field.is_list(), field.is_map()), (other.is_list(), other.is_map()), "{}", field.full_name());
+            match (field.kind(), other.kind()) {
+                (Kind::Message(old), Kind::Message(new)) if old.package_name() == "a2a.v1" => compare(&old, &new),
+                (old, new) => assert_eq!(format!("{old:?}"), format!("{new:?}"), "{}", field.full_name()),
+            }
+        }
+    }
+    let pool = DescriptorPool::decode(pb::DESCRIPTORS).unwrap();
+    let message = |name: String| pool.get_message_by_name(&name).unwrap();
+    for (old, new) in [
+        ("AgentProvider", "AgentProvider"),
+        ("AgentCapabilities", "AgentCapabilities"),
+        ("SecurityScheme", "SecurityScheme"),
+        ("Security", "SecurityRequirement"),
+        ("AgentSkill", "AgentSkill"),
+        ("AgentCardSignature", "AgentCardSignature"),
+    ] {
+        compare(&message(format!("a2a.v1.{old}")), &message(format!("lf.a2a.v1.{new}")));
+    }
+}

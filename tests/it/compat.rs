@@ -1,3 +1,0 @@
-//! Protocol 0.3 beside 1.0.
-
-mod legacy;

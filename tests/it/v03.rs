@@ -1,0 +1,3 @@
+//! Protocol 0.3 beside 1.0.
+
+mod semantics;

@@ -1,0 +1,117 @@
+//! What stands beside the service: health over HTTP and gRPC, reflection, and a door for gRPC alone.
+
+use a2a_service::{
+    client,
+    pb::v1::GetTaskRequest,
+    transport::{HttpService, listener},
+};
+use http::header;
+use tokio_stream::StreamExt as _;
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Request, transport::Channel};
+use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+use tonic_reflection::pb::{v1, v1alpha};
+
+use super::support::*;
+
+const SERVICE: &str = "lf.a2a.v1.A2AService";
+const CLASSIC: &str = "a2a.v1.A2AService";
+
+fn channel(url: &str) -> Channel {
+    Channel::from_shared(url.to_owned()).unwrap().connect_lazy()
+}
+
+async fn get(url: &str, path: &str) -> (u16, String) {
+    let reply = reqwest::get(format!("{url}{path}")).await.unwrap();
+    (reply.status().as_u16(), reply.text().await.unwrap())
+}
+
+#[tokio::test]
+async fn a_server_is_ready_until_it_drains() {
+    let settings = settings();
+    let drain = settings.drain.clone();
+    // The listener goes on, so that there is somebody to ask.
+    let server = Server::with(settings, listener::Settings::default()).await;
+    let mut health = HealthClient::new(channel(&server.url));
+    let ask = |service: &str| Request::new(HealthCheckRequest { service: service.into() });
+    let mut watches = Vec::new();
+    for service in ["", SERVICE, CLASSIC] {
+        let reply = health.check(ask(service)).await.unwrap().into_inner();
+        assert_eq!(reply.status(), ServingStatus::Serving, "{service}");
+        let mut watch = health.watch(ask(service)).await.unwrap().into_inner();
+        assert_eq!(watch.next().await.unwrap().unwrap().status(), ServingStatus::Serving);
+        watches.push(watch);
+    }
+    let error = health.check(ask("x.Y")).await.unwrap_err();
+    assert_eq!((error.code(), error.details()), (Code::NotFound, &[][..]), "it is no task that is not found");
+    let mut unknown = health.watch(ask("x.Y")).await.unwrap().into_inner();
+    assert_eq!(unknown.next().await.unwrap().unwrap().status(), ServingStatus::ServiceUnknown);
+    assert_eq!(get(&server.url, "/healthz").await, (200, "ok\n".into()));
+    assert_eq!(get(&server.url, "/readyz").await, (200, "ok\n".into()));
+
+    drain.cancel();
+    assert_eq!(get(&server.url, "/healthz").await, (200, "ok\n".into()));
+    assert_eq!(get(&server.url, "/readyz/").await, (503, "draining\n".into()));
+    for mut watch in watches {
+        assert_eq!(watch.next().await.unwrap().unwrap().status(), ServingStatus::NotServing);
+        assert!(watch.next().await.is_none(), "nobody who watches holds up the end");
+    }
+    let reply = health.check(ask(SERVICE)).await.unwrap().into_inner();
+    assert_eq!(reply.status(), ServingStatus::NotServing);
+    let mut late = health.watch(ask("")).await.unwrap().into_inner();
+    assert_eq!(late.next().await.unwrap().unwrap().status(), ServingStatus::NotServing);
+}
+
+/// What `grpcurl list` and `grpcurl describe` ask, in either version of the protocol that they ask it in.
+macro_rules! reflection {
+    ($name:ident, $package:ident) => {
+        #[tokio::test]
+        async fn $name() {
+            use $package::{
+                ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+                server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+            };
+
+            let server = Server::start().await;
+            let mut client = ServerReflectionClient::new(channel(&server.url));
+            let ask = [
+                MessageRequest::ListServices(String::new()),
+                MessageRequest::FileContainingSymbol(SERVICE.into()),
+                MessageRequest::FileByFilename("google/protobuf/descriptor.proto".into()),
+            ];
+            let ask = ask.map(|it| ServerReflectionRequest { host: String::new(), message_request: Some(it) });
+            let mut replies = client.server_reflection_info(tokio_stream::iter(ask)).await.unwrap().into_inner();
+            let mut next = async || replies.next().await.unwrap().unwrap().message_response.unwrap();
+            let MessageResponse::ListServicesResponse(list) = next().await else { panic!("no list") };
+            let names: Vec<_> = list.service.into_iter().map(|it| it.name).collect();
+            let versions = ["v1", "v1alpha"].map(|it| format!("grpc.reflection.{it}.ServerReflection"));
+            let [v1, v1alpha] = versions.each_ref().map(String::as_str);
+            assert_eq!(names, [SERVICE, CLASSIC, "grpc.health.v1.Health", v1, v1alpha]);
+            for _ in 0..2 {
+                let MessageResponse::FileDescriptorResponse(file) = next().await else { panic!("no file") };
+                assert_eq!(file.file_descriptor_proto.len(), 1);
+            }
+        }
+    };
+}
+reflection!(reflection_lists_what_is_served, v1);
+reflection!(the_older_reflection_does_too, v1alpha);
+
+#[tokio::test]
+async fn a_door_for_grpc_alone() {
+    let door = HttpService::new(checked(&std::sync::Arc::default()), settings());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let settings = listener::Settings::default();
+    let served =
+        tokio::spawn(async move { listener::serve(listener, door.grpc(), &settings, &CancellationToken::new()).await });
+    let request = GetTaskRequest { id: "t".into(), ..GetTaskRequest::default() };
+    client::grpc(&url).unwrap().get_task(Request::new(request)).await.unwrap();
+    HealthClient::new(channel(&url)).check(HealthCheckRequest::default()).await.unwrap();
+    for path in ["/tasks/t", "/healthz", "/.well-known/agent-card.json", "/rpc"] {
+        assert_eq!(get(&url, path).await, (415, String::new()), "{path}");
+    }
+    let reply = reqwest::Client::new().post(format!("{url}/rpc")).header(header::CONTENT_TYPE, "application/json");
+    assert_eq!(reply.body("{}").send().await.unwrap().status(), 415);
+    served.abort();
+}
