@@ -1,6 +1,7 @@
-//! The configuration: one table of keys, from which come the file, the environment, the flags and the reference.
+//! Server configuration: the table of all keys, with types, defaults and descriptions.
 //!
-//! A file is overridden by the environment, and that by flags. Nothing else of the program reads the environment.
+//! The configuration file, environment variables, command-line flags and the reference are derived from this table. Flags
+//! override environment variables, and those override the file. No other module reads the environment.
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -29,36 +30,35 @@ use crate::{
     v03::card::{CardVersion, Requirement},
 };
 
-/// Where tasks are kept where nobody says: beside `a2a.toml`, in the directory where the server is started. So one
-/// directory is one server, what belongs to it is seen there, and a copy of it is all that there is.
-const FILE: &str = "a2a.db";
+/// Default path of the SQLite file, in the working directory like `a2a.toml`: a copy of one directory has all of a server.
+const DEFAULT_STORE_FILE: &str = "a2a.db";
 
-/// A key, as the file, the environment, the flags and the reference need it.
+/// Declaration of a configuration key.
 pub(crate) struct Key {
-    /// With dots, as in `[table] key`.
+    /// Name in the file, with a dot between table and key.
     pub(crate) name: &'static str,
-    /// What may be said in place of its table: `agent = "demo"` is `[agent] kind`. Variable and flag have this name.
+    /// Shorthand in place of the table: `agent = "demo"` is `[agent] kind`. The variable and the flag have this name.
     short: &'static [&'static str],
-    /// What it is for.
+    /// Description, as full sentences.
     pub(crate) sentence: &'static str,
-    /// What its value can be.
+    /// Type of the value, for the reference and the help.
     pub(crate) kind: &'static str,
-    /// Its value is shown to nobody.
+    /// The value is redacted wherever it is printed.
     pub(crate) secret: bool,
-    /// What the flag means that says nothing more.
+    /// Value of the flag without an argument.
     pub(crate) alone: Option<&'static str>,
-    read: fn(&mut Config, Given<'_, '_>) -> Result<(), String>,
+    read: fn(&mut Config, RawValue<'_, '_>) -> Result<(), String>,
     show: fn(&Config) -> Option<String>,
 }
 
-/// A value as it was found.
+/// Configured value before it is parsed: text of a variable or flag, or TOML of the file.
 #[derive(Clone, Copy)]
-enum Given<'a, 't> {
+enum RawValue<'a, 't> {
     Text(&'a str),
     Toml(&'a Spanned<DeValue<'t>>),
 }
 
-impl Given<'_, '_> {
+impl RawValue<'_, '_> {
     fn read<T: Value>(self) -> Result<T, String> {
         match self {
             Self::Text(text) => T::read(text),
@@ -68,31 +68,30 @@ impl Given<'_, '_> {
 }
 
 impl Key {
-    /// As a variable of the environment: `turn.deadline` is `A2A_TURN_DEADLINE`.
+    /// Returns the name of the environment variable: `A2A_TURN_DEADLINE` for `turn.deadline`.
     pub(crate) fn variable(&self) -> String {
-        format!("A2A_{}", self.brief().replace('.', "_").to_uppercase())
+        format!("A2A_{}", self.shortest_name().replace('.', "_").to_uppercase())
     }
 
-    /// As a flag, without its dashes: `turn.deadline` is `turn-deadline`.
+    /// Returns the name of the flag without its leading dashes: `turn-deadline` for `turn.deadline`.
     pub(crate) fn flag(&self) -> String {
-        self.brief().replace(['.', '_'], "-")
+        self.shortest_name().replace(['.', '_'], "-")
     }
 
-    /// Its shortest name.
-    fn brief(&self) -> &'static str {
+    fn shortest_name(&self) -> &'static str {
         self.short.first().unwrap_or(&self.name)
     }
 
-    /// The value of this key, as it would stand in the file. Nothing where it is not set.
+    /// Formats the value of this key as TOML. Returns `None` if it is not set.
     pub(crate) fn show(&self, config: &Config) -> Option<String> {
         (self.show)(config)
     }
 }
 
-/// Each line is a key: its name, perhaps a shorter one, the field, the type, the default, and a sentence.
+/// Declares the keys, one per line: name, optional shorthand, field, type, default, description.
 macro_rules! keys {
     ($($name:literal $(| $short:literal)? => $field:ident: $type:ty = $default:expr, $sentence:literal;)*) => {
-        /// What a server can be told.
+        /// Server configuration, one field per key.
         #[derive(Clone, Debug)]
         pub(crate) struct Config {
             $(#[doc = $sentence] pub(crate) $field: $type,)*
@@ -104,7 +103,7 @@ macro_rules! keys {
             }
         }
 
-        /// Every key.
+        /// All keys, in the order of the reference.
         pub(crate) static KEYS: &[Key] = &[$(Key {
             name: $name,
             short: &[$($short)?],
@@ -112,8 +111,8 @@ macro_rules! keys {
             kind: <$type as Value>::KIND,
             secret: <$type as Value>::SECRET,
             alone: <$type as Value>::ALONE,
-            read: |config, given| {
-                config.$field = given.read()?;
+            read: |config, value| {
+                config.$field = value.read()?;
                 Ok(())
             },
             show: |config| config.$field.show(),
@@ -122,96 +121,96 @@ macro_rules! keys {
 }
 
 keys! {
-    "listen" => listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)), "The address to listen on. Port 0 picks a free one, and the first line of the output says which.";
-    "grpc_listen" => grpc_listen: Option<SocketAddr> = None, "Another address, for gRPC alone. The first one takes gRPC too, and the card names this one only where `card.grpc` says it.";
-    "agent.kind" | "agent" => agent: Agent = Agent::Demo, "The agent to serve.";
-    "agent.require_text" => require_text: bool = false, "Refuses messages without a part of text.";
-    "public_url" => public_url: Option<BaseUrl> = None, "The URL at which clients reach this server, for the agent card. Where it is not set, the address that is listened on.";
-    "trusted_proxies" => trusted_proxies: Vec<Network> = Vec::new(), "The proxies, as addresses or networks, that are believed what they say of the URL that their clients asked for.";
-    "base_path" => base_path: Option<UrlPath> = None, "Path below which everything is served too, beside the root: `/a2a/v1`. Where it is not set, the path of `public_url`. `/`: the root alone.";
-    "rpc_path" => rpc_path: UrlPath = UrlPath(card::JSON_RPC.to_owned()), "Path of JSON-RPC below `public_url`, which the card names. `/rpc`, `/a2a` and `/` are served anyway.";
-    "allowed_hosts" => allowed_hosts: Vec<AllowedHost> = Vec::new(), "Host names that requests may name, beside loopback names, IP addresses, and the hosts of `public_url` and `card.shapes`: `agent.example`, `agent.example:8080`, `*.agent.example`, or `*` for all. Others get 421, against DNS rebinding. Without this key, the host is checked on a loopback address only.";
-    "cors.origins" => cors_origins: Vec<AllowedOrigin> = Vec::new(), "Origins of web pages that may call this server, such as `https://app.example`, or `*` for all. Pages of other origins get 403, except for the card and health.";
-    "token" => token: Option<Token> = None, "The bearer token that every call must bring. The agent card and health checks are for everybody. Other users of the machine may see a flag: prefer the variable.";
-    "insecure" => insecure: bool = false, "Listens on an address that is not loopback though there is no token. All callers are then one anonymous owner, and see each other's tasks.";
-    "log" => log: Log = Log::Text, "How the log is written, on stderr.";
-    "log_filter" => log_filter: Filter = Filter::standard(), "What is logged, in directives of `tracing`. The variable `RUST_LOG` sets it too.";
-    "protocols" => protocols: Protocols = Protocols::default(), "The versions of the protocol that are spoken: `1.0`, and `0.3` with what of 0.2 is the same.";
-    "print_wire" => print_wire: bool = false, "Writes to the log what comes in, the call of 1.0 that it is, and what goes out, as `a2a_service::wire`. Credentials are hidden, messages are not.";
-    "strict_version" => strict_version: bool = false, "Refuses calls that do not say their version of the protocol, as ones of 0.3. Otherwise they are taken by their form.";
-    "v03.file_bytes" => v03_file_bytes: FileBytes = FileBytes::Auto, "Form of the bytes of files for clients of 0.3 over gRPC and HTTP+JSON, whose SDKs disagree: base64, the bytes themselves, or what the `User-Agent` of a client is known to expect.";
-    "strict_extensions" => strict_extensions: bool = false, "Rejects callers of 0.3 that do not ask for an extension that the card requires, as it does callers of 1.0. Otherwise callers of 0.3 pass, since that version has no error for it.";
-    "strict_modes" => strict_modes: bool = false, "Rejects messages with a part of a media type that is not on the card, and messages whose senders accept no output media type of the card. A part without a media type has the default of its kind: `text/plain`, `application/json` or `application/octet-stream`.";
-    "dedupe" => dedupe: Dedupe = Dedupe::Off, "What makes two sends the same one, so that the second gets what came of the first: the `Idempotency-Key` that they come with, and with `message-id`, where there is none, the id of the message too. An agent that answers with a message then has a task for it.";
-    "wait" => wait: Option<Duration> = Limits::default().wait, "Timeout of a blocking send. When it expires, the client gets the task in the state that it has by then, such as `TASK_STATE_WORKING`, and has to poll or subscribe for the rest. Where it is not set, a blocking send is answered when the task is terminal or needs input or authorisation, as the protocol demands; `turn.deadline` bounds that. Set it below the timeout of a proxy that closes silent requests.";
-    "turn.deadline" => turn_deadline: Duration = Limits::default().turn, "How long an agent may work on one turn; then the turn has failed.";
-    "turn.idle" => turn_idle: Duration = Limits::default().idle, "After how long without a word of its agent a turn has failed, unless the agent waits for its caller to authorise something. Zero: never.";
-    "turn.pace" => turn_pace: Duration = Limits::default().pace, "What an agent says sooner than this after what was written last goes to the store and to streams with what it says next. Zero: at each pause of the agent.";
-    "cancel.grace" => cancel_grace: Duration = Limits::default().cancel, "How long an agent that was canceled may take to end by itself.";
-    "drain.grace" => drain_grace: Duration = server::GRACE, "How long what runs may take to end when the server stops.";
-    "max_body" => max_body: ByteSize = ByteSize(transport::MAX_BODY), "How large a request may be.";
-    "keep_alive" => keep_alive: Duration = transport::KEEP_ALIVE, "After how long without an event a stream gets a sign of life. Zero: never.";
-    "stream.write_timeout" => stream_write_timeout: Duration = transport::listener::WRITE_TIMEOUT, "Maximum time in which a client takes nothing of an answer that waits for it. Then the connection is closed, over HTTP/2 only the stream reset. An answer goes out in pieces of 32 KiB, and the time is for each of them. Zero: no limit.";
-    "stream.max_age" => stream_max_age: Duration = Limits::default().stream_age, "Maximum age of a stream. Then it ends, and its client resumes it; one that its client does not read is cut. Zero: no limit.";
-    "stream.resume" => stream_resume: bool = false, "Offers the extension `urn:a2a-service:resume:v1`, and names it on the card: who asks for it finds in the metadata of each event the cursor that `Last-Event-ID` takes, over gRPC too, and whether events are missing.";
-    "max_connections" => max_connections: usize = transport::listener::MAX_CONNECTIONS, "How many connections there may be at a time; more wait to be accepted.";
-    "limits.connections_per_peer" => limits_connections_per_peer: usize = transport::CONNECTIONS_PER_PEER, "Maximum number of connections per client address; further ones are closed. An IPv6 /64 network counts as one address. Loopback addresses and `trusted_proxies` have no limit: behind a proxy, the open requests of the address that it forwards are counted instead. Zero: no limit.";
+    "listen" => listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)), "Address to listen on. Port 0 picks a free port; the first line of output shows it.";
+    "grpc_listen" => grpc_listen: Option<SocketAddr> = None, "Additional address that serves gRPC only. `listen` serves gRPC too. Set `card.grpc` to advertise this address on the agent card.";
+    "agent.kind" | "agent" => agent: Agent = Agent::Demo, "Agent to serve.";
+    "agent.require_text" => require_text: bool = false, "Rejects messages that have no text part.";
+    "public_url" => public_url: Option<BaseUrl> = None, "Base URL at which clients reach this server, for the agent card. If not set, the card uses the URL of the request, or else the listen address.";
+    "trusted_proxies" => trusted_proxies: Vec<Network> = Vec::new(), "IP addresses and CIDR ranges of proxies whose `Forwarded` and `X-Forwarded-*` headers are trusted.";
+    "base_path" => base_path: Option<UrlPath> = None, "Path prefix below which everything is served in addition to the root, such as `/a2a/v1`. Defaults to the path of `public_url`. `/` serves the root only.";
+    "rpc_path" => rpc_path: UrlPath = UrlPath(card::JSON_RPC.to_owned()), "Path of JSON-RPC below `public_url`, as listed on the agent card. `/rpc`, `/a2a` and `/` are always served too.";
+    "allowed_hosts" => allowed_hosts: Vec<AllowedHost> = Vec::new(), "Hosts that requests may name: `agent.example`, `agent.example:8080`, `*.agent.example`, or `*` for all. Loopback names, IP addresses, and the hosts of `public_url` and `card.shapes` are always allowed. Other hosts get 421, which protects against DNS rebinding. If not set, only servers on a loopback address check the host.";
+    "cors.origins" => cors_origins: Vec<AllowedOrigin> = Vec::new(), "Origins of web pages that may call this server, such as `https://app.example`, or `*` for all. The server's own origin is always allowed. Pages of other origins get 403, except for the agent card and health checks.";
+    "token" => token: Option<Token> = None, "Bearer token required on every request except the agent card and health checks. Prefer the environment variable: other users of the machine can see flags.";
+    "insecure" => insecure: bool = false, "Allows a non-loopback listen address without a token. All callers then share one anonymous owner and see each other's tasks.";
+    "log" => log: Log = Log::Text, "Log format on stderr.";
+    "log_filter" => log_filter: Filter = Filter::standard(), "Log filter, as directives of `tracing`. The variable `RUST_LOG` sets it too, unless `A2A_LOG_FILTER` is set.";
+    "protocols" => protocols: Protocols = Protocols::default(), "Protocol versions to serve: `1.0`, and `0.3`, which includes the parts of 0.2 that are identical.";
+    "print_wire" => print_wire: bool = false, "Enables the wire log, under the target `a2a_service::wire`: each request as received, the call of 1.0 that it stands for, and the response. Credentials are redacted; message content is not.";
+    "strict_version" => strict_version: bool = false, "Rejects calls that do not name their protocol version, which the protocol treats as calls of 0.3. By default, the version is inferred from the form of the call.";
+    "v03.file_bytes" => v03_file_bytes: FileBytes = FileBytes::Auto, "Encoding of file bytes for clients of 0.3 over gRPC and HTTP+JSON, whose SDKs disagree: base64, the raw bytes, or the encoding that the `User-Agent` of the client is known to expect.";
+    "strict_extensions" => strict_extensions: bool = false, "Rejects callers of 0.3 that do not request an extension that the card requires, as callers of 1.0 always are. Off by default, because 0.3 has no error for it.";
+    "strict_modes" => strict_modes: bool = false, "Rejects messages with a part whose media type is not on the card, and messages whose senders accept no output media type of the card. A part without a media type has the default of its kind: `text/plain`, `application/json` or `application/octet-stream`.";
+    "dedupe" => dedupe: Dedupe = Dedupe::Off, "Idempotency key of sends without an `Idempotency-Key`: none, or the message id. A repeated send with the same key gets the result of the first one. A send with a key always has a task, even if the agent answers with a message.";
+    "wait" => wait: Option<Duration> = Limits::default().wait, "Timeout of a blocking send. When it expires, the client gets the task in its current state, such as `TASK_STATE_WORKING`, and has to poll or subscribe. If not set, a blocking send waits until the task is terminal or needs input or authorization, as the protocol demands; `turn.deadline` bounds that. Zero answers as soon as the message is stored. Set it below the timeout of a proxy that closes idle requests.";
+    "turn.deadline" => turn_deadline: Duration = Limits::default().turn, "Maximum duration of one turn; a turn that exceeds it fails. Zero fails every turn that does not end at once.";
+    "turn.idle" => turn_idle: Duration = Limits::default().idle, "Idle timeout of an agent: a turn without an update for this long fails. Waiting for authorization or for the store does not count. Zero disables it.";
+    "turn.pace" => turn_pace: Duration = Limits::default().pace, "Minimum interval between two commits of a running turn; updates in between are batched. Zero commits at each pause of the agent.";
+    "cancel.grace" => cancel_grace: Duration = Limits::default().cancel, "Grace period in which a canceled agent can return by itself. Then it is stopped, and its task is canceled. Zero stops it at once.";
+    "drain.grace" => drain_grace: Duration = server::GRACE, "Grace period for running turns and open requests when the server stops. Then they are interrupted; turns that were interrupted are recovered at the next start.";
+    "max_body" => max_body: ByteSize = ByteSize(transport::MAX_BODY), "Maximum size of a request body, and of a message over gRPC. Larger requests get 413.";
+    "keep_alive" => keep_alive: Duration = transport::KEEP_ALIVE, "Interval of keep-alive comments on a stream of server-sent events that has no events. Zero disables them.";
+    "stream.write_timeout" => stream_write_timeout: Duration = transport::listener::WRITE_TIMEOUT, "Timeout for write progress, while a response waits for its client. Then the connection is closed; over HTTP/2, only the stream is reset. Responses are written in pieces of 32 KiB, and the timeout applies to each. Zero disables it.";
+    "stream.max_age" => stream_max_age: Duration = Limits::default().stream_age, "Maximum age of a stream. Then it ends, and its client can resume it. This includes streams whose clients do not read. Zero: no limit.";
+    "stream.resume" => stream_resume: bool = false, "Enables the extension `urn:a2a-service:resume:v1` and lists it on the agent card. Clients that request it get the cursor for `Last-Event-ID` in the metadata of each event, over gRPC too, and a mark where events are missing.";
+    "max_connections" => max_connections: usize = transport::listener::MAX_CONNECTIONS, "Maximum number of open connections for each listen address; more wait to be accepted.";
+    "limits.connections_per_peer" => limits_connections_per_peer: usize = transport::CONNECTIONS_PER_PEER, "Maximum number of connections per client address; further ones are closed. An IPv6 /64 network counts as one address. Loopback addresses and `trusted_proxies` have no limit: behind a proxy, the open requests of each forwarded client address are counted instead. Zero: no limit.";
     "limits.receiving_bytes" => limits_receiving_bytes: ByteSize = ByteSize(transport::RECEIVING_BYTES), "Maximum size of the request bodies that are being received, of all connections together; at it further requests are refused (503). Bodies of more than 16 KiB are refused at seven eighths of it. Zero: no limit.";
-    "limits.health_watches" => limits_health_watches: usize = transport::HEALTH_WATCHES, "Maximum number of open `Watch` streams of gRPC's health service, of all clients together. Zero refuses all.";
-    "connection.idle" => connection_idle: Duration = transport::listener::IDLE, "Idle timeout for connections: between two requests of HTTP/1.1, and without open streams of HTTP/2, whether pings are answered or not. Longer than that of a load balancer before the server. Zero: none.";
-    "body_timeout" => body_timeout: Duration = transport::BODY_TIMEOUT, "Timeout for receiving the body of a request, over every binding (408, over gRPC `DEADLINE_EXCEEDED`).";
-    "max_tasks" => max_tasks: Option<usize> = None, "How many tasks are kept; the one that ended first makes room for the next. Where it is not set, 2000 in memory, and 1000000 in a file.";
-    "max_tasks_per_owner" => max_tasks_per_owner: Option<usize> = None, "How many tasks are kept of one owner, in all tenants together; theirs that ended first makes room for the next. Where it is not set, as many as of all.";
-    "store.place" | "store" => store: StorePath = StorePath::Sqlite(FILE.into()), "Where tasks are kept: in a file, which is made where there is none, or in memory, where they end with the process.";
-    "store.durability" => store_durability: Durability = Durability::Process, "What a commit to a file survives: the end of the process, or also that the machine loses its power. Then each waits for the disk.";
-    "store.max_size" => store_max_size: Option<ByteSize> = None, "Maximum size of the file. A task whose result would make it larger fails, with the name of this limit; when nothing fits any more, new work is refused, as where the disk is full. What is deleted makes room. A file that is larger already is an error at start. Where it is not set, as large as the disk lets it.";
-    "retention.finished" => retention_finished: OptionalTimeout = OptionalTimeout(Retention::default().finished), "How long a task that has ended is kept, after its end. Zero: until its place is needed.";
-    "retention.idle" => retention_idle: OptionalTimeout = OptionalTimeout(Retention::default().idle), "How long a task may wait for an answer of its client. Then it is canceled, and kept as one that has ended. Zero: for ever.";
-    "retention.logs" => retention_logs: OptionalTimeout = OptionalTimeout(Retention::default().logs), "How long a file keeps the log of a task that has ended. From then on a stream that is taken up again begins with the task as it ended. Zero: as long as the task.";
-    "retention.push" => retention_push: OptionalTimeout = OptionalTimeout(Retention::default().push), "How long a file keeps the push notification configurations of a task that has ended. Zero: as long as the task.";
-    "retention.sends" => retention_sends: OptionalTimeout = OptionalTimeout(Retention::default().sends), "How long a file keeps the key of a send, by which the same send is known when it comes again. Zero: as long as the task.";
-    "retention.every" => retention_every: Duration = Retention::default().every, "How often it is looked for what has been kept for long enough: each second at most.";
-    "max_push_configs" => max_push_configs: usize = Limits::default().max_push_configs, "How many push notification configurations a task may have.";
-    "push.enabled" => push_enabled: bool = false, "Takes push notification configurations and keeps them with their tasks. They are not delivered to yet.";
-    "limits.waiting" => limits_waiting: usize = Limits::default().waiting, "How many messages may wait for a task whose agent is busy.";
-    "limits.parts" => limits_parts: usize = Limits::default().parts, "How many parts a message may have.";
-    "limits.references" => limits_references: usize = Limits::default().references, "How many tasks a message may refer to.";
-    "limits.events" => limits_events: u64 = Limits::default().events, "How many events a task may have; the turn of an agent that says more fails.";
-    "limits.artifacts" => limits_artifacts: usize = Limits::default().artifacts, "How many artifacts a task may have; the turn of an agent that begins another fails.";
-    "limits.event_bytes" => limits_event_bytes: ByteSize = ByteSize(Limits::default().event_bytes), "Maximum size of an event, encoded in protobuf: of a chunk of an artifact, of a status with its message, of a message of a client. The turn of an agent that sends a larger one fails. Clients of gRPC take 4 MiB unless they say otherwise. 1KiB at least.";
-    "limits.artifact_bytes" => limits_artifact_bytes: ByteSize = ByteSize(Limits::default().artifact_bytes), "Maximum size of an artifact; the turn of an agent that adds more to it fails.";
-    "limits.task_bytes" => limits_task_bytes: ByteSize = ByteSize(Limits::default().task_bytes), "Maximum size of all events of a task, messages of its client included. The turn of an agent that says more fails, and further messages are refused.";
-    "limits.turns" => limits_turns: usize = Limits::default().turns, "How many turns may run at once, of all tasks.";
-    "limits.turns_per_owner" => limits_turns_per_owner: usize = Limits::default().turns_per_owner, "Maximum number of turns of one task owner that run at once, in all tenants together. Callers without a name share one owner.";
-    "limits.streams" => limits_streams: usize = Limits::default().streams, "How many streams may be open at once, of all tasks.";
-    "limits.subscribers" => limits_subscribers: usize = Limits::default().subscribers, "How many streams of a task may be open when another subscribes to it.";
-    "limits.batch_bytes" => limits_batch_bytes: ByteSize = ByteSize(transport::BATCH_BYTES), "Maximum size of the results of a JSON-RPC batch. A call whose result exceeds it is answered with an error.";
+    "limits.health_watches" => limits_health_watches: usize = transport::HEALTH_WATCHES, "Maximum number of open `Watch` streams of gRPC's health service, over all clients. Zero rejects all.";
+    "connection.idle" => connection_idle: Duration = transport::listener::IDLE, "Idle timeout for connections: between two requests of HTTP/1.1, and without open streams of HTTP/2, even if pings are answered. Set it above the idle timeout of a load balancer in front of the server. Zero disables it.";
+    "body_timeout" => body_timeout: Duration = transport::BODY_TIMEOUT, "Timeout for receiving a request body, on every binding. Then the request gets 408, or `DEADLINE_EXCEEDED` over gRPC.";
+    "max_tasks" => max_tasks: Option<usize> = None, "Maximum number of tasks in the store. At the limit, a new task evicts the task that reached its terminal state first; without one, it is rejected. If not set, 2000 in memory, and 1000000 in a file.";
+    "max_tasks_per_owner" => max_tasks_per_owner: Option<usize> = None, "Maximum number of tasks of one owner, over all tenants. At the limit, a new task evicts the owner's task that reached its terminal state first; without one, it is rejected. Defaults to `max_tasks`.";
+    "store.place" | "store" => store: StorePath = StorePath::Sqlite(DEFAULT_STORE_FILE.into()), "Store of the tasks: a SQLite file, which is created if it does not exist, or memory, which is lost when the process ends.";
+    "store.durability" => store_durability: Durability = Durability::Process, "Failures that a commit to a file survives: the end of the process, or also a power failure, for which each commit waits for the disk.";
+    "store.max_size" => store_max_size: Option<ByteSize> = None, "Maximum size of the store's file. A task whose result exceeds it fails with the name of this limit; when the file is full, new work is rejected, as on a full disk. Deleted data frees capacity. The server does not start with a file that is already larger. If not set, only the disk limits it.";
+    "retention.finished" => retention_finished: OptionalTimeout = OptionalTimeout(Retention::default().finished), "Retention of a task after it has reached a terminal state. Zero keeps it until `max_tasks` evicts it.";
+    "retention.idle" => retention_idle: OptionalTimeout = OptionalTimeout(Retention::default().idle), "Maximum time that a task waits for input or authorization from its client. Then it is canceled, and retained like any other task in a terminal state. Zero: no limit.";
+    "retention.logs" => retention_logs: OptionalTimeout = OptionalTimeout(Retention::default().logs), "Retention of the event log of a task in a file, after the task has reached a terminal state. A stream that is resumed later begins with the final task. Zero keeps it as long as the task.";
+    "retention.push" => retention_push: OptionalTimeout = OptionalTimeout(Retention::default().push), "Retention of the push notification configurations of a task in a file, after the task has reached a terminal state. Zero keeps them as long as the task.";
+    "retention.sends" => retention_sends: OptionalTimeout = OptionalTimeout(Retention::default().sends), "Retention of idempotency keys in a file, after the send. A send that is repeated later counts as a new one. Zero keeps them as long as the task.";
+    "retention.every" => retention_every: Duration = Retention::default().every, "Interval between retention sweeps (minimum 1 s).";
+    "max_push_configs" => max_push_configs: usize = Limits::default().max_push_configs, "Maximum number of push notification configurations per task.";
+    "push.enabled" => push_enabled: bool = false, "Enables push notification configurations, which are stored with their tasks. Notifications are not delivered yet.";
+    "limits.waiting" => limits_waiting: usize = Limits::default().waiting, "Maximum number of messages that wait for a task whose agent is busy; more are rejected. Zero rejects every message to an existing task.";
+    "limits.parts" => limits_parts: usize = Limits::default().parts, "Maximum number of parts in a message.";
+    "limits.references" => limits_references: usize = Limits::default().references, "Maximum number of tasks that a message may reference.";
+    "limits.events" => limits_events: u64 = Limits::default().events, "Maximum number of events of a task, including its client's messages. A turn that exceeds it fails.";
+    "limits.artifacts" => limits_artifacts: usize = Limits::default().artifacts, "Maximum number of artifacts of a task. A turn that exceeds it fails.";
+    "limits.event_bytes" => limits_event_bytes: ByteSize = ByteSize(Limits::default().event_bytes), "Maximum size of an event, encoded in protobuf: of an artifact chunk, of a status with its message, of a client's message. A turn that exceeds it fails. Clients of gRPC accept 4 MiB unless configured otherwise. Minimum 1 KiB.";
+    "limits.artifact_bytes" => limits_artifact_bytes: ByteSize = ByteSize(Limits::default().artifact_bytes), "Maximum size of an artifact. A turn that exceeds it fails.";
+    "limits.task_bytes" => limits_task_bytes: ByteSize = ByteSize(Limits::default().task_bytes), "Maximum total size of all events of a task, including its client's messages. A turn that exceeds it fails, and further messages are rejected.";
+    "limits.turns" => limits_turns: usize = Limits::default().turns, "Maximum number of running turns, over all tasks. Messages that need another one are rejected.";
+    "limits.turns_per_owner" => limits_turns_per_owner: usize = Limits::default().turns_per_owner, "Maximum number of running turns of one task owner, over all tenants. Callers without a name share one owner.";
+    "limits.streams" => limits_streams: usize = Limits::default().streams, "Maximum number of open streams, over all tasks. Further ones are rejected.";
+    "limits.subscribers" => limits_subscribers: usize = Limits::default().subscribers, "Maximum number of open streams of one task. Further subscriptions are rejected; streaming sends are not.";
+    "limits.batch_bytes" => limits_batch_bytes: ByteSize = ByteSize(transport::BATCH_BYTES), "Maximum total size of the results of a JSON-RPC batch. A call whose result exceeds it gets an error.";
     "limits.unsent_bytes" => limits_unsent_bytes: ByteSize = ByteSize(transport::UNSENT_BYTES), "Maximum size of all answers together that were made and wait for slow readers. While they have more, calls are refused with 503 or `UNAVAILABLE`, except for health checks and the card.";
-    "limits.page_bytes" => limits_page_bytes: ByteSize = ByteSize(Limits::default().page_bytes), "Maximum size of a page of `ListTasks`, measured in protobuf. A page that reaches it ends early, with the token of the next page. A task larger than this has a page of its own.";
-    "card.name" => card_name: Option<String> = None, "What people call the agent. Where it is not set, what the agent says.";
-    "card.description" => card_description: Option<String> = None, "What the agent is for. Where it is not set, what the agent says.";
-    "card.version" => card_version: Option<String> = None, "The agent's own version. Where it is not set, what the agent says.";
-    "card.icon_url" => card_icon_url: Option<String> = None, "What the agent looks like. Where it is not set, what the agent says.";
-    "card.documentation_url" => card_documentation_url: Option<String> = None, "Where people read more about the agent. Where it is not set, what the agent says.";
-    "card.provider" => card_provider: Option<Structure<ProviderConfig>> = None, "Who runs the agent: `organization` and `url`. Where it is not set, what the agent says.";
-    "card.input_modes" => card_input_modes: Option<Vec<String>> = None, "The media types that the agent takes. Where it is not set, what the agent says.";
-    "card.output_modes" => card_output_modes: Option<Vec<String>> = None, "The media types that the agent gives. Where it is not set, what the agent says.";
-    "card.skills" => card_skills: Option<Structure<Vec<SkillConfig>>> = None, "What the agent can do: tables with `id`, `name`, `description`, and `tags`, `examples`, `input_modes` and `output_modes`. Where it is not set, what the agent says.";
-    "card.extensions" => card_extensions: Option<Structure<Vec<ExtensionConfig>>> = None, "The extensions that the agent knows: tables with `uri`, and `description`, `required` and `params`. Where it is not set, what the agent says.";
-    "card.interfaces" => card_interfaces: Option<Structure<Vec<InterfaceConfig>>> = None, "Where else the agent is reached: tables with `url` and `binding`, and `tenant` and `version`.";
-    "card.capabilities" => card_capabilities: Option<Structure<CapabilitiesConfig>> = None, "What is not to be offered, though the server could: `streaming = false`. And `state_transition_history = true` for an agent that tells that, which only 0.3 has a word for.";
-    "card.security_schemes" => card_security_schemes: Option<Structure<SchemesConfig>> = None, "Ways to authenticate, by name, in the form of OpenAPI: tables with `type` and what that asks for. The program checks `token` alone, and the card then names that one; without `token` it refuses to start with this key.";
-    "card.security" => card_security: Option<Structure<Vec<Requirement>>> = None, "Which of `card.security_schemes` a call takes, as one of these tables: scopes by the name of a scheme.";
-    "card.shape" => card_shape: CardVersion = CardVersion::Merged, "The form of the card for readers who do not name a version: 1.0's, 0.3's, or both in one. Where 0.3 is not served, it is 1.0's.";
-    "card.shapes" => card_shapes: Option<Structure<BTreeMap<String, CardVersion>>> = None, "The same by the host that is asked for, as `\"host\" = \"1.0\"`.";
-    "card.grpc" => card_grpc: Option<GrpcAddress> = None, "Address of gRPC, if it is elsewhere than the rest: `host:port`, which may follow `dns:///`, or a URL without a path.";
-    "card.grpc_v03" => card_grpc_v03: Option<GrpcAddress> = None, "Address of gRPC for clients of 0.3. Some of its readers need a URL such as `https://agent.example:443`. Where it is not set, that of 1.0.";
-    "card.bindings" => card_bindings: Vec<ProtocolBinding> = ProtocolBinding::ALL.to_vec(), "Bindings among the server's own interfaces of 1.0: `JSONRPC`, `HTTP+JSON` and `GRPC`. What is left off the card is served all the same.";
-    "card.bindings_v03" => card_bindings_v03: Vec<ProtocolBinding> = ProtocolBinding::ALL.to_vec(), "Bindings among the server's own interfaces of 0.3. Leave off `GRPC` for readers that can't parse a bare `host:port`.";
+    "limits.page_bytes" => limits_page_bytes: ByteSize = ByteSize(Limits::default().page_bytes), "Maximum size of a page of `ListTasks`, encoded in protobuf. A page that reaches it ends early, with a token for the next page. A larger task gets a page of its own.";
+    "card.name" => card_name: Option<String> = None, "Name of the agent. Defaults to the agent's own value.";
+    "card.description" => card_description: Option<String> = None, "Description of the agent. Defaults to the agent's own value.";
+    "card.version" => card_version: Option<String> = None, "Version of the agent. Defaults to the agent's own value.";
+    "card.icon_url" => card_icon_url: Option<String> = None, "URL of the agent's icon. Defaults to the agent's own value.";
+    "card.documentation_url" => card_documentation_url: Option<String> = None, "URL of the agent's documentation. Defaults to the agent's own value.";
+    "card.provider" => card_provider: Option<Structure<ProviderConfig>> = None, "Provider of the agent: `organization` and `url`. Defaults to the agent's own value.";
+    "card.input_modes" => card_input_modes: Option<Vec<String>> = None, "Media types that the agent accepts. Defaults to the agent's own value.";
+    "card.output_modes" => card_output_modes: Option<Vec<String>> = None, "Media types that the agent produces. Defaults to the agent's own value.";
+    "card.skills" => card_skills: Option<Structure<Vec<SkillConfig>>> = None, "Skills of the agent: tables with `id`, `name` and `description`, and optionally `tags`, `examples`, `input_modes` and `output_modes`. Defaults to the agent's own value.";
+    "card.extensions" => card_extensions: Option<Structure<Vec<ExtensionConfig>>> = None, "Protocol extensions that the agent supports: tables with `uri`, and optionally `description`, `required` and `params`. Defaults to the agent's own value.";
+    "card.interfaces" => card_interfaces: Option<Structure<Vec<InterfaceConfig>>> = None, "Additional interfaces of the agent, listed after the server's own: tables with `url` and `binding`, and optionally `tenant` and `version`.";
+    "card.capabilities" => card_capabilities: Option<Structure<CapabilitiesConfig>> = None, "Capabilities on the card. `streaming = false` also rejects streaming calls. `state_transition_history = true` declares an agent that provides the history of its states, on cards of 0.3 only.";
+    "card.security_schemes" => card_security_schemes: Option<Structure<SchemesConfig>> = None, "Security schemes by name, in the form of OpenAPI: tables with `type` and the members of that type. The program checks `token` only, and then lists that scheme instead. It does not start with this key and without `token`.";
+    "card.security" => card_security: Option<Structure<Vec<Requirement>>> = None, "Security requirements, of which a call has to meet one: tables with scopes by the name of a scheme in `card.security_schemes`.";
+    "card.shape" => card_shape: CardVersion = CardVersion::Merged, "Form of the card for requests that do not name a protocol version: that of 1.0, that of 0.3, or both merged into one document. If 0.3 is not served, always that of 1.0.";
+    "card.shapes" => card_shapes: Option<Structure<BTreeMap<String, CardVersion>>> = None, "Form of the card by the requested host, as `\"host\" = \"1.0\"`. Overrides `card.shape`.";
+    "card.grpc" => card_grpc: Option<GrpcAddress> = None, "Address of gRPC on the card, if it differs from that of the other bindings: `host:port`, optionally after `dns:///`, or a URL without a path.";
+    "card.grpc_v03" => card_grpc_v03: Option<GrpcAddress> = None, "Address of gRPC on the card for clients of 0.3, some of which need a URL such as `https://agent.example:443`. Defaults to the address for 1.0.";
+    "card.bindings" => card_bindings: Vec<ProtocolBinding> = ProtocolBinding::ALL.to_vec(), "Bindings that the card lists among the server's own interfaces of 1.0: `JSONRPC`, `HTTP+JSON` and `GRPC`. The others are still served.";
+    "card.bindings_v03" => card_bindings_v03: Vec<ProtocolBinding> = ProtocolBinding::ALL.to_vec(), "Bindings that the card lists among the server's own interfaces of 0.3. Omit `GRPC` for clients that can't parse a bare `host:port`.";
 }
 
 impl Config {
-    /// How long things may take, and how much there may be.
+    /// Limits of the execution of turns.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             turn: self.turn_deadline,
@@ -238,7 +237,7 @@ impl Config {
         }
     }
 
-    /// How long things are kept.
+    /// Retention times of the store.
     pub(crate) fn retention(&self) -> Retention {
         let mut retention = Retention::FOREVER;
         (retention.finished, retention.idle) = (self.retention_finished.0, self.retention_idle.0);
@@ -247,17 +246,17 @@ impl Config {
         retention
     }
 
-    /// What a message has to be.
+    /// Constraints on the media types of messages.
     pub(crate) fn modes(&self) -> Modes {
         let mut modes = Modes::default();
         (modes.strict_modes, modes.require_text) = (self.strict_modes, self.require_text);
         modes
     }
 
-    /// What the operator says of the agent.
+    /// Agent card values that override the agent's own.
     pub(crate) fn card(&self) -> CardConfig {
-        fn value<T: Clone>(of: Option<&Structure<T>>) -> Option<T> {
-            of.map(|it| it.value.clone())
+        fn value<T: Clone>(structure: Option<&Structure<T>>) -> Option<T> {
+            structure.map(|structure| structure.value.clone())
         }
         CardConfig {
             name: self.card_name.clone(),
@@ -287,26 +286,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_has_a_name_of_its_own_everywhere() {
+    fn variables_and_flags_are_unique() {
         for names in [Key::variable, Key::flag] {
             let names: BTreeSet<_> = KEYS.iter().map(names).chain(["A2A_CONFIG".into(), "config".into()]).collect();
             assert_eq!(names.len(), KEYS.len() + 2);
         }
         for key in KEYS {
-            let plain = |it: char| it.is_ascii_lowercase() || it.is_ascii_digit() || matches!(it, '.' | '_');
-            assert!(key.name.chars().all(plain) && key.sentence.ends_with('.'), "{}", key.name);
+            let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_');
+            assert!(key.name.chars().all(is_allowed) && key.sentence.ends_with('.'), "{}", key.name);
         }
     }
 
     #[test]
-    fn what_is_shown_of_a_default_is_read_as_the_same() {
+    fn printed_defaults_parse_to_equal_values() {
         let config = Config::default();
         for key in KEYS {
-            let Some(shown) = key.show(&config) else { continue };
+            let Some(printed) = key.show(&config) else { continue };
             let mut read = config.clone();
-            let value = DeValue::parse(&shown).unwrap();
-            (key.read)(&mut read, Given::Toml(&value)).unwrap();
-            assert_eq!(key.show(&read), Some(shown), "{}", key.name);
+            let value = DeValue::parse(&printed).unwrap();
+            (key.read)(&mut read, RawValue::Toml(&value)).unwrap();
+            assert_eq!(key.show(&read), Some(printed), "{}", key.name);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where values come from: the file, then the environment, then flags; and what is wrong with them, with its place.
+//! Loading of the configuration from the file, the environment and the flags, with the origin of each value and error.
 
 use std::{
     env,
@@ -12,23 +12,23 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::{Config, Given, KEYS, Key};
+use super::{Config, KEYS, Key, RawValue};
 
-/// The file that is read where no other is named, if it is there.
-const FILE: &str = "a2a.toml";
+/// Default configuration file, read if it exists.
+const DEFAULT_FILE: &str = "a2a.toml";
 
-/// Names another file.
-const CONFIG: &str = "A2A_CONFIG";
+/// Environment variable with the path of the configuration file.
+const CONFIG_VARIABLE: &str = "A2A_CONFIG";
 
-/// What others call `A2A_LOG_FILTER`, which overrides it.
+/// Conventional variable of the log filter. `A2A_LOG_FILTER` overrides it.
 const RUST_LOG: &str = "RUST_LOG";
 
-/// What is wrong with a configuration: a line for each mistake, with its place.
+/// Configuration errors, one line each, with the origin of the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Error(Vec<String>);
 
 impl Error {
-    /// One mistake.
+    /// Creates an error with one line.
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Self(vec![text.into()])
     }
@@ -42,17 +42,16 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Where a value comes from.
+/// Origin of a configured value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Nobody has said anything.
     #[default]
     Default,
-    /// This line of this file.
+    /// File and line, counted from 1.
     File(PathBuf, usize),
-    /// This variable.
+    /// Name of the environment variable.
     Variable(String),
-    /// This flag.
+    /// Name of the flag, without its leading dashes.
     Flag(String),
 }
 
@@ -67,52 +66,56 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A configuration, and where each of its values comes from, in the order of the keys.
+/// Loaded configuration with the origin of each value.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) config: Config,
-    /// Variables of the environment that are not used, one line each.
+    /// Warnings about unknown environment variables, one line each.
     pub(crate) warnings: Vec<String>,
+    /// In the order of [`KEYS`].
     origins: Vec<Origin>,
 }
 
 impl Loaded {
-    /// Each key with the origin of its value.
+    /// Iterates over all keys with the origins of their values.
     pub(crate) fn origins(&self) -> impl Iterator<Item = (&'static Key, &Origin)> {
         KEYS.iter().zip(&self.origins)
     }
 }
 
-/// Puts a configuration together: of the file, of the environment of this process, and of flags, by key.
+/// Loads the configuration from the file, the environment of this process, and the flags.
+///
+/// Without `file`, `A2A_CONFIG` names the file; without both, `a2a.toml` is read if it exists.
 ///
 /// # Errors
-/// All that is wrong, each with its place.
+/// All errors of all sources, together with the warnings.
 pub(crate) fn load(file: Option<&Path>, flags: &[(&'static Key, String)]) -> Result<Loaded, Error> {
-    from(file, env::vars_os(), flags)
+    load_with(file, env::vars_os(), flags)
 }
 
-fn from(
+fn load_with(
     file: Option<&Path>,
     variables: impl Iterator<Item = (OsString, OsString)>,
     flags: &[(&'static Key, String)],
 ) -> Result<Loaded, Error> {
     let mut layers = Layers::new();
     let variables = layers.variables(variables);
-    let named = variables.iter().find(|it| it.0 == CONFIG).map(|it| Path::new(&it.1));
-    if let Some((path, text)) = layers.read(file.or(named)) {
-        layers.file(&path, &text);
+    let configured = variables.iter().find(|(name, _)| name == CONFIG_VARIABLE).map(|(_, path)| Path::new(path));
+    if let Some((path, text)) = layers.read_file(file.or(configured)) {
+        layers.apply_file(&path, &text);
     }
-    layers.environment(&variables);
+    layers.apply_environment(&variables);
     for (key, text) in flags {
-        layers.set(key, Given::Text(text), &Origin::Flag(key.flag()));
+        layers.set(key, RawValue::Text(text), &Origin::Flag(key.flag()));
     }
-    layers.loaded()
+    layers.finish()
 }
 
+/// Configuration that is being loaded, one source after the other. A later source overrides an earlier one.
 struct Layers {
     config: Config,
     origins: Vec<Origin>,
-    wrong: Vec<String>,
+    errors: Vec<String>,
     warnings: Vec<String>,
 }
 
@@ -121,149 +124,152 @@ impl Layers {
         Self {
             config: Config::default(),
             origins: vec![Origin::Default; KEYS.len()],
-            wrong: Vec::new(),
+            errors: Vec::new(),
             warnings: Vec::new(),
         }
     }
 
-    /// A warning may explain an error: a misspelled variable leaves a value unset.
-    fn loaded(self) -> Result<Loaded, Error> {
-        let Self { config, origins, mut wrong, warnings } = self;
-        if wrong.is_empty() {
+    fn finish(self) -> Result<Loaded, Error> {
+        let Self { config, origins, mut errors, warnings } = self;
+        if errors.is_empty() {
             return Ok(Loaded { config, warnings, origins });
         }
-        wrong.extend(warnings);
-        Err(Error(wrong))
+        // A warning may explain an error: a misspelled variable leaves a value unset.
+        errors.extend(warnings);
+        Err(Error(errors))
     }
 
-    fn set(&mut self, key: &'static Key, given: Given<'_, '_>, origin: &Origin) {
-        match (key.read)(&mut self.config, given) {
+    fn set(&mut self, key: &'static Key, value: RawValue<'_, '_>, origin: &Origin) {
+        match (key.read)(&mut self.config, value) {
             Ok(()) => {
-                let origins = KEYS.iter().zip(&mut self.origins).filter(|it| it.0.name == key.name);
-                origins.for_each(|it| *it.1 = origin.clone());
+                let origins = KEYS.iter().zip(&mut self.origins).filter(|(known, _)| known.name == key.name);
+                origins.for_each(|(_, previous)| *previous = origin.clone());
             }
-            // Flags and variables are named by their place already.
+            // The origin of a flag or variable names the key already.
             Err(error) if matches!(origin, Origin::File(..)) => {
-                self.wrong.push(format!("{origin}: {}: {error}", key.name));
+                self.errors.push(format!("{origin}: {}: {error}", key.name));
             }
-            Err(error) => self.wrong.push(format!("{origin}: {error}")),
+            Err(error) => self.errors.push(format!("{origin}: {error}")),
         }
     }
 
-    /// The file that is named has to be there; the other one may.
-    fn read(&mut self, named: Option<&Path>) -> Option<(PathBuf, String)> {
-        let path = named.unwrap_or(Path::new(FILE));
+    /// Reads the configured file, which must exist, or the default one, which may be missing.
+    fn read_file(&mut self, configured: Option<&Path>) -> Option<(PathBuf, String)> {
+        let path = configured.unwrap_or(Path::new(DEFAULT_FILE));
         match fs::read_to_string(path) {
             Ok(text) => Some((path.to_owned(), text)),
-            Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) if configured.is_none() && error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                self.wrong.push(format!("{}: {error}", path.display()));
+                self.errors.push(format!("{}: {error}", path.display()));
                 None
             }
         }
     }
 
-    fn file(&mut self, path: &Path, text: &str) {
+    fn apply_file(&mut self, path: &Path, text: &str) {
         let file = File { path, text };
         match DeTable::parse(text) {
-            Ok(table) => self.table(&file, "", table.get_ref()),
+            Ok(table) => self.apply_table(&file, "", table.get_ref()),
             Err(error) => {
-                let place = file.place(error.span().map_or(0, |it| it.start));
-                self.wrong.push(format!("{place}: {}", error.message()));
+                let origin = file.origin(error.span().map_or(0, |span| span.start));
+                self.errors.push(format!("{origin}: {}", error.message()));
             }
         }
     }
 
-    fn table(&mut self, file: &File<'_>, prefix: &str, table: &DeTable<'_>) {
+    fn apply_table(&mut self, file: &File<'_>, prefix: &str, table: &DeTable<'_>) {
         let mut members: Vec<_> = table.iter().collect();
-        members.sort_by_key(|it| it.0.span().start);
+        members.sort_by_key(|(member, _)| member.span().start);
         for (member, value) in members {
             let name = format!("{prefix}{}", member.get_ref());
-            let place = file.place(member.span().start);
-            let short = |it: &&Key| it.short.contains(&&*name) && value.get_ref().as_table().is_none();
-            if let Some(key) = KEYS.iter().find(|it| it.name == name || short(it)) {
-                self.set(key, Given::Toml(value), &place);
+            let origin = file.origin(member.span().start);
+            let is_shorthand = |key: &Key| key.short.contains(&&*name) && value.get_ref().as_table().is_none();
+            if let Some(key) = KEYS.iter().find(|key| key.name == name || is_shorthand(key)) {
+                self.set(key, RawValue::Toml(value), &origin);
             } else {
                 let inner = format!("{name}.");
-                let known = KEYS.iter().any(|it| it.name.starts_with(&inner));
-                match (known, value.get_ref()) {
-                    (true, DeValue::Table(table)) => self.table(file, &inner, table),
+                let is_known_table = KEYS.iter().any(|key| key.name.starts_with(&inner));
+                match (is_known_table, value.get_ref()) {
+                    (true, DeValue::Table(table)) => self.apply_table(file, &inner, table),
                     (true, other) => {
-                        self.wrong.push(format!("{place}: {name}: {} is no table of keys", other.type_str()));
+                        self.errors.push(format!("{origin}: {name}: {} is not a table of keys", other.type_str()));
                     }
-                    (false, _) => self.unknown(&place, &name, value),
+                    (false, _) => self.unknown_key(&origin, &name, value),
                 }
             }
         }
     }
 
-    fn unknown(&mut self, place: &Origin, name: &str, value: &Spanned<DeValue<'_>>) {
-        // A table is as wrong as the first thing in it.
-        let first = value.get_ref().as_table().and_then(|it| it.keys().next());
-        let sought = first.map_or_else(|| name.to_owned(), |it| format!("{name}.{}", it.get_ref()));
-        let nearest = nearest(&sought, KEYS.iter().map(|it| it.name));
-        self.wrong.push(format!("{place}: unknown key `{name}`; the nearest is `{nearest}`"));
+    fn unknown_key(&mut self, origin: &Origin, name: &str, value: &Spanned<DeValue<'_>>) {
+        // For an unknown table, its first key finds the best suggestion.
+        let first = value.get_ref().as_table().and_then(|table| table.keys().next());
+        let sought = first.map_or_else(|| name.to_owned(), |first| format!("{name}.{}", first.get_ref()));
+        let nearest = nearest(&sought, KEYS.iter().map(|key| key.name));
+        self.errors.push(format!("{origin}: unknown key `{name}`; did you mean `{nearest}`?"));
     }
 
-    /// The variables that concern us.
+    /// Returns the variables that configure this program, in the order in which they are applied.
     fn variables(&mut self, all: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
-        let mut ours = Vec::new();
+        let mut variables = Vec::new();
         for (name, value) in all {
-            let Some(name) = name.to_str().filter(|it| it.starts_with("A2A_") || *it == RUST_LOG) else { continue };
+            let Some(name) = name.to_str().filter(|name| name.starts_with("A2A_") || *name == RUST_LOG) else {
+                continue;
+            };
             match value.to_str() {
-                Some(value) if of_kubernetes(name, value) => {}
-                Some(value) => ours.push((name.to_owned(), value.to_owned())),
-                None if name == CONFIG || key_of(name).is_some() => self.wrong.push(format!("{name}: not UTF-8")),
-                None => self.warn_unknown(name),
+                Some(value) if is_set_by_kubernetes(name, value) => {}
+                Some(value) => variables.push((name.to_owned(), value.to_owned())),
+                None if name == CONFIG_VARIABLE || key_of(name).is_some() => {
+                    self.errors.push(format!("{name}: not UTF-8"));
+                }
+                None => self.warn_unknown_variable(name),
             }
         }
-        // `A2A_` comes before `RUST_LOG`, which is the weaker one; and what is wrong comes in the same order each time.
-        ours.sort_by(|a, b| b.cmp(a));
-        ours
+        // Descending, so that `A2A_LOG_FILTER` is applied after `RUST_LOG`. Sorted also for a stable order of errors.
+        variables.sort_by(|a, b| b.cmp(a));
+        variables
     }
 
-    fn environment(&mut self, variables: &[(String, String)]) {
-        for (name, value) in variables.iter().filter(|it| it.0 != CONFIG) {
+    fn apply_environment(&mut self, variables: &[(String, String)]) {
+        for (name, value) in variables.iter().filter(|(name, _)| name != CONFIG_VARIABLE) {
             match key_of(name) {
-                // Compose files and charts pass on what is not set as what is empty. Not so a secret: who meant to set
-                // one shall not be left without.
+                // Compose files and charts pass an unset value on as an empty one. An empty secret is an error instead:
+                // an operator who meant to set a token must not run without one.
                 Some(key) if value.is_empty() && !key.secret => {}
-                Some(key) => self.set(key, Given::Text(value), &Origin::Variable(name.clone())),
-                None => self.warn_unknown(name),
+                Some(key) => self.set(key, RawValue::Text(value), &Origin::Variable(name.clone())),
+                None => self.warn_unknown_variable(name),
             }
         }
     }
 
-    /// Other programs and platforms set variables with this prefix too, so an unknown one does not stop the server.
-    fn warn_unknown(&mut self, name: &str) {
-        let all: Vec<_> = KEYS.iter().map(Key::variable).collect();
-        let nearest = nearest(name, all.iter().map(String::as_str).chain([CONFIG]));
-        self.warnings.push(format!("{name}: unknown variable, ignored; the nearest is {nearest}"));
+    /// Warns of an unknown variable. It is not an error: other programs and platforms use the prefix too.
+    fn warn_unknown_variable(&mut self, name: &str) {
+        let known: Vec<_> = KEYS.iter().map(Key::variable).collect();
+        let nearest = nearest(name, known.iter().map(String::as_str).chain([CONFIG_VARIABLE]));
+        self.warnings.push(format!("{name}: unknown variable, ignored; did you mean {nearest}?"));
     }
 }
 
-/// The key that a variable of the environment sets.
+/// Returns the key that an environment variable sets.
 fn key_of(variable: &str) -> Option<&'static Key> {
-    let sets = |key: &&Key| key.variable() == variable || (variable == RUST_LOG && key.name == "log_filter");
-    KEYS.iter().find(sets)
+    KEYS.iter().find(|key| key.variable() == variable || (variable == RUST_LOG && key.name == "log_filter"))
 }
 
-/// In the pods of a namespace with a service that is called `a2a`, Kubernetes sets variables such as these.
-fn of_kubernetes(name: &str, value: &str) -> bool {
-    let number = |it: &str| it.starts_with(|it: char| it.is_ascii_digit());
+/// Returns true for the variables that Kubernetes sets in the pods of a namespace with a service named `a2a`.
+fn is_set_by_kubernetes(name: &str, value: &str) -> bool {
+    let starts_with_digit = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
-        || name.split_once("_PORT_").is_some_and(|it| number(it.1))
+        || name.split_once("_PORT_").is_some_and(|(_, port)| starts_with_digit(port))
         || (name.ends_with("_PORT") && (value.starts_with("tcp://") || value.starts_with("udp://")))
 }
 
-/// The name that is most like this one, or of which the last part is.
-fn nearest<'a>(name: &str, all: impl Iterator<Item = &'a str>) -> &'a str {
+/// Returns the known name with the smallest edit distance, to the whole name or to its last segment.
+fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> &'a str {
     let distance = |known: &str| {
         let last = known.rsplit('.').next().unwrap_or(known);
         strsim::damerau_levenshtein(name, known).min(strsim::damerau_levenshtein(name, last) + 1)
     };
-    all.min_by_key(|it| distance(it)).unwrap_or_default()
+    known.min_by_key(|known| distance(known)).unwrap_or_default()
 }
 
 struct File<'a> {
@@ -272,8 +278,9 @@ struct File<'a> {
 }
 
 impl File<'_> {
-    fn place(&self, at: usize) -> Origin {
-        let before = self.text.get(..at).unwrap_or(self.text);
+    /// Returns the origin of a byte offset.
+    fn origin(&self, offset: usize) -> Origin {
+        let before = self.text.get(..offset).unwrap_or(self.text);
         Origin::File(self.path.to_owned(), 1 + before.matches('\n').count())
     }
 }
@@ -284,130 +291,136 @@ mod tests {
 
     use super::*;
 
-    /// A configuration of the text of a file, of variables, and of flags.
-    fn put(text: &str, variables: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Loaded, String> {
+    /// Loads a configuration from the text of a file, variables and flags.
+    fn load_from(text: &str, variables: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Loaded, String> {
         let mut layers = Layers::new();
-        layers.file(Path::new("a2a.toml"), text);
-        let variables = variables.iter().map(|it| (it.0.into(), it.1.into()));
+        layers.apply_file(Path::new("a2a.toml"), text);
+        let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
         let variables = layers.variables(variables.collect::<Vec<_>>().into_iter());
-        layers.environment(&variables);
+        layers.apply_environment(&variables);
         for (name, value) in flags {
-            let key = KEYS.iter().find(|it| it.flag() == *name).unwrap();
-            layers.set(key, Given::Text(value), &Origin::Flag(key.flag()));
+            let key = KEYS.iter().find(|key| key.flag() == *name).unwrap();
+            layers.set(key, RawValue::Text(value), &Origin::Flag(key.flag()));
         }
-        layers.loaded().map_err(|error| error.0.join("\n"))
+        layers.finish().map_err(|error| error.0.join("\n"))
     }
 
     fn origin(loaded: &Loaded, name: &str) -> String {
-        loaded.origins().find(|it| it.0.name == name).unwrap().1.to_string()
+        loaded.origins().find(|(key, _)| key.name == name).unwrap().1.to_string()
     }
 
     #[test]
-    fn flags_override_variables_and_those_the_file() {
+    fn flags_override_variables_and_variables_override_the_file() {
         let file = "wait = '1s'\nmax_connections = 7\nkeep_alive = '1s'\n\n[turn]\ndeadline = '2s'\n[card]\nname = 'A'";
         let variables = [("A2A_WAIT", "3s"), ("A2A_KEEP_ALIVE", "3s"), ("A2A_CARD_VERSION", ""), ("PATH", "x")];
-        let loaded = put(file, &variables, &[("wait", "4s")]).unwrap();
+        let loaded = load_from(file, &variables, &[("wait", "4s")]).unwrap();
         let Config { wait, keep_alive, turn_deadline, max_connections, card_name, card_version, .. } = &loaded.config;
         let seconds = [&wait.unwrap_or_default(), keep_alive, turn_deadline].map(Duration::as_secs);
         assert_eq!((seconds, *max_connections, card_name.as_deref()), ([4, 3, 2], 7, Some("A")));
-        assert_eq!(*card_version, None, "what is empty is not set");
+        assert_eq!(*card_version, None, "an empty variable is unset");
         let names = ["wait", "keep_alive", "turn.deadline", "max_body"];
-        let origins = names.map(|it| origin(&loaded, it));
+        let origins = names.map(|name| origin(&loaded, name));
         assert_eq!(origins, ["--wait", "A2A_KEEP_ALIVE", "a2a.toml:6", "default"]);
     }
 
     #[test]
-    fn a_table_may_be_its_one_word() {
-        for (text, place) in [
+    fn shorthand_sets_the_key_in_its_table() {
+        for (text, expected) in [
             ("agent = 'demo'", "a2a.toml:1"),
             ("[agent]\nkind = 'demo'", "a2a.toml:2"),
             ("agent.kind = 'demo'", "a2a.toml:1"),
         ] {
-            let loaded = put(text, &[], &[]).unwrap();
-            assert_eq!((origin(&loaded, "agent.kind"), loaded.config.require_text), (place.to_owned(), false));
+            let loaded = load_from(text, &[], &[]).unwrap();
+            assert_eq!((origin(&loaded, "agent.kind"), loaded.config.require_text), (expected.to_owned(), false));
         }
-        let loaded = put("[agent]\nrequire_text = true", &[("A2A_AGENT", "demo")], &[]).unwrap();
+        let loaded = load_from("[agent]\nrequire_text = true", &[("A2A_AGENT", "demo")], &[]).unwrap();
         assert_eq!((origin(&loaded, "agent.kind").as_str(), loaded.config.require_text), ("A2A_AGENT", true));
-        let loaded = put("", &[("A2A_AGENT_REQUIRE_TEXT", "true")], &[("agent", "demo")]).unwrap();
+        let loaded = load_from("", &[("A2A_AGENT_REQUIRE_TEXT", "true")], &[("agent", "demo")]).unwrap();
         assert_eq!((origin(&loaded, "agent.kind").as_str(), loaded.config.require_text), ("--agent", true));
     }
 
     #[test]
-    fn what_is_wrong_names_its_place_and_what_is_nearest() {
-        for (text, said) in [
-            ("\n\nlistten = 'x'", "a2a.toml:3: unknown key `listten`; the nearest is `listen`"),
-            ("[card]\nnmae = 'x'", "a2a.toml:2: unknown key `card.nmae`; the nearest is `card.name`"),
-            ("[crad]\nname = 'x'", "a2a.toml:1: unknown key `crad`; the nearest is `card.name`"),
-            ("name = 'x'", "a2a.toml:1: unknown key `name`; the nearest is `card.name`"),
-            ("turn = 3", "a2a.toml:1: turn: integer is no table of keys"),
-            ("require_text = true", "a2a.toml:1: unknown key `require_text`; the nearest is `agent.require_text`"),
+    fn errors_name_the_origin_and_suggest_the_nearest_key() {
+        for (text, expected) in [
+            ("\n\nlistten = 'x'", "a2a.toml:3: unknown key `listten`; did you mean `listen`?"),
+            ("[card]\nnmae = 'x'", "a2a.toml:2: unknown key `card.nmae`; did you mean `card.name`?"),
+            ("[crad]\nname = 'x'", "a2a.toml:1: unknown key `crad`; did you mean `card.name`?"),
+            ("name = 'x'", "a2a.toml:1: unknown key `name`; did you mean `card.name`?"),
+            ("turn = 3", "a2a.toml:1: turn: integer is not a table of keys"),
+            ("require_text = true", "a2a.toml:1: unknown key `require_text`; did you mean `agent.require_text`?"),
             ("agent = 'dmo'", "a2a.toml:1: agent.kind: `dmo` is not `demo`"),
-            ("[agent]\nname = 'demo'", "a2a.toml:2: unknown key `agent.name`; the nearest is `agent.kind`"),
-            ("[listen]\nx = 1", "a2a.toml:1: listen: table is no address"),
-            ("wait = 10", "a2a.toml:1: wait: `10` is no duration, such as 500ms, 10s, 5m or 1h"),
-            ("card.name = 10", "a2a.toml:1: card.name: integer is no text; put it in quotes"),
+            ("[agent]\nname = 'demo'", "a2a.toml:2: unknown key `agent.name`; did you mean `agent.kind`?"),
+            ("[listen]\nx = 1", "a2a.toml:1: listen: table is not an address"),
+            ("wait = 10", "a2a.toml:1: wait: `10` is not a duration; write 500ms, 10s, 5m or 1h"),
+            ("card.name = 10", "a2a.toml:1: card.name: integer is not text; put it in quotes"),
             ("log = 'xml'", "a2a.toml:1: log: `xml` is not `text` or `json`"),
         ] {
-            assert_eq!(put(text, &[], &[]).unwrap_err(), said, "{text}");
+            assert_eq!(load_from(text, &[], &[]).unwrap_err(), expected, "{text}");
         }
-        assert!(put("wait = '1s'\nwait = '2s'", &[], &[]).unwrap_err().starts_with("a2a.toml:2: duplicate key"));
-        let said = put("a = [", &[], &[]).unwrap_err();
-        assert!(said.starts_with("a2a.toml:1: "), "{said}");
-        for (name, value, said) in [
-            ("A2A_INSECURE", "yes", "A2A_INSECURE: `yes` is neither `true` nor `false`"),
-            ("A2A_TOKEN", "", "A2A_TOKEN: it is empty"),
-            ("RUST_LOG", "a=b=c", "RUST_LOG: `a=b=c` is no log filter, such as warn,a2a_service=debug"),
+        assert!(load_from("wait = '1s'\nwait = '2s'", &[], &[]).unwrap_err().starts_with("a2a.toml:2: duplicate key"));
+        let error = load_from("a = [", &[], &[]).unwrap_err();
+        assert!(error.starts_with("a2a.toml:1: "), "{error}");
+        for (name, value, expected) in [
+            ("A2A_INSECURE", "yes", "A2A_INSECURE: `yes` is not a boolean; write `true` or `false`"),
+            ("A2A_TOKEN", "", "A2A_TOKEN: "),
+            (
+                "RUST_LOG",
+                "a=b=c",
+                "RUST_LOG: `a=b=c` is not a log filter; write directives such as warn,a2a_service=debug",
+            ),
         ] {
-            assert_eq!(put("", &[(name, value)], &[]).unwrap_err(), said);
+            let error = load_from("", &[(name, value)], &[]).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
         }
-        let said = put("", &[], &[("max-body", "lots")]).unwrap_err();
-        assert_eq!(said, "--max-body: `lots` is no size, such as 65536, 64KiB or 1MiB");
+        let error = load_from("", &[], &[("max-body", "lots")]).unwrap_err();
+        assert_eq!(error, "--max-body: `lots` is not a size; write 65536, 64KiB or 1MiB");
     }
 
     #[test]
-    fn all_that_is_wrong_is_said_at_once() {
-        let said = put("wait = 1\nlisten = 1", &[("A2A_LOG", "1")], &[("insecure", "1")]).unwrap_err();
-        assert_eq!(said.lines().count(), 4, "{said}");
+    fn all_errors_are_reported_together() {
+        let error = load_from("wait = 1\nlisten = 1", &[("A2A_LOG", "1")], &[("insecure", "1")]).unwrap_err();
+        assert_eq!(error.lines().count(), 4, "{error}");
     }
 
     #[test]
-    fn what_kubernetes_sets_is_not_ours() {
+    fn variables_of_kubernetes_services_are_ignored() {
         let variables = [
             ("A2A_SERVICE_HOST", "10.0.0.1"),
             ("A2A_SERVICE_PORT_HTTP", "80"),
             ("A2A_PORT", "tcp://10.0.0.1:80"),
             ("A2A_PORT_80_TCP_ADDR", "10.0.0.1"),
         ];
-        assert!(put("", &variables, &[]).is_ok());
-        assert_eq!(put("", &[("A2A_PORT", "80")], &[]).unwrap().warnings.len(), 1, "this one may be a mistake");
+        assert!(load_from("", &variables, &[]).is_ok());
+        assert_eq!(load_from("", &[("A2A_PORT", "80")], &[]).unwrap().warnings.len(), 1, "possibly a mistake");
     }
 
     #[test]
-    fn unknown_variables_are_warnings() {
+    fn unknown_variables_are_warned_of() {
         for (name, warning) in [
-            ("A2A_LISTTEN", "A2A_LISTTEN: unknown variable, ignored; the nearest is A2A_LISTEN"),
-            ("A2A_CONFG", "A2A_CONFG: unknown variable, ignored; the nearest is A2A_CONFIG"),
+            ("A2A_LISTTEN", "A2A_LISTTEN: unknown variable, ignored; did you mean A2A_LISTEN?"),
+            ("A2A_CONFG", "A2A_CONFG: unknown variable, ignored; did you mean A2A_CONFIG?"),
         ] {
-            assert_eq!(put("", &[(name, "x")], &[]).unwrap().warnings, [warning]);
-            let error = put("wait = 1", &[(name, "x")], &[]).unwrap_err();
+            assert_eq!(load_from("", &[(name, "x")], &[]).unwrap().warnings, [warning]);
+            let error = load_from("wait = 1", &[(name, "x")], &[]).unwrap_err();
             assert_eq!(error.lines().last(), Some(warning), "a warning may explain an error");
         }
-        assert!(put("", &[("A2A_WAIT", "1s"), ("PATH", "x")], &[]).unwrap().warnings.is_empty());
+        assert!(load_from("", &[("A2A_WAIT", "1s"), ("PATH", "x")], &[]).unwrap().warnings.is_empty());
     }
 
     #[test]
-    fn the_name_of_others_for_the_filter_is_the_weaker_one() {
-        let loaded = put("log_filter = 'info'", &[("RUST_LOG", "debug")], &[]).unwrap();
+    fn a2a_log_filter_overrides_rust_log() {
+        let loaded = load_from("log_filter = 'info'", &[("RUST_LOG", "debug")], &[]).unwrap();
         assert_eq!(origin(&loaded, "log_filter"), "RUST_LOG");
-        let loaded = put("", &[("A2A_LOG_FILTER", "trace"), ("RUST_LOG", "debug")], &[]).unwrap();
+        let loaded = load_from("", &[("A2A_LOG_FILTER", "trace"), ("RUST_LOG", "debug")], &[]).unwrap();
         assert_eq!(origin(&loaded, "log_filter"), "A2A_LOG_FILTER");
     }
 
     #[test]
-    fn a_secret_is_in_no_message() {
-        let said = put("token = 'hunter 2'", &[("A2A_TOKEN", "hunter\n2")], &[("token", "hunter 2")]).unwrap_err();
-        assert!(!said.contains("hunter"), "{said}");
-        let loaded = put("token = 'hunter2'", &[], &[]).unwrap();
+    fn secrets_are_not_printed() {
+        let error =
+            load_from("token = 'hunter 2'", &[("A2A_TOKEN", "hunter\n2")], &[("token", "hunter 2")]).unwrap_err();
+        assert!(!error.contains("hunter"), "{error}");
+        let loaded = load_from("token = 'hunter2'", &[], &[]).unwrap();
         assert!(!format!("{loaded:?} {}", loaded.print()).contains("hunter"));
     }
 }

@@ -1,4 +1,4 @@
-//! What a value of the configuration can be: how it is read from text and from TOML, and how it is shown.
+//! Types of configuration values: parsing from text and from TOML, and formatting as TOML.
 
 use std::{fmt, fmt::Write as _, net::SocketAddr};
 
@@ -24,31 +24,37 @@ use crate::{
 mod choices;
 mod units;
 
-/// A type of values.
+/// Type of a configuration value.
 pub(crate) trait Value: Sized {
-    /// What the reference calls it.
+    /// Name of the type in the reference and in errors.
     const KIND: &'static str;
-    /// It is shown to nobody.
+    /// The value is redacted wherever it is printed.
     const SECRET: bool = false;
-    /// A flag that says nothing more means this.
+    /// Value of a flag without an argument. `None` if it needs one.
     const ALONE: Option<&'static str> = None;
 
-    /// Reads what stands in a variable or after a flag. The error says what would do, and repeats no secret.
+    /// Parses the text of a variable or flag.
+    ///
+    /// # Errors
+    /// The text is invalid. The message says what is valid, and does not contain a secret.
     fn read(text: &str) -> Result<Self, String>;
 
-    /// Reads what stands in the file. What has no form of its own in TOML is a string there.
+    /// Parses a value of the file. By default from a string, an integer or a boolean, as text.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
         match value.get_ref() {
-            DeValue::String(it) => Self::read(it),
-            DeValue::Integer(it) => Self::read(&it.to_string()),
-            DeValue::Boolean(it) => Self::read(&it.to_string()),
+            DeValue::String(text) => Self::read(text),
+            DeValue::Integer(number) => Self::read(&number.to_string()),
+            DeValue::Boolean(value) => Self::read(&value.to_string()),
             other @ (DeValue::Float(_) | DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_)) => {
-                Err(format!("{} is no {}", other.type_str(), Self::KIND))
+                Err(format!("{} is not {}", other.type_str(), with_article(Self::KIND)))
             }
         }
     }
 
-    /// As it would stand in the file; nothing where it is not set.
+    /// Formats the value as TOML. Returns `None` if it is not set.
     fn show(&self) -> Option<String>;
 }
 
@@ -78,7 +84,7 @@ impl Value for String {
 
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
         let text = value.get_ref().as_str();
-        text.map(str::to_owned).ok_or_else(|| format!("{} is no text; put it in quotes", value.get_ref().type_str()))
+        text.map(str::to_owned).ok_or_else(|| format!("{} is not text; put it in quotes", value.get_ref().type_str()))
     }
 
     fn show(&self) -> Option<String> {
@@ -91,7 +97,7 @@ impl Value for bool {
     const ALONE: Option<&'static str> = Some("true");
 
     fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|_| format!("{} is neither `true` nor `false`", brief(text)))
+        text.parse().map_err(|_| format!("{} is not a boolean; write `true` or `false`", brief(text)))
     }
 
     fn show(&self) -> Option<String> {
@@ -103,7 +109,7 @@ impl Value for SocketAddr {
     const KIND: &'static str = "address";
 
     fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|_| format!("{} is no address with a port, such as 127.0.0.1:8080", brief(text)))
+        text.parse().map_err(|_| format!("{} is not an address with a port; write 127.0.0.1:8080", brief(text)))
     }
 
     fn show(&self) -> Option<String> {
@@ -111,7 +117,7 @@ impl Value for SocketAddr {
     }
 }
 
-/// Where clients reach a server: a URL without a query.
+/// Base URL of a server: `http` or `https`, without a query and a fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BaseUrl(pub(crate) String);
 
@@ -120,11 +126,11 @@ impl Value for BaseUrl {
 
     fn read(text: &str) -> Result<Self, String> {
         let uri: Option<Uri> = text.parse().ok();
-        let whole = uri.is_some_and(|it| {
-            matches!(it.scheme_str(), Some("http" | "https")) && it.host().is_some() && it.query().is_none()
+        let is_base = uri.is_some_and(|uri| {
+            matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some() && uri.query().is_none()
         });
-        let error = || format!("{} is no URL of a server, such as https://agent.example", brief(text));
-        if whole && !text.contains('#') { Ok(Self(text.to_owned())) } else { Err(error()) }
+        let error = || format!("{} is not the URL of a server; write https://agent.example", brief(text));
+        if is_base && !text.contains('#') { Ok(Self(text.to_owned())) } else { Err(error()) }
     }
 
     fn show(&self) -> Option<String> {
@@ -132,7 +138,7 @@ impl Value for BaseUrl {
     }
 }
 
-/// Path of a URL, without a slash at its end: empty for the root.
+/// Path of a URL without a trailing slash; empty for the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UrlPath(pub(crate) String);
 
@@ -140,11 +146,11 @@ impl Value for UrlPath {
     const KIND: &'static str = "path";
 
     fn read(text: &str) -> Result<Self, String> {
-        let named = |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'.' | b'_' | b'~' | b'/');
-        if text.starts_with('/') && !text.contains("//") && text.bytes().all(named) {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'/');
+        if text.starts_with('/') && !text.contains("//") && text.bytes().all(is_allowed) {
             return Ok(Self(text.trim_end_matches('/').to_owned()));
         }
-        Err(format!("{} is no path, such as /a2a/v1", brief(text)))
+        Err(format!("{} is not a path; write /a2a/v1", brief(text)))
     }
 
     fn show(&self) -> Option<String> {
@@ -152,18 +158,18 @@ impl Value for UrlPath {
     }
 }
 
-/// Address of gRPC, as a card has it.
+/// gRPC address for the agent card: `host:port`, optionally after `dns:///`, or a URL without a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GrpcAddress(pub(crate) String);
 
 impl Value for GrpcAddress {
-    const KIND: &'static str = "address of gRPC";
+    const KIND: &'static str = "gRPC address";
 
     fn read(text: &str) -> Result<Self, String> {
         if is_grpc_address(text) {
             return Ok(Self(text.to_owned()));
         }
-        Err(format!("{} is no address of gRPC, such as agent.example:443 or https://agent.example", brief(text)))
+        Err(format!("{} is not a gRPC address; write agent.example:443 or https://agent.example", brief(text)))
     }
 
     fn show(&self) -> Option<String> {
@@ -184,17 +190,17 @@ impl Value for Token {
     }
 }
 
-/// What is logged: directives of `tracing`.
+/// Log filter: directives of `tracing`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Filter(String);
 
 impl Filter {
-    /// Warnings of everybody, and what a server says of its work.
+    /// Default filter: warnings of all crates, and info of this one.
     pub(crate) fn standard() -> Self {
         Self("warn,a2a_service=info".to_owned())
     }
 
-    /// To be used. What could not be read has been refused before.
+    /// Converts to the filter of `tracing`. The text was validated when it was parsed.
     pub(crate) fn to_filter(&self) -> EnvFilter {
         EnvFilter::new(&self.0)
     }
@@ -204,9 +210,10 @@ impl Value for Filter {
     const KIND: &'static str = "log filter";
 
     fn read(text: &str) -> Result<Self, String> {
-        let read = EnvFilter::builder().parse(text);
-        read.map(|_| Self(text.to_owned()))
-            .map_err(|_| format!("{} is no log filter, such as warn,a2a_service=debug", brief(text)))
+        let parsed = EnvFilter::builder().parse(text);
+        parsed.map(|_| Self(text.to_owned())).map_err(|_| {
+            format!("{} is not a log filter; write directives such as warn,a2a_service=debug", brief(text))
+        })
     }
 
     fn show(&self) -> Option<String> {
@@ -255,7 +262,7 @@ impl Value for Version {
 
     fn read(text: &str) -> Result<Self, String> {
         Self::from_text(text)
-            .ok_or_else(|| format!("{} is no version that is spoken here: 1.0 and 0.3 are", brief(text)))
+            .ok_or_else(|| format!("{} is not a supported protocol version; write 1.0 or 0.3", brief(text)))
     }
 
     fn show(&self) -> Option<String> {
@@ -267,11 +274,11 @@ impl Value for Protocols {
     const KIND: &'static str = <Vec<Version>>::KIND;
 
     fn read(text: &str) -> Result<Self, String> {
-        any_of(<Vec<Version>>::read(text)?)
+        non_empty(<Vec<Version>>::read(text)?)
     }
 
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
-        any_of(<Vec<Version>>::from_toml(value)?)
+        non_empty(<Vec<Version>>::from_toml(value)?)
     }
 
     fn show(&self) -> Option<String> {
@@ -279,22 +286,25 @@ impl Value for Protocols {
     }
 }
 
-/// A server that speaks nothing would be a mistake.
-fn any_of(versions: Vec<Version>) -> Result<Protocols, String> {
-    if versions.is_empty() { Err("no version is named".to_owned()) } else { Ok(versions.into_iter().collect()) }
+/// Rejects an empty list: such a server could not be called.
+fn non_empty(versions: Vec<Version>) -> Result<Protocols, String> {
+    if versions.is_empty() {
+        return Err("the list of protocol versions is empty; write 1.0, 0.3 or both".to_owned());
+    }
+    Ok(versions.into_iter().collect())
 }
 
-/// Outside of the file, with commas between.
+/// List of values: an array in TOML, separated by commas in text.
 impl<T: Value> Value for Vec<T> {
     const KIND: &'static str = "list";
 
     fn read(text: &str) -> Result<Self, String> {
-        text.split(',').map(str::trim).filter(|it| !it.is_empty()).map(T::read).collect()
+        text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(T::read).collect()
     }
 
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
         let items = value.get_ref().as_array();
-        let items = items.ok_or_else(|| format!("{} is no list of each a {}", value.get_ref().type_str(), T::KIND))?;
+        let items = items.ok_or_else(|| format!("{} is not a list of type {}", value.get_ref().type_str(), T::KIND))?;
         items.iter().map(T::from_toml).collect()
     }
 
@@ -303,11 +313,11 @@ impl<T: Value> Value for Vec<T> {
     }
 }
 
-/// What is made of tables; outside of the file, a value of TOML in text.
+/// Structured value, such as a table or a list of tables: TOML in the file, and the TOML syntax in text.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Structure<T> {
-    /// What was said.
     pub(crate) value: T,
+    /// TOML on one line.
     text: String,
 }
 
@@ -315,13 +325,13 @@ impl<T: DeserializeOwned> Value for Structure<T> {
     const KIND: &'static str = "TOML";
 
     fn read(text: &str) -> Result<Self, String> {
-        Self::from_toml(&DeValue::parse(text).map_err(|it| it.message().to_owned())?)
+        Self::from_toml(&DeValue::parse(text).map_err(|error| error.message().to_owned())?)
     }
 
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
-        let read = T::deserialize(ValueDeserializer::from(value.clone()));
+        let parsed = T::deserialize(ValueDeserializer::from(value.clone()));
         let text = inline(value.get_ref());
-        read.map(|value| Self { value, text }).map_err(|it| it.message().to_owned())
+        parsed.map(|value| Self { value, text }).map_err(|error| error.message().to_owned())
     }
 
     fn show(&self) -> Option<String> {
@@ -329,26 +339,26 @@ impl<T: DeserializeOwned> Value for Structure<T> {
     }
 }
 
-/// A value in a line.
+/// Formats a TOML value on one line.
 fn inline(value: &DeValue<'_>) -> String {
-    let joined = |it: &mut dyn Iterator<Item = String>| it.collect::<Vec<_>>().join(", ");
+    let joined = |items: &mut dyn Iterator<Item = String>| items.collect::<Vec<_>>().join(", ");
     match value {
-        DeValue::String(it) => quoted(it),
-        DeValue::Integer(it) => it.to_string(),
-        DeValue::Float(it) => it.to_string(),
-        DeValue::Boolean(it) => it.to_string(),
-        DeValue::Datetime(it) => it.to_string(),
-        DeValue::Array(it) => format!("[{}]", joined(&mut it.iter().map(|it| inline(it.get_ref())))),
-        DeValue::Table(it) => {
+        DeValue::String(text) => quoted(text),
+        DeValue::Integer(number) => number.to_string(),
+        DeValue::Float(number) => number.to_string(),
+        DeValue::Boolean(value) => value.to_string(),
+        DeValue::Datetime(time) => time.to_string(),
+        DeValue::Array(items) => format!("[{}]", joined(&mut items.iter().map(|item| inline(item.get_ref())))),
+        DeValue::Table(table) => {
             let member = |(name, value): (&Spanned<_>, &Spanned<_>)| {
                 format!("{} = {}", quoted(name.get_ref()), inline(value.get_ref()))
             };
-            format!("{{ {} }}", joined(&mut it.iter().map(member)))
+            format!("{{ {} }}", joined(&mut table.iter().map(member)))
         }
     }
 }
 
-/// A string of TOML.
+/// Formats a TOML string.
 fn quoted(text: &(impl fmt::Display + ?Sized)) -> String {
     let mut quoted = String::from('"');
     for c in text.to_string().chars() {
@@ -356,20 +366,29 @@ fn quoted(text: &(impl fmt::Display + ?Sized)) -> String {
             '"' | '\\' => quoted.extend(['\\', c]),
             '\n' => quoted.push_str("\\n"),
             '\t' => quoted.push_str("\\t"),
-            it if it.is_control() => _ = write!(quoted, "\\u{:04X}", u32::from(it)),
-            it => quoted.push(it),
+            c if c.is_control() => _ = write!(quoted, "\\u{:04X}", u32::from(c)),
+            c => quoted.push(c),
         }
     }
     quoted.push('"');
     quoted
 }
 
-/// What was said, for a message about it.
+/// Quotes and escapes the text of a value for an error message, up to 80 characters.
 fn brief(text: &str) -> String {
-    const LENGTH: usize = 80;
-    let cut = text.char_indices().nth(LENGTH).map_or(text.len(), |it| it.0);
-    let dots = if cut < text.len() { "…" } else { "" };
-    format!("`{}{dots}`", text[..cut].escape_debug())
+    const MAX_CHARS: usize = 80;
+    let end = text.char_indices().nth(MAX_CHARS).map_or(text.len(), |(offset, _)| offset);
+    let ellipsis = if end < text.len() { "…" } else { "" };
+    format!("`{}{ellipsis}`", text[..end].escape_debug())
+}
+
+/// Puts the indefinite article before the name of a type.
+fn with_article(kind: &str) -> String {
+    if kind.starts_with('`') {
+        return kind.to_owned();
+    }
+    let article = if kind.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+    format!("{article} {kind}")
 }
 
 #[cfg(test)]

@@ -21,67 +21,66 @@ pub(super) const SOON: Duration = Duration::from_secs(1);
 /// Minimum of the maximum size of an event: the status that says why a turn failed has to fit.
 const MIN_EVENT_BYTES: usize = 1024;
 
-/// How long things may take, and how much there may be. Each error of these says the name of its limit.
+/// Limits of the execution of turns: times, numbers and sizes. An error at a limit names it.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// After this, a turn that has said nothing yet has a task all the same. 100 ms.
+    /// Time after which a turn has a task, even if its agent has not sent an update. 100 ms by default.
     pub real_after: Duration,
-    /// What an agent says sooner than this after what was written last is written with what it says next: the first
-    /// and the last of what it says at once, and of a burst all that came in so long. Zero writes at each pause that
-    /// the agent makes. 1 ms.
+    /// Minimum interval between two commits of a running turn; updates in between are batched. Zero commits at each pause of
+    /// the agent. 1 ms by default.
     pub pace: Duration,
-    /// After this, a turn has failed. One hour.
+    /// Maximum duration of one turn. A turn that exceeds it fails. 1 h by default.
     pub turn: Duration,
-    /// After so long without a word of its agent, a turn has failed. An agent that waits for its caller's authorisation, or
-    /// for the store, may be silent. Zero, which is never.
+    /// Idle timeout of an agent: a turn without an update for this long fails. Waiting for authorization or for the store does
+    /// not count. Zero, the default, disables it.
     pub idle: Duration,
-    /// How long an agent that was canceled may take to end by itself. 5 s.
+    /// Grace period in which a canceled agent can return by itself. 5 s by default.
     pub cancel: Duration,
-    /// Timeout of a blocking send; the client then gets the task as it is, which is not terminal and may be SUBMITTED or
-    /// WORKING. Unlimited by default: the send waits until the task is terminal or interrupted (3.2.2), and `turn` ends what
-    /// never is. Zero answers as soon as the message is stored.
+    /// Timeout of a blocking send; the client then gets the current task, which is not terminal and may be SUBMITTED or
+    /// WORKING. Unlimited by default: the send waits until the task is terminal or interrupted (3.2.2), and `turn` bounds that.
+    /// Zero answers as soon as the message is stored.
     pub wait: Option<Duration>,
-    /// How old a stream gets. Then it is cut, and can be taken up again where it was. Zero is for ever. One day.
+    /// Maximum age of a stream. Then it ends, and its client can resume it. Zero: no limit. 24 h by default.
     pub stream_age: Duration,
-    /// How many messages may wait for a task whose agent is busy. 256.
+    /// Maximum number of messages that wait for a task whose agent is busy. 256 by default.
     pub waiting: usize,
-    /// How many parts a message may have. 1000.
+    /// Maximum number of parts in a message. 1000 by default.
     pub parts: usize,
-    /// How many tasks a message may refer to. 16.
+    /// Maximum number of tasks that a message may reference. 16 by default.
     pub references: usize,
-    /// How many events a task may have: what its agent says, and the messages that it is sent. The turn of an agent
-    /// that says more fails. 200 000.
+    /// Maximum number of events of a task, including its client's messages. A turn that exceeds it fails. 200 000 by default.
     pub events: u64,
-    /// How many artifacts a task may have. The turn of an agent that begins another fails. 1000.
+    /// Maximum number of artifacts of a task. A turn that exceeds it fails. 1000 by default.
     pub artifacts: usize,
-    /// Maximum size of an event in bytes, encoded in protobuf: of a chunk of an artifact, of a status with its message, and of a
-    /// message of a client. The turn of an agent that sends a larger one fails. Clients of gRPC take 4 MiB unless they say
-    /// otherwise. 16 MiB; 1 KiB at least.
+    /// Maximum size of an event in bytes, encoded in protobuf: of an artifact chunk, of a status with its message, of a
+    /// client's message. A turn that exceeds it fails. Clients of gRPC accept 4 MiB unless configured otherwise. 16 MiB by
+    /// default; minimum 1 KiB.
     pub event_bytes: usize,
-    /// Maximum size of an artifact in bytes. The turn of an agent that adds more to it fails. 64 MiB.
+    /// Maximum size of an artifact in bytes. A turn that exceeds it fails. 64 MiB by default.
     pub artifact_bytes: usize,
-    /// Maximum size of a task in bytes: of all its events, messages of its client included. The turn of an agent that says
-    /// more fails, and further messages are refused. 128 MiB.
+    /// Maximum total size in bytes of all events of a task, including its client's messages. A turn that exceeds it fails, and
+    /// further messages are rejected. 128 MiB by default.
     pub task_bytes: usize,
-    /// How many turns may run at once, of all tasks. 10 000.
+    /// Maximum number of running turns, over all tasks. 10 000 by default.
     pub turns: usize,
-    /// Maximum number of turns of one task owner that run at once, in all tenants together. Callers without a name share one
-    /// owner. 5000.
+    /// Maximum number of running turns of one task owner, over all tenants. Callers without a name share one owner. 5000 by
+    /// default.
     pub turns_per_owner: usize,
-    /// How many streams may be open at once, of all tasks. 10 000.
+    /// Maximum number of open streams, over all tasks. 10 000 by default.
     pub streams: usize,
-    /// How many streams of a task may be open when another subscribes to it. 1000.
+    /// Maximum number of open streams of one task. Further subscriptions are rejected; streaming sends are not. 1000 by
+    /// default.
     pub subscribers: usize,
-    /// How many push notification configurations a task may have. 32.
+    /// Maximum number of push notification configurations per task. 32 by default.
     pub max_push_configs: usize,
-    /// Maximum size of a page of `ListTasks` in bytes of protobuf. A page that reaches it ends early, with the token of the
-    /// next page; one task larger than this has a page of its own. 8 MiB.
+    /// Maximum size of a page of `ListTasks` in bytes, encoded in protobuf. A page that reaches it ends early, with a token
+    /// for the next page. A larger task gets a page of its own. 8 MiB by default.
     pub page_bytes: usize,
 }
 
 impl Limits {
-    /// How much there may be of a task.
+    /// Limits of a single task.
     pub(crate) fn bounds(&self) -> TaskLimits {
         let Self { events, artifacts, artifact_bytes, task_bytes, .. } = *self;
         let event_bytes = self.event_bytes.max(MIN_EVENT_BYTES);

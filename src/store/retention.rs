@@ -7,24 +7,25 @@ use crate::seam::Millis;
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
 
-/// How long things are kept. Where nothing is said of one, for as long as the task that it belongs to; and a task for
-/// ever.
+/// Retention times of tasks and of the data that belongs to them. `None` keeps data as long as its task, and tasks without a
+/// limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Retention {
-    /// A task that has ended, after its end. Seven days.
+    /// Retention of a task after it has reached a terminal state. 7 days by default.
     pub finished: Option<Duration>,
-    /// A task that waits for its client, after it asked for something. Then it is not deleted: it ends, as one that was
-    /// canceled, for all who have it to see. 30 days.
+    /// Maximum time that a task waits for input or authorization from its client. Then it is canceled, not deleted, so that
+    /// clients can still read it. 30 days by default.
     pub idle: Option<Duration>,
-    /// The log of a task that has ended, after its end: from then on there is only the task as it was in the end, and a
-    /// stream that is taken up again begins with that. An hour. Memory keeps it with its task.
+    /// Retention of the event log of a task after it has reached a terminal state. A stream that is resumed later begins with
+    /// the final task. 1 h by default. The store in memory keeps the log as long as the task.
     pub logs: Option<Duration>,
-    /// The push configurations of a task that has ended, after its end. A day. Memory keeps them with their task.
+    /// Retention of push notification configurations of a task after it has reached a terminal state. 24 h by default. The
+    /// store in memory keeps them as long as the task.
     pub push: Option<Duration>,
-    /// The key of a send, after that was taken. A day. Memory keeps it with its task.
+    /// Retention of idempotency keys after the send. 24 h by default. The store in memory keeps them as long as the task.
     pub sends: Option<Duration>,
-    /// How often it is seen to: each second at most. Each minute.
+    /// Interval between retention sweeps (minimum 1 s). 1 min by default.
     pub every: Duration,
 }
 

@@ -99,29 +99,29 @@ pub struct Sqlite {
     health: Arc<Health>,
 }
 
-/// How a file is kept.
+/// Options of a store in a file.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// What a commit survives. The end of the process, where nothing else is said.
+    /// Failures that a commit survives. [`Durability::Process`] by default.
     pub durability: Durability,
-    /// How many tasks there are at most. When there are as many, the one that ended first makes room for the next.
+    /// Maximum number of tasks. At the limit, a new task evicts the task that reached its terminal state first.
     pub max_tasks: usize,
-    /// How many an owner may have, in all tenants together. When one has as many, theirs that ended first makes room
-    /// for the next. As many as there may be, where nothing is said.
+    /// Maximum number of tasks of one owner, over all tenants. At the limit, a new task evicts the owner's task that reached
+    /// its terminal state first. `max_tasks` by default.
     pub max_tasks_per_owner: Option<usize>,
-    /// How large the file may become, in bytes. As large as the disk, where nothing is said.
+    /// Maximum size of the file in bytes. Only the disk limits it by default.
     pub max_bytes: Option<u64>,
 }
 
-/// What a commit survives.
+/// Failures that a commit survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// The end of the process, by whatever. When the machine goes down, the last moments may be lost: all tasks are
-    /// then as they were a moment before.
+    /// The end of the process for any reason. A crash of the machine may lose the last commits of all tasks, which leaves a
+    /// consistent earlier state.
     #[default]
     Process,
-    /// Also that the machine loses its power: each commit waits until it is on the disk.
+    /// Also a power failure: each commit waits until it is on the disk.
     Power,
 }
 

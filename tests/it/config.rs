@@ -81,11 +81,11 @@ async fn what_is_wrong_is_said_with_its_place_before_anything_is_served() {
         (
             vec!["--config", "other.toml"],
             None,
-            "other.toml:4: unknown key `turn.deadlin`; the nearest is `turn.deadline`",
+            "other.toml:4: unknown key `turn.deadlin`; did you mean `turn.deadline`?",
         ),
         (vec![], Some(("A2A_CONFIG", "other.toml")), "other.toml:4: unknown key"),
-        (vec![], Some(("A2A_WAIT", "soon")), "A2A_WAIT: `soon` is no duration"),
-        (vec!["--wait", "soon"], None, "--wait: `soon` is no duration"),
+        (vec![], Some(("A2A_WAIT", "soon")), "A2A_WAIT: `soon` is not a duration"),
+        (vec!["--wait", "soon"], None, "--wait: `soon` is not a duration"),
         (vec!["--waitt", "1s"], None, "--wait"),
         (vec!["--config", "missing.toml"], None, "missing.toml: "),
     ] {
@@ -100,7 +100,7 @@ async fn what_is_wrong_is_said_with_its_place_before_anything_is_served() {
 /// Other programs use the prefix too, so an unknown variable does not stop the server from starting.
 #[tokio::test]
 async fn unknown_variables_are_warnings() {
-    let warning = "A2A_WAITT: unknown variable, ignored; the nearest is A2A_WAIT";
+    let warning = "A2A_WAITT: unknown variable, ignored; did you mean A2A_WAIT?";
     let mut command = a2a(&["serve", "--print-config"]);
     command.env("A2A_WAITT", "1s");
     let (code, _, wrong) = run(command).await;

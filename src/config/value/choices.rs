@@ -1,4 +1,4 @@
-//! Values of the configuration that are one of a few words.
+//! Enumerated configuration values, written as one of a few words.
 
 use std::path::PathBuf;
 
@@ -7,8 +7,8 @@ use crate::{
     card::ProtocolBinding, service::Dedupe, store::sqlite::Durability, transport::FileBytes, v03::card::CardVersion,
 };
 
-/// Reads and shows a type that has a value for each word.
-macro_rules! words {
+/// Implements [`Value`] for an enum, with one word for each variant.
+macro_rules! word_values {
     ($name:ident: $first:ident = $first_word:literal $(, $variant:ident = $word:literal)* $(; $last:ident = $last_word:literal)?) => {
         impl Value for $name {
             const KIND: &'static str =
@@ -34,28 +34,28 @@ macro_rules! words {
     };
 }
 
-words!(Dedupe: Off = "off"; MessageId = "message-id");
-words!(FileBytes: Auto = "auto", Base64 = "base64"; Raw = "raw");
-words!(ProtocolBinding: JsonRpc = "JSONRPC", HttpJson = "HTTP+JSON"; Grpc = "GRPC");
-words!(Log: Text = "text"; Json = "json");
-words!(Agent: Demo = "demo");
-words!(Durability: Process = "process"; Power = "power");
-words!(CardVersion: Merged = "merged", V1_0 = "1.0"; V0_3 = "0.3");
+word_values!(Dedupe: Off = "off"; MessageId = "message-id");
+word_values!(FileBytes: Auto = "auto", Base64 = "base64"; Raw = "raw");
+word_values!(ProtocolBinding: JsonRpc = "JSONRPC", HttpJson = "HTTP+JSON"; Grpc = "GRPC");
+word_values!(Log: Text = "text"; Json = "json");
+word_values!(Agent: Demo = "demo");
+word_values!(Durability: Process = "process"; Power = "power");
+word_values!(CardVersion: Merged = "merged", V1_0 = "1.0"; V0_3 = "0.3");
 
-/// How a line of the log is written.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Log {
     Text,
     Json,
 }
 
-/// The agents that come with the program.
+/// Agents that are built into the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Agent {
     Demo,
 }
 
-/// Where tasks are kept.
+/// Store of the tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StorePath {
     Memory,

@@ -1,4 +1,4 @@
-//! What each kind of value takes, refuses and prints.
+//! Tests of parsing, rejecting and printing each type of value.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::store::sqlite::Durability;
 
 #[test]
 fn durations_are_numbers_with_units() {
-    for (text, millis, shown) in [
+    for (text, millis, printed) in [
         ("500ms", 500, "500ms"),
         ("0s", 0, "0s"),
         ("90s", 90_000, "90s"),
@@ -16,7 +16,7 @@ fn durations_are_numbers_with_units() {
     ] {
         let read = Duration::read(text).unwrap();
         assert_eq!(read, Duration::from_millis(millis), "{text}");
-        assert_eq!(read.show().unwrap(), format!("\"{shown}\""));
+        assert_eq!(read.show().unwrap(), format!("\"{printed}\""));
     }
     for text in ["", "5", "s", "-1s", "1.5s", "1 s", "1w", "5s3", "99999999999999999999s", "9999999999999999999d"] {
         assert!(Duration::read(text).unwrap_err().contains("10s"), "{text}");
@@ -24,8 +24,8 @@ fn durations_are_numbers_with_units() {
 }
 
 #[test]
-fn sizes_are_numbers_that_may_have_units() {
-    for (text, bytes, shown) in [
+fn sizes_are_numbers_with_optional_units() {
+    for (text, bytes, printed) in [
         ("65536", 65_536, "\"64KiB\""),
         ("1MiB", 1 << 20, "\"1MiB\""),
         ("3MB", 3_000_000, "3000000"),
@@ -33,7 +33,7 @@ fn sizes_are_numbers_that_may_have_units() {
         ("0", 0, "0"),
     ] {
         let read = ByteSize::read(text).unwrap();
-        assert_eq!((read, read.show().unwrap()), (ByteSize(bytes), shown.to_owned()), "{text}");
+        assert_eq!((read, read.show().unwrap()), (ByteSize(bytes), printed.to_owned()), "{text}");
     }
     for text in ["", "MiB", "1mib", "1.5MiB", "-1", "99999999999999999999", "99999999999999GiB"] {
         assert!(ByteSize::read(text).unwrap_err().contains("1MiB"), "{text}");
@@ -41,11 +41,11 @@ fn sizes_are_numbers_that_may_have_units() {
 }
 
 #[test]
-fn a_store_is_in_memory_or_in_a_file() {
+fn stores_are_memory_or_a_file() {
     for text in ["memory", "sqlite:a2a.db", "sqlite:C:\\a b\\a2a.db"] {
         let read = StorePath::read(text).unwrap();
-        let shown = read.show().unwrap();
-        assert_eq!(StorePath::from_toml(&DeValue::parse(&shown).unwrap()), Ok(read), "{shown}");
+        let printed = read.show().unwrap();
+        assert_eq!(StorePath::from_toml(&DeValue::parse(&printed).unwrap()), Ok(read), "{printed}");
     }
     for text in ["", "sqlite", "sqlite:", "memory:", "a2a.db", "postgres://a"] {
         assert!(StorePath::read(text).unwrap_err().ends_with("is not `memory` or `sqlite:PATH`"), "{text}");
@@ -55,7 +55,7 @@ fn a_store_is_in_memory_or_in_a_file() {
 }
 
 #[test]
-fn urls_are_those_of_servers() {
+fn base_urls_have_a_host_and_no_query() {
     for text in ["http://a", "https://a.example:81/below/", "http://[::1]:8"] {
         assert_eq!(BaseUrl::read(text).unwrap().0, text);
     }
@@ -65,39 +65,39 @@ fn urls_are_those_of_servers() {
 }
 
 #[test]
-fn lists_have_commas_between_or_are_lists() {
+fn lists_are_arrays_or_separated_by_commas() {
     let read = Vec::<Network>::read("10.0.0.0/8, ::1").unwrap();
     assert_eq!(read.show().unwrap(), r#"["10.0.0.0/8", "::1/128"]"#);
     let value = DeValue::parse(r#"["10.0.0.0/8", "::1"]"#).unwrap();
     assert_eq!(Vec::<Network>::from_toml(&value), Ok(read));
     let value = DeValue::parse(r#""10.0.0.0/8""#).unwrap();
-    assert_eq!(Vec::<Network>::from_toml(&value).unwrap_err(), "string is no list of each a network");
+    assert_eq!(Vec::<Network>::from_toml(&value).unwrap_err(), "string is not a list of type network");
 }
 
 #[test]
-fn versions_are_those_that_are_spoken() {
+fn unsupported_versions_are_rejected() {
     let read = Protocols::read("0.3, 1.0.1").unwrap();
     assert_eq!((read, read.show().unwrap()), (Protocols::default(), r#"["1.0", "0.3"]"#.to_owned()));
     let value = DeValue::parse(r#"["0.3"]"#).unwrap();
     assert_eq!(Protocols::from_toml(&value).unwrap().show().unwrap(), r#"["0.3"]"#);
-    assert_eq!(Protocols::read("2.0").unwrap_err(), "`2.0` is no version that is spoken here: 1.0 and 0.3 are");
-    for nothing in ["", " , "] {
-        assert_eq!(Protocols::read(nothing).unwrap_err(), "no version is named");
+    assert_eq!(Protocols::read("2.0").unwrap_err(), "`2.0` is not a supported protocol version; write 1.0 or 0.3");
+    for empty in ["", " , "] {
+        assert!(Protocols::read(empty).unwrap_err().contains("is empty"), "{empty}");
     }
 }
 
 #[test]
-fn structures_are_toml_everywhere() {
-    type Read = Structure<Vec<crate::card::SkillConfig>>;
+fn structures_are_toml_in_text_too() {
+    type Skills = Structure<Vec<crate::card::SkillConfig>>;
     let text = r#"[{ "description" = "d", "id" = "i", "name" = "n", "tags" = ["a", "b"] }]"#;
-    let read = Read::read(text).unwrap();
+    let read = Skills::read(text).unwrap();
     assert_eq!((&*read.value[0].id, &*read.show().unwrap()), ("i", text));
-    let wrong = Read::read(r#"[{ id = "i", nmae = "n" }]"#).unwrap_err();
-    assert!(wrong.contains("nmae"), "{wrong}");
+    let error = Skills::read(r#"[{ id = "i", nmae = "n" }]"#).unwrap_err();
+    assert!(error.contains("nmae"), "{error}");
 }
 
 #[test]
-fn what_is_shown_can_be_read_as_toml() {
+fn quoted_text_parses_as_toml() {
     let text = "a \"quoted\" \\ name\nin lines\u{7}";
     let document = format!("name = {}", quoted(&text));
     let table = toml::de::DeTable::parse(&document).unwrap();
@@ -105,10 +105,10 @@ fn what_is_shown_can_be_read_as_toml() {
 }
 
 #[test]
-fn paths_and_addresses_of_grpc_are_checked() {
-    for (text, path, shown) in [("/a2a/v1", "/a2a/v1", "\"/a2a/v1\""), ("/a/", "/a", "\"/a\""), ("/", "", "\"/\"")] {
+fn invalid_paths_and_grpc_addresses_are_rejected() {
+    for (text, path, printed) in [("/a2a/v1", "/a2a/v1", "\"/a2a/v1\""), ("/a/", "/a", "\"/a\""), ("/", "", "\"/\"")] {
         let read = UrlPath::read(text).unwrap();
-        assert_eq!((read.0.as_str(), read.show().unwrap().as_str()), (path, shown));
+        assert_eq!((read.0.as_str(), read.show().unwrap().as_str()), (path, printed));
     }
     for text in ["", "a", "//a", "/a?b", "/a b", "/a#b", "/a%20b", "https://a.example/a"] {
         assert!(UrlPath::read(text).unwrap_err().contains("/a2a/v1"), "{text}");

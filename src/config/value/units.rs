@@ -1,17 +1,17 @@
-//! Values of the configuration that are how much of something: numbers, durations, sizes.
+//! Quantities in the configuration: numbers, durations, sizes in bytes.
 
 use std::time::Duration;
 
 use super::{Value, brief, quoted};
 
-/// Numbers of things.
+/// Implements [`Value`] for unsigned integers.
 macro_rules! number {
     ($($number:ty),*) => { $(
         impl Value for $number {
             const KIND: &'static str = "number";
 
             fn read(text: &str) -> Result<Self, String> {
-                text.parse().map_err(|_| format!("{} is no whole number", brief(text)))
+                text.parse().map_err(|_| format!("{} is not a whole number", brief(text)))
             }
 
             fn show(&self) -> Option<String> {
@@ -23,16 +23,16 @@ macro_rules! number {
 
 number!(usize, u64);
 
-/// Numbers with units, one after the other: `500ms`, `10s`, `1h30m`.
+/// Numbers with units, added up: `500ms`, `10s`, `1h30m`.
 impl Value for Duration {
     const KIND: &'static str = "duration";
 
     fn read(text: &str) -> Result<Self, String> {
-        let error = || format!("{} is no duration, such as 500ms, 10s, 5m or 1h", brief(text));
+        let error = || format!("{} is not a duration; write 500ms, 10s, 5m or 1h", brief(text));
         let (mut rest, mut sum) = (text, Self::ZERO);
         while !rest.is_empty() {
-            let (number, tail) = split(rest, |it| !it.is_ascii_digit());
-            let (unit, tail) = split(tail, |it| it.is_ascii_digit());
+            let (number, tail) = split_before(rest, |c| !c.is_ascii_digit());
+            let (unit, tail) = split_before(tail, |c| c.is_ascii_digit());
             let millis: u64 = match unit {
                 "ms" => 1,
                 "s" => 1000,
@@ -41,7 +41,7 @@ impl Value for Duration {
                 "d" => 86_400_000,
                 _ => return Err(error()),
             };
-            let part = number.parse().ok().and_then(|it: u64| it.checked_mul(millis)).ok_or_else(error)?;
+            let part = number.parse().ok().and_then(|number: u64| number.checked_mul(millis)).ok_or_else(error)?;
             sum = sum.checked_add(Self::from_millis(part)).ok_or_else(error)?;
             rest = tail;
         }
@@ -51,13 +51,13 @@ impl Value for Duration {
     fn show(&self) -> Option<String> {
         let millis = self.as_millis();
         let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")];
-        let unit = units.into_iter().find(|it| millis > 0 && millis.is_multiple_of(it.0));
+        let unit = units.into_iter().find(|(size, _)| millis > 0 && millis.is_multiple_of(*size));
         let (size, unit) = unit.unwrap_or(if millis == 0 { (1, "s") } else { (1, "ms") });
         Some(quoted(&format_args!("{}{unit}", millis / size)))
     }
 }
 
-/// How long something is kept: no time at all means for ever.
+/// Retention time. `None`, written as zero, is unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OptionalTimeout(pub(crate) Option<Duration>);
 
@@ -65,7 +65,7 @@ impl Value for OptionalTimeout {
     const KIND: &'static str = Duration::KIND;
 
     fn read(text: &str) -> Result<Self, String> {
-        Duration::read(text).map(|it| Self((!it.is_zero()).then_some(it)))
+        Duration::read(text).map(|time| Self((!time.is_zero()).then_some(time)))
     }
 
     fn show(&self) -> Option<String> {
@@ -73,7 +73,7 @@ impl Value for OptionalTimeout {
     }
 }
 
-/// A number of bytes: `1048576`, `64KiB`, `1MiB`.
+/// Size in bytes: `1048576`, `64KiB`, `1MiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ByteSize(pub(crate) usize);
 
@@ -93,20 +93,26 @@ impl Value for ByteSize {
     const KIND: &'static str = "size";
 
     fn read(text: &str) -> Result<Self, String> {
-        let (number, unit) = split(text, |it| !it.is_ascii_digit());
+        let (number, unit) = split_before(text, |c| !c.is_ascii_digit());
         let unit = if unit.is_empty() { "B" } else { unit };
-        let unit = Self::UNITS.into_iter().find(|it| it.0 == unit).map(|it| it.1);
-        let bytes = unit.and_then(|it| number.parse::<usize>().ok()?.checked_mul(it));
-        bytes.map(Self).ok_or_else(|| format!("{} is no size, such as 65536, 64KiB or 1MiB", brief(text)))
+        let factor = Self::UNITS.into_iter().find(|(name, _)| *name == unit).map(|(_, factor)| factor);
+        let bytes = factor.and_then(|factor| number.parse::<usize>().ok()?.checked_mul(factor));
+        bytes.map(Self).ok_or_else(|| format!("{} is not a size; write 65536, 64KiB or 1MiB", brief(text)))
     }
 
     fn show(&self) -> Option<String> {
-        let unit = Self::UNITS.into_iter().take(3).find(|it| self.0 > 0 && self.0.is_multiple_of(it.1));
-        Some(unit.map_or_else(|| self.0.to_string(), |it| quoted(&format_args!("{}{}", self.0 / it.1, it.0))))
+        let mut binary = Self::UNITS.into_iter().take(3);
+        let unit = binary.find(|(_, factor)| self.0 > 0 && self.0.is_multiple_of(*factor));
+        Some(
+            unit.map_or_else(
+                || self.0.to_string(),
+                |(name, factor)| quoted(&format_args!("{}{name}", self.0 / factor)),
+            ),
+        )
     }
 }
 
-/// Splits before the first character that is so.
-fn split(text: &str, at: impl Fn(char) -> bool) -> (&str, &str) {
-    text.split_at(text.find(at).unwrap_or(text.len()))
+/// Splits before the first character that matches.
+fn split_before(text: &str, matches: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(matches).unwrap_or(text.len()))
 }
