@@ -316,7 +316,7 @@ async fn serve_until<I, S, B>(
             ConnectionSignal::Drain => drain.cancelled().await,
             ConnectionSignal::Cut => cut.cancelled().await,
             ConnectionSignal::Look | ConnectionSignal::Flooded | ConnectionSignal::Close => {
-                sleep_until(seam::after(Instant::now(), after)).await
+                sleep_until(seam::after(Instant::now(), after)).await;
             }
         }
         told
