@@ -1,6 +1,7 @@
-//! The agent card: what a client reads before it calls. It says only what is so.
+//! Agent card (8): the document in which clients find the agent's identity, capabilities and interfaces.
 //!
-//! What the agent is, it says itself, and its operator may say it better; what is offered and where, the server knows.
+//! The agent describes itself ([`About`]), and the configuration may override that ([`CardConfig`]). The server adds what it
+//! serves: interfaces with their URLs, protocol versions and capabilities.
 
 mod address;
 mod config;
@@ -33,22 +34,22 @@ use crate::{
     v03::card::{self as v03, CardVersion, Requirement, Scheme as ClassicScheme, V03CardFields},
 };
 
-/// Where the public card is (8.2).
+/// Path of the public agent card (8.2).
 pub const WELL_KNOWN: &str = "/.well-known/agent-card.json";
 
-/// Where callers of 0.2 look for it.
+/// Path of the agent card in protocol 0.2.
 pub const WELL_KNOWN_BEFORE: &str = "/.well-known/agent.json";
 
-/// Where some callers of 0.2 look for it.
+/// Alternative path of the agent card, used by some clients of 0.2.
 pub const AGENT_CARD: &str = "/agent-card";
 
-/// The path of JSON-RPC that the card names.
+/// Default path of JSON-RPC on the card.
 pub const JSON_RPC: &str = "/rpc";
 
-/// The media type of an agent that says nothing else.
-const TEXT: &str = "text/plain";
+/// Default input and output media type of an agent.
+const DEFAULT_MODE: &str = "text/plain";
 
-/// What a card is made of. Its URLs are those that the operator named, or those at which it was asked for.
+/// Agent card of a server. Its URLs are configured, or derived from each request for the card.
 #[derive(Clone, Debug)]
 pub struct Card {
     pub(crate) about: About,
@@ -63,13 +64,13 @@ pub struct Card {
     bindings_v03: Vec<ProtocolBinding>,
     rpc_path: String,
     protocols: Vec<Version>,
-    kept: V03CardFields,
+    v03_fields: V03CardFields,
     shapes: version::CardVersions,
     address: Address,
 }
 
 impl Card {
-    /// The card of an agent.
+    /// Creates the card of an agent, for protocol 1.0.
     pub fn new(about: About) -> Self {
         Self {
             about,
@@ -84,21 +85,21 @@ impl Card {
             bindings_v03: ProtocolBinding::ALL.to_vec(),
             rpc_path: JSON_RPC.to_owned(),
             protocols: vec![Version::V1_0],
-            kept: V03CardFields::default(),
+            v03_fields: V03CardFields::default(),
             shapes: version::CardVersions::default(),
             address: Address::default(),
         }
     }
 
-    /// With the URL at which clients reach the server, whatever it is bound to and whatever they asked for.
+    /// Sets the base URL at which clients reach the server. By default, it is derived from the request for the card.
     #[must_use]
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.address.public = Some(url.into().trim_end_matches('/').to_owned());
         self
     }
 
-    /// With the address at which clients reach gRPC, if it differs from that of the other bindings: `host:port`, which
-    /// may follow `dns:///`, or a URL without a path. gRPC has no path: a server below a base path, or behind a proxy
+    /// Sets the address of gRPC, if it differs from that of the other bindings: `host:port`, optionally after `dns:///`, or
+    /// a URL without a path. gRPC has no path: a server below a base path, or behind a proxy
     /// that supports only HTTP/1.1, needs this address. An invalid address is left off the card.
     #[must_use]
     pub fn grpc(mut self, addr: impl Into<String>) -> Self {
@@ -106,15 +107,15 @@ impl Card {
         self
     }
 
-    /// With another address of gRPC for clients of 0.3, in the form of [`grpc`](Self::grpc). By default it is the same.
+    /// Sets the address of gRPC for clients of 0.3, in the form of [`grpc`](Self::grpc), which is the default.
     #[must_use]
     pub fn grpc_v03(mut self, addr: impl Into<String>) -> Self {
         self.grpc_v03 = Some(addr.into());
         self
     }
 
-    /// With these bindings among the server's own interfaces of a version, in place of all three. Bindings that are
-    /// left off the card are still served.
+    /// Sets the bindings that the card lists among the server's own interfaces of a version. All three by default. Bindings
+    /// that the card does not list are still served.
     #[must_use]
     pub fn bindings(mut self, version: Version, bindings: impl IntoIterator<Item = ProtocolBinding>) -> Self {
         let listed = bindings.into_iter().collect();
@@ -125,42 +126,42 @@ impl Card {
         self
     }
 
-    /// With the path of JSON-RPC below the URL of the server. The server sets this itself.
+    /// Sets the path of JSON-RPC below the URL of the server.
     #[must_use]
     pub(crate) fn rpc_path(mut self, path: &str) -> Self {
         path.clone_into(&mut self.rpc_path);
         self
     }
 
-    /// With push notification configurations, or without: they are not offered where nobody says so.
+    /// Declares whether the server accepts push notification configurations. False by default.
     #[must_use]
     pub fn push(mut self, offered: bool) -> Self {
         self.push = offered;
         self
     }
 
-    /// With what the server listens on, for requests that name no host.
+    /// Sets the listen address, which is used for requests without a host.
     #[must_use]
     pub fn bound(mut self, addr: SocketAddr) -> Self {
         self.address.bound = Some(addr);
         self
     }
 
-    /// With proxies that are believed what they say of the URL that their clients asked for: in `X-Forwarded-Proto`,
-    /// `-Host`, `-Port` and `-Prefix`, or in `Forwarded`. From anybody else these headers are nothing.
+    /// Sets the proxies whose `X-Forwarded-Proto`, `-Host`, `-Port` and `-Prefix` or `Forwarded` headers are trusted for the
+    /// URL that the client requested. These headers are ignored from other peers.
     #[must_use]
     pub fn trusted_proxies(mut self, proxies: impl IntoIterator<Item = Network>) -> Self {
         self.address.trusted = proxies.into_iter().collect();
         self
     }
 
-    /// The proxies whose forwarded headers are trusted.
+    /// Proxies whose forwarded headers are trusted.
     pub(crate) fn trusted(&self) -> &[Network] {
         &self.address.trusted
     }
 
-    /// With the ways to authenticate, by name, and which of them a call takes (4.5). A card only tells: something else
-    /// has to ask.
+    /// Sets the security schemes by name, and the requirements of a call (4.5). The card only declares them; an
+    /// [authenticator](crate::auth::Authenticator) has to enforce them.
     #[must_use]
     pub fn security(
         mut self,
@@ -169,12 +170,12 @@ impl Card {
     ) -> Self {
         self.schemes = schemes.into_iter().collect();
         self.requirements = requirements.into_iter().collect();
-        self.kept.schemes = BTreeMap::new();
+        self.v03_fields.schemes = BTreeMap::new();
         self
     }
 
-    /// The same, as OpenAPI and 0.3 have it. Of several flows of OAuth a card of 1.0 has one, and one of 0.3 all (0.3,
-    /// 5.5.3).
+    /// Sets the security schemes and requirements in the form of OpenAPI and 0.3. A scheme with several OAuth flows keeps all
+    /// of them on a card of 0.3 (0.3, 5.5.3), and one of them on a card of 1.0.
     #[must_use]
     pub fn classic_security(
         mut self,
@@ -184,34 +185,35 @@ impl Card {
         let schemes: BTreeMap<_, _> = schemes.into_iter().collect();
         let requirements = requirements.into_iter().map(v03::to_requirement);
         self = self.security(v03::to_v1(schemes.clone()), requirements);
-        self.kept.schemes = schemes;
+        self.v03_fields.schemes = schemes;
         self
     }
 
-    /// With the versions of the protocol that are spoken, each over every binding. A server knows which those are.
+    /// Sets the protocol versions that are served, each over every binding.
     #[must_use]
     pub(crate) fn protocols(mut self, protocols: impl IntoIterator<Item = Version>) -> Self {
         self.protocols = protocols.into_iter().collect();
-        // Clients that take the first interface of their binding are to get the newest version of it.
+        // Newest first: some clients use the first interface of their binding.
         self.protocols.sort_by(|a, b| b.cmp(a));
         self
     }
 
-    /// With the shape that readers get who do not name a version. What they can read both of, where nothing is said.
+    /// Sets the form of the card for requests that do not name a protocol version. Merged by default, which clients of 1.0
+    /// and 0.3 can read.
     #[must_use]
     pub fn shape(mut self, shape: CardVersion) -> Self {
         self.shapes.usual = shape;
         self
     }
 
-    /// The same for those who ask for this host, `host` or `host:port`.
+    /// Sets the form of the card for requests to a host (`host` or `host:port`) that do not name a protocol version.
     #[must_use]
     pub fn shape_at(mut self, host: impl AsRef<str>, shape: CardVersion) -> Self {
         self.shapes.hosts.insert(host.as_ref().to_ascii_lowercase(), shape);
         self
     }
 
-    /// The same, for a server that takes a bearer token.
+    /// Declares a bearer token as the security scheme that calls require.
     #[must_use]
     pub fn bearer(self) -> Self {
         const NAME: &str = "bearer";
@@ -221,34 +223,34 @@ impl Card {
         self.security([(NAME.to_owned(), scheme)], [SecurityRequirement { schemes }])
     }
 
-    /// Configured parts of the public address of the server.
+    /// Configuration of the server's public address.
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
-    /// The hosts that have a [shape](Self::shape_at) of their own.
+    /// Hosts with a [form of the card](Self::shape_at) of their own.
     pub(crate) fn hosts(&self) -> impl Iterator<Item = &str> {
         self.shapes.hosts.keys().map(String::as_str)
     }
 
-    /// What the service has to keep to, so that the card is true.
+    /// Capabilities that the card declares. The service rejects calls that need others.
     pub fn offers(&self) -> Capabilities {
         Capabilities { streaming: self.streaming, push: self.push }
     }
 
-    /// The card for the sender of a request.
+    /// Returns the card for a request, with the URLs at which its client reaches the server.
     pub fn of(&self, request: &CardRequest<'_>) -> AgentCard {
-        self.reached(self.address.of(request).as_deref())
+        self.build(self.address.of(request).as_deref())
     }
 
-    /// The same in JSON, in the shape that its sender can read.
+    /// Returns the card for a request in JSON, in the form for its protocol version and host.
     pub fn json(&self, request: &CardRequest<'_>) -> Bytes {
         let shape = self.shapes.of(request, self.address.host(request).as_ref());
-        // Members have names, and writing to memory does not fail.
-        v03::to_json(&self.of(request), &self.kept, shape).unwrap_or_default().into()
+        // Serialization can't fail: all keys are strings, and the output is in memory.
+        v03::to_json(&self.of(request), &self.v03_fields, shape).unwrap_or_default().into()
     }
 
-    /// The card of a server that is reached at this URL, unless it was named another.
+    /// Returns the card of a server at this base URL, unless [`url`](Self::url) set another.
     ///
     /// ```
     /// use a2a_service::{agent::About, card::Card};
@@ -257,7 +259,7 @@ impl Card {
     /// assert_eq!(card.supported_interfaces[0].url, "http://127.0.0.1:8080/rpc");
     /// ```
     pub fn at(&self, url: &str) -> AgentCard {
-        self.reached(Some(self.address.public.as_deref().unwrap_or(url)))
+        self.build(Some(self.address.public.as_deref().unwrap_or(url)))
     }
 
     fn bindings_of(&self, version: Version) -> &[ProtocolBinding] {
@@ -267,7 +269,7 @@ impl Card {
         }
     }
 
-    /// The configured address of gRPC for clients of a version.
+    /// Returns the configured address of gRPC for a protocol version.
     fn grpc_of(&self, version: Version) -> Option<&str> {
         let own = if version == Version::V0_3 { self.grpc_v03.as_deref() } else { None };
         own.or(self.grpc.as_deref())
@@ -278,30 +280,32 @@ impl Card {
         !self.schemes.is_empty() || !self.requirements.is_empty()
     }
 
-    /// Warnings about the card for the operator, logged before it is served. They name settings.
+    /// Returns warnings about the card for the operator, which name the configuration keys.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         for (key, address) in [("card.grpc", &self.grpc), ("card.grpc_v03", &self.grpc_v03)] {
-            if address.as_ref().is_some_and(|it| !is_grpc_address(it)) {
-                warnings
-                    .push(format!("{key}: not an address such as agent.example:443; the agent card does not have it"));
+            if address.as_ref().is_some_and(|address| !is_grpc_address(address)) {
+                let why = "not a gRPC address, and left off the agent card; write agent.example:443";
+                warnings.push(format!("{key}: {why}"));
             }
         }
-        let lists_grpc = |it: &Version| self.bindings_of(*it).contains(&ProtocolBinding::Grpc);
-        let left_off = self.protocols.iter().any(|it| lists_grpc(it) && self.grpc_of(*it).is_none());
-        if left_off && self.address.public.as_deref().is_some_and(|it| grpc(it).is_none()) {
-            let why = "public_url has a path, which gRPC has not; gRPC is left off the agent card (set card.grpc)";
+        let lists_grpc = |version: Version| self.bindings_of(version).contains(&ProtocolBinding::Grpc);
+        let needs_address =
+            self.protocols.iter().any(|version| lists_grpc(*version) && self.grpc_of(*version).is_none());
+        if needs_address && self.address.public.as_deref().is_some_and(|url| grpc_authority(url).is_none()) {
+            let why = "public_url: gRPC does not support a path, and is left off the agent card; set card.grpc";
             warnings.push(why.to_owned());
         }
         if self.push {
-            let why = "push.enabled: push notification configurations are kept, and nothing is delivered to them yet";
+            let why =
+                "push.enabled: push notification configurations are stored, but notifications are not delivered yet";
             warnings.push(why.to_owned());
         }
         warnings
     }
 
-    /// Where nobody knows the URL, the card does not make one up: it has the interfaces that the operator named.
-    fn reached(&self, url: Option<&str>) -> AgentCard {
+    /// Builds the card. Without a URL, it lists only the configured interfaces.
+    fn build(&self, url: Option<&str>) -> AgentCard {
         let About {
             name,
             description,
@@ -314,7 +318,7 @@ impl Card {
             skills,
             extensions,
         } = self.about.clone();
-        let modes = |it: Vec<String>| if it.is_empty() { vec![TEXT.to_owned()] } else { it };
+        let or_default = |modes: Vec<String>| if modes.is_empty() { vec![DEFAULT_MODE.to_owned()] } else { modes };
         AgentCard {
             name: name.unwrap_or_else(|| "Agent".to_owned()),
             description: description.unwrap_or_else(|| "An A2A agent.".to_owned()),
@@ -330,27 +334,27 @@ impl Card {
             }),
             security_schemes: self.schemes.clone(),
             security_requirements: self.requirements.clone(),
-            default_input_modes: modes(input_modes),
-            default_output_modes: modes(output_modes),
+            default_input_modes: or_default(input_modes),
+            default_output_modes: or_default(output_modes),
             skills,
             signatures: Vec::new(),
             icon_url,
         }
     }
 
-    /// Every way to reach the server, in the order in which clients should try them (8.3).
+    /// Returns all interfaces, in the order in which clients should try them (8.3).
     fn supported_interfaces(&self, url: Option<&str>) -> Vec<AgentInterface> {
-        let json_rpc = url.map(|it| format!("{it}{}", self.rpc_path));
-        let derived = url.and_then(grpc);
-        let of = |version: &Version| {
+        let json_rpc = url.map(|url| format!("{url}{}", self.rpc_path));
+        let derived_grpc = url.and_then(grpc_authority);
+        let interfaces_of = |version: &Version| {
             let bindings = self.bindings_of(*version);
-            let grpc = self.grpc_of(*version).filter(|it| is_grpc_address(it));
+            let grpc = self.grpc_of(*version).filter(|address| is_grpc_address(address));
             let address = |binding| match binding {
                 ProtocolBinding::JsonRpc => json_rpc.clone(),
                 ProtocolBinding::HttpJson => url.map(str::to_owned),
-                ProtocolBinding::Grpc => grpc.map(str::to_owned).or_else(|| derived.clone()),
+                ProtocolBinding::Grpc => grpc.map(str::to_owned).or_else(|| derived_grpc.clone()),
             };
-            let named = ProtocolBinding::ALL.into_iter().filter(|it| bindings.contains(it));
+            let listed = ProtocolBinding::ALL.into_iter().filter(|binding| bindings.contains(binding));
             let interface = |binding: ProtocolBinding| {
                 Some(AgentInterface {
                     url: address(binding)?,
@@ -359,13 +363,13 @@ impl Card {
                     protocol_version: version.as_str().to_owned(),
                 })
             };
-            named.filter_map(interface).collect::<Vec<_>>()
+            listed.filter_map(interface).collect::<Vec<_>>()
         };
-        self.protocols.iter().flat_map(of).chain(self.interfaces.iter().cloned()).collect()
+        self.protocols.iter().flat_map(interfaces_of).chain(self.interfaces.iter().cloned()).collect()
     }
 }
 
-/// Binding of the server's own interfaces, by the name that cards have for it.
+/// Protocol binding of an interface on the agent card (5.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProtocolBinding {
     /// `JSONRPC`
@@ -380,7 +384,7 @@ impl ProtocolBinding {
     /// All bindings, in the order of the card.
     pub const ALL: [Self; 3] = [Self::JsonRpc, Self::HttpJson, Self::Grpc];
 
-    /// The name of the binding (5.8).
+    /// Returns the name of the binding on the card (5.8).
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::JsonRpc => "JSONRPC",
@@ -390,10 +394,10 @@ impl ProtocolBinding {
     }
 }
 
-/// Returns true if gRPC clients can connect to an address: `host:port`, which may follow `dns:///`, or a URL without a
+/// Returns true if gRPC clients can connect to an address: `host:port`, optionally after `dns:///`, or a URL without a
 /// path.
 pub(crate) fn is_grpc_address(text: &str) -> bool {
-    let (authority, has_usual_port) = match text.split_once("://") {
+    let (authority, has_default_port) = match text.split_once("://") {
         None => (text, false),
         Some(("dns", rest)) => match rest.strip_prefix('/') {
             Some(authority) => (authority, false),
@@ -402,11 +406,11 @@ pub(crate) fn is_grpc_address(text: &str) -> bool {
         Some(("http" | "https" | "grpc" | "grpcs", authority)) => (authority, true),
         Some(_) => return false,
     };
-    Authority::parse(authority).is_some_and(|it| has_usual_port || it.has_port())
+    Authority::parse(authority).is_some_and(|authority| has_default_port || authority.has_port())
 }
 
-/// The target of gRPC, `host:port`. It has no path: below a prefix, gRPC can't be reached, and is not listed.
-fn grpc(url: &str) -> Option<String> {
+/// Returns the `host:port` of a URL. `None` if it has a path, below which gRPC can't be reached.
+fn grpc_authority(url: &str) -> Option<String> {
     let url: Uri = url.parse().ok()?;
     if !matches!(url.path(), "" | "/") {
         return None;
@@ -420,10 +424,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_urls_are_those_of_the_server() {
+    fn interfaces_have_the_urls_of_the_server() {
         let urls = |card: &Card, at: &str| {
             let interfaces = card.at(at).supported_interfaces.into_iter();
-            interfaces.map(|it| format!("{} {}", it.protocol_binding, it.url)).collect::<Vec<_>>()
+            interfaces.map(|interface| format!("{} {}", interface.protocol_binding, interface.url)).collect::<Vec<_>>()
         };
         let card = Card::new(About::default());
         let local = ["JSONRPC http://[::1]:81/rpc", "HTTP+JSON http://[::1]:81", "GRPC [::1]:81"];
@@ -455,7 +459,7 @@ mod tests {
         {
             assert!(!is_grpc_address(text), "{text}");
             let card = Card::new(About::default()).grpc(text).at("https://a.example/x");
-            assert!(card.supported_interfaces.iter().all(|it| it.protocol_binding != "GRPC"), "{text}");
+            assert!(card.supported_interfaces.iter().all(|interface| interface.protocol_binding != "GRPC"), "{text}");
         }
     }
 
@@ -465,36 +469,39 @@ mod tests {
         let card = Card::new(About::default()).protocols(both).url("https://a.example").grpc("g.example:1");
         let interfaces = |card: &Card| {
             let all = card.at("").supported_interfaces.into_iter();
-            all.map(|it| format!("{} {} {}", it.protocol_version, it.protocol_binding, it.url)).collect::<Vec<_>>()
+            all.map(|interface| {
+                format!("{} {} {}", interface.protocol_version, interface.protocol_binding, interface.url)
+            })
+            .collect::<Vec<_>>()
         };
-        let apart = card.clone().grpc_v03("https://old.example").bindings(Version::V1_0, [ProtocolBinding::Grpc]);
+        let separate = card.clone().grpc_v03("https://old.example").bindings(Version::V1_0, [ProtocolBinding::Grpc]);
         let [json_rpc, rest] = ["0.3 JSONRPC https://a.example/rpc", "0.3 HTTP+JSON https://a.example"];
-        assert_eq!(interfaces(&apart), ["1.0 GRPC g.example:1", json_rpc, rest, "0.3 GRPC https://old.example"]);
-        let off = apart.bindings(Version::V0_3, [ProtocolBinding::HttpJson]);
-        assert_eq!(interfaces(&off), ["1.0 GRPC g.example:1", rest]);
+        assert_eq!(interfaces(&separate), ["1.0 GRPC g.example:1", json_rpc, rest, "0.3 GRPC https://old.example"]);
+        let omitted = separate.bindings(Version::V0_3, [ProtocolBinding::HttpJson]);
+        assert_eq!(interfaces(&omitted), ["1.0 GRPC g.example:1", rest]);
         assert_eq!(interfaces(&card)[5], "0.3 GRPC g.example:1");
     }
 
     #[test]
-    fn warnings_name_what_a_card_leaves_off_or_promises() {
+    fn warnings_name_the_configuration_key() {
         let card = || Card::new(About::default()).protocols([Version::V1_0, Version::V0_3]);
-        let warned = |card: Card, setting: &str| {
+        let warns_of = |card: Card, key: &str| {
             let warnings = card.warnings();
-            assert!(warnings.len() == 1 && warnings[0].contains(setting), "{setting}: {warnings:?}");
+            assert!(warnings.len() == 1 && warnings[0].contains(key), "{key}: {warnings:?}");
         };
         assert_eq!(card().url("https://a.example").warnings(), [""; 0]);
         let below = || card().url("https://a.example/a2a/v1");
-        warned(below(), "card.grpc");
+        warns_of(below(), "card.grpc");
         assert_eq!(below().grpc("a.example:443").warnings(), [""; 0]);
         let rest = [ProtocolBinding::HttpJson];
         assert_eq!(below().bindings(Version::V1_0, rest).bindings(Version::V0_3, rest).warnings(), [""; 0]);
-        warned(card().push(true), "push.enabled");
-        warned(card().grpc("x"), "card.grpc");
-        warned(card().grpc_v03(""), "card.grpc_v03");
+        warns_of(card().push(true), "push.enabled");
+        warns_of(card().grpc("x"), "card.grpc");
+        warns_of(card().grpc_v03(""), "card.grpc_v03");
     }
 
     #[test]
-    fn nobody_knows_the_url() {
+    fn card_without_a_known_url_has_no_interfaces() {
         let headers = http::HeaderMap::new();
         let request =
             CardRequest { path: "", prefix: "", host: None, target: None, peer: None, query: None, headers: &headers };
@@ -502,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_told() {
+    fn bearer_token_is_declared() {
         let json = serde_json::to_value(Card::new(About::default()).bearer().at("http://h")).unwrap();
         let scheme = serde_json::json!({"bearer": {"httpAuthSecurityScheme": {"scheme": "bearer"}}});
         assert_eq!(json["securitySchemes"], scheme);
@@ -510,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn required_members_are_there_and_nothing_is_promised() {
+    fn required_members_are_present_and_capabilities_are_off_by_default() {
         let json = serde_json::to_value(Card::new(About::default()).at("http://h")).unwrap();
         for member in ["name", "description", "version", "defaultInputModes", "defaultOutputModes", "skills"] {
             assert!(json.get(member).is_some(), "{member}");

@@ -1,5 +1,5 @@
-//! Where a server is reached, as far as it can know: what its operator says, what a proxy that is trusted says, what
-//! the client asked for, and last what it is bound to.
+//! Public URL of the server, for the agent card: the configured URL, forwarded headers of a trusted proxy (`Forwarded`,
+//! `X-Forwarded-*`), the host of the request, or else the listen address.
 
 use std::{
     fmt,
@@ -14,60 +14,60 @@ use http::{
 use super::Network;
 use crate::transport::CardRequest;
 
-/// The host that a proxy was asked for.
+/// Host of the request that a proxy received.
 pub(crate) const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-/// The port that a proxy was asked at.
+/// Port of the request that a proxy received.
 pub(crate) const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
-/// The address of the client of a proxy.
+/// Address of a proxy's client.
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// What a proxy takes off the path.
+/// Prefix that a proxy strips from the path.
 pub(crate) const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
-/// `https`, where a proxy ends TLS.
+/// Scheme of the request that a proxy received: `https` if the proxy terminates TLS.
 pub(crate) const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// What is known of it before anybody asks.
+/// Configuration of the public address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Address {
-    /// What the operator says, without a slash at its end.
+    /// Configured URL, without a trailing slash.
     pub(crate) public: Option<String>,
-    /// Those who are believed what they say of the client.
+    /// Proxies whose forwarded headers are trusted.
     pub(super) trusted: Vec<Network>,
-    /// What the server listens on.
+    /// Listen address.
     pub(super) bound: Option<SocketAddr>,
 }
 
 impl Address {
-    /// The path of the public URL, if it has one.
+    /// Returns the path of the configured URL, if it has one.
     pub(crate) fn path(&self) -> Option<&str> {
         let (_, rest) = self.public.as_deref()?.split_once("://")?;
-        rest.find('/').map(|at| &rest[at..])
+        rest.find('/').map(|start| &rest[start..])
     }
 
-    /// The URL at which the sender of this request reaches the server; none where nothing tells.
+    /// Returns the URL at which the client of a request reaches the server. `None` if it is unknown.
     pub(super) fn of(&self, request: &CardRequest<'_>) -> Option<String> {
         if let Some(public) = &self.public {
             return Some(public.clone());
         }
-        let (said, host) = self.asked(request);
+        let (forwarded, host) = self.requested(request);
         let authority = host.or_else(|| self.bound.map(Authority::from))?;
-        let (scheme, usual) = if said.https { ("https", 443) } else { ("http", 80) };
-        // A port in the name is the more exact one: it is the client's own.
-        let port = authority.port.or(said.port.filter(|it| *it != usual));
+        let (scheme, default_port) = if forwarded.https { ("https", 443) } else { ("http", 80) };
+        // A port next to the host is the one that the client used; `X-Forwarded-Port` may be that of a proxy.
+        let port = authority.port.or(forwarded.port.filter(|port| *port != default_port));
         let authority = Authority { port, ..authority };
-        Some(format!("{scheme}://{authority}{}{}", said.prefix, request.prefix))
+        Some(format!("{scheme}://{authority}{}{}", forwarded.prefix, request.prefix))
     }
 
-    /// What the sender of this request asked for, whatever the server is called.
+    /// Returns the host that the client requested, whatever URL is configured.
     pub(super) fn host(&self, request: &CardRequest<'_>) -> Option<Authority> {
-        self.asked(request).1
+        self.requested(request).1
     }
 
-    fn asked(&self, request: &CardRequest<'_>) -> (Forwarded, Option<Authority>) {
-        let forwarded = request.peer.and_then(|it| self.forwarded_by(it, request.headers));
+    fn requested(&self, request: &CardRequest<'_>) -> (Forwarded, Option<Authority>) {
+        let forwarded = request.peer.and_then(|peer| self.forwarded_by(peer, request.headers));
         let host = if forwarded.is_some() { request.target.or(request.host) } else { request.host };
-        let mut said = forwarded.unwrap_or_default();
-        let host = said.host.take().or_else(|| host.and_then(Authority::parse));
-        (said, host)
+        let mut forwarded = forwarded.unwrap_or_default();
+        let host = forwarded.host.take().or_else(|| host.and_then(Authority::parse));
+        (forwarded, host)
     }
 
     /// Returns the forwarded headers of a request. `None` if the peer is not a trusted proxy.
@@ -76,62 +76,62 @@ impl Address {
     }
 
     fn trusts(&self, addr: IpAddr) -> bool {
-        self.trusted.iter().any(|it| it.contains(addr))
+        self.trusted.iter().any(|network| network.contains(addr))
     }
 
-    /// What proxies say. `Forwarded` counts only where the other headers say nothing: most proxies set those, and let
-    /// through a `Forwarded` that the client made up.
+    /// Reads the forwarded headers. `Forwarded` counts only without `X-Forwarded-*`: most proxies set the latter, and pass
+    /// on a `Forwarded` that the client forged.
     fn forwarded(&self, headers: &HeaderMap) -> Forwarded {
-        // The last value is that of the proxy that we talk to; what stands before it came from outside.
+        // The last value is from the peer; earlier ones may be forged.
         let last = |name| {
             let line = headers.get_all(name).iter().next_back()?.to_str().ok()?;
             line.rsplit(',').next().map(str::trim)
         };
-        let prefix = last(FORWARDED_PREFIX).and_then(path).unwrap_or_default();
+        let prefix = last(FORWARDED_PREFIX).and_then(parse_prefix).unwrap_or_default();
         let by_proxy = [FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PROTO, FORWARDED_FOR, header::FORWARDED];
-        let by_proxy = by_proxy.iter().any(|it| headers.contains_key(it));
-        let mut said = Forwarded { prefix, by_proxy, ..Forwarded::default() };
+        let by_proxy = by_proxy.iter().any(|name| headers.contains_key(name));
+        let mut forwarded = Forwarded { prefix, by_proxy, ..Forwarded::default() };
         let (host, port, proto) = (last(FORWARDED_HOST), last(FORWARDED_PORT), last(FORWARDED_PROTO));
         if host.or(port).or(proto).is_some() {
-            said.host = host.and_then(Authority::parse);
-            said.port = port.and_then(number);
-            said.https = proto.is_some_and(|it| it.eq_ignore_ascii_case("https"));
-            return said;
+            forwarded.host = host.and_then(Authority::parse);
+            forwarded.port = port.and_then(parse_port);
+            forwarded.https = proto.is_some_and(|proto| proto.eq_ignore_ascii_case("https"));
+            return forwarded;
         }
-        let lines = headers.get_all(header::FORWARDED).iter().rev().filter_map(|it| it.to_str().ok());
-        // Each proxy adds what it saw to the end, and so it is read from there, as far as the proxies are trusted.
-        // A comma in quotes would be no name of a host, and one that a client left open must not hide what follows it.
-        for element in lines.flat_map(|it| it.rsplit(',')) {
+        let lines = headers.get_all(header::FORWARDED).iter().rev().filter_map(|line| line.to_str().ok());
+        // Each proxy appends an element. Elements are read backwards, as long as they come from trusted proxies. Quotes are
+        // ignored when splitting: host names have no commas, and a quote that a client left open must not hide later elements.
+        for element in lines.flat_map(|line| line.rsplit(',')) {
             let pair = |name: &str| {
-                let mut pairs = element.split(';').filter_map(|it| it.split_once('='));
-                let (_, value) = pairs.find(|it| it.0.trim().eq_ignore_ascii_case(name))?;
+                let mut pairs = element.split(';').filter_map(|pair| pair.split_once('='));
+                let (_, value) = pairs.find(|(key, _)| key.trim().eq_ignore_ascii_case(name))?;
                 Some(value.trim().trim_matches('"'))
             };
-            said.host = pair("host").and_then(Authority::parse);
-            said.https = pair("proto").is_some_and(|it| it.eq_ignore_ascii_case("https"));
-            if !pair("for").and_then(node).is_some_and(|it| self.trusts(it)) {
+            forwarded.host = pair("host").and_then(Authority::parse);
+            forwarded.https = pair("proto").is_some_and(|proto| proto.eq_ignore_ascii_case("https"));
+            if !pair("for").and_then(node).is_some_and(|client| self.trusts(client)) {
                 break;
             }
         }
-        said
+        forwarded
     }
 }
 
 /// Forwarded headers of a trusted proxy (`Forwarded`, `X-Forwarded-*`).
 #[derive(Default)]
 pub(crate) struct Forwarded {
-    /// The host that the client asked for.
+    /// Host that the client requested.
     pub(crate) host: Option<Authority>,
-    /// The port that the client asked at, where the host has none.
+    /// Port that the client requested, if `host` has none.
     pub(crate) port: Option<u16>,
-    /// The client came over TLS.
+    /// The client's connection uses TLS.
     pub(crate) https: bool,
     prefix: String,
-    /// A header shows that the request was forwarded, rather than sent by the peer itself.
+    /// The request has a forwarded header: the peer did not send it on its own behalf.
     pub(crate) by_proxy: bool,
 }
 
-/// A host, and perhaps a port, that can stand in a URL.
+/// Host of a URL with an optional port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Authority {
     host: String,
@@ -139,32 +139,32 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// What a client or a proxy says, if it can be connected to: an address or a name, with or without a port.
+    /// Parses an IP address or a DNS name, with or without a port. Returns `None` if clients can't connect to it.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        /// The longest name of DNS.
-        const LONGEST: usize = 253;
-        let whole: uri::Authority = text.parse().ok()?;
-        let host = whole.host();
-        // A user before the host makes another host of what looks like one.
-        let port = match whole.as_str().strip_prefix(host)? {
+        /// Maximum length of a DNS name in bytes.
+        const MAX_NAME: usize = 253;
+        let authority: uri::Authority = text.parse().ok()?;
+        let host = authority.host();
+        // Rejects a user before the host, which could pass for the host.
+        let port = match authority.as_str().strip_prefix(host)? {
             "" => None,
-            rest => Some(number(rest.strip_prefix(':')?)?),
+            rest => Some(parse_port(rest.strip_prefix(':')?)?),
         };
-        let host = if let Some(it) = host.strip_prefix('[').and_then(|it| it.strip_suffix(']')) {
-            reachable(IpAddr::V6(it.parse().ok()?))
-        } else if let Ok(it) = host.parse::<Ipv4Addr>() {
-            reachable(IpAddr::V4(it))
+        let host = if let Some(addr) = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            connectable_host(IpAddr::V6(addr.parse().ok()?))
+        } else if let Ok(addr) = host.parse::<Ipv4Addr>() {
+            connectable_host(IpAddr::V4(addr))
         } else {
-            let named = |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'.' | b'_');
-            let name = (1..=LONGEST).contains(&host.len()) && host.bytes().all(named);
-            name.then(|| host.to_owned())?
+            let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+            let is_name = (1..=MAX_NAME).contains(&host.len()) && host.bytes().all(is_allowed);
+            is_name.then(|| host.to_owned())?
         };
         Some(Self { host, port })
     }
 }
 
 impl Authority {
-    /// The host alone.
+    /// Returns the host without its port.
     pub(super) fn name(&self) -> &str {
         &self.host
     }
@@ -176,44 +176,45 @@ impl Authority {
 
 impl From<SocketAddr> for Authority {
     fn from(addr: SocketAddr) -> Self {
-        Self { host: reachable(addr.ip()), port: Some(addr.port()) }
+        Self { host: connectable_host(addr.ip()), port: Some(addr.port()) }
     }
 }
 
 impl fmt::Display for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.host)?;
-        self.port.map_or(Ok(()), |it| write!(f, ":{it}"))
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
     }
 }
 
-/// An address as URLs have it. "Any" is one to listen on and not one to call: whoever is told it is on this machine.
-fn reachable(addr: IpAddr) -> String {
+/// Formats an address for a URL. Clients can't connect to an unspecified address (`0.0.0.0`, `::`): a client that requested
+/// one is on this machine, so it becomes the loopback address.
+fn connectable_host(addr: IpAddr) -> String {
     match addr.to_canonical() {
-        IpAddr::V4(it) if it.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
-        IpAddr::V4(it) => it.to_string(),
-        IpAddr::V6(it) if it.is_unspecified() => format!("[{}]", Ipv6Addr::LOCALHOST),
-        IpAddr::V6(it) => format!("[{it}]"),
+        IpAddr::V4(addr) if addr.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
+        IpAddr::V4(addr) => addr.to_string(),
+        IpAddr::V6(addr) if addr.is_unspecified() => format!("[{}]", Ipv6Addr::LOCALHOST),
+        IpAddr::V6(addr) => format!("[{addr}]"),
     }
 }
 
-/// A port that can be connected to.
-fn number(text: &str) -> Option<u16> {
-    let digits = text.bytes().all(|it| it.is_ascii_digit());
-    text.parse().ok().filter(|it| digits && *it != 0)
+/// Parses a port other than 0, without a sign.
+fn parse_port(text: &str) -> Option<u16> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|port| is_number && *port != 0)
 }
 
-/// A node as `Forwarded` and `X-Forwarded-For` have it: an address, with or without a port.
+/// Parses the address of a node in `Forwarded` or `X-Forwarded-For`, with or without a port (RFC 7239, 6).
 pub(crate) fn node(text: &str) -> Option<IpAddr> {
-    let bare = text.strip_prefix('[').and_then(|it| it.strip_suffix(']')).unwrap_or(text);
-    bare.parse().ok().or_else(|| text.parse::<SocketAddr>().ok().map(|it| it.ip()))
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    bare.parse().ok().or_else(|| text.parse::<SocketAddr>().ok().map(|addr| addr.ip()))
 }
 
-/// What a proxy took off the path, without a slash at its end.
-fn path(text: &str) -> Option<String> {
-    let whole: PathAndQuery = text.parse().ok()?;
-    let plain = text.starts_with('/') && !text.starts_with("//") && whole.as_str() == text && whole.query().is_none();
-    plain.then(|| text.trim_end_matches('/').to_owned())
+/// Parses a path prefix, and removes its trailing slash. `None` if it is not a plain path.
+fn parse_prefix(text: &str) -> Option<String> {
+    let path: PathAndQuery = text.parse().ok()?;
+    let is_plain = text.starts_with('/') && !text.starts_with("//") && path.as_str() == text && path.query().is_none();
+    is_plain.then(|| text.trim_end_matches('/').to_owned())
 }
 
 #[cfg(test)]
@@ -221,13 +222,13 @@ mod tests {
     use super::*;
 
     fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
-        let line = |it: &(&'static str, &str)| (HeaderName::from_static(it.0), it.1.parse().unwrap());
+        let line = |(name, value): &(&'static str, &str)| (HeaderName::from_static(name), value.parse().unwrap());
         lines.iter().map(line).collect()
     }
 
-    fn of(address: &Address, peer: &str, lines: &[(&'static str, &str)]) -> Option<String> {
+    fn url(address: &Address, peer: &str, lines: &[(&'static str, &str)]) -> Option<String> {
         let headers = headers(lines);
-        let host = headers.get("host").and_then(|it| it.to_str().ok());
+        let host = headers.get("host").and_then(|host| host.to_str().ok());
         let peer = Some(peer.parse().unwrap());
         let request =
             CardRequest { path: "", prefix: "/echo", host, target: None, peer, query: None, headers: &headers };
@@ -235,23 +236,23 @@ mod tests {
     }
 
     #[test]
-    fn who_is_believed() {
+    fn forwarded_headers_count_only_from_trusted_proxies() {
         let mut address = Address { trusted: vec!["10.0.0.0/8".parse().unwrap()], ..Address::default() };
         let proxied = [("host", "up:1"), ("x-forwarded-host", "a.example"), ("x-forwarded-proto", "https")];
-        assert_eq!(of(&address, "10.0.0.1", &proxied).unwrap(), "https://a.example/echo");
-        assert_eq!(of(&address, "192.0.2.1", &proxied).unwrap(), "http://up:1/echo");
-        assert_eq!(of(&address, "192.0.2.1", &[]), None);
+        assert_eq!(url(&address, "10.0.0.1", &proxied).unwrap(), "https://a.example/echo");
+        assert_eq!(url(&address, "192.0.2.1", &proxied).unwrap(), "http://up:1/echo");
+        assert_eq!(url(&address, "192.0.2.1", &[]), None);
         address.bound = Some("[::]:80".parse().unwrap());
-        assert_eq!(of(&address, "192.0.2.1", &[]).unwrap(), "http://[::1]:80/echo");
-        assert_eq!(of(&address, "192.0.2.1", &[("host", "no host")]).unwrap(), "http://[::1]:80/echo");
+        assert_eq!(url(&address, "192.0.2.1", &[]).unwrap(), "http://[::1]:80/echo");
+        assert_eq!(url(&address, "192.0.2.1", &[("host", "no host")]).unwrap(), "http://[::1]:80/echo");
         address.public = Some("https://public.example".to_owned());
-        assert_eq!(of(&address, "10.0.0.1", &proxied).unwrap(), "https://public.example");
+        assert_eq!(url(&address, "10.0.0.1", &proxied).unwrap(), "https://public.example");
     }
 
     #[test]
-    fn what_proxies_say() {
+    fn forwarded_headers_of_a_trusted_proxy_set_the_url() {
         let address = Address { trusted: vec!["10.0.0.0/8".parse().unwrap()], ..Address::default() };
-        let url = |lines: &[(&'static str, &str)]| of(&address, "10.0.0.1", lines).unwrap();
+        let url = |lines: &[(&'static str, &str)]| url(&address, "10.0.0.1", lines).unwrap();
         for (lines, expected) in [
             (&[("host", "h"), ("x-forwarded-proto", "HTTPS"), ("x-forwarded-port", "443")][..], "https://h"),
             (&[("host", "h"), ("x-forwarded-proto", "https"), ("x-forwarded-port", "8443")], "https://h:8443"),
@@ -262,14 +263,14 @@ mod tests {
             (&[("host", "h"), ("x-forwarded-host", "evil, a")], "http://a"),
             (&[("host", "h"), ("x-forwarded-host", "a b")], "http://h"),
             (&[("host", "h"), ("forwarded", "for=1.1.1.1;Proto=https;host=\"a:1\"")], "https://a:1"),
-            // The nearest proxy's word; and that of the one before it, where that one is trusted too.
+            // The element of the nearest proxy, and that of the proxy before it if it is trusted too.
             (&[("host", "h"), ("forwarded", "host=evil, for=1.1.1.1;host=a")], "http://a"),
             (
                 &[("host", "h"), ("forwarded", "host=evil,for=1.1.1.1;host=b;proto=https,for=\"10.0.0.2:5\";host=a")],
                 "https://b",
             ),
             (&[("host", "h"), ("forwarded", "for=\"x"), ("forwarded", "for=1.1.1.1;host=a")], "http://a"),
-            // Made up by the client, and let through by a proxy that sets the other headers.
+            // Forged by the client, and passed on by a proxy that sets `X-Forwarded-*`.
             (&[("host", "h"), ("x-forwarded-proto", "https"), ("forwarded", "host=evil")], "https://h"),
         ] {
             assert_eq!(url(lines), format!("{expected}/echo"), "{lines:?}");
@@ -277,24 +278,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_host() {
-        let host = |text| Authority::parse(text).map(|it| it.to_string());
+    fn authorities_that_clients_cannot_connect_to_are_rejected() {
+        let host = |text| Authority::parse(text).map(|authority| authority.to_string());
         for text in ["a.example", "a.example:8080", "127.0.0.1:1", "[::1]", "[2001:db8::1]:443", "my_host"] {
             assert_eq!(host(text).as_deref(), Some(text));
         }
         assert_eq!(host("0.0.0.0:8080").unwrap(), "127.0.0.1:8080");
         assert_eq!(host("[::]:8080").unwrap(), "[::1]:8080");
         let long = "a".repeat(254);
-        let no_hosts = [
+        let invalid = [
             "", ":80", "a:", "a:0", "a:65536", "a:+1", "a/b", "user@a", "a b", "a\"b", "[::1", "[a]", "::1", "*", &long,
         ];
-        for text in no_hosts {
+        for text in invalid {
             assert_eq!(host(text), None, "{text}");
         }
     }
 
     #[test]
-    fn who_was_before_a_proxy() {
+    fn forwarded_nodes_are_addresses_with_optional_ports() {
         for (text, addr) in [("1.2.3.4", "1.2.3.4"), ("1.2.3.4:5", "1.2.3.4"), ("[::1]", "::1"), ("[::1]:5", "::1")] {
             assert_eq!(node(text), addr.parse().ok(), "{text}");
         }

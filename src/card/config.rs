@@ -1,4 +1,4 @@
-//! A card as a configuration says it: every key is optional, and says more than the agent does of itself.
+//! Configuration of the agent card. Each configured value overrides that of the agent.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,7 @@ use crate::{
     v03::card::{CardVersion, Requirement, Scheme},
 };
 
-/// What an operator says of an agent. What is left out is as the agent has it, and what is there replaces that: a list
-/// as a whole.
+/// Values of the agent card that override the agent's own. Lists are replaced as a whole.
 ///
 /// ```
 /// use a2a_service::card::CardConfig;
@@ -28,108 +27,108 @@ use crate::{
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct CardConfig {
-    /// What people call the agent.
+    /// Name of the agent.
     pub name: Option<String>,
-    /// What it is for.
+    /// Description of the agent.
     pub description: Option<String>,
-    /// Its own version.
+    /// Version of the agent, not of the protocol.
     pub version: Option<String>,
-    /// Who runs it.
+    /// Provider of the agent.
     pub provider: Option<ProviderConfig>,
-    /// What it looks like.
+    /// URL of the agent's icon.
     pub icon_url: Option<String>,
-    /// Where people read more about it.
+    /// URL of the agent's documentation.
     pub documentation_url: Option<String>,
-    /// The media types that it takes.
+    /// Media types that the agent accepts.
     pub input_modes: Option<Vec<String>>,
-    /// The media types that it gives.
+    /// Media types that the agent produces.
     pub output_modes: Option<Vec<String>>,
-    /// What it can do.
+    /// Skills of the agent.
     pub skills: Option<Vec<SkillConfig>>,
-    /// The extensions of the protocol that it knows.
+    /// Protocol extensions that the agent supports.
     pub extensions: Option<Vec<ExtensionConfig>>,
-    /// Where else it is reached, behind the server's own interfaces.
+    /// Additional interfaces, listed after the server's own.
     pub interfaces: Vec<InterfaceConfig>,
-    /// What is not to be offered, though the server could.
+    /// Capabilities that differ from those of the server.
     pub capabilities: CapabilitiesConfig,
-    /// The ways to authenticate, by name, as OpenAPI has them. A card only tells: something else has to ask.
+    /// Security schemes by name, in the form of OpenAPI. The card only declares them; an authenticator has to enforce them.
     pub security_schemes: SchemesConfig,
-    /// Which of them a call takes: one of these, each with its scopes by scheme.
+    /// Security requirements, of which a call has to meet one: scopes by the name of a scheme.
     pub security: Vec<Requirement>,
-    /// The shape for readers who do not name a version.
+    /// Form of the card for requests that do not name a protocol version.
     pub shape: Option<CardVersion>,
-    /// The same by the host that is asked for.
+    /// Form of the card by the requested host. Overrides `shape`.
     pub shapes: BTreeMap<String, CardVersion>,
 }
 
-/// Who runs an agent.
+/// Provider of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderConfig {
-    /// The name of the organization.
+    /// Name of the organization.
     pub organization: String,
-    /// Its website.
+    /// Website of the organization.
     pub url: String,
 }
 
-/// One thing that an agent can do.
+/// Skill of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SkillConfig {
-    /// Tells it from the others.
+    /// Unique id among the agent's skills.
     pub id: String,
-    /// What people call it.
+    /// Name of the skill.
     pub name: String,
-    /// What it does.
+    /// Description of the skill.
     pub description: String,
-    /// By what it is found.
+    /// Keywords.
     #[serde(default)]
     pub tags: Vec<String>,
-    /// What people might ask.
+    /// Example prompts.
     #[serde(default)]
     pub examples: Vec<String>,
-    /// The media types that it takes, where they are others than the agent's.
+    /// Media types that the skill accepts. Empty: those of the agent.
     #[serde(default)]
     pub input_modes: Vec<String>,
-    /// The media types that it gives, where they are others than the agent's.
+    /// Media types that the skill produces. Empty: those of the agent.
     #[serde(default)]
     pub output_modes: Vec<String>,
 }
 
-/// An extension of the protocol.
+/// Protocol extension that an agent supports.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExtensionConfig {
-    /// What it is, and in which version.
+    /// URI of the extension in its version.
     pub uri: String,
-    /// What the agent does with it.
+    /// Description of how the agent uses the extension.
     #[serde(default)]
     pub description: String,
-    /// Messages of clients that do not name it are refused.
+    /// Calls of clients that do not request the extension are rejected.
     #[serde(default)]
     pub required: bool,
-    /// What the extension defines.
+    /// Parameters, as the extension defines them.
     #[serde(default)]
     pub params: Option<Struct>,
 }
 
-/// Another way to reach an agent.
+/// Additional interface of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InterfaceConfig {
-    /// Where: an absolute URL, or `host:port` for gRPC.
+    /// Absolute URL, or `host:port` for gRPC.
     pub url: String,
-    /// `JSONRPC`, `GRPC`, `HTTP+JSON`, or the URI of another one.
+    /// `JSONRPC`, `GRPC`, `HTTP+JSON`, or the URI of another binding.
     pub binding: String,
-    /// What its clients copy into every request.
+    /// Tenant that clients copy into every request.
     #[serde(default)]
     pub tenant: String,
-    /// The version of the protocol, `1.0` where nothing is said.
+    /// Protocol version. `1.0` by default.
     #[serde(default)]
     pub version: Option<String>,
 }
 
-/// Ways to authenticate, by name; one of a type that nobody here knows is a mistake.
+/// Security schemes by name. Unknown types are rejected.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(try_from = "BTreeMap<String, Scheme>")]
 pub struct SchemesConfig(pub BTreeMap<String, Scheme>);
@@ -138,35 +137,37 @@ impl TryFrom<BTreeMap<String, Scheme>> for SchemesConfig {
     type Error = String;
 
     fn try_from(schemes: BTreeMap<String, Scheme>) -> Result<Self, String> {
-        match schemes.iter().find(|it| *it.1 == Scheme::Unknown) {
-            Some((name, _)) => Err(format!("`{name}` has a type that OpenAPI does not know")),
+        match schemes.iter().find(|(_, scheme)| **scheme == Scheme::Unknown) {
+            Some((name, _)) => {
+                Err(format!("{name}: unknown type; write apiKey, http, oauth2, openIdConnect or mutualTLS"))
+            }
             None => Ok(Self(schemes)),
         }
     }
 }
 
-/// What of the server's capabilities is switched off.
+/// Capabilities on the agent card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct CapabilitiesConfig {
-    /// Answers in streams.
+    /// Streaming. `false` also rejects streaming calls.
     pub streaming: Option<bool>,
-    /// Tells the history of a task's states, which only the card of 0.3 has a word for. Nothing here does; an agent may.
+    /// History of a task's states, declared on cards of 0.3 only. The server does not provide it; an agent may.
     pub state_transition_history: Option<bool>,
 }
 
 impl Card {
-    /// With what a configuration says.
+    /// Applies a configuration.
     #[must_use]
     pub fn configure(mut self, config: CardConfig) -> Self {
         let CardConfig { name, description, version, provider, icon_url, documentation_url, .. } = config;
         let CardConfig { input_modes, output_modes, skills, extensions, interfaces, capabilities, .. } = config;
         let CardConfig { security_schemes, security, shape, shapes, .. } = config;
         let about = &mut self.about;
-        let set = |to: &mut Option<String>, from: Option<String>| {
-            if from.is_some() {
-                *to = from;
+        let set = |field: &mut Option<String>, value: Option<String>| {
+            if value.is_some() {
+                *field = value;
             }
         };
         set(&mut about.name, name);
@@ -193,8 +194,8 @@ impl Card {
         if let Some(streaming) = capabilities.streaming {
             self.streaming = streaming;
         }
-        if let Some(it) = capabilities.state_transition_history {
-            self.kept.state_transition_history = it;
+        if let Some(declared) = capabilities.state_transition_history {
+            self.v03_fields.state_transition_history = declared;
         }
         if !security_schemes.0.is_empty() || !security.is_empty() {
             self = self.classic_security(security_schemes.0, security);
@@ -210,22 +211,22 @@ impl Card {
 }
 
 impl From<SkillConfig> for AgentSkill {
-    fn from(it: SkillConfig) -> Self {
-        let SkillConfig { id, name, description, tags, examples, input_modes, output_modes } = it;
+    fn from(skill: SkillConfig) -> Self {
+        let SkillConfig { id, name, description, tags, examples, input_modes, output_modes } = skill;
         Self { id, name, description, tags, examples, input_modes, output_modes, security_requirements: Vec::new() }
     }
 }
 
 impl From<ExtensionConfig> for AgentExtension {
-    fn from(it: ExtensionConfig) -> Self {
-        let ExtensionConfig { uri, description, required, params } = it;
+    fn from(extension: ExtensionConfig) -> Self {
+        let ExtensionConfig { uri, description, required, params } = extension;
         Self { uri, description, required, params }
     }
 }
 
 impl From<InterfaceConfig> for AgentInterface {
-    fn from(it: InterfaceConfig) -> Self {
-        let InterfaceConfig { url, binding, tenant, version } = it;
+    fn from(interface: InterfaceConfig) -> Self {
+        let InterfaceConfig { url, binding, tenant, version } = interface;
         let protocol_version = version.unwrap_or_else(|| Version::V1_0.as_str().to_owned());
         Self { url, protocol_binding: binding, tenant, protocol_version }
     }

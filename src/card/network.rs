@@ -1,10 +1,10 @@
-//! Networks by prefix, as lists of trusted proxies have them.
+//! IP networks in CIDR notation, for lists of trusted proxies.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
 use serde::Deserialize;
 
-/// Every address that begins like this one: `10.0.0.0/8`, `fd00::/8`, or a single address.
+/// IP network in CIDR notation (`10.0.0.0/8`, `fd00::/8`) or a single address.
 ///
 /// ```
 /// use a2a_service::card::Network;
@@ -21,7 +21,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Says whether an address is in it. IPv4 in the clothes of IPv6, as a socket for both has its peers, is IPv4.
+    /// Returns true if an address is in the network. IPv4-mapped IPv6 addresses, such as those of peers of a dual-stack
+    /// socket, count as IPv4.
     pub fn contains(&self, addr: IpAddr) -> bool {
         let shift = |width: u8| u32::from(width - self.prefix);
         match (self.addr, addr.to_canonical()) {
@@ -43,12 +44,12 @@ impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is neither an IP address nor a network such as 10.0.0.0/8");
+        let error = || format!("`{text}` is not an IP address or network; write 10.0.0.1 or 10.0.0.0/8");
         let Some((addr, prefix)) = text.split_once('/') else {
-            return text.parse().map(IpAddr::into).map_err(|_| wrong());
+            return text.parse().map(IpAddr::into).map_err(|_| error());
         };
-        let addr: IpAddr = addr.parse().map_err(|_| wrong())?;
-        let prefix = prefix.parse().ok().filter(|it| *it <= width(addr)).ok_or_else(wrong)?;
+        let addr: IpAddr = addr.parse().map_err(|_| error())?;
+        let prefix = prefix.parse().ok().filter(|prefix| *prefix <= width(addr)).ok_or_else(error)?;
         Ok(Self { addr, prefix })
     }
 }
@@ -67,6 +68,7 @@ impl fmt::Display for Network {
     }
 }
 
+/// Length of an address in bits.
 const fn width(addr: IpAddr) -> u8 {
     if addr.is_ipv4() { 32 } else { 128 }
 }
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_in_a_network_or_not() {
+    fn networks_contain_the_addresses_with_their_prefix() {
         let inside = |network: &str, addr: &str| network.parse::<Network>().unwrap().contains(addr.parse().unwrap());
         for (network, addr) in [
             ("127.0.0.1", "127.0.0.1"),
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_refused_by_name() {
+    fn errors_quote_the_invalid_network() {
         for text in ["", "localhost", "10.0.0.0/33", "10.0.0.0/", "::/129", "10.0.0/8", "10.0.0.0/-1"] {
             assert!(text.parse::<Network>().unwrap_err().contains(&format!("`{text}`")), "{text}");
         }

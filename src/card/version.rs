@@ -1,4 +1,5 @@
-//! Which shape of the card a request gets: the one of the version that it names, else the one of its host, else the usual.
+//! Choice of the agent card's form for a request: by the protocol version that it names, or else by its host, or else the
+//! default.
 
 use std::collections::BTreeMap;
 
@@ -7,40 +8,40 @@ use percent_encoding::percent_decode_str;
 use super::{WELL_KNOWN, address::Authority};
 use crate::{call::VERSION, transport::CardRequest, v03::card::CardVersion};
 
-/// What an operator says of shapes.
+/// Configured forms of the card.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CardVersions {
     pub(super) usual: CardVersion,
-    /// By the name of the host, or by `host:port`, in lower case.
+    /// By host or `host:port`, in lower case.
     pub(super) hosts: BTreeMap<String, CardVersion>,
 }
 
 impl CardVersions {
-    /// The shape for the sender of this request, who asked for this host.
+    /// Returns the form of the card for a request to a host.
     pub(super) fn of(&self, request: &CardRequest<'_>, host: Option<&Authority>) -> CardVersion {
-        if let Some(shape) = asked(request) {
+        if let Some(shape) = requested_version(request) {
             return shape;
         }
-        let named = |it: &str| self.hosts.get(&it.to_ascii_lowercase()).copied();
-        let shape = host.and_then(|it| named(&it.to_string()).or_else(|| named(it.name())));
+        let configured = |name: &str| self.hosts.get(&name.to_ascii_lowercase()).copied();
+        let shape = host.and_then(|host| configured(&host.to_string()).or_else(|| configured(host.name())));
         let shape = shape.unwrap_or(self.usual);
-        // Where only clients of 0.2 and 0.3 look, the card is one that they can read.
-        let for_them = request.path.strip_suffix('/').unwrap_or(request.path) != WELL_KNOWN;
-        if for_them && shape == CardVersion::V1_0 { CardVersion::Merged } else { shape }
+        // Only clients of 0.2 and 0.3 use the other paths: they get a card that they can read.
+        let is_legacy_path = request.path.strip_suffix('/').unwrap_or(request.path) != WELL_KNOWN;
+        if is_legacy_path && shape == CardVersion::V1_0 { CardVersion::Merged } else { shape }
     }
 }
 
-/// The shape of the version that a request names (3.6.1), if there is one of it. All of 1 has the card of 1.0, and what
-/// came before has that of 0.3.
-fn asked(request: &CardRequest<'_>) -> Option<CardVersion> {
-    let lines = request.headers.get_all(VERSION).into_iter().filter_map(|it| it.to_str().ok());
-    let said = lines.map(str::trim).find(|it| !it.is_empty()).map(str::to_owned);
+/// Returns the form for the protocol version that a request names in `A2A-Version` (3.6.1), as a header or in the query. All
+/// versions 1.x have the card of 1.0, and all versions 0.x that of 0.3.
+fn requested_version(request: &CardRequest<'_>) -> Option<CardVersion> {
+    let values = request.headers.get_all(VERSION).into_iter().filter_map(|value| value.to_str().ok());
+    let header = values.map(str::trim).find(|value| !value.is_empty()).map(str::to_owned);
     let parameter = || {
-        let mut pairs = request.query?.split('&').filter_map(|it| it.split_once('='));
-        let value = pairs.find(|it| it.0.eq_ignore_ascii_case(VERSION.as_str()))?.1;
+        let mut pairs = request.query?.split('&').filter_map(|pair| pair.split_once('='));
+        let (_, value) = pairs.find(|(name, _)| name.eq_ignore_ascii_case(VERSION.as_str()))?;
         Some(percent_decode_str(value).decode_utf8().ok()?.trim().to_owned())
     };
-    match said.or_else(parameter)?.split_once('.')? {
+    match header.or_else(parameter)?.split_once('.')? {
         ("1", _) => Some(CardVersion::V1_0),
         ("0", _) => Some(CardVersion::V0_3),
         _ => None,
@@ -54,10 +55,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_names_its_version() {
+    fn requested_version_is_read_from_header_or_query() {
         let shape = |header: Option<&'static str>, query: Option<&str>| {
             let mut headers = HeaderMap::new();
-            headers.extend(header.map(|it| (VERSION, HeaderValue::from_static(it))));
+            headers.extend(header.map(|value| (VERSION, HeaderValue::from_static(value))));
             let request = CardRequest {
                 path: WELL_KNOWN,
                 prefix: "",
@@ -67,7 +68,7 @@ mod tests {
                 query,
                 headers: &headers,
             };
-            asked(&request)
+            requested_version(&request)
         };
         for (text, expected) in [
             ("1.0", Some(CardVersion::V1_0)),
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_its_shape() {
+    fn form_of_the_card_depends_on_host_and_path() {
         let hosts = [("new.example".to_owned(), CardVersion::V1_0), ("new.example:81".to_owned(), CardVersion::V0_3)];
         let shapes = CardVersions { usual: CardVersion::Merged, hosts: hosts.into() };
         let headers = HeaderMap::new();
