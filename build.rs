@@ -1,4 +1,4 @@
-//! Turns `proto/` into Rust.
+//! Code generation: compiles `proto/` to Rust.
 //!
 //! ```text
 //! proto/*.proto --protox--> descriptors --+-- prost-build, pass 0 --> google.protobuf, with ordered maps  (pb::wkt)
@@ -9,9 +9,8 @@
 //!                                         +-- service.rs, route.rs -> REST routes, JSON-RPC methods, adapters
 //! ```
 //!
-//! What the proto files leave unsaid, or say otherwise than the specification, stands in `build/schema.rs` and nowhere
-//! else. Everything lands in `OUT_DIR` and comes in through `src/pb.rs`. Nothing generated is checked in, and no
-//! generated text is edited.
+//! Exceptions, where the proto files are silent or differ from the specification, are in `build/schema.rs` only. The
+//! output goes to `OUT_DIR` and is included by `src/pb.rs`. It is neither checked in nor edited.
 
 mod build {
     pub(crate) mod encoded;
@@ -27,7 +26,7 @@ use std::{env, error::Error, path::Path};
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
 fn main() -> Result<()> {
-    // Without these lines any file of the package that is touched makes all of it anew.
+    // Without these lines, Cargo reruns this script when any file of the package changes.
     for input in ["proto", "build", "build.rs"] {
         println!("cargo:rerun-if-changed={input}");
     }

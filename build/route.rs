@@ -1,4 +1,4 @@
-//! What `google.api.http` says of an RPC: which request lines are for it, and where in them its message is.
+//! REST routes from `google.api.http` annotations: HTTP verb, path template and body of each RPC.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use quote::quote;
 use super::schema::{EXTRA_BINDINGS, Schema};
 use crate::Result;
 
-/// A `google.api.http` binding, as it is written.
+/// A `google.api.http` binding, before its template is parsed.
 pub(crate) struct HttpBinding {
     pub(crate) verb: String,
     pub(crate) template: String,
@@ -17,49 +17,50 @@ pub(crate) struct HttpBinding {
 }
 
 impl Schema {
-    /// The bindings of an RPC, its own first.
+    /// Returns the HTTP bindings of an RPC: those of the proto file, then `EXTRA_BINDINGS`.
     pub(crate) fn http_bindings(&self, method: &MethodDescriptor) -> Vec<HttpBinding> {
         let options = method.options();
         let rule = options.get_extension(&self.http);
         let rule = rule.as_message();
         let text = |rule: &DynamicMessage, field: &str| {
-            rule.get_field_by_name(field).and_then(|it| it.as_str().map(str::to_owned)).unwrap_or_default()
+            rule.get_field_by_name(field).and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
         };
         let read = |rule: &DynamicMessage| {
-            let verb = ["get", "put", "post", "delete", "patch"].into_iter().find(|it| rule.has_field_by_name(it))?;
+            let verbs = ["get", "put", "post", "delete", "patch"];
+            let verb = verbs.into_iter().find(|verb| rule.has_field_by_name(verb))?;
             Some(HttpBinding { verb: verb.to_uppercase(), template: text(rule, verb), body: text(rule, "body") })
         };
-        let additional = rule.and_then(|it| it.get_field_by_name("additional_bindings"));
-        let additional = additional.iter().filter_map(|it| it.as_list()).flatten().filter_map(Value::as_message);
-        let extra = EXTRA_BINDINGS.iter().filter(|it| it.0 == method.full_name());
-        let extra = extra.map(|it| it.1.map(str::to_owned));
+        let additional = rule.and_then(|rule| rule.get_field_by_name("additional_bindings"));
+        let additional = additional.iter().filter_map(|list| list.as_list()).flatten().filter_map(Value::as_message);
+        let extra = EXTRA_BINDINGS.iter().filter(|extra| extra.0 == method.full_name());
+        let extra = extra.map(|extra| extra.1.map(str::to_owned));
         let extra = extra.map(|[verb, template, body]| HttpBinding { verb, template, body });
         rule.into_iter().chain(additional).filter_map(read).chain(extra).collect()
     }
 }
 
-/// One HTTP binding, such as `POST /{tenant}/tasks/{id=*}:cancel` with body `*`.
+/// A parsed HTTP binding, such as `POST /{tenant}/tasks/{id=*}:cancel` with body `*`.
 pub(crate) struct Route {
     rpc: Ident,
     pub(crate) verb: String,
-    /// The path, an entry each segment; `None` matches any.
+    /// One entry per path segment; `None` matches any segment.
     segments: Vec<Option<String>>,
-    /// The members of the message that the path carries, and the segments that each spans.
+    /// Members of the request that the path carries, and the range of segments of each.
     fields: Vec<(String, Range<usize>)>,
     pub(crate) action: String,
-    /// `*`, or the member that the body is.
+    /// `*` for the whole message, the member that the body carries, or empty without a body.
     body: String,
 }
 
 impl Route {
-    /// Reads a template: `"/" segments [":" action]`, where a segment is a literal, `*`, or `{field=segments}`.
+    /// Parses a template: `"/" segments [":" action]`, where a segment is a literal, `*`, or `{field=segments}`.
     pub(crate) fn parse(rpc: Ident, method: &MethodDescriptor, binding: &HttpBinding) -> Result<Self> {
         let HttpBinding { verb, template, body } = binding;
         let member = |field: &str| -> Result<String> {
             let field = method.input().get_field_by_name(field).ok_or(format!("no field `{field}` for {template}"))?;
             Ok(field.json_name().to_owned())
         };
-        let path = template.strip_prefix('/').ok_or("a template starts with `/`")?;
+        let path = template.strip_prefix('/').ok_or("template: must start with `/`")?;
         let (mut path, action) = match path.rsplit_once(':') {
             Some((path, action)) if !action.contains(['/', '}']) => (path, action),
             _ => (path, ""),
@@ -68,7 +69,7 @@ impl Route {
         while !path.is_empty() {
             let (pattern, rest) = match path.strip_prefix('{') {
                 Some(variable) => {
-                    let (variable, rest) = variable.split_once('}').ok_or("unclosed `{` in a template")?;
+                    let (variable, rest) = variable.split_once('}').ok_or("template: unclosed `{`")?;
                     let (field, pattern) = variable.split_once('=').unwrap_or((variable, "*"));
                     fields.push((member(field)?, segments.len()..segments.len() + pattern.split('/').count()));
                     (pattern, rest)
@@ -76,24 +77,25 @@ impl Route {
                 None => path.split_at(path.find('/').unwrap_or(path.len())),
             };
             if pattern.contains("**") {
-                return Err(format!("`**` is not supported: {template}").into());
+                return Err(format!("template {template}: `**` is not supported").into());
             }
-            segments.extend(pattern.split('/').map(|it| (it != "*").then(|| it.to_owned())));
+            segments.extend(pattern.split('/').map(|segment| (segment != "*").then(|| segment.to_owned())));
             path = rest.strip_prefix('/').unwrap_or(rest);
         }
         let body = if matches!(body.as_str(), "" | "*") { body.clone() } else { member(body)? };
         Ok(Self { rpc, verb: verb.clone(), segments, fields, action: action.to_owned(), body })
     }
 
-    /// Puts literals before wildcards, as `match` takes the first arm that fits.
+    /// Returns a sort key with literals before wildcards: `match` takes the first arm that fits.
     pub(crate) fn order(&self) -> Vec<bool> {
         self.segments.iter().map(Option::is_none).collect()
     }
 
-    /// As an arm of a `match` over a request line.
+    /// Generates an arm of a `match` over verb, segments and action.
     pub(crate) fn arm(&self) -> TokenStream {
         let Self { rpc, verb, action, .. } = self;
-        let segments = self.segments.iter().map(|it| it.as_ref().map_or(quote!(_), |literal| quote!(#literal)));
+        let pattern = |segment: &Option<String>| segment.as_ref().map_or(quote!(_), |literal| quote!(#literal));
+        let segments = self.segments.iter().map(pattern);
         let fields = self.fields.iter().map(|(name, Range { start, end })| {
             if *end == *start + 1 {
                 quote!((#name, segments[#start].to_owned()))

@@ -1,4 +1,4 @@
-//! The proto files as descriptors, and what they leave unsaid.
+//! Descriptors of the proto files, and the exceptions where these are silent or differ from the specification.
 
 use prost_reflect::{DescriptorPool, ExtensionDescriptor, FieldDescriptor, MessageDescriptor, Value};
 
@@ -7,38 +7,38 @@ use crate::Result;
 /// A package of `proto/`.
 pub(crate) struct Package {
     pub(crate) name: &'static str,
-    /// Its file, which may have only one service.
+    /// Its proto file, which must define exactly one service.
     pub(crate) file: &'static str,
-    /// The module that its messages are in.
+    /// Rust module of its messages.
     pub(crate) module: &'static str,
 }
 
-/// Protocol 1.0, and 0.3.
+/// The packages of protocol 1.0 and 0.3.
 pub(crate) const PACKAGES: [Package; 2] = [
     Package { name: "lf.a2a.v1", file: "lf/a2a/v1/a2a.proto", module: "crate::pb::v1" },
     Package { name: "a2a.v1", file: "a2a/v1/a2a.proto", module: "crate::pb::v03" },
 ];
 
-/// What the packages use of `google.protobuf`, and the module that it is in.
+/// Files of `google.protobuf` that the packages import, and their Rust module.
 pub(crate) const WELL_KNOWN: [&str; 3] =
     ["google/protobuf/empty.proto", "google/protobuf/struct.proto", "google/protobuf/timestamp.proto"];
 pub(crate) const WELL_KNOWN_MODULE: &str = "crate::pb::wkt";
 
-/// Replies that have a type of ours around the message. An item of a stream knows where in it it stands, and that of 1.0
-/// is shared by all who read it; a task may be as its store has it.
+/// Response messages with a Rust type of their own instead of the prost struct: the items of streams, which know their
+/// log position (those of 1.0 are also shared by all readers), and a task, which may still be encoded.
 pub(crate) const SHARED: [(&str, &str); 3] = [
     ("lf.a2a.v1.StreamResponse", "crate::event::Event"),
     ("a2a.v1.StreamResponse", "crate::v03::event::Event"),
     ("lf.a2a.v1.Task", "crate::snapshot::Snapshot"),
 ];
 
-/// Messages that are kept in protobuf, and written in ProtoJSON without being decoded.
+/// Messages that stores keep encoded in protobuf, and that are written in ProtoJSON without being decoded.
 pub(crate) const KEPT: [&str; 2] = ["lf.a2a.v1.Task", "lf.a2a.v1.StreamResponse"];
 
-/// Bindings of an RPC to HTTP that its proto file lacks: verb, template, body.
+/// HTTP bindings of an RPC that its proto file lacks: verb, template, body.
 ///
-/// 1.0: the text of the specification subscribes by POST (11.3.2), its proto file by GET, and clients do either. So it
-/// is in 0.3. There a template was published with `task/` for `tasks/`, and clients were generated from it.
+/// To subscribe, the specification uses POST (11.3.2) and the proto file GET; clients use either, in 1.0 and in 0.3. In
+/// 0.3 a template was also published with `task/` instead of `tasks/`, and clients were generated from it.
 pub(crate) const EXTRA_BINDINGS: [(&str, [&str; 3]); 4] = [
     ("lf.a2a.v1.A2AService.SubscribeToTask", ["POST", "/tasks/{id=*}:subscribe", ""]),
     ("lf.a2a.v1.A2AService.SubscribeToTask", ["POST", "/{tenant}/tasks/{id=*}:subscribe", ""]),
@@ -49,20 +49,20 @@ pub(crate) const EXTRA_BINDINGS: [(&str, [&str; 3]); 4] = [
     ),
 ];
 
-/// Names of a member that are read beside its own. The Go SDK's REST client filters tasks by `lastUpdatedAfter`, which
-/// is what `statusTimestampAfter` (3.1.4) was called before 1.0.
+/// Alternative JSON names accepted for a member. The Go SDK's REST client filters tasks by `lastUpdatedAfter`, the name
+/// of `statusTimestampAfter` (3.1.4) before 1.0.
 pub(crate) const EXTRA_NAMES: [(&str, &str); 1] =
     [("lf.a2a.v1.ListTasksRequest.status_timestamp_after", "lastUpdatedAfter")];
 
-/// Names of a value that are read beside its own: the two versions of the protocol spell one state differently.
+/// Alternative names accepted for an enum value: the two protocol versions spell one state differently.
 pub(crate) const EXTRA_VALUES: [(&str, &str, i32); 2] =
     [("lf.a2a.v1.TaskState", "TASK_STATE_CANCELLED", 5), ("a2a.v1.TaskState", "TASK_STATE_CANCELED", 5)];
 
-/// Oneofs that must have an arm: "a Part MUST contain exactly one" of them (4.1.6), which proto has no word for. Other
-/// oneofs stand in replies, or may be of an arm that a later version adds.
+/// Oneofs that must be set: "a Part MUST contain exactly one" (4.1.6), which protobuf can't express. Other oneofs occur
+/// only in responses, or may have an arm that a later version adds.
 pub(crate) const CHOICES: [&str; 2] = ["lf.a2a.v1.Part.content", "a2a.v1.Part.part"];
 
-/// The descriptors, with the two annotations that code comes out of.
+/// The descriptors, and the two annotations from which code is generated.
 pub(crate) struct Schema {
     pub(crate) pool: DescriptorPool,
     pub(crate) http: ExtensionDescriptor,
@@ -71,36 +71,47 @@ pub(crate) struct Schema {
 
 impl Schema {
     pub(crate) fn new(descriptors: &[u8]) -> Result<Self> {
-        // prost's own descriptors forget extensions, and so `google.api.http`.
+        // prost's own descriptors drop extensions, and so `google.api.http`.
         let pool = DescriptorPool::decode(descriptors)?;
-        let extension = |name: &str| pool.get_extension_by_name(name).ok_or(format!("{name} is not compiled in"));
+        let extension = |name: &str| {
+            pool.get_extension_by_name(name).ok_or(format!("{name}: extension not found; import its proto file"))
+        };
         let (http, field_behavior) = (extension("google.api.http")?, extension("google.api.field_behavior")?);
         let schema = Self { pool, http, field_behavior };
-        schema.knows_its_exceptions()?;
+        schema.check_exceptions()?;
         Ok(schema)
     }
 
     pub(crate) fn is_required(&self, field: &FieldDescriptor) -> bool {
         const REQUIRED: Value = Value::EnumNumber(2);
-        field.options().get_extension(&self.field_behavior).as_list().is_some_and(|it| it.contains(&REQUIRED))
+        let options = field.options();
+        let behavior = options.get_extension(&self.field_behavior);
+        behavior.as_list().is_some_and(|list| list.contains(&REQUIRED))
     }
 
-    /// Refuses a table above that speaks of what is not there: it would do nothing, and nobody would see it.
-    fn knows_its_exceptions(&self) -> Result<()> {
-        let methods: Vec<_> = self.pool.services().flat_map(|it| it.methods().collect::<Vec<_>>()).collect();
+    /// Rejects exceptions for names that no proto file defines: they would have no effect, silently.
+    fn check_exceptions(&self) -> Result<()> {
+        let methods: Vec<_> = self.pool.services().flat_map(|service| service.methods().collect::<Vec<_>>()).collect();
         let messages: Vec<_> = self.pool.all_messages().collect();
+        let is_message = |name: &str| messages.iter().any(|message| message.full_name() == name);
+        let is_method = |name: &str| methods.iter().any(|method| method.full_name() == name);
+        let has_field =
+            |message: &MessageDescriptor, name: &str| message.fields().any(|field| field.full_name() == name);
+        let has_oneof =
+            |message: &MessageDescriptor, name: &str| message.oneofs().any(|oneof| oneof.full_name() == name);
+        let is_field = |name: &str| messages.iter().any(|message| has_field(message, name));
+        let is_oneof = |name: &str| messages.iter().any(|message| has_oneof(message, name));
+        let is_enum = |name: &str| self.pool.get_enum_by_name(name).is_some();
         let unknown = [
-            SHARED.iter().map(|it| it.0).find(|it| messages.iter().all(|message| message.full_name() != *it)),
-            KEPT.into_iter().find(|it| messages.iter().all(|message| message.full_name() != *it)),
-            EXTRA_BINDINGS.iter().map(|it| it.0).find(|it| methods.iter().all(|method| method.full_name() != *it)),
-            (EXTRA_NAMES.iter().map(|it| it.0))
-                .find(|it| messages.iter().flat_map(MessageDescriptor::fields).all(|field| field.full_name() != *it)),
-            (EXTRA_VALUES.iter().map(|it| it.0)).find(|it| self.pool.get_enum_by_name(it).is_none()),
-            (CHOICES.into_iter())
-                .find(|it| messages.iter().flat_map(MessageDescriptor::oneofs).all(|oneof| oneof.full_name() != *it)),
+            SHARED.iter().map(|row| row.0).find(|name| !is_message(name)),
+            KEPT.into_iter().find(|name| !is_message(name)),
+            EXTRA_BINDINGS.iter().map(|row| row.0).find(|name| !is_method(name)),
+            EXTRA_NAMES.iter().map(|row| row.0).find(|name| !is_field(name)),
+            EXTRA_VALUES.iter().map(|row| row.0).find(|name| !is_enum(name)),
+            CHOICES.into_iter().find(|name| !is_oneof(name)),
         ];
         match unknown.into_iter().flatten().next() {
-            Some(name) => Err(format!("build/schema.rs speaks of {name}, which no proto file has").into()),
+            Some(name) => Err(format!("{name}: listed in build/schema.rs, but no proto file defines it").into()),
             None => Ok(()),
         }
     }

@@ -1,5 +1,4 @@
-//! Everything about a service that is neither a message nor gRPC: its RPCs by name, and what stands before and behind
-//! its trait.
+//! Code generation for a service beyond tonic's: the `Rpc` enum, routing of REST and JSON-RPC, validation, and clients.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +15,7 @@ use super::{
 use crate::Result;
 
 impl Schema {
-    /// The module `bindings` of a package.
+    /// Generates the module `bindings` of a package.
     pub(crate) fn bindings(&self, service: &ServiceDescriptor) -> Result<TokenStream> {
         let rpcs: Vec<_> = service.methods().map(Rpc).collect();
         let contract = Contract::new(service);
@@ -30,20 +29,21 @@ impl Schema {
         Ok(parts.into_iter().collect())
     }
 
-    /// `enum Rpc`.
+    /// Generates `enum Rpc`.
     fn names(&self, rpcs: &[Rpc]) -> Result<TokenStream> {
         let variants: Vec<_> = rpcs.iter().map(Rpc::variant).collect();
-        let names: Vec<_> = rpcs.iter().map(|it| it.0.name().to_owned()).collect();
-        let streaming = rpcs.iter().filter(|it| it.0.is_server_streaming()).map(Rpc::variant);
-        let silent = rpcs.iter().filter(|it| it.0.output().full_name() == "google.protobuf.Empty").map(Rpc::variant);
+        let names: Vec<_> = rpcs.iter().map(|rpc| rpc.0.name().to_owned()).collect();
+        let streaming = rpcs.iter().filter(|rpc| rpc.0.is_server_streaming()).map(Rpc::variant);
+        let is_silent = |rpc: &&Rpc| rpc.0.output().full_name() == "google.protobuf.Empty";
+        let silent = rpcs.iter().filter(is_silent).map(Rpc::variant);
         let mut rules = Vec::new();
         for rpc in rpcs {
             let bindings = self.http_bindings(&rpc.0);
-            let HttpBinding { verb, template, body } = bindings.first().ok_or("every RPC has an HTTP binding")?;
+            let HttpBinding { verb, template, body } = bindings.first().ok_or("google.api.http: missing on an RPC")?;
             rules.push(quote!(HttpRule { verb: #verb, template: #template, body: #body }));
         }
         Ok(quote! {
-            /// An RPC, by its name in the proto file.
+            /// An RPC of the service.
             #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
             pub enum Rpc { #(#variants),* }
 
@@ -51,27 +51,27 @@ impl Schema {
                 /// Every RPC, in the order of the proto file.
                 pub const ALL: &'static [Self] = &[#(Self::#variants),*];
 
-                /// Its name, which is its JSON-RPC method.
+                /// Returns the name in the proto file, which is also the JSON-RPC method.
                 pub const fn name(self) -> &'static str {
                     match self { #(Self::#variants => #names),* }
                 }
 
-                /// The RPC of this name.
+                /// Returns the RPC with this name.
                 pub fn from_name(name: &str) -> Option<Self> {
                     Some(match name { #(#names => Self::#variants,)* _ => return None })
                 }
 
-                /// Answers with a stream.
+                /// Returns whether the response is a stream.
                 pub const fn is_streaming(self) -> bool {
                     matches!(self, #(Self::#streaming)|*)
                 }
 
-                /// Answers with nothing.
+                /// Returns whether the response is empty.
                 pub const fn is_silent(self) -> bool {
                     matches!(self, #(Self::#silent)|*)
                 }
 
-                /// The first of its HTTP bindings, which is the one that clients use.
+                /// Returns the first HTTP binding, which is the one that clients use.
                 pub const fn http_rule(self) -> HttpRule {
                     match self { #(Self::#variants => #rules),* }
                 }
@@ -79,7 +79,7 @@ impl Schema {
         })
     }
 
-    /// `struct ServiceHandle`: the service as REST, JSON-RPC and tonic's server see it.
+    /// Generates `struct ServiceHandle`: the service as REST, JSON-RPC and tonic's server call it.
     fn binding(&self, contract: &Contract, rpcs: &[Rpc]) -> Result<TokenStream> {
         let mut routes = Vec::new();
         for rpc in rpcs {
@@ -88,16 +88,17 @@ impl Schema {
             }
         }
         routes.sort_by_key(Route::order);
-        let actions: BTreeSet<_> = routes.iter().map(|it| &it.action).filter(|it| !it.is_empty()).collect();
-        let verbs: BTreeSet<_> = routes.iter().map(|it| &it.verb).collect();
+        let actions: BTreeSet<_> =
+            routes.iter().map(|route| &route.action).filter(|action| !action.is_empty()).collect();
+        let verbs: BTreeSet<_> = routes.iter().map(|route| &route.verb).collect();
         let arms = routes.iter().map(Route::arm);
         let calls = rpcs.iter().map(|rpc| {
             let (variant, method, kind) = (rpc.variant(), rpc.method(), rpc.kind());
-            quote!(Rpc::#variant => #kind(request, |it| service.#method(it)).await)
+            quote!(Rpc::#variant => #kind(request, |request| service.#method(request)).await)
         });
         let service = &contract.service;
         Ok(quote! {
-            /// A service behind a pointer: as REST and JSON-RPC see it, and of a size, as tonic's server wants it.
+            /// A sized handle to a service, as REST, JSON-RPC and tonic's server call it.
             #[derive(Clone)]
             pub struct ServiceHandle(pub Arc<dyn #service>);
 
@@ -128,7 +129,7 @@ impl Schema {
                     Some(match (verb, segments, action) { #(#arms,)* _ => return None })
                 }
 
-                // An `async fn` would keep the request twice.
+                // An `async fn` would store the request twice in its future.
                 fn call(
                     &self,
                     rpc: Rpc,
@@ -144,11 +145,11 @@ impl Schema {
     }
 }
 
-/// The Rust names of a service.
+/// Rust names of a service.
 struct Contract {
-    /// The trait.
+    /// Path of the service trait.
     service: TokenStream,
-    /// tonic's client, without its parameter.
+    /// Path of tonic's client, without its type parameter.
     client: TokenStream,
 }
 
@@ -160,7 +161,7 @@ impl Contract {
         Self { service: quote!(#server::#contract), client: quote!(#client::#client_type) }
     }
 
-    /// The trait for `ServiceHandle`, and `struct Checked`: what stands before a service.
+    /// Generates the service trait for `ServiceHandle`, and `struct Checked`, which validates requests.
     fn implementations(&self, rpcs: &[Rpc]) -> TokenStream {
         let Self { service, .. } = self;
         let bound = rpcs.iter().map(|rpc| {
@@ -182,8 +183,8 @@ impl Contract {
         quote! {
             impl #service for ServiceHandle { #(#bound)* }
 
-            /// A service that hears only requests whose REQUIRED fields are set and whose enum numbers exist. It stands
-            /// before the implementation, so every door refuses alike, the one in process included.
+            /// A service that rejects requests with unset REQUIRED fields, unknown enum numbers or overlong ids and
+            /// URIs. It wraps the implementation, so that every transport and in-process callers get equal errors.
             #[derive(Clone)]
             pub struct Checked(pub Arc<dyn #service>);
 
@@ -191,7 +192,7 @@ impl Contract {
         }
     }
 
-    /// The trait for agents elsewhere, and what their streams carry.
+    /// Generates the service trait for the clients, and `Item` for the messages of their streams.
     fn clients(&self, rpcs: &[Rpc]) -> TokenStream {
         let Self { service, client } = self;
         let over_json = rpcs.iter().map(|rpc| {
@@ -203,13 +204,13 @@ impl Contract {
             rpc.implement(&quote!(grpc::#kind(#client::#method(&mut self.clone(), grpc::outbound(request)).await)))
         });
         let plain: BTreeSet<_> = rpcs.iter().filter_map(Rpc::plain_item).collect();
-        let plain = plain.iter().map(|it| format_ident!("{it}"));
+        let plain = plain.iter().map(|name| format_ident!("{name}"));
         quote! {
-            /// An agent elsewhere, spoken to in JSON.
+            /// Client over JSON: HTTP+JSON or JSON-RPC.
             #[tonic::async_trait]
             impl<T: Transport> #service for Remote<T> { #(#over_json)* }
 
-            /// An agent elsewhere, spoken to over gRPC.
+            /// Client over gRPC.
             #[tonic::async_trait]
             impl<T> #service for #client<T>
             where
@@ -225,15 +226,15 @@ impl Contract {
     }
 }
 
-/// `macro_rules! each_rpc`: what is the same at every RPC, and needs the types of each, is a macro over these rows.
+/// Generates `macro_rules! each_rpc`, which passes a row for each RPC, with its types, to another macro.
 fn table(rpcs: &[Rpc]) -> TokenStream {
     let rows = rpcs.iter().map(|rpc| {
         let (kind, method, variant, (input, output)) = (rpc.kind(), rpc.method(), rpc.variant(), rpc.types());
         quote!(#kind #method #variant: #input => #output;)
     });
     quote! {
-        /// A row for each RPC, given to the macro of this name: how it answers, its names in Rust and in the proto file,
-        /// what is asked and what is answered.
+        /// Passes a row for each RPC to the macro `$row`: `unary` or `streaming`, the names in Rust and in the proto
+        /// file, request type and response type.
         macro_rules! each_rpc {
             ($row:ident) => { $row! { #(#rows)* } };
         }
@@ -241,7 +242,7 @@ fn table(rpcs: &[Rpc]) -> TokenStream {
     }
 }
 
-/// A method of the service, and what it is called in Rust.
+/// An RPC, and its names in the generated code.
 struct Rpc(MethodDescriptor);
 
 impl Rpc {
@@ -257,22 +258,22 @@ impl Rpc {
         if self.0.is_server_streaming() { format_ident!("streaming") } else { format_ident!("unary") }
     }
 
-    /// The item of its stream, where that is the bare message.
+    /// Returns the item of the response stream if that is a prost struct, not a type in `SHARED`.
     fn plain_item(&self) -> Option<String> {
         let output = self.0.output();
-        let plain = self.0.is_server_streaming() && SHARED.iter().all(|it| it.0 != output.full_name());
+        let plain = self.0.is_server_streaming() && SHARED.iter().all(|row| row.0 != output.full_name());
         plain.then(|| output.name().to_upper_camel_case())
     }
 
     fn types(&self) -> (TokenStream, TokenStream) {
         let output = self.0.output();
-        let shared = SHARED.iter().find(|it| it.0 == output.full_name()).and_then(|it| it.1.parse().ok());
+        let shared = SHARED.iter().find(|row| row.0 == output.full_name()).and_then(|row| row.1.parse().ok());
         let output = shared.unwrap_or_else(|| rust_type(&output));
         let boxed = self.0.is_server_streaming().then(|| quote!(crate::contract::BoxStream<#output>));
         (rust_type(&self.0.input()), boxed.unwrap_or(output))
     }
 
-    /// This method as the service trait has it, with `body`.
+    /// Generates this method of the service trait with `body` as an `async` body.
     fn implement(&self, body: &TokenStream) -> TokenStream {
         let (method, (input, output)) = (self.method(), self.types());
         quote! {
@@ -280,7 +281,8 @@ impl Rpc {
         }
     }
 
-    /// The same, where `body` is a future of that result: what `async_trait` would make of it, without its box.
+    /// Generates this method of the service trait. `body` is its boxed future, so that `async_trait` adds no further
+    /// box.
     fn delegate(&self, body: &TokenStream) -> TokenStream {
         let (method, (input, output)) = (self.method(), self.types());
         quote! {

@@ -1,4 +1,5 @@
-//! What must be true of a message before a service sees it. `build/message.rs` writes an `impl Check` for each.
+//! Validation of requests: REQUIRED fields, known enum numbers, lengths of ids and URIs. `build/message.rs` generates
+//! [`Check`] for each message.
 
 use std::fmt;
 
@@ -8,9 +9,9 @@ use crate::{
     json::{Enum, not_one_of},
 };
 
-/// A message with fields that must be set, or that have only so many values.
+/// A message that can be validated.
 pub trait Check {
-    /// Adds what is wrong with this message, which stands at `at`, to `found`.
+    /// Adds the violations of this message, which is at path `at`, to `found`.
     fn check(&self, at: &At<'_>, found: &mut Violations);
 }
 
@@ -21,7 +22,7 @@ pub const MAX_ID_BYTES: usize = 256;
 /// Maximum length of the URI of an extension in bytes.
 pub const MAX_URI_BYTES: usize = 2048;
 
-/// Maximum number of violations that are reported of a request. Checks stop once there are as many.
+/// Maximum number of violations reported for a request. Checks stop there.
 pub const MAX_VIOLATIONS: usize = 32;
 
 /// Violations found in a request so far.
@@ -40,41 +41,41 @@ impl Violations {
         }
     }
 
-    /// Returns true once the maximum number of violations is reached, so that the checks can stop.
+    /// Returns whether the maximum number of violations is reached.
     pub fn is_full(&self) -> bool {
         self.rows.len() >= MAX_VIOLATIONS
     }
 }
 
-/// What is wrong with a field: a row of `google.rpc.BadRequest`.
+/// An invalid field, sent as a row of `google.rpc.BadRequest`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Its path in ProtoJSON: `message.parts[0].mediaType`.
+    /// Path in ProtoJSON, such as `message.parts[0].mediaType`.
     pub field: String,
-    /// A sentence without its subject: `is required`.
+    /// Predicate without a subject, such as `is required`.
     pub description: String,
 }
 
 impl Violation {
-    /// A REQUIRED field that is not set.
+    /// Creates the violation of a REQUIRED field that is unset.
     pub fn unset(at: &At<'_>) -> Self {
         Self { field: at.to_string(), description: "is required".to_owned() }
     }
 
-    /// A message that has none of the members of which it must have one.
+    /// Creates the violation of a oneof that must have one of `members`.
     pub fn unchosen(at: &At<'_>, members: &str) -> Self {
         Self { field: at.to_string(), description: format!("must have one of {members}") }
     }
 }
 
-/// A place in a message. Nothing is allocated until it is printed, which is when something is wrong.
+/// Path to a value in a message, linked to its parents. Nothing is allocated until it is displayed.
 #[derive(Debug)]
 pub enum At<'a> {
-    /// The message itself.
+    /// The request itself.
     Top,
     /// A field of a message.
     Field(&'a Self, &'a str),
-    /// An item of a list.
+    /// An element of a list.
     Index(&'a Self, usize),
     /// A value of a map.
     Key(&'a Self, &'a str),
@@ -91,32 +92,36 @@ impl fmt::Display for At<'_> {
     }
 }
 
-/// Finds a number that is none of its enum's.
+/// Reports a number that the enum does not define.
 pub fn check_enum<E: Enum>(number: i32, at: &At<'_>, found: &mut Violations) {
     if E::name(number).is_none() {
         found.push(Violation { field: at.to_string(), description: not_one_of(number, E::VALUES) });
     }
 }
 
-/// Finds an identifier of more than [`MAX_ID_BYTES`].
+/// Reports an identifier longer than [`MAX_ID_BYTES`].
 pub fn check_id(id: &str, at: &At<'_>, found: &mut Violations) {
     check_length(id, at, (MAX_ID_BYTES, "id_bytes"), found);
 }
 
-/// Finds a URI of more than [`MAX_URI_BYTES`].
+/// Reports a URI longer than [`MAX_URI_BYTES`].
 pub fn check_uri(uri: &str, at: &At<'_>, found: &mut Violations) {
     check_length(uri, at, (MAX_URI_BYTES, "uri_bytes"), found);
 }
 
-fn check_length(text: &str, at: &At<'_>, (most, limit): (usize, &'static str), found: &mut Violations) {
-    if text.len() > most {
-        let description = format!("has {} bytes, of at most {most}; send a shorter one (limit {limit})", text.len());
+fn check_length(text: &str, at: &At<'_>, (max, limit): (usize, &'static str), found: &mut Violations) {
+    if text.len() > max {
+        let description =
+            format!("has {} bytes, which exceeds the limit of {max} ({limit}); send a shorter one", text.len());
         found.push(Violation { field: at.to_string(), description });
         found.limit.get_or_insert(limit);
     }
 }
 
-/// Rejects a request that violates what services rely on, or that names an extension by a URI over the limit.
+/// Validates a request and the extension URIs of its call.
+///
+/// # Errors
+/// `InvalidParams` with the violations, and with the name of the first exceeded limit.
 pub fn check<T: Check>(request: &tonic::Request<T>) -> Result<(), Error> {
     let mut found = Violations::default();
     if let Some(call) = request.extensions().get::<Call>() {
@@ -144,21 +149,21 @@ mod tests {
     };
 
     #[test]
-    fn a_place_is_said_as_in_json() {
+    fn paths_are_those_of_json() {
         let key = ApiKeySecurityScheme { location: "header".to_owned(), ..ApiKeySecurityScheme::default() };
         let scheme = SecurityScheme { scheme: Some(Scheme::ApiKeySecurityScheme(key)) };
         let card = AgentCard { security_schemes: [("k".to_owned(), scheme)].into(), ..AgentCard::default() };
         let mut found = Violations::default();
         card.check(&At::Top, &mut found);
-        let places: Vec<_> = found.rows.iter().map(|it| it.field.as_str()).collect();
-        assert!(places.contains(&"securitySchemes.k.apiKeySecurityScheme.name"), "{places:?}");
-        assert!(!places.contains(&"securitySchemes.k.apiKeySecurityScheme.location"), "{places:?}");
-        let place = At::Field(&At::Index(&At::Field(&At::Top, "parts"), 3), "url");
-        assert_eq!(place.to_string(), "parts[3].url");
+        let fields: Vec<_> = found.rows.iter().map(|violation| violation.field.as_str()).collect();
+        assert!(fields.contains(&"securitySchemes.k.apiKeySecurityScheme.name"), "{fields:?}");
+        assert!(!fields.contains(&"securitySchemes.k.apiKeySecurityScheme.location"), "{fields:?}");
+        let path = At::Field(&At::Index(&At::Field(&At::Top, "parts"), 3), "url");
+        assert_eq!(path.to_string(), "parts[3].url");
     }
 
     #[test]
-    fn checks_stop_at_the_maximum_of_violations() {
+    fn checks_stop_at_the_maximum_number_of_violations() {
         let message = Message { parts: Vec::new(), ..Message::user("") };
         let mut request = SendMessageRequest { message: Some(message), ..Default::default() };
         let check = |request: &mut SendMessageRequest, n: usize| {

@@ -1,4 +1,4 @@
-//! One event of a task, as log, store and streams share it.
+//! Events of a task, as stored in its log and sent on streams.
 
 use std::{
     any::Any,
@@ -20,11 +20,11 @@ pub(crate) mod count;
 mod cursor;
 mod encoding;
 
-/// An event: shared by all who read it, and encoded at most once in each form.
+/// An event of a task, shared by all its readers. It is encoded at most once in each format while it is shared.
 ///
-/// It is the item of the contract's streams, and the only message there that is not a plain prost struct: a hundred
-/// subscribers cost a hundred counts of a reference, not a hundred copies and encodings. It begins as a message, as
-/// protobuf or as a task that others have too, and whatever else is asked for is made on first use.
+/// Streams of the service trait carry this type instead of a prost struct, so that a hundred subscribers share one
+/// allocation and one encoding. An event starts as a decoded message, as protobuf or as a shared task; other
+/// representations are created on first use.
 #[derive(Clone, Default)]
 pub struct Event(Arc<Inner>);
 
@@ -32,21 +32,21 @@ pub struct Event(Arc<Inner>);
 struct Inner {
     origin: Origin,
     position: Position,
-    /// None for an event from elsewhere, of which only the message is known.
+    /// `None` for an event of a remote agent, of which only the message is known.
     mark: Option<Mark>,
     weight: OnceLock<usize>,
     cursor: OnceLock<Option<Cursor>>,
-    /// What was made of the origin, where that is another form.
+    /// Caches of representations other than the origin.
     message: OnceLock<Box<StreamResponse>>,
     proto: OnceLock<Bytes>,
     json: OnceLock<Bytes>,
-    /// What whoever sends it in another form has made of it.
+    /// Cache for an encoding of another protocol version; see `Event::others`.
     others: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
-/// What an event began as.
+/// Initial representation of an event.
 #[derive(Clone)]
-#[expect(clippy::large_enum_variant, reason = "most are a message, and a box of its own would cost each of them more")]
+#[expect(clippy::large_enum_variant, reason = "most are messages, and boxing each would cost more")]
 enum Origin {
     Message(StreamResponse),
     Proto(Bytes),
@@ -60,7 +60,7 @@ impl Default for Origin {
 }
 
 impl Inner {
-    /// What was made of the message as it was is not of the message as it will be.
+    /// Invalidates the caches before the message changes.
     fn forget(&mut self) {
         (self.weight, self.cursor) = (OnceLock::new(), OnceLock::new());
         (self.message, self.proto, self.json) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
@@ -68,159 +68,160 @@ impl Inner {
     }
 }
 
-/// What we encoded ourselves can be read; bytes from elsewhere came through `merge_field`, which read them.
+/// Decodes a message. Does not fail: the bytes are our own encoding, or were validated by `merge_field`.
 fn read(proto: &Bytes) -> StreamResponse {
     StreamResponse::decode(&**proto).unwrap_or_default()
 }
 
 impl Event {
-    /// An event of ours, of which the log knows where it stands and what it ends.
+    /// Creates an event with its position in the log and its mark.
     pub fn new(position: Position, mark: Mark, payload: Payload) -> Self {
         Self(Arc::new(Inner { origin: Origin::of(payload), position, mark: Some(mark), ..Inner::default() }))
     }
 
-    /// An event that no log has yet.
+    /// Creates an event that is not in a log yet.
     pub(crate) fn said(payload: Payload) -> Self {
         Self(Arc::new(Inner { origin: Origin::of(payload), ..Inner::default() }))
     }
 
-    /// An event of ours, as a store kept it.
+    /// Creates an event from the protobuf that a store holds.
     pub fn from_proto(position: Position, mark: Mark, proto: Bytes) -> Self {
         Self(Arc::new(Inner { origin: Origin::Proto(proto), position, mark: Some(mark), ..Inner::default() }))
     }
 
-    /// An event from elsewhere.
+    /// Creates an event received from a remote agent.
     pub(crate) fn elsewhere(cursor: Option<Cursor>, message: StreamResponse) -> Self {
-        // One that came without may have it in its metadata.
-        let cursor = cursor.map_or_else(OnceLock::new, |it| OnceLock::from(Some(it)));
+        // Without a cursor of its own, the event may have one in its metadata (`resume`).
+        let cursor = cursor.map_or_else(OnceLock::new, |cursor| OnceLock::from(Some(cursor)));
         let origin = Origin::Message(message);
         Self(Arc::new(Inner { origin, cursor, ..Inner::default() }))
     }
 
-    /// A whole task: its first event, or a snapshot.
+    /// Creates an event that carries a whole task: the first event of a task, or a snapshot.
     pub fn task(position: Position, ends: Ends, task: Arc<Task>) -> Self {
         let mark = Some(Mark { ends, hidden: false });
         Self(Arc::new(Inner { origin: Origin::Task(task), position, mark, ..Inner::default() }))
     }
 
-    /// The same of a task that is only borrowed.
+    /// Creates an event from a borrowed task, which is encoded at once.
     pub(crate) fn encoded_task(position: Position, ends: Ends, task: &Task) -> Self {
         let mut proto = vec![0; prost::encoding::message::encoded_len(1, task)];
         prost::encoding::message::encode(1, task, &mut proto.as_mut_slice());
         Self::from_proto(position, Mark { ends, hidden: false }, proto.into())
     }
 
-    /// Where it stands; zeros for an event from elsewhere, and for one that no log has.
+    /// Returns the position in the log. Zero for an event of a remote agent, and before the event is in a log.
     pub fn position(&self) -> Position {
         self.0.position
     }
 
-    /// Its number in its task.
+    /// Returns the sequence number of the event in its task.
     pub fn seq(&self) -> Seq {
         self.0.position.seq
     }
 
-    /// What its message does not tell. For an event from elsewhere, what its state suggests.
+    /// Returns the mark. For an event of a remote agent, it is derived from the task state.
     pub fn mark(&self) -> Mark {
         self.0.mark.unwrap_or_else(|| Mark { ends: suggested(self.payload()), hidden: false })
     }
 
-    /// What is over with it.
+    /// Returns what the event ends: nothing, the turn or the task.
     pub fn ends(&self) -> Ends {
         self.mark().ends
     }
 
-    /// None for an event that no log has, and for one from elsewhere that came without.
+    /// Returns the cursor to resume a stream after this event. `None` for an event that is not in a log, and for one
+    /// that a remote agent sent without a cursor.
     pub fn cursor(&self) -> Option<&Cursor> {
         self.0.cursor.get_or_init(|| self.make_cursor()).as_ref()
     }
 
     fn make_cursor(&self) -> Option<Cursor> {
         if self.0.mark.is_none() {
-            // What came from elsewhere over gRPC says it in its metadata, if it says it.
+            // A remote agent may send the cursor in the metadata; over gRPC there is nowhere else.
             return resume::cursor(self.payload()?);
         }
         let of = |id: &str| (self.seq() > 0).then(|| Cursor::new(id, self.position()));
         if let Some(id) = self.encoded().and_then(task_id) {
             return of(id);
         }
-        if let Some(it) = self.whole() {
-            return of(&it.id);
+        if let Some(task) = self.whole() {
+            return of(&task.id);
         }
         match self.payload()? {
-            Payload::Task(it) => of(&it.id),
-            Payload::StatusUpdate(it) => of(&it.task_id),
-            Payload::ArtifactUpdate(it) => of(&it.task_id),
-            Payload::Message(it) => of(&it.task_id),
+            Payload::Task(task) => of(&task.id),
+            Payload::StatusUpdate(update) => of(&update.task_id),
+            Payload::ArtifactUpdate(update) => of(&update.task_id),
+            Payload::Message(message) => of(&message.task_id),
         }
     }
 
-    /// The message; an event that an agent elsewhere sent may have none that we know.
+    /// Returns the payload. `None` for an event of a remote agent with an unknown kind of payload.
     pub fn payload(&self) -> Option<&Payload> {
         self.message().payload.as_ref()
     }
 
-    /// The message.
+    /// Returns the event as a message of the protocol.
     pub fn message(&self) -> &StreamResponse {
         match &self.0.origin {
-            Origin::Message(it) => it,
-            Origin::Proto(it) => self.0.message.get_or_init(|| Box::new(read(it))),
-            Origin::Task(it) => self.0.message.get_or_init(|| {
-                let payload = Some(Payload::Task(Task::clone(it)));
+            Origin::Message(message) => message,
+            Origin::Proto(proto) => self.0.message.get_or_init(|| Box::new(read(proto))),
+            Origin::Task(task) => self.0.message.get_or_init(|| {
+                let payload = Some(Payload::Task(Task::clone(task)));
                 Box::new(StreamResponse { payload })
             }),
         }
     }
 
-    /// The task, of an event that is a whole one; it is not copied where others have it too.
+    /// Returns the task of an event that carries a whole one. A shared task is not copied.
     pub fn whole(&self) -> Option<&Task> {
-        if let Origin::Task(it) = &self.0.origin {
-            return Some(it);
+        if let Origin::Task(task) = &self.0.origin {
+            return Some(task);
         }
         match self.payload() {
-            Some(Payload::Task(it)) => Some(it),
+            Some(Payload::Task(task)) => Some(task),
             Some(Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_) | Payload::Message(_)) | None => None,
         }
     }
 
-    /// Its payload, where that need not be made first: of an event that is a whole task it must.
+    /// Returns the payload if it is already decoded. `None` for an event that was created from a whole task.
     pub(crate) fn known_payload(&self) -> Option<&Payload> {
         match &self.0.origin {
-            Origin::Message(it) => it.payload.as_ref(),
+            Origin::Message(message) => message.payload.as_ref(),
             Origin::Proto(_) | Origin::Task(_) => self.0.message.get()?.payload.as_ref(),
         }
     }
 
-    /// The payload, to be changed, of an event that nobody else has seen.
+    /// Returns the payload for modification. `None` if the event is shared or was not created from a message.
     pub(crate) fn edit(&mut self) -> Option<&mut Payload> {
         let inner = Arc::get_mut(&mut self.0)?;
         inner.forget();
         match &mut inner.origin {
-            Origin::Message(it) => it.payload.as_mut(),
+            Origin::Message(message) => message.payload.as_mut(),
             Origin::Proto(_) | Origin::Task(_) => None,
         }
     }
 
-    /// Gives an event that nobody else has seen its place in a log.
+    /// Sets the position and mark of an event. Does nothing if the event is shared.
     pub(crate) fn place(&mut self, position: Position, mark: Mark) {
-        if let Some(it) = Arc::get_mut(&mut self.0) {
-            (it.position, it.mark) = (position, Some(mark));
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            (inner.position, inner.mark) = (position, Some(mark));
         }
     }
 
-    /// The payload of an event that began as its message, and that nobody else has; else the event as it is.
+    /// Returns the payload of an event that was created from a message and is not shared; otherwise the event.
     pub(crate) fn into_payload(self) -> Result<Payload, Self> {
         match Arc::try_unwrap(self.0) {
-            Ok(Inner { origin: Origin::Message(StreamResponse { payload: Some(it) }), .. }) => Ok(it),
-            Ok(it) => Err(Self(Arc::new(it))),
-            Err(it) => Err(Self(it)),
+            Ok(Inner { origin: Origin::Message(StreamResponse { payload: Some(payload) }), .. }) => Ok(payload),
+            Ok(inner) => Err(Self(Arc::new(inner))),
+            Err(shared) => Err(Self(shared)),
         }
     }
 
-    /// Takes the payload out of an event that began as its message, and that nobody else has: from then on it is the
-    /// bytes that a log takes.
+    /// Moves the payload out of an event that was created from a message and is not shared. The event keeps its
+    /// protobuf, which is what a log stores.
     pub(crate) fn take_payload(&mut self) -> Option<Payload> {
-        if Arc::get_mut(&mut self.0).is_none_or(|it| !matches!(it.origin, Origin::Message(_))) {
+        if Arc::get_mut(&mut self.0).is_none_or(|inner| !matches!(inner.origin, Origin::Message(_))) {
             return None;
         }
         let proto = Origin::Proto(self.proto().clone());
@@ -229,9 +230,12 @@ impl Event {
         mem::replace(&mut inner.origin, proto).into_message().payload
     }
 
-    /// The message alone, which is copied where others still read this event.
+    /// Returns the message. It is copied if the event is shared.
     pub fn into_message(self) -> StreamResponse {
-        Arc::try_unwrap(self.0).map_or_else(|it| Self(it).message().clone(), |it| it.origin.into_message())
+        match Arc::try_unwrap(self.0) {
+            Ok(inner) => inner.origin.into_message(),
+            Err(shared) => Self(shared).message().clone(),
+        }
     }
 }
 
@@ -242,29 +246,29 @@ impl Origin {
 
     fn into_message(self) -> StreamResponse {
         match self {
-            Self::Message(it) => it,
-            Self::Proto(it) => read(&it),
-            Self::Task(it) => StreamResponse { payload: Some(Payload::Task(Arc::unwrap_or_clone(it))) },
+            Self::Message(message) => message,
+            Self::Proto(proto) => read(&proto),
+            Self::Task(task) => StreamResponse { payload: Some(Payload::Task(Arc::unwrap_or_clone(task))) },
         }
     }
 }
 
-/// The task that an event is of, as we encode it.
+/// Returns the task id of an event in protobuf, without decoding the event.
 fn task_id(proto: &[u8]) -> Option<&str> {
     const MESSAGE: u32 = 2 << 3 | 2;
     let mut from = Encoded::<StreamResponse>::new(proto).fields().ok()?;
-    // Its own id of a task, and that of its task in an update; a message has others before it.
+    // A message has its task id in field 3; a task its own id, and an update its task id, in field 1.
     let key = if from.is_at(MESSAGE) { 3 << 3 | 2 } else { 1 << 3 | 2 };
     let mut fields = from.message::<StreamResponse>().ok()?.fields().ok()?;
     fields.find(key).ok()?;
     str::from_utf8(fields.bytes().ok()?).ok()
 }
 
-/// What the state of a message suggests is over.
+/// Derives what an event of a remote agent ends from its task state.
 fn suggested(payload: Option<&Payload>) -> Ends {
     let status = match payload {
-        Some(Payload::Task(it)) => it.status.as_ref(),
-        Some(Payload::StatusUpdate(it)) => it.status.as_ref(),
+        Some(Payload::Task(task)) => task.status.as_ref(),
+        Some(Payload::StatusUpdate(update)) => update.status.as_ref(),
         Some(Payload::Message(_)) => return Ends::Task,
         Some(Payload::ArtifactUpdate(_)) | None => None,
     };
@@ -300,7 +304,7 @@ mod tests {
     use crate::pb::v1::TaskStatusUpdateEvent;
 
     #[test]
-    fn the_state_of_an_event_from_elsewhere_suggests_what_ends() {
+    fn state_of_a_remote_event_determines_what_it_ends() {
         for (state, ends) in [
             (TaskState::Working, Ends::Nothing),
             (TaskState::InputRequired, Ends::Turn),

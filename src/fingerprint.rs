@@ -1,6 +1,6 @@
-//! Names for bytes, by which the same ones are known again.
+//! Fingerprint of bytes, for ETags and for recognizing repeated requests.
 
-/// FNV-1a of 128 bits. Nobody gains by two things of one name but who makes both.
+/// Returns the 128-bit FNV-1a hash. It is not cryptographic: a client that creates a collision affects only itself.
 pub(crate) fn fingerprint(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

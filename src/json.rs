@@ -1,9 +1,9 @@
-//! ProtoJSON: how messages are read and written. `build/message.rs` writes an `impl Message` for each; what they have in
-//! common is here.
+//! ProtoJSON: serialization and deserialization of messages. `build/message.rs` generates [`Members`] and [`Message`]
+//! for each message; the shared code is here.
 //!
-//! Reading takes what ProtoJSON takes: both spellings of a name, null for a member that is not set, enums by name or
-//! number, integers as text, either alphabet of base64, and members that we do not know. It refuses a member that is
-//! given twice, as two readers would then see two messages.
+//! Deserialization accepts everything that ProtoJSON does: both spellings of a name, null for an unset member, enums by
+//! name or number, integers as text, both base64 alphabets, and unknown members. It rejects duplicate members, because
+//! two readers could take different ones.
 
 use std::{fmt, marker::PhantomData};
 
@@ -29,57 +29,58 @@ mod encoded;
 mod size;
 mod writer;
 
-/// What is read member by member.
+/// A type that is deserialized member by member.
 pub trait Members: Default {
-    /// Its name in the proto file.
+    /// Name in the proto file.
     const NAME: &'static str;
 
-    /// The numbers of its fields, all below 64, and their names in JSON.
+    /// Field numbers, all below 64, and the JSON name of each.
     const FIELDS: &'static [(u32, &'static str)];
 
-    /// The number of the field that a member is for.
+    /// Returns the field number for the name of a member.
     fn field(name: &str) -> Option<u32>;
 
-    /// Reads the value of a field.
+    /// Deserializes the value of a field.
     fn read<'de, A: MapAccess<'de>>(&mut self, field: u32, map: &mut A) -> Result<(), A::Error>;
 }
 
-/// A message of the proto files, in ProtoJSON.
+/// A message of the proto files that is serialized to ProtoJSON.
 pub trait Message: Members {
-    /// Writes the fields that are set, and those that are REQUIRED.
+    /// Serializes the fields that are set or REQUIRED.
     fn write<M: SerializeStruct>(&self, members: &mut M) -> Result<(), M::Error>;
 }
 
-/// An enum, whose values are numbers in messages and names in JSON.
+/// A protobuf enum: a number in messages, a name in JSON.
 pub trait Enum {
-    /// Its name in the proto file.
+    /// Name in the proto file.
     const NAME: &'static str;
 
-    /// Names of its values for an error message, without the unspecified one.
+    /// Names of the values for error messages, without the unspecified one.
     const VALUES: &'static [&'static str];
 
-    /// The name of a number, if it has one.
+    /// Returns the name of a number, or `None` if it is unknown.
     fn name(number: i32) -> Option<&'static str>;
 
-    /// The number of a name.
+    /// Returns the number of a name, or `None` if it is unknown.
     fn number(name: &str) -> Option<i32>;
 }
 
-/// Reads a message.
+/// Deserializes a message.
 pub fn read<'de, T: Members, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     let mut message = T::default();
     Merge(&mut message).deserialize(deserializer)?;
     Ok(message)
 }
 
-/// Writes a message.
+/// Serializes a message.
 pub fn write<T: Message, S: Serializer>(message: &T, serializer: S) -> Result<S::Ok, S::Error> {
     let mut members = serializer.serialize_struct(T::NAME, T::FIELDS.len())?;
     message.write(&mut members)?;
     members.end()
 }
 
-/// Reads members into a message that may have some already, so that path and body make one message without a tree.
+/// Deserializes members into a message that may already have some: path and body of a request become one message
+/// without an intermediate tree.
 #[derive(Debug)]
 pub struct Merge<'a, T>(pub &'a mut T);
 
@@ -103,7 +104,7 @@ impl<'de, T: Members> Visitor<'de> for Merge<'_, T> {
         while let Some(field) = map.next_key_seed(Field::<T>(PhantomData))? {
             match field {
                 None => _ = map.next_value::<IgnoredAny>()?,
-                // Refused where its value stands, so that whoever keeps the path has it to its end.
+                // Fails while reading the value, so that the error path includes this member.
                 Some(field) if seen & (1 << field) != 0 => map.next_value_seed(Twice(name_of::<T>(field)))?,
                 Some(field) => {
                     seen |= 1 << field;
@@ -116,10 +117,10 @@ impl<'de, T: Members> Visitor<'de> for Merge<'_, T> {
 }
 
 fn name_of<T: Members>(number: u32) -> &'static str {
-    T::FIELDS.iter().find(|it| it.0 == number).map_or(T::NAME, |it| it.1)
+    T::FIELDS.iter().find(|field| field.0 == number).map_or(T::NAME, |field| field.1)
 }
 
-/// The value of a member that there was before.
+/// Value of a duplicate member. Deserializing it fails.
 struct Twice(&'static str);
 
 impl<'de> DeserializeSeed<'de> for Twice {
@@ -130,7 +131,7 @@ impl<'de> DeserializeSeed<'de> for Twice {
     }
 }
 
-/// The name of a member, as the number of its field.
+/// Name of a member, deserialized to the number of its field.
 struct Field<T>(PhantomData<T>);
 
 impl<'de, T: Members> DeserializeSeed<'de> for Field<T> {
@@ -153,32 +154,32 @@ impl<T: Members> Visitor<'_> for Field<T> {
     }
 }
 
-/// Reads the value of a member; None is null, here and in those below.
+/// Deserializes the value of a member; null is `None`. The functions below treat null alike, except [`value`].
 pub fn any<'de, T: Deserialize<'de>, A: MapAccess<'de>>(map: &mut A) -> Result<Option<T>, A::Error> {
     map.next_value()
 }
 
-/// Reads one of any JSON. Null is a value here, and so `{"data": null}` is a part that holds it.
+/// Deserializes a JSON value. Null is a value here: `{"data": null}` is a part that holds null.
 pub fn value<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Option<Value>, A::Error> {
     map.next_value().map(Some)
 }
 
-/// Reads an integer.
+/// Deserializes a 32-bit integer.
 pub fn number<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Option<i32>, A::Error> {
-    Ok(map.next_value::<Option<Number>>()?.map(|it| it.0))
+    Ok(map.next_value::<Option<Number>>()?.map(|number| number.0))
 }
 
-/// Reads a value of an enum.
+/// Deserializes an enum value.
 pub fn name<'de, E: Enum, A: MapAccess<'de>>(map: &mut A) -> Result<Option<i32>, A::Error> {
-    Ok(map.next_value::<Option<Name<E>>>()?.map(|it| it.0))
+    Ok(map.next_value::<Option<Name<E>>>()?.map(|name| name.0))
 }
 
-/// Reads bytes.
+/// Deserializes bytes from base64.
 pub fn bytes<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Option<Vec<u8>>, A::Error> {
-    Ok(map.next_value::<Option<Raw>>()?.map(|it| it.0))
+    Ok(map.next_value::<Option<Raw>>()?.map(|raw| raw.0))
 }
 
-/// Sets an arm of a oneof, which is one of `arms`, unless one is set. An arm that is null is none.
+/// Sets an arm of a oneof, unless another one is set. Null sets none. `arms` lists the arms for the error message.
 pub fn arm<T, E: Error>(oneof: &mut Option<T>, arms: &str, value: Option<T>) -> Result<(), E> {
     match (oneof.is_some(), value) {
         (true, Some(_)) => Err(E::custom(format!("must have only one of {arms}"))),
@@ -190,7 +191,7 @@ pub fn arm<T, E: Error>(oneof: &mut Option<T>, arms: &str, value: Option<T>) -> 
     }
 }
 
-/// An integer, or one in a string, as large ones and those of a query are.
+/// An integer as a number or a string: large integers and those in a query are strings.
 struct Number(i32);
 
 impl<'de> Deserialize<'de> for Number {
@@ -203,34 +204,36 @@ impl<'de> Deserialize<'de> for Number {
                 f.write_str("a 32-bit integer")
             }
 
-            fn visit_i64<E: Error>(self, it: i64) -> Result<Number, E> {
-                i32::try_from(it).map(Number).map_err(|_| E::custom(format!("{it} is not a 32-bit integer")))
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Number, E> {
+                i32::try_from(number).map(Number).map_err(|_| E::custom(format!("{number} is not a 32-bit integer")))
             }
 
-            fn visit_u64<E: Error>(self, it: u64) -> Result<Number, E> {
-                i32::try_from(it).map(Number).map_err(|_| E::custom(format!("{it} is not a 32-bit integer")))
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Number, E> {
+                i32::try_from(number).map(Number).map_err(|_| E::custom(format!("{number} is not a 32-bit integer")))
             }
 
-            fn visit_f64<E: Error>(self, it: f64) -> Result<Number, E> {
-                whole(it).map(Number).ok_or_else(|| E::custom(format!("{it} is not a 32-bit integer")))
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Number, E> {
+                whole(number).map(Number).ok_or_else(|| E::custom(format!("{number} is not a 32-bit integer")))
             }
 
-            fn visit_str<E: Error>(self, it: &str) -> Result<Number, E> {
-                let number = it.parse().ok().or_else(|| whole(it.parse().ok()?));
-                number.map(Number).ok_or_else(|| E::custom(format!("`{it}` is not a 32-bit integer")))
+            fn visit_str<E: Error>(self, text: &str) -> Result<Number, E> {
+                let number = text.parse().ok().or_else(|| whole(text.parse().ok()?));
+                number.map(Number).ok_or_else(|| E::custom(format!("`{text}` is not a 32-bit integer")))
             }
         }
         deserializer.deserialize_any(Integer)
     }
 }
 
-/// `1.0` and `1e2` are integers too.
-#[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "it is whole and in range")]
-fn whole(it: f64) -> Option<i32> {
-    (it.fract() == 0.0 && (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&it)).then_some(it as i32)
+/// Converts a whole number in range to an integer: `1.0` and `1e2` are integers too.
+#[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "whole and in range")]
+fn whole(number: f64) -> Option<i32> {
+    let is_integer = number.fract() == 0.0 && (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&number);
+    is_integer.then_some(number as i32)
 }
 
-/// A value of an enum. One without a name is printed as its number: a reply never fails over what somebody stored.
+/// An enum value by its name. A stored value without a name is written as its number, so that a reply never fails
+/// because of it.
 #[derive(Debug)]
 pub struct Name<E>(i32, PhantomData<E>);
 
@@ -262,27 +265,27 @@ impl<E: Enum> Visitor<'_> for Name<E> {
         write!(f, "one of {}", E::VALUES.join(", "))
     }
 
-    fn visit_i64<R: Error>(self, it: i64) -> Result<Self, R> {
-        i32::try_from(it).map(Self::from).map_err(|_| R::custom(not_one_of(it, E::VALUES)))
+    fn visit_i64<R: Error>(self, number: i64) -> Result<Self, R> {
+        i32::try_from(number).map(Self::from).map_err(|_| R::custom(not_one_of(number, E::VALUES)))
     }
 
-    fn visit_u64<R: Error>(self, it: u64) -> Result<Self, R> {
-        i32::try_from(it).map(Self::from).map_err(|_| R::custom(not_one_of(it, E::VALUES)))
+    fn visit_u64<R: Error>(self, number: u64) -> Result<Self, R> {
+        i32::try_from(number).map(Self::from).map_err(|_| R::custom(not_one_of(number, E::VALUES)))
     }
 
-    /// In a query a number is text as well.
-    fn visit_str<R: Error>(self, it: &str) -> Result<Self, R> {
-        let number = E::number(it).or_else(|| it.parse().ok());
-        number.map(Self::from).ok_or_else(|| R::custom(not_one_of(quoted(it), E::VALUES)))
+    /// Accepts a name, or a number as text: a query has only text.
+    fn visit_str<R: Error>(self, text: &str) -> Result<Self, R> {
+        let number = E::number(text).or_else(|| text.parse().ok());
+        number.map(Self::from).ok_or_else(|| R::custom(not_one_of(quoted(text), E::VALUES)))
     }
 }
 
-/// Error text for a value that an enum does not have, with those that it has.
+/// Returns the error message for an unknown enum value; it lists the known ones.
 pub(crate) fn not_one_of(value: impl fmt::Display, values: &[&str]) -> String {
     format!("{value} is not one of {}", values.join(", "))
 }
 
-/// The text of a rejected value in quotes, cut to 40 characters so that the allowed values stay readable.
+/// Quotes a rejected value and truncates it to 40 characters, so that the allowed values stay readable.
 pub(crate) fn quoted(text: &str) -> String {
     const LENGTH: usize = 40;
     match text.char_indices().nth(LENGTH) {
@@ -291,7 +294,7 @@ pub(crate) fn quoted(text: &str) -> String {
     }
 }
 
-/// Bytes, to be written.
+/// Bytes serialized as base64.
 #[derive(Debug)]
 pub struct Base64<'a>(pub &'a [u8]);
 
@@ -301,7 +304,7 @@ impl Serialize for Base64<'_> {
     }
 }
 
-/// Bytes, as they are read.
+/// Bytes deserialized from base64 in either alphabet, with or without padding.
 struct Raw(Vec<u8>);
 
 impl<'de> Deserialize<'de> for Raw {

@@ -1,4 +1,4 @@
-//! Messages and parts: how they are made, and how they are read.
+//! Constructors and accessors of messages and parts.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::pb::{
 };
 
 impl Message {
-    /// A message of an agent, with one part of text. Who sends it fills in its ids.
+    /// Creates an agent message with one text part. The server fills in its ids.
     ///
     /// ```
     /// use a2a_service::pb::v1::Message;
@@ -21,91 +21,91 @@ impl Message {
         Self { role: Role::Agent.into(), parts: vec![Part::text(text)], ..Self::default() }
     }
 
-    /// A message of a user, with one part of text and an id of its own.
+    /// Creates a user message with one text part and a new message id.
     pub fn user(text: impl Into<String>) -> Self {
         let (message_id, role) = (crate::seam::fresh_id(), Role::User.into());
         Self { message_id, role, parts: vec![Part::text(text)], ..Self::default() }
     }
 
-    /// This message with a part more.
+    /// Appends a part.
     #[must_use]
     pub fn and(mut self, part: Part) -> Self {
         self.parts.push(part);
         self
     }
 
-    /// With metadata, which has to be a JSON object.
+    /// Sets the metadata. Has no effect unless `metadata` is a JSON object.
     #[must_use]
     pub(crate) fn with_metadata(mut self, metadata: &serde_json::Value) -> Self {
-        if let Ok(Some(Kind::StructValue(it))) = json_value(metadata).map(|it| it.kind) {
-            self.metadata = Some(it);
+        if let Ok(Some(Kind::StructValue(object))) = json_value(metadata).map(|value| value.kind) {
+            self.metadata = Some(object);
         }
         self
     }
 
-    /// The text of its parts, one after the other.
+    /// Returns the concatenated text of the text parts.
     pub fn text(&self) -> String {
         self.texts().collect()
     }
 
-    /// The text of each part that is text.
+    /// Returns the text of each text part.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(Part::as_text)
     }
 }
 
 impl Part {
-    /// Text.
+    /// Creates a text part.
     pub fn text(text: impl Into<String>) -> Self {
         Content::Text(text.into()).into()
     }
 
-    /// A file that comes along.
+    /// Creates a file part with inline content.
     pub fn bytes(bytes: impl Into<Vec<u8>>, media_type: impl Into<String>) -> Self {
         Self { media_type: media_type.into(), ..Content::Raw(bytes.into()).into() }
     }
 
-    /// A file that is elsewhere.
+    /// Creates a file part that refers to a URL.
     pub fn url(url: impl Into<String>, media_type: impl Into<String>) -> Self {
         Self { media_type: media_type.into(), ..Content::Url(url.into()).into() }
     }
 
-    /// Anything that JSON can hold.
+    /// Creates a data part from any value that JSON can represent.
     ///
     /// # Errors
-    /// Where the value can't be JSON: keys that are not strings, or deeper than
+    /// The value can't be represented: a map key is not a string, or the nesting exceeds
     /// [`MAX_DEPTH`](crate::pb::wkt::MAX_DEPTH).
     pub fn data(data: &impl Serialize) -> Result<Self, serde_json::Error> {
         Ok(Content::Data(json_value(data)?).into())
     }
 
-    /// The same part, as a file of this name.
+    /// Sets the file name.
     #[must_use]
     pub fn named(mut self, filename: impl Into<String>) -> Self {
         self.filename = filename.into();
         self
     }
 
-    /// What there is to read of it: its text, its data as JSON, or a line that names the file.
+    /// Returns a readable form: the text, the data as JSON, or a line that describes the file.
     pub fn to_text(&self) -> Cow<'_, str> {
-        let size = |it: usize| format!("{it} bytes");
-        let place = match &self.content {
-            Some(Content::Text(it)) => return it.into(),
-            Some(Content::Data(it)) => return serde_json::to_string(it).unwrap_or_default().into(),
-            Some(Content::Raw(it)) => size(it.len()),
-            Some(Content::Url(it)) => it.clone(),
+        let size = |bytes: usize| format!("{bytes} bytes");
+        let content = match &self.content {
+            Some(Content::Text(text)) => return text.into(),
+            Some(Content::Data(value)) => return serde_json::to_string(value).unwrap_or_default().into(),
+            Some(Content::Raw(bytes)) => size(bytes.len()),
+            Some(Content::Url(url)) => url.clone(),
             None => return "".into(),
         };
-        let all = [&self.filename, &self.media_type, &place];
-        let all: Vec<&str> = all.into_iter().map(String::as_str).filter(|it| !it.is_empty()).collect();
-        // A name is not to look like a line of its own.
-        format!("[file {}]", all.join(", ").replace(char::is_control, " ")).into()
+        let fields = [&self.filename, &self.media_type, &content];
+        let fields: Vec<&str> = fields.into_iter().map(String::as_str).filter(|field| !field.is_empty()).collect();
+        // Control characters are replaced, so that a file name can't start a new line.
+        format!("[file {}]", fields.join(", ").replace(char::is_control, " ")).into()
     }
 
-    /// Its text, if it is text.
+    /// Returns the text of a text part.
     pub fn as_text(&self) -> Option<&str> {
         match &self.content {
-            Some(Content::Text(it)) => Some(it),
+            Some(Content::Text(text)) => Some(text),
             Some(Content::Raw(_) | Content::Url(_) | Content::Data(_)) | None => None,
         }
     }
@@ -117,7 +117,7 @@ impl From<Content> for Part {
     }
 }
 
-/// JSON as the messages hold it.
+/// Converts to JSON as represented in messages.
 pub(crate) fn json_value(data: &impl Serialize) -> Result<Value, serde_json::Error> {
     serde_json::from_value(serde_json::to_value(data)?)
 }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_can_be_read() {
+    fn every_kind_of_part_has_a_readable_form() {
         let data = Part::data(&serde_json::json!({"a": [1, 2.5, null]})).unwrap();
         for (part, text) in [
             (Part::text("two\nlines"), "two\nlines"),

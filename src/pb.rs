@@ -1,9 +1,10 @@
-//! What `build.rs` makes of `proto/`: messages, service traits, and how they are bound to HTTP and JSON-RPC.
+//! Generated code: messages, service traits, and their bindings to HTTP and JSON-RPC. `build.rs` writes it from
+//! `proto/`.
 
 mod secret;
 pub mod wkt;
 
-/// The proto files, compiled, with their comments: for gRPC reflection and for the OpenAPI document.
+/// Encoded `FileDescriptorSet` of the proto files with their comments, for gRPC reflection and the OpenAPI document.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 macro_rules! package {
@@ -28,7 +29,7 @@ macro_rules! package {
             include!(concat!(env!("OUT_DIR"), "/messages/", $package, ".json.rs"));
             include!(concat!(env!("OUT_DIR"), "/services/", $package, ".rs"));
 
-            /// How the RPCs are bound to HTTP and JSON-RPC, and adapters of the service trait.
+            /// Bindings of the RPCs to HTTP and JSON-RPC, and adapters of the service trait.
             #[deny(unreachable_patterns, reason = "two routes collide")]
             pub mod bindings {
                 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! What would make a run differ from the last one: time, ids and chance. All go through here, so that a run can be repeated.
+//! Sources of nondeterminism: wall clock, ids and random numbers. All code uses these, so that a simulation with a seed
+//! can be repeated.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -10,13 +11,13 @@ use uuid::Uuid;
 
 use crate::pb::wkt::Timestamp;
 
-/// Milliseconds since 1970: what the protocol's timestamps tell apart (5.6.1), and so all that is kept of a time.
+/// Milliseconds since the Unix epoch, the resolution of the protocol's timestamps (5.6.1).
 pub type Millis = i64;
 
-/// The wall clock. Follows the system's time, with its steps and through a suspend of the machine; intervals are measured
+/// Wall clock. Follows the system time with its steps, and through a suspend of the machine. Intervals are measured
 /// with tokio's monotonic clock instead.
 ///
-/// In a test that has paused tokio's clock, wall time moves with that clock.
+/// In a test that has paused tokio's clock, wall time advances with that clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Source);
 
@@ -31,7 +32,7 @@ enum Source {
 }
 
 impl Clock {
-    /// The system's clock; or tokio's, if that is paused.
+    /// Creates a clock of the system time, or of tokio's clock if that is paused.
     pub fn new() -> Self {
         if is_paused() {
             Self(Source::Paused { start: Instant::now(), base: since_epoch(SystemTime::now()) })
@@ -40,7 +41,7 @@ impl Clock {
         }
     }
 
-    /// Now.
+    /// Returns the current time.
     pub fn millis(&self) -> Millis {
         self.read(SystemTime::now)
     }
@@ -62,16 +63,16 @@ fn is_paused() -> bool {
     now < before || std::time::Instant::now() < now
 }
 
-/// Zero for a time before 1970.
+/// Returns the time since the Unix epoch, or zero for an earlier time.
 fn since_epoch(time: SystemTime) -> Duration {
     time.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The instant `delay` after `start`. A delay over 30 years is cut to that, since an instant may not be able to
-/// represent more.
+/// Returns the instant `delay` after `start`. A delay over 30 years is reduced to that, because an `Instant` may not be
+/// able to represent more.
 pub(crate) fn after(start: Instant, delay: Duration) -> Instant {
-    const LONGEST: Duration = Duration::from_hours(30 * 365 * 24);
-    start.checked_add(delay.min(LONGEST)).unwrap_or(start)
+    const MAX_DELAY: Duration = Duration::from_hours(30 * 365 * 24);
+    start.checked_add(delay.min(MAX_DELAY)).unwrap_or(start)
 }
 
 impl Default for Clock {
@@ -80,31 +81,31 @@ impl Default for Clock {
     }
 }
 
-/// A time as the messages have it.
+/// Converts to a protobuf timestamp.
 pub fn timestamp(millis: Millis) -> Timestamp {
     let nanos = i32::try_from(millis.rem_euclid(1000) * 1_000_000).unwrap_or(0);
     Timestamp { seconds: millis.div_euclid(1000), nanos }
 }
 
-/// A time as the messages have it, in milliseconds; what is finer is cut off.
+/// Converts a protobuf timestamp to milliseconds. Truncates finer fractions.
 pub fn millis(time: &Timestamp) -> Millis {
     time.seconds.saturating_mul(1000).saturating_add(i64::from(time.nanos / 1_000_000))
 }
 
-/// Zero: ids are random. Else the state of the generator that a simulation has seeded.
+/// State of the id generator of a simulation; zero if ids are random.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
-/// From here on the ids of this process follow from `seed`, which is not zero. For simulations, which want the same run
-/// twice; ids that others could guess are not for servers.
+/// Makes the ids and random numbers of this process a function of `seed`, which must not be zero. For simulations only:
+/// the ids can be guessed.
 pub fn seed(seed: u64) {
     SEED.store(seed, Ordering::SeqCst);
 }
 
-/// Milliseconds since 1970, and in the last twelve bits how many ids there have been in them.
+/// Last time-ordered id: milliseconds since the Unix epoch, and in the low 12 bits a counter within the millisecond.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// An id that nobody had before: a UUID of version 7, so that ids sort by their time, and those of a millisecond by the
-/// order in which this process made them (RFC 9562, 6.2, method 1).
+/// Returns a new UUID of version 7. Ids sort by time, and within a millisecond by the order in which this process
+/// created them (RFC 9562, 6.2, method 1).
 pub fn fresh_id() -> String {
     const COUNTER: u32 = 12;
     if let Some(id) = seeded() {
@@ -114,7 +115,7 @@ pub fn fresh_id() -> String {
     let now = u64::try_from(now.as_millis()).unwrap_or(0) << COUNTER;
     let is_first = LAST.fetch_max(now, Ordering::Relaxed) < now;
     let at = if is_first { now } else { LAST.fetch_add(1, Ordering::Relaxed) + 1 };
-    // What of a random UUID is random stands where one of version 7 has it too.
+    // The last ten bytes of version 4 are random, except the variant bits, which version 7 shares.
     let mut random = [0; 10];
     random.copy_from_slice(&Uuid::new_v4().as_bytes()[6..]);
     let [.., high, low] = at.to_be_bytes();
@@ -122,19 +123,19 @@ pub fn fresh_id() -> String {
     text(uuid::Builder::from_unix_timestamp_millis(at >> COUNTER, &random).into_uuid())
 }
 
-/// An id that nobody had before, of something that is never looked for by its time.
+/// Returns a new random UUID of version 4, for objects that are never sorted by time.
 pub fn random_id() -> String {
     text(seeded().unwrap_or_else(Uuid::new_v4))
 }
 
-/// A number that nobody can foresee, of all that there are.
+/// Returns an unpredictable random number.
 pub(crate) fn random() -> u64 {
     let (high, low) = seeded().unwrap_or_else(Uuid::new_v4).as_u64_pair();
-    // Some bits of an id say what kind of id it is.
+    // Mixed because some bits of a UUID are constant: version and variant.
     mix(high) ^ mix(!low)
 }
 
-/// The next id of a simulation.
+/// Returns the next id of a simulation, or `None` if ids are random.
 fn seeded() -> Option<Uuid> {
     (SEED.load(Ordering::Relaxed) != 0).then(|| {
         let n = SEED.fetch_add(1, Ordering::SeqCst);
@@ -146,7 +147,7 @@ fn text(id: Uuid) -> String {
     id.hyphenated().encode_lower(&mut Uuid::encode_buffer()).to_owned()
 }
 
-/// Splitmix64: one round spreads neighbouring numbers over all.
+/// Splitmix64: one round, which distributes neighbouring numbers over the whole range.
 pub(crate) const fn mix(n: u64) -> u64 {
     let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

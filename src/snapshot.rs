@@ -1,4 +1,4 @@
-//! A task as it is at a moment: what is answered when one is asked for.
+//! Snapshot of a task: the response of `GetTask` and `CancelTask`, decoded or still encoded.
 
 use std::{borrow::Cow, fmt, mem, sync::Arc};
 
@@ -18,11 +18,10 @@ use crate::{
     task,
 };
 
-/// A task as it is at a moment: the answer to `GetTask` (3.1.3) and to `CancelTask` (3.1.5).
+/// Snapshot of a task: the response of `GetTask` (3.1.3) and `CancelTask` (3.1.5).
 ///
-/// It is a message, or still the protobuf that a store has of it: that goes out as it is over gRPC, and as ProtoJSON
-/// without becoming a message in between. Whoever looks at it has it decoded. Who implements the contract answers with a
-/// task:
+/// It is a decoded task, or the protobuf that a store holds. Protobuf is sent unchanged over gRPC, and transcoded to
+/// ProtoJSON without decoding. Accessors decode it. An implementation of the service returns a task:
 ///
 /// ```
 /// use a2a_service::{
@@ -42,10 +41,10 @@ use crate::{
 /// }
 ///
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// // And who calls it takes the task out of it.
+/// // A caller takes the task out of the response.
 /// let request = GetTaskRequest { id: "42".to_owned(), ..GetTaskRequest::default() };
-/// let answer = Archive.get_task(Request::new(request)).await?;
-/// let task: Task = answer.into_inner().into_task()?;
+/// let response = Archive.get_task(Request::new(request)).await?;
+/// let task: Task = response.into_inner().into_task()?;
 /// assert_eq!(task.id, "42");
 /// # Ok::<_, Status>(())
 /// # }).unwrap();
@@ -53,64 +52,73 @@ use crate::{
 #[derive(Clone)]
 pub struct Snapshot(Origin);
 
-/// What a snapshot began as.
+/// Initial representation of a snapshot.
 #[derive(Clone)]
 enum Origin {
-    /// A message, which others may have too.
+    /// A decoded task, possibly shared.
     Task(Arc<Task>),
     Proto(Bytes),
 }
 
 impl Snapshot {
-    /// A task as a store kept it. Whether these bytes are one is seen when it is looked at.
+    /// Wraps an encoded task. The bytes are not validated until they are decoded.
     pub fn from_proto(proto: Bytes) -> Self {
         Self(Origin::Proto(proto))
     }
 
-    /// The task, which is decoded where it is not a message; an error where it can't be.
+    /// Returns the task.
+    ///
+    /// # Errors
+    /// `Internal` if it can't be decoded.
     pub fn task(&self) -> Result<Cow<'_, Task>, Error> {
         Ok(match &self.0 {
-            Origin::Task(it) => Cow::Borrowed(it),
-            Origin::Proto(it) => Cow::Owned(decode(it)?),
+            Origin::Task(task) => Cow::Borrowed(task),
+            Origin::Proto(proto) => Cow::Owned(decode(proto)?),
         })
     }
 
-    /// The same, to keep. It is copied where others have it too.
+    /// Returns the task by value. A shared task is copied.
+    ///
+    /// # Errors
+    /// `Internal` if it can't be decoded.
     pub fn into_task(self) -> Result<Task, Error> {
         match self.0 {
-            Origin::Task(it) => Ok(Arc::unwrap_or_clone(it)),
-            Origin::Proto(it) => decode(&it),
+            Origin::Task(task) => Ok(Arc::unwrap_or_clone(task)),
+            Origin::Proto(proto) => decode(&proto),
         }
     }
 
-    /// With the newest so many messages of its history alone, which is all of it where no length is asked for (3.2.4).
-    /// It is decoded where that leaves some out.
+    /// Truncates the history to its newest `length` messages; `None` leaves all (3.2.4). Protobuf is decoded only if
+    /// that removes any.
     pub(crate) fn shortened(self, length: Option<usize>) -> Result<Self, Error> {
         const HISTORY: u32 = 5;
         let Some(length) = length else { return Ok(self) };
         let fits = match &self.0 {
-            Origin::Task(it) => it.history.len() <= length,
-            Origin::Proto(it) => count(it, HISTORY).is_some_and(|it| it <= length),
+            Origin::Task(task) => task.history.len() <= length,
+            Origin::Proto(proto) => count(proto, HISTORY).is_some_and(|count| count <= length),
         };
         if fits {
             return Ok(self);
         }
         let task = match self.0 {
-            Origin::Proto(it) => {
-                let mut task = decode(&it)?;
+            Origin::Proto(proto) => {
+                let mut task = decode(&proto)?;
                 task::shorten(&mut task.history, Some(length));
                 task
             }
-            Origin::Task(it) => task::view(&it, Some(length), true),
+            Origin::Task(task) => task::view(&task, Some(length), true),
         };
         Ok(task.into())
     }
 
-    /// The same, to share.
+    /// Returns the task as a shared reference, without copying it.
+    ///
+    /// # Errors
+    /// `Internal` if it can't be decoded.
     pub(crate) fn into_shared(self) -> Result<Arc<Task>, Error> {
         match self.0 {
-            Origin::Task(it) => Ok(it),
-            Origin::Proto(it) => decode(&it).map(Arc::new),
+            Origin::Task(task) => Ok(task),
+            Origin::Proto(proto) => decode(&proto).map(Arc::new),
         }
     }
 }
@@ -119,7 +127,7 @@ fn decode(proto: &Bytes) -> Result<Task, Error> {
     Task::decode(&**proto).map_err(Error::internal)
 }
 
-/// The answer of a service as its task.
+/// Decodes the task of a response.
 pub(crate) fn decoded(response: Response<Snapshot>) -> Result<Response<Task>, Error> {
     let (metadata, snapshot, extensions) = response.into_parts();
     Ok(Response::from_parts(metadata, snapshot.into_task()?, extensions))
@@ -146,31 +154,31 @@ impl Default for Snapshot {
 impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Origin::Task(it) => it.fmt(f),
-            Origin::Proto(it) => match Task::decode(&**it) {
-                Ok(it) => it.fmt(f),
+            Origin::Task(task) => task.fmt(f),
+            Origin::Proto(proto) => match Task::decode(&**proto) {
+                Ok(task) => task.fmt(f),
                 Err(error) => error.fmt(f),
             },
         }
     }
 }
 
-/// Of replies, the decoded size is not bounded.
+/// Uses the default: the decoded size of replies is not limited.
 impl Measure for Snapshot {}
 
-/// So that tonic's codec, and any tonic client, works on it.
+/// Makes the snapshot usable with tonic's codec and any tonic client.
 impl prost::Message for Snapshot {
     fn encode_raw(&self, buf: &mut impl BufMut) {
         match &self.0 {
-            Origin::Task(it) => it.encode_raw(buf),
-            Origin::Proto(it) => buf.put_slice(it),
+            Origin::Task(task) => task.encode_raw(buf),
+            Origin::Proto(proto) => buf.put_slice(proto),
         }
     }
 
     fn encoded_len(&self) -> usize {
         match &self.0 {
-            Origin::Task(it) => it.encoded_len(),
-            Origin::Proto(it) => it.len(),
+            Origin::Task(task) => task.encoded_len(),
+            Origin::Proto(proto) => proto.len(),
         }
     }
 
@@ -182,8 +190,8 @@ impl prost::Message for Snapshot {
         context: DecodeContext,
     ) -> Result<(), DecodeError> {
         let mut task = match mem::take(self).0 {
-            Origin::Task(it) => it,
-            Origin::Proto(it) => Arc::new(Task::decode(it)?),
+            Origin::Task(task) => task,
+            Origin::Proto(proto) => Arc::new(Task::decode(proto)?),
         };
         let merged = Arc::make_mut(&mut task).merge_field(tag, wire_type, buf, context);
         *self = task.into();
@@ -210,8 +218,8 @@ impl<'de> Deserialize<'de> for Snapshot {
 impl Output for Snapshot {
     fn write_json(&self, out: &mut Vec<u8>) -> Result<(), Error> {
         let written = match &self.0 {
-            Origin::Task(it) => write_to(out, &**it),
-            Origin::Proto(it) => write_encoded::<Task>(out, it),
+            Origin::Task(task) => write_to(out, &**task),
+            Origin::Proto(proto) => write_encoded::<Task>(out, proto),
         };
         written.map_err(Error::internal)
     }

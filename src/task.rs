@@ -1,4 +1,4 @@
-//! The task as a value: which state may follow which, and what an event does to it. Pure.
+//! Task state machine: permitted state transitions, and the effect of an event on a task. Pure functions.
 
 pub use self::{
     admission::{Admission, TaskLimits, Violation},
@@ -12,75 +12,76 @@ mod admission;
 mod chunk;
 
 impl Task {
-    /// The state of its status.
+    /// Returns the state of the task's status.
     pub fn state(&self) -> TaskState {
         self.status.as_ref().map_or(TaskState::Unspecified, TaskStatus::state)
     }
 }
 
 impl TaskState {
-    /// Nothing follows.
+    /// Returns whether no other state can follow.
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Canceled | Self::Rejected)
     }
 
-    /// The agent needs something of its caller.
+    /// Returns whether the agent needs input or authorization from the client.
     pub fn is_interrupted(self) -> bool {
         matches!(self, Self::InputRequired | Self::AuthRequired)
     }
 
-    /// Whether a task in this state may come into the other (4.1.3). An end is an end, nobody goes back to SUBMITTED,
-    /// and UNSPECIFIED is no state to be in. All else is for the agent to say: it may be done without ever having
-    /// said that it works, and refuse what it had begun.
+    /// Returns whether a task may change from this state to `next` (4.1.3).
+    ///
+    /// Terminal states are final, and no task returns to SUBMITTED or becomes UNSPECIFIED. The agent decides on
+    /// everything else: it may complete a task that never was WORKING, and reject one that was.
     pub fn may_become(self, next: Self) -> bool {
         !self.is_terminal() && !matches!(next, Self::Submitted | Self::Unspecified)
     }
 }
 
-/// Does to a task what an event says. Costs what the event weighs, and not what the task does.
+/// Applies an event to a task. The cost depends on the size of the event, not on that of the task.
 pub fn apply(task: &mut Task, payload: &Payload) {
     match payload {
-        Payload::Task(it) => *task = it.clone(),
-        // What the agent has said so far is part of the conversation, and comes before what is said next.
-        Payload::Message(it) => {
-            let said = task.status.as_mut().and_then(|it| it.message.take());
-            task.history.extend(said.into_iter().chain([it.clone()]));
+        Payload::Task(new) => *task = new.clone(),
+        // The message of the current status moves to the history, before the new message.
+        Payload::Message(message) => {
+            let previous = task.status.as_mut().and_then(|status| status.message.take());
+            task.history.extend(previous.into_iter().chain([message.clone()]));
         }
-        Payload::StatusUpdate(it) => {
-            let said = task.status.take().and_then(|it| it.message);
-            task.history.extend(said);
-            task.status.clone_from(&it.status);
+        Payload::StatusUpdate(update) => {
+            let previous = task.status.take().and_then(|status| status.message);
+            task.history.extend(previous);
+            task.status.clone_from(&update.status);
         }
-        Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(it), append, .. }) => {
-            match task.artifacts.iter_mut().rfind(|old| old.artifact_id == it.artifact_id) {
-                Some(old) if *append => extend(old, it),
-                Some(old) => old.clone_from(it),
-                None => task.artifacts.push(it.clone()),
+        Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(chunk), append, .. }) => {
+            match task.artifacts.iter_mut().rfind(|old| old.artifact_id == chunk.artifact_id) {
+                Some(old) if *append => extend(old, chunk),
+                Some(old) => old.clone_from(chunk),
+                None => task.artifacts.push(chunk.clone()),
             }
         }
         Payload::ArtifactUpdate(_) => {}
     }
 }
 
-/// The same where nobody else has what the event says: what can be is moved into the task.
+/// Like [`apply`], but consumes the event, and moves its content into the task where possible.
 pub(crate) fn absorb(task: &mut Task, payload: Payload) {
     match payload {
-        Payload::Task(it) => *task = it,
-        Payload::StatusUpdate(it) => {
-            let said = task.status.take().and_then(|it| it.message);
-            task.history.extend(said);
-            task.status = it.status;
+        Payload::Task(new) => *task = new,
+        Payload::StatusUpdate(update) => {
+            let previous = task.status.take().and_then(|status| status.message);
+            task.history.extend(previous);
+            task.status = update.status;
         }
-        Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(it), .. })
-            if !task.artifacts.iter().any(|old| old.artifact_id == it.artifact_id) =>
+        Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(artifact), .. })
+            if !task.artifacts.iter().any(|old| old.artifact_id == artifact.artifact_id) =>
         {
-            task.artifacts.push(it);
+            task.artifacts.push(artifact);
         }
-        it @ (Payload::Message(_) | Payload::ArtifactUpdate(_)) => apply(task, &it),
+        payload @ (Payload::Message(_) | Payload::ArtifactUpdate(_)) => apply(task, &payload),
     }
 }
 
-/// Adds a chunk to an artifact: its parts behind the others, and of the rest what it says anew.
+/// Appends a chunk to an artifact: adds parts, metadata and extensions, and replaces name and description if given.
 fn extend(artifact: &mut Artifact, chunk: &Artifact) {
     artifact.parts.extend_from_slice(&chunk.parts);
     for (old, new) in [(&mut artifact.name, &chunk.name), (&mut artifact.description, &chunk.description)] {
@@ -89,25 +90,25 @@ fn extend(artifact: &mut Artifact, chunk: &Artifact) {
         }
     }
     if let Some(metadata) = &chunk.metadata {
-        let all = &mut artifact.metadata.get_or_insert_default().fields;
-        all.extend(metadata.fields.iter().map(|(name, value)| (name.clone(), value.clone())));
+        let fields = &mut artifact.metadata.get_or_insert_default().fields;
+        fields.extend(metadata.fields.iter().map(|(name, value)| (name.clone(), value.clone())));
     }
-    for it in &chunk.extensions {
-        if !artifact.extensions.contains(it) {
-            artifact.extensions.push(it.clone());
+    for extension in &chunk.extensions {
+        if !artifact.extensions.contains(extension) {
+            artifact.extensions.push(extension.clone());
         }
     }
 }
 
-/// Leaves the newest `length` messages of a history, which is all of it where no length is asked for (3.2.4).
+/// Truncates a history to its newest `length` messages; `None` leaves all (3.2.4).
 pub fn shorten(history: &mut Vec<Message>, length: Option<usize>) {
-    let surplus = length.map_or(0, |it| history.len().saturating_sub(it));
+    let surplus = length.map_or(0, |length| history.len().saturating_sub(length));
     history.drain(..surplus);
 }
 
-/// A task as a caller asked for it. What is not asked for is not copied.
+/// Returns a copy of a task with the newest `history` messages (`None` for all), and with artifacts if requested.
 pub fn view(task: &Task, history: Option<usize>, artifacts: bool) -> Task {
-    let skip = history.map_or(0, |it| task.history.len().saturating_sub(it));
+    let skip = history.map_or(0, |length| task.history.len().saturating_sub(length));
     Task {
         id: task.id.clone(),
         context_id: task.context_id.clone(),
@@ -138,8 +139,8 @@ mod tests {
         TaskState::Rejected,
     ];
 
-    pub(super) fn status(state: TaskState, said: Option<&str>) -> Payload {
-        let message = said.map(Message::agent);
+    pub(super) fn status(state: TaskState, message: Option<&str>) -> Payload {
+        let message = message.map(Message::agent);
         let status = Some(TaskStatus { state: state.into(), message, timestamp: None });
         Payload::StatusUpdate(TaskStatusUpdateEvent { status, ..Default::default() })
     }
@@ -154,16 +155,16 @@ mod tests {
     }
 
     #[test]
-    fn the_states_are_of_three_kinds() {
-        for it in STATES {
+    fn states_are_active_interrupted_or_terminal() {
+        for state in STATES {
             let terminal = [TaskState::Completed, TaskState::Failed, TaskState::Canceled, TaskState::Rejected];
-            assert_eq!(it.is_terminal(), terminal.contains(&it));
-            assert_eq!(it.is_interrupted(), [TaskState::InputRequired, TaskState::AuthRequired].contains(&it));
+            assert_eq!(state.is_terminal(), terminal.contains(&state));
+            assert_eq!(state.is_interrupted(), [TaskState::InputRequired, TaskState::AuthRequired].contains(&state));
         }
     }
 
     #[test]
-    fn an_artifact_is_one_whatever_became_of_it() {
+    fn chunks_and_replacements_are_folded_into_an_artifact() {
         let mut task = task_in(TaskState::Working);
         let mut ahead = Admission::of(&task, 1);
         let mut named = chunk("a", "3", true);
@@ -171,43 +172,44 @@ mod tests {
             let value = Value { kind: Some(crate::pb::wkt::value::Kind::NumberValue(n)) };
             Some(Struct { fields: [(format!("k{n}"), value)].into() })
         };
-        if let Some(it) = &mut named.artifact {
-            (it.name, it.metadata, it.extensions) = ("named".into(), metadata(1.0), vec!["urn:x".into()]);
+        if let Some(artifact) = &mut named.artifact {
+            (artifact.name, artifact.metadata, artifact.extensions) =
+                ("named".into(), metadata(1.0), vec!["urn:x".into()]);
         }
-        let mut again = named.clone();
-        if let Some(it) = &mut again.artifact {
-            (it.name, it.metadata) = (String::new(), metadata(2.0));
+        let mut renamed = named.clone();
+        if let Some(artifact) = &mut renamed.artifact {
+            (artifact.name, artifact.metadata) = (String::new(), metadata(2.0));
         }
         let steps = [
             chunk("a", "1", false),
             chunk("a", "2", true),
             chunk("b", "x", false),
             named,
-            again,
-            // An append to what there is not creates it.
+            renamed,
+            // Appending to an unknown artifact creates it.
             chunk("c", "new", true),
             chunk("b", "y", false),
         ];
-        for it in steps {
-            let mut payload = Payload::ArtifactUpdate(it);
+        for update in steps {
+            let mut payload = Payload::ArtifactUpdate(update);
             ahead.admit(&mut payload, false).unwrap();
-            if let Payload::ArtifactUpdate(it) = &payload {
-                assert_eq!(it.append, it.artifact.as_ref().unwrap().artifact_id == "a" && ahead.seq() > 2);
+            if let Payload::ArtifactUpdate(update) = &payload {
+                assert_eq!(update.append, update.artifact.as_ref().unwrap().artifact_id == "a" && ahead.seq() > 2);
             }
             apply(&mut task, &payload);
         }
         let texts: Vec<String> =
-            task.artifacts.iter().map(|it| it.parts.iter().filter_map(Part::as_text).collect()).collect();
+            task.artifacts.iter().map(|artifact| artifact.parts.iter().filter_map(Part::as_text).collect()).collect();
         assert_eq!(texts, ["1233", "y", "new"]);
         assert_eq!((task.artifacts[0].name.as_str(), task.artifacts[0].extensions.len()), ("named", 1));
         assert_eq!(task.artifacts[0].metadata.as_ref().unwrap().fields.len(), 2);
     }
 
     #[test]
-    fn what_was_said_on_the_way_is_history() {
+    fn replaced_status_messages_move_to_the_history() {
         let mut task = task_in(TaskState::Submitted);
         let user = Message { role: Role::User.into(), ..Message::agent("hi") };
-        for it in [
+        for payload in [
             Payload::Message(user),
             status(TaskState::Working, Some("on it")),
             status(TaskState::Working, None),
@@ -215,10 +217,10 @@ mod tests {
             Payload::Message(Message::user("this")),
             status(TaskState::Completed, Some("done")),
         ] {
-            apply(&mut task, &it);
+            apply(&mut task, &payload);
         }
-        let said: Vec<_> = task.history.iter().map(Message::text).collect();
-        assert_eq!(said, ["hi", "on it", "what?", "this"]);
+        let texts: Vec<_> = task.history.iter().map(Message::text).collect();
+        assert_eq!(texts, ["hi", "on it", "what?", "this"]);
         assert_eq!(task.status.as_ref().unwrap().message.as_ref().unwrap().text(), "done");
         for (length, left) in [(None, 4), (Some(0), 0), (Some(1), 1), (Some(9), 4)] {
             assert_eq!(view(&task, length, false).history.len(), left);

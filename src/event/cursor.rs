@@ -1,70 +1,71 @@
-//! Where an event stands in the log of its task, and what is over with it.
+//! Position of an event in the log of its task, the cursor to resume a stream after it, and its mark.
 
 use std::{fmt, sync::Arc};
 
-/// The number of an event in its task: 1, 2, 3 …, without a gap.
+/// Sequence number of an event in its task: 1, 2, 3 …, without gaps.
 pub type Seq = u64;
 
-/// Which opening of the store, or which claim of the task, wrote an event. It only grows.
+/// Fencing token of the store opening or task claim that wrote an event. It only grows.
 pub type Fence = u64;
 
-/// Where in the log of its task an event stands. The pair names one event for ever: where a crash took the end of a
-/// log, its numbers come again, and under another fence.
+/// Position of an event in the log of its task. The pair is unique forever: sequence numbers that were lost in a crash
+/// are reused only with a higher fence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// Who wrote it.
+    /// Fencing token of the writer.
     pub fence: Fence,
-    /// Its number.
+    /// Sequence number.
     pub seq: Seq,
 }
 
-/// What a stream can be taken up again after: opaque to clients, the `id:` of a server-sent event.
+/// Cursor after which a stream is resumed: opaque to clients, the `id:` of a server-sent event, and its
+/// `Last-Event-ID`.
 #[derive(Clone)]
 pub struct Cursor(Text);
 
-/// Every streamed event has one, and most are short: those cost no memory of their own.
+/// Text of a cursor. Every streamed event has one, so short texts are stored inline.
 #[derive(Clone)]
 enum Text {
     Short(u8, [u8; SHORT]),
     Long(Arc<str>),
 }
 
-/// As long as one of ours is, with room for some billions of events.
+/// Bytes stored inline: enough for the 36-byte ids of this server, a fence, and some billions of events.
 const SHORT: usize = 62;
 
-/// What is over when an event was sent.
+/// What an event ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ends {
-    /// More will come.
+    /// Neither the turn nor the task.
     #[default]
     Nothing,
-    /// The agent waits for its caller.
+    /// The turn: the agent waits for the client.
     Turn,
-    /// There will be no event after this one.
+    /// The task: no event follows.
     Task,
 }
 
-/// What the message of an event does not tell.
+/// Properties of an event that its message does not contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
-    /// An agent that goes on while its caller authorises something ends nothing by saying so.
+    /// What the event ends. AUTH_REQUIRED ends nothing if the agent continues while the client authorizes.
     pub ends: Ends,
-    /// It changes the task, and no stream carries it: a follow-up of the caller.
+    /// The event changes the task, but is on no stream: a follow-up message of the client.
     pub hidden: bool,
 }
 
 impl Mark {
-    /// An event that a stream carries, and that ends nothing.
+    /// An event on streams that ends nothing.
     pub const NOTHING: Self = Self { ends: Ends::Nothing, hidden: false };
-    /// An event that no stream carries.
+    /// An event that is on no stream and ends nothing.
     pub const HIDDEN: Self = Self { ends: Ends::Nothing, hidden: true };
 
-    /// An event with which this is over.
+    /// Creates the mark of an event on streams that ends the turn or the task.
     pub const fn ending(ends: Ends) -> Self {
         Self { ends, hidden: false }
     }
 
-    /// As stores keep it.
+    /// Encodes the mark for a store.
     pub fn to_byte(self) -> u8 {
         let ends = match self.ends {
             Ends::Nothing => 0,
@@ -74,7 +75,7 @@ impl Mark {
         ends | u8::from(self.hidden) << 2
     }
 
-    /// As stores kept it.
+    /// Decodes a mark from a store.
     pub fn from_byte(byte: u8) -> Self {
         let ends = match byte & 3 {
             0 => Ends::Nothing,
@@ -86,14 +87,14 @@ impl Mark {
 }
 
 impl Cursor {
-    /// After an event of a task.
+    /// Creates the cursor of an event.
     pub fn new(task_id: &str, Position { fence, seq }: Position) -> Self {
         let (mut fence_text, mut seq_text) = ([0; 20], [0; 20]);
         let parts = [task_id.as_bytes(), b".", digits(&mut fence_text, fence), b".", digits(&mut seq_text, seq)];
         let (mut text, mut length) = ([0; SHORT], 0);
         for part in parts {
             match text.get_mut(length..length + part.len()) {
-                Some(place) => place.copy_from_slice(part),
+                Some(free) => free.copy_from_slice(part),
                 None => return Self(Text::Long(format!("{task_id}.{fence}.{seq}").into())),
             }
             length += part.len();
@@ -101,39 +102,39 @@ impl Cursor {
         Self(Text::Short(u8::try_from(length).unwrap_or(u8::MAX), text))
     }
 
-    /// One that came from elsewhere, as it is. Refuses what would break out of its line.
+    /// Wraps a cursor from another server. Returns `None` if it is empty, longer than 256 bytes, or not a single line.
     pub fn from_text(text: &str) -> Option<Self> {
-        (!text.is_empty() && text.len() <= 256 && !text.contains(['\0', '\n', '\r']))
-            .then(|| Self(Text::Long(text.into())))
+        let is_valid = !text.is_empty() && text.len() <= 256 && !text.contains(['\0', '\n', '\r']);
+        is_valid.then(|| Self(Text::Long(text.into())))
     }
 
-    /// One that came from elsewhere and can't be read: it is there, and fits no log.
+    /// Returns a cursor that matches no log, for one that was received but is invalid.
     pub(crate) fn nowhere() -> Self {
         Self(Text::Long("?".into()))
     }
 
-    /// The task and the place that one of ours is for.
+    /// Splits a cursor of this server into task id and position. Returns `None` for any other.
     pub fn parts(&self) -> Option<(&str, Position)> {
         let (rest, seq) = self.as_str().rsplit_once('.')?;
         let (task_id, fence) = rest.rsplit_once('.')?;
         Some((task_id, Position { fence: fence.parse().ok()?, seq: seq.parse().ok()? }))
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         match &self.0 {
             Text::Short(length, text) => {
-                text.get(..usize::from(*length)).and_then(|it| str::from_utf8(it).ok()).unwrap_or_default()
+                text.get(..usize::from(*length)).and_then(|text| str::from_utf8(text).ok()).unwrap_or_default()
             }
-            Text::Long(it) => it,
+            Text::Long(text) => text,
         }
     }
 
-    /// Its bytes.
+    /// Returns the text as bytes.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         match &self.0 {
             Text::Short(length, text) => text.get(..usize::from(*length)).unwrap_or_default(),
-            Text::Long(it) => it.as_bytes(),
+            Text::Long(text) => text.as_bytes(),
         }
     }
 }
@@ -152,7 +153,7 @@ impl fmt::Debug for Cursor {
     }
 }
 
-/// A number in decimal.
+/// Formats a number in decimal.
 fn digits(text: &mut [u8; 20], mut number: u64) -> &[u8] {
     let mut at = text.len();
     loop {
@@ -176,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_is_a_byte() {
+    fn mark_round_trips_through_a_byte() {
         for ends in [Ends::Nothing, Ends::Turn, Ends::Task] {
             for hidden in [false, true] {
                 let mark = Mark { ends, hidden };
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_is_the_task_and_the_place() {
+    fn cursor_contains_task_id_and_position() {
         for id in ["t", &"long".repeat(60)] {
             for (fence, seq) in [(0, 0), (1, 9), (10, 1234), (u64::MAX, u64::MAX)] {
                 let cursor = Cursor::new(id, Position { fence, seq });
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_stays_on_its_line() {
+    fn cursor_is_a_single_line() {
         assert_eq!(Cursor::from_text("a\nid: b"), None);
         assert_eq!(Cursor::from_text("foreign").unwrap().parts(), None);
     }

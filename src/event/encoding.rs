@@ -1,5 +1,5 @@
-//! An event in the forms in which it is sent and kept: each is made when somebody first asks for it, and kept where
-//! others may ask.
+//! Encodings of an event: protobuf, ProtoJSON and SSE frames. Each is created on first use, and cached if the event is
+//! shared.
 
 use std::{any::Any, mem, sync::Arc};
 
@@ -21,10 +21,10 @@ use crate::{
 };
 
 impl Event {
-    /// This event in protobuf.
+    /// Returns the event in protobuf. Cached.
     pub fn proto(&self) -> &Bytes {
-        if let Origin::Proto(it) = &self.0.origin {
-            return it;
+        if let Origin::Proto(proto) = &self.0.origin {
+            return proto;
         }
         self.0.proto.get_or_init(|| {
             count::encoding(self, count::Form::Proto);
@@ -34,24 +34,24 @@ impl Event {
         })
     }
 
-    /// Encodes it anew, unless it is protobuf.
+    /// Encodes the event without caching.
     fn encode_to(&self, out: &mut impl BufMut) {
         match &self.0.origin {
-            Origin::Message(it) => it.encode_raw(out),
-            Origin::Proto(it) => out.put_slice(it),
-            Origin::Task(it) => prost::encoding::message::encode(1, &**it, out),
+            Origin::Message(message) => message.encode_raw(out),
+            Origin::Proto(proto) => out.put_slice(proto),
+            Origin::Task(task) => prost::encoding::message::encode(1, &**task, out),
         }
     }
 
-    /// What it is made of, where that is protobuf that nobody has decoded.
+    /// Returns the protobuf of an event that was created from it and has not been decoded.
     pub(super) fn encoded(&self) -> Option<&[u8]> {
         match &self.0.origin {
-            Origin::Proto(it) if self.0.message.get().is_none() => Some(it),
+            Origin::Proto(proto) if self.0.message.get().is_none() => Some(proto),
             Origin::Proto(_) | Origin::Message(_) | Origin::Task(_) => None,
         }
     }
 
-    /// This event in ProtoJSON, on a line.
+    /// Returns the event in ProtoJSON, on one line. Cached.
     pub fn json(&self) -> &Bytes {
         self.0.json.get_or_init(|| {
             let mut json = Vec::with_capacity(self.line_length());
@@ -60,7 +60,7 @@ impl Event {
         })
     }
 
-    /// Writes this event in ProtoJSON behind what is there. It is kept where others are there who may want it.
+    /// Appends the event in ProtoJSON. Cached if the event is shared.
     pub(crate) fn write_json(&self, out: &mut Vec<u8>) {
         if self.0.json.get().is_none() && self.is_alone() {
             self.make_json(out);
@@ -72,34 +72,34 @@ impl Event {
     fn make_json(&self, out: &mut Vec<u8>) {
         let start = out.len();
         let written = match &self.0.origin {
-            Origin::Task(it) => write_to(out, &Whole { task: it }),
+            Origin::Task(task) => write_to(out, &Whole { task }),
             Origin::Message(_) | Origin::Proto(_) => match self.encoded() {
-                Some(it) => write_encoded::<StreamResponse>(out, it),
+                Some(proto) => write_encoded::<StreamResponse>(out, proto),
                 None => write_to(out, self.message()),
             },
         };
         if written.is_err() {
-            // Members have names, and writing to memory does not fail: nothing is left that could.
+            // Unreachable: members have names, and writing to memory does not fail.
             out.truncate(start);
             out.extend_from_slice(b"{}");
         }
         count::encoding(self, count::Form::Json);
     }
 
-    /// About how long it is in ProtoJSON.
+    /// Returns the approximate length in ProtoJSON, in bytes.
     pub(crate) fn line_length(&self) -> usize {
-        if let Some(it) = self.0.json.get() {
-            return it.len();
+        if let Some(json) = self.0.json.get() {
+            return json.len();
         }
-        // Names and quotes make what is small twice as long in JSON, and what is large hardly longer.
+        // Names and quotes double the length of a small message in JSON; a large one hardly grows.
         let weight = match self.known_payload() {
-            Some(Payload::ArtifactUpdate(it)) => heft(it) + 192,
+            Some(Payload::ArtifactUpdate(update)) => heft(update) + 192,
             _ => self.weight(),
         };
         weight + weight.min(16 << 10) + 64
     }
 
-    /// Approximate size in bytes, cheap and always the same.
+    /// Returns the approximate size in bytes. It is cheap, and does not depend on what is cached.
     pub(crate) fn approximate_size(&self) -> usize {
         match &self.0.origin {
             Origin::Message(StreamResponse { payload: Some(Payload::ArtifactUpdate(update)) }) => heft(update) + 192,
@@ -107,53 +107,53 @@ impl Event {
         }
     }
 
-    /// Nobody else has it: what is made of it need not be kept.
+    /// Returns whether this is the only reference, so that caching an encoding is pointless.
     fn is_alone(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// A place for its other forms, shared by all who read it as this is; what they are is for whoever makes them. There
-    /// is one: who comes with another type gets a place that nobody shares.
+    /// Returns the cache for encodings of another protocol version, shared by all readers of the event. There is one
+    /// per event: with a second type `T`, callers get an unshared cache.
     pub(crate) fn others<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
-        let place = self.0.others.get_or_init(|| Arc::<T>::default());
-        Arc::downcast(Arc::clone(place)).unwrap_or_default()
+        let cache = self.0.others.get_or_init(|| Arc::<T>::default());
+        Arc::downcast(Arc::clone(cache)).unwrap_or_default()
     }
 
-    /// How long it is in protobuf, which need not be made for that.
+    /// Returns the encoded length in protobuf, in bytes, without encoding.
     pub fn weight(&self) -> usize {
         match &self.0.origin {
-            Origin::Message(it) => *self.0.weight.get_or_init(|| it.encoded_len()),
-            Origin::Proto(it) => it.len(),
-            Origin::Task(it) => *self.0.weight.get_or_init(|| prost::encoding::message::encoded_len(1, &**it)),
+            Origin::Message(message) => *self.0.weight.get_or_init(|| message.encoded_len()),
+            Origin::Proto(proto) => proto.len(),
+            Origin::Task(task) => *self.0.weight.get_or_init(|| prost::encoding::message::encoded_len(1, &**task)),
         }
     }
 
-    /// Writes it in protobuf to the beginning of `out`, which has room for its [`weight`](Self::weight).
+    /// Appends the event in protobuf. `out` must have space for its [`weight`](Self::weight).
     pub(crate) fn write_proto(&self, out: &mut impl BufMut) {
         match self.0.proto.get() {
-            Some(it) => out.put_slice(it),
+            Some(proto) => out.put_slice(proto),
             None => self.encode_to(out),
         }
     }
 }
 
-/// A task as an event of a stream, borrowed.
+/// A borrowed task, serialized as an event of a stream.
 struct Whole<'a> {
     task: &'a Task,
 }
 
 impl Serialize for Whole<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut it = serializer.serialize_struct("StreamResponse", 1)?;
-        it.serialize_field("task", self.task)?;
-        it.end()
+        let mut members = serializer.serialize_struct("StreamResponse", 1)?;
+        members.serialize_field("task", self.task)?;
+        members.end()
     }
 }
 
-/// Of replies, the decoded size is not bounded.
+/// Uses the default: the decoded size of replies is not limited.
 impl Measure for Event {}
 
-/// So that tonic's codec, and any tonic client, works on it.
+/// Makes the event usable with tonic's codec and any tonic client.
 impl prost::Message for Event {
     fn encode_raw(&self, buf: &mut impl BufMut) {
         if self.0.proto.get().is_none() && self.is_alone() {
@@ -202,9 +202,9 @@ impl<'de> Deserialize<'de> for Event {
 
 impl Item for Event {
     fn frame(&self) -> Result<Frame, Error> {
-        // Of an event that one reader has, it is not kept.
+        // The cursor of an event with a single reader is not cached.
         let cursor = match self.0.cursor.get() {
-            Some(it) => it.clone(),
+            Some(cursor) => cursor.clone(),
             None if self.is_alone() => self.make_cursor(),
             None => self.cursor().cloned(),
         };
@@ -212,7 +212,8 @@ impl Item for Event {
     }
 
     fn from_frame(Frame { cursor, data }: Frame) -> Result<Self, Status> {
-        // Its bytes are not kept as `json`: they are not ours, and a line break in them would end our line of an event.
+        // The received bytes are not cached as `json`: a line break in them would end the SSE line on which we write
+        // it.
         Ok(Self::elsewhere(cursor, from_json(data.bytes())?))
     }
 }
@@ -233,50 +234,50 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_its_message_in_every_form() {
-        let one = update(7);
-        assert_eq!(one.proto(), &one.message().encode_to_vec());
-        assert_eq!(one.json(), &serde_json::to_vec(one.message()).unwrap());
-        assert_eq!(Event::decode(one.proto().clone()).unwrap(), one);
-        let kept = Event::from_proto(one.position(), one.mark(), one.proto().clone());
-        assert_eq!((kept.json(), kept.cursor()), (one.json(), one.cursor()));
-        assert_eq!(one.cursor().map(Cursor::as_str), Some("t.1.3.7"));
-        assert_eq!(one.cursor().and_then(Cursor::parts), Some(("t.1", Position { fence: 3, seq: 7 })));
+    fn encodings_equal_those_of_the_message() {
+        let event = update(7);
+        assert_eq!(event.proto(), &event.message().encode_to_vec());
+        assert_eq!(event.json(), &serde_json::to_vec(event.message()).unwrap());
+        assert_eq!(Event::decode(event.proto().clone()).unwrap(), event);
+        let stored = Event::from_proto(event.position(), event.mark(), event.proto().clone());
+        assert_eq!((stored.json(), stored.cursor()), (event.json(), event.cursor()));
+        assert_eq!(event.cursor().map(Cursor::as_str), Some("t.1.3.7"));
+        assert_eq!(event.cursor().and_then(Cursor::parts), Some(("t.1", Position { fence: 3, seq: 7 })));
     }
 
     #[test]
-    fn an_event_as_it_is_kept_has_the_same_cursor_and_json() {
-        let id = |it: &str| it.to_owned();
+    fn event_from_protobuf_has_the_same_cursor_and_json() {
+        let id = |id: &str| id.to_owned();
         let update = |task_id, context_id| TaskArtifactUpdateEvent { task_id, context_id, ..Default::default() };
         for task in ["", "t"] {
-            let said = Message { message_id: id("m"), task_id: id(task), role: 2, ..Message::default() };
+            let message = Message { message_id: id("m"), task_id: id(task), role: 2, ..Message::default() };
             for payload in [
                 Payload::Task(Task { id: id(task), context_id: id("c"), ..Task::default() }),
-                Payload::Message(said.clone()),
-                Payload::Message(Message { context_id: id("c"), parts: vec![Part::text("x")], ..said }),
+                Payload::Message(message.clone()),
+                Payload::Message(Message { context_id: id("c"), parts: vec![Part::text("x")], ..message }),
                 Payload::StatusUpdate(TaskStatusUpdateEvent { task_id: id(task), ..Default::default() }),
                 Payload::ArtifactUpdate(update(id(task), id("c"))),
             ] {
-                let one = Event::new(Position { fence: 1, seq: 2 }, Mark::NOTHING, payload);
-                let kept = Event::from_proto(one.position(), one.mark(), one.proto().clone());
-                assert_eq!(kept.cursor(), one.cursor());
-                assert_eq!(kept.json(), one.json());
+                let event = Event::new(Position { fence: 1, seq: 2 }, Mark::NOTHING, payload);
+                let stored = Event::from_proto(event.position(), event.mark(), event.proto().clone());
+                assert_eq!(stored.cursor(), event.cursor());
+                assert_eq!(stored.json(), event.json());
             }
         }
     }
 
     #[test]
-    fn a_copy_that_takes_in_more_is_another_event() {
-        let one = update(1);
-        let (mut more, before) = (one.clone(), one.proto().clone());
+    fn merging_into_a_copy_leaves_the_original_unchanged() {
+        let event = update(1);
+        let (mut copy, before) = (event.clone(), event.proto().clone());
         let task = StreamResponse { payload: Some(Payload::Task(Task { id: "t2".into(), ..Default::default() })) };
-        one.others::<OnceLock<u8>>().set(7).unwrap();
-        assert_eq!(more.others::<OnceLock<u8>>().get(), Some(&7), "it is the same event");
-        assert_eq!(more.others::<OnceLock<u16>>().get(), None);
-        more.merge(task.encode_to_vec().as_slice()).unwrap();
-        assert_eq!(more.others::<OnceLock<u8>>().get(), None);
-        assert_eq!(more.message(), &task);
-        assert_eq!(Event::decode(more.proto().clone()).unwrap().into_message(), task);
-        assert_eq!(one.proto(), &before);
+        event.others::<OnceLock<u8>>().set(7).unwrap();
+        assert_eq!(copy.others::<OnceLock<u8>>().get(), Some(&7), "the copy shares the cache");
+        assert_eq!(copy.others::<OnceLock<u16>>().get(), None);
+        copy.merge(task.encode_to_vec().as_slice()).unwrap();
+        assert_eq!(copy.others::<OnceLock<u8>>().get(), None);
+        assert_eq!(copy.message(), &task);
+        assert_eq!(Event::decode(copy.proto().clone()).unwrap().into_message(), task);
+        assert_eq!(event.proto(), &before);
     }
 }

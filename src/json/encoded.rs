@@ -1,9 +1,9 @@
-//! Messages that are still in protobuf, written as JSON without being decoded: a task that a store has need not become
-//! strings and lists for that.
+//! Transcoding of encoded protobuf to ProtoJSON without decoding: a stored task is written without building its strings
+//! and lists.
 //!
-//! What is written is what the decoded message would write. That holds for what an encoder makes: fields in the order of
-//! their numbers, each once, and none that we don't know. Protobuf allows for more, and whatever is found of that (or is
-//! broken) is [`Odd`] here, upon which [`write_encoded`] decodes the message after all.
+//! The output equals that of the decoded message. The transcoder supports only the form that an encoder writes: fields
+//! in the order of their numbers, each once, none unknown. For any other form that protobuf allows, and for malformed
+//! input, it returns [`Odd`], and [`write_encoded`] decodes the message instead.
 
 use std::{fmt, marker::PhantomData, mem};
 
@@ -12,46 +12,46 @@ use serde::{Serialize, ser::Error as _};
 
 use super::{close, put_text, write_to};
 
-/// A message that can be written from its bytes. `build/encoded.rs` writes one for each message that is kept in protobuf.
+/// A message that can be transcoded. `build/encoded.rs` generates this for the messages that stores keep encoded.
 pub trait Transcode: Sized {
-    /// Writes it behind what is there, or some of it and then nothing more.
+    /// Appends the message to `out` as JSON. On error, `out` may end with an incomplete value.
     fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), Odd>;
 }
 
-/// A message in protobuf.
+/// A message encoded in protobuf.
 pub struct Encoded<'a, T> {
     bytes: &'a [u8],
     depth: u32,
     of: PhantomData<T>,
 }
 
-/// What is left of the fields of a message.
+/// Cursor over the remaining fields of an encoded message.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a> {
     rest: &'a [u8],
-    /// The number of the next field and how it is encoded, as they are written before it.
+    /// Key of the next field as encoded: number and wire type.
     key: u32,
     depth: u32,
 }
 
-/// Encoded in another way than ours, or broken.
+/// Error: the message is encoded in an unsupported form, or malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Odd;
 
-/// Messages in messages. prost reads a hundred, and what it does not read must not be written.
+/// Maximum nesting depth of messages. prost decodes 100; a message that it rejects must not be written.
 const MAX_DEPTH: u32 = 90;
 
-/// How a field is encoded, which its key has in these bits; and behind a length.
+/// Bits of a key that hold the wire type, and the wire type of length-delimited fields.
 const WIRE: u32 = 7;
 const DELIMITED: u32 = 2;
 
-/// There is no further field: no key is zero.
+/// Key after the last field. No real key is zero.
 const END: u32 = 0;
 
-/// No key that an encoder writes for a field of ours.
+/// Key of a field that no encoder of our messages writes.
 const OTHER: u32 = u32::MAX;
 
-/// Writes a message that is in protobuf behind what is there.
+/// Appends an encoded message to `out` as JSON. Decodes it only if it can't be transcoded.
 pub fn write_encoded<T>(out: &mut Vec<u8>, proto: &[u8]) -> Result<(), serde_json::Error>
 where
     T: Transcode + prost::Message + Default + Serialize,
@@ -64,7 +64,7 @@ where
     write_to(out, &T::decode(proto).map_err(serde_json::Error::custom)?)
 }
 
-/// How many fields of a message are of this number, where all that it has are texts and messages.
+/// Counts the fields with a number in a message that has only length-delimited fields. Returns `None` for others.
 pub fn count(proto: &[u8], number: u32) -> Option<usize> {
     let key = number << 3 | DELIMITED;
     let mut from = Encoded::<()>::new(proto).fields().ok()?;
@@ -78,24 +78,24 @@ pub fn count(proto: &[u8], number: u32) -> Option<usize> {
     Some(count)
 }
 
-/// Of a oneof there may be one arm.
+/// Marks a oneof as set. Fails if it was already: an encoder writes only one arm.
 pub fn once(chosen: &mut bool) -> Result<(), Odd> {
     if mem::replace(chosen, true) { Err(Odd) } else { Ok(()) }
 }
 
-/// Writes what is no message behind a comma and its name.
+/// Appends a member with a serializable value. `name` includes the comma, the quotes and the colon.
 pub fn member(out: &mut Vec<u8>, name: &[u8], value: &impl Serialize) -> Result<(), Odd> {
     out.extend_from_slice(name);
     write_to(out, value).map_err(|_| Odd)
 }
 
 impl<'a, T> Encoded<'a, T> {
-    /// The bytes of a message.
+    /// Wraps an encoded message.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, depth: 0, of: PhantomData }
     }
 
-    /// Its fields.
+    /// Returns a cursor at the first field.
     #[inline]
     pub fn fields(&self) -> Result<Fields<'a>, Odd> {
         if self.depth > MAX_DEPTH {
@@ -108,7 +108,7 @@ impl<'a, T> Encoded<'a, T> {
 }
 
 impl<T: Transcode> Encoded<'_, T> {
-    /// Writes it behind what is there, or some of it and then nothing more.
+    /// Appends the message to `out` as JSON. On error, `out` may end with an incomplete value.
     pub fn write(self, out: &mut Vec<u8>) -> Result<(), Odd> {
         T::transcode(self, out)
     }
@@ -126,7 +126,7 @@ impl<T> fmt::Debug for Encoded<'_, T> {
     }
 }
 
-/// A text in a list.
+/// Element of a list of strings.
 impl Transcode for String {
     fn transcode(encoded: Encoded<'_, Self>, out: &mut Vec<u8>) -> Result<(), Odd> {
         put_text(out, b"", encoded.bytes)
@@ -139,19 +139,19 @@ impl<'a> Fields<'a> {
         (self.key, self.rest) = match self.rest {
             [] => (END, [].as_slice()),
             [one @ 1..0x80, rest @ ..] => (u32::from(*one), rest),
-            // The second byte of a number that is as short as it can be is not zero.
+            // In a minimal varint, the second byte is not zero.
             [low, high @ 1..0x80, rest @ ..] => (u32::from(*low & 0x7f) | u32::from(*high) << 7, rest),
             rest => (OTHER, rest),
         };
     }
 
-    /// Whether the next field is of this number and encoding.
+    /// Returns whether the next field has this key.
     #[inline]
     pub fn is_at(&self, key: u32) -> bool {
         self.key == key
     }
 
-    /// Goes on to this field, over such as stand behind their lengths.
+    /// Advances to the field with this key. Skips only length-delimited fields with lower keys, and fails otherwise.
     pub fn find(&mut self, key: u32) -> Result<(), Odd> {
         while self.key != key {
             if self.key > key || self.key & WIRE != DELIMITED {
@@ -162,7 +162,7 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    /// There must be none left.
+    /// Checks that no field is left.
     #[inline]
     pub fn end(&self) -> Result<(), Odd> {
         if self.key == END { Ok(()) } else { Err(Odd) }
@@ -179,7 +179,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The field that is next, as bytes. This and those below go on to the one after it.
+    /// Returns the content of the next field. Like the methods below, advances to the following field.
     #[inline]
     pub fn bytes(&mut self) -> Result<&'a [u8], Odd> {
         let length = usize::try_from(self.varint()?).map_err(|_| Odd)?;
@@ -189,31 +189,31 @@ impl<'a> Fields<'a> {
         Ok(bytes)
     }
 
-    /// As a message.
+    /// Returns the next field as a message.
     #[inline]
     pub fn message<T>(&mut self) -> Result<Encoded<'a, T>, Odd> {
         Ok(Encoded { bytes: self.bytes()?, depth: self.depth, of: PhantomData })
     }
 
-    /// As an integer.
+    /// Returns the next field as a 64-bit integer.
     pub fn long(&mut self) -> Result<i64, Odd> {
         let number = self.varint()?;
         self.next();
         Ok(number.cast_signed())
     }
 
-    /// As an integer of which the lower half counts, or as the number of an enum.
+    /// Returns the next field as a 32-bit integer or enum number: the lower half of the encoded integer.
     pub fn integer(&mut self) -> Result<i32, Odd> {
         let [a, b, c, d, ..] = self.long()?.to_le_bytes();
         Ok(i32::from_le_bytes([a, b, c, d]))
     }
 
-    /// As a bool.
+    /// Returns the next field as a bool.
     pub fn flag(&mut self) -> Result<bool, Odd> {
         Ok(self.long()? != 0)
     }
 
-    /// As a floating point number.
+    /// Returns the next field as a double.
     pub fn double(&mut self) -> Result<f64, Odd> {
         let (bytes, rest) = self.rest.split_first_chunk().ok_or(Odd)?;
         self.rest = rest;
@@ -221,20 +221,21 @@ impl<'a> Fields<'a> {
         Ok(f64::from_le_bytes(*bytes))
     }
 
-    /// Writes a text behind a comma and its name.
+    /// Appends the next field as a string member. `name` includes the comma, the quotes and the colon.
     #[inline]
     pub fn put_text(&mut self, out: &mut Vec<u8>, name: &[u8]) -> Result<(), Odd> {
         put_text(out, name, self.bytes()?)
     }
 
-    /// Writes a message behind a comma and its name.
+    /// Appends the next field as a message member. `name` includes the comma, the quotes and the colon.
     #[inline]
     pub fn put_message<T: Transcode>(&mut self, out: &mut Vec<u8>, name: &[u8]) -> Result<(), Odd> {
         out.extend_from_slice(name);
         self.message::<T>()?.write(out)
     }
 
-    /// Writes a list of all fields from here on that are of this number, behind a comma and its name.
+    /// Appends all consecutive fields with this key as a list member. `name` includes the comma, the quotes and the
+    /// colon.
     pub fn put_list<T: Transcode>(&mut self, key: u32, out: &mut Vec<u8>, name: &[u8]) -> Result<(), Odd> {
         out.extend_from_slice(name);
         let start = out.len();

@@ -1,8 +1,8 @@
-//! Estimates of the memory that a request takes once it is decoded, made before it is decoded.
+//! Limit on the memory that a request takes once decoded, estimated before decoding.
 //!
-//! Few bytes can decode to many: `[0,0,…]` takes about 24 times its length, and an empty part of a message about 100 times. A
-//! request is refused undecoded if its estimate exceeds both [`FREE`] bytes and [`FACTOR`] times its length. So what requests
-//! take in memory is bounded by how many of their bytes are taken at a time.
+//! Few bytes can decode to many: `[0,0,…]` takes about 24 times its length, and an empty part of a message about 100
+//! times. A request is rejected undecoded if its estimate exceeds both [`FREE`] bytes and [`FACTOR`] times its length.
+//! Together with the limit on request bytes in progress, this bounds the memory of requests.
 
 use std::mem::size_of;
 
@@ -10,30 +10,30 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 
 use crate::error::{Error, ErrorKind};
 
-/// Decoded size in bytes that every request may have.
+/// Decoded size in bytes that every request is allowed.
 const FREE: usize = 8 << 20;
 
-/// Decoded size that a request may have for each of its bytes.
+/// Decoded bytes that a request is allowed per byte of its length.
 const FACTOR: usize = 8;
 
-/// Bytes of a value in a list that grows, or of the name of a member.
+/// Estimated bytes of a value in a growing list, or of the name of a member.
 const VALUE: usize = 48;
 
-/// Bytes of an object: the first node of its map, or a message.
+/// Estimated bytes of an object: the first node of its map, or a message.
 const OBJECT: usize = 640;
 
-/// Bytes of a member of an object in protobuf: its share of the nodes after the first one.
+/// Estimated bytes of a member of an object in protobuf: its share of the map nodes after the first one.
 const MEMBER: usize = 64;
 
-/// The most that one byte of JSON can decode to: an object takes at least three, `{},`.
+/// Upper bound on decoded bytes per byte of JSON: an object takes at least three bytes, `{},`.
 const MOST: usize = (OBJECT + VALUE) / 3 + 2;
 
-/// Messages within messages. prost decodes a hundred, and refuses more.
+/// Maximum nesting depth of messages that prost decodes.
 const MAX_DEPTH: usize = 100;
 
-/// Refuses a request in JSON that would take too much memory once it is decoded.
+/// Rejects a JSON request whose decoded size would exceed the limit, with `TooLarge`.
 pub fn check_json(text: &[u8]) -> Result<(), Error> {
-    // A text this short can't exceed the limit, so most requests need no estimate.
+    // A text this short can't exceed the limit. This covers most requests.
     if text.len() <= FREE / MOST {
         return Ok(());
     }
@@ -41,9 +41,9 @@ pub fn check_json(text: &[u8]) -> Result<(), Error> {
     if json(text, &mut left).is_some() { Ok(()) } else { Err(left.exceeded()) }
 }
 
-/// Refuses a message in protobuf that would take too much memory once it is decoded.
+/// Rejects a protobuf request whose decoded size would exceed the limit, with `TooLarge`.
 pub fn check_proto<T: Measure>(proto: &[u8]) -> Result<(), Error> {
-    // The smallest message takes two bytes.
+    // The smallest nested message takes two bytes.
     if proto.len() <= FREE / OBJECT {
         return Ok(());
     }
@@ -51,7 +51,7 @@ pub fn check_proto<T: Measure>(proto: &[u8]) -> Result<(), Error> {
     if measure::<T>(proto, 0, &mut left).is_some() { Ok(()) } else { Err(left.exceeded()) }
 }
 
-/// Remaining budget of memory for a decoded request.
+/// Remaining memory budget of a decoded request, in bytes.
 #[derive(Debug)]
 struct Budget {
     left: usize,
@@ -64,7 +64,7 @@ impl Budget {
         Self { left: most.saturating_sub(length), most }
     }
 
-    /// Takes an amount from the budget, or returns `None` if less is left.
+    /// Takes `bytes` from the budget. Returns `None` if less is left.
     fn take(&mut self, bytes: usize) -> Option<()> {
         self.left = self.left.checked_sub(bytes)?;
         Some(())
@@ -72,12 +72,12 @@ impl Budget {
 
     fn exceeded(self) -> Error {
         let Self { most, .. } = self;
-        let why = format!("it would take more than {most} bytes once decoded; send fewer values (limit decoded_bytes)");
+        let why = format!("request: takes more than {most} bytes once decoded (decoded_bytes); send fewer values");
         ErrorKind::TooLarge.because(why).with("limit", "decoded_bytes")
     }
 }
 
-/// Estimates a JSON text by its punctuation outside of strings. The decoder checks whether it is valid JSON.
+/// Estimates a JSON text by its punctuation outside of strings. Validity is left to the decoder.
 fn json(text: &[u8], left: &mut Budget) -> Option<()> {
     let mut bytes = text.iter();
     while let Some(byte) = bytes.next() {
@@ -99,54 +99,54 @@ fn json(text: &[u8], left: &mut Budget) -> Option<()> {
     Some(())
 }
 
-/// A message whose decoded size can be estimated while it is in protobuf. `build/message.rs` writes one for each message.
+/// A message whose decoded size can be estimated while it is encoded. `build/message.rs` generates this.
 pub trait Measure {
-    /// Contents of the field with this number, if they take more memory than their encoded bytes. By default no field
-    /// does; that holds for replies of remote agents.
+    /// Returns the kind of the field with this number if its decoded value takes more memory than its encoded bytes.
+    /// By default no field does, which suits replies of remote agents.
     fn field(_number: u32) -> Option<Nested> {
         None
     }
 }
 
-/// Contents of a field: their size in memory, and how what is within them is measured.
+/// Size in memory of the value of a field, and the estimate of its content.
 #[derive(Clone, Copy, Debug)]
 pub struct Nested {
     size: usize,
     measure: Option<Estimate>,
 }
 
-/// Takes the decoded size of a message at some depth from a budget.
+/// Takes the decoded size of an encoded message at some nesting depth from a budget.
 type Estimate = fn(&[u8], usize, &mut Budget) -> Option<()>;
 
 impl Nested {
-    /// A message, perhaps in a list that grows.
+    /// A message, possibly in a growing list.
     pub const fn message<T: Measure>() -> Self {
         Self { size: 2 * size_of::<T>(), measure: Some(measure::<T>) }
     }
 
-    /// An object of any members.
+    /// An object with arbitrary members.
     pub const fn object<T: Measure>() -> Self {
         Self { size: OBJECT, measure: Some(measure::<T>) }
     }
 
-    /// A member of an object.
+    /// A member of an object, with its value.
     pub const fn member<T: Measure>() -> Self {
         Self { size: MEMBER, measure: Some(measure::<T>) }
     }
 
-    /// The value of a member, which is counted with it.
+    /// The value of a member. Its size is part of [`member`](Self::member).
     pub const fn value<T: Measure>() -> Self {
         Self { size: 0, measure: Some(measure::<T>) }
     }
 
-    /// A text in a list.
+    /// A string in a list.
     pub const fn text() -> Self {
         Self { size: VALUE, measure: None }
     }
 }
 
-/// Takes the decoded size of a message from what is left, or returns `None` where it is more. What is malformed ends the
-/// search: the decoder refuses it.
+/// Takes the decoded size of a message from the budget. Returns `None` if less is left. Malformed input ends the
+/// estimate: the decoder rejects it.
 fn measure<T: Measure>(proto: &[u8], depth: usize, left: &mut Budget) -> Option<()> {
     let mut rest = proto;
     while !rest.is_empty() && depth < MAX_DEPTH {
@@ -157,8 +157,8 @@ fn measure<T: Measure>(proto: &[u8], depth: usize, left: &mut Budget) -> Option<
             }
             continue;
         }
-        let length = decode_varint(&mut rest).ok().and_then(|it| usize::try_from(it).ok());
-        let Some((inner, after)) = length.and_then(|it| rest.split_at_checked(it)) else { break };
+        let length = decode_varint(&mut rest).ok().and_then(|length| usize::try_from(length).ok());
+        let Some((inner, after)) = length.and_then(|length| rest.split_at_checked(length)) else { break };
         rest = after;
         if let Some(Nested { size, measure }) = T::field(number) {
             left.take(size)?;
@@ -187,7 +187,7 @@ mod tests {
     }
 
     /// Returns whether a request is accepted, as JSON and as protobuf.
-    fn taken(request: &SendMessageRequest) -> (bool, bool) {
+    fn is_accepted(request: &SendMessageRequest) -> (bool, bool) {
         let (json, proto) = (serde_json::to_vec(request).unwrap(), request.encode_to_vec());
         let outcomes = (check_json(&json), check_proto::<SendMessageRequest>(&proto));
         for error in [outcomes.0.as_ref().err(), outcomes.1.as_ref().err()].into_iter().flatten() {
@@ -197,35 +197,39 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_many_small_values_are_refused() {
+    fn requests_with_many_small_values_are_rejected() {
         let list = |value: &str, n: usize| format!(r#"{{"m":[{value}{}]}}"#, format!(",{value}").repeat(n - 1));
-        assert_eq!(taken(&with_metadata(&list("0", 500_000))), (false, true), "in protobuf a number has 11 bytes");
-        assert_eq!(taken(&with_metadata(&list("null", 500_000))), (false, false));
-        assert_eq!(taken(&with_metadata(&list("{}", 300_000))), (false, false));
-        assert_eq!(taken(&with_metadata(&list(r#"{"a":{"b":1}}"#, 20_000))), (false, false));
+        assert_eq!(
+            is_accepted(&with_metadata(&list("0", 500_000))),
+            (false, true),
+            "a number takes 11 bytes in protobuf"
+        );
+        assert_eq!(is_accepted(&with_metadata(&list("null", 500_000))), (false, false));
+        assert_eq!(is_accepted(&with_metadata(&list("{}", 300_000))), (false, false));
+        assert_eq!(is_accepted(&with_metadata(&list(r#"{"a":{"b":1}}"#, 20_000))), (false, false));
         let parts = vec![Part::default(); 340_000];
-        assert_eq!(taken(&request(Message { parts, ..Message::user("") })), (false, false));
+        assert_eq!(is_accepted(&request(Message { parts, ..Message::user("") })), (false, false));
         let extensions = vec![String::new(); 300_000];
-        assert_eq!(taken(&request(Message { extensions, ..Message::user("x") })), (false, false));
+        assert_eq!(is_accepted(&request(Message { extensions, ..Message::user("x") })), (false, false));
     }
 
     #[test]
-    fn large_requests_of_common_content_are_taken() {
+    fn large_requests_with_common_content_are_accepted() {
         for text in ["x".repeat(1 << 20), ",".repeat(1 << 20), "\\\"[{".repeat(1 << 18)] {
-            assert_eq!(taken(&request(Message::user(text))), (true, true));
+            assert_eq!(is_accepted(&request(Message::user(text))), (true, true));
         }
         let number = |n: usize| format!("0.{:017}", n * 1_234_567);
         let numbers: Vec<_> = (0..50_000).map(number).collect();
-        assert_eq!(taken(&with_metadata(&format!(r#"{{"embedding":[{}]}}"#, numbers.join(",")))), (true, true));
+        assert_eq!(is_accepted(&with_metadata(&format!(r#"{{"embedding":[{}]}}"#, numbers.join(",")))), (true, true));
         let record = |n: usize| format!(r#"{{"id":{n},"name":"name of {n}","value":{n}.5}}"#);
         let records: Vec<_> = (0..8000).map(record).collect();
-        assert_eq!(taken(&with_metadata(&format!(r#"{{"rows":[{}]}}"#, records.join(",")))), (true, true));
-        let parts = (0..1000).map(|it| Part::text(it.to_string())).collect();
-        assert_eq!(taken(&request(Message { parts, ..Message::user("") })), (true, true));
+        assert_eq!(is_accepted(&with_metadata(&format!(r#"{{"rows":[{}]}}"#, records.join(",")))), (true, true));
+        let parts = (0..1000).map(|n: i32| Part::text(n.to_string())).collect();
+        assert_eq!(is_accepted(&request(Message { parts, ..Message::user("") })), (true, true));
     }
 
     #[test]
-    fn what_is_malformed_is_left_to_the_decoder() {
+    fn malformed_requests_are_left_to_the_decoder() {
         let proto = request(Message::user("x".repeat(20_000))).encode_to_vec();
         for length in [13_200, 15_000, 20_000] {
             assert!(check_proto::<SendMessageRequest>(&proto[..length]).is_ok());

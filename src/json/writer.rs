@@ -1,7 +1,7 @@
-//! JSON as it is written to memory: what `serde_json` would write, in a fraction of its steps.
+//! JSON writer: the output of `serde_json`, in a fraction of its instructions.
 //!
-//! It looks at text a byte at a time and writes each comma and quote by a call of its own, which made it a tenth of what
-//! a call costs. Numbers are left to it. A property test holds the two against each other.
+//! `serde_json` scans strings byte by byte and writes each comma and quote by a call of its own, which was a tenth of
+//! the cost of a call. Numbers are still written by it. A property test compares the two.
 
 use serde::{
     Serialize, Serializer,
@@ -11,50 +11,51 @@ use serde_json::Error;
 
 use super::Odd;
 
-/// Writes a value behind what is there.
+/// Appends a value to `out` as JSON.
 pub fn write_to(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
     value.serialize(&mut Writer(out))
 }
 
 struct Writer<'a>(&'a mut Vec<u8>);
 
-/// Members or elements. Each begins with a comma, and the first one's becomes the bracket.
+/// Array or object in progress. Each element or member begins with a comma; `close` replaces the first one by the
+/// bracket.
 struct Compound<'a, 'b> {
     writer: &'a mut Writer<'b>,
     start: usize,
     brackets: [u8; 2],
 }
 
-/// Bytes that text can't hold as they are.
+/// Returns whether a JSON string can't contain this byte unescaped.
 const fn is_escaped(byte: u8) -> bool {
     byte < b' ' || byte == b'"' || byte == b'\\'
 }
 
-/// The same, and those that have to be looked at together with others.
+/// Returns whether a byte needs escaping or is not ASCII, so that UTF-8 must be checked.
 const fn is_special(byte: u8) -> bool {
     byte.cast_signed() < 0x20 || byte == b'"' || byte == b'\\'
 }
 
-/// Whether there is none. No branch for each of them: the machine looks at many together.
-fn none(text: &[u8], wanted: impl Fn(u8) -> bool) -> bool {
-    !text.iter().fold(false, |any, it| any | wanted(*it))
+/// Returns whether no byte matches. Branch-free, so that it is vectorized.
+fn none(text: &[u8], matches: impl Fn(u8) -> bool) -> bool {
+    !text.iter().fold(false, |any, byte| any | matches(*byte))
 }
 
-/// Whether there is none in all of this; the last are perhaps looked at twice.
-fn has_none(text: &[u8], wanted: impl Fn(u8) -> bool + Copy) -> bool {
+/// Returns whether no byte matches, in blocks of 16 bytes. The last block may overlap the one before it.
+fn has_none(text: &[u8], matches: impl Fn(u8) -> bool + Copy) -> bool {
     match text.last_chunk::<16>() {
-        Some(last) => text.as_chunks::<16>().0.iter().all(|it| none(it, wanted)) && none(last, wanted),
-        None => none(text, wanted),
+        Some(last) => text.as_chunks::<16>().0.iter().all(|block| none(block, matches)) && none(last, matches),
+        None => none(text, matches),
     }
 }
 
-/// How many bytes from the beginning on text can hold as they are.
-fn plain(text: &[u8]) -> usize {
-    let whole = text.as_chunks::<16>().0.iter().take_while(|it| none(*it, is_escaped)).count() * 16;
-    whole + text.get(whole..).unwrap_or_default().iter().take_while(|it| !is_escaped(**it)).count()
+/// Returns the length of the prefix that needs no escaping.
+fn plain_prefix(text: &[u8]) -> usize {
+    let whole = text.as_chunks::<16>().0.iter().take_while(|block| none(*block, is_escaped)).count() * 16;
+    whole + text.get(whole..).unwrap_or_default().iter().take_while(|byte| !is_escaped(**byte)).count()
 }
 
-/// Text between its quotes.
+/// Appends the content of a JSON string, without its quotes.
 fn put_escaped(out: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let mut rest = text.as_bytes();
@@ -62,7 +63,7 @@ fn put_escaped(out: &mut Vec<u8>, text: &str) {
         return out.extend_from_slice(rest);
     }
     loop {
-        let (fine, other) = rest.split_at(plain(rest));
+        let (fine, other) = rest.split_at(plain_prefix(rest));
         out.extend_from_slice(fine);
         let Some((byte, after)) = other.split_first() else { return };
         match byte {
@@ -72,16 +73,16 @@ fn put_escaped(out: &mut Vec<u8>, text: &str) {
             b'\t' => out.extend_from_slice(b"\\t"),
             0x08 => out.extend_from_slice(b"\\b"),
             0x0c => out.extend_from_slice(b"\\f"),
-            it => {
-                let digit = |it: u8| HEX[usize::from(it & 15)];
-                out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(it >> 4), digit(*it)]);
+            control => {
+                let digit = |nibble: u8| HEX[usize::from(nibble & 15)];
+                out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(control >> 4), digit(*control)]);
             }
         }
         rest = after;
     }
 }
 
-/// Puts brackets around members or elements that begin there, and each of which has a comma before it.
+/// Encloses the elements or members from `start` in brackets. Each must begin with a comma.
 pub fn close(out: &mut Vec<u8>, start: usize, [open, close]: [u8; 2]) {
     match out.get_mut(start) {
         Some(comma) => *comma = open,
@@ -90,8 +91,7 @@ pub fn close(out: &mut Vec<u8>, start: usize, [open, close]: [u8; 2]) {
     out.push(close);
 }
 
-/// Writes what is text, if it is in UTF-8, behind what comes before it. It is looked at once where it has nothing but
-/// plain ASCII.
+/// Appends `before`, then `text` as a JSON string. Fails if `text` is not UTF-8. Plain ASCII is scanned only once.
 #[inline]
 pub fn put_text(out: &mut Vec<u8>, before: &[u8], text: &[u8]) -> Result<(), Odd> {
     out.reserve(before.len() + text.len() + 2);
@@ -106,7 +106,7 @@ pub fn put_text(out: &mut Vec<u8>, before: &[u8], text: &[u8]) -> Result<(), Odd
     Ok(())
 }
 
-/// What is shown, as text.
+/// Sink of `Display` output, which becomes the content of a JSON string.
 struct Escaped<'a>(&'a mut Vec<u8>);
 
 impl std::fmt::Write for Escaped<'_> {
@@ -142,15 +142,15 @@ impl Compound<'_, '_> {
     }
 }
 
-/// What JSON has no shape for that everybody would agree on, and no message has.
-fn shapeless() -> Error {
-    Error::custom("not a shape of ProtoJSON")
+/// Returns the error for a value that serde formats represent differently, and that no message contains.
+fn unsupported() -> Error {
+    Error::custom("not a value of ProtoJSON")
 }
 
 macro_rules! numbers {
     ($($by:ident: $number:ty),*) => { $(
-        fn $by(self, it: $number) -> Result<(), Error> {
-            self.number(&it)
+        fn $by(self, number: $number) -> Result<(), Error> {
+            self.number(&number)
         }
     )* };
 }
@@ -166,8 +166,8 @@ impl<'a, 'b> Serializer for &'a mut Writer<'b> {
     type SerializeStruct = Compound<'a, 'b>;
     type SerializeStructVariant = Impossible<(), Error>;
 
-    fn serialize_bool(self, it: bool) -> Result<(), Error> {
-        self.put(if it { b"true" } else { b"false" });
+    fn serialize_bool(self, value: bool) -> Result<(), Error> {
+        self.put(if value { b"true" } else { b"false" });
         Ok(())
     }
 
@@ -176,28 +176,28 @@ impl<'a, 'b> Serializer for &'a mut Writer<'b> {
         serialize_u32: u32, serialize_u64: u64, serialize_f32: f32, serialize_f64: f64
     }
 
-    fn serialize_char(self, it: char) -> Result<(), Error> {
-        self.serialize_str(it.encode_utf8(&mut [0; 4]))
+    fn serialize_char(self, value: char) -> Result<(), Error> {
+        self.serialize_str(value.encode_utf8(&mut [0; 4]))
     }
 
-    fn serialize_str(self, it: &str) -> Result<(), Error> {
-        self.0.reserve(it.len() + 2);
+    fn serialize_str(self, text: &str) -> Result<(), Error> {
+        self.0.reserve(text.len() + 2);
         self.0.push(b'"');
-        put_escaped(self.0, it);
+        put_escaped(self.0, text);
         self.0.push(b'"');
         Ok(())
     }
 
-    fn serialize_bytes(self, it: &[u8]) -> Result<(), Error> {
-        self.collect_seq(it)
+    fn serialize_bytes(self, bytes: &[u8]) -> Result<(), Error> {
+        self.collect_seq(bytes)
     }
 
     fn serialize_none(self) -> Result<(), Error> {
         self.serialize_unit()
     }
 
-    fn serialize_some<T: Serialize + ?Sized>(self, it: &T) -> Result<(), Error> {
-        it.serialize(self)
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), Error> {
+        value.serialize(self)
     }
 
     fn serialize_unit(self) -> Result<(), Error> {
@@ -213,8 +213,8 @@ impl<'a, 'b> Serializer for &'a mut Writer<'b> {
         self.serialize_str(variant)
     }
 
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, it: &T) -> Result<(), Error> {
-        it.serialize(self)
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, value: &T) -> Result<(), Error> {
+        value.serialize(self)
     }
 
     fn serialize_newtype_variant<T: Serialize + ?Sized>(
@@ -222,10 +222,10 @@ impl<'a, 'b> Serializer for &'a mut Writer<'b> {
         _: &'static str,
         _: u32,
         variant: &'static str,
-        it: &T,
+        value: &T,
     ) -> Result<(), Error> {
         let mut map = self.open(*b"{}");
-        map.serialize_entry(variant, it)?;
+        map.serialize_entry(variant, value)?;
         SerializeMap::end(map)
     }
 
@@ -248,7 +248,7 @@ impl<'a, 'b> Serializer for &'a mut Writer<'b> {
         _: &'static str,
         _: usize,
     ) -> Result<Self::SerializeTupleVariant, Error> {
-        Err(shapeless())
+        Err(unsupported())
     }
 
     fn serialize_map(self, _: Option<usize>) -> Result<Compound<'a, 'b>, Error> {
@@ -266,26 +266,26 @@ impl<'a, 'b> Serializer for &'a mut Writer<'b> {
         _: &'static str,
         _: usize,
     ) -> Result<Self::SerializeStructVariant, Error> {
-        Err(shapeless())
+        Err(unsupported())
     }
 
-    fn collect_str<T: std::fmt::Display + ?Sized>(self, it: &T) -> Result<(), Error> {
+    fn collect_str<T: std::fmt::Display + ?Sized>(self, value: &T) -> Result<(), Error> {
         self.0.push(b'"');
-        std::fmt::write(&mut Escaped(self.0), format_args!("{it}")).map_err(Error::custom)?;
+        std::fmt::write(&mut Escaped(self.0), format_args!("{value}")).map_err(Error::custom)?;
         self.0.push(b'"');
         Ok(())
     }
 }
 
-/// What is written element by element, by whichever name serde calls it.
+/// Implements the traits of serde that write element by element, which differ only in names.
 macro_rules! elements {
     ($($by:ident: $element:ident),*) => { $(
         impl $by for Compound<'_, '_> {
             type Ok = ();
             type Error = Error;
 
-            fn $element<T: Serialize + ?Sized>(&mut self, it: &T) -> Result<(), Error> {
-                self.element(it)
+            fn $element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
+                self.element(value)
             }
 
             fn end(self) -> Result<(), Error> {
@@ -310,13 +310,13 @@ impl SerializeMap for Compound<'_, '_> {
         self.writer.0.push(b',');
         let start = self.writer.0.len();
         key.serialize(&mut *self.writer)?;
-        // Names of members are text; what else a map may have as a key is not for messages.
-        if self.writer.0.get(start) == Some(&b'"') { Ok(()) } else { Err(shapeless()) }
+        // Member names are strings. No message has other map keys.
+        if self.writer.0.get(start) == Some(&b'"') { Ok(()) } else { Err(unsupported()) }
     }
 
-    fn serialize_value<T: Serialize + ?Sized>(&mut self, it: &T) -> Result<(), Error> {
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
         self.writer.0.push(b':');
-        it.serialize(&mut *self.writer)
+        value.serialize(&mut *self.writer)
     }
 
     fn end(self) -> Result<(), Error> {
@@ -329,15 +329,15 @@ impl SerializeStruct for Compound<'_, '_> {
     type Ok = ();
     type Error = Error;
 
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, it: &T) -> Result<(), Error> {
-        // The names of fields are words.
+    fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), Error> {
+        // Field names are identifiers.
         debug_assert!(none(key.as_bytes(), is_escaped), "{key:?}");
         let out = &mut *self.writer.0;
         out.reserve(key.len() + 4);
         out.extend_from_slice(b",\"");
         out.extend_from_slice(key.as_bytes());
         out.extend_from_slice(b"\":");
-        it.serialize(&mut *self.writer)
+        value.serialize(&mut *self.writer)
     }
 
     fn end(self) -> Result<(), Error> {
@@ -357,7 +357,7 @@ mod tests {
         let text = prop_oneof![
             ".*",
             "[ -~]{0,40}",
-            proptest::collection::vec(0_u8..128, 0..40).prop_map(|it| it.into_iter().map(char::from).collect())
+            proptest::collection::vec(0_u8..128, 0..40).prop_map(|bytes| bytes.into_iter().map(char::from).collect())
         ];
         let leaf = prop_oneof![
             Just(Value::Null),
@@ -370,15 +370,16 @@ mod tests {
         leaf.prop_recursive(4, 64, 8, move |inner| {
             prop_oneof![
                 proptest::collection::vec(inner.clone(), 0..8).prop_map(Value::from),
-                proptest::collection::vec((text.clone(), inner), 0..8)
-                    .prop_map(|it: Vec<(String, Value)>| Value::Object(it.into_iter().collect::<Map<_, _>>())),
+                proptest::collection::vec((text.clone(), inner), 0..8).prop_map(|members: Vec<(String, Value)>| {
+                    Value::Object(members.into_iter().collect::<Map<_, _>>())
+                }),
             ]
         })
     }
 
     proptest! {
         #[test]
-        fn it_is_what_serde_json_writes(value in values()) {
+        fn output_equals_that_of_serde_json(value in values()) {
             let mut out = b"behind ".to_vec();
             write_to(&mut out, &value).unwrap();
             prop_assert_eq!(String::from_utf8(out).unwrap(), format!("behind {value}"));
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn other_shapes_are_those_of_serde_json() {
+    fn other_types_are_written_as_by_serde_json() {
         #[derive(Serialize)]
         enum Shape {
             Unit,

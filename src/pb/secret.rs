@@ -1,10 +1,10 @@
-//! How messages with credentials are printed for people: without them. Of a URL a part may be a credential too.
+//! Redacted `Debug` output of messages with credentials. URLs are left out too: a part of one may be a credential.
 
 use std::fmt;
 
 use super::{v1, v03};
 
-/// Shows these fields of a message, and that there are others.
+/// Implements `Debug` with only the listed fields, and an ellipsis for the others.
 macro_rules! partly {
     ($($message:ty: $($field:ident)*;)*) => { $(
         impl fmt::Debug for $message {

@@ -1,7 +1,8 @@
-//! `google.protobuf` as ProtoJSON has it: a [`Timestamp`] is text, a [`Value`] is any JSON, and maps keep an order.
+//! Well-known types of `google.protobuf` in ProtoJSON: [`Timestamp`] as RFC 3339 text, [`Value`] as any JSON, maps in
+//! key order.
 //!
-//! Our own in place of pbjson-types, whose timestamps end in `+00:00`, whose `Struct` has the order of a `HashMap`, and
-//! whose `Value` prints `1` as `1.0` and refuses integers from 2^53.
+//! Replaces pbjson-types, whose timestamps end in `+00:00`, whose `Struct` has the order of a `HashMap`, and whose
+//! `Value` prints `1` as `1.0` and rejects integers from 2^53.
 
 use std::{collections::BTreeMap, fmt, ops::RangeInclusive, str::FromStr};
 
@@ -22,15 +23,15 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/well_known/google.protobuf.rs"));
 }
 
-/// How deep JSON in a message may nest. An object takes three levels of protobuf, of which prost, like most readers,
-/// takes a hundred in all: what is deeper could be stored, and never be read again. The messages around it have nine.
+/// Maximum nesting depth of JSON in a message. An object takes three levels of protobuf, and prost, like most decoders,
+/// reads at most 100. The enclosing messages take nine. Deeper JSON could be stored, but not read again.
 pub const MAX_DEPTH: usize = 28;
 
 impl json::Measure for Empty {}
 
 impl json::Measure for Timestamp {}
 
-/// An entry of the map of an object.
+/// Map entry of a `Struct`.
 struct Entry;
 
 impl json::Measure for Entry {
@@ -87,27 +88,26 @@ impl Serialize for Empty {
 }
 
 impl<'de> Deserialize<'de> for Empty {
-    /// Reads anything. Agents answer `{}` or null where there is nothing to say, and nothing in it could matter.
+    /// Accepts any JSON: some agents send `{}` for an empty response and some null.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         IgnoredAny::deserialize(deserializer).map(|_| Self {})
     }
 }
 
-// Timestamp: RFC 3339, printed in UTC with milliseconds (5.6.1).
+// Timestamp: RFC 3339 in UTC with milliseconds (5.6.1).
 
-/// 0001-01-01 and 9999-12-31 in seconds: what RFC 3339 can say. jiff's own `Timestamp` ends a day before, hence its
-/// civil times here.
+/// Seconds from 0001-01-01 to 9999-12-31, the range of RFC 3339. The range of jiff's `Timestamp` ends a day earlier, so
+/// its civil time is used.
 const SECONDS: RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
 
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
 impl Timestamp {
-    /// Always in the one form. A time that somebody stored and that has none is the nearest that has: a reply never
-    /// fails over it.
+    /// Formats the timestamp. A stored time out of range is clamped, so that a reply never fails because of it.
     fn text(&self) -> [u8; 24] {
         let seconds = self.seconds.clamp(*SECONDS.start(), *SECONDS.end());
-        let it = EPOCH.saturating_add(SignedDuration::from_secs(seconds));
-        // Digit by digit, since it is in every event: the numbers of `write!` take ten times as long.
+        let time = EPOCH.saturating_add(SignedDuration::from_secs(seconds));
+        // Digit by digit, since every event has a timestamp: formatting with `write!` takes ten times as long.
         let mut text = *b"0000-00-00T00:00:00.000Z";
         let mut put = |mut at: usize, number: i32| {
             let mut rest = number.unsigned_abs();
@@ -116,12 +116,12 @@ impl Timestamp {
                 (rest, at) = (rest / 10, at.wrapping_sub(1));
             }
         };
-        put(3, it.year().into());
-        put(6, it.month().into());
-        put(9, it.day().into());
-        put(12, it.hour().into());
-        put(15, it.minute().into());
-        put(18, it.second().into());
+        put(3, time.year().into());
+        put(6, time.month().into());
+        put(9, time.day().into());
+        put(12, time.hour().into());
+        put(15, time.minute().into());
+        put(18, time.second().into());
         put(22, self.nanos.clamp(0, 999_999_999) / 1_000_000);
         text
     }
@@ -136,19 +136,19 @@ impl fmt::Display for Timestamp {
 impl FromStr for Timestamp {
     type Err = &'static str;
 
-    /// Reads any offset, none at all (then it is UTC), and as many digits of a second as there are up to nine.
+    /// Accepts any offset, or none for UTC, and up to nine fractional digits of a second.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         parse(text).ok_or("a timestamp is like 2025-11-09T10:30:00.000Z")
     }
 }
 
 fn parse(text: &str) -> Option<Timestamp> {
-    let pieces = Pieces::parse(text).ok().filter(|it| it.time_zone_annotation().is_none())?;
-    let offset = pieces.to_numeric_offset().map_or(0, |it| i64::from(it.seconds()));
+    let pieces = Pieces::parse(text).ok().filter(|pieces| pieces.time_zone_annotation().is_none())?;
+    let offset = pieces.to_numeric_offset().map_or(0, |offset| i64::from(offset.seconds()));
     let since = pieces.date().to_datetime(pieces.time()?).duration_since(EPOCH);
     let (seconds, nanos) = match (since.as_secs(), since.subsec_nanos()) {
         (seconds, nanos @ ..0) => (seconds - 1, nanos + 1_000_000_000),
-        it => it,
+        whole => whole,
     };
     let seconds = seconds - offset;
     SECONDS.contains(&seconds).then_some(Timestamp { seconds, nanos })
@@ -181,22 +181,22 @@ impl<'de> Deserialize<'de> for Timestamp {
 // Value, Struct and ListValue: any JSON.
 
 impl Serialize for Value {
-    /// Whole numbers are printed as such, `1` and not `1.0`. NaN and the infinities, which JSON has no word for, become
-    /// null: ProtoJSON would have us fail, and with us every reply that such a number is in.
-    #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "it is whole and in range")]
+    /// Writes whole numbers as such, `1` and not `1.0`. NaN and the infinities, which JSON can't represent, become
+    /// null: ProtoJSON prescribes an error, but every reply that contains such a number would fail.
+    #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "whole and in range")]
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use value::Kind;
         match &self.kind {
             None | Some(Kind::NullValue(_)) => serializer.serialize_unit(),
-            Some(Kind::BoolValue(it)) => serializer.serialize_bool(*it),
-            Some(Kind::NumberValue(it)) if !it.is_finite() => serializer.serialize_unit(),
-            Some(Kind::NumberValue(it)) if it.fract() == 0.0 && it.abs() < 9.2e18 => {
-                serializer.serialize_i64(*it as i64)
+            Some(Kind::BoolValue(value)) => serializer.serialize_bool(*value),
+            Some(Kind::NumberValue(value)) if !value.is_finite() => serializer.serialize_unit(),
+            Some(Kind::NumberValue(value)) if value.fract() == 0.0 && value.abs() < 9.2e18 => {
+                serializer.serialize_i64(*value as i64)
             }
-            Some(Kind::NumberValue(it)) => serializer.serialize_f64(*it),
-            Some(Kind::StringValue(it)) => serializer.serialize_str(it),
-            Some(Kind::StructValue(it)) => it.serialize(serializer),
-            Some(Kind::ListValue(it)) => it.serialize(serializer),
+            Some(Kind::NumberValue(value)) => serializer.serialize_f64(*value),
+            Some(Kind::StringValue(value)) => serializer.serialize_str(value),
+            Some(Kind::StructValue(value)) => value.serialize(serializer),
+            Some(Kind::ListValue(value)) => value.serialize(serializer),
         }
     }
 }
@@ -237,7 +237,7 @@ impl<'de> Deserialize<'de> for Struct {
     }
 }
 
-/// A value that may hold values so many levels deep.
+/// Reader of a JSON value with this many levels of nesting left.
 #[derive(Clone, Copy)]
 struct Nested(usize);
 
@@ -263,7 +263,7 @@ impl<'de> DeserializeSeed<'de> for Nested {
     }
 }
 
-#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "a number of JSON is a double")]
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "JSON numbers are doubles")]
 impl<'de> Visitor<'de> for Nested {
     type Value = Value;
 
@@ -275,34 +275,34 @@ impl<'de> Visitor<'de> for Nested {
         Ok(value::Kind::NullValue(0).into())
     }
 
-    fn visit_bool<E: Error>(self, it: bool) -> Result<Value, E> {
-        Ok(value::Kind::BoolValue(it).into())
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+        Ok(value::Kind::BoolValue(value).into())
     }
 
-    fn visit_i64<E: Error>(self, it: i64) -> Result<Value, E> {
-        Ok(value::Kind::NumberValue(it as f64).into())
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
+        Ok(value::Kind::NumberValue(value as f64).into())
     }
 
-    fn visit_u64<E: Error>(self, it: u64) -> Result<Value, E> {
-        Ok(value::Kind::NumberValue(it as f64).into())
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+        Ok(value::Kind::NumberValue(value as f64).into())
     }
 
-    fn visit_f64<E: Error>(self, it: f64) -> Result<Value, E> {
-        Ok(value::Kind::NumberValue(it).into())
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        Ok(value::Kind::NumberValue(value).into())
     }
 
-    fn visit_str<E: Error>(self, it: &str) -> Result<Value, E> {
-        self.visit_string(it.to_owned())
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        self.visit_string(value.to_owned())
     }
 
-    fn visit_string<E: Error>(self, it: String) -> Result<Value, E> {
-        Ok(value::Kind::StringValue(it).into())
+    fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+        Ok(value::Kind::StringValue(value).into())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut values = Vec::new();
-        while let Some(it) = seq.next_element_seed(self.inner()?)? {
-            values.push(it);
+        while let Some(value) = seq.next_element_seed(self.inner()?)? {
+            values.push(value);
         }
         Ok(value::Kind::ListValue(ListValue { values }).into())
     }

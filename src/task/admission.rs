@@ -1,4 +1,4 @@
-//! What may happen to a task next: which event is accepted, and which number it has.
+//! Admission of events to a task: state transitions, size limits and sequence numbers.
 
 use prost::{Message as _, encoding::string};
 
@@ -8,80 +8,79 @@ use crate::{
     pb::v1::{Artifact, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
 };
 
-/// What has been accepted of a task so far: all that the next event needs to know, and nothing that grows with what
-/// the task holds.
+/// Admission state of a task, after all events accepted so far. Its size depends only on the number of artifacts.
 #[derive(Clone, Debug)]
 pub struct Admission {
     state: TaskState,
     seq: Seq,
     bounds: TaskLimits,
-    /// Bytes of all events so far.
+    /// Encoded size of all events so far.
     bytes: usize,
-    begun: Vec<FirstState>,
+    artifacts: Vec<ArtifactSize>,
 }
 
-/// An artifact that an agent has begun.
+/// An artifact of the task.
 #[derive(Clone, Debug)]
-struct FirstState {
+struct ArtifactSize {
     id: Box<str>,
-    /// Its size so far, encoded in protobuf.
+    /// Encoded size so far.
     bytes: usize,
 }
 
-/// How much there may be of a task.
+/// Size limits of a task. Sizes are in bytes of protobuf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskLimits {
-    /// So many events, not counting those with which a turn ends.
+    /// Maximum number of events. Events that end a turn are accepted beyond it.
     pub events: Seq,
-    /// So many artifacts.
+    /// Maximum number of artifacts.
     pub artifacts: usize,
-    /// Maximum size of an event, of a message that begins a task too. In bytes of protobuf, as all sizes here.
+    /// Maximum size of an event, and of the message that starts a task.
     pub event_bytes: usize,
     /// Maximum size of an artifact.
     pub artifact_bytes: usize,
-    /// Maximum size of all events of a task together, not counting those with which a turn ends.
+    /// Maximum size of all events of a task. Events that end a turn are accepted beyond it.
     pub task_bytes: usize,
 }
 
 impl Default for TaskLimits {
-    /// As much as there is.
+    /// Returns no limits.
     fn default() -> Self {
-        const MOST: usize = usize::MAX;
-        Self { events: Seq::MAX, artifacts: MOST, event_bytes: MOST, artifact_bytes: MOST, task_bytes: MOST }
+        const MAX: usize = usize::MAX;
+        Self { events: Seq::MAX, artifacts: MAX, event_bytes: MAX, artifact_bytes: MAX, task_bytes: MAX }
     }
 }
 
-/// Why an event is not accepted.
+/// Reason why an event is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// The first terminal state has won already.
-    #[error("the task has ended")]
+    /// The task is in a terminal state; the first one is final.
+    #[error("the task is in a terminal state")]
     Ended,
-    /// No arrow leads there.
-    #[error("a task does not go from {0:?} to {1:?}")]
+    /// The state transition is not permitted.
+    #[error("invalid state transition from {0:?} to {1:?}")]
     State(TaskState, TaskState),
-    /// It has as many events as it may have.
+    /// The task has the maximum number of events.
     #[error("a task has at most {0} events")]
     Events(Seq),
-    /// It has as many artifacts as it may have.
+    /// The task has the maximum number of artifacts.
     #[error("a task has at most {0} artifacts")]
     Artifacts(usize),
-    /// The event is larger than an event may be.
+    /// The event exceeds the maximum size.
     #[error("an event has at most {0} bytes")]
     EventBytes(usize),
-    /// The artifact would be larger than an artifact may be.
+    /// The artifact would exceed the maximum size.
     #[error("an artifact has at most {0} bytes")]
     ArtifactBytes(usize),
-    /// The events of the task would be larger than they may be together.
+    /// The events of the task would exceed the maximum total size.
     #[error("a task has at most {0} bytes")]
     TaskBytes(usize),
-    /// The id of an artifact or of a message is longer than an identifier may be.
+    /// The id of an artifact or message exceeds the maximum length.
     #[error("an identifier has at most {0} bytes")]
     IdBytes(usize),
 }
 
 impl Violation {
-    /// The name of the limit that was reached, if it was one.
+    /// Returns the name of the exceeded limit, or `None` for other reasons.
     pub fn limit(self) -> Option<&'static str> {
         match self {
             Self::Ended | Self::State(..) => None,
@@ -96,59 +95,64 @@ impl Violation {
 }
 
 impl Admission {
-    /// Of a task after its event of this number.
+    /// Creates the admission state of a task whose last event is `seq`. It has no limits until [`bound`](Self::bound).
     pub fn of(task: &Task, seq: Seq) -> Self {
         let artifacts = task.artifacts.iter();
-        let begun =
-            artifacts.map(|it| FirstState { id: it.artifact_id.as_str().into(), bytes: it.encoded_len() }).collect();
-        Self { state: task.state(), seq, bounds: TaskLimits::default(), bytes: task.encoded_len(), begun }
+        let size = |artifact: &Artifact| ArtifactSize {
+            id: artifact.artifact_id.as_str().into(),
+            bytes: artifact.encoded_len(),
+        };
+        let artifacts = artifacts.map(size).collect();
+        Self { state: task.state(), seq, bounds: TaskLimits::default(), bytes: task.encoded_len(), artifacts }
     }
 
-    /// Resets to the task at its event of this number. The bounds stay.
+    /// Resets to the state after event `seq`, with which the task was `task`. Keeps the limits.
     pub fn rewind(&mut self, task: &Task, seq: Seq) {
         *self = Self { bounds: self.bounds, ..Self::of(task, seq) };
     }
 
-    /// From now on there may be only so much of it.
+    /// Sets the limits.
     pub fn bound(&mut self, bounds: TaskLimits) {
         self.bounds = bounds;
     }
 
-    /// Checks the first event of a task, which is not admitted like those that follow.
+    /// Checks the size of the first event of a task, which [`admit`](Self::admit) does not see.
     pub fn check_first(&self) -> Result<(), Violation> {
         self.check_bytes(self.bytes, 0, false)
     }
 
-    /// Sets the number of bytes in the log of a task that is loaded, which may be more than the task has.
+    /// Sets the size of the log of a loaded task. It may exceed that of the task, because artifacts were replaced.
     pub fn logged(&mut self, bytes: usize) {
         self.bytes = self.bytes.max(bytes);
     }
 
-    /// Bytes of all events so far.
+    /// Returns the encoded size of all events so far.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Maximum size of an event in bytes.
+    /// Returns the maximum size of an event in bytes.
     pub fn max_event_bytes(&self) -> usize {
         self.bounds.event_bytes
     }
 
-    /// The state it is in.
+    /// Returns the current state of the task.
     pub fn state(&self) -> TaskState {
         self.state
     }
 
-    /// The number of its last event.
+    /// Returns the sequence number of the last event.
     pub fn seq(&self) -> Seq {
         self.seq
     }
 
-    /// Accepts an event, or says why not. Its number is [`seq`](Self::seq) afterwards. One that `ends` a turn is
-    /// accepted however many there are: what can't go on has to end.
+    /// Admits an event and returns its sequence number. An event that `ends` the turn is accepted beyond the limits on
+    /// the number and total size of events, so that every turn can end.
     ///
-    /// A chunk for an artifact that there is not begins it: `append` is taken back, so that every reader of the event
-    /// does the same.
+    /// Clears `append` of a chunk for an unknown artifact, which creates it. So all readers of the event do the same.
+    ///
+    /// # Errors
+    /// The reason for the rejection, in which case nothing changes.
     pub fn admit(&mut self, payload: &mut Payload, ends: bool) -> Result<Seq, Violation> {
         if self.state.is_terminal() {
             return Err(Violation::Ended);
@@ -160,24 +164,25 @@ impl Admission {
         let bytes = weigh(payload);
         self.check_bytes(bytes, self.bytes, ends)?;
         match payload {
-            Payload::StatusUpdate(it) => {
-                let next = it.status.as_ref().map_or(TaskState::Unspecified, TaskStatus::state);
+            Payload::StatusUpdate(update) => {
+                let next = update.status.as_ref().map_or(TaskState::Unspecified, TaskStatus::state);
                 if !self.state.may_become(next) {
                     return Err(Violation::State(self.state, next));
                 }
                 self.state = next;
             }
-            Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(it), append, .. }) => {
-                let most = self.bounds.artifact_bytes;
-                let fits = |bytes| if bytes > most { Err(Violation::ArtifactBytes(most)) } else { Ok(bytes) };
-                if let Some(old) = begun(&mut self.begun, &it.artifact_id) {
-                    let added = added_bytes(it, bytes);
+            Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(artifact), append, .. }) => {
+                let max = self.bounds.artifact_bytes;
+                let fits = |bytes| if bytes > max { Err(Violation::ArtifactBytes(max)) } else { Ok(bytes) };
+                if let Some(old) = find(&mut self.artifacts, &artifact.artifact_id) {
+                    let added = added_bytes(artifact, bytes);
                     old.bytes = fits(if *append { old.bytes.saturating_add(added) } else { bytes })?;
                 } else {
-                    if self.begun.len() >= self.bounds.artifacts {
+                    if self.artifacts.len() >= self.bounds.artifacts {
                         return Err(Violation::Artifacts(self.bounds.artifacts));
                     }
-                    self.begun.push(FirstState { id: it.artifact_id.as_str().into(), bytes: fits(bytes)? });
+                    let size = ArtifactSize { id: artifact.artifact_id.as_str().into(), bytes: fits(bytes)? };
+                    self.artifacts.push(size);
                     *append = false;
                 }
             }
@@ -199,12 +204,12 @@ impl Admission {
         }
     }
 
-    /// Counts parts of so many bytes that are joined to the last event, which is a chunk of this artifact; returns `false`,
-    /// and counts nothing, where there may not be so much.
+    /// Counts `bytes` of parts that are joined to the last event, a chunk of this artifact. Returns `false` and counts
+    /// nothing if a limit would be exceeded.
     pub fn grow(&mut self, artifact: &str, bytes: usize) -> bool {
         let TaskLimits { artifact_bytes, task_bytes, .. } = self.bounds;
         let total = self.bytes.saturating_add(bytes);
-        let Some(old) = begun(&mut self.begun, artifact) else { return false };
+        let Some(old) = find(&mut self.artifacts, artifact) else { return false };
         let grown = old.bytes.saturating_add(bytes);
         let fits = total <= task_bytes && grown <= artifact_bytes;
         if fits {
@@ -214,18 +219,18 @@ impl Admission {
     }
 }
 
-/// An artifact that was begun. The search is from behind, since an agent writes to its newest artifact.
-fn begun<'a>(all: &'a mut [FirstState], id: &str) -> Option<&'a mut FirstState> {
-    all.iter_mut().rev().find(|it| *it.id == *id)
+/// Finds an artifact, from the newest: agents mostly write to that one.
+fn find<'a>(all: &'a mut [ArtifactSize], id: &str) -> Option<&'a mut ArtifactSize> {
+    all.iter_mut().rev().find(|artifact| *artifact.id == *id)
 }
 
-/// Size of the payload of an event, without the ids of task and context, which stores need not repeat.
+/// Returns the encoded size of an event, without the ids of task and context, which stores need not repeat.
 fn weigh(payload: &Payload) -> usize {
     match payload {
-        Payload::Task(it) => it.encoded_len(),
-        Payload::Message(it) => it.encoded_len(),
-        Payload::StatusUpdate(it) => optional(it.status.as_ref()) + optional(it.metadata.as_ref()),
-        Payload::ArtifactUpdate(it) => optional(it.artifact.as_ref()) + optional(it.metadata.as_ref()),
+        Payload::Task(task) => task.encoded_len(),
+        Payload::Message(message) => message.encoded_len(),
+        Payload::StatusUpdate(update) => optional(update.status.as_ref()) + optional(update.metadata.as_ref()),
+        Payload::ArtifactUpdate(update) => optional(update.artifact.as_ref()) + optional(update.metadata.as_ref()),
     }
 }
 
@@ -233,18 +238,21 @@ fn optional(message: Option<&impl prost::Message>) -> usize {
     message.map_or(0, prost::Message::encoded_len)
 }
 
-/// Size that a chunk adds to its artifact, given the size of the chunk: without the id, which the artifact already has.
+/// Returns the size by which a chunk of `bytes` grows its artifact: without the id, which the artifact already has.
 fn added_bytes(chunk: &Artifact, bytes: usize) -> usize {
     const ARTIFACT_ID: u32 = 1;
     bytes.saturating_sub(string::encoded_len(ARTIFACT_ID, &chunk.artifact_id))
 }
 
-/// Rejects ids chosen by an agent that exceed the maximum length.
+/// Checks the length of the ids that an agent chooses.
 fn check_ids(payload: &Payload) -> Result<(), Violation> {
     let id = match payload {
-        Payload::ArtifactUpdate(it) => it.artifact.as_ref().map(|it| &it.artifact_id),
-        Payload::StatusUpdate(it) => it.status.as_ref().and_then(|it| it.message.as_ref()).map(|it| &it.message_id),
-        Payload::Message(it) => Some(&it.message_id),
+        Payload::ArtifactUpdate(update) => update.artifact.as_ref().map(|artifact| &artifact.artifact_id),
+        Payload::StatusUpdate(update) => {
+            let message = update.status.as_ref().and_then(|status| status.message.as_ref());
+            message.map(|message| &message.message_id)
+        }
+        Payload::Message(message) => Some(&message.message_id),
         Payload::Task(_) => None,
     };
     match id {
@@ -260,11 +268,11 @@ mod tests {
     use super::*;
     use crate::task::tests::{STATES, chunk, status, task_in};
 
-    /// The drawing, arrow by arrow: a row for each state, and in it every state that may follow.
+    /// Permitted transitions: a row for each state, with a column for each next state.
     #[test]
-    fn the_arrows() {
+    fn permitted_transitions_are_admitted() {
         #[rustfmt::skip]
-        let drawing = [
+        let transitions = [
             //                            Uns    Sub    Wor   Inp   Aut   Com   Fai   Can   Rej
             (TaskState::Unspecified,   [false, false, true,  true,  true,  true,  true,  true,  true ]),
             (TaskState::Submitted,     [false, false, true,  true,  true,  true,  true,  true,  true ]),
@@ -276,7 +284,7 @@ mod tests {
             (TaskState::Canceled,      [false; 9]),
             (TaskState::Rejected,      [false; 9]),
         ];
-        for (from, row) in drawing {
+        for (from, row) in transitions {
             for (to, legal) in STATES.into_iter().zip(row) {
                 assert_eq!(from.may_become(to), legal, "{from:?} to {to:?}");
                 let mut ahead = Admission::of(&task_in(from), 1);
@@ -287,14 +295,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_full_takes_nothing_but_an_end() {
+    fn full_task_accepts_only_events_that_end_a_turn() {
         let bounds = TaskLimits { events: 4, artifacts: 2, ..TaskLimits::default() };
         let mut ahead = Admission::of(&task_in(TaskState::Working), 1);
         ahead.bound(bounds);
         let mut begin = |id: &str, ends| ahead.admit(&mut Payload::ArtifactUpdate(chunk(id, "x", true)), ends);
         assert_eq!((begin("a", false), begin("b", false)), (Ok(2), Ok(3)));
         assert_eq!(begin("c", false), Err(Violation::Artifacts(2)));
-        assert_eq!(begin("a", false), Ok(4), "those that are there go on");
+        assert_eq!(begin("a", false), Ok(4), "existing artifacts can grow");
         assert_eq!(begin("a", false), Err(Violation::Events(4)));
         assert_eq!(ahead.admit(&mut status(TaskState::InputRequired, None), true), Ok(5));
         assert_eq!(ahead.admit(&mut status(TaskState::Working, None), false), Err(Violation::Events(4)));
@@ -310,23 +318,23 @@ mod tests {
         assert_eq!(ahead.admit(&mut text("a", 100, false), false), Err(Violation::EventBytes(100)));
         assert_eq!(ahead.admit(&mut text("a", 80, false), false), Ok(2));
         assert_eq!(ahead.admit(&mut text("a", 80, true), false), Err(Violation::ArtifactBytes(150)));
-        // One that takes the place of the old one is as large as it is, and the log has both.
+        // A replaced artifact counts once for the artifact, and twice for the log.
         assert_eq!(ahead.admit(&mut text("a", 80, false), false), Ok(3));
         assert_eq!(ahead.admit(&mut text("a", 40, true), false), Ok(4));
         assert!(!ahead.grow("a", 40) && ahead.grow("a", 4));
         assert_eq!(ahead.admit(&mut text("b", 80, false), false), Ok(5));
-        let said = "x".repeat(80);
-        assert_eq!(ahead.admit(&mut status(TaskState::Working, Some(&said)), false), Err(Violation::TaskBytes(360)));
-        assert_eq!((ahead.state(), ahead.seq()), (TaskState::Working, 5), "what is refused changes nothing");
-        assert!(!ahead.grow("b", 60), "the task would be too large");
-        // What can't go on has to end, but not by whatever it likes.
-        let endless = "x".repeat(100);
-        let mut end = |said: &str| ahead.admit(&mut status(TaskState::Failed, Some(said)), true);
-        assert_eq!((end(&endless), end(&said)), (Err(Violation::EventBytes(100)), Ok(6)));
+        let text = "x".repeat(80);
+        assert_eq!(ahead.admit(&mut status(TaskState::Working, Some(&text)), false), Err(Violation::TaskBytes(360)));
+        assert_eq!((ahead.state(), ahead.seq()), (TaskState::Working, 5), "a rejection changes nothing");
+        assert!(!ahead.grow("b", 60), "exceeds the size of the task");
+        // An event that ends the turn is exempt from the size of the task, but not from that of an event.
+        let too_long = "x".repeat(100);
+        let mut end = |text: &str| ahead.admit(&mut status(TaskState::Failed, Some(text)), true);
+        assert_eq!((end(&too_long), end(&text)), (Err(Violation::EventBytes(100)), Ok(6)));
     }
 
     #[test]
-    fn a_task_that_is_loaded_has_the_bytes_that_it_had() {
+    fn loaded_task_has_the_same_artifact_sizes() {
         let mut task = task_in(TaskState::Working);
         let mut ahead = Admission::of(&task, 1);
         for (id, append) in [("a", false), ("a", true), ("b", false), ("a", false), ("b", true)] {
@@ -335,9 +343,10 @@ mod tests {
             crate::task::apply(&mut task, &payload);
         }
         let loaded = Admission::of(&task, ahead.seq());
-        let sizes = |it: &Admission| it.begun.iter().map(|it| (it.id.clone(), it.bytes)).collect::<Vec<_>>();
+        let size = |artifact: &ArtifactSize| (artifact.id.clone(), artifact.bytes);
+        let sizes = |admission: &Admission| admission.artifacts.iter().map(size).collect::<Vec<_>>();
         assert_eq!(sizes(&loaded), sizes(&ahead));
-        assert!(loaded.bytes() < ahead.bytes(), "the log is longer than the task, and stores say how long");
+        assert!(loaded.bytes() < ahead.bytes(), "the log exceeds the task; stores record its size");
     }
 
     #[test]
@@ -345,27 +354,27 @@ mod tests {
         let id = "i".repeat(MAX_ID_BYTES + 1);
         let mut ahead = Admission::of(&task_in(TaskState::Working), 1);
         let named = crate::pb::v1::Message { message_id: id.clone(), ..crate::pb::v1::Message::agent("x") };
-        let mut said = status(TaskState::Working, Some("x"));
-        if let Payload::StatusUpdate(it) = &mut said {
-            it.status.as_mut().unwrap().message = Some(named.clone());
+        let mut update = status(TaskState::Working, Some("x"));
+        if let Payload::StatusUpdate(status_update) = &mut update {
+            status_update.status.as_mut().unwrap().message = Some(named.clone());
         }
-        for mut payload in [Payload::ArtifactUpdate(chunk(&id, "x", false)), said, Payload::Message(named)] {
+        for mut payload in [Payload::ArtifactUpdate(chunk(&id, "x", false)), update, Payload::Message(named)] {
             assert_eq!(ahead.admit(&mut payload, false), Err(Violation::IdBytes(MAX_ID_BYTES)));
         }
         assert_eq!(ahead.admit(&mut Payload::ArtifactUpdate(chunk(&id[1..], "x", false)), false), Ok(2));
     }
 
     proptest! {
-        /// No order of events leads out of an end, and every accepted one has the next number.
+        /// Terminal states are final, and every accepted event has the next sequence number.
         #[test]
-        fn nothing_leads_out_of_an_end(states in proptest::collection::vec(0..9_usize, 0..30)) {
+        fn terminal_states_are_final(states in proptest::collection::vec(0..9_usize, 0..30)) {
             let mut ahead = Admission::of(&task_in(TaskState::Submitted), 1);
             let (mut ended, mut accepted) = (None, 1);
-            for it in states {
-                if ahead.admit(&mut status(STATES[it], None), false).is_ok() {
+            for state in states.into_iter().map(|index| STATES[index]) {
+                if ahead.admit(&mut status(state, None), false).is_ok() {
                     accepted += 1;
                     prop_assert_eq!(ended, None);
-                    ended = STATES[it].is_terminal().then_some(STATES[it]);
+                    ended = state.is_terminal().then_some(state);
                 }
                 prop_assert_eq!(ahead.seq(), accepted);
             }

@@ -1,8 +1,8 @@
-//! Chunks of an artifact before they are events.
+//! Joining of artifact chunks before they become events.
 
-use crate::pb::v1::{Artifact, TaskArtifactUpdateEvent};
+use crate::pb::v1::{Artifact, Part, TaskArtifactUpdateEvent};
 
-/// Returns whether a chunk can be put behind another.
+/// Returns whether `second` can be joined to `first`.
 pub fn joins(first: &TaskArtifactUpdateEvent, second: &TaskArtifactUpdateEvent) -> bool {
     let fits = second.append && !first.last_chunk && second.metadata.is_none();
     match (&first.artifact, &second.artifact) {
@@ -11,8 +11,8 @@ pub fn joins(first: &TaskArtifactUpdateEvent, second: &TaskArtifactUpdateEvent) 
     }
 }
 
-/// Puts one chunk behind another of the same artifact, before they have a number each: many small ones cost a log and
-/// its readers more than they weigh. Says whether it did; else they must stay apart.
+/// Joins `second` to `first`, before either has a sequence number: many small events cost the log and its readers more
+/// than their content. Returns `false` and changes nothing if the chunks must stay separate.
 pub fn join(first: &mut TaskArtifactUpdateEvent, second: &mut TaskArtifactUpdateEvent) -> bool {
     let fits = joins(first, second);
     match (&mut first.artifact, &mut second.artifact) {
@@ -25,16 +25,17 @@ pub fn join(first: &mut TaskArtifactUpdateEvent, second: &mut TaskArtifactUpdate
     }
 }
 
-/// What a chunk weighs, as far as that tells small ones from large ones.
+/// Returns the approximate size of a chunk in bytes, cheaply, to tell small chunks from large ones.
 pub fn heft(chunk: &TaskArtifactUpdateEvent) -> usize {
     const FRAME: usize = 8;
-    let parts = chunk.artifact.iter().flat_map(|it| &it.parts);
-    parts.map(|it| it.as_text().map_or_else(|| prost::Message::encoded_len(it), str::len) + FRAME).sum()
+    let parts = chunk.artifact.iter().flat_map(|artifact| &artifact.parts);
+    let size = |part: &Part| part.as_text().map_or_else(|| prost::Message::encoded_len(part), str::len);
+    parts.map(|part| size(part) + FRAME).sum()
 }
 
-/// Says nothing but parts.
-fn is_bare(it: &Artifact) -> bool {
-    it.name.is_empty() && it.description.is_empty() && it.metadata.is_none() && it.extensions.is_empty()
+/// Returns whether a chunk has nothing but an id and parts.
+fn is_bare(chunk: &Artifact) -> bool {
+    chunk.name.is_empty() && chunk.description.is_empty() && chunk.metadata.is_none() && chunk.extensions.is_empty()
 }
 
 #[cfg(test)]
@@ -51,9 +52,9 @@ mod tests {
     };
 
     proptest! {
-        /// However chunks are cut into events, the artifact is the same.
+        /// The artifact is the same whether its chunks are joined or not.
         #[test]
-        fn joining_changes_nothing_but_the_number_of_events(
+        fn joined_chunks_fold_to_the_same_artifact(
             chunks in proptest::collection::vec(("[ab]", "[a-z]{0,3}", any::<bool>(), any::<bool>()), 1..20),
         ) {
             let all: Vec<_> = chunks.iter().map(|(id, text, append, last)| {
@@ -61,16 +62,16 @@ mod tests {
             }).collect();
             let fold = |events: &[TaskArtifactUpdateEvent]| {
                 let mut task = task_in(TaskState::Working);
-                for it in events {
-                    apply(&mut task, &Payload::ArtifactUpdate(it.clone()));
+                for event in events {
+                    apply(&mut task, &Payload::ArtifactUpdate(event.clone()));
                 }
                 task.artifacts
             };
             let mut joined: Vec<TaskArtifactUpdateEvent> = Vec::new();
-            for it in &all {
-                let mut it = it.clone();
-                if !joined.last_mut().is_some_and(|first| join(first, &mut it)) {
-                    joined.push(it);
+            for chunk in &all {
+                let mut chunk = chunk.clone();
+                if !joined.last_mut().is_some_and(|first| join(first, &mut chunk)) {
+                    joined.push(chunk);
                 }
             }
             prop_assert!(joined.len() <= all.len());

@@ -1,9 +1,9 @@
-//! `google.protobuf` as ProtoJSON has it, from bytes that nobody has decoded.
+//! ProtoJSON of `google.protobuf` types written straight from encoded protobuf.
 
 use super::{ListValue, Struct, Timestamp, Value, value::Kind};
 use crate::json::{Encoded, Odd, Transcode, close, member, put_text};
 
-/// Fields by their number and by how they are encoded: as a number, in eight bytes, or behind a length.
+/// Returns the key of a field with wire type varint; the functions below, those of 64-bit and length-delimited fields.
 const fn number(field: u32) -> u32 {
     field << 3
 }
@@ -47,7 +47,7 @@ impl Transcode for Value {
             };
             member(out, b"", &Self { kind })?;
         }
-        // What stands behind an arm takes its place.
+        // An encoder writes at most one arm of the oneof. After further fields, this fails and the message is decoded.
         from.end()
     }
 }
@@ -60,8 +60,8 @@ impl Transcode for Struct {
         while from.is_at(delimited(1)) {
             let mut entry = from.message::<Self>()?.fields()?;
             let name = if entry.is_at(delimited(1)) { entry.bytes()? } else { b"" };
-            // Who comes later under the same name takes its place, and who comes too late has another.
-            if last.is_some_and(|it| it >= name) {
+            // An encoder of ordered maps writes each name once, in ascending order.
+            if last.is_some_and(|last| last >= name) {
                 return Err(Odd);
             }
             put_text(out, b",", name)?;

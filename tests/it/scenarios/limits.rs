@@ -87,7 +87,7 @@ fn too_long(error: &Error, field: &str) {
     named(error, "id_bytes");
     assert_eq!(fields(error), [field]);
     assert!(
-        error.to_string().ends_with("has 257 bytes, of at most 256; send a shorter one (limit id_bytes)"),
+        error.to_string().ends_with("has 257 bytes, which exceeds the limit of 256 (id_bytes); send a shorter one"),
         "{error}"
     );
 }
