@@ -1,4 +1,4 @@
-//! Fingerprint of bytes, for ETags and for recognizing repeated requests.
+//! Fingerprint of bytes, for entity tags and for recognizing repeated requests.
 
 /// Returns the 128-bit FNV-1a hash. It is not cryptographic: a client that creates a collision affects only itself.
 pub(crate) fn fingerprint(bytes: &[u8]) -> u128 {

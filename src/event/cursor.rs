@@ -48,7 +48,7 @@ pub enum Ends {
 /// Properties of an event that its message does not contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
-    /// What the event ends. AUTH_REQUIRED ends nothing if the agent continues while the client authorizes.
+    /// What the event ends. `AUTH_REQUIRED` ends nothing if the agent continues while the client authorizes.
     pub ends: Ends,
     /// The event changes the task, but is on no stream: a follow-up message of the client.
     pub hidden: bool,
