@@ -96,22 +96,23 @@ impl LockedFile {
 /// A server has the path, a file or the write-ahead log of one is there, some of the new file is in its log alone (most often
 /// because the disk is full), or the system can't rename it.
 pub(crate) fn publish(from: &Path, to: &Path) -> Result<(), Error> {
+    let failed = |path: &Path, cause| Error::Place { path: path.to_owned(), cause };
+    // SQLite deletes a log when all of it is in the file.
+    if log_of(from).exists() {
+        return Err(failed(to, std::io::Error::other("not all of it could be written; is the disk full?")));
+    }
+    // SQLite would replay an old log over the new file.
+    let is_free = |path: &Path| {
+        let taken = [path.to_owned(), log_of(path)].into_iter().find(|path| path.exists());
+        taken.map_or(Ok(()), |path| Err(failed(&path, std::io::ErrorKind::AlreadyExists.into())))
+    };
+    // Before the lock, which would leave a file.
+    is_free(to)?;
     // A server that starts meanwhile has either the lock or the whole file.
     let claimed = LockedFile::new(to)?;
-    let failed = |cause| Error::Place { path: claimed.path.clone(), cause };
-    if claimed.path.exists() {
-        return Err(failed(std::io::ErrorKind::AlreadyExists.into()));
-    }
-    // SQLite would replay an old log over the new file, and never see what only the new file's log has.
-    let old_log = log_of(&claimed.path);
-    if old_log.exists() {
-        return Err(Error::Place { path: old_log, cause: std::io::ErrorKind::AlreadyExists.into() });
-    }
-    if log_of(from).exists() {
-        return Err(failed(std::io::Error::other("not all of it could be written; is the disk full?")));
-    }
+    is_free(&claimed.path)?;
     let renamed = File::open(from).and_then(|file| file.sync_all()).and_then(|()| fs::rename(from, &claimed.path));
-    renamed.and_then(|()| sync_directory(&claimed.path)).map_err(failed)
+    renamed.and_then(|()| sync_directory(&claimed.path)).map_err(|cause| failed(&claimed.path, cause))
 }
 
 impl Durability {
