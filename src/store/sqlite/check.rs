@@ -1,7 +1,7 @@
 //! Whether a file is what it should be: as SQLite sees it, and as we do.
 
 use bytes::Bytes;
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, Row, types::ValueRef};
 
 use super::{
     Error,
@@ -89,7 +89,7 @@ impl Inspection {
             {
                 tasks += 1;
                 if let Some(why) = task(db, it.get(0)?)? {
-                    wrong.push(format!("task {}: {why}", it.get_ref(1)?.as_str()?));
+                    wrong.push(format!("task {}: {why}", text(it.get_ref(1)?)));
                 }
             }
             wrong.truncate(TOLD);
@@ -98,8 +98,13 @@ impl Inspection {
     }
 }
 
-fn text(it: rusqlite::types::ValueRef<'_>) -> String {
-    it.as_i64().map(|it| it.to_string()).or_else(|_| it.as_str().map(str::to_owned)).unwrap_or_default()
+/// A number or a text, as far as that is readable.
+fn text(value: ValueRef<'_>) -> String {
+    match value {
+        ValueRef::Integer(number) => number.to_string(),
+        ValueRef::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        ValueRef::Null | ValueRef::Real(_) | ValueRef::Blob(_) => String::new(),
+    }
 }
 
 /// A log as far as it has been read.
