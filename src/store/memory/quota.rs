@@ -40,25 +40,36 @@ impl Quota {
         number
     }
 
-    /// Removes a task that has ended.
+    /// Removes a task that has ended, and frees its place. `None` if that was done before.
     fn take(&mut self, number: EndedSeq) -> Option<Key> {
         let key = self.ended.remove(&number)?;
-        if let Some(it) = self.owners.get_mut(&key.scope().owner) {
-            it.ended.remove(&number);
+        if let Some(theirs) = self.owners.get_mut(&key.scope().owner) {
+            theirs.ended.remove(&number);
         }
+        self.subtract(&key.scope().owner);
         Some(key)
     }
 
-    /// Removes the task that ended first.
-    fn take_first(&mut self) -> Option<Key> {
-        let number = *self.ended.first_key_value()?.0;
-        self.take(number)
+    /// Number of tasks of an owner, and the number of the one of them that ended first.
+    fn of(&self, owner: &str) -> (usize, Option<EndedSeq>) {
+        self.owners.get(owner).map_or((0, None), |theirs| (theirs.tasks, theirs.ended.first().copied()))
     }
 
-    /// Removes the task of this owner that ended first.
-    fn take_first_of(&mut self, owner: &str) -> Option<Key> {
-        let number = *self.owners.get(owner)?.ended.first()?;
-        self.take(number)
+    fn add(&mut self, owner: &Arc<str>, is_limited: bool) {
+        self.tasks += 1;
+        if is_limited {
+            self.owners.entry(Arc::clone(owner)).or_default().tasks += 1;
+        }
+    }
+
+    fn subtract(&mut self, owner: &str) {
+        self.tasks -= 1;
+        if let Some(theirs) = self.owners.get_mut(owner) {
+            theirs.tasks -= 1;
+            if theirs.tasks == 0 {
+                self.owners.remove(owner);
+            }
+        }
     }
 }
 
@@ -75,40 +86,36 @@ impl Memory {
         if room.tasks < self.max_tasks || !room.ended.is_empty() { Ok(()) } else { Err(Full::tasks(self.max_tasks)) }
     }
 
-    /// Takes a place for a task that begins.
+    /// Takes a place for a task that begins: a free one, or that of a task that has ended, which is evicted. A task that
+    /// is refused evicts nothing.
     pub(super) fn make_room(&self, key: &Key) -> Result<(), Refused> {
         let owner = &key.scope().owner;
-        loop {
-            let (oldest, full) = {
-                let mut room = self.room.lock();
-                let theirs = || room.owners.get(owner).map_or(0, |it| it.tasks);
-                if let Some(most) = self.max_tasks_per_owner.filter(|it| theirs() >= *it) {
-                    (room.take_first_of(owner), Full::per_owner(most))
-                } else if room.tasks < self.max_tasks {
-                    room.tasks += 1;
-                    if self.max_tasks_per_owner.is_some() {
-                        room.owners.entry(Arc::clone(owner)).or_default().tasks += 1;
-                    }
-                    return Ok(());
-                } else {
-                    (room.take_first(), Full::tasks(self.max_tasks))
+        let evicted = {
+            let mut room = self.room.lock();
+            let (theirs, their_oldest) = room.of(owner);
+            // There are never more tasks than the limits allow, so that one eviction is enough for both.
+            let oldest = match self.max_tasks_per_owner {
+                Some(most) if theirs >= most => Some(their_oldest.ok_or(Refused::Full(Full::per_owner(most)))?),
+                _ if room.tasks < self.max_tasks => None,
+                _ => {
+                    let oldest = room.ended.first_key_value().map(|(number, _)| *number);
+                    Some(oldest.ok_or(Refused::Full(Full::tasks(self.max_tasks)))?)
                 }
             };
-            // Its place is free for whoever comes first, so it is looked at again.
-            drop(self.forget(&oldest.ok_or(Refused::Full(full))?));
+            let evicted = oldest.and_then(|number| room.take(number));
+            room.add(owner, self.max_tasks_per_owner.is_some());
+            evicted
+        };
+        if let Some(evicted) = evicted {
+            // Its place is taken already.
+            drop(self.forget(&evicted));
         }
+        Ok(())
     }
 
     /// The place of this task is free.
     pub(super) fn free(&self, key: &Key) {
-        let mut room = self.room.lock();
-        room.tasks -= 1;
-        if let Some(it) = room.owners.get_mut(&key.scope().owner) {
-            it.tasks -= 1;
-            if it.tasks == 0 {
-                room.owners.remove(&key.scope().owner);
-            }
-        }
+        self.room.lock().subtract(&key.scope().owner);
     }
 
     /// Deletes a task that has ended, unless it is gone already.
@@ -129,10 +136,11 @@ impl Memory {
             }
         }
         drop(all);
-        if let Some(number) = kept.ended {
-            self.room.lock().take(number);
+        match kept.ended {
+            // The place of an evicted task was freed before.
+            Some(number) => drop(self.room.lock().take(number)),
+            None => self.free(key),
         }
-        self.free(key);
         // For the caller to drop, with the locks free.
         Some(kept)
     }
