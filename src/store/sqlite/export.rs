@@ -209,7 +209,7 @@ fn exported(db: &Connection, id: i64) -> rusqlite::Result<Line> {
 impl Sqlite {
     /// Takes the tasks of these lines, all or none: none where one of them is there already, or is not what a task is.
     pub(crate) async fn import(&self, lines: impl BufRead + std::marker::Send + 'static) -> Result<u64, Unavailable> {
-        self.writer.run(move |it| it.import(lines)).await
+        self.writer.run_once(move |it| it.import(lines)).await
     }
 
     /// Deletes all that is there of an owner, and what it was from the file. Says how many tasks.

@@ -2,13 +2,13 @@
 //! only what is left to do, and takes some of it at a time.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
     sync::{Arc, LazyLock},
 };
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
-use super::{failpoint, is_damage, log_rows::halves, number, read, write::piece, writer::Transaction};
+use super::{failpoint, is_corruption, is_damage, log_rows::halves, number, read, write::piece, writer::Transaction};
 use crate::{
     pb::v1::TaskState,
     seam::Millis,
@@ -29,10 +29,14 @@ pub(super) static OLDEST: LazyLock<String> = LazyLock::new(|| {
     format!("{} ORDER BY time LIMIT ?2", each.join(" UNION ALL "))
 });
 
-/// The one of an owner's that ended first: of each tenant and state the first one, and of those the first.
+/// Task of an owner that ended first, without those of a JSON array: of each tenant and state the first one, and of
+/// those the first.
 pub(super) const OLDEST_OF: &str = "SELECT id FROM (
-        SELECT (SELECT t.id FROM task t WHERE t.scope = o.id AND t.state = s.column1 ORDER BY t.time LIMIT 1) AS first
-        FROM scope o, (VALUES (3), (4), (5), (7)) s WHERE o.owner = ?
+        SELECT (
+            SELECT t.id FROM task t WHERE t.scope = o.id AND t.state = s.column1
+            AND t.id NOT IN (SELECT value FROM json_each(?2)) ORDER BY t.time LIMIT 1
+        ) AS first
+        FROM scope o, (VALUES (3), (4), (5), (7)) s WHERE o.owner = ?1
     ) JOIN task ON id = first ORDER BY time LIMIT 1";
 
 /// Those of them whose log is there.
@@ -71,6 +75,36 @@ pub(super) struct SweepStep {
     pub(super) more: bool,
 }
 
+/// Maximum number of unreadable tasks that evictions skip. With more of them, a full store rejects new tasks.
+const MAX_UNREADABLE: usize = 1000;
+
+/// Ended tasks that can't be read, by row. They are kept, and each is reported once.
+#[derive(Debug, Default)]
+pub(super) struct Unreadable(BTreeSet<i64>);
+
+impl Unreadable {
+    /// Adds a row, and reports it, unless there are too many to remember it.
+    fn add(&mut self, db: &Connection, id: i64, cause: &rusqlite::Error) -> rusqlite::Result<()> {
+        if self.0.len() >= MAX_UNREADABLE || !self.0.insert(id) {
+            return Ok(());
+        }
+        // The key may be unreadable too.
+        let sql = "SELECT CAST(key AS BLOB) FROM task WHERE id = ?";
+        let key = db.prepare_cached(sql)?.query_row([id], |row| row.get::<_, Vec<u8>>(0))?;
+        tracing::error!(
+            task.row = id, task.id = %String::from_utf8_lossy(&key), error.cause = %cause,
+            "ended task can't be read: it is kept, and skipped by evictions and sweeps; see `a2a admin check`"
+        );
+        Ok(())
+    }
+
+    /// Rows as a JSON array.
+    fn json(&self) -> String {
+        let rows: Vec<_> = self.0.iter().map(i64::to_string).collect();
+        format!("[{}]", rows.join(","))
+    }
+}
+
 /// A task that goes: one that has ended, where nobody says otherwise.
 struct EvictionCandidate {
     id: i64,
@@ -81,7 +115,7 @@ struct EvictionCandidate {
 }
 
 /// Returns at most `limit` of the tasks that are due, after the first `skip`. A row that can't be read is skipped and
-/// kept, and `a2a admin check` reports it.
+/// kept, such as one without an owner, and `a2a admin check` reports it.
 pub(super) fn due(
     db: &Connection,
     sql: &str,
@@ -97,16 +131,16 @@ pub(super) fn due(
         });
         Ok(RetentionCandidate { id: it.get(0)?, key: Key::new(&Arc::new(scope?), it.get_ref(2)?.as_str()?) })
     })?;
-    let is_readable = |due: &rusqlite::Result<RetentionCandidate>| !due.as_ref().is_err_and(is_damage);
-    found.filter(is_readable).skip(skip).take(limit).collect()
+    let is_unreadable = |error: &_| is_damage(error) || *error == rusqlite::Error::QueryReturnedNoRows;
+    found.filter(|due| !due.as_ref().is_err_and(is_unreadable)).skip(skip).take(limit).collect()
 }
 
 impl Transaction<'_> {
-    /// Deletes these, if they ended before this.
+    /// Deletes these, if they ended before this. One that can't be read is kept.
     pub(super) fn sweep(&mut self, ids: &[i64], before: Millis) -> rusqlite::Result<SweepStep> {
         let (mut scopes, mut done, mut left) = (HashSet::new(), SweepStep::default(), PIECES);
         for id in ids {
-            let Some(it) = self.ended(*id, before)? else { continue };
+            let Some(it) = self.readable(*id, before)? else { continue };
             if !self.clear_log(*id, &mut left)? {
                 done.more = true;
                 break;
@@ -120,11 +154,11 @@ impl Transaction<'_> {
         Ok(done)
     }
 
-    /// Deletes the logs of these, if they ended before this.
+    /// Deletes the logs of these, if they ended before this. One that can't be read is kept.
     pub(super) fn fold(&mut self, ids: &[i64], before: Millis) -> rusqlite::Result<SweepStep> {
         let (mut done, mut left) = (SweepStep::default(), PIECES);
         for id in ids {
-            if self.ended(*id, before)?.is_none() {
+            if self.readable(*id, before)?.is_none() {
                 continue;
             }
             match self.complete(*id) {
@@ -187,25 +221,61 @@ impl Transaction<'_> {
         Ok((u64::try_from(gone).unwrap_or(u64::MAX), i64::try_from(gone) == Ok(PIECES)))
     }
 
-    /// Deletes the task that ended first, if any has ended. Returns its scope, whose row stays.
-    pub(super) fn forget_oldest(&mut self) -> rusqlite::Result<Option<i64>> {
-        let oldest = self.db.prepare_cached(&OLDEST)?.query_row((Millis::MAX, 1), |it| it.get(0)).optional()?;
-        self.make_go(oldest)
+    /// Evicts the task that ended first, of those that can be read. Returns its scope, whose row stays, or `None` if there
+    /// is no such task.
+    pub(super) fn evict_oldest(&mut self) -> rusqlite::Result<Option<i64>> {
+        let db = self.db;
+        let mut find = db.prepare_cached(&OLDEST)?;
+        // Most often the first row is the one.
+        let limit = i64::try_from(MAX_UNREADABLE).unwrap_or(i64::MAX).saturating_add(1);
+        let mut ids = find.query_map((Millis::MAX, limit), |row| row.get(0))?;
+        let mut oldest = None;
+        while oldest.is_none()
+            && let Some(id) = ids.next().transpose()?
+        {
+            oldest = self.readable(id, Millis::MAX)?;
+        }
+        drop(ids);
+        oldest.map(|task| self.evict(&task)).transpose()
     }
 
-    /// Deletes the task of this owner that ended first, if any has ended. Returns its scope, whose row stays.
-    pub(super) fn forget_oldest_of(&mut self, owner: &str) -> rusqlite::Result<Option<i64>> {
-        let oldest = self.db.prepare_cached(OLDEST_OF)?.query_row([owner], |it| it.get(0)).optional()?;
-        self.make_go(oldest)
+    /// Evicts the task of this owner that ended first, of those that can be read. Returns its scope, whose row stays, or
+    /// `None` if there is no such task.
+    pub(super) fn evict_oldest_of(&mut self, owner: &str) -> rusqlite::Result<Option<i64>> {
+        loop {
+            let skipped = self.unreadable.0.len();
+            let mut find = self.db.prepare_cached(OLDEST_OF)?;
+            let id = find.query_row((owner, self.unreadable.json()), |row| row.get(0)).optional()?;
+            let Some(id) = id else { return Ok(None) };
+            if let Some(task) = self.readable(id, Millis::MAX)? {
+                return self.evict(&task).map(Some);
+            }
+            if self.unreadable.0.len() == skipped {
+                return Ok(None);
+            }
+        }
     }
 
-    fn make_go(&mut self, id: Option<i64>) -> rusqlite::Result<Option<i64>> {
-        let ended = id.map(|it| self.ended(it, Millis::MAX)).transpose()?.flatten();
-        let Some(ended) = ended else { return Ok(None) };
+    /// Deletes a task to make room for another one. Returns its scope.
+    fn evict(&mut self, task: &EvictionCandidate) -> rusqlite::Result<i64> {
         let mut all = i64::MAX;
-        self.clear_log(ended.id, &mut all)?;
-        self.forget(&ended)?;
-        Ok(Some(ended.scope))
+        self.clear_log(task.id, &mut all)?;
+        self.forget(task)?;
+        Ok(task.scope)
+    }
+
+    /// A task, if it ended before this and can be read. One that can't be read is reported once.
+    fn readable(&mut self, id: i64, before: Millis) -> rusqlite::Result<Option<EvictionCandidate>> {
+        if self.unreadable.0.contains(&id) {
+            return Ok(None);
+        }
+        match self.ended(id, before) {
+            // Corruption concerns the whole file.
+            Err(error) if is_damage(&error) && !is_corruption(&error) => {
+                self.unreadable.add(self.db, id, &error).map(|()| None)
+            }
+            found => found,
+        }
     }
 
     /// Deletes some of an owner's tasks, in any state. Returns how many, and whether there are more. The last call
@@ -237,11 +307,12 @@ impl Transaction<'_> {
     fn ended(&self, id: i64, before: Millis) -> rusqlite::Result<Option<EvictionCandidate>> {
         static SQL: LazyLock<String> = LazyLock::new(|| {
             format!(
-                "SELECT scope, context, state, owner FROM task JOIN scope ON scope.id = task.scope
+                "SELECT scope, context, state, owner FROM task LEFT JOIN scope ON scope.id = task.scope
                  WHERE task.id = ? AND {ENDED} AND time < ?"
             )
         });
         let ended = |it: &Row<'_>| {
+            // The owner is NULL where the row of its scope is missing: an unreadable value.
             let text = |at| Ok::<_, rusqlite::Error>(Arc::from(it.get_ref(at)?.as_str()?));
             Ok(EvictionCandidate { id, scope: it.get(0)?, context: text(1)?, state: it.get(2)?, owner: text(3)? })
         };

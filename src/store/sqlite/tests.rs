@@ -91,7 +91,7 @@ async fn what_waits_is_written_together_or_not_at_all() {
     for fails in [true, false] {
         let (go, gone) = mpsc::channel::<()>();
         let (started, starting) = oneshot::channel();
-        let mut first = pin!(store.writer.run(move |it| {
+        let mut first = pin!(store.writer.run_once(move |it| {
             put(it)?;
             _ = started.send(());
             // Until the others wait.
@@ -124,7 +124,7 @@ async fn what_waits_with_a_change_that_is_rejected_is_written() {
     let store = Sqlite::open(&directory.path().join("a.db"), options).unwrap();
     let put = |it: &mut writer::Transaction<'_>| it.db.execute("INSERT INTO probe VALUES(x'00')", []);
     let (go, gone) = mpsc::channel::<()>();
-    let mut first = pin!(store.writer.run(move |_| gone.recv().map_err(|_| rusqlite::Error::InvalidQuery)));
+    let mut first = pin!(store.writer.run_once(move |_| gone.recv().map_err(|_| rusqlite::Error::InvalidQuery)));
     assert!(poll!(&mut first).is_pending());
     let begin = |id: &str, bytes| Change::Commit(begun(&store, id, bytes));
     let (mut second, mut third, mut fourth) = (
@@ -142,6 +142,62 @@ async fn what_waits_with_a_change_that_is_rejected_is_written() {
     let tasks = store.readers.run(|it| it.query_row("SELECT sum(tasks) FROM total", [], |it| it.get::<_, i32>(0)));
     assert_eq!((tasks.await, store.room.lock().tasks()), (Ok(3), 3));
     assert_eq!(store.health.known(), Some(Ok(())));
+}
+
+/// A job that can't be written fails alone, without the changes and jobs of its transaction.
+#[tokio::test]
+async fn jobs_that_wait_with_one_that_is_rejected_are_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options { max_bytes: Some(1 << 20), ..Options::default() };
+    let store = Sqlite::open(&directory.path().join("a.db"), options).unwrap();
+    let put = |pass: &mut writer::Transaction<'_>| pass.db.execute("INSERT INTO probe VALUES(x'00')", []);
+    let rejected = |pass: &mut writer::Transaction<'_>| pass.db.execute("INSERT INTO probe VALUES('text')", []);
+    let (go, gone) = mpsc::channel::<()>();
+    let mut first = pin!(store.writer.run_once(move |_| gone.recv().map_err(|_| rusqlite::Error::InvalidQuery)));
+    assert!(poll!(&mut first).is_pending());
+    let begin = |id: &str, bytes| Change::Commit(begun(&store, id, bytes));
+    let (mut before, mut fails, mut after, mut once) = (
+        pin!(store.writer.run(put)),
+        pin!(store.writer.run(rejected)),
+        pin!(store.writer.run(put)),
+        pin!(store.writer.run_once(put)),
+    );
+    let mut changes = pin!(store.change([begin("a", 1), begin("b", 2 << 20)].into()));
+    assert!(poll!(&mut before).is_pending() && poll!(&mut fails).is_pending() && poll!(&mut after).is_pending());
+    assert!(poll!(&mut once).is_pending() && poll!(&mut changes).is_pending());
+    go.send(()).unwrap();
+    first.await.unwrap();
+    assert_eq!((before.await, after.await, once.await), (Ok(1), Ok(1), Ok(1)));
+    let Err(Unavailable(why)) = fails.await else { panic!("a text is no blob") };
+    assert!(why.contains("probe"), "{why}");
+    let too_large = Rejected::Size { limit: "store.max_size", most: 1 << 20 };
+    assert_eq!(changes.await.unwrap(), [Ok(()), Err(Refused::Rejected(too_large))]);
+    let there = store.readers.run(|db| db.query_row("SELECT count(*) FROM probe", [], |row| row.get::<_, i32>(0)));
+    assert_eq!((there.await, store.room.lock().tasks()), (Ok(3), 1));
+    assert_eq!(store.health.known(), Some(Ok(())));
+}
+
+/// A file whose last commits are in its log only, as after a checkpoint that failed, is not published.
+#[tokio::test]
+async fn file_with_a_log_is_not_published() {
+    let directory = tempfile::tempdir().unwrap();
+    let [from, to] = ["from.db", "to.db"].map(|name| directory.path().join(name));
+    let store = Sqlite::open(&from, Options::default()).unwrap();
+    let moment = read_only(&from);
+    moment.execute_batch("BEGIN; SELECT count(*) FROM task").unwrap();
+    assert_eq!(store.change([Change::Commit(begun(&store, "a", 1))].into()).await, Ok(vec![Ok(())]));
+    // The log can't be put into the file while somebody reads what was there before.
+    drop(store);
+    assert!(file::log_of(&from).exists());
+    let refused = publish(&from, &to).unwrap_err().to_string();
+    assert!(refused.contains("to.db: not all of it could be written"), "{refused}");
+    let left = || std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(left().all(|name| name.to_str().unwrap().starts_with("from.db")));
+    drop(moment);
+    // Whoever opens the file next completes it.
+    drop(Sqlite::open(&from, Options::default()).unwrap());
+    publish(&from, &to).unwrap();
+    assert_eq!(read_only(&to).query_row("SELECT key FROM task", [], |row| row.get::<_, String>(0)), Ok("a".into()));
 }
 
 /// The commit that makes a task, with a message of so many bytes.

@@ -119,15 +119,13 @@ impl Transaction<'_> {
                 return Ok(Err(Refused::Duplicate { task_id }));
             }
         }
-        let (full, evicted) = self.make_room(owner)?;
-        for scope in evicted {
-            // The scope of the new task stays.
-            if full.is_some() || Some(scope) != known {
-                self.forget_scope(scope)?;
-            }
-        }
-        if let Some(full) = full {
-            return Ok(Err(Refused::Full(full)));
+        let evicted = match self.make_room(owner)? {
+            Ok(evicted) => evicted,
+            Err(full) => return Ok(Err(Refused::Full(full))),
+        };
+        // The scope of the new task stays.
+        for scope in evicted.into_iter().filter(|scope| Some(*scope) != known) {
+            self.forget_scope(scope)?;
         }
         known.map_or_else(|| self.new_scope(key.scope()), Ok).map(Ok)
     }
@@ -140,28 +138,31 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Takes a place for a task of this owner: of their own that ended first, where they have as many as they may, and
-    /// then of all. Nothing has gone where there is none. Returns the scopes of the tasks that were evicted, too.
-    fn make_room(&mut self, owner: &Arc<str>) -> rusqlite::Result<(Option<Full>, Vec<i64>)> {
+    /// Evicts tasks for a new one of this owner: their own where they have as many as they may, and then of all. Returns
+    /// the scopes of the evicted tasks, or why the new task is refused; then nothing was evicted.
+    ///
+    /// One eviction makes the new task acceptable to both limits: the number of tasks does not rise. Where a limit was
+    /// lowered below what is kept, two are evicted for each new task, so that the number falls.
+    fn make_room(&mut self, owner: &Arc<str>) -> rusqlite::Result<Result<Vec<i64>, Full>> {
+        const EACH: usize = 2;
         let mut evicted = Vec::new();
-        // There may be fewer than there once might: two go for each that comes.
-        for n in 0..2 {
+        for _ in 0..EACH {
             let Some(full) = self.room.is_full_for(owner) else { break };
-            let scope = self.forget_oldest_of(owner)?;
-            if scope.is_none() && n == 0 {
-                return Ok((Some(full), evicted));
+            match self.evict_oldest_of(owner)? {
+                Some(scope) => evicted.push(scope),
+                None if evicted.is_empty() => return Ok(Err(full)),
+                None => break,
             }
-            evicted.extend(scope);
         }
-        for n in 0..2 {
+        for _ in 0..EACH {
             let Some(full) = self.room.is_full() else { break };
-            let scope = self.forget_oldest()?;
-            if scope.is_none() && n == 0 {
-                return Ok((Some(full), evicted));
+            match self.evict_oldest()? {
+                Some(scope) => evicted.push(scope),
+                None if evicted.is_empty() => return Ok(Err(full)),
+                None => break,
             }
-            evicted.extend(scope);
         }
-        Ok((None, evicted))
+        Ok(Ok(evicted))
     }
 
     fn go_on(&mut self, commit: &Commit, expected: Position) -> rusqlite::Result<Result<(), Refused>> {

@@ -22,7 +22,9 @@ use super::{
     is_damage,
     quota::{PendingQuota, Quota},
     said,
+    sweep::Unreadable,
     worker::{Jobs, WorkerThreads},
+    write::refused,
 };
 use crate::store::{Change, Refused, Rejected, Scope, Unavailable};
 
@@ -53,24 +55,26 @@ trait WriteJob: Send {
     fn answer(self: Box<Self>, outcome: Result<(), Unavailable>);
 }
 
-/// A job that runs at most once.
-struct OneShot<T, F> {
-    work: Option<F>,
+/// A job with one result.
+struct ClosureJob<T, F> {
+    work: F,
+    /// It can be written again after a rollback.
+    repeatable: bool,
     done: Option<T>,
     failed: Option<Unavailable>,
     reply: oneshot::Sender<Result<T, Unavailable>>,
 }
 
-impl<T: Send, F: FnOnce(&mut Transaction<'_>) -> rusqlite::Result<T> + Send> WriteJob for OneShot<T, F> {
+impl<T: Send, F: FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send> WriteJob for ClosureJob<T, F> {
     fn run(&mut self, pass: &mut Transaction<'_>) -> rusqlite::Result<()> {
         // A result of a transaction that was rolled back is void.
         self.done = None;
-        self.done = self.work.take().map(|it| it(pass)).transpose()?;
+        self.done = Some((self.work)(pass)?);
         Ok(())
     }
 
     fn parts(&self) -> Option<usize> {
-        None
+        self.repeatable.then_some(1)
     }
 
     fn run_part(&mut self, _: usize, pass: &mut Transaction<'_>) -> rusqlite::Result<()> {
@@ -137,6 +141,7 @@ pub(super) struct Transaction<'a> {
     pub(super) scopes: &'a mut HashMap<Arc<Scope>, i64>,
     pub(super) room: PendingQuota,
     pub(super) crowds: &'a mut LargeContexts,
+    pub(super) unreadable: &'a mut Unreadable,
     pub(super) totals: Counters,
     pub(super) new_task: CachedInsert<'a>,
     pub(super) new_piece: CachedInsert<'a>,
@@ -167,6 +172,7 @@ struct State {
     db: Connection,
     scopes: HashMap<Arc<Scope>, i64>,
     crowds: LargeContexts,
+    unreadable: Unreadable,
     room: Arc<Mutex<Quota>>,
     health: Arc<Health>,
     /// The log is long, and almost all of it is in the file: the rest is to be put there between two transactions,
@@ -203,18 +209,42 @@ impl Writer {
             Ok(())
         };
         db.wal_hook(Some(hook))?;
-        let state = State { db, scopes: HashMap::new(), crowds: None, room, health, behind, max_bytes };
+        let (scopes, unreadable) = (HashMap::new(), Unreadable::default());
+        let state = State { db, scopes, crowds: None, unreadable, room, health, behind, max_bytes };
         let threads = WorkerThreads::new("sqlite-write", WAITING, [move |jobs| state.run(&jobs)])?;
         Ok(Self(threads))
     }
 
-    /// Does this as a part of a transaction. Returns when that is durable.
+    /// Does this as a part of a transaction. Returns when that is durable. If the transaction is rolled back because of
+    /// another job, `work` runs again.
     pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        self.ask(true, work).await
+    }
+
+    /// Does this as a part of a transaction, once. Returns when that is durable. Fails if the transaction is rolled back,
+    /// whatever the cause.
+    pub(super) async fn run_once<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Unavailable> {
+        let mut work = Some(work);
+        let once = move |pass: &mut Transaction<'_>| {
+            let work = work.take().ok_or_else(|| refused("its transaction was rolled back; try again"))?;
+            work(pass)
+        };
+        self.ask(false, once).await
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        repeatable: bool,
+        work: impl FnMut(&mut Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Unavailable> {
         let (reply, done) = oneshot::channel();
-        self.0.give(Box::new(OneShot { work: Some(work), done: None, failed: None, reply })).await?;
+        self.0.give(Box::new(ClosureJob { work, repeatable, done: None, failed: None, reply })).await?;
         done.await.unwrap_or_else(|_| Err(Unavailable("its thread has ended".into())))
     }
 
@@ -270,6 +300,7 @@ impl State {
             db: &transaction,
             scopes: &mut self.scopes,
             crowds: &mut self.crowds,
+            unreadable: &mut self.unreadable,
             room: PendingQuota::new(&self.room),
             totals: Counters::default(),
             new_task: CachedInsert::default(),
