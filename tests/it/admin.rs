@@ -194,7 +194,7 @@ async fn what_is_exported_can_be_imported_elsewhere() {
     std::fs::write(to.join("old.db-wal"), "log").unwrap();
     let (code, _, said) = run(to, &["import", "ada.jsonl", "--store", "sqlite:old.db"]).await;
     assert!(code == 1 && said.contains("old.db-wal"), "{said}");
-    assert!(!to.join("old.db").exists());
+    assert!(!to.join("old.db").exists() && !to.join("old.db.lock").exists());
     // Also into a file that is not there yet.
     assert_eq!(
         done(to, &["import", "ada.jsonl", "--store", "sqlite:new.db"]).await,
@@ -350,6 +350,8 @@ async fn what_is_wrong_is_told() {
             "the key of a send is of no task of its owner (task, key): 99, key of old",
         ),
         ("DELETE FROM scope WHERE id = 2", "a task is nobody's (task): 5, old, 2"),
+        ("UPDATE task SET context = CAST(x'ff' AS TEXT) WHERE id = 1", "task old: "),
+        ("UPDATE task SET key = CAST(x'6fff' AS TEXT) WHERE id = 1", "task o\u{fffd}: "),
     ] {
         let path = directory.join("a2a.db");
         if path.exists() {
@@ -389,4 +391,73 @@ async fn what_is_no_file_of_tasks_is_left_alone() {
     done(directory, &["stats"]).await;
     let said = refused(directory, &["backup", "a2a.db"]).await;
     assert!(said.contains("a2a.db"), "what is there stays");
+}
+
+/// A task that ended with its first commit stands in its row.
+#[tokio::test]
+async fn check_reports_ended_tasks_that_can_not_be_read() {
+    for (damage, expected) in [
+        ("UPDATE task SET whole = x'ffff' WHERE key = 't-1'", "task t-1: "),
+        ("UPDATE task SET context = CAST(x'ff' AS TEXT) WHERE key = 't-1'", "task t-1: "),
+        ("UPDATE task SET key = CAST(x'74ff' AS TEXT) WHERE key = 't-1'", "task t\u{fffd}: "),
+        ("UPDATE task SET scope = 99 WHERE key = 't-1'", "a task is nobody's (task): 2, t-1, 99"),
+    ] {
+        let store = Opened::sqlite(Options::default());
+        for n in 0..3 {
+            Writer::new(&store, &scope("ada", ""), &format!("t-{n}"))
+                .commit([status(TaskState::Completed, n)])
+                .await
+                .unwrap();
+        }
+        let store = store.again();
+        let path = store.path().unwrap();
+        rusqlite::Connection::open(&path).unwrap().execute_batch(damage).unwrap();
+        let (code, said, wrong) = run(path.parent().unwrap(), &["check"]).await;
+        assert!(code == 1 && said.contains(expected), "{damage}: {said}{wrong}");
+        assert!(!said.contains("t-0") && !said.contains("t-2"), "{damage}: {said}");
+    }
+}
+
+/// The disk is full, or fails: neither the file is there nor what SQLite keeps beside it.
+#[cfg(unix)]
+#[tokio::test]
+async fn import_that_can_not_be_written_leaves_no_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let store = Opened::sqlite(Options::default());
+    let large = "x".repeat(100_000);
+    for n in 0..30 {
+        let mut task = Writer::new(&store, &scope("ada", ""), &format!("t-{n}"));
+        task.commit([chunk("a", &large, false), status(TaskState::Completed, n)]).await.unwrap();
+    }
+    let exported = directory.join("tasks.jsonl");
+    let from = store.path().unwrap();
+    done(from.parent().unwrap(), &["export", exported.to_str().unwrap()]).await;
+    let files = || {
+        let names = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = files();
+    let import = ["import", "tasks.jsonl", "--store", "sqlite:new.db"];
+    for point in ["tables.commit", "open.fence", "open.done", "batch.begin", "batch.commit", "batch.answer"] {
+        let mut command = admin(directory, &import);
+        command.env("FAULT_POINT", format!("{point}=error"));
+        let output = output(command).await;
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains("nothing was written to new.db"), "{point}: {said}");
+        assert_eq!(files(), before, "{point}");
+    }
+    // In blocks of 512 or 1024 bytes: not even the tables, the tables and some of the tasks, all but the last of them.
+    for blocks in [4, 600, 2500] {
+        let mut command = Command::new("sh");
+        // A file that becomes too large fails to be written, and does not end the process.
+        let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" admin \"$@\"");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_a2a")]).args(import);
+        command.env_clear().env("PATH", "/usr/bin:/bin").current_dir(directory);
+        let output = output(command).await;
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains("nothing was written to new.db"), "{blocks}: {said}");
+        assert_eq!(files(), before, "{blocks}");
+    }
+    assert_eq!(done(directory, &import).await, "30 tasks were taken into new.db\n");
 }

@@ -12,6 +12,8 @@ use std::{
 use a2a_service::{
     agent::{Agent, End, Error, Turn, Updates},
     call::Call,
+    client,
+    error::ErrorKind,
     event::{Ends, Event, Position},
     pb::{
         v1::{
@@ -23,12 +25,13 @@ use a2a_service::{
     server::Server,
     store::{Commit, Expect, Immediate as _, Key, Row, Scope, memory::Memory, sqlite::Options},
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
 use crate::{
     gate::{Act, Gate},
-    scenarios::{get, next, remaining, request, send, state, stream, subscribe, task_of, text},
+    program::message,
+    scenarios::{answer, get, is, next, remaining, request, send, state, stream, subscribe, task_of, text},
     store::place::Opened,
     ways::{Actor, each_way, serve, server},
 };
@@ -240,4 +243,50 @@ async fn a_server_without_its_store_is_not_ready() {
         let reply = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();
         assert_eq!(reply.status(), serving);
     }
+}
+
+/// Every page of the file but the first is overwritten while the server runs, as a failing disk would.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_with_a_corrupt_file_refuses_new_work() {
+    const WITHIN: Duration = Duration::from_secs(2);
+    let opened = Opened::sqlite(Options::default());
+    let agent = server().store(Arc::clone(&opened.store)).into_service();
+    for n in 0..40 {
+        send(&*agent, text("", &format!("{n} {}", "x".repeat(5000)))).await;
+    }
+    let asked = send(&*agent, text("", "/ask what?")).await;
+    drop(agent);
+    // A store that was just opened has few pages in its caches.
+    let opened = opened.closed().await;
+    let url = serve(server().store(Arc::clone(&opened.store))).await;
+    let ready = async || reqwest::get(format!("{url}/readyz")).await.unwrap().status().as_u16();
+    assert_eq!(ready().await, 200);
+    let path = opened.path().unwrap();
+    let pages = std::fs::metadata(&path).unwrap().len() / 4096 - 1;
+    let mut file = std::fs::File::options().write(true).open(&path).unwrap();
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(4096)).unwrap();
+    std::io::Write::write_all(&mut file, &vec![0xa5; usize::try_from(pages).unwrap() * 4096]).unwrap();
+
+    let (rest, grpc) = (client::rest(&url).unwrap(), client::grpc(&url).unwrap());
+    let began = Instant::now();
+    let first = loop {
+        match answer(&*rest, text("", "hello")).await {
+            Err(error) if error.kind() == ErrorKind::Unavailable => break error,
+            Ok(_) | Err(_) => assert!(began.elapsed() < WITHIN, "sends are not refused"),
+        }
+    };
+    assert!(began.elapsed() < WITHIN, "{:?}", began.elapsed());
+    assert!(first.to_string().contains("no new work is taken"), "{first}");
+    assert_eq!(ready().await, 503);
+    let request = reqwest::Client::new().post(format!("{url}/message:send"));
+    let request = request.header("content-type", "application/json").body(message("hello").to_string());
+    assert_eq!(request.send().await.unwrap().status(), 503);
+    for agent in [&rest, &grpc] {
+        for task in ["", asked.id.as_str()] {
+            let began = Instant::now();
+            is(&answer(&**agent, text(task, "hello")).await.unwrap_err(), ErrorKind::Unavailable);
+            assert!(began.elapsed() < WITHIN, "{:?}", began.elapsed());
+        }
+    }
+    assert_eq!(reqwest::get(format!("{url}/healthz")).await.unwrap().status(), 200);
 }

@@ -25,8 +25,9 @@ use a2a_service::{
 use self::concluded::{a_batch_of_tasks_that_have_ended_has_one_too, a_task_that_has_ended_is_kept_whole};
 use self::keeping::{
     a_log_may_go_before_its_task, a_long_log_goes_too, evicted_owners_leave_nothing_behind,
-    push_configurations_may_go_before_their_task, the_key_of_a_send_may_go_before_its_task,
-    what_is_in_use_is_swept_later, what_is_old_and_over_is_swept, who_waits_for_an_answer_is_known,
+    push_configurations_may_go_before_their_task, refused_task_evicts_nothing,
+    the_key_of_a_send_may_go_before_its_task, what_is_in_use_is_swept_later, what_is_old_and_over_is_swept,
+    who_waits_for_an_answer_is_known,
 };
 use self::paging::{a_page_ends_before_the_task_that_exceeds_its_bytes, pages_skip_nothing_and_double_nothing};
 use self::place::Opened;
@@ -65,6 +66,7 @@ macro_rules! over {
             a_task_begins_with_a_push_configuration,
             what_is_full_takes_the_place_of_what_has_ended,
             evicted_owners_leave_nothing_behind,
+            refused_task_evicts_nothing,
             totals_are_those_of_the_tasks,
             pages_skip_nothing_and_double_nothing,
             a_page_ends_before_the_task_that_exceeds_its_bytes,

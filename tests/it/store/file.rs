@@ -7,7 +7,7 @@ use a2a_service::{
     event::Position,
     pb::v1::TaskState,
     store::{
-        Change, Commit, Key, ListQuery, Refused, Rejected, RunnerId, Store, Unavailable,
+        Change, Commit, Full, Key, ListQuery, Refused, Rejected, RunnerId, Store, Unavailable,
         memory::Memory,
         sqlite::{Durability, Error, Options, Sqlite},
     },
@@ -386,4 +386,83 @@ async fn a_context_that_has_many_knows_how_many() {
     store.sweep(&finished(0), 100, &|_| false).await.unwrap();
     assert_eq!(kept(), [("many".to_owned(), 2, 3996)]);
     assert_eq!((total("many", None).await, total("many", Some(TaskState::Completed)).await), (3996, 0));
+}
+
+/// A store that is full of tasks that have ended, the first of which can't be read.
+#[tokio::test]
+async fn eviction_skips_tasks_that_can_not_be_read() {
+    for damage in [
+        "UPDATE task SET context = CAST(x'ff' AS TEXT) WHERE key = 't-0'",
+        "UPDATE task SET scope = 99 WHERE key = 't-0'",
+    ] {
+        for per_owner in [None, Some(3)] {
+            let mut options = Options::default();
+            (options.max_tasks, options.max_tasks_per_owner) = (3, per_owner);
+            let store = Opened::sqlite(options);
+            let ada = scope("ada", "");
+            let end = |n: i64| status(TaskState::Completed, n);
+            for n in 0..3 {
+                Writer::new(&store, &ada, &format!("t-{n}")).commit([end(n)]).await.unwrap();
+            }
+            let file = rusqlite::Connection::open(store.path().unwrap()).unwrap();
+            assert_eq!(file.execute(damage, []).unwrap(), 1);
+            let left = || {
+                let mut keys = file.prepare("SELECT key FROM task ORDER BY time").unwrap();
+                let keys = keys.query_map([], |row| row.get::<_, String>(0)).unwrap();
+                keys.collect::<Result<Vec<_>, _>>().unwrap()
+            };
+            for n in 3..6 {
+                let mut task = Writer::new(&store, &ada, &format!("t-{n}"));
+                if n % 2 == 0 {
+                    task.commit([end(n)]).await.unwrap();
+                } else {
+                    task.commit([]).await.unwrap();
+                    task.commit([end(n)]).await.unwrap();
+                }
+                task.check().await;
+                assert_eq!(left(), ["t-0".to_owned(), format!("t-{}", n - 1), format!("t-{n}")], "{damage}");
+            }
+            // Sweeps skip it too, and nothing else is evicted once no other task has ended.
+            assert_eq!(store.sweep(&finished(0), 100, &|_| false).await.unwrap().tasks, 2, "{damage}");
+            for id in ["a", "b"] {
+                Writer::new(&store, &ada, id).commit([]).await.unwrap();
+            }
+            let refused = Writer::new(&store, &ada, "c").commit([]).await;
+            assert!(matches!(refused, Err(Refused::Full(_))), "{refused:?}");
+            assert_eq!(left(), ["a", "b", "t-0"], "{damage}");
+            store.check().await.unwrap();
+        }
+    }
+}
+
+/// The limit of all tasks was lowered below what is kept.
+#[tokio::test]
+async fn task_is_evicted_only_for_one_that_is_accepted() {
+    let options = |max_tasks| {
+        let mut options = Options::default();
+        (options.max_tasks, options.max_tasks_per_owner) = (max_tasks, Some(2));
+        options
+    };
+    let store = Opened::sqlite(options(9));
+    let (ada, bob) = (scope("ada", ""), scope("bob", ""));
+    for (id, owner) in [("open", &ada), ("bob-1", &bob), ("bob-2", &bob)] {
+        Writer::new(&store, owner, id).commit([]).await.unwrap();
+    }
+    Writer::new(&store, &ada, "ended").commit([status(TaskState::Completed, 5)]).await.unwrap();
+    let store = store.again_with(options(2));
+    let tasks = || {
+        let file = rusqlite::Connection::open(store.path().unwrap()).unwrap();
+        let mut keys = file.prepare("SELECT key FROM task ORDER BY key").unwrap();
+        keys.query_map([], |row| row.get::<_, String>(0)).unwrap().collect::<Result<Vec<_>, _>>().unwrap()
+    };
+    assert_eq!((store.room(&ada), store.room(&bob)), (Ok(()), Err(Full::per_owner(2))));
+    let refused = Writer::new(&store, &bob, "bob-3").commit([]).await;
+    assert_eq!(refused, Err(Refused::Full(Full::per_owner(2))));
+    assert_eq!(tasks(), ["bob-1", "bob-2", "ended", "open"]);
+    // Takes the place of the task of its owner, and counts as one eviction for both limits.
+    Writer::new(&store, &ada, "new").commit([]).await.unwrap();
+    assert_eq!(tasks(), ["bob-1", "bob-2", "new", "open"]);
+    let refused = Writer::new(&store, &scope("eve", ""), "eve-1").commit([]).await;
+    assert_eq!(refused, Err(Refused::Full(Full::tasks(2))));
+    assert_eq!(tasks(), ["bob-1", "bob-2", "new", "open"]);
 }

@@ -6,8 +6,8 @@ use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     seam::Millis,
     store::{
-        Commit, Full, IdempotencyRecord, Key, ListQuery, PushConfig, Refused, Retention, Row, Swept, memory::Memory,
-        sqlite::Options,
+        Commit, Full, IdempotencyRecord, Key, ListQuery, PushConfig, Refused, Retention, Row, Scope, Swept,
+        memory::Memory, sqlite::Options,
     },
 };
 
@@ -297,4 +297,60 @@ async fn an_owner_has_so_much_room() {
         Writer::new(&store, &blue, "t-7").commit([]).await.unwrap();
         assert_eq!(store.room(&blue), Err(full));
     }
+}
+
+/// New tasks that come at the same time: each that is accepted evicts one, and none that is refused does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_many_tasks_are_evicted_as_are_accepted() {
+    let mut options = Options::default();
+    (options.max_tasks, options.max_tasks_per_owner) = (20, Some(8));
+    for store in [Opened::of(Arc::new(Memory::with_max_tasks(20).with_max_tasks_per_owner(8))), Opened::sqlite(options)]
+    {
+        let owners = ["ada", "bob", "cid"].map(|owner| scope(owner, ""));
+        let ids = |owner: &Scope, count: usize| (0..count).map(|n| format!("{}-{n}", owner.owner)).collect::<Vec<_>>();
+        for (owner, count) in owners.iter().zip([8, 8, 4]) {
+            for (id, n) in ids(owner, count).iter().zip(0..) {
+                // Half of the tasks have ended.
+                let end = (n % 2 == 0).then(|| status(TaskState::Completed, n));
+                Writer::new(&store, owner, id).commit(end).await.unwrap();
+            }
+        }
+        let mut begun = tokio::task::JoinSet::new();
+        for n in 0..30 {
+            let mut task = Writer::new(&store, &owners[n % 3], &format!("new-{n}"));
+            begun.spawn(async move { task.commit([]).await });
+        }
+        let outcomes = begun.join_all().await;
+        let accepted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(()) | Err(Refused::Full(_)))), "{outcomes:?}");
+        let (mut tasks, mut ended) = (0, 0);
+        for owner in &owners {
+            let query = |state| ListQuery { scope: Arc::clone(owner), limit: 1, state, ..ListQuery::default() };
+            let theirs = store.list(&query(None)).await.unwrap().total;
+            assert!(theirs <= 8, "{theirs}");
+            tasks += theirs;
+            ended += store.list(&query(Some(TaskState::Completed))).await.unwrap().total;
+        }
+        assert_eq!((tasks, accepted + usize::try_from(ended).unwrap()), (20, 10));
+    }
+}
+
+/// A task that is refused because of one limit evicts nothing because of the other.
+pub(super) async fn refused_task_evicts_nothing(open: Open<'_>) {
+    let store = open(3);
+    let ada = scope("ada", "");
+    let mut tasks: Vec<_> = ["t-1", "t-2", "t-3"].map(|id| Writer::new(&store, &ada, id)).into();
+    for task in &mut tasks {
+        task.commit([]).await.unwrap();
+    }
+    assert_eq!(Writer::new(&store, &ada, "t-4").commit([]).await, Err(Refused::Full(Full::tasks(3))));
+    tasks[1].commit([status(TaskState::Completed, 5)]).await.unwrap();
+    // Refused for another reason than the limit.
+    let duplicate = Writer::new(&store, &ada, "t-1").next([]);
+    assert_eq!(store.commit([duplicate].into()).await.unwrap(), [Err(Refused::Stale(Some(tasks[0].at)))]);
+    for task in &tasks {
+        task.check().await;
+    }
+    Writer::new(&store, &ada, "t-4").commit([]).await.unwrap();
+    assert_eq!(at(&*store, &tasks[1].key).await, None);
 }

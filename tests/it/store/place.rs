@@ -61,6 +61,22 @@ impl Opened {
         }
     }
 
+    /// Waits until a server has let go of the store, closes it, and opens it again.
+    pub(crate) async fn closed(self) -> Self {
+        while Arc::strong_count(&self.store) > 1 {
+            tokio::task::yield_now().await;
+        }
+        self.again()
+    }
+
+    /// Closes a store in a file, and opens it again with these options.
+    pub(crate) fn again_with(mut self, options: Options) -> Self {
+        if let Place::File(_, old) = &mut self.place {
+            *old = options;
+        }
+        self.again()
+    }
+
     /// Opens what would be there if its process had been killed now.
     pub(crate) fn killed(self) -> Self {
         match &self.place {
