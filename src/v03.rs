@@ -1,4 +1,7 @@
-//! Protocol 0.3, and 0.2 where it is the same: what a call in it is to the one service, which speaks 1.0.
+//! Protocol 0.3, and the compatible parts of 0.2, on top of the 1.0 service.
+//!
+//! Each binding (JSON-RPC, HTTP+JSON, gRPC) converts requests to 1.0 messages, calls the service through a layer that
+//! applies the semantics of 0.3, and converts responses, events and errors back.
 
 pub mod card;
 pub mod event;

@@ -1,7 +1,7 @@
-//! The agent card in both generations: 1.0's, 0.3's (0.3, 5.5), and one document that readers of either understand.
+//! Agent cards of 0.3 (0.3, 5.5): conversion to and from 1.0 cards, and a merged document that clients of both can read.
 //!
-//! What 0.3 says and 1.0 has no place for is [`V03CardFields`] beside the card. What is lost to 0.3 is the tenant of an interface,
-//! and of OAuth the flow of devices and `pkceRequired`.
+//! Members that 1.0 lacks are in [`V03CardFields`]. A 0.3 card does not have the tenant of an interface, the OAuth device code flow and
+//! `pkceRequired`.
 
 use std::collections::BTreeMap;
 
@@ -27,40 +27,40 @@ mod scheme;
 #[cfg(test)]
 mod tests;
 
-/// The `protocolVersion` of a card of 0.3, which has a patch there and nowhere else.
-const CLASSIC: &str = "0.3.0";
+/// `protocolVersion` of a 0.3 card. Only the card has a patch number.
+const PROTOCOL_VERSION: &str = "0.3.0";
 
-/// What a card of 0.3 calls the binding that it has in mind where it says nothing (0.3, 5.6.1).
-const USUAL: &str = "JSONRPC";
+/// Transport of a 0.3 card without `preferredTransport` (0.3, 5.6.1).
+const DEFAULT_TRANSPORT: &str = "JSONRPC";
 
-/// Which document a reader gets.
+/// Members that a served card has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum CardVersion {
-    /// 1.0's members, and beside them those of 0.3: for readers that do not mind members of others.
+    /// Members of 1.0 and of 0.3, for clients that ignore unknown members.
     #[default]
     #[serde(rename = "merged")]
     Merged,
-    /// 1.0's members alone: some of its readers refuse any other.
+    /// Members of 1.0 only, for clients that reject unknown members.
     #[serde(rename = "1.0")]
     V1_0,
-    /// 0.3's members alone.
+    /// Members of 0.3 only.
     #[serde(rename = "0.3")]
     V0_3,
 }
 
-/// What a card of 0.3 says and 1.0 has no place for.
+/// Members of a 0.3 card that 1.0 lacks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct V03CardFields {
-    /// Schemes as they were said, by name: one of OAuth may have several flows.
+    /// Security schemes in their 0.3 form, by name. An OAuth scheme may have several flows; in 1.0 it has one.
     pub schemes: BTreeMap<String, Scheme>,
-    /// The agent tells the history of a task's states.
+    /// The agent provides the history of task states.
     pub state_transition_history: bool,
 }
 
-/// A card of 0.3, member by member as its JSON has them.
+/// Agent card of 0.3, with the members of its JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(missing_docs, reason = "the members are 0.3's (5.5), whose text says what they are")]
+#[expect(missing_docs, reason = "the members are documented in 0.3, 5.5")]
 pub struct V03Card {
     pub protocol_version: String,
     pub name: String,
@@ -90,19 +90,19 @@ pub struct V03Card {
     pub signatures: Vec<AgentCardSignature>,
 }
 
-/// A way to reach an agent (0.3, 5.5.5).
+/// URL of an agent and the transport that it supports (0.3, 5.5.5).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-#[expect(missing_docs, reason = "as of the card")]
+#[expect(missing_docs, reason = "the members are documented in 0.3, 5.5.5")]
 pub struct Interface {
     pub url: String,
     pub transport: String,
 }
 
-/// What an agent offers of what the protocol leaves to it (0.3, 5.5.2).
+/// Optional features of the protocol that an agent supports (0.3, 5.5.2).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(missing_docs, reason = "as of the card")]
+#[expect(missing_docs, reason = "the members are documented in 0.3, 5.5.2")]
 pub struct Capabilities {
     pub streaming: bool,
     pub push_notifications: bool,
@@ -111,10 +111,10 @@ pub struct Capabilities {
     pub extensions: Vec<AgentExtension>,
 }
 
-/// What an agent can do (0.3, 5.5.4).
+/// Skill of an agent (0.3, 5.5.4).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(missing_docs, reason = "as of the card")]
+#[expect(missing_docs, reason = "the members are documented in 0.3, 5.5.4")]
 pub struct Skill {
     pub id: String,
     pub name: String,
@@ -130,10 +130,10 @@ pub struct Skill {
     pub security: Vec<Requirement>,
 }
 
-/// Schemes that are to be used together, and the scopes of each.
+/// Names of security schemes that are required together, with the scopes of each.
 pub type Requirement = BTreeMap<String, Vec<String>>;
 
-/// A card as 0.3 has it, with what 1.0 says of it and nothing else.
+/// Converts a 1.0 card to a 0.3 card, without members that 1.0 lacks.
 ///
 /// ```
 /// use a2a_service::{agent::About, card::Card, v03::card};
@@ -145,54 +145,57 @@ pub fn v03_card(card: &AgentCard) -> V03Card {
     v03_card_with(card, &V03CardFields::default())
 }
 
-/// The same, with what is kept beside it.
+/// Converts a 1.0 card to a 0.3 card, with the members of `kept`.
 pub fn v03_card_with(card: &AgentCard, kept: &V03CardFields) -> V03Card {
-    let offered = card.capabilities.clone().unwrap_or_default();
-    let additional_interfaces: Vec<_> = interfaces(card).map(Interface::from).collect();
-    let main = main(&additional_interfaces).cloned().unwrap_or_default();
+    let capabilities = card.capabilities.clone().unwrap_or_default();
+    let additional_interfaces: Vec<_> = v03_interfaces(card).map(Interface::from).collect();
+    let preferred = preferred_interface(&additional_interfaces).cloned().unwrap_or_default();
     V03Card {
-        protocol_version: CLASSIC.to_owned(),
+        protocol_version: PROTOCOL_VERSION.to_owned(),
         name: card.name.clone(),
         description: card.description.clone(),
-        url: main.url,
-        preferred_transport: main.transport,
+        url: preferred.url,
+        preferred_transport: preferred.transport,
         additional_interfaces,
         icon_url: card.icon_url.clone(),
-        provider: provider(card),
+        provider: complete_provider(card),
         version: card.version.clone(),
         documentation_url: card.documentation_url.clone(),
         capabilities: Capabilities {
-            streaming: offered.streaming.unwrap_or_default(),
-            push_notifications: offered.push_notifications.unwrap_or_default(),
+            streaming: capabilities.streaming.unwrap_or_default(),
+            push_notifications: capabilities.push_notifications.unwrap_or_default(),
             state_transition_history: kept.state_transition_history,
-            extensions: offered.extensions,
+            extensions: capabilities.extensions,
         },
         security_schemes: scheme::v03_card(&card.security_schemes, &kept.schemes),
-        security: card.security_requirements.iter().map(requirement).collect(),
+        security: card.security_requirements.iter().map(from_requirement).collect(),
         default_input_modes: card.default_input_modes.clone(),
         default_output_modes: card.default_output_modes.clone(),
         skills: card.skills.iter().map(Skill::from).collect(),
-        supports_authenticated_extended_card: offered.extended_agent_card.unwrap_or_default(),
+        supports_authenticated_extended_card: capabilities.extended_agent_card.unwrap_or_default(),
         signatures: card.signatures.clone(),
     }
 }
 
-/// A card in JSON. One that names no interface of 0.3 is nothing for a client of 0.3: it has 1.0's shape alone.
+/// Serializes a card. A card without a 0.3 interface has the members of 1.0 only, whatever `shape` is: a 0.3 client cannot
+/// use it.
 pub fn to_json(card: &AgentCard, kept: &V03CardFields, shape: CardVersion) -> serde_json::Result<Vec<u8>> {
-    let shape = if interfaces(card).next().is_none() { CardVersion::V1_0 } else { shape };
+    let shape = if v03_interfaces(card).next().is_none() { CardVersion::V1_0 } else { shape };
     match shape {
         CardVersion::V1_0 => serde_json::to_vec(card),
         CardVersion::V0_3 => serde_json::to_vec(&v03_card_with(card, kept)),
         CardVersion::Merged => {
-            let mut whole = serde_json::to_value(card)?;
-            merge(&mut whole, serde_json::to_value(v03_card_with(card, kept))?);
-            serde_json::to_vec(&whole)
+            let mut merged = serde_json::to_value(card)?;
+            merge(&mut merged, serde_json::to_value(v03_card_with(card, kept))?);
+            serde_json::to_vec(&merged)
         }
     }
 }
 
-/// Reads a card of either generation. Where it has the interfaces of 1.0, the rest is 1.0's too, and members of 0.3
-/// beside it say nothing new. Of a card of 0.3 every member may be missing: those of 0.2 have fewer.
+/// Deserializes a card of 1.0 or 0.3.
+///
+/// A card with `supportedInterfaces` is read as 1.0 and its 0.3 members are ignored. Every member of a 0.3 card may be missing,
+/// since cards of 0.2 have fewer.
 pub fn from_json(json: &[u8]) -> serde_json::Result<AgentCard> {
     let mut card: Value = serde_json::from_slice(json)?;
     if card.get("supportedInterfaces").or_else(|| card.get("supported_interfaces")).is_some_and(Value::is_array) {
@@ -202,132 +205,135 @@ pub fn from_json(json: &[u8]) -> serde_json::Result<AgentCard> {
     serde_json::from_value::<V03Card>(card).map(AgentCard::from)
 }
 
-/// Adds the members of one document to another. Lists in both are of the same things.
+/// Adds the members of `from` to `into`, recursively. Arrays in both are merged item by item.
 fn merge(into: &mut Value, from: Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
             for (name, value) in from {
                 match into.get_mut(&name) {
-                    Some(it) => merge(it, value),
+                    Some(existing) => merge(existing, value),
                     None => _ = into.insert(name, value),
                 }
             }
         }
-        (Value::Array(into), Value::Array(from)) => into.iter_mut().zip(from).for_each(|it| merge(it.0, it.1)),
+        (Value::Array(into), Value::Array(from)) => {
+            into.iter_mut().zip(from).for_each(|(into, from)| merge(into, from));
+        }
         _ => {}
     }
 }
 
-/// A member that is null is one that is not there; except in what only an extension or a signature can read.
+/// Removes members that are null, except in the free-form members of extensions (`params`) and signatures (`header`).
 fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(members) => {
-            members.retain(|_, it| !it.is_null());
+            members.retain(|_, value| !value.is_null());
             members
                 .iter_mut()
-                .filter(|it| !matches!(it.0.as_str(), "params" | "header"))
-                .for_each(|it| drop_nulls(it.1));
+                .filter(|(name, _)| !matches!(name.as_str(), "params" | "header"))
+                .for_each(|(_, value)| drop_nulls(value));
         }
         Value::Array(items) => items.iter_mut().for_each(drop_nulls),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
-/// The interfaces that speak 0.3, or what was before it. One that does not say its version is from before there were.
-fn interfaces(card: &AgentCard) -> impl Iterator<Item = &AgentInterface> {
-    let before = |it: &&AgentInterface| it.protocol_version.is_empty() || it.protocol_version.starts_with("0.");
-    card.supported_interfaces.iter().filter(before)
+/// Returns the interfaces for 0.3 or earlier. An interface without a version precedes the introduction of versions.
+fn v03_interfaces(card: &AgentCard) -> impl Iterator<Item = &AgentInterface> {
+    card.supported_interfaces
+        .iter()
+        .filter(|interface| interface.protocol_version.is_empty() || interface.protocol_version.starts_with("0."))
 }
 
-/// Where 0.3 is to be called first: JSON-RPC, which all its clients speak.
-fn main(interfaces: &[Interface]) -> Option<&Interface> {
-    interfaces.iter().find(|it| it.transport == USUAL).or_else(|| interfaces.first())
+/// Returns the interface for `url` and `preferredTransport`: JSON-RPC, which all 0.3 clients support, else the first.
+fn preferred_interface(interfaces: &[Interface]) -> Option<&Interface> {
+    interfaces.iter().find(|interface| interface.transport == DEFAULT_TRANSPORT).or_else(|| interfaces.first())
 }
 
-/// Both of its members are required, in either generation.
-fn provider(card: &AgentCard) -> Option<AgentProvider> {
-    card.provider.clone().filter(|it| !it.organization.is_empty() && !it.url.is_empty())
+/// Returns the provider if it has both members, which both versions require.
+fn complete_provider(card: &AgentCard) -> Option<AgentProvider> {
+    card.provider.clone().filter(|provider| !provider.organization.is_empty() && !provider.url.is_empty())
 }
 
-/// gRPC is `host:port` in both generations: it is what their clients give to gRPC as it is.
+/// The URL of a gRPC interface is `host:port` in both versions: clients pass it to gRPC unchanged.
 impl From<&AgentInterface> for Interface {
-    fn from(it: &AgentInterface) -> Self {
-        Self { url: it.url.clone(), transport: it.protocol_binding.clone() }
+    fn from(interface: &AgentInterface) -> Self {
+        Self { url: interface.url.clone(), transport: interface.protocol_binding.clone() }
     }
 }
 
 impl From<&AgentSkill> for Skill {
-    fn from(it: &AgentSkill) -> Self {
+    fn from(skill: &AgentSkill) -> Self {
         let AgentSkill { id, name, description, tags, examples, input_modes, output_modes, security_requirements } =
-            it.clone();
-        let security = security_requirements.iter().map(requirement).collect();
+            skill.clone();
+        let security = security_requirements.iter().map(from_requirement).collect();
         Self { id, name, description, tags, examples, input_modes, output_modes, security }
     }
 }
 
-fn requirement(it: &SecurityRequirement) -> Requirement {
-    it.schemes.iter().map(|(name, scopes)| (name.clone(), scopes.list.clone())).collect()
+fn from_requirement(requirement: &SecurityRequirement) -> Requirement {
+    requirement.schemes.iter().map(|(name, scopes)| (name.clone(), scopes.list.clone())).collect()
 }
 
-/// The same, the other way round.
-pub(crate) fn to_requirement(it: Requirement) -> SecurityRequirement {
-    SecurityRequirement { schemes: it.into_iter().map(|(name, list)| (name, StringList { list })).collect() }
+/// Converts a security requirement to 1.0.
+pub(crate) fn to_requirement(requirement: Requirement) -> SecurityRequirement {
+    SecurityRequirement { schemes: requirement.into_iter().map(|(name, list)| (name, StringList { list })).collect() }
 }
 
 impl From<Skill> for AgentSkill {
-    fn from(it: Skill) -> Self {
-        let Skill { id, name, description, tags, examples, input_modes, output_modes, security } = it;
+    fn from(skill: Skill) -> Self {
+        let Skill { id, name, description, tags, examples, input_modes, output_modes, security } = skill;
         let security_requirements = security.into_iter().map(to_requirement).collect();
         Self { id, name, description, tags, examples, input_modes, output_modes, security_requirements }
     }
 }
 
 impl From<V03Card> for AgentCard {
-    fn from(it: V03Card) -> Self {
-        // An interface has the version of its card, and 0.3 where that says none; of it, 1.0 has major and minor.
-        let mut numbers = it.protocol_version.split('.');
+    fn from(card: V03Card) -> Self {
+        // The interfaces have the version of the card, without its patch number. A card without a version is taken as 0.3.
+        let mut numbers = card.protocol_version.split('.');
         let version = match (numbers.next(), numbers.next()) {
             (Some(major), Some(minor)) => format!("{major}.{minor}"),
             _ => Version::V0_3.as_str().to_owned(),
         };
-        let usual = |it: String| if it.is_empty() { USUAL.to_owned() } else { it };
-        let main = Interface { url: it.url, transport: usual(it.preferred_transport) };
-        let mut all = vec![main];
-        all.retain(|it| !it.url.is_empty());
-        for it in it.additional_interfaces {
-            if !all.contains(&it) {
-                all.push(it);
+        let transport =
+            if card.preferred_transport.is_empty() { DEFAULT_TRANSPORT.to_owned() } else { card.preferred_transport };
+        let mut interfaces = vec![Interface { url: card.url, transport }];
+        interfaces.retain(|interface| !interface.url.is_empty());
+        for interface in card.additional_interfaces {
+            if !interfaces.contains(&interface) {
+                interfaces.push(interface);
             }
         }
-        let interface = |it: Interface| AgentInterface {
-            url: it.url,
-            protocol_binding: it.transport,
+        let to_interface = |interface: Interface| AgentInterface {
+            url: interface.url,
+            protocol_binding: interface.transport,
             tenant: String::new(),
             protocol_version: version.clone(),
         };
-        let Capabilities { streaming, push_notifications, extensions, .. } = it.capabilities;
-        let mut card = Self {
-            name: it.name,
-            description: it.description,
-            supported_interfaces: all.into_iter().map(interface).collect(),
-            provider: it.provider,
-            version: it.version,
-            documentation_url: it.documentation_url,
+        let Capabilities { streaming, push_notifications, extensions, .. } = card.capabilities;
+        let mut converted = Self {
+            name: card.name,
+            description: card.description,
+            supported_interfaces: interfaces.into_iter().map(to_interface).collect(),
+            provider: card.provider,
+            version: card.version,
+            documentation_url: card.documentation_url,
             capabilities: Some(AgentCapabilities {
                 streaming: Some(streaming),
                 push_notifications: Some(push_notifications),
                 extensions,
-                extended_agent_card: Some(it.supports_authenticated_extended_card),
+                extended_agent_card: Some(card.supports_authenticated_extended_card),
             }),
-            security_schemes: to_v1(it.security_schemes),
-            security_requirements: it.security.into_iter().map(to_requirement).collect(),
-            default_input_modes: it.default_input_modes,
-            default_output_modes: it.default_output_modes,
-            skills: it.skills.into_iter().map(AgentSkill::from).collect(),
-            signatures: it.signatures,
-            icon_url: it.icon_url,
+            security_schemes: to_v1(card.security_schemes),
+            security_requirements: card.security.into_iter().map(to_requirement).collect(),
+            default_input_modes: card.default_input_modes,
+            default_output_modes: card.default_output_modes,
+            skills: card.skills.into_iter().map(AgentSkill::from).collect(),
+            signatures: card.signatures,
+            icon_url: card.icon_url,
         };
-        card.provider = provider(&card);
-        card
+        converted.provider = complete_provider(&converted);
+        converted
     }
 }

@@ -1,5 +1,6 @@
-//! An event as 0.3 has it: in protobuf, in the ProtoJSON of that, and in classic JSON. Each form is made at most once,
-//! however many read it.
+//! Stream events in the formats of 0.3: `a2a.v1` protobuf, its ProtoJSON, and the JSON of 0.3 JSON-RPC.
+//!
+//! Each encoding of an event is produced at most once and shared by all its subscribers.
 
 use std::{
     fmt,
@@ -23,82 +24,83 @@ use crate::{
     pb::v03::{StreamResponse, stream_response::Payload},
 };
 
-/// What is made of an event of 1.0 for readers of 0.3, beside its forms of 1.0.
+/// Cached encodings of a 1.0 event for 0.3 subscribers, attached to that event.
 #[derive(Default)]
-struct Forms {
+struct Encodings {
     message: OnceLock<StreamResponse>,
     proto: OnceLock<Bytes>,
     json: OnceLock<Bytes>,
-    classic: OnceLock<Bytes>,
+    json_rpc: OnceLock<Bytes>,
 }
 
-/// The form in this place, which is made if nobody has made it yet.
-fn once(place: &OnceLock<Bytes>, make: impl FnOnce() -> Result<Bytes, Error>) -> Result<Bytes, Error> {
-    match place.get() {
-        Some(it) => Ok(it.clone()),
-        // Two who make it at the same time make the same.
-        None => make().map(|made| place.get_or_init(|| made).clone()),
+/// Returns the cached encoding, encoding the event first if the cache is empty.
+fn cached(cache: &OnceLock<Bytes>, encode: impl FnOnce() -> Result<Bytes, Error>) -> Result<Bytes, Error> {
+    match cache.get() {
+        Some(encoded) => Ok(encoded.clone()),
+        // Concurrent callers may both encode; the results are equal and the first one is kept.
+        None => encode().map(|encoded| cache.get_or_init(|| encoded).clone()),
     }
 }
 
-/// An event as classic JSON-RPC sends it. One of a kind that came after 0.3 is none.
+/// Encodes an event for a 0.3 JSON-RPC stream. Returns `None` if the event has no payload of a known kind.
 pub(super) fn classic(event: &event::Event) -> Result<Option<Frame>, Error> {
     let Some(payload) = event.payload() else { return Ok(None) };
-    let make = || line(event.weight(), &FinalEvent { payload, last: event.ends() != Ends::Nothing });
-    let data = once(&event.others::<Forms>().classic, make)?;
+    let encode = || line(event.weight(), &FinalEvent { payload, last: event.ends() != Ends::Nothing });
+    let data = cached(&event.others::<Encodings>().json_rpc, encode)?;
     Ok(Some(Frame { cursor: event.cursor().cloned(), data: data.into() }))
 }
 
-/// The item of the streams of 0.3.
+/// Item of a 0.3 gRPC or HTTP+JSON stream: a `StreamResponse` of `a2a.v1` with its cursor.
 #[derive(Clone, Default)]
 pub struct Event {
     cursor: Option<Cursor>,
-    /// What the forms are of; none where the message is all that there is.
+    /// The 1.0 event to convert, or `None` if `encodings.message` is set.
     origin: Option<event::Event>,
-    forms: Arc<Forms>,
+    encodings: Arc<Encodings>,
 }
 
 impl Event {
-    fn elsewhere(cursor: Option<Cursor>, message: StreamResponse) -> Self {
-        let forms = Forms { message: OnceLock::from(message), ..Forms::default() };
-        Self { cursor, origin: None, forms: Arc::new(forms) }
+    fn from_message(cursor: Option<Cursor>, message: StreamResponse) -> Self {
+        let encodings = Encodings { message: OnceLock::from(message), ..Encodings::default() };
+        Self { cursor, origin: None, encodings: Arc::new(encodings) }
     }
 
-    /// The message.
+    /// Returns the event as an `a2a.v1` message.
     pub fn message(&self) -> &StreamResponse {
-        self.forms.message.get_or_init(|| self.origin.as_ref().map(message_of).unwrap_or_default())
+        self.encodings.message.get_or_init(|| self.origin.as_ref().map(to_message).unwrap_or_default())
     }
 
     fn proto(&self) -> &Bytes {
-        self.forms.proto.get_or_init(|| self.message().encode_to_vec().into())
+        self.encodings.proto.get_or_init(|| self.message().encode_to_vec().into())
     }
 
-    /// Changes the message for this reader alone.
+    /// Changes the message of this event. Other subscribers of the 1.0 event are not affected, and the shared encodings are
+    /// no longer used.
     pub(super) fn edit(&mut self, change: impl FnOnce(&mut StreamResponse)) {
         let mut message = self.message().clone();
         change(&mut message);
-        *self = Self::elsewhere(self.cursor.take(), message);
+        *self = Self::from_message(self.cursor.take(), message);
     }
 }
 
-/// `final` is true of the last event of a stream (0.3, 7.2.2), which is the one that a turn or its task ends with.
-fn message_of(event: &event::Event) -> StreamResponse {
+/// Converts a 1.0 event. `final` is true in the last event of a stream (0.3, 7.2.2), which ends a turn or the task.
+fn to_message(event: &event::Event) -> StreamResponse {
     let mut message = StreamResponse::from(event.message().clone());
-    if let Some(Payload::StatusUpdate(it)) = &mut message.payload {
-        it.r#final = event.ends() != Ends::Nothing;
+    if let Some(Payload::StatusUpdate(update)) = &mut message.payload {
+        update.r#final = event.ends() != Ends::Nothing;
     }
     message
 }
 
 impl From<event::Event> for Event {
     fn from(event: event::Event) -> Self {
-        Self { cursor: event.cursor().cloned(), forms: event.others(), origin: Some(event) }
+        Self { cursor: event.cursor().cloned(), encodings: event.others(), origin: Some(event) }
     }
 }
 
 impl From<Event> for event::Event {
-    fn from(it: Event) -> Self {
-        Self::elsewhere(it.cursor.clone(), it.message().clone().into())
+    fn from(event: Event) -> Self {
+        Self::elsewhere(event.cursor.clone(), event.message().clone().into())
     }
 }
 
@@ -114,7 +116,7 @@ impl fmt::Debug for Event {
     }
 }
 
-/// Of replies, the decoded size is not bounded.
+/// Size limits apply to decoded requests only.
 impl Measure for Event {}
 
 impl prost::Message for Event {
@@ -135,7 +137,7 @@ impl prost::Message for Event {
     ) -> Result<(), DecodeError> {
         let mut message = self.message().clone();
         let merged = message.merge_field(tag, wire_type, buf, context);
-        *self = Self::elsewhere(self.cursor.take(), message);
+        *self = Self::from_message(self.cursor.take(), message);
         merged
     }
 
@@ -152,18 +154,18 @@ impl Serialize for Event {
 
 impl<'de> Deserialize<'de> for Event {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        StreamResponse::deserialize(deserializer).map(|message| Self::elsewhere(None, message))
+        StreamResponse::deserialize(deserializer).map(|message| Self::from_message(None, message))
     }
 }
 
 impl Item for Event {
     fn frame(&self) -> Result<Frame, Error> {
-        let data = once(&self.forms.json, || to_json(self.message()))?;
+        let data = cached(&self.encodings.json, || to_json(self.message()))?;
         Ok(Frame { cursor: self.cursor.clone(), data: data.into() })
     }
 
     fn from_frame(Frame { cursor, data }: Frame) -> Result<Self, Status> {
-        Ok(Self::elsewhere(cursor, from_json(data.bytes())?))
+        Ok(Self::from_message(cursor, from_json(data.bytes())?))
     }
 }
 
@@ -182,33 +184,32 @@ mod tests {
         event::Event::new(Position { fence: 1, seq: 1 }, Mark::ending(ends), payload)
     }
 
-    /// A form that was made is the same bytes in the same place for the next reader.
     #[test]
-    fn an_event_is_encoded_once_for_all_who_read_it() {
+    fn subscribers_share_the_encodings_of_an_event() {
         let event = update(Ends::Nothing);
-        let (one, other) = (Event::from(event.clone()), Event::from(event.clone()));
-        let same = |one: &[u8], other: &[u8]| std::ptr::eq(one.as_ptr(), other.as_ptr());
-        assert!(same(one.proto(), other.proto()));
-        assert!(same(one.frame().unwrap().data.bytes(), other.frame().unwrap().data.bytes()));
-        let classics = [&event, &event.clone()].map(|it| classic(it).unwrap().unwrap().data);
-        assert!(same(classics[0].bytes(), classics[1].bytes()));
-        // In 1.0 it is what it was.
+        let (first, second) = (Event::from(event.clone()), Event::from(event.clone()));
+        let is_shared = |first: &[u8], second: &[u8]| std::ptr::eq(first.as_ptr(), second.as_ptr());
+        assert!(is_shared(first.proto(), second.proto()));
+        assert!(is_shared(first.frame().unwrap().data.bytes(), second.frame().unwrap().data.bytes()));
+        let json_rpc = [&event, &event.clone()].map(|event| classic(event).unwrap().unwrap().data);
+        assert!(is_shared(json_rpc[0].bytes(), json_rpc[1].bytes()));
+        // The 1.0 encoding is unaffected.
         assert_eq!(event.json(), &serde_json::to_vec(event.message()).unwrap());
-        assert_eq!(one.encode_to_vec(), one.message().encode_to_vec());
-        assert_eq!(Event::decode(&*one.encode_to_vec()).unwrap().message(), one.message());
+        assert_eq!(first.encode_to_vec(), first.message().encode_to_vec());
+        assert_eq!(Event::decode(&*first.encode_to_vec()).unwrap().message(), first.message());
     }
 
     #[test]
-    fn the_end_of_a_stream_is_final_in_every_form() {
+    fn last_event_of_a_stream_is_final_in_every_encoding() {
         for (ends, last) in [(Ends::Nothing, false), (Ends::Turn, true), (Ends::Task, true)] {
             let event = update(ends);
-            let classic = classic(&event).unwrap().unwrap().data;
-            let classic: serde_json::Value = serde_json::from_slice(classic.bytes()).unwrap();
-            assert_eq!(classic["final"], last, "{ends:?}");
-            let Some(Payload::StatusUpdate(it)) = Event::from(event).message().payload.clone() else {
+            let json_rpc = classic(&event).unwrap().unwrap().data;
+            let json_rpc: serde_json::Value = serde_json::from_slice(json_rpc.bytes()).unwrap();
+            assert_eq!(json_rpc["final"], last, "{ends:?}");
+            let Some(Payload::StatusUpdate(update)) = Event::from(event).message().payload.clone() else {
                 panic!("no update")
             };
-            assert_eq!(it.r#final, last, "{ends:?}");
+            assert_eq!(update.r#final, last, "{ends:?}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The bytes of files in the messages of 0.3's proto, for callers who take the proto at its word.
+//! Encoding of file contents in the `bytes` field of `a2a.v1` messages: base64 text or raw bytes.
 //!
-//! 0.3 has a file in base64 in its JSON (0.3, 6.6.2), and `bytes` in its proto. The SDKs for Python, and Go's of 0.3, put the
-//! base64 there, and read nothing else; those for JavaScript, and Go's of 1.0, put the file itself there, and read nothing
-//! else. Which is meant is told by nothing in a request, but for what says that it sent it: [`Call::plain_files`].
+//! 0.3 has base64 text in its JSON (6.6.2) and a `bytes` field in its proto. The Python SDKs and the 0.3 Go SDK put the base64
+//! text into that field and accept nothing else. The JavaScript SDKs and the 1.0 Go SDK put the raw bytes there and accept
+//! nothing else. A message does not tell which is meant, so the client's SDK decides: [`Call::plain_files`].
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use tonic::{Request, Response, Status};
@@ -17,41 +17,45 @@ use crate::{
     },
 };
 
-/// How the caller has the bytes of files.
+/// Encoding of file contents that the client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileEncoding {
-    /// As their base64, which is what the rest of this module's siblings reads and writes.
+    /// Base64 text, which the conversions to and from 1.0 expect.
     Encoded,
-    /// As they are.
+    /// Raw bytes.
     Plain,
 }
 
 impl FileEncoding {
-    /// What the caller of this has.
+    /// Returns the encoding that the client of this request uses.
     pub(super) fn of<T>(request: &Request<T>) -> Self {
-        if request.extensions().get::<Call>().is_some_and(|it| it.plain_files) { Self::Plain } else { Self::Encoded }
+        if request.extensions().get::<Call>().is_some_and(|call| call.plain_files) {
+            Self::Plain
+        } else {
+            Self::Encoded
+        }
     }
 
-    /// The same request, with base64.
+    /// Converts the file contents of a request to base64 text.
     pub(super) fn read<T: FileParts>(self, mut request: Request<T>) -> Request<T> {
         if self == Self::Plain {
-            // Also what looks like base64 already: nothing is guessed where it is known.
-            request.get_mut().each_file(&mut |it| *it = STANDARD.encode(&*it).into());
+            // Encodes contents that look like base64 too: the encoding is known, so there is no need to guess.
+            request.get_mut().each_file(&mut |content| *content = STANDARD.encode(&*content).into());
         }
         request
     }
 
-    /// A reply as the caller has it.
+    /// Converts the file contents of a response to the client's encoding.
     pub(super) fn reply<T: FileParts>(self, reply: Result<Response<T>, Status>) -> Result<Response<T>, Status> {
-        reply.map(|it| it.map(|it| self.write(it)))
+        reply.map(|response| response.map(|message| self.write(message)))
     }
 
-    /// A message as the caller has it.
+    /// Converts the file contents of a message to the client's encoding.
     pub(super) fn write<T: FileParts>(self, mut message: T) -> T {
         if self == Self::Plain {
-            message.each_file(&mut |it| {
-                if let Ok(bytes) = STANDARD.decode(&*it) {
-                    *it = bytes;
+            message.each_file(&mut |content| {
+                if let Ok(bytes) = STANDARD.decode(&*content) {
+                    *content = bytes;
                 }
             });
         }
@@ -59,24 +63,24 @@ impl FileEncoding {
     }
 }
 
-/// What files are in.
+/// Message of `a2a.v1` that may contain files.
 pub(super) trait FileParts {
-    /// Does something to the bytes of each.
+    /// Applies `change` to the contents of each file.
     fn each_file(&mut self, change: &mut dyn FnMut(&mut Vec<u8>));
 }
 
 impl<T: FileParts> FileParts for Vec<T> {
     fn each_file(&mut self, change: &mut dyn FnMut(&mut Vec<u8>)) {
-        for it in self {
-            it.each_file(change);
+        for item in self {
+            item.each_file(change);
         }
     }
 }
 
 impl<T: FileParts> FileParts for Option<T> {
     fn each_file(&mut self, change: &mut dyn FnMut(&mut Vec<u8>)) {
-        if let Some(it) = self {
-            it.each_file(change);
+        if let Some(value) = self {
+            value.each_file(change);
         }
     }
 }
@@ -89,8 +93,8 @@ impl FileParts for Part {
     }
 }
 
-/// Messages, and their members that have files.
-macro_rules! within {
+/// Implements [`FileParts`] for messages by visiting the given fields.
+macro_rules! has_files {
     ($($message:ident: $($member:ident),+;)*) => { $(
         impl FileParts for $message {
             fn each_file(&mut self, change: &mut dyn FnMut(&mut Vec<u8>)) {
@@ -100,7 +104,7 @@ macro_rules! within {
     )* };
 }
 
-within! {
+has_files! {
     Artifact: parts;
     Message: content;
     SendMessageRequest: request;
@@ -114,8 +118,8 @@ impl FileParts for SendMessageResponse {
     fn each_file(&mut self, change: &mut dyn FnMut(&mut Vec<u8>)) {
         use send_message_response::Payload;
         match &mut self.payload {
-            Some(Payload::Task(it)) => it.each_file(change),
-            Some(Payload::Msg(it)) => it.each_file(change),
+            Some(Payload::Task(task)) => task.each_file(change),
+            Some(Payload::Msg(message)) => message.each_file(change),
             None => {}
         }
     }
@@ -125,10 +129,10 @@ impl FileParts for StreamResponse {
     fn each_file(&mut self, change: &mut dyn FnMut(&mut Vec<u8>)) {
         use stream_response::Payload;
         match &mut self.payload {
-            Some(Payload::Task(it)) => it.each_file(change),
-            Some(Payload::Msg(it)) => it.each_file(change),
-            Some(Payload::StatusUpdate(it)) => it.each_file(change),
-            Some(Payload::ArtifactUpdate(it)) => it.each_file(change),
+            Some(Payload::Task(task)) => task.each_file(change),
+            Some(Payload::Msg(message)) => message.each_file(change),
+            Some(Payload::StatusUpdate(update)) => update.each_file(change),
+            Some(Payload::ArtifactUpdate(update)) => update.each_file(change),
             None => {}
         }
     }
@@ -136,6 +140,6 @@ impl FileParts for StreamResponse {
 
 impl FileParts for Event {
     fn each_file(&mut self, change: &mut dyn FnMut(&mut Vec<u8>)) {
-        self.edit(|it| it.each_file(change));
+        self.edit(|message| message.each_file(change));
     }
 }

@@ -1,4 +1,4 @@
-//! The service of 0.3, as its proto file has it, over that of 1.0: what both bindings of that file call.
+//! `a2a.v1.A2AService`, implemented on the 1.0 service. gRPC and HTTP+JSON of 0.3 call it.
 
 use std::sync::Arc;
 
@@ -26,75 +26,76 @@ use crate::{
     snapshot::{Snapshot, decoded},
 };
 
-/// A service of 1.0, for callers of 0.3: messages are turned into each other, and errors have its numbers.
+/// Adapter from the 1.0 service to `a2a.v1.A2AService`: converts requests, responses, events and error codes.
 #[derive(Clone)]
 pub struct GrpcService(pub Arc<dyn Service>);
 
-/// A request whose names are read.
-fn read<Old, New: TryFrom<Old, Error = Error>>(request: Request<Old>) -> Result<Request<New>, Status> {
+/// Converts a request, parsing the resource names in it.
+fn convert_request<Old, New: TryFrom<Old, Error = Error>>(request: Request<Old>) -> Result<Request<New>, Status> {
     let (metadata, extensions, message) = request.into_parts();
-    let message = New::try_from(message).map_err(|it| it.into_status(Version::V0_3))?;
+    let message = New::try_from(message).map_err(|error| error.into_status(Version::V0_3))?;
     Ok(Request::from_parts(metadata, extensions, message))
 }
 
-/// A message that is sent. A configuration in it may say more than 1.0 has of it.
-fn sent(request: Request<SendMessageRequest>) -> Result<Request<v1::SendMessageRequest>, Status> {
+/// Converts a send, passing the members of its push configuration that 1.0 lacks as a request extension.
+fn convert_send(request: Request<SendMessageRequest>) -> Result<Request<v1::SendMessageRequest>, Status> {
     let configuration = request.get_ref().configuration.as_ref();
-    let further = PushExtras::of(configuration.and_then(|it| it.push_notification.as_ref()));
+    let extras = PushExtras::of(configuration.and_then(|configuration| configuration.push_notification.as_ref()));
     let mut request = request.map(Into::into);
-    put(&further, "configuration.pushNotification.", request.extensions_mut())?;
+    attach_extras(&extras, "configuration.pushNotification.", request.extensions_mut())?;
     Ok(request)
 }
 
-fn put(further: &PushExtras, at: &str, extensions: &mut Extensions) -> Result<(), Status> {
-    further.put(at, extensions).map_err(|it| it.into_status(Version::V0_3))
+fn attach_extras(extras: &PushExtras, at: &str, extensions: &mut Extensions) -> Result<(), Status> {
+    extras.put(at, extensions).map_err(|error| error.into_status(Version::V0_3))
 }
 
-/// A configuration with what was kept beside it.
-fn restored(mut response: Response<TaskPushNotificationConfig>) -> Response<TaskPushNotificationConfig> {
-    let kept = PushExtras::kept(response.extensions());
-    kept.restore(response.get_mut());
+/// Adds the stored further schemes to the push configuration of a response.
+fn with_extras(mut response: Response<TaskPushNotificationConfig>) -> Response<TaskPushNotificationConfig> {
+    let extras = PushExtras::kept(response.extensions());
+    extras.restore(response.get_mut());
     response
 }
 
+/// Converts a response, its metadata and its error.
 pub(super) fn answer<New, Old: From<New>>(reply: Result<Response<New>, Status>) -> Result<Response<Old>, Status> {
-    reply.map(|it| told(it).map(Old::from)).map_err(refusal)
+    reply.map(|response| rename_metadata(response).map(Old::from)).map_err(refusal)
 }
 
-/// The same of a task, which may not have been decoded yet.
-fn task(reply: Result<Response<Snapshot>, Status>) -> Result<Response<Task>, Status> {
-    answer(reply.and_then(|it| Ok(decoded(it)?)))
+/// Converts a task response, decoding the task if necessary.
+fn convert_task(reply: Result<Response<Snapshot>, Status>) -> Result<Response<Task>, Status> {
+    answer(reply.and_then(|response| Ok(decoded(response)?)))
 }
 
-fn stream(
+/// Converts a stream response and each of its events and errors.
+fn convert_stream(
     files: FileEncoding,
     reply: Result<Response<BoxStream<event::Event>>, Status>,
 ) -> Result<Response<BoxStream<Event>>, Status> {
-    let events = |it: BoxStream<event::Event>| -> BoxStream<Event> {
-        Box::pin(it.map(move |it| it.map(|it| files.write(Event::from(it))).map_err(refusal)))
+    let convert_events = |events: BoxStream<event::Event>| -> BoxStream<Event> {
+        Box::pin(events.map(move |item| item.map(|event| files.write(Event::from(event))).map_err(refusal)))
     };
-    reply.map(|it| told(it).map(events)).map_err(refusal)
+    reply.map(|response| rename_metadata(response).map(convert_events)).map_err(refusal)
 }
 
-/// What was active is told under the name that 0.3 asks for it by.
-fn told<T>(mut response: Response<T>) -> Response<T> {
+fn rename_metadata<T>(mut response: Response<T>) -> Response<T> {
     classic_names(response.metadata_mut());
     response
 }
 
-/// Gives what a service sends along the names that 0.3 has for it.
+/// Renames response metadata to the names of 0.3: active extensions are in `X-A2A-Extensions`.
 pub(crate) fn classic_names(metadata: &mut MetadataMap) {
-    if let Some(it) = metadata.remove(ACTIVE) {
-        metadata.insert("x-a2a-extensions", it);
+    if let Some(extensions) = metadata.remove(ACTIVE) {
+        metadata.insert("x-a2a-extensions", extensions);
     }
 }
 
-/// The same refusal, with the numbers of 0.3.
+/// Converts an error status to the codes of 0.3, with its metadata unchanged.
 pub(crate) fn refusal(mut status: Status) -> Status {
     let metadata = std::mem::take(status.metadata_mut());
-    let mut refusal = Error::from(status).into_status(Version::V0_3);
-    *refusal.metadata_mut() = metadata;
-    refusal
+    let mut converted = Error::from(status).into_status(Version::V0_3);
+    *converted.metadata_mut() = metadata;
+    converted
 }
 
 #[tonic::async_trait]
@@ -104,7 +105,7 @@ impl A2aService for GrpcService {
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
         let files = FileEncoding::of(&request);
-        files.reply(answer(self.0.send_message(sent(files.read(request))?).await))
+        files.reply(answer(self.0.send_message(convert_send(files.read(request))?).await))
     }
 
     async fn send_streaming_message(
@@ -112,40 +113,40 @@ impl A2aService for GrpcService {
         request: Request<SendMessageRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
         let files = FileEncoding::of(&request);
-        stream(files, self.0.send_streaming_message(sent(files.read(request))?).await)
+        convert_stream(files, self.0.send_streaming_message(convert_send(files.read(request))?).await)
     }
 
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Task>, Status> {
-        FileEncoding::of(&request).reply(task(self.0.get_task(read(request)?).await))
+        FileEncoding::of(&request).reply(convert_task(self.0.get_task(convert_request(request)?).await))
     }
 
     async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Task>, Status> {
-        FileEncoding::of(&request).reply(task(self.0.cancel_task(read(request)?).await))
+        FileEncoding::of(&request).reply(convert_task(self.0.cancel_task(convert_request(request)?).await))
     }
 
     async fn task_subscription(
         &self,
         request: Request<TaskSubscriptionRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
-        stream(FileEncoding::of(&request), self.0.subscribe_to_task(read(request)?).await)
+        convert_stream(FileEncoding::of(&request), self.0.subscribe_to_task(convert_request(request)?).await)
     }
 
     async fn create_task_push_notification_config(
         &self,
         request: Request<CreateTaskPushNotificationConfigRequest>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        let config = request.get_ref().config.as_ref().and_then(|it| it.push_notification_config.as_ref());
-        let further = PushExtras::of(config);
-        let mut request = read(request)?;
-        put(&further, "config.pushNotificationConfig.", request.extensions_mut())?;
-        answer(self.0.create_task_push_notification_config(request).await).map(restored)
+        let config = request.get_ref().config.as_ref();
+        let extras = PushExtras::of(config.and_then(|config| config.push_notification_config.as_ref()));
+        let mut request = convert_request(request)?;
+        attach_extras(&extras, "config.pushNotificationConfig.", request.extensions_mut())?;
+        answer(self.0.create_task_push_notification_config(request).await).map(with_extras)
     }
 
     async fn get_task_push_notification_config(
         &self,
         request: Request<GetTaskPushNotificationConfigRequest>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        answer(self.0.get_task_push_notification_config(read(request)?).await).map(restored)
+        answer(self.0.get_task_push_notification_config(convert_request(request)?).await).map(with_extras)
     }
 
     async fn list_task_push_notification_config(
@@ -153,9 +154,9 @@ impl A2aService for GrpcService {
         request: Request<ListTaskPushNotificationConfigRequest>,
     ) -> Result<Response<ListTaskPushNotificationConfigResponse>, Status> {
         let mut response: Response<ListTaskPushNotificationConfigResponse> =
-            answer(self.0.list_task_push_notification_configs(read(request)?).await)?;
-        let kept = PushExtras::kept_of_each(response.extensions());
-        response.get_mut().configs.iter_mut().zip(kept).for_each(|(config, kept)| kept.restore(config));
+            answer(self.0.list_task_push_notification_configs(convert_request(request)?).await)?;
+        let all_extras = PushExtras::kept_of_each(response.extensions());
+        response.get_mut().configs.iter_mut().zip(all_extras).for_each(|(config, extras)| extras.restore(config));
         Ok(response)
     }
 
@@ -163,7 +164,7 @@ impl A2aService for GrpcService {
         &self,
         request: Request<DeleteTaskPushNotificationConfigRequest>,
     ) -> Result<Response<Empty>, Status> {
-        answer(self.0.delete_task_push_notification_config(read(request)?).await)
+        answer(self.0.delete_task_push_notification_config(convert_request(request)?).await)
     }
 
     async fn get_agent_card(&self, request: Request<GetAgentCardRequest>) -> Result<Response<AgentCard>, Status> {

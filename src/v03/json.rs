@@ -1,28 +1,30 @@
-//! Classic JSON, which 0.3 and 0.2 have in JSON-RPC: a `kind` tells what an object is, states are in kebab case and roles
-//! are `user` and `agent`. It is read into the messages of 1.0, and written from them, without anything between.
+//! JSON of 0.3 and 0.2 over JSON-RPC, read into 1.0 messages and written from them without an intermediate form.
 //!
-//! What it says is what the schema of 0.3 says. What it hears may be older, or somebody's slip: `type` in place of
-//! `kind` or neither, `data` in place of `bytes`, `cancelled`, data that is an array, names in snake case, times without
-//! a zone, and members that nobody knows. Every member that 0.3 requires may be missing as far as 1.0 can do without it.
+//! Objects carry a `kind`, states are in kebab case (`input-required`), and roles are `user` and `agent`. The other bindings
+//! of 0.3 have ProtoJSON or protobuf instead.
 //!
-//! Some of what 1.0 can say has no word here, and is not there when it is read again:
+//! Writing follows the schema of 0.3. Reading also accepts older forms and common mistakes: `type` instead of `kind`, or
+//! neither; `data` instead of `bytes`; `cancelled`; data that is an array; snake case names; times without a zone; unknown
+//! members. A member that 0.3 requires may be missing unless 1.0 needs it.
 //!
-//! | in 1.0 | what is written | what is read of that |
+//! Some 1.0 values have no representation in this format and do not survive a round trip:
+//!
+//! | 1.0 | Written | Read back |
 //! | --- | --- | --- |
-//! | `filename`, `mediaType` of text or data | nothing | none |
-//! | data that is no object | `{"value": …}`, and `data_part_compat` in the metadata | the same data |
-//! | the same, with empty metadata | the same | no metadata |
-//! | data `{"value": …}` with such metadata | the same | the value alone, without the mark |
-//! | a part without content | text that is empty | that |
-//! | a role that is not set, or has no name | `agent` | that |
-//! | a state that has no name | `unknown` | not set |
-//! | a task or an event without a status or an artifact | one without members | that |
-//! | a time finer than milliseconds | milliseconds | those |
-//! | `tenant` | nothing | none |
-//! | authentication without a scheme | a list without one | none |
+//! | `filename`, `mediaType` of text or data | omitted | unset |
+//! | data that is not an object | `{"value": …}`, and `data_part_compat: true` in the metadata | unchanged |
+//! | such data with empty metadata | as above | metadata is unset |
+//! | data `{"value": …}` whose metadata already has the mark | unchanged | unwrapped, and the mark removed |
+//! | part without content | empty text | empty text |
+//! | role that is unset or unknown | `agent` | `agent` |
+//! | state that is unknown | `unknown` | unset |
+//! | task without a status, status update without a status, artifact update without an artifact | an empty status or artifact | an empty status or artifact |
+//! | time with a precision below milliseconds | milliseconds | milliseconds |
+//! | `tenant` | omitted | unset |
+//! | authentication without a scheme | empty list of schemes | unset |
 //!
-//! The other way, `final` is not kept: what it says, an event knows by itself. The `headers` of a webhook and the `schemes`
-//! after the first are read as what is said [beside](super::beside).
+//! In the other direction, `final` is not stored: it is derived from the event. The `headers` of a push configuration and its
+//! `schemes` after the first are read into separate [extras](super::beside).
 
 pub(super) mod enum_names;
 mod read;

@@ -1,4 +1,4 @@
-//! The methods of classic JSON-RPC (0.3, 7) over the service of 1.0: what they are called, and what they read and write.
+//! JSON-RPC binding of 0.3 (0.3, 7): method names, parameters and results on top of the 1.0 service.
 
 use std::{fmt, sync::Arc};
 
@@ -30,24 +30,24 @@ use crate::{
     snapshot::decoded,
 };
 
-/// A service of 1.0, for callers of classic JSON-RPC.
+/// JSON-RPC methods of 0.3, implemented on a 1.0 service.
 #[derive(Clone)]
 pub struct Methods(pub Arc<dyn A2aService>);
 
-/// What a caller of classic JSON-RPC can ask for.
+/// JSON-RPC method of 0.3 or of an earlier version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// `message/send`
     Send,
     /// `message/stream`
     Stream,
-    /// `tasks/send`, before 0.2.
+    /// `tasks/send`, from before 0.2.
     SendBefore,
-    /// `tasks/sendSubscribe`, before 0.2.
+    /// `tasks/sendSubscribe`, from before 0.2.
     StreamBefore,
     /// `tasks/get`
     Get,
-    /// `tasks/list`, which some servers of 0.3 have and its text has not.
+    /// `tasks/list`, which some 0.3 servers have although the specification does not.
     List,
     /// `tasks/cancel`
     Cancel,
@@ -86,7 +86,7 @@ impl Dispatch for Methods {
             "tasks/pushNotificationConfig/get" | "tasks/pushNotification/get" => Method::GetPush,
             "tasks/pushNotificationConfig/list" => Method::ListPush,
             "tasks/pushNotificationConfig/delete" => Method::DeletePush,
-            // The second is how 0.3 has it in 11.1.3.
+            // The second name is in 0.3, 11.1.3.
             "agent/getAuthenticatedExtendedCard" | "agent/authenticatedExtendedCard" => Method::Card,
             _ => return None,
         })
@@ -109,17 +109,17 @@ impl Dispatch for Methods {
     }
 
     async fn call(&self, method: Method, request: Request<'_>) -> Result<Reply, Status> {
-        self.answer(method, request).await.map(told).map_err(|status| refusal(method, status))
+        self.dispatch(method, request).await.map(rename_metadata).map_err(|status| rename_fields(method, status))
     }
 }
 
-/// Service for calls without an id: refuses each call whose parameters have passed their checks, and does nothing.
-struct WithoutId;
+/// Service for requests without a JSON-RPC `id`: rejects every call and has no effect.
+struct RejectMissingId;
 
-macro_rules! refuse {
+macro_rules! reject_all {
     ($($by:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
         #[tonic::async_trait]
-        impl A2aService for WithoutId { $(
+        impl A2aService for RejectMissingId { $(
             async fn $method(&self, _: tonic::Request<$request>) -> Result<Response<$response>, Status> {
                 Err(ErrorKind::InvalidRequest.because("`id` is missing").into())
             }
@@ -127,45 +127,45 @@ macro_rules! refuse {
     };
 }
 
-each_rpc!(refuse);
+each_rpc!(reject_all);
 
 impl Methods {
-    /// Methods for calls without an id, which are no notifications at 0.3. The error of a method's parameters comes first,
-    /// as with the first servers of 0.3, and nothing is done in any case.
+    /// Methods for requests without a JSON-RPC `id`, which 0.3 does not treat as notifications. They validate the parameters,
+    /// like the first 0.3 servers, then reject the request, and never execute it.
     pub fn without_id() -> Self {
-        Self(Arc::new(Semantics::new(Arc::new(Checked(Arc::new(WithoutId))))))
+        Self(Arc::new(Semantics::new(Arc::new(Checked(Arc::new(RejectMissingId))))))
     }
 
-    async fn answer(&self, method: Method, request: Request<'_>) -> Result<Reply, Status> {
+    async fn dispatch(&self, method: Method, request: Request<'_>) -> Result<Reply, Status> {
         let service = &*self.0;
         let reply = match method {
-            Method::Send => unary(service.send_message(sent(read(request)?)?.0).await?),
-            Method::Stream => Ok(streaming(service.send_streaming_message(sent(read(request)?)?.0).await?)),
-            Method::SendBefore => unary(service.send_message(Box::pin(self.earlier(request)).await?).await?),
+            Method::Send => unary(service.send_message(parse_send(request)?.0).await?),
+            Method::Stream => Ok(streaming(service.send_streaming_message(parse_send(request)?.0).await?)),
+            Method::SendBefore => unary(service.send_message(Box::pin(self.parse_old_send(request)).await?).await?),
             Method::StreamBefore => {
-                Ok(streaming(service.send_streaming_message(Box::pin(self.earlier(request)).await?).await?))
+                Ok(streaming(service.send_streaming_message(Box::pin(self.parse_old_send(request)).await?).await?))
             }
-            Method::Get => unary(decoded(service.get_task(read(request)?).await?)?),
-            Method::List => unary(service.list_tasks(read(request)?).await?),
-            Method::Cancel => unary(decoded(service.cancel_task(read(request)?).await?)?),
-            Method::Resubscribe => Ok(streaming(service.subscribe_to_task(read(request)?).await?)),
+            Method::Get => unary(decoded(service.get_task(parse(request)?).await?)?),
+            Method::List => unary(service.list_tasks(parse(request)?).await?),
+            Method::Cancel => unary(decoded(service.cancel_task(parse(request)?).await?)?),
+            Method::Resubscribe => Ok(streaming(service.subscribe_to_task(parse(request)?).await?)),
             Method::SetPush => {
-                let (metadata, mut extensions, PushRegistration { it, kept }) = read(request)?.into_parts();
+                let (metadata, mut extensions, PushRegistration { it: config, kept }) = parse(request)?.into_parts();
                 kept.put("pushNotificationConfig.", &mut extensions)?;
-                let request = tonic::Request::from_parts(metadata, extensions, it);
-                webhook(&service.create_task_push_notification_config(request).await?)
+                let request = tonic::Request::from_parts(metadata, extensions, config);
+                push_config(&service.create_task_push_notification_config(request).await?)
             }
-            Method::GetPush => webhook(&service.get_task_push_notification_config(read(request)?).await?),
-            Method::ListPush => Ok(Box::pin(self.webhooks(read(request)?)).await?),
+            Method::GetPush => push_config(&service.get_task_push_notification_config(parse(request)?).await?),
+            Method::ListPush => Ok(Box::pin(self.list_push_configs(parse(request)?)).await?),
             Method::DeletePush => {
-                let reply = service.delete_task_push_notification_config(read(request)?).await?;
-                let (metadata, ..) = reply.into_parts();
+                let response = service.delete_task_push_notification_config(parse(request)?).await?;
+                let (metadata, ..) = response.into_parts();
                 Ok(Reply::Unary(Bytes::new(), metadata))
             }
             Method::Card => {
                 let (_, extensions, _) = request.into_parts();
-                let wanted = GetExtendedAgentCardRequest::default();
-                let request = tonic::Request::from_parts(MetadataMap::new(), extensions, wanted);
+                let message = GetExtendedAgentCardRequest::default();
+                let request = tonic::Request::from_parts(MetadataMap::new(), extensions, message);
                 let (metadata, card, _) = service.get_extended_agent_card(request).await?.into_parts();
                 Ok(Reply::Unary(line(card.encoded_len(), &card::v03_card(&card))?, metadata))
             }
@@ -173,16 +173,20 @@ impl Methods {
         Ok(reply?)
     }
 
-    /// Reads a send as it was before 0.2, when a client chose the id of its task: one that is there is gone on with, and
-    /// another gets an id from us, as does a message, which had none then.
-    async fn earlier(&self, request: Request<'_>) -> Result<tonic::Request<SendMessageRequest>, Status> {
-        let (mut request, id) = sent(read(request)?)?;
+    /// Parses the parameters of a send from before 0.2, when clients chose the id of the task and messages had no id.
+    ///
+    /// The message continues the task with the client's id if that exists; otherwise the service creates a task with an id of
+    /// its own.
+    async fn parse_old_send(&self, request: Request<'_>) -> Result<tonic::Request<SendMessageRequest>, Status> {
+        let (mut request, task_id) = parse_send(request)?;
         let call = Call::of(&request)?.clone();
-        if let Some(message) = request.get_mut().message.as_mut().filter(|it| it.message_id.is_empty()) {
+        let message = request.get_mut().message.as_mut();
+        if let Some(message) = message.filter(|message| message.message_id.is_empty()) {
             message.message_id = seam::fresh_id();
         }
-        if let Some(message) = request.get_mut().message.as_mut().filter(|it| it.task_id.is_empty() && !id.is_empty()) {
-            let get = GetTaskRequest { id, history_length: Some(1), ..GetTaskRequest::default() };
+        let message = request.get_mut().message.as_mut();
+        if let Some(message) = message.filter(|message| message.task_id.is_empty() && !task_id.is_empty()) {
+            let get = GetTaskRequest { id: task_id, history_length: Some(1), ..GetTaskRequest::default() };
             match self.0.get_task(call.request(get)).await.map_err(Error::from) {
                 Ok(task) => message.task_id = task.into_inner().into_task()?.id,
                 Err(error) if error.kind() == ErrorKind::TaskNotFound => {}
@@ -192,54 +196,57 @@ impl Methods {
         Ok(request)
     }
 
-    /// All webhooks of a task: the list of 0.3 has no pages.
-    async fn webhooks(&self, request: tonic::Request<ListTaskPushNotificationConfigsRequest>) -> Result<Reply, Status> {
-        let (call, wanted) = (Call::of(&request)?.clone(), request.get_ref().clone());
-        let (mut request, mut all, mut besides) = (request, Vec::new(), Vec::new());
+    /// Returns all push configurations of a task: the list of 0.3 has no pages.
+    async fn list_push_configs(
+        &self,
+        request: tonic::Request<ListTaskPushNotificationConfigsRequest>,
+    ) -> Result<Reply, Status> {
+        let (call, first_page) = (Call::of(&request)?.clone(), request.get_ref().clone());
+        let (mut request, mut configs, mut all_extras) = (request, Vec::new(), Vec::new());
         loop {
             let (metadata, page, extensions) = self.0.list_task_push_notification_configs(request).await?.into_parts();
-            let mut kept = PushExtras::kept_of_each(&extensions);
-            kept.resize(page.configs.len(), PushExtras::default());
-            besides.append(&mut kept);
-            all.extend(page.configs);
+            let mut extras = PushExtras::kept_of_each(&extensions);
+            extras.resize(page.configs.len(), PushExtras::default());
+            all_extras.append(&mut extras);
+            configs.extend(page.configs);
             if page.next_page_token.is_empty() {
-                let length = all.iter().map(prost::Message::encoded_len).sum();
-                let list: Vec<_> = all.iter().zip(&besides).map(|(config, kept)| Webhook { config, kept }).collect();
+                let length = configs.iter().map(prost::Message::encoded_len).sum();
+                let list: Vec<_> =
+                    configs.iter().zip(&all_extras).map(|(config, kept)| Webhook { config, kept }).collect();
                 return Ok(Reply::Unary(line(length, &list)?, metadata));
             }
             let page_token = page.next_page_token;
-            request = call.clone().request(ListTaskPushNotificationConfigsRequest { page_token, ..wanted.clone() });
+            request = call.clone().request(ListTaskPushNotificationConfigsRequest { page_token, ..first_page.clone() });
         }
     }
 }
 
-/// Reads the parameters of a call.
-fn read<T: Classic>(request: Request<'_>) -> Result<tonic::Request<T>, Error> {
+/// Parses the parameters of a method.
+fn parse<T: Classic>(request: Request<'_>) -> Result<tonic::Request<T>, Error> {
     let (metadata, extensions, draft) = decode::<T::Draft>(request)?.into_parts();
     let message = T::finish::<serde_json::Error>(draft).map_err(Error::invalid_params)?;
     Ok(tonic::Request::from_parts(metadata, extensions, message))
 }
 
-/// A refusal, with the fields under the names that they have in classic JSON.
-fn refusal(method: Method, mut status: Status) -> Status {
+/// Renames the fields in an error to those of the method's parameters. The metadata is unchanged.
+fn rename_fields(method: Method, mut status: Status) -> Status {
     let metadata = std::mem::take(status.metadata_mut());
-    let mut refusal = Status::from(Error::from(status).renamed(|field| classic_field(method, field)));
-    *refusal.metadata_mut() = metadata;
-    refusal
+    let mut renamed = Status::from(Error::from(status).renamed(|field| parameter_name(method, field)));
+    *renamed.metadata_mut() = metadata;
+    renamed
 }
 
-/// What a field of 1.0 is called in the parameters of a method, where that differs.
-fn classic_field(method: Method, field: &str) -> Option<String> {
-    // As the members of a webhook are called everywhere.
-    let webhook = |field: &str| field.replace("authentication.scheme", "authentication.schemes");
+/// Returns the path of a 1.0 field in the parameters of a method, or `None` if it is equal.
+fn parameter_name(method: Method, field: &str) -> Option<String> {
+    let in_push_config = |field: &str| field.replace("authentication.scheme", "authentication.schemes");
     match (method, field) {
         (Method::Send | Method::Stream | Method::SendBefore | Method::StreamBefore, field) => {
             let field = field.strip_prefix("configuration.taskPushNotificationConfig")?;
-            Some(format!("configuration.pushNotificationConfig{}", webhook(field)))
+            Some(format!("configuration.pushNotificationConfig{}", in_push_config(field)))
         }
         (Method::SetPush, "id" | "url" | "token") => Some(format!("pushNotificationConfig.{field}")),
         (Method::SetPush, field) if field.starts_with("authentication") => {
-            Some(format!("pushNotificationConfig.{}", webhook(field)))
+            Some(format!("pushNotificationConfig.{}", in_push_config(field)))
         }
         (Method::GetPush | Method::ListPush | Method::DeletePush, "taskId") => Some("id".to_owned()),
         (Method::GetPush | Method::DeletePush, "id") => Some("pushNotificationConfigId".to_owned()),
@@ -247,15 +254,15 @@ fn classic_field(method: Method, field: &str) -> Option<String> {
     }
 }
 
-/// A send, and the id that its task had before 0.2.
-fn sent(request: tonic::Request<V02Send>) -> Result<(tonic::Request<SendMessageRequest>, String), Error> {
-    let (metadata, mut extensions, V02Send { send, task_id, kept }) = request.into_parts();
+/// Parses a send, and the task id that clients chose before 0.2.
+fn parse_send(request: Request<'_>) -> Result<(tonic::Request<SendMessageRequest>, String), Error> {
+    let (metadata, mut extensions, V02Send { send, task_id, kept }) = parse(request)?.into_parts();
     kept.put("configuration.pushNotificationConfig.", &mut extensions)?;
     Ok((tonic::Request::from_parts(metadata, extensions, send), task_id))
 }
 
-/// Shows a webhook with what was said beside.
-fn webhook(response: &Response<TaskPushNotificationConfig>) -> Result<Reply, Error> {
+/// Writes a push configuration with its stored extra members.
+fn push_config(response: &Response<TaskPushNotificationConfig>) -> Result<Reply, Error> {
     let kept = PushExtras::kept(response.extensions());
     let config = response.get_ref();
     Ok(Reply::Unary(line(config.encoded_len(), &Webhook { config, kept: &kept })?, response.metadata().clone()))
@@ -271,11 +278,11 @@ where
 
 fn streaming(response: Response<BoxStream<Event>>) -> Reply {
     let (metadata, events, _) = response.into_parts();
-    Reply::Stream(Box::pin(events.filter_map(|it| it.and_then(|it| Ok(event::classic(&it)?)).transpose())), metadata)
+    let frames = events.filter_map(|item| item.and_then(|event| Ok(event::classic(&event)?)).transpose());
+    Reply::Stream(Box::pin(frames), metadata)
 }
 
-/// What was active is told under the name that 0.3 asks for it by.
-fn told(mut reply: Reply) -> Reply {
+fn rename_metadata(mut reply: Reply) -> Reply {
     let (Reply::Unary(_, metadata) | Reply::Stream(_, metadata)) = &mut reply;
     classic_names(metadata);
     reply

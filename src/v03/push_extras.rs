@@ -1,5 +1,7 @@
-//! What 0.3 says of a push configuration and 1.0 has no place for, in the form that both codecs of 0.3 keep it in beside
-//! the configuration.
+//! Members of 0.3 push notification configurations that 1.0 lacks: further authentication schemes and HTTP headers.
+//!
+//! The 0.3 codecs pass them to the service as request extensions, serialized as JSON. The service stores these bytes with
+//! the configuration without reading them, and returns them as response extensions.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -14,66 +16,71 @@ use crate::{
     service::push::{AllPushExtras, PushExtra},
 };
 
-/// What a configuration says further. It may be a secret.
+/// Members of a push configuration that 1.0 lacks. They may contain secrets.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PushExtras {
-    /// The schemes after the first, which is 1.0's (0.3, 6.9).
+    /// Authentication schemes after the first (0.3, 6.9); the first is in the 1.0 configuration.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub schemes: Vec<String>,
-    /// Headers that a client wants to be sent along, as some of 0.2 write them.
+    /// HTTP headers to send with each notification, by name. Some 0.2 clients set them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
 }
 
 impl PushExtras {
-    /// What a configuration of protobuf says.
+    /// Extracts the further schemes of a protobuf configuration, which has no headers.
     pub(crate) fn of(config: Option<&PushNotificationConfig>) -> Self {
-        let schemes = config.and_then(|it| it.authentication.as_ref()).map(|it| &it.schemes);
+        let schemes = config.and_then(|config| config.authentication.as_ref()).map(|it| &it.schemes);
         Self { schemes: schemes.into_iter().flatten().skip(1).cloned().collect(), headers: BTreeMap::new() }
     }
 
-    /// Gives it along with a request, in which the configuration is at `at`. What could not be sent is refused, without a
-    /// word of what may be a secret.
+    /// Validates the members and adds them to a request's extensions, unless there are none.
+    ///
+    /// `at` is the field path of the configuration in the request, with a trailing dot.
+    ///
+    /// # Errors
+    /// `InvalidParams` if a member cannot be sent in an HTTP header. The message does not contain the value, which may be a
+    /// secret.
     pub(crate) fn put(&self, at: &str, extensions: &mut Extensions) -> Result<(), Error> {
         if *self == Self::default() {
             return Ok(());
         }
-        let wrong = |field: String, why: &str| Err(Error::invalid_field(format!("{at}{field}"), why));
-        // After the first, which 1.0 has.
-        for (n, scheme) in (1..).zip(&self.schemes) {
+        let invalid = |field: String, why: &str| Err(Error::invalid_field(format!("{at}{field}"), why));
+        // Index 0 is in the 1.0 configuration.
+        for (index, scheme) in (1..).zip(&self.schemes) {
             if scheme.chars().any(char::is_control) {
-                return wrong(format!("authentication.schemes[{n}]"), "must not have control characters");
+                return invalid(format!("authentication.schemes[{index}]"), "must not have control characters");
             }
         }
         for (name, value) in &self.headers {
             if HeaderName::from_bytes(name.as_bytes()).is_err() {
-                return wrong("headers".to_owned(), "must be named as headers of HTTP are");
+                return invalid("headers".to_owned(), "has an invalid HTTP header name");
             }
             if value.chars().any(char::is_control) {
-                return wrong(format!("headers.{name}"), "must not have control characters");
+                return invalid(format!("headers.{name}"), "must not have control characters");
             }
         }
         extensions.insert(PushExtra(serde_json::to_vec(self).map_err(Error::internal)?.into()));
         Ok(())
     }
 
-    /// What was kept of the configuration in a reply.
+    /// Returns the stored members of the configuration in a response.
     pub(crate) fn kept(extensions: &Extensions) -> Self {
-        extensions.get().map(|it: &PushExtra| Self::read(&it.0)).unwrap_or_default()
+        extensions.get().map(|stored: &PushExtra| Self::decode(&stored.0)).unwrap_or_default()
     }
 
-    /// What was kept of each configuration in a reply, in their order.
+    /// Returns the stored members of each configuration in a list response, in the order of the list.
     pub(crate) fn kept_of_each(extensions: &Extensions) -> Vec<Self> {
-        extensions.get().map(|it: &AllPushExtras| it.0.iter().map(Self::read).collect()).unwrap_or_default()
+        extensions.get().map(|stored: &AllPushExtras| stored.0.iter().map(Self::decode).collect()).unwrap_or_default()
     }
 
-    /// What another server kept is nothing here.
-    fn read(bytes: &Bytes) -> Self {
+    /// Decodes stored members. Bytes in another format, stored by another implementation, count as none.
+    fn decode(bytes: &Bytes) -> Self {
         serde_json::from_slice(bytes).unwrap_or_default()
     }
 
-    /// Says it again in protobuf, which has no headers either.
+    /// Adds the further schemes to a protobuf configuration, which has no headers.
     pub(crate) fn restore(self, config: &mut TaskPushNotificationConfig) {
         if self.schemes.is_empty() {
             return;
@@ -96,7 +103,7 @@ mod tests {
 
     fn put(schemes: &[&str], headers: &[(&str, &str)]) -> Result<PushExtras, Error> {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let further = PushExtras { schemes: schemes.iter().map(|it| (*it).to_owned()).collect(), headers };
+        let further = PushExtras { schemes: schemes.iter().copied().map(str::to_owned).collect(), headers };
         let mut extensions = Extensions::new();
         further.put("config.", &mut extensions)?;
         assert_eq!(PushExtras::kept(&extensions), further);
@@ -106,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_is_refused_by_its_field() {
+    fn members_that_are_invalid_in_headers_are_rejected_with_their_field() {
         put(&[], &[]).unwrap();
         put(&["Basic"], &[("X-Key", "swordfish"), ("x-ü", "")]).unwrap_err();
         put(&["Basic"], &[("X-Key", "swordfish"), ("x-empty", "")]).unwrap();

@@ -1,5 +1,5 @@
-//! HTTP+JSON of 0.3: the routes of its proto file, those that only its text has (0.3, 3.5.6), and bodies as its clients
-//! write them.
+//! HTTP+JSON binding of 0.3: the routes of its proto file, the routes that only the specification has (0.3, 3.5.6), and
+//! normalization of request bodies.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -27,24 +27,25 @@ use crate::{
 
 mod normalize;
 
-/// The service of 0.3, as HTTP+JSON sees it.
+/// HTTP+JSON binding of the 0.3 service.
 #[derive(Clone)]
 pub struct Rest {
     proto: ServiceHandle,
     service: Arc<dyn A2aService>,
 }
 
-/// What can be called.
+/// RPC of the binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rpc {
-    /// What the proto file has.
+    /// RPC of the 0.3 proto file.
     Proto(v03::bindings::Rpc),
-    /// `GET /v1/tasks`, which only the text has.
+    /// `GET /v1/tasks`, which is in the specification but not in the proto file.
     List,
 }
 
 impl Rest {
-    /// This service; what the proto file of 0.3 lacks is asked of the one of 1.0 behind it.
+    /// Creates the binding from the 0.3 service and the 1.0 service behind it, which implements the RPCs that the 0.3 proto
+    /// file lacks.
     pub(crate) const fn new(proto: ServiceHandle, service: Arc<dyn A2aService>) -> Self {
         Self { proto, service }
     }
@@ -68,18 +69,18 @@ impl Dispatch for Rest {
     }
 
     fn is_streaming(rpc: Rpc) -> bool {
-        matches!(rpc, Rpc::Proto(it) if ServiceHandle::is_streaming(it))
+        matches!(rpc, Rpc::Proto(rpc) if ServiceHandle::is_streaming(rpc))
     }
 
     fn is_silent(rpc: Rpc) -> bool {
-        matches!(rpc, Rpc::Proto(it) if ServiceHandle::is_silent(it))
+        matches!(rpc, Rpc::Proto(rpc) if ServiceHandle::is_silent(rpc))
     }
 
     fn is_read(rpc: Rpc) -> bool {
-        matches!(rpc, Rpc::Proto(it) if ServiceHandle::is_read(it))
+        matches!(rpc, Rpc::Proto(rpc) if ServiceHandle::is_read(rpc))
     }
 
-    /// A template was published with `task/` for `tasks/`, and whoever wrote clients by it can't have known where else.
+    /// Also accepts `/v1/task/…`: one published HTTP rule has `task` instead of `tasks`, and clients follow it.
     fn route(verb: &str, segments: &[&str], action: &str) -> Option<Route<Rpc>> {
         let Route { rpc, body, fields } = match segments {
             ["v1", "tasks"] if verb == "GET" && action.is_empty() => {
@@ -91,8 +92,8 @@ impl Dispatch for Rest {
             }
             segments => ServiceHandle::route(verb, segments, action)?,
         };
-        // A body that should be one member is often all of them: what it is, is told by looking at it. The rest is in the
-        // query then, or not.
+        // Clients often send the whole message where the proto file has one field as the body. The body itself is inspected,
+        // and the remaining fields are read from the query if they are there.
         let body = if matches!(body, Body::Field(_)) { Body::Anywhere } else { body };
         Some(Route { rpc: Rpc::Proto(rpc), body, fields })
     }
@@ -103,12 +104,12 @@ impl Dispatch for Rest {
         }
         let Rpc::Proto(rpc) = rpc else {
             if let Source::Query(query) = &mut request.get_mut().source {
-                *query = listed(query).into();
+                *query = normalized_list_query(query).into();
             }
             let service = &*self.service;
             let files = FileEncoding::of(&request);
             let list = async |mut request: tonic::Request<ListTasksRequest>| {
-                // It has no tenants.
+                // 0.3 has no tenants.
                 request.get_mut().tenant.clear();
                 files.reply(answer::<ListTasksResponse, Tasks>(service.list_tasks(request).await))
             };
@@ -116,17 +117,16 @@ impl Dispatch for Rest {
         };
         let files = FileEncoding::of(&request);
         if let Source::Json(text) | Source::Both(text, _) = &mut request.get_mut().source
-            && let Some(repaired) = repaired(rpc, files, text).map_err(|error| refusal(error.into()))?
+            && let Some(normalized) = normalized_body(rpc, files, text).map_err(|error| refusal(error.into()))?
         {
-            *text = Cow::Owned(repaired);
+            *text = Cow::Owned(normalized);
         }
         self.proto.call(rpc, request).await
     }
 }
 
 impl Rest {
-    /// The card for authenticated callers, in the JSON that cards of 0.3 have everywhere, which is not that of its proto
-    /// file (0.3, 5.5).
+    /// Returns the extended agent card in the card format of 0.3 (0.3, 5.5), which is not the ProtoJSON of its proto file.
     async fn card(&self, request: Request<'_>) -> Result<Reply, Status> {
         let (metadata, extensions, _) = request.into_parts();
         let request = tonic::Request::from_parts(metadata, extensions, GetExtendedAgentCardRequest::default());
@@ -135,19 +135,22 @@ impl Rest {
     }
 }
 
-/// What a list is asked for, where a state may have the name that it has in JSON-RPC. What is none is left, to be refused.
-fn listed(query: &str) -> String {
-    let parameter = |it: &str| {
-        let (name, value) = it.split_once('=').filter(|it| it.0 == "status")?;
-        let word = percent_decode_str(value).decode_utf8().ok()?;
-        Some(format!("{name}={}", TaskState::try_from(TaskState::liberal(&word)?).ok()?.as_str_name()))
+/// Replaces the JSON-RPC name of a state in the `status` parameter by its proto name. Unknown names are left for the decoder
+/// to reject.
+fn normalized_list_query(query: &str) -> String {
+    let normalized_status = |parameter: &str| {
+        let value = parameter.strip_prefix("status=")?;
+        let state = percent_decode_str(value).decode_utf8().ok()?;
+        Some(format!("status={}", TaskState::try_from(TaskState::liberal(&state)?).ok()?.as_str_name()))
     };
-    let parameters = query.split('&').map(|it| parameter(it).unwrap_or_else(|| it.to_owned()));
+    let parameters =
+        query.split('&').map(|parameter| normalized_status(parameter).unwrap_or_else(|| parameter.to_owned()));
     parameters.collect::<Vec<_>>().join("&")
 }
 
-/// A body as the decoder reads it. What is no JSON, or no object, is left as it is, for that to refuse.
-fn repaired(rpc: v03::bindings::Rpc, files: FileEncoding, text: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+/// Returns the body in the form that the decoder reads, or `None` if it needs no change. A body that is not a JSON object is
+/// left for the decoder to reject.
+fn normalized_body(rpc: v03::bindings::Rpc, files: FileEncoding, text: &[u8]) -> Result<Option<Vec<u8>>, Error> {
     use v03::bindings::Rpc;
     let is_send = match rpc {
         Rpc::SendMessage | Rpc::SendStreamingMessage => true,
@@ -169,7 +172,7 @@ fn repaired(rpc: v03::bindings::Rpc, files: FileEncoding, text: &[u8]) -> Result
     Ok(serde_json::to_vec(&body).ok())
 }
 
-/// A page of tasks, as the servers of 0.3 that have lists print it.
+/// Page of tasks, in the form of the 0.3 servers that support `GET /v1/tasks`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Tasks {
     #[prost(message, repeated, tag = "1")]
@@ -187,8 +190,8 @@ impl FileParts for Tasks {
 impl Output for Tasks {}
 
 impl From<ListTasksResponse> for Tasks {
-    fn from(it: ListTasksResponse) -> Self {
-        Self { tasks: it.tasks.into_iter().map(Into::into).collect(), next_page_token: it.next_page_token }
+    fn from(page: ListTasksResponse) -> Self {
+        Self { tasks: page.tasks.into_iter().map(Into::into).collect(), next_page_token: page.next_page_token }
     }
 }
 

@@ -161,7 +161,7 @@ fn a_task_and_what_happens_to_it() {
         assert_eq!(written(&response), json);
         assert_eq!(read::<SendMessageResponse>(&json), response);
     }
-    assert_eq!(refused::<SendMessageResponse>(&update_json(true)), "an event in answer to a call");
+    assert_eq!(refused::<SendMessageResponse>(&update_json(true)), "expected a task or a message, found an event");
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn kind_of_a_message_is_checked() {
     for json in [r#"{"kind":"message","messageId":"m"}"#, r#"{"kind":null,"messageId":"m"}"#, r#"{"messageId":"m"}"#] {
         assert_eq!(read::<Message>(json), Message { message_id: "m".into(), ..Message::default() }, "{json}");
     }
-    assert_eq!(refused::<Message>(r#"{"kind":"task","messageId":"m"}"#), "is not `message`");
+    assert_eq!(refused::<Message>(r#"{"kind":"task","messageId":"m"}"#), "must be `message`");
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn parts_are_told_by_their_kind_and_else_by_their_member() {
         ("{}", "must have one of text, file, data"),
         (r#"{"text":null}"#, "must have one of text, file, data"),
         (r#"{"text":"hi","data":{"a":1}}"#, "must have only one of text, file, data"),
-        (r#"{"kind":"text","data":{}}"#, "has no `text`, which its kind is"),
+        (r#"{"kind":"text","data":{}}"#, "must have `text`, since its kind is `text`"),
         (r#"{"kind":"image"}"#, "unknown variant `image`, expected one of `text`, `file`, `data`"),
         (r#"{"kind":"file","file":{}}"#, "must have one of bytes, uri"),
         (r#"{"file":{"bytes":"aGVsbG8=","uri":"https://x.example"}}"#, "has both bytes and a uri; send one of them"),

@@ -1,4 +1,4 @@
-//! The card for authenticated callers as 0.2 has it: by a GET, with HTTP's own answers where there is none (0.2, 7.10).
+//! Authenticated extended card of 0.2: a GET request that is answered with HTTP status codes (0.2, 7.10).
 
 use super::v03_card;
 use crate::{
@@ -7,20 +7,23 @@ use crate::{
     pb::v1::{GetExtendedAgentCardRequest, a2a_service_server::A2aService},
 };
 
-/// The card in JSON.
+/// Returns the extended agent card as 0.3 JSON.
+///
+/// # Errors
+/// `MethodNotFound` if the agent has no extended card, otherwise the error of the service.
 pub(crate) async fn extended(service: &dyn A2aService, call: Call) -> Result<Vec<u8>, Error> {
     let call = Call { version: Version::V0_3, ..call };
     match service.get_extended_agent_card(call.request(GetExtendedAgentCardRequest::default())).await {
         Ok(card) => serde_json::to_vec(&v03_card(card.get_ref())).map_err(Error::internal),
-        Err(status) => Err(missing(status.into())),
+        Err(status) => Err(to_not_found(status.into())),
     }
 }
 
-/// That there is none is an error of its own since 0.3; before, it is a path that is not there.
-fn missing(error: Error) -> Error {
+/// Maps the errors for a missing extended card to 404. Versions before 0.3 have no error code for it.
+fn to_not_found(error: Error) -> Error {
     use ErrorKind::{ExtendedAgentCardNotConfigured, ExtendedCardNotSupported, UnsupportedOperation};
     if matches!(error.kind(), ExtendedCardNotSupported | ExtendedAgentCardNotConfigured | UnsupportedOperation) {
-        return ErrorKind::MethodNotFound.because("this agent has no card for authenticated callers");
+        return ErrorKind::MethodNotFound.because("this agent has no authenticated extended card");
     }
     error
 }
@@ -34,13 +37,13 @@ mod tests {
     use super::*;
     use crate::pb::v1::AgentCard;
 
-    /// A service that has such a card, or not.
-    struct Having(Answer);
+    /// Service with a given result of `get_extended_agent_card`.
+    struct CardService(CardResult);
 
-    type Answer = fn(&Call) -> Result<AgentCard, Error>;
+    type CardResult = fn(&Call) -> Result<AgentCard, Error>;
 
     #[tonic::async_trait]
-    impl A2aService for Having {
+    impl A2aService for CardService {
         async fn get_extended_agent_card(
             &self,
             request: Request<GetExtendedAgentCardRequest>,
@@ -50,23 +53,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_a_classic_card_or_a_status() {
+    async fn extended_card_is_a_0_3_card_or_an_http_status() {
         let card = |call: &Call| {
             let name = format!("{:?} {}", call.version, call.owner);
             Ok(AgentCard { name, ..AgentCard::default() })
         };
-        let service: Arc<dyn A2aService> = Arc::new(Having(card));
+        let service: Arc<dyn A2aService> = Arc::new(CardService(card));
         let json: serde_json::Value =
             serde_json::from_slice(&extended(&*service, Call::by("ada")).await.unwrap()).unwrap();
         assert_eq!((json["name"].as_str(), json["protocolVersion"].as_str()), (Some("V0_3 ada"), Some("0.3.0")));
-        let errors: [(Answer, u16); 4] = [
+        let errors: [(CardResult, u16); 4] = [
             (|_| Err(ErrorKind::ExtendedCardNotSupported.error()), 404),
             (|_| Err(ErrorKind::ExtendedAgentCardNotConfigured.error()), 404),
             (|_| Err(ErrorKind::PermissionDenied.error()), 403),
             (|_| Err(ErrorKind::Unauthenticated.error()), 401),
         ];
-        for (answer, status) in errors {
-            let error = extended(&Having(answer), Call::default()).await.unwrap_err();
+        for (result, status) in errors {
+            let error = extended(&CardService(result), Call::default()).await.unwrap_err();
             assert_eq!(error.wire().http, status, "{error}");
         }
     }

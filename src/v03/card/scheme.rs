@@ -1,4 +1,4 @@
-//! The ways to authenticate, as 0.3 has them, which is as OpenAPI does (0.3, 5.5.3).
+//! Security schemes of 0.3 cards, which are those of OpenAPI (0.3, 5.5.3), and their conversion to and from 1.0.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::pb::v1::{
     OpenIdConnectSecurityScheme, PasswordOAuthFlow, SecurityScheme, security_scheme,
 };
 
-/// A way to authenticate.
+/// Security scheme.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all_fields = "camelCase")]
-#[expect(missing_docs, reason = "the members are OpenAPI's")]
+#[expect(missing_docs, reason = "the members are documented in OpenAPI")]
 pub enum Scheme {
     #[serde(rename = "apiKey")]
     ApiKey {
@@ -50,15 +50,15 @@ pub enum Scheme {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         description: String,
     },
-    /// One that came after us.
+    /// Scheme of an unknown type, which is dropped.
     #[serde(other)]
     Unknown,
 }
 
-/// The flows of OAuth that an agent takes; 1.0 has one of them.
+/// OAuth flows that an agent supports. A 1.0 scheme has only one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(missing_docs, reason = "the members are OpenAPI's")]
+#[expect(missing_docs, reason = "the members are documented in OpenAPI")]
 pub struct Flows {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub authorization_code: Option<Flow>,
@@ -68,15 +68,15 @@ pub struct Flows {
     pub implicit: Option<Flow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<Flow>,
-    /// Only 1.0 has it.
+    /// Device code flow; 1.0 only.
     #[serde(skip_serializing)]
     pub device_code: Option<Flow>,
 }
 
-/// A flow of OAuth: each kind has some of these members.
+/// OAuth flow. Each kind of flow has some of these members.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(missing_docs, reason = "the members are OpenAPI's")]
+#[expect(missing_docs, reason = "the members are documented in OpenAPI")]
 pub struct Flow {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub authorization_url: String,
@@ -85,29 +85,30 @@ pub struct Flow {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub refresh_url: String,
     pub scopes: BTreeMap<String, String>,
-    /// Only 1.0 has it.
+    /// Device authorization endpoint; 1.0 only.
     #[serde(skip_serializing)]
     pub device_authorization_url: String,
-    /// Only 1.0 has it.
+    /// The client must use PKCE; 1.0 only.
     #[serde(skip_serializing)]
     pub pkce_required: bool,
 }
 
-/// Schemes of 1.0 as 0.3 has them; those that were said in 0.3's form as they were said.
+/// Converts 1.0 schemes to 0.3. A scheme in `originals` is used instead of the converted one.
 pub(super) fn v03_card(
     schemes: &BTreeMap<String, SecurityScheme>,
-    said: &BTreeMap<String, Scheme>,
+    originals: &BTreeMap<String, Scheme>,
 ) -> BTreeMap<String, Scheme> {
-    let scheme = |(name, scheme): (&String, &SecurityScheme)| {
-        let scheme = said.get(name).cloned().or_else(|| from_v1(scheme))?;
+    let convert = |(name, scheme): (&String, &SecurityScheme)| {
+        let scheme = originals.get(name).cloned().or_else(|| from_v1(scheme))?;
         Some((name.clone(), scheme))
     };
-    schemes.iter().filter_map(scheme).collect()
+    schemes.iter().filter_map(convert).collect()
 }
 
-/// Schemes of 0.3 as 1.0 has them, without those that nobody here knows.
+/// Converts 0.3 schemes to 1.0, without those of an unknown type.
 pub(crate) fn to_v1(schemes: BTreeMap<String, Scheme>) -> BTreeMap<String, SecurityScheme> {
-    schemes.into_iter().filter_map(|(name, it)| Some((name, SecurityScheme { scheme: Some(it.into_v1()?) }))).collect()
+    let convert = |(name, scheme): (String, Scheme)| Some((name, SecurityScheme { scheme: Some(scheme.into_v1()?) }));
+    schemes.into_iter().filter_map(convert).collect()
 }
 
 fn from_v1(scheme: &SecurityScheme) -> Option<Scheme> {
@@ -120,7 +121,7 @@ fn from_v1(scheme: &SecurityScheme) -> Option<Scheme> {
             Scheme::Http { description, scheme, bearer_format }
         }
         V1::Oauth2SecurityScheme(OAuth2SecurityScheme { description, flows, oauth2_metadata_url }) => {
-            let flows = Box::new(flows.and_then(|it| it.flow).map(Flows::from).unwrap_or_default());
+            let flows = Box::new(flows.and_then(|flows| flows.flow).map(Flows::from).unwrap_or_default());
             Scheme::OAuth2 { description, flows, metadata_url: oauth2_metadata_url }
         }
         V1::OpenIdConnectSecurityScheme(OpenIdConnectSecurityScheme { description, open_id_connect_url }) => {
@@ -141,7 +142,7 @@ impl Scheme {
                 V1::HttpAuthSecurityScheme(HttpAuthSecurityScheme { description, scheme, bearer_format })
             }
             Self::OAuth2 { description, flows, metadata_url: oauth2_metadata_url } => {
-                let flows = Some(OAuthFlows { flow: flows.first() });
+                let flows = Some(OAuthFlows { flow: flows.into_safest() });
                 V1::Oauth2SecurityScheme(OAuth2SecurityScheme { description, flows, oauth2_metadata_url })
             }
             Self::OpenIdConnect { description, open_id_connect_url } => {
@@ -154,35 +155,35 @@ impl Scheme {
 }
 
 impl Flows {
-    /// The one that 1.0 has of them: the safest that there is, and those that it has deprecated last.
-    fn first(self) -> Option<v1::o_auth_flows::Flow> {
+    /// Returns the flow for a 1.0 scheme: the safest one, with the flows that 1.0 deprecates last.
+    fn into_safest(self) -> Option<v1::o_auth_flows::Flow> {
         use v1::o_auth_flows::Flow as V1;
         let Self { authorization_code, client_credentials, implicit, password, device_code } = self;
-        let authorization_code = authorization_code.map(|it| {
+        let authorization_code = authorization_code.map(|flow| {
             V1::AuthorizationCode(AuthorizationCodeOAuthFlow {
-                authorization_url: it.authorization_url,
-                token_url: it.token_url,
-                refresh_url: it.refresh_url,
-                scopes: it.scopes,
-                pkce_required: it.pkce_required,
+                authorization_url: flow.authorization_url,
+                token_url: flow.token_url,
+                refresh_url: flow.refresh_url,
+                scopes: flow.scopes,
+                pkce_required: flow.pkce_required,
             })
         });
-        let client_credentials = client_credentials.map(|it| {
-            let Flow { token_url, refresh_url, scopes, .. } = it;
+        let client_credentials = client_credentials.map(|flow| {
+            let Flow { token_url, refresh_url, scopes, .. } = flow;
             V1::ClientCredentials(ClientCredentialsOAuthFlow { token_url, refresh_url, scopes })
         });
-        let device_code = device_code.map(|it| {
-            let Flow { device_authorization_url, token_url, refresh_url, scopes, .. } = it;
+        let device_code = device_code.map(|flow| {
+            let Flow { device_authorization_url, token_url, refresh_url, scopes, .. } = flow;
             V1::DeviceCode(DeviceCodeOAuthFlow { device_authorization_url, token_url, refresh_url, scopes })
         });
-        #[expect(deprecated, reason = "0.3 has it")]
-        let implicit = implicit.map(|it| {
-            let Flow { authorization_url, refresh_url, scopes, .. } = it;
+        #[expect(deprecated, reason = "not deprecated in 0.3")]
+        let implicit = implicit.map(|flow| {
+            let Flow { authorization_url, refresh_url, scopes, .. } = flow;
             V1::Implicit(ImplicitOAuthFlow { authorization_url, refresh_url, scopes })
         });
-        #[expect(deprecated, reason = "0.3 has it")]
-        let password = password.map(|it| {
-            let Flow { token_url, refresh_url, scopes, .. } = it;
+        #[expect(deprecated, reason = "not deprecated in 0.3")]
+        let password = password.map(|flow| {
+            let Flow { token_url, refresh_url, scopes, .. } = flow;
             V1::Password(PasswordOAuthFlow { token_url, refresh_url, scopes })
         });
         authorization_code.or(client_credentials).or(device_code).or(implicit).or(password)
@@ -190,14 +191,14 @@ impl Flows {
 }
 
 impl From<v1::o_auth_flows::Flow> for Flows {
-    fn from(it: v1::o_auth_flows::Flow) -> Self {
+    fn from(flow: v1::o_auth_flows::Flow) -> Self {
         use v1::o_auth_flows::Flow as V1;
         let none = Self::default();
-        #[expect(deprecated, reason = "0.3 has them")]
-        match it {
-            V1::AuthorizationCode(it) => {
+        #[expect(deprecated, reason = "not deprecated in 0.3")]
+        match flow {
+            V1::AuthorizationCode(flow) => {
                 let AuthorizationCodeOAuthFlow { authorization_url, token_url, refresh_url, scopes, pkce_required } =
-                    it;
+                    flow;
                 let flow = Flow { authorization_url, token_url, refresh_url, scopes, pkce_required, ..Flow::default() };
                 Self { authorization_code: Some(flow), ..none }
             }
@@ -213,8 +214,8 @@ impl From<v1::o_auth_flows::Flow> for Flows {
                 let flow = Flow { token_url, refresh_url, scopes, ..Flow::default() };
                 Self { password: Some(flow), ..none }
             }
-            V1::DeviceCode(it) => {
-                let DeviceCodeOAuthFlow { device_authorization_url, token_url, refresh_url, scopes } = it;
+            V1::DeviceCode(flow) => {
+                let DeviceCodeOAuthFlow { device_authorization_url, token_url, refresh_url, scopes } = flow;
                 let flow = Flow { token_url, refresh_url, scopes, device_authorization_url, ..Flow::default() };
                 Self { device_code: Some(flow), ..none }
             }

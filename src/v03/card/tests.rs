@@ -1,4 +1,4 @@
-//! Cards from one generation to the other.
+//! Conversion of cards between 1.0 and 0.3.
 
 use prost_reflect::{DescriptorPool, Kind, MessageDescriptor};
 use serde_json::{Value, json};
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::pb::{self, v03};
 
-/// A card of 1.0 that has every member which 0.3 can say.
-fn full() -> AgentCard {
+/// A 1.0 card with every member that 0.3 has too.
+fn full_card() -> AgentCard {
     let scopes = json!({"read": "Reads"});
     let card = json!({
         "name": "Geo", "description": "Plans routes", "version": "1.2.0",
@@ -46,20 +46,20 @@ fn members(value: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn there_and_back_is_the_same_card() {
-    let card = full();
+fn card_survives_a_round_trip() {
+    let card = full_card();
     let v03_card = v03_card(&card);
     assert_eq!(AgentCard::from(v03_card.clone()), card);
     let json = serde_json::to_vec(&v03_card).unwrap();
     assert_eq!(from_json(&json).unwrap(), card);
-    // A reader of 1.0 sees its own card in the one for both.
+    // The merged card is the 1.0 card for a client of 1.0.
     assert_eq!(from_json(&to_json(&card, &V03CardFields::default(), CardVersion::Merged).unwrap()).unwrap(), card);
 }
 
-/// The members, as 0.3's own type definitions have them.
+/// The members are those of the type definitions of 0.3.
 #[test]
-fn a_classic_card_has_the_members_of_0_3() {
-    let json = serde_json::to_value(v03_card(&full())).unwrap();
+fn converted_card_has_the_members_of_0_3() {
+    let json = serde_json::to_value(v03_card(&full_card())).unwrap();
     let expected = json!({
         "protocolVersion": "0.3.0", "name": "Geo", "description": "Plans routes", "version": "1.2.0",
         "url": "https://h/rpc", "preferredTransport": "JSONRPC",
@@ -93,8 +93,8 @@ fn a_classic_card_has_the_members_of_0_3() {
         "signatures": [{"protected": "p", "signature": "s", "header": {"kid": "k", "none": null}}],
     });
     assert_eq!(json, expected);
-    // Of a card that says next to nothing, those that 0.3 requires.
-    let least = serde_json::to_value(v03_card(&AgentCard::default())).unwrap();
+    // An empty card has the members that 0.3 requires.
+    let empty = serde_json::to_value(v03_card(&AgentCard::default())).unwrap();
     for member in [
         "protocolVersion",
         "name",
@@ -106,31 +106,33 @@ fn a_classic_card_has_the_members_of_0_3() {
         "defaultOutputModes",
         "skills",
     ] {
-        assert!(least.get(member).is_some(), "{member}");
+        assert!(empty.get(member).is_some(), "{member}");
     }
 }
 
-/// All that is in the part is in the whole.
-fn has(whole: &Value, part: &Value) {
+/// Asserts that every member of `part` is in `whole`, recursively.
+fn assert_contains(whole: &Value, part: &Value) {
     match (whole, part) {
-        (Value::Object(whole), Value::Object(part)) => part.iter().for_each(|(name, it)| has(&whole[name], it)),
+        (Value::Object(whole), Value::Object(part)) => {
+            part.iter().for_each(|(name, value)| assert_contains(&whole[name], value));
+        }
         (Value::Array(whole), Value::Array(part)) if whole.len() == part.len() => {
-            whole.iter().zip(part).for_each(|it| has(it.0, it.1));
+            whole.iter().zip(part).for_each(|(whole, part)| assert_contains(whole, part));
         }
         _ => assert_eq!(whole, part),
     }
 }
 
 #[test]
-fn the_card_for_both_has_the_members_of_both() {
-    let card = full();
+fn merged_card_has_the_members_of_both_versions() {
+    let card = full_card();
     let json: Value =
         serde_json::from_slice(&to_json(&card, &V03CardFields::default(), CardVersion::Merged).unwrap()).unwrap();
     let (new, old) = (serde_json::to_value(&card).unwrap(), serde_json::to_value(v03_card(&card)).unwrap());
-    has(&json, &new);
-    has(&json, &old);
+    assert_contains(&json, &new);
+    assert_contains(&json, &old);
     let all = members(&new).into_iter().chain(members(&old)).collect::<std::collections::BTreeSet<_>>();
-    assert_eq!(members(&json).len(), all.len(), "and no others");
+    assert_eq!(members(&json).len(), all.len(), "no other members");
     assert_eq!(
         json["securitySchemes"]["key"],
         json!({
@@ -141,8 +143,8 @@ fn the_card_for_both_has_the_members_of_both() {
 }
 
 #[test]
-fn a_shape_is_for_those_who_can_call() {
-    let mut card = full();
+fn members_of_0_3_require_an_interface_of_0_3() {
+    let mut card = full_card();
     let keys = |card: &AgentCard, shape| {
         let json: Value = serde_json::from_slice(&to_json(card, &V03CardFields::default(), shape).unwrap()).unwrap();
         (json.get("supportedInterfaces").is_some(), json.get("url").is_some())
@@ -150,11 +152,11 @@ fn a_shape_is_for_those_who_can_call() {
     assert_eq!(keys(&card, CardVersion::Merged), (true, true));
     assert_eq!(keys(&card, CardVersion::V1_0), (true, false));
     assert_eq!(keys(&card, CardVersion::V0_3), (false, true));
-    card.supported_interfaces.iter_mut().for_each(|it| it.protocol_version = "1.0".to_owned());
+    card.supported_interfaces.iter_mut().for_each(|interface| interface.protocol_version = "1.0".to_owned());
     for shape in [CardVersion::Merged, CardVersion::V1_0, CardVersion::V0_3] {
-        assert_eq!(keys(&card, shape), (true, false), "there is nothing of 0.3 to name");
+        assert_eq!(keys(&card, shape), (true, false), "no interface of 0.3");
     }
-    // An interface that says no version is from before there were any, and of several the JSON-RPC one is the main one.
+    // An interface without a version is of 0.3 or earlier. JSON-RPC is preferred.
     card.supported_interfaces[1].protocol_version.clear();
     assert_eq!(v03_card(&card).url, "https://h");
     card.supported_interfaces[0].protocol_version = "0.2.6".to_owned();
@@ -162,39 +164,38 @@ fn a_shape_is_for_those_who_can_call() {
     assert_eq!(v03_card(&card).url, "https://h/rpc");
 }
 
-/// What 1.0 has room for one of is kept beside it.
 #[test]
-fn what_1_0_cannot_say_is_on_the_classic_card() {
-    let said = json!({"type": "oauth2", "flows": {
+fn members_that_1_0_lacks_are_on_the_0_3_card() {
+    let original = json!({"type": "oauth2", "flows": {
         "authorizationCode": {"authorizationUrl": "https://h/a", "tokenUrl": "https://h/t", "scopes": {}},
         "clientCredentials": {"tokenUrl": "https://h/t", "scopes": {"read": "Reads"}},
         "password": {"tokenUrl": "https://h/t", "scopes": {}},
     }});
-    let schemes: BTreeMap<String, Scheme> = serde_json::from_value(json!({"o": said.clone()})).unwrap();
-    let mut card = full();
+    let schemes: BTreeMap<String, Scheme> = serde_json::from_value(json!({"o": original.clone()})).unwrap();
+    let mut card = full_card();
     card.security_schemes = to_v1(schemes.clone());
     let flows = &serde_json::to_value(&card).unwrap()["securitySchemes"]["o"]["oauth2SecurityScheme"]["flows"];
     assert_eq!(members(flows), ["authorizationCode"]);
     let kept = V03CardFields { schemes, state_transition_history: true };
     for shape in [CardVersion::V0_3, CardVersion::Merged] {
         let json: Value = serde_json::from_slice(&to_json(&card, &kept, shape).unwrap()).unwrap();
-        assert_eq!(json["securitySchemes"]["o"]["flows"], said["flows"]);
+        assert_eq!(json["securitySchemes"]["o"]["flows"], original["flows"]);
         assert_eq!(json["capabilities"]["stateTransitionHistory"], true);
     }
-    // The order in which 1.0 takes one.
+    // The flow of the 1.0 scheme is the first one in this order.
     let all = ["authorizationCode", "clientCredentials", "deviceCode", "implicit", "password"];
-    for (n, first) in all.iter().enumerate() {
-        let flows: serde_json::Map<String, Value> = all[n..].iter().map(|it| ((*it).to_owned(), json!({}))).collect();
-        let said = json!({"o": {"type": "oauth2", "flows": flows}});
-        let v1 = to_v1(serde_json::from_value(said).unwrap());
+    for (index, first) in all.iter().enumerate() {
+        let flows: serde_json::Map<String, Value> =
+            all[index..].iter().map(|name| ((*name).to_owned(), json!({}))).collect();
+        let schemes = json!({"o": {"type": "oauth2", "flows": flows}});
+        let v1 = to_v1(serde_json::from_value(schemes).unwrap());
         let v1 = serde_json::to_value(&v1["o"]).unwrap();
         assert_eq!(members(&v1["oauth2SecurityScheme"]["flows"]), [*first]);
     }
 }
 
-/// Cards as they were before 0.3 are read, whatever they lack, and whatever they have that came later.
 #[test]
-fn a_card_of_0_2_is_read() {
+fn card_of_0_2_with_missing_and_unknown_members_is_read() {
     let card = json!({
         "name": "researcher", "url": "https://h/a2a", "provider": {"organization": "O"}, "iconUrl": null,
         "capabilities": {"streaming": true, "pushNotifications": null}, "skills": [{"id": "s", "name": "S", "tags": null}],
@@ -212,8 +213,8 @@ fn a_card_of_0_2_is_read() {
 }
 
 #[test]
-fn protobuf_says_the_same() {
-    let card = full();
+fn protobuf_card_has_the_members_of_the_card() {
+    let card = full_card();
     let proto = proto(&card);
     assert_eq!((proto.protocol_version.as_str(), proto.url.as_str()), ("0.3.0", "https://h/rpc"));
     assert_eq!((proto.additional_interfaces.len(), proto.signatures.len()), (3, 1));
@@ -231,13 +232,13 @@ fn protobuf_says_the_same() {
     let _: v03::AgentCard = serde_json::from_value(json).unwrap();
 }
 
-/// The messages in a card are the same in both generations: that is what `proto::same` relies on.
+/// `proto::reencode` relies on this.
 #[test]
-fn what_cards_are_made_of_has_the_same_numbers() {
+fn messages_in_a_card_have_equal_field_numbers_in_both_versions() {
     fn compare(old: &MessageDescriptor, new: &MessageDescriptor) {
         for field in old.fields() {
             let other = new.get_field(field.number());
-            let other = other.unwrap_or_else(|| panic!("{} is gone", field.full_name()));
+            let other = other.unwrap_or_else(|| panic!("{} is not in 1.0", field.full_name()));
             assert_eq!((field.is_list(), field.is_map()), (other.is_list(), other.is_map()), "{}", field.full_name());
             match (field.kind(), other.kind()) {
                 (Kind::Message(old), Kind::Message(new)) if old.package_name() == "a2a.v1" => compare(&old, &new),

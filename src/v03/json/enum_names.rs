@@ -1,26 +1,26 @@
-//! The words of classic JSON for what has a number in the messages.
+//! Names of task states and roles in 0.3 JSON, and the spellings that are accepted for them.
 
 use crate::pb::v1::{Role, TaskState};
 
-/// An enum of 1.0 that 0.3 has other names for.
+/// Enum of 1.0 whose values have other names in 0.3 JSON.
 pub(in crate::v03) trait EnumNames: Sized {
-    /// Names of its values for an error message.
+    /// Names of the values, for error messages.
     const VALUES: &'static [&'static str];
 
-    /// The number of a word, in lower case and with hyphens.
+    /// Returns the number of a name in kebab case.
     fn number(word: &str) -> Option<i32>;
 
-    /// The word for a number, whatever it is: a reply never fails over what somebody stored.
+    /// Returns the name of a number. Unknown numbers have a name too, so that a stored value never fails a response.
     fn word(number: i32) -> &'static str;
 
-    /// What the names of 1.0 begin with, in lower case and with hyphens.
+    /// Prefix of the 1.0 names, converted to kebab case.
     const PREFIX: &'static str;
 
-    /// The number of a word, however it is spelled: `input_required`, `WORKING`, `TASK_STATE_FAILED`.
+    /// Returns the number of a name in any spelling: `input_required`, `WORKING`, `TASK_STATE_FAILED`.
     fn liberal(word: &str) -> Option<i32> {
         Self::number(word).or_else(|| {
-            let word = word.to_ascii_lowercase().replace('_', "-");
-            Self::number(word.strip_prefix(Self::PREFIX).unwrap_or(&word))
+            let kebab_case = word.to_ascii_lowercase().replace('_', "-");
+            Self::number(kebab_case.strip_prefix(Self::PREFIX).unwrap_or(&kebab_case))
         })
     }
 }
@@ -45,7 +45,7 @@ impl EnumNames for TaskState {
             "working" => Self::Working,
             "input-required" => Self::InputRequired,
             "completed" => Self::Completed,
-            // 0.3 has one `l`, and so has everything of ours; some have written two.
+            // The specification has one `l`; some clients send two.
             "canceled" | "cancelled" => Self::Canceled,
             "failed" => Self::Failed,
             "rejected" => Self::Rejected,

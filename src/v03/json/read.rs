@@ -1,4 +1,4 @@
-//! Classic JSON, read into the messages of 1.0.
+//! Deserialization of 0.3 JSON-RPC JSON into 1.0 messages.
 
 use std::{fmt, marker::PhantomData};
 
@@ -23,16 +23,19 @@ use crate::{
 
 mod params;
 
-/// A type of 1.0 that has another form in classic JSON.
+/// 1.0 type that can be read from 0.3 JSON.
 pub trait Classic: Sized {
-    /// What its members are read into, until all are there.
+    /// Members read so far. They may be in any order, so the type is built after all are read.
     type Draft: Members;
 
-    /// Puts it together.
+    /// Builds the type from its members.
+    ///
+    /// # Errors
+    /// If members are missing or contradict each other.
     fn finish<E: Error>(draft: Self::Draft) -> Result<Self, E>;
 }
 
-/// A message of 1.0, read from classic JSON.
+/// Wrapper that deserializes a 1.0 type from 0.3 JSON.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Read<T>(pub T);
 
@@ -42,10 +45,10 @@ impl<'de, T: Classic> Deserialize<'de> for Read<T> {
     }
 }
 
-/// Says which members there are, what they are read into and how. Under each number, the first name is the one that 0.3
-/// has, and the others are taken for it.
+/// Implements [`Members`] for a draft: the number of each member, its names, the field that it is read into and the function
+/// that reads it. The first name is that of 0.3; the others are accepted too.
 macro_rules! members {
-    ($draft:ty, $name:literal { $($number:literal $first:literal $($other:literal)* => $($place:ident).+ = $read:expr;)* }) => {
+    ($draft:ty, $name:literal { $($number:literal $first:literal $($other:literal)* => $($field:ident).+ = $read:expr;)* }) => {
         impl Members for $draft {
             const NAME: &'static str = $name;
             const FIELDS: &'static [(u32, &'static str)] = &[$(($number, $first)),*];
@@ -55,23 +58,23 @@ macro_rules! members {
             }
 
             fn read<'de, A: MapAccess<'de>>(&mut self, field: u32, map: &mut A) -> Result<(), A::Error> {
-                match field { $($number => self.$($place).+ = $read(map)?,)* _ => {} }
+                match field { $($number => self.$($field).+ = $read(map)?,)* _ => {} }
                 Ok(())
             }
         }
     };
 }
 
-/// The same, for a message whose members are where 1.0 has them.
+/// Implements [`Classic`] for a message whose members are read directly into the fields of the 1.0 message.
 macro_rules! message {
     ($message:ty, $name:literal { $($members:tt)* }) => {
-        members! { Plain<$message>, $name { $($members)* } }
+        members! { DirectDraft<$message>, $name { $($members)* } }
 
         impl Classic for $message {
-            type Draft = Plain<Self>;
+            type Draft = DirectDraft<Self>;
 
-            fn finish<E: Error>(draft: Plain<Self>) -> Result<Self, E> {
-                Ok(draft.it)
+            fn finish<E: Error>(draft: DirectDraft<Self>) -> Result<Self, E> {
+                Ok(draft.message)
             }
         }
     };
@@ -79,122 +82,122 @@ macro_rules! message {
 
 use {members, message};
 
-/// A message that its members are read into as they come.
+/// Draft that is the message itself.
 #[derive(Clone, Debug, Default)]
-pub struct Plain<T> {
-    it: T,
+pub struct DirectDraft<T> {
+    message: T,
 }
 
-// Leaves. Null is a member that is not set.
+// Readers of member values. Null is an unset member.
 
-fn plain<'de, T: Deserialize<'de> + Default, A: MapAccess<'de>>(map: &mut A) -> Result<T, A::Error> {
+fn or_default<'de, T: Deserialize<'de> + Default, A: MapAccess<'de>>(map: &mut A) -> Result<T, A::Error> {
     Ok(any(map)?.unwrap_or_default())
 }
 
-fn one<'de, T: Classic, A: MapAccess<'de>>(map: &mut A) -> Result<Option<T>, A::Error> {
+fn nested<'de, T: Classic, A: MapAccess<'de>>(map: &mut A) -> Result<Option<T>, A::Error> {
     Ok(any::<Read<T>, A>(map)?.map(|it| it.0))
 }
 
-fn many<'de, T: Classic, A: MapAccess<'de>>(map: &mut A) -> Result<Vec<T>, A::Error> {
-    Ok(plain::<Vec<Read<T>>, A>(map)?.into_iter().map(|it| it.0).collect())
+fn nested_list<'de, T: Classic, A: MapAccess<'de>>(map: &mut A) -> Result<Vec<T>, A::Error> {
+    Ok(or_default::<Vec<Read<T>>, A>(map)?.into_iter().map(|it| it.0).collect())
 }
 
 fn integer<'de, A: MapAccess<'de>>(map: &mut A) -> Result<i32, A::Error> {
     Ok(number(map)?.unwrap_or_default())
 }
 
-fn word<'de, W: EnumNames, A: MapAccess<'de>>(map: &mut A) -> Result<i32, A::Error> {
-    struct Spelled<W>(i32, PhantomData<W>);
+fn enum_value<'de, W: EnumNames, A: MapAccess<'de>>(map: &mut A) -> Result<i32, A::Error> {
+    struct Number<W>(i32, PhantomData<W>);
 
-    impl<'de, W: EnumNames> Deserialize<'de> for Spelled<W> {
+    impl<'de, W: EnumNames> Deserialize<'de> for Number<W> {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             deserializer.deserialize_str(Self(0, PhantomData))
         }
     }
 
-    impl<W: EnumNames> Visitor<'_> for Spelled<W> {
+    impl<W: EnumNames> Visitor<'_> for Number<W> {
         type Value = Self;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write!(f, "one of {}", W::VALUES.join(", "))
         }
 
-        fn visit_str<E: Error>(self, word: &str) -> Result<Self, E> {
-            let number = W::liberal(word).ok_or_else(|| E::custom(not_one_of(quoted(word), W::VALUES)))?;
+        fn visit_str<E: Error>(self, name: &str) -> Result<Self, E> {
+            let number = W::liberal(name).ok_or_else(|| E::custom(not_one_of(quoted(name), W::VALUES)))?;
             Ok(Self(number, PhantomData))
         }
     }
 
-    Ok(any::<Spelled<W>, A>(map)?.map_or(0, |it| it.0))
+    Ok(any::<Number<W>, A>(map)?.map_or(0, |it| it.0))
 }
 
 fn state<'de, A: MapAccess<'de>>(map: &mut A) -> Result<i32, A::Error> {
-    word::<TaskState, A>(map)
+    enum_value::<TaskState, A>(map)
 }
 
 fn role<'de, A: MapAccess<'de>>(map: &mut A) -> Result<i32, A::Error> {
-    word::<Role, A>(map)
+    enum_value::<Role, A>(map)
 }
 
-// Messages and what is in them.
+// Messages, parts, tasks and events.
 
-/// The members of a message.
+/// Members of a message.
 #[derive(Clone, Debug, Default)]
 pub struct MessageDraft {
-    it: Message,
+    message: Message,
     kind: Option<MessageKind>,
 }
 
-/// The one `kind` that a message may have (0.3, 6.4).
+/// `kind` of a message, which must be `message` (0.3, 6.4).
 #[derive(Clone, Copy, Debug)]
 struct MessageKind;
 
 impl<'de> Deserialize<'de> for MessageKind {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let kind = String::deserialize(deserializer)?;
-        if kind == "message" { Ok(Self) } else { Err(D::Error::custom("is not `message`")) }
+        if kind == "message" { Ok(Self) } else { Err(D::Error::custom("must be `message`")) }
     }
 }
 
 members! { MessageDraft, "Message" {
-    1 "messageId" "message_id" => it.message_id = plain;
-    2 "contextId" "context_id" => it.context_id = plain;
-    3 "taskId" "task_id" => it.task_id = plain;
-    4 "role" => it.role = role;
-    5 "parts" => it.parts = many;
-    6 "metadata" => it.metadata = any;
-    7 "extensions" => it.extensions = plain;
-    8 "referenceTaskIds" "reference_task_ids" => it.reference_task_ids = plain;
+    1 "messageId" "message_id" => message.message_id = or_default;
+    2 "contextId" "context_id" => message.context_id = or_default;
+    3 "taskId" "task_id" => message.task_id = or_default;
+    4 "role" => message.role = role;
+    5 "parts" => message.parts = nested_list;
+    6 "metadata" => message.metadata = any;
+    7 "extensions" => message.extensions = or_default;
+    8 "referenceTaskIds" "reference_task_ids" => message.reference_task_ids = or_default;
     9 "kind" => kind = any;
 } }
 
 impl Classic for Message {
     type Draft = MessageDraft;
 
-    fn finish<E: Error>(MessageDraft { it, kind: Some(MessageKind) | None }: MessageDraft) -> Result<Self, E> {
-        Ok(it)
+    fn finish<E: Error>(MessageDraft { message, kind: Some(MessageKind) | None }: MessageDraft) -> Result<Self, E> {
+        Ok(message)
     }
 }
 
-/// Reason for rejecting data. 0.3 has objects (6.5.3); arrays are accepted, since SDKs send them.
+/// Reason for rejecting data. 0.3 allows objects only (6.5.3); arrays are accepted, since SDKs send them.
 pub(in crate::v03) const SCALAR: &str =
     "data is a string, a number, a boolean or null; put it in an object or an array";
 
-/// Why a file is refused (0.3, 6.6).
+/// Reason for rejecting a file (0.3, 6.6).
 pub(in crate::v03) const BYTES_AND_URI: &str = "has both bytes and a uri; send one of them";
 
-/// The members of a part of whichever kind.
+/// Members of a part of any kind.
 #[derive(Clone, Debug, Default)]
 pub struct PartDraft {
     kind: Option<PartKind>,
-    before: Option<PartKind>,
+    old_kind: Option<PartKind>,
     text: Option<String>,
     file: Option<File>,
     data: Option<Value>,
     metadata: Option<Struct>,
 }
 
-/// What a part says it is.
+/// `kind` of a part.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum PartKind {
@@ -205,10 +208,10 @@ enum PartKind {
 
 members! { PartDraft, "Part" {
     1 "kind" => kind = any;
-    // So it was called before 0.2.
-    2 "type" => before = any;
+    // The name of `kind` before 0.2.
+    2 "type" => old_kind = any;
     3 "text" => text = any;
-    4 "file" => file = one;
+    4 "file" => file = nested;
     5 "data" => data = value;
     6 "metadata" => metadata = any;
 } }
@@ -217,28 +220,29 @@ impl Classic for Part {
     type Draft = PartDraft;
 
     fn finish<E: Error>(draft: PartDraft) -> Result<Self, E> {
-        let PartDraft { kind, before, text, file, data, mut metadata } = draft;
-        let null = data.as_ref().is_some_and(is_null);
-        let told = match (&text, &file, &data) {
+        let PartDraft { kind, old_kind, text, file, data, mut metadata } = draft;
+        let declared_kind = kind.or(old_kind);
+        let data_is_null = data.as_ref().is_some_and(is_null);
+        let inferred_kind = match (&text, &file, &data) {
             (Some(_), None, None) => Some(PartKind::Text),
             (None, Some(_), None) => Some(PartKind::File),
-            (Some(_), None, Some(_)) if null => Some(PartKind::Text),
-            (None, Some(_), Some(_)) if null => Some(PartKind::File),
+            (Some(_), None, Some(_)) if data_is_null => Some(PartKind::Text),
+            (None, Some(_), Some(_)) if data_is_null => Some(PartKind::File),
             (None, None, Some(_)) => Some(PartKind::Data),
             (None, None, None) => None,
-            _ if kind.or(before).is_none() => return Err(E::custom("must have only one of text, file, data")),
+            _ if declared_kind.is_none() => return Err(E::custom("must have only one of text, file, data")),
             _ => None,
         };
-        let content = match (kind.or(before).or(told), text, file, data) {
+        let content = match (declared_kind.or(inferred_kind), text, file, data) {
             (Some(PartKind::Text), Some(text), ..) => Content::Text(text),
             (Some(PartKind::File), _, Some(File(part)), _) => return Ok(Self { metadata, ..part }),
             (Some(PartKind::Data), .., Some(data)) if is_scalar(&data) => {
                 return Err(E::custom(SCALAR));
             }
-            (Some(PartKind::Data), .., Some(data)) => Content::Data(unwrapped(data, &mut metadata)),
-            (Some(PartKind::Text), ..) => return Err(E::custom("has no `text`, which its kind is")),
-            (Some(PartKind::File), ..) => return Err(E::custom("has no `file`, which its kind is")),
-            (Some(PartKind::Data), ..) => return Err(E::custom("has no `data`, which its kind is")),
+            (Some(PartKind::Data), .., Some(data)) => Content::Data(unwrap_data(data, &mut metadata)),
+            (Some(PartKind::Text), ..) => return Err(E::custom("must have `text`, since its kind is `text`")),
+            (Some(PartKind::File), ..) => return Err(E::custom("must have `file`, since its kind is `file`")),
+            (Some(PartKind::Data), ..) => return Err(E::custom("must have `data`, since its kind is `data`")),
             (None, ..) => return Err(E::custom("must have one of text, file, data")),
         };
         Ok(Self { metadata, ..content.into() })
@@ -253,33 +257,35 @@ fn is_scalar(value: &Value) -> bool {
     !matches!(value.kind, Some(Kind::StructValue(_) | Kind::ListValue(_)))
 }
 
-/// What marks data that is no object in 1.0, and stands in one here. All compatible implementations use this name.
+/// Metadata key that marks wrapped data: the data is an object whose [`VALUE`] member is the 1.0 value. SDKs of both
+/// versions use it.
 pub(super) const MARK: &str = "data_part_compat";
 
-/// The member that such data stands in.
+/// Member of a wrapper object that holds the 1.0 value.
 pub(super) const VALUE: &str = "value";
 
-/// Data without the object that was put around it, and its metadata without the mark of that.
-fn unwrapped(data: Value, metadata: &mut Option<Struct>) -> Value {
-    let marked = |it: &Struct| it.fields.get(MARK).is_some_and(|it| it.kind == Some(Kind::BoolValue(true)));
-    let Some(fields) = metadata.as_mut().filter(|it| marked(it)).map(|it| &mut it.fields) else { return data };
+/// Unwraps marked data and removes the mark from `metadata`. Returns other data unchanged.
+fn unwrap_data(data: Value, metadata: &mut Option<Struct>) -> Value {
+    let is_marked =
+        |metadata: &Struct| metadata.fields.get(MARK).is_some_and(|mark| mark.kind == Some(Kind::BoolValue(true)));
+    let Some(marked) = metadata.as_mut().filter(|metadata| is_marked(metadata)) else { return data };
     match data.kind {
-        Some(Kind::StructValue(mut it)) if it.fields.len() == 1 && it.fields.contains_key(VALUE) => {
-            fields.remove(MARK);
-            if fields.is_empty() {
+        Some(Kind::StructValue(mut wrapper)) if wrapper.fields.len() == 1 && wrapper.fields.contains_key(VALUE) => {
+            marked.fields.remove(MARK);
+            if marked.fields.is_empty() {
                 *metadata = None;
             }
-            it.fields.remove(VALUE).unwrap_or_default()
+            wrapper.fields.remove(VALUE).unwrap_or_default()
         }
         kind => Value { kind },
     }
 }
 
-/// A file, as the part of 1.0 that it is.
+/// 1.0 part that is read from a `file` member.
 #[derive(Clone, Debug)]
 struct File(Part);
 
-/// The members of a file.
+/// Members of a file.
 #[derive(Clone, Debug, Default)]
 struct FileDraft {
     name: String,
@@ -290,10 +296,10 @@ struct FileDraft {
 }
 
 members! { FileDraft, "File" {
-    1 "name" => name = plain;
-    2 "mimeType" "mime_type" => media_type = plain;
+    1 "name" => name = or_default;
+    2 "mimeType" "mime_type" => media_type = or_default;
     3 "bytes" => bytes = bytes;
-    // The examples of 0.2 have it so, and not its schema.
+    // The name in the examples of 0.2, though not in its schema.
     4 "data" => data = bytes;
     5 "uri" => uri = any;
 } }
@@ -301,7 +307,7 @@ members! { FileDraft, "File" {
 impl Classic for File {
     type Draft = FileDraft;
 
-    /// Some give both, one of them empty, which is as good as none.
+    /// Accepts both `bytes` and `uri` if one of them is empty, as some clients send them.
     fn finish<E: Error>(draft: FileDraft) -> Result<Self, E> {
         let FileDraft { name: filename, media_type, bytes, data, uri } = draft;
         let content = match (bytes.or(data), uri) {
@@ -316,30 +322,31 @@ impl Classic for File {
 }
 
 message! { Artifact, "Artifact" {
-    1 "artifactId" "artifact_id" => it.artifact_id = plain;
-    2 "name" => it.name = plain;
-    3 "description" => it.description = plain;
-    4 "parts" => it.parts = many;
-    5 "metadata" => it.metadata = any;
-    6 "extensions" => it.extensions = plain;
+    1 "artifactId" "artifact_id" => message.artifact_id = or_default;
+    2 "name" => message.name = or_default;
+    3 "description" => message.description = or_default;
+    4 "parts" => message.parts = nested_list;
+    5 "metadata" => message.metadata = any;
+    6 "extensions" => message.extensions = or_default;
 } }
 
 message! { TaskStatus, "TaskStatus" {
-    1 "state" => it.state = state;
-    2 "message" => it.message = one;
-    3 "timestamp" => it.timestamp = any;
+    1 "state" => message.state = state;
+    2 "message" => message.message = nested;
+    3 "timestamp" => message.timestamp = any;
 } }
 
 message! { Task, "Task" {
-    1 "id" => it.id = plain;
-    2 "contextId" "context_id" => it.context_id = plain;
-    3 "status" => it.status = one;
-    4 "artifacts" => it.artifacts = many;
-    5 "history" => it.history = many;
-    6 "metadata" => it.metadata = any;
+    1 "id" => message.id = or_default;
+    2 "contextId" "context_id" => message.context_id = or_default;
+    3 "status" => message.status = nested;
+    4 "artifacts" => message.artifacts = nested_list;
+    5 "history" => message.history = nested_list;
+    6 "metadata" => message.metadata = any;
 } }
 
-/// The members of whatever is a result or an event, of which none is of two types.
+/// Members of a task, a message, a status update or an artifact update. A member that several of them have has the same type in
+/// each.
 #[derive(Clone, Debug, Default)]
 pub struct ResultDraft {
     kind: Option<ResultKind>,
@@ -350,7 +357,7 @@ pub struct ResultDraft {
     last_chunk: bool,
 }
 
-/// What a result or an event says it is.
+/// `kind` of a result or an event.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum ResultKind {
@@ -362,21 +369,21 @@ enum ResultKind {
 
 members! { ResultDraft, "Task, Message or event" {
     1 "kind" => kind = any;
-    2 "id" => task.id = plain;
-    3 "contextId" "context_id" => task.context_id = plain;
-    4 "status" => task.status = one;
-    5 "artifacts" => task.artifacts = many;
-    6 "history" => task.history = many;
+    2 "id" => task.id = or_default;
+    3 "contextId" "context_id" => task.context_id = or_default;
+    4 "status" => task.status = nested;
+    5 "artifacts" => task.artifacts = nested_list;
+    6 "history" => task.history = nested_list;
     7 "metadata" => task.metadata = any;
-    8 "messageId" "message_id" => message.message_id = plain;
-    9 "taskId" "task_id" => message.task_id = plain;
+    8 "messageId" "message_id" => message.message_id = or_default;
+    9 "taskId" "task_id" => message.task_id = or_default;
     10 "role" => message.role = role;
-    11 "parts" => message.parts = many;
-    12 "extensions" => message.extensions = plain;
-    13 "referenceTaskIds" "reference_task_ids" => message.reference_task_ids = plain;
-    14 "artifact" => artifact = one;
-    15 "append" => append = plain;
-    16 "lastChunk" "last_chunk" => last_chunk = plain;
+    11 "parts" => message.parts = nested_list;
+    12 "extensions" => message.extensions = or_default;
+    13 "referenceTaskIds" "reference_task_ids" => message.reference_task_ids = or_default;
+    14 "artifact" => artifact = nested;
+    15 "append" => append = or_default;
+    16 "lastChunk" "last_chunk" => last_chunk = or_default;
 } }
 
 impl Classic for StreamResponse {
@@ -384,13 +391,13 @@ impl Classic for StreamResponse {
 
     fn finish<E: Error>(draft: ResultDraft) -> Result<Self, E> {
         let ResultDraft { kind, task, message, artifact, append, last_chunk } = draft;
-        let told = || match () {
+        let inferred_kind = || match () {
             () if artifact.is_some() => ResultKind::ArtifactUpdate,
             () if !message.parts.is_empty() || !message.message_id.is_empty() => ResultKind::Message,
             () if !message.task_id.is_empty() => ResultKind::StatusUpdate,
             () => ResultKind::Task,
         };
-        let kind = kind.unwrap_or_else(told);
+        let kind = kind.unwrap_or_else(inferred_kind);
         let (task_id, context_id, metadata) = (message.task_id, task.context_id, task.metadata);
         let payload = match kind {
             ResultKind::Task => Payload::Task(Task { context_id, metadata, ..task }),
@@ -416,10 +423,10 @@ impl Classic for SendMessageResponse {
 
     fn finish<E: Error>(draft: ResultDraft) -> Result<Self, E> {
         let payload = match StreamResponse::finish::<E>(draft)?.payload {
-            Some(Payload::Task(it)) => Some(Answer::Task(it)),
-            Some(Payload::Message(it)) => Some(Answer::Message(it)),
+            Some(Payload::Task(task)) => Some(Answer::Task(task)),
+            Some(Payload::Message(message)) => Some(Answer::Message(message)),
             Some(Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_)) => {
-                return Err(E::custom("an event in answer to a call"));
+                return Err(E::custom("expected a task or a message, found an event"));
             }
             None => None,
         };

@@ -1,4 +1,4 @@
-//! Classic JSON, written from the messages of 1.0, which are only borrowed.
+//! Serialization of 1.0 messages to the JSON of 0.3 JSON-RPC, without copying them.
 
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
@@ -22,25 +22,25 @@ use crate::{
     v03::push_extras::PushExtras,
 };
 
-/// A message of 1.0, to be written as classic JSON.
+/// Wrapper that serializes a 1.0 message as 0.3 JSON.
 #[derive(Clone, Copy, Debug)]
 pub struct Write<'a, T>(pub &'a T);
 
-/// What is on a stream, and whether anything comes after it: in 0.3 an event says so itself.
+/// Event of a stream with the `final` member of 0.3.
 #[derive(Clone, Copy, Debug)]
 pub struct FinalEvent<'a> {
-    /// The event.
+    /// Payload of the event.
     pub payload: &'a Payload,
-    /// It is the last.
+    /// True for the last event of the stream.
     pub last: bool,
 }
 
-/// Writes an object. Members that are not required are left out where they are not set.
+/// Implements `Serialize` for a message as an object. Optional members that are unset are omitted.
 macro_rules! object {
-    ($message:ty, |$it:ident, $map:ident| $members:block) => {
+    ($message:ty, |$value:ident, $map:ident| $members:block) => {
         impl Serialize for Write<'_, $message> {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                let ($it, mut members) = (self.0, serializer.serialize_map(None)?);
+                let ($value, mut members) = (self.0, serializer.serialize_map(None)?);
                 let $map = &mut members;
                 $members
                 members.end()
@@ -49,10 +49,10 @@ macro_rules! object {
     };
 }
 
-/// A list of what is written each by itself.
-struct Each<'a, T>(&'a [T]);
+/// Array of messages that are each serialized with [`Write`].
+struct Array<'a, T>(&'a [T]);
 
-impl<'a, T> Serialize for Each<'a, T>
+impl<'a, T> Serialize for Array<'a, T>
 where
     Write<'a, T>: Serialize,
 {
@@ -61,40 +61,40 @@ where
     }
 }
 
-fn text<M: SerializeMap>(map: &mut M, name: &'static str, it: &str) -> Result<(), M::Error> {
-    if it.is_empty() { Ok(()) } else { map.serialize_entry(name, it) }
+fn text<M: SerializeMap>(map: &mut M, name: &'static str, value: &str) -> Result<(), M::Error> {
+    if value.is_empty() { Ok(()) } else { map.serialize_entry(name, value) }
 }
 
-fn list<M: SerializeMap, T: Serialize>(map: &mut M, name: &'static str, it: &[T]) -> Result<(), M::Error> {
-    if it.is_empty() { Ok(()) } else { map.serialize_entry(name, it) }
+fn list<M: SerializeMap, T: Serialize>(map: &mut M, name: &'static str, items: &[T]) -> Result<(), M::Error> {
+    if items.is_empty() { Ok(()) } else { map.serialize_entry(name, items) }
 }
 
-fn each<'a, M: SerializeMap, T>(map: &mut M, name: &'static str, it: &'a [T]) -> Result<(), M::Error>
+fn messages<'a, M: SerializeMap, T>(map: &mut M, name: &'static str, items: &'a [T]) -> Result<(), M::Error>
 where
     Write<'a, T>: Serialize,
 {
-    if it.is_empty() { Ok(()) } else { map.serialize_entry(name, &Each(it)) }
+    if items.is_empty() { Ok(()) } else { map.serialize_entry(name, &Array(items)) }
 }
 
-fn optional<M: SerializeMap, T: Serialize>(map: &mut M, name: &'static str, it: Option<T>) -> Result<(), M::Error> {
-    it.map_or(Ok(()), |it| map.serialize_entry(name, &it))
+fn optional<M: SerializeMap, T: Serialize>(map: &mut M, name: &'static str, value: Option<T>) -> Result<(), M::Error> {
+    value.map_or(Ok(()), |value| map.serialize_entry(name, &value))
 }
 
-object! { Message, |it, map| {
+object! { Message, |message, map| {
     map.serialize_entry("kind", "message")?;
-    map.serialize_entry("messageId", &it.message_id)?;
-    text(map, "contextId", &it.context_id)?;
-    text(map, "taskId", &it.task_id)?;
-    map.serialize_entry("role", Role::word(it.role))?;
-    map.serialize_entry("parts", &Each(&it.parts))?;
-    list(map, "referenceTaskIds", &it.reference_task_ids)?;
-    list(map, "extensions", &it.extensions)?;
-    optional(map, "metadata", it.metadata.as_ref())?;
+    map.serialize_entry("messageId", &message.message_id)?;
+    text(map, "contextId", &message.context_id)?;
+    text(map, "taskId", &message.task_id)?;
+    map.serialize_entry("role", Role::word(message.role))?;
+    map.serialize_entry("parts", &Array(&message.parts))?;
+    list(map, "referenceTaskIds", &message.reference_task_ids)?;
+    list(map, "extensions", &message.extensions)?;
+    optional(map, "metadata", message.metadata.as_ref())?;
 } }
 
-object! { Part, |it, map| {
-    let metadata = it.metadata.as_ref();
-    match &it.content {
+object! { Part, |part, map| {
+    let metadata = part.metadata.as_ref();
+    match &part.content {
         None => {
             map.serialize_entry("kind", "text")?;
             map.serialize_entry("text", "")?;
@@ -105,7 +105,7 @@ object! { Part, |it, map| {
         }
         Some(Content::Raw(_) | Content::Url(_)) => {
             map.serialize_entry("kind", "file")?;
-            map.serialize_entry("file", &File(it))?;
+            map.serialize_entry("file", &File(part))?;
         }
         Some(Content::Data(data)) => {
             map.serialize_entry("kind", "data")?;
@@ -116,26 +116,26 @@ object! { Part, |it, map| {
             }
         }
     }
-    match &it.content {
+    match &part.content {
         Some(Content::Data(data)) if !is_object(data) => map.serialize_entry("metadata", &Marked(metadata))?,
         Some(_) | None => optional(map, "metadata", metadata)?,
     }
 } }
 
-/// All that data may be in 0.3.
+/// Returns whether data is an object, the only form that 0.3 allows.
 fn is_object(data: &Value) -> bool {
     matches!(data.kind, Some(Kind::StructValue(_)))
 }
 
-/// A part, as a file.
+/// `file` member of a part with raw bytes or a URL.
 struct File<'a>(&'a Part);
 
 impl Serialize for File<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (it, mut map) = (self.0, serializer.serialize_map(None)?);
-        text(&mut map, "name", &it.filename)?;
-        text(&mut map, "mimeType", &it.media_type)?;
-        match &it.content {
+        let (part, mut map) = (self.0, serializer.serialize_map(None)?);
+        text(&mut map, "name", &part.filename)?;
+        text(&mut map, "mimeType", &part.media_type)?;
+        match &part.content {
             Some(Content::Raw(raw)) => map.serialize_entry("bytes", &Base64(raw))?,
             Some(Content::Url(url)) => map.serialize_entry("uri", url)?,
             Some(Content::Text(_) | Content::Data(_)) | None => {}
@@ -144,7 +144,7 @@ impl Serialize for File<'_> {
     }
 }
 
-/// Data that is no object, in one.
+/// Object around data that is not an object.
 struct Wrapped<'a>(&'a Value);
 
 impl Serialize for Wrapped<'_> {
@@ -153,13 +153,14 @@ impl Serialize for Wrapped<'_> {
     }
 }
 
-/// The metadata of such data.
+/// Metadata of wrapped data, with the mark.
 struct Marked<'a>(Option<&'a Struct>);
 
 impl Serialize for Marked<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        for (name, value) in self.0.into_iter().flat_map(|it| &it.fields).filter(|it| it.0 != MARK) {
+        for (name, value) in self.0.into_iter().flat_map(|metadata| &metadata.fields).filter(|(name, _)| *name != MARK)
+        {
             map.serialize_entry(name, value)?;
         }
         map.serialize_entry(MARK, &true)?;
@@ -167,62 +168,63 @@ impl Serialize for Marked<'_> {
     }
 }
 
-object! { Artifact, |it, map| {
-    map.serialize_entry("artifactId", &it.artifact_id)?;
-    text(map, "name", &it.name)?;
-    text(map, "description", &it.description)?;
-    map.serialize_entry("parts", &Each(&it.parts))?;
-    list(map, "extensions", &it.extensions)?;
-    optional(map, "metadata", it.metadata.as_ref())?;
+object! { Artifact, |artifact, map| {
+    map.serialize_entry("artifactId", &artifact.artifact_id)?;
+    text(map, "name", &artifact.name)?;
+    text(map, "description", &artifact.description)?;
+    map.serialize_entry("parts", &Array(&artifact.parts))?;
+    list(map, "extensions", &artifact.extensions)?;
+    optional(map, "metadata", artifact.metadata.as_ref())?;
 } }
 
-object! { TaskStatus, |it, map| {
-    map.serialize_entry("state", TaskState::word(it.state))?;
-    optional(map, "message", it.message.as_ref().map(Write))?;
-    optional(map, "timestamp", it.timestamp.as_ref())?;
+object! { TaskStatus, |status, map| {
+    map.serialize_entry("state", TaskState::word(status.state))?;
+    optional(map, "message", status.message.as_ref().map(Write))?;
+    optional(map, "timestamp", status.timestamp.as_ref())?;
 } }
 
-/// A status, which 0.3 requires where 1.0 has room for none.
-fn status<M: SerializeMap>(map: &mut M, it: Option<&TaskStatus>) -> Result<(), M::Error> {
-    map.serialize_entry("status", &Write(it.unwrap_or(&TaskStatus { state: 0, message: None, timestamp: None })))
+/// Writes the `status` member, which 0.3 requires and 1.0 does not.
+fn status<M: SerializeMap>(map: &mut M, status: Option<&TaskStatus>) -> Result<(), M::Error> {
+    let empty = TaskStatus { state: 0, message: None, timestamp: None };
+    map.serialize_entry("status", &Write(status.unwrap_or(&empty)))
 }
 
-object! { Task, |it, map| {
+object! { Task, |task, map| {
     map.serialize_entry("kind", "task")?;
-    map.serialize_entry("id", &it.id)?;
-    map.serialize_entry("contextId", &it.context_id)?;
-    status(map, it.status.as_ref())?;
-    each(map, "artifacts", &it.artifacts)?;
-    each(map, "history", &it.history)?;
-    optional(map, "metadata", it.metadata.as_ref())?;
+    map.serialize_entry("id", &task.id)?;
+    map.serialize_entry("contextId", &task.context_id)?;
+    status(map, task.status.as_ref())?;
+    messages(map, "artifacts", &task.artifacts)?;
+    messages(map, "history", &task.history)?;
+    optional(map, "metadata", task.metadata.as_ref())?;
 } }
 
-object! { TaskArtifactUpdateEvent, |it, map| {
+object! { TaskArtifactUpdateEvent, |update, map| {
     map.serialize_entry("kind", "artifact-update")?;
-    map.serialize_entry("taskId", &it.task_id)?;
-    map.serialize_entry("contextId", &it.context_id)?;
-    match &it.artifact {
-        Some(it) => map.serialize_entry("artifact", &Write(it))?,
+    map.serialize_entry("taskId", &update.task_id)?;
+    map.serialize_entry("contextId", &update.context_id)?;
+    match &update.artifact {
+        Some(artifact) => map.serialize_entry("artifact", &Write(artifact))?,
         None => map.serialize_entry("artifact", &Write(&Artifact::default()))?,
     }
-    map.serialize_entry("append", &it.append)?;
-    map.serialize_entry("lastChunk", &it.last_chunk)?;
-    optional(map, "metadata", it.metadata.as_ref())?;
+    map.serialize_entry("append", &update.append)?;
+    map.serialize_entry("lastChunk", &update.last_chunk)?;
+    optional(map, "metadata", update.metadata.as_ref())?;
 } }
 
 impl Serialize for FinalEvent<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.payload {
-            Payload::Task(it) => Write(it).serialize(serializer),
-            Payload::Message(it) => Write(it).serialize(serializer),
-            Payload::ArtifactUpdate(it) => Write(it).serialize(serializer),
-            Payload::StatusUpdate(it) => {
-                let TaskStatusUpdateEvent { task_id, context_id, status: of_task, metadata } = it;
+            Payload::Task(task) => Write(task).serialize(serializer),
+            Payload::Message(message) => Write(message).serialize(serializer),
+            Payload::ArtifactUpdate(update) => Write(update).serialize(serializer),
+            Payload::StatusUpdate(update) => {
+                let TaskStatusUpdateEvent { task_id, context_id, status: task_status, metadata } = update;
                 let mut map = serializer.serialize_map(None)?;
                 map.serialize_entry("kind", "status-update")?;
                 map.serialize_entry("taskId", task_id)?;
                 map.serialize_entry("contextId", context_id)?;
-                status(&mut map, of_task.as_ref())?;
+                status(&mut map, task_status.as_ref())?;
                 map.serialize_entry("final", &self.last)?;
                 optional(&mut map, "metadata", metadata.as_ref())?;
                 map.end()
@@ -234,71 +236,72 @@ impl Serialize for FinalEvent<'_> {
 impl Serialize for Write<'_, SendMessageResponse> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match &self.0.payload {
-            Some(Answer::Task(it)) => Write(it).serialize(serializer),
-            Some(Answer::Message(it)) => Write(it).serialize(serializer),
+            Some(Answer::Task(task)) => Write(task).serialize(serializer),
+            Some(Answer::Message(message)) => Write(message).serialize(serializer),
             None => serializer.serialize_unit(),
         }
     }
 }
 
-object! { SendMessageRequest, |it, map| {
-    optional(map, "message", it.message.as_ref().map(Write))?;
-    optional(map, "configuration", it.configuration.as_ref().map(Write))?;
-    optional(map, "metadata", it.metadata.as_ref())?;
+object! { SendMessageRequest, |request, map| {
+    optional(map, "message", request.message.as_ref().map(Write))?;
+    optional(map, "configuration", request.configuration.as_ref().map(Write))?;
+    optional(map, "metadata", request.metadata.as_ref())?;
 } }
 
-object! { SendMessageConfiguration, |it, map| {
-    let nothing = PushExtras::default();
-    list(map, "acceptedOutputModes", &it.accepted_output_modes)?;
-    optional(map, "historyLength", it.history_length)?;
-    optional(map, "pushNotificationConfig", it.task_push_notification_config.as_ref().map(|it| Push(Webhook { config: it, kept: &nothing })))?;
-    // Always said, as what is meant without it depends on whom one asks.
-    map.serialize_entry("blocking", &!it.return_immediately)?;
+object! { SendMessageConfiguration, |configuration, map| {
+    let no_extras = PushExtras::default();
+    let push = configuration.task_push_notification_config.as_ref();
+    list(map, "acceptedOutputModes", &configuration.accepted_output_modes)?;
+    optional(map, "historyLength", configuration.history_length)?;
+    optional(map, "pushNotificationConfig", push.map(|config| Push(Webhook { config, kept: &no_extras })))?;
+    // Always written, because servers disagree about its default.
+    map.serialize_entry("blocking", &!configuration.return_immediately)?;
 } }
 
-object! { GetTaskRequest, |it, map| {
-    map.serialize_entry("id", &it.id)?;
-    optional(map, "historyLength", it.history_length)?;
+object! { GetTaskRequest, |request, map| {
+    map.serialize_entry("id", &request.id)?;
+    optional(map, "historyLength", request.history_length)?;
 } }
 
-object! { CancelTaskRequest, |it, map| {
-    map.serialize_entry("id", &it.id)?;
-    optional(map, "metadata", it.metadata.as_ref())?;
+object! { CancelTaskRequest, |request, map| {
+    map.serialize_entry("id", &request.id)?;
+    optional(map, "metadata", request.metadata.as_ref())?;
 } }
 
-object! { SubscribeToTaskRequest, |it, map| {
-    map.serialize_entry("id", &it.id)?;
+object! { SubscribeToTaskRequest, |request, map| {
+    map.serialize_entry("id", &request.id)?;
 } }
 
-object! { ListTasksRequest, |it, map| {
-    text(map, "contextId", &it.context_id)?;
-    optional(map, "status", (it.status != 0).then(|| TaskState::word(it.status)))?;
-    optional(map, "pageSize", it.page_size)?;
-    text(map, "pageToken", &it.page_token)?;
-    optional(map, "historyLength", it.history_length)?;
-    optional(map, "lastUpdatedAfter", it.status_timestamp_after.as_ref())?;
-    optional(map, "includeArtifacts", it.include_artifacts)?;
+object! { ListTasksRequest, |request, map| {
+    text(map, "contextId", &request.context_id)?;
+    optional(map, "status", (request.status != 0).then(|| TaskState::word(request.status)))?;
+    optional(map, "pageSize", request.page_size)?;
+    text(map, "pageToken", &request.page_token)?;
+    optional(map, "historyLength", request.history_length)?;
+    optional(map, "lastUpdatedAfter", request.status_timestamp_after.as_ref())?;
+    optional(map, "includeArtifacts", request.include_artifacts)?;
 } }
 
-object! { ListTasksResponse, |it, map| {
-    map.serialize_entry("tasks", &Each(&it.tasks))?;
-    map.serialize_entry("totalSize", &it.total_size)?;
-    map.serialize_entry("pageSize", &it.page_size)?;
-    map.serialize_entry("nextPageToken", &it.next_page_token)?;
+object! { ListTasksResponse, |page, map| {
+    map.serialize_entry("tasks", &Array(&page.tasks))?;
+    map.serialize_entry("totalSize", &page.total_size)?;
+    map.serialize_entry("pageSize", &page.page_size)?;
+    map.serialize_entry("nextPageToken", &page.next_page_token)?;
 } }
 
-object! { GetTaskPushNotificationConfigRequest, |it, map| {
-    map.serialize_entry("id", &it.task_id)?;
-    text(map, "pushNotificationConfigId", &it.id)?;
+object! { GetTaskPushNotificationConfigRequest, |request, map| {
+    map.serialize_entry("id", &request.task_id)?;
+    text(map, "pushNotificationConfigId", &request.id)?;
 } }
 
-object! { DeleteTaskPushNotificationConfigRequest, |it, map| {
-    map.serialize_entry("id", &it.task_id)?;
-    map.serialize_entry("pushNotificationConfigId", &it.id)?;
+object! { DeleteTaskPushNotificationConfigRequest, |request, map| {
+    map.serialize_entry("id", &request.task_id)?;
+    map.serialize_entry("pushNotificationConfigId", &request.id)?;
 } }
 
-object! { ListTaskPushNotificationConfigsRequest, |it, map| {
-    map.serialize_entry("id", &it.task_id)?;
+object! { ListTaskPushNotificationConfigsRequest, |request, map| {
+    map.serialize_entry("id", &request.task_id)?;
 } }
 
 impl Serialize for Write<'_, TaskPushNotificationConfig> {
@@ -307,12 +310,12 @@ impl Serialize for Write<'_, TaskPushNotificationConfig> {
     }
 }
 
-/// The configuration of a task's webhook, and what was said beside.
+/// Push configuration of a task with the members that 1.0 lacks.
 #[derive(Clone, Copy, Debug)]
 pub struct Webhook<'a> {
-    /// What 1.0 has of it.
+    /// The 1.0 configuration.
     pub config: &'a TaskPushNotificationConfig,
-    /// The rest.
+    /// Members that 1.0 lacks.
     pub kept: &'a PushExtras,
 }
 
@@ -325,16 +328,17 @@ impl Serialize for Webhook<'_> {
     }
 }
 
-/// The same, without its task.
+/// Push configuration without its task.
 struct Push<'a>(Webhook<'a>);
 
 impl Serialize for Push<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (Webhook { config: it, kept }, mut map) = (self.0, serializer.serialize_map(None)?);
-        text(&mut map, "id", &it.id)?;
-        map.serialize_entry("url", &it.url)?;
-        text(&mut map, "token", &it.token)?;
-        optional(&mut map, "authentication", it.authentication.as_ref().map(|it| Authentication(it, &kept.schemes)))?;
+        let (Webhook { config, kept }, mut map) = (self.0, serializer.serialize_map(None)?);
+        text(&mut map, "id", &config.id)?;
+        map.serialize_entry("url", &config.url)?;
+        text(&mut map, "token", &config.token)?;
+        let authentication = config.authentication.as_ref().map(|info| Authentication(info, &kept.schemes));
+        optional(&mut map, "authentication", authentication)?;
         if !kept.headers.is_empty() {
             map.serialize_entry("headers", &kept.headers)?;
         }
@@ -342,22 +346,23 @@ impl Serialize for Push<'_> {
     }
 }
 
-/// How a webhook knows who calls it, and the schemes that 1.0 has no room for.
+/// Authentication for notifications: the scheme of 1.0, and the further schemes of 0.3.
 struct Authentication<'a>(&'a AuthenticationInfo, &'a [String]);
 
 impl Serialize for Authentication<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (Self(it, further), mut map) = (self, serializer.serialize_map(None)?);
-        let schemes: Vec<_> = Some(&it.scheme).filter(|it| !it.is_empty()).into_iter().chain(*further).collect();
+        let (Self(info, further_schemes), mut map) = (self, serializer.serialize_map(None)?);
+        let first_scheme = Some(&info.scheme).filter(|scheme| !scheme.is_empty());
+        let schemes: Vec<_> = first_scheme.into_iter().chain(*further_schemes).collect();
         map.serialize_entry("schemes", &schemes)?;
-        text(&mut map, "credentials", &it.credentials)?;
+        text(&mut map, "credentials", &info.credentials)?;
         map.end()
     }
 }
 
-/// A list, which 0.3 has without anything around it.
+/// 0.3 has a plain array, without an object around it.
 impl Serialize for Write<'_, ListTaskPushNotificationConfigsResponse> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Each(&self.0.configs).serialize(serializer)
+        Array(&self.0.configs).serialize(serializer)
     }
 }

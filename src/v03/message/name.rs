@@ -1,56 +1,63 @@
-//! The names that 0.3 has for resources, where 1.0 has plain ids: `tasks/{id}`, and below it
-//! `pushNotificationConfigs/{id}`.
+//! Resource names of `a2a.v1`: `tasks/{id}` and `tasks/{id}/pushNotificationConfigs/{id}`. 1.0 has plain ids instead.
 
 use crate::error::Error;
 
-/// What stands between the id of a task and that of one of its push configurations.
-const BELOW: &str = "/pushNotificationConfigs";
+/// Collection segment between the task id and the push configuration id.
+const PUSH_CONFIGS: &str = "/pushNotificationConfigs";
 
-/// What a name says. Either id may be anything, so it is what stands between.
+/// Parsed resource name. Ids may contain any character, also `/`; the first [`PUSH_CONFIGS`] separates them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResourceName<'a> {
     pub(crate) task: &'a str,
-    /// Empty where none is named.
+    /// Empty if the name is that of a task or of its collection of push configurations.
     pub(crate) config: &'a str,
 }
 
 impl<'a> ResourceName<'a> {
-    /// Reads a name. `task/`, with which an early proto file had it, is read too, and so is the collection that a
-    /// configuration is in, which some clients have for the task.
+    /// Parses a name. Returns `None` if it does not begin with `tasks/` and a task id.
+    ///
+    /// Accepts the prefix `task/` of an early proto file, and the name of the collection of push configurations, which some
+    /// clients send as the task.
     pub(crate) fn parse(name: &'a str) -> Option<Self> {
-        let rest = ["tasks/", "task/"].into_iter().find_map(|it| name.strip_prefix(it))?;
-        let below = rest.find(BELOW).map(|at| (&rest[..at], &rest[at + BELOW.len()..]));
-        let (task, config) = match below {
+        let rest = ["tasks/", "task/"].into_iter().find_map(|prefix| name.strip_prefix(prefix))?;
+        let split = rest.find(PUSH_CONFIGS).map(|at| (&rest[..at], &rest[at + PUSH_CONFIGS.len()..]));
+        let (task, config) = match split {
             Some((task, "" | "/")) => (task, ""),
-            Some((task, config)) => config.strip_prefix('/').map_or((rest, ""), |it| (task, it)),
+            Some((task, after)) => after.strip_prefix('/').map_or((rest, ""), |config| (task, config)),
             None => (rest, ""),
         };
         (!task.is_empty()).then_some(Self { task, config })
     }
 
-    /// The task of a field that names one.
+    /// Returns the task id in the name of a task.
+    ///
+    /// # Errors
+    /// `InvalidParams` for `field` if the name is empty or malformed.
     pub(crate) fn task(field: &str, name: &'a str) -> Result<String, Error> {
-        let wrong = if name.is_empty() { "is required" } else { "is not tasks/{id}" };
-        Self::parse(name).map(|it| it.task.to_owned()).ok_or_else(|| Error::invalid_field(field, wrong))
+        let problem = if name.is_empty() { "is required" } else { "must have the form `tasks/{id}`" };
+        Self::parse(name).map(|it| it.task.to_owned()).ok_or_else(|| Error::invalid_field(field, problem))
     }
 
-    /// The task and the configuration of a field that names both.
+    /// Returns the task id and the configuration id in the name of a push configuration. The latter may be empty.
+    ///
+    /// # Errors
+    /// `InvalidParams` for `field` if the name is empty or malformed.
     pub(crate) fn config(field: &str, name: &'a str) -> Result<(String, String), Error> {
-        let wrong = "is not tasks/{id}/pushNotificationConfigs/{id}";
-        let wrong = if name.is_empty() { "is required" } else { wrong };
-        let Self { task, config } = Self::parse(name).ok_or_else(|| Error::invalid_field(field, wrong))?;
+        let form = "must have the form `tasks/{id}/pushNotificationConfigs/{id}`";
+        let problem = if name.is_empty() { "is required" } else { form };
+        let Self { task, config } = Self::parse(name).ok_or_else(|| Error::invalid_field(field, problem))?;
         Ok((task.to_owned(), config.to_owned()))
     }
 }
 
-/// The name of a task.
+/// Returns the name of a task.
 pub(crate) fn of_task(id: &str) -> String {
     format!("tasks/{id}")
 }
 
-/// The name of a push configuration.
+/// Returns the name of a push configuration.
 pub(crate) fn of_config(task: &str, id: &str) -> String {
-    format!("tasks/{task}{BELOW}/{id}")
+    format!("tasks/{task}{PUSH_CONFIGS}/{id}")
 }
 
 #[cfg(test)]
@@ -58,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_says_its_ids() {
+    fn ids_are_parsed_from_names() {
         for (name, task, config) in [
             ("tasks/t-1", "t-1", ""),
             ("task/t-1", "t-1", ""),
@@ -74,16 +81,16 @@ mod tests {
         for name in ["", "t-1", "tasks", "tasks/", "task/", "/tasks/t", "tasks//pushNotificationConfigs/c"] {
             assert_eq!(ResourceName::parse(name), None, "{name}");
         }
-        let read = ResourceName::config("name", &of_config("a/b", "c")).unwrap();
-        assert_eq!(read, ("a/b".to_owned(), "c".to_owned()));
+        let ids = ResourceName::config("name", &of_config("a/b", "c")).unwrap();
+        assert_eq!(ids, ("a/b".to_owned(), "c".to_owned()));
         assert_eq!(ResourceName::task("name", &of_task("a/b")).unwrap(), "a/b");
     }
 
     #[test]
-    fn what_is_no_name_is_refused_by_its_field() {
-        for (name, why) in [("", "is required"), ("t-1", "is not tasks/{id}")] {
+    fn malformed_names_are_rejected_with_their_field() {
+        for (name, problem) in [("", "is required"), ("t-1", "must have the form `tasks/{id}`")] {
             let error = ResourceName::task("parent", name).unwrap_err();
-            assert_eq!((&*error.violations()[0].field, &*error.violations()[0].description), ("parent", why));
+            assert_eq!((&*error.violations()[0].field, &*error.violations()[0].description), ("parent", problem));
         }
     }
 }

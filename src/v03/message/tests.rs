@@ -1,4 +1,4 @@
-//! What 0.3 can say comes back, and what it can't is lost as the table says.
+//! Round trips of messages from 1.0 to 0.3 and back, and the losses listed in the parent module.
 
 use std::fmt::Debug;
 
@@ -33,7 +33,7 @@ fn value() -> impl Strategy<Value = Value> {
     leaf.prop_map(Value::from).prop_recursive(3, 12, 3, |inner| {
         prop_oneof![
             vec(inner.clone(), 0..3).prop_map(|values| Kind::ListValue(ListValue { values }).into()),
-            object_of(inner).prop_map(|it| Kind::StructValue(it).into()),
+            object_of(inner).prop_map(|object| Kind::StructValue(object).into()),
         ]
     })
 }
@@ -50,9 +50,9 @@ fn metadata() -> impl Strategy<Value = Option<Struct>> {
     option::of(object())
 }
 
-/// Metadata that is not there, or not empty, as beside data that 0.3 has to wrap.
-fn told() -> impl Strategy<Value = Option<Struct>> {
-    metadata().prop_map(|it| it.filter(|it| !it.fields.is_empty()))
+/// Metadata that is unset or not empty: empty metadata of wrapped data does not survive a round trip.
+fn unset_or_nonempty_metadata() -> impl Strategy<Value = Option<Struct>> {
+    metadata().prop_map(|metadata| metadata.filter(|it| !it.fields.is_empty()))
 }
 
 fn part() -> impl Strategy<Value = v1::Part> {
@@ -63,13 +63,13 @@ fn part() -> impl Strategy<Value = v1::Part> {
         media_type,
         metadata,
     });
-    let of = |(content, metadata)| v1::Part { content: Some(content), metadata, ..v1::Part::default() };
-    let object = object().prop_map(|it| Content::Data(Kind::StructValue(it).into()));
+    let to_part = |(content, metadata)| v1::Part { content: Some(content), metadata, ..v1::Part::default() };
+    let object = object().prop_map(|object| Content::Data(Kind::StructValue(object).into()));
     prop_oneof![
-        (text().prop_map(Content::Text), metadata()).prop_map(of),
+        (text().prop_map(Content::Text), metadata()).prop_map(to_part),
         file,
-        (object, metadata()).prop_map(of),
-        (value().prop_map(Content::Data), told()).prop_map(of),
+        (object, metadata()).prop_map(to_part),
+        (value().prop_map(Content::Data), unset_or_nonempty_metadata()).prop_map(to_part),
     ]
 }
 
@@ -137,7 +137,7 @@ prop_compose! {
         accepted_output_modes in texts(), task_push_notification_config in option::of(push()),
         length in option::of(any::<i32>()), return_immediately in any::<bool>(),
     ) -> v1::SendMessageConfiguration {
-        let history_length = length.filter(|it| *it != 0);
+        let history_length = length.filter(|length| *length != 0);
         v1::SendMessageConfiguration { accepted_output_modes, task_push_notification_config, history_length, return_immediately }
     }
 }
@@ -150,75 +150,75 @@ prop_compose! {
     }
 }
 
-/// There and back.
-fn comes_back<New, Old>(it: &New)
+/// Asserts that converting to 0.3 and back does not change the message.
+fn assert_round_trip<New, Old>(message: &New)
 where
     New: Clone + PartialEq + Debug + TryFrom<Old, Error: Debug>,
     Old: From<New>,
 {
-    assert_eq!(&New::try_from(Old::from(it.clone())).unwrap(), it);
+    assert_eq!(&New::try_from(Old::from(message.clone())).unwrap(), message);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn what_0_3_can_say_comes_back_as_it_was(
-        send in send(), task in task(), said in message(), status in status_update(), artifact in artifact_update(),
+    fn messages_that_0_3_can_represent_survive_a_round_trip(
+        send in send(), task in task(), message in message(), status in status_update(), artifact in artifact_update(),
     ) {
-        comes_back::<_, v03::SendMessageRequest>(&send);
+        assert_round_trip::<_, v03::SendMessageRequest>(&send);
         for payload in [
             Payload::Task(task.clone()),
-            Payload::Message(said.clone()),
+            Payload::Message(message.clone()),
             Payload::StatusUpdate(status),
             Payload::ArtifactUpdate(artifact),
         ] {
-            comes_back::<_, v03::StreamResponse>(&v1::StreamResponse { payload: Some(payload) });
+            assert_round_trip::<_, v03::StreamResponse>(&v1::StreamResponse { payload: Some(payload) });
         }
-        for payload in [None, Some(Answer::Task(task)), Some(Answer::Message(said))] {
-            comes_back::<_, v03::SendMessageResponse>(&v1::SendMessageResponse { payload });
+        for payload in [None, Some(Answer::Task(task)), Some(Answer::Message(message))] {
+            assert_round_trip::<_, v03::SendMessageResponse>(&v1::SendMessageResponse { payload });
         }
     }
 
     #[test]
-    fn so_do_names(task_id in id(), id in id(), length in option::of(1..9), page in (0..9, text()), config in push()) {
+    fn requests_with_resource_names_survive_a_round_trip(task_id in id(), id in id(), length in option::of(1..9), page in (0..9, text()), config in push()) {
         let tenant = String::new;
-        comes_back::<_, v03::GetTaskRequest>(&v1::GetTaskRequest { id: task_id.clone(), history_length: length, tenant: tenant() });
-        comes_back::<_, v03::CancelTaskRequest>(&v1::CancelTaskRequest { id: task_id.clone(), ..Default::default() });
-        comes_back::<_, v03::TaskSubscriptionRequest>(&v1::SubscribeToTaskRequest { id: task_id.clone(), tenant: tenant() });
+        assert_round_trip::<_, v03::GetTaskRequest>(&v1::GetTaskRequest { id: task_id.clone(), history_length: length, tenant: tenant() });
+        assert_round_trip::<_, v03::CancelTaskRequest>(&v1::CancelTaskRequest { id: task_id.clone(), ..Default::default() });
+        assert_round_trip::<_, v03::TaskSubscriptionRequest>(&v1::SubscribeToTaskRequest { id: task_id.clone(), tenant: tenant() });
         let (page_size, page_token) = page;
-        comes_back::<_, v03::ListTaskPushNotificationConfigRequest>(&v1::ListTaskPushNotificationConfigsRequest {
+        assert_round_trip::<_, v03::ListTaskPushNotificationConfigRequest>(&v1::ListTaskPushNotificationConfigsRequest {
             task_id: task_id.clone(), page_size, page_token: page_token.clone(), tenant: tenant(),
         });
-        comes_back::<_, v03::GetTaskPushNotificationConfigRequest>(&v1::GetTaskPushNotificationConfigRequest {
+        assert_round_trip::<_, v03::GetTaskPushNotificationConfigRequest>(&v1::GetTaskPushNotificationConfigRequest {
             task_id: task_id.clone(), id: id.clone(), tenant: tenant(),
         });
-        comes_back::<_, v03::DeleteTaskPushNotificationConfigRequest>(&v1::DeleteTaskPushNotificationConfigRequest {
+        assert_round_trip::<_, v03::DeleteTaskPushNotificationConfigRequest>(&v1::DeleteTaskPushNotificationConfigRequest {
             task_id: task_id.clone(), id: id.clone(), tenant: tenant(),
         });
         let unnamed = v1::TaskPushNotificationConfig { task_id, id: String::new(), ..config };
         let named = v1::TaskPushNotificationConfig { id, ..unnamed.clone() };
-        for it in [named, unnamed] {
-            comes_back::<_, v03::CreateTaskPushNotificationConfigRequest>(&it);
-            comes_back::<_, v03::TaskPushNotificationConfig>(&it);
-            let page = v1::ListTaskPushNotificationConfigsResponse { configs: vec![it], next_page_token: page_token.clone() };
-            comes_back::<_, v03::ListTaskPushNotificationConfigResponse>(&page);
+        for config in [named, unnamed] {
+            assert_round_trip::<_, v03::CreateTaskPushNotificationConfigRequest>(&config);
+            assert_round_trip::<_, v03::TaskPushNotificationConfig>(&config);
+            let page = v1::ListTaskPushNotificationConfigsResponse { configs: vec![config], next_page_token: page_token.clone() };
+            assert_round_trip::<_, v03::ListTaskPushNotificationConfigResponse>(&page);
         }
     }
 
-    /// Whatever a file of 0.3 has, and whatever became of it once, it stays that.
+    /// Decoding may take raw contents for base64 once; further round trips do not change them.
     #[test]
-    fn a_file_of_0_3_changes_once_at_most(bytes in prop_oneof![vec(any::<u8>(), 0..9), "[A-Za-z0-9+/]{0,12}={0,2}".prop_map(String::into_bytes)]) {
-        let part = v1::Part::from(old(OldPart::File(file(File::FileWithBytes(bytes)))));
-        comes_back::<_, v03::Part>(&part);
+    fn file_contents_are_stable_after_the_first_conversion(bytes in prop_oneof![vec(any::<u8>(), 0..9), "[A-Za-z0-9+/]{0,12}={0,2}".prop_map(String::into_bytes)]) {
+        let part = v1::Part::from(old_part(OldPart::File(old_file(File::FileWithBytes(bytes)))));
+        assert_round_trip::<_, v03::Part>(&part);
     }
 }
 
-fn old(part: OldPart) -> v03::Part {
+fn old_part(part: OldPart) -> v03::Part {
     v03::Part { part: Some(part), metadata: None }
 }
 
-fn file(file: File) -> v03::FilePart {
+fn old_file(file: File) -> v03::FilePart {
     v03::FilePart { file: Some(file), ..v03::FilePart::default() }
 }
 
@@ -227,53 +227,53 @@ fn object_with(name: &str, kind: Kind) -> Struct {
 }
 
 #[test]
-fn the_bytes_of_a_file_are_in_base64_once_more() {
+fn file_contents_are_base64_text_in_0_3() {
     let part = v03::Part::from(v1::Part::bytes("hello", "text/plain").named("a.txt"));
-    let Some(OldPart::File(it)) = &part.part else { panic!("{part:?}") };
-    assert_eq!((it.mime_type.as_str(), it.name.as_str()), ("text/plain", "a.txt"));
-    assert_eq!(it.file, Some(File::FileWithBytes(b"aGVsbG8=".to_vec())));
-    for (bytes, read) in [
+    let Some(OldPart::File(file)) = &part.part else { panic!("{part:?}") };
+    assert_eq!((file.mime_type.as_str(), file.name.as_str()), ("text/plain", "a.txt"));
+    assert_eq!(file.file, Some(File::FileWithBytes(b"aGVsbG8=".to_vec())));
+    for (bytes, decoded) in [
         (&b"aGVsbG8="[..], &b"hello"[..]),
         (b"hello", b"hello"),
         (b"", b""),
         (b"\xff\x00", b"\xff\x00"),
         (b"aGVsbG8", b"aGVsbG8"),
         (b"aGVs bG8=", b"aGVs bG8="),
-        // Four letters may be either, and are taken for base64.
+        // Ambiguous: raw contents that are valid base64 text are decoded.
         (b"data", b"u\xabZ"),
     ] {
-        let part = v1::Part::from(old(OldPart::File(file(File::FileWithBytes(bytes.to_vec())))));
-        assert_eq!(part.content, Some(Content::Raw(read.to_vec())), "{bytes:?}");
+        let part = v1::Part::from(old_part(OldPart::File(old_file(File::FileWithBytes(bytes.to_vec())))));
+        assert_eq!(part.content, Some(Content::Raw(decoded.to_vec())), "{bytes:?}");
     }
 }
 
 #[test]
-fn data_that_is_no_object_is_wrapped_and_marked() {
+fn data_that_is_not_an_object_is_wrapped_and_marked() {
     let five = v1::Part::from(Content::Data(Kind::NumberValue(5.0).into()));
     let wrapped = v03::Part::from(five.clone());
     assert_eq!(wrapped.metadata, Some(object_with("data_part_compat", Kind::BoolValue(true))));
     let data = Some(object_with("value", Kind::NumberValue(5.0)));
     assert_eq!(wrapped.part, Some(OldPart::Data(v03::DataPart { data: data.clone() })));
     assert_eq!(v1::Part::from(wrapped.clone()), five);
-    // Without the mark it is an object, and so is one that has more in it.
-    let plain = v1::Part::from(v03::Part { metadata: None, ..wrapped.clone() });
-    assert_eq!(plain.content, data.map(|it| Content::Data(Kind::StructValue(it).into())));
+    // An object without the mark, or with further members, is not unwrapped.
+    let unmarked = v1::Part::from(v03::Part { metadata: None, ..wrapped.clone() });
+    assert_eq!(unmarked.content, data.map(|data| Content::Data(Kind::StructValue(data).into())));
     let more = Struct { fields: [("value".to_owned(), Value::default()), ("b".to_owned(), Value::default())].into() };
     let more = v1::Part::from(v03::Part { part: Some(OldPart::Data(v03::DataPart { data: Some(more) })), ..wrapped });
     assert!(more.metadata.is_some());
-    let nothing = v1::Part::from(old(OldPart::Data(v03::DataPart { data: None })));
-    assert_eq!(nothing.content, Some(Content::Data(Kind::StructValue(Struct::default()).into())));
+    let unset = v1::Part::from(old_part(OldPart::Data(v03::DataPart { data: None })));
+    assert_eq!(unset.content, Some(Content::Data(Kind::StructValue(Struct::default()).into())));
 }
 
-/// The rows of the table, one by one.
+/// Checks the rows of the table in the parent module.
 #[test]
-fn what_is_lost_is_lost_and_nothing_else() {
+fn round_trips_lose_only_the_documented_fields() {
     let named = v1::Part::text("x").named("a.txt");
     assert_eq!(v1::Part::from(v03::Part::from(named)), v1::Part::text("x"));
     let marked = v1::Part { metadata: Some(Struct::default()), ..Content::Data(Kind::NullValue(0).into()).into() };
     assert_eq!(v1::Part::from(v03::Part::from(marked)).metadata, None);
     assert_eq!(v1::Part::from(v03::Part::default()), v1::Part::default());
-    assert_eq!(v1::Part::from(old(OldPart::File(v03::FilePart::default()))).content, None);
+    assert_eq!(v1::Part::from(old_part(OldPart::File(v03::FilePart::default()))).content, None);
 
     let message = v1::Message { message_id: "m".into(), reference_task_ids: vec!["t".into()], ..Default::default() };
     let back = v1::Message::from(v03::Message::from(message.clone()));
@@ -284,8 +284,8 @@ fn what_is_lost_is_lost_and_nothing_else() {
 
     let none = v1::SendMessageConfiguration { history_length: Some(0), ..Default::default() };
     assert_eq!(v1::SendMessageConfiguration::from(v03::SendMessageConfiguration::from(none)).history_length, None);
-    let silent = v1::SendMessageConfiguration::from(v03::SendMessageConfiguration::default());
-    assert!(silent.return_immediately, "nothing said and false are the same in this one");
+    let empty = v1::SendMessageConfiguration::from(v03::SendMessageConfiguration::default());
+    assert!(empty.return_immediately, "`blocking` that is unset is false in the proto");
     let push = v1::TaskPushNotificationConfig { tenant: "acme".into(), task_id: "t".into(), ..Default::default() };
     let sent = v1::SendMessageConfiguration { task_push_notification_config: Some(push), ..Default::default() };
     let back = v1::SendMessageConfiguration::from(v03::SendMessageConfiguration::from(sent));
@@ -298,24 +298,24 @@ fn what_is_lost_is_lost_and_nothing_else() {
 }
 
 #[test]
-fn a_push_configuration_is_found_by_what_is_said_of_it() {
+fn ids_of_a_push_configuration_are_taken_from_the_request_in_order() {
     let auth = |schemes: &[&str]| {
-        let schemes = schemes.iter().map(|it| (*it).to_owned()).collect();
+        let schemes = schemes.iter().copied().map(str::to_owned).collect();
         Some(v03::AuthenticationInfo { schemes, credentials: "x".into() })
     };
     let config = |id: &str, schemes: &[&str]| {
         let id = id.to_owned();
         Some(v03::PushNotificationConfig { id, url: "u".into(), authentication: auth(schemes), ..Default::default() })
     };
-    let of = |parent: &str, config_id: &str, name: &str, id: &str| {
+    let ids = |parent: &str, config_id: &str, name: &str, id: &str| {
         let config =
             v03::TaskPushNotificationConfig { name: name.into(), push_notification_config: config(id, &["Bearer"]) };
         let (parent, config_id) = (parent.to_owned(), config_id.to_owned());
         let request = v03::CreateTaskPushNotificationConfigRequest { parent, config_id, config: Some(config) };
-        v1::TaskPushNotificationConfig::try_from(request).map(|it| (it.task_id, it.id))
+        v1::TaskPushNotificationConfig::try_from(request).map(|config| (config.task_id, config.id))
     };
     let name = "tasks/t2/pushNotificationConfigs/n";
-    for (parent, config_id, name, id, found) in [
+    for (parent, config_id, name, id, expected) in [
         ("tasks/t", "c", "", "", ("t", "c")),
         ("tasks/t", "c", name, "i", ("t", "c")),
         ("tasks/t/pushNotificationConfigs", "", name, "i", ("t", "i")),
@@ -323,25 +323,25 @@ fn a_push_configuration_is_found_by_what_is_said_of_it() {
         ("", "", name, "", ("t2", "n")),
         ("tasks/t", "", "", "", ("t", "")),
     ] {
-        let (task, config) = of(parent, config_id, name, id).unwrap();
-        assert_eq!((task.as_str(), config.as_str()), found, "{parent} {config_id} {name} {id}");
+        let (task, config) = ids(parent, config_id, name, id).unwrap();
+        assert_eq!((task.as_str(), config.as_str()), expected, "{parent} {config_id} {name} {id}");
     }
     for parent in ["", "t"] {
-        assert_eq!(of(parent, "c", "", "i").unwrap_err().violations()[0].field, "parent");
+        assert_eq!(ids(parent, "c", "", "i").unwrap_err().violations()[0].field, "parent");
     }
     let scheme = |schemes: &[&str]| {
         let config = v1::TaskPushNotificationConfig::from(config("", schemes).unwrap());
-        config.authentication.map(|it| (it.scheme, it.credentials))
+        config.authentication.map(|info| (info.scheme, info.credentials))
     };
     assert_eq!(scheme(&["Bearer", "Basic"]), Some(("Bearer".to_owned(), "x".to_owned())));
     assert_eq!(scheme(&[]), None);
 }
 
 #[test]
-fn numbers_of_enums_are_the_same() {
+fn enum_numbers_are_equal_in_both_versions() {
     for number in 0..9 {
         let (new, old) = (v1::TaskState::try_from(number).unwrap(), v03::TaskState::try_from(number).unwrap());
-        let [new, old] = [new.as_str_name(), old.as_str_name()].map(|it| it.replace("CANCELLED", "CANCELED"));
+        let [new, old] = [new.as_str_name(), old.as_str_name()].map(|name| name.replace("CANCELLED", "CANCELED"));
         assert_eq!(new, old);
     }
     for number in 0..3 {
@@ -353,7 +353,7 @@ fn numbers_of_enums_are_the_same() {
 }
 
 #[test]
-fn the_end_of_a_task_is_final_by_itself() {
+fn status_updates_with_a_terminal_state_are_final() {
     for state in 0..10 {
         let status = Some(v1::TaskStatus { state, ..Default::default() });
         let update = v03::TaskStatusUpdateEvent::from(v1::TaskStatusUpdateEvent { status, ..Default::default() });

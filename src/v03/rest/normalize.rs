@@ -1,8 +1,8 @@
-//! Bodies of HTTP+JSON as clients of 0.3 write them, made into what the proto file says.
+//! Normalization of 0.3 HTTP+JSON request bodies to the ProtoJSON of `a2a.v1`.
 //!
-//! That version asked for "structurally equivalent" JSON and printed examples of JSON-RPC (0.3, 3.2.3 and 9), so its
-//! clients differ: in the names of members, between `content` and `parts`, and in whether a part says its `kind`. Only
-//! what is written otherwise is touched here; the spellings that ProtoJSON has by itself are left to it.
+//! 0.3 asks for "structurally equivalent" JSON and has examples of JSON-RPC only (0.3, 3.2.3 and 9). Clients therefore differ
+//! in member names, in `content` or `parts`, and in whether a part has a `kind`. Only these differences are changed here; the
+//! decoder accepts both camel case and snake case.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value, json};
@@ -17,29 +17,33 @@ use crate::{
 
 type Object = Map<String, Value>;
 
-/// Normalizes the parameters of a send: the message and the members beside it.
+/// Normalizes the body of a send: the message and its configuration.
 ///
 /// # Errors
-/// Values that JSON-RPC rejects too, and that the proto decoder would accept.
+/// `InvalidParams` for values that the JSON-RPC binding rejects but the proto decoder would accept.
 pub(super) fn send(body: &mut Object, files: FileEncoding) -> Result<(), Error> {
-    one(body, "message", &["request", "msg"]);
-    if let Some(Value::Object(it)) = body.get_mut("message") {
-        message(it, files)?;
+    rename(body, "message", &["request", "msg"]);
+    if let Some(Value::Object(message)) = body.get_mut("message") {
+        normalize_message(message, files)?;
     }
-    if let Some(Value::Object(it)) = body.get_mut("configuration") {
-        one(it, "pushNotification", &["push_notification", "pushNotificationConfig", "push_notification_config"]);
+    if let Some(Value::Object(configuration)) = body.get_mut("configuration") {
+        let other_names = ["push_notification", "pushNotificationConfig", "push_notification_config"];
+        rename(configuration, "pushNotification", &other_names);
     }
     Ok(())
 }
 
-/// A push configuration: the whole request, its one member, that which is in this, or what JSON-RPC has.
+/// Normalizes the body of a request that registers a push configuration.
+///
+/// Accepts the whole request, its `config` member alone, the `pushNotificationConfig` in that alone, and the parameters of
+/// the JSON-RPC method.
 pub(super) fn push(body: &mut Object) {
     const INNER: &str = "pushNotificationConfig";
     let mut config = match body.remove("config") {
-        Some(Value::Object(it)) => it,
+        Some(Value::Object(config)) => config,
         _ => body.clone(),
     };
-    one(&mut config, INNER, &["push_notification_config"]);
+    rename(&mut config, INNER, &["push_notification_config"]);
     if !config.contains_key(INNER) {
         let inner = std::mem::take(&mut config);
         config.insert(INNER.to_owned(), inner.into());
@@ -48,12 +52,12 @@ pub(super) fn push(body: &mut Object) {
     body.insert("config".to_owned(), config.into());
 }
 
-fn message(it: &mut Object, files: FileEncoding) -> Result<(), Error> {
-    if it.get("kind").is_some_and(|kind| !kind.is_null() && kind != "message") {
-        return Err(Error::invalid_field("message.kind", "is not `message`"));
+fn normalize_message(message: &mut Object, files: FileEncoding) -> Result<(), Error> {
+    if message.get("kind").is_some_and(|kind| !kind.is_null() && kind != "message") {
+        return Err(Error::invalid_field("message.kind", "must be `message`"));
     }
-    one(it, "content", &["parts"]);
-    if let Some(role) = it.get_mut("role") {
+    rename(message, "content", &["parts"]);
+    if let Some(role) = message.get_mut("role") {
         let name = match role.as_str() {
             Some("user") => "ROLE_USER",
             Some("agent") => "ROLE_AGENT",
@@ -63,113 +67,117 @@ fn message(it: &mut Object, files: FileEncoding) -> Result<(), Error> {
             *role = name.into();
         }
     }
-    if let Some(Value::Array(parts)) = it.get_mut("content") {
-        for (n, it) in parts.iter_mut().enumerate() {
-            if let Value::Object(it) = it {
-                part(it, files)
-                    .map_err(|(path, why)| Error::invalid_field(format!("message.parts[{n}]{path}"), why))?;
+    if let Some(Value::Array(parts)) = message.get_mut("content") {
+        for (index, part) in parts.iter_mut().enumerate() {
+            if let Value::Object(part) = part {
+                normalize_part(part, files).map_err(|(path, problem)| {
+                    Error::invalid_field(format!("message.parts[{index}]{path}"), problem)
+                })?;
             }
         }
     }
     Ok(())
 }
 
-/// Path below a part, and what is wrong there.
-type Wrong = (&'static str, &'static str);
+/// Field path relative to the part, and the problem of the field.
+type PartProblem = (&'static str, &'static str);
 
-/// A part that says its `kind` is one of JSON-RPC; 0.2 also had `type`.
-fn part(it: &mut Object, files: FileEncoding) -> Result<(), Wrong> {
-    let kind = ["kind", "type"].into_iter().find_map(|name| it.get(name)?.as_str().map(str::to_owned));
+/// Normalizes a part. A part with a `kind`, or a `type` as in 0.2, has the form of JSON-RPC.
+fn normalize_part(part: &mut Object, files: FileEncoding) -> Result<(), PartProblem> {
+    let kind = ["kind", "type"].into_iter().find_map(|name| part.get(name)?.as_str().map(str::to_owned));
     match kind.as_deref() {
         Some(kind @ ("text" | "file" | "data")) => {
-            it.retain(|name, _| !MEMBERS.contains(&name.as_str()) || name == kind);
+            part.retain(|name, _| !CONTENT_MEMBERS.contains(&name.as_str()) || name == kind);
         }
-        _ => silent(it, &MEMBERS),
+        _ => drop_empty(part, &CONTENT_MEMBERS),
     }
-    if let Some(Value::Object(it)) = it.get_mut("file") {
-        file(it, files)?;
+    if let Some(Value::Object(file)) = part.get_mut("file") {
+        normalize_file(file, files)?;
     }
-    // Its data is not wrapped once more.
+    // Only JSON-RPC has the data without a `DataPart` object around it.
     if kind.is_some()
-        && let Some(data) = it.remove("data")
+        && let Some(data) = part.remove("data")
     {
         let data = if data.is_object() {
             data
         } else if !data.is_array() {
             return Err(("", SCALAR));
         } else {
-            let marked = it.entry("metadata").or_insert(Value::Null);
-            if marked.is_null() {
-                *marked = json!({});
+            let metadata = part.entry("metadata").or_insert(Value::Null);
+            if metadata.is_null() {
+                *metadata = json!({});
             }
-            if let Value::Object(marked) = marked {
-                marked.insert("data_part_compat".to_owned(), true.into());
+            if let Value::Object(metadata) = metadata {
+                metadata.insert("data_part_compat".to_owned(), true.into());
             }
             json!({"value": data})
         };
-        it.insert("data".to_owned(), json!({"data": data}));
+        part.insert("data".to_owned(), json!({"data": data}));
     }
     Ok(())
 }
 
-/// The members of a part of which it has one.
-const MEMBERS: [&str; 3] = ["text", "file", "data"];
+/// Members of a part that exclude each other.
+const CONTENT_MEMBERS: [&str; 3] = ["text", "file", "data"];
 
-/// The file of a part: JSON-RPC has other names in it, and bytes that are encoded just once.
-fn file(it: &mut Object, files: FileEncoding) -> Result<(), Wrong> {
+/// Normalizes the file of a part: JSON-RPC has other member names, and base64 text that is encoded once.
+fn normalize_file(file: &mut Object, files: FileEncoding) -> Result<(), PartProblem> {
     const BYTES: &str = "fileWithBytes";
-    one(it, BYTES, &["file_with_bytes"]);
-    one(it, "fileWithUri", &["file_with_uri", "uri"]);
+    const URI: &str = "fileWithUri";
+    rename(file, BYTES, &["file_with_bytes"]);
+    rename(file, URI, &["file_with_uri", "uri"]);
     for name in ["bytes", "data"] {
-        let Some(bytes) = it.remove(name) else { continue };
-        if it.get(BYTES).is_none_or(says_nothing) {
-            // Encoded twice, it can't be mistaken for what it is not.
-            let once = bytes.as_str().filter(|it| files == FileEncoding::Encoded && STANDARD.decode(it).is_ok());
-            let twice = once.map(|it| STANDARD.encode(it).into());
-            it.insert(BYTES.to_owned(), twice.unwrap_or(bytes));
+        let Some(bytes) = file.remove(name) else { continue };
+        if file.get(BYTES).is_none_or(is_empty) {
+            // Encoded a second time, since the conversion to 1.0 decodes contents that look like base64.
+            let encoded = bytes.as_str().filter(|text| files == FileEncoding::Encoded && STANDARD.decode(text).is_ok());
+            let encoded_twice = encoded.map(|text| STANDARD.encode(text).into());
+            file.insert(BYTES.to_owned(), encoded_twice.unwrap_or(bytes));
         }
     }
-    if [BYTES, "fileWithUri"].iter().all(|name| it.get(*name).is_some_and(|value| !says_nothing(value))) {
+    if [BYTES, URI].iter().all(|name| file.get(*name).is_some_and(|value| !is_empty(value))) {
         return Err((".file", BYTES_AND_URI));
     }
-    only_one(it, &[BYTES, "fileWithUri"]);
+    keep_one(file, &[BYTES, URI]);
     Ok(())
 }
 
-/// Puts a member under the name that it should have. Of several the first that says something is taken.
-fn one(it: &mut Object, name: &str, others: &[&str]) {
-    for other in others {
-        let Some(value) = it.remove(*other) else { continue };
-        if it.get(name).is_none_or(says_nothing) {
-            it.insert(name.to_owned(), value);
+/// Moves the value of the other names to `name`. The first value that is not empty is kept.
+fn rename(object: &mut Object, name: &str, other_names: &[&str]) {
+    for other_name in other_names {
+        let Some(value) = object.remove(*other_name) else { continue };
+        if object.get(name).is_none_or(is_empty) {
+            object.insert(name.to_owned(), value);
         }
     }
 }
 
-/// Leaves out those of several members that say nothing, where another does. Two that do are not for us to choose from.
-fn silent(it: &mut Object, names: &[&str]) {
-    if names.iter().any(|name| it.get(*name).is_some_and(|it| !says_nothing(it))) {
-        it.retain(|name, value| !names.contains(&name.as_str()) || !says_nothing(value));
+/// Removes the empty ones of `names` if any is not empty, else all but one. Several that are not empty are left for the
+/// decoder to reject.
+fn drop_empty(object: &mut Object, names: &[&str]) {
+    if names.iter().any(|name| object.get(*name).is_some_and(|value| !is_empty(value))) {
+        object.retain(|name, value| !names.contains(&name.as_str()) || !is_empty(value));
     } else {
-        only_one(it, names);
+        keep_one(object, names);
     }
 }
 
-/// Leaves one of several members, of which some clients write all: the first that says something.
-fn only_one(it: &mut Object, names: &[&str]) {
-    let said = |name: &&&str| it.get(**name).is_some_and(|it| !says_nothing(it));
-    let there = |name: &&&str| it.contains_key(**name);
-    if let Some(kept) = names.iter().find(said).or_else(|| names.iter().find(there)) {
-        it.retain(|name, _| !names.contains(&name.as_str()) || name == kept);
+/// Keeps one of `names`, since some clients send all of them: the first that is not empty, else the first.
+fn keep_one(object: &mut Object, names: &[&str]) {
+    let is_set = |name: &&&str| object.get(**name).is_some_and(|value| !is_empty(value));
+    let is_present = |name: &&&str| object.contains_key(**name);
+    if let Some(kept) = names.iter().find(is_set).or_else(|| names.iter().find(is_present)) {
+        object.retain(|name, _| !names.contains(&name.as_str()) || name == kept);
     }
 }
 
-fn says_nothing(value: &Value) -> bool {
+/// Returns whether the value is null, or an empty string, array or object.
+fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
-        Value::String(it) => it.is_empty(),
-        Value::Array(it) => it.is_empty(),
-        Value::Object(it) => it.is_empty(),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
         Value::Bool(_) | Value::Number(_) => false,
     }
 }

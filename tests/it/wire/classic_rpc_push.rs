@@ -58,7 +58,7 @@ async fn headers_and_further_schemes_come_back() {
             json!(["Bearer"]),
             "headers.X-Key: must not have control characters",
         ),
-        (json!({"X-Key: swordfish\n": ""}), json!(["Bearer"]), "headers: must be named as headers of HTTP are"),
+        (json!({"X-Key: swordfish\n": ""}), json!(["Bearer"]), "headers: has an invalid HTTP header name"),
         (json!({}), json!(["a", "swordfish\n"]), "authentication.schemes[1]: must not have control characters"),
         (json!({}), json!(["swordfish\n"]), "authentication.schemes: must not have control characters"),
     ] {

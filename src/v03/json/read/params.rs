@@ -1,4 +1,4 @@
-//! Parameters of calls in classic JSON, and the configurations of webhooks, which are parameters too.
+//! Parameters of the 0.3 JSON-RPC methods, and push configurations.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{
     de::{Error, MapAccess},
 };
 
-use super::{Classic, Plain, Read, integer, many, members, message, one, plain, state};
+use super::{Classic, DirectDraft, Read, integer, members, message, nested, nested_list, or_default, state};
 use crate::{
     json::{Members, any, number},
     pb::{
@@ -22,7 +22,7 @@ use crate::{
     v03::{push_extras::PushExtras, semantics::returns_at_once},
 };
 
-/// The members of the parameters of a send.
+/// Members of the parameters of a send.
 #[derive(Clone, Debug, Default)]
 pub struct SendDraft {
     message: Option<Message>,
@@ -34,14 +34,14 @@ pub struct SendDraft {
 }
 
 members! { SendDraft, "MessageSendParams" {
-    1 "message" => message = one;
-    2 "configuration" => configuration = one;
+    1 "message" => message = nested;
+    2 "configuration" => configuration = nested;
     3 "metadata" => metadata = any;
-    // An example of 0.2 has it beside the message.
-    4 "messageId" "message_id" => message_id = plain;
-    // So a context and a task were called before 0.2.
-    5 "sessionId" "session_id" => session_id = plain;
-    6 "id" => task_id = plain;
+    // An example of 0.2 has the id of the message here.
+    4 "messageId" "message_id" => message_id = or_default;
+    // The context id and the task id before 0.2.
+    5 "sessionId" "session_id" => session_id = or_default;
+    6 "id" => task_id = or_default;
 } }
 
 impl Classic for SendMessageRequest {
@@ -52,14 +52,14 @@ impl Classic for SendMessageRequest {
     }
 }
 
-/// A send as it was before 0.2, when the client chose the id of its task.
+/// Parameters of a send, in the form of 0.3 or of the versions before 0.2.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct V02Send {
-    /// What is sent.
+    /// The 1.0 request.
     pub send: SendMessageRequest,
-    /// The task that it is sent to, which may be there or not.
+    /// Task id that the client chose, as before 0.2; the task may not exist. Otherwise empty.
     pub task_id: String,
-    /// What its webhook says beside.
+    /// Members of the push configuration that 1.0 lacks.
     pub kept: PushExtras,
 }
 
@@ -76,31 +76,31 @@ impl Classic for V02Send {
                 message.context_id = session_id;
             }
         }
-        let (configuration, kept) = configuration.map(|it| (it.it, it.kept)).unzip();
+        let (configuration, extras) = configuration.map(|read| (read.configuration, read.extras)).unzip();
         let send = SendMessageRequest { message, configuration, metadata, tenant: String::new() };
-        Ok(Self { send, task_id, kept: kept.unwrap_or_default() })
+        Ok(Self { send, task_id, kept: extras.unwrap_or_default() })
     }
 }
 
-/// The configuration of a send, and what its webhook says beside.
+/// Configuration of a send, and the members of its push configuration that 1.0 lacks.
 #[derive(Clone, Debug)]
 struct Configuration {
-    it: SendMessageConfiguration,
-    kept: PushExtras,
+    configuration: SendMessageConfiguration,
+    extras: PushExtras,
 }
 
-/// The members of that.
+/// Members of the configuration of a send.
 #[derive(Clone, Debug, Default)]
 struct ConfigurationDraft {
-    it: SendMessageConfiguration,
+    configuration: SendMessageConfiguration,
     blocking: Option<bool>,
     push: Option<Push>,
 }
 
 members! { ConfigurationDraft, "MessageSendConfiguration" {
-    1 "acceptedOutputModes" "accepted_output_modes" => it.accepted_output_modes = plain;
-    2 "historyLength" "history_length" => it.history_length = number;
-    3 "pushNotificationConfig" "push_notification_config" "pushNotification" => push = one;
+    1 "acceptedOutputModes" "accepted_output_modes" => configuration.accepted_output_modes = or_default;
+    2 "historyLength" "history_length" => configuration.history_length = number;
+    3 "pushNotificationConfig" "push_notification_config" "pushNotification" => push = nested;
     4 "blocking" => blocking = any;
 } }
 
@@ -108,100 +108,101 @@ impl Classic for Configuration {
     type Draft = ConfigurationDraft;
 
     fn finish<E: Error>(draft: ConfigurationDraft) -> Result<Self, E> {
-        let ConfigurationDraft { it, blocking, push } = draft;
+        let ConfigurationDraft { configuration, blocking, push } = draft;
         let return_immediately = returns_at_once(blocking, push.is_some());
-        let (task_push_notification_config, kept) = push.map(|it| (it.it, it.kept)).unzip();
-        let it = SendMessageConfiguration { return_immediately, task_push_notification_config, ..it };
-        Ok(Self { it, kept: kept.unwrap_or_default() })
+        let (task_push_notification_config, extras) = push.map(|push| (push.config, push.extras)).unzip();
+        let configuration =
+            SendMessageConfiguration { return_immediately, task_push_notification_config, ..configuration };
+        Ok(Self { configuration, extras: extras.unwrap_or_default() })
     }
 }
 
 message! { GetTaskRequest, "TaskQueryParams" {
-    1 "id" => it.id = plain;
-    2 "historyLength" "history_length" => it.history_length = number;
+    1 "id" => message.id = or_default;
+    2 "historyLength" "history_length" => message.history_length = number;
 } }
 
 message! { CancelTaskRequest, "TaskIdParams" {
-    1 "id" => it.id = plain;
-    2 "metadata" => it.metadata = any;
+    1 "id" => message.id = or_default;
+    2 "metadata" => message.metadata = any;
 } }
 
 message! { SubscribeToTaskRequest, "TaskIdParams" {
-    1 "id" => it.id = plain;
+    1 "id" => message.id = or_default;
 } }
 
 message! { ListTasksRequest, "ListTasksParams" {
-    1 "contextId" "context_id" => it.context_id = plain;
-    2 "status" => it.status = state;
-    3 "pageSize" "page_size" => it.page_size = number;
-    4 "pageToken" "page_token" => it.page_token = plain;
-    5 "historyLength" "history_length" => it.history_length = number;
-    6 "statusTimestampAfter" "status_timestamp_after" "lastUpdatedAfter" "last_updated_after" => it.status_timestamp_after = any;
-    7 "includeArtifacts" "include_artifacts" => it.include_artifacts = any;
+    1 "contextId" "context_id" => message.context_id = or_default;
+    2 "status" => message.status = state;
+    3 "pageSize" "page_size" => message.page_size = number;
+    4 "pageToken" "page_token" => message.page_token = or_default;
+    5 "historyLength" "history_length" => message.history_length = number;
+    6 "statusTimestampAfter" "status_timestamp_after" "lastUpdatedAfter" "last_updated_after" => message.status_timestamp_after = any;
+    7 "includeArtifacts" "include_artifacts" => message.include_artifacts = any;
 } }
 
 message! { ListTasksResponse, "ListTasksResult" {
-    1 "tasks" => it.tasks = many;
-    2 "nextPageToken" "next_page_token" => it.next_page_token = plain;
-    3 "pageSize" "page_size" => it.page_size = integer;
-    4 "totalSize" "total_size" => it.total_size = integer;
+    1 "tasks" => message.tasks = nested_list;
+    2 "nextPageToken" "next_page_token" => message.next_page_token = or_default;
+    3 "pageSize" "page_size" => message.page_size = integer;
+    4 "totalSize" "total_size" => message.total_size = integer;
 } }
 
 message! { GetTaskPushNotificationConfigRequest, "GetTaskPushNotificationConfigParams" {
-    1 "id" => it.task_id = plain;
-    2 "pushNotificationConfigId" "push_notification_config_id" => it.id = plain;
+    1 "id" => message.task_id = or_default;
+    2 "pushNotificationConfigId" "push_notification_config_id" => message.id = or_default;
 } }
 
 message! { DeleteTaskPushNotificationConfigRequest, "DeleteTaskPushNotificationConfigParams" {
-    1 "id" => it.task_id = plain;
-    2 "pushNotificationConfigId" "push_notification_config_id" => it.id = plain;
+    1 "id" => message.task_id = or_default;
+    2 "pushNotificationConfigId" "push_notification_config_id" => message.id = or_default;
 } }
 
 message! { ListTaskPushNotificationConfigsRequest, "ListTaskPushNotificationConfigParams" {
-    1 "id" => it.task_id = plain;
+    1 "id" => message.task_id = or_default;
 } }
 
-/// The configuration of a webhook, without its task.
+/// Push configuration without its task, and the members that 1.0 lacks.
 #[derive(Clone, Debug)]
 struct Push {
-    it: TaskPushNotificationConfig,
-    kept: PushExtras,
+    config: TaskPushNotificationConfig,
+    extras: PushExtras,
 }
 
-/// The members of such a configuration.
+/// Members of a push configuration.
 #[derive(Clone, Default)]
 struct PushDraft {
-    it: TaskPushNotificationConfig,
+    config: TaskPushNotificationConfig,
     authentication: Option<Authentication>,
     headers: BTreeMap<String, String>,
 }
 
 members! { PushDraft, "PushNotificationConfig" {
-    1 "id" => it.id = plain;
-    2 "url" => it.url = plain;
-    3 "token" => it.token = plain;
-    4 "authentication" => authentication = one;
-    5 "headers" => headers = plain;
+    1 "id" => config.id = or_default;
+    2 "url" => config.url = or_default;
+    3 "token" => config.token = or_default;
+    4 "authentication" => authentication = nested;
+    5 "headers" => headers = or_default;
 } }
 
 impl Classic for Push {
     type Draft = PushDraft;
 
-    fn finish<E: Error>(PushDraft { it, authentication, headers }: PushDraft) -> Result<Self, E> {
-        let (authentication, schemes) = authentication.map(|it| (it.first, it.further)).unzip();
-        let it = TaskPushNotificationConfig { authentication: authentication.flatten(), ..it };
-        Ok(Self { it, kept: PushExtras { schemes: schemes.unwrap_or_default(), headers } })
+    fn finish<E: Error>(PushDraft { config, authentication, headers }: PushDraft) -> Result<Self, E> {
+        let (authentication, schemes) = authentication.map(|read| (read.first, read.further_schemes)).unzip();
+        let config = TaskPushNotificationConfig { authentication: authentication.flatten(), ..config };
+        Ok(Self { config, extras: PushExtras { schemes: schemes.unwrap_or_default(), headers } })
     }
 }
 
-/// How a webhook knows who calls it, if that is said; in 1.0 there is one way.
+/// Authentication for notifications: the first scheme with the credentials, and further schemes, which 1.0 lacks.
 #[derive(Clone, Debug)]
 struct Authentication {
     first: Option<AuthenticationInfo>,
-    further: Vec<String>,
+    further_schemes: Vec<String>,
 }
 
-/// The members of that.
+/// Members of the authentication.
 #[derive(Clone, Default)]
 struct AuthenticationDraft {
     schemes: Vec<String>,
@@ -209,22 +210,22 @@ struct AuthenticationDraft {
 }
 
 members! { AuthenticationDraft, "PushNotificationAuthenticationInfo" {
-    1 "schemes" => schemes = plain;
-    2 "credentials" => credentials = plain;
+    1 "schemes" => schemes = or_default;
+    2 "credentials" => credentials = or_default;
 } }
 
 impl Classic for Authentication {
     type Draft = AuthenticationDraft;
 
-    /// A list of no scheme is as good as none, and 1.0 has room for one.
+    /// Ignores empty schemes. Without a scheme there is no authentication.
     fn finish<E: Error>(AuthenticationDraft { schemes, credentials }: AuthenticationDraft) -> Result<Self, E> {
-        let mut schemes = schemes.into_iter().filter(|it| !it.is_empty());
+        let mut schemes = schemes.into_iter().filter(|scheme| !scheme.is_empty());
         let first = schemes.next().map(|scheme| AuthenticationInfo { scheme, credentials });
-        Ok(Self { first, further: schemes.collect() })
+        Ok(Self { first, further_schemes: schemes.collect() })
     }
 }
 
-/// The members of the configuration of a task's webhook.
+/// Members of a push configuration with its task.
 #[derive(Clone, Debug, Default)]
 pub struct TaskPushDraft {
     task_id: String,
@@ -232,9 +233,9 @@ pub struct TaskPushDraft {
 }
 
 members! { TaskPushDraft, "TaskPushNotificationConfig" {
-    // It was `id` before 0.2.
-    1 "taskId" "task_id" "id" => task_id = plain;
-    2 "pushNotificationConfig" "push_notification_config" => push = one;
+    // `id` is the name before 0.2.
+    1 "taskId" "task_id" "id" => task_id = or_default;
+    2 "pushNotificationConfig" "push_notification_config" => push = nested;
 } }
 
 impl Classic for TaskPushNotificationConfig {
@@ -245,12 +246,12 @@ impl Classic for TaskPushNotificationConfig {
     }
 }
 
-/// The configuration of a task's webhook, and what is said beside.
+/// Push configuration with its task, and the members that 1.0 lacks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PushRegistration {
-    /// What 1.0 has of it.
+    /// The 1.0 configuration.
     pub it: TaskPushNotificationConfig,
-    /// The rest.
+    /// Members that 1.0 lacks.
     pub kept: PushExtras,
 }
 
@@ -258,12 +259,12 @@ impl Classic for PushRegistration {
     type Draft = TaskPushDraft;
 
     fn finish<E: Error>(TaskPushDraft { task_id, push }: TaskPushDraft) -> Result<Self, E> {
-        let Push { it, kept } = push.ok_or_else(|| E::custom("`pushNotificationConfig` is missing"))?;
-        Ok(Self { it: TaskPushNotificationConfig { task_id, ..it }, kept })
+        let Push { config, extras } = push.ok_or_else(|| E::custom("`pushNotificationConfig` is missing"))?;
+        Ok(Self { it: TaskPushNotificationConfig { task_id, ..config }, kept: extras })
     }
 }
 
-/// A list, which 0.3 has without anything around it.
+/// 0.3 has a plain array, without an object around it.
 impl<'de> Deserialize<'de> for Read<ListTaskPushNotificationConfigsResponse> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let configs = Option::<Vec<Read<TaskPushNotificationConfig>>>::deserialize(deserializer)?.unwrap_or_default();
