@@ -93,7 +93,7 @@ impl PushExtras {
 
 impl fmt::Debug for PushExtras {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Further").field("schemes", &self.schemes).finish_non_exhaustive()
+        f.debug_struct("PushExtras").field("schemes", &self.schemes).finish_non_exhaustive()
     }
 }
 

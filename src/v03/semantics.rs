@@ -350,7 +350,7 @@ impl Stream for FinalStream {
 
 impl fmt::Debug for Semantics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Legacy").finish_non_exhaustive()
+        f.debug_struct("Semantics").finish_non_exhaustive()
     }
 }
 
