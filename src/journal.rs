@@ -1,4 +1,7 @@
-//! From accepted to durable to shown: the map of live tasks, and group commit over lanes with an outcome for each task.
+//! Journal: the map of live tasks, and group commit of their pending events to the store.
+//!
+//! A task is assigned to a lane by its key. Each lane commits the changes of many tasks in one batch, with an outcome
+//! per task. An immediate store commits in the caller instead. Events become visible only once they are durable.
 
 use std::{
     array,
@@ -38,49 +41,50 @@ pub(crate) mod waiters;
 
 const SHARDS: usize = 64;
 
-/// How many tasks a commit takes along.
-const GROUP: usize = 512;
+/// Maximum number of tasks in a batch.
+const MAX_BATCH: usize = 512;
 
-/// What the store has not taken for so long is taken back, where that can be done; else those who sent it are told.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time after which an unacknowledged commit is abandoned where that is safe. Otherwise, waiting callers get an error
+/// that the outcome is unknown, and the retries continue.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A store that has been away for so long gets no new work.
-const DOWN: Duration = Duration::from_secs(1);
+/// Time without success of the attempted commits after which the server rejects new work.
+const DOWN_AFTER: Duration = Duration::from_secs(1);
 
-/// Interval between two notifications of senders and cancels that wait for an unavailable store.
-const TELL: Duration = Duration::from_secs(1);
+/// Interval at which new waiting callers are failed while the store stays unavailable.
+const FAIL_WAITERS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The tasks in memory, and their way to the store.
+/// Live tasks, and their commits to a store.
 pub struct Journal {
     store: Arc<dyn Store>,
     clock: Clock,
     shards: [Mutex<KeyMap<Arc<Entry>>>; SHARDS],
     lanes: Vec<Lane>,
     runners: OnceLock<Vec<AbortHandle>>,
-    down: Mutex<Down>,
-    /// A fault of the store as a whole.
+    outage: Mutex<Outage>,
+    /// State of faults of the whole store, such as a deleted file.
     fault: Option<watch::Receiver<Option<Unavailable>>>,
     phase: AtomicU8,
 }
 
-/// How far the server's end has come.
+/// Phase of the server's shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// It serves.
+    /// Serves requests.
     Open,
-    /// What runs may go on for a while; streams of what does not run end.
+    /// Running turns may continue for a while; streams of idle tasks end.
     Draining,
-    /// Nothing goes on. What an agent left undone, it left undone: that is written nowhere.
+    /// Stopped. Unfinished work of agents is abandoned, without an event.
     Stopped,
 }
 
-/// What is known of a store that is away.
+/// Outage of the store.
 #[derive(Default)]
-struct Down {
-    /// Since when no commit has come through, of those that were tried.
+struct Outage {
+    /// Start of the first commit attempt since the last successful one. Set also while a commit is in progress.
     since: Option<Instant>,
-    /// The log says so.
-    told: bool,
+    /// Set once the outage is logged.
+    is_logged: bool,
 }
 
 #[derive(Default)]
@@ -89,77 +93,78 @@ struct Lane {
     wake: Notify,
 }
 
-/// A task's place in the map: empty while its one loader reads the store.
+/// Entry of a task in the map. Its `live` is empty while one caller loads the task from the store.
 struct Entry {
     key: Key,
     journal: Arc<Journal>,
     live: OnceCell<Live>,
-    /// How many hold it. Under the map's lock alone it becomes more than none.
+    /// Number of references. Only increased from zero under the lock of the shard.
     holders: AtomicUsize,
 }
 
-/// Whoever uses a live task holds it: turns, readers, the journal. When nobody does, it leaves memory.
+/// Reference to a live task, held by turns, readers and the journal. The task leaves memory with its last reference.
 pub(crate) struct LiveRef(Arc<Entry>);
 
 impl Journal {
-    /// Over a store.
+    /// Creates a journal over a store, and spawns its lanes unless the store is immediate.
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
         let lanes: Vec<Lane> = (0..store.lanes().max(1)).map(|_| Lane::default()).collect();
         let fault = store.fault();
-        let it = Arc::new(Self {
+        let journal = Arc::new(Self {
             store,
             clock: Clock::new(),
             shards: array::from_fn(|_| Mutex::new(KeyMap::with_hasher(BuildHasherDefault::new()))),
             lanes,
             runners: OnceLock::new(),
-            down: Mutex::default(),
+            outage: Mutex::default(),
             fault,
             phase: AtomicU8::new(0),
         });
-        if it.store.immediate().is_none() {
-            let run = |lane| tokio::spawn(Arc::clone(&it).run(lane)).abort_handle();
-            let watch = it.fault.clone().map(|fault| tokio::spawn(Arc::clone(&it).watch(fault)).abort_handle());
-            it.runners.get_or_init(|| (0..it.lanes.len()).map(run).chain(watch).collect());
+        if journal.store.immediate().is_none() {
+            let run = |lane| tokio::spawn(Arc::clone(&journal).run(lane)).abort_handle();
+            let watch =
+                journal.fault.clone().map(|fault| tokio::spawn(Arc::clone(&journal).watch(fault)).abort_handle());
+            journal.runners.get_or_init(|| (0..journal.lanes.len()).map(run).chain(watch).collect());
         }
-        it
+        journal
     }
 
-    /// Where it keeps what is committed.
+    /// Returns the store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// What time it is.
+    /// Returns the wall clock.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Ends the lanes. What has not been committed by then will not be.
+    /// Aborts the lanes. Changes that are not committed by then are lost.
     pub fn stop(&self) {
         self.runners.get().into_iter().flatten().for_each(AbortHandle::abort);
         for lane in &self.lanes {
-            // They hold the journal, which holds them.
-            let left = mem::take(&mut *lane.dirty.lock());
-            drop(left);
+            // These references keep the journal alive, and the journal keeps them.
+            let uncommitted = mem::take(&mut *lane.dirty.lock());
+            drop(uncommitted);
         }
     }
 
-    /// The store has been away for longer than a moment: it refuses, does not answer, or has a fault.
+    /// Returns whether the store is unavailable: it has a fault, or commits have failed or hung for [`DOWN_AFTER`].
     pub fn is_down(&self) -> bool {
-        self.has_fault() || self.is_down_for(DOWN)
+        self.has_fault() || self.is_down_for(DOWN_AFTER)
     }
 
-    /// The store has a fault, which retries do not resolve.
+    /// Returns whether the store has a fault, which retries do not resolve.
     fn has_fault(&self) -> bool {
         self.fault.as_ref().is_some_and(|fault| fault.borrow().is_some())
     }
 
-    /// Commits were attempted, and none has succeeded for this long.
+    /// Returns whether commits have been attempted, but none has succeeded for longer than `time`.
     fn is_down_for(&self, time: Duration) -> bool {
-        self.down.lock().since.is_some_and(|since| since.elapsed() > time)
+        self.outage.lock().since.is_some_and(|since| since.elapsed() > time)
     }
 
-    /// How far the server's end has come.
+    /// Returns the phase of the shutdown.
     pub fn phase(&self) -> Phase {
         match self.phase.load(Ordering::SeqCst) {
             0 => Phase::Open,
@@ -168,7 +173,7 @@ impl Journal {
         }
     }
 
-    /// Goes on to the next phase, and tells whoever waits.
+    /// Enters a phase, and wakes all waiters of live tasks.
     pub fn enter(&self, phase: Phase) {
         let number = match phase {
             Phase::Open => 0,
@@ -176,247 +181,259 @@ impl Journal {
             Phase::Stopped => 2,
         };
         self.phase.store(number, Ordering::SeqCst);
-        for held in self.all() {
-            let mut inner = held.lock();
-            let wake = if phase == Phase::Stopped { inner.stop() } else { inner.wake() };
+        for task in self.all() {
+            let mut inner = task.lock();
+            let wakeups = if phase == Phase::Stopped { inner.stop() } else { inner.wake() };
             drop(inner);
-            held.fire(wake);
+            task.fire(wakeups);
         }
     }
 
-    // The map.
+    // Map of live tasks.
 
-    /// A task that begins.
+    /// Inserts a new task.
     pub(crate) fn insert(self: &Arc<Self>, live: Live) -> LiveRef {
         let key = live.key.clone();
-        let slot = Arc::new(Entry::new(&key, self, Some(live)));
-        let held = slot.hold();
-        self.shards[key.share(SHARDS)].lock().insert(key, slot);
-        held
+        let entry = Arc::new(Entry::new(&key, self, Some(live)));
+        let task = entry.hold();
+        self.shards[key.share(SHARDS)].lock().insert(key, entry);
+        task
     }
 
-    /// The task, if it is in memory.
+    /// Returns the task if it is in memory.
     pub(crate) fn find(&self, key: &Key) -> Option<LiveRef> {
-        let held = self.shards[key.share(SHARDS)].lock().get(key).map(Entry::hold);
-        held.filter(|it| it.0.live.initialized())
+        let task = self.shards[key.share(SHARDS)].lock().get(key).map(Entry::hold);
+        task.filter(|task| task.0.live.initialized())
     }
 
-    /// The task, loaded by whoever comes first.
+    /// Returns the task, loading it with `load` if it is not in memory. Concurrent callers share one load.
     pub(crate) async fn hold<E, F: Future<Output = Result<Live, E>>>(
         self: &Arc<Self>,
         key: &Key,
         load: impl FnOnce() -> F,
     ) -> Result<LiveRef, E> {
-        let held = {
+        let task = {
             let mut shard = self.shards[key.share(SHARDS)].lock();
             shard.entry(key.clone()).or_insert_with(|| Arc::new(Entry::new(key, self, None))).hold()
         };
-        held.0.live.get_or_try_init(load).await?;
-        Ok(held)
+        task.0.live.get_or_try_init(load).await?;
+        Ok(task)
     }
 
-    /// How many tasks are in memory.
+    /// Returns the number of tasks in memory.
     pub fn live_tasks(&self) -> usize {
-        self.shards.iter().map(|it| it.lock().len()).sum()
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     fn all(&self) -> Vec<LiveRef> {
-        let of = |it: &Mutex<KeyMap<Arc<Entry>>>| {
-            it.lock().values().filter(|it| it.live.initialized()).map(Entry::hold).collect::<Vec<_>>()
+        let loaded = |shard: &Mutex<KeyMap<Arc<Entry>>>| {
+            shard.lock().values().filter(|entry| entry.live.initialized()).map(Entry::hold).collect::<Vec<_>>()
         };
-        self.shards.iter().flat_map(of).collect()
+        self.shards.iter().flat_map(loaded).collect()
     }
 
-    fn remove(&self, slot: &Arc<Entry>) -> Option<Arc<Entry>> {
-        let mut shard = self.shards[slot.key.share(SHARDS)].lock();
-        if shard.get(&slot.key).is_some_and(|it| Arc::ptr_eq(it, slot)) { shard.remove(&slot.key) } else { None }
+    fn remove(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
+        let mut shard = self.shards[entry.key.share(SHARDS)].lock();
+        if shard.get(&entry.key).is_some_and(|mapped| Arc::ptr_eq(mapped, entry)) {
+            shard.remove(&entry.key)
+        } else {
+            None
+        }
     }
 
     // Commits.
 
-    /// Takes what is pending to the store: in the caller where that is immediate, else by the task's lane.
-    pub(crate) fn flush(&self, held: &LiveRef, mut inner: MutexGuard<'_, Inner>) {
+    /// Commits the pending changes of a task: in the caller if the store is immediate, otherwise by the task's lane.
+    pub(crate) fn flush(&self, task: &LiveRef, mut inner: MutexGuard<'_, Inner>) {
         if !inner.is_dirty() || inner.queued {
             return;
         }
-        let live: &Live = held;
+        let live: &Live = task;
         let Some(store) = self.store.immediate() else {
             inner.queued = true;
             drop(inner);
             let lane = &self.lanes[live.key.share(self.lanes.len())];
-            lane.dirty.lock().push(held.clone());
+            lane.dirty.lock().push(task.clone());
             return lane.wake.notify_one();
         };
-        let mut wake = Wakeups::default();
-        if let Some(whole) = inner.conclude(live) {
-            match store.conclude(&whole) {
-                Ok(()) => inner.concluded(&whole, &mut wake),
-                Err(why) => wake = self.lose(held, &mut inner, &why),
+        let mut wakeups = Wakeups::default();
+        if let Some(completed) = inner.conclude(live) {
+            match store.conclude(&completed) {
+                Ok(()) => inner.concluded(&completed, &mut wakeups),
+                Err(refusal) => wakeups = self.lose(task, &mut inner, &refusal),
             }
             drop(inner);
-            drop(whole);
-            return live.fire(wake);
+            drop(completed);
+            return live.fire(wakeups);
         }
         let mut commit = inner.prepare(live, true);
         fold(&mut commit);
         match store.commit_now(&commit) {
             Ok(()) => {
-                inner.settle(&commit, &mut wake);
+                inner.settle(&commit, &mut wakeups);
                 inner.reuse(mem::take(&mut commit.events));
             }
-            Err(why) => wake = self.lose(held, &mut inner, &why),
+            Err(refusal) => wakeups = self.lose(task, &mut inner, &refusal),
         }
         drop(inner);
         drop(commit);
-        live.fire(wake);
+        live.fire(wakeups);
     }
 
-    /// Drops what is in memory of a task that another writer has, or that there is no room for.
-    fn lose(&self, held: &LiveRef, inner: &mut Inner, why: &Refused) -> Wakeups {
-        // Out of the map first: whoever comes next loads what the store has.
-        drop(self.remove(&held.0));
-        inner.refuse(why)
+    /// Drops the state of a task whose change the store has refused.
+    fn lose(&self, task: &LiveRef, inner: &mut Inner, refusal: &Refused) -> Wakeups {
+        // Removed from the map before waiters are woken: a new request must load the task from the store.
+        drop(self.remove(&task.0));
+        inner.refuse(refusal)
     }
 
+    /// Commits and retries the changes of a lane. Runs until it is aborted.
     async fn run(self: Arc<Self>, lane: usize) {
-        let mut again = CommitRetry::default();
+        let mut retry = CommitRetry::default();
         loop {
             tokio::select! {
                 biased;
-                () = sleep_until(again.due()), if again.is_there_any() => again.try_all(&self).await,
-                group = self.group(lane) => {
-                    let changes: Arc<[Change]> = group.iter().map(change).collect();
-                    if self.write(&group, &changes, false).await.is_err() {
-                        again.failed(group, &changes);
+                () = sleep_until(retry.due()), if retry.is_there_any() => retry.try_all(&self).await,
+                batch = self.next_batch(lane) => {
+                    let changes: Arc<[Change]> = batch.iter().map(change).collect();
+                    if self.commit(&batch, &changes, false).await.is_err() {
+                        retry.failed(batch, &changes);
                     }
                 }
             }
         }
     }
 
-    async fn group(&self, lane: usize) -> Vec<LiveRef> {
+    /// Waits for changed tasks of a lane, and takes up to [`MAX_BATCH`] of them.
+    async fn next_batch(&self, lane: usize) -> Vec<LiveRef> {
         let lane = &self.lanes[lane];
         loop {
-            let taken = {
+            let batch = {
                 let mut dirty = lane.dirty.lock();
-                let rest = dirty.len().min(GROUP);
+                let rest = dirty.len().min(MAX_BATCH);
                 let rest = dirty.split_off(rest);
                 mem::replace(&mut *dirty, rest)
             };
-            if !taken.is_empty() {
-                return taken;
+            if !batch.is_empty() {
+                return batch;
             }
             lane.wake.notified().await;
         }
     }
 
-    async fn write(&self, group: &[LiveRef], changes: &Arc<[Change]>, again: bool) -> Result<(), ()> {
-        self.down.lock().since.get_or_insert_with(Instant::now);
-        let (mut change, mut wait) = (self.store.change(Arc::clone(changes)), PATIENCE);
+    /// Commits changes of tasks and applies the outcomes. Fails if the store is unavailable, in which case the outcome
+    /// is unknown.
+    async fn commit(&self, batch: &[LiveRef], changes: &Arc<[Change]>, is_retry: bool) -> Result<(), ()> {
+        self.outage.lock().since.get_or_insert_with(Instant::now);
+        let (mut change, mut wait) = (self.store.change(Arc::clone(changes)), COMMIT_TIMEOUT);
         let outcomes = loop {
             if let Ok(outcomes) = timeout(wait, &mut change).await {
                 break outcomes;
             }
-            self.put_off(group);
-            wait = TELL;
+            self.fail_waiters(batch);
+            wait = FAIL_WAITERS_INTERVAL;
         };
         match &outcomes {
-            Ok(_) => self.is_up(),
-            Err(cause) if !mem::replace(&mut self.down.lock().told, true) => {
-                tracing::warn!(error.cause = %cause, "the store is away");
+            Ok(_) => self.end_outage(),
+            Err(cause) if !mem::replace(&mut self.outage.lock().is_logged, true) => {
+                tracing::warn!(error.cause = %cause, "store unavailable");
             }
             Err(_) => {}
         }
-        for ((held, change), outcome) in group.iter().zip(&**changes).zip(outcomes.map_err(drop)?) {
-            let mut wake = Wakeups::default();
-            let mut inner = held.lock();
+        for ((task, change), outcome) in batch.iter().zip(&**changes).zip(outcomes.map_err(drop)?) {
+            let mut wakeups = Wakeups::default();
+            let mut inner = task.lock();
             inner.queued = false;
-            // The answer to an earlier try was lost: a row that stands where only this can have put it is ours.
-            let is_ours = |why: &Refused| again && *why == Refused::Stale(Some(change.position()));
+            // The acknowledgement of an earlier attempt was lost: only this change can have written a row at its
+            // position.
+            let is_own = |refusal: &Refused| is_retry && *refusal == Refused::Stale(Some(change.position()));
             match (outcome, change) {
-                (Err(why), change) if !is_ours(&why) => {
-                    let kept = match &why {
-                        Refused::Rejected(why) => inner.reject(held, change, why),
+                (Err(refusal), change) if !is_own(&refusal) => {
+                    let rejected = match &refusal {
+                        Refused::Rejected(reason) => inner.reject(task, change, reason),
                         Refused::Stale(_) | Refused::Duplicate { .. } | Refused::Full(_) => None,
                     };
-                    wake = kept.unwrap_or_else(|| self.lose(held, &mut inner, &why));
+                    wakeups = rejected.unwrap_or_else(|| self.lose(task, &mut inner, &refusal));
                 }
-                (_, Change::Commit(it)) => inner.settle(it, &mut wake),
-                (_, Change::CompletedTask(it)) => inner.concluded(it, &mut wake),
+                (_, Change::Commit(commit)) => inner.settle(commit, &mut wakeups),
+                (_, Change::CompletedTask(completed)) => inner.concluded(completed, &mut wakeups),
             }
-            self.flush(held, inner);
-            held.fire(wake);
+            self.flush(task, inner);
+            task.fire(wakeups);
         }
         Ok(())
     }
 
-    /// The store does not answer: fails waiting senders and cancels, also those whose messages are not recorded.
-    fn put_off(&self, group: &[LiveRef]) {
-        let behind: Vec<LiveRef> = self.lanes.iter().flat_map(|it| it.dirty.lock().clone()).collect();
-        group.iter().chain(&behind).for_each(|it| it.lock().put_off());
-        self.put_off_recorded();
+    /// Fails waiting senders and cancels with UNAVAILABLE, because the store does not answer: those of `batch` and of
+    /// queued tasks even if their messages are not recorded, those of other tasks as in
+    /// [`fail_recorded_waiters`](Self::fail_recorded_waiters).
+    fn fail_waiters(&self, batch: &[LiveRef]) {
+        let queued: Vec<LiveRef> = self.lanes.iter().flat_map(|lane| lane.dirty.lock().clone()).collect();
+        batch.iter().chain(&queued).for_each(|task| task.lock().put_off());
+        self.fail_recorded_waiters();
     }
 
     /// Fails waiting senders and cancels of all tasks with UNAVAILABLE, since the store can't record their results.
-    /// Turns go on. Messages that are not recorded yet are left to the retries of their own commits.
-    fn put_off_recorded(&self) {
-        self.all().iter().for_each(|held| held.lock().put_off_recorded());
+    /// Turns continue. Messages that are not recorded yet are left to the retries of their own commits.
+    fn fail_recorded_waiters(&self) {
+        self.all().iter().for_each(|task| task.lock().put_off_recorded());
     }
 
-    /// Fails waiting senders and cancels when a fault of the store has lasted for some time.
+    /// Fails waiting senders and cancels when a fault of the store lasts for [`COMMIT_TIMEOUT`]. Runs until it is
+    /// aborted.
     async fn watch(self: Arc<Self>, mut fault: watch::Receiver<Option<Unavailable>>) {
         while fault.wait_for(Option::is_some).await.is_ok() {
-            let mut wait = PATIENCE;
+            let mut wait = COMMIT_TIMEOUT;
             loop {
                 match timeout(wait, fault.wait_for(Option::is_none)).await {
                     Ok(Ok(_)) => break,
-                    // The store has gone.
+                    // The store was dropped.
                     Ok(Err(_)) => return,
-                    Err(_) => self.put_off_recorded(),
+                    Err(_) => self.fail_recorded_waiters(),
                 }
-                wait = TELL;
+                wait = FAIL_WAITERS_INTERVAL;
             }
         }
     }
 
     /// Lets new work probe the store, which may still be unavailable.
     fn probe(&self) {
-        self.down.lock().since = None;
+        self.outage.lock().since = None;
     }
 
-    /// The store has taken something, or would.
-    fn is_up(&self) {
-        if mem::take(&mut *self.down.lock()).told {
-            tracing::info!("the store is there again");
+    /// Ends the outage, because the store has committed a change or passed its check.
+    fn end_outage(&self) {
+        if mem::take(&mut *self.outage.lock()).is_logged {
+            tracing::info!("store available again");
         }
     }
 
-    /// Returns when all that was accepted has been committed, or that will not be.
+    /// Waits until every accepted change has been committed or abandoned.
     pub(crate) async fn settled(&self) {
-        const LOOK: Duration = Duration::from_millis(5);
-        while self.store.immediate().is_none() && self.all().iter().any(|it| it.lock().is_unsettled()) {
-            pause(LOOK).await;
+        const POLL_INTERVAL: Duration = Duration::from_millis(5);
+        while self.store.immediate().is_none() && self.all().iter().any(|task| task.lock().is_unsettled()) {
+            pause(POLL_INTERVAL).await;
         }
     }
 }
 
-/// What there is to write of a task. What it adds to the task is told to that outside of the lock: only the task's lane
-/// moves what is shown.
-fn change(held: &LiveRef) -> Change {
+/// Takes the pending changes of a task. Its checkpoint is updated outside of the lock, which is safe because only this
+/// lane moves the committed state.
+fn change(task: &LiveRef) -> Change {
     let mut commit = {
-        let mut inner = held.lock();
-        if let Some(whole) = inner.conclude(held) {
-            return Change::CompletedTask(whole);
+        let mut inner = task.lock();
+        if let Some(completed) = inner.conclude(task) {
+            return Change::CompletedTask(completed);
         }
-        inner.prepare(held, false)
+        inner.prepare(task, false)
     };
     fold_bytes(&mut commit);
     Change::Commit(commit)
 }
 
-/// Waits for what gives no sign when it is there.
+/// Sleeps, to poll for a condition that has no notification.
 pub(crate) async fn pause(time: Duration) {
-    #[expect(clippy::disallowed_methods, reason = "what is waited for gives no sign")]
+    #[expect(clippy::disallowed_methods, reason = "the condition has no notification")]
     tokio::time::sleep(time).await;
 }
 
@@ -426,7 +443,7 @@ impl Entry {
         Self { key, journal, live, holders: AtomicUsize::new(0) }
     }
 
-    /// For whoever holds it already, or has the map's lock.
+    /// Adds a reference. The caller must have one already, or hold the lock of the shard.
     fn hold(self: &Arc<Self>) -> LiveRef {
         self.holders.fetch_add(1, Ordering::AcqRel);
         LiveRef(Arc::clone(self))
@@ -434,7 +451,7 @@ impl Entry {
 }
 
 impl LiveRef {
-    /// Where it is live.
+    /// Returns the journal of the task.
     pub(crate) fn journal(&self) -> &Arc<Journal> {
         &self.0.journal
     }
@@ -445,8 +462,8 @@ impl Deref for LiveRef {
 
     fn deref(&self) -> &Live {
         match self.0.live.get() {
-            Some(it) => it,
-            None => unreachable!("nobody is given it before it is loaded"),
+            Some(live) => live,
+            None => unreachable!("a reference is returned only after the task is loaded"),
         }
     }
 }
@@ -458,25 +475,25 @@ impl Clone for LiveRef {
 }
 
 impl Drop for LiveRef {
-    /// Who lets go last, takes it off the map, unless somebody has found it there meanwhile.
+    /// Removes the task from the map with its last reference, unless a new one was created meanwhile.
     fn drop(&mut self) {
-        let slot = &self.0;
-        if slot.holders.fetch_sub(1, Ordering::AcqRel) > 1 {
+        let entry = &self.0;
+        if entry.holders.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
-        let gone = {
-            let mut shard = slot.journal.shards[slot.key.share(SHARDS)].lock();
-            let unused = slot.holders.load(Ordering::Acquire) == 0;
-            let mapped = unused && shard.get(&slot.key).is_some_and(|it| Arc::ptr_eq(it, slot));
-            if mapped { shard.remove_entry(&slot.key) } else { None }
+        let removed = {
+            let mut shard = entry.journal.shards[entry.key.share(SHARDS)].lock();
+            let unused = entry.holders.load(Ordering::Acquire) == 0;
+            let mapped = unused && shard.get(&entry.key).is_some_and(|mapped| Arc::ptr_eq(mapped, entry));
+            if mapped { shard.remove_entry(&entry.key) } else { None }
         };
-        drop(gone); // what is freed, is freed outside of the lock
+        drop(removed); // outside of the lock
     }
 }
 
 impl std::fmt::Debug for LiveRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Held").field(&self.0.key).finish()
+        f.debug_tuple("LiveRef").field(&self.0.key).finish()
     }
 }
 

@@ -33,7 +33,7 @@ enum Text {
 /// Bytes stored inline: enough for the 36-byte ids of this server, a fence, and some billions of events.
 const SHORT: usize = 62;
 
-/// What an event ends.
+/// End that an event marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ends {
     /// Neither the turn nor the task.
@@ -48,7 +48,7 @@ pub enum Ends {
 /// Properties of an event that its message does not contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
-    /// What the event ends. `AUTH_REQUIRED` ends nothing if the agent continues while the client authorizes.
+    /// End that the event marks. `AUTH_REQUIRED` ends nothing if the agent continues while the client authorizes.
     pub ends: Ends,
     /// The event changes the task, but is on no stream: a follow-up message of the client.
     pub hidden: bool,

@@ -1,102 +1,114 @@
-//! What the store did not take: it is tried again, and when that was in vain for long enough, it is taken back.
+//! Retry of commits that the store did not acknowledge, with exponential backoff.
+//!
+//! The outcome of such a commit is unknown. Each task is retried on its own, so that one change can't block others.
+//! After [`COMMIT_TIMEOUT`], or at once if the store has a fault, a change is abandoned if that is safe (see
+//! [`abandon`]). Otherwise waiting callers are told that the outcome is unknown, and the retries continue.
 
 use std::{mem, slice, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Journal, LiveRef, PATIENCE};
+use super::{COMMIT_TIMEOUT, Journal, LiveRef};
 use crate::store::Change;
 
-/// After this what is without an answer is tried again; then twice as late each time, up to a second.
-const RETRY: Duration = Duration::from_millis(10);
+/// Delay before the first retry. It doubles with each retry, up to [`MAX_BACKOFF`].
+const INITIAL_BACKOFF: Duration = Duration::from_millis(10);
 
-/// A store that says for so long that it takes nothing is asked by new work.
-const ASKED: Duration = Duration::from_mins(1);
+/// Maximum delay between two retries.
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
-/// What a lane has written and has no answer to.
+/// Time for which an unavailable store is probed after the last change was abandoned. After that, new work probes it.
+const PROBE_FOR: Duration = Duration::from_mins(1);
+
+/// Unacknowledged changes of a lane, and the schedule of their retries.
 pub(super) struct CommitRetry {
+    /// Task, change, and time of the first attempt.
     changes: Vec<(LiveRef, Change, Instant)>,
     due: Instant,
-    wait: Duration,
-    /// All of them were taken back: nobody is left who would learn that the store is there again. It is asked until then.
-    asked_until: Option<Instant>,
+    backoff: Duration,
+    /// Set once every change has been abandoned: the store is probed until then, so that its recovery is noticed.
+    probe_until: Option<Instant>,
 }
 
 impl Default for CommitRetry {
     fn default() -> Self {
-        Self { changes: Vec::new(), due: Instant::now(), wait: RETRY, asked_until: None }
+        Self { changes: Vec::new(), due: Instant::now(), backoff: INITIAL_BACKOFF, probe_until: None }
     }
 }
 
 impl CommitRetry {
+    /// Returns whether there is anything to retry or probe.
     pub(super) fn is_there_any(&self) -> bool {
-        !self.changes.is_empty() || self.asked_until.is_some()
+        !self.changes.is_empty() || self.probe_until.is_some()
     }
 
+    /// Returns the time of the next retry.
     pub(super) fn due(&self) -> Instant {
         self.due
     }
 
-    /// These were tried for the first time.
-    pub(super) fn failed(&mut self, group: Vec<LiveRef>, changes: &[Change]) {
+    /// Adds changes whose first attempt was not acknowledged.
+    pub(super) fn failed(&mut self, batch: Vec<LiveRef>, changes: &[Change]) {
         let now = Instant::now();
-        self.changes.extend(group.into_iter().zip(changes).map(|(it, change)| (it, change.clone(), now)));
-        self.due = now + self.wait;
+        self.changes.extend(batch.into_iter().zip(changes).map(|(task, change)| (task, change.clone(), now)));
+        self.due = now + self.backoff;
     }
 
-    /// Tries them, one by one: what is wrong with one of them is not the others' misfortune.
+    /// Retries every change, one commit per task.
     pub(super) async fn try_all(&mut self, journal: &Journal) {
-        for (held, change, since) in mem::take(&mut self.changes) {
-            let one = Arc::from([change]);
-            if journal.write(slice::from_ref(&held), &one, true).await.is_ok() {
-                self.asked_until = None;
+        for (task, change, since) in mem::take(&mut self.changes) {
+            let change = Arc::from([change]);
+            if journal.commit(slice::from_ref(&task), &change, true).await.is_ok() {
+                self.probe_until = None;
                 continue;
             }
-            let expired = since.elapsed() >= PATIENCE;
-            if (expired || journal.has_fault()) && take_back(journal, &held, &one[0], expired).await {
-                self.asked_until = Some(Instant::now() + ASKED);
+            let expired = since.elapsed() >= COMMIT_TIMEOUT;
+            if (expired || journal.has_fault()) && abandon(journal, &task, &change[0], expired).await {
+                self.probe_until = Some(Instant::now() + PROBE_FOR);
             } else {
-                self.changes.push((held, one[0].clone(), since));
+                self.changes.push((task, change[0].clone(), since));
             }
         }
-        if journal.is_down_for(PATIENCE) {
-            journal.put_off_recorded();
+        if journal.is_down_for(COMMIT_TIMEOUT) {
+            journal.fail_recorded_waiters();
         }
-        if let (true, Some(until)) = (self.changes.is_empty(), self.asked_until) {
+        if let (true, Some(until)) = (self.changes.is_empty(), self.probe_until) {
             if journal.store().check().await.is_ok() {
-                journal.is_up();
-                self.asked_until = None;
+                journal.end_outage();
+                self.probe_until = None;
             } else if until <= Instant::now() {
                 journal.probe();
-                self.asked_until = None;
+                self.probe_until = None;
             }
         }
-        self.wait = if self.is_there_any() { (self.wait * 2).min(Duration::from_secs(1)) } else { RETRY };
-        self.due = Instant::now() + self.wait;
+        self.backoff = if self.is_there_any() { (self.backoff * 2).min(MAX_BACKOFF) } else { INITIAL_BACKOFF };
+        self.due = Instant::now() + self.backoff;
     }
 }
 
-/// Takes back a change, and says whether it did: where the store has nothing of it, and nobody is at work on what the store
-/// has. Then nothing is half done, and who sent it may send it again. Of anything else its senders are told that it is not
-/// written yet, once its time has `expired`.
-async fn take_back(journal: &Journal, held: &LiveRef, change: &Change, expired: bool) -> bool {
-    let there = journal.store().load(&held.key).await;
-    let whole = match (there, change.expected()) {
+/// Abandons a change: drops the task from memory, so that the next access loads what the store has, and fails its
+/// waiting senders, who may retry. Returns whether it did.
+///
+/// This is safe only if the store holds nothing of the change, and no turn is open in what it holds. Otherwise, once
+/// `expired`, waiting callers are told that the outcome is unknown.
+async fn abandon(journal: &Journal, task: &LiveRef, change: &Change, expired: bool) -> bool {
+    let stored = journal.store().load(&task.key).await;
+    let is_safe = match (stored, change.expected()) {
         (Ok(None), None) => true,
-        (Ok(Some(it)), Some(at)) => it.at == at && !it.row.open,
+        (Ok(Some(stored)), Some(at)) => stored.at == at && !stored.row.open,
         (Ok(_) | Err(_), _) => false,
     };
-    let mut inner = held.lock();
-    if !whole {
+    let mut inner = task.lock();
+    if !is_safe {
         if expired {
             inner.put_off();
         }
         return false;
     }
-    // Out of the map first: whoever comes next loads what the store has.
-    drop(journal.remove(&held.0));
-    let wake = inner.take_back();
+    // Removed from the map before waiters are woken: a new request must load the task from the store.
+    drop(journal.remove(&task.0));
+    let wakeups = inner.take_back();
     drop(inner);
-    held.fire(wake);
+    task.fire(wakeups);
     true
 }

@@ -1,7 +1,8 @@
-//! A task in memory: what is accepted of it, what is shown of it, and who waits. One short lock, and no I/O.
+//! Live task: in-memory state of a task behind one short lock, without I/O. It admits events, holds the committed task,
+//! and tracks waiters and readers.
 //!
-//! What is accepted is ahead of what is shown. In between, events are `pending`, then in flight to the store; once they
-//! are durable, they are folded into what is shown, and the watermark goes up.
+//! Accepted events are `pending`, then in flight to the store. Once durable, they are applied to the committed task and
+//! the watermark advances. Only committed state is visible to clients.
 
 use std::{collections::VecDeque, mem, sync::Arc, task::Waker, time::Duration};
 
@@ -29,22 +30,22 @@ mod commit_failure;
 mod complete;
 mod turn_contexts;
 
-/// How many events an agent may be ahead of the store.
+/// Maximum number of events of an agent that are accepted but not durable.
 pub(crate) const BOUND: usize = 64;
 
-/// Maximum number of bytes of pending events of an agent. One event may exceed it.
+/// Maximum bytes of events of an agent that are accepted but not durable. One event may exceed it.
 const BOUND_BYTES: usize = 4 << 20;
 
-/// How many events are kept for readers that keep up; the others read the store.
+/// Maximum number of events cached for readers. Slower readers read from the store.
 pub(crate) const NEWEST: usize = 256;
 
-/// Bytes of events that are kept for readers that keep up, by their approximate size. The last event is kept whatever it has.
+/// Maximum approximate bytes of events cached for readers. One event may exceed it.
 pub(crate) const NEWEST_BYTES: usize = 256 << 10;
 
-/// Chunks of an artifact are joined up to this many bytes.
+/// Maximum size of joined chunks of an artifact, in bytes.
 const JOIN: usize = 1024;
 
-/// Below this many bytes of events, no checkpoint pays.
+/// Minimum bytes of events between two checkpoints of a task.
 const CHECKPOINT: usize = 16 * 1024;
 
 /// A task in memory.
@@ -54,95 +55,112 @@ pub(crate) struct Live {
     inner: Mutex<Inner>,
 }
 
-#[expect(clippy::struct_excessive_bools, reason = "each may be so whatever the others are")]
+/// Mutable state of a live task.
+#[expect(clippy::struct_excessive_bools, reason = "independent flags")]
 pub(crate) struct Inner {
-    /// What the next event must fit.
+    /// Admission state for the next event.
     pub(crate) ahead: Admission,
     fence: Fence,
-    /// Accepted, and not yet taken to the store.
+    /// Accepted events that were not sent to the store.
     pending: Vec<Event>,
-    /// Before those comes the event with which the task begins, which is made when it is needed.
+    /// Set until the first commit: the first event precedes `pending`, and is created with that commit.
     begins: bool,
-    /// What the last of them weighs, if others may be joined to it.
+    /// Bytes of the last pending chunk, including those joined to it.
     joined: usize,
-    /// Taken to the store, and not yet answered.
+    /// Number of events sent to the store and not acknowledged.
     in_flight: usize,
-    /// Bytes of the events that were taken to the store, and of those that it has: of all that were accepted.
+    /// Bytes of events sent to the store.
     bytes_taken: usize,
+    /// Bytes of durable events.
     bytes_durable: usize,
-    /// The row changes without an event.
+    /// Set if the row has changes without an event.
     pub(crate) touched: bool,
-    /// The journal has it.
+    /// Set while the task is queued in its lane or its change is in flight.
     pub(super) queued: bool,
-    /// Its agent is being polled: what it says is taken to the store when it pauses, together.
+    /// Set while the agent is being polled. Its output is committed together when it pauses.
     pub(crate) polled: bool,
-    /// When there was first more than one pending event.
+    /// Time at which there was first more than one pending event.
     oldest: Option<Instant>,
-    /// There is a task. Before, its turn may still answer with a plain message.
+    /// Set once there is a task. Before, the turn may still reply with a plain message.
     pub(crate) real: bool,
-    /// Another writer has the task, or there was none: nothing is true of it any more.
+    /// Set if the state is invalid: another writer has the task, or there never was one.
     pub(crate) lost: bool,
-    /// Why the store has not taken it, or what was sent to it last.
+    /// Reason why the last change was not committed.
     pub(crate) untaken: Option<CommitFailure>,
     /// Number of changes that the store has rejected.
     rejections: u32,
     /// Limit that the turn has exceeded, or rejection of its changes by the store. Either ends the turn.
     pub(crate) exceeded: Option<LimitExceeded>,
-    /// The server stops: nobody waits for anything any more.
+    /// Set once the server has stopped. New waiters fail at once.
     stopped: bool,
-    /// How many events came too late.
+    /// Number of events rejected by admission.
     pub(crate) late: u64,
-    /// How often its agent has said something.
+    /// Number of updates from the agent.
     pub(crate) words: u64,
 
-    /// What the row says, and will say.
+    /// Position of the last durable event: the watermark.
     at: Option<Position>,
+    /// State for which the store counts the task, including the change in flight.
     counted: Option<TaskState>,
+    /// Event of the newest status, if uncommitted.
     head: Option<Event>,
+    /// Time of the newest status.
     time: Millis,
+    /// Last message given to a turn.
     pub(crate) taken: Seq,
+    /// Set once a cancel is requested.
     pub(crate) cancel: bool,
+    /// Number of attempts to run the newest turn.
     pub(crate) attempt: u32,
+    /// Number of these attempts that a drain of the server interrupted.
     pub(crate) drained: u32,
+    /// State saved by the agent for its next turn.
     saved: Option<Bytes>,
+    /// Set while `saved` is uncommitted.
     unsaved: bool,
-    /// What came with the messages that are not answered yet, where it is kept.
+    /// Contexts of the messages that are not answered yet, if they are stored.
     notes: Vec<turn_contexts::StoredContext>,
-    /// The same where it has changed, until a commit takes it along; empty where nothing did.
+    /// Changed contexts for the next commit, encoded; empty if there are none left.
     pub(crate) asked: Option<Bytes>,
-    /// The sends that have a key, until a commit takes them along.
+    /// Idempotency records for the next commit.
     pub(crate) sends: Vec<IdempotencyRecord>,
-    /// The push configuration that it begins with, until its first commit takes it along.
+    /// Push configuration for the first commit.
     push: Option<Arc<PushConfig>>,
 
-    /// The task as committed; it is copied only where somebody still holds the last one.
+    /// Committed task. Copied on write if it is shared.
     shown: Option<Arc<Task>>,
-    /// The task as it began, until that is committed.
+    /// Task at its first event, until that is durable.
     base: Option<Arc<Task>>,
-    /// The turns, as far as they are shown.
+    /// Turns as of the watermark.
     pub(crate) turns: Turns,
+    /// Newest durable events, cached for readers.
     newest: VecDeque<Event>,
-    /// Their approximate size.
+    /// Approximate bytes of `newest`.
     newest_bytes: usize,
+    /// Number of readers.
     readers: usize,
-    /// Bytes of events since the last checkpoint, and up to it.
+    /// Bytes of events since the last checkpoint.
     since: usize,
+    /// Bytes of events up to the last checkpoint.
     last: usize,
 
-    /// The number of the newest turn, whether it runs, and how many have ended for all to see.
+    /// Number of the newest turn.
     pub(crate) turn: u32,
+    /// Set while the newest turn is running.
     pub(crate) running: bool,
+    /// Number of turns whose end is durable.
     ended: u32,
     /// Interruption that the newest turn answers, if it answers one.
     pub(crate) superseded: Option<AnsweredInterruption>,
-    /// Messages for the next turn.
+    /// Messages that wait for the next turn.
     pub(crate) inbox: VecDeque<QueuedMessage>,
-    /// What the turn answered with instead of a task.
+    /// Message with which the turn replied instead of a task.
     reply: Option<Box<Message>>,
+    /// Callers that wait for a condition.
     waiters: Vec<(WaitCondition, oneshot::Sender<TurnReply>)>,
-    /// Readers, and an agent that waits for the store.
+    /// Wakers of readers, and of an agent that waits for the store.
     pub(crate) wakers: Wakers,
-    /// Those who wait for a cancel or a drain: the runner, and its agent.
+    /// Wakers of the runner and its agent, which wait for a cancel or a drain.
     pub(crate) control: Wakers,
 }
 
@@ -156,7 +174,7 @@ pub(crate) struct AnsweredInterruption {
     pub(crate) seq: Seq,
 }
 
-/// A message for a turn.
+/// A message that waits for a turn, with the context of its call.
 #[derive(Debug)]
 pub(crate) struct QueuedMessage {
     pub(crate) event: Event,
@@ -164,7 +182,7 @@ pub(crate) struct QueuedMessage {
 }
 
 impl Live {
-    /// A task that begins.
+    /// Creates a new task.
     pub(crate) fn new(key: Key, fence: Fence, task: Task, time: Millis) -> Self {
         let context = task.context_id.as_str().into();
         let mut inner = Inner::empty(Admission::of(&task, 1), fence, time);
@@ -173,10 +191,10 @@ impl Live {
         Self { key, context, inner: Mutex::new(inner) }
     }
 
-    /// A task that the store has.
+    /// Creates a live task from its stored state.
     pub(crate) fn loaded(key: Key, fence: Fence, stored: Stored, task: Task) -> Self {
         let Stored { at, row, saved, .. } = stored;
-        let time = task.status.as_ref().and_then(|it| it.timestamp.as_ref()).map_or(row.time, millis);
+        let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map_or(row.time, millis);
         let mut inner = Inner::empty(Admission::of(&task, at.seq), fence, time);
         (inner.at, inner.shown, inner.real, inner.saved) = (Some(at), Some(Arc::new(task)), true, saved);
         inner.counted = Some(row.state);
@@ -186,40 +204,41 @@ impl Live {
         Self { key, context: row.context, inner: Mutex::new(inner) }
     }
 
-    /// Sets the number of bytes in the log of a task that was loaded.
+    /// Sets the size of the log of a loaded task, in bytes.
     pub(crate) fn logged(&mut self, bytes: usize) {
         let inner = self.inner.get_mut();
         inner.ahead.logged(bytes);
         (inner.bytes_taken, inner.bytes_durable) = (inner.ahead.bytes(), inner.ahead.bytes());
     }
 
-    /// Returns true if the task is in a terminal state, as committed to the store.
+    /// Returns whether the committed task is in a terminal state.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.inner.get_mut().has_ended()
     }
 
-    /// Checks the message that a task begins with against its bounds.
+    /// Checks the message that starts a task against the limits.
     pub(crate) fn check_first(&mut self) -> Result<(), Violation> {
         self.inner.get_mut().ahead.check_first()
     }
 
-    /// From now on there may be only so much of it.
+    /// Sets the limits of the task.
     pub(crate) fn bound(&mut self, bounds: TaskLimits) {
         self.inner.get_mut().ahead.bound(bounds);
     }
 
-    /// What happens to it is to be sent there.
+    /// Sets the push configuration with which the task starts.
     pub(crate) fn push_to(&mut self, push: Option<Arc<PushConfig>>) {
         self.inner.get_mut().push = push;
     }
 
+    /// Locks the state.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
 
-    /// Wakes who is to be woken, with the lock free.
-    pub(crate) fn fire(&self, wake: Wakeups) {
-        let emptied = wake.fire();
+    /// Sends wake-ups and replies. Must be called without the lock.
+    pub(crate) fn fire(&self, wakeups: Wakeups) {
+        let emptied = wakeups.fire();
         if emptied.capacity() > 0 {
             self.lock().wakers.reuse(emptied);
         }
@@ -285,15 +304,15 @@ impl Inner {
         }
     }
 
-    // What is accepted.
+    // Acceptance of events.
 
-    /// The one place where an event is accepted and numbered, or found to be too late. So it is here that the first
-    /// terminal state wins.
+    /// Accepts an event and assigns its sequence number, or rejects it. Every event passes here, so the first terminal
+    /// state is final.
     pub(crate) fn push(&mut self, event: Event, mark: Mark) -> Result<Event, Violation> {
         let mut event = event;
         let Some(payload) = event.edit() else { return Ok(event) };
-        if let Payload::ArtifactUpdate(it) = payload
-            && self.join(it)
+        if let Payload::ArtifactUpdate(chunk) = payload
+            && self.join(chunk)
             && let Some(before) = self.pending.last()
         {
             return Ok(before.clone());
@@ -311,9 +330,9 @@ impl Inner {
         Ok(event)
     }
 
-    /// Sets an interrupted task to WORKING, because a turn takes the messages that answer it: a poller would take the old
-    /// question for a new one. `working` is that event. A task at its event limit keeps its state, and the turn fails at the
-    /// agent's first update.
+    /// Sets an interrupted task to WORKING, with the event `working`, because a turn takes the messages that answer it.
+    /// A polling client would otherwise take the old request for a new one. At its event limit, the task keeps its
+    /// state, and the turn fails at the agent's first update.
     pub(crate) fn supersede(&mut self, working: impl FnOnce() -> Event) {
         let state = self.ahead.state();
         self.superseded = None;
@@ -324,31 +343,31 @@ impl Inner {
         }
     }
 
-    /// Returns the number of the message that was accepted last, right after it was: the last event, or the one before the
-    /// WORKING with which its turn begins.
+    /// Returns the number of the message that was just accepted: the last event, or the one before the WORKING with
+    /// which its turn starts.
     pub(crate) fn newest_message(&self) -> Seq {
         let accepted = self.ahead.seq();
         let begins_turn = self.superseded.as_ref().is_some_and(|superseded| superseded.seq == accepted);
         accepted - Seq::from(begins_turn)
     }
 
-    /// Returns true for a plain WORKING right after the one that [`supersede`](Self::supersede) made, which adds
-    /// nothing.
+    /// Returns whether an event is a plain WORKING right after the one of [`supersede`](Self::supersede), and so
+    /// redundant.
     pub(crate) fn repeats_working(&self, event: &Event) -> bool {
         self.superseded.as_ref().is_some_and(|superseded| superseded.seq == self.ahead.seq())
             && matches!(event.payload(), Some(Payload::StatusUpdate(update))
                 if update.metadata.is_none() && update.status.as_ref().is_some_and(is_plain_working))
     }
 
-    /// Puts a small chunk behind the one before it, if that has not gone to the store yet: then nobody has seen that it
-    /// had the number for itself. Leaves it as it is where it has to stay apart.
+    /// Joins a small chunk to the last pending event. Returns `false` if it must be a separate event. A pending event
+    /// has not been read by anyone, so its content may still change.
     fn join(&mut self, chunk: &mut TaskArtifactUpdateEvent) -> bool {
         let heft = heft(chunk);
         let fits = chunk.append && self.joined + heft <= JOIN && !self.ahead.state().is_terminal();
         let last = self.pending.last_mut().filter(|_| fits).and_then(Event::edit);
         let joined = match (last, &chunk.artifact) {
-            (Some(Payload::ArtifactUpdate(it)), Some(artifact)) if joins(it, chunk) => {
-                self.ahead.grow(&artifact.artifact_id, heft) && join(it, chunk)
+            (Some(Payload::ArtifactUpdate(last)), Some(artifact)) if joins(last, chunk) => {
+                self.ahead.grow(&artifact.artifact_id, heft) && join(last, chunk)
             }
             _ => false,
         };
@@ -356,13 +375,13 @@ impl Inner {
         joined
     }
 
-    /// Whether an agent has to wait for the store.
+    /// Returns whether the agent must wait for the store.
     pub(crate) fn is_full(&self) -> bool {
         let bytes = self.ahead.bytes().saturating_sub(self.bytes_durable);
         self.pending.len() + self.in_flight >= BOUND || bytes >= BOUND_BYTES
     }
 
-    /// Whether what is pending has been waiting for longer than this, since there was first more than one of it.
+    /// Returns whether there have been several pending events for longer than `time`.
     pub(crate) fn lingers(&mut self, time: Duration) -> bool {
         if self.pending.len() < 2 {
             return false;
@@ -371,28 +390,28 @@ impl Inner {
         now.duration_since(*self.oldest.get_or_insert(now)) > time
     }
 
-    /// Keeps what an agent wants to find in its next turn.
+    /// Saves state of the agent for its next turn.
     pub(crate) fn save(&mut self, bytes: Bytes) {
         (self.saved, self.unsaved, self.touched) = (Some(bytes), true, true);
     }
 
-    /// What an agent kept.
+    /// Returns the state that the agent saved.
     pub(crate) fn saved(&self) -> Option<Bytes> {
         self.saved.clone()
     }
 
-    // What is shown.
+    // Committed state.
 
-    /// The task as all may see it, and up to where.
+    /// Returns the committed task and its position.
     pub(crate) fn shown(&self) -> Option<(&Arc<Task>, Position)> {
         Some((self.shown.as_ref()?, self.at?))
     }
 
-    /// The task as a turn finds it: the first one, before anybody else sees it. A later one waits until the end of
-    /// the turn before is shown. See [`as_interrupted`](Self::as_interrupted).
+    /// Returns the task for the start of a turn, or a receiver to wait for first. The first turn gets the uncommitted
+    /// task; later ones wait until the end of the turn before is durable. See [`as_interrupted`](Self::as_interrupted).
     pub(crate) fn found(&mut self) -> Result<Arc<Task>, oneshot::Receiver<TurnReply>> {
         match self.base.as_ref().or(self.shown.as_ref()) {
-            Some(it) if self.ended + 1 >= self.turn => Ok(Arc::clone(it)),
+            Some(task) if self.ended + 1 >= self.turn => Ok(Arc::clone(task)),
             _ => Err(self.wait(WaitCondition::Turn(self.turn.saturating_sub(1), 0))),
         }
     }
@@ -408,61 +427,61 @@ impl Inner {
         task
     }
 
-    /// The number of the last event that is shown.
+    /// Returns the number of the last durable event.
     pub(crate) fn watermark(&self) -> Seq {
-        self.at.map_or(0, |it| it.seq)
+        self.at.map_or(0, |position| position.seq)
     }
 
-    /// Whether the end is shown.
+    /// Returns whether the committed task is in a terminal state.
     pub(crate) fn has_ended(&self) -> bool {
-        self.shown.as_ref().is_some_and(|it| it.state().is_terminal())
+        self.shown.as_ref().is_some_and(|task| task.state().is_terminal())
     }
 
-    /// Wakes readers, the runner and its agent.
+    /// Returns wake-ups for readers, the runner and its agent.
     pub(super) fn wake(&mut self) -> Wakeups {
-        let mut wake = Wakeups::default();
-        self.wake_all(&mut wake);
-        wake
+        let mut wakeups = Wakeups::default();
+        self.wake_all(&mut wakeups);
+        wakeups
     }
 
-    /// The turn answered with a message, and there was no task.
+    /// Replies with a message instead of a task to all waiters, and to the stream of the send.
     pub(crate) fn answer(&mut self, message: Message) -> Wakeups {
-        let (mut wake, message) = (Wakeups::default(), Box::new(message));
+        let (mut wakeups, message) = (Wakeups::default(), Box::new(message));
         if self.readers == 0 && self.waiters.len() == 1 {
             let waiters = mem::take(&mut self.waiters).into_iter();
-            wake.answers.extend(waiters.map(|(_, to)| to).zip([TurnReply::Message(message)]));
+            wakeups.answers.extend(waiters.map(|(_, sender)| sender).zip([TurnReply::Message(message)]));
         } else {
             let waiters = mem::take(&mut self.waiters).into_iter();
-            wake.answers.extend(waiters.map(|(_, to)| (to, TurnReply::Message(message.clone()))));
+            wakeups.answers.extend(waiters.map(|(_, sender)| (sender, TurnReply::Message(message.clone()))));
             self.reply = Some(message);
         }
         self.lost = true;
         self.pending.clear();
         self.begins = false;
-        self.wakers.take(&mut wake.wakers);
-        wake
+        self.wakers.take(&mut wakeups.wakers);
+        wakeups
     }
 
-    /// What the turn answered with, for the stream of the send.
+    /// Returns the message with which the turn replied, for the stream of the send.
     pub(super) fn take_reply(&mut self) -> Option<Box<Message>> {
         self.reply.take()
     }
 
-    fn wake_all(&mut self, wake: &mut Wakeups) {
-        self.wakers.take(&mut wake.wakers);
-        self.control.take(&mut wake.wakers);
+    fn wake_all(&mut self, wakeups: &mut Wakeups) {
+        self.wakers.take(&mut wakeups.wakers);
+        self.control.take(&mut wakeups.wakers);
     }
 
-    /// Wakes the runner and its agent.
+    /// Returns wake-ups for the runner and its agent.
     pub(crate) fn fire_control(&mut self) -> Wakeups {
-        let mut wake = Wakeups::default();
-        self.control.take(&mut wake.wakers);
-        wake
+        let mut wakeups = Wakeups::default();
+        self.control.take(&mut wakeups.wakers);
+        wakeups
     }
 
-    // Who waits, and who reads.
+    // Waiters and readers.
 
-    /// From now on the newest events are kept for one reader more.
+    /// Adds a reader. Events are cached while there are any.
     pub(crate) fn attach(&mut self) {
         self.readers += 1;
     }
@@ -474,42 +493,43 @@ impl Inner {
         Some((task, at, self.turns.clone()))
     }
 
-    /// For how many readers.
+    /// Returns the number of readers.
     pub(crate) fn readers(&self) -> usize {
         self.readers
     }
 
-    /// One reader less. Its waker is for the caller to drop, with the lock free.
-    pub(super) fn detach(&mut self, place: Option<WakerSlot>) -> Option<Waker> {
+    /// Removes a reader. The caller drops the returned waker after releasing the lock.
+    pub(super) fn detach(&mut self, slot: Option<WakerSlot>) -> Option<Waker> {
         self.readers -= 1;
-        place.and_then(|it| self.wakers.forget(it))
+        slot.and_then(|slot| self.wakers.forget(slot))
     }
 
-    /// What is given when this is so. Nothing, at once, where nothing will come any more.
-    pub(crate) fn wait(&mut self, until: WaitCondition) -> oneshot::Receiver<TurnReply> {
-        let (to, answer) = oneshot::channel();
+    /// Returns a receiver of the reply once a condition is met. It fails at once if the task is lost or the server
+    /// stopped.
+    pub(crate) fn wait(&mut self, condition: WaitCondition) -> oneshot::Receiver<TurnReply> {
+        let (sender, receiver) = oneshot::channel();
         if self.lost || self.stopped {
-            return answer;
+            return receiver;
         }
         if self.waiters.len() == self.waiters.capacity() {
-            self.waiters.retain(|it| !it.1.is_closed());
+            self.waiters.retain(|waiter| !waiter.1.is_closed());
         }
-        self.waiters.push((until, to));
-        answer
+        self.waiters.push((condition, sender));
+        receiver
     }
 
-    /// Waits until all that has been accepted is shown. Returns `None` if it is.
+    /// Returns a receiver that completes once everything accepted is durable, or `None` if it already is.
     pub(crate) fn wait_for_accepted(&mut self) -> Option<oneshot::Receiver<TurnReply>> {
         let accepted = self.ahead.seq();
         (self.watermark() < accepted).then(|| self.wait(WaitCondition::Shown(accepted)))
     }
 
-    /// Removes the waiters whose callers have stopped waiting.
+    /// Removes waiters whose receivers were dropped.
     pub(crate) fn forget_waiters(&mut self) {
-        self.waiters.retain(|(_, to)| !to.is_closed());
+        self.waiters.retain(|(_, sender)| !sender.is_closed());
     }
 
-    /// Keeps these events for readers, and the newest before them as far as they fit.
+    /// Caches durable events for readers, and evicts the oldest ones beyond the limits.
     pub(super) fn keep_newest(&mut self, events: &[Event]) {
         if self.readers == 0 {
             self.newest.clear();
@@ -527,15 +547,15 @@ impl Inner {
         self.forget_newest(surplus);
     }
 
-    /// Drops this many of the oldest cached events.
+    /// Evicts the oldest cached events.
     fn forget_newest(&mut self, count: usize) {
         let dropped: usize = self.newest.drain(..count).map(|event| event.approximate_size()).sum();
         self.newest_bytes = if self.newest.is_empty() { 0 } else { self.newest_bytes.saturating_sub(dropped) };
     }
 
-    /// Returns an event from memory and those that follow it, up to a number of events and about a number of bytes.
-    /// Empty if it is older than the cached events. A sole reader removes them from memory: later readers read the
-    /// store.
+    /// Returns the event `from` from the cache, and appends those that follow to `rest`, up to `limit` events and about
+    /// `bytes` bytes. Returns `None` if the event is older than the cache. A sole reader evicts what it reads: later
+    /// readers read from the store.
     pub(super) fn newest(
         &mut self,
         from: Seq,
@@ -543,16 +563,16 @@ impl Inner {
         rest: &mut VecDeque<Event>,
     ) -> Option<Event> {
         let first = self.newest.front()?.seq();
-        let skip = usize::try_from(from.checked_sub(first)?).ok().filter(|it| *it < self.newest.len())?;
+        let skip = usize::try_from(from.checked_sub(first)?).ok().filter(|skip| *skip < self.newest.len())?;
         let fits = |event: &&Event| {
             let fits = bytes > 0;
             bytes = bytes.saturating_sub(event.approximate_size());
             fits
         };
-        let mut taken = self.newest.range(skip..).take(limit).take_while(fits).cloned();
-        let event = taken.next();
+        let mut events = self.newest.range(skip..).take(limit).take_while(fits).cloned();
+        let event = events.next();
         let before = rest.len();
-        rest.extend(taken);
+        rest.extend(events);
         if self.readers == 1 {
             self.forget_newest(skip + 1 + rest.len() - before);
         }
@@ -570,13 +590,13 @@ impl Inner {
     }
 }
 
-/// Returns true for WORKING without a message.
+/// Returns whether a status is WORKING without a message.
 pub(super) fn is_plain_working(status: &TaskStatus) -> bool {
     status.state() == TaskState::Working && status.message.is_none()
 }
 
-/// Returns the time of a status, which becomes `last` if it is earlier: timestamps of a task do not run backwards when the
-/// system's clock is set back.
+/// Returns the time of a status, raised to `last` if it is earlier: timestamps of a task do not go back when the system
+/// clock is set back.
 fn monotonic(status: &mut TaskStatus, last: Millis) -> Option<Millis> {
     let time = millis(status.timestamp.as_ref()?);
     if time < last {
@@ -593,7 +613,7 @@ mod tests {
     use crate::pb::v1::TaskStatusUpdateEvent;
 
     #[test]
-    fn timestamps_of_a_task_do_not_run_backwards() {
+    fn timestamps_of_a_task_do_not_go_back() {
         let status = |state: TaskState, time| TaskStatus {
             state: state.into(),
             timestamp: Some(timestamp(time)),
@@ -607,8 +627,8 @@ mod tests {
             let update = TaskStatusUpdateEvent { status, ..TaskStatusUpdateEvent::default() };
             let event = inner.push(Event::said(Payload::StatusUpdate(update)), Mark::NOTHING).unwrap();
             let Some(Payload::StatusUpdate(update)) = event.payload() else { panic!("{event:?}") };
-            let told = update.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(millis);
-            assert_eq!((told, inner.time), (Some(expected), expected));
+            let actual = update.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(millis);
+            assert_eq!((actual, inner.time), (Some(expected), expected));
         }
     }
 }

@@ -1,4 +1,7 @@
-//! A reader: a place in the log, and a wake. It is never late, and nobody waits for it.
+//! Reader of a task's events: a cursor into the log, and a waker. It reads recent events from memory and older ones
+//! from the store.
+//!
+//! A slow reader loses no events, and slows neither the agent nor other readers.
 
 use std::{
     collections::VecDeque,
@@ -24,194 +27,197 @@ use crate::{
     task::{apply, shorten},
 };
 
-/// How many events are taken out of the log at a time.
+/// Maximum number of events taken from the log at a time.
 const BATCH: usize = 64;
 
-/// Approximate bytes that a reader takes out of the log at a time, exceeded by one event at most. A client that does not read
-/// keeps no more than that in memory.
-const AHEAD: usize = 64 << 10;
+/// Approximate maximum of bytes taken from the log at a time, exceeded by one event at most. This bounds the memory of
+/// a client that does not read.
+const BATCH_BYTES: usize = 64 << 10;
 
 /// Number of events in the first read from the store, before their size is known.
-const FIRST: usize = 8;
+const FIRST_BATCH: usize = 8;
 
-/// After this a store that was away is asked again.
-const AWAY: Duration = Duration::from_millis(50);
+/// Delay before an unavailable store is read again.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// None where the store is away.
+/// Read from the store. Its result is `None` if the store is unavailable.
 type Fetch = Pin<Box<dyn Future<Output = Option<Vec<Event>>> + Send>>;
 
-/// The events of a task, from somewhere on, as they become durable.
+/// Stream of the durable events of a task, from some position on.
 pub struct Reader {
-    held: LiveRef,
+    live: LiveRef,
     journal: Arc<Journal>,
     next: Seq,
-    /// The task as it was shown, which becomes a snapshot once the event of this number is.
+    /// Committed task before the event with this number. Events are folded into it up to that event, and it is then
+    /// sent as a snapshot.
     snapshot: Option<(Arc<Task>, Seq)>,
-    /// How many turns must end until this stream does; none for one that stays to the end of the task.
+    /// Number of turns that end before the stream does; `None` to read to the end of the task.
     turns: Option<u32>,
-    /// The message with whose turn this stream ends, where somebody comes back for it.
-    course: Option<Box<TurnProgress>>,
-    /// The task as it was with the last event that was read, for who wants to know.
+    /// Progress of the message with whose turn this stream ends.
+    progress: Option<Box<TurnProgress>>,
+    /// Task at the last event that was read, if requested with [`folding`](Self::folding).
     folded: Option<Arc<Task>>,
-    /// So many messages of a task's history are shown.
+    /// Maximum number of history messages in tasks that are sent; `None` for all.
     history: Option<usize>,
-    /// The cursor did not fit the log, and a snapshot stands in for what is missing.
+    /// Set if the log lacks events after the cursor, and a snapshot is sent instead.
     gap: bool,
     ready: VecDeque<Event>,
     fetch: Option<Fetch>,
-    /// Number of events in the next read from the store: as many as fit into [`AHEAD`], by the size of those read last.
-    fetches: usize,
-    place: Option<WakerSlot>,
+    /// Number of events in the next read from the store: as many as fit into [`BATCH_BYTES`], by the size of the last
+    /// ones.
+    fetch_limit: usize,
+    slot: Option<WakerSlot>,
     done: bool,
-    /// There may be only so many streams.
+    /// Counts against the limit on open streams.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// The stream was cut, and can be taken up again at its last cursor.
+/// Error: the stream was interrupted. It can be resumed after its last cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the stream was cut")]
+#[error("stream interrupted")]
 pub struct Cut;
 
 impl Reader {
-    /// Of a task that has been told of it ([`attach`](super::live::Inner::attach)).
+    /// Creates a reader of a task to which it is already [attached](super::live::Inner::attach).
     pub(crate) fn new(
-        held: LiveRef,
+        live: LiveRef,
         journal: Arc<Journal>,
         next: Seq,
         turns: Option<u32>,
         permit: impl Into<Option<OwnedSemaphorePermit>>,
     ) -> Self {
         Self {
-            held,
+            live,
             journal,
             next,
             snapshot: None,
             turns,
-            course: None,
+            progress: None,
             folded: None,
             history: None,
             gap: false,
             ready: VecDeque::new(),
             fetch: None,
-            fetches: FIRST,
-            place: None,
+            fetch_limit: FIRST_BATCH,
+            slot: None,
             done: false,
             _permit: permit.into(),
         }
     }
 
-    /// With the task as it is shown, then all that comes after that.
+    /// Starts with a snapshot of the committed task, followed by later events. `gap` is reported by
+    /// [`take_gap`](Self::take_gap).
     pub(crate) fn and_snapshot(mut self, gap: bool) -> Self {
-        if let Some(event) = self.stand_in() {
+        if let Some(event) = self.committed_snapshot() {
             (self.next, self.gap) = (event.seq() + 1, gap);
             self.ready.push_back(event);
         }
         self
     }
 
-    /// With the task as it is after the event before the first one that is read.
+    /// Starts with this snapshot of the task at position `at`, which precedes the first event to be read.
     pub(crate) fn after_snapshot(mut self, task: Arc<Task>, at: Position) -> Self {
         self.ready.push_back(snapshot(task, at));
         self
     }
 
-    /// The task as it is shown, for all that was before.
-    fn stand_in(&self) -> Option<Event> {
-        let (task, at) = self.held.lock().shown().map(|(task, at)| (Arc::clone(task), at))?;
+    /// Returns a snapshot of the committed task, in place of events that the log lacks.
+    fn committed_snapshot(&self) -> Option<Event> {
+        let (task, at) = self.live.lock().shown().map(|(task, at)| (Arc::clone(task), at))?;
         Some(snapshot(task, at))
     }
 
-    /// With the task as it will be with the event of this number, then all that comes after that: the stream of a
-    /// follow-up begins with its task too (3.1.2), and shows what its turn does.
+    /// Starts with a snapshot of the task at event `seq`, folded from `shown`, followed by later events. The stream of
+    /// a follow-up begins with its task (3.1.2), and shows what its turn does.
     pub(crate) fn and_snapshot_at(mut self, shown: Arc<Task>, seq: Seq) -> Self {
         self.snapshot = Some((shown, seq));
         self
     }
 
-    /// To the end of the turn that answers this message, of whose log all that comes before was seen.
-    pub(crate) fn until_end_of(mut self, course: TurnProgress) -> Self {
-        self.done = self.ready.is_empty() && course.stage() == MessageStage::Over;
-        self.course = Some(Box::new(course));
+    /// Ends with the turn that answers a message, given its progress before the first event to be read.
+    pub(crate) fn until_end_of(mut self, progress: TurnProgress) -> Self {
+        self.done = self.ready.is_empty() && progress.stage() == MessageStage::Over;
+        self.progress = Some(Box::new(progress));
         self
     }
 
-    /// And with the task, to which what is read happens.
+    /// Folds the events that are read into `task`, for [`into_task`](Self::into_task).
     pub(crate) fn folding(mut self, task: Arc<Task>) -> Self {
         self.folded = Some(task);
         self
     }
 
-    /// How far that turn has come.
+    /// Returns the stage of the message given to [`until_end_of`](Self::until_end_of).
     pub(crate) fn stage(&self) -> MessageStage {
-        self.course.as_ref().map_or(MessageStage::Unknown, |it| it.stage())
+        self.progress.as_ref().map_or(MessageStage::Unknown, |progress| progress.stage())
     }
 
-    /// The task as it is with what was read.
+    /// Returns the task at the last event that was read, if requested with [`folding`](Self::folding).
     pub(crate) fn into_task(mut self) -> Option<Arc<Task>> {
         self.folded.take()
     }
 
-    /// With so many messages of a task's history (3.2.4).
+    /// Limits the history of tasks that are sent to the newest `length` messages (3.2.4).
     pub(crate) fn with_history(mut self, length: Option<usize>) -> Self {
         self.history = length;
         self
     }
 
-    /// All events up to this one are not for it, or are in its snapshot.
+    /// Returns the last event that was read, or that precedes the start of the stream.
     pub(crate) fn seen(&self) -> Seq {
         self.next - 1
     }
 
-    /// Whether a snapshot stands in for events that the cursor's reader has missed. Says so once.
+    /// Returns whether a snapshot replaced events that the log lacks. Resets the flag.
     pub(crate) fn take_gap(&mut self) -> bool {
         mem::take(&mut self.gap)
     }
 
-    /// Why the store has nothing of this task, or of what was sent to it last, where that is so.
+    /// Returns why the last change of this task was not committed, if that is so.
     pub(crate) fn untaken(&self) -> Option<CommitFailure> {
-        self.held.lock().untaken
+        self.live.lock().untaken
     }
 
-    /// The task.
+    /// Returns the task id.
     pub fn task_id(&self) -> &str {
-        self.held.key.id()
+        self.live.key.id()
     }
 
     #[cfg(test)]
     pub(crate) fn kept(&self) -> usize {
-        self.held.lock().kept()
+        self.live.lock().kept()
     }
 
-    /// The next event, and behind it in `ready` those that came with it; none where there is nothing more.
+    /// Returns the next event, and buffers events read with it in `ready`. Returns `None` at the end of the log.
     fn poll_log(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Event>, Cut>> {
         loop {
             if let Some(fetch) = &mut self.fetch {
                 let events = ready!(fetch.as_mut().poll(cx));
                 self.fetch = None;
                 match events {
-                    // What is not there any more has gone into the task, or with it.
-                    Some(events) if events.first().is_none_or(|it| it.seq() > self.next) => {
+                    // The log has expired, and was folded into the task or deleted with it.
+                    Some(events) if events.first().is_none_or(|event| event.seq() > self.next) => {
                         self.gap = true;
-                        return Poll::Ready(self.stand_in().ok_or(Cut).map(Some));
+                        return Poll::Ready(self.committed_snapshot().ok_or(Cut).map(Some));
                     }
                     Some(events) => {
-                        self.take(events);
+                        self.buffer(events);
                         return Poll::Ready(Ok(self.ready.pop_front()));
                     }
-                    // A store that is away makes a reader late, and not wrong.
+                    // While the store is unavailable, the reader retries.
                     None if self.journal.phase() == Phase::Stopped => return Poll::Ready(Err(Cut)),
                     None => {}
                 }
             }
-            let mut inner = self.held.lock();
+            let mut inner = self.live.lock();
             let watermark = inner.watermark();
             if self.next > watermark {
-                if let Some(it) = inner.take_reply() {
-                    let payload = Payload::Message(*it);
+                if let Some(reply) = inner.take_reply() {
+                    let payload = Payload::Message(*reply);
                     let event = Event::new(Position::default(), Mark::ending(Ends::Task), payload);
                     return Poll::Ready(Ok(Some(event)));
                 }
-                let cut = match self.journal.phase() {
+                let is_cut = match self.journal.phase() {
                     Phase::Open => inner.lost,
                     Phase::Draining => inner.lost || inner.is_idle(),
                     Phase::Stopped => true,
@@ -219,36 +225,38 @@ impl Reader {
                 if inner.has_ended() {
                     return Poll::Ready(Ok(None));
                 }
-                if cut {
+                if is_cut {
                     return Poll::Ready(Err(Cut));
                 }
-                inner.wakers.register(&mut self.place, cx);
+                inner.wakers.register(&mut self.slot, cx);
                 return Poll::Pending;
             }
-            if let Some(event) = inner.newest(self.next, (BATCH, AHEAD), &mut self.ready) {
+            if let Some(event) = inner.newest(self.next, (BATCH, BATCH_BYTES), &mut self.ready) {
                 return Poll::Ready(Ok(Some(event)));
             }
             drop(inner);
-            self.fetch = Some(fetch(&self.held, &self.journal, self.next - 1, (self.fetches, watermark)));
+            self.fetch = Some(fetch(&self.live, &self.journal, self.next - 1, (self.fetch_limit, watermark)));
         }
     }
 
-    /// Accepts events read from the store, and drops those that exceed the budget: they are read again.
-    fn take(&mut self, events: Vec<Event>) {
+    /// Buffers events from the store, except those that exceed the budget, which are read again later.
+    fn buffer(&mut self, events: Vec<Event>) {
         let (mut bytes, mut count) = (0, 0);
         for event in &events {
-            if bytes > AHEAD {
+            if bytes > BATCH_BYTES {
                 break;
             }
             bytes += event.approximate_size();
             count += 1;
         }
-        self.fetches = if bytes > AHEAD { count } else { self.fetches.saturating_mul(2) }.clamp(1, BATCH);
+        let next_limit = if bytes > BATCH_BYTES { count } else { self.fetch_limit.saturating_mul(2) };
+        self.fetch_limit = next_limit.clamp(1, BATCH);
         self.ready.extend(events.into_iter().take(count));
     }
 
-    /// What becomes of an event for this reader: folded into a snapshot, hidden, or shown.
-    fn pass(&mut self, event: Event) -> Option<Event> {
+    /// Advances past an event, and returns the event to be sent, if any: the event itself, or a snapshot that includes
+    /// it.
+    fn advance(&mut self, event: Event) -> Option<Event> {
         self.next = self.next.max(event.seq() + 1);
         if let (Some(task), Some(payload)) = (&mut self.folded, event.payload()) {
             apply(Arc::make_mut(task), payload);
@@ -257,31 +265,32 @@ impl Reader {
             if let Some(payload) = event.payload() {
                 apply(Arc::make_mut(task), payload);
             }
-            // A task may end without the message that its store could not take.
+            // A task may end without the message, if its store rejected that.
             if event.seq() < *until && event.ends() != Ends::Task {
                 return None;
             }
             let (task, _) = self.snapshot.take()?;
             return Some(self.shortened(Event::task(event.position(), Ends::Nothing, task)));
         }
-        self.done = match (&mut self.course, event.ends()) {
+        self.done = match (&mut self.progress, event.ends()) {
             (_, Ends::Task) => true,
-            (Some(course), _) => {
-                course.see(&event);
-                course.stage() == MessageStage::Over
+            (Some(progress), _) => {
+                progress.see(&event);
+                progress.stage() == MessageStage::Over
             }
             (None, Ends::Nothing) => false,
             (None, Ends::Turn) => {
-                self.turns = self.turns.map(|it| it.saturating_sub(1));
+                self.turns = self.turns.map(|turns| turns.saturating_sub(1));
                 self.turns == Some(0)
             }
         };
         (!event.mark().hidden).then(|| self.shortened(event))
     }
 
+    /// Applies the limit on the history to an event with a whole task.
     fn shortened(&self, event: Event) -> Event {
         let Some(length) = self.history else { return event };
-        if event.whole().is_none_or(|it| it.history.len() <= length) {
+        if event.whole().is_none_or(|task| task.history.len() <= length) {
             return event;
         }
         let (position, ends) = (event.position(), event.ends());
@@ -291,21 +300,21 @@ impl Reader {
     }
 }
 
-/// A task in place of the events up to this one.
+/// Creates the event that replaces all events up to `at` by the task.
 fn snapshot(task: Arc<Task>, at: Position) -> Event {
     let ends = if task.state().is_terminal() { Ends::Task } else { Ends::Nothing };
     Event::task(at, ends, task)
 }
 
-/// Events that memory has no more.
-fn fetch(held: &LiveRef, journal: &Arc<Journal>, after: Seq, (limit, watermark): (usize, Seq)) -> Fetch {
-    let (key, journal) = (held.key.clone(), Arc::clone(journal));
+/// Reads up to `limit` events after `after` from the store, and ignores those beyond the watermark.
+fn fetch(live: &LiveRef, journal: &Arc<Journal>, after: Seq, (limit, watermark): (usize, Seq)) -> Fetch {
+    let (key, journal) = (live.key.clone(), Arc::clone(journal));
     Box::pin(async move {
         if let Ok(mut log) = journal.store().events(&key, after, limit).await {
-            log.events.retain(|it| it.seq() <= watermark);
+            log.events.retain(|event| event.seq() <= watermark);
             return Some(log.events);
         }
-        super::pause(AWAY).await;
+        super::pause(RETRY_DELAY).await;
         None
     })
 }
@@ -314,47 +323,47 @@ impl Stream for Reader {
     type Item = Result<Event, Cut>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let it = &mut *self;
-        // A log that is all there must not keep its thread for ever.
+        let reader = &mut *self;
+        // Yields to other futures of the thread, even if the whole log is in memory.
         let budget = ready!(poll_proceed(cx));
-        while !it.done {
-            let event = match it.ready.pop_front() {
+        while !reader.done {
+            let event = match reader.ready.pop_front() {
                 Some(event) => Ok(Some(event)),
-                None => ready!(it.poll_log(cx)),
+                None => ready!(reader.poll_log(cx)),
             };
             let event = match event {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
                 Err(cut) => {
-                    it.done = true;
+                    reader.done = true;
                     return Poll::Ready(Some(Err(cut)));
                 }
             };
-            if let Some(event) = it.pass(event) {
+            if let Some(event) = reader.advance(event) {
                 budget.made_progress();
                 return Poll::Ready(Some(Ok(event)));
             }
         }
-        it.done = true;
+        reader.done = true;
         Poll::Ready(None)
     }
 
-    /// Whether there is more that need not be waited for.
+    /// Returns a lower bound of 1 if an event can be read without waiting.
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.ready.iter().any(|it| !it.mark().hidden).into(), None)
+        (self.ready.iter().any(|event| !event.mark().hidden).into(), None)
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let waker = self.held.lock().detach(self.place);
+        let waker = self.live.lock().detach(self.slot);
         drop(waker);
     }
 }
 
 impl std::fmt::Debug for Reader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reader").field("task", &self.held.key).field("next", &self.next).finish_non_exhaustive()
+        f.debug_struct("Reader").field("task", &self.live.key).field("next", &self.next).finish_non_exhaustive()
     }
 }
 
@@ -372,72 +381,72 @@ mod tests {
     };
 
     #[tokio::test(start_paused = true)]
-    async fn only_the_newest_events_are_kept_for_a_reader_that_has_stopped() {
+    async fn memory_holds_only_the_newest_events_for_a_stalled_reader() {
         let agent = agent::from_fn(|_, out| async move {
-            let mut answer = out.artifact("a");
+            let mut artifact = out.artifact("a");
             for n in 0..10_000 {
-                // A KiB each, so that each is an event.
-                answer.text(format!("{n:01024}")).await?;
+                // 1 KiB each, so that chunks are not joined.
+                artifact.text(format!("{n:01024}")).await?;
             }
             Ok(End::Completed(None))
         });
         let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default());
-        let sent = SendRequest {
+        let request = SendRequest {
             scope: Arc::default(),
             message: Message::user("go"),
             asked: TurnContext::default(),
             push: None,
             name: None,
         };
-        let mut slow = execution.stream(sent, None).await.unwrap();
+        let mut slow = execution.stream(request, None).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();
-        let mut fast = execution.subscribe(&slow.held.key, StreamStart::After(first.position())).await.unwrap();
-        let mut seen = 1;
-        while let Some(it) = fast.next().await {
-            seen += 1;
-            assert_eq!(it.unwrap().seq(), seen);
+        let mut fast = execution.subscribe(&slow.live.key, StreamStart::After(first.position())).await.unwrap();
+        let mut last = 1;
+        while let Some(event) = fast.next().await {
+            last += 1;
+            assert_eq!(event.unwrap().seq(), last);
             assert!(slow.kept() <= NEWEST);
         }
-        assert_eq!(seen, 10_002);
+        assert_eq!(last, 10_002);
         assert!(slow.kept() > 0);
-        let mut late = 1;
-        while let Some(it) = slow.next().await {
-            late += 1;
-            assert_eq!(it.unwrap().seq(), late);
+        let mut slow_last = 1;
+        while let Some(event) = slow.next().await {
+            slow_last += 1;
+            assert_eq!(event.unwrap().seq(), slow_last);
         }
-        assert_eq!(late, seen);
+        assert_eq!(slow_last, last);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn large_events_are_not_held_for_a_reader_that_has_stopped() {
+    async fn memory_holds_few_large_events_for_a_stalled_reader() {
         const SIZE: usize = 100 << 10;
         let agent = agent::from_fn(|_, out| async move {
-            let mut answer = out.artifact("a");
+            let mut artifact = out.artifact("a");
             for _ in 0..200 {
-                answer.text("x".repeat(SIZE)).await?;
+                artifact.text("x".repeat(SIZE)).await?;
             }
             Ok(End::Completed(None))
         });
         let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default());
-        let sent = SendRequest {
+        let request = SendRequest {
             scope: Arc::default(),
             message: Message::user("go"),
             asked: TurnContext::default(),
             push: None,
             name: None,
         };
-        let mut slow = execution.stream(sent, None).await.unwrap();
+        let mut slow = execution.stream(request, None).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();
-        let mut fast = execution.subscribe(&slow.held.key, StreamStart::After(first.position())).await.unwrap();
+        let mut fast = execution.subscribe(&slow.live.key, StreamStart::After(first.position())).await.unwrap();
         for reader in [&mut slow, &mut fast] {
-            let mut seen = 1;
+            let mut last = 1;
             while let Some(event) = reader.next().await {
-                seen += 1;
-                assert_eq!(event.unwrap().seq(), seen);
+                last += 1;
+                assert_eq!(event.unwrap().seq(), last);
                 assert!(reader.ready.len() <= 1, "{}", reader.ready.len());
                 assert!(reader.kept() <= 1 + NEWEST_BYTES / SIZE, "{}", reader.kept());
             }
-            assert_eq!(seen, 202);
+            assert_eq!(last, 202);
         }
     }
 }

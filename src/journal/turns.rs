@@ -1,4 +1,5 @@
-//! Who has which message, as the log tells it: what recovery asks of a task, and whoever comes back for a message.
+//! Turns of a task, reconstructed from its log: which messages the newest turn was given, which wait, and how far the
+//! turn of a message has progressed. Used by recovery, resumed streams and repeated sends.
 
 use std::collections::VecDeque;
 
@@ -8,31 +9,31 @@ use crate::{
     pb::v1::{TaskStatus, stream_response::Payload},
 };
 
-/// How many waiting messages a turn is given at most.
+/// Maximum number of waiting messages given to a turn.
 pub(crate) const INBOX: usize = 16;
 
-/// Turns of a task as its log tells them: which messages the newest turn has, and which wait for the next one. As large
-/// for a long log as for a short one.
+/// Newest turn of a task and the messages that wait for the next one, folded from the log. The size does not grow with
+/// the log.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turns {
-    /// The newest turn runs.
+    /// Set while the newest turn is running.
     running: bool,
-    /// The newest turn goes on while the caller authorises something elsewhere.
+    /// Set while the newest turn continues and waits for an authorization by the client (`AUTH_REQUIRED`).
     interrupted: bool,
-    /// The newest turn was given the messages from the first to the second event.
+    /// First and last event of the messages that the newest turn was given.
     given: (Seq, Seq),
-    /// Messages that no turn was given yet.
+    /// Messages that were not given to a turn yet.
     waiting: VecDeque<Seq>,
 }
 
 impl Turns {
-    /// Turns of a task that was loaded, and whose log has not been read. A turn that runs was given all messages.
+    /// Creates the turns of a loaded task whose log was not read. A running turn counts as having all messages.
     pub(crate) fn loaded(running: bool) -> Self {
         Self { running, given: (0, Seq::MAX), ..Self::default() }
     }
 
-    /// Processes each event of the log, starting with the first. `interrupts` tells whether the event asks the caller
-    /// for something while the turn goes on.
+    /// Processes the next event of the log, from the first one on. `interrupts` returns whether an event that ends
+    /// nothing requests something from the client.
     pub(crate) fn see(&mut self, event: &Event, interrupts: impl FnOnce(&Event) -> bool) {
         let seq = event.seq();
         match event.mark() {
@@ -60,7 +61,7 @@ impl Turns {
         (self.running, self.interrupted, self.given) = (true, false, (first, last));
     }
 
-    /// Returns the stage of the message that is this event.
+    /// Returns the stage of the message with this event number.
     pub(crate) fn stage(&self, seq: Seq) -> MessageStage {
         let (first, last) = self.given;
         if !self.running {
@@ -75,25 +76,25 @@ impl Turns {
     }
 }
 
-/// The messages that the newest turn was given, and those that wait for the next one.
+/// Messages that the newest turn was given, and those that wait for the next one, read from the log of a task.
 #[derive(Debug, Default)]
 pub(crate) struct LogReplay {
     turns: Turns,
     messages: VecDeque<Event>,
-    /// Interruption that the newest turn answers, if it answers one.
+    /// Interruption that the newest turn answers.
     pub(crate) superseded: Option<AnsweredInterruption>,
-    /// Status of the newest event that had one, without its message, if it interrupts.
+    /// Newest status if it is an interruption, without its message.
     interrupted: Option<TaskStatus>,
     /// Number of the event with which the newest turn began.
     began: Seq,
 }
 
 impl LogReplay {
-    /// Processes each event of the log, starting with the first.
+    /// Processes the next event of the log, from the first one on.
     pub(crate) fn see(&mut self, event: Event) {
         self.see_status(&event);
         let was_running = self.turns.running;
-        // The turn is run again, and asks again.
+        // Interruptions are ignored: the turn runs again, and repeats its requests.
         self.turns.see(&event, |_| false);
         if self.turns.running && (!was_running || event.ends() == Ends::Turn) {
             (self.began, self.superseded) = (event.seq(), None);
@@ -106,12 +107,13 @@ impl LogReplay {
         }
     }
 
+    /// Returns whether the newest turn is running.
     pub(crate) fn is_running(&self) -> bool {
         self.turns.running
     }
 
-    /// Returns what the newest turn was given, nothing for the first one, which has the message that the task began with;
-    /// then what waits for the next one; and the turns.
+    /// Returns the messages of the newest turn (none for the first turn, whose message the task contains), the waiting
+    /// messages, and the turns.
     pub(crate) fn into_parts(self) -> (Vec<Event>, VecDeque<Event>, Turns) {
         let Self { turns, mut messages, .. } = self;
         let given = messages.partition_point(|message| message.seq() <= turns.given.1);
@@ -119,7 +121,8 @@ impl LogReplay {
         (messages.into(), waiting, turns)
     }
 
-    /// Follows the status, to tell the WORKING with which a turn began on an interrupted task from those of its agent.
+    /// Follows the status, to distinguish the WORKING that starts a turn on an interrupted task from those of its
+    /// agent.
     fn see_status(&mut self, event: &Event) {
         let Some(Payload::StatusUpdate(update)) = event.payload() else { return };
         let Some(status) = &update.status else { return };
@@ -135,62 +138,63 @@ impl LogReplay {
     }
 }
 
-/// How far the turn that answers a message has come.
+/// Progress of the turn that answers a message.
 #[derive(Debug)]
 pub(crate) struct TurnProgress {
     of: MessageRef,
-    /// The event that it is, once that was seen.
+    /// Number of the message's event, or zero until it is found.
     seq: Seq,
-    /// The last event that was seen.
+    /// Last event processed.
     seen: Seq,
     turns: Turns,
-    /// With this event at the latest all is over: when it was the last one, no turn ran.
+    /// Event after which the message is answered in any case, because no turn was running when it was the last one.
     settled: Option<Seq>,
 }
 
-/// Which message it is.
+/// Identifies a message.
 #[derive(Clone, Debug)]
 pub(crate) enum MessageRef {
-    /// The one with this id; the last one, where a caller has used it twice.
+    /// Message id. The last message counts if a client used the id twice.
     Id(Box<str>),
-    /// The one that is this event, or that the task began with.
+    /// Number of the message's event, or of the first event for the message that started the task.
     Event(Seq),
 }
 
-/// Where a message is.
+/// Stage of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum MessageStage {
-    /// The log, as far as it was read, does not have it.
+    /// The message is not in the log, as far as that was read.
     #[default]
     Unknown,
-    /// It waits for a turn, or a turn is at work on it.
+    /// The message waits for a turn, or its turn is running.
     Open,
-    /// Its turn goes on while the caller authorises something elsewhere.
+    /// Its turn continues while the client authorizes something (`AUTH_REQUIRED`).
     Interrupted,
     /// Its turn has ended.
     Over,
 }
 
 impl TurnProgress {
+    /// Starts at the beginning of the log.
     pub(crate) fn new(of: MessageRef) -> Self {
         Self { of, seq: 0, seen: 0, turns: Turns::default(), settled: None }
     }
 
-    /// The course of the message that is event `seq`, where the turns after event `seen` are known.
+    /// Creates the progress of the message at event `seq`, given the turns after event `seen`.
     pub(crate) fn known(seq: Seq, seen: Seq, turns: Turns) -> Self {
         Self { of: MessageRef::Event(seq), seq, seen, turns, settled: None }
     }
 
-    /// What follows is news, and a message of this id that comes now is another one. One that was not seen is of a part
-    /// of the log that is kept no more, and its turn is long over.
+    /// Marks the end of the log as read: a later message with this id is a different one. A message that was not found
+    /// was in a part of the log that has expired, so its turn has ended.
     pub(crate) fn begin(&mut self, settled: Option<Seq>) {
         self.settled = if self.seq == 0 { Some(0) } else { settled };
         self.of = MessageRef::Event(self.seq);
     }
 
-    /// Where the message is, as far as the log was seen.
+    /// Returns the stage of the message, as far as the log was processed.
     pub(crate) fn stage(&self) -> MessageStage {
-        if self.settled.is_some_and(|it| it <= self.seen) {
+        if self.settled.is_some_and(|settled| settled <= self.seen) {
             MessageStage::Over
         } else if self.seq == 0 {
             MessageStage::Unknown
@@ -201,38 +205,39 @@ impl TurnProgress {
         }
     }
 
-    /// Sees each event of the log, from the first one on. What was seen already makes no difference.
+    /// Processes the next event of the log, from the first one on. Ignores events that were processed before.
     pub(crate) fn see(&mut self, event: &Event) {
         if event.seq() <= self.seen {
             return;
         }
         self.seen = event.seq();
-        if self.is_it(event) {
+        if self.is_message(event) {
             self.seq = event.seq();
         }
-        // What the agent said before the message was sent may be long, and is not decoded.
+        // Events before the message may be large, and are not decoded.
         let is_known = self.seq > 0;
         self.turns.see(event, |event| is_known && interrupts(event));
     }
 
-    fn is_it(&self, event: &Event) -> bool {
+    fn is_message(&self, event: &Event) -> bool {
         match &self.of {
-            MessageRef::Event(it) => *it == event.seq(),
+            MessageRef::Event(seq) => *seq == event.seq(),
             MessageRef::Id(_) if event.seq() > 1 && !event.mark().hidden => false,
             MessageRef::Id(id) => match event.payload() {
-                Some(Payload::Task(it)) => it.history.first().is_some_and(|it| *it.message_id == **id),
-                Some(Payload::Message(it)) => *it.message_id == **id,
+                Some(Payload::Task(task)) => task.history.first().is_some_and(|message| *message.message_id == **id),
+                Some(Payload::Message(message)) => *message.message_id == **id,
                 Some(Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_)) | None => false,
             },
         }
     }
 }
 
+/// Returns whether an event requests something from the client while the turn continues.
 fn interrupts(event: &Event) -> bool {
     event.ends() == Ends::Nothing && is_interrupted(event.payload())
 }
 
-/// Returns whether an event requests something from the caller.
+/// Returns whether a payload is a status that requests something from the client.
 pub(super) fn is_interrupted(payload: Option<&Payload>) -> bool {
     let Some(Payload::StatusUpdate(update)) = payload else { return false };
     update.status.as_ref().is_some_and(|status| status.state().is_interrupted())
@@ -246,23 +251,23 @@ mod tests {
         pb::v1::{Message, TaskState, TaskStatus, TaskStatusUpdateEvent},
     };
 
-    /// `m` is a message, `.` something that the agent says, `a` that it needs an authorisation, `w` that it works, `?` the end
-    /// of a turn, `q` one that asks for input, and `!` that of the task.
+    /// Creates a log from a string. `m`: message, `.`: other output of the agent, `a`: `AUTH_REQUIRED`, `w`: WORKING,
+    /// `?`: end of a turn, `q`: end of a turn with `INPUT_REQUIRED`, `!`: end of the task.
     fn events(log: &str) -> impl Iterator<Item = Event> {
-        (1..).zip(log.chars()).map(|(seq, it)| {
-            let mark = match it {
+        (1..).zip(log.chars()).map(|(seq, symbol)| {
+            let mark = match symbol {
                 'm' => Mark::HIDDEN,
                 '?' | 'q' => Mark::ending(Ends::Turn),
                 '!' => Mark::ending(Ends::Task),
                 _ => Mark::NOTHING,
             };
-            let state = match it {
+            let state = match symbol {
                 'w' => TaskState::Working,
                 'q' => TaskState::InputRequired,
                 _ => TaskState::AuthRequired,
             };
             let status = TaskStatus { state: state.into(), ..TaskStatus::default() };
-            let payload = match it {
+            let payload = match symbol {
                 'a' | 'w' | 'q' => {
                     Payload::StatusUpdate(TaskStatusUpdateEvent { status: Some(status), ..Default::default() })
                 }
@@ -274,15 +279,15 @@ mod tests {
 
     fn replay(log: &str) -> (bool, Vec<u64>, Vec<u64>) {
         let mut replay = LogReplay::default();
-        events(log).for_each(|it| replay.see(it));
+        events(log).for_each(|event| replay.see(event));
         let running = replay.is_running();
         let (turn, waiting, _) = replay.into_parts();
-        let seqs = |it: &mut dyn Iterator<Item = &Event>| it.map(Event::seq).collect::<Vec<_>>();
+        let seqs = |events: &mut dyn Iterator<Item = &Event>| events.map(Event::seq).collect::<Vec<_>>();
         (running, seqs(&mut turn.iter()), seqs(&mut waiting.iter()))
     }
 
     #[test]
-    fn the_log_tells_who_has_which_message() {
+    fn replay_finds_the_messages_of_the_newest_turn() {
         for (log, expected) in [
             ("t", (true, vec![], vec![])),
             ("t..", (true, vec![], vec![])),
@@ -301,13 +306,13 @@ mod tests {
     }
 
     #[test]
-    fn log_tells_which_interruption_a_turn_answers() {
+    fn replay_finds_the_interruption_that_a_turn_answers() {
         for (log, expected) in [
             ("tq", None),
             ("tqm", None),
             ("tqmw.", Some((TaskState::InputRequired, 4))),
             ("tqmw.a.w", Some((TaskState::InputRequired, 4))),
-            // Of the agent's own, and of a log that was written before such events were.
+            // A WORKING of the agent, or a log from before the server wrote such events.
             ("tqm.w", None),
             ("taw", None),
             ("tmqw", Some((TaskState::InputRequired, 4))),
@@ -321,12 +326,12 @@ mod tests {
         }
     }
 
-    /// The stages after each event.
-    fn course(log: &str, of: MessageRef) -> String {
-        let mut course = TurnProgress::new(of);
+    /// Returns the stage after each event.
+    fn stages_of(log: &str, of: MessageRef) -> String {
+        let mut progress = TurnProgress::new(of);
         let stage = |event: Event| {
-            course.see(&event);
-            match course.stage() {
+            progress.see(&event);
+            match progress.stage() {
                 MessageStage::Unknown => '-',
                 MessageStage::Open => 'o',
                 MessageStage::Interrupted => 'i',
@@ -337,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_tells_how_far_a_message_has_come() {
+    fn stage_of_a_message_follows_the_log() {
         for (log, seq, stages) in [
             ("t..?m.?", 1, "oooxxxx"),
             ("t..?m.?", 5, "----oox"),
@@ -347,14 +352,14 @@ mod tests {
             ("tma?a?", 2, "-oooix"),
             ("tm!", 2, "-ox"),
         ] {
-            assert_eq!(course(log, MessageRef::Event(seq)), stages, "{log}");
+            assert_eq!(stages_of(log, MessageRef::Event(seq)), stages, "{log}");
             if seq > 1 {
-                assert_eq!(course(log, MessageRef::Id(seq.to_string().into())), stages, "{log}");
+                assert_eq!(stages_of(log, MessageRef::Id(seq.to_string().into())), stages, "{log}");
             }
         }
         let mut settled = TurnProgress::new(MessageRef::Event(1));
-        let mut stages = events("t..").map(|it| {
-            settled.see(&it);
+        let mut stages = events("t..").map(|event| {
+            settled.see(&event);
             settled.begin(Some(3));
             settled.stage()
         });

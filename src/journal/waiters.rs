@@ -1,4 +1,4 @@
-//! Who waits for a task, and for what of it.
+//! Waiters of a task: callers that wait for a commit or for the end of a turn, and wakers of readers and agents.
 
 use std::{
     mem,
@@ -14,23 +14,23 @@ use crate::{
     pb::v1::{Message, Task},
 };
 
-/// What somebody waits for.
+/// Condition for which a caller waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitCondition {
-    /// That the event of this number is shown. A task is there when its first one is, and a message that was taken in
-    /// is not lost any more when its own is.
+    /// The event with this number is durable: a task exists with its first event, and a message can't be lost once its
+    /// own event is durable.
     Shown(Seq),
-    /// The same, for those who go on with it: they are not told anything else meanwhile.
+    /// Like `Shown`, but for a caller that continues the work: it is not failed while the store is unavailable.
     Written(Seq),
-    /// The end of the turn of this number, or that it needs something of its caller; and which event the message is that
-    /// is answered by that.
+    /// The turn with this number has ended or needs something from the client. Also the event number of the message that
+    /// the turn answers; zero for a turn that waits for the end of the previous one.
     Turn(u32, Seq),
-    /// The end of the task.
+    /// The task has ended.
     End,
 }
 
 impl WaitCondition {
-    /// The event of which somebody waits to learn what came of it. Of who waits for the end of the task there is none.
+    /// Returns the event whose outcome the caller waits for. `None` for a caller that waits for the end of the task.
     pub(super) fn said(&self) -> Option<Seq> {
         match self {
             Self::Shown(seq) | Self::Written(seq) | Self::Turn(_, seq) => Some(*seq),
@@ -39,16 +39,16 @@ impl WaitCondition {
     }
 }
 
-/// What who waited is given.
+/// Result for which a caller waited.
 #[derive(Clone, Debug)]
 pub(crate) enum TurnReply {
-    /// The task, as it was then.
+    /// The task at that moment.
     Task(Arc<Task>),
-    /// There is no task: the agent answered with a message.
+    /// The agent replied with a message, and there is no task.
     Message(Box<Message>),
 }
 
-/// Whom to wake, once the lock is free.
+/// Wakers and replies to be sent once the lock of the task is released.
 #[derive(Default)]
 #[must_use]
 pub(crate) struct Wakeups {
@@ -57,28 +57,29 @@ pub(crate) struct Wakeups {
 }
 
 impl Wakeups {
-    /// Wakes, and gives the emptied list back for its capacity.
+    /// Wakes and sends all. Returns the emptied list of wakers, so that its capacity is reused.
     pub(super) fn fire(self) -> Vec<Waker> {
-        let Self { mut wakers, answers } = self;
-        for (to, answer) in answers {
-            // Who waited may have gone.
-            drop(to.send(answer));
+        let Self { mut wakers, answers: replies } = self;
+        for (sender, reply) in replies {
+            // The receiver may have been dropped.
+            drop(sender.send(reply));
         }
         wakers.drain(..).for_each(Waker::wake);
         wakers
     }
 }
 
-/// Wakers with a place for each who waits, so that who is polled twice is not woken twice.
+/// Wakers, with a slot per registration: a future that is polled twice is woken once.
 #[derive(Default)]
 pub(crate) struct Wakers {
     list: Vec<Waker>,
-    /// Places on the list whose owners have gone.
+    /// Slots whose registrations were removed.
     free: Vec<usize>,
+    /// Incremented when all wakers are taken, which invalidates older slots.
     round: u64,
 }
 
-/// A place among wakers, good until they have been woken.
+/// Slot of a registered waker, valid until all wakers are taken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WakerSlot {
     round: u64,
@@ -86,14 +87,14 @@ pub(crate) struct WakerSlot {
 }
 
 impl Wakers {
-    /// Puts the waker of who is polled on the list.
-    pub(crate) fn register(&mut self, place: &mut Option<WakerSlot>, cx: &Context<'_>) {
-        let known = place.filter(|it| it.round == self.round).and_then(|it| self.list.get_mut(it.at));
+    /// Registers the waker of `cx`, in the slot of an earlier registration if it is still valid.
+    pub(crate) fn register(&mut self, slot: &mut Option<WakerSlot>, cx: &Context<'_>) {
+        let known = slot.filter(|slot| slot.round == self.round).and_then(|slot| self.list.get_mut(slot.at));
         if let Some(waker) = known {
             waker.clone_from(cx.waker());
         } else {
             let at = self.free.pop().unwrap_or(self.list.len());
-            *place = Some(WakerSlot { round: self.round, at });
+            *slot = Some(WakerSlot { round: self.round, at });
             match self.list.get_mut(at) {
                 Some(free) => free.clone_from(cx.waker()),
                 None => self.list.push(cx.waker().clone()),
@@ -101,21 +102,21 @@ impl Wakers {
         }
     }
 
-    /// Takes one off the list whose owner has gone: where many come and go before anything happens, the list does not
-    /// grow with them. The waker is for the caller to drop, with the lock free.
-    pub(super) fn forget(&mut self, place: WakerSlot) -> Option<Waker> {
-        if place.round != self.round {
+    /// Removes a registration, so that the list does not grow with registrations that are dropped before a wake-up. The
+    /// caller drops the returned waker after releasing the lock.
+    pub(super) fn forget(&mut self, slot: WakerSlot) -> Option<Waker> {
+        if slot.round != self.round {
             return None;
         }
-        if place.at + 1 == self.list.len() {
+        if slot.at + 1 == self.list.len() {
             return self.list.pop();
         }
-        let gone = mem::replace(self.list.get_mut(place.at)?, Waker::noop().clone());
-        self.free.push(place.at);
-        Some(gone)
+        let removed = mem::replace(self.list.get_mut(slot.at)?, Waker::noop().clone());
+        self.free.push(slot.at);
+        Some(removed)
     }
 
-    /// Takes all of them off the list.
+    /// Moves all wakers to `into`.
     pub(super) fn take(&mut self, into: &mut Vec<Waker>) {
         self.round += 1;
         self.free.clear();
@@ -126,7 +127,7 @@ impl Wakers {
         }
     }
 
-    /// Gives a list that has been emptied a second use.
+    /// Reuses the capacity of an emptied list.
     pub(super) fn reuse(&mut self, list: Vec<Waker>) {
         if self.list.capacity() == 0 {
             self.list = list;
@@ -134,33 +135,33 @@ impl Wakers {
     }
 }
 
-/// Somebody who waits among the wakers of a task, for as long as they wait.
+/// RAII registration of a waker with a task.
 pub(crate) struct WakerRegistration<'a> {
-    held: &'a LiveRef,
+    live: &'a LiveRef,
     among: fn(&mut Inner) -> &mut Wakers,
-    place: Option<WakerSlot>,
+    slot: Option<WakerSlot>,
 }
 
 impl<'a> WakerRegistration<'a> {
-    pub(crate) fn new(held: &'a LiveRef, among: fn(&mut Inner) -> &mut Wakers) -> Self {
-        Self { held, among, place: None }
+    pub(crate) fn new(live: &'a LiveRef, among: fn(&mut Inner) -> &mut Wakers) -> Self {
+        Self { live, among, slot: None }
     }
 
-    /// Puts the waker of who is polled on the list. `inner` is that of the task.
+    /// Registers the waker of `cx`. `inner` must be that of the registration's task.
     pub(crate) fn register(&mut self, inner: &mut Inner, cx: &Context<'_>) {
-        // Who is asked again in any case need not be woken.
+        // A no-op waker needs no wake-up.
         if cx.waker().will_wake(Waker::noop()) {
             return;
         }
-        (self.among)(inner).register(&mut self.place, cx);
+        (self.among)(inner).register(&mut self.slot, cx);
     }
 }
 
 impl Drop for WakerRegistration<'_> {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
-            let gone = (self.among)(&mut self.held.lock()).forget(place);
-            drop(gone);
+        if let Some(slot) = self.slot {
+            let removed = (self.among)(&mut self.live.lock()).forget(slot);
+            drop(removed);
         }
     }
 }
@@ -180,11 +181,11 @@ mod tests {
         }
     }
 
-    /// Registers one who waits, as often as they are polled.
-    fn wait(wakers: &mut Wakers, who: &Arc<Counts>, times: usize) -> Option<WakerSlot> {
-        let (waker, mut place) = (Waker::from(Arc::clone(who)), None);
-        (0..times).for_each(|_| wakers.register(&mut place, &Context::from_waker(&waker)));
-        place
+    /// Polls a waiter this many times.
+    fn wait(wakers: &mut Wakers, waiter: &Arc<Counts>, times: usize) -> Option<WakerSlot> {
+        let (waker, mut slot) = (Waker::from(Arc::clone(waiter)), None);
+        (0..times).for_each(|_| wakers.register(&mut slot, &Context::from_waker(&waker)));
+        slot
     }
 
     fn wake(wakers: &mut Wakers) {
@@ -194,36 +195,37 @@ mod tests {
     }
 
     #[test]
-    fn each_is_woken_once_however_often_they_were_polled() {
-        let (mut wakers, who) = (Wakers::default(), [(); 3].map(|()| Arc::new(Counts::default())));
-        for it in &who {
-            wait(&mut wakers, it, 5);
+    fn waiters_polled_repeatedly_are_woken_once() {
+        let (mut wakers, waiters) = (Wakers::default(), [(); 3].map(|()| Arc::new(Counts::default())));
+        for waiter in &waiters {
+            wait(&mut wakers, waiter, 5);
         }
         wake(&mut wakers);
         wake(&mut wakers);
-        assert_eq!(who.map(|it| it.0.load(Ordering::SeqCst)), [1; 3]);
+        assert_eq!(waiters.map(|waiter| waiter.0.load(Ordering::SeqCst)), [1; 3]);
     }
 
     #[test]
-    fn who_goes_leaves_neither_a_place_nor_a_waker() {
-        let (mut wakers, stays, goes) = (Wakers::default(), Arc::new(Counts::default()), Arc::new(Counts::default()));
-        let first = wait(&mut wakers, &goes, 1);
-        wait(&mut wakers, &stays, 1);
+    fn dropped_waiters_leave_neither_slots_nor_wakers() {
+        let (mut wakers, remaining, dropped) =
+            (Wakers::default(), Arc::new(Counts::default()), Arc::new(Counts::default()));
+        let first = wait(&mut wakers, &dropped, 1);
+        wait(&mut wakers, &remaining, 1);
         for n in 0..1000 {
-            let mut places = [(); 3].map(|()| wait(&mut wakers, &goes, 1)).to_vec();
+            let mut slots = [(); 3].map(|()| wait(&mut wakers, &dropped, 1)).to_vec();
             for _ in 0..3 {
-                drop(wakers.forget(places.swap_remove(n % places.len()).unwrap()));
+                drop(wakers.forget(slots.swap_remove(n % slots.len()).unwrap()));
             }
             assert!(wakers.list.len() <= 5, "{}", wakers.list.len());
         }
         drop(wakers.forget(first.unwrap()));
-        assert_eq!(Arc::strong_count(&goes), 1);
-        // A place of a round that is over is nobody's.
-        let old = wait(&mut wakers, &goes, 1).unwrap();
+        assert_eq!(Arc::strong_count(&dropped), 1);
+        // A slot is invalid after a wake-up.
+        let old = wait(&mut wakers, &dropped, 1).unwrap();
         wake(&mut wakers);
-        wait(&mut wakers, &stays, 1);
+        wait(&mut wakers, &remaining, 1);
         assert!(wakers.forget(old).is_none());
         wake(&mut wakers);
-        assert_eq!((stays.0.load(Ordering::SeqCst), goes.0.load(Ordering::SeqCst)), (2, 1));
+        assert_eq!((remaining.0.load(Ordering::SeqCst), dropped.0.load(Ordering::SeqCst)), (2, 1));
     }
 }

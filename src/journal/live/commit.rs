@@ -1,4 +1,4 @@
-//! A task's way to the store and back: what is pending becomes a commit, and what is durable is shown.
+//! Creation of a commit from the pending events of a task, and publication of its events once it is durable.
 
 use std::{mem, sync::Arc};
 
@@ -15,33 +15,34 @@ use crate::{
 };
 
 impl Inner {
-    /// There is something that can be taken to the store.
+    /// Returns whether there is anything to commit.
     pub(crate) fn is_dirty(&self) -> bool {
         self.real && !self.lost && (self.touched || self.begins || !self.pending.is_empty())
     }
 
-    /// Something has not been committed yet.
+    /// Returns whether anything is pending, queued or in flight.
     pub(in crate::journal) fn is_unsettled(&self) -> bool {
         self.queued || self.in_flight > 0 || self.is_dirty()
     }
 
-    /// No turn runs, and all that was said is shown: until somebody sends a message, nothing will happen.
+    /// Returns whether no turn is running and everything accepted is durable: nothing happens until the next message.
     pub(in crate::journal) fn is_idle(&self) -> bool {
         !self.running && !self.is_unsettled()
     }
 
-    /// With which event all is over that was sent, if it is.
+    /// Returns the last event if the task is idle and no message waits for a turn.
     pub(crate) fn idle_at(&self) -> Option<Seq> {
         (self.is_idle() && self.inbox.is_empty()).then(|| self.watermark())
     }
 
-    /// Takes what is pending to the store. `exclusive`: nobody can look before [`settle`](Self::settle), so that
-    /// nothing has to be copied.
+    /// Creates a commit of everything pending. With `exclusive`, the lock is held until [`settle`](Self::settle), so
+    /// that the committed task can be moved into the checkpoint instead of being copied.
     pub(in crate::journal) fn prepare(&mut self, live: &Live, exclusive: bool) -> Commit {
         let mut events = mem::take(&mut self.pending);
         if let Some(task) = self.base.as_ref().filter(|_| mem::take(&mut self.begins)) {
             let at = Position { fence: self.fence, seq: 1 };
-            // Where nobody reads it, as a store takes it: who has the task alone need not copy it to go on.
+            // Without readers, the first event is encoded at once: the agent then is the sole owner of the task, and
+            // changes it without copying.
             let first = if exclusive || self.readers > 0 {
                 Event::task(at, Ends::Nothing, Arc::clone(task))
             } else {
@@ -56,14 +57,14 @@ impl Inner {
         if !exclusive {
             self.since += events.iter().map(Event::weight).sum::<usize>();
         }
-        // A store that is immediate has the events themselves, until the end.
+        // An immediate store keeps the events themselves until the task ends.
         let due = ends || self.since > self.last.max(CHECKPOINT);
         let whole = !ends_within(&events);
         let checkpoint = due.then(|| match (&self.shown, &self.base) {
             (Some(_), _) if exclusive && whole => self.shown.take().unwrap_or_default(),
-            (Some(it), _) => Arc::clone(it),
+            (Some(task), _) => Arc::clone(task),
             (None, _) if whole => self.base.take().unwrap_or_default(),
-            (None, it) => it.clone().unwrap_or_default(),
+            (None, task) => task.clone().unwrap_or_default(),
         });
         if due {
             (self.last, self.since) = (self.last + self.since, 0);
@@ -76,7 +77,7 @@ impl Inner {
         Commit { key, expect, fence: self.fence, row, events, checkpoint, saved, asked, sends, push }
     }
 
-    /// What the row says with what is pending.
+    /// Returns the row of the task including pending changes.
     pub(super) fn row(&mut self, live: &Live) -> Row {
         let state = self.ahead.state();
         Row {
@@ -94,34 +95,35 @@ impl Inner {
         }
     }
 
-    /// It is durable: now it is shown.
-    pub(in crate::journal) fn settle(&mut self, commit: &Commit, wake: &mut Wakeups) {
+    /// Makes the events of a durable commit visible: updates the committed task and the watermark, and collects
+    /// wake-ups.
+    pub(in crate::journal) fn settle(&mut self, commit: &Commit, wakeups: &mut Wakeups) {
         let Commit { events, checkpoint, row, fence, .. } = commit;
         (self.in_flight, self.bytes_durable) = (0, self.bytes_taken);
         self.at = Some(Position { fence: *fence, seq: row.seq });
         match checkpoint {
             Some(task) if !ends_within(events) => {
                 self.shown = Some(Arc::clone(task));
-                for it in events {
-                    self.tell(it, wake);
+                for event in events {
+                    self.tell(event, wakeups);
                 }
             }
             _ => {
-                for it in events {
-                    if it.seq() == 1 {
+                for event in events {
+                    if event.seq() == 1 {
                         self.shown = self.base.take();
-                    } else if let (Some(task), Some(payload)) = (&mut self.shown, it.payload()) {
+                    } else if let (Some(task), Some(payload)) = (&mut self.shown, event.payload()) {
                         apply(Arc::make_mut(task), payload);
                     }
-                    self.tell(it, wake);
+                    self.tell(event, wakeups);
                 }
             }
         }
         self.keep_newest(events);
-        self.wakers.take(&mut wake.wakers);
+        self.wakers.take(&mut wakeups.wakers);
     }
 
-    /// Gives a list of events that have been settled a second use.
+    /// Reuses the capacity of a list of committed events.
     pub(in crate::journal) fn reuse(&mut self, mut events: Vec<Event>) {
         if self.pending.capacity() == 0 {
             events.clear();
@@ -129,8 +131,8 @@ impl Inner {
         }
     }
 
-    /// Each who waits gets the task as it is at the end that they wait for.
-    fn tell(&mut self, event: &Event, wake: &mut Wakeups) {
+    /// Replies to the waiters whose condition an event fulfils, with the task at that event.
+    fn tell(&mut self, event: &Event, wakeups: &mut Wakeups) {
         let ends = event.ends();
         if ends != Ends::Nothing {
             self.ended += 1;
@@ -139,49 +141,52 @@ impl Inner {
         if self.waiters.is_empty() {
             return;
         }
-        // An agent that goes on while its caller authorises something has interrupted its turn all the same (3.2.2).
+        // `AUTH_REQUIRED` interrupts the turn for callers that wait, even if the agent continues (3.2.2).
         let interrupted = ends == Ends::Nothing && is_interrupted(event.known_payload());
-        let over = self.ended + u32::from(interrupted);
-        self.answer_if(wake, |until| match until {
-            WaitCondition::Shown(it) | WaitCondition::Written(it) => *it <= event.seq(),
-            WaitCondition::Turn(it, _) => ends == Ends::Task || *it <= over,
+        let finished = self.ended + u32::from(interrupted);
+        self.answer_if(wakeups, |condition| match condition {
+            WaitCondition::Shown(seq) | WaitCondition::Written(seq) => *seq <= event.seq(),
+            WaitCondition::Turn(turn, _) => ends == Ends::Task || *turn <= finished,
             WaitCondition::End => ends == Ends::Task,
         });
     }
 
-    pub(super) fn answer_if(&mut self, wake: &mut Wakeups, due: impl Fn(&WaitCondition) -> bool) {
+    /// Replies to the waiters whose condition matches, with the committed task.
+    pub(super) fn answer_if(&mut self, wakeups: &mut Wakeups, is_met: impl Fn(&WaitCondition) -> bool) {
         let Some(task) = &self.shown else { return };
-        let due = self.waiters.extract_if(.., |it| due(&it.0));
-        wake.answers.extend(due.map(|(_, to)| (to, TurnReply::Task(Arc::clone(task)))));
+        let met = self.waiters.extract_if(.., |waiter| is_met(&waiter.0));
+        wakeups.answers.extend(met.map(|(_, sender)| (sender, TurnReply::Task(Arc::clone(task)))));
     }
 }
 
-/// Folds into a checkpoint what its commit adds.
+/// Applies the events of a commit to its checkpoint.
 pub(in crate::journal) fn fold(commit: &mut Commit) {
     if let Some(task) = &mut commit.checkpoint {
         let task = Arc::make_mut(task);
-        let events = commit.events.iter().filter(|it| it.seq() > 1);
-        events.filter_map(Event::payload).for_each(|it| apply(task, it));
+        let events = commit.events.iter().filter(|event| event.seq() > 1);
+        events.filter_map(Event::payload).for_each(|payload| apply(task, payload));
     }
 }
 
-/// The same for a store that takes bytes: an artifact is moved into the task that begins and ends with it.
+/// Like [`fold`], for a store that takes encoded events. In the first commit of a task, artifacts are moved into the
+/// checkpoint.
 pub(in crate::journal) fn fold_bytes(commit: &mut Commit) {
     if commit.expect != Expect::New {
         return fold(commit);
     }
     let Some(task) = &mut commit.checkpoint else { return };
     let task = Arc::make_mut(task);
-    for it in commit.events.iter_mut().filter(|it| it.seq() > 1) {
-        let is_artifact = matches!(it.known_payload(), Some(Payload::ArtifactUpdate(_)));
-        match if is_artifact { it.take_payload() } else { None } {
+    for event in commit.events.iter_mut().filter(|event| event.seq() > 1) {
+        let is_artifact = matches!(event.known_payload(), Some(Payload::ArtifactUpdate(_)));
+        match if is_artifact { event.take_payload() } else { None } {
             Some(payload) => absorb(task, payload),
-            None => it.payload().into_iter().for_each(|it| apply(task, it)),
+            None => event.payload().into_iter().for_each(|payload| apply(task, payload)),
         }
     }
 }
 
-/// A turn ends before the last of these: who waits for it is to see the task as it was then.
+/// Returns whether a turn or the task ends before the last event. Waiters for that turn must see the task as of its
+/// end.
 fn ends_within(events: &[Event]) -> bool {
-    events.iter().rev().skip(1).any(|it| it.ends() != Ends::Nothing)
+    events.iter().rev().skip(1).any(|event| event.ends() != Ends::Nothing)
 }

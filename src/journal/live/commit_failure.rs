@@ -1,5 +1,5 @@
-//! Pending changes that are not committed: because the server stops, or because the store is unavailable, is full,
-//! rejects them, or has a newer writer for the task.
+//! Handling of pending changes that can't be committed: the server stops, or the store is unavailable, is full, rejects
+//! them, or has a newer writer of the task.
 
 use std::fmt;
 
@@ -19,18 +19,18 @@ use crate::{
     task::Violation,
 };
 
-/// Why the store has nothing of what was sent.
+/// Reason why the last change of a task was not committed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CommitFailure {
-    /// There was no room for the task.
+    /// The maximum number of tasks is reached.
     Full(Full),
-    /// It has been away for too long.
+    /// The store was unavailable for too long.
     Away,
-    /// The store rejected the change, because of the limit with this configuration key if there is one.
+    /// The store rejected the change, due to the limit with this configuration key if any.
     Rejected(Option<&'static str>),
 }
 
-/// Limit that a turn has reached, which ends it.
+/// Exceeded limit that ends a turn.
 #[derive(Clone, Debug)]
 pub(crate) enum LimitExceeded {
     /// A limit of the task.
@@ -40,10 +40,11 @@ pub(crate) enum LimitExceeded {
 }
 
 impl LimitExceeded {
+    /// Returns the configuration key of the limit.
     fn limit(&self) -> Option<&'static str> {
         match self {
-            Self::Task(why) => why.limit(),
-            Self::Store(why) => why.limit(),
+            Self::Task(violation) => violation.limit(),
+            Self::Store(rejection) => rejection.limit(),
         }
     }
 
@@ -61,70 +62,78 @@ impl LimitExceeded {
 impl fmt::Display for LimitExceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Task(why) => why.fmt(f),
-            Self::Store(why) => write!(f, "a part of its result can't be stored: {why}"),
+            Self::Task(violation) => violation.fmt(f),
+            Self::Store(rejection) => write!(f, "a part of its result can't be stored: {rejection}"),
         }
     }
 }
 
 impl Inner {
-    /// The server stops: who waits gets the task as it is, and streams are cut. Who waits for its end learns nothing, for
-    /// there was none, and nor does whose message is not in it.
+    /// Stops waiting because the server stops. Callers whose message is durable get the task as it is; all others, and
+    /// those that wait for the end of the task, get an error.
     pub(in crate::journal) fn stop(&mut self) -> Wakeups {
-        let (mut wake, written) = (Wakeups::default(), self.watermark());
+        let (mut wakeups, durable) = (Wakeups::default(), self.watermark());
         self.stopped = true;
-        self.answer_if(&mut wake, |it| it.said().is_some_and(|it| it <= written));
+        self.answer_if(&mut wakeups, |condition| condition.said().is_some_and(|seq| seq <= durable));
         self.waiters.clear();
-        self.wake_all(&mut wake);
-        wake
+        self.wake_all(&mut wakeups);
+        wakeups
     }
 
-    /// The server has stopped.
+    /// Returns whether the server has stopped.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped
     }
 
-    /// The store has not committed the pending changes, and may still do so: senders and cancels stop waiting, also
-    /// those whose messages are not recorded.
+    /// Fails waiting senders and cancels, even if their messages are not recorded. The pending changes may still be
+    /// committed.
     pub(in crate::journal) fn put_off(&mut self) {
-        self.waiters.retain(|(until, _)| matches!(until, WaitCondition::Written(_) | WaitCondition::Turn(_, 0)));
+        self.waiters
+            .retain(|(condition, _)| matches!(condition, WaitCondition::Written(_) | WaitCondition::Turn(_, 0)));
     }
 
-    /// The store is unavailable: senders whose messages are recorded, and cancels, stop waiting for the result.
+    /// Fails waiting cancels, and senders whose messages are recorded. The store is unavailable.
     pub(in crate::journal) fn put_off_recorded(&mut self) {
-        let written = self.watermark();
-        self.waiters.retain(|(until, _)| match until {
+        let durable = self.watermark();
+        self.waiters.retain(|(condition, _)| match condition {
             WaitCondition::Written(_) => true,
-            // A turn that waits for the end of the one before it has no message.
-            WaitCondition::Shown(seq) | WaitCondition::Turn(_, seq) => *seq == 0 || *seq > written,
+            // Zero: a turn that waits for the one before it has no message.
+            WaitCondition::Shown(seq) | WaitCondition::Turn(_, seq) => *seq == 0 || *seq > durable,
             WaitCondition::End => false,
         });
     }
 
-    /// The store has nothing of what is pending, and gets nothing of it: all is as the store has it.
+    /// Abandons the pending changes, of which the store has and gets nothing. The task must be loaded again.
     pub(in crate::journal) fn take_back(&mut self) -> Wakeups {
         self.queued = false;
         self.untaken = Some(CommitFailure::Away);
         self.lose()
     }
 
-    /// The store has refused it.
-    pub(in crate::journal) fn refuse(&mut self, why: &Refused) -> Wakeups {
-        match why {
+    /// Abandons the pending changes, because the store has refused them. The task must be loaded again.
+    pub(in crate::journal) fn refuse(&mut self, refusal: &Refused) -> Wakeups {
+        match refusal {
             Refused::Full(full) => self.untaken = Some(CommitFailure::Full(*full)),
-            Refused::Rejected(why) => self.untaken = Some(CommitFailure::Rejected(why.limit())),
+            Refused::Rejected(rejection) => self.untaken = Some(CommitFailure::Rejected(rejection.limit())),
             Refused::Stale(_) | Refused::Duplicate { .. } => {}
         }
         self.lose()
     }
 
-    /// Drops a change that the store can never commit, with all that was accepted after it, and fails the task: at
-    /// once, or by the running turn. The messages at the beginning of the change are kept, unless it has nothing else
-    /// or was rejected before; senders of other messages get the error. Returns `None` if nothing can be kept: the task
-    /// is then as committed to the store.
-    pub(in crate::journal) fn reject(&mut self, held: &LiveRef, change: &Change, why: &Rejected) -> Option<Wakeups> {
+    /// Drops a change that the store can never commit, and everything accepted after it. Fails the task: at once, or
+    /// through the running turn.
+    ///
+    /// Messages at the beginning of the change are kept, unless there is nothing else in it or a change was rejected
+    /// before. Senders of dropped messages get the error. Returns `None` if nothing can be kept: the task is then as
+    /// committed.
+    pub(in crate::journal) fn reject(
+        &mut self,
+        live: &LiveRef,
+        change: &Change,
+        rejection: &Rejected,
+    ) -> Option<Wakeups> {
         let Commit { expect, events, mut sends, asked, saved, push, .. } = change.commit();
-        tracing::warn!(task.id = held.key.id(), error.cause = ?why, "store rejected a change");
+        tracing::warn!(task.id = live.key.id(), error.cause = ?rejection, "store rejected a change");
         let (begins, is_first) = (expect == Expect::New, self.rejections == 0);
         self.rejections += 1;
         let messages = events.iter().skip(usize::from(begins)).take_while(|event| is_message(event)).cloned();
@@ -139,10 +148,10 @@ impl Inner {
             (self.shown.clone(), self.watermark())
         };
         let (task, last) = (task?, kept.last().map_or(first, Event::seq));
-        // A turn that begins once its message is written.
-        let unbegun =
-            self.waiters.iter().any(|(until, _)| *until == WaitCondition::Written(self.taken) && self.taken > last);
-        if self.rejections > 2 || begins && !(is_first && has_more) || unbegun && !has_more {
+        // A turn that was to begin once its message is durable.
+        let start = WaitCondition::Written(self.taken);
+        let is_unstarted = self.taken > last && self.waiters.iter().any(|(condition, _)| *condition == start);
+        if self.rejections > 2 || begins && !(is_first && has_more) || is_unstarted && !has_more {
             return None;
         }
         let dropped = events.iter().chain(&self.pending).filter(|event| event.seq() > last && is_message(event));
@@ -157,10 +166,10 @@ impl Inner {
         (self.pending, self.sends, self.asked) = (kept, sends, asked.filter(|_| is_first));
         (self.head, self.joined, self.in_flight, self.oldest) = (None, 0, 0, None);
         (self.touched, self.unsaved, self.taken) = (false, false, self.taken.min(last));
-        self.inbox.retain(|waiting| waiting.event.seq() <= last);
+        self.inbox.retain(|message| message.event.seq() <= last);
         self.superseded = None;
-        // Callers that wait for an event of the agent get the failure instead.
-        self.waiters.retain_mut(|(until, _)| match until {
+        // Callers that wait for a dropped event of the agent wait for the failure instead.
+        self.waiters.retain_mut(|(condition, _)| match condition {
             WaitCondition::Shown(seq) if *seq > last && !dropped.contains(seq) => {
                 *seq = last + 1;
                 true
@@ -168,39 +177,40 @@ impl Inner {
             WaitCondition::Shown(seq) | WaitCondition::Written(seq) | WaitCondition::Turn(_, seq) => *seq <= last,
             WaitCondition::End => true,
         });
-        self.untaken = Some(CommitFailure::Rejected(why.limit()));
-        let why = LimitExceeded::Store(why.clone());
-        if !self.running || unbegun || self.ended + 1 < self.turn {
-            self.fail(held, &why, last);
+        self.untaken = Some(CommitFailure::Rejected(rejection.limit()));
+        let exceeded = LimitExceeded::Store(rejection.clone());
+        if !self.running || is_unstarted || self.ended + 1 < self.turn {
+            self.fail(live, &exceeded, last);
         }
-        self.exceeded = Some(why);
+        self.exceeded = Some(exceeded);
         Some(self.wake())
     }
 
-    /// Fails a task that has no running turn.
-    fn fail(&mut self, held: &LiveRef, why: &LimitExceeded, last: Seq) {
+    /// Fails a task without a running turn. `last` is its last event.
+    fn fail(&mut self, live: &LiveRef, exceeded: &LimitExceeded, last: Seq) {
         self.running = false;
         self.inbox.clear();
-        // Of a turn that would have begun after the one that was dropped.
-        self.waiters.retain(|(until, _)| !matches!(until, WaitCondition::Turn(_, 0)));
-        let status = status_update(held, TaskState::Failed, Some(why.message(&held.key)));
+        // Callers of a turn that was to begin after the dropped one.
+        self.waiters.retain(|(condition, _)| !matches!(condition, WaitCondition::Turn(_, 0)));
+        let status = status_update(live, TaskState::Failed, Some(exceeded.message(&live.key)));
         if self.push(status, Mark::ending(Ends::Task)).is_err() {
-            tracing::error!(task.id = held.key.id(), event = last, "a task can't fail that has ended");
+            tracing::error!(task.id = live.key.id(), event = last, "task is in a terminal state and can't fail");
         }
         self.forget_notes(None);
     }
 
-    /// Another has the task, or nobody. Who waits learns that it is gone, and not what came of it.
+    /// Marks the task as lost: it has another writer, or does not exist. Waiters get an error, and readers are woken.
     fn lose(&mut self) -> Wakeups {
-        let mut wake = Wakeups::default();
+        let mut wakeups = Wakeups::default();
         (self.lost, self.in_flight) = (true, 0);
         self.pending.clear();
         self.waiters.clear();
-        self.wake_all(&mut wake);
-        wake
+        self.wake_all(&mut wakeups);
+        wakeups
     }
 }
 
+/// Returns whether an event is a follow-up message of the client.
 fn is_message(event: &Event) -> bool {
     matches!(event.payload(), Some(Payload::Message(_)))
 }
