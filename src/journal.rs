@@ -149,7 +149,7 @@ impl Journal {
         }
     }
 
-    /// Returns whether the store is unavailable: it has a fault, or commits have failed or hung for [`DOWN_AFTER`].
+    /// Returns whether the store is unavailable: it has a fault, or commits have failed or hung for over a second.
     pub fn is_down(&self) -> bool {
         self.has_fault() || self.is_down_for(DOWN_AFTER)
     }
