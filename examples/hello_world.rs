@@ -1,4 +1,4 @@
-//! The least that an agent can be: `cargo run --example hello_world [ADDRESS]`.
+//! Minimal agent: `cargo run --example hello_world [ADDRESS]`.
 
 use a2a_service::{
     agent::{self, End},

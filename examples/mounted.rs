@@ -1,7 +1,7 @@
-//! An agent beside other routes of an axum program: `cargo run --example mounted [ADDRESS]`.
+//! Agents mounted in an axum program: `cargo run --example mounted [ADDRESS]`.
 //!
-//! As the fallback it answers whatever the program has no route for, gRPC included. Below a path (`nest_service`) it
-//! answers HTTP+JSON and JSON-RPC; gRPC has no place for a prefix, and the card then does not list it.
+//! As the fallback service, an agent serves all paths without another route, including gRPC. Below a path (`nest_service`)
+//! it serves HTTP+JSON and JSON-RPC. gRPC does not support path prefixes, and is then not listed on the card.
 
 use a2a_service::{
     agent::{self, End},

@@ -1,7 +1,7 @@
-//! An agent that asks back, and remembers: `cargo run --example multi_turn [ADDRESS]`.
+//! Multi-turn agent with saved state: `cargo run --example multi_turn [ADDRESS]`.
 //!
-//! A turn that ends with `InputRequired` leaves its task waiting. The next message to the task is the next turn, in
-//! this process or after a restart: what the agent needs to go on, it saves.
+//! A turn that ends with `InputRequired` leaves the task waiting for a message, which starts the next turn. The agent saves
+//! the state that the next turn needs, so that it also survives a restart.
 
 use a2a_service::{
     agent::{self, End},

@@ -1,7 +1,7 @@
-//! An agent whose words reach the caller as it finds them: `cargo run --example streaming [ADDRESS]`.
+//! Streaming agent: `cargo run --example streaming [ADDRESS]`.
 //!
-//! Each `text` is a chunk of one artifact. It is in the task's log before it is on any wire, so a caller who comes
-//! late, or comes again, misses nothing.
+//! Each `text` is a chunk of one artifact. It is committed to the task's log before it is sent, so that late and
+//! reconnecting subscribers receive every chunk.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ struct Counter;
 
 impl Agent for Counter {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
-        let last: u32 = turn.text().trim().parse().map_err(|_| Error::say("Send a number, and I count up to it."))?;
+        let last: u32 = turn.text().trim().parse().map_err(|_| Error::say("Send a number to count up to."))?;
         out.working().await?;
         let mut counted = out.artifact("counted");
-        let mut beat = tokio::time::interval(Duration::from_millis(50));
+        let mut interval = tokio::time::interval(Duration::from_millis(50));
         for n in 1..=last {
-            beat.tick().await;
+            interval.tick().await;
             if n == last {
                 counted = counted.last();
             }
-            // Fails once the task has been canceled, and `?` ends the turn.
+            // Fails after the task was canceled; `?` then ends the turn.
             counted.text(format!("{n} ")).await?;
         }
         Ok(End::Completed(None))
     }
 
     fn about(&self) -> About {
-        About::new("Counter").describe("Counts, and lets you watch.").skill(
+        About::new("Counter").describe("Counts up to a number and streams each step.").skill(
             "count",
             "Counts up to a number.",
             ["numbers"],

@@ -1,4 +1,4 @@
-//! Who is calling: before the door stands a guard, who asks an [`Authenticator`] and lets in only whom that one knows.
+//! Authentication: the [`Authenticator`] trait, bearer tokens, and the tower layer that rejects unauthenticated requests.
 
 use std::{
     convert::Infallible,
@@ -18,58 +18,56 @@ use crate::{
     transport::{Body, RequestBody, ResponseFuture, is_public, refuse},
 };
 
-/// Whoever calls, as the authentication names them.
-///
-/// What stands before a [door](crate::transport::Door) puts it into the extensions of a request.
+/// Authenticated caller. [`Guard`], or a layer of the program, adds it to the extensions of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal(Arc<str>);
 
 impl Principal {
-    /// A caller of this name, which owns the tasks that it makes.
+    /// Creates a principal. Its name is the owner of the tasks that it creates.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(name.into())
     }
 
-    /// What the caller is called.
+    /// Name of the principal.
     pub fn name(&self) -> &Arc<str> {
         &self.0
     }
 }
 
-/// Finds out who is calling.
+/// Authentication scheme: identifies the caller by the headers of a request.
 #[async_trait]
 pub trait Authenticator: Send + Sync + 'static {
-    /// The caller, by what came with the request.
+    /// Returns the caller of a request.
     ///
     /// # Errors
-    /// [`ErrorKind::Unauthenticated`] with a [challenge](Error::challenge) where nobody is known by the credentials.
+    /// [`ErrorKind::Unauthenticated`] with a [challenge](Error::challenge) if credentials are missing or invalid.
     async fn authenticate(&self, headers: &HeaderMap) -> Result<Principal, Error>;
 
-    /// Says in the card what callers have to bring.
+    /// Declares the required credentials on the agent card.
     fn describe(&self, card: Card) -> Card;
 }
 
-/// A secret that callers show. It is never printed.
+/// Secret bearer token. `Debug` does not show it, and the comparison takes constant time.
 #[derive(Clone)]
 pub struct Token(Box<[u8]>);
 
 impl Token {
-    /// A token of this text.
+    /// Creates a token.
     ///
     /// # Errors
-    /// It is empty, or has characters that a header can't carry; the error says so, and not what it was.
+    /// The text is empty or has characters other than visible ASCII. The error does not contain the text.
     pub fn new(text: &str) -> Result<Self, &'static str> {
         if text.is_empty() {
-            Err("it is empty")
-        } else if text.bytes().all(|it| it.is_ascii_graphic()) {
+            Err("the token must not be empty")
+        } else if text.bytes().all(|byte| byte.is_ascii_graphic()) {
             Ok(Self(text.as_bytes().into()))
         } else {
-            Err("only ASCII letters, digits and signs can be in it, and no spaces")
+            Err("the token must consist of visible ASCII characters without spaces")
         }
     }
 
-    /// Takes the same time wherever the first difference is.
-    fn is(&self, other: &[u8]) -> bool {
+    /// Compares in constant time.
+    fn matches(&self, other: &[u8]) -> bool {
         self.0.ct_eq(other).into()
     }
 }
@@ -80,7 +78,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// One token for all callers, who are one principal then.
+/// Authentication with one bearer token. All callers are the same principal.
 #[derive(Clone, Debug)]
 pub struct Bearer {
     token: Token,
@@ -88,7 +86,7 @@ pub struct Bearer {
 }
 
 impl Bearer {
-    /// Lets in who brings this token.
+    /// Accepts requests with this token.
     pub fn new(token: Token) -> Self {
         Self { token, principal: Principal::new("token") }
     }
@@ -97,11 +95,12 @@ impl Bearer {
 #[async_trait]
 impl Authenticator for Bearer {
     async fn authenticate(&self, headers: &HeaderMap) -> Result<Principal, Error> {
-        match bearer(headers) {
-            Some(it) if self.token.is(it) => Ok(self.principal.clone()),
-            // RFC 6750, 3.1: who brought nothing is told no error.
+        match bearer_token(headers) {
+            Some(token) if self.token.matches(token) => Ok(self.principal.clone()),
+            // RFC 6750, 3.1: no error code if the request has no credentials.
             None => {
-                Err(ErrorKind::Unauthenticated.because("a bearer token is needed").challenge("Bearer realm=\"a2a\""))
+                let challenge = "Bearer realm=\"a2a\"";
+                Err(ErrorKind::Unauthenticated.because("a bearer token is required").challenge(challenge))
             }
             Some(_) => {
                 let challenge = "Bearer realm=\"a2a\", error=\"invalid_token\"";
@@ -115,15 +114,16 @@ impl Authenticator for Bearer {
     }
 }
 
-/// What follows `Bearer`, in whichever case that is written.
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+/// Returns the bearer token of a request. The scheme is case-insensitive (RFC 9110, 11.1).
+fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(header::AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked("bearer ".len())?;
     let token = token.trim_ascii();
     (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
 }
 
-/// A tower service that asks who is calling, before another. With nobody to ask, it is as if it were not there.
+/// Tower service that authenticates requests before another service. Public routes (agent card and health checks) pass
+/// unauthenticated, and all requests do if there is no authenticator.
 #[derive(Clone)]
 pub struct Guard<S> {
     inner: S,
@@ -131,7 +131,7 @@ pub struct Guard<S> {
 }
 
 impl<S> Guard<S> {
-    /// Stands before a service.
+    /// Wraps a service.
     pub fn new(inner: S, authenticator: Option<Arc<dyn Authenticator>>) -> Self {
         Self { inner, authenticator }
     }
@@ -157,9 +157,9 @@ where
         let Some(authenticator) = self.authenticator.as_ref().filter(|_| !is_public(&request)).map(Arc::clone) else {
             return self.inner.call(request);
         };
-        // The one that was asked whether it is ready is the one to be called.
-        let other = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, other);
+        // The instance that `poll_ready` reported as ready must be called, not its clone.
+        let clone = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, clone);
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
             match authenticator.authenticate(&parts.headers).await {
@@ -175,7 +175,7 @@ where
 
 impl<S> fmt::Debug for Guard<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard").field("guarded", &self.authenticator.is_some()).finish_non_exhaustive()
+        f.debug_struct("Guard").field("authenticates", &self.authenticator.is_some()).finish_non_exhaustive()
     }
 }
 
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_what_a_header_can_carry() {
+    fn token_must_be_a_valid_header_value() {
         for text in ["", "a b", "a\n", "é"] {
             assert!(Token::new(text).is_err(), "{text:?}");
         }
@@ -193,22 +193,22 @@ mod tests {
     }
 
     #[test]
-    fn the_scheme_is_read_in_any_case() {
-        let of = |text: &'static str| {
+    fn bearer_scheme_is_case_insensitive() {
+        let token = |text: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::AUTHORIZATION, text.parse().unwrap());
-            bearer(&headers).map(<[u8]>::to_vec)
+            bearer_token(&headers).map(<[u8]>::to_vec)
         };
         for text in ["Bearer t", "bearer t", "BEARER  t"] {
-            assert_eq!(of(text).as_deref(), Some(&b"t"[..]), "{text}");
+            assert_eq!(token(text).as_deref(), Some(&b"t"[..]), "{text}");
         }
         for text in ["Bearer", "Bearer  ", "Basic t", "Bearert", ""] {
-            assert_eq!(of(text), None, "{text}");
+            assert_eq!(token(text), None, "{text}");
         }
     }
 
     #[test]
-    fn nothing_but_the_card_and_health_is_public() {
+    fn only_agent_card_and_health_are_public() {
         let public = |method: &str, path: &str, content_type: &str| {
             let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, content_type);
             is_public(&request.body(()).unwrap())

@@ -1,8 +1,7 @@
-//! What came with a call, whichever way it came in: who calls, in which version, and what they asked for beside the
-//! message. The edge makes it once; inside, it is all that is known of the caller.
+//! Request context of a call: caller, protocol version, binding, extensions, deadline, idempotency key and cursor.
 //!
-//! On the wire these are service parameters (3.2.6): headers of HTTP, and metadata of gRPC, which are the same. This
-//! file has the one table of them, for servers to read and for clients to write.
+//! On the wire these are service parameters (3.2.6): HTTP headers, or gRPC metadata of the same names. Their names, parsing
+//! (server) and encoding (client) are defined here. The transport builds a [`Call`] once per request.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -19,23 +18,23 @@ use crate::{
 pub const VERSION: HeaderName = HeaderName::from_static("a2a-version");
 /// `A2A-Extensions` (3.2.6).
 pub const EXTENSIONS: HeaderName = HeaderName::from_static("a2a-extensions");
-/// The same before 1.0.
+/// `X-A2A-Extensions`, the name of the header before 1.0.
 pub const EXTENSIONS_BEFORE: HeaderName = HeaderName::from_static("x-a2a-extensions");
-/// What a stream is taken up after; a browser's `EventSource` sends it.
+/// `Last-Event-ID`: cursor after which a stream is resumed. Sent by the browser's `EventSource`, too.
 pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// Names a send, so that it can be repeated without being done twice.
+/// `Idempotency-Key`: identifies a send, so that a retry is not executed twice.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// The id of a request, given by whoever saw it first.
+/// `X-Request-Id`: id of a request, assigned by the client, a proxy or this server.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// W3C Trace Context.
+/// `traceparent` of W3C Trace Context.
 pub const TRACE: HeaderName = HeaderName::from_static("traceparent");
-/// How long the caller waits: of gRPC, and taken from others too. tonic reads it in its own server alone.
+/// `grpc-timeout`: time that the caller waits. Accepted over every binding.
 pub const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// A version of the protocol.
+/// Protocol version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
-    /// 0.3, and 0.2 where it is the same.
+    /// 0.3, including the parts of 0.2 that are identical.
     V0_3,
     /// 1.0.
     #[default]
@@ -43,17 +42,17 @@ pub enum Version {
 }
 
 impl Version {
-    /// Reads `A2A-Version`. A patch should not be there, and is not considered (3.6).
+    /// Parses `A2A-Version`. A patch number is ignored (3.6). Returns `None` for unknown versions.
     pub fn from_text(text: &str) -> Option<Self> {
         let mut numbers = text.trim().split('.');
         let (major, minor) = (numbers.next()?, numbers.next()?);
-        if !numbers.all(|it| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit())) {
+        if !numbers.all(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())) {
             return None;
         }
-        [Self::V0_3, Self::V1_0].into_iter().find(|it| it.as_str().split_once('.') == Some((major, minor)))
+        [Self::V0_3, Self::V1_0].into_iter().find(|version| version.as_str().split_once('.') == Some((major, minor)))
     }
 
-    /// As `A2A-Version` has it: major and minor.
+    /// Value of `A2A-Version`: major and minor number.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::V0_3 => "0.3",
@@ -62,10 +61,10 @@ impl Version {
     }
 }
 
-/// The way that a call came in.
+/// Binding over which a call was received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Binding {
-    /// By a function call.
+    /// A function call in this process.
     #[default]
     InProcess,
     /// gRPC.
@@ -76,122 +75,129 @@ pub enum Binding {
     JsonRpc,
 }
 
-/// What came with a call. A request without one is refused: nobody is anonymous by oversight.
+/// Request context of a call. The service rejects requests without one, so that no caller is anonymous by mistake.
 #[derive(Clone, Debug, Default)]
 pub struct Call {
-    /// Whose tasks these are: what the policy derives from the principal. Empty for callers that nobody has named.
+    /// Owner of the tasks, derived from the principal. Empty for unauthenticated callers.
     pub owner: Arc<str>,
-    /// Who calls, as the authentication named them.
+    /// Name of the authenticated principal.
     pub principal: Option<Arc<str>>,
-    /// The version that the call is in.
+    /// Protocol version of the call.
     pub version: Version,
-    /// The way it came in.
+    /// Binding over which the call was received.
     pub binding: Binding,
-    /// The extensions that the caller asks for, by URI, each once.
+    /// URIs of the extensions that the caller requests, without duplicates.
     pub extensions: Vec<String>,
-    /// When the caller stops waiting.
+    /// Deadline of the caller.
     pub deadline: Option<Instant>,
-    /// Names a send, so that it can be repeated.
+    /// Idempotency key of a send.
     pub idempotency_key: Option<String>,
-    /// What a stream is to be taken up after.
+    /// Cursor after which a stream is resumed.
     pub cursor: Option<Cursor>,
     /// `traceparent`.
     pub trace: Option<String>,
-    /// The other end of the connection.
+    /// Remote address of the connection.
     pub peer: Option<SocketAddr>,
-    /// The id of the request, where it came with one.
+    /// Request id, if the request has a valid one.
     pub request_id: Option<String>,
-    /// In the messages of 0.3's proto the caller has files as they are, and not in base64.
+    /// The caller expects the bytes of files raw, not in base64, in the protobuf messages of 0.3.
     pub plain_files: bool,
 }
 
 impl Call {
-    /// A call by a function call, for the owner of this name.
+    /// Creates the context of a call in process for an owner.
     pub fn by(owner: &str) -> Self {
         Self { owner: owner.into(), ..Self::default() }
     }
 
-    /// Reads what came with a request. What can't be read is as if it were not there, except a cursor, which then fits no
-    /// log, and the version, which the edge has to look at before it knows what the request is.
+    /// Parses the headers of a request. Invalid values are ignored, except for an invalid cursor, which becomes one that
+    /// matches no log. The version is not parsed here: the transport needs it earlier, to classify the request.
     pub fn from_headers(headers: &HeaderMap, binding: Binding) -> Self {
         let mut call = Self { binding, ..Self::default() };
-        // In one pass: to look for each by its name takes longer than all there mostly are.
+        // A single pass is faster than one lookup per header: most requests have few headers.
         for (name, value) in headers {
-            let Some(text) = value.to_str().ok().filter(|it| !it.is_empty()) else {
+            let Some(text) = value.to_str().ok().filter(|text| !text.is_empty()) else {
                 if name == LAST_EVENT_ID && !value.is_empty() {
                     call.cursor.get_or_insert_with(Cursor::nowhere);
                 }
                 continue;
             };
             match name {
-                it if it == EXTENSIONS || it == EXTENSIONS_BEFORE => ask(&mut call.extensions, text),
-                it if it == TIMEOUT && call.deadline.is_none() => {
-                    call.deadline = timeout(text).and_then(|it| Instant::now().checked_add(it));
+                name if name == EXTENSIONS || name == EXTENSIONS_BEFORE => add_extensions(&mut call.extensions, text),
+                name if name == TIMEOUT && call.deadline.is_none() => {
+                    call.deadline = parse_timeout(text).and_then(|timeout| Instant::now().checked_add(timeout));
                 }
-                it if it == IDEMPOTENCY_KEY => _ = call.idempotency_key.get_or_insert_with(|| text.to_owned()),
-                // Who says that they come back is not taken for somebody who comes for the first time.
-                it if it == LAST_EVENT_ID => {
+                name if name == IDEMPOTENCY_KEY => _ = call.idempotency_key.get_or_insert_with(|| text.to_owned()),
+                // An invalid cursor must not restart the stream from the beginning without a gap mark.
+                name if name == LAST_EVENT_ID => {
                     call.cursor.get_or_insert_with(|| Cursor::from_text(text).unwrap_or_else(Cursor::nowhere));
                 }
-                it if it == TRACE => _ = call.trace.get_or_insert_with(|| text.to_owned()),
-                it if it == REQUEST_ID && text.len() <= 128 => {
+                name if name == TRACE => _ = call.trace.get_or_insert_with(|| text.to_owned()),
+                name if name == REQUEST_ID && text.len() <= 128 => {
                     call.request_id.get_or_insert_with(|| text.to_owned());
                 }
-                it if it == USER_AGENT => call.plain_files = has_plain_files(text, headers.contains_key(VERSION)),
+                name if name == USER_AGENT => call.plain_files = has_plain_files(text, headers.contains_key(VERSION)),
                 _ => {}
             }
         }
         call
     }
 
-    /// What a client sends along: nothing that is not listed here, and so never a credential by accident.
+    /// Encodes the context as headers of a client request. Credentials and the caller's identity are not part of it.
     pub fn to_headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         let mut set = |name: HeaderName, value: Option<&str>| {
-            if let Some(value) = value.and_then(|it| HeaderValue::from_str(it).ok()) {
+            if let Some(value) = value.and_then(|value| HeaderValue::from_str(value).ok()) {
                 headers.insert(name, value);
             }
         };
         set(VERSION, Some(self.version.as_str()));
-        set(EXTENSIONS, Some(self.extensions.join(", ").as_str()).filter(|it| !it.is_empty()));
+        set(EXTENSIONS, Some(self.extensions.join(", ").as_str()).filter(|uris| !uris.is_empty()));
         set(LAST_EVENT_ID, self.cursor.as_ref().map(Cursor::as_str));
         set(IDEMPOTENCY_KEY, self.idempotency_key.as_deref());
         set(REQUEST_ID, self.request_id.as_deref());
         set(TRACE, self.trace.as_deref());
-        let left = self.deadline.map(|it| it.saturating_duration_since(Instant::now()).as_millis());
-        set(TIMEOUT, left.map(|it| format!("{}m", it.min(99_999_999))).as_deref());
+        let left = self.time_left().map(|left| left.as_millis());
+        // 8 digits at most, as gRPC defines.
+        set(TIMEOUT, left.map(|millis| format!("{}m", millis.min(99_999_999))).as_deref());
         headers
     }
 
-    /// The same, as metadata of gRPC.
+    /// Encodes the context as gRPC metadata, with the entries of [`to_headers`](Self::to_headers).
     pub fn to_metadata(&self) -> MetadataMap {
         MetadataMap::from_headers(self.to_headers())
     }
 
-    /// A request that comes with this.
+    /// Creates a request with this context.
     pub fn request<T>(self, message: T) -> tonic::Request<T> {
         let mut request = tonic::Request::new(message);
         request.extensions_mut().insert(self);
         request
     }
 
-    /// What came with a request.
+    /// Returns the context of a request.
+    ///
+    /// # Errors
+    /// `Internal` if the request has none.
     pub fn of<T>(request: &tonic::Request<T>) -> Result<&Self, Error> {
-        request.extensions().get().ok_or_else(|| Error::internal("a request reached the service without its call"))
+        request.extensions().get().ok_or_else(|| Error::internal("request without a call context"))
     }
 
-    /// Makes this the only thing that a request brings along.
+    /// Replaces all extensions of a request by this context.
     pub fn alone(self, extensions: &mut Extensions) {
         extensions.clear();
         extensions.insert(self);
     }
 
-    /// How long the caller still waits, if that is known.
+    /// Time until the deadline; zero if it has passed.
     pub fn time_left(&self) -> Option<Duration> {
-        self.deadline.map(|it| it.saturating_duration_since(Instant::now()))
+        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// Refuses a call whose time is over before anything is done for it.
+    /// Checks that the deadline has not passed.
+    ///
+    /// # Errors
+    /// `DeadlineExceeded`.
     pub fn in_time(&self) -> Result<(), Error> {
         match self.time_left() {
             Some(Duration::ZERO) => Err(ErrorKind::DeadlineExceeded.into()),
@@ -200,7 +206,7 @@ impl Call {
     }
 }
 
-/// The header in which a request asks for extensions. `None` if it asks for none, or uses both headers.
+/// Returns the header in which a request lists extensions. `None` if it uses neither header, or both.
 pub(crate) fn extensions_spelling(headers: &HeaderMap) -> Option<HeaderName> {
     match (headers.contains_key(EXTENSIONS), headers.contains_key(EXTENSIONS_BEFORE)) {
         (true, false) => Some(EXTENSIONS),
@@ -209,7 +215,7 @@ pub(crate) fn extensions_spelling(headers: &HeaderMap) -> Option<HeaderName> {
     }
 }
 
-/// Names the extensions of an answer in this header instead of the other one.
+/// Moves the extensions of a response from the other header to this one.
 pub(crate) fn spell_extensions(headers: &mut HeaderMap, spelling: HeaderName) {
     let other = if spelling == EXTENSIONS { EXTENSIONS_BEFORE } else { EXTENSIONS };
     if let Some(active) = headers.remove(other) {
@@ -217,32 +223,36 @@ pub(crate) fn spell_extensions(headers: &mut HeaderMap, spelling: HeaderName) {
     }
 }
 
-/// Adds the extensions that a line asks for: of either spelling of the header, which may be there more than once.
-fn ask(all: &mut Vec<String>, line: &str) {
-    for uri in line.split(',').map(str::trim).filter(|it| !it.is_empty()) {
-        if !all.iter().any(|it| it == uri) {
-            all.push(uri.to_owned());
+/// Adds the extensions of a header line. The header may be repeated.
+fn add_extensions(extensions: &mut Vec<String>, line: &str) {
+    for uri in line.split(',').map(str::trim).filter(|uri| !uri.is_empty()) {
+        if !extensions.iter().any(|known| known == uri) {
+            extensions.push(uri.to_owned());
         }
     }
 }
 
-/// Whether a client has files as they are in the messages of 0.3's proto. Those in JavaScript do, by what they stand on: Node,
-/// Deno, Bun or a browser. The SDK for Go does since its second version, which is the one that says that it speaks 0.3.
-fn has_plain_files(agent: &str, says_version: bool) -> bool {
-    let mut products = agent.split_whitespace().map(|it| it.split_once('/').map_or(it, |it| it.0));
-    is_javascript(agent) || products.any(|it| it == "grpc-go" && says_version)
+/// Returns true for clients that expect raw file bytes in the protobuf messages of 0.3: SDKs for JavaScript, and the SDK for
+/// Go since its version 2, the first one that sends `A2A-Version`.
+fn has_plain_files(user_agent: &str, sends_version: bool) -> bool {
+    is_javascript(user_agent) || products(user_agent).any(|product| product == "grpc-go" && sends_version)
 }
 
-/// Returns true for a `User-Agent` of the runtimes of JavaScript: Node, Deno, Bun and browsers.
-pub(crate) fn is_javascript(agent: &str) -> bool {
-    let mut products = agent.split_whitespace().map(|it| it.split_once('/').map_or(it, |it| it.0));
-    products.any(|it| matches!(it, "node" | "undici" | "grpc-node-js" | "Deno" | "Bun" | "Mozilla"))
+/// Returns true for the `User-Agent` of a JavaScript runtime: Node, Deno, Bun or a browser.
+pub(crate) fn is_javascript(user_agent: &str) -> bool {
+    let is_runtime = |product| matches!(product, "node" | "undici" | "grpc-node-js" | "Deno" | "Bun" | "Mozilla");
+    products(user_agent).any(is_runtime)
 }
 
-/// `grpc-timeout`: up to eight digits, and a unit.
-fn timeout(text: &str) -> Option<Duration> {
+/// Product names of a `User-Agent`, without their versions.
+fn products(user_agent: &str) -> impl Iterator<Item = &str> {
+    user_agent.split_whitespace().map(|product| product.split_once('/').map_or(product, |(name, _)| name))
+}
+
+/// Parses `grpc-timeout`: up to eight digits, and a unit.
+fn parse_timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    if digits.len() > 8 || !digits.bytes().all(|it| it.is_ascii_digit()) {
+    if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
     let n: u64 = digits.parse().ok()?;
@@ -262,16 +272,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timeout_is_digits_and_a_unit() {
-        assert_eq!(timeout("1500m"), Some(Duration::from_millis(1500)));
-        assert_eq!(timeout("2H"), Some(Duration::from_hours(2)));
+    fn grpc_timeout_is_digits_and_a_unit() {
+        assert_eq!(parse_timeout("1500m"), Some(Duration::from_millis(1500)));
+        assert_eq!(parse_timeout("2H"), Some(Duration::from_hours(2)));
         for text in ["", "m", "1", "123456789S", "-1S", "1x", "é"] {
-            assert_eq!(timeout(text), None, "{text}");
+            assert_eq!(parse_timeout(text), None, "{text}");
         }
     }
 
     #[test]
-    fn a_version_is_two_numbers_and_a_patch_that_says_nothing() {
+    fn version_is_major_and_minor_with_an_ignored_patch() {
         for text in ["1.0", "1.0.3", "1.0.0.7", " 1.0 "] {
             assert_eq!(Version::from_text(text), Some(Version::V1_0), "{text}");
         }
@@ -282,7 +292,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_client_writes_a_server_reads() {
+    async fn headers_of_client_are_parsed_by_server() {
         let call = Call {
             extensions: vec!["https://example.com/a".into(), "urn:b".into()],
             deadline: Some(Instant::now() + Duration::from_secs(3)),
@@ -294,11 +304,11 @@ mod tests {
         let read = Call::from_headers(&call.to_headers(), Binding::Rest);
         assert_eq!((read.extensions, read.idempotency_key), (call.extensions, call.idempotency_key));
         assert_eq!((read.cursor, read.deadline, read.request_id), (call.cursor, call.deadline, call.request_id));
-        assert_eq!(&*read.owner, "", "who one is, one can't say of oneself");
+        assert_eq!(&*read.owner, "", "a client can't set its owner");
     }
 
     #[test]
-    fn both_spellings_of_the_extensions_are_read_once() {
+    fn both_extension_headers_are_merged_without_duplicates() {
         let mut headers = HeaderMap::new();
         headers.append("a2a-extensions", HeaderValue::from_static("urn:a, urn:b"));
         headers.append("a2a-extensions", HeaderValue::from_static("urn:b,,urn:c"));

@@ -1,4 +1,4 @@
-//! The command line. Only here, and in `main`, is anything printed.
+//! Command line of the `a2a` program: `serve`, `admin` and `config`, exit codes, and output to stdout and stderr.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -11,10 +11,10 @@ mod serve;
 use self::flags::Flags;
 use crate::config;
 
-/// What went wrong was on the command line, or elsewhere in the configuration (`EX_USAGE`).
-const USAGE: u8 = 64;
+/// Exit code for an invalid command line or configuration (`EX_USAGE` of sysexits).
+const EX_USAGE: u8 = 64;
 
-/// An A2A (Agent2Agent) server: gRPC, HTTP+JSON and JSON-RPC on one port.
+/// A2A (Agent2Agent) server: gRPC, HTTP+JSON and JSON-RPC on one port.
 #[derive(Debug, Parser)]
 #[command(name = "a2a", version, styles = styling::Styles::plain(), arg_required_else_help = true)]
 struct Arguments {
@@ -26,73 +26,73 @@ struct Arguments {
 enum Command {
     /// Serves an agent.
     Serve(Serve),
-    /// Looks after a file of tasks.
+    /// Inspects and maintains a task database.
     Admin(admin::Admin),
-    /// Says what can be configured.
+    /// Describes the configuration.
     #[command(subcommand)]
-    Config(About),
+    Config(ConfigCommand),
 }
 
 #[derive(Debug, Subcommand)]
-enum About {
-    /// Prints every key with its default, its variable and its flag.
+enum ConfigCommand {
+    /// Prints every configuration key with its default, environment variable and flag.
     Reference,
 }
 
 #[derive(Debug, clap::Args)]
 struct Serve {
-    /// The configuration file. Where none is named, `a2a.toml`, if it is there. [env: `A2A_CONFIG`]
+    /// Configuration file. Defaults to `a2a.toml`, if that exists. [env: `A2A_CONFIG`]
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
-    /// Prints what is configured, and where each value came from, and serves nothing.
+    /// Prints the effective configuration with the origin of each value, and exits.
     #[arg(long)]
     print_config: bool,
     #[command(flatten)]
     flags: Flags,
 }
 
-/// Runs the program on the arguments of its process.
+/// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
-        Ok(it) => it,
+        Ok(arguments) => arguments,
         Err(error) => {
-            // A reader of the help that has gone is no failure.
+            // A closed pipe is no failure: `a2a --help | head`.
             drop(error.print());
-            return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
+            return if error.use_stderr() { ExitCode::from(EX_USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    let done = match arguments.command {
-        Command::Serve(it) => serve::run(&it),
-        Command::Admin(it) => admin::run(&it),
-        Command::Config(About::Reference) => {
+    let result = match arguments.command {
+        Command::Serve(arguments) => serve::run(&arguments),
+        Command::Admin(arguments) => admin::run(&arguments),
+        Command::Config(ConfigCommand::Reference) => {
             say(&config::reference());
             Ok(())
         }
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say_error(&error);
-            if error.is::<config::Error>() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
+            print_error(&error);
+            if error.is::<config::Error>() { ExitCode::from(EX_USAGE) } else { ExitCode::FAILURE }
         }
     }
 }
 
-#[expect(clippy::print_stderr, reason = "it is how a program says why it ends")]
-fn say_error(error: &anyhow::Error) {
+#[expect(clippy::print_stderr, reason = "the reason for a failed exit code belongs on stderr")]
+fn print_error(error: &anyhow::Error) {
     eprintln!("error: {error:#}");
 }
 
-#[expect(clippy::print_stderr, reason = "it is no result, and who reads those is not to take it for one")]
+#[expect(clippy::print_stderr, reason = "stdout is reserved for results")]
 fn warn(text: &str) {
     eprintln!("warning: {text}");
 }
 
-/// A result of the program. A reader who has gone does not stop it.
+/// Prints a result to stdout and flushes it, because the parent process may read the address from a pipe. Ignores a closed
+/// stdout.
 fn say(text: &str) {
     use std::io::Write as _;
     let mut out = std::io::stdout();
-    // Who started it may read the address from a pipe.
     drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
 }
 
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_arguments_are_consistent() {
+    fn command_line_definition_is_valid() {
         Arguments::command().debug_assert();
     }
 }

@@ -1,7 +1,8 @@
-//! Agents elsewhere, over each binding of protocol 1.0, as the same trait that a service here implements.
+//! A2A client for remote agents over gRPC, HTTP+JSON and JSON-RPC, with retries and resumed streams.
 //!
-//! [`Client`] makes what one calls: it comes back where a connection breaks. [`rest`], [`json_rpc`] and [`grpc`] are the
-//! bindings as they are, for who wants to see each call and each end.
+//! A remote agent implements [`A2aService`], the trait that a local service implements too. A [`Client`] retries failed
+//! calls and resumes interrupted streams. [`rest`], [`json_rpc`] and [`grpc`] are the bindings without either: each call
+//! is one request, and every failure is returned.
 
 pub mod http;
 mod resume;
@@ -26,29 +27,31 @@ use crate::{
     pb::v1::{a2a_service_client::A2aServiceClient, a2a_service_server::A2aService},
 };
 
-/// How long a connection may take to be there.
+/// Timeout for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
+/// Interval between HTTP/2 keep-alive pings over gRPC, and the timeout for their acknowledgement.
 const PING: Duration = Duration::from_secs(20);
 
-/// What an agent may answer at once, in bytes: a message, or an event of a stream.
+/// Maximum size of a response, or of one event of a stream, in bytes.
 pub const MAX_REPLY: usize = 16 << 20;
 
-/// How an agent elsewhere is called. At `https://` it is with the feature `tls` of this crate, which is not on by itself.
+/// Configuration of calls to remote agents: retries, credentials and TLS root certificates. `https://` URLs need the
+/// crate feature `tls`, which is off by default.
 ///
-/// - A stream goes on where its connection broke, behind the event that it gave last, without a gap and without anything
-///   twice. Where the agent does not have the place any more, or has no places at all, the next event says that others may
-///   be missing before it ([`is_gap`](crate::extension::resume::is_gap)), and it is mostly the task as it is. A stream that
-///   can't go on ends with an error: one that ends without has seen the end of its task, or of its turn.
-/// - A send that found no connection is made again. One of which nobody knows what became is made again where the agent
-///   knows what an `Idempotency-Key` is: it is asked for that by a call that changes nothing, and sends the key back. Any
-///   other agent might do twice what it is told twice, and the error is given.
-/// - What changes nothing is asked again.
+/// - An interrupted stream is resumed after its last event, without gaps or duplicates. If the agent no longer has that
+///   position, or does not support resumption, the next event is marked: events may be missing before it
+///   ([`is_gap`](crate::extension::resume::is_gap)). It is usually a snapshot of the task. A stream that can't be resumed
+///   ends with an error; a stream that ends without one has reached the end of its task or turn.
+/// - A send whose connection could not be established is retried. If the outcome of a send is unknown, it is retried only
+///   when the server supports `Idempotency-Key`. The client finds that out with a read-only call: the server returns the
+///   key. Otherwise the error is returned, because a second send could be executed twice.
+/// - Read-only calls are retried.
 ///
-/// A server that says when to come again (`Retry-After`) is heeded, and a deadline ([`Call`](crate::call::Call)) is kept.
+/// Retries honor `Retry-After` and the deadline of the [`Call`](crate::call::Call).
 ///
-/// Over gRPC an agent of this crate says the places of its events to who asks for it, where that is switched on
-/// (`stream.resume`); this asks.
+/// Over gRPC, events have no ids of their own. The client therefore requests the extension
+/// [`resume`](crate::extension::resume), which servers of this crate offer if `stream.resume` is set.
 ///
 /// ```
 /// use a2a_service::{
@@ -74,7 +77,7 @@ pub const MAX_REPLY: usize = 16 << 20;
 /// while let Some(event) = events.next().await {
 ///     let event = event?;
 ///     if event.payload().is_some_and(resume::is_gap) {
-///         println!("something is missing before this:");
+///         println!("events may be missing before this one:");
 ///     }
 ///     println!("{:?}", event.payload());
 /// }
@@ -82,32 +85,32 @@ pub const MAX_REPLY: usize = 16 << 20;
 /// # }
 /// ```
 #[derive(Clone, Debug, Default)]
-#[must_use = "a client calls nobody before it is told whom"]
+#[must_use = "a client makes no calls before it is given a URL"]
 pub struct Client {
     retry: Retry,
-    /// `Authorization`, which is never printed.
+    /// Value of `Authorization`, marked as sensitive.
     credentials: Option<HeaderValue>,
     roots: RootCertificates,
 }
 
 impl Client {
-    /// One that comes back, and says nothing of who calls.
+    /// Creates a client with the default [retry policy](Retry) and without credentials.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// When what failed is tried again; [`Retry::never`] is as the bindings are.
+    /// Sets the retry policy. [`Retry::never`] disables retries and the resumption of streams.
     pub fn retry(self, retry: Retry) -> Self {
         Self { retry, ..self }
     }
 
-    /// With a bearer token in every call. It is for whoever is called, and is not sent on to where that one redirects. Who
-    /// listens on the way can read it, at `http://`.
+    /// Sends a bearer token with every call. Redirects are not followed, so the token reaches only the configured URL.
+    /// Over `http://` it is not encrypted.
     ///
     /// # Errors
-    /// It is empty, or has characters that a header can't carry.
+    /// The token is empty or is not a valid header value.
     pub fn bearer(self, token: &str) -> Result<Self, Error> {
-        let invalid = || Error::invalid_field("token", "must be text that a header can carry");
+        let invalid = || Error::invalid_field("token", "must not be empty and must be a valid header value");
         if token.trim().is_empty() {
             return Err(invalid());
         }
@@ -116,49 +119,49 @@ impl Client {
         Ok(Self { credentials: Some(value), ..self })
     }
 
-    /// At `https://`, agents are believed too whose certificate comes from one of these: any number, in PEM. What the system
-    /// trusts is believed anyway.
+    /// Adds TLS root certificates for `https://` URLs: one or more, in PEM. The system's root certificates stay trusted.
     ///
     /// # Errors
-    /// It is no PEM, or has no certificate in it.
+    /// The text is not valid PEM, or contains no certificate.
     #[cfg(feature = "tls")]
     pub fn roots(mut self, pem: &[u8]) -> Result<Self, Error> {
         self.roots.add(pem)?;
         Ok(self)
     }
 
-    /// An agent that speaks HTTP+JSON. `url` is what its routes begin with.
+    /// Returns a remote agent that is called over HTTP+JSON. `url` is the base URL of its routes.
     ///
     /// # Errors
-    /// The URL is none.
+    /// The URL is invalid, or its scheme is not `http` or `https`.
     pub fn rest(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
         Ok(self.wrap(Arc::new(Remote(Rest::new(self.http(url)?, url)?)), false, true))
     }
 
-    /// An agent that speaks JSON-RPC at `url`.
+    /// Returns a remote agent that is called over JSON-RPC at `url`.
     ///
     /// # Errors
-    /// The URL is none.
+    /// The URL is invalid, or its scheme is not `http` or `https`.
     pub fn json_rpc(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
         Ok(self.wrap(Arc::new(Remote(JsonRpc::new(self.http(url)?, url)?)), false, true))
     }
 
-    /// An agent that speaks gRPC. It is connected to when it is first called, on the runtime that this is called on.
+    /// Returns a remote agent that is called over gRPC. The connection is established at the first call, by the tokio
+    /// runtime in which this function is called.
     ///
     /// # Errors
-    /// The URL is none.
+    /// The URL is invalid.
     pub fn grpc(&self, url: &str) -> Result<Arc<dyn A2aService>, Error> {
-        let invalid = |e| ErrorKind::InvalidParams.because(format!("`{url}` is no address of an agent: {e}"));
+        let invalid = |e| ErrorKind::InvalidParams.because(format!("`{url}` is not a valid agent URL: {e}"));
         let endpoint = Endpoint::from_shared(url.to_owned()).map_err(invalid)?.connect_timeout(CONNECT);
         let endpoint = self.roots.grpc(endpoint, url)?;
-        // A stream may be silent for long; whether the other end is still there, only a ping can tell.
+        // A stream may be idle for a long time; only a ping detects a lost peer.
         let channel = endpoint.http2_keep_alive_interval(PING).keep_alive_timeout(PING).connect_lazy();
         let agent: Arc<dyn A2aService> = match self.credentials.clone() {
             None => Arc::new(A2aServiceClient::new(channel).max_decoding_message_size(MAX_REPLY)),
-            Some(it) => {
-                let it = credentials(it);
+            Some(value) => {
+                let headers = credentials(value);
                 let authorize = move |mut request: Request<()>| {
-                    request.metadata_mut().as_mut().extend(it.clone());
+                    request.metadata_mut().as_mut().extend(headers.clone());
                     Ok::<_, Status>(request)
                 };
                 let agent = A2aServiceClient::with_interceptor(channel, authorize);
@@ -168,13 +171,13 @@ impl Client {
         Ok(self.wrap(agent, true, true))
     }
 
-    /// Comes back in the same way to an agent that is called otherwise.
+    /// Adds retries and resumed streams to another implementation of the service.
     pub fn around(&self, agent: Arc<dyn A2aService>) -> Arc<dyn A2aService> {
         self.wrap(agent, true, false)
     }
 
-    /// With `marks`, it asks where events stand: there may be no other way to know. Where subscriptions are known to last, one
-    /// that ends while its task waits was cut.
+    /// Adds retries and resumed streams. `marks` requests the extension `resume`, for bindings without event ids. `lasts`
+    /// states that subscriptions end with their task, so that one that ends while its task waits was interrupted.
     fn wrap(&self, agent: Arc<dyn A2aService>, marks: bool, lasts: bool) -> Arc<dyn A2aService> {
         if self.retry == Retry::never() {
             return agent;
@@ -192,30 +195,31 @@ fn credentials(value: HeaderValue) -> HeaderMap {
     HeaderMap::from_iter([(header::AUTHORIZATION, value)])
 }
 
-fn plain() -> Client {
+fn without_retries() -> Client {
     Client::new().retry(Retry::never())
 }
 
-/// An agent that speaks HTTP+JSON. `url` is what its routes begin with.
+/// Returns a remote agent that is called over HTTP+JSON, without retries. `url` is the base URL of its routes.
 ///
 /// # Errors
-/// The URL is none.
+/// The URL is invalid, or its scheme is not `http` or `https`.
 pub fn rest(url: &str) -> Result<Arc<dyn A2aService>, Error> {
-    plain().rest(url)
+    without_retries().rest(url)
 }
 
-/// An agent that speaks JSON-RPC at `url`.
+/// Returns a remote agent that is called over JSON-RPC at `url`, without retries.
 ///
 /// # Errors
-/// The URL is none.
+/// The URL is invalid, or its scheme is not `http` or `https`.
 pub fn json_rpc(url: &str) -> Result<Arc<dyn A2aService>, Error> {
-    plain().json_rpc(url)
+    without_retries().json_rpc(url)
 }
 
-/// An agent that speaks gRPC. It is connected to when it is first called, on the runtime that this is called on.
+/// Returns a remote agent that is called over gRPC, without retries. The connection is established at the first call, by
+/// the tokio runtime in which this function is called.
 ///
 /// # Errors
-/// The URL is none.
+/// The URL is invalid.
 pub fn grpc(url: &str) -> Result<Arc<dyn A2aService>, Error> {
-    plain().grpc(url)
+    without_retries().grpc(url)
 }

@@ -1,7 +1,7 @@
-//! The error of this crate.
+//! Error type of the crate: kind, detail, field violations and retry delay, with conversions to gRPC and JSON.
 //!
-//! An error has two halves that never mix: what the caller reads (the specification's sentence, a detail, the fields
-//! that are to blame), and a cause, which is for the log alone. Where a cause is hidden, both have the same id.
+//! Separates what the caller receives (the sentence of the kind, a detail, the invalid fields) from the internal cause, which
+//! is only logged. An error id, which the caller receives too, correlates both.
 
 use std::{borrow::Cow, collections::HashMap, error::Error as StdError, fmt, sync::Arc, time::Duration};
 
@@ -15,10 +15,10 @@ use crate::{call::Version, check::Violation, telemetry::report};
 mod kind;
 mod v03;
 
-/// The `domain` of every `google.rpc.ErrorInfo` of this protocol.
+/// `domain` of every `google.rpc.ErrorInfo` of the protocol.
 pub const DOMAIN: &str = "a2a-protocol.org";
 
-/// An error: a word wide, so that results stay small.
+/// Error of a call. One machine word, so that results stay small.
 ///
 /// ```
 /// use a2a_service::error::{Error, ErrorKind};
@@ -34,22 +34,22 @@ pub struct Error(Box<Inner>);
 #[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
-    /// For the caller, after the sentence of the kind.
+    /// Sent to the caller, after the sentence of the kind.
     detail: Cow<'static, str>,
-    /// Of `google.rpc.ErrorInfo`.
+    /// Metadata of `google.rpc.ErrorInfo`.
     metadata: Vec<(Cow<'static, str>, String)>,
     violations: Vec<Violation>,
     retry_after: Option<Duration>,
     /// `WWW-Authenticate`.
     challenge: Option<String>,
-    /// Of a call to an agent elsewhere: nothing of it has left this process.
+    /// Set on errors of the client if nothing of the call was sent.
     unsent: bool,
-    /// For the log.
+    /// Logged, and never sent to the caller.
     cause: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 impl ErrorKind {
-    /// An error of this kind.
+    /// Creates an error of this kind without a detail.
     pub fn error(self) -> Error {
         Error(Box::new(Inner {
             kind: self,
@@ -63,7 +63,7 @@ impl ErrorKind {
         }))
     }
 
-    /// An error of this kind, and what the caller should know of it.
+    /// Creates an error of this kind with a detail for the caller: lower case, without a full stop.
     pub fn because(self, detail: impl Into<Cow<'static, str>>) -> Error {
         let mut error = self.error();
         error.0.detail = detail.into();
@@ -72,66 +72,67 @@ impl ErrorKind {
 }
 
 impl Error {
-    /// A task that is not there, or not for this caller.
+    /// Creates a [`TaskNotFound`](ErrorKind::TaskNotFound) error, also for tasks of other owners.
     pub fn task_not_found(id: &str) -> Self {
         ErrorKind::TaskNotFound.because(id.to_owned()).with("taskId", id)
     }
 
-    /// Parameters that cannot be read, where no field can be named.
-    #[expect(clippy::needless_pass_by_value, reason = "so that it is a function for `map_err`")]
+    /// Creates an [`InvalidParams`](ErrorKind::InvalidParams) error for parameters whose invalid field is unknown.
+    #[expect(clippy::needless_pass_by_value, reason = "the signature fits `map_err`")]
     pub fn invalid_params(reason: impl ToString) -> Self {
         ErrorKind::InvalidParams.because(reason.to_string())
     }
 
-    /// Parameters of which these fields are wrong.
+    /// Creates an [`InvalidParams`](ErrorKind::InvalidParams) error for several invalid fields.
     pub fn invalid(violations: Vec<Violation>) -> Self {
-        let mut error = ErrorKind::InvalidParams.because(reasons(&violations));
+        let mut error = ErrorKind::InvalidParams.because(violations_text(&violations));
         error.0.violations = violations;
         error
     }
 
-    /// One field that is wrong, and why: a sentence without its subject.
+    /// Creates an [`InvalidParams`](ErrorKind::InvalidParams) error for one field. The description is a predicate without
+    /// its subject: `is required`.
     pub fn invalid_field(field: impl Into<String>, description: impl Into<String>) -> Self {
         Self::invalid(vec![Violation { field: field.into(), description: description.into() }])
     }
 
-    /// The same, with the fields that are to blame under other names.
+    /// Renames the invalid fields for which `name` returns another name.
     #[must_use]
     pub(crate) fn renamed(mut self, name: impl Fn(&str) -> Option<String>) -> Self {
         let mut renamed = false;
-        for it in &mut self.0.violations {
-            if let Some(name) = name(&it.field) {
-                (it.field, renamed) = (name, true);
+        for violation in &mut self.0.violations {
+            if let Some(name) = name(&violation.field) {
+                (violation.field, renamed) = (name, true);
             }
         }
         if renamed {
-            self.0.detail = reasons(&self.0.violations).into();
+            self.0.detail = violations_text(&self.0.violations).into();
         }
         self
     }
 
-    /// Replaces the description of a field that is to blame.
+    /// Replaces the description of an invalid field.
     #[must_use]
     pub(crate) fn explained(mut self, field: &str, description: impl Into<String>) -> Self {
         if let Some(violation) = self.0.violations.iter_mut().find(|violation| violation.field == field) {
             violation.description = description.into();
-            self.0.detail = reasons(&self.0.violations).into();
+            self.0.detail = violations_text(&self.0.violations).into();
         }
         self
     }
 
-    /// The server's fault. The cause goes to the log, under an id that the caller is given.
+    /// Creates an [`Internal`](ErrorKind::Internal) error and logs its cause, as [`hide`](Self::hide) does.
     pub fn internal(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         ErrorKind::Internal.error().hide(cause)
     }
 
-    /// Puts a cause behind this error: into the log, once, under an id that the caller is given.
+    /// Adds an internal cause: logs it under a new error id, and adds only the id to the detail and the metadata.
     #[must_use]
     pub fn hide(mut self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         let (id, cause) = (crate::seam::fresh_id(), cause.into());
         let (kind, chain) = (self.0.kind, chain(&*cause));
-        tracing::warn!(error.id = %id, error.kind = ?kind, error.cause = %chain, "a call failed");
-        report(format_args!("a call failed: error.id={id} error.kind={kind:?} error.cause={chain}"));
+        tracing::warn!(error.id = %id, error.kind = ?kind, error.cause = %chain, "call failed");
+        report(format_args!("call failed: error.id={id} error.kind={kind:?} error.cause={chain}"));
         let detail = &self.0.detail;
         let detail = if detail.is_empty() { format!("error id {id}") } else { format!("{detail} (error id {id})") };
         self.0.detail = detail.into();
@@ -139,111 +140,114 @@ impl Error {
         self.with("errorId", id)
     }
 
-    /// Adds to the metadata of `google.rpc.ErrorInfo`.
+    /// Adds an entry to the metadata of `google.rpc.ErrorInfo`.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.0.metadata.push((name.into(), value.into()));
         self
     }
 
-    /// Says when the same call may succeed.
+    /// Sets the delay after which the client may retry the call.
     #[must_use]
     pub fn retry_after(mut self, after: Duration) -> Self {
         self.0.retry_after = Some(after);
         self
     }
 
-    /// Says which credentials would do: the value of `WWW-Authenticate`.
+    /// Sets the value of `WWW-Authenticate`.
     #[must_use]
     pub fn challenge(mut self, challenge: impl Into<String>) -> Self {
         self.0.challenge = Some(challenge.into());
         self
     }
 
-    /// Says that nothing of the call has left this process.
+    /// Marks a client error: nothing of the call was sent.
     #[must_use]
     pub(crate) fn unsent(mut self) -> Self {
         self.0.unsent = true;
         self
     }
 
-    /// Of a call to an agent elsewhere: nothing of it has left this process, and the agent can't have heard of it.
+    /// Returns true for an error of the client if nothing of the call was sent, so that a retry is safe.
     pub fn is_unsent(&self) -> bool {
         self.0.unsent
     }
 
-    /// What went wrong.
+    /// Kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The codes of each binding.
+    /// Codes of the error in each binding, at protocol 1.0.
     pub fn wire(&self) -> Wire {
         self.0.kind.wire()
     }
 
-    /// What `google.rpc.ErrorInfo` says beside the reason: the name of a limit, an id …
+    /// Returns an entry of the metadata of `google.rpc.ErrorInfo`, such as `limit` or `taskId`.
     pub fn metadata(&self, name: &str) -> Option<&str> {
-        self.0.metadata.iter().find(|it| it.0 == name).map(|it| &*it.1)
+        self.0.metadata.iter().find(|(key, _)| key == name).map(|(_, value)| &**value)
     }
 
-    /// The fields that are to blame.
+    /// Invalid fields.
     pub fn violations(&self) -> &[Violation] {
         &self.0.violations
     }
 
-    /// The value of `Retry-After`, in whole seconds and at least one.
+    /// Value of `Retry-After`: whole seconds, rounded up, at least 1.
     pub fn retry_after_seconds(&self) -> Option<u64> {
-        self.0.retry_after.map(|it| it.as_secs() + u64::from(it.subsec_nanos() > 0)).map(|it| it.max(1))
+        let delay = self.0.retry_after?;
+        Some((delay.as_secs() + u64::from(delay.subsec_nanos() > 0)).max(1))
     }
 
-    /// The value of `WWW-Authenticate`.
+    /// Value of `WWW-Authenticate`.
     pub fn challenge_text(&self) -> Option<&str> {
         self.0.challenge.as_deref()
     }
 
-    /// The details in JSON: a `google.rpc.ErrorInfo`, and a `google.rpc.BadRequest` where fields are to blame.
+    /// Details in JSON: `google.rpc.ErrorInfo`, and where they apply `google.rpc.BadRequest` and `google.rpc.RetryInfo`.
     pub fn details(&self) -> Vec<Value> {
         self.details_for(Version::V1_0)
     }
 
-    /// The same, with the reason that is a version's.
+    /// Details in JSON with the reason that a protocol version defines.
     pub fn details_for(&self, version: Version) -> Vec<Value> {
-        let of = |name| format!("type.googleapis.com/google.rpc.{name}");
+        let type_url = |name| format!("type.googleapis.com/google.rpc.{name}");
         let reason = self.wire_for(version).reason;
-        let mut info = json!({"@type": of("ErrorInfo"), "reason": reason, "domain": DOMAIN});
+        let mut info = json!({"@type": type_url("ErrorInfo"), "reason": reason, "domain": DOMAIN});
         if !self.0.metadata.is_empty() {
-            info["metadata"] = self.0.metadata.iter().map(|it| (it.0.to_string(), Value::from(&*it.1))).collect();
+            let metadata = self.0.metadata.iter().map(|(key, value)| (key.to_string(), Value::from(&**value)));
+            info["metadata"] = metadata.collect();
         }
         let mut details = vec![info];
         if !self.0.violations.is_empty() {
-            let row = |it: &Violation| json!({"field": it.field, "description": it.description});
-            let rows: Vec<_> = self.0.violations.iter().map(row).collect();
-            details.push(json!({"@type": of("BadRequest"), "fieldViolations": rows}));
+            let violation =
+                |violation: &Violation| json!({"field": violation.field, "description": violation.description});
+            let violations: Vec<_> = self.0.violations.iter().map(violation).collect();
+            details.push(json!({"@type": type_url("BadRequest"), "fieldViolations": violations}));
         }
-        if let Some(after) = self.retry_after_seconds() {
-            details.push(json!({"@type": of("RetryInfo"), "retryDelay": format!("{after}s")}));
+        if let Some(seconds) = self.retry_after_seconds() {
+            details.push(json!({"@type": type_url("RetryInfo"), "retryDelay": format!("{seconds}s")}));
         }
         details
     }
 
-    /// `google.rpc.Status` in JSON, as HTTP+JSON has it (11.6).
+    /// Error body of HTTP+JSON at protocol 1.0: `google.rpc.Status` in JSON (11.6).
     pub fn problem(&self) -> Value {
         self.problem_for(Version::V1_0)
     }
 
     fn status(self, version: Version, message: String) -> Status {
         let Wire { reason, grpc, .. } = self.wire_for(version);
-        let metadata: HashMap<_, _> = self.0.metadata.iter().map(|it| (it.0.to_string(), it.1.clone())).collect();
-        let mut details = ErrorDetails::with_error_info(reason, DOMAIN, metadata);
-        for it in self.violations() {
-            details.add_bad_request_violation(&it.field, &it.description);
+        let metadata = self.0.metadata.iter().map(|(key, value)| (key.to_string(), value.clone()));
+        let mut details = ErrorDetails::with_error_info(reason, DOMAIN, metadata.collect::<HashMap<_, _>>());
+        for violation in self.violations() {
+            details.add_bad_request_violation(&violation.field, &violation.description);
         }
-        if let Some(after) = self.retry_after_seconds() {
-            details.set_retry_info(Some(Duration::from_secs(after)));
+        if let Some(seconds) = self.retry_after_seconds() {
+            details.set_retry_info(Some(Duration::from_secs(seconds)));
         }
         let mut status = Status::with_error_details(grpc, message, details);
-        if let Some(challenge) = self.challenge_text().and_then(|it| MetadataValue::try_from(it).ok()) {
+        if let Some(challenge) = self.challenge_text().and_then(|text| MetadataValue::try_from(text).ok()) {
             status.metadata_mut().insert("www-authenticate", challenge);
         }
         status.set_source(Arc::new(self));
@@ -251,18 +255,18 @@ impl Error {
     }
 }
 
-fn reasons(violations: &[Violation]) -> String {
-    let reasons: Vec<_> = violations.iter().map(|it| format!("{}: {}", it.field, it.description)).collect();
-    reasons.join("; ")
+fn violations_text(violations: &[Violation]) -> String {
+    let text = |violation: &Violation| format!("{}: {}", violation.field, violation.description);
+    violations.iter().map(text).collect::<Vec<_>>().join("; ")
 }
 
-/// An error and what is behind it, in a line.
+/// Formats an error and its sources on one line.
 pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(it) = next {
-        text = format!("{text}: {it}");
-        next = it.source();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
     }
     text
 }
@@ -284,7 +288,7 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.cause.as_deref().map(|it| -> &(dyn StdError + 'static) { it })
+        self.0.cause.as_deref().map(|cause| -> &(dyn StdError + 'static) { cause })
     }
 }
 
@@ -301,31 +305,32 @@ impl From<Error> for Status {
 }
 
 impl From<Status> for Error {
-    /// Takes the error back out of the status it was put in. A status from elsewhere goes by the reason in its details,
-    /// and one without them, tonic's own among them, by its code.
+    /// Returns the original error of a status that this process created. Otherwise the kind follows from the reason in the
+    /// details, or from the code if there are none, as in statuses of tonic.
     fn from(status: Status) -> Self {
-        if let Some(error) = status.source().and_then(|it| it.downcast_ref::<Self>()) {
+        if let Some(error) = status.source().and_then(|source| source.downcast_ref::<Self>()) {
             return error.clone();
         }
         let details = status.get_error_details();
         let info = details.error_info();
-        let kind = info.and_then(|it| ErrorKind::from_reason(&it.reason));
+        let kind = info.and_then(|info| ErrorKind::from_reason(&info.reason));
         let kind = kind.unwrap_or_else(|| ErrorKind::from_grpc(status.code()));
         let mut error = kind.because(without_sentence(kind, status.message()).to_owned());
-        let violations = details.bad_request().into_iter().flat_map(|it| &it.field_violations);
-        error.0.violations =
-            violations.map(|it| Violation { field: it.field.clone(), description: it.description.clone() }).collect();
-        error.0.retry_after = details.retry_info().and_then(|it| it.retry_delay);
-        let metadata = info.into_iter().flat_map(|it| &it.metadata);
+        let violations = details.bad_request().into_iter().flat_map(|bad_request| &bad_request.field_violations);
+        error.0.violations = violations
+            .map(|violation| Violation { field: violation.field.clone(), description: violation.description.clone() })
+            .collect();
+        error.0.retry_after = details.retry_info().and_then(|info| info.retry_delay);
+        let metadata = info.into_iter().flat_map(|info| &info.metadata);
         error.0.metadata = metadata.map(|(name, value)| (name.clone().into(), value.clone())).collect();
         error.0.metadata.sort_unstable();
         error
     }
 }
 
-/// The detail of a message that came over the wire, which begins with the sentence of its kind if it is one of ours.
+/// Removes the sentence of the kind from a received message. Messages of servers of this crate begin with it.
 pub(crate) fn without_sentence(kind: ErrorKind, message: &str) -> &str {
-    let detail = message.strip_prefix(kind.wire().sentence).map(|it| it.strip_prefix(": ").unwrap_or(it));
+    let detail = message.strip_prefix(kind.wire().sentence).map(|rest| rest.strip_prefix(": ").unwrap_or(rest));
     detail.unwrap_or(message)
 }
 
@@ -334,22 +339,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_goes_through_a_status_and_back() {
+    fn error_round_trips_through_status() {
         let error = Error::invalid_field("message.role", "is required").retry_after(Duration::from_millis(1200));
         let status = Status::from(error);
-        // As it is read from the wire, where no source is.
-        let read = Status::with_details(status.code(), status.message(), status.details().to_vec().into());
-        for it in [status, read] {
-            let back = Error::from(it);
-            assert_eq!(back.kind(), ErrorKind::InvalidParams);
-            assert_eq!(back.to_string(), "Invalid parameters: message.role: is required");
-            assert_eq!(back.violations()[0].field, "message.role");
-            assert_eq!(back.retry_after_seconds(), Some(2));
+        // A status from the wire has no source.
+        let received = Status::with_details(status.code(), status.message(), status.details().to_vec().into());
+        for status in [status, received] {
+            let error = Error::from(status);
+            assert_eq!(error.kind(), ErrorKind::InvalidParams);
+            assert_eq!(error.to_string(), "Invalid parameters: message.role: is required");
+            assert_eq!(error.violations()[0].field, "message.role");
+            assert_eq!(error.retry_after_seconds(), Some(2));
         }
     }
 
     #[test]
-    fn a_cause_is_hidden_under_an_id() {
+    fn internal_cause_is_replaced_by_an_id() {
         let error = Error::internal("the disk is on fire");
         let text = error.to_string();
         assert!(text.starts_with("Internal error: error id ") && !text.contains("fire"), "{text}");
@@ -358,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_a_word() {
+    fn error_is_one_machine_word() {
         assert_eq!(size_of::<Error>(), size_of::<usize>());
     }
 }

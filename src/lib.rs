@@ -1,4 +1,8 @@
-//! An A2A (`Agent2Agent`) server and library: one service over gRPC, HTTP+JSON and JSON-RPC, on one port.
+//! A2A (`Agent2Agent`) protocol server and client: one service over gRPC, HTTP+JSON and JSON-RPC on one port.
+//!
+//! - [`agent`]: the trait that an agent implements. [`server`]: serves an agent. [`client`]: calls remote agents.
+//! - [`transport`]: HTTP, SSE and gRPC bindings. [`v03`]: protocol 0.3. [`service`]: the protocol operations.
+//! - [`journal`] and [`store`]: durable event logs of tasks. [`task`]: their state machine.
 
 pub mod agent;
 pub mod auth;

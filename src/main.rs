@@ -1,4 +1,4 @@
-//! The program: reads its arguments, does what they say, and ends with an exit code.
+//! Entry point of the `a2a` program.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,7 @@
-//! A server: an agent behind the door, and how it is put together.
+//! Server builder: serves an agent over gRPC, HTTP+JSON and JSON-RPC, standalone or as a router in an axum program.
+//!
+//! [`Server`] collects the settings and builds the service, its extensions and the transport layers (authentication, origin
+//! and host checks, request log). [`BoundServer`] listens and drains.
 
 use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -33,13 +36,13 @@ use crate::{
 mod bound_server;
 mod signals;
 
-/// How long what runs may take to end when the server stops.
+/// Default grace period for running turns when the server stops.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
 
-/// A service, and what callers have of it.
+/// A service, and the service that callers see, with its extensions and checks.
 type Built<A> = (Arc<Service<A>>, Arc<dyn A2aService>);
 
-/// Layers around the transports. Each request passes through them before it is dispatched.
+/// Tower layers around the transports, which each request passes before it is dispatched.
 #[derive(Clone)]
 struct Layers {
     authenticator: Option<Arc<dyn Authenticator>>,
@@ -68,15 +71,16 @@ impl Layers {
             return Ok((listener, addr));
         }
         if !self.insecure {
-            let why = format!(
-                "{addr} can be reached from elsewhere, and callers are not authenticated; set an authenticator \
-                 (Server::authenticator), listen on 127.0.0.1 or [::1], or serve everybody (Server::insecure)"
+            let reason = format!(
+                "{addr} is reachable from other machines and callers are not authenticated; set an authenticator \
+                 (Server::authenticator), listen on 127.0.0.1 or [::1], or allow unauthenticated access \
+                 (Server::insecure)"
             );
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
         }
-        let why = "whoever reaches this server can use it, and see all tasks: no token is set";
-        tracing::warn!(server.address = %addr, "{why}");
-        telemetry::report(format_args!("warning: {why} (server.address={addr})"));
+        let warning = "callers are not authenticated and see all tasks: no token is set";
+        tracing::warn!(server.address = %addr, "{warning}");
+        telemetry::report(format_args!("warning: {warning} (server.address={addr})"));
         Ok((listener, addr))
     }
 
@@ -92,7 +96,7 @@ impl Layers {
     }
 }
 
-/// A server that is being put together.
+/// Builder of a server for an agent.
 ///
 /// ```no_run
 /// use a2a_service::{agent::{self, End}, server::Server};
@@ -106,7 +110,7 @@ impl Layers {
 /// # }
 /// ```
 #[must_use = "a server does nothing until it serves"]
-#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "the settings are independent of each other")]
 pub struct Server<A> {
     agent: A,
     card: Card,
@@ -144,7 +148,7 @@ pub struct Server<A> {
 }
 
 impl<A: Agent> Server<A> {
-    /// A server of this agent, with tasks in memory.
+    /// Creates a server for an agent, with the default settings and tasks in memory.
     pub fn new(agent: A) -> Self {
         let card = Card::new(agent.about());
         let limits = Limits::default();
@@ -185,178 +189,176 @@ impl<A: Agent> Server<A> {
         }
     }
 
-    /// What people call the agent.
+    /// Name of the agent on the card.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.card.about.name = Some(name.into());
         self
     }
 
-    /// What the agent is for, in a sentence or two.
+    /// Description of the agent on the card, in a sentence or two.
     pub fn description(mut self, description: impl Into<String>) -> Self {
         self.card.about.description = Some(description.into());
         self
     }
 
-    /// The agent's own version.
+    /// Version of the agent on the card. Not the protocol version.
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.card.about.version = Some(version.into());
         self
     }
 
-    /// The URL at which clients reach this server, for the card. Where nothing is said, it is the one that they asked
-    /// for, as far as the request and [proxies](Self::trusted_proxies) tell.
+    /// Base URL of this server for clients, shown on the card. By default the URL of each request, as derived from its
+    /// headers and those of [trusted proxies](Self::trusted_proxies).
     pub fn url(self, url: impl Into<String>) -> Self {
-        self.map_card(|it| it.url(url))
+        self.map_card(|card| card.url(url))
     }
 
-    /// The proxies that are believed what they say of the URL that their clients asked for. A program that mounts the
-    /// [router](Self::router) has to let it know who calls, by axum's `into_make_service_with_connect_info`.
+    /// Proxies whose `Forwarded` and `X-Forwarded-*` headers are trusted. A program that mounts the
+    /// [router](Self::router) must provide peer addresses with axum's `into_make_service_with_connect_info`.
     pub fn trusted_proxies(self, proxies: impl IntoIterator<Item = Network>) -> Self {
-        self.map_card(|it| it.trusted_proxies(proxies))
+        self.map_card(|card| card.trusted_proxies(proxies))
     }
 
-    /// Path below which everything is served too, beside the root: `/a2a/v1`. By default, the path of the
-    /// [URL](Self::url), so that a proxy may leave paths as they are or take that one off. Empty: the root alone.
+    /// Path prefix, such as `/a2a/v1`, under which all routes are served in addition to the root. By default the path of
+    /// the [URL](Self::url), so that a proxy may keep the prefix or strip it. Empty: the root only.
     pub fn base_path(mut self, path: impl Into<String>) -> Self {
         self.base_path = Some(format!("/{}", path.into().trim_matches('/')));
         self
     }
 
-    /// Path of JSON-RPC below the URL of the server, which the card names. `/rpc` by default, which is served anyway.
+    /// Path of JSON-RPC below the server's URL, as shown on the card. `/rpc` by default; `/rpc` is always served.
     pub fn rpc_path(mut self, path: impl Into<String>) -> Self {
         self.rpc_path = Some(format!("/{}", path.into().trim_matches('/')));
         self
     }
 
-    /// Form of the bytes of files for clients of 0.3 over gRPC and HTTP+JSON, whose SDKs disagree. By default, what the
-    /// `User-Agent` of a client is known to expect.
+    /// Encoding of file bytes for clients of 0.3 over gRPC and HTTP+JSON, on which the SDKs disagree. By default it
+    /// depends on the `User-Agent`.
     pub fn v03_file_bytes(mut self, form: FileBytes) -> Self {
         self.v03_file_bytes = form;
         self
     }
 
-    /// Host names that requests may have in `Host` or `:authority`, beside loopback names, IP addresses, the host of the
-    /// [URL](Self::url) and those of [shapes](Card::shape_at). Other names are refused with 421 on every transport, which
-    /// protects against DNS rebinding.
+    /// Host names accepted in `Host` or `:authority`, in addition to loopback names, IP addresses, the host of the
+    /// [URL](Self::url) and those of [shapes](Card::shape_at). Other hosts are rejected with 421 on every transport, as
+    /// protection against DNS rebinding.
     ///
-    /// Without this, a server that is bound to a loopback address checks the host, and others and a mounted
-    /// [router](Self::router) do not. With it, all of them do. `*` switches the check off.
+    /// By default only a server on a loopback address checks the host; with this setting, every server and a mounted
+    /// [router](Self::router) does. `*` disables the check.
     pub fn allowed_hosts(mut self, hosts: impl IntoIterator<Item = AllowedHost>) -> Self {
         self.allowed_hosts = hosts.into_iter().collect();
         self
     }
 
-    /// Origins of web pages that may call this server, and read its answers (CORS). Pages of other origins than these and
-    /// the server's own are refused with 403; they may read the agent card and health alone. None, by default.
+    /// Origins of web pages that may call this server (CORS). Requests from other origins than these and the server's own
+    /// are rejected with 403, except for the agent card and health checks. None by default.
     pub fn cors_origins(mut self, origins: impl IntoIterator<Item = AllowedOrigin>) -> Self {
         self.cors_origins = origins.into_iter().collect();
         self
     }
 
-    /// What a configuration says of the agent, in place of what the agent says of itself.
+    /// Card fields that override those of the agent.
     pub fn card(self, config: CardConfig) -> Self {
-        self.map_card(|it| it.configure(config))
+        self.map_card(|card| card.configure(config))
     }
 
-    /// What else there is to say on the card: another address of gRPC, or which credentials a call takes.
+    /// Changes the card, for fields without a setting of their own: another gRPC address, security schemes.
     pub fn map_card(mut self, change: impl FnOnce(Card) -> Card) -> Self {
         self.card = change(self.card);
         self
     }
 
-    /// Where tasks are kept.
+    /// Store for tasks. In memory by default.
     pub fn store(mut self, store: Arc<dyn Store>) -> Self {
         self.store = Some(store);
         self
     }
 
-    /// How long things are kept.
+    /// Retention periods of tasks, logs, push configurations and idempotency keys.
     pub fn retention(mut self, retention: Retention) -> Self {
         self.retention = retention;
         self
     }
 
-    /// How long things may take.
+    /// Limits and timeouts of tasks, turns and streams.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// What a message has to be for the agent to see it.
+    /// Requirements on the media types of messages and of accepted output.
     pub fn modes(mut self, modes: Modes) -> Self {
         self.modes = modes;
         self
     }
 
-    /// With one extension of the protocol more (4.6).
+    /// Adds a protocol extension (4.6).
     pub fn extension(mut self, extension: impl Extension) -> Self {
         self.extensions.push(Arc::new(extension));
         self
     }
 
-    /// What makes two sends the same one, where their sender gives them no `Idempotency-Key`. Nothing, where nothing else is
-    /// said.
+    /// Deduplication of sends without an `Idempotency-Key`. Off by default.
     pub fn dedupe(mut self, dedupe: Dedupe) -> Self {
         self.dedupe = dedupe;
         self
     }
 
-    /// Offers the extension [`resume`](extension::resume): who asks for it finds in each event where the stream can be
-    /// taken up again, over gRPC too, and whether something is missing. Not offered, where nothing is said.
+    /// Offers the extension [`resume`](extension::resume): each event carries its cursor, over gRPC too, and a mark if
+    /// events may be missing before it. Off by default.
     pub fn resume(mut self, offered: bool) -> Self {
         self.resume = offered;
         self
     }
 
-    /// How large a request may be, in bytes. 1 MiB, where nothing else is said.
+    /// Maximum size of a request body in bytes. 1 MiB by default.
     pub fn max_body(mut self, bytes: usize) -> Self {
         self.max_body = bytes;
         self
     }
 
-    /// After how long without an event a stream gets a sign of life. 15 s, where nothing else is said.
+    /// Interval between keep-alive comments on an idle SSE stream. 15 s by default.
     pub fn keep_alive(mut self, period: Duration) -> Self {
         self.keep_alive = period;
         self
     }
 
-    /// How many connections there may be at a time; more wait to be accepted. 10 000, where nothing else is said.
+    /// Maximum number of open connections; further ones wait to be accepted. 10 000 by default.
     pub fn max_connections(mut self, count: usize) -> Self {
         self.max_connections = count;
         self
     }
 
-    /// Maximum size of the results of a JSON-RPC batch in bytes. A call whose result exceeds it is answered with an error.
-    /// 8 MiB by default.
+    /// Maximum total size of the results of a JSON-RPC batch in bytes. Calls whose results exceed it fail. 8 MiB by default.
     pub fn batch_bytes(mut self, bytes: usize) -> Self {
         self.batch_bytes = bytes;
         self
     }
 
-    /// Maximum size of all answers together that wait for slow readers, in bytes. While they have more, calls are refused as
-    /// unavailable, except for health checks and the card. 256 MiB by default.
+    /// Maximum total size of responses that wait for slow readers, in bytes. Beyond it, calls are rejected as unavailable,
+    /// except for health checks and the card. 256 MiB by default.
     pub fn unsent_bytes(mut self, bytes: usize) -> Self {
         self.unsent_bytes = bytes;
         self
     }
 
-    /// Maximum time without write progress, while an answer waits for its client. Then the connection is closed; over
-    /// HTTP/2, only the stream is reset. Zero disables it. 60 s by default. A program that mounts the
-    /// [router](Self::router) has to enforce such a timeout itself.
+    /// Maximum time without write progress while a response waits for its client. Then the connection is closed; over
+    /// HTTP/2, only the stream is reset. 60 s by default, zero for no limit. A program that mounts the
+    /// [router](Self::router) must enforce such a timeout itself.
     pub fn write_timeout(mut self, timeout: Duration) -> Self {
         self.write_timeout = timeout;
         self
     }
 
-    /// Maximum number of connections per client address, of which an IPv6 /64 network is one. 256 by default, 0 for no
-    /// limit. Loopback addresses and [trusted proxies](Self::trusted_proxies) have none: behind a proxy, the open
-    /// requests of the address that it forwards are counted instead.
+    /// Maximum number of connections per client address. An IPv6 /64 network counts as one address. 256 by default, 0 for
+    /// no limit. Loopback addresses and [trusted proxies](Self::trusted_proxies) are exempt: behind a proxy, the open
+    /// requests of the forwarded address are counted instead.
     pub fn connections_per_peer(mut self, count: usize) -> Self {
         self.connections_per_peer = count;
         self
     }
 
-    /// Idle timeout for connections: between two requests of HTTP/1.1, and without open streams of HTTP/2. 75 s by
+    /// Idle timeout for connections: between two requests over HTTP/1.1, and without open streams over HTTP/2. 75 s by
     /// default, zero for none.
     pub fn connection_idle(mut self, timeout: Duration) -> Self {
         self.connection_idle = timeout;
@@ -369,8 +371,8 @@ impl<A: Agent> Server<A> {
         self
     }
 
-    /// Maximum number of bytes in the request bodies that are being received, over all connections. 256 MiB by default,
-    /// 0 for no limit. Bodies of more than 16 KiB are refused at seven eighths of it.
+    /// Maximum total size of the request bodies that are being received, in bytes. 256 MiB by default, 0 for no limit.
+    /// Bodies of more than 16 KiB are already rejected at seven eighths of it.
     pub fn receiving_bytes(mut self, bytes: usize) -> Self {
         self.receiving_bytes = bytes;
         self
@@ -382,8 +384,8 @@ impl<A: Agent> Server<A> {
         self
     }
 
-    /// Who finds out who is calling. Where nobody does, all callers are one anonymous owner. Calls in process are not
-    /// asked: they say it themselves, in their [`Call`](crate::call::Call).
+    /// Authentication of callers. Without it, all callers are one anonymous owner. Calls in process are not authenticated:
+    /// their owner is in their [`Call`](crate::call::Call).
     ///
     /// ```
     /// use a2a_service::{agent::demo::Demo, auth::{Bearer, Token}, server::Server};
@@ -396,83 +398,83 @@ impl<A: Agent> Server<A> {
         self
     }
 
-    /// Allows listening on addresses that are reachable from other machines without an
-    /// [authenticator](Self::authenticator). All callers are then one anonymous owner, and see each other's tasks. Off
-    /// by default: such an address is rejected.
+    /// Allows addresses that are reachable from other machines without an [authenticator](Self::authenticator). All callers
+    /// are then one anonymous owner and see each other's tasks. Off by default: such an address is rejected.
     pub fn insecure(mut self, insecure: bool) -> Self {
         self.insecure = insecure;
         self
     }
 
-    /// Lets [`serve`](Self::serve) write its address, and errors with their ids, to stderr while the program has no
-    /// subscriber of `tracing`. On by default. No subscriber is installed, and one that the program sets takes over.
+    /// Makes [`serve`](Self::serve) write its address, and errors with their ids, to stderr while the program has no
+    /// `tracing` subscriber. On by default. No subscriber is installed; one that the program sets takes over.
     pub fn report_to_stderr(mut self, report: bool) -> Self {
         self.report = report;
         self
     }
 
-    /// Takes push notification configurations, keeps them with their tasks, and says so on the card. They are not
-    /// offered where nothing is said.
+    /// Offers push notification configurations, which are stored with their tasks, and declares them on the card. Off by
+    /// default.
     pub fn push(self, offered: bool) -> Self {
-        self.map_card(|it| it.push(offered))
+        self.map_card(|card| card.push(offered))
     }
 
-    /// How long what runs may take to end when the server stops. 10 s, where nothing else is said.
+    /// Grace period for running turns when the server stops. 10 s by default.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Refuses calls that do not say their version, as ones of 0.3 (3.6.2). Otherwise they are taken by their form.
+    /// Rejects calls without a version header, which are calls of 0.3 (3.6.2). Off by default: their version is inferred
+    /// from the method and the body.
     pub fn strict_version(mut self, strict: bool) -> Self {
         self.strict_version = strict;
         self
     }
 
-    /// Rejects callers of 0.3 that do not ask for a [required](Extension::required) extension, as those of 1.0. 0.3 has no
-    /// error of its own for this: they get one of an unsupported operation that names the extension. Off by default.
+    /// Rejects callers of 0.3 too, not only those of 1.0, if they do not request a [required](Extension::required)
+    /// extension. The error is `UnsupportedOperation` and names the extension, because 0.3 has none of its own. Off by
+    /// default.
     pub fn strict_extensions(mut self, strict: bool) -> Self {
         self.strict_extensions = strict;
         self
     }
 
-    /// Which versions of the protocol are spoken. All that there are, where nothing else is said.
+    /// Protocol versions to serve. All by default.
     pub fn protocols(mut self, protocols: Protocols) -> Self {
         self.protocols = protocols;
         self
     }
 
-    /// Writes to the log what passes the door: what came in, the call of 1.0 that it was, and what went out, as
-    /// `a2a_service::wire` at the level of `info`. Credentials are hidden, as far as names tell them; what people say to
-    /// each other is not, so this is for looking, and not for production. Off, where nothing else is said.
+    /// Logs each request, the 1.0 call that it maps to, and the response under the target `a2a_service::wire` at level
+    /// `info`. Credentials are redacted by name; message content is not, so do not use this in production. Off by default.
     pub fn print_wire(mut self, print: bool) -> Self {
         self.print_wire = print;
         self
     }
 
-    /// The agent as a service, without a door: what a call in process is made to.
+    /// Returns the service without a transport, for calls in process.
     ///
-    /// Must be called in a tokio runtime, as all that follows.
+    /// Must be called in a tokio runtime, as must the methods below.
     pub fn into_service(self) -> Arc<dyn A2aService> {
         let ((_, service), _) = self.build();
         service
     }
 
-    /// All bindings as a router, to be mounted in another axum program: at its root, as its fallback, with gRPC, or
-    /// below a path for HTTP+JSON and JSON-RPC. The card then names the host and the path that it was asked for at.
+    /// Returns all bindings as a router, to be mounted in an axum program: as its fallback, gRPC included, or below a path
+    /// for HTTP+JSON and JSON-RPC. The card then shows the host and path of its request.
     ///
-    /// Dropping the router leaves running turns to themselves; [`bind`](Self::bind) is what drains.
+    /// Dropping the router does not drain running turns; [`bind`](Self::bind) does.
     pub fn router(self) -> axum::Router {
         let layers = self.layers();
-        let (_, http) = self.build();
-        axum::Router::new().fallback_service(layers.around(http(None), None))
+        let (_, make_http) = self.build();
+        axum::Router::new().fallback_service(layers.around(make_http(None), None))
     }
 
-    /// Listens, and serves nothing yet: its address is known, and connections wait.
+    /// Listens without serving yet: the address is known, and connections wait to be accepted.
     ///
     /// # Errors
-    /// The address can't be listened on, or it is reachable from other machines and callers are not authenticated:
-    /// [`insecure`](Self::insecure).
+    /// Listening fails, or the address is reachable from other machines and callers are not authenticated (see
+    /// [`insecure`](Self::insecure)).
     pub async fn bind(self, addr: impl ToSocketAddrs) -> io::Result<BoundServer<A>> {
         let (layers, grace) = (self.layers(), self.grace);
         let (listener, addr) = layers.listen(addr).await?;
@@ -483,14 +485,14 @@ impl<A: Agent> Server<A> {
             write_timeout: self.write_timeout,
             ..listener::Settings::default()
         };
-        let ((service, _), http) = self.build();
-        let http = http(Some(addr));
+        let ((service, _), make_http) = self.build();
+        let http = make_http(Some(addr));
         let draining = http.drain().clone();
         Ok(BoundServer { listener, addr, http, grpc: None, layers, service, draining, settings, grace })
     }
 
-    /// Serves until Ctrl-C or SIGTERM, then drains. A whole program: where it has no subscriber of `tracing`, errors are
-    /// written to [stderr](Self::report_to_stderr).
+    /// Serves until Ctrl-C or SIGTERM, then drains. Without a `tracing` subscriber, errors are written to
+    /// [stderr](Self::report_to_stderr).
     ///
     /// # Errors
     /// The errors of [`bind`](Self::bind).
@@ -533,9 +535,9 @@ impl<A: Agent> Server<A> {
             checked = Arc::new(WireLogService(checked));
         }
         match &self.authenticator {
-            Some(it) => card = it.describe(card),
+            Some(authenticator) => card = authenticator.describe(card),
             None if card.declares_security() => {
-                tracing::warn!("the agent card asks callers for credentials, and no authenticator checks them");
+                tracing::warn!("agent card declares credentials, but no authenticator checks them");
             }
             None => {}
         }
@@ -547,11 +549,11 @@ impl<A: Agent> Server<A> {
         }
         let (max_body, keep_alive, stream_age) = (self.max_body, self.keep_alive, self.limits.stream_age);
         let (batch_bytes, unsent_bytes) = (self.batch_bytes, self.unsent_bytes);
-        let (patience, receiving_bytes, health_watches) =
+        let (body_timeout, receiving_bytes, health_watches) =
             (self.body_timeout, self.receiving_bytes, self.health_watches);
         let (strict_version, protocols, v03_file_bytes) = (self.strict_version, self.protocols, self.v03_file_bytes);
         let outer = Arc::clone(&checked);
-        let http = move |addr: Option<SocketAddr>| {
+        let make_http = move |addr: Option<SocketAddr>| {
             let card = match addr {
                 Some(addr) => card.bound(addr),
                 None => card,
@@ -559,35 +561,35 @@ impl<A: Agent> Server<A> {
             let mut settings = Settings::new(Arc::new(move |request: &CardRequest<'_>| card.json(request)));
             (settings.max_body, settings.keep_alive, settings.stream_age) = (max_body, keep_alive, stream_age);
             (settings.batch_bytes, settings.unsent_bytes) = (batch_bytes, unsent_bytes);
-            (settings.patience, settings.receiving_bytes) = (patience, receiving_bytes);
+            (settings.patience, settings.receiving_bytes) = (body_timeout, receiving_bytes);
             settings.health_watches = health_watches;
             (settings.strict_version, settings.protocols) = (strict_version, protocols);
             (settings.ready, settings.keys, settings.v03_file_bytes) = (ready, true, v03_file_bytes);
             HttpService::new(checked, settings)
         };
-        ((service, outer), http)
+        ((service, outer), make_http)
     }
 }
 
-/// A server without a place for its tasks takes no work, nor does one that has not got over it yet.
+/// Readiness check: recovery has finished and the store is available.
 fn ready(journal: Arc<Journal>, recovered: watch::Receiver<bool>) -> Ready {
-    /// Who asks gives up soon, and a disk that hangs may take for ever.
-    const PATIENCE: Duration = Duration::from_secs(2);
+    /// Timeout of the store check: a hanging disk may never respond, and probes have short timeouts.
+    const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
     Arc::new(move || {
         let (journal, is_recovered) = (Arc::clone(&journal), *recovered.borrow());
         Box::pin(async move {
             if !is_recovered {
-                tracing::warn!("not ready: the tasks of the last run are still being recovered");
+                tracing::warn!("not ready: recovery of tasks from the last run has not finished");
                 return false;
             }
-            match timeout(PATIENCE, journal.store().check()).await {
+            match timeout(CHECK_TIMEOUT, journal.store().check()).await {
                 Ok(Ok(())) => !journal.is_down(),
                 Ok(Err(cause)) => {
-                    tracing::warn!(error.cause = %cause, "not ready");
+                    tracing::warn!(error.cause = %cause, "not ready: store unavailable");
                     false
                 }
                 Err(_) => {
-                    tracing::warn!("not ready: the store has not answered for {PATIENCE:?}");
+                    tracing::warn!(timeout = ?CHECK_TIMEOUT, "not ready: store check timed out");
                     false
                 }
             }

@@ -1,4 +1,4 @@
-//! The log: how it is written, and its line for each request.
+//! Logging: `tracing` subscriber, escaping of control characters, request ids, and the request log with a line per request.
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -35,10 +35,10 @@ use crate::{
 
 pub(crate) mod wire_log;
 
-/// What the lines of requests are filtered by.
+/// Log target of the request log.
 const TARGET: &str = "a2a_service::request";
 
-/// Writes the log to stderr, with a line for each panic.
+/// Installs the subscriber that logs to stderr, and a panic hook that logs panics.
 pub(crate) fn init(log: Log, filter: EnvFilter) {
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
     match log {
@@ -51,25 +51,20 @@ pub(crate) fn init(log: Log, filter: EnvFilter) {
     std::panic::set_hook(Box::new(log_panic));
 }
 
-/// Logs a panic. The standard hook would write its message as it is, which may be what a client has sent.
+/// Logs a panic with its message escaped, because it may contain client input. The standard hook would write it verbatim.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let message = panic.payload_as_str().unwrap_or("no message");
     let location = panic.location().map(ToString::to_string);
     let backtrace = Backtrace::capture();
     let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
-    tracing::error!(
-        panic.message = message,
-        panic.location = location,
-        panic.backtrace = backtrace,
-        "a thread panicked"
-    );
+    tracing::error!(panic.message = message, panic.location = location, panic.backtrace = backtrace, "thread panicked");
 }
 
-/// Formats events as another format does, and escapes control characters wherever they are: in fields, spans and
-/// messages. So what a client sends can neither begin a line of the log nor control a terminal.
+/// Event format that escapes the control characters in the output of another format: in fields, spans and messages. Client
+/// input can therefore neither start a new log line nor control a terminal.
 struct Escaped<F> {
     format: F,
-    /// The format writes JSON, which has its own form for a character that is escaped.
+    /// The format writes JSON, so that `\u` escapes are used.
     json: bool,
 }
 
@@ -87,14 +82,14 @@ where
     }
 }
 
-/// Writes text with its control characters escaped (C0, DEL, C1), and the separators and direction overrides of Unicode.
+/// Writes text with control characters (C0, DEL, C1), Unicode line separators and direction overrides escaped.
 fn write_escaped(out: &mut impl fmt::Write, text: &str, json: bool) -> fmt::Result {
     let is_escaped = |c: char| {
         c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     let mut rest = text;
-    while let Some(at) = rest.find(is_escaped) {
-        let (plain, tail) = rest.split_at(at);
+    while let Some(index) = rest.find(is_escaped) {
+        let (plain, tail) = rest.split_at(index);
         out.write_str(plain)?;
         let mut tail = tail.chars();
         match tail.next() {
@@ -107,10 +102,10 @@ fn write_escaped(out: &mut impl fmt::Write, text: &str, json: bool) -> fmt::Resu
     out.write_str(rest)
 }
 
-/// Number of servers that write errors to stderr while the program has no subscriber of `tracing`.
+/// Number of live [`ReportGuard`] guards.
 static REPORTING: AtomicUsize = AtomicUsize::new(0);
 
-/// Lets [`report`] write to stderr as long as it lives.
+/// Guard that enables [`report`] while it lives.
 #[derive(Debug)]
 pub(crate) struct ReportGuard(());
 
@@ -127,21 +122,21 @@ impl Drop for ReportGuard {
     }
 }
 
-/// Writes a line to stderr in place of a log: in a program that never had a subscriber, neither a global one nor one of a
-/// scope, and whose server [reports](Reporting).
+/// Writes a line to stderr if the program has never set a `tracing` subscriber, neither globally nor for a scope, and a
+/// server has a [`ReportGuard`] guard.
 pub(crate) fn report(line: fmt::Arguments<'_>) {
     let is_logged = || LevelFilter::current() != LevelFilter::OFF || tracing::dispatcher::has_been_set();
     if REPORTING.load(Ordering::Relaxed) == 0 || is_logged() {
         return;
     }
     let mut escaped = String::from("a2a-service: ");
-    // Writing to memory does not fail, and a failure to write to stderr can't be reported.
+    // Writing to a string does not fail, and a failure of stderr can't be reported.
     _ = write_escaped(&mut escaped, &line.to_string(), false);
     escaped.push('\n');
     drop(std::io::stderr().lock().write_all(escaped.as_bytes()));
 }
 
-/// Marks the values of headers that have credentials as sensitive, which `Debug` of a request then hides.
+/// Marks the values of headers with credentials as sensitive, so that `Debug` of a request hides them.
 fn hide_credentials(headers: &mut HeaderMap) {
     for (name, value) in headers {
         let text = name.as_str();
@@ -157,26 +152,27 @@ fn hide_credentials(headers: &mut HeaderMap) {
     }
 }
 
-/// The id of a request: the one that it came with, if that is 1 to 128 visible characters of ASCII, else a new one.
+/// Returns the request id: the value of `X-Request-Id` if it is 1 to 128 visible ASCII characters, else a new UUID, which
+/// replaces it.
 fn request_id(headers: &mut HeaderMap) -> HeaderValue {
     let is_valid = |id: &&HeaderValue| (1..=128).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);
     if let Some(id) = headers.get(REQUEST_ID).filter(is_valid) {
         return id.clone();
     }
-    // A UUID is a valid value.
+    // Infallible: a UUID is a valid header value.
     let id = HeaderValue::try_from(crate::seam::fresh_id()).unwrap_or(HeaderValue::from_static("unknown"));
     headers.insert(REQUEST_ID, id.clone());
     id
 }
 
-/// Outcome of a call for its line in the request log, an extension of the response.
+/// Details of a call for its line in the request log, passed in the extensions of the response.
 #[derive(Clone, Debug, Default)]
 struct Outcome {
     method: Option<String>,
     reason: Option<&'static str>,
 }
 
-/// Notes the JSON-RPC method of a call, or the reason of its error, for its line of the log.
+/// Records the JSON-RPC method of a call, or the reason of its error, for its line in the request log.
 pub(crate) fn note(response: &mut Response<Body>, method: Option<&str>, reason: Option<&'static str>) {
     if !tracing::enabled!(target: TARGET, Level::INFO) {
         return;
@@ -186,13 +182,13 @@ pub(crate) fn note(response: &mut Response<Body>, method: Option<&str>, reason: 
     outcome.reason = reason.or(outcome.reason);
 }
 
-/// A tower service that assigns each request an id, which its response repeats, hides credentials from `Debug`, and
-/// logs a line when the response has ended. Log lines in between have the id.
+/// Tower service that writes the request log: it assigns each request an id, which the response returns, and logs a line
+/// when the response body has ended. Log lines in between are in a span with the id. Credentials are hidden from `Debug`.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestLog<S>(S);
 
 impl<S> RequestLog<S> {
-    /// Watches over a service.
+    /// Wraps a service.
     pub(crate) fn new(inner: S) -> Self {
         Self(inner)
     }
@@ -215,18 +211,18 @@ where
         hide_credentials(request.headers_mut());
         let id = request_id(request.headers_mut());
         let enabled = tracing::enabled!(target: TARGET, Level::INFO);
-        let line = enabled.then(|| Box::new(RequestRecord::of(&request, &id)));
-        let entered = line.as_ref().map(|it| it.span.enter());
+        let line = enabled.then(|| Box::new(RequestRecord::new(&request, &id)));
+        let entered = line.as_ref().map(|line| line.span.enter());
         let inner = self.0.call(request);
         drop(entered);
         LoggedResponse { inner, id: Some(id), line }
     }
 }
 
-/// An answer as it is made, and what will be said of it.
+/// Future of a response, with its line of the request log.
 pub(crate) struct LoggedResponse {
     inner: ResponseFuture,
-    /// Taken when the answer is ready.
+    /// Taken when the response is ready.
     id: Option<HeaderValue>,
     line: Option<Box<RequestRecord>>,
 }
@@ -236,7 +232,7 @@ impl Future for LoggedResponse {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { inner, id, line } = &mut *self;
-        let entered = line.as_ref().map(|it| it.span.enter());
+        let entered = line.as_ref().map(|line| line.span.enter());
         let Ok(mut response) = ready!(inner.as_mut().poll(cx));
         drop(entered);
         if let Some(id) = id.take() {
@@ -249,13 +245,13 @@ impl Future for LoggedResponse {
             }
             line.status = Some(response.status().as_u16());
             line.grpc_status(response.headers());
-            line.whole = http_body::Body::is_end_stream(response.body());
+            line.is_complete = http_body::Body::is_end_stream(response.body());
         }
         Poll::Ready(Ok(response.map(|body| LoggedBody { body, line })))
     }
 }
 
-/// The body of an answer. Whoever drops it has sent it, or never will.
+/// Response body that logs its line of the request log when it is dropped: after it was sent, or when the client has gone.
 #[derive(Debug, Default)]
 pub(crate) struct LoggedBody {
     body: Body,
@@ -273,12 +269,12 @@ impl http_body::Body for LoggedBody {
         let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
         drop(entered);
         match &frame {
-            None => line.whole = true,
-            Some(Ok(it)) => {
-                if let Some(trailers) = it.trailers_ref() {
+            None => line.is_complete = true,
+            Some(Ok(frame)) => {
+                if let Some(trailers) = frame.trailers_ref() {
                     line.grpc_status(trailers);
                 }
-                line.whole = it.is_trailers() || http_body::Body::is_end_stream(body);
+                line.is_complete = frame.is_trailers() || http_body::Body::is_end_stream(body);
             }
             Some(Err(_)) => {}
         }
@@ -294,7 +290,7 @@ impl http_body::Body for LoggedBody {
     }
 }
 
-/// What is said of a request, once nothing more can be added.
+/// Line of the request log. Written when it is dropped.
 struct RequestRecord {
     span: Span,
     start: Instant,
@@ -305,35 +301,35 @@ struct RequestRecord {
     id: String,
     status: Option<u16>,
     grpc_status: Option<u16>,
-    /// The method of JSON-RPC as the client wrote it.
+    /// JSON-RPC method as the client wrote it.
     rpc_method: Option<String>,
     /// `google.rpc.ErrorInfo.reason`.
     reason: Option<String>,
-    /// The answer was there to its end.
-    whole: bool,
+    /// The response body was sent to its end.
+    is_complete: bool,
 }
 
 impl RequestRecord {
-    fn of<B>(request: &Request<B>, id: &HeaderValue) -> Self {
+    fn new<B>(request: &Request<B>, id: &HeaderValue) -> Self {
         let id = id.to_str().unwrap_or_default().to_owned();
         Self {
             span: tracing::info_span!(target: TARGET, "request", request.id = %id),
             start: Instant::now(),
             system: binding(request),
             method: request.method().clone(),
-            path: request.extensions().get::<OriginalUri>().map_or(request.uri(), |it| &it.0).path().to_owned(),
-            peer: request.extensions().get::<ConnectInfo<SocketAddr>>().map(|it| it.0),
+            path: request.extensions().get::<OriginalUri>().map_or(request.uri(), |uri| &uri.0).path().to_owned(),
+            peer: request.extensions().get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0),
             id,
             status: None,
             grpc_status: None,
             rpc_method: None,
             reason: None,
-            whole: false,
+            is_complete: false,
         }
     }
 
     fn grpc_status(&mut self, headers: &HeaderMap) {
-        let code = headers.get(Status::GRPC_STATUS).and_then(|it| it.to_str().ok()?.parse().ok());
+        let code = headers.get(Status::GRPC_STATUS).and_then(|value| value.to_str().ok()?.parse().ok());
         self.grpc_status = code.or(self.grpc_status);
         if code.is_some_and(|code| code != 0) {
             let details = Status::from_header_map(headers).map(|status| status.get_error_details());
@@ -344,10 +340,12 @@ impl RequestRecord {
 
 impl Drop for RequestRecord {
     fn drop(&mut self) {
-        let Self { start, system, method, path, peer, id, status, grpc_status, rpc_method, reason, whole, .. } = self;
+        let Self {
+            start, system, method, path, peer, id, status, grpc_status, rpc_method, reason, is_complete, ..
+        } = self;
         let millis = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let said = if *whole { "answered" } else { "broken off" };
-        // The span's only field is here too.
+        let event = if *is_complete { "request completed" } else { "response aborted" };
+        // No parent: the only field of the span is repeated here.
         tracing::info!(
             target: TARGET,
             parent: None,
@@ -363,7 +361,7 @@ impl Drop for RequestRecord {
                 request.id = id.as_str(),
                 peer = peer.as_ref().map(field::display),
             },
-            "{said}"
+            "{event}"
         );
     }
 }
@@ -388,7 +386,7 @@ mod tests {
 
     use super::*;
 
-    /// Output of a subscriber.
+    /// Captured output of a subscriber.
     #[derive(Clone, Default)]
     struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
@@ -413,7 +411,7 @@ mod tests {
 
     const HOSTILE: &str = "x\r\n2026-01-01 ERROR fake\u{1b}[31m\u{7f}\u{9b}31m\u{2028}\u{202e}\u{0}end";
 
-    /// In a field, in its debug form, in the message, in an error and in a span.
+    /// Logs [`HOSTILE`] in fields (plain, debug, display), the message, an error and a span.
     fn log() {
         let error = std::io::Error::other(HOSTILE);
         let cause: &dyn std::error::Error = &error;
@@ -423,12 +421,12 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_are_escaped_in_every_place_of_the_text_log() {
-        let written = LogBuffer::default();
-        let lines = tracing_subscriber::fmt().with_writer(written.clone()).with_ansi(false);
+    fn control_characters_are_escaped_everywhere_in_the_text_log() {
+        let output = LogBuffer::default();
+        let lines = tracing_subscriber::fmt().with_writer(output.clone()).with_ansi(false);
         let lines = lines.map_event_format(|format| Escaped { format, json: false }).finish();
         tracing::subscriber::with_default(lines, log);
-        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         let line = text.strip_suffix('\n').unwrap();
         assert!(!line.contains(|c: char| c.is_control() || ('\u{2028}'..='\u{202e}').contains(&c)), "{line:?}");
         assert_eq!(line.matches("ERROR fake").count(), 7, "{line}");
@@ -439,15 +437,15 @@ mod tests {
 
     #[test]
     fn control_characters_are_escaped_in_the_json_log() {
-        let written = LogBuffer::default();
-        let lines = tracing_subscriber::fmt().with_writer(written.clone()).json().flatten_event(true);
+        let output = LogBuffer::default();
+        let lines = tracing_subscriber::fmt().with_writer(output.clone()).json().flatten_event(true);
         let lines = lines.map_event_format(|format| Escaped { format, json: true }).finish();
         tracing::subscriber::with_default(lines, log);
-        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         let line = text.strip_suffix('\n').unwrap();
         assert!(!line.contains(|c: char| c.is_control() || ('\u{2028}'..='\u{202e}').contains(&c)), "{line:?}");
         let value: serde_json::Value = serde_json::from_str(line).unwrap();
-        assert_eq!(value["plain"], HOSTILE, "escaped, and the same text");
+        assert_eq!(value["plain"], HOSTILE, "unescaping restores the text");
     }
 
     #[test]
@@ -466,24 +464,24 @@ mod tests {
         }
         let (mut parts, ()) = request.body(()).unwrap().into_parts();
         hide_credentials(&mut parts.headers);
-        let shown = format!("{parts:?}");
-        assert!(!shown.contains("s3cret") && shown.contains("text/plain") && shown.contains("x-api-key"), "{shown}");
-        assert_eq!(parts.headers["cookie"], "s3cret", "the value itself is as it was");
+        let debug = format!("{parts:?}");
+        assert!(!debug.contains("s3cret") && debug.contains("text/plain") && debug.contains("x-api-key"), "{debug}");
+        assert_eq!(parts.headers["cookie"], "s3cret", "the value itself is unchanged");
     }
 
     #[test]
-    fn a_valid_request_id_is_kept_and_another_replaced() {
-        let of = |id: &str| {
+    fn valid_request_id_is_kept_and_invalid_one_is_replaced() {
+        let assigned = |id: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(REQUEST_ID, HeaderValue::from_str(id).unwrap());
-            let given = request_id(&mut headers);
-            assert_eq!(headers[REQUEST_ID], given);
-            given.to_str().unwrap().to_owned()
+            let id = request_id(&mut headers);
+            assert_eq!(headers[REQUEST_ID], id);
+            id.to_str().unwrap().to_owned()
         };
         let longest = "r".repeat(128);
-        assert_eq!((of("r-1"), of(&longest)), ("r-1".to_owned(), longest.clone()));
+        assert_eq!((assigned("r-1"), assigned(&longest)), ("r-1".to_owned(), longest.clone()));
         for invalid in ["", "r 1", &format!("{longest}r")] {
-            assert!(uuid::Uuid::parse_str(&of(invalid)).is_ok(), "{invalid}");
+            assert!(uuid::Uuid::parse_str(&assigned(invalid)).is_ok(), "{invalid}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `a2a admin`: what who looks after a file of tasks does with it.
+//! `a2a admin`: maintenance of a task database. Garbage collection, statistics, export, import, backup, integrity check,
+//! and deletion of an owner's data.
 
 use std::{
     fs::{self, File},
@@ -22,62 +23,62 @@ use crate::{
     },
 };
 
-/// Where the tasks are.
+/// Arguments of `a2a admin`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Admin {
-    /// The configuration file. Where none is named, `a2a.toml`, if it is there. [env: `A2A_CONFIG`]
+    /// Configuration file. Defaults to `a2a.toml`, if that exists. [env: `A2A_CONFIG`]
     #[arg(long, global = true, value_name = "PATH")]
     config: Option<PathBuf>,
-    /// The file, as `sqlite:PATH`. Where none is named, the one that is configured. [env: `A2A_STORE`]
+    /// Task database, as `sqlite:PATH`. Defaults to the configured one. [env: `A2A_STORE`]
     #[arg(long, global = true, value_name = "sqlite:PATH")]
     store: Option<String>,
     #[command(subcommand)]
-    what: What,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Deletes what has been kept for long enough, and ends what has waited for its client for too long, as a server does
-    /// by itself. No server may have the file.
+enum Action {
+    /// Deletes expired data and cancels tasks that waited too long for their client, as a server does by itself. No server
+    /// may be using the database.
     Gc {
-        /// Says what that would be, and changes nothing. A server may have the file.
+        /// Reports what would be deleted and canceled, without changes. A server may be using the database.
         #[arg(long)]
         dry_run: bool,
     },
-    /// Says what is in the file. A server may have it.
+    /// Prints statistics. A server may be using the database.
     Stats,
-    /// Writes tasks as lines of JSON, with their logs and push configurations. A server may have the file.
+    /// Exports tasks with their event logs and push configurations as JSON Lines. A server may be using the database.
     Export {
-        /// Those of this owner. All, where none is named.
+        /// Export only the tasks of this owner.
         #[arg(long)]
         owner: Option<String>,
-        /// Where they are written, and nothing may be yet. To the output, where nothing is named.
+        /// File to create; it must not exist. Defaults to stdout.
         path: Option<PathBuf>,
     },
-    /// Takes tasks that were exported: all, or none where one of them is there already. No server may have the file, which is
-    /// made where there is none.
+    /// Imports exported tasks: all of them, or none if one exists already. Creates the database if it does not exist. No
+    /// server may be using it.
     Import {
-        /// Where they are. From the input, where nothing is named.
+        /// File to read. Defaults to stdin.
         path: Option<PathBuf>,
     },
-    /// Writes a copy of the file, as it is at one moment. A server may have it.
+    /// Writes a consistent copy of the database. A server may be using it.
     Backup {
-        /// Where the copy is written, and nothing may be yet.
+        /// File to create; it must not exist.
         path: PathBuf,
     },
-    /// Says whether the file is what it should be. A server may have it.
+    /// Checks the integrity of the database. A server may be using it.
     Check,
-    /// Deletes all tasks of an owner, whatever they do, and overwrites what they were. No server may have the file.
+    /// Deletes all tasks of an owner, in any state, and overwrites the deleted data. No server may be using the database.
     Forget {
-        /// Whose, in all tenants. Callers without a name have the owner ''.
+        /// Owner of the tasks, in all tenants. Callers without a name have the owner ''.
         #[arg(long)]
         owner: String,
     },
 }
 
-/// Does it.
+/// Runs an `a2a admin` command.
 pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
-    let flag = |text: &String| config::KEYS.iter().find(|it| it.name == "store.place").map(|it| (it, text.clone()));
+    let flag = |text: &String| config::KEYS.iter().find(|key| key.name == "store.place").map(|key| (key, text.clone()));
     let flags: Vec<_> = arguments.store.iter().filter_map(flag).collect();
     let Loaded { config, warnings, .. } = config::load(arguments.config.as_deref(), &flags)?;
     for warning in &warnings {
@@ -85,87 +86,89 @@ pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
     }
     let StorePath::Sqlite(path) = &config.store else {
         return Err(config::Error::new(
-            "tasks are kept in memory, which is gone with its server; --store names a file",
+            "store: a store in memory can't be maintained from another process; --store names a file",
         )
         .into());
     };
     let now = Clock::new().millis();
-    match &arguments.what {
-        What::Gc { dry_run: true } => {
+    match &arguments.action {
+        Action::Gc { dry_run: true } => {
             let (swept, idle) = Inspection::open(path)?.due(&config.retention(), now)?;
-            say(&told(&swept, idle, "would be"));
+            say(&sweep_report(&swept, idle, "would be"));
         }
-        What::Gc { dry_run: false } => gc(path, &config, now)?,
-        What::Stats => say(&shown(path, &Inspection::open(path)?.stats()?)),
-        What::Export { owner, path: to } => export(path, owner.as_deref(), to.as_deref())?,
-        What::Import { path: from } => import(path, &config, from.as_deref())?,
-        What::Backup { path: to } => {
+        Action::Gc { dry_run: false } => gc(path, &config, now)?,
+        Action::Stats => say(&stats_report(path, &Inspection::open(path)?.stats()?)),
+        Action::Export { owner, path: to } => export(path, owner.as_deref(), to.as_deref())?,
+        Action::Import { path: from } => import(path, &config, from.as_deref())?,
+        Action::Backup { path: to } => {
             Inspection::open(path)?.backup(to)?;
-            say(&format!("{} is a copy of {}\n", to.display(), path.display()));
+            say(&format!("backed up {} to {}\n", path.display(), to.display()));
         }
-        What::Check => check(path)?,
-        What::Forget { owner } => {
-            let why = "its server would go on with what is deleted; stop it first";
-            let tasks = alone(path, &config, why, async |it| Ok(it.forget(owner).await?))?;
-            say(&format!("{tasks} tasks were deleted\n"));
+        Action::Check => check(path)?,
+        Action::Forget { owner } => {
+            let in_use = "a server is using the database and has its tasks in memory; stop it first";
+            let tasks = with_existing_store(path, &config, in_use, async |store| Ok(store.forget(owner).await?))?;
+            say(&format!("deleted {tasks} tasks\n"));
             if tasks > 0 {
-                warn("copies of the file, those that migrations made among them, still have them");
+                warn("backups of the database, including those made by migrations, still contain these tasks");
             }
         }
     }
     Ok(())
 }
 
-/// With a file that is there, and that no server has.
-fn alone<T>(
+/// Opens an existing database exclusively and runs `act` with it. `in_use` is the error context if a server is using it.
+fn with_existing_store<T>(
     path: &Path,
     config: &Config,
-    why: &'static str,
+    in_use: &'static str,
     act: impl AsyncFnOnce(&Arc<Sqlite>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    // It is not to be made by who only looks after it.
+    // `Sqlite::open` would create a missing file.
     drop(File::open(path).with_context(|| path.display().to_string())?);
-    opened(path, config, why, act)
+    with_store(path, config, in_use, act)
 }
 
-/// With a file that no server has, and that is made where there is none.
-fn opened<T>(
+/// Opens or creates a database exclusively and runs `act` with it. `in_use` is the error context if a server is using it.
+fn with_store<T>(
     path: &Path,
     config: &Config,
-    why: &'static str,
+    in_use: &'static str,
     act: impl AsyncFnOnce(&Arc<Sqlite>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let options = Options { durability: config.store_durability, ..Options::default() };
     let store = match Sqlite::open(path, options) {
-        Ok(it) => it,
-        Err(error @ sqlite::Error::InUse { .. }) => return Err(anyhow!(error).context(why)),
+        Ok(store) => store,
+        Err(error @ sqlite::Error::InUse { .. }) => return Err(anyhow!(error).context(in_use)),
         Err(error) => return Err(error.into()),
     };
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(act(&Arc::new(store)))
 }
 
 fn gc(path: &Path, config: &Config, now: Millis) -> anyhow::Result<()> {
-    let why = "its server does this by itself (retention.every); --dry-run says what is due";
+    let in_use = "a server is using the database and does this by itself (retention.every); use --dry-run for a report";
     let (policy, bounds) = (config.retention(), config.limits().bounds());
-    let (swept, idle) = alone(path, config, why, async |it| {
-        let store: Arc<Sqlite> = Arc::clone(it);
-        let journal = Journal::new(store);
+    let (swept, idle) = with_existing_store(path, config, in_use, async |store| {
+        let shared: Arc<Sqlite> = Arc::clone(store);
+        let journal = Journal::new(shared);
         let idle = match Retention::before(policy.idle, now) {
             Some(before) => execution::end_idle(&journal, bounds, before).await?,
             None => 0,
         };
         journal.stop();
-        Ok((it.sweep(&policy, now, &|_| false).await?, idle))
+        Ok((store.sweep(&policy, now, &|_| false).await?, idle))
     })?;
-    say(&told(&swept, u64::try_from(idle)?, "were"));
+    say(&sweep_report(&swept, u64::try_from(idle)?, "were"));
     Ok(())
 }
 
-fn told(swept: &Swept, idle: u64, what: &str) -> String {
+/// Formats the result of a sweep. `verb` is `were` or `would be`.
+fn sweep_report(swept: &Swept, idle: u64, verb: &str) -> String {
     let Swept { tasks, logs, pushes, sends } = swept;
     format!(
-        "{tasks} tasks that had ended {what} deleted\n{logs} logs of others\n{pushes} push configurations of others\n\
-         {sends} keys of sends of others\n{idle} tasks that had waited for their clients for too long {what} canceled\n"
+        "{tasks} terminal tasks {verb} deleted\n{logs} event logs of retained tasks {verb} deleted\n\
+         {pushes} push configurations of retained tasks {verb} deleted\n\
+         {sends} idempotency keys of retained tasks {verb} deleted\n{idle} idle tasks {verb} canceled\n"
     )
 }
 
@@ -186,56 +189,56 @@ fn export(path: &Path, owner: Option<&str>, to: Option<&Path>) -> anyhow::Result
         drop((out, fs::remove_file(to)));
     }
     let tasks = exported?;
-    say(&format!("{tasks} tasks are in {}\n", to.display()));
+    say(&format!("exported {tasks} tasks to {}\n", to.display()));
     Ok(())
 }
 
 fn import(path: &Path, config: &Config, from: Option<&Path>) -> anyhow::Result<()> {
     let lines: Box<dyn BufRead + Send> = match from {
-        Some(it) => Box::new(BufReader::new(File::open(it).with_context(|| it.display().to_string())?)),
+        Some(from) => Box::new(BufReader::new(File::open(from).with_context(|| from.display().to_string())?)),
         None => Box::new(BufReader::new(io::stdin())),
     };
-    let why = "its server would not know of them; stop it first";
-    let import = |path: &Path| opened(path, config, why, async |store| Ok(store.import(lines).await?));
-    let tasks = if path.exists() { import(path)? } else { staged(path, import)? };
-    say(&format!("{tasks} tasks were taken into {}\n", path.display()));
+    let in_use = "a server is using the database and would not notice the import; stop it first";
+    let import = |path: &Path| with_store(path, config, in_use, async |store| Ok(store.import(lines).await?));
+    let tasks = if path.exists() { import(path)? } else { create_atomically(path, import)? };
+    say(&format!("imported {tasks} tasks into {}\n", path.display()));
     Ok(())
 }
 
-/// Creates a file under a temporary name in the same directory and renames it when `fill` succeeds. A failure leaves
-/// neither the file nor what SQLite keeps beside it.
-fn staged<T>(path: &Path, fill: impl FnOnce(&Path) -> anyhow::Result<T>) -> anyhow::Result<T> {
-    let named = || path.display().to_string();
+/// Creates a database under a temporary name in the same directory and renames it when `fill` succeeds. A failure leaves
+/// neither the database nor the WAL and lock files of SQLite.
+fn create_atomically<T>(path: &Path, fill: impl FnOnce(&Path) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let context = || path.display().to_string();
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = path.file_name().ok_or_else(|| anyhow!("{} is not the name of a file", path.display()))?;
-    let directory = tempfile::Builder::new().prefix("a2a-import-").tempdir_in(parent).with_context(named)?;
+    let name = path.file_name().ok_or_else(|| anyhow!("{} is not a file name", path.display()))?;
+    let directory = tempfile::Builder::new().prefix("a2a-import-").tempdir_in(parent).with_context(context)?;
     let temporary = directory.path().join(name);
-    let made = fill(&temporary).with_context(|| format!("nothing was written to {}", path.display()))?;
+    let result = fill(&temporary).with_context(|| format!("nothing was written to {}", path.display()))?;
     sqlite::publish(&temporary, path)?;
-    Ok(made)
+    Ok(result)
 }
 
 fn check(path: &Path) -> anyhow::Result<()> {
-    let (wrong, tasks) = Inspection::open(path)?.check()?;
-    for it in &wrong {
-        say(&format!("{it}\n"));
+    let (problems, tasks) = Inspection::open(path)?.check()?;
+    for problem in &problems {
+        say(&format!("{problem}\n"));
     }
-    if wrong.is_empty() {
-        say(&format!("{tasks} tasks, and nothing is wrong\n"));
+    if problems.is_empty() {
+        say(&format!("checked {tasks} tasks, no problems found\n"));
         return Ok(());
     }
-    Err(anyhow!("{} is not what it should be; a copy that is, is the way back", path.display()))
+    Err(anyhow!("{} is damaged; restore a backup", path.display()))
 }
 
-fn shown(path: &Path, stats: &Stats) -> String {
+fn stats_report(path: &Path, stats: &Stats) -> String {
     let Stats { version, bytes, free, ahead, tasks, owners, scopes, folded, pushes, sends } = stats;
-    let in_each = tasks.iter().map(|(state, tasks)| format!("  {tasks} {}\n", state.as_str_name()));
-    let named = owners.iter().map(|(owner, tenant, tasks)| format!("  {tasks} of {owner:?} in {tenant:?}\n"));
-    let (in_each, named) = (in_each.collect::<String>(), named.collect::<String>());
-    let (path, tasks) = (path.display(), tasks.iter().map(|it| it.1).sum::<u64>());
+    let by_state = tasks.iter().map(|(state, count)| format!("  {count} {}\n", state.as_str_name()));
+    let largest = owners.iter().map(|(owner, tenant, count)| format!("  {count} of {owner:?} in tenant {tenant:?}\n"));
+    let (by_state, largest) = (by_state.collect::<String>(), largest.collect::<String>());
+    let (path, tasks) = (path.display(), tasks.iter().map(|(_, count)| count).sum::<u64>());
     format!(
-        "{path}: version {version}, {bytes} bytes, of which {free} are free; {ahead} bytes beside it\n\
-         {tasks} tasks\n{in_each}{folded} of them without their logs\n{pushes} push configurations\n\
-         {sends} keys of sends\n{scopes} owners, each in a tenant\n{named}"
+        "{path}: schema version {version}, {bytes} bytes ({free} free), write-ahead log {ahead} bytes\n\
+         {tasks} tasks\n{by_state}{folded} of them without event logs\n{pushes} push configurations\n\
+         {sends} idempotency keys\n{scopes} owners, counted per tenant\n{largest}"
     )
 }

@@ -1,4 +1,4 @@
-//! `a2a serve`: an agent, until somebody stops it.
+//! `a2a serve`: configures and runs the server until a signal stops it.
 
 use std::{net::SocketAddr, process, sync::Arc};
 
@@ -19,7 +19,7 @@ use crate::{
     telemetry,
 };
 
-/// Serves until a signal, then drains; a second signal ends it at once.
+/// Serves until SIGINT or SIGTERM, then drains. A second signal exits at once with code 130.
 pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     let loaded = config::load(arguments.config.as_deref(), &arguments.flags.0)?;
     if arguments.print_config {
@@ -32,7 +32,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     let Loaded { config, warnings, .. } = loaded;
     let mut filter = config.log_filter.to_filter();
     if config.print_wire {
-        // Whoever asks for it is to see it, whatever else they want to see.
+        // `print_wire` takes precedence over the log filter.
         filter = filter.add_directive(telemetry::wire_log::directive()?);
     }
     telemetry::init(config.log, filter);
@@ -43,31 +43,32 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     guard_security(&config)?;
     raise_descriptor_limit(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    // Before anybody can call, and before the runtime: it may have to bring a file to a newer version.
-    let (store, place) = store(&config)?;
+    // Before the server listens, because opening the store may migrate it, which blocks.
+    let (store, store_line) = store(&config)?;
     runtime.block_on(async {
         let server = match config.agent {
             config::Agent::Demo => server(Demo, store, &config),
         };
         let listen = config.listen;
         let bound = server.bind(listen).await;
-        let mut bound = bound.with_context(|| format!("can't listen on {listen}; --listen names another address"))?;
+        let mut bound =
+            bound.with_context(|| format!("can't listen on {listen}; set another address with --listen"))?;
         let grpc = match config.grpc_listen {
             Some(addr) => {
-                let wrong = || format!("can't listen on {addr}; --grpc-listen names another address");
-                format!("gRPC alone on http://{}\n", bound.grpc(addr).await.with_context(wrong)?)
+                let context = || format!("can't listen on {addr}; set another address with --grpc-listen");
+                format!("gRPC only on http://{}\n", bound.grpc(addr).await.with_context(context)?)
             }
             None => String::new(),
         };
         let mut signals = Signals::listen();
-        say(&banner(bound.addr(), &(grpc + &place), config.token.is_some()));
+        say(&banner(bound.addr(), &(grpc + &store_line), config.token.is_some()));
         bound
             .run_until(async move {
                 signals.next().await;
-                say("stopping: what runs may end, a second signal ends it now\n");
+                say("stopping: waiting for running turns; a second signal stops at once\n");
                 tokio::spawn(async move {
                     signals.next().await;
-                    end();
+                    exit_now();
                 });
             })
             .await;
@@ -75,7 +76,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     })
 }
 
-/// A server as it is configured.
+/// Creates the server from the configuration.
 fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<A> {
     let mut server = Server::new(agent)
         .store(store)
@@ -112,53 +113,53 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
             card.bindings(Version::V1_0, config.card_bindings.iter().copied())
                 .bindings(Version::V0_3, config.card_bindings_v03.iter().copied())
         });
-    if let Some(it) = &config.public_url {
-        server = server.url(&*it.0);
+    if let Some(url) = &config.public_url {
+        server = server.url(&*url.0);
     }
-    if let Some(it) = &config.base_path {
-        server = server.base_path(&*it.0);
+    if let Some(path) = &config.base_path {
+        server = server.base_path(&*path.0);
     }
-    if let Some(it) = &config.card_grpc {
-        server = server.map_card(|card| card.grpc(&*it.0));
+    if let Some(address) = &config.card_grpc {
+        server = server.map_card(|card| card.grpc(&*address.0));
     }
-    if let Some(it) = &config.card_grpc_v03 {
-        server = server.map_card(|card| card.grpc_v03(&*it.0));
+    if let Some(address) = &config.card_grpc_v03 {
+        server = server.map_card(|card| card.grpc_v03(&*address.0));
     }
-    if let Some(it) = &config.token {
-        server = server.authenticator(Bearer::new(it.clone()));
+    if let Some(token) = &config.token {
+        server = server.authenticator(Bearer::new(token.clone()));
     }
     server
 }
 
-/// Where tasks are kept, as it is configured, and a line that says so.
+/// Opens the configured store. Returns it with a line for the startup message.
 fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, String)> {
     match &config.store {
         config::StorePath::Memory => {
             let memory = config.max_tasks.map_or_else(Memory::default, Memory::with_max_tasks);
             let memory = match config.max_tasks_per_owner {
-                Some(it) => memory.with_max_tasks_per_owner(it),
+                Some(count) => memory.with_max_tasks_per_owner(count),
                 None => memory,
             };
-            Ok((Arc::new(memory), "tasks are kept in memory, and end with this process\n".to_owned()))
+            Ok((Arc::new(memory), "tasks are stored in memory and lost when this process ends\n".to_owned()))
         }
         config::StorePath::Sqlite(path) => {
             let mut options = Options::default();
             options.durability = config.store_durability;
             options.max_tasks = config.max_tasks.unwrap_or(options.max_tasks);
             options.max_tasks_per_owner = config.max_tasks_per_owner;
-            options.max_bytes = config.store_max_size.map(|it| it.0.try_into()).transpose()?;
-            let store = Sqlite::open(path, options).context("can't keep tasks; --store names another place")?;
-            let place = format!("tasks are kept in {}\n", store.path().display());
-            Ok((Arc::new(store), place))
+            options.max_bytes = config.store_max_size.map(|size| size.0.try_into()).transpose()?;
+            let store = Sqlite::open(path, options).context("can't open the store; set another one with --store")?;
+            let line = format!("tasks are stored in {}\n", store.path().display());
+            Ok((Arc::new(store), line))
         }
     }
 }
 
-/// File descriptors that the process needs beside its connections: standard streams, listeners, the store's files and
-/// readers, the runtime.
+/// File descriptors that the process needs in addition to its connections: standard streams, listeners, database files and
+/// readers, runtime.
 const OTHER_DESCRIPTORS: u64 = 64;
 
-/// Raises the soft limit of open files to the hard one, and warns if it does not suffice for `max_connections`.
+/// Raises the soft limit of open files to the hard limit, and warns if it is too low for `max_connections`.
 fn raise_descriptor_limit(config: &Config) {
     let listeners = 1 + u64::from(config.grpc_listen.is_some());
     let connections = u64::try_from(config.max_connections).unwrap_or(u64::MAX).saturating_mul(listeners);
@@ -173,12 +174,12 @@ fn raise_descriptor_limit(config: &Config) {
     }
 }
 
-/// Raises the soft limit of open files to the hard one and returns it. `None` if there is no limit.
+/// Raises the soft limit of open files to the hard limit and returns it. `None` if there is no limit.
 #[cfg(unix)]
 fn descriptor_limit(needed: u64) -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // Some systems have a hard limit that they do not accept as a soft one.
+    // Some systems have a hard limit that they reject as a soft limit.
     for wanted in [maximum, Some(maximum.map_or(needed, |maximum| maximum.min(needed)))] {
         let raises = wanted.is_none() || current.is_some_and(|current| wanted.is_some_and(|wanted| wanted > current));
         if raises && setrlimit(Resource::Nofile, Rlimit { current: wanted, maximum }).is_ok() {
@@ -188,14 +189,14 @@ fn descriptor_limit(needed: u64) -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// There is no such limit.
+/// Returns `None`: there is no such limit.
 #[cfg(not(unix))]
 fn descriptor_limit(_: u64) -> Option<u64> {
     None
 }
 
-/// Rejects an address that is reachable from other machines if callers are not authenticated. The server does the same
-/// when it listens; here it is a configuration error, reported before the store is opened.
+/// Rejects an address that is reachable from other machines if callers are not authenticated. The server checks this too
+/// when it listens; checked here, it is a configuration error that is reported before the store is opened.
 fn guard_public(config: &Config) -> Result<(), config::Error> {
     if config.token.is_some() || config.insecure {
         return Ok(());
@@ -203,33 +204,36 @@ fn guard_public(config: &Config) -> Result<(), config::Error> {
     let mut addresses = [Some(config.listen), config.grpc_listen].into_iter().flatten();
     let Some(addr) = addresses.find(|addr| server::is_public(*addr)) else { return Ok(()) };
     Err(config::Error::new(format!(
-        "{addr} can be reached from elsewhere, and callers are not authenticated; set a token (A2A_TOKEN), listen on \
-         127.0.0.1 or [::1], or say --insecure to serve everybody"
+        "{addr} is reachable from other machines and callers are not authenticated; set a token (A2A_TOKEN), listen on \
+         127.0.0.1 or [::1], or allow unauthenticated access with --insecure"
     )))
 }
 
-/// A card that asks for credentials which the server does not check would be false.
+/// Rejects an agent card that declares credentials which the server does not check.
 fn guard_security(config: &Config) -> Result<(), config::Error> {
     let declared = [
-        ("card.security_schemes", config.card_security_schemes.as_ref().is_some_and(|it| !it.value.0.is_empty())),
-        ("card.security", config.card_security.as_ref().is_some_and(|it| !it.value.is_empty())),
+        (
+            "card.security_schemes",
+            config.card_security_schemes.as_ref().is_some_and(|schemes| !schemes.value.0.is_empty()),
+        ),
+        ("card.security", config.card_security.as_ref().is_some_and(|security| !security.value.is_empty())),
     ];
-    match declared.iter().find(|it| it.1).filter(|_| config.token.is_none()) {
+    match declared.iter().find(|(_, is_declared)| *is_declared).filter(|_| config.token.is_none()) {
         Some((key, _)) => Err(config::Error::new(format!(
-            "{key}: the agent card would ask callers for credentials that this server does not check; set a token \
-             (A2A_TOKEN), or remove the key"
+            "{key}: the agent card would declare credentials that this server does not check; set a token (A2A_TOKEN) or \
+             remove the key"
         ))),
         None => Ok(()),
     }
 }
 
-/// What to try next, in lines that can be copied.
-fn banner(addr: SocketAddr, places: &str, token: bool) -> String {
+/// Startup message: the addresses, the store, and example calls to copy.
+fn banner(addr: SocketAddr, details: &str, token: bool) -> String {
     let message = r#"{"messageId":"m-1","role":"ROLE_USER","parts":[{"text":"hello"}]}"#;
     let header = if token { " -H \"authorization: Bearer $A2A_TOKEN\"" } else { "" };
     let text = format!(
         r#"listening on http://{addr}
-{places}
+{details}
 The agent card:
   curl http://{addr}/.well-known/agent-card.json
 HTTP+JSON:
@@ -238,14 +242,14 @@ JSON-RPC:
   curl http://{addr}/rpc{header} -H 'content-type: application/json' -d '{{"jsonrpc":"2.0","id":1,"method":"SEND","params":{{"message":{message}}}}}'
 gRPC:
   grpcurl -plaintext{header} -d '{{"message":{message}}}' {addr} lf.a2a.v1.A2AService/SEND
-Send "/help" instead of "hello" to see what else the demo agent does. Ctrl-C stops the server.
+Send "/help" instead of "hello" for the other commands of the demo agent. Ctrl-C stops the server.
 "#
     );
     text.replace("SEND", "SendMessage")
 }
 
-#[expect(clippy::exit, reason = "a second signal ends the program wherever it is")]
-fn end() -> ! {
+#[expect(clippy::exit, reason = "a second signal must not wait for the drain")]
+fn exit_now() -> ! {
     process::exit(130)
 }
 
@@ -254,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_public_address_needs_a_token_or_a_word() {
+    fn public_address_requires_token_or_insecure() {
         let at = |addr: &str| Config { listen: addr.parse().unwrap(), ..Config::default() };
         for addr in ["0.0.0.0:8080", "[::]:80", "192.168.1.2:1"] {
             let error = guard_public(&at(addr)).unwrap_err().to_string();

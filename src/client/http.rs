@@ -1,5 +1,6 @@
-//! The clients of the JSON bindings: a message becomes a request of HTTP, and what comes back a message, a stream, or
-//! the status that gRPC would have brought.
+//! HTTP clients of the JSON bindings: HTTP+JSON ([`Rest`]) and JSON-RPC ([`JsonRpc`]).
+//!
+//! Encodes a message as an HTTP request, and decodes the response into a message, an event stream or a gRPC status.
 
 use std::{
     collections::HashMap,
@@ -29,31 +30,31 @@ use crate::{
     transport::sse,
 };
 
-/// What is not encoded in a segment of a path (RFC 3986, 2.3).
+/// Characters that are percent-encoded in a path segment: all but the unreserved ones (RFC 3986, 2.3).
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const ACCEPT: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 
-/// A client that follows no redirect: what is sent to an agent is not for whoever it names.
+/// Returns an HTTP client that follows no redirects, so that requests and credentials reach only the configured URL.
 pub fn client() -> Result<Client, Error> {
     builder().build().map_err(Error::internal)
 }
 
-/// The same, to be told more.
+/// Returns the builder of [`client`], for further settings.
 pub(super) fn builder() -> ClientBuilder {
     Client::builder().redirect(reqwest::redirect::Policy::none()).connect_timeout(CONNECT)
 }
 
-/// The HTTP+JSON binding of an agent.
+/// HTTP+JSON binding of a remote agent.
 #[derive(Debug)]
 pub struct Rest {
     http: Client,
-    /// Without a slash at its end.
+    /// Base URL without a trailing slash.
     base: String,
 }
 
-/// The JSON-RPC binding of an agent.
+/// JSON-RPC binding of a remote agent.
 #[derive(Debug)]
 pub struct JsonRpc {
     http: Client,
@@ -62,29 +63,39 @@ pub struct JsonRpc {
 }
 
 impl Rest {
-    /// An agent whose routes begin with `url`.
+    /// Creates the binding for the base URL of the agent's routes.
+    ///
+    /// # Errors
+    /// The URL is invalid, or its scheme is not `http` or `https`.
     pub fn new(http: Client, url: &str) -> Result<Self, Error> {
         Ok(Self { http, base: parse(url)?.as_str().trim_end_matches('/').to_owned() })
     }
 }
 
 impl JsonRpc {
-    /// An agent that is called at `url`.
+    /// Creates the binding for the URL of the agent's JSON-RPC endpoint.
+    ///
+    /// # Errors
+    /// The URL is invalid, or its scheme is not `http` or `https`.
     pub fn new(http: Client, url: &str) -> Result<Self, Error> {
         Ok(Self { http, url: parse(url)?, next_id: AtomicU64::new(1) })
     }
 }
 
 fn parse(url: &str) -> Result<Url, Error> {
-    let invalid = |e: &str| ErrorKind::InvalidParams.because(format!("`{url}` is no address of an agent: {e}"));
+    let invalid = |e: &str| ErrorKind::InvalidParams.because(format!("`{url}` is not a valid agent URL: {e}"));
     let parsed = Url::parse(url).map_err(|e| invalid(&e.to_string()))?;
-    if matches!(parsed.scheme(), "http" | "https") { Ok(parsed) } else { Err(invalid("it is not of HTTP")) }
+    if matches!(parsed.scheme(), "http" | "https") {
+        Ok(parsed)
+    } else {
+        Err(invalid("the scheme must be http or https"))
+    }
 }
 
 #[tonic::async_trait]
 impl Transport for Rest {
     async fn send(&self, _: &'static str, rule: HttpRule, request: Request<Value>) -> Result<Reply, Status> {
-        let (call, message) = open(request)?;
+        let (call, message) = into_parts(request)?;
         let HttpRule { verb, template, body } = rule;
         let (path, mut message) = expand(template, message)?;
         let url = format!("{}{path}", self.base);
@@ -98,41 +109,44 @@ impl Transport for Rest {
             }
         };
         let request = if body.is_empty() { request } else { request.header(header::CONTENT_TYPE, JSON) };
-        receive(call, request, Form::Rest).await
+        receive(call, request, Framing::Rest).await
     }
 }
 
 #[tonic::async_trait]
 impl Transport for JsonRpc {
     async fn send(&self, method: &'static str, _: HttpRule, request: Request<Value>) -> Result<Reply, Status> {
-        let (call, params) = open(request)?;
+        let (call, params) = into_parts(request)?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string();
         let request = self.http.post(self.url.clone()).header(header::CONTENT_TYPE, JSON).body(body);
-        receive(call, request, Form::JsonRpc).await
+        receive(call, request, Framing::JsonRpc).await
     }
 }
 
-/// What comes with a call and may be sent on, and its message.
-fn open(request: Request<Value>) -> Result<(Call, Map<String, Value>), Error> {
+/// Splits a request into its context and the fields of its message. Fails if the deadline has passed.
+fn into_parts(request: Request<Value>) -> Result<(Call, Map<String, Value>), Error> {
     let (_, mut extensions, message) = request.into_parts();
     let call = extensions.remove::<Call>().unwrap_or_default();
     call.in_time()?;
-    let Value::Object(message) = message else { return Err(Error::internal("a message is an object")) };
+    let Value::Object(message) = message else {
+        return Err(Error::internal("a request message must be a JSON object"));
+    };
     Ok((call, message))
 }
 
-/// Puts the fields of a path into it, and gives back what is left. A tenant is what a path begins with.
+/// Expands the path template of an HTTP rule, and returns the remaining fields. The tenant is the first path segment.
 fn expand(template: &str, mut message: Map<String, Value>) -> Result<(String, Map<String, Value>), Error> {
     let mut path = String::new();
-    let tenant = message.remove("tenant").and_then(|it| it.as_str().map(str::to_owned)).filter(|it| !it.is_empty());
-    if let Some(tenant) = tenant {
+    let tenant = message.remove("tenant").and_then(|tenant| tenant.as_str().map(str::to_owned));
+    if let Some(tenant) = tenant.filter(|tenant| !tenant.is_empty()) {
         path.push('/');
         path.extend(segment("tenant", &tenant)?);
     }
     let mut rest = template;
     while let Some((literal, tail)) = rest.split_once('{') {
-        let (variable, tail) = tail.split_once('}').ok_or_else(|| Error::internal("unclosed `{` in a template"))?;
+        let (variable, tail) =
+            tail.split_once('}').ok_or_else(|| Error::internal("unclosed `{` in a path template"))?;
         let (field, pattern) = variable.split_once('=').unwrap_or((variable, "*"));
         let field = field.to_lower_camel_case();
         let value = message.remove(&field).unwrap_or_default();
@@ -144,20 +158,20 @@ fn expand(template: &str, mut message: Map<String, Value>) -> Result<(String, Ma
     Ok((path, message))
 }
 
-/// Writes a value as its pattern has it: whole, or as the name of a resource such as `tasks/*`, where an id is what stands
-/// before the next literal, and may have slashes of its own.
+/// Appends a path variable by its pattern: `*`, or a resource name such as `tasks/*`. An id ends before the next literal of
+/// the pattern and may itself contain slashes.
 fn fill(path: &mut String, field: &str, pattern: &str, value: &str) -> Result<(), Error> {
     let mut rest = value;
     let mut segments = pattern.split('/').peekable();
-    while let Some(it) = segments.next() {
-        if it == "*" {
+    while let Some(literal) = segments.next() {
+        if literal == "*" {
             let end = segments.peek().and_then(|next| rest.find(&format!("/{next}")));
             let (id, tail) = rest.split_at(end.unwrap_or(rest.len()));
             path.extend(segment(field, id)?);
             rest = tail.strip_prefix('/').unwrap_or(tail);
         } else {
-            let tail = rest.strip_prefix(it).unwrap_or(rest);
-            path.push_str(it);
+            let tail = rest.strip_prefix(literal).unwrap_or(rest);
+            path.push_str(literal);
             rest = tail.strip_prefix('/').unwrap_or(tail);
         }
         if segments.peek().is_some() {
@@ -167,25 +181,25 @@ fn fill(path: &mut String, field: &str, pattern: &str, value: &str) -> Result<()
     Ok(())
 }
 
-/// The parts of an encoded segment. Two names mean a place in a path, however they are encoded, and would call something
-/// else; so would none, as what ends in a slash is what it is without.
+/// Percent-encodes a path segment. Rejects `.` and `..`, which are resolved even when encoded, and the empty segment:
+/// either would address another resource.
 fn segment<'a>(field: &str, value: &'a str) -> Result<impl Iterator<Item = &'a str>, Error> {
     if value.is_empty() {
         return Err(Error::invalid_field(field, "is required"));
     }
     if matches!(value, "." | "..") {
-        return Err(Error::invalid_field(field, "can't be `.` or `..` in a path"));
+        return Err(Error::invalid_field(field, "must not be `.` or `..`"));
     }
     Ok(utf8_percent_encode(value, SEGMENT))
 }
 
-/// Adds a message as a query, a parameter each member.
+/// Appends the fields of a message as query parameters. An array becomes a repeated parameter.
 fn with_query(url: String, message: &Map<String, Value>) -> Result<String, Error> {
-    let text = |it: &Value| it.as_str().map_or_else(|| it.to_string(), str::to_owned);
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let mut pairs = Vec::new();
     for (name, value) in message {
         let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
-        pairs.extend(values.iter().filter(|it| !it.is_null()).map(|it| (name, text(it))));
+        pairs.extend(values.iter().filter(|value| !value.is_null()).map(|value| (name, text(value))));
     }
     if pairs.is_empty() {
         return Ok(url);
@@ -194,60 +208,62 @@ fn with_query(url: String, message: &Map<String, Value>) -> Result<String, Error
     Ok(format!("{url}?{query}"))
 }
 
-/// How a binding wraps what it answers with.
+/// Envelope that a binding puts around the message in a response.
 #[derive(Clone, Copy)]
-enum Form {
+enum Framing {
     Rest,
     JsonRpc,
 }
 
-async fn receive(call: Call, request: RequestBuilder, form: Form) -> Result<Reply, Status> {
+/// Sends a request and decodes its response.
+async fn receive(call: Call, request: RequestBuilder, framing: Framing) -> Result<Reply, Status> {
     let request = request.header(header::ACCEPT, ACCEPT).headers(call.to_headers());
     let request = match call.time_left() {
         Some(left) => request.timeout(left),
         None => request,
     };
-    let response = request.send().await.map_err(broken)?;
+    let response = request.send().await.map_err(transport_error)?;
     let (status, headers) = (response.status(), response.headers().clone());
-    let media_type = headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok()?.split(';').next());
-    let is_stream = media_type.is_some_and(|it| it.trim().eq_ignore_ascii_case("text/event-stream"));
+    let media_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()?.split(';').next());
+    let is_stream = media_type.is_some_and(|media| media.trim().eq_ignore_ascii_case("text/event-stream"));
     if !is_stream || !status.is_success() {
-        let data = whole(response).await?;
-        let data = form.open(status, &headers, &data)?;
+        let data = read_body(response).await?;
+        let data = framing.unwrap_message(status, &headers, &data)?;
         return Ok(Reply::Unary(data, MetadataMap::from_headers(headers)));
     }
     let metadata = MetadataMap::from_headers(headers.clone());
-    let chunks = Box::pin(response.bytes_stream().map(|it| it.map_err(|e| broken(e).to_string())));
+    let chunks = Box::pin(response.bytes_stream().map(|chunk| chunk.map_err(|e| transport_error(e).to_string())));
     let frames = sse::Reader::new(chunks).map(move |frame| {
         let Frame { cursor, data } = frame?;
-        Ok(Frame { cursor, data: form.open(status, &headers, data.bytes())?.into() })
+        Ok(Frame { cursor, data: framing.unwrap_message(status, &headers, data.bytes())?.into() })
     });
     Ok(Reply::Stream(Box::pin(frames), metadata))
 }
 
-/// An answer, which may be no longer than an agent's answers may be.
-async fn whole(mut response: Response) -> Result<Bytes, Error> {
+/// Reads a response body of at most [`MAX_REPLY`] bytes.
+async fn read_body(mut response: Response) -> Result<Bytes, Error> {
     let mut data = BytesMut::new();
-    while let Some(chunk) = response.chunk().await.map_err(broken)? {
+    while let Some(chunk) = response.chunk().await.map_err(transport_error)? {
         data.extend_from_slice(&chunk);
         if data.len() > MAX_REPLY {
-            return Err(ErrorKind::InvalidAgentResponse.because(format!("an answer of more than {MAX_REPLY} bytes")));
+            let reason = format!("the response exceeds the limit of {MAX_REPLY} bytes");
+            return Err(ErrorKind::InvalidAgentResponse.because(reason));
         }
     }
     Ok(data.freeze())
 }
 
-/// What never became an answer. The address may have a credential in it.
-fn broken(error: reqwest::Error) -> Error {
+/// Converts a failure of the connection. The URL is removed, because it may contain credentials.
+fn transport_error(error: reqwest::Error) -> Error {
     let error = error.without_url();
     if error.is_timeout() && !error.is_connect() {
         return ErrorKind::DeadlineExceeded.error();
     }
-    let broken = ErrorKind::Unavailable.because(chain(&error));
-    if error.is_connect() { broken.unsent() } else { broken }
+    let unavailable = ErrorKind::Unavailable.because(chain(&error));
+    if error.is_connect() { unavailable.unsent() } else { unavailable }
 }
 
-/// An answer, or an event, which is a result or an error.
+/// JSON-RPC response or event, or an HTTP+JSON error body: a result or an error.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     #[serde(borrow, default)]
@@ -255,72 +271,77 @@ struct Envelope<'a> {
     error: Option<Value>,
 }
 
-impl Form {
-    /// The message in an answer or an event. An error may come with any status: some servers say 200 for all.
-    fn open(self, status: StatusCode, headers: &HeaderMap, data: &Bytes) -> Result<Bytes, Status> {
-        const NOTHING: Bytes = Bytes::from_static(b"{}");
+impl Framing {
+    /// Returns the message in a response or an event. A body with an error is an error at any status: some servers always
+    /// respond with 200.
+    fn unwrap_message(self, status: StatusCode, headers: &HeaderMap, data: &Bytes) -> Result<Bytes, Status> {
+        const EMPTY: Bytes = Bytes::from_static(b"{}");
         if data.trim_ascii().is_empty() && status.is_success() {
-            return Ok(NOTHING);
+            return Ok(EMPTY);
         }
         let envelope = serde_json::from_slice::<Envelope<'_>>(data).ok();
-        if let Some(error) = envelope.as_ref().and_then(|it| it.error.as_ref()) {
-            return Err(failure(status, headers, error));
+        if let Some(error) = envelope.as_ref().and_then(|envelope| envelope.error.as_ref()) {
+            return Err(error_status(status, headers, error));
         }
         if !status.is_success() {
-            return Err(failure(status, headers, &Value::Null));
+            return Err(error_status(status, headers, &Value::Null));
         }
         match (self, envelope) {
             (Self::Rest, _) => Ok(data.clone()),
             (Self::JsonRpc, Some(Envelope { result: Some(result), .. })) => Ok(data.slice_ref(result.get().as_bytes())),
-            // Null, or nothing at all.
-            (Self::JsonRpc, Some(_)) => Ok(NOTHING),
-            (Self::JsonRpc, None) => Err(ErrorKind::InvalidAgentResponse.because("it is not JSON-RPC").into()),
+            // The result is null or missing.
+            (Self::JsonRpc, Some(_)) => Ok(EMPTY),
+            (Self::JsonRpc, None) => {
+                Err(ErrorKind::InvalidAgentResponse.because("the response is not a JSON-RPC response").into())
+            }
         }
     }
 }
 
-/// The status that gRPC would have brought. What an error is, is told by its reason, else by its code of JSON-RPC, else
-/// by the status of HTTP.
-fn failure(status: StatusCode, headers: &HeaderMap, error: &Value) -> Status {
-    // HTTP+JSON has `details`, and JSON-RPC `data`; others put other things there.
-    let details = ["details", "data"].into_iter().find_map(|it| error[it].as_array());
+/// Converts an error response to the gRPC status with the same meaning. The kind of the error follows from its reason, else
+/// from its JSON-RPC code, else from the HTTP status.
+fn error_status(status: StatusCode, headers: &HeaderMap, error: &Value) -> Status {
+    // `details` in HTTP+JSON, `data` in JSON-RPC. Other servers may use either member for something else.
+    let details = ["details", "data"].into_iter().find_map(|member| error[member].as_array());
     let detail = |name: &str| {
-        let of = |it: &&Value| it["@type"].as_str().is_some_and(|it| it.rsplit(['/', '.']).next() == Some(name));
-        details.and_then(|it| it.iter().find(of))
+        let has_name =
+            |detail: &&Value| detail["@type"].as_str().is_some_and(|url| url.rsplit(['/', '.']).next() == Some(name));
+        details.and_then(|details| details.iter().find(has_name))
     };
     let info = detail("ErrorInfo");
-    // The same member is a code of JSON-RPC, or a status of HTTP.
-    let code = error["code"].as_i64().and_then(|it| i32::try_from(it).ok());
-    let http = code.and_then(|it| u16::try_from(it).ok()).unwrap_or(status.as_u16());
+    // `code` is a JSON-RPC code or an HTTP status.
+    let code = error["code"].as_i64().and_then(|code| i32::try_from(code).ok());
+    let http = code.and_then(|code| u16::try_from(code).ok()).unwrap_or(status.as_u16());
     let kind = info
-        .and_then(|it| ErrorKind::from_reason(it["reason"].as_str()?))
-        // This one has the code of another.
+        .and_then(|info| ErrorKind::from_reason(info["reason"].as_str()?))
+        // `TooLarge` shares its JSON-RPC code with `InvalidRequest`.
         .or_else(|| (status == StatusCode::PAYLOAD_TOO_LARGE).then_some(ErrorKind::TooLarge))
         .or_else(|| ErrorKind::from_json_rpc(code?))
         .unwrap_or_else(|| ErrorKind::from_http(http));
 
-    let text = |it: &Value| it.as_str().map_or_else(|| it.to_string(), str::to_owned);
-    let metadata = info.and_then(|it| it["metadata"].as_object()).into_iter().flatten();
-    let metadata: HashMap<_, _> = metadata.map(|(name, it)| (name.clone(), text(it))).collect();
-    let mut all = ErrorDetails::with_error_info(kind.wire().reason, DOMAIN, metadata);
-    for it in detail("BadRequest").and_then(|it| it["fieldViolations"].as_array()).into_iter().flatten() {
-        all.add_bad_request_violation(text(&it["field"]), text(&it["description"]));
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let metadata = info.and_then(|info| info["metadata"].as_object()).into_iter().flatten();
+    let metadata: HashMap<_, _> = metadata.map(|(name, value)| (name.clone(), text(value))).collect();
+    let mut status_details = ErrorDetails::with_error_info(kind.wire().reason, DOMAIN, metadata);
+    let violations = detail("BadRequest").and_then(|bad_request| bad_request["fieldViolations"].as_array());
+    for violation in violations.into_iter().flatten() {
+        status_details.add_bad_request_violation(text(&violation["field"]), text(&violation["description"]));
     }
-    let header = |name| headers.get(name).and_then(|it| it.to_str().ok());
-    let delay = detail("RetryInfo").and_then(|it| it["retryDelay"].as_str()?.strip_suffix('s')?.parse().ok());
-    let delay = delay.and_then(|it| Duration::try_from_secs_f64(it).ok());
-    let after = || header(header::RETRY_AFTER)?.parse().ok().map(Duration::from_secs);
-    if let Some(delay) = delay.or_else(after) {
-        all.set_retry_info(Some(delay));
+    let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let delay = detail("RetryInfo").and_then(|info| info["retryDelay"].as_str()?.strip_suffix('s')?.parse().ok());
+    let delay = delay.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let retry_after = || header(header::RETRY_AFTER)?.parse().ok().map(Duration::from_secs);
+    if let Some(delay) = delay.or_else(retry_after) {
+        status_details.set_retry_info(Some(delay));
     }
     let message = match error["message"].as_str() {
         Some(message) => message.to_owned(),
         None => format!("{}: HTTP {status}", kind.wire().sentence),
     };
-    let mut status = Status::with_error_details(kind.wire().grpc, message, all);
+    let mut status = Status::with_error_details(kind.wire().grpc, message, status_details);
     for name in [header::WWW_AUTHENTICATE, IDEMPOTENCY_KEY] {
         let key = MetadataKey::from_bytes(name.as_str().as_bytes()).ok();
-        let value = header(name).and_then(|it| MetadataValue::try_from(it).ok());
+        let value = header(name).and_then(|value| MetadataValue::try_from(value).ok());
         if let (Some(key), Some(value)) = (key, value) {
             status.metadata_mut().insert::<MetadataKey<Ascii>>(key, value);
         }

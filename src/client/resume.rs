@@ -1,8 +1,9 @@
-//! A stream that goes on behind the event it gave last, where its connection ended and its task did not.
+//! Client-side stream resumption: reconnects an interrupted stream after its last event (`Last-Event-ID`).
 //!
-//! An end alone says nothing: a proxy that gives up closes a stream as gracefully as an agent that is done. So what was last
-//! seen of the task decides. What can't be had any more is said: an event before which others may be missing is
-//! [marked](crate::extension::resume::is_gap), and is mostly the task as it is; a stream that can't go on ends with an error.
+//! The end of a stream alone is ambiguous: a proxy that times out closes it as gracefully as an agent that has finished. The
+//! last state seen of the task therefore decides if the stream is complete. If events may be missing, the next one is
+//! [marked](crate::extension::resume::is_gap); it is usually a snapshot of the task. A stream that can't be resumed ends
+//! with an error.
 
 use futures_util::stream::unfold;
 use tokio::time::Instant;
@@ -25,23 +26,24 @@ use crate::{
     },
 };
 
-/// What a stream is the answer to.
+/// Request that opens, or reopens, the stream.
 pub(super) enum StreamRequest {
     Send(Box<SendMessageRequest>),
     Subscribe(SubscribeToTaskRequest),
-    /// What is left of a send, which ends with its turn.
+    /// Subscription to the rest of a send whose idempotency key is not supported. Ends with its turn.
     Rest(SubscribeToTaskRequest),
 }
 
-/// What is known of who is asked, and who asks.
+/// Capabilities of the agent and of the caller.
 #[derive(Clone, Copy)]
 pub(super) struct StreamContext {
-    /// The agent knows the key of this send, and goes on with its stream where the send comes again.
+    /// The agent supports the idempotency key of this send: repeating the send resumes its stream.
     pub(super) keyed: bool,
-    /// The caller has not asked for marks, and gets none.
+    /// The caller has not requested the extension `resume`: its metadata is removed from the events.
     pub(super) unmarks: bool,
 }
 
+/// A stream of events that is resumed when its connection is lost.
 pub(super) struct ResumingStream {
     again: Retrying,
     ask: StreamRequest,
@@ -50,32 +52,31 @@ pub(super) struct ResumingStream {
     backoff: Backoff,
     events: BoxStream<Event>,
     phase: Phase,
-    /// Since when it is connected.
-    since: Instant,
+    connected_at: Instant,
     seen: LastSeen,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    Going,
-    /// It was taken up again, and nothing came yet.
+    Streaming,
+    /// Reconnected, and no event has been received since.
     Resumed,
-    /// What comes is all that is to be had.
-    Last,
-    Over,
+    /// The next event is the final snapshot of the task.
+    FinalSnapshot,
+    Ended,
 }
 
-/// What was given of a task.
+/// Last known state of the task, from the events that were delivered to the caller.
 #[derive(Default)]
 struct LastSeen {
     any: bool,
-    task: Option<String>,
-    /// Behind the last event; none where that one had none.
+    task_id: Option<String>,
+    /// Cursor of the last event, if it had one.
     cursor: Option<Cursor>,
     state: TaskState,
     ends: Ends,
-    /// It may not be the end that it looks like.
-    doubtful: bool,
+    /// The last event looks like the end of the turn, but may describe the state before it.
+    is_end_uncertain: bool,
 }
 
 impl ResumingStream {
@@ -86,64 +87,69 @@ impl ResumingStream {
         events: BoxStream<Event>,
         known: StreamContext,
     ) -> Self {
-        let task = match &ask {
+        let task_id = match &ask {
             StreamRequest::Send(_) => None,
-            StreamRequest::Subscribe(it) | StreamRequest::Rest(it) => Some(it.id.clone()),
+            StreamRequest::Subscribe(request) | StreamRequest::Rest(request) => Some(request.id.clone()),
         };
-        let seen = LastSeen { task, any: call.cursor.is_some(), cursor: call.cursor.clone(), ..LastSeen::default() };
+        let seen = LastSeen { task_id, any: call.cursor.is_some(), cursor: call.cursor.clone(), ..LastSeen::default() };
         let backoff = Backoff::new(&again.retry);
-        Self { again, ask, call, known, backoff, events, phase: Phase::Going, since: Instant::now(), seen }
+        let connected_at = Instant::now();
+        Self { again, ask, call, known, backoff, events, phase: Phase::Streaming, connected_at, seen }
     }
 
     pub(super) fn into_stream(self) -> BoxStream<Event> {
-        Box::pin(unfold(self, async |mut it| it.next().await.map(|item| (item, it))))
+        Box::pin(unfold(self, async |mut stream| stream.next().await.map(|event| (event, stream))))
     }
 
     async fn next(&mut self) -> Option<Result<Event, Status>> {
-        while self.phase != Phase::Over {
-            let cut = match self.events.next().await {
-                Some(Ok(event)) => return Some(Ok(self.give(event))),
+        while self.phase != Phase::Ended {
+            let interruption = match self.events.next().await {
+                Some(Ok(event)) => return Some(Ok(self.deliver(event))),
                 Some(Err(status)) => Some(status),
                 None => None,
             };
-            let error = cut.clone().map(Error::from);
-            if self.is_done(error.as_ref()) {
+            let error = interruption.clone().map(Error::from);
+            if self.is_complete(error.as_ref()) {
                 break;
             }
-            let resumed = match (cut, error) {
+            let resumed = match (interruption, error) {
                 (Some(status), Some(error)) if !passes(&error) => Err(status),
                 (_, Some(error)) => self.resume(error).await,
-                (_, None) => self.resume(ErrorKind::Unavailable.because("the stream ended before its task did")).await,
+                (_, None) => {
+                    self.resume(ErrorKind::Unavailable.because("the stream ended before its task or turn")).await
+                }
             };
             if let Err(status) = resumed {
-                self.phase = Phase::Over;
+                self.phase = Phase::Ended;
                 return Some(Err(status));
             }
         }
-        self.phase = Phase::Over;
+        self.phase = Phase::Ended;
         None
     }
 
-    /// Whether there is nothing more to come, after what was seen, where a stream ends like this.
-    fn is_done(&self, error: Option<&Error>) -> bool {
+    /// Returns true if no more events are expected after a stream that ended with `error`, or gracefully.
+    fn is_complete(&self, error: Option<&Error>) -> bool {
         match self.seen.ends {
             Ends::Nothing => false,
             Ends::Task => true,
-            // Asked for what follows, the agent had nothing.
-            Ends::Turn if self.seen.doubtful => error.is_none() && self.phase == Phase::Resumed,
-            Ends::Turn => error.map_or_else(|| !self.was_cut(), |it| passes(it) && !self.goes_on()),
+            // The stream was resumed, and the agent had no further events.
+            Ends::Turn if self.seen.is_end_uncertain => error.is_none() && self.phase == Phase::Resumed,
+            Ends::Turn => {
+                error.map_or_else(|| !self.was_interrupted(), |error| passes(error) && !self.continues_after_turn())
+            }
         }
     }
 
-    /// A server that stops, or lets no stream become older, ends it as if all were well. One of ours ends no subscription
-    /// otherwise while its task waits.
-    fn was_cut(&self) -> bool {
-        self.again.lasts && self.seen.is_exact() && matches!(self.ask, StreamRequest::Subscribe(_))
+    /// Returns true if a graceful end was an interruption. A server that stops or limits the age of streams closes them
+    /// gracefully. A server of this crate closes no subscription for another reason while its task waits.
+    fn was_interrupted(&self) -> bool {
+        self.again.lasts && self.seen.has_own_cursor() && matches!(self.ask, StreamRequest::Subscribe(_))
     }
 
-    /// A turn that looks as if it were over, and more comes: a subscription lasts until its task ends (3.1.6), and an agent
-    /// may go on while its caller authorises something (7.6.1).
-    fn goes_on(&self) -> bool {
+    /// Returns true if the stream may continue after the end of a turn: a subscription lasts until its task is terminal
+    /// (3.1.6), and an agent may continue while the caller authorizes something (7.6.1).
+    fn continues_after_turn(&self) -> bool {
         match self.ask {
             StreamRequest::Subscribe(_) => true,
             StreamRequest::Send(_) => self.known.keyed && self.seen.state == TaskState::AuthRequired,
@@ -151,99 +157,106 @@ impl ResumingStream {
         }
     }
 
-    /// Takes in what came, and gives it on.
-    fn give(&mut self, event: Event) -> Event {
-        let is_whole = event.whole().is_some();
-        let resumed = matches!(self.phase, Phase::Resumed | Phase::Last);
-        let gap = resumed && self.seen.any && (is_whole || !self.seen.is_exact());
-        // An agent that has a snapshot and nothing else is no further.
-        if !(resumed && is_whole) {
+    /// Records an event and returns it as the caller receives it.
+    fn deliver(&mut self, event: Event) -> Event {
+        let is_snapshot = event.whole().is_some();
+        let resumed = matches!(self.phase, Phase::Resumed | Phase::FinalSnapshot);
+        let gap = resumed && self.seen.any && (is_snapshot || !self.seen.has_own_cursor());
+        // A snapshot after a reconnect is no progress: each reconnect may return the same one.
+        if !(resumed && is_snapshot) {
             self.backoff.reset();
         }
-        self.seen.take(&event);
-        let waits = self.seen.ends == Ends::Turn;
-        let is_last = self.phase == Phase::Last || (waits && matches!(self.ask, StreamRequest::Rest(_)));
-        self.phase = if is_last { Phase::Over } else { Phase::Going };
-        // The stream of an answer begins with the task that asked for it, which still looks as if it waited.
-        let answers = match &self.ask {
-            StreamRequest::Send(it) => it.message.as_ref().is_some_and(|it| !it.task_id.is_empty()),
+        self.seen.record(&event);
+        let ends_turn = self.seen.ends == Ends::Turn;
+        let is_last = self.phase == Phase::FinalSnapshot || (ends_turn && matches!(self.ask, StreamRequest::Rest(_)));
+        self.phase = if is_last { Phase::Ended } else { Phase::Streaming };
+        // The stream of a message to an existing task begins with a snapshot from before the message, in which the task still
+        // waits for input.
+        let continues_task = match &self.ask {
+            StreamRequest::Send(request) => request.message.as_ref().is_some_and(|message| !message.task_id.is_empty()),
             StreamRequest::Subscribe(_) | StreamRequest::Rest(_) => false,
         };
-        // Nor does it tell whether the agent goes on while its caller authorises something.
-        let authorises =
-            self.goes_on() && self.seen.is_exact() && self.again.lasts && matches!(self.ask, StreamRequest::Send(_));
-        self.seen.doubtful = waits && (is_whole && answers || authorises);
+        // `AUTH_REQUIRED` does not tell if the agent continues while the caller authorizes something (7.6.1).
+        let may_continue = self.continues_after_turn()
+            && self.seen.has_own_cursor()
+            && self.again.lasts
+            && matches!(self.ask, StreamRequest::Send(_));
+        self.seen.is_end_uncertain = ends_turn && (is_snapshot && continues_task || may_continue);
         let event = if self.known.unmarks { resume::unmarked(event) } else { event };
         if gap { resume::after_gap(event) } else { event }
     }
 
-    /// Connects again, behind the last event; or says why that can't be.
-    async fn resume(&mut self, cut: Error) -> Result<(), Status> {
-        if self.since.elapsed() >= self.backoff.longest() {
+    /// Reconnects after the last event. Returns an error if the stream can't be resumed.
+    async fn resume(&mut self, interruption: Error) -> Result<(), Status> {
+        if self.connected_at.elapsed() >= self.backoff.longest() {
             self.backoff.reset();
         }
-        let mut why = cut;
+        let mut last_error = interruption;
         loop {
             self.call.in_time()?;
-            if !self.backoff.wait(&why, &self.call).await {
-                return Err(why.into());
+            if !self.backoff.wait(&last_error, &self.call).await {
+                return Err(last_error.into());
             }
             let call = Call { cursor: self.seen.cursor.clone(), ..self.call.clone() };
-            if let (StreamRequest::Send(it), false) = (&self.ask, self.known.keyed) {
-                let tenant = it.tenant.clone();
-                match self.seen.task.clone() {
+            if let (StreamRequest::Send(request), false) = (&self.ask, self.known.keyed) {
+                let tenant = request.tenant.clone();
+                match self.seen.task_id.clone() {
                     Some(id) => self.ask = StreamRequest::Rest(SubscribeToTaskRequest { tenant, id }),
-                    // Nobody knows what became of it, and sent again it may be another one.
+                    // The outcome of the send is unknown; without a supported key, a retry could be executed twice.
                     None => match self.again.knows_keys(&self.call, &tenant).await {
                         Ok(true) => self.known.keyed = true,
-                        Ok(false) => return Err(why.into()),
-                        Err(away) => {
-                            why = away;
+                        Ok(false) => return Err(last_error.into()),
+                        Err(transient) => {
+                            last_error = transient;
                             continue;
                         }
                     },
                 }
             }
             let opened = match &self.ask {
-                StreamRequest::Send(it) => {
-                    self.again.agent.send_streaming_message(call.request(SendMessageRequest::clone(it))).await
+                StreamRequest::Send(request) => {
+                    self.again.agent.send_streaming_message(call.request(SendMessageRequest::clone(request))).await
                 }
-                StreamRequest::Subscribe(it) | StreamRequest::Rest(it) => {
-                    self.again.agent.subscribe_to_task(call.request(it.clone())).await
+                StreamRequest::Subscribe(request) | StreamRequest::Rest(request) => {
+                    self.again.agent.subscribe_to_task(call.request(request.clone())).await
                 }
             };
             let status = match opened {
-                Ok(it) => {
-                    (self.events, self.since, self.phase) = (it.into_inner(), Instant::now(), Phase::Resumed);
+                Ok(response) => {
+                    self.events = response.into_inner();
+                    (self.connected_at, self.phase) = (Instant::now(), Phase::Resumed);
                     return Ok(());
                 }
                 Err(status) => status,
             };
             let error = Error::from(status.clone());
-            why = if passes(&error) {
+            last_error = if passes(&error) {
                 error
             } else {
-                match self.ended().await {
+                match self.fetch_final_snapshot().await {
                     Ok(true) => return Ok(()),
                     Ok(false) => return Err(status),
-                    Err(away) => away,
+                    Err(transient) => transient,
                 }
             };
         }
     }
 
-    /// An agent has no stream of a task that has ended meanwhile (3.1.6), and some have none of one that waits: then the task
-    /// as it is stands for the rest.
-    async fn ended(&mut self) -> Result<bool, Error> {
-        let Some(id) = &self.seen.task else { return Ok(false) };
+    /// Replaces the rest of the stream by a snapshot of the task if it is terminal or waits for the client. Agents reject
+    /// subscriptions to terminal tasks (3.1.6), and some also to waiting ones. Returns false if there is no such snapshot.
+    ///
+    /// # Errors
+    /// `GetTask` failed with a transient error.
+    async fn fetch_final_snapshot(&mut self) -> Result<bool, Error> {
+        let Some(id) = &self.seen.task_id else { return Ok(false) };
         let tenant = match &self.ask {
-            StreamRequest::Send(it) => &it.tenant,
-            StreamRequest::Subscribe(it) | StreamRequest::Rest(it) => &it.tenant,
+            StreamRequest::Send(request) => &request.tenant,
+            StreamRequest::Subscribe(request) | StreamRequest::Rest(request) => &request.tenant,
         };
         let get = GetTaskRequest { tenant: tenant.clone(), id: id.clone(), history_length: None };
         let call = Call { cursor: None, ..self.call.clone() };
         let task = match self.again.agent.get_task(call.request(get)).await.map_err(Error::from) {
-            Ok(it) => it.into_inner().into_task()?,
+            Ok(response) => response.into_inner().into_task()?,
             Err(error) if passes(&error) => return Err(error),
             Err(_) => return Ok(false),
         };
@@ -252,33 +265,33 @@ impl ResumingStream {
         }
         let event = Event::elsewhere(None, StreamResponse { payload: Some(Payload::Task(task)) });
         self.events = Box::pin(tokio_stream::once(Ok(event)));
-        self.phase = Phase::Last;
+        self.phase = Phase::FinalSnapshot;
         Ok(true)
     }
 }
 
 impl LastSeen {
-    fn take(&mut self, event: &Event) {
+    fn record(&mut self, event: &Event) {
         self.any = true;
         self.cursor = event.cursor().cloned();
         self.ends = event.ends();
         let (id, state) = match event.payload() {
-            Some(Payload::Task(it)) => (&it.id, Some(it.state())),
-            Some(Payload::StatusUpdate(it)) => (&it.task_id, it.status.as_ref().map(TaskStatus::state)),
-            Some(Payload::ArtifactUpdate(it)) => (&it.task_id, None),
-            Some(Payload::Message(it)) => (&it.task_id, None),
+            Some(Payload::Task(task)) => (&task.id, Some(task.state())),
+            Some(Payload::StatusUpdate(update)) => (&update.task_id, update.status.as_ref().map(TaskStatus::state)),
+            Some(Payload::ArtifactUpdate(update)) => (&update.task_id, None),
+            Some(Payload::Message(message)) => (&message.task_id, None),
             None => return,
         };
         self.state = state.unwrap_or(self.state);
-        if !id.is_empty() && self.task.as_ref() != Some(id) {
-            self.task = Some(id.clone());
+        if !id.is_empty() && self.task_id.as_ref() != Some(id) {
+            self.task_id = Some(id.clone());
         }
     }
 
-    /// What is behind the cursor is known to be what follows: it is one of ours. Others send ids of events that are no place
-    /// in anything.
-    fn is_exact(&self) -> bool {
-        let of = self.cursor.as_ref().and_then(Cursor::parts).map(|it| it.0);
-        of.is_some() && of == self.task.as_deref()
+    /// Returns true if the cursor has the format of this crate and names this task, so that resuming after it leaves no gap.
+    /// Event ids of other servers need not be positions in a log.
+    fn has_own_cursor(&self) -> bool {
+        let cursor_task = self.cursor.as_ref().and_then(Cursor::parts).map(|(task_id, _)| task_id);
+        cursor_task.is_some() && cursor_task == self.task_id.as_deref()
     }
 }

@@ -1,4 +1,4 @@
-//! How often a call is made again, and how long is waited before that.
+//! Retry policy of the client: number of attempts, exponential backoff with jitter, and `Retry-After`.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::{
     seam,
 };
 
-/// A server that asks for more than this is not waited for: its error is given, and says so.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Longest `Retry-After` that is honored, unless [`Retry::longest`] is longer. Beyond it the error is returned.
+const MAX_RETRY_AFTER: Duration = Duration::from_mins(1);
 
-/// When what failed is tried again.
+/// Retry policy: exponential backoff with jitter.
 ///
 /// ```
 /// use a2a_service::client::Retry;
@@ -26,15 +26,17 @@ const PATIENCE: Duration = Duration::from_mins(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Retry {
-    /// How often in a row. A stream that has gone on has none behind it.
+    /// Maximum number of consecutive retries. A stream that made progress after a reconnect starts at 0 again. 8 by
+    /// default.
     pub attempts: u32,
-    /// How long is waited before the first one. Then it is twice as long each time. What is waited is some of that, from a
-    /// half on, so that not all who lost the same server come back together.
+    /// Backoff before the first retry; it doubles with each further one. The actual delay is a random share of it between
+    /// one half and the whole. 100 ms by default.
     pub first: Duration,
-    /// How long is waited at most, where the server says no time of its own (`Retry-After`).
+    /// Maximum backoff. 10 s by default. A longer `Retry-After` of the server is honored up to 1 min, or up to this value
+    /// if it is longer.
     pub longest: Duration,
-    /// A send that comes without an `Idempotency-Key` gets one. An agent that knows keys then makes a task of each send, also
-    /// where it answers with a message.
+    /// Adds an `Idempotency-Key` to sends that have none. A server that supports keys then creates a task for each send,
+    /// even if the agent responds with a message. On by default.
     pub keys: bool,
 }
 
@@ -45,113 +47,114 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// Nothing is tried again.
+    /// Disables retries and generated idempotency keys.
     pub fn never() -> Self {
         Self { attempts: 0, keys: false, ..Self::default() }
     }
 }
 
-/// The attempts in a row of one call.
+/// Consecutive retries of one call or stream, and the delay before the next one.
 #[derive(Clone, Debug)]
 pub(super) struct Backoff {
     retry: Retry,
-    tried: u32,
+    retries: u32,
 }
 
 impl Backoff {
     pub(super) fn new(retry: &Retry) -> Self {
-        Self { retry: retry.clone(), tried: 0 }
+        Self { retry: retry.clone(), retries: 0 }
     }
 
-    /// It went on: what comes is another failure.
+    /// Starts over after progress.
     pub(super) fn reset(&mut self) {
-        self.tried = 0;
+        self.retries = 0;
     }
 
-    /// What has lasted for so long was no failure.
+    /// Maximum backoff. A connection that lasted at least this long counts as progress.
     pub(super) fn longest(&self) -> Duration {
         self.retry.longest
     }
 
-    /// Waits before the next attempt. Says no where there is none: there were enough, or the time of the call would be over.
+    /// Waits before the next retry. Returns false at once if the attempts are exhausted, `Retry-After` is too long, or the
+    /// deadline of the call would pass.
     pub(super) async fn wait(&mut self, error: &Error, call: &Call) -> bool {
         let Some(delay) = self.delay(error, seam::random()) else { return false };
-        if call.time_left().is_some_and(|it| it <= delay) {
+        if call.time_left().is_some_and(|left| left <= delay) {
             return false;
         }
-        self.tried += 1;
+        self.retries += 1;
         sleep_until(seam::after(Instant::now(), delay)).await;
         true
     }
 
     fn delay(&self, error: &Error, random: u64) -> Option<Duration> {
-        if self.tried >= self.retry.attempts {
+        if self.retries >= self.retry.attempts {
             return None;
         }
-        let most = self.retry.first.saturating_mul(1_u32.checked_shl(self.tried).unwrap_or(u32::MAX));
-        let most = most.min(self.retry.longest);
-        let part = u32::try_from(random >> 32).unwrap_or(0);
-        let delay = most / 2 + Duration::from_nanos(share(most / 2, part));
+        let backoff = self.retry.first.saturating_mul(1_u32.checked_shl(self.retries).unwrap_or(u32::MAX));
+        let backoff = backoff.min(self.retry.longest);
+        let fraction = u32::try_from(random >> 32).unwrap_or(0);
+        let delay = backoff / 2 + Duration::from_nanos(scale(backoff / 2, fraction));
         match error.retry_after_seconds().map(Duration::from_secs) {
-            Some(told) if told > PATIENCE.max(self.retry.longest) => None,
-            Some(told) => Some(told.saturating_add(delay)),
+            Some(retry_after) if retry_after > MAX_RETRY_AFTER.max(self.retry.longest) => None,
+            Some(retry_after) => Some(retry_after.saturating_add(delay)),
             None => Some(delay),
         }
     }
 }
 
-/// So much of a time, in nanoseconds.
-fn share(whole: Duration, part: u32) -> u64 {
-    let share = (whole.as_nanos() * u128::from(part)) >> 32;
-    u64::try_from(share).unwrap_or(u64::MAX)
+/// Multiplies a duration by `fraction` / 2³². Returns nanoseconds.
+fn scale(duration: Duration, fraction: u32) -> u64 {
+    let nanos = (duration.as_nanos() * u128::from(fraction)) >> 32;
+    u64::try_from(nanos).unwrap_or(u64::MAX)
 }
 
-/// What fails like this may succeed later.
+/// Returns true for a transient error: `Unavailable`, or `ResourceExhausted` with a retry delay.
 pub(super) fn passes(error: &Error) -> bool {
-    let says_when = error.kind() == ErrorKind::ResourceExhausted && error.retry_after_seconds().is_some();
-    says_when || error.kind() == ErrorKind::Unavailable
+    let has_delay = error.kind() == ErrorKind::ResourceExhausted && error.retry_after_seconds().is_some();
+    has_delay || error.kind() == ErrorKind::Unavailable
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn broken() -> Error {
+    fn unavailable() -> Error {
         ErrorKind::Unavailable.error()
     }
 
     #[test]
-    fn each_time_is_longer_up_to_a_longest() {
+    fn backoff_doubles_up_to_the_maximum() {
         let mut backoff = Backoff::new(&Retry::default());
         let millis = [100, 200, 400, 800, 1600, 3200, 6400, 10_000];
-        for most in millis.map(Duration::from_millis) {
-            let least = backoff.delay(&broken(), 0).unwrap();
-            let longest = backoff.delay(&broken(), u64::MAX).unwrap();
-            assert_eq!(least, most / 2);
-            assert!(longest <= most && longest + Duration::from_micros(1) > most, "{longest:?}");
-            backoff.tried += 1;
+        for expected in millis.map(Duration::from_millis) {
+            let shortest = backoff.delay(&unavailable(), 0).unwrap();
+            let longest = backoff.delay(&unavailable(), u64::MAX).unwrap();
+            assert_eq!(shortest, expected / 2);
+            assert!(longest <= expected && longest + Duration::from_micros(1) > expected, "{longest:?}");
+            backoff.retries += 1;
         }
-        assert_eq!(backoff.delay(&broken(), 0), None);
+        assert_eq!(backoff.delay(&unavailable(), 0), None);
         backoff.reset();
-        assert!(backoff.delay(&broken(), 0).is_some());
+        assert!(backoff.delay(&unavailable(), 0).is_some());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_says_when() {
+    async fn retry_after_is_honored_up_to_the_limit_and_the_deadline() {
         let mut backoff = Backoff::new(&Retry::default());
-        let told = |seconds| broken().retry_after(Duration::from_secs(seconds));
-        let begun = Instant::now();
-        assert!(backoff.wait(&told(30), &Call::default()).await);
-        assert!((30..31).contains(&begun.elapsed().as_secs()));
-        assert!(!backoff.wait(&told(3600), &Call::default()).await, "nobody waits for an hour");
-        let hasty = Call { deadline: Some(Instant::now() + Duration::from_secs(10)), ..Call::default() };
-        assert!(!backoff.wait(&told(30), &hasty).await, "it would be too late");
-        assert!(backoff.wait(&told(5), &hasty).await);
-        assert!(!Backoff::new(&Retry::never()).wait(&broken(), &Call::default()).await);
+        let after = |seconds| unavailable().retry_after(Duration::from_secs(seconds));
+        let start = Instant::now();
+        assert!(backoff.wait(&after(30), &Call::default()).await);
+        assert!((30..31).contains(&start.elapsed().as_secs()));
+        assert!(!backoff.wait(&after(3600), &Call::default()).await, "an hour exceeds the limit");
+        let with_deadline = Call { deadline: Some(Instant::now() + Duration::from_secs(10)), ..Call::default() };
+        assert!(!backoff.wait(&after(30), &with_deadline).await, "the deadline would pass");
+        assert!(backoff.wait(&after(5), &with_deadline).await);
+        assert!(!Backoff::new(&Retry::never()).wait(&unavailable(), &Call::default()).await);
     }
 
     #[test]
-    fn what_is_refused_is_not_tried_again() {
+    fn only_transient_errors_are_retried() {
         for kind in ErrorKind::ALL {
             assert_eq!(passes(&kind.error()), kind == ErrorKind::Unavailable, "{kind:?}");
         }

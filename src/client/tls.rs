@@ -1,6 +1,7 @@
-//! Whom a client believes at `https://`: what the system trusts, which an operator can change, and what it is told beside.
+//! TLS root certificates of the client: those of the system, and those that [`Client::roots`](super::Client) adds.
 //!
-//! TLS is a feature, `tls`, since it brings a library in C. What comes without says so at once, and not when it is called.
+//! TLS is the crate feature `tls`, because it needs a C library. Without it, an `https://` URL is rejected when the client
+//! is created, not at the first call.
 
 #[cfg(feature = "tls")]
 pub(super) use self::with::RootCertificates;
@@ -8,7 +9,7 @@ pub(super) use self::with::RootCertificates;
 pub(super) use self::without::RootCertificates;
 
 fn is_secure(url: &str) -> bool {
-    url.get(..6).is_some_and(|it| it.eq_ignore_ascii_case("https:"))
+    url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
 }
 
 #[cfg(feature = "tls")]
@@ -19,14 +20,14 @@ mod with {
     use super::is_secure;
     use crate::error::Error;
 
-    /// Certificates in PEM.
+    /// Additional root certificates: bundles in PEM.
     #[derive(Clone, Debug, Default)]
     pub(in crate::client) struct RootCertificates(Vec<Vec<u8>>);
 
     impl RootCertificates {
         pub(in crate::client) fn add(&mut self, pem: &[u8]) -> Result<(), Error> {
             if certificates(pem)?.is_empty() {
-                return Err(Error::invalid_field("roots", "has no certificate in PEM"));
+                return Err(Error::invalid_field("roots", "must contain at least one certificate in PEM"));
             }
             self.0.push(pem.to_owned());
             Ok(())
@@ -34,28 +35,28 @@ mod with {
 
         pub(in crate::client) fn http(&self, builder: ClientBuilder, url: &str) -> Result<ClientBuilder, Error> {
             if !is_secure(url) {
-                // What the system trusts takes some time to read, and nobody asks for it.
+                // Skips reading the system's root certificates, which is slow.
                 return Ok(builder.tls_certs_only([]));
             }
-            let mut all = Vec::new();
+            let mut roots = Vec::new();
             for pem in &self.0 {
-                all.extend(certificates(pem)?);
+                roots.extend(certificates(pem)?);
             }
-            Ok(builder.https_only(true).tls_certs_merge(all))
+            Ok(builder.https_only(true).tls_certs_merge(roots))
         }
 
         pub(in crate::client) fn grpc(&self, endpoint: Endpoint, url: &str) -> Result<Endpoint, Error> {
             if !is_secure(url) {
                 return Ok(endpoint);
             }
-            let all = self.0.iter().map(transport::Certificate::from_pem);
-            let config = ClientTlsConfig::new().with_native_roots().ca_certificates(all);
+            let roots = self.0.iter().map(transport::Certificate::from_pem);
+            let config = ClientTlsConfig::new().with_native_roots().ca_certificates(roots);
             endpoint.tls_config(config).map_err(Error::internal)
         }
     }
 
     fn certificates(pem: &[u8]) -> Result<Vec<reqwest::Certificate>, Error> {
-        let invalid = |_| Error::invalid_field("roots", "is not PEM");
+        let invalid = |_| Error::invalid_field("roots", "must be valid PEM");
         reqwest::Certificate::from_pem_bundle(pem).map_err(invalid)
     }
 }
@@ -72,21 +73,21 @@ mod without {
     pub(in crate::client) struct RootCertificates;
 
     impl RootCertificates {
-        #[expect(clippy::unused_self, reason = "with TLS, it has certificates")]
+        #[expect(clippy::unused_self, reason = "the signature of the variant with TLS")]
         pub(in crate::client) fn http(&self, builder: ClientBuilder, url: &str) -> Result<ClientBuilder, Error> {
-            open(url).map(|()| builder)
+            reject_https(url).map(|()| builder)
         }
 
-        #[expect(clippy::unused_self, reason = "with TLS, it has certificates")]
+        #[expect(clippy::unused_self, reason = "the signature of the variant with TLS")]
         pub(in crate::client) fn grpc(&self, endpoint: Endpoint, url: &str) -> Result<Endpoint, Error> {
-            open(url).map(|()| endpoint)
+            reject_https(url).map(|()| endpoint)
         }
     }
 
-    fn open(url: &str) -> Result<(), Error> {
+    fn reject_https(url: &str) -> Result<(), Error> {
         if is_secure(url) {
-            let why = format!("`{url}` is for TLS, which this program was built without (feature `tls`)");
-            return Err(ErrorKind::InvalidParams.because(why));
+            let reason = format!("`{url}` needs TLS; build with the crate feature `tls` or use http://");
+            return Err(ErrorKind::InvalidParams.because(reason));
         }
         Ok(())
     }

@@ -1,88 +1,88 @@
-//! What can go wrong, and the table that says how each binding puts it on the wire.
+//! Error kinds, and the table of their reason, JSON-RPC code, gRPC code and HTTP status.
 
 use tonic::Code;
 
-/// What can go wrong with a call. Finer than the wire's reasons where a caller may want to know the cause.
+/// Kind of an error. Some kinds share a reason on the wire. The comments of the kinds are the source of `docs/errors.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The task does not exist, or the caller may not see it.
+    /// The task does not exist, or the caller has no access to it.
     TaskNotFound,
-    /// The task has ended otherwise.
+    /// The task is in a terminal state other than `TASK_STATE_CANCELED`.
     TaskNotCancelable,
-    /// Webhooks are not offered.
+    /// The agent does not offer push notifications.
     PushNotificationNotSupported,
-    /// The operation is not one that this agent offers.
+    /// The agent does not support the operation.
     UnsupportedOperation,
-    /// The task has ended: it takes no message and has no stream.
+    /// The task is in a terminal state: it accepts no messages and has no stream.
     TaskEnded,
-    /// Streams are not offered.
+    /// The agent does not offer streaming.
     StreamingNotSupported,
-    /// There is no card for authenticated callers.
+    /// The agent has no extended card for authenticated callers.
     ExtendedCardNotSupported,
-    /// A media type that the agent does not take or give.
+    /// The agent does not accept or produce the media type.
     ContentTypeNotSupported,
-    /// The agent gave what the protocol does not allow.
+    /// The agent returned a response that violates the protocol.
     InvalidAgentResponse,
-    /// A card for authenticated callers is promised and missing.
+    /// The agent card declares an extended card, but none is configured.
     ExtendedAgentCardNotConfigured,
-    /// An extension that the caller must use, and does not.
+    /// The caller does not request an extension that the agent requires.
     ExtensionSupportRequired,
-    /// A version of the protocol that is not served.
+    /// The server does not serve the requested protocol version.
     VersionNotSupported,
-    /// The request is not JSON.
+    /// The body is not valid JSON.
     Parse,
-    /// The request is JSON and no call.
+    /// The body is valid JSON but not a JSON-RPC request.
     InvalidRequest,
-    /// No such method, or no such path.
+    /// The method or path does not exist.
     MethodNotFound,
-    /// The path is one of ours, and not for this verb.
+    /// The path exists, but does not support this HTTP method.
     VerbNotAllowed,
     /// A parameter is missing or malformed.
     InvalidParams,
-    /// The body is larger than is taken.
+    /// The request body exceeds the size limit.
     TooLarge,
-    /// Nobody is known by the credentials, or there are none.
+    /// Credentials are missing or invalid.
     Unauthenticated,
-    /// The caller is known, and may not.
+    /// The caller is authenticated but not authorized.
     PermissionDenied,
     /// The request comes from a web page of an origin that is not in `cors.origins`.
     ForeignOrigin,
-    /// The request is for a host that is not a name of this server, nor in `allowed_hosts`.
+    /// The request is for a host that is neither a name of this server nor in `allowed_hosts`.
     Misdirected,
-    /// A limit is reached: try later, or ask for less.
+    /// A limit is reached. Retry later or request less.
     ResourceExhausted,
-    /// The server can't do it now. The same call may succeed later.
+    /// The server is temporarily unable to process the call. A retry may succeed.
     Unavailable,
-    /// The caller's time is over.
+    /// The deadline of the call has passed.
     DeadlineExceeded,
-    /// The body of the request was not received in time.
+    /// The request body was not received in time.
     RequestTimeout,
-    /// Somebody else was there first.
+    /// The resource was modified concurrently.
     Aborted,
-    /// Another message has been sent under the same key.
+    /// The idempotency key was used for another message.
     IdempotencyConflict,
-    /// The server is at fault; what happened is in its log.
+    /// The server failed. The cause is in its log, under the `errorId` of the error.
     Internal,
 }
 
-/// The codes of a kind, one for each binding.
+/// Codes of an error kind in each binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wire {
     /// `google.rpc.ErrorInfo.reason`.
     pub reason: &'static str,
-    /// The `code` of a JSON-RPC error.
+    /// `code` of the JSON-RPC error.
     pub json_rpc: i32,
     /// `grpc-status`.
     pub grpc: Code,
-    /// The status of HTTP+JSON.
+    /// HTTP status of HTTP+JSON.
     pub http: u16,
-    /// What every message of the kind begins with.
+    /// First words of every message of this kind.
     pub sentence: &'static str,
 }
 
 impl ErrorKind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 29] = [
         Self::TaskNotFound,
         Self::TaskNotCancelable,
@@ -115,8 +115,8 @@ impl ErrorKind {
         Self::Internal,
     ];
 
-    /// The table of section 5.4 (as of 1.0.1), and of 9.5 for what JSON-RPC itself defines. Our own codes begin at
-    /// −32050, clear of those that the protocol has taken.
+    /// Codes of this kind at protocol 1.0: section 5.4 (as of 1.0.1), and section 9.5 for the codes of JSON-RPC itself.
+    /// Server-defined codes begin at −32050, outside the range that the protocol uses.
     #[rustfmt::skip]
     pub const fn wire(self) -> Wire {
         use Code::{Aborted, AlreadyExists, DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound, PermissionDenied};
@@ -149,7 +149,7 @@ impl ErrorKind {
             Self::ResourceExhausted              => ("RESOURCE_EXHAUSTED",                     -32052, ResourceExhausted,  429, "Limit reached"),
             Self::Unavailable                    => ("UNAVAILABLE",                            -32053, Unavailable,        503, "Temporarily unavailable"),
             Self::DeadlineExceeded               => ("DEADLINE_EXCEEDED",                      -32054, DeadlineExceeded,   504, "Deadline exceeded"),
-            // Of gRPC's codes, UNAVAILABLE would make clients send a body that is too slow at once again.
+            // Not UNAVAILABLE, because gRPC clients would immediately retry a body that is too slow.
             Self::RequestTimeout                 => ("REQUEST_TIMEOUT",                        -32057, DeadlineExceeded,   408, "Request received too slowly"),
             Self::Aborted                        => ("ABORTED",                                -32055, Aborted,            409, "Conflict"),
             Self::IdempotencyConflict            => ("IDEMPOTENCY_CONFLICT",                   -32056, AlreadyExists,      409, "Idempotency-Key is in use"),
@@ -158,17 +158,17 @@ impl ErrorKind {
         Wire { reason, json_rpc, grpc, http, sentence }
     }
 
-    /// The kind of a reason that came over the wire.
+    /// Returns the first kind with this reason.
     pub fn from_reason(reason: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|it| it.wire().reason == reason)
+        Self::ALL.into_iter().find(|kind| kind.wire().reason == reason)
     }
 
-    /// The kind of a JSON-RPC code that came over the wire.
+    /// Returns the first kind with this JSON-RPC code.
     pub fn from_json_rpc(code: i32) -> Option<Self> {
-        Self::ALL.into_iter().find(|it| it.wire().json_rpc == code)
+        Self::ALL.into_iter().find(|kind| kind.wire().json_rpc == code)
     }
 
-    /// The kind that a gRPC code alone tells; tonic's own answers have no more.
+    /// Returns the kind for a gRPC code without details, as in statuses of tonic.
     pub fn from_grpc(code: Code) -> Self {
         match code {
             Code::InvalidArgument | Code::OutOfRange => Self::InvalidParams,
@@ -185,7 +185,7 @@ impl ErrorKind {
         }
     }
 
-    /// The kind that an HTTP status alone tells.
+    /// Returns the kind for an HTTP status without details.
     pub fn from_http(status: u16) -> Self {
         match status {
             401 => Self::Unauthenticated,
@@ -205,7 +205,7 @@ impl ErrorKind {
 }
 
 impl Wire {
-    /// The name of the gRPC code, as `google.rpc.Code` spells it.
+    /// Name of the gRPC code in `google.rpc.Code`.
     pub fn status(&self) -> &'static str {
         match self.grpc {
             Code::Ok => "OK",
@@ -233,9 +233,9 @@ impl Wire {
 mod tests {
     use super::*;
 
-    /// Section 5.4 of the specification in literals, and the rule for our own codes.
+    /// Literals from section 5.4, and the range of server-defined codes.
     #[test]
-    fn the_table_is_that_of_the_specification() {
+    fn codes_match_the_specification() {
         let rows = [
             (ErrorKind::TaskNotFound, -32001, Code::NotFound, 404),
             (ErrorKind::TaskNotCancelable, -32002, Code::FailedPrecondition, 400),

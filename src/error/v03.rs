@@ -1,4 +1,4 @@
-//! Errors as protocol 0.3 has them: its numbers by cause, its sentences, and the bodies that its readers look into.
+//! Errors in protocol 0.3: codes, messages, HTTP+JSON error bodies and gRPC statuses.
 
 use serde_json::{Value, json};
 use tonic::{Code, Status};
@@ -7,50 +7,50 @@ use super::{Error, ErrorKind, Wire};
 use crate::call::Version;
 
 impl ErrorKind {
-    /// The codes of each binding at a version.
+    /// Codes of this kind in each binding at a protocol version.
     pub const fn wire_for(self, version: Version) -> Wire {
         match version {
             Version::V1_0 => self.wire(),
-            Version::V0_3 => self.classic(),
+            Version::V0_3 => self.wire_v03(),
         }
     }
 
-    /// The table of 0.3, 8: what is not in it is as in 1.0. That version has numbers of JSON-RPC alone; the statuses of
-    /// HTTP and gRPC are those of its first servers, which clients have learned to read. `FAILED_PRECONDITION` is a task
-    /// that can't be canceled, and nothing else, since clients know it by that.
+    /// Error codes of 0.3 (0.3, 8). Kinds without an entry have the codes of 1.0. The specification defines only JSON-RPC
+    /// codes; the HTTP and gRPC statuses are those of the first servers, on which clients rely. `FAILED_PRECONDITION` is
+    /// reserved for tasks that can't be canceled, because clients identify that error by it.
     #[rustfmt::skip]
-    const fn classic(self) -> Wire {
+    const fn wire_v03(self) -> Wire {
         use Code::{FailedPrecondition, InvalidArgument, Unimplemented};
-        let as_now = self.wire();
+        let current = self.wire();
         let (reason, json_rpc, grpc, http, sentence) = match self {
             //                                       reason                      JSON-RPC  gRPC             HTTP
-            Self::TaskNotCancelable              => (as_now.reason,               -32002, FailedPrecondition, 409, as_now.sentence),
-            Self::PushNotificationNotSupported   => (as_now.reason,               -32003, Unimplemented,      400, as_now.sentence),
+            Self::TaskNotCancelable              => (current.reason,               -32002, FailedPrecondition, 409, current.sentence),
+            Self::PushNotificationNotSupported   => (current.reason,               -32003, Unimplemented,      400, current.sentence),
             Self::UnsupportedOperation
-            | Self::StreamingNotSupported        => (as_now.reason,               -32004, Unimplemented,      400, as_now.sentence),
-            // It has no number for this one (8.2), nor for a version.
+            | Self::StreamingNotSupported        => (current.reason,               -32004, Unimplemented,      400, current.sentence),
+            // 0.3 has no code for required extensions (8.2), nor for versions.
             Self::ExtensionSupportRequired       => ("UNSUPPORTED_OPERATION",     -32004, Unimplemented,      400, "This operation is not supported"),
             Self::VersionNotSupported            => ("INVALID_REQUEST",           -32600, InvalidArgument,    400, "Invalid JSON-RPC Request"),
-            // An error (7.1) that 1.0 has made one of the operation, and that was one of the parameters.
+            // An error of the parameters in 0.3 (7.1), and of the operation in 1.0.
             Self::TaskEnded                      => ("INVALID_PARAMS",            -32602, InvalidArgument,    400, "Invalid method parameters"),
-            Self::ContentTypeNotSupported        => (as_now.reason,               -32005, InvalidArgument,    415, as_now.sentence),
+            Self::ContentTypeNotSupported        => (current.reason,               -32005, InvalidArgument,    415, current.sentence),
             Self::ExtendedCardNotSupported
             | Self::ExtendedAgentCardNotConfigured => ("EXTENDED_AGENT_CARD_NOT_CONFIGURED",
                                                                                   -32007, Unimplemented,      404, "Authenticated Extended Card not configured"),
-            Self::InvalidRequest                 => (as_now.reason,               -32600, as_now.grpc,        400, "Invalid JSON-RPC Request"),
-            Self::InvalidParams                  => (as_now.reason,               -32602, as_now.grpc,        400, "Invalid method parameters"),
-            Self::Internal                       => (as_now.reason,               -32603, as_now.grpc,        500, "Internal server error"),
+            Self::InvalidRequest                 => (current.reason,               -32600, current.grpc,        400, "Invalid JSON-RPC Request"),
+            Self::InvalidParams                  => (current.reason,               -32602, current.grpc,        400, "Invalid method parameters"),
+            Self::Internal                       => (current.reason,               -32603, current.grpc,        500, "Internal server error"),
             Self::TaskNotFound | Self::InvalidAgentResponse | Self::Parse | Self::MethodNotFound | Self::VerbNotAllowed
             | Self::TooLarge | Self::Unauthenticated | Self::PermissionDenied | Self::ForeignOrigin
             | Self::Misdirected | Self::ResourceExhausted
-            | Self::Unavailable | Self::DeadlineExceeded | Self::RequestTimeout | Self::Aborted | Self::IdempotencyConflict => return as_now,
+            | Self::Unavailable | Self::DeadlineExceeded | Self::RequestTimeout | Self::Aborted | Self::IdempotencyConflict => return current,
         };
         Wire { reason, json_rpc, grpc, http, sentence }
     }
 
-    /// What 0.3 calls an error of this kind, which is how some of its clients know it (0.3, 8.1 and 8.2).
+    /// Name of the error in 0.3, by which some clients identify it (0.3, 8.1 and 8.2).
     pub const fn classic_name(self) -> &'static str {
-        match self.classic().json_rpc {
+        match self.wire_v03().json_rpc {
             -32001 => "TaskNotFoundError",
             -32002 => "TaskNotCancelableError",
             -32003 => "PushNotificationNotSupportedError",
@@ -63,24 +63,24 @@ impl ErrorKind {
             -32601 => "MethodNotFoundError",
             -32602 => "InvalidParamsError",
             -32603 => "InternalError",
-            // Our own, which it leaves to servers (8.1).
+            // Server-defined codes (8.1).
             _ => "ServerError",
         }
     }
 }
 
 impl Error {
-    /// The codes of each binding at a version.
+    /// Codes of this error in each binding at a protocol version.
     pub fn wire_for(&self, version: Version) -> Wire {
         self.kind().wire_for(version)
     }
 
-    /// What the caller reads, in the words of a version: its sentence, and the detail. Callers of 0.3 read nothing else, so
-    /// that a limit is named in it.
+    /// Message for the caller: the sentence that the protocol version defines, and the detail. In 0.3 it also names the
+    /// limit, because JSON-RPC errors have no other details there.
     pub fn message_for(&self, version: Version) -> String {
         let mut message = self.wire_for(version).sentence.to_owned();
-        // A limit that is no setting is a number, which the detail has.
-        let limit = self.metadata("limit").filter(|it| it.starts_with(|c: char| c.is_ascii_alphabetic()));
+        // A limit without a setting is a number, which the detail contains.
+        let limit = self.metadata("limit").filter(|limit| limit.starts_with(|c: char| c.is_ascii_alphabetic()));
         if let Some(limit) = limit.filter(|_| version == Version::V0_3) {
             message.extend([" (limit ", limit, ")"]);
         }
@@ -90,11 +90,10 @@ impl Error {
         message
     }
 
-    /// The body of an error of HTTP+JSON at a version.
+    /// Body of an HTTP+JSON error at a protocol version.
     ///
-    /// 0.3 asks for JSON and says no more (0.3, 3.2.3), and its clients look in three places: into an object `error`, for
-    /// a number `code`, and for a `type`. This has all three, and in `error` a member of the type's name for those who
-    /// take it for text and look into that.
+    /// 0.3 defines no format (0.3, 3.2.3), and its clients read different members: the object `error`, the number `code`, or
+    /// `type`. The body has all three. `error` also has a member with the name of the type, for clients that search its text.
     pub fn problem_for(&self, version: Version) -> Value {
         let wire = self.wire_for(version);
         let (message, details) = (self.message_for(version), self.details_for(version));
@@ -109,8 +108,8 @@ impl Error {
         }
     }
 
-    /// The status of gRPC at a version. The message of 0.3 begins with the name of the error: it is all that some of its
-    /// clients look at.
+    /// gRPC status at a protocol version. In 0.3 the message begins with the name of the error, by which some clients
+    /// identify it.
     pub fn into_status(self, version: Version) -> Status {
         let message = self.message_for(version);
         match version {
@@ -128,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_numbers_are_those_that_0_3_knows_and_our_own() {
+    fn v03_codes_are_standard_or_server_defined() {
         for kind in ErrorKind::ALL {
             let wire = kind.wire_for(Version::V0_3);
             let known = (-32007..=-32001).contains(&wire.json_rpc)
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_said_in_the_words_of_its_reader() {
+    fn error_has_the_message_and_codes_of_the_version() {
         let error = ErrorKind::TaskEnded.because("task t-1 has ended");
         assert_eq!(error.message_for(Version::V1_0), error.to_string());
         assert_eq!(error.problem_for(Version::V1_0), error.problem());
@@ -157,9 +156,9 @@ mod tests {
         let status = error.into_status(Version::V0_3);
         assert_eq!(status.code(), Code::InvalidArgument);
         assert_eq!(status.message(), "InvalidParamsError: Invalid method parameters: task t-1 has ended");
-        assert_eq!(Error::from(status).kind(), ErrorKind::TaskEnded, "in process, nothing of it is lost");
-        let error = ErrorKind::ResourceExhausted.because("2 turns run").with("limit", "turns");
-        assert_eq!(error.message_for(Version::V0_3), "Limit reached (limit turns): 2 turns run");
-        assert_eq!(error.message_for(Version::V1_0), "Limit reached: 2 turns run");
+        assert_eq!(Error::from(status).kind(), ErrorKind::TaskEnded, "in process the kind is preserved");
+        let error = ErrorKind::ResourceExhausted.because("2 running turns").with("limit", "turns");
+        assert_eq!(error.message_for(Version::V0_3), "Limit reached (limit turns): 2 running turns");
+        assert_eq!(error.message_for(Version::V1_0), "Limit reached: 2 running turns");
     }
 }

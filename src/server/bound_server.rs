@@ -1,4 +1,4 @@
-//! A server that listens: it serves until it is told to stop, and drains then.
+//! Listening server: accepts connections until it is stopped, then drains (graceful shutdown).
 
 use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -12,16 +12,16 @@ use crate::{
     transport::{HttpService, listener},
 };
 
-/// How much longer a connection may take to send what it was left with.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Time after the grace period in which connections may send their remaining data.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A server that listens.
-#[must_use = "a server serves when it runs"]
+/// Server that is bound to its address and not yet accepting connections.
+#[must_use = "a bound server does nothing until run_until"]
 pub struct BoundServer<A> {
     pub(super) listener: TcpListener,
     pub(super) addr: SocketAddr,
     pub(super) http: HttpService,
-    /// Another listener, for gRPC alone, and what serves its connections.
+    /// Additional listener for gRPC only, with the service for its connections.
     pub(super) grpc: Option<(TcpListener, Layered)>,
     pub(super) layers: Layers,
     pub(super) service: Arc<Service<A>>,
@@ -31,12 +31,12 @@ pub struct BoundServer<A> {
 }
 
 impl<A: Agent> BoundServer<A> {
-    /// Where it listens; with the port that was picked, where none was named.
+    /// Address of the listener. Contains the actual port if port 0 was requested.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Listens on another address too, for gRPC alone. Returns where.
+    /// Adds a listener for gRPC only and returns its address.
     ///
     /// # Errors
     /// The errors of [`Server::bind`](super::Server::bind).
@@ -46,14 +46,14 @@ impl<A: Agent> BoundServer<A> {
         Ok(addr)
     }
 
-    /// Serves until `stop` returns, then drains: takes no new connections and no new work, lets what runs end for the
-    /// time of the [grace](super::Server::grace), cuts what is left of streams so that they can be taken up again, and
-    /// returns. Nothing is canceled by this.
+    /// Serves until `stop` completes, then drains: rejects new connections and calls, waits for running turns up to the
+    /// [grace period](super::Server::grace), and closes the remaining streams, which clients can resume later. No task is
+    /// canceled.
     pub async fn run_until(self, stop: impl Future<Output = ()>) {
         let Self { listener, addr, http, grpc, layers, service, draining, settings, grace } = self;
         let http = layers.around(http, Some(addr));
-        // The engine ends what runs at the end of the grace; its last words have a moment more to be sent.
-        let settings = listener::Settings { grace: grace.saturating_add(LAST_WORDS), ..settings };
+        // The service ends the remaining turns after the grace period; their last events still have to be sent.
+        let settings = listener::Settings { grace: grace.saturating_add(FLUSH_TIMEOUT), ..settings };
         let stopping = async {
             stop.await;
             draining.cancel();
@@ -64,7 +64,7 @@ impl<A: Agent> BoundServer<A> {
                 listener::serve(listener, http, &settings, &draining).await;
             }
         };
-        // In this order: a signal that comes right after the first reply finds who waits for it.
+        // `stopping` is polled first, so that it waits for the signal before the first response is sent.
         tokio::join!(stopping, listener::serve(listener, http, &settings, &draining), grpc);
     }
 }

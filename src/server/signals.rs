@@ -1,11 +1,11 @@
-//! The signals that tell a program to stop.
+//! Shutdown signals: Ctrl-C and SIGTERM.
 
 use std::fmt;
 
 #[cfg(unix)]
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Ctrl-C and SIGTERM. From when it is made, they no longer end the process by themselves, and none is missed.
+/// Listener for Ctrl-C and SIGTERM. Replaces their default action, which ends the process, and misses none.
 pub struct Signals {
     #[cfg(unix)]
     interrupted: Option<Signal>,
@@ -14,25 +14,25 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Listens from now on. Must be called in a tokio runtime.
+    /// Starts to listen. Must be called in a tokio runtime.
     #[cfg(unix)]
     pub fn listen() -> Self {
-        // Where the system refuses, the signal does what it does to every process: it ends it.
+        // If registration fails, the signal keeps its default action.
         Self { interrupted: signal(SignalKind::interrupt()).ok(), terminated: signal(SignalKind::terminate()).ok() }
     }
 
-    /// Listens from now on. Must be called in a tokio runtime.
+    /// Starts to listen. Must be called in a tokio runtime.
     #[cfg(not(unix))]
     pub fn listen() -> Self {
         Self {}
     }
 
-    /// Returns when the next one has come.
+    /// Waits for the next signal.
     #[cfg(unix)]
     pub async fn next(&mut self) {
         async fn next(signal: Option<&mut Signal>) {
             match signal {
-                Some(it) => drop(it.recv().await),
+                Some(signal) => drop(signal.recv().await),
                 None => std::future::pending().await,
             }
         }
@@ -42,7 +42,7 @@ impl Signals {
         }
     }
 
-    /// Returns when the next one has come.
+    /// Waits for the next signal.
     #[cfg(not(unix))]
     pub async fn next(&mut self) {
         if tokio::signal::ctrl_c().await.is_err() {

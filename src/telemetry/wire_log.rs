@@ -1,8 +1,7 @@
-//! What passes the door, for people who move from one version of the protocol to another: what came in, the call of 1.0
-//! that it was, and what went out, each on a line of the log.
+//! Wire log (`print_wire`): logs each request, the protocol 1.0 call that it maps to, and the response.
 //!
-//! It is for looking, and off unless somebody asks for it. Credentials are hidden as well as names can tell, and what is
-//! long is cut.
+//! For debugging, for example a migration between protocol versions; off by default. Credentials are redacted by the names
+//! of headers and members, and long texts are truncated. Message content is not redacted.
 
 use std::{
     convert::Infallible,
@@ -28,21 +27,21 @@ use crate::transport::{Body, RequestBody, ResponseFuture};
 mod called;
 mod text;
 
-/// What the lines are filtered by.
+/// Log target of the wire log.
 const TARGET: &str = "a2a_service::wire";
 
-/// The number of the next request.
+/// Number of the next request.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// What lets the lines through a filter.
+/// Returns the filter directive that enables the wire log.
 pub(crate) fn directive() -> Result<Directive, ParseError> {
     format!("{TARGET}=info").parse()
 }
 
-/// So much of a body is kept to be shown.
-const KEPT: usize = 64 << 10;
+/// Maximum number of bytes of a body, or of an event of a stream, that are buffered for the log.
+const MAX_BUFFERED: usize = 64 << 10;
 
-/// Writes what was seen.
+/// Writes a line of the wire log.
 macro_rules! line {
     ($span:expr, $($text:tt)*) => {
         tracing::info!(target: TARGET, parent: $span, $($text)*)
@@ -50,20 +49,20 @@ macro_rules! line {
 }
 use line;
 
-/// The body of a request that is looked at.
+/// Request body whose content is logged.
 type RecordedBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
-/// A tower service that writes what passes another to the log. Switched off, it is as if it were not there.
+/// Tower service that logs the requests and responses of another service. Does nothing unless enabled.
 #[derive(Clone, Debug)]
 pub(crate) struct WireLog<S> {
     inner: S,
-    on: bool,
+    enabled: bool,
 }
 
 impl<S> WireLog<S> {
-    /// Looks at a service, if it is on.
-    pub(crate) fn new(inner: S, on: bool) -> Self {
-        Self { inner, on }
+    /// Wraps a service.
+    pub(crate) fn new(inner: S, enabled: bool) -> Self {
+        Self { inner, enabled }
     }
 }
 
@@ -82,19 +81,19 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> ResponseFuture {
-        if !self.on {
+        if !self.enabled {
             return self.inner.call(request);
         }
-        // What belongs together has a number in common.
+        // The number correlates the lines of one request.
         let span = tracing::info_span!(target: TARGET, "wire", call = NEXT.fetch_add(1, Ordering::Relaxed));
         let (parts, body) = request.into_parts();
         line!(&span, "in: {} {} {}", parts.method, target(&parts.uri), headers(&parts.headers));
         let body = RecordingBody::new("in", &parts.headers, body.map_err(Into::into), span.clone());
         let entered = span.enter();
-        let answering = self.inner.call(Request::from_parts(parts, body.boxed_unsync()));
+        let response = self.inner.call(Request::from_parts(parts, body.boxed_unsync()));
         drop(entered);
         Box::pin(async move {
-            let (parts, body) = answering.instrument(span.clone()).await?.into_parts();
+            let (parts, body) = response.instrument(span.clone()).await?.into_parts();
             line!(&span, "out: {} {}", parts.status.as_u16(), headers(&parts.headers));
             let body = RecordingBody::new("out", &parts.headers, body, span);
             Ok(Response::from_parts(parts, Body::events(body)))
@@ -102,33 +101,37 @@ where
     }
 }
 
-/// A body, and what was seen of it.
+/// Body that buffers its data and logs it.
 struct RecordingBody<B> {
     body: Pin<Box<B>>,
-    way: &'static str,
+    /// `in` or `out`.
+    direction: &'static str,
     media: Media,
-    kept: BytesMut,
+    /// The first [`MAX_BUFFERED`] bytes since the last log line.
+    buffer: BytesMut,
+    /// Total number of bytes since the last log line.
     length: usize,
     span: Span,
 }
 
 impl<B> RecordingBody<B> {
-    fn new(way: &'static str, headers: &HeaderMap, body: B, span: Span) -> Self {
-        let media = headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
-        Self { body: Box::pin(body), way, media: Media::of(media), kept: BytesMut::new(), length: 0, span }
+    fn new(direction: &'static str, headers: &HeaderMap, body: B, span: Span) -> Self {
+        let media = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        Self { body: Box::pin(body), direction, media: Media::of(media), buffer: BytesMut::new(), length: 0, span }
     }
 
-    fn see(&mut self, data: &Bytes) {
+    fn push(&mut self, data: &Bytes) {
         self.length = self.length.saturating_add(data.len());
-        let room = KEPT.saturating_sub(self.kept.len()).min(data.len());
-        self.kept.extend_from_slice(data.get(..room).unwrap_or_default());
+        let capacity = MAX_BUFFERED.saturating_sub(self.buffer.len()).min(data.len());
+        self.buffer.extend_from_slice(data.get(..capacity).unwrap_or_default());
     }
 
-    fn tell(&mut self) {
+    /// Logs the buffered data and clears the buffer.
+    fn flush(&mut self) {
         if self.length > 0 {
-            line!(&self.span, "{}: {}", self.way, self.media.show(&self.kept, self.length));
+            line!(&self.span, "{}: {}", self.direction, self.media.show(&self.buffer, self.length));
         }
-        (self.kept, self.length) = (BytesMut::new(), 0);
+        (self.buffer, self.length) = (BytesMut::new(), 0);
     }
 }
 
@@ -137,23 +140,23 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for RecordingBody<B> {
     type Error = B::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let it = &mut *self;
-        let frame = ready!(it.body.as_mut().poll_frame(cx));
+        let this = &mut *self;
+        let frame = ready!(this.body.as_mut().poll_frame(cx));
         match &frame {
             Some(Ok(frame)) => {
-                if let Some(data) = frame.data_ref().filter(|it| it.has_remaining()) {
-                    it.see(data);
+                if let Some(data) = frame.data_ref().filter(|data| data.has_remaining()) {
+                    this.push(data);
                 }
                 if let Some(trailers) = frame.trailers_ref() {
-                    it.tell();
-                    line!(&it.span, "{}: {}", it.way, headers(trailers));
+                    this.flush();
+                    line!(&this.span, "{}: {}", this.direction, headers(trailers));
                 }
-                // An event is sent when there is one; all else is shown when it is whole.
-                if it.media == Media::Events || it.body.is_end_stream() {
-                    it.tell();
+                // Events are logged one by one, other bodies when they are complete.
+                if this.media == Media::Events || this.body.is_end_stream() {
+                    this.flush();
                 }
             }
-            Some(Err(_)) | None => it.tell(),
+            Some(Err(_)) | None => this.flush(),
         }
         Poll::Ready(frame)
     }
@@ -167,20 +170,21 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for RecordingBody<B> {
     }
 }
 
-/// A body that nobody reads to its end is shown as far as it came.
+/// Logs the rest of a body that was not read to its end.
 impl<B> Drop for RecordingBody<B> {
     fn drop(&mut self) {
-        self.tell();
+        self.flush();
     }
 }
 
 impl<B> fmt::Debug for RecordingBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Looking").field("way", &self.way).field("length", &self.length).finish_non_exhaustive()
+        let mut f = f.debug_struct("RecordingBody");
+        f.field("direction", &self.direction).field("length", &self.length).finish_non_exhaustive()
     }
 }
 
-/// An error as the log has it: its number and its sentence, which are for the caller anyway.
+/// Formats an error for the log: its kind and the message that the caller receives.
 fn refusal(status: &Status) -> String {
     let error = crate::error::Error::from(status.clone());
     without_userinfo(&format!("{:?} {error}", error.kind())).into_owned()

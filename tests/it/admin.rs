@@ -111,14 +111,14 @@ async fn what_only_reads_goes_beside_a_server_and_what_writes_does_not() {
     let id = task["id"].as_str().unwrap();
     let stats = done(directory, &["stats"]).await;
     assert!(stats.contains("\n1 tasks\n  1 TASK_STATE_COMPLETED\n"), "{stats}");
-    assert!(stats.contains("  1 of \"\" in \"\"\n"), "{stats}");
-    assert_eq!(done(directory, &["check"]).await, "1 tasks, and nothing is wrong\n");
-    assert!(done(directory, &["gc", "--dry-run"]).await.starts_with("0 tasks that had ended would be deleted\n"));
+    assert!(stats.contains("  1 of \"\" in tenant \"\"\n"), "{stats}");
+    assert_eq!(done(directory, &["check"]).await, "checked 1 tasks, no problems found\n");
+    assert!(done(directory, &["gc", "--dry-run"]).await.starts_with("0 terminal tasks would be deleted\n"));
     let exported = tasks(&done(directory, &["export"]).await);
     assert_eq!(exported[&(String::new(), id.to_owned())]["checkpoint"]["task"], task);
     done(directory, &["backup", "copy.db"]).await;
     for (arguments, why) in [
-        (&["gc"][..], "its server does this by itself"),
+        (&["gc"][..], "does this by itself"),
         (&["import", "nothing"], "nothing"),
         (&["forget", "--owner", ""], "stop it first"),
     ] {
@@ -131,8 +131,8 @@ async fn what_only_reads_goes_beside_a_server_and_what_writes_does_not() {
     // The server goes on, and the copy is of the moment when it was made.
     post(&format!("{url}/message:send"), &message("again")).await;
     end(server).await;
-    assert_eq!(done(directory, &["check"]).await, "2 tasks, and nothing is wrong\n");
-    assert_eq!(done(directory, &["check", "--store", "sqlite:copy.db"]).await, "1 tasks, and nothing is wrong\n");
+    assert_eq!(done(directory, &["check"]).await, "checked 2 tasks, no problems found\n");
+    assert_eq!(done(directory, &["check", "--store", "sqlite:copy.db"]).await, "checked 1 tasks, no problems found\n");
     // A copy is served like any other.
     std::fs::remove_file(directory.join("a2a.db")).unwrap();
     std::fs::rename(directory.join("copy.db"), directory.join("a2a.db")).unwrap();
@@ -150,7 +150,7 @@ async fn what_is_exported_can_be_imported_elsewhere() {
     filled(to).await;
     let whole = done(from, &["export"]).await;
     assert_eq!(tasks(&whole).len(), 8);
-    assert_eq!(done(from, &["export", "ada.jsonl", "--owner", "ada"]).await, "4 tasks are in ada.jsonl\n");
+    assert_eq!(done(from, &["export", "ada.jsonl", "--owner", "ada"]).await, "exported 4 tasks to ada.jsonl\n");
     assert!(refused(from, &["export", "ada.jsonl"]).await.contains("ada.jsonl"), "what is there stays");
     let ada = std::fs::read_to_string(from.join("ada.jsonl")).unwrap();
     assert!(tasks(&ada).keys().all(|it| it.0 == "ada"));
@@ -158,7 +158,7 @@ async fn what_is_exported_can_be_imported_elsewhere() {
     // Nothing is overwritten, and of what is refused nothing stays.
     let said = refused(to, &["import", "ada.jsonl"]).await;
     assert!(said.contains("line 2: task old: it is there already"), "{said}");
-    assert_eq!(done(to, &["forget", "--owner", "ada"]).await, "4 tasks were deleted\n");
+    assert_eq!(done(to, &["forget", "--owner", "ada"]).await, "deleted 4 tasks\n");
     let (head, rest) = ada.split_once('\n').unwrap();
     let (first, rest) = rest.split_once('\n').unwrap();
     for (broken, why) in [
@@ -176,9 +176,9 @@ async fn what_is_exported_can_be_imported_elsewhere() {
         let said = refused(to, &["import", "broken.jsonl"]).await;
         assert!(said.contains(why), "{said}");
     }
-    assert_eq!(done(to, &["check"]).await, "4 tasks, and nothing is wrong\n");
-    assert_eq!(done(to, &["import", "ada.jsonl"]).await, "4 tasks were taken into a2a.db\n");
-    assert_eq!(done(to, &["check"]).await, "8 tasks, and nothing is wrong\n");
+    assert_eq!(done(to, &["check"]).await, "checked 4 tasks, no problems found\n");
+    assert_eq!(done(to, &["import", "ada.jsonl"]).await, "imported 4 tasks into a2a.db\n");
+    assert_eq!(done(to, &["check"]).await, "checked 8 tasks, no problems found\n");
     assert_eq!(tasks(&done(to, &["export", "--owner", "ada"]).await), tasks(&ada));
     assert!(!rest.is_empty());
     // A failure makes no file, and leaves none of the temporary ones.
@@ -196,15 +196,12 @@ async fn what_is_exported_can_be_imported_elsewhere() {
     assert!(code == 1 && said.contains("old.db-wal"), "{said}");
     assert!(!to.join("old.db").exists() && !to.join("old.db.lock").exists());
     // Also into a file that is not there yet.
-    assert_eq!(
-        done(to, &["import", "ada.jsonl", "--store", "sqlite:new.db"]).await,
-        "4 tasks were taken into new.db\n"
-    );
-    assert_eq!(done(to, &["check", "--store", "sqlite:new.db"]).await, "4 tasks, and nothing is wrong\n");
+    assert_eq!(done(to, &["import", "ada.jsonl", "--store", "sqlite:new.db"]).await, "imported 4 tasks into new.db\n");
+    assert_eq!(done(to, &["check", "--store", "sqlite:new.db"]).await, "checked 4 tasks, no problems found\n");
     // A task that ran goes on there, as after any start.
     let (server, _) = serve(to).await;
     end(server).await;
-    assert_eq!(done(to, &["check"]).await, "8 tasks, and nothing is wrong\n");
+    assert_eq!(done(to, &["check"]).await, "checked 8 tasks, no problems found\n");
 }
 
 #[tokio::test]
@@ -214,18 +211,19 @@ async fn what_is_old_goes_when_it_is_told() {
     filled(directory).await;
     let before = done(directory, &["export"]).await;
     let dry = done(directory, &["gc", "--dry-run"]).await;
-    let said = "2 tasks that had ended would be deleted\n0 logs of others\n0 push configurations of others\n6 keys of sends of others\n";
-    let waited = "0 tasks that had waited for their clients for too long would be canceled\n";
-    assert_eq!(dry, format!("{said}{waited}"));
+    let expected = "2 terminal tasks would be deleted\n0 event logs of retained tasks would be deleted\n\
+                    0 push configurations of retained tasks would be deleted\n\
+                    6 idempotency keys of retained tasks would be deleted\n0 idle tasks would be canceled\n";
+    assert_eq!(dry, expected);
     assert_eq!(done(directory, &["export"]).await, before, "nothing has gone");
-    assert_eq!(done(directory, &["gc"]).await, format!("{said}{waited}").replace("would be", "were"));
-    assert_eq!(done(directory, &["check"]).await, "6 tasks, and nothing is wrong\n");
-    assert!(done(directory, &["gc"]).await.starts_with("0 tasks"));
+    assert_eq!(done(directory, &["gc"]).await, expected.replace("would be", "were"));
+    assert_eq!(done(directory, &["check"]).await, "checked 6 tasks, no problems found\n");
+    assert!(done(directory, &["gc"]).await.starts_with("0 terminal tasks"));
     let left = tasks(&done(directory, &["export"]).await);
     assert!(left.keys().all(|it| it.1 != "old"));
     // Where the configuration says that it is kept for ever, it is.
     std::fs::write(directory.join("a2a.toml"), "[retention]\nlogs = '0s'\nfinished = '0s'\n").unwrap();
-    assert!(done(directory, &["gc", "--dry-run"]).await.starts_with("0 tasks"));
+    assert!(done(directory, &["gc", "--dry-run"]).await.starts_with("0 terminal tasks"));
 }
 
 /// As a server ends them.
@@ -238,14 +236,14 @@ async fn who_was_not_answered_for_too_long_ends_when_it_is_told() {
     let file = rusqlite::Connection::open(directory.join("a2a.db")).unwrap();
     assert_eq!(file.execute("UPDATE task SET open = 0 WHERE key = 'asked'", []).unwrap(), 2);
     drop(file);
-    let said = "\n2 tasks that had waited for their clients for too long would be canceled\n";
+    let said = "\n2 idle tasks would be canceled\n";
     let dry = done(directory, &["gc", "--dry-run"]).await;
     assert!(dry.ends_with(said), "{dry}");
     let told = done(directory, &["gc"]).await;
     assert!(told.ends_with(&said.replace("would be", "were")), "{told}");
-    assert_eq!(done(directory, &["check"]).await, "6 tasks, and nothing is wrong\n");
+    assert_eq!(done(directory, &["check"]).await, "checked 6 tasks, no problems found\n");
     let dry = done(directory, &["gc", "--dry-run"]).await;
-    assert!(dry.ends_with("\n0 tasks that had waited for their clients for too long would be canceled\n"), "{dry}");
+    assert!(dry.ends_with("\n0 idle tasks would be canceled\n"), "{dry}");
     let left = tasks(&done(directory, &["export"]).await);
     for owner in ["ada", "bob"] {
         let ended = &left[&(owner.to_owned(), "asked".to_owned())];
@@ -262,13 +260,13 @@ async fn an_owner_is_forgotten() {
     filled(directory).await;
     let bob = tasks(&done(directory, &["export", "--owner", "bob"]).await);
     let (code, said, warned) = run(directory, &["forget", "--owner", "ada"]).await;
-    assert_eq!((code, &*said), (0, "4 tasks were deleted\n"));
-    assert!(warned.contains("copies of the file"), "{warned}");
+    assert_eq!((code, &*said), (0, "deleted 4 tasks\n"));
+    assert!(warned.contains("backups of the database"), "{warned}");
     assert_eq!(tasks(&done(directory, &["export"]).await), bob);
-    assert_eq!(done(directory, &["check"]).await, "4 tasks, and nothing is wrong\n");
+    assert_eq!(done(directory, &["check"]).await, "checked 4 tasks, no problems found\n");
     let file = std::fs::read(directory.join("a2a.db")).unwrap();
     assert!(!file.windows(3).any(|it| it == b"ada"), "what is deleted is overwritten");
-    assert_eq!(done(directory, &["forget", "--owner", "ada"]).await, "0 tasks were deleted\n");
+    assert_eq!(done(directory, &["forget", "--owner", "ada"]).await, "deleted 0 tasks\n");
     // Also the name of one whose tasks had gone before.
     let owners = || {
         let file = rusqlite::Connection::open(directory.join("a2a.db")).unwrap();
@@ -278,7 +276,7 @@ async fn an_owner_is_forgotten() {
     file.execute("INSERT INTO scope(owner, tenant) VALUES('eve', ''), ('eve', 'blue')", []).unwrap();
     drop(file);
     assert_eq!(owners(), "bob,eve,eve");
-    assert_eq!(done(directory, &["forget", "--owner", "eve"]).await, "0 tasks were deleted\n");
+    assert_eq!(done(directory, &["forget", "--owner", "eve"]).await, "deleted 0 tasks\n");
     assert_eq!(owners(), "bob");
 }
 
@@ -302,7 +300,7 @@ async fn idle_tasks_that_can_not_be_read_do_not_hold_up_others() {
     file.execute("UPDATE task SET key = CAST(x'ff' AS TEXT) WHERE key = 't-000'", []).unwrap();
     drop(file);
     let told = done(directory, &["gc"]).await;
-    assert!(told.ends_with("\n10 tasks that had waited for their clients for too long were canceled\n"), "{told}");
+    assert!(told.ends_with("\n10 idle tasks were canceled\n"), "{told}");
 }
 
 /// What SQLite does not know to be wrong, and we do.
@@ -362,7 +360,7 @@ async fn what_is_wrong_is_told() {
         let (code, said, wrong) = run(directory, &["check"]).await;
         assert_eq!(code, 1, "{damage}");
         assert!(said.contains(expected), "{damage}: {said}");
-        assert!(wrong.contains("is not what it should be"), "{wrong}");
+        assert!(wrong.contains("is damaged; restore a backup"), "{wrong}");
     }
 }
 

@@ -1,48 +1,54 @@
-//! The table of errors in `docs/errors.md` is that of the source. `UPDATE=1` writes it.
+//! Generates `docs/errors.md` from the table of error kinds, and checks that the file is up to date. `UPDATE=1` writes it.
 
 use std::{collections::HashMap, fmt::Write as _, fs, path::Path};
 
 use a2a_service::{call::Version, error::ErrorKind};
 
-/// What stands at each kind in the source: when it is.
-fn whens() -> HashMap<String, String> {
+/// Reads the doc comment of each error kind from the source.
+fn descriptions() -> HashMap<String, String> {
     let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/error/kind.rs")).unwrap();
     let kinds = source.split_once("pub enum ErrorKind {").unwrap().1.split_once("\n}").unwrap().0;
-    let (mut whens, mut when) = (HashMap::new(), Vec::new());
+    let (mut descriptions, mut comment) = (HashMap::new(), Vec::new());
     for line in kinds.lines().map(str::trim) {
         match line.strip_prefix("/// ") {
-            Some(it) => when.push(it.to_owned()),
-            None => drop(whens.insert(line.trim_end_matches(',').to_owned(), std::mem::take(&mut when).join(" "))),
+            Some(text) => comment.push(text.to_owned()),
+            None => {
+                let kind = line.trim_end_matches(',').to_owned();
+                descriptions.insert(kind, std::mem::take(&mut comment).join(" "));
+            }
         }
     }
-    whens
+    descriptions
 }
 
 const CLASSIC: &str = "
 ## In protocol 0.3
 
-What is not here has the numbers above. An error of JSON-RPC has no `data` in 0.3; one of HTTP+JSON has the number and the
-*name* beside `error`, as `code` and `type`; the message of one of gRPC begins with the name. A limit
-is named in every message, as `(limit turns)` after the first words.
+Kinds that are not listed here have the codes above.
+
+- JSON-RPC errors have no `data`.
+- HTTP+JSON errors have two members next to `error`: `code`, the JSON-RPC code, and `type`, the name.
+- Messages of gRPC errors begin with the name.
+- Messages name the limit that was reached after their first words: `(limit turns)`.
 
 | Kind | Name | JSON-RPC | gRPC | HTTP |
 | --- | --- | --- | --- | --- |
 ";
 
 fn table() -> String {
-    let whens = whens();
+    let descriptions = descriptions();
     let mut table = "\
 # Errors
 
-Every error of every binding is one of these. `src/error/kind.rs` has the table, and this file is made of it.
+All errors of all bindings. Generated from `src/error/kind.rs`.
 
-- The *reason* is what to look at: it is in the `google.rpc.ErrorInfo` among the details of an error, whichever binding it
-  comes by, with the domain `a2a-protocol.org`. Kinds that share a reason are told apart by their messages alone.
-- The codes of JSON-RPC up to -32010 are the protocol's, those beside -32600 and -32700 are of JSON-RPC itself, and those
-  from -32050 on are this server's own.
-- Fields that are to blame are in a `google.rpc.BadRequest`. A limit is named by the `limit` in the metadata of the
-  `ErrorInfo`; where the same call may succeed later, a `google.rpc.RetryInfo` and `Retry-After` say when.
-- What went wrong inside is never told. Where there is an `errorId` in the metadata, the log has the cause under it.
+- Identify an error by its *reason*: `google.rpc.ErrorInfo.reason` in the details, in every binding, with the domain
+  `a2a-protocol.org`. Kinds with the same reason differ only in their messages.
+- JSON-RPC codes from -32001 to -32009 are defined by A2A, -32700 and -32600 to -32603 by JSON-RPC, and -32050 to -32099
+  by this server.
+- Invalid fields are listed in `google.rpc.BadRequest`. The metadata entry `limit` of the `ErrorInfo` names a limit that was
+  reached. If a retry may succeed, `google.rpc.RetryInfo` and `Retry-After` give the delay.
+- Internal causes are never sent. The metadata entry `errorId` identifies the log line with the cause.
 
 | Kind | When | Reason | JSON-RPC | gRPC | HTTP |
 | --- | --- | --- | --- | --- | --- |
@@ -51,13 +57,14 @@ Every error of every binding is one of these. `src/error/kind.rs` has the table,
     for kind in ErrorKind::ALL {
         let (name, wire) = (format!("{kind:?}"), kind.wire());
         let (reason, json_rpc, status, grpc) = (wire.reason, wire.json_rpc, wire.status(), i32::from(wire.grpc));
-        let when = &whens[&name];
-        writeln!(table, "| {name} | {when} | `{reason}` | {json_rpc} | {status} ({grpc}) | {} |", wire.http).unwrap();
+        let description = &descriptions[&name];
+        writeln!(table, "| {name} | {description} | `{reason}` | {json_rpc} | {status} ({grpc}) | {} |", wire.http)
+            .unwrap();
     }
     table.push_str(CLASSIC);
     for kind in ErrorKind::ALL {
-        let (wire, now, name) = (kind.wire_for(Version::V0_3), kind.wire(), kind.classic_name());
-        if (wire.json_rpc, wire.grpc, wire.http) != (now.json_rpc, now.grpc, now.http) {
+        let (wire, current, name) = (kind.wire_for(Version::V0_3), kind.wire(), kind.classic_name());
+        if (wire.json_rpc, wire.grpc, wire.http) != (current.json_rpc, current.grpc, current.http) {
             let (status, grpc, http) = (wire.status(), i32::from(wire.grpc), wire.http);
             writeln!(table, "| {kind:?} | `{name}` | {} | {status} ({grpc}) | {http} |", wire.json_rpc).unwrap();
         }
@@ -66,7 +73,7 @@ Every error of every binding is one of these. `src/error/kind.rs` has the table,
 }
 
 #[test]
-fn the_documentation_has_the_table() {
+fn errors_document_is_up_to_date() {
     let (path, table) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/errors.md"), table());
     if std::env::var_os("UPDATE").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -76,7 +83,7 @@ fn the_documentation_has_the_table() {
 }
 
 #[test]
-fn own_codes_are_clear_of_those_of_others() {
+fn server_defined_codes_do_not_overlap_standard_codes() {
     for kind in ErrorKind::ALL {
         let code = kind.wire().json_rpc;
         let own = (-32099..=-32050).contains(&code);

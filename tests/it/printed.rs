@@ -57,7 +57,7 @@ async fn what_passes_is_printed_without_its_secrets() {
         r#"in: {"id":"r-1","jsonrpc":"2.0","method":"SendMessage","params":{"#,
         r#""token":"(hidden)","url":"https://h.example/?(hidden)""#,
         r#"call: SendMessage {"configuration":{"#,
-        "answer: SendMessage PushNotificationNotSupported",
+        "result: SendMessage PushNotificationNotSupported",
         "out: 200 [",
         r#"out: {"error":{"code":-32003,"#,
         "in: POST /message:stream [",
@@ -66,7 +66,7 @@ async fn what_passes_is_printed_without_its_secrets() {
         r#"data: {"task":{"#,
         "in: (21 bytes that are not JSON)",
         "in: GET /tasks/t-1?(hidden) [",
-        "answer: GetTask TaskNotFound Task not found: t-1",
+        "result: GetTask TaskNotFound Task not found: t-1",
         "out: 404 [",
     ] {
         assert!(log.contains(said), "{said} is not in\n{log}");

@@ -121,7 +121,7 @@ async fn tasks_are_in_a_file_where_nobody_says() {
     let mut next = async || timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
     let url = next().await.strip_prefix("listening on ").unwrap().to_owned();
     let file = directory.path().canonicalize().unwrap().join("a2a.db");
-    assert_eq!(next().await, format!("tasks are kept in {}", file.display()));
+    assert_eq!(next().await, format!("tasks are stored in {}", file.display()));
     let task = post(&format!("{url}/message:send"), &message("hello")).await["task"].clone();
     // Another one in the same directory is told whose it is, and what to do.
     let second = output(serve()).await;
@@ -203,7 +203,7 @@ async fn what_it_cannot_do_it_says() {
     let public = output(a2a(&["serve", "--listen", "0.0.0.0:0"])).await;
     let said = String::from_utf8(public.stderr).unwrap();
     assert_eq!(public.status.code(), Some(64));
-    assert!(said.starts_with("error: 0.0.0.0:0 can be reached from elsewhere"), "{said}");
+    assert!(said.starts_with("error: 0.0.0.0:0 is reachable from other machines"), "{said}");
     for way_out in ["A2A_TOKEN", "127.0.0.1", "--insecure"] {
         assert!(said.contains(way_out), "{said}");
     }
@@ -287,7 +287,7 @@ async fn grpc_may_have_an_address_of_its_own() {
     let mut next = async || timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
     next().await;
     let second = next().await;
-    let url = second.strip_prefix("gRPC alone on ").unwrap();
+    let url = second.strip_prefix("gRPC only on ").unwrap();
     let task = GetTaskRequest { id: "nobody".into(), ..GetTaskRequest::default() };
     let answer = client::grpc(url).unwrap().get_task(Call::default().request(task)).await;
     assert_eq!(answer.unwrap_err().code(), tonic::Code::NotFound);
@@ -314,7 +314,7 @@ async fn each_request_is_a_line_of_the_log() {
     assert_eq!(reply.headers()["x-request-id"], "r-1");
     let line = next().await;
     let expected = json!({
-        "level": "INFO", "target": "a2a_service::request", "message": "answered", "rpc.system": "http",
+        "level": "INFO", "target": "a2a_service::request", "message": "request completed", "rpc.system": "http",
         "http.method": "POST", "path": "/message:send", "status": 200, "request.id": "r-1",
     });
     for (name, value) in expected.as_object().unwrap() {
@@ -327,7 +327,7 @@ async fn each_request_is_a_line_of_the_log() {
     assert!(stream.chunk().await.unwrap().is_some());
     drop(stream);
     let line = next().await;
-    assert_eq!((line["message"].as_str(), line["path"].as_str()), (Some("broken off"), Some("/message:stream")));
+    assert_eq!((line["message"].as_str(), line["path"].as_str()), (Some("response aborted"), Some("/message:stream")));
     assert!(uuid::Uuid::parse_str(line["request.id"].as_str().unwrap()).is_ok(), "{line}");
     // gRPC says in its trailers how it went.
     let grpc = client::grpc(&url).unwrap();
@@ -388,7 +388,7 @@ async fn nothing_that_is_sent_begins_a_line_of_the_log() {
         signal(&child, "-TERM");
         let mut log = String::new();
         timeout(PATIENCE, errors.read_to_string(&mut log)).await.unwrap().unwrap();
-        assert!(log.contains("fake") && log.contains("a thread panicked") && log.contains("asked to panic"), "{log}");
+        assert!(log.contains("fake") && log.contains("thread panicked") && log.contains("asked to panic"), "{log}");
         assert!(!log.contains(|c: char| (c.is_control() && c != '\n') || c == '\u{2028}'), "{log:?}");
         assert!(log.lines().all(|line| !line.starts_with("2026-01-01")), "{log}");
         assert!(format == "text" || log.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{log}");
@@ -443,7 +443,8 @@ async fn a_library_program_without_a_subscriber_reports_to_stderr() {
 async fn a_library_server_listens_in_public_with_an_authenticator_or_insecurely() {
     let refused = Server::new(Demo).bind("0.0.0.0:0").await.unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
-    for said in ["0.0.0.0:", "can be reached from elsewhere", "Server::authenticator", "127.0.0.1", "Server::insecure"]
+    for said in
+        ["0.0.0.0:", "is reachable from other machines", "Server::authenticator", "127.0.0.1", "Server::insecure"]
     {
         assert!(refused.to_string().contains(said), "{refused}");
     }

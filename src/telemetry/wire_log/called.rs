@@ -1,4 +1,4 @@
-//! The calls of 1.0 that the requests were, whichever version they came in, and how they were answered.
+//! Service layer of the wire log: logs each request as its protocol 1.0 call, and the result or the events.
 
 use std::{fmt, sync::Arc};
 
@@ -17,56 +17,56 @@ use crate::{
     },
 };
 
-/// A service that writes down what it is asked, and what another answers.
+/// Service wrapper that logs the calls to another service and their results.
 pub(crate) struct WireLogService(pub(crate) Arc<dyn A2aService>);
 
-/// Writes a call down, and how it was answered.
+/// Logs a unary call and its result.
 async fn unary<Req: Serialize, Res: Serialize>(
     rpc: &'static str,
     request: Request<Req>,
-    answer: impl AsyncFnOnce(Request<Req>) -> Result<Response<Res>, Status>,
+    handler: impl AsyncFnOnce(Request<Req>) -> Result<Response<Res>, Status>,
 ) -> Result<Response<Res>, Status> {
     let span = Span::current();
     line!(&span, "call: {rpc} {}", message(request.get_ref()));
-    let answer = answer(request).await;
-    match &answer {
-        Ok(response) => line!(&span, "answer: {rpc} {}", message(response.get_ref())),
-        Err(status) => line!(&span, "answer: {rpc} {}", refusal(status)),
+    let result = handler(request).await;
+    match &result {
+        Ok(response) => line!(&span, "result: {rpc} {}", message(response.get_ref())),
+        Err(status) => line!(&span, "result: {rpc} {}", refusal(status)),
     }
-    answer
+    result
 }
 
-/// The same, event by event.
+/// Logs a streaming call and its events.
 async fn streaming<Req: Serialize>(
     rpc: &'static str,
     request: Request<Req>,
-    answer: impl AsyncFnOnce(Request<Req>) -> Result<Response<BoxStream<Event>>, Status>,
+    handler: impl AsyncFnOnce(Request<Req>) -> Result<Response<BoxStream<Event>>, Status>,
 ) -> Result<Response<BoxStream<Event>>, Status> {
     let span = Span::current();
     line!(&span, "call: {rpc} {}", message(request.get_ref()));
-    match answer(request).await {
+    match handler(request).await {
         Ok(response) => Ok(response.map(|events| -> BoxStream<Event> {
-            Box::pin(events.map(move |it| {
-                match &it {
+            Box::pin(events.map(move |event| {
+                match &event {
                     Ok(event) => line!(&span, "event: {rpc} {}", message(event)),
                     Err(status) => line!(&span, "event: {rpc} {}", refusal(status)),
                 }
-                it
+                event
             }))
         })),
         Err(status) => {
-            line!(&span, "answer: {rpc} {}", refusal(&status));
+            line!(&span, "result: {rpc} {}", refusal(&status));
             Err(status)
         }
     }
 }
 
 macro_rules! called {
-    ($($by:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
+    ($($kind:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
         #[tonic::async_trait]
         impl A2aService for WireLogService { $(
             async fn $method(&self, request: Request<$request>) -> Result<Response<$response>, Status> {
-                $by(Rpc::$rpc.name(), request, async |it| self.0.$method(it).await).await
+                $kind(Rpc::$rpc.name(), request, async |request| self.0.$method(request).await).await
             }
         )* }
     };

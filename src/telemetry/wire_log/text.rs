@@ -1,4 +1,4 @@
-//! What of a request or an answer can stand in a log: without what is secret by its name, and no longer than can be read.
+//! Redaction and truncation for the wire log: headers, URLs, JSON bodies and events without secrets, at limited length.
 
 use std::borrow::Cow;
 
@@ -6,16 +6,16 @@ use http::{HeaderMap, Uri};
 use serde::Serialize;
 use serde_json::Value;
 
-/// A line has at most so many bytes of a body.
-const LINE: usize = 16 << 10;
+/// Maximum length of a body in a log line, in bytes.
+const MAX_LINE: usize = 16 << 10;
 
-/// A text in a message, at most so many characters.
-const TEXT: usize = 200;
+/// Maximum length of a string value, in characters.
+const MAX_TEXT: usize = 200;
 
 const HIDDEN: &str = "(hidden)";
 
-/// Headers that say how a call is meant. Of all others only the names are shown.
-const SHOWN: [&str; 16] = [
+/// Headers whose values are logged. Of all others only the names are.
+const VISIBLE_HEADERS: [&str; 16] = [
     "a2a-version",
     "a2a-extensions",
     "x-a2a-extensions",
@@ -34,37 +34,37 @@ const SHOWN: [&str; 16] = [
     "x-request-id",
 ];
 
-/// What a member with one of these in its name holds is not for a log.
-const SECRETS: [&str; 8] =
+/// Parts of the names of secret members and query parameters.
+const SECRET_NAMES: [&str; 8] =
     ["token", "credential", "authorization", "headers", "secret", "password", "apikey", "api_key"];
 
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    // `pageToken` and its like are places in a list.
-    SECRETS.iter().any(|it| name.contains(it)) && !name.contains("page")
+    // `pageToken` and `nextPageToken` are no secrets.
+    SECRET_NAMES.iter().any(|part| name.contains(part)) && !name.contains("page")
 }
 
-/// `[name: value, …]`.
+/// Formats headers as `[name: value, …]`.
 pub(super) fn headers(headers: &HeaderMap) -> String {
-    let one = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
-        let value = value.to_str().ok().filter(|_| SHOWN.contains(&name.as_str()));
-        format!("{name}: {}", value.map_or(HIDDEN.to_owned(), cut))
+    let header = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+        let value = value.to_str().ok().filter(|_| VISIBLE_HEADERS.contains(&name.as_str()));
+        format!("{name}: {}", value.map_or(HIDDEN.to_owned(), truncated))
     };
-    format!("[{}]", headers.iter().map(one).collect::<Vec<_>>().join(", "))
+    format!("[{}]", headers.iter().map(header).collect::<Vec<_>>().join(", "))
 }
 
-/// The path and the query.
+/// Formats the path and the query of a request.
 pub(super) fn target(uri: &Uri) -> String {
     match uri.query() {
-        None => cut(uri.path()),
+        None => truncated(uri.path()),
         Some(query) if is_secret(&query.replace("pageToken", "").replace("page_token", "")) => {
-            format!("{}?{HIDDEN}", cut(uri.path()))
+            format!("{}?{HIDDEN}", truncated(uri.path()))
         }
-        Some(query) => format!("{}?{}", cut(uri.path()), cut(query)),
+        Some(query) => format!("{}?{}", truncated(uri.path()), truncated(query)),
     }
 }
 
-/// What a body is, as far as that matters to who reads it.
+/// Format of a body, which decides how it is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Media {
     Text,
@@ -84,36 +84,38 @@ impl Media {
         }
     }
 
-    /// What there is of a body, which was so long.
+    /// Formats a body of `length` bytes, of which `data` was buffered.
     pub(super) fn show(self, data: &[u8], length: usize) -> String {
         if self == Self::Protobuf {
             return format!("({length} bytes of protobuf)");
         }
         let Ok(text) = std::str::from_utf8(data).map(str::trim) else { return format!("({length} bytes)") };
         if data.len() < length {
-            return format!("({length} bytes, which are too many to be shown)");
+            return format!("({length} bytes, too long for the log)");
         }
         match self {
-            Self::Events => text.lines().filter(|it| !it.is_empty()).map(event_line).collect::<Vec<_>>().join(" | "),
+            Self::Events => {
+                text.lines().filter(|line| !line.is_empty()).map(event_line).collect::<Vec<_>>().join(" | ")
+            }
             Self::Text | Self::Protobuf => json(text),
         }
     }
 }
 
 fn event_line(line: &str) -> String {
-    line.strip_prefix("data:").map_or_else(|| cut(line), |it| format!("data: {}", json(it.trim())))
+    line.strip_prefix("data:").map_or_else(|| truncated(line), |data| format!("data: {}", json(data.trim())))
 }
 
-/// JSON without its secrets; what is none is shown where nothing in it looks like one.
+/// Formats JSON without its secrets. Text that is not JSON is omitted if it may contain a secret.
 fn json(text: &str) -> String {
     match serde_json::from_str::<Value>(text) {
         Ok(value) => value_text(value),
         Err(_) if is_secret(text) => format!("({} bytes that are not JSON)", text.len()),
-        Err(_) => format!("{:?}, which is not JSON", cut(text)),
+        Err(_) => format!("{:?} (not JSON)", truncated(text)),
     }
 }
 
-/// A message as ProtoJSON.
+/// Formats a message as ProtoJSON.
 pub(super) fn message(message: &impl Serialize) -> String {
     serde_json::to_value(message).map(value_text).unwrap_or_default()
 }
@@ -121,59 +123,60 @@ pub(super) fn message(message: &impl Serialize) -> String {
 fn value_text(mut value: Value) -> String {
     hide(&mut value);
     let text = value.to_string();
-    match text.char_indices().find(|(at, _)| *at >= LINE) {
+    match text.char_indices().find(|(index, _)| *index >= MAX_LINE) {
         Some((end, _)) => format!("{}… ({} bytes)", &text[..end], text.len()),
         None => text,
     }
 }
 
+/// Redacts secret members and the queries of URLs, and truncates long strings.
 fn hide(value: &mut Value) {
     match value {
         Value::Object(members) => {
             for (name, value) in members {
-                // An object of that name may be one that has nothing to hide, and has members to tell.
-                let bare = name.eq_ignore_ascii_case("headers") || !value.is_object();
-                if is_secret(name) && bare && !value.is_null() {
+                // An object with such a name is no secret itself: its members are examined.
+                let is_leaf = name.eq_ignore_ascii_case("headers") || !value.is_object();
+                if is_secret(name) && is_leaf && !value.is_null() {
                     *value = HIDDEN.into();
                     continue;
                 }
-                // The query of a webhook's URL is where its owner put what nobody else knows.
+                // The query of a webhook URL or a signed file URL is often a secret.
                 let is_url = matches!(name.as_str(), "url" | "uri" | "fileWithUri" | "file_with_uri");
-                let public = value.as_str().filter(|_| is_url).and_then(|it| it.split_once('?'));
-                match public.map(|it| format!("{}?{HIDDEN}", cut(it.0))) {
-                    Some(public) => *value = public.into(),
+                let with_query = value.as_str().filter(|_| is_url).and_then(|url| url.split_once('?'));
+                match with_query.map(|(base, _)| format!("{}?{HIDDEN}", truncated(base))) {
+                    Some(redacted) => *value = redacted.into(),
                     None => hide(value),
                 }
             }
         }
         Value::Array(items) => items.iter_mut().for_each(hide),
-        Value::String(text) if text.contains("://") || text.chars().nth(TEXT).is_some() => *text = cut(text),
+        Value::String(text) if text.contains("://") || text.chars().nth(MAX_TEXT).is_some() => *text = truncated(text),
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
-/// Hides the userinfo of URLs, which may be a password: `https://user:password@host` is `https://(hidden)@host`.
+/// Redacts the userinfo of URLs, which may be a password: `https://user:password@host` becomes `https://(hidden)@host`.
 pub(super) fn without_userinfo(text: &str) -> Cow<'_, str> {
     const SCHEME: &str = "://";
-    let ends = |c: char| matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>' | '\\') || c.is_whitespace();
-    let (mut shown, mut rest) = (String::new(), text);
+    let ends_authority = |c: char| matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>' | '\\') || c.is_whitespace();
+    let (mut redacted, mut rest) = (String::new(), text);
     while let Some((before, after)) = rest.split_once(SCHEME) {
-        let (authority, tail) = after.split_at(after.find(ends).unwrap_or(after.len()));
+        let (authority, tail) = after.split_at(after.find(ends_authority).unwrap_or(after.len()));
         let host = authority.rsplit_once('@').map(|(_, host)| host);
-        shown.extend([before, SCHEME]);
+        redacted.extend([before, SCHEME]);
         match host {
-            Some(host) => shown.extend([HIDDEN, "@", host]),
-            None => shown.push_str(authority),
+            Some(host) => redacted.extend([HIDDEN, "@", host]),
+            None => redacted.push_str(authority),
         }
         rest = tail;
     }
-    if shown.is_empty() { text.into() } else { (shown + rest).into() }
+    if redacted.is_empty() { text.into() } else { (redacted + rest).into() }
 }
 
-/// The beginning of a text that is long, and how long it is. Userinfo of URLs is hidden.
-fn cut(text: &str) -> String {
+/// Truncates a text to [`MAX_TEXT`] characters and appends its length. Userinfo of URLs is redacted.
+fn truncated(text: &str) -> String {
     let text = &*without_userinfo(text);
-    match text.char_indices().nth(TEXT) {
+    match text.char_indices().nth(MAX_TEXT) {
         Some((end, _)) => format!("{}… ({} bytes)", &text[..end], text.len()),
         None => text.to_owned(),
     }
@@ -186,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_secret_by_its_name_is_hidden() {
+    fn secrets_are_redacted_by_name() {
         let body = r#"{"pageToken":"p","url":"https://h.example/x?key=s3cret","token":"s3cret","authentication":
             {"schemes":["Bearer"],"credentials":"s3cret"},"headers":{"X-Any":"s3cret"},"parts":[{"text":"hi"}],"token2":null}"#;
         let shown = Media::of("application/json; charset=utf-8").show(body.as_bytes(), body.len());
@@ -196,23 +199,23 @@ mod tests {
         }
         let broken = r#"{"token":"s3cret"#;
         assert_eq!(Media::Text.show(broken.as_bytes(), broken.len()), "(16 bytes that are not JSON)");
-        assert_eq!(Media::Text.show(b"{\n", 2), r#""{", which is not JSON"#);
+        assert_eq!(Media::Text.show(b"{\n", 2), r#""{" (not JSON)"#);
         let events = format!("id: t.1.2\ndata: {{\"token\":\"s3cret\"}}\n\n: hello\n{}\n", "");
         assert_eq!(
             Media::Events.show(events.as_bytes(), events.len()),
             r#"id: t.1.2 | data: {"token":"(hidden)"} | : hello"#
         );
-        let mut all = HeaderMap::new();
-        all.insert("authorization", HeaderValue::from_static("Bearer s3cret"));
-        all.insert("a2a-version", HeaderValue::from_static("1.0"));
-        assert_eq!(headers(&all), "[authorization: (hidden), a2a-version: 1.0]");
+        let mut map = HeaderMap::new();
+        map.insert("authorization", HeaderValue::from_static("Bearer s3cret"));
+        map.insert("a2a-version", HeaderValue::from_static("1.0"));
+        assert_eq!(headers(&map), "[authorization: (hidden), a2a-version: 1.0]");
         assert_eq!(target(&Uri::from_static("/tasks?token=s3cret")), "/tasks?(hidden)");
         assert_eq!(target(&Uri::from_static("/tasks?pageToken=p")), "/tasks?pageToken=p");
     }
 
     #[test]
-    fn userinfo_of_urls_is_hidden() {
-        for (text, shown) in [
+    fn userinfo_of_urls_is_redacted() {
+        for (text, redacted) in [
             ("https://ada:s3cret@h.example/x", "https://(hidden)@h.example/x"),
             (
                 "see https://s3cret@h.example, or http://h.example/@x",
@@ -221,9 +224,9 @@ mod tests {
             ("postgres://a:s3c@ret@h:5432?u=x@y", "postgres://(hidden)@h:5432?u=x@y"),
             ("nothing: a@b.example", "nothing: a@b.example"),
         ] {
-            assert_eq!(without_userinfo(text), shown);
+            assert_eq!(without_userinfo(text), redacted);
         }
-        let long = format!("{} https://ada:s3cret@h.example", "x".repeat(TEXT - 20));
+        let long = format!("{} https://ada:s3cret@h.example", "x".repeat(MAX_TEXT - 20));
         let body =
             serde_json::json!({"url": "https://ada:s3cret@h.example?k=v", "text": long, "uri": "http://s3cret@h"});
         let shown = Media::Text.show(body.to_string().as_bytes(), body.to_string().len());
@@ -236,13 +239,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_is_cut() {
+    fn long_texts_are_truncated() {
         let body = format!(r#"{{"raw":"{}"}}"#, "x".repeat(5000));
         let shown = Media::Text.show(body.as_bytes(), body.len());
         assert!(shown.len() < 300 && shown.contains("… (5000 bytes)"), "{shown}");
         let many = format!("[{}]", vec!["\"é\""; 10_000].join(","));
-        assert!(Media::Text.show(many.as_bytes(), many.len()).len() < LINE + 40);
-        assert_eq!(Media::Text.show(b"{", 100_000), "(100000 bytes, which are too many to be shown)");
+        assert!(Media::Text.show(many.as_bytes(), many.len()).len() < MAX_LINE + 40);
+        assert_eq!(Media::Text.show(b"{", 100_000), "(100000 bytes, too long for the log)");
         assert_eq!(Media::of("application/grpc+proto").show(&[0, 1], 2), "(2 bytes of protobuf)");
     }
 }
