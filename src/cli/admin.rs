@@ -185,7 +185,7 @@ fn export(path: &Path, owner: Option<&str>, to: Option<&Path>) -> anyhow::Result
         Ok(tasks)
     });
     if exported.is_err() {
-        // An incomplete export could be taken for a complete one.
+        // A partial export looks like a complete one.
         drop((out, fs::remove_file(to)));
     }
     let tasks = exported?;

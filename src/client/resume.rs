@@ -45,10 +45,10 @@ pub(super) struct StreamContext {
 
 /// A stream of events that is resumed when its connection is lost.
 pub(super) struct ResumingStream {
-    again: Retrying,
-    ask: StreamRequest,
+    retrying: Retrying,
+    request: StreamRequest,
     call: Call,
-    known: StreamContext,
+    context: StreamContext,
     backoff: Backoff,
     events: BoxStream<Event>,
     phase: Phase,
@@ -81,20 +81,20 @@ struct LastSeen {
 
 impl ResumingStream {
     pub(super) fn new(
-        again: Retrying,
-        ask: StreamRequest,
+        retrying: Retrying,
+        request: StreamRequest,
         call: Call,
         events: BoxStream<Event>,
-        known: StreamContext,
+        context: StreamContext,
     ) -> Self {
-        let task_id = match &ask {
+        let task_id = match &request {
             StreamRequest::Send(_) => None,
             StreamRequest::Subscribe(request) | StreamRequest::Rest(request) => Some(request.id.clone()),
         };
         let seen = LastSeen { task_id, any: call.cursor.is_some(), cursor: call.cursor.clone(), ..LastSeen::default() };
-        let backoff = Backoff::new(&again.retry);
+        let backoff = Backoff::new(&retrying.retry);
         let connected_at = Instant::now();
-        Self { again, ask, call, known, backoff, events, phase: Phase::Streaming, connected_at, seen }
+        Self { retrying, request, call, context, backoff, events, phase: Phase::Streaming, connected_at, seen }
     }
 
     pub(super) fn into_stream(self) -> BoxStream<Event> {
@@ -144,15 +144,15 @@ impl ResumingStream {
     /// Returns true if a graceful end was an interruption. A server that stops or limits the age of streams closes them
     /// gracefully. A server of this crate closes no subscription for another reason while its task waits.
     fn was_interrupted(&self) -> bool {
-        self.again.lasts && self.seen.has_own_cursor() && matches!(self.ask, StreamRequest::Subscribe(_))
+        self.retrying.lasts && self.seen.has_own_cursor() && matches!(self.request, StreamRequest::Subscribe(_))
     }
 
     /// Returns true if the stream may continue after the end of a turn: a subscription lasts until its task is terminal
     /// (3.1.6), and an agent may continue while the caller authorizes something (7.6.1).
     fn continues_after_turn(&self) -> bool {
-        match self.ask {
+        match self.request {
             StreamRequest::Subscribe(_) => true,
-            StreamRequest::Send(_) => self.known.keyed && self.seen.state == TaskState::AuthRequired,
+            StreamRequest::Send(_) => self.context.keyed && self.seen.state == TaskState::AuthRequired,
             StreamRequest::Rest(_) => false,
         }
     }
@@ -168,21 +168,22 @@ impl ResumingStream {
         }
         self.seen.record(&event);
         let ends_turn = self.seen.ends == Ends::Turn;
-        let is_last = self.phase == Phase::FinalSnapshot || (ends_turn && matches!(self.ask, StreamRequest::Rest(_)));
+        let is_last =
+            self.phase == Phase::FinalSnapshot || (ends_turn && matches!(self.request, StreamRequest::Rest(_)));
         self.phase = if is_last { Phase::Ended } else { Phase::Streaming };
         // The stream of a message to an existing task begins with a snapshot from before the message, in which the task still
         // waits for input.
-        let continues_task = match &self.ask {
+        let continues_task = match &self.request {
             StreamRequest::Send(request) => request.message.as_ref().is_some_and(|message| !message.task_id.is_empty()),
             StreamRequest::Subscribe(_) | StreamRequest::Rest(_) => false,
         };
         // `AUTH_REQUIRED` does not tell if the agent continues while the caller authorizes something (7.6.1).
         let may_continue = self.continues_after_turn()
             && self.seen.has_own_cursor()
-            && self.again.lasts
-            && matches!(self.ask, StreamRequest::Send(_));
+            && self.retrying.lasts
+            && matches!(self.request, StreamRequest::Send(_));
         self.seen.is_end_uncertain = ends_turn && (is_snapshot && continues_task || may_continue);
-        let event = if self.known.unmarks { resume::unmarked(event) } else { event };
+        let event = if self.context.unmarks { resume::unmarked(event) } else { event };
         if gap { resume::after_gap(event) } else { event }
     }
 
@@ -198,13 +199,13 @@ impl ResumingStream {
                 return Err(last_error.into());
             }
             let call = Call { cursor: self.seen.cursor.clone(), ..self.call.clone() };
-            if let (StreamRequest::Send(request), false) = (&self.ask, self.known.keyed) {
+            if let (StreamRequest::Send(request), false) = (&self.request, self.context.keyed) {
                 let tenant = request.tenant.clone();
                 match self.seen.task_id.clone() {
-                    Some(id) => self.ask = StreamRequest::Rest(SubscribeToTaskRequest { tenant, id }),
+                    Some(id) => self.request = StreamRequest::Rest(SubscribeToTaskRequest { tenant, id }),
                     // The outcome of the send is unknown; without a supported key, a retry could be executed twice.
-                    None => match self.again.knows_keys(&self.call, &tenant).await {
-                        Ok(true) => self.known.keyed = true,
+                    None => match self.retrying.knows_keys(&self.call, &tenant).await {
+                        Ok(true) => self.context.keyed = true,
                         Ok(false) => return Err(last_error.into()),
                         Err(transient) => {
                             last_error = transient;
@@ -213,12 +214,12 @@ impl ResumingStream {
                     },
                 }
             }
-            let opened = match &self.ask {
+            let opened = match &self.request {
                 StreamRequest::Send(request) => {
-                    self.again.agent.send_streaming_message(call.request(SendMessageRequest::clone(request))).await
+                    self.retrying.agent.send_streaming_message(call.request(SendMessageRequest::clone(request))).await
                 }
                 StreamRequest::Subscribe(request) | StreamRequest::Rest(request) => {
-                    self.again.agent.subscribe_to_task(call.request(request.clone())).await
+                    self.retrying.agent.subscribe_to_task(call.request(request.clone())).await
                 }
             };
             let status = match opened {
@@ -249,13 +250,13 @@ impl ResumingStream {
     /// `GetTask` failed with a transient error.
     async fn fetch_final_snapshot(&mut self) -> Result<bool, Error> {
         let Some(id) = &self.seen.task_id else { return Ok(false) };
-        let tenant = match &self.ask {
+        let tenant = match &self.request {
             StreamRequest::Send(request) => &request.tenant,
             StreamRequest::Subscribe(request) | StreamRequest::Rest(request) => &request.tenant,
         };
         let get = GetTaskRequest { tenant: tenant.clone(), id: id.clone(), history_length: None };
         let call = Call { cursor: None, ..self.call.clone() };
-        let task = match self.again.agent.get_task(call.request(get)).await.map_err(Error::from) {
+        let task = match self.retrying.agent.get_task(call.request(get)).await.map_err(Error::from) {
             Ok(response) => response.into_inner().into_task()?,
             Err(error) if passes(&error) => return Err(error),
             Err(_) => return Ok(false),
