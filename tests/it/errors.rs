@@ -10,12 +10,11 @@ fn descriptions() -> HashMap<String, String> {
     let kinds = source.split_once("pub enum ErrorKind {").unwrap().1.split_once("\n}").unwrap().0;
     let (mut descriptions, mut comment) = (HashMap::new(), Vec::new());
     for line in kinds.lines().map(str::trim) {
-        match line.strip_prefix("/// ") {
-            Some(text) => comment.push(text.to_owned()),
-            None => {
-                let kind = line.trim_end_matches(',').to_owned();
-                descriptions.insert(kind, std::mem::take(&mut comment).join(" "));
-            }
+        if let Some(text) = line.strip_prefix("/// ") {
+            comment.push(text.to_owned());
+        } else {
+            let kind = line.trim_end_matches(',').to_owned();
+            descriptions.insert(kind, std::mem::take(&mut comment).join(" "));
         }
     }
     descriptions
