@@ -1,7 +1,8 @@
-//! What a user of the library writes: an agent. It is given a turn, says what it does, and returns how the turn ends.
+//! Agent interface: the trait [`Agent`] that users of the library implement, with its input ([`Turn`]), its output
+//! ([`Updates`]) and its result ([`End`], [`Error`]).
 //!
-//! An agent speaks to its task and never to a connection: what it says is in the log before anybody sees it, whoever
-//! listens, and it goes on when nobody does.
+//! An agent writes to its task and not to a connection. Updates are committed to the task's log before clients see them, and
+//! the agent keeps running when all clients have disconnected.
 
 use std::{error::Error as StdError, fmt, iter, sync::Arc};
 
@@ -20,7 +21,7 @@ mod test;
 mod turn;
 pub(crate) mod updates;
 
-/// An agent.
+/// Agent that processes the messages of tasks.
 ///
 /// ```
 /// use a2a_service::agent::{Agent, End, Error, Turn, Updates};
@@ -39,79 +40,82 @@ pub(crate) mod updates;
 /// # Ok(()) }
 /// ```
 pub trait Agent: Send + Sync + 'static {
-    /// Runs one turn. Its end is what this returns: so an agent can't end twice, say something after its end, or end
-    /// in silence.
+    /// Runs one turn. The result ends it: an agent can't end a turn twice, send updates after its end, or leave it open.
     ///
     /// # Errors
-    /// Any error ends the task as FAILED. The caller sees that it failed, and an id; the log has the cause under it.
-    /// [`Error::say`] is for words that are meant for the caller.
+    /// Any error ends the task as FAILED. The caller gets an error id, under which the log has the cause. [`Error::say`]
+    /// creates an error whose text is sent to the caller.
     fn run(&self, turn: Turn, out: Updates) -> impl Future<Output = Result<End, Error>> + Send;
 
-    /// What the agent card says of it, unless the server is told otherwise.
+    /// Describes the agent for the agent card. The server's configuration may override it.
     fn about(&self) -> About {
         About::default()
     }
 
-    /// Returns true if a turn that was cut by the end of its process may be run again: after each graceful stop of the
-    /// server, and after at most two crashes. [`Turn::attempt`] is then greater than 1. The new attempt has the
-    /// messages of the turn, the artifacts so far, and the state that the agent has [saved](Updates::save). Metadata of
-    /// the request and other data outside the messages is lost. Otherwise the task fails.
+    /// Returns true if a turn that was interrupted by the end of its process may be run again: after each graceful stop of the
+    /// server, and after at most two crashes. [`Turn::attempt`] is then greater than 1. The new attempt has the messages of the
+    /// turn with their request context, the artifacts so far, and the state that the agent has [saved](Updates::save). Request
+    /// metadata is lost if the context of a message exceeds 64 KiB. If false, the task fails.
     fn resumable(&self) -> bool {
         false
     }
 }
 
-/// How a turn ends.
+/// Result of a turn.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
-    /// The task is done, perhaps with a last word. Results belong into artifacts, which other clients look for (3.7).
+    /// The task is completed, optionally with a status message. Results belong in artifacts (3.7).
     Completed(Option<Message>),
-    /// The agent needs an answer; the next message to the task is the next turn.
+    /// The agent needs input. The next message to the task starts the next turn.
     InputRequired(Message),
-    /// The agent needs an authorisation that its caller gives elsewhere; the next message is the next turn.
+    /// The agent needs an authorization, which the caller gives outside of the protocol. The next message to the task starts
+    /// the next turn.
     AuthRequired(Message),
-    /// The agent will not do it.
+    /// The agent rejects the task.
     Rejected(Message),
-    /// An answer without a task. Only while there is none: before the agent's first update and within the first
-    /// 100 ms; after that it completes the task, with this as its last word.
+    /// A message without a task. Only before the agent's first update and within the first 100 ms
+    /// ([`Limits::real_after`](crate::service::Limits::real_after)): after that, it completes the task as its status message.
     Reply(Message),
 }
 
-/// Why a turn fails. Any error becomes one, by `?`.
+/// Failure of a turn. The `?` operator converts any error.
 pub struct Error {
+    /// Text for the caller.
     said: Option<String>,
+    /// The error is [`Stopped`], or was caused by it.
     stopped: bool,
+    /// Cause for the log.
     cause: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// The turn is over, whoever ended it: there is nothing more to say.
+/// The turn has ended, for example by a cancel or at its deadline, and accepts no more updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the turn is over")]
+#[error("the turn has ended")]
 pub struct Stopped;
 
 impl Error {
-    /// A failure in words that are meant for the caller.
+    /// Creates an error whose text is sent to the caller.
     pub fn say(text: impl Into<String>) -> Self {
         Self { said: Some(text.into()), stopped: false, cause: None }
     }
 
-    /// A failure in words that are meant for the log.
+    /// Creates an error whose text is written to the log only.
     pub fn msg(text: impl Into<String>) -> Self {
         Self { said: None, stopped: false, cause: Some(text.into().into()) }
     }
 
-    /// The same failure, and what is behind it, for the log.
+    /// Adds a cause, which is written to the log only.
     #[must_use]
     pub fn caused_by(self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self { cause: Some(cause.into()), ..self }
     }
 
-    /// The agent was stopped, and only says so.
+    /// Returns true if the agent returned because its turn had ended.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped
     }
 
-    /// The words for the caller.
+    /// Returns the text for the caller.
     pub(crate) fn said(&self) -> Option<&str> {
         self.said.as_deref()
     }
@@ -119,8 +123,8 @@ impl Error {
 
 impl<E: StdError + Send + Sync + 'static> From<E> for Error {
     fn from(error: E) -> Self {
-        // However it is wrapped: an agent that was canceled and says so in its own words has not failed.
-        let mut causes = iter::successors(Some::<&dyn StdError>(&error), |&it| it.source());
+        // `Stopped` may be wrapped: an agent that returns its own error because of a cancel has not failed.
+        let mut causes = iter::successors(Some::<&dyn StdError>(&error), |&error| error.source());
         let stopped = causes.any(<dyn StdError>::is::<Stopped>);
         Self { said: None, stopped, cause: Some(Box::new(error)) }
     }
@@ -143,7 +147,7 @@ impl fmt::Debug for Error {
     }
 }
 
-/// An agent that is a function.
+/// Creates an agent from a function.
 ///
 /// ```
 /// use a2a_service::agent::{self, End};
@@ -167,7 +171,7 @@ where
     FromFn { run, about: About::default() }
 }
 
-/// What [`from_fn`] makes.
+/// Agent created by [`from_fn`].
 #[derive(Clone, Debug)]
 pub struct FromFn<F> {
     run: F,
@@ -175,7 +179,7 @@ pub struct FromFn<F> {
 }
 
 impl<F> FromFn<F> {
-    /// The same agent, with this to say of itself.
+    /// Sets the description for the agent card.
     #[must_use]
     pub fn about(self, about: About) -> Self {
         Self { about, ..self }
@@ -219,14 +223,14 @@ mod tests {
     struct Wrapped(#[source] Stopped);
 
     #[test]
-    fn any_error_is_a_failure_and_being_stopped_is_known() {
+    fn errors_caused_by_stopped_are_recognized() {
         let failure: Error = std::io::Error::other("disk").into();
         assert_eq!((failure.to_string().as_str(), failure.said(), failure.is_stopped()), ("disk", None, false));
         assert!(Error::from(Stopped).is_stopped());
         assert!(Error::from(Wrapped(Stopped)).is_stopped());
-        let said = Error::say("the city is unknown").caused_by("no row");
+        let failure = Error::say("the city is unknown").caused_by("no row");
         assert_eq!(
-            (said.said(), said.to_string().as_str()),
+            (failure.said(), failure.to_string().as_str()),
             (Some("the city is unknown"), "the city is unknown: no row")
         );
     }

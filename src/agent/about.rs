@@ -1,8 +1,8 @@
-//! What an agent says of itself: the part of its card that it knows.
+//! Description of an agent for its agent card.
 
 use crate::pb::v1::{AgentExtension, AgentProvider, AgentSkill};
 
-/// What the agent card says of an agent. What is left out here, the server fills in.
+/// Description of an agent for its agent card. The server fills in required fields that are not set.
 ///
 /// ```
 /// use a2a_service::agent::About;
@@ -13,49 +13,49 @@ use crate::pb::v1::{AgentExtension, AgentProvider, AgentSkill};
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct About {
-    /// What people call it.
+    /// Name of the agent.
     pub name: Option<String>,
-    /// What it is for, in a sentence or two.
+    /// Description of the agent, in a sentence or two.
     pub description: Option<String>,
-    /// Its own version, not that of the protocol.
+    /// Version of the agent, not of the protocol.
     pub version: Option<String>,
-    /// Who runs it.
+    /// Provider of the agent.
     pub provider: Option<AgentProvider>,
-    /// Where people read more about it.
+    /// URL of the agent's documentation.
     pub documentation_url: Option<String>,
-    /// What it looks like.
+    /// URL of the agent's icon.
     pub icon_url: Option<String>,
-    /// The media types that it takes, where a skill says nothing else; `text/plain` where this says nothing.
+    /// Media types that the agent accepts, unless a skill has its own. Empty: `text/plain`.
     pub input_modes: Vec<String>,
-    /// The media types that it gives, where a skill says nothing else; `text/plain` where this says nothing.
+    /// Media types that the agent produces, unless a skill has its own. Empty: `text/plain`.
     pub output_modes: Vec<String>,
-    /// What it can do.
+    /// Skills of the agent.
     pub skills: Vec<AgentSkill>,
-    /// The extensions of the protocol that it knows. Calls of clients that do not name one that is required are refused.
+    /// Protocol extensions that the agent supports. Calls that do not request a required extension are rejected.
     pub extensions: Vec<AgentExtension>,
 }
 
 impl About {
-    /// An agent of this name.
+    /// Creates the description of an agent with a name.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: Some(name.into()), ..Self::default() }
     }
 
-    /// With a description.
+    /// Sets the description.
     #[must_use]
     pub fn describe(mut self, description: impl Into<String>) -> Self {
         self.description = Some(description.into());
         self
     }
 
-    /// With a version of its own.
+    /// Sets the version of the agent.
     #[must_use]
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.version = Some(version.into());
         self
     }
 
-    /// With the media types that it takes and gives.
+    /// Sets the media types that the agent accepts and produces.
     #[must_use]
     pub fn modes<I: Into<String>, O: Into<String>>(
         mut self,
@@ -67,7 +67,7 @@ impl About {
         self
     }
 
-    /// With one skill more, whose description is a sentence and whose tags are for those who search.
+    /// Adds a skill with an id, which is also its name, a description of one sentence, and keywords.
     #[must_use]
     pub fn skill<T: Into<String>>(
         self,
@@ -80,21 +80,21 @@ impl About {
         self.with_skill(AgentSkill { name: id.clone(), id, description, tags, ..AgentSkill::default() })
     }
 
-    /// With one skill more, member by member.
+    /// Adds a skill with all its fields.
     #[must_use]
     pub fn with_skill(mut self, skill: AgentSkill) -> Self {
         self.skills.push(skill);
         self
     }
 
-    /// With the organization that runs it, and its website.
+    /// Sets the organization that provides the agent, and its website.
     #[must_use]
     pub fn provider(mut self, organization: impl Into<String>, url: impl Into<String>) -> Self {
         self.provider = Some(AgentProvider { organization: organization.into(), url: url.into() });
         self
     }
 
-    /// With one extension of the protocol more.
+    /// Adds a protocol extension.
     #[must_use]
     pub fn with_extension(mut self, extension: AgentExtension) -> Self {
         self.extensions.push(extension);

@@ -1,4 +1,4 @@
-//! The agent that a server has when it is given none: it lets who writes a client provoke every state there is.
+//! Demo agent, the default of `a2a serve`: echoes text, and produces every task state on command for authors of clients.
 
 use std::time::Duration;
 
@@ -7,27 +7,27 @@ use serde_json::json;
 use super::{About, Agent, End, Error, Stopped, Turn, Updates};
 use crate::pb::v1::{Message, Part, TaskState};
 
-/// What it does, a line for each command.
+/// Reply to `/help`: the commands, one per line.
 pub const HELP: &str = "\
-Say anything, and it comes back as an artifact. Or provoke a state:
+Send any text to get it back as an artifact, or provoke a state:
 /help               this text
 /stream N [MS]      an artifact in N chunks, one every MS milliseconds (100)
-/slow SECONDS       work for so long; cancel it if you like
+/slow SECONDS       work for this long; cancel it if you like
 /ask QUESTION       INPUT_REQUIRED; your next message completes the task
 /auth               AUTH_REQUIRED; your next message completes the task
-/fail REASON        FAILED, and why
-/reject REASON      REJECTED, and why
-/message TEXT       a plain message, and no task
+/fail REASON        FAILED, with the reason
+/reject REASON      REJECTED, with the reason
+/message TEXT       a plain message without a task
 /parts              an artifact with a text, a raw, a url and a data part
 /panic              the agent panics
 /hang               the agent never returns; its deadline or a cancel ends it
 ";
 
-/// How many chunks it streams at most.
-const CHUNKS: u32 = 100_000;
+/// Maximum number of chunks of `/stream`.
+const MAX_CHUNKS: u32 = 100_000;
 
-/// How long it waits at most, for a chunk or for `/slow`.
-const WAIT: Duration = Duration::from_hours(1);
+/// Maximum duration of `/slow`, and of the pause between two chunks of `/stream`.
+const MAX_WAIT: Duration = Duration::from_hours(1);
 
 /// The demo agent.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,16 +41,16 @@ impl Agent for Demo {
         }
         let (command, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let rest = rest.trim();
-        let or = |default: &str| if rest.is_empty() { default.to_owned() } else { rest.to_owned() };
+        let rest_or = |default: &str| if rest.is_empty() { default.to_owned() } else { rest.to_owned() };
         match command {
             "/help" => echo(&out, "help", HELP).await,
             "/stream" => stream(&out, rest).await,
             "/slow" => slow(&turn, &out, rest).await,
-            "/ask" => Ok(End::InputRequired(Message::agent(or("What do you mean?")))),
+            "/ask" => Ok(End::InputRequired(Message::agent(rest_or("What do you mean?")))),
             "/auth" => Ok(End::AuthRequired(Message::agent("Authorise this elsewhere, then send any message."))),
-            "/fail" => Err(Error::say(or("You asked for it."))),
-            "/reject" => Ok(End::Rejected(Message::agent(or("This is not for me.")))),
-            "/message" => Ok(End::Reply(Message::agent(or("Hello.")))),
+            "/fail" => Err(Error::say(rest_or("You asked for it."))),
+            "/reject" => Ok(End::Rejected(Message::agent(rest_or("This is not for me.")))),
+            "/message" => Ok(End::Reply(Message::agent(rest_or("Hello.")))),
             "/parts" => parts(&out).await,
             "/panic" => panic(),
             "/hang" => {
@@ -72,7 +72,7 @@ impl Agent for Demo {
     }
 }
 
-#[expect(clippy::panic, reason = "it is what /panic asks for")]
+#[expect(clippy::panic, reason = "/panic requests it")]
 fn panic() -> Result<End, Error> {
     panic!("asked to panic")
 }
@@ -82,7 +82,7 @@ async fn echo(out: &Updates, name: &str, text: &str) -> Result<End, Error> {
     Ok(End::Completed(None))
 }
 
-/// What it had asked for has come.
+/// Completes a task with the answer that the agent requested.
 async fn answered(turn: &Turn, out: &Updates) -> Result<End, Error> {
     out.working().await?;
     let name = if turn.task().state() == TaskState::AuthRequired { "authorised" } else { "answer" };
@@ -91,12 +91,12 @@ async fn answered(turn: &Turn, out: &Updates) -> Result<End, Error> {
 
 async fn stream(out: &Updates, rest: &str) -> Result<End, Error> {
     let usage =
-        || Error::say(format!("/stream takes a number of chunks up to {CHUNKS}, and milliseconds between two."));
+        || Error::say(format!("/stream takes a number of chunks up to {MAX_CHUNKS}, and milliseconds between two."));
     let mut words = rest.split_whitespace();
     let chunks: u32 = words.next().unwrap_or("10").parse().map_err(|_| usage())?;
     let pause: u64 = words.next().unwrap_or("100").parse().map_err(|_| usage())?;
     let pause = Duration::from_millis(pause);
-    if !(1..=CHUNKS).contains(&chunks) || pause > WAIT || words.next().is_some() {
+    if !(1..=MAX_CHUNKS).contains(&chunks) || pause > MAX_WAIT || words.next().is_some() {
         return Err(usage());
     }
     out.working().await?;
@@ -115,8 +115,8 @@ async fn stream(out: &Updates, rest: &str) -> Result<End, Error> {
 
 async fn slow(turn: &Turn, out: &Updates, rest: &str) -> Result<End, Error> {
     let seconds: f64 = rest.parse().unwrap_or(10.0);
-    let time = Duration::try_from_secs_f64(seconds).ok().filter(|it| *it <= WAIT);
-    let time = time.ok_or_else(|| Error::say(format!("/slow takes seconds, up to {}.", WAIT.as_secs())))?;
+    let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= MAX_WAIT);
+    let time = time.ok_or_else(|| Error::say(format!("/slow takes seconds, up to {}.", MAX_WAIT.as_secs())))?;
     out.progress(format!("Working for {seconds} s.")).await?;
     tokio::select! {
         () = wait(time) => echo(out, "slow", &format!("Worked for {seconds} s.")).await,
@@ -136,7 +136,7 @@ async fn parts(out: &Updates) -> Result<End, Error> {
 }
 
 async fn wait(time: Duration) {
-    #[expect(clippy::disallowed_methods, reason = "time is what it plays with")]
+    #[expect(clippy::disallowed_methods, reason = "the demo agent waits in real time")]
     tokio::time::sleep(time).await;
 }
 
@@ -146,9 +146,9 @@ mod tests {
     use crate::agent::test;
 
     #[tokio::test(start_paused = true)]
-    async fn each_command_provokes_its_state() {
+    async fn each_command_produces_its_state() {
         let demo = test(Demo);
-        for (text, state, says) in [
+        for (text, state, expected) in [
             ("hello there", TaskState::Completed, "hello there"),
             ("/help", TaskState::Completed, HELP),
             ("/stream 2 50", TaskState::Completed, "chunk 1 of 2\nchunk 2 of 2\n"),
@@ -167,7 +167,7 @@ mod tests {
         ] {
             let outcome = demo.send(text).await.unwrap();
             assert_eq!(outcome.state(), state, "{text}");
-            assert!(outcome.text() == says || outcome.said() == says, "{text}: {outcome:?}");
+            assert!(outcome.text() == expected || outcome.said() == expected, "{text}: {outcome:?}");
         }
         for (text, kind) in [("/panic", "panic"), ("/hang", "deadline")] {
             let outcome = demo.send(text).await.unwrap();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_it_asks_for_completes_the_task() {
+    async fn requested_answer_completes_the_task() {
         let demo = test(Demo);
         for (text, artifact) in [("/ask Which city?", "answer"), ("/auth", "authorised")] {
             let asked = demo.send(text).await.unwrap();
@@ -188,10 +188,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn every_kind_of_part_is_there() {
+    async fn parts_command_sends_every_kind_of_part() {
         let parts = test(Demo).send("/parts").await.unwrap();
         let json = serde_json::to_value(&parts.artifact("parts").unwrap().parts).unwrap();
-        let kinds: Vec<_> = ["text", "raw", "url", "data"].iter().enumerate().map(|(n, it)| json[n].get(it)).collect();
+        let kinds: Vec<_> =
+            ["text", "raw", "url", "data"].iter().enumerate().map(|(n, kind)| json[n].get(kind)).collect();
         assert!(kinds.iter().all(Option::is_some), "{json}");
     }
 

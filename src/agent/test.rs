@@ -1,4 +1,4 @@
-//! An agent without a server: what it does with a message, for its own tests.
+//! Test harness for agents: sends messages to an agent without a server.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::{
     store::memory::Memory,
 };
 
-/// Runs an agent over a store in memory, through the same engine as a server does.
+/// Runs an agent with a store in memory, and otherwise like a server.
 ///
-/// Time is tokio's: under `#[tokio::test(start_paused = true)]` an agent that waits an hour is tested in no time.
+/// The agent uses the time of tokio: with `#[tokio::test(start_paused = true)]`, a wait of an hour takes no real time.
 ///
 /// ```
 /// use a2a_service::{agent::{self, End}, pb::v1::{Message, TaskState}};
@@ -41,36 +41,36 @@ pub fn test<A: Agent>(agent: A) -> Probe {
     Probe { service: Arc::new(Checked(Arc::new(Service::new(agent, Arc::new(Memory::default()), Limits::default())))) }
 }
 
-/// An agent that is being tested.
+/// Agent under test.
 #[derive(Clone)]
 pub struct Probe {
     service: Arc<dyn A2aService>,
 }
 
-/// What came of a message.
+/// Result of a message: a task, or a message of the agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The task, unless the agent answered with a message.
     pub task: Option<Task>,
-    /// The message, where there was no task.
+    /// The message, if there is no task.
     pub message: Option<Message>,
 }
 
 impl Probe {
-    /// Sends text, as a new task.
+    /// Sends text as a new task.
     ///
     /// # Errors
-    /// What a server would answer with. That an agent fails is none: its task then is in state FAILED.
+    /// Errors that a server would return. A failure of the agent is not an error, but a task in state FAILED.
     pub async fn send(&self, text: &str) -> Result<Outcome, Error> {
         self.send_message(Message::user(text)).await
     }
 
-    /// Sends text to a task that waits for it.
+    /// Sends text to an existing task.
     ///
     /// # Errors
-    /// As [`send`](Self::send); a task that has ended takes no more.
+    /// As [`send`](Self::send), and if the task is in a terminal state.
     pub async fn reply(&self, task: &Outcome, text: &str) -> Result<Outcome, Error> {
-        let task_id = task.task.as_ref().map(|it| it.id.clone()).unwrap_or_default();
+        let task_id = task.task.as_ref().map(|task| task.id.clone()).unwrap_or_default();
         self.send_message(Message { task_id, ..Message::user(text) }).await
     }
 
@@ -80,15 +80,15 @@ impl Probe {
     /// As [`send`](Self::send).
     pub async fn send_message(&self, message: Message) -> Result<Outcome, Error> {
         let request = SendMessageRequest { message: Some(message), ..SendMessageRequest::default() };
-        let answer = self.service.send_message(Call::default().request(request)).await?;
-        Ok(match answer.into_inner().payload {
-            Some(send_message_response::Payload::Task(it)) => Outcome { task: Some(it), message: None },
-            Some(send_message_response::Payload::Message(it)) => Outcome { task: None, message: Some(it) },
+        let response = self.service.send_message(Call::default().request(request)).await?;
+        Ok(match response.into_inner().payload {
+            Some(send_message_response::Payload::Task(task)) => Outcome { task: Some(task), message: None },
+            Some(send_message_response::Payload::Message(message)) => Outcome { task: None, message: Some(message) },
             None => Outcome { task: None, message: None },
         })
     }
 
-    /// Sends text as a new task, and returns every event until its turn has ended.
+    /// Sends text as a new task, and returns all events until its turn has ended.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -99,18 +99,18 @@ impl Probe {
         Ok(events?)
     }
 
-    /// Sends text as a new task, cancels it once the agent has said something, and returns what became of it.
+    /// Sends text as a new task, cancels it after the agent's first update, and returns the task.
     ///
     /// # Errors
-    /// As [`send`](Self::send), and that the task could not be canceled.
+    /// As [`send`](Self::send), and if the task can't be canceled.
     pub async fn cancel(&self, text: &str) -> Result<Outcome, Error> {
         let request = SendMessageRequest { message: Some(Message::user(text)), ..SendMessageRequest::default() };
         let mut events = self.service.send_streaming_message(Call::default().request(request)).await?.into_inner();
         let (mut id, mut count) = (String::new(), 0);
         while count < 2 {
             let Some(event) = events.next().await.transpose()? else { break };
-            if let Some(Payload::Task(it)) = event.payload() {
-                id.clone_from(&it.id);
+            if let Some(Payload::Task(task)) = event.payload() {
+                id.clone_from(&task.id);
             }
             count += 1;
         }
@@ -121,29 +121,32 @@ impl Probe {
 }
 
 impl Outcome {
-    /// The state of the task; UNSPECIFIED where there is none.
+    /// Returns the state of the task. UNSPECIFIED without a task.
     pub fn state(&self) -> TaskState {
         self.task.as_ref().map_or(TaskState::Unspecified, Task::state)
     }
 
-    /// The text of all artifacts, or of the message.
+    /// Returns the text of all artifacts, or of the message.
     pub fn text(&self) -> String {
         match (&self.task, &self.message) {
-            (Some(task), _) => task.artifacts.iter().flat_map(|it| &it.parts).filter_map(Part::as_text).collect(),
+            (Some(task), _) => {
+                task.artifacts.iter().flat_map(|artifact| &artifact.parts).filter_map(Part::as_text).collect()
+            }
             (None, Some(message)) => message.text(),
             (None, None) => String::new(),
         }
     }
 
-    /// What the agent said last: the message of the status, or the message.
+    /// Returns the text of the status message, or of the message.
     pub fn said(&self) -> String {
-        let status = self.task.as_ref().and_then(|it| it.status.as_ref()).and_then(|it| it.message.as_ref());
+        let status = self.task.as_ref().and_then(|task| task.status.as_ref());
+        let status = status.and_then(|status| status.message.as_ref());
         status.or(self.message.as_ref()).map(Message::text).unwrap_or_default()
     }
 
-    /// The artifact of this name.
+    /// Returns the artifact with a name.
     pub fn artifact(&self, name: &str) -> Option<&Artifact> {
-        self.task.iter().flat_map(|it| &it.artifacts).find(|it| it.name == name)
+        self.task.iter().flat_map(|task| &task.artifacts).find(|artifact| artifact.name == name)
     }
 }
 

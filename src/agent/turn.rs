@@ -1,4 +1,4 @@
-//! A turn: what an agent is given to do, and by whom.
+//! Turn of a task: the input of [`Agent::run`](super::Agent::run), with its messages, the task and the request context.
 
 use std::{
     fmt,
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// What came with a message beside it.
+/// Request context of a message: caller, extensions, output media types, metadata and referenced tasks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TurnContext {
     pub(crate) principal: Option<Arc<str>>,
@@ -29,11 +29,11 @@ pub(crate) struct TurnContext {
     pub(crate) referenced: Vec<Task>,
 }
 
-/// One turn of a task: the messages that it answers, and what is known of them.
+/// Turn of a task: one run of the agent, which processes one or more messages.
 pub struct Turn {
     pub(crate) held: LiveRef,
     pub(crate) task: Arc<Task>,
-    /// The follow-ups that it answers; the first turn answers the message that the task began with.
+    /// Messages of the turn. Empty for the first turn, which processes the message that created the task.
     pub(crate) messages: Vec<Event>,
     pub(crate) asked: TurnContext,
     pub(crate) attempt: u32,
@@ -42,129 +42,131 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Its messages as text, for agents that read nothing else: a single part of text as it is, and of several parts
-    /// one line each. Data is its JSON, and a file a line that names it, such as
-    /// `[file map.png, image/png, https://example.com/map.png]`.
+    /// Returns the messages of the turn as text: a single text part unchanged, or several parts on one line each. A data part
+    /// is its JSON, and a file is a line with its name, such as `[file map.png, image/png, https://example.com/map.png]`.
     pub fn text(&self) -> &str {
-        let mut parts = self.messages().flat_map(|it| &it.parts);
+        let mut parts = self.messages().flat_map(|message| &message.parts);
         match (parts.next(), parts.next()) {
             (None, _) => "",
-            (Some(Part { content: Some(Content::Text(it)), .. }), None) => it,
+            (Some(Part { content: Some(Content::Text(text)), .. }), None) => text,
             _ => self.text.get_or_init(|| {
-                let parts = self.messages().flat_map(|it| &it.parts).map(Part::to_text);
-                parts.filter(|it| !it.is_empty()).collect::<Vec<_>>().join("\n")
+                let parts = self.messages().flat_map(|message| &message.parts).map(Part::to_text);
+                parts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n")
             }),
         }
     }
 
-    /// The message that it answers: the last, where several came while the agent was busy.
+    /// Returns the last message of the turn. There are several if more than one arrived while the agent was busy.
     pub fn message(&self) -> &Message {
         static NONE: OnceLock<Message> = OnceLock::new();
         self.messages().last().unwrap_or_else(|| NONE.get_or_init(Message::default))
     }
 
-    /// All the messages that it answers, at most 16.
+    /// Iterates over the messages of the turn, at most 16.
     pub fn messages(&self) -> impl Iterator<Item = &Message> {
-        // The first and not the last: a follow-up may have come before the turn began.
+        // The first message of the history, not the last: a follow-up may have arrived before the turn began.
         let first = if self.messages.is_empty() { self.task.history.first() } else { None };
         first.into_iter().chain(self.messages.iter().filter_map(message))
     }
 
-    /// The task as it was when the turn began. In a turn that answers a question it is still `INPUT_REQUIRED` or
-    /// `AUTH_REQUIRED` here, while clients are shown `WORKING` from the moment that the answer was accepted.
+    /// Returns the task at the start of the turn. After an interruption it is still in state `INPUT_REQUIRED` or
+    /// `AUTH_REQUIRED` here, although clients see `WORKING` as soon as the message is accepted.
     pub fn task(&self) -> &Task {
         &self.task
     }
 
-    /// The id of the task.
+    /// Returns the id of the task.
     pub fn task_id(&self) -> &str {
         self.held.key.id()
     }
 
-    /// The id of the conversation that the task is part of.
+    /// Returns the id of the context (conversation) of the task.
     pub fn context_id(&self) -> &str {
         &self.held.context
     }
 
-    /// What was said in this task, without the messages that this turn answers.
+    /// Iterates over earlier messages of the client and the agent in this task, without the messages of this turn.
     pub fn history(&self) -> impl Iterator<Item = &Message> {
-        let new = |it: &Message| self.messages().any(|new| new.message_id == it.message_id && new.role == it.role);
-        // What it said last is still its status.
-        let said = self.task.status.iter().flat_map(|it| &it.message);
-        self.task.history.iter().chain(said).filter(move |it| !new(it))
+        let is_new = |earlier: &Message| {
+            self.messages().any(|new| new.message_id == earlier.message_id && new.role == earlier.role)
+        };
+        // The agent's last message is in the status, and not in the history yet.
+        let status = self.task.status.iter().flat_map(|status| &status.message);
+        self.task.history.iter().chain(status).filter(move |earlier| !is_new(earlier))
     }
 
-    /// The tasks that the message refers to, as far as the caller may see them.
+    /// Returns the tasks that the message references and the caller may read.
     pub fn referenced(&self) -> &[Task] {
         &self.asked.referenced
     }
 
-    /// What an earlier turn of this task has saved ([`Updates::save`](super::Updates::save)). None too where it can't
-    /// be read as this.
+    /// Returns the state that an earlier turn or attempt has saved ([`Updates::save`](super::Updates::save)). `None` without
+    /// one, and if it can't be deserialized to this type.
     pub fn saved<T: DeserializeOwned>(&self) -> Option<T> {
         let saved = self.held.lock().saved()?;
         serde_json::from_slice(&saved).ok()
     }
 
-    /// The media types that the caller takes; any, where there are none.
+    /// Returns the output media types that the caller accepts. Empty: all.
     pub fn accepted_output_modes(&self) -> &[String] {
         &self.asked.accepted_output_modes
     }
 
-    /// Whose task it is; empty for a caller that nobody has named.
+    /// Returns the owner of the task. Empty for anonymous callers.
     pub fn owner(&self) -> &str {
         &self.held.key.scope().owner
     }
 
-    /// Who sent the message, as the server's authentication named them.
+    /// Returns the authenticated principal that sent the message. `None` for anonymous callers.
     pub fn principal(&self) -> Option<&str> {
         self.asked.principal.as_deref()
     }
 
-    /// The tenant that the message was sent to; empty where none was named.
+    /// Returns the tenant of the request. Empty if it names none.
     pub fn tenant(&self) -> &str {
         &self.held.key.scope().tenant
     }
 
-    /// The extensions that are active, by URI: those that the caller asks for and the server has (4.6).
+    /// Returns the URIs of the active extensions: those that the caller requests and the server supports (4.6).
     pub fn extensions(&self) -> &[String] {
         &self.asked.extensions
     }
 
-    /// What the caller sent along with the request.
+    /// Returns the metadata of the request.
     pub fn metadata(&self) -> Option<&Struct> {
         self.asked.metadata.as_ref()
     }
 
-    /// How often this turn has been begun, this time included.
+    /// Returns the number of this attempt to run the turn, from 1.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// When the turn is taken from the agent.
+    /// Returns the time at which the turn is stopped, and fails.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Returns when somebody has canceled the task. The agent then has a moment to end by itself.
+    /// Waits until the task is canceled. The agent then has a grace period to return by itself
+    /// ([`Limits::cancel`](crate::service::Limits::cancel)).
     pub async fn canceled(&self) {
-        self.until(|inner| inner.cancel || inner.lost).await;
+        self.wait_until(|inner| inner.cancel || inner.lost).await;
     }
 
-    /// Returns when the server is about to stop. A turn that is not over when it does is left as it is, for the next
-    /// start to take up.
+    /// Waits until the server begins to stop. A turn that does not end in its grace period is interrupted, and recovered at
+    /// the next start.
     pub async fn draining(&self) {
-        self.until(|inner| inner.lost || self.held.journal().phase() > Phase::Open).await;
+        self.wait_until(|inner| inner.lost || self.held.journal().phase() > Phase::Open).await;
     }
 
-    async fn until(&self, over: impl Fn(&Inner) -> bool) {
-        let mut waits = WakerRegistration::new(&self.held, |it| &mut it.control);
+    async fn wait_until(&self, condition: impl Fn(&Inner) -> bool) {
+        let mut registration = WakerRegistration::new(&self.held, |inner| &mut inner.control);
         poll_fn(|cx| {
             let mut inner = self.held.lock();
-            if over(&inner) {
+            if condition(&inner) {
                 return Poll::Ready(());
             }
-            waits.register(&mut inner, cx);
+            registration.register(&mut inner, cx);
             Poll::Pending
         })
         .await;
@@ -173,7 +175,7 @@ impl Turn {
 
 fn message(event: &Event) -> Option<&Message> {
     match event.payload() {
-        Some(Payload::Message(it)) => Some(it),
+        Some(Payload::Message(message)) => Some(message),
         Some(Payload::Task(_) | Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_)) | None => None,
     }
 }

@@ -1,5 +1,7 @@
-//! What an agent says before the end of its turn. Each word waits where the store is behind, and fails once the turn is
-//! over, so that `?` stops an agent that was canceled.
+//! Updates that an agent sends during its turn: status, artifact chunks and saved state.
+//!
+//! An update waits while too many are pending in the store (backpressure). After the end of the turn it fails, so that `?` stops
+//! an agent that was canceled.
 
 use std::{
     fmt,
@@ -31,57 +33,62 @@ use crate::{
     seam,
 };
 
-/// How long what is said without a pause may wait for one before it goes to the store.
-const LINGER: Duration = Duration::from_millis(1);
+/// Maximum time that pending updates of an agent that does not pause wait for their commit.
+const MAX_PENDING: Duration = Duration::from_millis(1);
 
-/// What an agent says before the end of its turn.
+/// Updates that an agent sends during its turn.
 pub struct Updates {
     pub(crate) held: LiveRef,
     pub(crate) turn: u32,
 }
 
 impl Updates {
-    /// The agent works.
+    /// Sets the status to WORKING.
     ///
     /// # Errors
-    /// The turn is over, here and in all that follows: canceled, past its deadline, or left behind by a server that
-    /// stopped.
+    /// The turn has ended (this holds for all updates): by a cancel, its deadline, a limit, or a stop of the server.
     pub fn working(&self) -> impl Future<Output = Result<(), Stopped>> + Send {
         self.status(TaskState::Working, None)
     }
 
-    /// The agent works, and says what on.
+    /// Sets the status to WORKING, with a message about the progress.
+    ///
+    /// # Errors
+    /// The turn has ended.
     pub fn progress(&self, text: impl Into<String>) -> impl Future<Output = Result<(), Stopped>> + Send {
         self.status(TaskState::Working, Some(Message::agent(text)))
     }
 
-    /// The agent goes on while its caller authorises something elsewhere. To stop until then, end the turn with
-    /// [`End::AuthRequired`](super::End::AuthRequired).
+    /// Sets the status to `AUTH_REQUIRED` while the turn continues. To end the turn until the caller has authorized the
+    /// agent, return [`End::AuthRequired`](super::End::AuthRequired).
+    ///
+    /// # Errors
+    /// The turn has ended.
     pub fn auth_required(&self, message: Message) -> impl Future<Output = Result<(), Stopped>> + Send {
         self.status(TaskState::AuthRequired, Some(message))
     }
 
-    /// An artifact of this name, to be written in chunks. Several may be written side by side.
+    /// Creates a writer for an artifact with a name. Several artifacts may be written concurrently.
     pub fn artifact(&self, name: impl Into<String>) -> ArtifactWriter<'_> {
         let artifact = Artifact { artifact_id: seam::random_id(), name: name.into(), ..Artifact::default() };
         ArtifactWriter { out: self, artifact, append: false, begun: false, last: false }
     }
 
-    /// Keeps something for the next turn of this task, or for the next attempt at this one
-    /// ([`Turn::saved`](super::Turn::saved)). It goes to the store with what is said next, or when the agent pauses.
+    /// Saves the agent's state for the next turn of this task, or for the next attempt of this one
+    /// ([`Turn::saved`](super::Turn::saved)). It is committed with the next update, or when the agent pauses.
     ///
     /// # Errors
     /// The state can't be serialized to JSON or exceeds the maximum size of an event, or the turn has ended.
     pub async fn save(&self, state: &impl Serialize) -> Result<(), Error> {
         let bytes = serde_json::to_vec(state)?;
-        let most = self.held.lock().ahead.max_event_bytes();
-        if bytes.len() > most {
+        let max = self.held.lock().ahead.max_event_bytes();
+        if bytes.len() > max {
             return Err(Error::msg(format!(
-                "the state to keep has {} bytes, of at most {most} (limit event_bytes)",
+                "saved state: {} bytes exceed the limit of {max} (limits.event_bytes)",
                 bytes.len()
             )));
         }
-        self.ready(|inner| {
+        self.apply(|inner| {
             inner.save(bytes.clone().into());
             Ok(())
         })
@@ -93,26 +100,25 @@ impl Updates {
         self.push(status_update(&self.held, state, message))
     }
 
-    /// What is said is made before this, and so are the futures of all that says something: an `async fn` would keep what
-    /// it is given twice, in the future of each agent.
+    /// Pushes an event. This and its callers are no `async fn`, which would store the event twice in the future of each agent.
     fn push(&self, event: Event) -> impl Future<Output = Result<(), Stopped>> + Send {
         let mut event = Some(event);
-        self.ready(move |inner| match event.take() {
-            Some(it) if inner.repeats_working(&it) => Ok(()),
-            Some(it) => inner.push(it, Mark::NOTHING).map(drop).map_err(|why| {
-                inner.exceeded = why.limit().map(|_| LimitExceeded::Task(why));
+        self.apply(move |inner| match event.take() {
+            Some(event) if inner.repeats_working(&event) => Ok(()),
+            Some(event) => inner.push(event, Mark::NOTHING).map(drop).map_err(|violation| {
+                inner.exceeded = violation.limit().map(|_| LimitExceeded::Task(violation));
                 Stopped
             }),
             None => Ok(()),
         })
     }
 
-    /// Does something to the task as soon as the store is near enough, unless the turn is over.
-    async fn ready(&self, mut act: impl FnMut(&mut Inner) -> Result<(), Stopped>) -> Result<(), Stopped> {
-        let mut waits = WakerRegistration::new(&self.held, |it| &mut it.wakers);
+    /// Applies an update to the task as soon as there is capacity for pending events, unless the turn has ended.
+    async fn apply(&self, mut update: impl FnMut(&mut Inner) -> Result<(), Stopped>) -> Result<(), Stopped> {
+        let mut registration = WakerRegistration::new(&self.held, |inner| &mut inner.wakers);
         let journal = self.held.journal();
         poll_fn(|cx| {
-            // A store that never makes it wait must not let it keep its thread for ever.
+            // Yields to the runtime from time to time, even if the store never makes the agent wait.
             let budget = ready!(poll_proceed(cx));
             loop {
                 let mut inner = self.held.lock();
@@ -125,100 +131,105 @@ impl Updates {
                 inner.real = true;
                 if inner.is_full() {
                     if journal.store().immediate().is_none() {
-                        waits.register(&mut inner, cx);
+                        registration.register(&mut inner, cx);
                         journal.flush(&self.held, inner);
                         return Poll::Pending;
                     }
                     journal.flush(&self.held, inner);
                     continue;
                 }
-                let said = act(&mut inner);
+                let result = update(&mut inner);
                 inner.words = inner.words.wrapping_add(1);
                 if inner.exceeded.is_some() {
-                    // The turn ends for that, wherever this is called.
+                    // Wakes the runner, which fails the turn.
                     let wake = inner.fire_control();
                     drop(inner);
                     self.held.fire(wake);
-                    return Poll::Ready(said);
+                    return Poll::Ready(result);
                 }
-                // While its agent runs, the runner takes all to the store when it pauses. But not for ever: where
-                // something waits behind what has just been said, it is looked at since when.
-                if !inner.polled || inner.lingers(LINGER) {
+                // The runner flushes when the agent pauses. An agent that does not pause flushes here, once updates have been
+                // pending for too long.
+                if !inner.polled || inner.lingers(MAX_PENDING) {
                     journal.flush(&self.held, inner);
                 }
                 budget.made_progress();
-                return Poll::Ready(said);
+                return Poll::Ready(result);
             }
         })
         .await
     }
 }
 
-/// An artifact that is being written. Each call is a chunk: the first creates it, the others are appended.
-#[must_use = "an artifact without a chunk is none"]
+/// Writer of an artifact. Each call of [`text`](Self::text), [`part`](Self::part) and so on sends a chunk: the first creates the
+/// artifact, later ones are appended.
+#[must_use = "an artifact needs at least one chunk"]
 pub struct ArtifactWriter<'a> {
     out: &'a Updates,
     artifact: Artifact,
     append: bool,
+    /// The first chunk has been sent.
     begun: bool,
     last: bool,
 }
 
 impl ArtifactWriter<'_> {
-    /// Under an id of your own: with that of an artifact of an earlier turn, chunks take its place.
+    /// Sets the id. With the id of an artifact of an earlier turn, the first chunk replaces that artifact.
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.artifact.artifact_id = id.into();
         self
     }
 
-    /// Goes on with the artifact of this id where there is one, and does not take its place.
+    /// Appends to the artifact with this id if it exists, instead of replacing it.
     pub fn appending(mut self) -> Self {
         self.append = true;
         self
     }
 
-    /// With a description.
+    /// Sets the description.
     pub fn describe(mut self, description: impl Into<String>) -> Self {
         self.artifact.description = description.into();
         self
     }
 
-    /// With metadata, which has to be an object.
+    /// Sets the metadata.
     ///
     /// # Errors
-    /// What is none.
+    /// The value does not serialize to a JSON object.
     pub fn metadata(mut self, metadata: &impl Serialize) -> Result<Self, Error> {
         match json_value(metadata)?.kind {
-            Some(Kind::StructValue(it)) => self.artifact.metadata = Some(it),
-            _ => return Err(Error::msg("metadata of an artifact is an object")),
+            Some(Kind::StructValue(metadata)) => self.artifact.metadata = Some(metadata),
+            _ => return Err(Error::msg("artifact metadata: not a JSON object; serialize a map or a struct")),
         }
         Ok(self)
     }
 
-    /// The next chunk is the last one.
+    /// Marks the next chunk as the last one.
     pub fn last(mut self) -> Self {
         self.last = true;
         self
     }
 
-    /// Text.
+    /// Sends a text part.
     ///
     /// # Errors
-    /// The turn is over, here and in all that follows.
+    /// The turn has ended (this holds for all chunks).
     pub fn text(&mut self, text: impl Into<String>) -> impl Future<Output = Result<(), Stopped>> + Send {
         self.part(Part::text(text))
     }
 
-    /// Anything that JSON can hold.
+    /// Sends a data part.
     ///
     /// # Errors
-    /// What can't be JSON, and the end of the turn.
+    /// The value can't be serialized to JSON, or the turn has ended.
     pub async fn data(&mut self, data: &impl Serialize) -> Result<(), Error> {
         let part = Part::data(data)?;
         Ok(self.part(part).await?)
     }
 
-    /// A file that comes along.
+    /// Sends a file part with its content.
+    ///
+    /// # Errors
+    /// The turn has ended.
     pub fn bytes(
         &mut self,
         bytes: impl Into<Vec<u8>>,
@@ -227,7 +238,10 @@ impl ArtifactWriter<'_> {
         self.part(Part::bytes(bytes, media_type))
     }
 
-    /// A file that is elsewhere.
+    /// Sends a file part with a URL.
+    ///
+    /// # Errors
+    /// The turn has ended.
     pub fn file(
         &mut self,
         url: impl Into<String>,
@@ -236,16 +250,22 @@ impl ArtifactWriter<'_> {
         self.part(Part::url(url, media_type))
     }
 
-    /// Any part.
+    /// Sends a part.
+    ///
+    /// # Errors
+    /// The turn has ended.
     pub fn part(&mut self, part: Part) -> impl Future<Output = Result<(), Stopped>> + Send {
         self.parts(vec![part])
     }
 
-    /// Several parts as one chunk.
+    /// Sends several parts as one chunk.
+    ///
+    /// # Errors
+    /// The turn has ended.
     pub fn parts(&mut self, parts: Vec<Part>) -> impl Future<Output = Result<(), Stopped>> + Send {
         let mut artifact = Artifact { artifact_id: self.artifact.artifact_id.clone(), parts, ..Artifact::default() };
         if !self.begun {
-            // With the first chunk alone, also where that goes behind others: what it says is not said again.
+            // Only the first chunk has them, also if it is appended to an existing artifact.
             artifact.name = mem::take(&mut self.artifact.name);
             artifact.description = mem::take(&mut self.artifact.description);
             artifact.metadata = self.artifact.metadata.take();
@@ -264,16 +284,16 @@ impl ArtifactWriter<'_> {
     }
 }
 
-/// A status of this moment. A message in it is the agent's, of this task, and has an id.
+/// Creates a status update with the current time. Completes its message as one of the agent in this task.
 pub(crate) fn status_update(held: &LiveRef, state: TaskState, message: Option<Message>) -> Event {
     let (task_id, context_id) = (held.key.id().to_owned(), (*held.context).to_owned());
-    let message = message.map(|it| own(it, &task_id, &context_id));
+    let message = message.map(|message| own(message, &task_id, &context_id));
     let timestamp = Some(seam::timestamp(held.journal().clock().millis()));
     let status = Some(TaskStatus { state: state.into(), message, timestamp });
     Event::said(Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status, metadata: None }))
 }
 
-/// Fills in what an agent need not know of its own message.
+/// Completes a message of the agent: sets its task and context, and its id and role if they are missing.
 pub(crate) fn own(mut message: Message, task_id: &str, context_id: &str) -> Message {
     if message.message_id.is_empty() {
         message.message_id = seam::fresh_id();
