@@ -1,7 +1,7 @@
-//! Extensions of the protocol (4.6): what a server offers beside it, and its caller may ask for.
+//! Protocol extensions (4.6): the trait [`Extension`], and the negotiation of active extensions by `A2A-Extensions`.
 //!
-//! A caller names those it wants in `A2A-Extensions`. Those that the server has too are active for this call, and the
-//! reply names them; any other is ignored. A server without extensions has none of this in its way.
+//! The caller lists the extensions that it requests. Those that the server supports are active for the call, and listed in the
+//! response; others are ignored. Calls without extensions have no overhead.
 
 use std::{fmt, sync::Arc};
 
@@ -18,10 +18,10 @@ use crate::{
 mod extended;
 pub mod resume;
 
-/// Where a reply names what was active, as a call does what it asks for.
+/// Header (or gRPC metadata) that lists the requested extensions of a call, and the active ones of a response.
 pub(crate) const ACTIVE: &str = "a2a-extensions";
 
-/// An extension. It sees what is sent to the agent and what comes back, of the calls in which it is active.
+/// Protocol extension. For calls in which it is active, it can change requests, and add metadata to responses and events.
 ///
 /// ```
 /// use a2a_service::{agent::demo::Demo, extension::Extension, server::Server};
@@ -37,45 +37,44 @@ pub(crate) const ACTIVE: &str = "a2a-extensions";
 /// let server = Server::new(Demo).extension(Timing);
 /// ```
 pub trait Extension: Send + Sync + 'static {
-    /// Names it. Another version of it is another URI (4.6.3).
+    /// Returns the URI of the extension. Each version has another URI (4.6.3).
     fn uri(&self) -> &str;
 
-    /// What the agent card says of how it is used here.
-    #[expect(clippy::unnecessary_literal_bound, reason = "another one may make its description")]
+    /// Returns the description for the agent card.
+    #[expect(clippy::unnecessary_literal_bound, reason = "implementations may return a string that they own")]
     fn description(&self) -> &str {
         ""
     }
 
-    /// Whether a call that does not ask for it is refused.
+    /// Returns true if calls that do not request the extension are rejected.
     fn required(&self) -> bool {
         false
     }
 
-    /// What the agent card says of it, as the extension itself defines it.
+    /// Returns the parameters for the agent card, as the extension defines them.
     fn params(&self) -> Option<Struct> {
         None
     }
 
-    /// Sees a message before the agent does. May add to its metadata: the same to each repetition of a send that has an
-    /// `Idempotency-Key`, which is else another message under this key.
+    /// Inspects a send before it is accepted, and may add metadata. It must add equal metadata to a retry with the same
+    /// `Idempotency-Key`, which is a conflict otherwise.
     ///
     /// # Errors
-    /// Refuses it.
+    /// The send is rejected with this error.
     fn request(&self, _request: &mut SendMessageRequest, _call: &Call) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Sees what the agent has said: an event of a stream, and the task or the message of a reply. What this returns is
-    /// added to its metadata, for this caller alone.
+    /// Returns metadata to add to an event of a stream, or to the task or message of a response, for this caller only.
     ///
     /// # Errors
-    /// Refuses it, and ends the stream.
+    /// The call fails with this error, or its stream ends with it.
     fn said(&self, _said: &Payload, _call: &Call) -> Result<Option<Struct>, Error> {
         Ok(None)
     }
 }
 
-/// One that is declared on the card, and that the agent itself sees to.
+/// Extension that the card declares and the agent implements itself.
 impl Extension for AgentExtension {
     fn uri(&self) -> &str {
         &self.uri
@@ -94,33 +93,32 @@ impl Extension for AgentExtension {
     }
 }
 
-/// Says that the extensions of a call are those that are active, and not just those that were asked for.
+/// Request extension: the extensions of the [`Call`] are the active ones, not all that the caller requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Negotiated;
 
-/// The extensions of a server.
+/// Extensions of a server.
 pub(crate) type Extensions = Arc<[Arc<dyn Extension>]>;
 
-/// The extensions that somebody sees to, and those that are only declared on the card; and then the card has both.
+/// Merges the extensions that the server implements with those that the card declares, and declares all of them on the card.
 pub(crate) fn all(mut all: Vec<Arc<dyn Extension>>, declared: &mut Vec<AgentExtension>) -> Vec<Arc<dyn Extension>> {
-    declared.retain(|it| all.iter().all(|own| own.uri() != it.uri));
-    all.extend(declared.drain(..).map(|it| -> Arc<dyn Extension> { Arc::new(it) }));
-    declared.extend(all.iter().map(|it| AgentExtension {
-        uri: it.uri().to_owned(),
-        description: it.description().to_owned(),
-        required: it.required(),
-        params: it.params(),
+    declared.retain(|declaration| all.iter().all(|extension| extension.uri() != declaration.uri));
+    all.extend(declared.drain(..).map(|declaration| -> Arc<dyn Extension> { Arc::new(declaration) }));
+    declared.extend(all.iter().map(|extension| AgentExtension {
+        uri: extension.uri().to_owned(),
+        description: extension.description().to_owned(),
+        required: extension.required(),
+        params: extension.params(),
     }));
     all
 }
 
-/// Where an extension adds to what was said.
-fn metadata_mut(said: &mut Payload) -> &mut Option<Struct> {
-    match said {
-        Payload::Task(it) => &mut it.metadata,
-        Payload::Message(it) => &mut it.metadata,
-        Payload::StatusUpdate(it) => &mut it.metadata,
-        Payload::ArtifactUpdate(it) => &mut it.metadata,
+fn metadata_mut(payload: &mut Payload) -> &mut Option<Struct> {
+    match payload {
+        Payload::Task(task) => &mut task.metadata,
+        Payload::Message(message) => &mut message.metadata,
+        Payload::StatusUpdate(update) => &mut update.metadata,
+        Payload::ArtifactUpdate(update) => &mut update.metadata,
     }
 }
 

@@ -1,4 +1,4 @@
-//! A service with extensions around it: what of a call and of its answer they see, and what they add.
+//! Service wrapper that negotiates extensions (4.6.2) and applies the active ones to requests, responses and events.
 
 use std::{
     any::Any,
@@ -28,148 +28,154 @@ use crate::{
     snapshot::Snapshot,
 };
 
-/// A service with extensions.
+/// Service with extensions.
 pub struct ExtendedService {
     service: Arc<dyn A2aService>,
     extensions: Extensions,
-    /// A call that asks for nothing need not be looked at.
+    /// Calls that request no extension need no negotiation.
     none_required: bool,
-    /// Required extensions are required of callers of 0.3 too.
+    /// Callers of 0.3 have to request required extensions too.
     strict: bool,
 }
 
-/// What is active in a call: a place among the extensions each.
+/// Active extensions of a call.
 struct Active {
     extensions: Extensions,
-    places: Vec<usize>,
+    /// Indices into `extensions`.
+    indices: Vec<usize>,
     call: Call,
 }
 
 impl ExtendedService {
-    /// This service, with these extensions.
+    /// Wraps a service.
     pub fn new(service: Arc<dyn A2aService>, extensions: impl IntoIterator<Item = Arc<dyn Extension>>) -> Self {
         let extensions: Extensions = extensions.into_iter().collect();
-        let none_required = extensions.iter().all(|it| !it.required());
+        let none_required = extensions.iter().all(|extension| !extension.required());
         Self { service, extensions, none_required, strict: false }
     }
 
-    /// Rejects callers of 0.3 that do not ask for a required extension, as those of 1.0. Off by default.
+    /// Rejects callers of 0.3 that do not request a required extension, as those of 1.0. Off by default.
     #[must_use]
     pub fn strict(self, strict: bool) -> Self {
         Self { strict, ..self }
     }
 
-    /// Nothing of all this is in the way of a call that does not want any of it.
-    fn is_out_of_the_way<T>(&self, request: &Request<T>) -> bool {
-        self.none_required && Call::of(request).is_ok_and(|it| it.extensions.is_empty())
+    /// Returns true if a call needs no negotiation.
+    fn can_bypass<T>(&self, request: &Request<T>) -> bool {
+        self.none_required && Call::of(request).is_ok_and(|call| call.extensions.is_empty())
     }
 
-    /// Leaves of what is asked for what there is, and refuses a call that has to ask for more.
+    /// Reduces the requested extensions of a call to those that the server supports.
+    ///
+    /// # Errors
+    /// The call does not request a required extension.
     fn negotiate<T>(&self, request: &mut Request<T>) -> Result<Active, Error> {
         let mut call = Call::of(request)?.clone();
-        // 0.3 has no error of its own for this (0.3, 8.2), so that its callers pass where the server is not strict.
-        let (insists, header) = match call.version {
+        // 0.3 has no error for a missing extension (0.3, 8.2), so its callers are rejected only by a strict server.
+        let (is_enforced, header) = match call.version {
             Version::V1_0 => (true, "A2A-Extensions"),
             Version::V0_3 => (self.strict, "X-A2A-Extensions"),
         };
-        let missing = |it: &dyn Extension| it.required() && !call.extensions.iter().any(|uri| uri == it.uri());
-        if let Some(it) = self.extensions.iter().find(|it| insists && missing(&***it)) {
-            let why = format!("name {} in the header {header}", it.uri());
-            return Err(ErrorKind::ExtensionSupportRequired.because(why).with("extension", it.uri()));
+        let is_missing = |extension: &dyn Extension| {
+            extension.required() && !call.extensions.iter().any(|uri| uri == extension.uri())
+        };
+        if let Some(missing) = self.extensions.iter().find(|extension| is_enforced && is_missing(&***extension)) {
+            let why = format!("name {} in the header {header}", missing.uri());
+            return Err(ErrorKind::ExtensionSupportRequired.because(why).with("extension", missing.uri()));
         }
-        let places = |uri: &String| self.extensions.iter().position(|it| it.uri() == uri);
-        let places: Vec<usize> = call.extensions.iter().filter_map(places).collect();
-        call.extensions.retain(|uri| self.extensions.iter().any(|it| it.uri() == uri));
+        let index = |uri: &String| self.extensions.iter().position(|extension| extension.uri() == uri);
+        let indices: Vec<usize> = call.extensions.iter().filter_map(index).collect();
+        call.extensions.retain(|uri| self.extensions.iter().any(|extension| extension.uri() == uri));
         request.extensions_mut().insert(call.clone());
         request.extensions_mut().insert(Negotiated);
-        Ok(Active { extensions: Arc::clone(&self.extensions), places, call })
+        Ok(Active { extensions: Arc::clone(&self.extensions), indices, call })
     }
 }
 
 impl Active {
     fn all(&self) -> impl Iterator<Item = &dyn Extension> {
-        self.places.iter().filter_map(|it| self.extensions.get(*it)).map(|it| &**it)
+        self.indices.iter().filter_map(|index| self.extensions.get(*index)).map(|extension| &**extension)
     }
 
     fn request(&self, request: &mut SendMessageRequest) -> Result<(), Error> {
-        self.all().try_for_each(|it| it.request(request, &self.call))
+        self.all().try_for_each(|extension| extension.request(request, &self.call))
     }
 
-    /// What is added to the metadata of what was said.
-    fn added(&self, said: &Payload) -> Result<Option<Struct>, Error> {
+    /// Returns the metadata that the extensions add to a payload.
+    fn metadata_for(&self, payload: &Payload) -> Result<Option<Struct>, Error> {
         let mut added: Option<Struct> = None;
-        for it in self.all() {
-            if let Some(it) = it.said(said, &self.call)? {
-                added.get_or_insert_default().fields.extend(it.fields);
+        for extension in self.all() {
+            if let Some(metadata) = extension.said(payload, &self.call)? {
+                added.get_or_insert_default().fields.extend(metadata.fields);
             }
         }
         Ok(added)
     }
 
-    fn said(&self, mut said: Payload) -> Result<Payload, Error> {
-        if let Some(it) = self.added(&said)? {
-            add(&mut said, it);
+    fn extend_payload(&self, mut payload: Payload) -> Result<Payload, Error> {
+        if let Some(metadata) = self.metadata_for(&payload)? {
+            add_metadata(&mut payload, metadata);
         }
-        Ok(said)
+        Ok(payload)
     }
 
-    fn task(&self, task: Task) -> Result<Task, Error> {
-        match self.said(Payload::Task(task))? {
-            Payload::Task(it) => Ok(it),
+    fn extend_task(&self, task: Task) -> Result<Task, Error> {
+        match self.extend_payload(Payload::Task(task))? {
+            Payload::Task(task) => Ok(task),
             Payload::Message(_) | Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_) => Ok(Task::default()),
         }
     }
 
-    fn event(&self, event: Event) -> Result<Event, Error> {
-        let Some(it) = event.payload() else { return Ok(event) };
-        let Some(added) = self.added(it)? else { return Ok(event) };
-        // Only what is added to is copied; it stays where it was in the log.
+    fn extend_event(&self, event: Event) -> Result<Event, Error> {
+        let Some(payload) = event.payload() else { return Ok(event) };
+        let Some(added) = self.metadata_for(payload)? else { return Ok(event) };
+        // Copies only events with added metadata. The copy keeps the position in the log.
         let (position, mark) = (event.position(), event.mark());
         match event.into_message().payload {
             Some(mut payload) => {
-                add(&mut payload, added);
+                add_metadata(&mut payload, added);
                 Ok(Event::new(position, mark, payload))
             }
             None => Ok(Event::default()),
         }
     }
 
-    /// Tells the caller what was active (4.6.2).
-    fn echo<T>(&self, mut response: Response<T>) -> Response<T> {
-        if !self.places.is_empty() {
+    /// Lists the active extensions in the response (4.6.2).
+    fn list_in<T>(&self, mut response: Response<T>) -> Response<T> {
+        if !self.indices.is_empty() {
             let uris = self.call.extensions.join(", ");
-            // They came in a header, and can go in one.
-            if let Ok(it) = MetadataValue::try_from(uris) {
-                response.metadata_mut().insert(ACTIVE, it);
+            // Always valid, because the URIs were received in a header.
+            if let Ok(uris) = MetadataValue::try_from(uris) {
+                response.metadata_mut().insert(ACTIVE, uris);
             }
         }
         response
     }
 }
 
-fn add(said: &mut Payload, metadata: Struct) {
-    metadata_mut(said).get_or_insert_default().fields.extend(metadata.fields);
+fn add_metadata(payload: &mut Payload, metadata: Struct) {
+    metadata_mut(payload).get_or_insert_default().fields.extend(metadata.fields);
 }
 
-/// What is answered.
+/// Response body that extensions can add metadata to.
 trait WithExtensions: Sized {
-    /// Shows extensions what an agent has said of it, and adds what they say of that.
-    fn show(self, _: Active) -> Result<Self, Error> {
+    /// Adds the metadata of the active extensions. Does nothing by default, for responses without output of the agent.
+    fn with_extensions(self, _: Active) -> Result<Self, Error> {
         Ok(self)
     }
 }
 
 impl WithExtensions for SendMessageResponse {
-    fn show(self, active: Active) -> Result<Self, Error> {
+    fn with_extensions(self, active: Active) -> Result<Self, Error> {
         use send_message_response::Payload as Reply;
-        let said = match self.payload {
-            Some(Reply::Task(it)) => Payload::Task(it),
-            Some(Reply::Message(it)) => Payload::Message(it),
+        let payload = match self.payload {
+            Some(Reply::Task(task)) => Payload::Task(task),
+            Some(Reply::Message(message)) => Payload::Message(message),
             None => return Ok(self),
         };
-        let payload = match active.said(said)? {
-            Payload::Task(it) => Some(Reply::Task(it)),
-            Payload::Message(it) => Some(Reply::Message(it)),
+        let payload = match active.extend_payload(payload)? {
+            Payload::Task(task) => Some(Reply::Task(task)),
+            Payload::Message(message) => Some(Reply::Message(message)),
             Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_) => None,
         };
         Ok(Self { payload })
@@ -177,74 +183,74 @@ impl WithExtensions for SendMessageResponse {
 }
 
 impl WithExtensions for Snapshot {
-    fn show(self, active: Active) -> Result<Self, Error> {
-        Ok(active.task(self.into_task()?)?.into())
+    fn with_extensions(self, active: Active) -> Result<Self, Error> {
+        Ok(active.extend_task(self.into_task()?)?.into())
     }
 }
 
 impl WithExtensions for ListTasksResponse {
-    fn show(mut self, active: Active) -> Result<Self, Error> {
-        for it in &mut self.tasks {
-            *it = active.task(mem::take(it))?;
+    fn with_extensions(mut self, active: Active) -> Result<Self, Error> {
+        for task in &mut self.tasks {
+            *task = active.extend_task(mem::take(task))?;
         }
         Ok(self)
     }
 }
 
 impl WithExtensions for BoxStream<Event> {
-    fn show(self, active: Active) -> Result<Self, Error> {
-        if active.places.is_empty() {
+    fn with_extensions(self, active: Active) -> Result<Self, Error> {
+        if active.indices.is_empty() {
             return Ok(self);
         }
-        Ok(Box::pin(Events { all: self, active, refused: false }))
+        Ok(Box::pin(Events { inner: self, active, failed: false }))
     }
 }
 
-// In these there is nothing that an agent has said.
 impl WithExtensions for TaskPushNotificationConfig {}
 impl WithExtensions for ListTaskPushNotificationConfigsResponse {}
 impl WithExtensions for Empty {}
 impl WithExtensions for AgentCard {}
 
-/// The events of a call.
+/// Event stream with the metadata of the active extensions.
 struct Events {
-    all: BoxStream<Event>,
+    inner: BoxStream<Event>,
     active: Active,
-    refused: bool,
+    /// An extension returned an error, after which the stream ends.
+    failed: bool,
 }
 
 impl Stream for Events {
     type Item = Result<Event, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.refused {
+        if self.failed {
             return Poll::Ready(None);
         }
-        let Poll::Ready(item) = self.all.as_mut().poll_next(cx) else { return Poll::Pending };
-        Poll::Ready(item.map(|it| {
-            let event = self.active.event(it?);
-            self.refused = event.is_err();
+        let Poll::Ready(item) = self.inner.as_mut().poll_next(cx) else { return Poll::Pending };
+        Poll::Ready(item.map(|event| {
+            let event = self.active.extend_event(event?);
+            self.failed = event.is_err();
             Ok(event?)
         }))
     }
 }
 
 impl ExtendedService {
-    /// Lets the extensions of a call see what is asked and what is answered.
-    async fn extend<'a, Req: Any, Res: WithExtensions>(
+    /// Forwards a call with negotiated extensions, and applies them to the request and the response.
+    async fn forward<'a, Req: Any, Res: WithExtensions>(
         &'a self,
         mut request: Request<Req>,
         call: impl FnOnce(&'a dyn A2aService, Request<Req>) -> ResponseFuture<'a, Res>,
     ) -> Result<Response<Res>, Status> {
         let active = self.negotiate(&mut request)?;
-        // Of all that is asked, this alone is for the agent.
-        let asked: &mut dyn Any = request.get_mut();
-        if let Some(send) = asked.downcast_mut::<SendMessageRequest>() {
+        // Sends are the only requests that extensions can change.
+        let body: &mut dyn Any = request.get_mut();
+        if let Some(send) = body.downcast_mut::<SendMessageRequest>() {
             active.request(send)?;
         }
-        let answer = call(&*self.service, request);
-        let (metadata, told, extensions) = active.echo(answer.await?).into_parts();
-        Ok(Response::from_parts(metadata, told.show(active)?, extensions))
+        let response = call(&*self.service, request);
+        let (metadata, body, extensions) = active.list_in(response.await?).into_parts();
+        Ok(Response::from_parts(metadata, body.with_extensions(active)?, extensions))
     }
 }
 
@@ -256,10 +262,10 @@ macro_rules! extended {
                 'a: 'b,
                 Self: 'b,
             {
-                if self.is_out_of_the_way(&request) {
+                if self.can_bypass(&request) {
                     return self.service.$method(request);
                 }
-                Box::pin(self.extend(request, |service, request| service.$method(request)))
+                Box::pin(self.forward(request, |service, request| service.$method(request)))
             }
         )* }
     };

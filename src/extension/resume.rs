@@ -1,9 +1,10 @@
-//! The extension by which every client learns where its stream can be taken up again, and whether it has missed
-//! something: server-sent events have a place for the one, gRPC has none, and nothing has one for the other.
+//! Extension `resume`: the cursor of each stream event in its metadata, and a mark where events are missing.
 //!
-//! Of each event of a stream the metadata has `urn:a2a-service:resume:v1/cursor`, which is what `Last-Event-ID` takes, as
-//! metadata of gRPC too. Where events are missing before it, because the log does not have them any more or had
-//! others, it has `urn:a2a-service:resume:v1/gap` too, which is true: the event is the task as it is.
+//! Server-sent events carry the cursor in `id:`; gRPC has no field for it. No binding has a field for a gap.
+//!
+//! The metadata of each event has `urn:a2a-service:resume:v1/cursor`, the value for `Last-Event-ID`, which gRPC clients send as
+//! metadata. If the log does not have the events after the caller's cursor, because they are deleted or differ, the stream begins
+//! with the current task, marked by `urn:a2a-service:resume:v1/gap = true`.
 
 use super::metadata_mut;
 use crate::{
@@ -14,24 +15,24 @@ use crate::{
     },
 };
 
-/// Names the extension.
+/// URI of the extension.
 pub const URI: &str = "urn:a2a-service:resume:v1";
 
 const CURSOR: &str = "urn:a2a-service:resume:v1/cursor";
 const GAP: &str = "urn:a2a-service:resume:v1/gap";
 
-/// What the card says of it.
+/// Returns the declaration on the agent card.
 pub(crate) fn declared() -> AgentExtension {
     AgentExtension {
         uri: URI.to_owned(),
         description:
-            "The metadata of each event of a stream has the cursor after which Last-Event-ID takes the stream up."
+            "The metadata of each stream event has the cursor with which Last-Event-ID resumes the stream after it."
                 .to_owned(),
         ..AgentExtension::default()
     }
 }
 
-/// The event with its marks. What no log has, has no place in one.
+/// Adds the cursor to the metadata of an event, and the mark of a gap before it. Leaves events without a cursor as they are.
 pub(crate) fn mark(event: Event, gap: bool) -> Event {
     let Some(cursor) = event.cursor().map(ToString::to_string) else { return event };
     let (position, mark) = (event.position(), event.mark());
@@ -44,7 +45,7 @@ pub(crate) fn mark(event: Event, gap: bool) -> Event {
     Event::new(position, mark, payload)
 }
 
-/// The same event, which says that others are missing before it. Of an event from elsewhere.
+/// Marks a received event: others are missing before it.
 pub(crate) fn after_gap(event: Event) -> Event {
     change(event, mark_gap)
 }
@@ -53,42 +54,42 @@ fn mark_gap(metadata: &mut Struct) {
     metadata.fields.insert(GAP.to_owned(), Value { kind: Some(Kind::BoolValue(true)) });
 }
 
-/// The same event without its cursor in the metadata, for who did not ask for one. Of an event from elsewhere.
+/// Removes the cursor from the metadata of a received event, for callers that did not request the extension.
 pub(crate) fn unmarked(event: Event) -> Event {
     if event.payload().and_then(cursor).is_none() {
         return event;
     }
-    change(event, |it| _ = it.fields.remove(CURSOR))
+    change(event, |metadata| _ = metadata.fields.remove(CURSOR))
 }
 
 fn change(event: Event, change: impl FnOnce(&mut Struct)) -> Event {
     let (cursor, mut message) = (event.cursor().cloned(), event.into_message());
-    if let Some(it) = message.payload.as_mut().map(metadata_mut) {
-        change(it.get_or_insert_default());
-        it.take_if(|it| it.fields.is_empty());
+    if let Some(metadata) = message.payload.as_mut().map(metadata_mut) {
+        change(metadata.get_or_insert_default());
+        metadata.take_if(|metadata| metadata.fields.is_empty());
     }
     Event::elsewhere(cursor, message)
 }
 
-/// The cursor of an event that came from elsewhere.
+/// Returns the cursor in the metadata of a received event.
 pub fn cursor(event: &Payload) -> Option<Cursor> {
     match &metadata(event)?.fields.get(CURSOR)?.kind {
-        Some(Kind::StringValue(it)) => Cursor::from_text(it),
+        Some(Kind::StringValue(text)) => Cursor::from_text(text),
         _ => None,
     }
 }
 
-/// Whether events are missing before this one, of a stream that was taken up again.
+/// Returns true if events are missing before this event of a resumed stream.
 pub fn is_gap(event: &Payload) -> bool {
-    let mark = metadata(event).and_then(|it| it.fields.get(GAP));
-    mark.is_some_and(|it| it.kind == Some(Kind::BoolValue(true)))
+    let mark = metadata(event).and_then(|metadata| metadata.fields.get(GAP));
+    mark.is_some_and(|mark| mark.kind == Some(Kind::BoolValue(true)))
 }
 
 fn metadata(event: &Payload) -> Option<&Struct> {
     match event {
-        Payload::Task(it) => it.metadata.as_ref(),
-        Payload::Message(it) => it.metadata.as_ref(),
-        Payload::StatusUpdate(it) => it.metadata.as_ref(),
-        Payload::ArtifactUpdate(it) => it.metadata.as_ref(),
+        Payload::Task(task) => task.metadata.as_ref(),
+        Payload::Message(message) => message.metadata.as_ref(),
+        Payload::StatusUpdate(update) => update.metadata.as_ref(),
+        Payload::ArtifactUpdate(update) => update.metadata.as_ref(),
     }
 }
