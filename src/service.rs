@@ -1,7 +1,7 @@
-//! The one implementation of the contract: eleven methods, each a paragraph of the specification.
+//! A2A service of an agent: the implementation of the eleven RPCs of [`A2aService`] (3.1).
 //!
-//! It checks what only it can know, and asks the [execution](crate::execution). It knows nothing of the binding that a
-//! call came over, and what it is given has been [checked](crate::check) for its required fields.
+//! It validates requests against the configuration and delegates to the [execution](crate::execution). It does not depend on
+//! the binding of a call. Required fields have been [checked](crate::check) before.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -41,26 +41,26 @@ mod media_types;
 pub mod push;
 mod streams;
 
-/// How many tasks are on a page where nobody says (3.1.4).
-const PAGE: i32 = 50;
+/// Default page size (3.1.4).
+const DEFAULT_PAGE_SIZE: i32 = 50;
 
-/// How many tasks a page may have (3.1.4).
-const PAGES: std::ops::RangeInclusive<i32> = 1..=100;
+/// Valid page sizes (3.1.4).
+const PAGE_SIZES: std::ops::RangeInclusive<i32> = 1..=100;
 
-/// An agent as a service: what every door leads to.
+/// Service of an agent, which all bindings share.
 pub struct Service<A> {
     execution: Execution<A>,
-    /// The scope of callers without a name, which is most calls', made once.
+    /// Scope of anonymous callers without a tenant. Shared, because most calls have it.
     anonymous: Arc<Scope>,
     gate: media_types::MediaTypeCheck,
     offers: Capabilities,
     dedupe: Dedupe,
 }
 
-/// What is offered of what the protocol leaves to the agent: the card says it, and the service keeps to it (3.3.4).
+/// Optional capabilities of the protocol (3.3.4). The card declares them, and the service rejects calls that need others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Answers in streams.
+    /// Streaming of sends and subscriptions.
     pub streaming: bool,
     /// Push notification configurations.
     pub push: bool,
@@ -74,7 +74,7 @@ impl Default for Capabilities {
 
 impl Capabilities {
     fn streaming(&self) -> Result<(), Error> {
-        let why = "this agent answers in one piece; send the message without a stream, or poll the task";
+        let why = "this agent does not stream; use SendMessage, or poll the task";
         if self.streaming { Ok(()) } else { Err(ErrorKind::StreamingNotSupported.because(why)) }
     }
 
@@ -84,7 +84,7 @@ impl Capabilities {
 }
 
 impl<A: Agent> Service<A> {
-    /// An agent over a store.
+    /// Creates the service of an agent with a store.
     pub fn new(agent: A, store: Arc<dyn Store>, limits: Limits) -> Self {
         let (execution, anonymous) = (Execution::new(agent, store, limits), Arc::default());
         let (gate, offers, dedupe) =
@@ -96,44 +96,43 @@ impl<A: Agent> Service<A> {
         self.execution.journal()
     }
 
-    /// Becomes true once the tasks of the last run have been recovered.
+    /// Returns a flag that becomes true when the unfinished turns of the last process have been recovered.
     pub(crate) fn recovered(&self) -> watch::Receiver<bool> {
         self.execution.recovered()
     }
 
-    /// With this to make two sends the same one.
+    /// Sets the idempotency key of sends without an `Idempotency-Key`.
     #[must_use]
     pub fn dedupe(self, dedupe: Dedupe) -> Self {
         Self { dedupe, ..self }
     }
 
-    /// With other offers.
+    /// Sets the capabilities.
     #[must_use]
     pub fn offering(self, offers: Capabilities) -> Self {
         Self { offers, ..self }
     }
 
-    /// With what a message has to be, by the media types of this card.
+    /// Sets the constraints on messages. The media types are those of the agent's description.
     #[must_use]
     pub fn modes(self, modes: Modes, about: &About) -> Self {
         Self { gate: media_types::MediaTypeCheck::new(modes, about), ..self }
     }
 
-    /// Ends what runs: takes no new work, gives what there is `grace` to end by itself, and leaves the rest as it is.
-    /// Nothing is canceled by this.
+    /// Stops the service: rejects new work, waits up to `grace` for running turns, and interrupts the rest. It cancels no task.
     pub async fn drain(&self, grace: Duration) {
         self.execution.drain(grace).await;
     }
 
-    /// Keeps things for as long as this says, from now on: every so often what has been kept for long enough is deleted,
-    /// and tasks whose clients do not answer end.
+    /// Starts the periodic retention sweeps, which delete expired data and cancel idle tasks. Replaces an earlier policy.
     ///
-    /// Must be called in a tokio runtime.
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub fn keep(&self, policy: Retention) {
         self.execution.keep(policy);
     }
 
-    /// How many tasks are in memory: those that run, are read, or wait for the store.
+    /// Returns the number of tasks in memory: those that run, have readers, or have uncommitted changes.
     pub fn live_tasks(&self) -> usize {
         self.execution.journal().live_tasks()
     }
@@ -145,15 +144,15 @@ impl<A: Agent> Service<A> {
         Arc::new(Scope { owner: Arc::clone(&call.owner), tenant: tenant.into() })
     }
 
-    /// The key of a task that a request names.
+    /// Returns the key of the task that a request names.
     fn key<T>(&self, request: &Request<T>, tenant: &str, id: &str) -> Result<Key, Error> {
         let call = Call::of(request)?;
         call.in_time()?;
         Ok(Key::new(&self.scope(call, tenant), id))
     }
 
-    /// What is sent, and how it is to be answered; without the tasks that the message refers to.
-    fn sent(&self, request: Request<SendMessageRequest>) -> Result<(SendRequest, ReplyOptions), Error> {
+    /// Validates a send. The referenced tasks are still missing ([`with_references`](Self::with_references)).
+    fn validate_send(&self, request: Request<SendMessageRequest>) -> Result<(SendRequest, ReplyOptions), Error> {
         let call = Call::of(&request)?;
         call.in_time()?;
         let left = call.time_left();
@@ -162,58 +161,55 @@ impl<A: Agent> Service<A> {
         let extensions = if negotiated { call.extensions.clone() } else { Vec::new() };
         let principal = call.principal.clone();
         let name = self.dedupe.name(call, request.get_ref())?;
-        let (_, came_with, sent) = request.into_parts();
-        let SendMessageRequest { message, configuration, metadata, .. } = sent;
+        let (_, request_extensions, body) = request.into_parts();
+        let SendMessageRequest { message, configuration, metadata, .. } = body;
         let message = message.ok_or_else(|| Error::invalid_field("message", "is required"))?;
-        let (parts, most) = (message.parts.len(), self.execution.limits().parts);
-        if parts > most {
-            let why = format!("has {parts} parts, of at most {most}");
+        let (parts, max) = (message.parts.len(), self.execution.limits().parts);
+        if parts > max {
+            let why = format!("{parts} parts exceed the limit of {max} (limits.parts)");
             return Err(Error::invalid_field("message.parts", why).with("limit", "parts"));
         }
         let configuration = configuration.unwrap_or_default();
         self.gate.check(&message, &configuration.accepted_output_modes)?;
         let push = configuration.task_push_notification_config;
-        let push = push.map(|it| self.registered(push::IN_SEND, it, &came_with).map(Box::new)).transpose()?;
+        let push =
+            push.map(|config| self.registered(push::IN_SEND, config, &request_extensions).map(Box::new)).transpose()?;
         let history = history("configuration.historyLength", configuration.history_length)?;
         let accepted_output_modes = configuration.accepted_output_modes;
         let asked = TurnContext { principal, extensions, accepted_output_modes, metadata, referenced: Vec::new() };
-        let refers = !message.reference_task_ids.is_empty();
-        let wanted = ReplyOptions { immediately: configuration.return_immediately, history, left, refers };
-        Ok((SendRequest { scope, message, asked, push, name }, wanted))
+        let has_references = !message.reference_task_ids.is_empty();
+        let options = ReplyOptions { immediately: configuration.return_immediately, history, left, has_references };
+        Ok((SendRequest { scope, message, asked, push, name }, options))
     }
 
-    /// The same with the tasks that the message refers to. Most refer to none.
-    async fn refer(&self, mut sent: SendRequest) -> Result<SendRequest, Error> {
-        sent.asked.referenced = self.referenced(&sent.scope, &sent.message.reference_task_ids).await?;
-        Ok(sent)
+    /// Adds the tasks that the message references.
+    async fn with_references(&self, mut send: SendRequest) -> Result<SendRequest, Error> {
+        send.asked.referenced = self.referenced(&send.scope, &send.message.reference_task_ids).await?;
+        Ok(send)
     }
 
-    /// What comes of a message.
-    fn answer(
-        &self,
-        sent: SendRequest,
-        wanted: &ReplyOptions,
-    ) -> impl Future<Output = Result<TurnReply, Error>> + Send {
-        let ReplyOptions { immediately, left, .. } = *wanted;
+    /// Sends the message. Returns at once, or when the turn has ended, as the caller wants.
+    fn send(&self, send: SendRequest, options: &ReplyOptions) -> impl Future<Output = Result<TurnReply, Error>> + Send {
+        let ReplyOptions { immediately, left, .. } = *options;
         if immediately {
-            Either::Left(Box::pin(self.execution.start(sent, left)))
+            Either::Left(Box::pin(self.execution.start(send, left)))
         } else {
-            Either::Right(self.execution.send(sent, left))
+            Either::Right(self.execution.send(send, left))
         }
     }
 
-    /// The tasks that a message refers to (3.4.3). One that is gone, or not the caller's, is a hint that leads nowhere
-    /// and no reason to refuse the message.
+    /// Loads the tasks that a message references (3.4.3). Tasks that do not exist, or that the caller may not read, are
+    /// skipped: a reference is only a hint.
     async fn referenced(&self, scope: &Arc<Scope>, ids: &[String]) -> Result<Vec<Task>, Error> {
-        let most = self.execution.limits().references;
-        if ids.len() > most {
-            let why = format!("has {} ids, of at most {most}", ids.len());
+        let max = self.execution.limits().references;
+        if ids.len() > max {
+            let why = format!("{} ids exceed the limit of {max} (limits.references)", ids.len());
             return Err(Error::invalid_field("message.referenceTaskIds", why).with("limit", "references"));
         }
         let mut tasks = Vec::with_capacity(ids.len());
         for id in ids {
             match self.execution.get(&Key::new(scope, id)).await {
-                Ok(it) => tasks.push(it.into_task()?),
+                Ok(task) => tasks.push(task.into_task()?),
                 Err(error) if error.kind() == ErrorKind::TaskNotFound => {}
                 Err(error) => return Err(error),
             }
@@ -222,24 +218,23 @@ impl<A: Agent> Service<A> {
     }
 }
 
-/// How a send is to be answered.
+/// Options for the reply to a send.
 struct ReplyOptions {
     immediately: bool,
     history: Option<usize>,
-    /// How long the caller waits.
+    /// Time until the caller's deadline.
     left: Option<Duration>,
-    /// The message refers to tasks.
-    refers: bool,
+    has_references: bool,
 }
 
-/// A length of history that a caller asks for: none is all of it, and 0 is none (3.2.4).
+/// Validates a history length. `None` requests the whole history, and 0 no history (3.2.4).
 fn history(field: &str, length: Option<i32>) -> Result<Option<usize>, Error> {
     let negative = |_| Error::invalid_field(field, "must not be negative");
     length.map(usize::try_from).transpose().map_err(negative)
 }
 
-/// A task for its caller. It is taken whole where nobody else holds it.
-fn shown(task: Arc<Task>, history: Option<usize>) -> Task {
+/// Returns a task with a shortened history. Avoids a copy if there are no other references to it.
+fn with_history(task: Arc<Task>, history: Option<usize>) -> Task {
     match Arc::try_unwrap(task) {
         Ok(mut task) => {
             task::shorten(&mut task.history, history);
@@ -251,13 +246,13 @@ fn shown(task: Arc<Task>, history: Option<usize>) -> Task {
 
 fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest, limits: &Limits) -> Result<ListQuery, Error> {
     call.in_time()?;
-    let size = request.page_size.unwrap_or(PAGE);
-    let limit = usize::try_from(size).ok().filter(|_| PAGES.contains(&size));
-    let limit = limit.ok_or_else(|| Error::invalid_field("pageSize", format!("is {size}, and must be 1 to 100")))?;
+    let size = request.page_size.unwrap_or(DEFAULT_PAGE_SIZE);
+    let limit = usize::try_from(size).ok().filter(|_| PAGE_SIZES.contains(&size));
+    let limit = limit.ok_or_else(|| Error::invalid_field("pageSize", format!("{size} is not between 1 and 100")))?;
     let mut query = ListQuery {
         scope,
-        context: Some(request.context_id.as_str()).filter(|it| !it.is_empty()).map(Into::into),
-        state: Some(request.status()).filter(|it| *it != TaskState::Unspecified),
+        context: Some(request.context_id.as_str()).filter(|id| !id.is_empty()).map(Into::into),
+        state: Some(request.status()).filter(|state| *state != TaskState::Unspecified),
         since: request.status_timestamp_after.as_ref().map(seam::millis),
         after: None,
         limit,
@@ -267,7 +262,7 @@ fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest, limits: &Li
     };
     if !request.page_token.is_empty() {
         let token = Token::from_text(&request.page_token, &query);
-        let why = "is not a token that was given for this query; begin again without one";
+        let why = "not a page token of this query; start again without one";
         query.after = Some(token.ok_or_else(|| Error::invalid_field("pageToken", why))?);
     }
     Ok(query)
@@ -275,28 +270,28 @@ fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest, limits: &Li
 
 #[tonic::async_trait]
 impl<A: Agent> A2aService for Service<A> {
-    /// Answers when the turn has ended or needs something, with the task as it was then (3.1.1, 3.2.2).
+    /// Sends a message. Returns the task when the turn has ended or is interrupted (3.1.1, 3.2.2).
     async fn send_message(
         &self,
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
-        let (sent, wanted) = self.sent(request)?;
-        let history = wanted.history;
-        // What is looked at before it is moved is kept for as long as this lasts.
-        let answer = if wanted.refers {
-            Box::pin(async { self.answer(self.refer(sent).await?, &wanted).await }).await?
+        let (send, options) = self.validate_send(request)?;
+        let history = options.history;
+        // Boxed, so that the futures of sends without references stay small.
+        let reply = if options.has_references {
+            Box::pin(async { self.send(self.with_references(send).await?, &options).await }).await?
         } else {
-            self.answer(sent, &wanted).await?
+            self.send(send, &options).await?
         };
-        let payload = Some(match answer {
-            TurnReply::Task(task) => Payload::Task(shown(task, history)),
-            TurnReply::Message(it) => Payload::Message(*it),
+        let payload = Some(match reply {
+            TurnReply::Task(task) => Payload::Task(with_history(task, history)),
+            TurnReply::Message(message) => Payload::Message(*message),
         });
         Ok(Response::new(SendMessageResponse { payload }))
     }
 
-    /// Begins with the task, then carries what happens to it until the turn ends (3.1.2). With a cursor it is the same send
-    /// once more, of somebody whose stream broke: then it sends nothing, and goes on behind the event that they saw last.
+    /// Sends a message. The stream begins with the task, and has its events until the turn ends (3.1.2). With a cursor, the
+    /// request resumes the stream of an earlier send after this event, and sends nothing.
     async fn send_streaming_message(
         &self,
         request: Request<SendMessageRequest>,
@@ -306,14 +301,14 @@ impl<A: Agent> A2aService for Service<A> {
         if Call::of(&request)?.cursor.is_some() {
             return Ok(self.streamed(self.stream_again(request).await?, marks));
         }
-        let (mut sent, ReplyOptions { history, refers, .. }) = self.sent(request)?;
-        if refers {
-            sent = Box::pin(self.refer(sent)).await?;
+        let (mut send, ReplyOptions { history, has_references, .. }) = self.validate_send(request)?;
+        if has_references {
+            send = Box::pin(self.with_references(send)).await?;
         }
-        Ok(self.streamed(self.execution.stream(sent, history).await?, marks))
+        Ok(self.streamed(self.execution.stream(send, history).await?, marks))
     }
 
-    /// The task as it is (3.1.3).
+    /// Returns the current task (3.1.3).
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
         let GetTaskRequest { tenant, id, history_length } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
@@ -321,7 +316,7 @@ impl<A: Agent> A2aService for Service<A> {
         Ok(Response::new(self.execution.get(&key).await?.shortened(history)?))
     }
 
-    /// The caller's tasks, the newest status first, by a cursor that survives changes between two pages (3.1.4).
+    /// Lists the caller's tasks, newest status first. The page tokens stay valid when tasks change between two pages (3.1.4).
     async fn list_tasks(&self, request: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
         let call = Call::of(&request)?;
         let scope = self.scope(call, &request.get_ref().tenant);
@@ -329,21 +324,21 @@ impl<A: Agent> A2aService for Service<A> {
         let page = self.execution.list(&query).await?;
         Ok(Response::new(ListTasksResponse {
             tasks: page.tasks,
-            next_page_token: page.next.map(|it| it.to_text(&query)).unwrap_or_default(),
+            next_page_token: page.next.map(|token| token.to_text(&query)).unwrap_or_default(),
             page_size: i32::try_from(query.limit).unwrap_or(i32::MAX),
             total_size: i32::try_from(page.total).unwrap_or(i32::MAX),
         }))
     }
 
-    /// Stops the agent. A task that is canceled already is answered as it is: asking twice is no mistake (3.3.1).
+    /// Cancels a task. Idempotent: returns a task that is canceled already (3.3.1).
     async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
         let CancelTaskRequest { tenant, id, .. } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
         Ok(Response::new(self.execution.cancel(&key).await?.into()))
     }
 
-    /// Begins with the task as it is, then carries what happens to it until it ends (3.1.6); or goes on behind the
-    /// event that the caller saw last.
+    /// Subscribes to a task. The stream begins with the current task, or after the caller's cursor, and has its events until
+    /// the task is in a terminal state (3.1.6).
     async fn subscribe_to_task(
         &self,
         request: Request<SubscribeToTaskRequest>,
@@ -355,7 +350,7 @@ impl<A: Agent> A2aService for Service<A> {
         Ok(self.streamed(reader, streams::marks(&request)?))
     }
 
-    /// Keeps a configuration with its task, which lasts as long as the task; one of the same id is replaced (3.1.7).
+    /// Stores a configuration with its task. Replaces one with the same id (3.1.7).
     async fn create_task_push_notification_config(
         &self,
         request: Request<TaskPushNotificationConfig>,
@@ -363,7 +358,7 @@ impl<A: Agent> A2aService for Service<A> {
         Ok(self.create_push(request).await?)
     }
 
-    /// A configuration as it was registered (3.1.8).
+    /// Returns a configuration (3.1.8).
     async fn get_task_push_notification_config(
         &self,
         request: Request<GetTaskPushNotificationConfigRequest>,
@@ -371,7 +366,7 @@ impl<A: Agent> A2aService for Service<A> {
         Ok(self.get_push(request).await?)
     }
 
-    /// The configurations of a task, the oldest first (3.1.9).
+    /// Lists the configurations of a task, oldest first (3.1.9).
     async fn list_task_push_notification_configs(
         &self,
         request: Request<ListTaskPushNotificationConfigsRequest>,
@@ -379,7 +374,7 @@ impl<A: Agent> A2aService for Service<A> {
         Ok(self.list_push(request).await?)
     }
 
-    /// Deletes a configuration. One that is not there is deleted already (3.1.10).
+    /// Deletes a configuration. Idempotent: succeeds if it does not exist (3.1.10).
     async fn delete_task_push_notification_config(
         &self,
         request: Request<DeleteTaskPushNotificationConfigRequest>,
@@ -387,12 +382,12 @@ impl<A: Agent> A2aService for Service<A> {
         Ok(self.delete_push(request).await?)
     }
 
-    /// Not offered: there is nobody to show more to while nobody can say who they are (3.1.11, 3.3.4).
+    /// Returns an error: the service has no extended card (3.1.11, 3.3.4).
     async fn get_extended_agent_card(
         &self,
         _: Request<GetExtendedAgentCardRequest>,
     ) -> Result<Response<AgentCard>, Status> {
-        let why = "this agent has no card beside its public one, at /.well-known/agent-card.json";
+        let why = "this agent has only its public card, at /.well-known/agent-card.json";
         Err(ErrorKind::ExtendedCardNotSupported.because(why).into())
     }
 }

@@ -1,4 +1,4 @@
-//! What a send is known by when it comes again: the key that its sender gave it, or the id of its message.
+//! Idempotency keys of sends, by which a retried send is recognized: the `Idempotency-Key` of the call, or the message id.
 
 use prost::Message as _;
 
@@ -10,46 +10,47 @@ use crate::{
     pb::v1::{SendMessageConfiguration, SendMessageRequest},
 };
 
-/// How long a key may be.
-const LONGEST: usize = 255;
+/// Maximum length of an idempotency key in bytes.
+const MAX_KEY_BYTES: usize = 255;
 
-/// What makes two sends the same one, where their sender gives them no key.
+/// Idempotency key of sends without an `Idempotency-Key`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dedupe {
-    /// Nothing: whoever writes clients by hand uses ids twice.
+    /// No key. The default, because hand-written clients may reuse message ids.
     #[default]
     Off,
-    /// The id of the message, as a key (3.3.1).
+    /// The message id (3.3.1).
     MessageId,
 }
 
 impl Dedupe {
-    /// The name of a send, where it has one.
-    pub(super) fn name(self, call: &Call, sent: &SendMessageRequest) -> Result<Option<Box<IdempotencyKey>>, Error> {
-        // Ids of messages are no keys, and a key is no id of a message.
-        let key = match (&call.idempotency_key, &sent.message) {
-            (Some(key), _) if key.len() > LONGEST => {
-                let why = format!("has {} bytes, of at most {LONGEST}", key.len());
+    /// Returns the idempotency key of a send, if it has one.
+    pub(super) fn name(self, call: &Call, send: &SendMessageRequest) -> Result<Option<Box<IdempotencyKey>>, Error> {
+        // The prefixes separate keys from message ids.
+        let key = match (&call.idempotency_key, &send.message) {
+            (Some(key), _) if key.len() > MAX_KEY_BYTES => {
+                let why = format!("{} bytes exceed the limit of {MAX_KEY_BYTES}", key.len());
                 return Err(Error::invalid_field(IDEMPOTENCY_KEY.as_str(), why));
             }
             (Some(key), _) => format!("key:{key}"),
             (None, Some(message)) if self == Self::MessageId => format!("message:{}", message.message_id),
             (None, _) => return Ok(None),
         };
-        Ok(Some(Box::new(IdempotencyKey::new(key.into(), hash(sent)))))
+        Ok(Some(Box::new(IdempotencyKey::new(key.into(), digest(send)))))
     }
 }
 
-/// Tells what is sent from anything else. How its sender wants to be answered is no part of it.
-fn hash(sent: &SendMessageRequest) -> [u8; 16] {
-    let configuration = sent.configuration.as_ref().map(|it| SendMessageConfiguration {
-        accepted_output_modes: it.accepted_output_modes.clone(),
-        task_push_notification_config: it.task_push_notification_config.clone(),
+/// Returns the digest of a send, which distinguishes a retry from another message with the same key. It excludes the tenant,
+/// and options that affect only the reply (`historyLength`, `returnImmediately`).
+fn digest(send: &SendMessageRequest) -> [u8; 16] {
+    let configuration = send.configuration.as_ref().map(|configuration| SendMessageConfiguration {
+        accepted_output_modes: configuration.accepted_output_modes.clone(),
+        task_push_notification_config: configuration.task_push_notification_config.clone(),
         ..SendMessageConfiguration::default()
     });
-    // None at all says the same as an empty one.
-    let configuration = configuration.filter(|it| *it != SendMessageConfiguration::default());
-    let (message, metadata) = (sent.message.clone(), sent.metadata.clone());
-    let sent = SendMessageRequest { tenant: String::new(), message, configuration, metadata };
-    fingerprint(&sent.encode_to_vec()).to_be_bytes()
+    // An empty configuration equals a missing one.
+    let configuration = configuration.filter(|configuration| *configuration != SendMessageConfiguration::default());
+    let (message, metadata) = (send.message.clone(), send.metadata.clone());
+    let canonical = SendMessageRequest { tenant: String::new(), message, configuration, metadata };
+    fingerprint(&canonical.encode_to_vec()).to_be_bytes()
 }

@@ -1,4 +1,4 @@
-//! The media types of what is sent and of what comes back, for a server that holds its callers to those of the card.
+//! Media type checks of messages and of accepted output modes, against the media types on the agent card.
 
 use crate::{
     agent::About,
@@ -6,18 +6,18 @@ use crate::{
     pb::v1::{Message, Part, part::Content},
 };
 
-/// What a message has to be for the agent to see it. All is taken where nothing is said: media types are a hint (4.4.1).
+/// Constraints on messages. Off by default, because the media types on the card are a hint (4.4.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Modes {
-    /// Refuses a message with a part of a media type that neither the agent nor any of its skills takes, and one whose
-    /// sender takes nothing that they give. Off.
+    /// Rejects messages with a part whose media type neither the agent nor any of its skills accepts, and messages whose
+    /// senders accept none of their output media types. Off by default.
     pub strict_modes: bool,
-    /// Refuses a message without a part of text. Off.
+    /// Rejects messages without a text part. Off by default.
     pub require_text: bool,
 }
 
-/// The modes, and the media types that they are about.
+/// Constraints on messages with the media types of the agent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MediaTypeCheck {
     modes: Modes,
@@ -25,11 +25,11 @@ pub(super) struct MediaTypeCheck {
     output: Vec<String>,
 }
 
-/// Media type of an agent and of a text part that name none.
+/// Default media type of an agent and of a text part.
 const TEXT: &str = "text/plain";
 
 impl MediaTypeCheck {
-    /// For the agent of this card.
+    /// Creates the check for an agent.
     pub(super) fn new(modes: Modes, about: &About) -> Self {
         if !modes.strict_modes {
             return Self { modes, ..Self::default() };
@@ -42,41 +42,45 @@ impl MediaTypeCheck {
             all.extend(skills.cloned());
             all
         };
-        let input = all(&about.input_modes, &mut about.skills.iter().flat_map(|it| &it.input_modes));
-        let output = all(&about.output_modes, &mut about.skills.iter().flat_map(|it| &it.output_modes));
+        let input = all(&about.input_modes, &mut about.skills.iter().flat_map(|skill| &skill.input_modes));
+        let output = all(&about.output_modes, &mut about.skills.iter().flat_map(|skill| &skill.output_modes));
         Self { modes, input, output }
     }
 
-    /// Refuses what the agent is not to see.
+    /// Checks a message and the output media types that its sender accepts.
+    ///
+    /// # Errors
+    /// A constraint is not met.
     pub(super) fn check(&self, message: &Message, accepted: &[String]) -> Result<(), Error> {
         if self.modes.require_text && message.texts().next().is_none() {
-            return Err(Error::invalid_field("message.parts", "has no part of text, which this agent needs"));
+            return Err(Error::invalid_field("message.parts", "no text part; this agent requires one"));
         }
         if self.modes.strict_modes {
             for (n, part) in message.parts.iter().enumerate() {
-                let given = media_type(part);
-                if !self.takes(given) {
-                    let (at, takes) = (format!("message.parts[{n}]"), self.input.join(", "));
-                    let why = format!("{at} is {given}, and this agent takes {takes}");
-                    return Err(ErrorKind::ContentTypeNotSupported.because(why).with("field", at));
+                let media_type = media_type(part);
+                if !self.accepts(media_type) {
+                    let (field, accepted) = (format!("message.parts[{n}]"), self.input.join(", "));
+                    let why = format!("{field}: {media_type} is not accepted; send {accepted}");
+                    return Err(ErrorKind::ContentTypeNotSupported.because(why).with("field", field));
                 }
             }
-            if !accepted.is_empty() && !accepted.iter().any(|it| self.output.iter().any(|own| fits(own, it))) {
-                let gives = self.output.join(", ");
-                let at = "configuration.acceptedOutputModes";
-                let why = format!("{at} is {}, and this agent gives {gives}", accepted.join(", "));
-                return Err(ErrorKind::ContentTypeNotSupported.because(why).with("field", at));
+            let is_produced = |media_type: &String| self.output.iter().any(|own| matches(own, media_type));
+            if !accepted.is_empty() && !accepted.iter().any(is_produced) {
+                let field = "configuration.acceptedOutputModes";
+                let (accepted, produced) = (accepted.join(", "), self.output.join(", "));
+                let why = format!("{field}: {accepted} is not produced; accept one of {produced}");
+                return Err(ErrorKind::ContentTypeNotSupported.because(why).with("field", field));
             }
         }
         Ok(())
     }
 
-    fn takes(&self, media_type: &str) -> bool {
-        self.input.iter().any(|own| fits(own, media_type))
+    fn accepts(&self, media_type: &str) -> bool {
+        self.input.iter().any(|own| matches(own, media_type))
     }
 }
 
-/// Media type of a part: the one that its sender names, or the default of its kind.
+/// Returns the media type of a part: the one that its sender names, or the default of its kind.
 fn media_type(part: &Part) -> &str {
     if !part.media_type.is_empty() {
         return &part.media_type;
@@ -84,15 +88,15 @@ fn media_type(part: &Part) -> &str {
     match part.content {
         Some(Content::Text(_)) => TEXT,
         Some(Content::Data(_)) => "application/json",
-        // Unnamed content is a sequence of bytes (RFC 2046, 4.5.1).
+        // The default for unknown content (RFC 2046, 4.5.1).
         Some(Content::Raw(_) | Content::Url(_)) | None => "application/octet-stream",
     }
 }
 
-/// Whether two media types may be the same. Parameters do not matter, nor does case; a `*` on either side is anything.
-fn fits(one: &str, other: &str) -> bool {
-    let halves = |it| {
-        let name = str::split(it, ';').next().unwrap_or_default().trim();
+/// Returns true if two media types match, without their parameters and ignoring case. A `*` on either side matches all.
+fn matches(one: &str, other: &str) -> bool {
+    let halves = |media_type| {
+        let name = str::split(media_type, ';').next().unwrap_or_default().trim();
         name.split_once('/').unwrap_or((name, "*"))
     };
     let same = |one: &str, other: &str| one == "*" || other == "*" || one.eq_ignore_ascii_case(other);
@@ -105,8 +109,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn media_types_fit_by_their_names_and_wildcards() {
-        for (one, other, fit) in [
+    fn media_types_match_by_name_and_wildcard() {
+        for (one, other, expected) in [
             ("text/plain", "text/plain", true),
             ("text/plain", "Text/Plain; charset=utf-8", true),
             ("text/*", "text/csv", true),
@@ -118,18 +122,18 @@ mod tests {
             ("text/*", "image/png", false),
             ("application/json", "application/jsonl", false),
         ] {
-            assert_eq!((fits(one, other), fits(other, one)), (fit, fit), "{one} {other}");
+            assert_eq!((matches(one, other), matches(other, one)), (expected, expected), "{one} {other}");
         }
     }
 
     #[test]
-    fn a_part_is_what_it_is_called_or_what_it_is() {
-        let gate = |modes: &[&str]| {
+    fn parts_have_their_own_media_type_or_that_of_their_kind() {
+        let check = |modes: &[&str]| {
             let about = About::default().modes(modes.iter().copied(), ["text/plain"]);
             MediaTypeCheck::new(Modes { strict_modes: true, require_text: false }, &about)
         };
         let data = || Part::data(&1).unwrap();
-        for (modes, part, taken) in [
+        for (modes, part, is_accepted) in [
             (&[][..], Part::text("x"), true),
             (&[], data(), false),
             (&["application/json"], data(), true),
@@ -143,7 +147,7 @@ mod tests {
             (&["application/octet-stream"], Part::url("https://e.example", ""), true),
             (&["application/octet-stream"], Part::url("https://e.example", "image/png"), false),
         ] {
-            assert_eq!(gate(modes).takes(media_type(&part)), taken, "{modes:?} {part:?}");
+            assert_eq!(check(modes).accepts(media_type(&part)), is_accepted, "{modes:?} {part:?}");
         }
     }
 }

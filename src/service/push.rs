@@ -1,4 +1,4 @@
-//! Push notification configurations: the four methods (3.1.7 to 3.1.10), and what a configuration has to be (4.3).
+//! Push notification configurations: the four RPCs (3.1.7 to 3.1.10), and validation of a configuration (4.3).
 
 use std::{fmt, sync::Arc};
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use reqwest::Url;
 use tonic::{Extensions, Request, Response};
 
-use super::{PAGE, PAGES, Service};
+use super::{DEFAULT_PAGE_SIZE, PAGE_SIZES, Service};
 use crate::{
     agent::Agent,
     call::Call,
@@ -25,25 +25,25 @@ use crate::{
     store::PushConfig,
 };
 
-/// Where a configuration stands in a send.
+/// Path of a configuration in a send, as a prefix of its fields.
 pub(super) const IN_SEND: &str = "configuration.taskPushNotificationConfig.";
 
-/// How long each of its texts may be.
-const LONGEST: usize = 4096;
+/// Maximum length of each text field in bytes, except for the id.
+const MAX_TEXT_BYTES: usize = 4096;
 
-/// How much a codec may keep beside it.
-const MOST_BESIDE: usize = 16 * 1024;
+/// Maximum size of [`PushExtra`] in bytes.
+const MAX_EXTRA_BYTES: usize = 16 * 1024;
 
-/// What a caller's version of the protocol says of a configuration and 1.0 has no place for: an extension of the
-/// request that registers one, and of the reply that shows one. Only the codecs know what it says.
+/// Fields of a configuration that other protocol versions have and 1.0 does not, encoded by the codec of that version. An
+/// extension of the request that creates the configuration, and of the response that returns it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct PushExtra(pub Bytes);
 
-/// The same of each configuration of a list, in their order: an extension of that reply.
+/// [`PushExtra`] of each configuration in a list response, in order. An extension of that response.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct AllPushExtras(pub Vec<Bytes>);
 
-/// They may be secrets.
+/// Redacted, because the fields may be secrets.
 impl fmt::Debug for PushExtra {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Beside").finish_non_exhaustive()
@@ -57,20 +57,22 @@ impl fmt::Debug for AllPushExtras {
 }
 
 impl<A: Agent> Service<A> {
-    /// A configuration that is registered, by itself or in a send. `at` is where its fields are in the request.
+    /// Validates a configuration of a request, which is created by itself or with a send. `prefix` is the path of its fields in
+    /// the request.
     pub(super) fn registered(
         &self,
-        at: &str,
+        prefix: &str,
         mut config: TaskPushNotificationConfig,
-        came_with: &Extensions,
+        extensions: &Extensions,
     ) -> Result<PushConfig, Error> {
         self.offers.push()?;
-        check(at, &config)?;
-        let version = came_with.get().map(|it: &Call| it.version).unwrap_or_default();
-        let beside = came_with.get().map(|it: &PushExtra| it.0.clone()).unwrap_or_default();
-        if beside.len() > MOST_BESIDE {
-            let why = format!("has {} bytes beside what 1.0 has of it, of at most {MOST_BESIDE}", beside.len());
-            return Err(Error::invalid_field(format!("{at}url"), why));
+        check(prefix, &config)?;
+        let version = extensions.get().map(|call: &Call| call.version).unwrap_or_default();
+        let beside = extensions.get().map(|extra: &PushExtra| extra.0.clone()).unwrap_or_default();
+        if beside.len() > MAX_EXTRA_BYTES {
+            let why =
+                format!("{} bytes of fields besides those of 1.0 exceed the limit of {MAX_EXTRA_BYTES}", beside.len());
+            return Err(Error::invalid_field(format!("{prefix}url"), why));
         }
         if config.id.is_empty() {
             config.id = seam::fresh_id();
@@ -85,10 +87,10 @@ impl<A: Agent> Service<A> {
         self.offers.push()?;
         let TaskPushNotificationConfig { tenant, task_id, .. } = request.get_ref();
         let key = self.key(&request, tenant, task_id)?;
-        let (_, came_with, config) = request.into_parts();
-        let push = self.registered("", config, &came_with)?;
+        let (_, extensions, config) = request.into_parts();
+        let push = self.registered("", config, &extensions)?;
         let (push, _) = self.execution.put_push(&key, push).await?;
-        Ok(shown(&push))
+        Ok(response(&push))
     }
 
     pub(super) async fn get_push(
@@ -99,12 +101,12 @@ impl<A: Agent> Service<A> {
         let GetTaskPushNotificationConfigRequest { tenant, task_id, id } = request.get_ref();
         let key = self.key(&request, tenant, task_id)?;
         let found = self.execution.journal().store().get_push(&key, id).await?;
-        // The same whether the task or its configuration is missing, or is somebody else's (13.1).
+        // One error for a missing task, a missing configuration, and those of another owner (13.1).
         let missing = || {
             let why = format!("{task_id}, or it has no push notification configuration {id}");
             ErrorKind::TaskNotFound.because(why).with("taskId", task_id)
         };
-        Ok(shown(&found.ok_or_else(missing)?))
+        Ok(response(&found.ok_or_else(missing)?))
     }
 
     pub(super) async fn list_push(
@@ -114,20 +116,20 @@ impl<A: Agent> Service<A> {
         self.offers.push()?;
         let ListTaskPushNotificationConfigsRequest { tenant, task_id, page_size, page_token } = request.get_ref();
         let key = self.key(&request, tenant, task_id)?;
-        let size = if *page_size == 0 { PAGE } else { *page_size };
-        let limit = usize::try_from(size).ok().filter(|_| PAGES.contains(&size));
+        let size = if *page_size == 0 { DEFAULT_PAGE_SIZE } else { *page_size };
+        let limit = usize::try_from(size).ok().filter(|_| PAGE_SIZES.contains(&size));
         let limit =
-            limit.ok_or_else(|| Error::invalid_field("pageSize", format!("is {size}, and must be 1 to 100")))?;
-        let why = "is not a token that was given for this list; begin again without one";
-        let after = number(page_token).ok_or_else(|| Error::invalid_field("pageToken", why))?;
+            limit.ok_or_else(|| Error::invalid_field("pageSize", format!("{size} is not between 1 and 100")))?;
+        let why = "not a page token of this list; start again without one";
+        let after = parse_token(page_token).ok_or_else(|| Error::invalid_field("pageToken", why))?;
         let page = self.execution.journal().store().list_push(&key, after, limit).await?;
         let page = page.ok_or_else(|| Error::task_not_found(task_id))?;
         let mut response = Response::new(ListTaskPushNotificationConfigsResponse {
-            configs: page.configs.iter().map(|it| it.config.clone()).collect(),
-            next_page_token: page.next.map(token).unwrap_or_default(),
+            configs: page.configs.iter().map(|push| push.config.clone()).collect(),
+            next_page_token: page.next.map(format_token).unwrap_or_default(),
         });
-        let besides = page.configs.iter().map(|it| it.beside.clone()).collect();
-        response.extensions_mut().insert(AllPushExtras(besides));
+        let extras = page.configs.iter().map(|push| push.beside.clone()).collect();
+        response.extensions_mut().insert(AllPushExtras(extras));
         Ok(response)
     }
 
@@ -143,59 +145,62 @@ impl<A: Agent> Service<A> {
     }
 }
 
-/// Why there is nothing of this, where it is not offered.
+/// Returns the error of a service without push notifications.
 pub(super) fn no_push() -> Error {
-    ErrorKind::PushNotificationNotSupported.because("this agent delivers none; stream or poll the task")
+    ErrorKind::PushNotificationNotSupported
+        .because("push notifications are disabled (push.enabled); stream or poll the task")
 }
 
-/// Whoever may see the task gets the configuration as it was registered.
-fn shown(push: &Arc<PushConfig>) -> Response<TaskPushNotificationConfig> {
+/// Returns the response with a configuration, including secrets: callers that may read the task may read them.
+fn response(push: &Arc<PushConfig>) -> Response<TaskPushNotificationConfig> {
     let mut response = Response::new(push.config.clone());
     response.extensions_mut().insert(PushExtra(push.beside.clone()));
     response
 }
 
-/// Refuses what could not be delivered to, without a word of what may be a secret.
-fn check(at: &str, config: &TaskPushNotificationConfig) -> Result<(), Error> {
-    let wrong = |field: &str, why: String| Err(Error::invalid_field(format!("{at}{field}"), why));
+/// Checks that notifications could be sent with a configuration. Errors do not contain values, which may be secrets.
+fn check(prefix: &str, config: &TaskPushNotificationConfig) -> Result<(), Error> {
+    let invalid = |field: &str, why: String| Err(Error::invalid_field(format!("{prefix}{field}"), why));
     let TaskPushNotificationConfig { id, url, token, authentication, .. } = config;
     let empty = String::new();
-    let (scheme, credentials) = authentication.as_ref().map_or((&empty, &empty), |it| (&it.scheme, &it.credentials));
-    for (field, text, most) in [
+    let (scheme, credentials) =
+        authentication.as_ref().map_or((&empty, &empty), |info| (&info.scheme, &info.credentials));
+    for (field, text, max) in [
         ("id", id, MAX_ID_BYTES),
-        ("url", url, LONGEST),
-        ("token", token, LONGEST),
-        ("authentication.scheme", scheme, LONGEST),
-        ("authentication.credentials", credentials, LONGEST),
+        ("url", url, MAX_TEXT_BYTES),
+        ("token", token, MAX_TEXT_BYTES),
+        ("authentication.scheme", scheme, MAX_TEXT_BYTES),
+        ("authentication.credentials", credentials, MAX_TEXT_BYTES),
     ] {
-        if text.len() > most {
-            return wrong(field, format!("has {} bytes, of at most {most}", text.len()));
+        if text.len() > max {
+            return invalid(field, format!("{} bytes exceed the limit of {max}", text.len()));
         }
-        // Each but the id becomes part of a header or of a request line.
+        // All except the id become part of a header or of a request line.
         if text.chars().any(char::is_control) {
-            return wrong(field, "must not have control characters".to_owned());
+            return invalid(field, "must not have control characters".to_owned());
         }
     }
     if !is_url(url) {
-        return wrong("url", "must be an absolute URL of http or https".to_owned());
+        return invalid("url", "must be an absolute URL with http or https".to_owned());
     }
     Ok(())
 }
 
-/// What is written as an absolute URL, and not only mended into one.
+/// Returns true for an absolute URL of HTTP. Rejects text that the URL parser would only repair into one.
 fn is_url(text: &str) -> bool {
     let (scheme, rest) = text.split_once("://").unwrap_or_default();
-    let known = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
-    let mended = rest.starts_with(['/', '\\']) || text.contains(char::is_whitespace);
-    known && !mended && Url::parse(text).is_ok_and(|it| it.has_host())
+    let is_http = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+    let needs_repair = rest.starts_with(['/', '\\']) || text.contains(char::is_whitespace);
+    is_http && !needs_repair && Url::parse(text).is_ok_and(|url| url.has_host())
 }
 
-/// What a page comes after, as it is given to a client.
-fn token(after: u64) -> String {
+/// Formats the page token of the position after which a page begins.
+fn format_token(after: u64) -> String {
     URL_SAFE_NO_PAD.encode(after.to_be_bytes())
 }
 
-fn number(token: &str) -> Option<u64> {
+/// Parses a page token. An empty one is the beginning.
+fn parse_token(token: &str) -> Option<u64> {
     if token.is_empty() {
         return Some(0);
     }
@@ -207,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_a_url() {
+    fn only_absolute_http_urls_are_accepted() {
         for text in
             ["http://h", "https://a.example:8443/hook?x=1", "HTTPS://[::1]/", "http://ü.example/", "http://u:p@h/"]
         {
@@ -232,8 +237,8 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_a_number() {
-        assert_eq!(number(&token(7)), Some(7));
-        assert_eq!((number(""), number("x"), number("AAAA")), (Some(0), None, None));
+    fn page_tokens_round_trip() {
+        assert_eq!(parse_token(&format_token(7)), Some(7));
+        assert_eq!((parse_token(""), parse_token("x"), parse_token("AAAA")), (Some(0), None, None));
     }
 }

@@ -1,4 +1,5 @@
-//! The streams of the service: where one begins for somebody who comes back, and what is marked in it for those who ask.
+//! Event streams of the service: cursors (`Last-Event-ID`) of resumed streams, the maximum stream age, and the `resume`
+//! extension.
 
 use std::{
     pin::Pin,
@@ -27,102 +28,107 @@ use crate::{
 };
 
 impl<A: Agent> Service<A> {
-    /// The stream of a message that was sent before: clients come back in this way that do not know of subscriptions, such
-    /// as one that reads server-sent events and repeats the request that it was given. What does not look like that is
-    /// refused, for it might be a message that nobody has yet.
+    /// Resumes the stream of an earlier send after a cursor, and sends nothing. Clients that only repeat their request
+    /// reconnect in this way, such as readers of server-sent events.
+    ///
+    /// # Errors
+    /// The cursor does not belong to a task with this message: the message may never have been sent.
     pub(super) async fn stream_again(&self, request: Request<SendMessageRequest>) -> Result<Reader, Error> {
         const CURSOR: &str = "Last-Event-ID";
         let call = Call::of(&request)?;
         call.in_time()?;
-        let place = call.cursor.as_ref().and_then(|it| it.parts());
-        let why = "is no place in a stream of this server; send the message without it";
-        let (id, place) = place.ok_or_else(|| Error::invalid_field(CURSOR, why))?;
+        let cursor = call.cursor.as_ref().and_then(|cursor| cursor.parts());
+        let why = "not a cursor of this server; send the message without it";
+        let (id, position) = cursor.ok_or_else(|| Error::invalid_field(CURSOR, why))?;
         let SendMessageRequest { tenant, message, configuration, .. } = request.get_ref();
         let message = message.as_ref().ok_or_else(|| Error::invalid_field("message", "is required"))?;
         if !message.task_id.is_empty() && message.task_id != id {
-            let why = format!("is a place in task {id}, and the message is for task {}", message.task_id);
+            let why = format!("cursor of task {id}, but the message is for task {}", message.task_id);
             return Err(Error::invalid_field(CURSOR, why));
         }
-        let length = configuration.as_ref().and_then(|it| it.history_length);
+        let length = configuration.as_ref().and_then(|configuration| configuration.history_length);
         let length = history("configuration.historyLength", length)?;
         let key = Key::new(&self.scope(call, tenant), id);
         let found = self.execution.get(&key).await?;
-        if !found.task()?.history.iter().any(|it| it.message_id == message.message_id) {
-            let why = format!("is a place in task {id}, which does not have this message; send it without");
+        if !found.task()?.history.iter().any(|known| known.message_id == message.message_id) {
+            let why = format!("cursor of task {id}, which does not have this message; send it without the cursor");
             return Err(Error::invalid_field(CURSOR, why));
         }
-        self.execution.stream_again(&key, &message.message_id, place, length).await
+        self.execution.stream_again(&key, &message.message_id, position, length).await
     }
 
-    /// What this reads, for as long as a stream may last.
+    /// Returns the stream of a reader, with the maximum age.
     pub(super) fn streamed(&self, reader: Reader, marks: bool) -> Response<BoxStream<Event>> {
         let age = self.execution.limits().stream_age;
         let until = Instant::now().checked_add(age).filter(|_| !age.is_zero());
-        Response::new(Box::pin(Events { reader, marks, until, timer: None, armed: None, over: false }))
+        Response::new(Box::pin(Events { reader, marks, until, timer: None, armed: None, ended: false }))
     }
 }
 
-/// Where a subscription to this task begins.
+/// Returns the start of a subscription: the caller's cursor, or the current task.
 pub(super) fn place<T>(request: &Request<T>, id: &str) -> Result<StreamStart, Error> {
-    /// A cursor of another task, or of another server, fits no log; it is answered with a snapshot.
-    const NOWHERE: Position = Position { fence: 0, seq: u64::MAX };
+    /// Position that no log has, for the cursor of another task or server: the stream begins with a snapshot.
+    const UNKNOWN: Position = Position { fence: 0, seq: u64::MAX };
     let cursor = Call::of(request)?.cursor.as_ref();
-    let place = cursor.map(|it| it.parts().filter(|it| it.0 == id).map_or(NOWHERE, |it| it.1));
-    Ok(place.map_or(StreamStart::Now, StreamStart::After))
+    let position = cursor.map(|cursor| match cursor.parts() {
+        Some((task_id, position)) if task_id == id => position,
+        _ => UNKNOWN,
+    });
+    Ok(position.map_or(StreamStart::Now, StreamStart::After))
 }
 
-/// Whether the caller has asked for marks in the streams of a server that offers them.
+/// Returns true if the `resume` extension is active: the server supports it, and the caller requests it.
 pub(super) fn marks<T>(request: &Request<T>) -> Result<bool, Error> {
     let extensions = &Call::of(request)?.extensions;
-    Ok(request.extensions().get::<Negotiated>().is_some() && extensions.iter().any(|it| it == resume::URI))
+    Ok(request.extensions().get::<Negotiated>().is_some() && extensions.iter().any(|uri| uri == resume::URI))
 }
 
-/// A reader as the contract's streams have it.
+/// Event stream of a reader.
 struct Events {
     reader: Reader,
-    /// Each event says where it stands, and the first one whether something is missing before it.
+    /// Adds the metadata of the `resume` extension to each event: its cursor, and a mark after a gap.
     marks: bool,
-    /// Then it ends, and its client comes back if it wants more.
+    /// End of the stream by its maximum age. The client can resume it.
     until: Option<Instant>,
-    /// Made when there is first something to wait for: a stream that is soon over needs none.
+    /// Created when the stream waits for the first time: short streams need none.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Who is woken by it.
+    /// Waker that is registered with the timer.
     armed: Option<Waker>,
-    over: bool,
+    ended: bool,
 }
 
 impl Stream for Events {
     type Item = Result<Event, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.over {
+        if self.ended {
             return Poll::Ready(None);
         }
         let item = match Pin::new(&mut self.reader).poll_next(cx) {
-            // A stream that always has something to send never waits for its timer.
+            // A stream that always has events never polls its timer.
             Poll::Ready(Some(_)) if self.until.is_some_and(|until| until <= Instant::now()) => Some(Err(Cut)),
-            Poll::Ready(it) => it,
+            Poll::Ready(item) => item,
             Poll::Pending => {
                 let Some(until) = self.until else { return Poll::Pending };
-                let it = &mut *self;
-                let timer = it.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
-                if !timer.is_elapsed() && it.armed.as_ref().is_some_and(|it| it.will_wake(cx.waker())) {
+                let this = &mut *self;
+                let timer = this.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
+                if !timer.is_elapsed() && this.armed.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
                     return Poll::Pending;
                 }
                 if timer.as_mut().poll(cx).is_pending() {
-                    // With its share of the thread used up, nothing has been looked at.
-                    it.armed = has_budget_remaining().then(|| cx.waker().clone());
+                    // Without budget, the timer returns pending before it registers the waker.
+                    this.armed = has_budget_remaining().then(|| cx.waker().clone());
                     return Poll::Pending;
                 }
                 Some(Err(Cut))
             }
         };
-        Poll::Ready(item.map(|it| match it {
+        Poll::Ready(item.map(|result| match result {
             Ok(event) if self.marks => Ok(resume::mark(event, self.reader.take_gap())),
             Ok(event) => Ok(event),
             Err(Cut) => {
-                self.over = true;
-                Err(cut(self.reader.untaken()))
+                self.ended = true;
+                Err(cut_error(self.reader.untaken()))
             }
         }))
     }
@@ -132,10 +138,10 @@ impl Stream for Events {
     }
 }
 
-/// Why a stream ends that has more to come.
-fn cut(untaken: Option<CommitFailure>) -> Status {
-    match untaken {
-        Some(it) => execution::untaken(it).into(),
-        None => ErrorKind::Unavailable.because("the stream was cut; subscribe to the task again").into(),
+/// Returns the error of a stream that ends before its last event.
+fn cut_error(failure: Option<CommitFailure>) -> Status {
+    match failure {
+        Some(failure) => execution::untaken(failure).into(),
+        None => ErrorKind::Unavailable.because("stream interrupted; subscribe to the task to resume it").into(),
     }
 }

@@ -66,7 +66,10 @@ scenario!(a_message_has_so_many_parts, async |agent: &dyn A2aService| {
     is(&error, ErrorKind::InvalidParams);
     named(&error, "parts");
     assert_eq!(fields(&error), ["message.parts"]);
-    assert!(error.to_string().ends_with("message.parts: has 1001 parts, of at most 1000"), "{error}");
+    assert!(
+        error.to_string().ends_with("message.parts: 1001 parts exceed the limit of 1000 (limits.parts)"),
+        "{error}"
+    );
 });
 
 scenario!(

@@ -70,7 +70,7 @@ async fn a_strict_server_takes_what_its_card_says(way: impl AsyncFn(Server<Reade
     ] {
         let error = refused(&*agent, message(vec![Part::text("x"), part])).await;
         is(&error, ErrorKind::ContentTypeNotSupported);
-        let why = format!("message.parts[1] is {name}, and this agent takes text/plain, application/json, image/*");
+        let why = format!("message.parts[1]: {name} is not accepted; send text/plain, application/json, image/*");
         assert!(error.to_string().ends_with(&why), "{error}");
         assert_eq!(error.metadata("field"), Some("message.parts[1]"));
     }
@@ -94,7 +94,7 @@ async fn a_named_media_type_counts_for_every_kind_of_part(way: impl AsyncFn(Serv
     ] {
         let error = refused(&*agent, message(vec![part])).await;
         is(&error, ErrorKind::ContentTypeNotSupported);
-        assert!(error.to_string().contains(&format!("message.parts[0] is {name}, and this agent takes")), "{error}");
+        assert!(error.to_string().contains(&format!("message.parts[0]: {name} is not accepted; send")), "{error}");
     }
     let taken = vec![named(Part::text("x"), "Text/Plain; charset=utf-8"), named(data(), "application/json")];
     assert_eq!(send(&*agent, message(taken)).await.state(), TaskState::Completed);
