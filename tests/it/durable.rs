@@ -29,7 +29,7 @@ use tokio::time::{Instant, timeout};
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
 use crate::{
-    gate::{Act, Gate},
+    gate::{CommitOutcome, Gate},
     program::message,
     scenarios::{answer, get, is, next, remaining, request, send, state, stream, subscribe, task_of, text},
     store::place::Opened,
@@ -49,9 +49,9 @@ async fn nothing_shows_before_its_commit(serve: impl AsyncFn(Server<Actor>) -> A
     let agent = serve(server().store(Arc::<Gate>::clone(&gate))).await;
     let (sending, streaming) = (Arc::clone(&agent), Arc::clone(&agent));
     let sent = tokio::spawn(async move { send(&*sending, text("", "/ask what?")).await });
-    gate.knock().await;
+    gate.wait_for_commit().await;
     assert!(listed(&*agent).await.is_empty());
-    gate.tell(Act::Pass);
+    gate.queue(CommitOutcome::Pass);
     let asked = sent.await.unwrap();
 
     let mut events = subscribe(&*agent, &asked.id).await.unwrap();
@@ -61,15 +61,15 @@ async fn nothing_shows_before_its_commit(serve: impl AsyncFn(Server<Actor>) -> A
         let stream = stream(&*streaming, text(&id, "Rome")).await;
         remaining(stream).await
     });
-    gate.knock().await;
+    gate.wait_for_commit().await;
     // The agent is done, and its last word stands at the gate.
     assert!(timeout(MOMENT, async { next(&mut events).await }).await.is_err());
     assert_eq!(get(&*agent, &asked.id).await.unwrap(), asked);
     assert_eq!(listed(&*agent).await, std::slice::from_ref(&asked));
     assert!(!follow_up.is_finished());
     // The store is away for a while: the old state stands, and what was accepted is not forgotten.
-    gate.tell(Act::Fail);
-    gate.knock().await;
+    gate.queue(CommitOutcome::Fail);
+    gate.wait_for_commit().await;
     assert_eq!(get(&*agent, &asked.id).await.unwrap(), asked);
     gate.open();
     let states: Vec<_> = remaining(events).await.iter().filter_map(state).collect();
@@ -237,7 +237,7 @@ async fn a_server_without_its_store_is_not_ready() {
         (true, (503, "the store does not answer\n"), ServingStatus::NotServing),
         (false, (200, "ok\n"), ServingStatus::Serving),
     ] {
-        gate.blind(blind);
+        gate.fail_reads(blind);
         assert_eq!(get("/readyz").await, (expected.0, expected.1.to_owned()));
         assert_eq!(get("/healthz").await, (200, "ok\n".to_owned()));
         let reply = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();

@@ -1,18 +1,18 @@
-//! What the engine promises: by which way a call came in does not matter to any of it.
+//! Tests of the engine through the service trait in process, independent of any transport binding.
 
 mod agent;
-mod away;
+mod allocations;
 mod cancel;
 mod chaos;
 mod contexts;
 mod drain;
-mod flat;
-mod keeping;
+mod durability;
+mod idempotency;
 mod list;
-mod once;
+mod outage;
 mod readers;
-mod rejected;
-mod shown;
+mod rejected_commits;
+mod retention;
 pub(crate) mod support;
 mod turns;
-mod waits;
+mod waiting;

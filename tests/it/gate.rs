@@ -1,4 +1,4 @@
-//! A store whose commits wait for a word of the test, so that what is accepted and what is durable can be told apart.
+//! Store whose commits wait until the test decides their outcome; separates accepted from durable state.
 
 use std::{
     collections::VecDeque,
@@ -20,93 +20,93 @@ use a2a_service::{
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// What becomes of a commit.
+/// Outcome of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
-    /// It is written.
+pub(crate) enum CommitOutcome {
+    /// Applied and acknowledged.
     Pass,
-    /// Nothing is written, and nobody knows.
+    /// Not applied, without acknowledgement.
     Fail,
-    /// It is written, and nobody knows.
-    LoseAnswer,
-    /// Another writer was there before.
+    /// Applied, without acknowledgement.
+    LoseReply,
+    /// Refused because another writer has changed the task.
     Stale,
 }
 
-/// A store behind a gate, which is closed at first.
+/// Store that blocks commits until the gate is open or an outcome is queued; closed initially.
 pub(crate) struct Gate {
     store: Arc<dyn Store>,
-    acts: Mutex<VecDeque<Act>>,
+    outcomes: Mutex<VecDeque<CommitOutcome>>,
     open: AtomicBool,
     failing: AtomicBool,
-    blind: AtomicBool,
-    unclaimed: AtomicBool,
+    unreadable: AtomicBool,
+    failing_claims: AtomicBool,
     logs_read: AtomicUsize,
     largest: AtomicUsize,
-    told: watch::Sender<()>,
-    standing: watch::Sender<usize>,
+    updated: watch::Sender<()>,
+    blocked: watch::Sender<usize>,
 }
 
 impl Gate {
-    /// Before this store, which has to be one that is asked in turn, or is made one by this.
+    /// Closed gate in front of a store. Commits go through a lane even if the store itself commits synchronously.
     pub(crate) fn new(store: Arc<dyn Store>) -> Arc<Self> {
         Arc::new(Self {
             store,
-            acts: Mutex::default(),
+            outcomes: Mutex::default(),
             open: AtomicBool::new(false),
             failing: AtomicBool::new(false),
-            blind: AtomicBool::new(false),
-            unclaimed: AtomicBool::new(false),
+            unreadable: AtomicBool::new(false),
+            failing_claims: AtomicBool::new(false),
             logs_read: AtomicUsize::new(0),
             largest: AtomicUsize::new(usize::MAX),
-            told: watch::Sender::new(()),
-            standing: watch::Sender::new(0),
+            updated: watch::Sender::new(()),
+            blocked: watch::Sender::new(0),
         })
     }
 
-    /// Before a store in memory.
+    /// Closed gate in front of a memory store.
     pub(crate) fn memory() -> Arc<Self> {
         Self::new(Arc::new(Memory::default()))
     }
 
-    /// Before a store in memory, open.
+    /// Open gate in front of a memory store.
     pub(crate) fn opened() -> Arc<Self> {
         let gate = Self::memory();
         gate.open();
         gate
     }
 
-    /// This becomes of the next commit that nobody has said anything about.
-    pub(crate) fn tell(&self, act: Act) {
-        self.acts.lock().push_back(act);
-        self.told.send_replace(());
+    /// Queues the outcome of the next commit that has none.
+    pub(crate) fn queue(&self, outcome: CommitOutcome) {
+        self.outcomes.lock().push_back(outcome);
+        self.updated.send_replace(());
     }
 
-    /// Lets all through from now on.
+    /// Lets all commits pass from now on.
     pub(crate) fn open(&self) {
         self.open.store(true, Ordering::SeqCst);
-        self.told.send_replace(());
+        self.updated.send_replace(());
     }
 
-    /// Whether every commit fails that nobody has said anything else about.
-    pub(crate) fn fail(&self, failing: bool) {
+    /// Sets whether commits without a queued outcome fail.
+    pub(crate) fn fail_commits(&self, failing: bool) {
         self.failing.store(failing, Ordering::SeqCst);
-        self.told.send_replace(());
+        self.updated.send_replace(());
     }
 
-    /// This gate, as a store.
+    /// Returns this gate as a store.
     pub(crate) fn store(self: &Arc<Self>) -> Arc<dyn Store> {
-        let it: Arc<Self> = Arc::clone(self);
-        it
+        let store: Arc<Self> = Arc::clone(self);
+        store
     }
 
-    /// Whether nothing can be read.
-    pub(crate) fn blind(&self, blind: bool) {
-        self.blind.store(blind, Ordering::SeqCst);
+    /// Sets whether reads fail.
+    pub(crate) fn fail_reads(&self, unreadable: bool) {
+        self.unreadable.store(unreadable, Ordering::SeqCst);
     }
 
     /// Rejects changes whose events have more bytes than this.
-    pub(crate) fn limit(&self, bytes: usize) {
+    pub(crate) fn limit_change_size(&self, bytes: usize) {
         self.largest.store(bytes, Ordering::SeqCst);
     }
 
@@ -115,42 +115,42 @@ impl Gate {
         size > self.largest.load(Ordering::SeqCst)
     }
 
-    /// Returns when a commit stands at the gate.
-    pub(crate) async fn knock(&self) {
-        self.standing.subscribe().wait_for(|it| *it > 0).await.unwrap();
+    /// Waits until a commit is blocked at the gate.
+    pub(crate) async fn wait_for_commit(&self) {
+        self.blocked.subscribe().wait_for(|blocked| *blocked > 0).await.unwrap();
     }
 
     /// Sets whether claims of unfinished turns fail.
-    pub(crate) fn keep_unclaimed(&self, unclaimed: bool) {
-        self.unclaimed.store(unclaimed, Ordering::SeqCst);
+    pub(crate) fn fail_claims(&self, failing_claims: bool) {
+        self.failing_claims.store(failing_claims, Ordering::SeqCst);
     }
 
-    /// Number of reads of a piece of a log.
+    /// Number of log reads.
     pub(crate) fn logs_read(&self) -> usize {
         self.logs_read.load(Ordering::SeqCst)
     }
 
-    fn see(&self) -> Result<(), Unavailable> {
-        if self.blind.load(Ordering::SeqCst) { Err(Unavailable("blind".into())) } else { Ok(()) }
+    fn check_readable(&self) -> Result<(), Unavailable> {
+        if self.unreadable.load(Ordering::SeqCst) { Err(Unavailable("read failed by the test".into())) } else { Ok(()) }
     }
 
-    async fn act(&self) -> Act {
-        let mut told = self.told.subscribe();
-        self.standing.send_modify(|it| *it += 1);
-        let act = loop {
+    async fn next_outcome(&self) -> CommitOutcome {
+        let mut updated = self.updated.subscribe();
+        self.blocked.send_modify(|blocked| *blocked += 1);
+        let outcome = loop {
             let failing = self.failing.load(Ordering::SeqCst);
             if self.open.load(Ordering::SeqCst) && !failing {
-                break Act::Pass;
+                break CommitOutcome::Pass;
             }
-            let act = self.acts.lock().pop_front();
-            match act {
-                Some(it) => break it,
-                None if failing => break Act::Fail,
-                None => told.changed().await.unwrap(),
+            let outcome = self.outcomes.lock().pop_front();
+            match outcome {
+                Some(outcome) => break outcome,
+                None if failing => break CommitOutcome::Fail,
+                None => updated.changed().await.unwrap(),
             }
         };
-        self.standing.send_modify(|it| *it -= 1);
-        act
+        self.blocked.send_modify(|blocked| *blocked -= 1);
+        outcome
     }
 }
 
@@ -169,11 +169,11 @@ impl Store for Gate {
     }
 
     async fn change(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
-        let act = self.act().await;
-        match act {
-            Act::Fail => return Err(Unavailable("told so".into())),
-            Act::Stale => return Ok(batch.iter().map(|_| Err(Refused::Stale(None))).collect()),
-            Act::Pass | Act::LoseAnswer => {}
+        let outcome = self.next_outcome().await;
+        match outcome {
+            CommitOutcome::Fail => return Err(Unavailable("commit failed by the test".into())),
+            CommitOutcome::Stale => return Ok(batch.iter().map(|_| Err(Refused::Stale(None))).collect()),
+            CommitOutcome::Pass | CommitOutcome::LoseReply => {}
         }
         if batch.iter().any(|change| self.rejects(change)) {
             let mut outcomes = Vec::new();
@@ -187,29 +187,33 @@ impl Store for Gate {
             return Ok(outcomes);
         }
         let outcomes = self.store.change(batch).await;
-        if act == Act::LoseAnswer { Err(Unavailable("who knows".into())) } else { outcomes }
+        if outcome == CommitOutcome::LoseReply {
+            Err(Unavailable("acknowledgement lost by the test".into()))
+        } else {
+            outcomes
+        }
     }
 
     async fn load(&self, key: &Key) -> Result<Option<Stored>, Unavailable> {
-        // As a store on disk does: others come in between.
+        // Suspends like a store on disk, so that other tasks run in between.
         tokio::task::yield_now().await;
-        self.see()?;
+        self.check_readable()?;
         self.store.load(key).await
     }
 
     async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable> {
-        self.see()?;
+        self.check_readable()?;
         self.logs_read.fetch_add(1, Ordering::SeqCst);
         self.store.events(key, after, limit).await
     }
 
     async fn sent(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
-        self.see()?;
+        self.check_readable()?;
         self.store.sent(scope, key).await
     }
 
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable> {
-        self.see()?;
+        self.check_readable()?;
         self.store.list(query).await
     }
 
@@ -218,12 +222,12 @@ impl Store for Gate {
     }
 
     async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
-        self.see()?;
+        self.check_readable()?;
         self.store.get_push(key, id).await
     }
 
     async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
-        self.see()?;
+        self.check_readable()?;
         self.store.list_push(key, after, limit).await
     }
 
@@ -232,14 +236,14 @@ impl Store for Gate {
     }
 
     async fn claim(&self, runner: RunnerId, limit: usize, lease: Duration) -> Result<Vec<Claim>, Unavailable> {
-        if self.unclaimed.load(Ordering::SeqCst) {
-            return Err(Unavailable("not yet".into()));
+        if self.failing_claims.load(Ordering::SeqCst) {
+            return Err(Unavailable("claim failed by the test".into()));
         }
         self.store.claim(runner, limit, lease).await
     }
 
     async fn idle(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
-        self.see()?;
+        self.check_readable()?;
         self.store.idle(before, skip, limit).await
     }
 
@@ -252,6 +256,10 @@ impl Store for Gate {
     }
 
     async fn check(&self) -> Result<(), Unavailable> {
-        if self.failing.load(Ordering::SeqCst) { Err(Unavailable("told so".into())) } else { self.see() }
+        if self.failing.load(Ordering::SeqCst) {
+            Err(Unavailable("commit failed by the test".into()))
+        } else {
+            self.check_readable()
+        }
     }
 }

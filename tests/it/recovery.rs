@@ -482,7 +482,7 @@ async fn agent_whose_resumable_panics_is_not_resumable() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readiness_waits_for_recovery() {
     let gate = Gate::opened();
-    gate.keep_unclaimed(true);
+    gate.fail_claims(true);
     let url = serve(Server::new(ENDS).store(gate.store())).await;
     let readyz = async || reqwest::get(format!("{url}/readyz")).await.unwrap().status().as_u16();
     let channel = tonic::transport::Channel::from_shared(url.clone()).unwrap().connect_lazy();
@@ -491,7 +491,7 @@ async fn readiness_waits_for_recovery() {
     assert_eq!(watch.next().await.unwrap().unwrap().status(), ServingStatus::NotServing);
     let checked = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();
     assert_eq!((checked.status(), readyz().await), (ServingStatus::NotServing, 503));
-    gate.keep_unclaimed(false);
+    gate.fail_claims(false);
     let serving = timeout(PATIENCE, watch.next()).await.unwrap().unwrap().unwrap();
     assert_eq!((serving.status(), readyz().await), (ServingStatus::Serving, 200));
 }

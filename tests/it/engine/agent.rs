@@ -1,4 +1,4 @@
-//! What an agent is given, and what becomes of what it says.
+//! Agent API: what a turn gives the agent, and how artifacts, saved state and updates reach callers.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -26,21 +26,21 @@ fn stores() -> [Arc<dyn Store>; 2] {
     [Arc::new(Memory::default()), Gate::opened()]
 }
 
-/// An artifact as callers see it: name, description, text, and how many members its metadata has.
+/// Artifacts by id as a caller sees them: name, description, text, and number of metadata members.
 fn seen(task: &Task) -> BTreeMap<&str, (&str, &str, String, usize)> {
     let mut all = BTreeMap::new();
     for Artifact { artifact_id, name, description, parts, metadata, .. } in &task.artifacts {
         let text = parts.iter().filter_map(Part::as_text).collect();
-        let members = metadata.as_ref().map_or(0, |it| it.fields.len());
+        let members = metadata.as_ref().map_or(0, |object| object.fields.len());
         all.insert(artifact_id.as_str(), (name.as_str(), description.as_str(), text, members));
     }
-    assert_eq!(all.len(), task.artifacts.len(), "an id, an artifact");
+    assert_eq!(all.len(), task.artifacts.len(), "artifact ids are unique");
     all
 }
 
 async fn writes(turn: Turn, out: Updates) -> Result<End, agent::Error> {
     if turn.text() == "again" {
-        // Over two turns: one takes the place of the old one, one goes on with it, and one that isn't there begins.
+        // Second turn: replaces artifact 1, appends to artifact 2 and, with `appending`, creates artifact 4.
         out.artifact("one").id("1").text("new").await?;
         out.artifact("two").id("2").appending().metadata(&json!({"b": 2}))?.text("+").await?;
         out.artifact("four").id("4").appending().describe("fresh").text("4").await?;
@@ -60,13 +60,13 @@ async fn writes(turn: Turn, out: Updates) -> Result<End, agent::Error> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_artifact_is_one_for_whoever_looks() {
+async fn artifact_updates_fold_to_one_artifact_per_id_in_every_read() {
     for store in stores() {
         let bench = bench(store, writes);
         let mut events = bench.stream(Message::user("go")).await.unwrap();
-        let streamed = rest(&mut events).await;
-        let mut folded = task_of(&streamed[0]).clone();
-        streamed[1..].iter().filter_map(Event::payload).for_each(|it| task::apply(&mut folded, it));
+        let streamed = remaining_events(&mut events).await;
+        let mut folded = task_in(&streamed[0]).clone();
+        streamed[1..].iter().filter_map(Event::payload).for_each(|payload| task::apply(&mut folded, payload));
         let blocking = bench.send(Message::user("go")).await.unwrap();
         for task in [&folded, &bench.get(&folded.id).await.unwrap(), &blocking] {
             let seen = seen(task);
@@ -75,10 +75,10 @@ async fn an_artifact_is_one_for_whoever_looks() {
             assert_eq!((seen["3"].0, task.artifacts.len()), ("three", 3));
         }
         drop(events);
-        bench.empty().await;
-        let again = bench.send(to(&folded.id, "again")).await.unwrap();
+        bench.wait_until_evicted().await;
+        let again = bench.send(follow_up(&folded.id, "again")).await.unwrap();
         let list = ListTasksRequest { include_artifacts: Some(true), ..Default::default() };
-        let listed = bench.list(list).await.unwrap().tasks.into_iter().find(|it| it.id == again.id).unwrap();
+        let listed = bench.list(list).await.unwrap().tasks.into_iter().find(|task| task.id == again.id).unwrap();
         for task in [&again, &bench.get(&again.id).await.unwrap(), &listed] {
             let seen = seen(task);
             assert_eq!(seen["1"], ("one", "", "new".into(), 0));
@@ -89,20 +89,20 @@ async fn an_artifact_is_one_for_whoever_looks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_knows_what_came_with_its_message() {
-    let told: Arc<Mutex<Vec<String>>> = Arc::default();
-    let tells = Arc::clone(&told);
+async fn turn_exposes_the_request_context_of_its_message() {
+    let observed: Arc<Mutex<Vec<String>>> = Arc::default();
+    let recorder = Arc::clone(&observed);
     let mut limits = Limits::default();
     limits.turn = Duration::from_secs(77);
-    let bench = limited(Arc::new(Memory::default()), limits, move |turn: Turn, _| {
-        let mut told = tells.lock();
-        told.push(format!("{} {} {:?}", turn.owner(), turn.tenant(), turn.principal()));
-        told.push(format!("{:?} {:?}", turn.extensions(), turn.accepted_output_modes()));
-        let metadata = turn.metadata().map(|it| it.fields.keys().cloned().collect::<Vec<_>>());
-        told.push(format!("{metadata:?} {}", turn.attempt()));
+    let bench = with_limits(Arc::new(Memory::default()), limits, move |turn: Turn, _| {
+        let mut observed = recorder.lock();
+        observed.push(format!("{} {} {:?}", turn.owner(), turn.tenant(), turn.principal()));
+        observed.push(format!("{:?} {:?}", turn.extensions(), turn.accepted_output_modes()));
+        let metadata = turn.metadata().map(|metadata| metadata.fields.keys().cloned().collect::<Vec<_>>());
+        observed.push(format!("{metadata:?} {}", turn.attempt()));
         assert_eq!(turn.deadline() - Instant::now(), Duration::from_secs(77));
         assert_eq!((turn.task_id(), turn.context_id()), (&*turn.task().id, &*turn.task().context_id));
-        drop(told);
+        drop(observed);
         async move { Ok(End::Reply(Message::agent(turn.text()))) }
     });
     let call = Call { principal: Some("Ada".into()), extensions: vec!["urn:x".into()], ..Call::by("ada") };
@@ -116,17 +116,17 @@ async fn a_turn_knows_what_came_with_its_message() {
     let answer = bench.api.send_message(call.request(request)).await.unwrap().into_inner().payload.unwrap();
     let Payload::Message(answer) = answer else { panic!("a task") };
     assert_eq!(answer.text(), "a\n[file https://example.com]\nb");
-    assert_eq!(*told.lock(), [r#"ada blue Some("Ada")"#, r#"[] ["image/png"]"#, r#"Some(["k"]) 1"#]);
+    assert_eq!(*observed.lock(), [r#"ada blue Some("Ada")"#, r#"[] ["image/png"]"#, r#"Some(["k"]) 1"#]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_agent_saved_it_finds_in_its_next_turn() {
+async fn saved_state_is_available_to_later_turns_of_the_task() {
     for store in stores() {
         let bench = bench(store, |turn: Turn, out: Updates| async move {
             let before: Option<Vec<String>> = turn.saved();
             let mut words = before.clone().unwrap_or_default();
             if turn.text() == "as-text" {
-                // What can't be read as this is as if it were not there.
+                // Saved state of another type reads as absent.
                 assert_eq!(turn.saved::<String>(), None);
             }
             words.push(turn.text().to_owned());
@@ -136,7 +136,7 @@ async fn what_an_agent_saved_it_finds_in_its_next_turn() {
             Ok(End::InputRequired(Message::agent(format!("{before:?}"))))
         });
         let task = bench.send(Message::user("a")).await.unwrap();
-        assert_eq!(said(&task), "None");
+        assert_eq!(status_text(&task), "None");
         let mut subscribed = None;
         for (text, expected) in [
             ("b", r#"Some(["a"])"#),
@@ -144,24 +144,24 @@ async fn what_an_agent_saved_it_finds_in_its_next_turn() {
             ("as-text", r#"Some(["a", "b"])"#),
             ("c", r#"Some(["a", "b", "as-text"])"#),
         ] {
-            // Out of memory, and in it.
+            // The task is evicted between the first turns; later a subscriber keeps it in memory.
             match &subscribed {
-                None => bench.empty().await,
+                None => bench.wait_until_evicted().await,
                 Some(_) => assert_eq!(bench.service.live_tasks(), 1),
             }
-            assert_eq!(said(&bench.send(to(&task.id, text)).await.unwrap()), expected);
+            assert_eq!(status_text(&bench.send(follow_up(&task.id, text)).await.unwrap()), expected);
             if text == "quiet" {
                 subscribed = Some(bench.subscribe(&task.id).await.unwrap());
             }
         }
-        // No other task has it.
+        // Saved state is per task, not per context.
         let other = Message { context_id: task.context_id.clone(), ..Message::user("x") };
-        assert_eq!(said(&bench.send(other).await.unwrap()), "None");
+        assert_eq!(status_text(&bench.send(other).await.unwrap()), "None");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_sees_what_was_said_before() {
+async fn history_of_a_turn_has_all_earlier_messages() {
     for store in stores() {
         let bench = bench(store, |turn: Turn, out: Updates| async move {
             let history: Vec<_> = turn.history().map(Message::text).collect();
@@ -170,54 +170,54 @@ async fn a_turn_sees_what_was_said_before() {
             Ok(End::InputRequired(Message::agent(format!("{}?", turn.text()))))
         });
         let id = bench.send(Message::user("a")).await.unwrap().id;
-        bench.empty().await;
-        bench.send(to(&id, "b")).await.unwrap();
+        bench.wait_until_evicted().await;
+        bench.send(follow_up(&id, "b")).await.unwrap();
         let _live = bench.subscribe(&id).await.unwrap();
-        let task = bench.send(to(&id, "c")).await.unwrap();
-        let heard: Vec<_> = task.artifacts.iter().filter_map(|it| it.parts[0].as_text()).collect();
-        assert_eq!(heard, ["", "a|on a|a?", "a|on a|a?|b|on b|b?"]);
+        let task = bench.send(follow_up(&id, "c")).await.unwrap();
+        let histories: Vec<_> = task.artifacts.iter().filter_map(|artifact| artifact.parts[0].as_text()).collect();
+        assert_eq!(histories, ["", "a|on a|a?", "a|on a|a?|b|on b|b?"]);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_sees_the_tasks_that_its_message_refers_to() {
+async fn turn_resolves_referenced_tasks_of_the_same_owner() {
     let bench = bench(Arc::new(Memory::default()), |turn: Turn, out: Updates| async move {
-        let texts: Vec<_> = turn.referenced().iter().map(|it| it.history[0].text()).collect();
+        let texts: Vec<_> = turn.referenced().iter().map(|task| task.history[0].text()).collect();
         out.artifact("seen").last().text(texts.join("|")).await?;
         Ok(End::Completed(None))
     });
-    let (mut ids, theirs) = (Vec::new(), bench.by("bob").send(Message::user("bob's")).await.unwrap().id);
+    let (mut ids, foreign) = (Vec::new(), bench.as_owner("bob").send(Message::user("bob's")).await.unwrap().id);
     for text in ["a", "b"] {
         ids.push(bench.send(Message::user(text)).await.unwrap().id);
     }
-    let of = |ids: &[String]| Message { reference_task_ids: ids.to_vec(), ..Message::user("look") };
-    let task = bench.send(of(&[ids[1].clone(), theirs, "no-such".into(), ids[0].clone()])).await.unwrap();
+    let referencing = |ids: &[String]| Message { reference_task_ids: ids.to_vec(), ..Message::user("look") };
+    let task = bench.send(referencing(&[ids[1].clone(), foreign, "no-such".into(), ids[0].clone()])).await.unwrap();
     assert_eq!(task.artifacts[0].parts[0].as_text(), Some("b|a"));
     assert_eq!(task.history[0].reference_task_ids.len(), 4);
-    let refused = bench.send(of(&vec!["x".to_owned(); 17])).await.unwrap_err();
+    let refused = bench.send(referencing(&vec!["x".to_owned(); 17])).await.unwrap_err();
     assert_eq!(refused.violations()[0].field, "message.referenceTaskIds");
     assert_eq!(refused.kind(), ErrorKind::InvalidParams);
 }
 
-/// A loop that asks again and again whether it is to stop leaves nothing behind with each time that it asks.
+/// Cancellation and drain futures that are created and dropped repeatedly leave no waker behind.
 #[tokio::test(start_paused = true)]
-async fn an_agent_may_ask_often_whether_it_is_canceled() {
+async fn agent_can_poll_for_cancellation_repeatedly() {
     let bench = bench(Arc::new(Memory::default()), |turn: Turn, out: Updates| async move {
         for n in 0..1000 {
             tokio::select! {
                 biased;
                 () = turn.canceled() => return Err(agent::Stopped.into()),
                 () = turn.draining() => return Ok(End::Completed(None)),
-                () = pass(10) => if n % 100 == 0 { out.working().await? },
+                () = sleep_ms(10) => if n % 100 == 0 { out.working().await? },
             }
         }
         Ok(End::Completed(None))
     });
-    let sent = bench.sending(Message::user("go"));
+    let sent = bench.spawn_send(Message::user("go"));
     assert_eq!(sent.await.unwrap().unwrap().state(), TaskState::Completed);
     let mut events = bench.stream(Message::user("go")).await.unwrap();
-    let id = id_of(&next(&mut events).await);
-    pass(25).await;
+    let id = task_id(&next_event(&mut events).await);
+    sleep_ms(25).await;
     let started = Instant::now();
     assert_eq!(bench.cancel(&id).await.unwrap().state(), TaskState::Canceled);
     assert_eq!(started.elapsed(), Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Cancel: against an end that comes at the same moment, of every state, and what an agent may still do.
+//! Cancellation: races with completion, every task state, the grace period of the agent, and durability of the request.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,11 +14,11 @@ use tokio::{task::yield_now, time::Instant};
 
 use super::support::*;
 use crate::{
-    gate::{Act, Gate},
+    gate::{CommitOutcome, Gate},
     store::place::Opened,
 };
 
-async fn counts(turn: Turn, out: Updates) -> Result<End, agent::Error> {
+async fn cancelable_countdown(turn: Turn, out: Updates) -> Result<End, agent::Error> {
     out.working().await?;
     for _ in 0..turn.text().parse()? {
         yield_now().await;
@@ -29,44 +29,44 @@ async fn counts(turn: Turn, out: Updates) -> Result<End, agent::Error> {
     Ok(End::Completed(None))
 }
 
+/// A second cancel returns the same outcome as the first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cancel_against_complete_has_one_end() {
+async fn cancel_racing_with_completion_yields_one_terminal_state() {
     let file = Opened::sqlite(Options::default());
     let stores: [Arc<dyn Store>; 3] = [Arc::new(Memory::default()), Gate::opened(), Arc::clone(&file.store)];
     for store in stores {
-        let bench = bench(Arc::clone(&store), counts);
+        let bench = bench(Arc::clone(&store), cancelable_countdown);
         let (mut canceled, mut completed) = (0, 0);
         for n in 0..1000 {
             let mut events = bench.stream(Message::user((n % 16 * 40).to_string())).await.unwrap();
-            let id = id_of(&next(&mut events).await);
+            let id = task_id(&next_event(&mut events).await);
             (0..n % 5 * 500).for_each(|_| std::hint::spin_loop());
             let canceling = bench.cancel(&id).await;
-            let seen = rest(&mut events).await;
+            let seen = remaining_events(&mut events).await;
             let log = bench.log(&*store, &id).await;
-            dense(&log);
-            let ends: Vec<_> = log.iter().filter(|it| it.ends() == Ends::Task).filter_map(state_of).collect();
+            assert_dense(&log);
+            let ends: Vec<_> = log.iter().filter(|event| event.ends() == Ends::Task).filter_map(state_in).collect();
             let [end] = ends[..] else { panic!("{ends:?}") };
             assert_eq!(states(&seen).last(), Some(&end));
             assert_eq!(bench.state(&id).await, end);
             let newest = ListTasksRequest { page_size: Some(1), ..Default::default() };
             let newest = &bench.list(newest).await.unwrap().tasks[0];
             assert!(newest.id != id || newest.state() == end);
-            // Asked again, the answer is the same.
             for canceling in [canceling, bench.cancel(&id).await] {
                 match canceling {
-                    Ok(it) => assert_eq!((it.state(), end), (TaskState::Canceled, TaskState::Canceled)),
-                    Err(it) => assert_eq!((it.kind(), end), (ErrorKind::TaskNotCancelable, TaskState::Completed)),
+                    Ok(task) => assert_eq!((task.state(), end), (TaskState::Canceled, TaskState::Canceled)),
+                    Err(error) => assert_eq!((error.kind(), end), (ErrorKind::TaskNotCancelable, TaskState::Completed)),
                 }
             }
             if end == TaskState::Canceled { canceled += 1 } else { completed += 1 }
         }
         assert!(canceled > 20 && completed > 20, "canceled {canceled}, completed {completed}");
-        bench.empty().await;
+        bench.wait_until_evicted().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_canceled_agent_has_its_grace() {
+async fn canceled_agent_may_finish_within_the_grace_period() {
     let stores: [Arc<dyn Store>; 2] = [Arc::new(Memory::default()), Gate::opened()];
     for store in stores {
         let bench = bench(store, |turn: Turn, out: Updates| async move {
@@ -80,7 +80,7 @@ async fn a_canceled_agent_has_its_grace() {
                 "signs" => Ok(End::AuthRequired(Message::agent("really?"))),
                 "fails" => Err(agent::Error::say("that hurt")),
                 "slow" => {
-                    pass(4900).await;
+                    sleep_ms(4900).await;
                     Ok(End::Completed(None))
                 }
                 _ => std::future::pending().await,
@@ -97,25 +97,25 @@ async fn a_canceled_agent_has_its_grace() {
             ("deaf", 5000, Ok(TaskState::Canceled)),
         ] {
             let mut events = bench.stream(Message::user(text)).await.unwrap();
-            let id = id_of(&next(&mut events).await);
-            while state_of(&next(&mut events).await) != Some(TaskState::Working) {}
+            let id = task_id(&next_event(&mut events).await);
+            while state_in(&next_event(&mut events).await) != Some(TaskState::Working) {}
             let started = Instant::now();
-            let (canceled, again) = tokio::join!(bench.cancel(&id), bench.cancel(&id));
-            for it in [canceled, again] {
-                assert_eq!(it.map(|it| it.state()).map_err(|it| it.kind()), outcome, "{text}");
+            let (canceled, repeated) = tokio::join!(bench.cancel(&id), bench.cancel(&id));
+            for canceled in [canceled, repeated] {
+                assert_eq!(canceled.map(|task| task.state()).map_err(|error| error.kind()), outcome, "{text}");
             }
             assert_eq!(started.elapsed(), Duration::from_millis(after), "{text}");
-            assert_eq!(states(&rest(&mut events).await).len(), 1, "{text}");
+            assert_eq!(states(&remaining_events(&mut events).await).len(), 1, "{text}");
         }
-        bench.empty().await;
+        bench.wait_until_evicted().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_is_canceled_in_any_state_but_an_end() {
+async fn task_in_any_nonterminal_state_can_be_canceled() {
     let stores: [Arc<dyn Store>; 2] = [Arc::new(Memory::default()), Gate::opened()];
     for store in stores {
-        let bench = bench(store, script);
+        let bench = bench(store, scripted);
         for (text, state) in [
             ("hang", TaskState::Submitted),
             ("work hang", TaskState::Working),
@@ -124,77 +124,77 @@ async fn a_task_is_canceled_in_any_state_but_an_end() {
             ("sign:in", TaskState::AuthRequired),
         ] {
             for watched in [false, true] {
-                let id = bench.hasty().send(Message::user(text)).await.unwrap().id;
-                settle().await;
+                let id = bench.non_blocking().send(Message::user(text)).await.unwrap().id;
+                run_ready_tasks().await;
                 assert_eq!(bench.state(&id).await, state);
                 let subscribed = if watched { Some(bench.subscribe(&id).await.unwrap()) } else { None };
                 for _ in 0..2 {
                     assert_eq!(bench.cancel(&id).await.unwrap().state(), TaskState::Canceled, "{text}");
                 }
                 assert_eq!(bench.state(&id).await, TaskState::Canceled);
-                assert_eq!(kind(bench.send(to(&id, "done")).await), ErrorKind::TaskEnded);
-                if let Some(mut it) = subscribed {
-                    assert_eq!(states(&rest(&mut it).await), [state, TaskState::Canceled]);
+                assert_eq!(error_kind(bench.send(follow_up(&id, "done")).await), ErrorKind::TaskEnded);
+                if let Some(mut events) = subscribed {
+                    assert_eq!(states(&remaining_events(&mut events).await), [state, TaskState::Canceled]);
                 }
             }
         }
         for text in ["done", "reject:no", "fail"] {
             let id = bench.send(Message::user(text)).await.unwrap().id;
-            assert_eq!(kind(bench.cancel(&id).await), ErrorKind::TaskNotCancelable, "{text}");
+            assert_eq!(error_kind(bench.cancel(&id).await), ErrorKind::TaskNotCancelable, "{text}");
         }
-        bench.empty().await;
+        bench.wait_until_evicted().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_that_wait_get_the_canceled_task() {
-    let bench = bench(Arc::new(Memory::default()), script);
-    let id = bench.hasty().send(Message::user("work hang")).await.unwrap().id;
-    let waiting = bench.sending(to(&id, "also"));
-    settle().await;
-    let mut streamed = bench.stream(to(&id, "this")).await.unwrap();
+async fn pending_messages_of_a_canceled_task_return_the_canceled_task() {
+    let bench = bench(Arc::new(Memory::default()), scripted);
+    let id = bench.non_blocking().send(Message::user("work hang")).await.unwrap().id;
+    let waiting = bench.spawn_send(follow_up(&id, "also"));
+    run_ready_tasks().await;
+    let mut streamed = bench.stream(follow_up(&id, "this")).await.unwrap();
     assert_eq!(bench.cancel(&id).await.unwrap().state(), TaskState::Canceled);
     let task = waiting.await.unwrap().unwrap();
     assert_eq!(
-        (task.state(), texts(&task)),
+        (task.state(), history_texts(&task)),
         (TaskState::Canceled, ["work hang", "also", "this"].map(Into::into).into())
     );
-    assert_eq!(states(&rest(&mut streamed).await), [TaskState::Working, TaskState::Canceled]);
+    assert_eq!(states(&remaining_events(&mut streamed).await), [TaskState::Working, TaskState::Canceled]);
     drop(streamed);
-    bench.empty().await;
+    bench.wait_until_evicted().await;
 }
 
-/// That a task is to be canceled is written before its agent has ended, and is no state that anybody sees.
+/// The request is durable before the agent ends, and is not visible as a task state.
 #[tokio::test(start_paused = true)]
-async fn a_cancel_is_written_before_it_is_answered() {
+async fn cancel_request_is_durable_before_the_reply() {
     let gate = Gate::memory();
-    let bench = bench(gate.store(), script);
-    gate.tell(Act::Pass);
-    let id = bench.hasty().send(Message::user("work hang")).await.unwrap().id;
-    gate.tell(Act::Pass);
-    settle().await;
+    let bench = bench(gate.store(), scripted);
+    gate.queue(CommitOutcome::Pass);
+    let id = bench.non_blocking().send(Message::user("work hang")).await.unwrap().id;
+    gate.queue(CommitOutcome::Pass);
+    run_ready_tasks().await;
     let canceling = tokio::spawn({
         let (client, id) = (bench.client.clone(), id.clone());
         async move { client.cancel(&id).await }
     });
-    gate.knock().await;
+    gate.wait_for_commit().await;
     let key = Key::new(&Arc::new(Scope { owner: "ada".into(), tenant: "".into() }), &id);
     assert!(!gate.load(&key).await.unwrap().unwrap().row.cancel_requested);
-    // The first try gets lost on its way.
-    gate.tell(Act::LoseAnswer);
-    gate.tell(Act::Pass);
-    pass(20).await;
+    // The acknowledgement of the first attempt is lost.
+    gate.queue(CommitOutcome::LoseReply);
+    gate.queue(CommitOutcome::Pass);
+    sleep_ms(20).await;
     assert!(gate.load(&key).await.unwrap().unwrap().row.cancel_requested);
     assert_eq!(bench.state(&id).await, TaskState::Working);
     gate.open();
     assert_eq!(canceling.await.unwrap().unwrap().state(), TaskState::Canceled);
-    dense(&bench.log(&*gate, &id).await);
-    bench.empty().await;
+    assert_dense(&bench.log(&*gate, &id).await);
+    bench.wait_until_evicted().await;
 }
 
-/// A process ended between the wish and its fulfilment.
+/// The process ended after the cancel request was recorded and before the agent stopped.
 #[tokio::test(start_paused = true)]
-async fn a_cancel_that_a_row_remembers_is_carried_out() {
+async fn recorded_cancel_request_is_completed_after_a_restart() {
     let store = Arc::new(Memory::default());
     let key = Key::new(&Arc::new(Scope { owner: "ada".into(), tenant: "".into() }), "t-1");
     let status = TaskStatus { state: TaskState::Working.into(), ..Default::default() };
@@ -227,9 +227,9 @@ async fn a_cancel_that_a_row_remembers_is_carried_out() {
         push: None,
     };
     assert_eq!(store.commit([commit].into()).await.unwrap(), [Ok(())]);
-    let bench = bench(store, script);
+    let bench = bench(store, scripted);
     let started = Instant::now();
     assert_eq!(bench.cancel("t-1").await.unwrap().state(), TaskState::Canceled);
     assert_eq!(started.elapsed(), Duration::ZERO);
-    bench.empty().await;
+    bench.wait_until_evicted().await;
 }

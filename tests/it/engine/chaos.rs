@@ -1,4 +1,4 @@
-//! Everybody at once, over a store that fails at random: whatever anybody was shown, the log has it.
+//! Randomized concurrent calls over a failing store: every observed task and event must be in the log.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,45 +20,45 @@ use tokio::{task::yield_now, time::timeout};
 
 use super::support::*;
 use crate::{
-    gate::{Act, Gate},
+    gate::{CommitOutcome, Gate},
     store::place::Opened,
 };
 
-/// Numbers that look random and are the same in each run.
+/// Deterministic pseudo-random numbers (SplitMix64).
 #[derive(Clone)]
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
-    /// One of `0..n`.
-    fn roll(&mut self, n: usize) -> usize {
+impl Rng {
+    /// Returns a number in `0..n`.
+    fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let it = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let it = (it ^ (it >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((it ^ (it >> 31)) % u64::try_from(n).unwrap()).unwrap()
+        let bits = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((bits ^ (bits >> 31)) % u64::try_from(n).unwrap()).unwrap()
     }
 
-    fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
-        if of.is_empty() { None } else { of.get(self.roll(of.len())) }
+    fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
+        if items.is_empty() { None } else { items.get(self.below(items.len())) }
     }
 
     fn text(&mut self) -> String {
         const WORDS: [&str; 6] = ["work", "work:on", "out:x", "pass:3", "auth:in", "out:y"];
         const ENDS: [&str; 9] =
             ["done", "done:bye", "ask:what", "ask:more", "sign:in", "reject:no", "fail", "reply:hi", "hang"];
-        let mut words: Vec<_> = (0..self.roll(6)).map(|_| WORDS[self.roll(6)]).collect();
-        words.push(ENDS[self.roll(9)]);
+        let mut words: Vec<_> = (0..self.below(6)).map(|_| WORDS[self.below(6)]).collect();
+        words.push(ENDS[self.below(9)]);
         words.join(" ")
     }
 }
 
-/// What all callers together were shown.
+/// Everything that the clients observed.
 #[derive(Default)]
 struct Seen {
     ids: Mutex<Vec<String>>,
     tasks: Mutex<Vec<Task>>,
     streams: Mutex<Vec<Vec<Event>>>,
-    /// Messages that were taken in: the task, and the id.
-    taken: Mutex<Vec<(String, String)>>,
+    /// Accepted messages: task id and message id.
+    accepted: Mutex<Vec<(String, String)>>,
 }
 
 impl Seen {
@@ -69,233 +69,250 @@ impl Seen {
 
     fn id(&self, id: &str) {
         let mut ids = self.ids.lock();
-        if !ids.iter().any(|it| it == id) {
+        if !ids.iter().any(|known| known == id) {
             ids.push(id.to_owned());
         }
     }
 }
 
-/// What a call may be refused with where the store is away, or takes the task away.
-fn is_legal(error: &Error) -> bool {
-    let may_be = [
+/// Returns whether a request may fail with this error while the store is unavailable or another writer owns the task.
+fn is_expected(error: &Error) -> bool {
+    let expected = [
         ErrorKind::Unavailable,
         ErrorKind::TaskEnded,
         ErrorKind::TaskNotCancelable,
         ErrorKind::TaskNotFound,
         ErrorKind::ResourceExhausted,
     ];
-    may_be.contains(&error.kind())
+    expected.contains(&error.kind())
 }
 
-async fn reads(mut events: Events, mut dice: Dice, seen: &Seen) {
-    let (mut all, most) = (Vec::new(), if dice.roll(4) == 0 { dice.roll(5) } else { usize::MAX });
+async fn read_events(mut events: Events, mut rng: Rng, seen: &Seen) {
+    let (mut all, most) = (Vec::new(), if rng.below(4) == 0 { rng.below(5) } else { usize::MAX });
     while all.len() < most {
-        // A task that waits for its caller may wait for ever.
+        // A task that waits for input may never end its stream.
         match timeout(Duration::from_millis(25), events.next()).await.unwrap_or(None) {
-            Some(Ok(it)) => {
-                if let Some(Payload::Task(task)) = it.payload() {
+            Some(Ok(event)) => {
+                if let Some(Payload::Task(task)) = event.payload() {
                     seen.id(&task.id);
                 }
-                all.push(it);
+                all.push(event);
             }
-            Some(Err(cut)) => {
-                assert_eq!(Error::from(cut).kind(), ErrorKind::Unavailable);
+            Some(Err(status)) => {
+                assert_eq!(Error::from(status).kind(), ErrorKind::Unavailable);
                 break;
             }
             None => break,
         }
-        if dice.roll(3) == 0 {
+        if rng.below(3) == 0 {
             yield_now().await;
         }
     }
     seen.streams.lock().push(all);
 }
 
-async fn calls(client: Client, mut dice: Dice, seen: Arc<Seen>) {
+async fn run_client(client: Client, mut rng: Rng, seen: Arc<Seen>) {
     for _ in 0..25 {
-        for _ in 0..dice.roll(8) {
+        for _ in 0..rng.below(8) {
             yield_now().await;
         }
-        let id = dice.pick(&seen.ids.lock()).cloned();
-        let (text, known) = (dice.text(), id.clone().unwrap_or_default());
-        let message = if dice.roll(3) == 0 { Message::user(text) } else { to(&known, &text) };
-        let taken = (message.task_id.clone(), message.message_id.clone());
-        let client = if dice.roll(3) == 0 { client.hasty() } else { client.clone() };
-        let refused = match dice.roll(10) {
-            0..4 => match client.answer(message).await {
-                Ok(send_message_response::Payload::Task(it)) => {
-                    seen.taken.lock().push((it.id.clone(), taken.1));
-                    seen.task(it);
+        let id = rng.pick(&seen.ids.lock()).cloned();
+        let (text, known) = (rng.text(), id.clone().unwrap_or_default());
+        let message = if rng.below(3) == 0 { Message::user(text) } else { follow_up(&known, &text) };
+        let accepted = (message.task_id.clone(), message.message_id.clone());
+        let client = if rng.below(3) == 0 { client.non_blocking() } else { client.clone() };
+        let refused = match rng.below(10) {
+            0..4 => match client.send_payload(message).await {
+                Ok(send_message_response::Payload::Task(task)) => {
+                    seen.accepted.lock().push((task.id.clone(), accepted.1));
+                    seen.task(task);
                     None
                 }
-                Ok(send_message_response::Payload::Message(it)) => {
-                    assert_eq!((taken.0.as_str(), it.text()), ("", "hi".into()));
+                Ok(send_message_response::Payload::Message(message)) => {
+                    assert_eq!((accepted.0.as_str(), message.text()), ("", "hi".into()));
                     None
                 }
-                Err(it) => Some(it),
+                Err(error) => Some(error),
             },
             4..6 => match client.stream(message).await {
-                Ok(it) => {
-                    reads(it, dice.clone(), &seen).await;
+                Ok(events) => {
+                    read_events(events, rng.clone(), &seen).await;
                     None
                 }
-                Err(it) => Some(it),
+                Err(error) => Some(error),
             },
-            6 => client.cancel(&known).await.map(|it| seen.task(it)).err(),
-            7 => client.get(&known).await.map(|it| seen.task(it)).err(),
+            6 => client.cancel(&known).await.map(|task| seen.task(task)).err(),
+            7 => client.get(&known).await.map(|task| seen.task(task)).err(),
             8 => {
-                let events = seen.streams.lock().last().and_then(|it| it.last().cloned());
-                let cursor = events.as_ref().filter(|it| id_of_any(it) == Some(&known)).and_then(Event::cursor);
+                let events = seen.streams.lock().last().and_then(|stream| stream.last().cloned());
+                let cursor = events.as_ref().filter(|event| id_of_any(event) == Some(&known)).and_then(Event::cursor);
                 match client.resume(&known, cursor).await {
-                    Ok(it) => {
-                        reads(it, dice.clone(), &seen).await;
+                    Ok(events) => {
+                        read_events(events, rng.clone(), &seen).await;
                         None
                     }
-                    Err(it) => Some(it),
+                    Err(error) => Some(error),
                 }
             }
             _ => {
                 let list =
                     a2a_service::pb::v1::ListTasksRequest { include_artifacts: Some(true), ..Default::default() };
-                client.list(list).await.map(|it| it.tasks.into_iter().for_each(|it| seen.task(it))).err()
+                client.list(list).await.map(|page| page.tasks.into_iter().for_each(|task| seen.task(task))).err()
             }
         };
-        if let Some(it) = refused.filter(|_| !known.is_empty()) {
-            assert!(is_legal(&it), "{it}");
+        if let Some(error) = refused.filter(|_| !known.is_empty()) {
+            assert!(is_expected(&error), "{error}");
         }
     }
 }
 
 fn id_of_any(event: &Event) -> Option<&String> {
     match event.payload()? {
-        Payload::Task(it) => Some(&it.id),
-        Payload::StatusUpdate(it) => Some(&it.task_id),
-        Payload::ArtifactUpdate(it) => Some(&it.task_id),
+        Payload::Task(task) => Some(&task.id),
+        Payload::StatusUpdate(update) => Some(&update.task_id),
+        Payload::ArtifactUpdate(update) => Some(&update.task_id),
         Payload::Message(_) => None,
     }
 }
 
-/// Which store it is.
+/// Store of a round.
 #[derive(Clone, Copy, PartialEq)]
-enum Over {
-    /// One that commits in the caller.
+enum StoreKind {
+    /// Memory store, which commits on the caller's task.
     Memory,
-    /// One that is asked in turn.
+    /// Memory store behind an open gate, which commits on a lane.
     Lane,
-    /// One that is asked in turn, and fails.
+    /// Memory store behind a gate that fails at random.
     Failing,
-    /// One in a file, that fails too.
+    /// SQLite file behind a gate that fails at random.
     File,
 }
 
-async fn round(number: u64, over: Over) {
-    let mut dice = Dice(number);
-    let file = (over == Over::File).then(|| Opened::sqlite(Options::default()));
-    let gate = file.as_ref().map_or_else(Gate::memory, |it| Gate::new(Arc::clone(&it.store)));
-    let store: Arc<dyn Store> = if over == Over::Memory { Arc::new(Memory::default()) } else { gate.store() };
-    if over == Over::Lane {
+async fn round(number: u64, kind: StoreKind) {
+    let mut rng = Rng(number);
+    let file = (kind == StoreKind::File).then(|| Opened::sqlite(Options::default()));
+    let gate = file.as_ref().map_or_else(Gate::memory, |opened| Gate::new(Arc::clone(&opened.store)));
+    let store: Arc<dyn Store> = if kind == StoreKind::Memory { Arc::new(Memory::default()) } else { gate.store() };
+    if kind == StoreKind::Lane {
         gate.open();
     }
     let mut limits = Limits::default();
     (limits.turn, limits.wait) = (Duration::from_millis(150), Some(Duration::from_millis(50)));
     (limits.cancel, limits.waiting) = (Duration::from_millis(5), 4);
     limits.real_after = Duration::from_millis(10);
-    let bench = limited(Arc::clone(&store), limits, script);
+    let bench = with_limits(Arc::clone(&store), limits, scripted);
     let seen = Arc::new(Seen::default());
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..6 {
-        let dice = Dice(number ^ u64::try_from(dice.roll(usize::MAX)).unwrap());
-        callers.spawn(calls(bench.client.clone(), dice, Arc::clone(&seen)));
+        let rng = Rng(number ^ u64::try_from(rng.below(usize::MAX)).unwrap());
+        callers.spawn(run_client(bench.client.clone(), rng, Arc::clone(&seen)));
     }
     while !callers.is_empty() {
-        const ACTS: [Act; 8] =
-            [Act::Pass, Act::Pass, Act::Pass, Act::Pass, Act::Fail, Act::LoseAnswer, Act::LoseAnswer, Act::Stale];
-        for _ in 0..dice.roll(20) {
-            gate.tell(ACTS[dice.roll(ACTS.len())]);
+        const OUTCOMES: [CommitOutcome; 8] = [
+            CommitOutcome::Pass,
+            CommitOutcome::Pass,
+            CommitOutcome::Pass,
+            CommitOutcome::Pass,
+            CommitOutcome::Fail,
+            CommitOutcome::LoseReply,
+            CommitOutcome::LoseReply,
+            CommitOutcome::Stale,
+        ];
+        for _ in 0..rng.below(20) {
+            gate.queue(OUTCOMES[rng.below(OUTCOMES.len())]);
             yield_now().await;
         }
-        pass(u64::try_from(dice.roll(6)).unwrap()).await;
-        while let Some(it) = callers.try_join_next() {
-            it.unwrap();
+        sleep_ms(u64::try_from(rng.below(6)).unwrap()).await;
+        while let Some(result) = callers.try_join_next() {
+            result.unwrap();
         }
     }
     gate.open();
-    // What still runs comes to its deadline; and then nothing is in memory.
-    pass(500).await;
-    bench.empty().await;
+    // Turns that still run reach their deadline; then no task is in memory.
+    sleep_ms(500).await;
+    bench.wait_until_evicted().await;
 
     let (ids, mut folds) = (seen.ids.lock().clone(), BTreeMap::new());
     for id in &ids {
         let log = bench.log(&*store, id).await;
-        dense(&log);
+        assert_dense(&log);
         let (mut all, mut now) = (Vec::new(), Task::default());
-        for it in &log {
-            task::apply(&mut now, it.payload().unwrap());
+        for event in &log {
+            task::apply(&mut now, event.payload().unwrap());
             all.push(now.clone());
         }
         assert_eq!(bench.get(id).await.unwrap(), now);
         folds.insert(id.as_str(), (log, all));
     }
-    for it in &*seen.tasks.lock() {
-        let (_, all) = &folds[it.id.as_str()];
-        assert!(all.contains(it), "nobody wrote {it:?}");
+    for task in &*seen.tasks.lock() {
+        let (_, all) = &folds[task.id.as_str()];
+        assert!(all.contains(task), "not in the log: {task:?}");
     }
-    for (task, id) in &*seen.taken.lock() {
+    for (task, message) in &*seen.accepted.lock() {
         let (_, all) = &folds[task.as_str()];
         let history = &all.last().unwrap().history;
-        assert_eq!(history.iter().filter(|it| it.message_id == *id).count(), 1, "{task} lost {id}");
+        assert_eq!(
+            history.iter().filter(|entry| entry.message_id == *message).count(),
+            1,
+            "{task} lost message {message}"
+        );
     }
     for stream in &*seen.streams.lock() {
         assert!(stream.is_sorted_by(|a, b| a.seq() < b.seq()), "{stream:?}");
-        for it in stream {
-            let Some(id) = id_of_any(it) else { continue };
+        for event in stream {
+            let Some(id) = id_of_any(event) else { continue };
             let (log, all) = &folds[id.as_str()];
-            let n = usize::try_from(it.seq()).unwrap() - 1;
-            match it.payload() {
+            let n = usize::try_from(event.seq()).unwrap() - 1;
+            match event.payload() {
                 Some(Payload::Task(task)) => assert_eq!(task, &all[n]),
-                _ => assert_eq!((it, it.position(), it.mark()), (&log[n], log[n].position(), log[n].mark())),
+                _ => assert_eq!((event, event.position(), event.mark()), (&log[n], log[n].position(), log[n].mark())),
             }
         }
-        // Between two events that were shown, only hidden ones are missing.
+        // Only hidden events may be missing between two consecutive events of a stream.
         for pair in stream.windows(2) {
             let (log, _) = &folds[id_of_any(&pair[0]).unwrap().as_str()];
-            let between = log.iter().filter(|it| it.seq() > pair[0].seq() && it.seq() < pair[1].seq());
-            assert!(between.clone().all(|it| it.mark().hidden), "{stream:?}");
+            let between = log.iter().filter(|event| event.seq() > pair[0].seq() && event.seq() < pair[1].seq());
+            assert!(between.clone().all(|event| event.mark().hidden), "{stream:?}");
         }
     }
     let ended: BTreeSet<_> =
-        seen.tasks.lock().iter().filter(|it| it.state().is_terminal()).map(|it| it.id.clone()).collect();
+        seen.tasks.lock().iter().filter(|task| task.state().is_terminal()).map(|task| task.id.clone()).collect();
     for id in ended {
         let (log, _) = &folds[id.as_str()];
-        assert_eq!(log.iter().filter(|it| it.ends() == Ends::Task).count(), 1);
+        assert_eq!(log.iter().filter(|event| event.ends() == Ends::Task).count(), 1);
     }
     let unfinished = [TaskState::Submitted, TaskState::Working];
-    let left = bench.listed_all().await.into_iter().filter(|it| unfinished.contains(it)).count();
-    // Only what was taken away by another writer, who is not there, is left behind.
-    assert!(matches!(over, Over::Failing | Over::File) || left == 0, "{left} tasks are still on their way");
+    let left = bench.all_states().await.into_iter().filter(|state| unfinished.contains(state)).count();
+    // Only tasks claimed by a nonexistent other writer (`Stale`) stay unfinished.
+    assert!(matches!(kind, StoreKind::Failing | StoreKind::File) || left == 0, "{left} tasks are unfinished");
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_was_shown_was_written() {
+async fn observed_events_are_durable_over_a_failing_store() {
     for number in 0..30 {
-        round(number, Over::Failing).await;
+        round(number, StoreKind::Failing).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_was_shown_was_written_in_the_caller() {
+async fn observed_events_are_durable_over_a_memory_store() {
     for number in 0..30 {
-        round(number, Over::Memory).await;
+        round(number, StoreKind::Memory).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_was_shown_on_two_threads_was_written() {
-    tokio::join!(round(1, Over::Memory), round(2, Over::Lane), round(3, Over::Lane), round(4, Over::Memory));
+async fn observed_events_are_durable_on_two_threads() {
+    tokio::join!(
+        round(1, StoreKind::Memory),
+        round(2, StoreKind::Lane),
+        round(3, StoreKind::Lane),
+        round(4, StoreKind::Memory)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_was_shown_of_a_file_was_written() {
-    let over = Over::File;
-    tokio::join!(round(5, over), round(6, over), round(7, over), round(8, over));
+async fn observed_events_are_durable_over_a_failing_file() {
+    let kind = StoreKind::File;
+    tokio::join!(round(5, kind), round(6, kind), round(7, kind), round(8, kind));
 }

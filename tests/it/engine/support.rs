@@ -1,4 +1,4 @@
-//! A service in process, as a caller has it, and what its events tell.
+//! Test bench of the engine tests: an in-process service, a client of it, two scripted agents and event helpers.
 
 use std::{collections::BTreeMap, ops::Deref, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use a2a_service::{
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::task::JoinHandle;
 
-/// A service, and a caller of it.
+/// In-process service with a client of it.
 pub(crate) struct Bench<A> {
     pub(crate) service: Arc<Service<A>>,
     pub(crate) client: Client,
@@ -38,7 +38,7 @@ where
     F: Fn(Turn, Updates) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<End, agent::Error>> + Send,
 {
-    limited(store, Limits::default(), run)
+    with_limits(store, Limits::default(), run)
 }
 
 pub(crate) fn limited<F, Fut>(store: Arc<dyn Store>, limits: Limits, run: F) -> Bench<FromFn<F>>
@@ -46,7 +46,7 @@ where
     F: Fn(Turn, Updates) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<End, agent::Error>> + Send,
 {
-    of(store, limits, agent::from_fn(run))
+    with_agent(store, limits, agent::from_fn(run))
 }
 
 pub(crate) fn of<A: Agent>(store: Arc<dyn Store>, limits: Limits, agent: A) -> Bench<A> {
@@ -57,22 +57,22 @@ pub(crate) fn of<A: Agent>(store: Arc<dyn Store>, limits: Limits, agent: A) -> B
 }
 
 impl<A: Agent> Bench<A> {
-    /// Returns when nothing is in memory any more.
-    pub(crate) async fn empty(&self) {
+    /// Waits until no task is in memory.
+    pub(crate) async fn wait_until_evicted(&self) {
         for n in 0..11_000 {
             if self.service.live_tasks() == 0 {
                 return;
             }
-            // On another thread, the last one to let go may take a moment.
-            if n < 1000 { tokio::task::yield_now().await } else { pass(1).await }
+            // On a multi-threaded runtime the last reference may be dropped a moment later.
+            if n < 1000 { tokio::task::yield_now().await } else { sleep_ms(1).await }
         }
-        panic!("{} tasks stay in memory", self.service.live_tasks());
+        panic!("{} tasks are still in memory", self.service.live_tasks());
     }
 }
 
 pub(crate) type Events = BoxStream<Event>;
 
-/// A caller: who, in which tenant, and how they want to be answered.
+/// Client of the service, with the request context, the tenant and the send configuration that it uses.
 #[derive(Clone)]
 pub(crate) struct Client {
     pub(crate) api: Arc<dyn A2aService>,
@@ -82,7 +82,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn by(&self, owner: &str) -> Self {
+    pub(crate) fn as_owner(&self, owner: &str) -> Self {
         Self { call: Call::by(owner), ..self.clone() }
     }
 
@@ -90,14 +90,14 @@ impl Client {
         Self { tenant: tenant.to_owned(), ..self.clone() }
     }
 
-    /// Who waits only so long.
-    pub(crate) fn within(&self, time: Duration) -> Self {
+    /// Returns a client whose requests have this deadline.
+    pub(crate) fn with_deadline(&self, time: Duration) -> Self {
         let call = Call { deadline: Some(tokio::time::Instant::now() + time), ..self.call.clone() };
         Self { call, ..self.clone() }
     }
 
-    /// Who does not wait for the end of a turn.
-    pub(crate) fn hasty(&self) -> Self {
+    /// Returns a client that sends with `returnImmediately`.
+    pub(crate) fn non_blocking(&self) -> Self {
         let config = SendMessageConfiguration { return_immediately: true, ..Default::default() };
         Self { config: Some(config), ..self.clone() }
     }
@@ -112,23 +112,23 @@ impl Client {
         self.call.clone().request(SendMessageRequest { tenant, message: Some(message), configuration, metadata: None })
     }
 
-    pub(crate) async fn answer(&self, message: Message) -> Result<send_message_response::Payload, Error> {
+    pub(crate) async fn send_payload(&self, message: Message) -> Result<send_message_response::Payload, Error> {
         let answer = self.api.send_message(self.request(message)).await?;
         Ok(answer.into_inner().payload.unwrap())
     }
 
-    /// The task that a send is answered with.
+    /// Sends a message and returns the task of the reply.
     pub(crate) async fn send(&self, message: Message) -> Result<Task, Error> {
-        match self.answer(message).await? {
-            send_message_response::Payload::Task(it) => Ok(it),
-            send_message_response::Payload::Message(it) => panic!("a message and no task: {it:?}"),
+        match self.send_payload(message).await? {
+            send_message_response::Payload::Task(task) => Ok(task),
+            send_message_response::Payload::Message(message) => panic!("reply is a message, not a task: {message:?}"),
         }
     }
 
-    /// The same, on its way while the test goes on.
-    pub(crate) fn sending(&self, message: Message) -> JoinHandle<Result<Task, Error>> {
-        let it = self.clone();
-        tokio::spawn(async move { it.send(message).await })
+    /// Sends a message in a spawned task.
+    pub(crate) fn spawn_send(&self, message: Message) -> JoinHandle<Result<Task, Error>> {
+        let client = self.clone();
+        tokio::spawn(async move { client.send(message).await })
     }
 
     pub(crate) async fn stream(&self, message: Message) -> Result<Events, Error> {
@@ -154,8 +154,8 @@ impl Client {
         Ok(self.api.list_tasks(self.call.clone().request(request)).await?.into_inner())
     }
 
-    /// The states of all tasks, however many there are.
-    pub(crate) async fn listed_all(&self) -> Vec<TaskState> {
+    /// States of all tasks, over all pages.
+    pub(crate) async fn all_states(&self) -> Vec<TaskState> {
         let (mut states, mut page_token) = (Vec::new(), String::new());
         loop {
             let request = ListTasksRequest { page_token, page_size: Some(100), ..Default::default() };
@@ -169,12 +169,12 @@ impl Client {
         }
     }
 
-    /// The states of all tasks, by id, as the list has them.
-    pub(crate) async fn listed(&self) -> BTreeMap<String, TaskState> {
+    /// States of all tasks by id; fails unless they fit on one page.
+    pub(crate) async fn states_by_id(&self) -> BTreeMap<String, TaskState> {
         let page = self.list(ListTasksRequest { page_size: Some(100), ..Default::default() }).await.unwrap();
         assert_eq!(page.next_page_token, "");
         assert_eq!(usize::try_from(page.total_size), Ok(page.tasks.len()));
-        page.tasks.into_iter().map(|it| (it.id.clone(), it.state())).collect()
+        page.tasks.into_iter().map(|task| (task.id.clone(), task.state())).collect()
     }
 
     pub(crate) async fn cancel(&self, id: &str) -> Result<Task, Error> {
@@ -192,94 +192,94 @@ impl Client {
         Ok(self.api.subscribe_to_task(call.request(request)).await?.into_inner())
     }
 
-    /// What is in the log of a task, hidden events too.
+    /// Returns the log of a task, including hidden events.
     pub(crate) async fn log(&self, store: &dyn Store, id: &str) -> Vec<Event> {
         let scope = Scope { owner: Arc::clone(&self.call.owner), tenant: self.tenant.as_str().into() };
         store.events(&Key::new(&Arc::new(scope), id), 0, usize::MAX >> 1).await.unwrap().events
     }
 }
 
-pub(crate) fn to(task: &str, text: &str) -> Message {
+pub(crate) fn follow_up(task: &str, text: &str) -> Message {
     Message { task_id: task.to_owned(), ..Message::user(text) }
 }
 
-/// The kind of a refusal.
-pub(crate) fn kind<T>(result: Result<T, Error>) -> ErrorKind {
+/// Error kind of a failed result.
+pub(crate) fn error_kind<T>(result: Result<T, Error>) -> ErrorKind {
     result.map(drop).unwrap_err().kind()
 }
 
-pub(crate) async fn next(events: &mut Events) -> Event {
+pub(crate) async fn next_event(events: &mut Events) -> Event {
     events.next().await.unwrap().unwrap()
 }
 
-/// All that is there now.
-pub(crate) fn ready(events: &mut Events) -> Vec<Event> {
+/// Events that can be read without waiting.
+pub(crate) fn ready_events(events: &mut Events) -> Vec<Event> {
     std::iter::from_fn(|| events.next().now_or_never().flatten().map(Result::unwrap)).collect()
 }
 
-pub(crate) async fn rest(events: &mut Events) -> Vec<Event> {
+pub(crate) async fn remaining_events(events: &mut Events) -> Vec<Event> {
     events.map(Result::unwrap).collect().await
 }
 
-pub(crate) fn id_of(event: &Event) -> String {
+pub(crate) fn task_id(event: &Event) -> String {
     match event.payload() {
-        Some(Payload::Task(it)) => it.id.clone(),
-        Some(Payload::StatusUpdate(it)) => it.task_id.clone(),
-        Some(Payload::ArtifactUpdate(it)) => it.task_id.clone(),
-        Some(Payload::Message(_)) | None => panic!("no event of a task: {event:?}"),
+        Some(Payload::Task(payload)) => payload.id.clone(),
+        Some(Payload::StatusUpdate(payload)) => payload.task_id.clone(),
+        Some(Payload::ArtifactUpdate(payload)) => payload.task_id.clone(),
+        Some(Payload::Message(_)) | None => panic!("event has no task id: {event:?}"),
     }
 }
 
-/// The task of an event that is one.
-pub(crate) fn task_of(event: &Event) -> &Task {
+/// Task carried by an event; panics if the event carries something else.
+pub(crate) fn task_in(event: &Event) -> &Task {
     match event.payload() {
-        Some(Payload::Task(it)) => it,
-        Some(_) | None => panic!("no task: {event:?}"),
+        Some(Payload::Task(task)) => task,
+        Some(_) | None => panic!("event carries no task: {event:?}"),
     }
 }
 
-/// The state that an event tells, if it tells one.
-pub(crate) fn state_of(event: &Event) -> Option<TaskState> {
+/// State that an event reports, if any.
+pub(crate) fn state_in(event: &Event) -> Option<TaskState> {
     match event.payload()? {
-        Payload::Task(it) => Some(it.state()),
-        Payload::StatusUpdate(it) => Some(it.status.as_ref()?.state()),
+        Payload::Task(task) => Some(task.state()),
+        Payload::StatusUpdate(update) => Some(update.status.as_ref()?.state()),
         Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
     }
 }
 
 pub(crate) fn states(events: &[Event]) -> Vec<TaskState> {
-    events.iter().filter_map(state_of).collect()
+    events.iter().filter_map(state_in).collect()
 }
 
 pub(crate) fn seqs(events: &[Event]) -> Vec<u64> {
     events.iter().map(Event::seq).collect()
 }
 
-/// Every number once, and one end at most, which is the last event.
-pub(crate) fn dense(log: &[Event]) {
+/// Asserts that sequence numbers have no gap or duplicate, and that only the last event may end the task.
+pub(crate) fn assert_dense(log: &[Event]) {
     assert_eq!(seqs(log), (1..=u64::try_from(log.len()).unwrap()).collect::<Vec<_>>());
-    let ends = log.iter().position(|it| it.ends() == Ends::Task);
-    assert!(ends.is_none_or(|it| it + 1 == log.len()), "an event after the end: {log:?}");
+    let ends = log.iter().position(|event| event.ends() == Ends::Task);
+    assert!(ends.is_none_or(|end| end + 1 == log.len()), "an event after the end: {log:?}");
 }
 
-pub(crate) fn texts(task: &Task) -> Vec<String> {
+pub(crate) fn history_texts(task: &Task) -> Vec<String> {
     task.history.iter().map(Message::text).collect()
 }
 
-/// Lets everything run that can.
-pub(crate) async fn settle() {
+/// Yields until every task that can make progress without time passing has done so.
+pub(crate) async fn run_ready_tasks() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
 }
 
-/// Lets time pass. Under a paused clock, that is a timer and no wait.
-pub(crate) async fn pass(millis: u64) {
-    #[expect(clippy::disallowed_methods, reason = "the clock is paused, or an agent of a test takes its time")]
+/// Sleeps. Under a paused clock, this advances the clock without waiting.
+pub(crate) async fn sleep_ms(millis: u64) {
+    #[expect(clippy::disallowed_methods, reason = "the clock is paused, or a test agent simulates slow work")]
     tokio::time::sleep(Duration::from_millis(millis)).await;
 }
 
-/// What is asked for is what it does.
+/// Agent that asks for input on `ask`, completes on `done`, and otherwise answers and asks for more.
 pub(crate) async fn ask(turn: Turn, out: Updates) -> Result<End, agent::Error> {
     out.working().await?;
     match turn.text() {
@@ -291,14 +291,14 @@ pub(crate) async fn ask(turn: Turn, out: Updates) -> Result<End, agent::Error> {
     }
 }
 
-/// Does what it is told word by word, `word:more` each.
-pub(crate) async fn script(turn: Turn, out: Updates) -> Result<End, agent::Error> {
+/// Agent that executes the commands in the message text, each `command` or `command:argument`, in order.
+pub(crate) async fn scripted(turn: Turn, out: Updates) -> Result<End, agent::Error> {
     for word in turn.text().split_whitespace() {
         match word.split_once(':').unwrap_or((word, "")) {
             ("work", "") => out.working().await?,
             ("work", text) => out.progress(text).await?,
             ("out", text) => out.artifact("out").last().text(text).await?,
-            ("pass", millis) => pass(millis.parse()?).await,
+            ("pass", millis) => sleep_ms(millis.parse()?).await,
             ("auth", text) => out.auth_required(Message::agent(text)).await?,
             ("hang", _) => std::future::pending().await,
             ("fail", text) => return Err(agent::Error::msg(text)),
@@ -316,7 +316,7 @@ pub(crate) async fn script(turn: Turn, out: Updates) -> Result<End, agent::Error
     Ok(End::Completed(None))
 }
 
-/// What the agent said with the status.
-pub(crate) fn said(task: &Task) -> String {
-    task.status.iter().flat_map(|it| &it.message).map(Message::text).collect()
+/// Text of the message in the task status.
+pub(crate) fn status_text(task: &Task) -> String {
+    task.status.iter().flat_map(|status| &status.message).map(Message::text).collect()
 }

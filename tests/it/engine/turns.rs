@@ -1,4 +1,4 @@
-//! Turns: which there are, who gets which, and how they end.
+//! Turns: message delivery, task states, deadlines, limits, failing agents and replies without a task.
 
 use std::{
     sync::{
@@ -30,7 +30,7 @@ fn stores() -> [Arc<dyn Store>; 2] {
     [Arc::new(Memory::default()), Gate::opened()]
 }
 
-/// Durations that a configuration may have, and that arithmetic is least likely to stand.
+/// Boundary values of configurable durations, chosen to provoke arithmetic overflow.
 fn extreme_duration() -> impl Strategy<Value = Duration> {
     prop_oneof![
         Just(Duration::ZERO),
@@ -55,7 +55,7 @@ fn extreme_limits() -> impl Strategy<Value = Limits> {
     })
 }
 
-/// Virtual time after which a call is left: with these limits it may last for years, and sweeps happen each second.
+/// Maximum virtual time of a call: with extreme limits a call may last for years, with a sweep each second.
 const MAX_WAIT: Duration = Duration::from_mins(10);
 
 proptest! {
@@ -68,11 +68,11 @@ proptest! {
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async move {
-            let bench = limited(Arc::new(Memory::default()), limits, script);
+            let bench = with_limits(Arc::new(Memory::default()), limits, scripted);
             let mut retention = Retention::FOREVER;
             (retention.every, retention.finished, retention.idle) = (every, Some(window), Some(window));
             bench.service.keep(retention);
-            // Served, still running after that time, or refused at one of the limits: a turn that panics would be none of these.
+            // Allowed outcomes: served, still running after `MAX_WAIT`, or rejected at a limit. A panicking turn is none of these.
             let outcome = |result: Result<Task, Error>| match result {
                 Ok(task) => assert!(matches!(task.state(), TaskState::Submitted | TaskState::Working)
                     || task.state().is_terminal(), "{task:?}"),
@@ -81,7 +81,7 @@ proptest! {
             if let Ok(sent) = timeout(MAX_WAIT, bench.send(Message::user("work pass:1 out:x done"))).await {
                 outcome(sent);
             }
-            let hanging = bench.hasty().send(Message::user("work hang")).await;
+            let hanging = bench.non_blocking().send(Message::user("work hang")).await;
             if let Ok(task) = &hanging
                 && let Ok(canceled) = timeout(MAX_WAIT, bench.cancel(&task.id)).await
             {
@@ -100,7 +100,7 @@ proptest! {
     }
 }
 
-/// Refused at the limit of this name.
+/// Asserts a retryable rejection at the limit of this name.
 fn refused_at(result: Result<Task, Error>, limit: &str) {
     let error = result.unwrap_err();
     assert_eq!((error.kind(), error.metadata("limit")), (ErrorKind::ResourceExhausted, Some(limit)), "{error}");
@@ -110,8 +110,8 @@ fn refused_at(result: Result<Task, Error>, limit: &str) {
 #[tokio::test(start_paused = true)]
 async fn turns_of_one_owner_leave_turns_to_others() {
     let most = Limits::default().turns_per_owner;
-    let bench = bench(Arc::new(Memory::with_max_tasks(20_000)), script);
-    let ada = bench.hasty();
+    let bench = bench(Arc::new(Memory::with_max_tasks(20_000)), scripted);
+    let ada = bench.non_blocking();
     let mut hanging = Vec::new();
     for n in 0..Limits::default().turns {
         let tenant = ada.in_tenant(if n % 2 == 0 { "" } else { "other" });
@@ -121,33 +121,33 @@ async fn turns_of_one_owner_leave_turns_to_others() {
         }
     }
     assert_eq!(hanging.len(), most);
-    assert_eq!(bench.by("bob").send(Message::user("done")).await.unwrap().state(), TaskState::Completed);
-    let waiting = bench.by("bob").send(Message::user("ask:what?")).await.unwrap();
-    assert_eq!(bench.by("bob").send(to(&waiting.id, "done")).await.unwrap().state(), TaskState::Completed);
-    // A turn that is over is free again, for a follow-up too.
+    assert_eq!(bench.as_owner("bob").send(Message::user("done")).await.unwrap().state(), TaskState::Completed);
+    let waiting = bench.as_owner("bob").send(Message::user("ask:what?")).await.unwrap();
+    assert_eq!(bench.as_owner("bob").send(follow_up(&waiting.id, "done")).await.unwrap().state(), TaskState::Completed);
+    // An ended turn frees its capacity, for a follow-up too.
     assert_eq!(ada.cancel(&hanging[0]).await.unwrap().state(), TaskState::Canceled);
     let asked = bench.send(Message::user("ask:what?")).await.unwrap();
     ada.send(Message::user("work hang")).await.unwrap();
-    refused_at(bench.send(to(&asked.id, "done")).await, "turns_per_owner");
+    refused_at(bench.send(follow_up(&asked.id, "done")).await, "turns_per_owner");
 }
 
-/// Updates the same artifact in each turn: the size of the task stays the same, and that of its log grows.
+/// Each turn replaces the same artifact: the size of the task is constant, and its log grows.
 #[tokio::test(start_paused = true)]
 async fn bytes_of_a_log_are_counted_after_a_task_has_left_memory() {
     for store in stores() {
         let mut limits = Limits::default();
         limits.task_bytes = 10_000;
-        let bench = limited(store, limits, |_, out| async move {
+        let bench = with_limits(store, limits, |_, out| async move {
             out.artifact("").id("a").text("x".repeat(1000)).await?;
             Ok(End::InputRequired(Message::agent("more?")))
         });
         let task = bench.send(Message::user("begin")).await.unwrap();
         let mut turns = 1;
         let error = loop {
-            bench.empty().await;
-            match bench.send(to(&task.id, &"y".repeat(100))).await {
+            bench.wait_until_evicted().await;
+            match bench.send(follow_up(&task.id, &"y".repeat(100))).await {
                 Ok(task) if task.state() == TaskState::InputRequired => turns += 1,
-                Ok(task) => break said(&task),
+                Ok(task) => break status_text(&task),
                 Err(error) => break error.to_string(),
             }
         };
@@ -156,9 +156,9 @@ async fn bytes_of_a_log_are_counted_after_a_task_has_left_memory() {
     }
 }
 
-/// Of an agent that is faster than its store, only so many bytes wait.
+/// Bytes of uncommitted updates are bounded.
 #[tokio::test(start_paused = true)]
-async fn an_agent_is_ahead_of_its_store_by_so_many_bytes() {
+async fn uncommitted_bytes_of_an_agent_are_bounded() {
     let gate = Gate::memory();
     let sent = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&sent);
@@ -172,9 +172,9 @@ async fn an_agent_is_ahead_of_its_store_by_so_many_bytes() {
             Ok(End::Completed(None))
         }
     });
-    let sending = bench.sending(Message::user("begin"));
-    gate.knock().await;
-    settle().await;
+    let sending = bench.spawn_send(Message::user("begin"));
+    gate.wait_for_commit().await;
+    run_ready_tasks().await;
     assert_eq!(sent.load(Ordering::SeqCst), 4);
     gate.open();
     let task = sending.await.unwrap().unwrap();
@@ -182,7 +182,7 @@ async fn an_agent_is_ahead_of_its_store_by_so_many_bytes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_goes_from_state_to_state() {
+async fn task_states_follow_the_updates_of_the_agent() {
     use TaskState::*;
     let flows: [(&str, &[TaskState]); 8] = [
         ("done", &[Submitted, Completed]),
@@ -195,12 +195,12 @@ async fn a_task_goes_from_state_to_state() {
         ("sign:in", &[Submitted, AuthRequired]),
     ];
     for store in stores() {
-        let bench = bench(store, script);
+        let bench = bench(store, scripted);
         for (text, expected) in flows {
             let mut events = bench.stream(Message::user(text)).await.unwrap();
-            let seen = rest(&mut events).await;
+            let seen = remaining_events(&mut events).await;
             assert_eq!(states(&seen), expected, "{text}");
-            let task = bench.get(&id_of(&seen[0])).await.unwrap();
+            let task = bench.get(&task_id(&seen[0])).await.unwrap();
             assert_eq!(Some(&task.state()), expected.last());
             let time = task.status.unwrap().timestamp.unwrap();
             assert!(time.seconds > 1_700_000_000 && time.nanos % 1_000_000 == 0, "{time:?}");
@@ -209,59 +209,60 @@ async fn a_task_goes_from_state_to_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conversation_is_in_the_history_in_its_order() {
+async fn history_is_in_conversation_order() {
     for store in stores() {
-        let bench = bench(store, script);
+        let bench = bench(store, scripted);
         let asked = bench.send(Message::user("work:one ask:what")).await.unwrap();
-        assert_eq!((asked.state(), said(&asked)), (TaskState::InputRequired, "what".into()));
-        assert_eq!(texts(&asked), ["work:one ask:what", "one"]);
-        let signed = bench.send(to(&asked.id, "sign:in")).await.unwrap();
-        assert_eq!((signed.state(), said(&signed)), (TaskState::AuthRequired, "in".into()));
-        assert_eq!(texts(&signed), ["work:one ask:what", "one", "what", "sign:in"]);
-        let done = bench.send(to(&asked.id, "work:two done:bye")).await.unwrap();
-        assert_eq!((done.state(), said(&done)), (TaskState::Completed, "bye".into()));
+        assert_eq!((asked.state(), status_text(&asked)), (TaskState::InputRequired, "what".into()));
+        assert_eq!(history_texts(&asked), ["work:one ask:what", "one"]);
+        let signed = bench.send(follow_up(&asked.id, "sign:in")).await.unwrap();
+        assert_eq!((signed.state(), status_text(&signed)), (TaskState::AuthRequired, "in".into()));
+        assert_eq!(history_texts(&signed), ["work:one ask:what", "one", "what", "sign:in"]);
+        let done = bench.send(follow_up(&asked.id, "work:two done:bye")).await.unwrap();
+        assert_eq!((done.state(), status_text(&done)), (TaskState::Completed, "bye".into()));
         let all = ["work:one ask:what", "one", "what", "sign:in", "in", "work:two done:bye", "two"];
-        assert_eq!(texts(&done), all);
+        assert_eq!(history_texts(&done), all);
         let task = bench.get(&asked.id).await.unwrap();
         assert_eq!(task, done);
-        for it in task.history.iter().chain(&task.status.unwrap().message) {
-            assert_eq!((&it.task_id, &it.context_id), (&asked.id, &asked.context_id));
-            assert!(!it.message_id.is_empty());
-            let role = if it.text().contains(':') { Role::User } else { Role::Agent };
-            assert_eq!(it.role(), role);
+        for message in task.history.iter().chain(&task.status.unwrap().message) {
+            assert_eq!((&message.task_id, &message.context_id), (&asked.id, &asked.context_id));
+            assert!(!message.message_id.is_empty());
+            let role = if message.text().contains(':') { Role::User } else { Role::Agent };
+            assert_eq!(message.role(), role);
         }
-        bench.empty().await;
+        bench.wait_until_evicted().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_follow_ups_to_an_evicted_task_are_both_taken() {
+async fn concurrent_follow_ups_to_an_evicted_task_are_both_accepted() {
     for store in stores() {
-        let bench = bench(Arc::clone(&store), script);
+        let bench = bench(Arc::clone(&store), scripted);
         for _ in 0..200 {
             let id = bench.send(Message::user("work ask:what")).await.unwrap().id;
-            bench.empty().await;
-            let (a, b) = (bench.sending(to(&id, "out:a ask:a")), bench.sending(to(&id, "out:b ask:b")));
-            for (it, text) in [(a, "out:a ask:a"), (b, "out:b ask:b")] {
-                // Each got an answer that has its own message in it.
-                let task = it.await.unwrap().unwrap();
-                assert!(texts(&task).iter().any(|it| it == text), "{task:?}");
+            bench.wait_until_evicted().await;
+            let (a, b) =
+                (bench.spawn_send(follow_up(&id, "out:a ask:a")), bench.spawn_send(follow_up(&id, "out:b ask:b")));
+            for (sent, text) in [(a, "out:a ask:a"), (b, "out:b ask:b")] {
+                // Each reply contains the message of its own sender.
+                let task = sent.await.unwrap().unwrap();
+                assert!(history_texts(&task).iter().any(|entry| entry == text), "{task:?}");
             }
             let log = bench.log(&*store, &id).await;
-            dense(&log);
-            assert_eq!(log.iter().filter(|it| it.mark().hidden).count(), 2);
+            assert_dense(&log);
+            assert_eq!(log.iter().filter(|event| event.mark().hidden).count(), 2);
         }
-        bench.empty().await;
+        bench.wait_until_evicted().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_who_waits_gets_the_task_of_their_own_turn() {
+async fn each_sender_gets_the_task_of_its_own_turn() {
     for store in stores() {
         let (go, turns) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
-        let (ready, counted) = (Arc::clone(&go), Arc::clone(&turns));
+        let (signal, counter) = (Arc::clone(&go), Arc::clone(&turns));
         let bench = bench(store, move |turn, out| {
-            let (go, turns) = (Arc::clone(&ready), Arc::clone(&counted));
+            let (go, turns) = (Arc::clone(&signal), Arc::clone(&counter));
             async move {
                 turns.fetch_add(1, Ordering::SeqCst);
                 go.notified().await;
@@ -273,98 +274,101 @@ async fn each_who_waits_gets_the_task_of_their_own_turn() {
                 Ok(End::InputRequired(Message::agent("more?")))
             }
         });
-        let id = bench.hasty().send(Message::user("0")).await.unwrap().id;
-        let sends: Vec<_> = (1..=17).map(|n| bench.sending(to(&id, &n.to_string()))).collect();
-        settle().await;
-        let mut streamed = bench.stream(to(&id, "s")).await.unwrap();
+        let id = bench.non_blocking().send(Message::user("0")).await.unwrap().id;
+        let sends: Vec<_> = (1..=17).map(|n| bench.spawn_send(follow_up(&id, &n.to_string()))).collect();
+        run_ready_tasks().await;
+        let mut streamed = bench.stream(follow_up(&id, "s")).await.unwrap();
         for n in 0..3 {
             while turns.load(Ordering::SeqCst) <= n {
                 yield_now().await;
             }
             go.notify_one();
         }
-        // Turn 1 had "0", turn 2 the first sixteen that waited, turn 3 what was left.
-        for (n, it) in sends.into_iter().enumerate() {
-            let task = it.await.unwrap().unwrap();
-            let names: Vec<_> = task.artifacts.iter().map(|it| it.name.as_str()).collect();
-            let second = (1..=16).map(|it| it.to_string()).collect::<Vec<_>>().join("+");
+        // Turn 1 had "0", turn 2 the first sixteen pending messages, turn 3 the remaining ones.
+        for (n, sent) in sends.into_iter().enumerate() {
+            let task = sent.await.unwrap().unwrap();
+            let names: Vec<_> = task.artifacts.iter().map(|artifact| artifact.name.as_str()).collect();
+            let second = (1..=16).map(|n| n.to_string()).collect::<Vec<_>>().join("+");
             let all = ["0", second.as_str(), "17+s"];
             assert_eq!(names, all[..if n < 16 { 2 } else { 3 }], "{n}");
             assert_eq!(task.state(), TaskState::InputRequired);
         }
-        let seen = rest(&mut streamed).await;
+        let seen = remaining_events(&mut streamed).await;
         assert_eq!(states(&seen).last(), Some(&TaskState::InputRequired));
-        assert_eq!(seen.iter().filter(|it| it.ends() == Ends::Turn).count(), 3);
+        assert_eq!(seen.iter().filter(|event| event.ends() == Ends::Turn).count(), 3);
         drop(streamed);
-        bench.empty().await;
+        bench.wait_until_evicted().await;
     }
 }
 
-/// The turn begins a little after its message: what comes in between is for the next one.
+/// The turn starts after its message was accepted; messages that arrive in between belong to the next turn.
 #[tokio::test(start_paused = true)]
-async fn the_first_turn_answers_the_first_message() {
+async fn first_turn_has_only_the_first_message() {
     let bench = bench(Arc::new(Memory::default()), |turn: Turn, out: Updates| async move {
         let history: Vec<_> = turn.history().map(Message::text).collect();
         out.artifact(turn.text()).last().text(history.join(",")).await?;
         Ok(End::InputRequired(Message::agent("more?")))
     });
-    let hasty = bench.hasty();
-    let mut first = Box::pin(hasty.send(Message::user("a")));
+    let non_blocking = bench.non_blocking();
+    let mut first = Box::pin(non_blocking.send(Message::user("a")));
     assert!(poll!(&mut first).is_pending());
-    // Nobody has polled the runner yet.
-    let id = bench.listed().await.into_keys().next().unwrap();
-    let b = bench.send(to(&id, "b")).await.unwrap();
-    let c = bench.send(to(&id, "c")).await.unwrap();
-    let heard = |it: &Task| it.artifacts.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
-    assert_eq!((heard(&b), heard(&c)), (vec!["a".into(), "b".into()], vec!["a".into(), "b".into(), "c".into()]));
-    // What an agent is told was said before, it did say, and what it answers now it is not told twice.
-    let before: Vec<_> = c.artifacts.iter().filter_map(|it| it.parts[0].as_text()).collect();
-    assert_eq!(before[0], "b", "it was there when the turn began");
+    // The turn has not been polled.
+    let id = bench.states_by_id().await.into_keys().next().unwrap();
+    let b = bench.send(follow_up(&id, "b")).await.unwrap();
+    let c = bench.send(follow_up(&id, "c")).await.unwrap();
+    let delivered = |task: &Task| task.artifacts.iter().map(|artifact| artifact.name.clone()).collect::<Vec<_>>();
+    assert_eq!(
+        (delivered(&b), delivered(&c)),
+        (vec!["a".into(), "b".into()], vec!["a".into(), "b".into(), "c".into()])
+    );
+    // The history of a turn has everything before it, and not the messages that it answers.
+    let before: Vec<_> = c.artifacts.iter().filter_map(|artifact| artifact.parts[0].as_text()).collect();
+    assert_eq!(before[0], "b", "`b` was accepted before the turn started");
     assert_eq!(before[1..], ["a,more?", "a,b,more?,more?"]);
 }
 
-/// An agent that goes wrong in every way there is.
-struct Wrong;
+/// Agent with one failure mode per message text.
+struct FaultyAgent;
 
-struct Bomb;
+struct PanicsOnDrop;
 
-impl Drop for Bomb {
+impl Drop for PanicsOnDrop {
     fn drop(&mut self) {
         panic!("dropped");
     }
 }
 
-impl Agent for Wrong {
+impl Agent for FaultyAgent {
     fn run(&self, turn: Turn, out: Updates) -> impl Future<Output = Result<End, agent::Error>> + Send {
         assert!(turn.text() != "early", "as told");
         async move {
             match turn.text() {
                 "bomb" => {
-                    let _bomb = Bomb;
+                    let _guard = PanicsOnDrop;
                     std::future::pending().await
                 }
                 "leak" => {
                     tokio::spawn(async move {
-                        pass(1000).await;
+                        sleep_ms(1000).await;
                         assert!(out.working().await.is_err());
                         assert!(out.artifact("late").text("x").await.is_err());
                         assert!(out.save(&1).await.is_err());
                     });
                     Ok(End::Completed(None))
                 }
-                _ => script(turn, out).await,
+                _ => scripted(turn, out).await,
             }
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_an_agent_does_its_turn_ends_once() {
+async fn turn_of_a_faulty_agent_ends_once() {
     for store in stores() {
         let mut limits = Limits::default();
         limits.turn = Duration::from_mins(1);
-        let bench = of(Arc::clone(&store), limits, Wrong);
-        for (text, end, says) in [
+        let bench = with_agent(Arc::clone(&store), limits, FaultyAgent);
+        for (text, end, prefix) in [
             ("pass:150 reply:late", TaskState::Completed, "late"),
             ("work reply:late", TaskState::Completed, "late"),
             ("panic:as-told", TaskState::Failed, "Agent execution failed (panic): error id "),
@@ -375,96 +379,96 @@ async fn whatever_an_agent_does_its_turn_ends_once() {
             ("hang", TaskState::Failed, "Agent execution failed (deadline): error id "),
             ("work bomb", TaskState::Failed, "what is bomb?"),
             ("bomb", TaskState::Failed, "Agent execution failed (deadline): error id "),
-            // It goes on while its caller authorises: the turn doesn't end there.
+            // AUTH_REQUIRED does not end the turn.
             ("auth:in pass:70 out:x", TaskState::Completed, ""),
             ("leak", TaskState::Completed, ""),
             ("done", TaskState::Completed, ""),
         ] {
             let mut events = bench.stream(Message::user(text)).await.unwrap();
-            let seen = rest(&mut events).await;
+            let seen = remaining_events(&mut events).await;
             assert_eq!(states(&seen).last(), Some(&end), "{text}");
-            assert_eq!(seen.iter().filter(|it| it.ends() != Ends::Nothing).count(), 1, "{text}");
-            let id = id_of(&seen[0]);
+            assert_eq!(seen.iter().filter(|event| event.ends() != Ends::Nothing).count(), 1, "{text}");
+            let id = task_id(&seen[0]);
             let task = bench.get(&id).await.unwrap();
-            let words = said(&task);
-            let rest = words.strip_prefix(says).unwrap_or_else(|| panic!("{text}: {words}"));
-            assert!(!words.contains("secret") && !words.contains("as-told"), "{words}");
-            assert_eq!(rest.len(), if says.ends_with("id ") { 36 } else { 0 }, "{words}");
-            dense(&bench.log(&*store, &id).await);
-            // The blocking form of the same ends the same, and does not wait for what its caller has to do.
+            let status = status_text(&task);
+            let rest = status.strip_prefix(prefix).unwrap_or_else(|| panic!("{text}: {status}"));
+            assert!(!status.contains("secret") && !status.contains("as-told"), "{status}");
+            assert_eq!(rest.len(), if prefix.ends_with("id ") { 36 } else { 0 }, "{status}");
+            assert_dense(&bench.log(&*store, &id).await);
+            // A blocking send has the same outcome, except that it returns at AUTH_REQUIRED.
             let end = if text.starts_with("auth") { TaskState::AuthRequired } else { end };
             assert_eq!(bench.send(Message::user(text)).await.unwrap().state(), end, "{text}");
         }
-        pass(2000).await;
-        bench.empty().await;
+        sleep_ms(2000).await;
+        bench.wait_until_evicted().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_may_answer_with_a_message_while_there_is_no_task() {
+async fn agent_may_reply_with_a_message_before_a_task_exists() {
     for store in stores() {
-        let bench = bench(store, script);
+        let bench = bench(store, scripted);
         let sent = Message { context_id: "c-1".into(), ..Message::user("reply:hello") };
         for message in [sent.clone(), Message::user("pass:90 reply:hello")] {
-            let Answer::Message(reply) = bench.answer(message.clone()).await.unwrap() else { panic!("a task") };
+            let Answer::Message(reply) = bench.send_payload(message.clone()).await.unwrap() else { panic!("a task") };
             assert_eq!((reply.text(), reply.role(), reply.task_id.as_str()), ("hello".into(), Role::Agent, ""));
             assert!(!reply.message_id.is_empty() && !reply.context_id.is_empty());
             if !message.context_id.is_empty() {
                 assert_eq!(reply.context_id, "c-1");
             }
             let mut events = bench.stream(message).await.unwrap();
-            let seen = rest(&mut events).await;
+            let seen = remaining_events(&mut events).await;
             let [Some(Payload::Message(streamed))] = seen.iter().map(Event::payload).collect::<Vec<_>>()[..] else {
                 panic!("{seen:?}")
             };
             assert_eq!((streamed.text(), streamed.task_id.as_str()), ("hello".into(), ""));
             assert_eq!(seen[0].cursor(), None);
         }
-        assert_eq!(bench.listed().await.len(), 0);
-        // Who does not wait has a task by then.
-        let id = bench.hasty().send(Message::user("reply:hello")).await.unwrap().id;
-        bench.empty().await;
+        assert_eq!(bench.states_by_id().await.len(), 0);
+        // A send that returns immediately has created a task by then.
+        let id = bench.non_blocking().send(Message::user("reply:hello")).await.unwrap().id;
+        bench.wait_until_evicted().await;
         let task = bench.get(&id).await.unwrap();
-        assert_eq!((task.state(), said(&task)), (TaskState::Completed, "hello".into()));
+        assert_eq!((task.state(), status_text(&task)), (TaskState::Completed, "hello".into()));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_so_many_messages_wait_for_an_agent() {
+async fn pending_messages_of_a_task_are_bounded() {
     let mut limits = Limits::default();
     limits.waiting = 3;
     let go = Arc::new(Notify::new());
-    let gone = Arc::clone(&go);
-    let bench = limited(Arc::new(Memory::default()), limits, move |turn, out| {
-        let go = Arc::clone(&gone);
+    let notified = Arc::clone(&go);
+    let bench = with_limits(Arc::new(Memory::default()), limits, move |turn, out| {
+        let go = Arc::clone(&notified);
         async move {
             go.notified().await;
-            script(turn, out).await
+            scripted(turn, out).await
         }
     });
-    let id = bench.hasty().send(Message::user("done")).await.unwrap().id;
+    let id = bench.non_blocking().send(Message::user("done")).await.unwrap().id;
     let mut subscribed = bench.subscribe(&id).await.unwrap();
-    let waiting: Vec<_> = (0..3).map(|_| bench.sending(to(&id, "done"))).collect();
-    settle().await;
-    let refused = bench.send(to(&id, "done")).await.unwrap_err();
+    let waiting: Vec<_> = (0..3).map(|_| bench.spawn_send(follow_up(&id, "done"))).collect();
+    run_ready_tasks().await;
+    let refused = bench.send(follow_up(&id, "done")).await.unwrap_err();
     assert_eq!((refused.kind(), refused.retry_after_seconds()), (ErrorKind::ResourceExhausted, Some(1)));
     assert!(refused.to_string().contains("3 messages"), "{refused}");
-    assert_eq!(kind(bench.stream(to(&id, "done")).await), ErrorKind::ResourceExhausted);
+    assert_eq!(error_kind(bench.stream(follow_up(&id, "done")).await), ErrorKind::ResourceExhausted);
     go.notify_one();
-    // The task ends first: they are in its history, and nothing comes after its end.
-    for it in waiting {
-        let task = it.await.unwrap().unwrap();
-        assert_eq!((task.state(), texts(&task).len()), (TaskState::Completed, 4));
+    // The task ends first: the messages are in its history, and nothing follows its end.
+    for sent in waiting {
+        let task = sent.await.unwrap().unwrap();
+        assert_eq!((task.state(), history_texts(&task).len()), (TaskState::Completed, 4));
     }
-    // Still in memory, with its inbox full: it has ended all the same.
-    assert_eq!(kind(bench.send(to(&id, "done")).await), ErrorKind::TaskEnded);
-    assert_eq!(states(&rest(&mut subscribed).await).last(), Some(&TaskState::Completed));
+    // Still in memory with a full queue, and terminal.
+    assert_eq!(error_kind(bench.send(follow_up(&id, "done")).await), ErrorKind::TaskEnded);
+    assert_eq!(states(&remaining_events(&mut subscribed).await).last(), Some(&TaskState::Completed));
     drop(subscribed);
-    bench.empty().await;
+    bench.wait_until_evicted().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_leaves_takes_nothing_along() {
+async fn disconnected_caller_does_not_cancel_its_turn() {
     for store in stores() {
         let bench = bench(store, |turn: Turn, out: Updates| async move {
             out.working().await?;
@@ -477,12 +481,12 @@ async fn who_leaves_takes_nothing_along() {
         for n in 0..1000 {
             let text = "x".repeat(n % 50);
             let mut events = bench.stream(Message::user(text.clone())).await.unwrap();
-            next(&mut events).await;
+            next_event(&mut events).await;
             drop(events);
-            // Accepted by its first poll, and left.
+            // Accepted by its first poll, then dropped.
             drop(bench.send(Message::user(text)).now_or_never());
         }
-        bench.empty().await;
+        bench.wait_until_evicted().await;
         let request = ListTasksRequest { status: TaskState::Completed.into(), ..Default::default() };
         let page = bench.list(request).await.unwrap();
         assert_eq!(page.total_size, 2000);
@@ -491,27 +495,27 @@ async fn who_leaves_takes_nothing_along() {
     }
 }
 
-/// A reader that comes and goes leaves nothing behind with a task that stays.
+/// Dropped subscriptions leave no waker with a task that stays in memory.
 #[tokio::test(start_paused = true)]
-async fn subscribers_come_and_go() {
-    let bench = bench(Arc::new(Memory::default()), script);
+async fn dropped_subscriptions_leave_nothing_behind() {
+    let bench = bench(Arc::new(Memory::default()), scripted);
     let id = bench.send(Message::user("ask:what")).await.unwrap().id;
     let mut stays = bench.subscribe(&id).await.unwrap();
-    assert_eq!(ready(&mut stays).len(), 1);
+    assert_eq!(ready_events(&mut stays).len(), 1);
     let mut others = Vec::new();
     for n in 0..1000 {
         let mut events = bench.subscribe(&id).await.unwrap();
-        next(&mut events).await;
+        next_event(&mut events).await;
         assert!(events.next().now_or_never().is_none());
         if n % 100 == 0 {
             others.push(events);
         }
     }
     assert_eq!(bench.service.live_tasks(), 1);
-    bench.send(to(&id, "done")).await.unwrap();
+    bench.send(follow_up(&id, "done")).await.unwrap();
     others.push(stays);
-    for mut it in others {
-        assert_eq!(states(&rest(&mut it).await), [TaskState::Working, TaskState::Completed]);
+    for mut events in others {
+        assert_eq!(states(&remaining_events(&mut events).await), [TaskState::Working, TaskState::Completed]);
     }
-    bench.empty().await;
+    bench.wait_until_evicted().await;
 }

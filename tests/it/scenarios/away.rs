@@ -20,7 +20,7 @@ async fn who_sends_hears_of_it(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aSe
     let agent = way(Server::new(Actor).store(gate.store())).await;
     let asked = send(&*agent, text("", "/ask what?")).await;
     let again = send(&*agent, text("", "/ask what?")).await;
-    gate.fail(true);
+    gate.fail_commits(true);
     let streamed = async {
         let mut events = agent.send_streaming_message(request(text("", "hello"))).await?.into_inner();
         events.next().await.unwrap()
@@ -34,7 +34,7 @@ async fn who_sends_hears_of_it(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aSe
     // From now on at once, and what is there can be read.
     is(&answer(&*agent, text("", "hello")).await.err().unwrap(), ErrorKind::Unavailable);
     assert_eq!(get(&*agent, &asked.id).await.unwrap(), asked);
-    gate.fail(false);
+    gate.fail_commits(false);
     let mut beat = tokio::time::interval(Duration::from_millis(50));
     let done = loop {
         beat.tick().await;

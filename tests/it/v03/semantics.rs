@@ -50,9 +50,9 @@ async fn a_history_of_0_is_all_of_it() {
     let all = classic.list(a2a_service::pb::v1::ListTasksRequest { history_length: Some(0), ..Default::default() });
     assert_eq!(all.await.unwrap().tasks[0].history.len(), 1);
     // Two messages by now, and the question.
-    let mut events = classic.with_history(0).stream(to(&task.id, "done")).await.unwrap();
-    let first = next(&mut events).await;
-    assert_eq!(task_of(&first).history.len(), 3);
+    let mut events = classic.with_history(0).stream(follow_up(&task.id, "done")).await.unwrap();
+    let first = next_event(&mut events).await;
+    assert_eq!(task_in(&first).history.len(), 3);
     assert_eq!(classic.get_with(&task.id, 1).await.unwrap().history.len(), 1);
     assert_eq!(classic_code(classic.get_with(&task.id, -1).await), -32602);
     assert_eq!(classic_code(classic.with_history(-1).send(Message::user("ask")).await), -32602);
@@ -60,49 +60,49 @@ async fn a_history_of_0_is_all_of_it() {
 
 #[tokio::test]
 async fn what_is_canceled_cannot_be_canceled() {
-    let bench = bench(Arc::new(Memory::default()), script);
+    let bench = bench(Arc::new(Memory::default()), scripted);
     let classic = classic(&bench, Binding::Rest);
     let task = classic.send(Message::user("ask:why")).await.unwrap();
     assert_eq!(classic.cancel(&task.id).await.unwrap().state(), TaskState::Canceled);
     assert_eq!(bench.cancel(&task.id).await.unwrap().state(), TaskState::Canceled, "1.0: twice is once");
     assert_eq!(classic_code(classic.cancel(&task.id).await), -32002);
     assert_eq!(classic_code(classic.cancel("nobody's").await), -32001);
-    assert_eq!(classic_code(classic.by("eve").cancel(&task.id).await), -32001);
+    assert_eq!(classic_code(classic.as_owner("eve").cancel(&task.id).await), -32001);
 }
 
 #[tokio::test]
 async fn a_message_to_what_has_ended_has_wrong_parameters() {
-    let bench = bench(Arc::new(Memory::default()), script);
+    let bench = bench(Arc::new(Memory::default()), scripted);
     let classic = classic(&bench, Binding::Grpc);
     let task = classic.send(Message::user("done")).await.unwrap();
-    let refused = classic.send(to(&task.id, "more")).await;
+    let refused = classic.send(follow_up(&task.id, "more")).await;
     assert_eq!(refused.as_ref().unwrap_err().wire().json_rpc, -32004);
     assert_eq!(classic_code(refused), -32602);
     let elsewhere = Message { context_id: "another".to_owned(), ..to(&task.id, "more") };
     assert_eq!(classic_code(classic.send(elsewhere).await), -32602);
-    assert_eq!(classic_code(classic.send(to("nobody's", "more")).await), -32001);
+    assert_eq!(classic_code(classic.send(follow_up("nobody's", "more")).await), -32001);
 }
 
 #[tokio::test]
 async fn a_task_that_has_ended_is_its_own_stream() {
-    let bench = bench(Arc::new(Memory::default()), script);
+    let bench = bench(Arc::new(Memory::default()), scripted);
     let task = bench.send(Message::user("out:x done:bye")).await.unwrap();
-    assert_eq!(kind(bench.subscribe(&task.id).await), ErrorKind::TaskEnded);
+    assert_eq!(error_kind(bench.subscribe(&task.id).await), ErrorKind::TaskEnded);
     for (binding, expected) in [
         (Binding::JsonRpc, &[Ends::Nothing, Ends::Task][..]),
         (Binding::Rest, &[Ends::Task]),
         (Binding::Grpc, &[Ends::Task]),
     ] {
-        let events = rest(&mut classic(&bench, binding).subscribe(&task.id).await.unwrap()).await;
+        let events = remaining_events(&mut classic(&bench, binding).subscribe(&task.id).await.unwrap()).await;
         assert_eq!(ends(&events), expected, "{binding:?}");
-        assert_eq!(*task_of(&events[0]), task);
+        assert_eq!(*task_in(&events[0]), task);
         assert!(states(&events).iter().all(|it| *it == TaskState::Completed));
     }
 }
 
 #[tokio::test]
 async fn a_stream_of_json_rpc_is_one_even_if_it_is_an_error() {
-    let bench = bench(Arc::new(Memory::default()), script);
+    let bench = bench(Arc::new(Memory::default()), scripted);
     let task = bench.send(Message::user("done")).await.unwrap();
     let classic_rpc = classic(&bench, Binding::JsonRpc);
     let only_error = |events: Events| async {
@@ -111,44 +111,55 @@ async fn a_stream_of_json_rpc_is_one_even_if_it_is_an_error() {
         Error::from(status.clone()).kind()
     };
     assert_eq!(only_error(classic_rpc.subscribe("nobody's").await.unwrap()).await, ErrorKind::TaskNotFound);
-    assert_eq!(only_error(classic_rpc.stream(to(&task.id, "more")).await.unwrap()).await, ErrorKind::TaskEnded);
+    assert_eq!(only_error(classic_rpc.stream(follow_up(&task.id, "more")).await.unwrap()).await, ErrorKind::TaskEnded);
     // What can't be understood did not ask for a stream.
-    assert_eq!(kind(classic_rpc.stream(Message::default()).await.map(drop)), ErrorKind::InvalidParams);
-    assert_eq!(kind(classic_rpc.with_history(-1).stream(Message::user("x")).await.map(drop)), ErrorKind::InvalidParams);
+    assert_eq!(error_kind(classic_rpc.stream(Message::default()).await.map(drop)), ErrorKind::InvalidParams);
+    assert_eq!(
+        error_kind(classic_rpc.with_history(-1).stream(Message::user("x")).await.map(drop)),
+        ErrorKind::InvalidParams
+    );
     for binding in [Binding::Rest, Binding::Grpc] {
-        assert_eq!(kind(classic(&bench, binding).subscribe("nobody's").await.map(drop)), ErrorKind::TaskNotFound);
-        assert_eq!(kind(classic(&bench, binding).stream(to(&task.id, "more")).await.map(drop)), ErrorKind::TaskEnded);
+        assert_eq!(error_kind(classic(&bench, binding).subscribe("nobody's").await.map(drop)), ErrorKind::TaskNotFound);
+        assert_eq!(
+            error_kind(classic(&bench, binding).stream(follow_up(&task.id, "more")).await.map(drop)),
+            ErrorKind::TaskEnded
+        );
     }
 }
 
 /// `final` is said once, with the last event.
 #[tokio::test]
 async fn the_end_of_a_turn_is_the_last_event() {
-    let bench = bench(Arc::new(Memory::default()), script);
+    let bench = bench(Arc::new(Memory::default()), scripted);
     let classic = classic(&bench, Binding::JsonRpc);
     let task = classic.send(Message::user("ask:why")).await.unwrap();
     let mut subscribed = classic.subscribe(&task.id).await.unwrap();
     let mut stays = bench.subscribe(&task.id).await.unwrap();
-    let streamed = rest(&mut classic.stream(to(&task.id, "work ask:how")).await.unwrap()).await;
-    for events in [&streamed, &rest(&mut subscribed).await] {
+    let streamed = remaining_events(&mut classic.stream(follow_up(&task.id, "work ask:how")).await.unwrap()).await;
+    for events in [&streamed, &remaining_events(&mut subscribed).await] {
         assert_eq!(states(events).last(), Some(&TaskState::InputRequired));
         let (last, before) = events.split_last().unwrap();
         assert_eq!(last.ends(), Ends::Turn);
         assert!(before.iter().all(|it| it.ends() == Ends::Nothing), "{events:?}");
     }
-    bench.send(to(&task.id, "done")).await.unwrap();
-    assert_eq!(states(&rest(&mut stays).await).last(), Some(&TaskState::Completed), "1.0: stays to the end");
+    bench.send(follow_up(&task.id, "done")).await.unwrap();
+    assert_eq!(
+        states(&remaining_events(&mut stays).await).last(),
+        Some(&TaskState::Completed),
+        "1.0: stays to the end"
+    );
 }
 
 /// A message that waits for the turn before its own sees that turn end, which does not end its stream.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_an_earlier_turn_is_not_the_last_event() {
-    let bench = bench(Arc::new(Memory::default()), script);
+    let bench = bench(Arc::new(Memory::default()), scripted);
     let classic = classic(&bench, Binding::JsonRpc);
     let mut first = classic.stream(Message::user("work pass:500 ask:why")).await.unwrap();
-    let id = id_of(&next(&mut first).await);
-    let second = classic.stream(to(&id, "work:again ask:how")).await.unwrap();
-    let (first, second): (Vec<_>, Vec<_>) = (rest(&mut first).await, second.map(Result::unwrap).collect().await);
+    let id = task_id(&next_event(&mut first).await);
+    let second = classic.stream(follow_up(&id, "work:again ask:how")).await.unwrap();
+    let (first, second): (Vec<_>, Vec<_>) =
+        (remaining_events(&mut first).await, second.map(Result::unwrap).collect().await);
     assert_eq!(states(&first), [TaskState::Working, TaskState::InputRequired]);
     let asked = states(&second).iter().filter(|it| **it == TaskState::InputRequired).count();
     assert_eq!(asked, 2, "{second:?}");
@@ -163,10 +174,10 @@ async fn the_end_of_an_earlier_turn_is_not_the_last_event() {
 /// A plain reply, and a task that ends, close a stream too.
 #[tokio::test]
 async fn other_ends_are_ends() {
-    let bench = bench(Arc::new(Memory::default()), script);
+    let bench = bench(Arc::new(Memory::default()), scripted);
     let classic = classic(&bench, Binding::JsonRpc);
     for text in ["reply:hello", "work out:x done", "reject:no", "fail:x"] {
-        let events = rest(&mut classic.stream(Message::user(text)).await.unwrap()).await;
+        let events = remaining_events(&mut classic.stream(Message::user(text)).await.unwrap()).await;
         let (last, before) = events.split_last().unwrap();
         assert_eq!(last.ends(), Ends::Task, "{text}");
         assert!(before.iter().all(|it| it.ends() == Ends::Nothing), "{text}");
@@ -175,12 +186,12 @@ async fn other_ends_are_ends() {
 
 #[tokio::test]
 async fn a_required_extension_is_not_insisted_on() {
-    let bench = bench(Arc::new(Memory::default()), script);
+    let bench = bench(Arc::new(Memory::default()), scripted);
     let needed = AgentExtension { uri: "urn:needed".to_owned(), required: true, ..Default::default() };
     let needed: Arc<dyn Extension> = Arc::new(needed);
     let extended: Arc<dyn A2aService> = Arc::new(ExtendedService::new(Arc::clone(&bench.api), [needed]));
     let now = Client { api: Arc::clone(&extended), ..bench.client.clone() };
-    assert_eq!(kind(now.send(Message::user("done")).await), ErrorKind::ExtensionSupportRequired);
+    assert_eq!(error_kind(now.send(Message::user("done")).await), ErrorKind::ExtensionSupportRequired);
     let classic = Client { api: Arc::new(Semantics::new(extended)), ..bench.client.clone() };
     assert_eq!(classic.send(Message::user("done")).await.unwrap().state(), TaskState::Completed);
 }

@@ -1,6 +1,6 @@
-//! Work per event is proportional to the event, and a call costs what it did.
+//! Cost of events and sends: heap allocations per event are constant, independent of the length of the log.
 
-#![expect(clippy::print_stdout, reason = "how much it is, is of interest where it is asked for")]
+#![expect(clippy::print_stdout, reason = "measured figures are printed for `--nocapture`")]
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,14 +22,14 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// What an agent says is written at each of its pauses.
+/// Limits that commit each update when the agent pauses.
 fn each() -> Limits {
     let mut limits = Limits::default();
     limits.pace = Duration::ZERO;
     limits
 }
 
-/// An event a poll, as a model's words come.
+/// Agent that writes one chunk per poll, as a model streams tokens.
 async fn tokens(turn: Turn, out: Updates) -> Result<End, agent::Error> {
     let mut answer = out.artifact("a");
     for _ in 0..turn.text().parse()? {
@@ -40,18 +40,18 @@ async fn tokens(turn: Turn, out: Updates) -> Result<End, agent::Error> {
 }
 
 #[tokio::test]
-async fn an_agents_word_costs_the_same_at_any_time() {
+async fn update_allocates_the_same_at_event_10_and_event_10_000() {
     let counts: Arc<Mutex<Vec<AllocationInfo>>> = Arc::default();
     let counted = Arc::clone(&counts);
-    let bench = limited(Arc::new(Memory::default()), each(), move |_: Turn, out: Updates| {
+    let bench = with_limits(Arc::new(Memory::default()), each(), move |_: Turn, out: Updates| {
         let counts = Arc::clone(&counted);
         async move {
             let mut answer = out.artifact("a");
             for _ in 0..10_100 {
                 tokio::task::yield_now().await;
-                let mut said = Box::pin(answer.text("x".repeat(20)));
+                let mut update = Box::pin(answer.text("x".repeat(20)));
                 let mut all = None;
-                let cost = measure(|| all = said.as_mut().now_or_never());
+                let cost = measure(|| all = update.as_mut().now_or_never());
                 all.unwrap()?;
                 counts.lock().push(cost);
             }
@@ -59,45 +59,48 @@ async fn an_agents_word_costs_the_same_at_any_time() {
         }
     });
     let mut events = bench.stream(Message::user("go")).await.unwrap();
-    assert_eq!(rest(&mut events).await.len(), 10_102);
+    assert_eq!(remaining_events(&mut events).await.len(), 10_102);
     let counts = counts.lock();
     let sum = |from: usize| {
         let window = &counts[from..from + 100];
-        (window.iter().map(|it| it.count_total).sum::<u64>(), window.iter().map(|it| it.bytes_total).sum::<u64>())
+        (
+            window.iter().map(|cost| cost.count_total).sum::<u64>(),
+            window.iter().map(|cost| cost.bytes_total).sum::<u64>(),
+        )
     };
     let (early, late) = (sum(10), sum(10_000));
-    println!("heap calls and bytes of 100 updates: {early:?} from event 10 on, {late:?} from event 10 000 on");
+    println!("allocations and bytes of 100 updates: {early:?} from event 10, {late:?} from event 10 000");
     assert_eq!(early, late);
 }
 
-/// Heap calls and bytes of a stream of so many events, agent to reader.
+/// Allocations and bytes of a stream of this many events, from agent to reader.
 fn stream(store: Arc<dyn Store>, events: u64) -> (f64, f64) {
     let runtime = runtime();
-    let bench = runtime.block_on(async { limited(store, each(), tokens) });
+    let bench = runtime.block_on(async { with_limits(store, each(), tokens) });
     let all = measure(|| {
         runtime.block_on(async {
             let mut seen = bench.stream(Message::user(events.to_string())).await.unwrap();
-            assert_eq!(rest(&mut seen).await.len(), usize::try_from(events).unwrap() + 2);
+            assert_eq!(remaining_events(&mut seen).await.len(), usize::try_from(events).unwrap() + 2);
         });
     });
-    let float = |it: u64| f64::from(u32::try_from(it).unwrap());
+    let float = |count: u64| f64::from(u32::try_from(count).unwrap());
     (float(all.count_total), float(all.bytes_total))
 }
 
 #[test]
-fn all_that_an_event_sets_off_costs_the_same_at_any_time() {
+fn allocations_per_event_are_independent_of_log_length() {
     type Make = fn() -> Arc<dyn Store>;
     let stores: [(&str, Make, f64); 2] = [
         ("memory", || Arc::new(Memory::default()), 10.0),
-        ("a store that is asked in turn", || Gate::opened().store(), 18.0),
+        ("store with a commit lane", || Gate::opened().store(), 18.0),
     ];
     for (name, store, most) in stores {
-        // Lists double now and then: as often from 1250 to 2500 as from 5000 to 10 000.
-        let [a, b, c, d] = [1250, 2500, 5000, 10_000].map(|it| stream(store(), it));
+        // Vectors double in capacity as often from 1250 to 2500 events as from 5000 to 10 000.
+        let [a, b, c, d] = [1250, 2500, 5000, 10_000].map(|events| stream(store(), events));
         let (early, late) = ((b.0 - a.0) / 1250.0, (d.0 - c.0) / 5000.0);
         let (early_bytes, late_bytes) = ((b.1 - a.1) / 1250.0, (d.1 - c.1) / 5000.0);
         println!(
-            "{name}: {early:.2} heap calls an event at first, {late:.2} later; bytes {early_bytes:.0}, {late_bytes:.0}"
+            "{name}: {early:.2} allocations per event at first, {late:.2} later; bytes {early_bytes:.0}, {late_bytes:.0}"
         );
         assert!(late <= early + 0.1 && late < most, "{name}: {early:.2} {late:.2}");
         assert!(late_bytes <= early_bytes * 1.02 + 8.0, "{name}: {early_bytes:.0} {late_bytes:.0}");
@@ -105,7 +108,7 @@ fn all_that_an_event_sets_off_costs_the_same_at_any_time() {
 }
 
 #[test]
-fn a_send_costs_so_many_heap_calls() {
+fn allocations_of_a_unary_send_are_bounded() {
     const SENDS: u64 = 200;
     let runtime = runtime();
     let bench = runtime.block_on(async {
@@ -125,6 +128,6 @@ fn a_send_costs_so_many_heap_calls() {
     send();
     let cost = measure(send);
     let (calls, bytes) = (cost.count_total / SENDS, cost.bytes_total / SENDS);
-    println!("a unary send in process, the caller's part included: {calls} heap calls, {bytes} bytes");
-    assert!(calls <= 65 && bytes <= 16_000, "{calls} heap calls, {bytes} bytes");
+    println!("unary send in process, including the caller: {calls} allocations, {bytes} bytes");
+    assert!(calls <= 65 && bytes <= 16_000, "{calls} allocations, {bytes} bytes");
 }

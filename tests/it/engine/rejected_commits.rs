@@ -13,7 +13,7 @@ use futures::future::join;
 use super::support::*;
 use crate::gate::Gate;
 
-/// Largest change in bytes of events, and a text that does not fit.
+/// Maximum size of a change in bytes of events, and the length of a text that exceeds it.
 const LARGEST: usize = 2000;
 const LONG: usize = 5000;
 
@@ -25,7 +25,7 @@ async fn write(turn: Turn, out: Updates) -> Result<End, agent::Error> {
         "ask" => return Ok(End::InputRequired(Message::agent("what?"))),
         "late" | "late ask" => {
             out.progress("so far").await?;
-            pass(1000).await;
+            sleep_ms(1000).await;
             out.artifact("large").text(large).await?;
         }
         "large" => out.artifact("large").text(large).await?,
@@ -40,61 +40,64 @@ async fn write(turn: Turn, out: Updates) -> Result<End, agent::Error> {
 
 fn limited_to(bytes: usize) -> (Arc<Gate>, Bench<impl Agent>) {
     let gate = Gate::opened();
-    gate.limit(bytes);
+    gate.limit_change_size(bytes);
     let bench = bench(gate.store(), write);
     (gate, bench)
 }
 
-fn failed(task: &Task, history: &[&str]) {
+fn assert_failed(task: &Task, history: &[&str]) {
     assert_eq!(task.state(), TaskState::Failed, "{task:?}");
-    assert!(said(task).contains("(limit store.max_size)"), "{}", said(task));
-    assert_eq!((texts(task), task.artifacts.len()), (history.iter().map(|it| (*it).to_owned()).collect(), 0));
+    assert!(status_text(task).contains("(limit store.max_size)"), "{}", status_text(task));
+    assert_eq!(
+        (history_texts(task), task.artifacts.len()),
+        (history.iter().map(|text| (*text).to_owned()).collect(), 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_that_can_not_be_stored_fails_its_task_and_no_other() {
+async fn result_that_cannot_be_stored_fails_only_its_task() {
     let (gate, bench) = limited_to(LARGEST);
     let (large, small) = join(bench.send(Message::user("large")), bench.send(Message::user("small"))).await;
     let large = large.unwrap();
-    failed(&large, &["large"]);
+    assert_failed(&large, &["large"]);
     assert_eq!(bench.get(&large.id).await.unwrap(), large);
     assert_eq!(small.unwrap().state(), TaskState::Completed);
-    // Of a task that is there, the message stays that its turn was given.
+    // The message of a follow-up is kept when the result of its turn is not.
     let asked = bench.send(Message::user("ask")).await.unwrap();
-    failed(&bench.send(to(&asked.id, "large")).await.unwrap(), &["ask", "what?", "large"]);
-    let events = rest(&mut bench.stream(Message::user("large")).await.unwrap()).await;
+    assert_failed(&bench.send(follow_up(&asked.id, "large")).await.unwrap(), &["ask", "what?", "large"]);
+    let events = remaining_events(&mut bench.stream(Message::user("large")).await.unwrap()).await;
     assert_eq!(states(&events), [TaskState::Submitted, TaskState::Failed]);
     let asked = bench.send(Message::user("ask")).await.unwrap();
-    let events = rest(&mut bench.stream(to(&asked.id, "large")).await.unwrap()).await;
+    let events = remaining_events(&mut bench.stream(follow_up(&asked.id, "large")).await.unwrap()).await;
     assert_eq!(states(&events).last(), Some(&TaskState::Failed));
-    for id in bench.listed().await.keys() {
-        dense(&bench.log(&*gate, id).await);
+    for id in bench.states_by_id().await.keys() {
+        assert_dense(&bench.log(&*gate, id).await);
     }
-    bench.empty().await;
+    bench.wait_until_evicted().await;
 }
 
 /// The agent is stopped, and so is a turn that waits for the end of the one before it.
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_runs_is_ended() {
+async fn running_turn_is_stopped_when_its_change_is_rejected() {
     for text in ["late", "late ask"] {
         let (gate, bench) = limited_to(LARGEST);
-        let first = bench.sending(Message::user(text));
-        settle().await;
-        let id = bench.listed().await.into_keys().next().unwrap();
+        let first = bench.spawn_send(Message::user(text));
+        run_ready_tasks().await;
+        let id = bench.states_by_id().await.into_keys().next().unwrap();
         let mut events = bench.subscribe(&id).await.unwrap();
-        let second = bench.sending(to(&id, "small"));
+        let second = bench.spawn_send(follow_up(&id, "small"));
         for sent in [first, second] {
-            failed(&sent.await.unwrap().unwrap(), &[text, "so far", "small"]);
+            assert_failed(&sent.await.unwrap().unwrap(), &[text, "so far", "small"]);
         }
-        assert_eq!(states(&rest(&mut events).await).last(), Some(&TaskState::Failed));
+        assert_eq!(states(&remaining_events(&mut events).await).last(), Some(&TaskState::Failed));
         drop(events);
-        dense(&bench.log(&*gate, &id).await);
-        bench.empty().await;
+        assert_dense(&bench.log(&*gate, &id).await);
+        bench.wait_until_evicted().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_can_not_be_stored_is_refused() {
+async fn message_that_cannot_be_stored_is_rejected() {
     let (gate, bench) = limited_to(LARGEST);
     let long = "x".repeat(LONG);
     let keyed = |key: &str| Client {
@@ -106,36 +109,36 @@ async fn a_message_that_can_not_be_stored_is_refused() {
         assert_eq!((error.kind(), error.retry_after_seconds()), (ErrorKind::ResourceExhausted, None), "{error}");
         assert!(error.to_string().contains("(store.max_size)"), "{error}");
     };
-    for client in [keyed("new"), bench.client.clone(), bench.hasty()] {
+    for client in [keyed("new"), bench.client.clone(), bench.non_blocking()] {
         refused(client.send(Message::user(&long)).await);
     }
-    assert!(bench.listed().await.is_empty());
-    // The turn has not begun: the task is as it was.
+    assert!(bench.states_by_id().await.is_empty());
+    // A keyed send is committed before its turn starts: the task is unchanged.
     let asked = bench.send(Message::user("ask")).await.unwrap();
-    refused(keyed("more").send(to(&asked.id, &long)).await);
+    refused(keyed("more").send(follow_up(&asked.id, &long)).await);
     assert_eq!(bench.get(&asked.id).await.unwrap(), asked);
-    // It has run, and what came of it is lost with the message.
-    refused(bench.send(to(&asked.id, &long)).await);
-    failed(&bench.get(&asked.id).await.unwrap(), &["ask", "what?"]);
-    dense(&bench.log(&*gate, &asked.id).await);
-    bench.empty().await;
+    // Without a key the turn has run, and its result is lost with the message.
+    refused(bench.send(follow_up(&asked.id, &long)).await);
+    assert_failed(&bench.get(&asked.id).await.unwrap(), &["ask", "what?"]);
+    assert_dense(&bench.log(&*gate, &asked.id).await);
+    bench.wait_until_evicted().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_that_can_not_be_stored_leaves_the_task_as_it_is() {
+async fn failure_that_cannot_be_stored_leaves_the_task_unchanged() {
     let (gate, bench) = limited_to(LARGEST);
-    let sent = bench.sending(Message::user("late"));
-    settle().await;
-    let id = bench.listed().await.into_keys().next().unwrap();
-    gate.limit(1);
-    assert_eq!(kind(sent.await.unwrap()), ErrorKind::ResourceExhausted);
-    bench.empty().await;
+    let sent = bench.spawn_send(Message::user("late"));
+    run_ready_tasks().await;
+    let id = bench.states_by_id().await.into_keys().next().unwrap();
+    gate.limit_change_size(1);
+    assert_eq!(error_kind(sent.await.unwrap()), ErrorKind::ResourceExhausted);
+    bench.wait_until_evicted().await;
     assert_eq!(bench.state(&id).await, TaskState::Working);
-    // The store is not taken for unavailable, however often that is tried.
+    // Rejections, however many, do not make the store count as unavailable.
     for _ in 0..3 {
-        assert_eq!(kind(bench.send(Message::user("small")).await), ErrorKind::ResourceExhausted);
-        pass(1000).await;
+        assert_eq!(error_kind(bench.send(Message::user("small")).await), ErrorKind::ResourceExhausted);
+        sleep_ms(1000).await;
     }
-    gate.limit(LARGEST);
+    gate.limit_change_size(LARGEST);
     assert_eq!(bench.send(Message::user("small")).await.unwrap().state(), TaskState::Completed);
 }

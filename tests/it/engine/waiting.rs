@@ -1,4 +1,4 @@
-//! How long a caller waits, and what they get when they have waited for long enough.
+//! Blocking sends: wait limits, caller deadlines, idle timeouts, and the reply when a wait ends early.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,76 +24,76 @@ fn ms(millis: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_to_authorise_is_told_while_the_agent_goes_on() {
+async fn blocking_send_returns_at_auth_required_while_the_turn_continues() {
     for store in stores() {
-        let bench = bench(store, script);
+        let bench = bench(store, scripted);
         let started = Instant::now();
         let task = bench.send(Message::user("work auth:sign-here pass:3000 out:x done")).await.unwrap();
-        assert_eq!((task.state(), said(&task)), (TaskState::AuthRequired, "sign-here".into()));
+        assert_eq!((task.state(), status_text(&task)), (TaskState::AuthRequired, "sign-here".into()));
         assert_eq!(started.elapsed(), ms(0));
         let mut events = bench.subscribe(&task.id).await.unwrap();
-        // A message that comes now is for the next turn; there is none, since this one ends the task.
-        let late = bench.sending(to(&task.id, "done"));
-        let seen = rest(&mut events).await;
+        // A message that arrives now is for the next turn; there is none, since this turn ends the task.
+        let late = bench.spawn_send(follow_up(&task.id, "done"));
+        let seen = remaining_events(&mut events).await;
         assert_eq!(states(&seen), [TaskState::AuthRequired, TaskState::Completed]);
         assert_eq!(started.elapsed(), ms(3000));
         assert_eq!(late.await.unwrap().unwrap().state(), TaskState::Completed);
-        // A stream goes on too.
+        // A stream continues too.
         let mut events = bench.stream(Message::user("auth:sign-here work done")).await.unwrap();
         let all = [TaskState::Submitted, TaskState::AuthRequired, TaskState::Working, TaskState::Completed];
-        assert_eq!(states(&rest(&mut events).await), all);
+        assert_eq!(states(&remaining_events(&mut events).await), all);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn blocking_send_waits_for_the_end_of_its_turn_however_long_that_takes() {
     for store in stores() {
-        let bench = bench(store, script);
+        let bench = bench(store, scripted);
         let started = Instant::now();
         let task = bench.send(Message::user("work pass:3500000 done")).await.unwrap();
         assert_eq!((task.state(), started.elapsed()), (TaskState::Completed, ms(3_500_000)));
-        // The deadline of the turn is the last resort.
+        // The turn deadline bounds every wait.
         let task = bench.send(Message::user("work hang")).await.unwrap();
         assert_eq!((task.state(), started.elapsed()), (TaskState::Failed, ms(3_500_000 + 3_600_000)));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_waited_for_long_enough_gets_the_task_as_it_is() {
+async fn wait_limit_returns_the_unfinished_task() {
     for store in stores() {
         let mut limits = Limits::default();
         limits.wait = Some(ms(50_000));
-        let bench = limited(store, limits, script);
+        let bench = with_limits(store, limits, scripted);
         let started = Instant::now();
         let task = bench.send(Message::user("work pass:60000 done")).await.unwrap();
         assert_eq!((task.state(), started.elapsed()), (TaskState::Working, ms(50_000)));
-        // And so does who sends a message that nobody takes in the meantime.
-        let task = bench.send(to(&task.id, "also")).await.unwrap();
+        // The same for a follow-up that is pending.
+        let task = bench.send(follow_up(&task.id, "also")).await.unwrap();
         assert_eq!((task.state(), started.elapsed()), (TaskState::Completed, ms(60_000)));
-        // A stream has no such end.
+        // Streams are not bounded by `wait`.
         let mut events = bench.stream(Message::user("work pass:100000 done")).await.unwrap();
-        assert_eq!(states(&rest(&mut events).await).last(), Some(&TaskState::Completed));
+        assert_eq!(states(&remaining_events(&mut events).await).last(), Some(&TaskState::Completed));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_less_than_a_task_takes_to_be_one_gets_a_task() {
+async fn wait_shorter_than_task_creation_still_returns_a_task() {
     for store in stores() {
         let mut limits = Limits::default();
         limits.wait = Some(ms(30));
-        let bench = limited(store, limits, script);
+        let bench = with_limits(store, limits, scripted);
         let started = Instant::now();
         let task = bench.send(Message::user("pass:60 reply:late")).await.unwrap();
         assert_eq!((task.state(), started.elapsed()), (TaskState::Submitted, ms(30)));
         let mut events = bench.subscribe(&task.id).await.unwrap();
-        assert_eq!(states(&rest(&mut events).await), [TaskState::Submitted, TaskState::Completed]);
-        assert_eq!((started.elapsed(), said(&bench.get(&task.id).await.unwrap())), (ms(60), "late".into()));
-        // At the same moment, it is one of the two, and neither an error nor a wait.
+        assert_eq!(states(&remaining_events(&mut events).await), [TaskState::Submitted, TaskState::Completed]);
+        assert_eq!((started.elapsed(), status_text(&bench.get(&task.id).await.unwrap())), (ms(60), "late".into()));
+        // If both happen in the same instant, the reply is one of the two, without an error or a longer wait.
         for _ in 0..20 {
             let started = Instant::now();
-            match bench.answer(Message::user("pass:30 reply:now")).await.unwrap() {
-                Answer::Task(it) => assert!([TaskState::Submitted, TaskState::Completed].contains(&it.state())),
-                Answer::Message(it) => assert_eq!(it.text(), "now"),
+            match bench.send_payload(Message::user("pass:30 reply:now")).await.unwrap() {
+                Answer::Task(task) => assert!([TaskState::Submitted, TaskState::Completed].contains(&task.state())),
+                Answer::Message(message) => assert_eq!(message.text(), "now"),
             }
             assert_eq!(started.elapsed(), ms(30));
         }
@@ -101,39 +101,39 @@ async fn who_waits_less_than_a_task_takes_to_be_one_gets_a_task() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_agent_has_a_task_after_a_moment() {
+async fn task_is_created_after_100_ms_without_updates() {
     for store in stores() {
-        let bench = bench(store, script);
+        let bench = bench(store, scripted);
         let started = Instant::now();
         let mut events = bench.stream(Message::user("pass:5000 done")).await.unwrap();
-        assert_eq!(state_of(&next(&mut events).await), Some(TaskState::Submitted));
+        assert_eq!(state_in(&next_event(&mut events).await), Some(TaskState::Submitted));
         assert_eq!(started.elapsed(), ms(100));
-        assert_eq!(state_of(&next(&mut events).await), Some(TaskState::Completed));
+        assert_eq!(state_in(&next_event(&mut events).await), Some(TaskState::Completed));
         assert_eq!(started.elapsed(), ms(5000));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_wait_gets_a_task_at_once() {
+async fn returning_immediately_gets_a_task_at_once() {
     for store in stores() {
-        let bench = bench(store, script);
-        let (hasty, started) = (bench.hasty(), Instant::now());
-        let task = hasty.send(Message::user("pass:50 ask:what")).await.unwrap();
-        assert_eq!((task.state(), texts(&task).len()), (TaskState::Submitted, 1));
-        let again = hasty.send(to(&task.id, "pass:50 done")).await.unwrap();
-        assert_eq!((again.state(), texts(&again).len()), (TaskState::Submitted, 2));
+        let bench = bench(store, scripted);
+        let (non_blocking, started) = (bench.non_blocking(), Instant::now());
+        let task = non_blocking.send(Message::user("pass:50 ask:what")).await.unwrap();
+        assert_eq!((task.state(), history_texts(&task).len()), (TaskState::Submitted, 1));
+        let continued = non_blocking.send(follow_up(&task.id, "pass:50 done")).await.unwrap();
+        assert_eq!((continued.state(), history_texts(&continued).len()), (TaskState::Submitted, 2));
         assert_eq!(started.elapsed(), ms(0));
         let mut events = bench.subscribe(&task.id).await.unwrap();
-        let seen = states(&rest(&mut events).await);
-        // The second message was there before the question: it answers it.
+        let seen = states(&remaining_events(&mut events).await);
+        // The second message arrived before the question and answers it.
         let all = [TaskState::Submitted, TaskState::InputRequired, TaskState::Working, TaskState::Completed];
         assert_eq!(seen, all);
         assert_eq!(started.elapsed(), ms(100));
-        // Asked for a task that waits for its caller.
+        // A follow-up to a task that waits for input.
         let task = bench.send(Message::user("ask:what")).await.unwrap();
-        let task = hasty.send(to(&task.id, "hang")).await.unwrap();
+        let task = non_blocking.send(follow_up(&task.id, "hang")).await.unwrap();
         assert_eq!((task.state(), started.elapsed()), (TaskState::Working, ms(100)));
-        assert_eq!(texts(&task), ["ask:what", "what", "hang"]);
+        assert_eq!(history_texts(&task), ["ask:what", "what", "hang"]);
     }
 }
 
@@ -143,34 +143,34 @@ async fn accepted_follow_up_sets_an_interrupted_task_to_working() {
     for store in stores() {
         for (question, interrupted) in [("ask:what", InputRequired), ("sign:here", AuthRequired)] {
             let bench = bench(Arc::clone(&store), |turn: Turn, out: Updates| async move {
-                // An agent still sees the state that the message answers.
+                // The agent sees the state that the message answers.
                 out.save(&format!("{:?}", turn.task().state())).await?;
-                script(turn, out).await
+                scripted(turn, out).await
             });
             let id = bench.send(Message::user(question)).await.unwrap().id;
             let mut subscribed = bench.subscribe(&id).await.unwrap();
-            assert_eq!(states(&ready(&mut subscribed)), [interrupted]);
-            let accepted = bench.hasty().send(to(&id, "pass:50 done")).await.unwrap();
+            assert_eq!(states(&ready_events(&mut subscribed)), [interrupted]);
+            let accepted = bench.non_blocking().send(follow_up(&id, "pass:50 done")).await.unwrap();
             assert_eq!((accepted.state(), bench.state(&id).await), (Working, Working));
             assert!(accepted.status.unwrap().message.is_none(), "the question is in the history");
-            let seen = rest(&mut subscribed).await;
+            let seen = remaining_events(&mut subscribed).await;
             assert_eq!(states(&seen), [Working, Completed]);
-            dense(&bench.log(&*store, &id).await);
+            assert_dense(&bench.log(&*store, &id).await);
         }
-        let bench = bench(Arc::clone(&store), script);
-        // The stream of a follow-up begins with the task as it was accepted, and a plain WORKING is not said twice.
+        let bench = bench(Arc::clone(&store), scripted);
+        // The stream of a follow-up begins with the task as accepted; a plain WORKING is not repeated.
         for (text, expected) in [
             ("work done", vec![Working, Completed]),
             ("work:on done", vec![Working, Working, Completed]),
             ("out:x work done", vec![Working, Working, Completed]),
         ] {
             let id = bench.send(Message::user("ask:what")).await.unwrap().id;
-            let mut events = bench.stream(to(&id, text)).await.unwrap();
-            let seen = rest(&mut events).await;
+            let mut events = bench.stream(follow_up(&id, text)).await.unwrap();
+            let seen = remaining_events(&mut events).await;
             assert_eq!(states(&seen), expected, "{text}");
-            assert_eq!(texts(task_of(&seen[0])), ["ask:what", "what", text]);
+            assert_eq!(history_texts(task_in(&seen[0])), ["ask:what", "what", text]);
         }
-        bench.empty().await;
+        bench.wait_until_evicted().await;
     }
 }
 
@@ -184,112 +184,111 @@ async fn agent_sees_the_interrupted_state_that_its_turn_answers() {
     for store in stores() {
         let bench = bench(store, run);
         let task = bench.send(Message::user("first")).await.unwrap();
-        let mut streamed = bench.stream(to(&task.id, "streamed")).await.unwrap();
-        rest(&mut streamed).await;
-        bench.hasty().send(to(&task.id, "hasty")).await.unwrap();
+        let mut streamed = bench.stream(follow_up(&task.id, "streamed")).await.unwrap();
+        remaining_events(&mut streamed).await;
+        bench.non_blocking().send(follow_up(&task.id, "non_blocking")).await.unwrap();
         let mut keyed = bench.client.clone();
         keyed.call.idempotency_key = Some("k".to_owned());
-        let task = keyed.send(to(&task.id, "keyed")).await.unwrap();
-        let told = |name: &str| {
-            let artifact = task.artifacts.iter().find(|it| it.name == name).unwrap();
+        let task = keyed.send(follow_up(&task.id, "keyed")).await.unwrap();
+        let observed = |name: &str| {
+            let artifact = task.artifacts.iter().find(|artifact| artifact.name == name).unwrap();
             artifact.parts[0].as_text().unwrap().to_owned()
         };
-        assert_eq!(told("first"), "Submitted");
-        for name in ["streamed", "hasty", "keyed"] {
-            assert_eq!(told(name), "InputRequired", "{name}");
+        assert_eq!(observed("first"), "Submitted");
+        for name in ["streamed", "non_blocking", "keyed"] {
+            assert_eq!(observed(name), "InputRequired", "{name}");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_update_of_the_agent_is_shown_by_the_reply_to_a_send_that_does_not_wait() {
+async fn reply_to_a_non_blocking_send_includes_the_first_update() {
     for store in stores() {
-        let bench = bench(store, script);
-        let hasty = bench.hasty();
+        let bench = bench(store, scripted);
+        let non_blocking = bench.non_blocking();
         for (text, state) in [("work hang", TaskState::Working), ("ask:what", TaskState::InputRequired)] {
-            let task = hasty.send(Message::user(text)).await.unwrap();
+            let task = non_blocking.send(Message::user(text)).await.unwrap();
             assert_eq!(bench.state(&task.id).await, state, "{text}");
         }
         let started = Instant::now();
-        let silent = hasty.send(Message::user("hang")).await.unwrap();
+        let silent = non_blocking.send(Message::user("hang")).await.unwrap();
         assert_eq!((silent.state(), started.elapsed()), (TaskState::Submitted, ms(0)));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_callers_own_deadline_bounds_the_wait() {
+async fn deadline_of_the_caller_bounds_the_wait() {
     for store in stores() {
-        let bench = bench(store, script);
+        let bench = bench(store, scripted);
         for (time, waited, state) in [(2000, 1900, TaskState::Working), (50, 45, TaskState::Submitted)] {
             let started = Instant::now();
             let text = if time > 1000 { "work hang" } else { "hang" };
-            let task = bench.within(ms(time)).send(Message::user(text)).await.unwrap();
+            let task = bench.with_deadline(ms(time)).send(Message::user(text)).await.unwrap();
             assert_eq!((task.state(), started.elapsed()), (state, ms(waited)));
         }
     }
-    // A long one does not make us wait longer than we do.
+    // A long deadline does not extend the wait limit of the server.
     for store in stores() {
         let mut limits = Limits::default();
         limits.wait = Some(ms(50_000));
-        let bench = limited(store, limits, script);
+        let bench = with_limits(store, limits, scripted);
         let started = Instant::now();
-        bench.within(Duration::from_secs(1000)).send(Message::user("hang")).await.unwrap();
+        bench.with_deadline(Duration::from_secs(1000)).send(Message::user("hang")).await.unwrap();
         assert_eq!(started.elapsed(), ms(50_000));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_no_time_left_has_nothing_done_for_them() {
-    let bench = bench(Arc::new(Memory::default()), script);
+async fn expired_deadline_rejects_every_call() {
+    let bench = bench(Arc::new(Memory::default()), scripted);
     let id = bench.send(Message::user("ask:what")).await.unwrap().id;
-    let late = bench.within(ms(0));
-    assert_eq!(kind(late.send(Message::user("done")).await), ErrorKind::DeadlineExceeded);
-    assert_eq!(kind(late.stream(to(&id, "done")).await), ErrorKind::DeadlineExceeded);
-    assert_eq!(kind(late.get(&id).await), ErrorKind::DeadlineExceeded);
-    assert_eq!(kind(late.list(ListTasksRequest::default()).await), ErrorKind::DeadlineExceeded);
-    assert_eq!(kind(late.cancel(&id).await), ErrorKind::DeadlineExceeded);
-    assert_eq!(kind(late.subscribe(&id).await), ErrorKind::DeadlineExceeded);
-    assert_eq!(bench.listed().await.into_values().collect::<Vec<_>>(), [TaskState::InputRequired]);
+    let late = bench.with_deadline(ms(0));
+    assert_eq!(error_kind(late.send(Message::user("done")).await), ErrorKind::DeadlineExceeded);
+    assert_eq!(error_kind(late.stream(follow_up(&id, "done")).await), ErrorKind::DeadlineExceeded);
+    assert_eq!(error_kind(late.get(&id).await), ErrorKind::DeadlineExceeded);
+    assert_eq!(error_kind(late.list(ListTasksRequest::default()).await), ErrorKind::DeadlineExceeded);
+    assert_eq!(error_kind(late.cancel(&id).await), ErrorKind::DeadlineExceeded);
+    assert_eq!(error_kind(late.subscribe(&id).await), ErrorKind::DeadlineExceeded);
+    assert_eq!(bench.states_by_id().await.into_values().collect::<Vec<_>>(), [TaskState::InputRequired]);
 }
 
-/// A store that does not answer keeps nobody longer than they wait, nor longer than a moment, and what they sent is not
-/// forgotten for that.
+/// Sends to a store that does not respond fail at the deadline of the caller, or after 5 s; the messages are kept.
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_a_store_for_ever() {
+async fn wait_for_an_unresponsive_store_is_bounded() {
     let gate = Gate::memory();
-    let bench = bench(gate.store(), script);
-    let (brief, hasty) = (bench.within(ms(3000)), bench.within(ms(3000)).hasty());
+    let bench = bench(gate.store(), scripted);
+    let (brief, non_blocking) = (bench.with_deadline(ms(3000)), bench.with_deadline(ms(3000)).non_blocking());
     let started = Instant::now();
-    let unbounded = bench.sending(Message::user("ask:what"));
-    for it in [brief.sending(Message::user("ask:what")), hasty.sending(Message::user("ask:what"))] {
-        assert_eq!(kind(it.await.unwrap()), ErrorKind::Unavailable);
+    let unbounded = bench.spawn_send(Message::user("ask:what"));
+    for sent in [brief.spawn_send(Message::user("ask:what")), non_blocking.spawn_send(Message::user("ask:what"))] {
+        assert_eq!(error_kind(sent.await.unwrap()), ErrorKind::Unavailable);
         assert_eq!(started.elapsed(), ms(3000));
     }
-    // Nor does new work pile up before a store that does not answer.
+    // New work is rejected while commits are not answered.
     let refused = bench.send(Message::user("ask:what")).await.unwrap_err();
     assert_eq!((refused.kind(), refused.retry_after_seconds()), (ErrorKind::Unavailable, Some(1)));
     assert_eq!(started.elapsed(), ms(3000));
-    assert_eq!(kind(unbounded.await.unwrap()), ErrorKind::Unavailable);
+    assert_eq!(error_kind(unbounded.await.unwrap()), ErrorKind::Unavailable);
     assert_eq!(started.elapsed(), ms(5000));
     gate.open();
-    settle().await;
-    assert_eq!(bench.listed().await.into_values().collect::<Vec<_>>(), [TaskState::InputRequired; 3]);
-    bench.empty().await;
+    run_ready_tasks().await;
+    assert_eq!(bench.states_by_id().await.into_values().collect::<Vec<_>>(), [TaskState::InputRequired; 3]);
+    bench.wait_until_evicted().await;
 }
 
-/// An agent that hangs is found out before its time is over, and one that waits for its caller is left to.
+/// A hanging agent fails at the idle timeout; time that it waits for its caller does not count.
 #[tokio::test(start_paused = true)]
-async fn who_says_nothing_for_too_long_has_failed() {
+async fn silent_agent_fails_at_the_idle_timeout() {
     for store in stores() {
         let mut limits = Limits::default();
         limits.idle = Duration::from_secs(10);
         limits.turn = Duration::from_mins(1);
-        let bench = limited(store, limits, script);
-        for (text, state, waited, why) in [
+        let bench = with_limits(store, limits, scripted);
+        for (text, state, waited, reason) in [
             ("hang", TaskState::Failed, 10_000, "(idle)"),
             ("work pass:9000 work pass:9000 out:x pass:9000 hang", TaskState::Failed, 28_000, "(idle)"),
             ("work pass:9999 work done", TaskState::Completed, 9999, ""),
-            // All that is heard is not enough for ever.
+            // Updates do not extend the turn deadline.
             (&"work pass:9000 ".repeat(7), TaskState::Failed, 50_000, "(deadline)"),
         ] {
             let started = Instant::now();
@@ -298,51 +297,51 @@ async fn who_says_nothing_for_too_long_has_failed() {
                 task
             } else {
                 let mut events = bench.subscribe(&task.id).await.unwrap();
-                rest(&mut events).await;
+                remaining_events(&mut events).await;
                 bench.get(&task.id).await.unwrap()
             };
-            let waited = if why == "(deadline)" { ms(60_000) } else { ms(waited) };
+            let waited = if reason == "(deadline)" { ms(60_000) } else { ms(waited) };
             assert_eq!((task.state(), started.elapsed()), (state, waited), "{text}");
-            assert!(said(&task).contains(why), "{}", said(&task));
+            assert!(status_text(&task).contains(reason), "{}", status_text(&task));
         }
-        // Of a later turn, too, whatever the state of the one before.
+        // In a later turn too, whatever the state before it.
         let id = bench.send(Message::user("ask:what")).await.unwrap().id;
         let started = Instant::now();
-        let task = bench.send(to(&id, "hang")).await.unwrap();
+        let task = bench.send(follow_up(&id, "hang")).await.unwrap();
         assert_eq!((task.state(), started.elapsed()), (TaskState::Failed, ms(10_000)));
-        // It waits for its caller, and then it does not any more.
+        // The idle timeout applies again after the agent has stopped waiting for its caller.
         let task = bench.send(Message::user("work auth:sign pass:30000 work pass:9000 done")).await.unwrap();
         assert_eq!(task.state(), TaskState::AuthRequired);
         let mut events = bench.subscribe(&task.id).await.unwrap();
-        assert_eq!(states(&rest(&mut events).await).last(), Some(&TaskState::Completed));
+        assert_eq!(states(&remaining_events(&mut events).await).last(), Some(&TaskState::Completed));
     }
 }
 
-/// Nor has one that waits for a store, which is slow.
+/// Time that an agent waits for a slow store does not count as idle.
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_the_store_is_not_silent() {
+async fn agent_waiting_for_the_store_is_not_idle() {
     let gate = Gate::memory();
     let mut limits = Limits::default();
     limits.idle = Duration::from_secs(1);
-    let bench = limited(gate.store(), limits, |_: Turn, out: Updates| async move {
+    let bench = with_limits(gate.store(), limits, |_: Turn, out: Updates| async move {
         for n in 0..200 {
             out.artifact(n.to_string()).text("x").await?;
         }
         Ok(End::Completed(None))
     });
     let mut streamed = bench.stream(Message::user("go")).await.unwrap();
-    gate.knock().await;
-    pass(30_000).await;
+    gate.wait_for_commit().await;
+    sleep_ms(30_000).await;
     gate.open();
-    assert_eq!(states(&rest(&mut streamed).await).last(), Some(&TaskState::Completed));
+    assert_eq!(states(&remaining_events(&mut streamed).await).last(), Some(&TaskState::Completed));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_has_become_old_is_taken_up_where_it_was() {
+async fn stream_cut_at_its_maximum_age_can_be_resumed() {
     for store in stores() {
         let mut limits = Limits::default();
         limits.stream_age = Duration::from_secs(10);
-        let bench = limited(store, limits, script);
+        let bench = with_limits(store, limits, scripted);
         let started = Instant::now();
         let words = "work pass:4000 ".repeat(9);
         let mut events = bench.stream(Message::user(words + "done")).await.unwrap();
@@ -350,25 +349,25 @@ async fn a_stream_that_has_become_old_is_taken_up_where_it_was() {
         loop {
             match events.next().await {
                 Some(Ok(event)) => seen.push(event),
-                Some(Err(cut)) => {
-                    assert_eq!(a2a_service::error::Error::from(cut).kind(), ErrorKind::Unavailable);
+                Some(Err(status)) => {
+                    assert_eq!(a2a_service::error::Error::from(status).kind(), ErrorKind::Unavailable);
                     assert_eq!(started.elapsed(), ms(10_000 * streams));
                     assert!(events.next().await.is_none());
                     let last = seen.last().unwrap();
-                    events = bench.resume(&id_of(last), last.cursor()).await.unwrap();
+                    events = bench.resume(&task_id(last), last.cursor()).await.unwrap();
                     streams += 1;
                 }
                 None => break,
             }
         }
-        dense(&seen);
+        assert_dense(&seen);
         assert_eq!((streams, states(&seen).last()), (4, Some(&TaskState::Completed)));
-        // One that waits in silence ends as well, and what is idle is not in memory for ever.
+        // A stream without events is cut as well, and the idle task is evicted afterwards.
         let id = bench.send(Message::user("ask:what")).await.unwrap().id;
         events = bench.subscribe(&id).await.unwrap();
-        next(&mut events).await;
+        next_event(&mut events).await;
         assert!(events.next().await.unwrap().is_err());
         drop(events);
-        bench.empty().await;
+        bench.wait_until_evicted().await;
     }
 }
