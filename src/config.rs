@@ -180,6 +180,7 @@ keys! {
     "limits.event_bytes" => limits_event_bytes: ByteSize = ByteSize(Limits::default().event_bytes), "Maximum size of an event, encoded in protobuf: of an artifact chunk, of a status with its message, of a client's message. A turn that exceeds it fails. Clients of gRPC accept 4 MiB unless configured otherwise. Minimum 1 KiB.";
     "limits.artifact_bytes" => limits_artifact_bytes: ByteSize = ByteSize(Limits::default().artifact_bytes), "Maximum size of an artifact. A turn that exceeds it fails.";
     "limits.task_bytes" => limits_task_bytes: ByteSize = ByteSize(Limits::default().task_bytes), "Maximum total size of all events of a task, including its client's messages. A turn that exceeds it fails, and further messages are rejected.";
+    "limits.context_bytes" => limits_context_bytes: ByteSize = ByteSize(Limits::default().context_bytes), "Maximum total size of the events of all tasks of a context. A turn that exceeds it fails, and further messages are rejected. The size of a context without live tasks is read from the store with its next message, and limits new tasks from then on. Deleted tasks do not count. Zero rejects all messages.";
     "limits.turns" => limits_turns: usize = Limits::default().turns, "Maximum number of running turns, over all tasks. Messages that need another one are rejected.";
     "limits.turns_per_owner" => limits_turns_per_owner: usize = Limits::default().turns_per_owner, "Maximum number of running turns of one task owner, over all tenants. Callers without a name share one owner.";
     "limits.streams" => limits_streams: usize = Limits::default().streams, "Maximum number of open streams, over all tasks. Further ones are rejected.";
@@ -187,6 +188,7 @@ keys! {
     "limits.batch_bytes" => limits_batch_bytes: ByteSize = ByteSize(transport::BATCH_BYTES), "Maximum total size of the results of a JSON-RPC batch. A call whose result exceeds it gets an error.";
     "limits.unsent_bytes" => limits_unsent_bytes: ByteSize = ByteSize(transport::UNSENT_BYTES), "Maximum size of all answers together that were made and wait for slow readers. While they have more, calls are refused with 503 or `UNAVAILABLE`, except for health checks and the card.";
     "limits.page_bytes" => limits_page_bytes: ByteSize = ByteSize(Limits::default().page_bytes), "Maximum size of a page of `ListTasks`, encoded in protobuf. A page that reaches it ends early, with a token for the next page. A larger task gets a page of its own.";
+    "limits.history_bytes" => limits_history_bytes: ByteSize = ByteSize(Limits::default().history_bytes), "Maximum size of the history of a task in a response, encoded in protobuf: the newest messages that fit, whatever `historyLength` requests. The newest message is always included; zero leaves that alone.";
     "card.name" => card_name: Option<String> = None, "Name of the agent. Defaults to the agent's own value.";
     "card.description" => card_description: Option<String> = None, "Description of the agent. Defaults to the agent's own value.";
     "card.version" => card_version: Option<String> = None, "Version of the agent. Defaults to the agent's own value.";
@@ -227,12 +229,14 @@ impl Config {
             event_bytes: self.limits_event_bytes.0,
             artifact_bytes: self.limits_artifact_bytes.0,
             task_bytes: self.limits_task_bytes.0,
+            context_bytes: self.limits_context_bytes.0,
             turns: self.limits_turns,
             turns_per_owner: self.limits_turns_per_owner,
             streams: self.limits_streams,
             subscribers: self.limits_subscribers,
             max_push_configs: self.max_push_configs,
             page_bytes: self.limits_page_bytes.0,
+            history_bytes: self.limits_history_bytes.0,
             ..Limits::default()
         }
     }

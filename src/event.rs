@@ -173,6 +173,14 @@ impl Event {
         }
     }
 
+    /// Returns the task of an event that was made from one.
+    pub(crate) fn shared_task(&self) -> Option<&Task> {
+        match &self.0.origin {
+            Origin::Task(task) => Some(task),
+            Origin::Message(_) | Origin::Proto(_) => None,
+        }
+    }
+
     /// Returns the task of an event that carries a whole one. A shared task is not copied.
     pub fn whole(&self) -> Option<&Task> {
         if let Origin::Task(task) = &self.0.origin {

@@ -19,13 +19,14 @@ use tokio_util::task::TaskTracker;
 
 pub use self::limits::Limits;
 pub(crate) use self::sweeper::end_idle;
-pub(crate) use self::{idempotency::IdempotencyKey, resubscribe::StreamStart};
 use self::{
+    contexts::Contexts,
     idempotency::KeyLocks,
     limits::{Permits, full, limit},
     recovery::Quarantine,
     start::StartMode,
 };
+pub(crate) use self::{idempotency::IdempotencyKey, resubscribe::StreamStart};
 use crate::{
     agent::{Agent, TurnContext, status_update},
     error::{Error, ErrorKind},
@@ -38,9 +39,10 @@ use crate::{
     pb::v1::{Message, Task, TaskState},
     snapshot::Snapshot,
     store::{Key, ListPage, ListQuery, PushConfig, Scope, Store, Unavailable},
-    task::TaskLimits,
+    task::{HistoryLimit, TaskLimits},
 };
 
+mod contexts;
 mod idempotency;
 mod limits;
 mod push;
@@ -86,6 +88,7 @@ struct Parts<A> {
     limits: Limits,
     running: TaskTracker,
     permits: Permits,
+    contexts: Contexts,
     turnstile: Arc<KeyLocks>,
     /// What ran when an earlier process ended has been seen to.
     recovered: watch::Sender<bool>,
@@ -102,7 +105,9 @@ impl<A: Agent> Execution<A> {
         let lasts = journal.store().immediate().is_none();
         let recovered = watch::Sender::new(!lasts);
         let (turnstile, keeping, quarantine) = (Arc::default(), Mutex::default(), Quarantine::default());
-        let parts = Parts { agent, journal, limits, running, permits, turnstile, recovered, quarantine, keeping };
+        let contexts = Contexts::new(limits.context_bytes);
+        let parts =
+            Parts { agent, journal, limits, running, permits, contexts, turnstile, recovered, quarantine, keeping };
         let parts = Arc::new(parts);
         if lasts {
             tokio::spawn(Arc::clone(&parts).recover());
@@ -225,7 +230,7 @@ impl<A: Agent> Execution<A> {
     }
 
     /// What happens from this message on, until its turn ends.
-    pub(crate) async fn stream(&self, mut sent: SendRequest, history: Option<usize>) -> Result<Reader, Error> {
+    pub(crate) async fn stream(&self, mut sent: SendRequest, history: HistoryLimit) -> Result<Reader, Error> {
         if sent.name.is_some()
             && let Some((key, seq)) = Box::pin(self.before(&mut sent, None)).await?
         {

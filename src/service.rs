@@ -33,7 +33,7 @@ use crate::{
     seam,
     snapshot::Snapshot,
     store::{Key, ListQuery, Retention, Scope, Store, Token},
-    task,
+    task::{self, HistoryLimit},
 };
 
 mod idempotency;
@@ -137,6 +137,11 @@ impl<A: Agent> Service<A> {
         self.execution.journal().live_tasks()
     }
 
+    /// Limit of the history of a task in a reply, given the number of messages that the caller asks for (3.2.4).
+    fn history(&self, field: &str, length: Option<i32>) -> Result<HistoryLimit, Error> {
+        Ok(HistoryLimit { messages: history_length(field, length)?, bytes: self.execution.limits().history_bytes })
+    }
+
     fn scope(&self, call: &Call, tenant: &str) -> Arc<Scope> {
         if call.owner.is_empty() && tenant.is_empty() {
             return Arc::clone(&self.anonymous);
@@ -174,7 +179,7 @@ impl<A: Agent> Service<A> {
         let push = configuration.task_push_notification_config;
         let push =
             push.map(|config| self.registered(push::IN_SEND, config, &request_extensions).map(Box::new)).transpose()?;
-        let history = history("configuration.historyLength", configuration.history_length)?;
+        let history = self.history("configuration.historyLength", configuration.history_length)?;
         let accepted_output_modes = configuration.accepted_output_modes;
         let asked = TurnContext { principal, extensions, accepted_output_modes, metadata, referenced: Vec::new() };
         let has_references = !message.reference_task_ids.is_empty();
@@ -221,20 +226,20 @@ impl<A: Agent> Service<A> {
 /// Options for the reply to a send.
 struct ReplyOptions {
     immediately: bool,
-    history: Option<usize>,
+    history: HistoryLimit,
     /// Time until the caller's deadline.
     left: Option<Duration>,
     has_references: bool,
 }
 
 /// Validates a history length. `None` requests the whole history, and 0 no history (3.2.4).
-fn history(field: &str, length: Option<i32>) -> Result<Option<usize>, Error> {
+fn history_length(field: &str, length: Option<i32>) -> Result<Option<usize>, Error> {
     let negative = |_| Error::invalid_field(field, "must not be negative");
     length.map(usize::try_from).transpose().map_err(negative)
 }
 
 /// Returns a task with a shortened history. Avoids a copy if there are no other references to it.
-fn with_history(task: Arc<Task>, history: Option<usize>) -> Task {
+fn with_history(task: Arc<Task>, history: HistoryLimit) -> Task {
     match Arc::try_unwrap(task) {
         Ok(mut task) => {
             task::shorten(&mut task.history, history);
@@ -257,7 +262,8 @@ fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest, limits: &Li
         after: None,
         limit,
         bytes: Some(limits.page_bytes),
-        history: history("historyLength", request.history_length)?,
+        history: history_length("historyLength", request.history_length)?,
+        history_bytes: Some(limits.history_bytes),
         artifacts: request.include_artifacts.unwrap_or_default(),
     };
     if !request.page_token.is_empty() {
@@ -312,7 +318,7 @@ impl<A: Agent> A2aService for Service<A> {
     async fn get_task(&self, request: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
         let GetTaskRequest { tenant, id, history_length } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
-        let history = history("historyLength", *history_length)?;
+        let history = self.history("historyLength", *history_length)?;
         Ok(Response::new(self.execution.get(&key).await?.shortened(history)?))
     }
 
@@ -334,7 +340,8 @@ impl<A: Agent> A2aService for Service<A> {
     async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
         let CancelTaskRequest { tenant, id, .. } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
-        Ok(Response::new(self.execution.cancel(&key).await?.into()))
+        let task = Snapshot::from(self.execution.cancel(&key).await?);
+        Ok(Response::new(task.shortened(self.history("historyLength", None)?)?))
     }
 
     /// Subscribes to a task. The stream begins with the current task, or after the caller's cursor, and has its events until
@@ -346,7 +353,8 @@ impl<A: Agent> A2aService for Service<A> {
         self.offers.streaming()?;
         let SubscribeToTaskRequest { tenant, id } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
-        let reader = self.execution.subscribe(&key, streams::place(&request, id)?).await?;
+        let history = self.history("historyLength", None)?;
+        let reader = self.execution.subscribe(&key, streams::place(&request, id)?, history).await?;
         Ok(self.streamed(reader, streams::marks(&request)?))
     }
 

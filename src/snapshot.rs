@@ -15,7 +15,7 @@ use crate::{
     error::Error,
     json::{Measure, count, write_encoded, write_to},
     pb::v1::Task,
-    task,
+    task::{self, HistoryLimit},
 };
 
 /// Snapshot of a task: the response of `GetTask` (3.1.3) and `CancelTask` (3.1.5).
@@ -88,14 +88,14 @@ impl Snapshot {
         }
     }
 
-    /// Truncates the history to its newest `length` messages; `None` leaves all (3.2.4). Protobuf is decoded only if
-    /// that removes any.
-    pub(crate) fn shortened(self, length: Option<usize>) -> Result<Self, Error> {
+    /// Truncates the history to its newest messages within the limit. Protobuf is decoded only if that removes any.
+    pub(crate) fn shortened(self, limit: HistoryLimit) -> Result<Self, Error> {
         const HISTORY: u32 = 5;
-        let Some(length) = length else { return Ok(self) };
         let fits = match &self.0 {
-            Origin::Task(task) => task.history.len() <= length,
-            Origin::Proto(proto) => count(proto, HISTORY).is_some_and(|count| count <= length),
+            Origin::Task(task) => limit.surplus(&task.history) == 0,
+            // A history is smaller than its task.
+            Origin::Proto(proto) if limit.messages.is_none() && proto.len() <= limit.bytes => true,
+            Origin::Proto(proto) => count(proto, HISTORY).is_some_and(|(messages, bytes)| limit.fits(messages, bytes)),
         };
         if fits {
             return Ok(self);
@@ -103,10 +103,10 @@ impl Snapshot {
         let task = match self.0 {
             Origin::Proto(proto) => {
                 let mut task = decode(&proto)?;
-                task::shorten(&mut task.history, Some(length));
+                task::shorten(&mut task.history, limit);
                 task
             }
-            Origin::Task(task) => task::view(&task, Some(length), true),
+            Origin::Task(task) => task::view(&task, limit, true),
         };
         Ok(task.into())
     }

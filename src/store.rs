@@ -23,7 +23,7 @@ use crate::{
     pb::v1::{Task, TaskState},
     seam::Millis,
     snapshot::Snapshot,
-    task,
+    task::{self, HistoryLimit},
 };
 
 pub(crate) mod completed;
@@ -123,6 +123,10 @@ pub trait Store: Send + Sync + 'static {
     /// Size of the log of a task in bytes, as it is kept. Zero for a task that is not there, or whose log is not kept apart
     /// from it.
     async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable>;
+
+    /// Size of a context in bytes: of all its tasks together, as they are kept. The sum may end with the task that brings it
+    /// to `most`.
+    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, most: usize) -> Result<usize, Unavailable>;
 
     /// Diagnoses the data of a task that could not be read. Reads all of it.
     async fn damage(&self, _key: &Key) -> Result<Option<Damaged>, Unavailable> {
@@ -373,8 +377,18 @@ pub struct ListQuery {
     pub bytes: Option<usize>,
     /// So many messages of their history; all where this says nothing.
     pub history: Option<usize>,
+    /// Maximum size of the history of each task in bytes of protobuf, unlimited if `None`: the newest messages that fit, and
+    /// at least one where `history` allows it.
+    pub history_bytes: Option<usize>,
     /// With their artifacts.
     pub artifacts: bool,
+}
+
+impl ListQuery {
+    /// Limit of the history of each task.
+    pub(crate) fn history_limit(&self) -> HistoryLimit {
+        HistoryLimit { messages: self.history, bytes: self.history_bytes.unwrap_or(usize::MAX) }
+    }
 }
 
 /// A page of tasks: the newest status first, and of the same time the greatest id (3.1.4).

@@ -1,8 +1,11 @@
 //! Task state machine: permitted state transitions, and the effect of an event on a task. Pure functions.
 
+use prost::Message as _;
+
 pub use self::{
     admission::{Admission, TaskLimits, Violation},
     chunk::{heft, join, joins},
+    context::ContextBytes,
 };
 use crate::pb::v1::{
     Artifact, Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload,
@@ -10,6 +13,7 @@ use crate::pb::v1::{
 
 mod admission;
 mod chunk;
+mod context;
 
 impl Task {
     /// Returns the state of the task's status.
@@ -100,15 +104,54 @@ fn extend(artifact: &mut Artifact, chunk: &Artifact) {
     }
 }
 
-/// Truncates a history to its newest `length` messages; `None` leaves all (3.2.4).
-pub fn shorten(history: &mut Vec<Message>, length: Option<usize>) {
-    let surplus = length.map_or(0, |length| history.len().saturating_sub(length));
+/// Maximum history of a task in a reply. Of a longer one, the reply has the most recent messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryLimit {
+    /// Maximum number of messages, unlimited if `None` (3.2.4).
+    pub messages: Option<usize>,
+    /// Maximum size of the messages together, in bytes of protobuf. The newest message may exceed it.
+    pub bytes: usize,
+}
+
+impl Default for HistoryLimit {
+    /// No limit.
+    fn default() -> Self {
+        Self { messages: None, bytes: usize::MAX }
+    }
+}
+
+impl HistoryLimit {
+    /// Returns true if a history of so many messages with so many bytes together is within the limit.
+    pub(crate) fn fits(self, messages: usize, bytes: usize) -> bool {
+        self.messages.is_none_or(|most| messages <= most) && (messages <= 1 || bytes <= self.bytes)
+    }
+
+    /// Number of messages at the beginning of a history that exceed the limit.
+    pub(crate) fn surplus(self, history: &[Message]) -> usize {
+        let most = self.messages.map_or(history.len(), |most| most.min(history.len()));
+        // Most histories have one message, which is not measured.
+        if most <= 1 || self.bytes == usize::MAX {
+            return history.len() - most;
+        }
+        let mut left = self.bytes;
+        let kept = history.iter().rev().take(most).enumerate().take_while(|(age, message)| {
+            let rest = left.checked_sub(message.encoded_len());
+            left = rest.unwrap_or(0);
+            rest.is_some() || *age == 0
+        });
+        history.len() - kept.count()
+    }
+}
+
+/// Truncates a history to its newest messages within the limit.
+pub fn shorten(history: &mut Vec<Message>, limit: HistoryLimit) {
+    let surplus = limit.surplus(history);
     history.drain(..surplus);
 }
 
-/// Returns a copy of a task with the newest `history` messages (`None` for all), and with artifacts if requested.
-pub fn view(task: &Task, history: Option<usize>, artifacts: bool) -> Task {
-    let skip = history.map_or(0, |length| task.history.len().saturating_sub(length));
+/// Returns a copy of a task with the newest messages of its history within the limit, and with artifacts if requested.
+pub fn view(task: &Task, history: HistoryLimit, artifacts: bool) -> Task {
+    let skip = history.surplus(&task.history);
     Task {
         id: task.id.clone(),
         context_id: task.context_id.clone(),
@@ -223,11 +266,46 @@ mod tests {
         assert_eq!(texts, ["hi", "on it", "what?", "this"]);
         assert_eq!(task.status.as_ref().unwrap().message.as_ref().unwrap().text(), "done");
         for (length, left) in [(None, 4), (Some(0), 0), (Some(1), 1), (Some(9), 4)] {
-            assert_eq!(view(&task, length, false).history.len(), left);
+            let limit = HistoryLimit { messages: length, ..HistoryLimit::default() };
+            assert_eq!(view(&task, limit, false).history.len(), left);
             let mut history = task.history.clone();
-            shorten(&mut history, length);
-            assert_eq!(history, view(&task, length, true).history);
+            shorten(&mut history, limit);
+            assert_eq!(history, view(&task, limit, true).history);
         }
-        assert_eq!(view(&task, Some(1), false).history[0].text(), "this");
+        let newest = HistoryLimit { messages: Some(1), ..HistoryLimit::default() };
+        assert_eq!(view(&task, newest, false).history[0].text(), "this");
+    }
+
+    #[test]
+    fn history_has_the_newest_messages_that_fit_into_its_bytes() {
+        let history: Vec<Message> = ["0", "1", "2", "3"].map(Message::user).into();
+        let each = history[0].encoded_len();
+        assert!(history.iter().all(|message| message.encoded_len() == each));
+        for (messages, bytes, left) in [
+            (None, usize::MAX, 4),
+            (None, 4 * each, 4),
+            (None, 4 * each - 1, 3),
+            (None, 2 * each, 2),
+            (None, each, 1),
+            (None, each - 1, 1),
+            (None, 0, 1),
+            (Some(3), 4 * each, 3),
+            (Some(3), 2 * each + 1, 2),
+            (Some(1), 0, 1),
+            (Some(0), 0, 0),
+            (Some(0), usize::MAX, 0),
+        ] {
+            let limit = HistoryLimit { messages, bytes };
+            let mut kept = history.clone();
+            shorten(&mut kept, limit);
+            assert_eq!(kept, history[4 - left..], "{limit:?}");
+            assert_eq!(limit.fits(4, 4 * each), left == 4, "{limit:?}");
+        }
+        shorten(&mut Vec::new(), HistoryLimit { messages: None, bytes: 0 });
+        // A small message after a large one does not bring the large one back, and an older one is never kept without it.
+        let mixed = vec![Message::user("0"), Message::user(&"x".repeat(1000)), Message::user("2")];
+        let mut kept = mixed.clone();
+        shorten(&mut kept, HistoryLimit { messages: None, bytes: 500 });
+        assert_eq!(kept, mixed[2..]);
     }
 }

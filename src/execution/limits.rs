@@ -62,6 +62,12 @@ pub struct Limits {
     /// Maximum total size in bytes of all events of a task, including its client's messages. A turn that exceeds it fails, and
     /// further messages are rejected. 128 MiB by default.
     pub task_bytes: usize,
+    /// Maximum total size in bytes of the events of all tasks of a context. A turn that exceeds it fails, and further messages
+    /// are rejected. The size of a context without live tasks is read from the store with its next message, and limits new
+    /// tasks from then on. It is read again before a message is rejected, once a second at most: deleted, evicted and expired
+    /// tasks do not count. Events that end a turn are accepted beyond it. Zero rejects all messages, `usize::MAX` disables it.
+    /// 1 GiB by default.
+    pub context_bytes: usize,
     /// Maximum number of running turns, over all tasks. 10 000 by default.
     pub turns: usize,
     /// Maximum number of running turns of one task owner, over all tenants. Callers without a name share one owner. 5000 by
@@ -77,14 +83,17 @@ pub struct Limits {
     /// Maximum size of a page of `ListTasks` in bytes, encoded in protobuf. A page that reaches it ends early, with a token
     /// for the next page. A larger task gets a page of its own. 8 MiB by default.
     pub page_bytes: usize,
+    /// Maximum size of the history of a task in a response, in bytes, encoded in protobuf: the newest messages that fit,
+    /// whatever `historyLength` requests. The newest message is always included; zero leaves that alone. 8 MiB by default.
+    pub history_bytes: usize,
 }
 
 impl Limits {
     /// Limits of a single task.
     pub(crate) fn bounds(&self) -> TaskLimits {
-        let Self { events, artifacts, artifact_bytes, task_bytes, .. } = *self;
+        let Self { events, artifacts, artifact_bytes, task_bytes, context_bytes, .. } = *self;
         let event_bytes = self.event_bytes.max(MIN_EVENT_BYTES);
-        TaskLimits { events, artifacts, event_bytes, artifact_bytes, task_bytes }
+        TaskLimits { events, artifacts, event_bytes, artifact_bytes, task_bytes, context_bytes }
     }
 }
 
@@ -107,12 +116,14 @@ impl Default for Limits {
             event_bytes: 16 << 20,
             artifact_bytes: 64 << 20,
             task_bytes: 128 << 20,
+            context_bytes: 1 << 30,
             turns: 10_000,
             turns_per_owner: 5000,
             streams: 10_000,
             subscribers: 1000,
             max_push_configs: 32,
             page_bytes: 8 << 20,
+            history_bytes: 8 << 20,
         }
     }
 }

@@ -203,6 +203,7 @@ impl<A: Agent> Parts<A> {
                 // There may be more of them than may run at once.
                 drop(self.running.spawn(async move {
                     let Some(permit) = parts.permits.next_turn(&held.key.scope().owner).await else { return };
+                    parts.enter_context(&held, 0).await;
                     parts.turns(held, turn, asked, permit).await;
                 }));
                 return Ok(());

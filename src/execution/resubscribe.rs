@@ -21,6 +21,7 @@ use crate::{
     },
     pb::v1::Task,
     store::Key,
+    task::HistoryLimit,
 };
 
 /// How many events are read at a time.
@@ -37,12 +38,12 @@ pub(crate) enum StreamStart {
 
 impl<A: Agent> Execution<A> {
     /// The task as it is and all that follows; or, of a task that may have ended, all that followed an event.
-    pub(crate) async fn subscribe(&self, key: &Key, from: StreamStart) -> Result<Reader, Error> {
+    pub(crate) async fn subscribe(&self, key: &Key, from: StreamStart, history: HistoryLimit) -> Result<Reader, Error> {
         let held = self.hold(key).await?;
         if matches!(from, StreamStart::Now) && held.lock().has_ended() {
             return Err(has_ended(key.id()));
         }
-        self.reader(held, from).await
+        Ok(self.reader(held, from).await?.with_history(history))
     }
 
     /// The stream of the message with this id that was sent before: what came after this event, until its turn ends.
@@ -51,7 +52,7 @@ impl<A: Agent> Execution<A> {
         key: &Key,
         message_id: &str,
         after: Position,
-        history: Option<usize>,
+        history: HistoryLimit,
     ) -> Result<Reader, Error> {
         let held = self.hold(key).await?;
         let reader = self.reader(held.clone(), StreamStart::After(after)).await?;
@@ -61,7 +62,7 @@ impl<A: Agent> Execution<A> {
 
     /// The stream of the message that is event `seq` and was sent before: the task as it is, and what follows until the
     /// turn of the message ends. Reads nothing of the log.
-    pub(super) async fn stream_of(&self, key: &Key, seq: Seq, history: Option<usize>) -> Result<Reader, Error> {
+    pub(super) async fn stream_of(&self, key: &Key, seq: Seq, history: HistoryLimit) -> Result<Reader, Error> {
         let held = self.hold(key).await?;
         let permit = self.reader_permit(&held)?;
         let (task, at, turns) = attach(&held)?;

@@ -11,7 +11,9 @@ use futures_util::future::Either;
 use tokio::sync::oneshot;
 
 use super::{
-    COMMIT, Execution, SendRequest, busy, has_ended,
+    COMMIT, Execution, SendRequest, busy,
+    contexts::Chosen,
+    has_ended,
     idempotency::{IdempotencyKey, PendingSend},
     limits::{SOON, TurnPermit, full, limit},
     lost,
@@ -29,6 +31,7 @@ use crate::{
     pb::v1::{Message, Task, TaskState, TaskStatus, stream_response::Payload},
     seam,
     store::Key,
+    task::Violation,
 };
 
 /// Where a turn begins.
@@ -52,16 +55,24 @@ impl<A: Agent> Execution<A> {
         begin: StartMode,
         watch: impl FnOnce(&mut Inner, u32) -> T + Send + 'a,
     ) -> impl Future<Output = Result<(LiveRef, T), Error>> + Send + 'a {
-        if sent.message.task_id.is_empty() {
-            Either::Left(ready(self.begin_new(sent, begin, watch)))
-        } else {
-            Either::Right(Box::pin(self.follow_up(sent, begin, watch)))
+        if !sent.message.task_id.is_empty() {
+            return Either::Right(Box::pin(Either::Left(self.follow_up(sent, begin, watch))));
+        }
+        match self.0.chosen_context(&sent.scope, &sent.message) {
+            Some(context) if !self.0.has_room(&context, &sent.message) => {
+                Either::Right(Box::pin(Either::Right(async move {
+                    self.0.read_now(&context).await;
+                    self.begin_new(sent, Some(context), begin, watch)
+                })))
+            }
+            context => Either::Left(ready(self.begin_new(sent, context, begin, watch))),
         }
     }
 
     fn begin_new<T>(
         &self,
         sent: SendRequest,
+        context: Option<Chosen>,
         begin: StartMode,
         watch: impl FnOnce(&mut Inner, u32) -> T,
     ) -> Result<(LiveRef, T), Error> {
@@ -84,9 +95,22 @@ impl<A: Agent> Execution<A> {
         let push = push.map(|it| (*it).of(&key));
         let mut live = Live::new(key, journal.store().fence(), task, now);
         live.bound(self.0.limits.bounds());
+        let is_chosen = context.is_some();
+        if let Some(context) = context {
+            self.0.read_later(&context);
+            live.enter_context(context.into_size());
+        }
         live.check_first().map_err(|why| {
             let name = why.limit().unwrap_or_default();
-            limit(name, format!("the message is too large: {why} (limit {name})"))
+            limit(
+                name,
+                match why {
+                    Violation::ContextBytes(_) if is_chosen => {
+                        format!("context {} takes no more messages: {why} (limit {name})", live.context)
+                    }
+                    _ => format!("the message is too large: {why} (limit {name})"),
+                },
+            )
         })?;
         live.push_to(push);
         let held = journal.insert(live);
@@ -116,6 +140,9 @@ impl<A: Agent> Execution<A> {
             return Err(Error::invalid_field("message.contextId", why));
         }
         message.context_id = (*held.context).to_owned();
+        if !held.lock().has_ended() {
+            self.0.enter_context(&held, prost::Message::encoded_len(&message)).await;
+        }
         // Before the message, so that nothing that comes of it is missed.
         let made = match push.filter(|_| !held.lock().has_ended()) {
             Some(push) => self.put_push(&key, *push).await?.1,

@@ -63,6 +63,7 @@ impl<A: Agent> Execution<A> {
         if canceled > 0 || swept != Swept::default() {
             let Swept { tasks, logs, pushes, sends } = swept;
             tracing::info!(tasks, logs, pushes, sends, canceled, "deleted what was kept for long enough");
+            self.0.read_contexts().await;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::{
     any::Any,
     future::poll_fn,
+    mem,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::{Arc, OnceLock},
@@ -121,6 +122,7 @@ impl<A: Agent> Parts<A> {
         // Who is woken by it: an agent that speaks often need not look at it each time.
         let mut armed: Option<Waker> = None;
         let mut waits = WakerRegistration::new(held, |it| &mut it.control);
+        let mut is_counted = false;
         let over = poll_fn(|cx| {
             {
                 let mut inner = held.lock();
@@ -145,6 +147,9 @@ impl<A: Agent> Parts<A> {
             loop {
                 let mut inner = held.lock();
                 inner.polled = false;
+                if !mem::replace(&mut is_counted, true) {
+                    self.contexts.begin(held, &mut inner);
+                }
                 let now = Instant::now();
                 inner.real |= now >= real_at;
                 let mut next = if inner.real { deadline } else { real_at.min(deadline) };

@@ -22,7 +22,7 @@ use crate::{
     pb::v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
     seam::{Millis, millis, timestamp},
     store::{IdempotencyRecord, Key, PushConfig, Stored},
-    task::{Admission, TaskLimits, Violation, heft, join, joins},
+    task::{Admission, ContextBytes, TaskLimits, Violation, heft, join, joins},
 };
 
 mod commit;
@@ -216,7 +216,12 @@ impl Live {
         self.inner.get_mut().has_ended()
     }
 
-    /// Checks the message that starts a task against the limits.
+    /// Sets the size of the context that the task counts in.
+    pub(crate) fn enter_context(&mut self, context: Arc<ContextBytes>) {
+        self.inner.get_mut().ahead.enter_context(context);
+    }
+
+    /// Checks the message that starts a task against the limits, and counts it in its context.
     pub(crate) fn check_first(&mut self) -> Result<(), Violation> {
         self.inner.get_mut().ahead.check_first()
     }
@@ -456,6 +461,7 @@ impl Inner {
             self.reply = Some(message);
         }
         self.lost = true;
+        self.ahead.drop_task();
         self.pending.clear();
         self.begins = false;
         self.wakers.take(&mut wakeups.wakers);

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     event::{Ends, Event, Mark, Position, Seq},
     pb::v1::{Task, stream_response::Payload},
-    task::{apply, shorten},
+    task::{HistoryLimit, apply, shorten},
 };
 
 /// Maximum number of events taken from the log at a time.
@@ -57,8 +57,8 @@ pub struct Reader {
     progress: Option<Box<TurnProgress>>,
     /// Task at the last event that was read, if requested with [`folding`](Self::folding).
     folded: Option<Arc<Task>>,
-    /// Maximum number of history messages in tasks that are sent; `None` for all.
-    history: Option<usize>,
+    /// Limit of the history of tasks in the stream.
+    history: HistoryLimit,
     /// Set if the log lacks events after the cursor, and a snapshot is sent instead.
     gap: bool,
     ready: VecDeque<Event>,
@@ -94,7 +94,7 @@ impl Reader {
             turns,
             progress: None,
             folded: None,
-            history: None,
+            history: HistoryLimit::default(),
             gap: false,
             ready: VecDeque::new(),
             fetch: None,
@@ -157,9 +157,9 @@ impl Reader {
         self.folded.take()
     }
 
-    /// Limits the history of tasks that are sent to the newest `length` messages (3.2.4).
-    pub(crate) fn with_history(mut self, length: Option<usize>) -> Self {
-        self.history = length;
+    /// Limits the history of tasks in the stream (3.2.4).
+    pub(crate) fn with_history(mut self, limit: HistoryLimit) -> Self {
+        self.history = limit;
         self
     }
 
@@ -289,13 +289,14 @@ impl Reader {
 
     /// Applies the limit on the history to an event with a whole task.
     fn shortened(&self, event: Event) -> Event {
-        let Some(length) = self.history else { return event };
-        if event.whole().is_none_or(|task| task.history.len() <= length) {
+        // The first event of a log is a task with one message, which no byte limit removes: it is not decoded for that.
+        let task = if self.history.messages.is_some() { event.whole() } else { event.shared_task() };
+        if task.is_none_or(|task| self.history.surplus(&task.history) == 0) {
             return event;
         }
         let (position, ends) = (event.position(), event.ends());
         let Some(Payload::Task(mut task)) = event.into_message().payload else { return Event::default() };
-        shorten(&mut task.history, Some(length));
+        shorten(&mut task.history, self.history);
         Event::task(position, ends, Arc::new(task))
     }
 }
@@ -398,9 +399,9 @@ mod tests {
             push: None,
             name: None,
         };
-        let mut slow = execution.stream(request, None).await.unwrap();
+        let mut slow = execution.stream(request, HistoryLimit::default()).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();
-        let mut fast = execution.subscribe(&slow.live.key, StreamStart::After(first.position())).await.unwrap();
+        let mut fast = execution.subscribe(&slow.live.key, StreamStart::After(first.position()), HistoryLimit::default()).await.unwrap();
         let mut last = 1;
         while let Some(event) = fast.next().await {
             last += 1;
@@ -435,9 +436,9 @@ mod tests {
             push: None,
             name: None,
         };
-        let mut slow = execution.stream(request, None).await.unwrap();
+        let mut slow = execution.stream(request, HistoryLimit::default()).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();
-        let mut fast = execution.subscribe(&slow.live.key, StreamStart::After(first.position())).await.unwrap();
+        let mut fast = execution.subscribe(&slow.live.key, StreamStart::After(first.position()), HistoryLimit::default()).await.unwrap();
         for reader in [&mut slow, &mut fast] {
             let mut last = 1;
             while let Some(event) = reader.next().await {

@@ -64,18 +64,23 @@ where
     write_to(out, &T::decode(proto).map_err(serde_json::Error::custom)?)
 }
 
-/// Counts the fields with a number in a message that has only length-delimited fields. Returns `None` for others.
-pub fn count(proto: &[u8], number: u32) -> Option<usize> {
+/// Counts the fields with a number, and their bytes, in a message that has only length-delimited fields. Returns `None` for
+/// others.
+pub fn count(proto: &[u8], number: u32) -> Option<(usize, usize)> {
     let key = number << 3 | DELIMITED;
     let mut from = Encoded::<()>::new(proto).fields().ok()?;
-    let mut count = 0;
+    let (mut count, mut bytes) = (0, 0);
     while from.key != END {
-        count += usize::from(from.key == key);
-        if from.key & WIRE != DELIMITED || from.bytes().is_err() {
+        if from.key & WIRE != DELIMITED {
             return None;
         }
+        let counts = from.key == key;
+        let field = from.bytes().ok()?;
+        if counts {
+            (count, bytes) = (count + 1, bytes + field.len());
+        }
     }
-    Some(count)
+    Some((count, bytes))
 }
 
 /// Marks a oneof as set. Fails if it was already: an encoder writes only one arm.

@@ -13,7 +13,7 @@ use tokio::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{Service, history};
+use super::Service;
 use crate::{
     agent::Agent,
     call::Call,
@@ -47,14 +47,14 @@ impl<A: Agent> Service<A> {
             return Err(Error::invalid_field(CURSOR, why));
         }
         let length = configuration.as_ref().and_then(|configuration| configuration.history_length);
-        let length = history("configuration.historyLength", length)?;
+        let history = self.history("configuration.historyLength", length)?;
         let key = Key::new(&self.scope(call, tenant), id);
         let found = self.execution.get(&key).await?;
         if !found.task()?.history.iter().any(|known| known.message_id == message.message_id) {
             let why = format!("cursor of task {id}, which does not have this message; send it without the cursor");
             return Err(Error::invalid_field(CURSOR, why));
         }
-        self.execution.stream_again(&key, &message.message_id, position, length).await
+        self.execution.stream_again(&key, &message.message_id, position, history).await
     }
 
     /// Returns the stream of a reader, with the maximum age.

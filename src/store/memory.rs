@@ -116,7 +116,7 @@ fn listed(kept: &StoredTask, key: &Key, query: &ListQuery) -> Task {
     match &kept.log {
         Kind::SealedLog(it) => {
             let mut task = it.task().unwrap_or_default();
-            task::shorten(&mut task.history, query.history);
+            task::shorten(&mut task.history, query.history_limit());
             if !query.artifacts {
                 task.artifacts = Vec::new();
             }
@@ -134,7 +134,7 @@ fn listed(kept: &StoredTask, key: &Key, query: &ListQuery) -> Task {
             } else {
                 log.without_artifacts(names).for_each(&mut fold);
             }
-            task::shorten(&mut task.history, query.history);
+            task::shorten(&mut task.history, query.history_limit());
             key.id().clone_into(&mut task.id);
             task
         }
@@ -281,6 +281,26 @@ impl Store for Memory {
             Kind::SealedLog(_) => 0,
         });
         Ok(bytes.unwrap_or_default())
+    }
+
+    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, most: usize) -> Result<usize, Unavailable> {
+        let query = ListQuery { scope: Arc::clone(scope), context: Some(context.into()), ..ListQuery::default() };
+        let keys: Vec<Key> = {
+            let index = self.index.lock();
+            index.get(scope).map(|index| index.find(&query).map(|(_, key)| key.clone()).collect()).unwrap_or_default()
+        };
+        let mut sum: usize = 0;
+        for key in &keys {
+            let bytes = self.with(key, |kept| match &kept.log {
+                Kind::Open(log) => log.length(),
+                Kind::SealedLog(settled) => settled.bytes().len(),
+            });
+            sum = sum.saturating_add(bytes.unwrap_or_default());
+            if sum >= most {
+                break;
+            }
+        }
+        Ok(sum)
     }
 }
 

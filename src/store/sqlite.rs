@@ -535,6 +535,11 @@ impl Store for Sqlite {
         self.readers.run(move |it| read::log_bytes(it, &key)).await
     }
 
+    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, most: usize) -> Result<usize, Unavailable> {
+        let (scope, context) = (Arc::clone(scope), context.to_owned());
+        self.readers.run(move |db| read::context_bytes(db, &scope, &context, most)).await
+    }
+
     async fn check(&self) -> Result<(), Unavailable> {
         let health = Arc::clone(&self.health);
         self.readers.run(move |_| Ok(health.look())).await??;

@@ -1,26 +1,31 @@
 //! Admission of events to a task: state transitions, size limits and sequence numbers.
 
+use std::sync::Arc;
+
 use prost::{Message as _, encoding::string};
 
 use crate::{
     check::MAX_ID_BYTES,
     event::Seq,
     pb::v1::{Artifact, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
+    task::ContextBytes,
 };
 
 /// Admission state of a task, after all events accepted so far. Its size depends only on the number of artifacts.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Admission {
     state: TaskState,
     seq: Seq,
     bounds: TaskLimits,
     /// Encoded size of all events so far.
     bytes: usize,
+    /// Size of the context, which includes this task. `None` while the task is the only one of its context.
+    context: Option<Arc<ContextBytes>>,
     artifacts: Vec<ArtifactSize>,
 }
 
 /// An artifact of the task.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct ArtifactSize {
     id: Box<str>,
     /// Encoded size so far.
@@ -40,13 +45,22 @@ pub struct TaskLimits {
     pub artifact_bytes: usize,
     /// Maximum size of all events of a task. Events that end a turn are accepted beyond it.
     pub task_bytes: usize,
+    /// Maximum size of all events of all tasks of the context. Events that end a turn are accepted beyond it.
+    pub context_bytes: usize,
 }
 
 impl Default for TaskLimits {
     /// Returns no limits.
     fn default() -> Self {
         const MAX: usize = usize::MAX;
-        Self { events: Seq::MAX, artifacts: MAX, event_bytes: MAX, artifact_bytes: MAX, task_bytes: MAX }
+        Self {
+            events: Seq::MAX,
+            artifacts: MAX,
+            event_bytes: MAX,
+            artifact_bytes: MAX,
+            task_bytes: MAX,
+            context_bytes: MAX,
+        }
     }
 }
 
@@ -74,6 +88,9 @@ pub enum Violation {
     /// The events of the task would exceed the maximum total size.
     #[error("a task has at most {0} bytes")]
     TaskBytes(usize),
+    /// The events of all tasks of the context would exceed the maximum total size.
+    #[error("a context has at most {0} bytes")]
+    ContextBytes(usize),
     /// The id of an artifact or message exceeds the maximum length.
     #[error("an identifier has at most {0} bytes")]
     IdBytes(usize),
@@ -89,6 +106,7 @@ impl Violation {
             Self::EventBytes(_) => Some("event_bytes"),
             Self::ArtifactBytes(_) => Some("artifact_bytes"),
             Self::TaskBytes(_) => Some("task_bytes"),
+            Self::ContextBytes(_) => Some("context_bytes"),
             Self::IdBytes(_) => Some("id_bytes"),
         }
     }
@@ -103,12 +121,38 @@ impl Admission {
             bytes: artifact.encoded_len(),
         };
         let artifacts = artifacts.map(size).collect();
-        Self { state: task.state(), seq, bounds: TaskLimits::default(), bytes: task.encoded_len(), artifacts }
+        let (bounds, bytes) = (TaskLimits::default(), task.encoded_len());
+        Self { state: task.state(), seq, bounds, bytes, context: None, artifacts }
     }
 
-    /// Resets to the state after event `seq`, with which the task was `task`. Keeps the limits.
+    /// Resets to the state after event `seq`, with which the task was `task`. Keeps the limits and the context.
     pub fn rewind(&mut self, task: &Task, seq: Seq) {
-        *self = Self { bounds: self.bounds, ..Self::of(task, seq) };
+        self.drop_events();
+        *self = Self { bounds: self.bounds, context: self.context.take(), ..Self::of(task, seq) };
+    }
+
+    /// Counts events in the size of this context from now on. Those so far have been counted.
+    pub fn enter_context(&mut self, context: Arc<ContextBytes>) {
+        self.context = Some(context);
+    }
+
+    /// The context that events are counted in.
+    pub fn context(&self) -> Option<&Arc<ContextBytes>> {
+        self.context.as_ref()
+    }
+
+    /// Events that were accepted are not going to be stored.
+    pub fn drop_events(&self) {
+        if let Some(context) = &self.context {
+            context.invalidate();
+        }
+    }
+
+    /// None of the events is going to be stored.
+    pub fn drop_task(&self) {
+        if let Some(context) = &self.context {
+            context.subtract(self.bytes);
+        }
     }
 
     /// Sets the limits.
@@ -116,9 +160,10 @@ impl Admission {
         self.bounds = bounds;
     }
 
-    /// Checks the size of the first event of a task, which [`admit`](Self::admit) does not see.
+    /// Checks the size of the first event of a task, which [`admit`](Self::admit) does not see, and counts it in the context.
     pub fn check_first(&self) -> Result<(), Violation> {
-        self.check_bytes(self.bytes, 0, false)
+        self.check_bytes(self.bytes, 0, false)?;
+        self.count(self.bytes, 0, false)
     }
 
     /// Sets the size of the log of a loaded task. It may exceed that of the task, because artifacts were replaced.
@@ -163,6 +208,20 @@ impl Admission {
         check_ids(payload)?;
         let bytes = weigh(payload);
         self.check_bytes(bytes, self.bytes, ends)?;
+        self.count(bytes, self.bytes, ends)?;
+        if let Err(violation) = self.fold(payload, bytes) {
+            if let Some(context) = &self.context {
+                context.subtract(bytes);
+            }
+            return Err(violation);
+        }
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.seq += 1;
+        Ok(self.seq)
+    }
+
+    /// Updates the state or an artifact by an event of so many bytes. Changes nothing if that is rejected.
+    fn fold(&mut self, payload: &mut Payload, bytes: usize) -> Result<(), Violation> {
         match payload {
             Payload::StatusUpdate(update) => {
                 let next = update.status.as_ref().map_or(TaskState::Unspecified, TaskStatus::state);
@@ -188,9 +247,21 @@ impl Admission {
             }
             Payload::ArtifactUpdate(_) | Payload::Message(_) | Payload::Task(_) => {}
         }
-        self.bytes = self.bytes.saturating_add(bytes);
-        self.seq += 1;
-        Ok(self.seq)
+        Ok(())
+    }
+
+    /// Counts bytes in the context, or rejects them if it would exceed its limit. Bytes that end a turn always count.
+    fn count(&self, bytes: usize, before: usize, ends: bool) -> Result<(), Violation> {
+        let most = self.bounds.context_bytes;
+        let fits = match &self.context {
+            Some(context) if ends => {
+                context.add(bytes);
+                true
+            }
+            Some(context) => context.try_add(bytes, most),
+            None => ends || before.saturating_add(bytes) <= most,
+        };
+        if fits { Ok(()) } else { Err(Violation::ContextBytes(most)) }
     }
 
     fn check_bytes(&self, bytes: usize, before: usize, ends: bool) -> Result<(), Violation> {
@@ -209,11 +280,12 @@ impl Admission {
     pub fn grow(&mut self, artifact: &str, bytes: usize) -> bool {
         let TaskLimits { artifact_bytes, task_bytes, .. } = self.bounds;
         let total = self.bytes.saturating_add(bytes);
-        let Some(old) = find(&mut self.artifacts, artifact) else { return false };
-        let grown = old.bytes.saturating_add(bytes);
-        let fits = total <= task_bytes && grown <= artifact_bytes;
+        let Some(index) = self.artifacts.iter().rposition(|size| *size.id == *artifact) else { return false };
+        let grown = self.artifacts[index].bytes.saturating_add(bytes);
+        // The context is last, since this counts the bytes.
+        let fits = total <= task_bytes && grown <= artifact_bytes && self.count(bytes, self.bytes, false).is_ok();
         if fits {
-            (self.bytes, old.bytes) = (total, grown);
+            (self.bytes, self.artifacts[index].bytes) = (total, grown);
         }
         fits
     }
@@ -331,6 +403,48 @@ mod tests {
         let too_long = "x".repeat(100);
         let mut end = |text: &str| ahead.admit(&mut status(TaskState::Failed, Some(text)), true);
         assert_eq!((end(&too_long), end(&text)), (Err(Violation::EventBytes(100)), Ok(6)));
+    }
+
+    #[test]
+    fn bytes_are_counted_by_context() {
+        let text = |bytes: usize| Payload::ArtifactUpdate(chunk("a", &"x".repeat(bytes), true));
+        let bounds = TaskLimits { context_bytes: 300, artifacts: 1, ..TaskLimits::default() };
+        let context = Arc::new(ContextBytes::default());
+        let mut tasks = [(); 2].map(|()| {
+            let mut ahead = Admission::of(&task_in(TaskState::Working), 1);
+            ahead.bound(bounds);
+            ahead.enter_context(Arc::clone(&context));
+            ahead.check_first().unwrap();
+            ahead
+        });
+        let first = tasks[0].bytes();
+        assert_eq!(context.get(), 2 * first);
+        let [one, two] = &mut tasks;
+        assert_eq!(one.admit(&mut text(100), false), Ok(2));
+        assert!(one.grow("a", 50));
+        assert_eq!(context.get(), one.bytes() + two.bytes());
+        assert_eq!(two.admit(&mut text(150), false), Err(Violation::ContextBytes(300)));
+        assert_eq!(two.admit(&mut text(80), false), Ok(2));
+        assert!(!two.grow("a", 80) && !one.grow("a", 80));
+        // What is refused for another reason is not counted.
+        let full = context.get();
+        let mut other = Payload::ArtifactUpdate(chunk("b", "", false));
+        assert_eq!(two.admit(&mut other, false), Err(Violation::Artifacts(1)));
+        assert_eq!((context.get(), full), (full, one.bytes() + two.bytes()));
+        // The end of a turn always fits.
+        let said = "x".repeat(200);
+        assert_eq!(one.admit(&mut status(TaskState::Working, Some(&said)), false), Err(Violation::ContextBytes(300)));
+        assert_eq!(one.admit(&mut status(TaskState::Failed, Some(&said)), true), Ok(3));
+        assert_eq!(context.get(), one.bytes() + two.bytes());
+        two.drop_task();
+        assert_eq!(context.get(), one.bytes());
+        // A task that has its context to itself counts alone.
+        let mut alone = Admission::of(&task_in(TaskState::Working), 1);
+        alone.bound(bounds);
+        assert_eq!(alone.admit(&mut text(250), false), Ok(2));
+        assert_eq!(alone.admit(&mut text(80), false), Err(Violation::ContextBytes(300)));
+        alone.bound(TaskLimits { context_bytes: 0, ..bounds });
+        assert_eq!(alone.check_first(), Err(Violation::ContextBytes(0)));
     }
 
     #[test]

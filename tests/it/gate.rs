@@ -255,6 +255,10 @@ impl Store for Gate {
         self.store.log_bytes(key).await
     }
 
+    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, most: usize) -> Result<usize, Unavailable> {
+        self.store.context_bytes(scope, context, most).await
+    }
+
     async fn check(&self) -> Result<(), Unavailable> {
         if self.failing.load(Ordering::SeqCst) {
             Err(Unavailable("commit failed by the test".into()))

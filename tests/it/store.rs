@@ -1,6 +1,7 @@
 //! What every store promises: one suite, run over each of them.
 
 mod concluded;
+mod contexts;
 mod file;
 mod fixture;
 mod keeping;
@@ -23,6 +24,7 @@ use a2a_service::{
 };
 
 use self::concluded::{a_batch_of_tasks_that_have_ended_has_one_too, a_task_that_has_ended_is_kept_whole};
+use self::contexts::size_of_a_context_is_that_of_its_tasks;
 use self::keeping::{
     a_log_may_go_before_its_task, a_long_log_goes_too, evicted_owners_leave_nothing_behind,
     push_configurations_may_go_before_their_task, refused_task_evicts_nothing,
@@ -68,6 +70,7 @@ macro_rules! over {
             evicted_owners_leave_nothing_behind,
             refused_task_evicts_nothing,
             totals_are_those_of_the_tasks,
+            size_of_a_context_is_that_of_its_tasks,
             pages_skip_nothing_and_double_nothing,
             a_page_ends_before_the_task_that_exceeds_its_bytes,
             it_does_what_the_model_does,

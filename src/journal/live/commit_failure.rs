@@ -203,6 +203,7 @@ impl Inner {
     fn lose(&mut self) -> Wakeups {
         let mut wakeups = Wakeups::default();
         (self.lost, self.in_flight) = (true, 0);
+        self.ahead.drop_events();
         self.pending.clear();
         self.waiters.clear();
         self.wake_all(&mut wakeups);

@@ -90,7 +90,7 @@ pub(super) fn list(db: &Connection, query: &ListQuery) -> rusqlite::Result<ListP
         let fits = at < query.limit && {
             match all.at(place.id, place.seq) {
                 Ok(mut task) => {
-                    task::shorten(&mut task.history, query.history);
+                    task::shorten(&mut task.history, query.history_limit());
                     page.push(task)
                 }
                 Err(error) if is_damage(&error) => {

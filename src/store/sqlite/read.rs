@@ -8,7 +8,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row as Found
 use super::{
     log_rows::{is_of_artifact, joined, unpack, whole},
     number,
-    write::{damaged, first_of, piece},
+    write::{SEQ_BITS, damaged, first_of, piece},
 };
 use crate::{
     event::{Event, Position, Seq},
@@ -90,6 +90,29 @@ pub(super) fn log_bytes(db: &Connection, key: &Key) -> rusqlite::Result<usize> {
     let range = (piece(task, 0)?, piece(task + 1, 0)?);
     let bytes: i64 = db.prepare_cached(sql)?.query_row(range, |it| it.get(0))?;
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+/// Size of the tasks of a context in bytes: of their logs, or of what is kept in place of those. The sum ends with the task
+/// that brings it to `most`. Of what is counted, SQLite reads no more than the lengths.
+pub(super) fn context_bytes(db: &Connection, scope: &Scope, context: &str, most: usize) -> rusqlite::Result<usize> {
+    static SQL: LazyLock<String> = LazyLock::new(|| {
+        let (first, end) = (format!("t.id << {SEQ_BITS}"), format!("(t.id + 1) << {SEQ_BITS}"));
+        format!(
+            "SELECT coalesce(length(t.whole),
+                (SELECT sum(length(events)) FROM log WHERE id >= ({first}) AND id < ({end})),
+                (SELECT length(task) + length(artifacts) FROM checkpoint WHERE id = t.id), 0)
+             FROM task t WHERE t.scope = (SELECT id FROM scope WHERE owner = ? AND tenant = ?) AND t.context = ?"
+        )
+    });
+    let mut sizes = db.prepare_cached(&SQL)?;
+    let mut sizes = sizes.query((&*scope.owner, &*scope.tenant, context))?;
+    let mut sum: usize = 0;
+    while sum < most
+        && let Some(size) = sizes.next()?
+    {
+        sum = sum.saturating_add(usize::try_from(size.get::<_, i64>(0)?).unwrap_or(usize::MAX));
+    }
+    Ok(sum)
 }
 
 /// What came of a send that had a key.

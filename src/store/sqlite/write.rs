@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// In the number of a piece of log, that of its first event has so many bits.
-const SEQ_BITS: u32 = 28;
+pub(super) const SEQ_BITS: u32 = 28;
 
 /// Where a row stands.
 pub(super) struct RowPosition {

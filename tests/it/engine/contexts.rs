@@ -7,7 +7,8 @@ use std::sync::{
 
 use a2a_service::{
     error::{Error, ErrorKind},
-    pb::v1::{ListTasksRequest, Message, TaskState},
+    pb::v1::{ListTasksRequest, Message, Task, TaskState},
+    service::Limits,
     store::{Store, memory::Memory},
 };
 
@@ -173,4 +174,111 @@ async fn missing_required_fields_are_rejected() {
     // A request without a request context is an internal error, never an anonymous caller.
     let request = tonic::Request::new(a2a_service::pb::v1::GetTaskRequest { id: "t".into(), ..Default::default() });
     assert_eq!(Error::from(bench.api.get_task(request).await.unwrap_err()).kind(), ErrorKind::Internal);
+}
+
+fn context_limit(bytes: usize) -> Limits {
+    let mut limits = Limits::default();
+    limits.context_bytes = bytes;
+    limits
+}
+
+/// The limit that a message was refused at.
+fn refused_at(result: Result<Task, Error>) -> String {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error}");
+    error.metadata("limit").unwrap().to_owned()
+}
+
+/// Sends messages with an artifact of 1000 bytes each, until one is refused. Returns the number of completed tasks.
+async fn fill(bench: &Client, context: &str) -> usize {
+    let message = format!("out:{}", "x".repeat(1000));
+    let mut completed = 0;
+    loop {
+        match bench.send(within(context, &message)).await {
+            Ok(task) if task.state() == TaskState::Completed => completed += 1,
+            Ok(task) => assert!(said(&task).contains("(limit context_bytes)"), "{}", said(&task)),
+            result => {
+                assert_eq!(refused_at(result), "context_bytes");
+                return completed;
+            }
+        }
+        assert!(completed < 50);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_of_all_tasks_of_a_context_are_counted() {
+    for store in stores() {
+        let bench = limited(Arc::clone(&store), context_limit(20_000), script);
+        let completed = fill(&bench, "c-1").await;
+        assert!((6..20).contains(&completed), "{completed} tasks");
+        // Of other contexts, owners and tenants nothing has been counted.
+        for (client, context) in
+            [(bench.client.clone(), "c-2"), (bench.by("bob"), "c-1"), (bench.in_tenant("t"), "c-1")]
+        {
+            assert_eq!(client.send(within(context, "done")).await.unwrap().state(), TaskState::Completed);
+        }
+        // Another process finds the same in the store, once it has been read.
+        bench.empty().await;
+        let other = limited(store, context_limit(10_000), script);
+        drop(other.send(within("c-1", "ask:what")).await);
+        settle().await;
+        assert_eq!(refused_at(other.send(within("c-1", "done")).await), "context_bytes");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn running_tasks_of_a_context_are_counted() {
+    for store in stores() {
+        let bench = limited(store, context_limit(12_000), script);
+        // A context that the server chose, and whose first task runs while others come.
+        let message = format!("out:{} hang", "x".repeat(4000));
+        let first = bench.hasty().send(Message::user(&message)).await.unwrap();
+        settle().await;
+        let second = bench.send(within(&first.context_id, &format!("out:{}", "x".repeat(2000)))).await.unwrap();
+        assert_eq!(second.state(), TaskState::Failed);
+        assert_eq!(said(&second), "Agent execution failed (limit context_bytes): a context has at most 12000 bytes");
+        let large = "y".repeat(3000);
+        assert_eq!(refused_at(bench.send(within(&first.context_id, &large)).await), "context_bytes");
+        assert_eq!(refused_at(bench.send(to(&first.id, &large)).await), "context_bytes");
+        bench.cancel(&first.id).await.unwrap();
+    }
+}
+
+/// A follow-up learns the size of a context from the store before it is accepted.
+#[tokio::test(start_paused = true)]
+async fn follow_up_to_a_task_that_has_left_memory_is_counted() {
+    for store in stores() {
+        let bench = limited(Arc::clone(&store), context_limit(100_000), script);
+        let asked = bench.send(within("c-1", "ask:what")).await.unwrap();
+        bench.send(within("c-1", &format!("out:{}", "x".repeat(5000)))).await.unwrap();
+        bench.empty().await;
+        let other = limited(store, context_limit(6000), script);
+        assert_eq!(refused_at(other.send(to(&asked.id, &"y".repeat(1000))).await), "context_bytes");
+        assert_eq!(other.get(&asked.id).await.unwrap().history.len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn evicted_tasks_no_longer_count_in_their_context() {
+    let bench = limited(Arc::new(Memory::with_max_tasks(20)), context_limit(15_000), script);
+    let completed = fill(&bench, "c-1").await;
+    assert!((4..15).contains(&completed), "{completed} tasks");
+    for _ in 0..20 {
+        bench.send(Message::user("done")).await.unwrap();
+    }
+    // The size is read again before a message is refused, once a second at most.
+    assert_eq!(fill(&bench, "c-1").await, 0);
+    pass(1000).await;
+    let completed = fill(&bench, "c-1").await;
+    assert!((4..15).contains(&completed), "{completed} tasks");
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_without_a_task_do_not_count_in_their_context() {
+    let bench = limited(Arc::new(Memory::default()), context_limit(10_000), script);
+    let large = format!("reply:{}", "x".repeat(3000));
+    for _ in 0..10 {
+        drop(bench.answer(within("c-1", &large)).await.unwrap());
+    }
 }

@@ -285,6 +285,104 @@ async fn an_agent_that_sends_too_many_bytes_fails(way: impl AsyncFn(Server<Large
 
 each_way!(an_agent_that_sends_too_many_bytes_fails);
 
+/// A message that begins a task in this context.
+fn in_context(context: &str, words: &str) -> SendMessageRequest {
+    let mut sent = text("", words);
+    sent.message.as_mut().unwrap().context_id = context.to_owned();
+    sent
+}
+
+async fn a_context_has_so_many_bytes(way: impl AsyncFn(Server<Large>) -> Arc<dyn A2aService>) {
+    let agent = way(Server::new(Large).limits(limits(|it| it.context_bytes = 5000))).await;
+    // A task that has its context to itself, and tasks that share one.
+    let alone = send(&*agent, text("", "task")).await;
+    assert_eq!(said(&alone), "Agent execution failed (limit context_bytes): a context has at most 5000 bytes");
+    let asked = send(&*agent, text("", "ask")).await;
+    let mut tasks = 0;
+    while answer(&*agent, in_context(&asked.context_id, &"x".repeat(900))).await.is_ok() {
+        tasks += 1;
+        assert!(tasks < 10);
+    }
+    assert!(tasks > 1);
+    let large = "x".repeat(1900);
+    for sent in [in_context(&asked.context_id, &large), text(&asked.id, &large)] {
+        let error = refused(&*agent, sent).await;
+        is(&error, ErrorKind::ResourceExhausted);
+        named(&error, "context_bytes");
+        assert!(error.to_string().contains("takes no more messages: a context has at most 5000 bytes"), "{error}");
+    }
+    assert_eq!(get(&*agent, &asked.id).await.unwrap(), asked, "nothing was recorded");
+    assert_eq!(send(&*agent, in_context("another", &large)).await.state(), TaskState::InputRequired);
+
+    let agent = way(Server::new(Large).limits(limits(|it| it.context_bytes = 0))).await;
+    for sent in [text("", "ask"), in_context("another", "ask")] {
+        named(&refused(&*agent, sent).await, "context_bytes");
+    }
+}
+
+each_way!(a_context_has_so_many_bytes);
+
+/// Expects the newest messages of a history, and fewer bytes of them than the limit.
+fn is_newest(shown: &Task, whole: &[String], most: usize) {
+    let texts: Vec<String> = shown.history.iter().map(Message::text).collect();
+    assert!(!texts.is_empty() && texts.len() < whole.len(), "{} messages", texts.len());
+    assert_eq!(texts, whole[whole.len() - texts.len()..]);
+    let bytes: usize = shown.history.iter().map(prost::Message::encoded_len).sum();
+    assert!(bytes <= most || texts.len() == 1, "{bytes} bytes");
+}
+
+/// Sends messages of 900 bytes to a task, and returns its id, the last reply, and the texts of its history.
+async fn talk(agent: &dyn A2aService) -> (String, Task, Vec<String>) {
+    let (mut task, mut whole) = (send(agent, text("", "ask")).await, vec!["ask".to_owned()]);
+    for n in 0..4 {
+        let large = format!("{n:0900}");
+        task = send(agent, text(&task.id, &large)).await;
+        whole.extend(["more?".to_owned(), large]);
+    }
+    (task.id.clone(), task, whole)
+}
+
+async fn history_in_a_reply_has_a_maximum_size(way: impl AsyncFn(Server<Large>) -> Arc<dyn A2aService>) {
+    for (most, fits) in [(2700, 4), (0, 1)] {
+        let agent = way(Server::new(Large).limits(limits(|it| it.history_bytes = most))).await;
+        let (id, sent, mut whole) = talk(&*agent).await;
+        is_newest(&sent, &whole, most);
+        assert_eq!(sent.history.len(), fits);
+        for (length, messages) in [(None, fits), (Some(100), fits), (Some(1), 1)] {
+            let get = GetTaskRequest { id: id.clone(), history_length: length, ..GetTaskRequest::default() };
+            let found = agent.get_task(request(get)).await.unwrap().into_inner().into_task().unwrap();
+            is_newest(&found, &whole, most);
+            assert_eq!(found.history.len(), messages, "{length:?}");
+        }
+        let mut events = subscribe(&*agent, &id).await.unwrap();
+        is_newest(task_of(&next(&mut events).await), &whole, most);
+        drop(events);
+        let events = remaining(stream(&*agent, text(&id, &"y".repeat(900))).await).await;
+        whole.extend(["more?".to_owned(), "y".repeat(900)]);
+        is_newest(task_of(&events[0]), &whole, most);
+        whole.push("more?".to_owned());
+        let cancel = CancelTaskRequest { id, ..CancelTaskRequest::default() };
+        let canceled = agent.cancel_task(request(cancel)).await.unwrap().into_inner().into_task().unwrap();
+        is_newest(&canceled, &whole, most);
+    }
+}
+
+each_way!(history_in_a_reply_has_a_maximum_size);
+
+async fn history_in_a_list_has_a_maximum_size(way: impl AsyncFn(Server<Large>) -> Arc<dyn A2aService>) {
+    let agent = way(Server::new(Large).limits(limits(|it| it.history_bytes = 2700))).await;
+    let (id, _, whole) = talk(&*agent).await;
+    for (length, messages) in [(None, 4), (Some(100), 4), (Some(1), 1)] {
+        let query = ListTasksRequest { history_length: length, ..ListTasksRequest::default() };
+        let page = agent.list_tasks(request(query)).await.unwrap().into_inner();
+        let [task] = &page.tasks[..] else { panic!("{} tasks", page.tasks.len()) };
+        assert_eq!((&task.id, task.history.len()), (&id, messages), "{length:?}");
+        is_newest(task, &whole, 2700);
+    }
+}
+
+each_way!(history_in_a_list_has_a_maximum_size, not_in_proto = "its proto file has no lists of tasks");
+
 /// Requests of few bytes that take much memory once decoded; a call in process is not decoded.
 mod what_takes_too_much_once_decoded_is_refused {
     use a2a_service::pb::wkt::Struct;

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use a2a_service::{
     pb::v1::TaskState,
     store::{Change, Commit, Expect, ListQuery, Refused, Retention},
+    task::{HistoryLimit, view},
 };
 
 use super::{
@@ -39,7 +40,7 @@ pub(super) async fn a_task_that_has_ended_is_kept_whole(open: Open<'_>) {
     for artifacts in [true, false] {
         let query = ListQuery { scope: Arc::clone(&ada), limit: 9, artifacts, ..ListQuery::default() };
         let listed = store.list(&query).await.unwrap().tasks;
-        let shown = tasks.each_ref().map(|it| a2a_service::task::view(&it.task, None, artifacts));
+        let shown = tasks.each_ref().map(|it| view(&it.task, HistoryLimit::default(), artifacts));
         assert_eq!(listed, [shown[0].clone(), shown[1].clone()]);
     }
     // Its log may go before it, and it goes when there is no room.

@@ -7,6 +7,7 @@ use a2a_service::{
     pb::v1::{Task, TaskState},
     seam::Millis,
     store::{Commit, Expect, Key, ListQuery, Refused, Retention, Row, Scope},
+    task::{HistoryLimit, view},
 };
 use proptest::{
     prelude::*,
@@ -187,12 +188,15 @@ impl Model {
         };
         let mut expected: Vec<_> = self.tasks.values().filter(fits).collect();
         expected.sort_by(|a, b| (b.time, b.key.id()).cmp(&(a.time, a.key.id())));
-        for (limit, artifacts, history) in [(1, false, None), (5, true, Some(1)), (100, true, None)] {
-            let shown = |it: &&Writer| a2a_service::task::view(&it.task, history, artifacts);
+        for (limit, artifacts, history, history_bytes) in
+            [(1, false, None, None), (5, true, Some(1), None), (100, true, None, None), (7, false, None, Some(100))]
+        {
+            let most = HistoryLimit { messages: history, bytes: history_bytes.unwrap_or(usize::MAX) };
+            let shown = |it: &&Writer| view(&it.task, most, artifacts);
             let expected: Vec<Task> = expected.iter().map(shown).collect();
             let (mut tasks, mut after) = (Vec::new(), None);
             loop {
-                let query = ListQuery { limit, artifacts, history, after, ..query.clone() };
+                let query = ListQuery { limit, artifacts, history, history_bytes, after, ..query.clone() };
                 let page = self.store.list(&query).await.unwrap();
                 assert_eq!(usize::try_from(page.total), Ok(expected.len()));
                 assert!(page.tasks.len() <= limit && (page.next.is_none() || page.tasks.len() == limit));
