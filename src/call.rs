@@ -12,6 +12,7 @@ use tonic::metadata::MetadataMap;
 use crate::{
     error::{Error, ErrorKind},
     event::Cursor,
+    response_budget::Reservation,
 };
 
 /// `A2A-Version` (3.6.1).
@@ -102,6 +103,8 @@ pub struct Call {
     pub request_id: Option<String>,
     /// The caller expects the bytes of files raw, not in base64, in the protobuf messages of 0.3.
     pub plain_files: bool,
+    /// Memory of the answer to a unary read, which is reserved before the store loads it. None for calls in process.
+    pub memory: Option<Arc<Reservation>>,
 }
 
 impl Call {

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::Either;
 use parking_lot::Mutex;
+use prost::Message as _;
 use tokio::{
     sync::{
         oneshot::{
@@ -22,7 +23,7 @@ pub(crate) use self::sweeper::end_idle;
 use self::{
     contexts::Contexts,
     idempotency::KeyLocks,
-    limits::{Permits, full, limit},
+    limits::{Permits, full, has_read, limit},
     recovery::Quarantine,
     start::StartMode,
 };
@@ -37,6 +38,7 @@ use crate::{
         waiters::{TurnReply, WaitCondition},
     },
     pb::v1::{Message, Task, TaskState},
+    response_budget::Reservation,
     snapshot::Snapshot,
     store::{Key, ListPage, ListQuery, PushConfig, Scope, Store, Unavailable},
     task::{HistoryLimit, TaskLimits},
@@ -191,7 +193,7 @@ impl<A: Agent> Execution<A> {
         if sent.name.is_some()
             && let Some((key, _)) = Box::pin(self.before(&mut sent, left)).await?
         {
-            return Ok(TurnReply::Task(self.get(&key).await?.into_shared()?));
+            return Ok(TurnReply::Task(self.get(&key, None).await?.into_shared()?));
         }
         let now = |inner: &mut Inner, _| {
             inner.real = true;
@@ -261,8 +263,8 @@ impl<A: Agent> Execution<A> {
         hold(&self.0.journal, key, self.0.limits.bounds()).await
     }
 
-    /// The task as it is shown.
-    pub(crate) async fn get(&self, key: &Key) -> Result<Snapshot, Error> {
+    /// The task as it is shown. `memory` is what its answer may take.
+    pub(crate) async fn get(&self, key: &Key, memory: Option<&Reservation>) -> Result<Snapshot, Error> {
         let journal = &self.0.journal;
         if let Some(held) = journal.find(key) {
             let shown = held.lock().shown().map(|it| Arc::clone(it.0));
@@ -270,7 +272,7 @@ impl<A: Agent> Execution<A> {
         }
         self.0.quarantine.check(key)?;
         let store = &**journal.store();
-        let _permit = self.0.permits.read().await;
+        let _permit = self.0.permits.read(memory).await?;
         let found = async {
             match store.load(key).await? {
                 Some(mut stored) => stored.snapshot(store, key).await.map(Some),
@@ -278,15 +280,21 @@ impl<A: Agent> Execution<A> {
             }
         };
         match found.await {
-            Ok(found) => found.ok_or_else(|| Error::task_not_found(key.id())),
+            Ok(found) => {
+                let found = found.ok_or_else(|| Error::task_not_found(key.id()))?;
+                has_read(memory, found.encoded_len())?;
+                Ok(found)
+            }
             Err(cause) => Err(unreadable(store, key, cause).await),
         }
     }
 
-    /// A page of tasks, as the store has them.
-    pub(crate) async fn list(&self, query: &ListQuery) -> Result<ListPage, Error> {
-        let _permit = self.0.permits.read().await;
-        Ok(self.0.journal.store().list(query).await?)
+    /// A page of tasks, as the store has them. `memory` is what its answer may take.
+    pub(crate) async fn list(&self, query: &ListQuery, memory: Option<&Reservation>) -> Result<ListPage, Error> {
+        let _permit = self.0.permits.read(memory).await?;
+        let page = self.0.journal.store().list(query).await?;
+        has_read(memory, page.tasks.iter().map(Task::encoded_len).sum())?;
+        Ok(page)
     }
 
     /// Returns when the task has ended, by this or otherwise. A task that is canceled already is given as it is.

@@ -335,16 +335,17 @@ impl<A: Agent> Server<A> {
         self
     }
 
-    /// Maximum total size of responses that wait for slow readers, in bytes. Beyond it, calls are rejected as unavailable,
-    /// except for health checks and the card. 256 MiB by default.
+    /// Maximum total size of responses that are being made or wait for slow readers, in bytes. Beyond it, calls are rejected
+    /// as unavailable, except for health checks and the card. At half of it, a connection whose responses have more than an
+    /// eighth of it is rejected, unless no other connection has any. 256 MiB by default.
     pub fn unsent_bytes(mut self, bytes: usize) -> Self {
         self.unsent_bytes = bytes;
         self
     }
 
-    /// Maximum time without write progress while a response waits for its client. Then the connection is closed; over
-    /// HTTP/2, only the stream is reset. 60 s by default, zero for no limit. A program that mounts the
-    /// [router](Self::router) must enforce such a timeout itself.
+    /// Time in which a client has to take 64 KiB of a response that waits for it, or all of it if less waits. Otherwise the
+    /// connection is closed; over HTTP/2, only the stream is reset. 60 s by default, zero for no limit. A program that
+    /// mounts the [router](Self::router) must enforce such a timeout itself.
     pub fn write_timeout(mut self, timeout: Duration) -> Self {
         self.write_timeout = timeout;
         self
@@ -372,7 +373,8 @@ impl<A: Agent> Server<A> {
     }
 
     /// Maximum total size of the request bodies that are being received, in bytes. 256 MiB by default, 0 for no limit.
-    /// Bodies of more than 16 KiB are already rejected at seven eighths of it.
+    /// Bodies of more than 16 KiB are already rejected at seven eighths of it. Requests of gRPC's health service have a
+    /// budget of 4 MiB of their own.
     pub fn receiving_bytes(mut self, bytes: usize) -> Self {
         self.receiving_bytes = bytes;
         self

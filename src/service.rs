@@ -213,7 +213,7 @@ impl<A: Agent> Service<A> {
         }
         let mut tasks = Vec::with_capacity(ids.len());
         for id in ids {
-            match self.execution.get(&Key::new(scope, id)).await {
+            match self.execution.get(&Key::new(scope, id), None).await {
                 Ok(task) => tasks.push(task.into_task()?),
                 Err(error) if error.kind() == ErrorKind::TaskNotFound => {}
                 Err(error) => return Err(error),
@@ -319,7 +319,8 @@ impl<A: Agent> A2aService for Service<A> {
         let GetTaskRequest { tenant, id, history_length } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
         let history = self.history("historyLength", *history_length)?;
-        Ok(Response::new(self.execution.get(&key).await?.shortened(history)?))
+        let memory = Call::of(&request)?.memory.as_deref();
+        Ok(Response::new(self.execution.get(&key, memory).await?.shortened(history)?))
     }
 
     /// Lists the caller's tasks, newest status first. The page tokens stay valid when tasks change between two pages (3.1.4).
@@ -327,7 +328,7 @@ impl<A: Agent> A2aService for Service<A> {
         let call = Call::of(&request)?;
         let scope = self.scope(call, &request.get_ref().tenant);
         let query = query(call, scope, request.get_ref(), self.execution.limits())?;
-        let page = self.execution.list(&query).await?;
+        let page = self.execution.list(&query, call.memory.as_deref()).await?;
         Ok(Response::new(ListTasksResponse {
             tasks: page.tasks,
             next_page_token: page.next.map(|token| token.to_text(&query)).unwrap_or_default(),

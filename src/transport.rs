@@ -18,7 +18,6 @@ mod peer_limit;
 mod request_budget;
 mod request_checks;
 mod response;
-mod response_budget;
 mod rest;
 mod settings;
 pub mod sse;
@@ -29,11 +28,13 @@ use std::{
     convert::Infallible,
     error::Error as StdError,
     fmt, future,
+    net::SocketAddr,
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll},
 };
 
+use axum::extract::ConnectInfo;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, header, request::Parts};
@@ -63,7 +64,7 @@ use self::{
     health::Health,
     request_budget::{LimitedBody, Messages},
     response::status,
-    response_budget::ResponseBudget,
+    settings::Limits,
     write_timeout::WriteDeadline,
 };
 use crate::{
@@ -77,6 +78,7 @@ use crate::{
         },
         v03,
     },
+    response_budget::{Reservation, ResponseBudget},
     v03::{
         grpc::{GrpcService, refusal},
         jsonrpc::Methods,
@@ -120,7 +122,8 @@ struct Inner {
     /// Health and reflection, made when somebody first asks for them.
     beside: OnceLock<Routes>,
     settings: Settings,
-    limits: settings::Limits,
+    limits: Limits,
+    health_limits: Limits,
     started: card::CardDates,
     unsent: ResponseBudget,
 }
@@ -139,6 +142,7 @@ impl HttpService {
         let classic_grpc = V03Server::new(classic.clone()).max_decoding_message_size(settings.max_body);
         let service = ServiceHandle(service);
         let grpc = A2aServiceServer::new(service.clone()).max_decoding_message_size(settings.max_body);
+        let limits = settings.limits();
         let inner = Inner {
             service,
             grpc,
@@ -148,7 +152,8 @@ impl HttpService {
             classic_grpc,
             beside: OnceLock::new(),
             unsent: ResponseBudget::new(settings.unsent_bytes),
-            limits: settings.limits(),
+            health_limits: limits.of_health(),
+            limits,
             settings,
             started: card::CardDates::now(),
         };
@@ -214,8 +219,9 @@ impl HttpService {
         if let Some(verbs) = entrance.verbs().filter(|it| it.split(", ").all(|it| parts.method != *it)) {
             return now(methods::not_allowed(&parts, verbs));
         }
+        let unsent = self.inner.unsent.on(parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0));
         if !entrance.is_public(parts.uri.path())
-            && let Err(error) = self.inner.unsent.admit(0)
+            && let Err(error) = unsent.admit()
         {
             return now(overloaded(entrance, version, error));
         }
@@ -226,10 +232,12 @@ impl HttpService {
                 return Box::pin(async move { Ok(health::answer(parts.uri.path(), &drain, &ready).await) });
             }
             RequestKind::Grpc if !is_of(parts.uri.path(), version) || !self.has_form(version) => {
-                let messages = if grpc::is_reflection(parts.uri.path()) { Messages::Many } else { Messages::One };
-                let body = LimitedBody::new(body, messages, &self.inner.limits);
-                let (answer, unsent) =
-                    (self.beside().call(Request::from_parts(parts, body)), self.inner.unsent.clone());
+                let path = parts.uri.path();
+                let messages = if grpc::is_reflection(path) { Messages::Many } else { Messages::One };
+                let Inner { limits, health_limits, .. } = &*self.inner;
+                let limits = if entrance.is_health(path) { health_limits } else { limits };
+                let body = LimitedBody::new(body, messages, limits);
+                let answer = self.beside().call(Request::from_parts(parts, body));
                 let counted = move |response| grpc::complete_unknown(response).map(|body| body.counted(&unsent));
                 return Box::pin(async move { answer.await.map(counted) });
             }
@@ -239,7 +247,7 @@ impl HttpService {
         };
         let admitted = context::admit(&mut parts, door, settings);
         let (service, limits) = (service.clone(), self.inner.limits.clone());
-        let made = Made { unsent: self.inner.unsent.clone(), entrance, version };
+        let mut made = Made { unsent, reserved: None, entrance, version };
         let key = if settings.keys { context::key(&parts.extensions) } else { None };
         let spelling = call::extensions_spelling(&parts.headers);
         let answering: ResponseFuture = match entrance {
@@ -248,6 +256,9 @@ impl HttpService {
                     return now(refuse(&parts, error));
                 }
                 let form = Form::of(version, parts.uri.path());
+                if form.is_read && !form.is_streaming {
+                    made.reserve(&mut parts.extensions);
+                }
                 let request = Request::from_parts(parts, LimitedBody::new(body, Messages::One, &limits));
                 let answer = match version {
                     Version::V1_0 => self.inner.grpc.clone().call(request),
@@ -271,8 +282,7 @@ impl HttpService {
                     classic: classic.clone(),
                     classic_without_id: without_id.clone(),
                 };
-                let answer = jsonrpc::answer(methods, parts, body, limits, admitted, made.unsent.clone());
-                Box::pin(answer.map(move |it| it.map(|(response, is_read)| made.finish(response, is_read))))
+                Box::pin(jsonrpc::answer(methods, parts, body, limits, admitted, made))
             }
             RequestKind::ExtendedCard => {
                 let admitted = admitted.enter(version, &mut parts.extensions);
@@ -281,6 +291,9 @@ impl HttpService {
             RequestKind::Rest | RequestKind::Card | RequestKind::Health => {
                 let admitted = admitted.enter(version, &mut parts.extensions);
                 let is_read = parts.method.is_safe();
+                if is_read {
+                    made.reserve(&mut parts.extensions);
+                }
                 let finish = move |it: Result<_, _>| it.map(|response| made.finish(response, is_read));
                 match version {
                     Version::V1_0 => {
@@ -350,19 +363,35 @@ impl Form {
 /// Counts an answer until it is sent, and rejects it if it exceeds the budget.
 struct Made {
     unsent: ResponseBudget,
+    /// Memory of the answer to a read, until it is made.
+    reserved: Option<Arc<Reservation>>,
     entrance: RequestKind,
     version: Version,
 }
 
 impl Made {
+    /// Gives a call that changes nothing a reservation for its answer.
+    fn reserve(&mut self, extensions: &mut Extensions) {
+        if let Some(call) = extensions.get_mut::<Call>() {
+            call.memory = Some(Arc::clone(self.reserved.insert(Arc::new(self.unsent.reservation()))));
+        }
+    }
+
     /// `is_read`: the call has changed nothing, and may be rejected. Answers to other calls are always sent, since
     /// their callers would repeat the calls.
-    fn finish(&self, response: Response<Body>, is_read: bool) -> Response<Body> {
+    fn finish(&mut self, response: Response<Body>, is_read: bool) -> Response<Body> {
         let made = response.body().made();
-        if is_read
-            && made > 0
-            && let Err(error) = self.unsent.admit(made)
-        {
+        let fits = match self.reserved.take() {
+            Some(reserved) => {
+                let fits = reserved.resize(made);
+                // From here on its frames count.
+                reserved.release();
+                fits
+            }
+            None if is_read && made > 0 => self.unsent.reservation().resize(made),
+            None => Ok(()),
+        };
+        if let Err(error) = fits {
             return overloaded(self.entrance, self.version, error);
         }
         response.map(|body| body.counted(&self.unsent))

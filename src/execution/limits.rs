@@ -11,6 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use crate::{
     error::{Error, ErrorKind},
+    response_budget::Reservation,
     store::Full,
     task::TaskLimits,
 };
@@ -137,9 +138,15 @@ pub(super) struct Permits {
     limits: Limits,
 }
 
-/// Maximum number of tasks and pages that are read from the store at once. Each may have some MB, which nothing counts before it
-/// is encoded; more at once would only wait for a processor.
+/// Maximum number of tasks and pages that are read from the store at once. Each may have some MB; more at once would only
+/// wait for a processor.
 const READS: usize = 4;
+
+/// Memory that is reserved for a read, in pages of the maximum size: as the store has it, decoded, and encoded.
+const PAGES_PER_READ: usize = 3;
+
+/// Memory of an answer whose size is known, in multiples of that: decoded, and encoded.
+const COPIES: usize = 2;
 
 /// Number of running turns of each task owner that has any.
 type OwnerTurns = Mutex<HashMap<Arc<str>, usize>>;
@@ -198,10 +205,17 @@ impl Permits {
         Ok(TurnPermit { _turn: turn, owner: Arc::clone(owner), owners: Arc::clone(&self.owners) })
     }
 
-    /// Of a read from the store, which waits for the reads before it.
-    pub(super) async fn read(&self) -> Option<SemaphorePermit<'_>> {
-        // They are never closed.
-        self.reads.acquire().await.ok()
+    /// Permit for a read from the store, which waits for the reads before it and then reserves memory.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if too much memory is in use.
+    pub(super) async fn read(&self, memory: Option<&Reservation>) -> Result<Option<SemaphorePermit<'_>>, Error> {
+        // The semaphore is never closed.
+        let permit = self.reads.acquire().await.ok();
+        if let Some(memory) = memory {
+            memory.expect(self.limits.page_bytes.saturating_mul(PAGES_PER_READ))?;
+        }
+        Ok(permit)
     }
 
     /// Of a stream that begins.
@@ -211,6 +225,14 @@ impl Permits {
             limit("streams", why).retry_after(SOON)
         })
     }
+}
+
+/// Replaces the reservation of a read by one for the answer with so many bytes.
+///
+/// # Errors
+/// [`ErrorKind::Unavailable`] if they exceed the budget.
+pub(super) fn has_read(memory: Option<&Reservation>, bytes: usize) -> Result<(), Error> {
+    memory.map_or(Ok(()), |memory| memory.resize(bytes.saturating_mul(COPIES)))
 }
 
 /// What there may be so much of, by the name that it has in the settings.

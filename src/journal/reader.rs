@@ -401,7 +401,10 @@ mod tests {
         };
         let mut slow = execution.stream(request, HistoryLimit::default()).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();
-        let mut fast = execution.subscribe(&slow.live.key, StreamStart::After(first.position()), HistoryLimit::default()).await.unwrap();
+        let mut fast = execution
+            .subscribe(&slow.live.key, StreamStart::After(first.position()), HistoryLimit::default())
+            .await
+            .unwrap();
         let mut last = 1;
         while let Some(event) = fast.next().await {
             last += 1;
@@ -438,7 +441,10 @@ mod tests {
         };
         let mut slow = execution.stream(request, HistoryLimit::default()).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();
-        let mut fast = execution.subscribe(&slow.live.key, StreamStart::After(first.position()), HistoryLimit::default()).await.unwrap();
+        let mut fast = execution
+            .subscribe(&slow.live.key, StreamStart::After(first.position()), HistoryLimit::default())
+            .await
+            .unwrap();
         for reader in [&mut slow, &mut fast] {
             let mut last = 1;
             while let Some(event) = reader.next().await {

@@ -15,8 +15,11 @@ use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, StreamBody};
 use tonic::Status;
 
-use super::{peer_limit::PeerPermit, request_budget, response_budget::ResponseBudget, settings::Limits};
-use crate::error::{Error, ErrorKind};
+use super::{peer_limit::PeerPermit, request_budget, settings::Limits};
+use crate::{
+    error::{Error, ErrorKind},
+    response_budget::ResponseBudget,
+};
 
 /// What is read and thrown away of a body that is too large, so that its sender comes to read the answer. Closed on, a
 /// sender in the middle of its body would see a broken connection.

@@ -124,22 +124,31 @@ pub(super) struct CountedIo<I> {
     joins: bool,
     /// What a client has sent of its next request before the answer to this one has ended.
     ahead: Option<u8>,
-    /// Time without progress while written data waits for the socket.
+    /// Time with too little progress while written data waits for the socket.
     stall: WriteTimeout,
     frames: FrameBudget,
 }
 
 impl<I> CountedIo<I> {
-    /// `write_timeout`: how long a write may make no progress, for ever if zero.
+    /// `write_timeout`: how long a write may make too little progress, for ever if zero.
     pub(super) fn new(io: I, watch: Arc<ConnectionState>, write_timeout: Duration) -> Self {
         let (stall, frames) = (WriteTimeout::new(write_timeout), FrameBudget::new());
         Self { io, watch, speaks: Speaks::Begins(0), joins: false, ahead: None, stall, frames }
     }
 
-    /// Fails a write that has made no progress for too long.
-    fn in_time(&mut self, written: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    /// Fails a write of `offered` bytes that has made too little progress for too long.
+    fn in_time(
+        &mut self,
+        written: Poll<io::Result<usize>>,
+        offered: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        match written {
+            Poll::Ready(Ok(written)) if written < offered => self.stall.took(written),
+            Poll::Ready(_) => self.stall.progressed(),
+            Poll::Pending => {}
+        }
         if written.is_ready() {
-            self.stall.progressed();
             return written;
         }
         let until = if self.speaks == Speaks::Http1 { *self.watch.until.lock() } else { None };
@@ -231,7 +240,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for CountedIo<I> {
         self.watch.busy.store(false, Relaxed);
         let written = Pin::new(&mut self.io).poll_write(cx, buf);
         self.wrote(&written);
-        self.in_time(written, cx)
+        self.in_time(written, buf.len(), cx)
     }
 
     fn poll_write_vectored(
@@ -243,7 +252,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for CountedIo<I> {
         self.watch.busy.store(false, Relaxed);
         let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
         self.wrote(&written);
-        self.in_time(written, cx)
+        self.in_time(written, bufs.iter().map(|buf| buf.len()).sum(), cx)
     }
 
     fn is_write_vectored(&self) -> bool {

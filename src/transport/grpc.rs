@@ -23,7 +23,7 @@ use crate::{
     pb::DESCRIPTORS,
     transport::{
         body::{Body, too_large_for},
-        health::Health,
+        health::{self, Health},
         response::keep_framing,
     },
 };
@@ -136,11 +136,11 @@ pub(super) fn is_reflection(path: &str) -> bool {
 
 /// The services that tools look for beside ours: health, and reflection in both of its versions, which says what is
 /// served here with the comments of the proto files.
-pub(super) fn beside(health: Health) -> Routes {
-    /// Requests of these services name a service or a symbol, and callers of health are not authenticated.
+pub(super) fn beside(service: Health) -> Routes {
+    /// Requests of reflection name a service, a file or a symbol.
     const MAX_MESSAGE: usize = 16 << 10;
-    let services = health.services.clone();
-    let health = HealthServer::new(health).max_decoding_message_size(MAX_MESSAGE);
+    let services = service.services.clone();
+    let health = HealthServer::new(service).max_decoding_message_size(health::MAX_MESSAGE);
     let reflection = || {
         let builder = Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
         let builder = builder.register_encoded_file_descriptor_set(HEALTH);

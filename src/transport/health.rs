@@ -24,6 +24,9 @@ pub(super) const LIVE: &str = "/healthz";
 /// The server takes work: for who sends it some. It no longer does when it drains.
 pub(super) const READY: &str = "/readyz";
 
+/// Maximum size of a request in bytes. It has the name of a service and nothing else.
+pub(super) const MAX_MESSAGE: usize = 1 << 10;
+
 /// Interval at which a health watch polls the readiness.
 const WATCH: Duration = Duration::from_secs(1);
 

@@ -4,7 +4,10 @@
 use std::{
     borrow::Cow,
     convert::Infallible,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use bytes::{BufMut as _, Bytes};
@@ -15,13 +18,12 @@ use serde_json::{json, value::RawValue};
 use tonic::{Status, metadata::MetadataMap};
 
 use super::{
-    RequestBody,
+    Made, RequestBody,
     body::{self, Body},
     brief,
     context::RequestedVersion,
     media_type, no_media_type,
     response::{explain, headers, hint_at_bare_message, respond, status},
-    response_budget::ResponseBudget,
     resumes,
     settings::Limits,
     sse,
@@ -31,6 +33,7 @@ use crate::{
     contract::{BoxStream, Dispatch, Frame, Line, Params, Reply, Request, Source},
     error::{Error, ErrorKind},
     json::check_json,
+    response_budget::{Reservation, ResponseBudget},
     telemetry::note,
 };
 
@@ -119,7 +122,7 @@ impl<T: Dispatch, C: Dispatch> Methods<T, C> {
     }
 }
 
-/// Serves every method. Also returns whether the call changes nothing. The extensions of the request have its `Call`
+/// Serves every method. The extensions of the request have its `Call`
 /// and nothing else.
 ///
 /// No `async fn`, which would keep what it is given twice.
@@ -129,34 +132,38 @@ pub(super) fn answer<T: Dispatch, C: Dispatch, B: RequestBody>(
     body: B,
     limits: Limits,
     admitted: RequestedVersion,
-    unsent: ResponseBudget,
-) -> impl Future<Output = Result<(Response<Body>, bool), Infallible>> + Send {
-    let extensions = std::mem::take(&mut parts.extensions);
+    mut made: Made,
+) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send {
+    let mut extensions = std::mem::take(&mut parts.extensions);
     let resumes = resumes(&extensions);
     let Parts { headers, .. } = parts;
     async move {
         let body = body::read(&headers, body, &limits).await;
         let body = match body.and_then(|it| if_json(&headers, it)) {
             Ok(body) => body,
-            Err(error) => return Ok((failure("null", admitted.presumed(), error.into()), true)),
+            Err(error) => return Ok(made.finish(failure("null", admitted.presumed(), error.into()), true)),
         };
         if body.trim_ascii_start().first() == Some(&b'[') {
-            let budget = Budget::new(limits.batch_bytes, unsent);
-            let mut answer = Box::pin(batch(methods, &body, &extensions, admitted, budget)).await;
-            note(&mut answer.0, Some("batch"), None);
-            return Ok(answer);
+            let budget = Budget::new(limits.batch_bytes, made.unsent.clone());
+            let (mut response, is_read) = Box::pin(batch(methods, &body, &extensions, admitted, budget)).await;
+            note(&mut response, Some("batch"), None);
+            return Ok(made.finish(response, is_read));
         }
-        Ok(match Invocation::read(&body, admitted.presumed()) {
+        let (response, is_read) = match Invocation::read(&body, admitted.presumed()) {
             Ok(invocation) => {
                 let rpc = Methods::<T, C>::find(&invocation.method);
-                let reply = invocation.call(&methods, rpc, extensions, admitted).await;
                 let is_read = rpc.is_some_and(Methods::<T, C>::is_read);
+                if is_read && !rpc.is_some_and(Methods::<T, C>::is_streaming) {
+                    made.reserve(&mut extensions);
+                }
+                let reply = invocation.call(&methods, rpc, extensions, admitted).await;
                 let mut response = invocation.answer::<T, C>(reply, rpc, &headers, resumes, &limits);
                 note(&mut response, Some(&brief(&invocation.method)), None);
                 (response, is_read)
             }
             Err(Refusal { id, version, error }) => (failure(id, version, error.into()), true),
-        })
+        };
+        Ok(made.finish(response, is_read))
     }
 }
 
@@ -189,7 +196,11 @@ async fn batch<T: Dispatch, C: Dispatch>(
     });
     let answers = join_all(answers).await;
     let length = |(answer, _): &(Option<(Bytes, HeaderMap)>, bool)| answer.as_ref().map_or(0, |it| it.0.len() + 1);
-    let (mut out, mut all) = (Vec::with_capacity(answers.iter().map(length).sum::<usize>() + 1), HeaderMap::new());
+    let length = answers.iter().map(length).sum::<usize>() + 1;
+    // The results count until they are joined, and so does what they are joined in.
+    let joined = budget.unsent.reservation();
+    joined.force(length);
+    let (mut out, mut all) = (Vec::with_capacity(length), HeaderMap::new());
     for (answer, reads) in answers {
         is_read &= reads;
         let Some((answer, headers)) = answer else { continue };
@@ -218,10 +229,11 @@ impl Budget {
         Self { left: AtomicUsize::new(max), max, unsent }
     }
 
-    /// Takes the bytes of a result, or refuses it. Only a read is refused because of what other answers have.
-    fn take(&self, bytes: usize, is_read: bool) -> Result<(), Error> {
-        if is_read {
-            self.unsent.admit(bytes)?;
+    /// Takes the bytes of a result, or refuses it. Only a read has a reservation, and is refused because of the memory that
+    /// other answers have.
+    fn take(&self, bytes: usize, reserved: Option<&Reservation>) -> Result<(), Error> {
+        if let Some(reserved) = reserved {
+            reserved.resize(bytes)?;
         }
         let taken = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(bytes));
         let why = || {
@@ -249,7 +261,7 @@ fn for_entry(extensions: &Extensions, at: usize) -> Extensions {
 async fn entry<T: Dispatch, C: Dispatch>(
     methods: &Methods<T, C>,
     text: &[u8],
-    extensions: Extensions,
+    mut extensions: Extensions,
     admitted: RequestedVersion,
     budget: &Budget,
 ) -> (Option<(Bytes, HeaderMap)>, bool) {
@@ -262,6 +274,10 @@ async fn entry<T: Dispatch, C: Dispatch>(
     let (id, version) = (invocation.id, invocation.version);
     let rpc = Methods::<T, C>::find(&invocation.method);
     let is_read = rpc.is_none_or(Methods::<T, C>::is_read);
+    let reserved = is_read.then(|| Arc::new(budget.unsent.reservation()));
+    if let Some(call) = extensions.get_mut::<Call>() {
+        call.memory.clone_from(&reserved);
+    }
     let reply = match rpc {
         Some(rpc) if Methods::<T, C>::is_streaming(rpc) => {
             Err(ErrorKind::InvalidRequest.because("a stream can't be the answer to a call of a batch").into())
@@ -275,7 +291,9 @@ async fn entry<T: Dispatch, C: Dispatch>(
         (None, Version::V0_3) => "null",
     };
     let answer = match reply {
-        Ok(Reply::Unary(data, _)) if let Err(error) = budget.take(data.len(), is_read) => refused(id, version, &error),
+        Ok(Reply::Unary(data, _)) if let Err(error) = budget.take(data.len(), reserved.as_deref()) => {
+            refused(id, version, &error)
+        }
         Ok(Reply::Unary(data, metadata)) => {
             let mut out = Vec::with_capacity(data.len() + id.len() + 48);
             result(&mut out, id, |out| out.extend_from_slice(&data));

@@ -83,8 +83,8 @@ pub struct Settings {
     pub ping: Duration,
     /// HTTP/2: calls at a time on one connection.
     pub max_streams: u32,
-    /// Maximum time in which a client takes nothing of an answer that waits for it. Then the connection is closed, over
-    /// HTTP/2 only the stream reset. Zero: no limit.
+    /// Time in which a client has to take 64 KiB of an answer that waits for it, or all of it if less waits. Otherwise the
+    /// connection is closed, over HTTP/2 only the stream reset. Zero: no limit.
     pub write_timeout: Duration,
     /// How long a drain waits for what runs.
     pub grace: Duration,

@@ -26,9 +26,16 @@ use crate::{
 /// Default of `limits.receiving_bytes`.
 pub(crate) const RECEIVING_BYTES: usize = 256 << 20;
 
-/// Bodies up to this many bytes may use the whole budget, and longer ones seven eighths of it, so that large slow
-/// bodies do not block small requests.
+/// Size of a small body. Those may use the whole budget, and larger ones seven eighths of it, so that large slow bodies do
+/// not block small requests.
 const SMALL: usize = 16 << 10;
+
+/// Budget of the requests of gRPC's health service. Its callers are not authenticated, so the budget of other requests is
+/// not theirs to fill.
+const HEALTH_BYTES: usize = 4 << 20;
+
+/// Size of a small request of the health service: nearly all of them.
+const SMALL_HEALTH: usize = 64;
 
 /// When a client that was refused for the budget may retry.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -43,6 +50,10 @@ const PREFIX: usize = 5;
 #[derive(Debug)]
 pub(super) struct ReceiveBudget {
     limit: usize,
+    /// Bodies up to this many bytes may use the last eighth.
+    small: usize,
+    /// Name of the bodies and of the limit, for errors.
+    names: (&'static str, &'static str),
     used: AtomicUsize,
 }
 
@@ -50,7 +61,14 @@ impl ReceiveBudget {
     /// A budget of `limit` bytes; zero is no limit.
     pub(super) fn new(limit: usize) -> Arc<Self> {
         let limit = if limit == 0 { usize::MAX } else { limit };
-        Arc::new(Self { limit, used: AtomicUsize::new(0) })
+        let names = ("request", "limits.receiving_bytes");
+        Arc::new(Self { limit, small: SMALL, names, used: AtomicUsize::new(0) })
+    }
+
+    /// A budget for the requests of gRPC's health service.
+    pub(super) fn of_health() -> Arc<Self> {
+        let names = ("health check", "fixed limit");
+        Arc::new(Self { limit: HEALTH_BYTES, small: SMALL_HEALTH, names, used: AtomicUsize::new(0) })
     }
 
     /// A reservation for a body of which nothing was received yet.
@@ -72,15 +90,14 @@ impl Reservation {
     /// # Errors
     /// [`ErrorKind::Unavailable`] if they exceed the budget.
     pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Error> {
-        let limit = self.budget.limit;
+        let ReceiveBudget { limit, small, names: (bodies, name), .. } = *self.budget;
         let total = self.bytes.saturating_add(bytes);
-        let share = if total <= SMALL { limit } else { limit - limit / 8 };
+        let share = if total <= small { limit } else { limit - limit / 8 };
         let fits = |used: usize| used.checked_add(bytes).filter(|used| *used <= share);
         if self.budget.used.fetch_update(Relaxed, Relaxed, fits).is_err() {
-            let error = ErrorKind::Unavailable.because(format!(
-                "too many request bytes are being received; retry later (limits.receiving_bytes = {limit})"
-            ));
-            return Err(error.with("limit", "limits.receiving_bytes").retry_after(RETRY_AFTER));
+            let error = ErrorKind::Unavailable
+                .because(format!("too many {bodies} bytes are being received; retry later ({name} = {limit})"));
+            return Err(error.with("limit", name).retry_after(RETRY_AFTER));
         }
         self.bytes = total;
         Ok(())
@@ -212,6 +229,18 @@ mod tests {
         assert!(small.grow(6 * SMALL).is_ok());
         drop(small);
         assert_eq!(budget.used.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn health_checks_have_a_budget_with_a_share_for_small_ones() {
+        let budget = ReceiveBudget::of_health();
+        let large: Vec<_> = (0..HEALTH_BYTES / 1000).map(|_| budget.reservation()).collect();
+        let admitted = large.into_iter().map_while(|mut body| body.grow(1000).ok().map(|()| body)).collect::<Vec<_>>();
+        assert_eq!(admitted.len(), (HEALTH_BYTES - HEALTH_BYTES / 8) / 1000);
+        let error = budget.reservation().grow(1000).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("health check bytes"), "{error}");
+        assert!(budget.reservation().grow(SMALL_HEALTH).is_ok());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CardRequest, Protocols, Ready,
+    CardRequest, Protocols, Ready, health,
     request_budget::{RECEIVING_BYTES, ReceiveBudget},
 };
 
@@ -60,7 +60,7 @@ pub struct Settings {
     pub stream_age: Duration,
     /// Maximum size of the results of a JSON-RPC batch in bytes. A call whose result exceeds it is answered with an error.
     pub batch_bytes: usize,
-    /// Maximum size of all answers together that wait for slow readers, in bytes. While they have more, calls are refused as
+    /// Maximum size in bytes of all answers together that are being made or wait for slow readers. At it calls are refused as
     /// unavailable.
     pub unsent_bytes: usize,
     /// What `/.well-known/agent-card.json` is.
@@ -136,4 +136,11 @@ pub(super) struct Limits {
     pub(super) stream_age: Duration,
     pub(super) batch_bytes: usize,
     pub(super) receiving: Arc<ReceiveBudget>,
+}
+
+impl Limits {
+    /// Limits of gRPC's health service, whose callers are not authenticated: small messages, and a budget of their own.
+    pub(super) fn of_health(&self) -> Self {
+        Self { max_body: health::MAX_MESSAGE, receiving: ReceiveBudget::of_health(), ..self.clone() }
+    }
 }

@@ -1,4 +1,4 @@
-//! Write-progress timeout: ends answers of which the client takes nothing, and streams that are too old.
+//! Write-progress timeout: ends answers of which the client takes too little, and streams that are too old.
 //!
 //! An HTTP/2 stream without a window is never polled by hyper, so nothing in a body can end it. Its deadline is kept by the
 //! task that drives it: [`StreamExecutor`] wraps each of hyper's stream futures. Dropping one resets its stream and frees what
@@ -24,12 +24,11 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Bytes that are given to HTTP/2 at once. The timeout is for each of them, so this is also the least that a client has to
-/// take in that time.
-const PIECE: usize = 32 << 10;
+use crate::response_budget::SMALL;
 
-/// Frames of up to this many bytes are not tracked once HTTP/2 has them. The state of their stream takes as much.
-pub(super) const SMALL: usize = 1 << 10;
+/// Bytes that are given to HTTP/2 at once. A client has to take as many within the timeout, or all that wait if they are
+/// fewer.
+const PIECE: usize = 64 << 10;
 
 tokio::task_local! {
     /// The HTTP/2 stream that is being polled.
@@ -208,7 +207,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for ProgressBody<B> {
     }
 }
 
-/// Runs the HTTP/2 streams of a connection as tasks that end when the client takes nothing for too long.
+/// Runs the HTTP/2 streams of a connection as tasks that end when the client takes too little for the timeout.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamExecutor {
     /// Never if zero.
@@ -257,32 +256,44 @@ impl<F: Future<Output = ()>> Future for Timed<F> {
             return Poll::Pending;
         }
         ready!(it.stall.poll(it.flow.until, cx));
-        tracing::debug!("stream reset: the client took nothing of its answer");
+        tracing::debug!("stream reset: the client took too little of its answer");
         Poll::Ready(())
     }
 }
 
-/// Time since something was last taken of what waits to be written.
+/// Time since enough was last taken of what waits to be written.
 #[derive(Debug)]
 pub(super) struct WriteTimeout {
     /// Never over if zero.
     timeout: Duration,
     since: Option<Instant>,
+    /// Bytes that were taken since then.
+    taken: usize,
     /// Made when something has to wait for the first time, and moved only when it fires.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl WriteTimeout {
     pub(super) fn new(timeout: Duration) -> Self {
-        Self { timeout, since: None, timer: None }
+        Self { timeout, since: None, taken: 0, timer: None }
     }
 
-    /// Something was taken, or nothing waits.
+    /// Enough was taken, or nothing waits.
     pub(super) fn progressed(&mut self) {
-        self.since = None;
+        (self.since, self.taken) = (None, 0);
     }
 
-    /// Returns once nothing was taken for the timeout, or at `until` if that comes first.
+    /// Counts bytes that were taken. Fewer than [`PIECE`] within the timeout are not enough.
+    pub(super) fn took(&mut self, bytes: usize) {
+        if self.since.is_some() {
+            self.taken = self.taken.saturating_add(bytes);
+        }
+        if self.taken >= PIECE {
+            self.progressed();
+        }
+    }
+
+    /// Returns once too little was taken for the timeout, or at `until` if that comes first.
     pub(super) fn poll(&mut self, until: Option<Instant>, cx: &mut Context<'_>) -> Poll<()> {
         let since = *self.since.get_or_insert_with(Instant::now);
         let stalled = since.checked_add(self.timeout).filter(|_| !self.timeout.is_zero());

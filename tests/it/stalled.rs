@@ -54,6 +54,47 @@ async fn a_reader_that_stops_costs_nobody_anything_and_misses_nothing() {
     stops(Opened::sqlite(Options::default())).await;
 }
 
+/// A client of HTTP/2 that takes so many bytes of each answer before it has read them.
+async fn http2(url: &str, window: u32) -> h2::client::SendRequest<bytes::Bytes> {
+    let socket = TcpStream::connect(url.strip_prefix("http://").unwrap()).await.unwrap();
+    let mut builder = h2::client::Builder::new();
+    let (client, connection) = builder.initial_window_size(window).handshake(socket).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_is_refused_before_it_is_made_if_its_memory_exceeds_the_budget() {
+    for store in [Opened::memory(2000), Opened::sqlite(Options::default())] {
+        let url = serve(server().unsent_bytes(8 << 20).store(Arc::clone(&store.store))).await;
+        let agent = client::rest(&url).unwrap();
+        // It has the text twice, in its history and as an artifact: 1.8 MB.
+        let large = send(&*agent, text("", &"x".repeat(900_000))).await.id;
+        let small = send(&*agent, text("", "x")).await.id;
+        for path in [format!("/tasks/{large}"), "/tasks?includeArtifacts=true".to_owned()] {
+            let get = async |client: &h2::client::SendRequest<bytes::Bytes>, path: &str| {
+                let mut client = client.clone().ready().await.unwrap();
+                let request = http::Request::get(format!("{url}{path}")).body(()).unwrap();
+                client.send_request(request, true).unwrap().0.await.unwrap()
+            };
+            let stalled = http2(&url, 0).await;
+            let mut held = Vec::new();
+            for _ in 0..3 {
+                let answer = get(&stalled, &path).await;
+                assert_eq!(answer.status(), 200, "{path}");
+                held.push(answer);
+            }
+            // 5.4 MB are held, and while an answer of 1.8 MB is made there are two copies of it.
+            let refused = get(&stalled, &path).await;
+            assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (503, &"1".parse().unwrap()));
+            let reader = http2(&url, 1 << 20).await;
+            assert_eq!(get(&reader, &format!("/tasks/{small}")).await.status(), 200);
+            drop((held, stalled));
+            timeout(PATIENCE, async { while get(&reader, &path).await.status() != 200 {} }).await.unwrap();
+        }
+    }
+}
+
 async fn stops(store: Opened) {
     let url = serve(server().store(Arc::clone(&store.store))).await;
     let agent = client::rest(&url).unwrap();

@@ -194,9 +194,9 @@ async fn fill(bench: &Client, context: &str) -> usize {
     let message = format!("out:{}", "x".repeat(1000));
     let mut completed = 0;
     loop {
-        match bench.send(within(context, &message)).await {
+        match bench.send(in_context(context, &message)).await {
             Ok(task) if task.state() == TaskState::Completed => completed += 1,
-            Ok(task) => assert!(said(&task).contains("(limit context_bytes)"), "{}", said(&task)),
+            Ok(task) => assert!(status_text(&task).contains("(limit context_bytes)"), "{}", status_text(&task)),
             result => {
                 assert_eq!(refused_at(result), "context_bytes");
                 return completed;
@@ -209,38 +209,41 @@ async fn fill(bench: &Client, context: &str) -> usize {
 #[tokio::test(start_paused = true)]
 async fn bytes_of_all_tasks_of_a_context_are_counted() {
     for store in stores() {
-        let bench = limited(Arc::clone(&store), context_limit(20_000), script);
+        let bench = with_limits(Arc::clone(&store), context_limit(20_000), scripted);
         let completed = fill(&bench, "c-1").await;
         assert!((6..20).contains(&completed), "{completed} tasks");
         // Of other contexts, owners and tenants nothing has been counted.
         for (client, context) in
-            [(bench.client.clone(), "c-2"), (bench.by("bob"), "c-1"), (bench.in_tenant("t"), "c-1")]
+            [(bench.client.clone(), "c-2"), (bench.as_owner("bob"), "c-1"), (bench.in_tenant("t"), "c-1")]
         {
-            assert_eq!(client.send(within(context, "done")).await.unwrap().state(), TaskState::Completed);
+            assert_eq!(client.send(in_context(context, "done")).await.unwrap().state(), TaskState::Completed);
         }
         // Another process finds the same in the store, once it has been read.
-        bench.empty().await;
-        let other = limited(store, context_limit(10_000), script);
-        drop(other.send(within("c-1", "ask:what")).await);
-        settle().await;
-        assert_eq!(refused_at(other.send(within("c-1", "done")).await), "context_bytes");
+        bench.wait_until_evicted().await;
+        let other = with_limits(store, context_limit(10_000), scripted);
+        drop(other.send(in_context("c-1", "ask:what")).await);
+        run_ready_tasks().await;
+        assert_eq!(refused_at(other.send(in_context("c-1", "done")).await), "context_bytes");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn running_tasks_of_a_context_are_counted() {
     for store in stores() {
-        let bench = limited(store, context_limit(12_000), script);
+        let bench = with_limits(store, context_limit(12_000), scripted);
         // A context that the server chose, and whose first task runs while others come.
         let message = format!("out:{} hang", "x".repeat(4000));
-        let first = bench.hasty().send(Message::user(&message)).await.unwrap();
-        settle().await;
-        let second = bench.send(within(&first.context_id, &format!("out:{}", "x".repeat(2000)))).await.unwrap();
+        let first = bench.non_blocking().send(Message::user(&message)).await.unwrap();
+        run_ready_tasks().await;
+        let second = bench.send(in_context(&first.context_id, &format!("out:{}", "x".repeat(2000)))).await.unwrap();
         assert_eq!(second.state(), TaskState::Failed);
-        assert_eq!(said(&second), "Agent execution failed (limit context_bytes): a context has at most 12000 bytes");
+        assert_eq!(
+            status_text(&second),
+            "Agent execution failed (limit context_bytes): a context has at most 12000 bytes"
+        );
         let large = "y".repeat(3000);
-        assert_eq!(refused_at(bench.send(within(&first.context_id, &large)).await), "context_bytes");
-        assert_eq!(refused_at(bench.send(to(&first.id, &large)).await), "context_bytes");
+        assert_eq!(refused_at(bench.send(in_context(&first.context_id, &large)).await), "context_bytes");
+        assert_eq!(refused_at(bench.send(follow_up(&first.id, &large)).await), "context_bytes");
         bench.cancel(&first.id).await.unwrap();
     }
 }
@@ -249,19 +252,19 @@ async fn running_tasks_of_a_context_are_counted() {
 #[tokio::test(start_paused = true)]
 async fn follow_up_to_a_task_that_has_left_memory_is_counted() {
     for store in stores() {
-        let bench = limited(Arc::clone(&store), context_limit(100_000), script);
-        let asked = bench.send(within("c-1", "ask:what")).await.unwrap();
-        bench.send(within("c-1", &format!("out:{}", "x".repeat(5000)))).await.unwrap();
-        bench.empty().await;
-        let other = limited(store, context_limit(6000), script);
-        assert_eq!(refused_at(other.send(to(&asked.id, &"y".repeat(1000))).await), "context_bytes");
+        let bench = with_limits(Arc::clone(&store), context_limit(100_000), scripted);
+        let asked = bench.send(in_context("c-1", "ask:what")).await.unwrap();
+        bench.send(in_context("c-1", &format!("out:{}", "x".repeat(5000)))).await.unwrap();
+        bench.wait_until_evicted().await;
+        let other = with_limits(store, context_limit(6000), scripted);
+        assert_eq!(refused_at(other.send(follow_up(&asked.id, &"y".repeat(1000))).await), "context_bytes");
         assert_eq!(other.get(&asked.id).await.unwrap().history.len(), 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn evicted_tasks_no_longer_count_in_their_context() {
-    let bench = limited(Arc::new(Memory::with_max_tasks(20)), context_limit(15_000), script);
+    let bench = with_limits(Arc::new(Memory::with_max_tasks(20)), context_limit(15_000), scripted);
     let completed = fill(&bench, "c-1").await;
     assert!((4..15).contains(&completed), "{completed} tasks");
     for _ in 0..20 {
@@ -269,16 +272,16 @@ async fn evicted_tasks_no_longer_count_in_their_context() {
     }
     // The size is read again before a message is refused, once a second at most.
     assert_eq!(fill(&bench, "c-1").await, 0);
-    pass(1000).await;
+    sleep_ms(1000).await;
     let completed = fill(&bench, "c-1").await;
     assert!((4..15).contains(&completed), "{completed} tasks");
 }
 
 #[tokio::test(start_paused = true)]
 async fn answers_without_a_task_do_not_count_in_their_context() {
-    let bench = limited(Arc::new(Memory::default()), context_limit(10_000), script);
+    let bench = with_limits(Arc::new(Memory::default()), context_limit(10_000), scripted);
     let large = format!("reply:{}", "x".repeat(3000));
     for _ in 0..10 {
-        drop(bench.answer(within("c-1", &large)).await.unwrap());
+        drop(bench.send_payload(in_context("c-1", &large)).await.unwrap());
     }
 }

@@ -244,6 +244,7 @@ async fn history_length_limits_the_returned_history() {
             assert_eq!(history_texts(&task).len(), length.map_or(6, |length| length.min(6)), "{asked:?}");
             let listed = ListTasksRequest { history_length: asked, ..Default::default() };
             let listed = bench.list(listed).await.unwrap().tasks.into_iter().find(|task| task.id == id).unwrap();
+            assert_eq!(listed.history, task.history, "{asked:?}");
             // A new task, blocking and streamed.
             let task = client.send(Message::user("work:a work:b done")).await.unwrap();
             assert_eq!(history_texts(&task).len(), length.map_or(3, |length| length.min(3)));

@@ -41,7 +41,7 @@ where
     with_limits(store, Limits::default(), run)
 }
 
-pub(crate) fn limited<F, Fut>(store: Arc<dyn Store>, limits: Limits, run: F) -> Bench<FromFn<F>>
+pub(crate) fn with_limits<F, Fut>(store: Arc<dyn Store>, limits: Limits, run: F) -> Bench<FromFn<F>>
 where
     F: Fn(Turn, Updates) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<End, agent::Error>> + Send,
@@ -49,7 +49,7 @@ where
     with_agent(store, limits, agent::from_fn(run))
 }
 
-pub(crate) fn of<A: Agent>(store: Arc<dyn Store>, limits: Limits, agent: A) -> Bench<A> {
+pub(crate) fn with_agent<A: Agent>(store: Arc<dyn Store>, limits: Limits, agent: A) -> Bench<A> {
     let service = Arc::new(Service::new(agent, store, limits));
     let inner: Arc<Service<A>> = Arc::clone(&service);
     let api: Arc<dyn A2aService> = Arc::new(Checked(inner));

@@ -78,7 +78,7 @@ async fn a_message_to_what_has_ended_has_wrong_parameters() {
     let refused = classic.send(follow_up(&task.id, "more")).await;
     assert_eq!(refused.as_ref().unwrap_err().wire().json_rpc, -32004);
     assert_eq!(classic_code(refused), -32602);
-    let elsewhere = Message { context_id: "another".to_owned(), ..to(&task.id, "more") };
+    let elsewhere = Message { context_id: "another".to_owned(), ..follow_up(&task.id, "more") };
     assert_eq!(classic_code(classic.send(elsewhere).await), -32602);
     assert_eq!(classic_code(classic.send(follow_up("nobody's", "more")).await), -32001);
 }

@@ -112,6 +112,42 @@ async fn unfinished_grpc_bodies_are_refused() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn unfinished_health_checks_do_not_block_other_requests() {
+    const CHECK: &str = "/grpc.health.v1.Health/Check";
+    let (door, _) = door(|settings| settings.receiving_bytes = 64 << 10);
+    let mut half = BytesMut::from(&[0, 0, 0, 4, 0][..]);
+    half.resize(1000, 0);
+    let (mut client, _connection) = http2(&door).await;
+    let mut pending = Vec::new();
+    for _ in 0..100 {
+        client = client.ready().await.unwrap();
+        let (response, mut body) = grpc(&mut client, CHECK);
+        body.send_data(half.clone().freeze(), false).unwrap();
+        pending.push((response, body));
+    }
+    assert!(timeout(Duration::from_secs(1), &mut pending[99].0).await.is_err(), "all of them wait");
+    assert!(exchange(&door, &padded(8 << 10)).await.starts_with("HTTP/1.1 200 OK\r\n"));
+    let (response, mut body) = grpc(&mut client, CHECK);
+    body.send_data(Bytes::from_static(&[0, 0, 0, 0, 0]), true).unwrap();
+    assert!(!response.await.unwrap().headers().contains_key("grpc-status"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn health_checks_are_at_most_1_kib() {
+    let (door, _) = door(|_| {});
+    let (mut client, _connection) = http2(&door).await;
+    for (length, code) in [(1024, "5"), (1025, "8")] {
+        // The name of an unknown service.
+        let name = prost::Message::encode_to_vec(&HealthCheckRequest { service: "s".repeat(length - 3) });
+        assert_eq!(name.len(), length);
+        let (response, mut body) = grpc(&mut client, "/grpc.health.v1.Health/Check");
+        let prefix = u32::try_from(length).unwrap().to_be_bytes();
+        body.send_data([&[0][..], &prefix, &name].concat().into(), true).unwrap();
+        assert_eq!(response.await.unwrap().headers()["grpc-status"], code, "{length}");
+    }
+}
+
 async fn drained(mut body: RecvStream) {
     while body.data().await.is_some_and(|data| data.is_ok()) {}
 }

@@ -1,7 +1,13 @@
 //! Clients that do not read their answers: what they hold is bounded, and they are cut. The clock is paused: a wait is over
 //! when nothing else is left to do.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
+    time::Duration,
+};
 
 use a2a_service::transport::{
     HttpService, Settings,
@@ -25,12 +31,14 @@ use super::support::*;
 /// Larger than what HTTP/2 and the connection buffer.
 const LARGE: usize = 600_000;
 
-/// Opens a connection to a server without a socket.
+/// Opens a connection to a server without a socket, from an address of its own.
 fn open(door: &HttpService) -> DuplexStream {
+    static PORT: AtomicU16 = AtomicU16::new(1);
+    let peer = ([127, 0, 0, 1], PORT.fetch_add(1, Ordering::Relaxed)).into();
     let (io, far) = tokio::io::duplex(64 << 10);
     let door = door.clone();
     tokio::spawn(async move {
-        serve_connection(far, None, door, &listener::Settings::default(), &CancellationToken::new()).await;
+        serve_connection(far, Some(peer), door, &listener::Settings::default(), &CancellationToken::new()).await;
     });
     io
 }
@@ -150,17 +158,62 @@ async fn a_stream_of_which_nothing_is_taken_is_reset_alone() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_reader_of_http2_gets_all_of_its_answer() {
     let (door, _) = door(|_| {});
-    let mut client = Client::connect(&door, 16_384).await;
+    let mut client = Client::connect(&door, 32_768).await;
     let mut body = client.post("/message:send", "application/json", sized(LARGE)).await.into_body();
     let (start, mut length) = (Instant::now(), 0);
     while let Some(data) = body.data().await {
         let data = data.unwrap();
         length += data.len();
-        pass(Duration::from_secs(20)).await;
+        pass(Duration::from_secs(10)).await;
         body.flow_control().release_capacity(data.len()).unwrap();
     }
     assert!(length > LARGE && body.trailers().await.unwrap().is_none());
     assert!(seconds(start) > 300);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_of_http2_below_the_minimum_rate_is_reset() {
+    let (door, _) = door(|_| {});
+    let mut client = Client::connect(&door, 16_384).await;
+    let mut body = client.post("/message:send", "application/json", sized(LARGE)).await.into_body();
+    let mut length = 0;
+    // 39 KiB a minute.
+    let error = loop {
+        match body.data().await.unwrap() {
+            Ok(data) => {
+                length += data.len();
+                body.flow_control().release_capacity(data.len()).unwrap();
+            }
+            Err(error) => break error,
+        }
+        pass(Duration::from_secs(25)).await;
+    };
+    assert_eq!(error.reason(), Some(Reason::CANCEL));
+    assert!(length < LARGE / 2, "{length}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_of_http1_below_the_minimum_rate_is_closed() {
+    for (bytes_per_second, is_read) in [(1000, false), (2000, true)] {
+        let (door, _) = door(|_| {});
+        let (mut io, body) = (open(&door), sized(LARGE));
+        let head = format!(
+            "POST /message:send HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        io.write_all((head + &body).as_bytes()).await.unwrap();
+        let (mut length, mut read) = (0, vec![0; bytes_per_second]);
+        loop {
+            let n = io.read(&mut read).await.unwrap();
+            length += n;
+            if n == 0 {
+                break;
+            }
+            pass(Duration::from_secs(1)).await;
+        }
+        assert!(length > 64 << 10, "{length}");
+        assert_eq!(length > LARGE, is_read, "{bytes_per_second}: {length}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -239,6 +292,29 @@ async fn new_calls_are_refused_while_slow_readers_hold_the_budget() {
 
     drop(held);
     while client.get("/tasks/a").await.status() != 200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_of_a_slow_reader_leaves_half_of_the_budget_to_others() {
+    let (door, _) = door(|it| it.unsent_bytes = 1_000_000);
+    let (mut slow, mut other) = (Client::connect(&door, 0).await, Client::connect(&door, 0).await);
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(slow.post("/message:send", "application/json", sized(150_000)).await);
+    }
+    // As long as no other connection has anything, all of the budget is there for one.
+    assert_eq!(slow.get("/tasks/a").await.status(), 200);
+    held.push(other.post("/message:send", "application/json", sized(10_000)).await);
+    let (parts, _) = slow.get("/tasks/a").await.into_parts();
+    assert!(is_refused(parts.status, &parts.headers), "{parts:?}");
+    let mut reader = Client::connect(&door, 1 << 20).await;
+    assert_eq!(reader.get("/tasks/a").await.status(), 200);
+    assert_eq!(other.get("/tasks/a").await.status(), 200);
+
+    drop(held);
+    while slow.get("/tasks/a").await.status() != 200 {
         tokio::task::yield_now().await;
     }
 }
