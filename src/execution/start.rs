@@ -102,15 +102,13 @@ impl<A: Agent> Execution<A> {
         }
         live.check_first().map_err(|why| {
             let name = why.limit().unwrap_or_default();
-            limit(
-                name,
-                match why {
-                    Violation::ContextBytes(_) if is_chosen => {
-                        format!("context {} takes no more messages: {why} (limit {name})", live.context)
-                    }
-                    _ => format!("the message is too large: {why} (limit {name})"),
-                },
-            )
+            let is_context_full = is_chosen && matches!(why, Violation::ContextBytes(_));
+            let why = if is_context_full {
+                format!("context {} takes no more messages: {why} (limit {name})", live.context)
+            } else {
+                format!("the message is too large: {why} (limit {name})")
+            };
+            limit(name, why)
         })?;
         live.push_to(push);
         let held = journal.insert(live);
