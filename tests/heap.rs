@@ -1,14 +1,14 @@
-//! How often a request asks for memory, through the whole of a server: noise can't move it, so it is a bound.
+//! Bounds on heap allocations per request through a whole server. Counts are exact, so noise cannot affect them.
 //!
-//! The counter sees its own thread alone. So the server has a thread and a runtime of one thread to itself, and the
-//! client is elsewhere and speaks over a socket. Growing a `Vec` counts as a call.
+//! The counter covers one thread. The server therefore runs on a thread and a current-thread runtime of its own, and the
+//! client on another thread, over a socket. Growing a `Vec` counts as an allocation.
 
 #![expect(
     clippy::as_conversions,
     clippy::cast_precision_loss,
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "a test may fail, and this one reports"
+    reason = "tests may panic, and this one prints its measurements"
 )]
 
 use std::{
@@ -33,8 +33,8 @@ use tokio_stream::StreamExt as _;
 const CALLS: usize = 1000;
 const TEXT: &str = "ping 00000000 opqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijkl";
 
-/// Says that it works, gives its text back, and asks for memory so many times more than it needs. With a number as its
-/// text it says so many chunks, each in a poll of its own, as a model's tokens come.
+/// Agent that reports WORKING, echoes its text and makes this many additional allocations. If the text is a number, it
+/// sends that many chunks, each in a poll of its own, as a model streams tokens.
 struct Echo(usize);
 
 impl Agent for Echo {
@@ -61,13 +61,13 @@ fn waste(times: usize) {
     }
 }
 
-/// Heap calls of a server while a client makes its calls, after the client has made a few.
-fn heap_calls(waste: usize, client: impl Fn(SocketAddr, usize)) -> f64 {
+/// Allocations of a server during `CALLS` calls of a client, after as many calls of warm-up.
+fn allocations(waste: usize, client: impl Fn(SocketAddr, usize)) -> f64 {
     let (started, addr) = mpsc::channel();
     let (done, mut phase) = tokio::sync::mpsc::unbounded_channel();
     let server = thread::spawn(move || {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        // An event for each chunk.
+        // Commits every chunk separately.
         let mut limits = Limits::default();
         limits.pace = Duration::ZERO;
         let bound = runtime.block_on(Server::new(Echo(waste)).limits(limits).bind("127.0.0.1:0")).unwrap();
@@ -79,7 +79,7 @@ fn heap_calls(waste: usize, client: impl Fn(SocketAddr, usize)) -> f64 {
         })
     });
     let addr = addr.recv().unwrap();
-    // The first calls grow what the others use: buffers, maps, a pool of connections.
+    // The first calls grow buffers, maps and the connection pool.
     client(addr, CALLS);
     done.send(()).unwrap();
     client(addr, CALLS);
@@ -87,8 +87,7 @@ fn heap_calls(waste: usize, client: impl Fn(SocketAddr, usize)) -> f64 {
     server.join().unwrap().count_total as f64
 }
 
-/// One connection that is kept between the two rounds would be dropped with its client: each round has its own, and
-/// that costs every round the same.
+/// Client of JSON-RPC sends. Each round opens its own connection, so that both rounds cost the same.
 fn json_rpc(text: &str) -> impl Fn(SocketAddr, usize) {
     move |addr, calls| json_rpc_calls(addr, calls, text)
 }
@@ -111,8 +110,8 @@ fn json_rpc_calls(addr: SocketAddr, calls: usize, text: &str) {
         while line != "\r\n" {
             line.clear();
             socket.read_line(&mut line).unwrap();
-            if let Some(it) = line.strip_prefix("content-length: ") {
-                length = it.trim().parse().unwrap();
+            if let Some(value) = line.strip_prefix("content-length: ") {
+                length = value.trim().parse().unwrap();
             }
         }
         let mut reply = vec![0; length];
@@ -122,7 +121,7 @@ fn json_rpc_calls(addr: SocketAddr, calls: usize, text: &str) {
     }
 }
 
-/// A stream of so many chunks, over the binding of this client.
+/// Client of one stream with this many chunks.
 fn stream(connect: fn(&str) -> Arc<dyn A2aService>) -> impl Fn(SocketAddr, usize) {
     move |addr, chunks| {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
@@ -131,7 +130,7 @@ fn stream(connect: fn(&str) -> Arc<dyn A2aService>) -> impl Fn(SocketAddr, usize
             let message = Some(Message::user(chunks.to_string()));
             let request = SendMessageRequest { message, ..SendMessageRequest::default() };
             let events = client.send_streaming_message(Call::default().request(request)).await.unwrap();
-            events.into_inner().fold(0, |count, it| it.map(|_| count + 1).unwrap()).await
+            events.into_inner().fold(0, |count, event| event.map(|_| count + 1).unwrap()).await
         });
         assert_eq!(events, chunks + 3);
     }
@@ -148,40 +147,40 @@ fn grpc(addr: SocketAddr, calls: usize) {
     });
 }
 
-/// Fails where what was counted is over the bound, and where one call more would not be. The bounds are what it takes
-/// today, and half a call: 90 for a JSON-RPC send, 120 for a gRPC send and 16 for an event are what it must never take.
+/// Asserts that the count is within the bound, and that one allocation more would exceed it. The bounds are the current
+/// counts plus a half; the absolute limits are 90 for a JSON-RPC send, 120 for a gRPC send and 16 for an event.
 fn bounded(name: &str, bound: f64, count: impl Fn(usize) -> f64) {
-    let (ours, one_more) = (count(0), count(1));
-    println!("heap calls, {name}: {ours:.1}, and with one more {one_more:.1}; at most {bound}");
-    assert!(one_more - ours > 0.5, "{name}: the counter does not see the agent");
-    assert!(ours <= bound, "{name}: {ours} heap calls, of at most {bound}");
-    assert!(one_more > bound, "{name}: the bound is loose, and would hide a call more");
+    let (measured, one_more) = (count(0), count(1));
+    println!("allocations, {name}: {measured:.1}, with one more {one_more:.1}; bound {bound}");
+    assert!(one_more - measured > 0.5, "{name}: the counter does not cover the agent");
+    assert!(measured <= bound, "{name}: {measured} allocations exceed the bound of {bound}");
+    assert!(one_more > bound, "{name}: the bound is loose and would hide another allocation");
 }
 
 #[test]
-fn heap_calls_of_a_json_rpc_send() {
-    bounded("a JSON-RPC send", 62.3, |waste| heap_calls(waste, json_rpc(TEXT)) / CALLS as f64);
+fn allocations_of_a_json_rpc_send() {
+    bounded("a JSON-RPC send", 62.3, |waste| allocations(waste, json_rpc(TEXT)) / CALLS as f64);
 }
 
-/// How many pieces it comes in is the system's to say, so this is a bound of what it must never take.
+/// The number of read chunks depends on the system, so this bound is not tight.
 #[test]
-fn heap_calls_of_a_large_json_rpc_send() {
+fn allocations_of_a_large_json_rpc_send() {
     let text = TEXT.repeat(100_000 / TEXT.len());
-    let calls = heap_calls(0, json_rpc(&text)) / CALLS as f64;
-    println!("heap calls, a JSON-RPC send of 100 kB: {calls:.1}");
-    assert!(calls <= 200.0, "{calls} heap calls: a body is to come in pieces of some length");
+    let calls = allocations(0, json_rpc(&text)) / CALLS as f64;
+    println!("allocations, a JSON-RPC send of 100 kB: {calls:.1}");
+    assert!(calls <= 200.0, "{calls} allocations: bodies must be read in large chunks");
 }
 
 #[test]
-fn heap_calls_of_a_grpc_send() {
-    bounded("a gRPC send", 68.3, |waste| heap_calls(waste, grpc) / CALLS as f64);
+fn allocations_of_a_grpc_send() {
+    bounded("a gRPC send", 68.3, |waste| allocations(waste, grpc) / CALLS as f64);
 }
 
 #[test]
-fn heap_calls_of_a_streamed_event() {
+fn allocations_of_a_streamed_event() {
     let event = |connect: fn(&str) -> Arc<dyn A2aService>, waste| {
-        let few = heap_calls(waste, |addr, _| stream(connect)(addr, 1000));
-        let many = heap_calls(waste, |addr, _| stream(connect)(addr, 3000));
+        let few = allocations(waste, |addr, _| stream(connect)(addr, 1000));
+        let many = allocations(waste, |addr, _| stream(connect)(addr, 3000));
         (many - few) / 2000.0
     };
     bounded("an event of a JSON-RPC stream", 9.5, |waste| {

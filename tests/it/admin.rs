@@ -1,4 +1,4 @@
-//! `a2a admin`, as who looks after a file finds it: beside a server that has it, and alone with it.
+//! `a2a admin` commands: stats, check, gc, backup, export, import and forget, with and without a running server.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::{
     program::{a2a, message, output, post, signal, started},
     store::{
         place::Opened,
-        writer::{Writer, chunk, message as said, scope, status},
+        writer::{Writer, chunk, message as user_message, scope, status},
     },
 };
 
@@ -24,28 +24,28 @@ fn admin(directory: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// The exit code, what was said, and what was wrong.
+/// Runs a command; returns its exit code, standard output and standard error.
 async fn run(directory: &Path, arguments: &[&str]) -> (i32, String, String) {
     let output = output(admin(directory, arguments)).await;
-    let text = |it: Vec<u8>| String::from_utf8(it).unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// What it says when it goes well.
-async fn done(directory: &Path, arguments: &[&str]) -> String {
-    let (code, said, wrong) = run(directory, arguments).await;
-    assert_eq!(code, 0, "{said}{wrong}");
-    said
+/// Runs a command that succeeds; returns its standard output.
+async fn succeed(directory: &Path, arguments: &[&str]) -> String {
+    let (code, output, errors) = run(directory, arguments).await;
+    assert_eq!(code, 0, "{output}{errors}");
+    output
 }
 
-/// What it says when it does not.
-async fn refused(directory: &Path, arguments: &[&str]) -> String {
-    let (code, said, wrong) = run(directory, arguments).await;
-    assert!(code > 0, "{said}{wrong}");
-    wrong
+/// Runs a command that fails; returns its standard error.
+async fn fail(directory: &Path, arguments: &[&str]) -> String {
+    let (code, output, errors) = run(directory, arguments).await;
+    assert!(code > 0, "{output}{errors}");
+    errors
 }
 
-/// A file with a bit of everything, of two owners, that nobody has.
+/// Creates a database with tasks of two owners in four states each, unused by any process.
 async fn filled(directory: &Path) {
     let store = Opened::sqlite(Options::default());
     let old = 1_000_000_000_000;
@@ -59,7 +59,7 @@ async fn filled(directory: &Path) {
             let mut task = Writer::within(&store, &scope(owner, "blue"), id, "c-1", old);
             let sends =
                 vec![IdempotencyRecord { key: format!("key of {id}").into(), hash: [7; 16], seq: 1, time: old }];
-            let begin = task.next([said("hello")]);
+            let begin = task.next([user_message("hello")]);
             task.write(Commit { sends, saved: Some("kept".into()), asked: Some("asked".into()), ..begin })
                 .await
                 .unwrap();
@@ -78,19 +78,19 @@ fn push() -> Arc<PushConfig> {
     Arc::new(PushConfig { config, version: Version::V0_3, beside: "\u{0}beside".into() })
 }
 
-/// The tasks of an export, by owner and id.
+/// Tasks of an export by owner and id.
 fn tasks(exported: &str) -> BTreeMap<(String, String), Value> {
     let mut lines = exported.lines();
     assert_eq!(lines.next(), Some(r#"{"a2a_tasks":1}"#));
-    let text = |it: &Value| it.as_str().unwrap().to_owned();
-    let task = |it: &str| {
-        let it: Value = serde_json::from_str(it).unwrap();
-        ((text(&it["owner"]), text(&it["id"])), it)
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let task = |line: &str| {
+        let task: Value = serde_json::from_str(line).unwrap();
+        ((text(&task["owner"]), text(&task["id"])), task)
     };
     lines.map(task).collect()
 }
 
-/// A server that has the file of a directory.
+/// Starts a server on the database of a directory.
 async fn serve(directory: &Path) -> (Child, String) {
     let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn"]);
     command.env_remove("A2A_STORE").current_dir(directory);
@@ -103,37 +103,40 @@ async fn end(mut server: Child) {
 }
 
 #[tokio::test]
-async fn what_only_reads_goes_beside_a_server_and_what_writes_does_not() {
+async fn read_only_commands_run_beside_a_server_and_writing_commands_do_not() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let (server, url) = serve(directory).await;
     let task = post(&format!("{url}/message:send"), &message("hello")).await["task"].clone();
     let id = task["id"].as_str().unwrap();
-    let stats = done(directory, &["stats"]).await;
+    let stats = succeed(directory, &["stats"]).await;
     assert!(stats.contains("\n1 tasks\n  1 TASK_STATE_COMPLETED\n"), "{stats}");
     assert!(stats.contains("  1 of \"\" in tenant \"\"\n"), "{stats}");
-    assert_eq!(done(directory, &["check"]).await, "checked 1 tasks, no problems found\n");
-    assert!(done(directory, &["gc", "--dry-run"]).await.starts_with("0 terminal tasks would be deleted\n"));
-    let exported = tasks(&done(directory, &["export"]).await);
+    assert_eq!(succeed(directory, &["check"]).await, "checked 1 tasks, no problems found\n");
+    assert!(succeed(directory, &["gc", "--dry-run"]).await.starts_with("0 terminal tasks would be deleted\n"));
+    let exported = tasks(&succeed(directory, &["export"]).await);
     assert_eq!(exported[&(String::new(), id.to_owned())]["checkpoint"]["task"], task);
-    done(directory, &["backup", "copy.db"]).await;
-    for (arguments, why) in [
+    succeed(directory, &["backup", "copy.db"]).await;
+    for (arguments, reason) in [
         (&["gc"][..], "does this by itself"),
         (&["import", "nothing"], "nothing"),
         (&["forget", "--owner", ""], "stop it first"),
     ] {
-        let said = refused(directory, arguments).await;
-        assert!(said.contains(why), "{said}");
+        let errors = fail(directory, arguments).await;
+        assert!(errors.contains(reason), "{errors}");
         if arguments[0] != "import" {
-            assert!(said.contains(&format!("is in use by process {}", server.id().unwrap())), "{said}");
+            assert!(errors.contains(&format!("is in use by process {}", server.id().unwrap())), "{errors}");
         }
     }
-    // The server goes on, and the copy is of the moment when it was made.
+    // The server keeps running, and the copy has the state of the moment it was made.
     post(&format!("{url}/message:send"), &message("again")).await;
     end(server).await;
-    assert_eq!(done(directory, &["check"]).await, "checked 2 tasks, no problems found\n");
-    assert_eq!(done(directory, &["check", "--store", "sqlite:copy.db"]).await, "checked 1 tasks, no problems found\n");
-    // A copy is served like any other.
+    assert_eq!(succeed(directory, &["check"]).await, "checked 2 tasks, no problems found\n");
+    assert_eq!(
+        succeed(directory, &["check", "--store", "sqlite:copy.db"]).await,
+        "checked 1 tasks, no problems found\n"
+    );
+    // The copy can be served.
     std::fs::remove_file(directory.join("a2a.db")).unwrap();
     std::fs::rename(directory.join("copy.db"), directory.join("a2a.db")).unwrap();
     let (server, url) = serve(directory).await;
@@ -143,25 +146,25 @@ async fn what_only_reads_goes_beside_a_server_and_what_writes_does_not() {
 }
 
 #[tokio::test]
-async fn what_is_exported_can_be_imported_elsewhere() {
+async fn exported_tasks_can_be_imported_into_another_database() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (from, to) = (from.path(), to.path());
     filled(from).await;
     filled(to).await;
-    let whole = done(from, &["export"]).await;
+    let whole = succeed(from, &["export"]).await;
     assert_eq!(tasks(&whole).len(), 8);
-    assert_eq!(done(from, &["export", "ada.jsonl", "--owner", "ada"]).await, "exported 4 tasks to ada.jsonl\n");
-    assert!(refused(from, &["export", "ada.jsonl"]).await.contains("ada.jsonl"), "what is there stays");
+    assert_eq!(succeed(from, &["export", "ada.jsonl", "--owner", "ada"]).await, "exported 4 tasks to ada.jsonl\n");
+    assert!(fail(from, &["export", "ada.jsonl"]).await.contains("ada.jsonl"), "an existing file is kept");
     let ada = std::fs::read_to_string(from.join("ada.jsonl")).unwrap();
-    assert!(tasks(&ada).keys().all(|it| it.0 == "ada"));
+    assert!(tasks(&ada).keys().all(|(owner, _)| owner == "ada"));
     std::fs::copy(from.join("ada.jsonl"), to.join("ada.jsonl")).unwrap();
-    // Nothing is overwritten, and of what is refused nothing stays.
-    let said = refused(to, &["import", "ada.jsonl"]).await;
-    assert!(said.contains("line 2: task old: it is there already"), "{said}");
-    assert_eq!(done(to, &["forget", "--owner", "ada"]).await, "deleted 4 tasks\n");
+    // Nothing is overwritten, and a rejected import leaves nothing behind.
+    let errors = fail(to, &["import", "ada.jsonl"]).await;
+    assert!(errors.contains("line 2: task old: it is there already"), "{errors}");
+    assert_eq!(succeed(to, &["forget", "--owner", "ada"]).await, "deleted 4 tasks\n");
     let (head, rest) = ada.split_once('\n').unwrap();
     let (first, rest) = rest.split_once('\n').unwrap();
-    for (broken, why) in [
+    for (broken, reason) in [
         (format!("{head}\n{first}\n{first}\n"), "line 3: task old: it is there already"),
         (format!("{head}\n{}\n", first.replace("\"seq\":3", "\"seq\":9")), "task old: its log has a hole"),
         (
@@ -173,101 +176,107 @@ async fn what_is_exported_can_be_imported_elsewhere() {
         ("{\"a2a_tasks\":9}\n".to_owned(), "only 1 is known"),
     ] {
         std::fs::write(to.join("broken.jsonl"), broken).unwrap();
-        let said = refused(to, &["import", "broken.jsonl"]).await;
-        assert!(said.contains(why), "{said}");
+        let errors = fail(to, &["import", "broken.jsonl"]).await;
+        assert!(errors.contains(reason), "{errors}");
     }
-    assert_eq!(done(to, &["check"]).await, "checked 4 tasks, no problems found\n");
-    assert_eq!(done(to, &["import", "ada.jsonl"]).await, "imported 4 tasks into a2a.db\n");
-    assert_eq!(done(to, &["check"]).await, "checked 8 tasks, no problems found\n");
-    assert_eq!(tasks(&done(to, &["export", "--owner", "ada"]).await), tasks(&ada));
+    assert_eq!(succeed(to, &["check"]).await, "checked 4 tasks, no problems found\n");
+    assert_eq!(succeed(to, &["import", "ada.jsonl"]).await, "imported 4 tasks into a2a.db\n");
+    assert_eq!(succeed(to, &["check"]).await, "checked 8 tasks, no problems found\n");
+    assert_eq!(tasks(&succeed(to, &["export", "--owner", "ada"]).await), tasks(&ada));
     assert!(!rest.is_empty());
-    // A failure makes no file, and leaves none of the temporary ones.
+    // A failed import creates no file and leaves no temporary file.
     let files = || {
         let names = std::fs::read_dir(to).unwrap().map(|entry| entry.unwrap().file_name());
         names.collect::<std::collections::BTreeSet<_>>()
     };
     let before = files();
-    let (code, _, said) = run(to, &["import", "broken.jsonl", "--store", "sqlite:new.db"]).await;
-    assert!(code == 1 && said.contains("nothing was written to new.db") && said.contains("only 1 is known"), "{said}");
+    let (code, _, errors) = run(to, &["import", "broken.jsonl", "--store", "sqlite:new.db"]).await;
+    assert!(
+        code == 1 && errors.contains("nothing was written to new.db") && errors.contains("only 1 is known"),
+        "{errors}"
+    );
     assert_eq!(files(), before);
-    // SQLite would replay the log of another file over what is imported.
+    // SQLite would replay the write-ahead log of another file over the imported tasks.
     std::fs::write(to.join("old.db-wal"), "log").unwrap();
-    let (code, _, said) = run(to, &["import", "ada.jsonl", "--store", "sqlite:old.db"]).await;
-    assert!(code == 1 && said.contains("old.db-wal"), "{said}");
+    let (code, _, errors) = run(to, &["import", "ada.jsonl", "--store", "sqlite:old.db"]).await;
+    assert!(code == 1 && errors.contains("old.db-wal"), "{errors}");
     assert!(!to.join("old.db").exists() && !to.join("old.db.lock").exists());
-    // Also into a file that is not there yet.
-    assert_eq!(done(to, &["import", "ada.jsonl", "--store", "sqlite:new.db"]).await, "imported 4 tasks into new.db\n");
-    assert_eq!(done(to, &["check", "--store", "sqlite:new.db"]).await, "checked 4 tasks, no problems found\n");
-    // A task that ran goes on there, as after any start.
+    // Import into a file that does not exist.
+    assert_eq!(
+        succeed(to, &["import", "ada.jsonl", "--store", "sqlite:new.db"]).await,
+        "imported 4 tasks into new.db\n"
+    );
+    assert_eq!(succeed(to, &["check", "--store", "sqlite:new.db"]).await, "checked 4 tasks, no problems found\n");
+    // An imported running task is recovered as after any start.
     let (server, _) = serve(to).await;
     end(server).await;
-    assert_eq!(done(to, &["check"]).await, "checked 8 tasks, no problems found\n");
+    assert_eq!(succeed(to, &["check"]).await, "checked 8 tasks, no problems found\n");
 }
 
 #[tokio::test]
-async fn what_is_old_goes_when_it_is_told() {
+async fn gc_deletes_expired_data() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     filled(directory).await;
-    let before = done(directory, &["export"]).await;
-    let dry = done(directory, &["gc", "--dry-run"]).await;
+    let before = succeed(directory, &["export"]).await;
+    let dry = succeed(directory, &["gc", "--dry-run"]).await;
     let expected = "2 terminal tasks would be deleted\n0 event logs of retained tasks would be deleted\n\
                     0 push configurations of retained tasks would be deleted\n\
                     6 idempotency keys of retained tasks would be deleted\n0 idle tasks would be canceled\n";
     assert_eq!(dry, expected);
-    assert_eq!(done(directory, &["export"]).await, before, "nothing has gone");
-    assert_eq!(done(directory, &["gc"]).await, expected.replace("would be", "were"));
-    assert_eq!(done(directory, &["check"]).await, "checked 6 tasks, no problems found\n");
-    assert!(done(directory, &["gc"]).await.starts_with("0 terminal tasks"));
-    let left = tasks(&done(directory, &["export"]).await);
-    assert!(left.keys().all(|it| it.1 != "old"));
-    // Where the configuration says that it is kept for ever, it is.
+    assert_eq!(succeed(directory, &["export"]).await, before, "a dry run changes nothing");
+    assert_eq!(succeed(directory, &["gc"]).await, expected.replace("would be", "were"));
+    assert_eq!(succeed(directory, &["check"]).await, "checked 6 tasks, no problems found\n");
+    assert!(succeed(directory, &["gc"]).await.starts_with("0 terminal tasks"));
+    let left = tasks(&succeed(directory, &["export"]).await);
+    assert!(left.keys().all(|(_, id)| id != "old"));
+    // A configured retention of 0 keeps tasks forever.
     std::fs::write(directory.join("a2a.toml"), "[retention]\nlogs = '0s'\nfinished = '0s'\n").unwrap();
-    assert!(done(directory, &["gc", "--dry-run"]).await.starts_with("0 terminal tasks"));
+    assert!(succeed(directory, &["gc", "--dry-run"]).await.starts_with("0 terminal tasks"));
 }
 
-/// As a server ends them.
+/// Same outcome as the sweep of a running server.
 #[tokio::test]
-async fn who_was_not_answered_for_too_long_ends_when_it_is_told() {
+async fn gc_cancels_unanswered_tasks() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     filled(directory).await;
-    // Nobody is at work on them.
+    // No turn of these tasks is running.
     let file = rusqlite::Connection::open(directory.join("a2a.db")).unwrap();
     assert_eq!(file.execute("UPDATE task SET open = 0 WHERE key = 'asked'", []).unwrap(), 2);
     drop(file);
-    let said = "\n2 idle tasks would be canceled\n";
-    let dry = done(directory, &["gc", "--dry-run"]).await;
-    assert!(dry.ends_with(said), "{dry}");
-    let told = done(directory, &["gc"]).await;
-    assert!(told.ends_with(&said.replace("would be", "were")), "{told}");
-    assert_eq!(done(directory, &["check"]).await, "checked 6 tasks, no problems found\n");
-    let dry = done(directory, &["gc", "--dry-run"]).await;
+    let expected = "\n2 idle tasks would be canceled\n";
+    let dry = succeed(directory, &["gc", "--dry-run"]).await;
+    assert!(dry.ends_with(expected), "{dry}");
+    let output = succeed(directory, &["gc"]).await;
+    assert!(output.ends_with(&expected.replace("would be", "were")), "{output}");
+    assert_eq!(succeed(directory, &["check"]).await, "checked 6 tasks, no problems found\n");
+    let dry = succeed(directory, &["gc", "--dry-run"]).await;
     assert!(dry.ends_with("\n0 idle tasks would be canceled\n"), "{dry}");
-    let left = tasks(&done(directory, &["export"]).await);
+    let left = tasks(&succeed(directory, &["export"]).await);
     for owner in ["ada", "bob"] {
         let ended = &left[&(owner.to_owned(), "asked".to_owned())];
         assert_eq!(ended["state"], "TASK_STATE_CANCELED");
-        let why = &ended["checkpoint"]["task"]["status"]["message"]["parts"][0]["text"];
-        assert!(why.as_str().unwrap().contains("No answer came"), "{ended}");
+        let text = &ended["checkpoint"]["task"]["status"]["message"]["parts"][0]["text"];
+        assert!(text.as_str().unwrap().contains("No answer came"), "{ended}");
     }
 }
 
 #[tokio::test]
-async fn an_owner_is_forgotten() {
+async fn forget_deletes_all_data_of_an_owner() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     filled(directory).await;
-    let bob = tasks(&done(directory, &["export", "--owner", "bob"]).await);
-    let (code, said, warned) = run(directory, &["forget", "--owner", "ada"]).await;
-    assert_eq!((code, &*said), (0, "deleted 4 tasks\n"));
+    let bob = tasks(&succeed(directory, &["export", "--owner", "bob"]).await);
+    let (code, printed, warned) = run(directory, &["forget", "--owner", "ada"]).await;
+    assert_eq!((code, &*printed), (0, "deleted 4 tasks\n"));
     assert!(warned.contains("backups of the database"), "{warned}");
-    assert_eq!(tasks(&done(directory, &["export"]).await), bob);
-    assert_eq!(done(directory, &["check"]).await, "checked 4 tasks, no problems found\n");
+    assert_eq!(tasks(&succeed(directory, &["export"]).await), bob);
+    assert_eq!(succeed(directory, &["check"]).await, "checked 4 tasks, no problems found\n");
     let file = std::fs::read(directory.join("a2a.db")).unwrap();
-    assert!(!file.windows(3).any(|it| it == b"ada"), "what is deleted is overwritten");
-    assert_eq!(done(directory, &["forget", "--owner", "ada"]).await, "deleted 0 tasks\n");
-    // Also the name of one whose tasks had gone before.
+    assert!(!file.windows(3).any(|bytes| bytes == b"ada"), "deleted data is overwritten");
+    assert_eq!(succeed(directory, &["forget", "--owner", "ada"]).await, "deleted 0 tasks\n");
+    // The name is also removed if the owner has no tasks left.
     let owners = || {
         let file = rusqlite::Connection::open(directory.join("a2a.db")).unwrap();
         file.query_row("SELECT group_concat(owner) FROM scope", [], |row| row.get::<_, String>(0)).unwrap()
@@ -276,13 +285,13 @@ async fn an_owner_is_forgotten() {
     file.execute("INSERT INTO scope(owner, tenant) VALUES('eve', ''), ('eve', 'blue')", []).unwrap();
     drop(file);
     assert_eq!(owners(), "bob,eve,eve");
-    assert_eq!(done(directory, &["forget", "--owner", "eve"]).await, "deleted 0 tasks\n");
+    assert_eq!(succeed(directory, &["forget", "--owner", "eve"]).await, "deleted 0 tasks\n");
     assert_eq!(owners(), "bob");
 }
 
-/// More unreadable tasks than one batch has.
+/// The unreadable tasks exceed one batch.
 #[tokio::test]
-async fn idle_tasks_that_can_not_be_read_do_not_hold_up_others() {
+async fn gc_skips_unreadable_idle_tasks() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let store = Opened::sqlite(Options::default());
@@ -299,13 +308,13 @@ async fn idle_tasks_that_can_not_be_read_do_not_hold_up_others() {
     file.execute(&format!("UPDATE log SET events = x'ffff' WHERE id >> 28 IN ({damaged})"), []).unwrap();
     file.execute("UPDATE task SET key = CAST(x'ff' AS TEXT) WHERE key = 't-000'", []).unwrap();
     drop(file);
-    let told = done(directory, &["gc"]).await;
-    assert!(told.ends_with("\n10 idle tasks were canceled\n"), "{told}");
+    let output = succeed(directory, &["gc"]).await;
+    assert!(output.ends_with("\n10 idle tasks were canceled\n"), "{output}");
 }
 
-/// What SQLite does not know to be wrong, and we do.
+/// Inconsistencies that SQLite does not detect.
 #[tokio::test]
-async fn what_is_wrong_is_told() {
+async fn check_reports_inconsistencies() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     for (damage, expected) in [
@@ -357,43 +366,43 @@ async fn what_is_wrong_is_told() {
         }
         filled(directory).await;
         rusqlite::Connection::open(&path).unwrap().execute_batch(damage).unwrap();
-        let (code, said, wrong) = run(directory, &["check"]).await;
+        let (code, output, errors) = run(directory, &["check"]).await;
         assert_eq!(code, 1, "{damage}");
-        assert!(said.contains(expected), "{damage}: {said}");
-        assert!(wrong.contains("is damaged; restore a backup"), "{wrong}");
+        assert!(output.contains(expected), "{damage}: {output}");
+        assert!(errors.contains("is damaged; restore a backup"), "{errors}");
     }
 }
 
 #[tokio::test]
-async fn what_is_no_file_of_tasks_is_left_alone() {
+async fn commands_reject_missing_and_foreign_files() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     for arguments in [&["stats"][..], &["gc"], &["forget", "--owner", "ada"], &["export"], &["backup", "copy.db"]] {
-        let said = refused(directory, arguments).await;
-        assert!(said.contains("a2a.db"), "{said}");
-        assert_eq!(std::fs::read_dir(directory).unwrap().count(), 0, "{arguments:?} makes nothing");
+        let errors = fail(directory, arguments).await;
+        assert!(errors.contains("a2a.db"), "{errors}");
+        assert_eq!(std::fs::read_dir(directory).unwrap().count(), 0, "{arguments:?} creates no file");
     }
-    let said = refused(directory, &["stats", "--store", "memory"]).await;
-    assert!(said.contains("--store names a file"), "{said}");
+    let errors = fail(directory, &["stats", "--store", "memory"]).await;
+    assert!(errors.contains("--store names a file"), "{errors}");
     std::fs::write(directory.join("a2a.db"), "not a database, but something else that somebody needs").unwrap();
     for arguments in [&["stats"][..], &["gc"], &["check"]] {
-        let said = refused(directory, arguments).await;
-        assert!(said.contains("is no file of this program"), "{said}");
+        let errors = fail(directory, arguments).await;
+        assert!(errors.contains("is no file of this program"), "{errors}");
     }
-    // One of an older version says so, and is brought up by who may write.
+    // A file of an older schema version is reported; commands that write upgrade it.
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/store/fixtures/1.db");
     std::fs::copy(fixture, directory.join("a2a.db")).unwrap();
-    let said = refused(directory, &["stats"]).await;
-    assert!(said.contains("has version 1 of the tables"), "{said}");
-    done(directory, &["gc"]).await;
-    done(directory, &["stats"]).await;
-    let said = refused(directory, &["backup", "a2a.db"]).await;
-    assert!(said.contains("a2a.db"), "what is there stays");
+    let errors = fail(directory, &["stats"]).await;
+    assert!(errors.contains("has version 1 of the tables"), "{errors}");
+    succeed(directory, &["gc"]).await;
+    succeed(directory, &["stats"]).await;
+    let errors = fail(directory, &["backup", "a2a.db"]).await;
+    assert!(errors.contains("a2a.db"), "an existing file is kept");
 }
 
-/// A task that ended with its first commit stands in its row.
+/// A task that ended with its first commit is stored in its row.
 #[tokio::test]
-async fn check_reports_ended_tasks_that_can_not_be_read() {
+async fn check_reports_unreadable_terminal_tasks() {
     for (damage, expected) in [
         ("UPDATE task SET whole = x'ffff' WHERE key = 't-1'", "task t-1: "),
         ("UPDATE task SET context = CAST(x'ff' AS TEXT) WHERE key = 't-1'", "task t-1: "),
@@ -410,16 +419,16 @@ async fn check_reports_ended_tasks_that_can_not_be_read() {
         let store = store.again();
         let path = store.path().unwrap();
         rusqlite::Connection::open(&path).unwrap().execute_batch(damage).unwrap();
-        let (code, said, wrong) = run(path.parent().unwrap(), &["check"]).await;
-        assert!(code == 1 && said.contains(expected), "{damage}: {said}{wrong}");
-        assert!(!said.contains("t-0") && !said.contains("t-2"), "{damage}: {said}");
+        let (code, printed, errors) = run(path.parent().unwrap(), &["check"]).await;
+        assert!(code == 1 && printed.contains(expected), "{damage}: {printed}{errors}");
+        assert!(!printed.contains("t-0") && !printed.contains("t-2"), "{damage}: {printed}");
     }
 }
 
-/// The disk is full, or fails: neither the file is there nor what SQLite keeps beside it.
+/// If the disk is full or fails, neither the file nor the auxiliary files of SQLite are left.
 #[cfg(unix)]
 #[tokio::test]
-async fn import_that_can_not_be_written_leaves_no_file() {
+async fn failed_import_leaves_no_file() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let store = Opened::sqlite(Options::default());
@@ -430,7 +439,7 @@ async fn import_that_can_not_be_written_leaves_no_file() {
     }
     let exported = directory.join("tasks.jsonl");
     let from = store.path().unwrap();
-    done(from.parent().unwrap(), &["export", exported.to_str().unwrap()]).await;
+    succeed(from.parent().unwrap(), &["export", exported.to_str().unwrap()]).await;
     let files = || {
         let names = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
         names.collect::<std::collections::BTreeSet<_>>()
@@ -441,21 +450,27 @@ async fn import_that_can_not_be_written_leaves_no_file() {
         let mut command = admin(directory, &import);
         command.env("FAULT_POINT", format!("{point}=error"));
         let output = output(command).await;
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(1) && said.contains("nothing was written to new.db"), "{point}: {said}");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(1) && errors.contains("nothing was written to new.db"),
+            "{point}: {errors}"
+        );
         assert_eq!(files(), before, "{point}");
     }
-    // In blocks of 512 or 1024 bytes: not even the tables, the tables and some of the tasks, all but the last of them.
+    // In blocks of 512 or 1024 bytes, depending on the shell: too few for the tables, for some tasks, and for the last task.
     for blocks in [4, 600, 2500] {
         let mut command = Command::new("sh");
-        // A file that becomes too large fails to be written, and does not end the process.
+        // Ignoring `SIGXFSZ` makes writes beyond the limit fail instead of ending the process.
         let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" admin \"$@\"");
         command.args(["-c", &script, env!("CARGO_BIN_EXE_a2a")]).args(import);
         command.env_clear().env("PATH", "/usr/bin:/bin").current_dir(directory);
         let output = output(command).await;
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(1) && said.contains("nothing was written to new.db"), "{blocks}: {said}");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(1) && errors.contains("nothing was written to new.db"),
+            "{blocks}: {errors}"
+        );
         assert_eq!(files(), before, "{blocks}");
     }
-    assert_eq!(done(directory, &import).await, "30 tasks were taken into new.db\n");
+    assert_eq!(succeed(directory, &import).await, "30 tasks were taken into new.db\n");
 }

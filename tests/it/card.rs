@@ -1,5 +1,5 @@
-//! The card tells the truth: what an operator says is on it, each URL that it names can be called, what it does not
-//! offer is refused, and a client that has it already is told so (8.2, 8.3, 8.6).
+//! Agent card: configuration, advertised interfaces, capabilities that are off, conditional requests and CORS (8.2, 8.3,
+//! 8.6).
 
 mod addresses;
 mod shapes;
@@ -25,27 +25,27 @@ use reqwest::Client;
 use serde_json::{Value, json};
 
 use crate::{
+    bindings::{Actor, each_binding, serve, server},
     scenarios::{get, is, request, send, subscribe, text},
-    ways::{Actor, each_way, serve, server},
 };
 
 const PATH: &str = "/.well-known/agent-card.json";
 
 async fn card_with(url: &str, headers: &[(&'static str, &str)]) -> Value {
-    let mut asked = Client::new().get(format!("{url}{PATH}"));
+    let mut request = Client::new().get(format!("{url}{PATH}"));
     for (name, value) in headers {
-        asked = asked.header(*name, *value);
+        request = request.header(*name, *value);
     }
-    serde_json::from_slice(&asked.send().await.unwrap().bytes().await.unwrap()).unwrap()
+    serde_json::from_slice(&request.send().await.unwrap().bytes().await.unwrap()).unwrap()
 }
 
 async fn card(url: &str) -> Value {
     card_with(url, &[]).await
 }
 
-/// The sample card of the protocol's documentation, as its operator would configure it.
+/// The sample card of the specification, expressed as a configuration.
 #[tokio::test]
-async fn a_card_is_served_as_it_is_configured() {
+async fn card_is_served_as_configured() {
     let config: CardConfig = serde_json::from_str(include_str!("card/geo.config.json")).unwrap();
     let sample: Value = serde_json::from_str(include_str!("card/geo.json")).unwrap();
     let open_id = sample["securitySchemes"]["google"]["openIdConnectUrl"].as_str().unwrap().to_owned();
@@ -56,33 +56,34 @@ async fn a_card_is_served_as_it_is_configured() {
     let server = Server::new(Actor)
         .card(config)
         .url(sample["url"].as_str().unwrap())
-        .map_card(|it| it.security([("google".to_owned(), scheme)], [requirement]));
+        .map_card(|card| card.security([("google".to_owned(), scheme)], [requirement]));
     let mut card = card_with(&serve(server).await, &[("a2a-version", "1.0")]).await;
 
-    let moved = |card: &mut Value, member: &str| card.as_object_mut().unwrap().remove(member).unwrap();
+    let take = |card: &mut Value, member: &str| card.as_object_mut().unwrap().remove(member).unwrap();
     let interface = |url: &str, binding: &str, version: &str| json!({"url": url, "protocolBinding": binding, "protocolVersion": version});
     let url = "https://georoute-agent.example.com/a2a/v1";
-    let of = |version| [interface(&format!("{url}/rpc"), "JSONRPC", version), interface(url, "HTTP+JSON", version)];
-    let expected = json!([of("1.0"), of("0.3")].concat());
-    assert_eq!(moved(&mut card, "supportedInterfaces"), expected);
-    // The sample's agent delivers to webhooks and has a second card; this server says that it does not.
+    let interfaces =
+        |version| [interface(&format!("{url}/rpc"), "JSONRPC", version), interface(url, "HTTP+JSON", version)];
+    let expected = json!([interfaces("1.0"), interfaces("0.3")].concat());
+    assert_eq!(take(&mut card, "supportedInterfaces"), expected);
+    // The agent of the sample has push notifications and an extended card; this server has neither.
     let expected = json!({"streaming": true, "pushNotifications": false, "extendedAgentCard": false});
-    assert_eq!(moved(&mut card, "capabilities"), expected);
+    assert_eq!(take(&mut card, "capabilities"), expected);
     let url = &sample["securitySchemes"]["google"]["openIdConnectUrl"];
     let expected = json!({"google": {"openIdConnectSecurityScheme": {"openIdConnectUrl": url}}});
-    assert_eq!(moved(&mut card, "securitySchemes"), expected);
+    assert_eq!(take(&mut card, "securitySchemes"), expected);
     let scopes = &sample["security"][0]["google"];
-    assert_eq!(moved(&mut card, "securityRequirements"), json!([{"schemes": {"google": {"list": scopes}}}]));
-    // All else is as it was, member by member.
+    assert_eq!(take(&mut card, "securityRequirements"), json!([{"schemes": {"google": {"list": scopes}}}]));
+    // All other members are equal.
     let mut sample = sample.clone();
     for member in ["url", "capabilities", "securitySchemes", "security", "supportsAuthenticatedExtendedCard"] {
-        moved(&mut sample, member);
+        take(&mut sample, member);
     }
     assert_eq!(card, sample);
 }
 
 #[tokio::test]
-async fn a_configuration_says_more_than_the_agent() {
+async fn configuration_overrides_and_extends_the_agent_description() {
     struct Plain;
     impl Agent for Plain {
         async fn run(&self, _: Turn, _: Updates) -> Result<End, Error> {
@@ -112,8 +113,8 @@ async fn a_configuration_says_more_than_the_agent() {
 }
 
 #[test]
-fn a_configuration_is_read_strictly() {
-    for (config, blamed) in [
+fn unknown_or_incomplete_card_configuration_is_rejected() {
+    for (config, field) in [
         (json!({"nmae": "x"}), "nmae"),
         (json!({"iconUrl": "x"}), "iconUrl"),
         (json!({"provider": {"organization": "x"}}), "url"),
@@ -122,14 +123,14 @@ fn a_configuration_is_read_strictly() {
         (json!({"interfaces": [{"url": "x"}]}), "binding"),
     ] {
         let error = serde_json::from_value::<CardConfig>(config).unwrap_err().to_string();
-        assert!(error.contains(&format!("`{blamed}`")), "{error}");
+        assert!(error.contains(&format!("`{field}`")), "{error}");
     }
     assert_eq!(serde_json::from_str::<CardConfig>("{}").unwrap(), CardConfig::default());
 }
 
-/// A client that has the card is told that it holds, by name or by date (8.6.1).
+/// A conditional request with a current entity tag or date gets 304 (8.6.1).
 #[tokio::test]
-async fn a_card_that_holds_is_not_sent_again() {
+async fn unchanged_card_is_answered_with_304() {
     let url = serve(server().allowed_hosts(["b.example".parse().unwrap()])).await;
     let http = Client::new();
     for path in [PATH, "/.well-known/agent.json"] {
@@ -140,9 +141,9 @@ async fn a_card_that_holds_is_not_sent_again() {
         assert!(tag.starts_with('"') && header("cache-control").contains("max-age="), "{tag}");
         for name in ["host", "forwarded", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-prefix", "a2a-version"]
         {
-            assert!(vary.split(", ").any(|it| it == name), "{name}: {vary}");
+            assert!(vary.split(", ").any(|field| field == name), "{name}: {vary}");
         }
-        let asked = async |method: &Method, name: &'static str, value: &str| {
+        let conditional = async |method: &Method, name: &'static str, value: &str| {
             let reply = http.request(method.clone(), &url).header(name, value).send().await.unwrap();
             assert_eq!(reply.headers()["etag"], tag[..]);
             assert_eq!(reply.headers()["vary"], vary[..]);
@@ -152,38 +153,38 @@ async fn a_card_that_holds_is_not_sent_again() {
         for method in [Method::GET, Method::HEAD] {
             let whole = (200, if method == Method::GET { length } else { 0 });
             for list in [tag.clone(), format!("W/{tag}"), format!("\"x\", {tag}"), "*".to_owned()] {
-                assert_eq!(asked(&method, "if-none-match", &list).await, (304, 0), "{list}");
+                assert_eq!(conditional(&method, "if-none-match", &list).await, (304, 0), "{list}");
             }
             for list in ["\"x\"", "x", ""] {
-                assert_eq!(asked(&method, "if-none-match", list).await, whole, "{list}");
+                assert_eq!(conditional(&method, "if-none-match", list).await, whole, "{list}");
             }
             for date in [&modified, "Fri, 31 Dec 2100 23:59:59 GMT"] {
-                assert_eq!(asked(&method, "if-modified-since", date).await, (304, 0), "{date}");
+                assert_eq!(conditional(&method, "if-modified-since", date).await, (304, 0), "{date}");
             }
             for date in ["Sun, 06 Nov 1994 08:49:37 GMT", "yesterday"] {
-                assert_eq!(asked(&method, "if-modified-since", date).await, whole, "{date}");
+                assert_eq!(conditional(&method, "if-modified-since", date).await, whole, "{date}");
             }
         }
-        // The name is the better of the two.
+        // `If-None-Match` takes precedence over `If-Modified-Since`.
         let both = http.get(&url).header("if-none-match", "\"x\"").header("if-modified-since", &modified);
         assert_eq!(both.send().await.unwrap().status(), 200);
-        // Another host has another card, and so another name for it.
+        // A card for another host has another entity tag.
         let other = http.get(&url).header("host", "b.example").header("if-none-match", &tag).send().await.unwrap();
         assert_eq!(other.status(), 200);
         assert_ne!(other.headers()["etag"], tag[..]);
     }
 }
 
-/// A page in a browser may read the card, wherever the page is from, and nothing else.
+/// Browsers may read the card from any origin, and nothing else.
 #[tokio::test]
-async fn the_card_is_for_pages_of_other_origins_too() {
+async fn card_may_be_read_across_origins() {
     let url = serve(server()).await;
     let http = Client::new();
     let allowed = async |method: Method, path: &str| {
-        let asked = http.request(method, format!("{url}{path}")).header("origin", "https://inspector.example");
-        let reply = asked.header("access-control-request-method", "GET").send().await.unwrap();
-        let header = |name: &str| reply.headers().get(name).map(|it| it.to_str().unwrap().to_owned());
-        let cors = ["origin", "methods", "headers"].map(|it| header(&format!("access-control-allow-{it}")));
+        let request = http.request(method, format!("{url}{path}")).header("origin", "https://inspector.example");
+        let reply = request.header("access-control-request-method", "GET").send().await.unwrap();
+        let header = |name: &str| reply.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+        let cors = ["origin", "methods", "headers"].map(|suffix| header(&format!("access-control-allow-{suffix}")));
         (reply.status().as_u16(), cors.map(Option::unwrap_or_default).join("; "))
     };
     assert_eq!(allowed(Method::GET, PATH).await, (200, "*; ; ".to_owned()));
@@ -192,7 +193,7 @@ async fn the_card_is_for_pages_of_other_origins_too() {
     assert_eq!(allowed(Method::GET, "/tasks").await, (403, "; ; ".to_owned()));
 }
 
-/// Counts its turns.
+/// Agent that counts its turns.
 #[derive(Clone, Default)]
 struct Counting(Arc<AtomicUsize>);
 
@@ -203,37 +204,37 @@ impl Agent for Counting {
     }
 }
 
-async fn streaming_that_is_off_is_refused(serve: impl AsyncFn(Server<Counting>) -> Arc<dyn A2aService>) {
+async fn disabled_streaming_is_rejected(serve: impl AsyncFn(Server<Counting>) -> Arc<dyn A2aService>) {
     let counting = Counting::default();
     let config: CardConfig = serde_json::from_value(json!({"capabilities": {"streaming": false}})).unwrap();
     let agent = serve(Server::new(counting.clone()).card(config)).await;
-    let reason = |it: CallError| it.wire().reason;
+    let reason = |error: CallError| error.wire().reason;
     let expected = reason(ErrorKind::StreamingNotSupported.error());
     let refused = agent.send_streaming_message(request(text("", "hello"))).await.err().unwrap();
     assert_eq!(reason(refused.into()), expected);
-    assert_eq!(counting.0.load(Ordering::SeqCst), 0, "the agent was not asked");
-    // All else works as ever.
+    assert_eq!(counting.0.load(Ordering::SeqCst), 0, "no turn was started");
+    // All other operations work.
     let task = send(&*agent, text("", "hello")).await;
     assert_eq!(reason(subscribe(&*agent, &task.id).await.err().unwrap()), expected);
     assert_eq!(get(&*agent, &task.id).await.unwrap(), task);
 }
-each_way!(streaming_that_is_off_is_refused);
+each_binding!(disabled_streaming_is_rejected);
 
 #[tokio::test]
-async fn streaming_that_is_off_is_not_on_the_card() {
+async fn disabled_streaming_is_not_on_the_card() {
     let config: CardConfig = serde_json::from_value(json!({"capabilities": {"streaming": false}})).unwrap();
     let off = card(&serve(server().card(config)).await).await;
     assert_eq!(off["capabilities"]["streaming"], false);
     assert_eq!(card(&serve(server()).await).await["capabilities"]["streaming"], true);
 }
 
-async fn an_extension_that_is_required_is_asked_for(serve: impl AsyncFn(Server<Counting>) -> Arc<dyn A2aService>) {
+async fn missing_required_extension_is_rejected(serve: impl AsyncFn(Server<Counting>) -> Arc<dyn A2aService>) {
     let counting = Counting::default();
     let config = json!({"extensions": [{"uri": "urn:a"}, {"uri": "urn:b", "required": true}]});
     let config: CardConfig = serde_json::from_value(config).unwrap();
     let agent = serve(Server::new(counting.clone()).card(config)).await;
     let with = |extensions: &[&str]| {
-        let extensions = extensions.iter().map(|it| (*it).to_owned()).collect();
+        let extensions = extensions.iter().map(|uri| (*uri).to_owned()).collect();
         let message = text("", "hello");
         Call { extensions, ..Call::default() }.request::<SendMessageRequest>(message)
     };
@@ -243,10 +244,7 @@ async fn an_extension_that_is_required_is_asked_for(serve: impl AsyncFn(Server<C
         let refused: CallError = agent.send_streaming_message(with(named)).await.err().unwrap().into();
         is(&refused, ErrorKind::ExtensionSupportRequired);
     }
-    assert_eq!(counting.0.load(Ordering::SeqCst), 0, "the agent was not asked");
+    assert_eq!(counting.0.load(Ordering::SeqCst), 0, "no turn was started");
     agent.send_message(with(&["urn:c", "urn:b"])).await.unwrap();
 }
-each_way!(
-    an_extension_that_is_required_is_asked_for,
-    not_at_0_3 = "it has no error for a required extension, and does not insist"
-);
+each_binding!(missing_required_extension_is_rejected, not_at_0_3 = "it has no error for a missing required extension");

@@ -1,4 +1,4 @@
-//! Between JSON or gRPC and a service: routes, decoding, refusals, and what a call brings along.
+//! Codec between JSON or gRPC and a service: path, query and body decoding, errors, and the request context.
 
 use std::{
     borrow::Cow,
@@ -25,19 +25,19 @@ use tonic::{Request, Response, metadata::MetadataMap};
 mod elsewhere;
 mod routes;
 
-/// Answers with what it was asked, and keeps what came along.
+/// Service that returns its request and records its metadata and context.
 #[derive(Default)]
 struct Echo {
     metadata: Mutex<MetadataMap>,
-    /// How many things the extensions had beside the call.
+    /// Owner of the call, and the number of other request extensions.
     owner: Mutex<Option<(String, usize)>>,
 }
 
 impl Echo {
-    fn keep<T>(&self, request: &Request<T>) {
+    fn record<T>(&self, request: &Request<T>) {
         *self.metadata.lock().unwrap() = request.metadata().clone();
-        let owner = request.extensions().get::<Call>().map(|it| it.owner.to_string());
-        *self.owner.lock().unwrap() = owner.map(|it| (it, request.extensions().len() - 1));
+        let owner = request.extensions().get::<Call>().map(|call| call.owner.to_string());
+        *self.owner.lock().unwrap() = owner.map(|owner| (owner, request.extensions().len() - 1));
     }
 }
 
@@ -51,7 +51,7 @@ impl A2aService for Echo {
     }
 
     async fn get_task(&self, r: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
-        self.keep(&r);
+        self.record(&r);
         let GetTaskRequest { tenant, id, .. } = r.into_inner();
         match id.as_str() {
             "missing" => Err(Error::task_not_found(&id).into()),
@@ -76,7 +76,7 @@ impl A2aService for Echo {
         &self,
         r: Request<SubscribeToTaskRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
-        self.keep(&r);
+        self.record(&r);
         let id = r.into_inner().id;
         let event = |seq, ends| {
             let payload = stream_response::Payload::Task(Task { id: id.clone(), ..Task::default() });
@@ -96,8 +96,8 @@ fn message() -> Message {
     Message { message_id: "m".into(), role: Role::User.into(), parts: vec![text], ..Message::default() }
 }
 
-async fn ask(rpc: Rpc, source: Source<'_>, path: &[(&'static str, &str)]) -> Result<Value, Error> {
-    let path = path.iter().map(|it| (it.0, it.1.to_owned())).collect();
+async fn call(rpc: Rpc, source: Source<'_>, path: &[(&'static str, &str)]) -> Result<Value, Error> {
+    let path = path.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
     match echo().call(rpc, Call::by("ada").request(Params { source, path })).await? {
         Reply::Unary(data, _) => Ok(serde_json::from_slice(&data).unwrap()),
         Reply::Stream(..) => panic!("{rpc:?} is unary"),
@@ -110,19 +110,19 @@ fn body(json: &str) -> Source<'_> {
 
 #[tokio::test]
 async fn path_query_and_body_are_one_message() {
-    let task = ask(Rpc::GetTask, Source::Query("historyLength=3&tenant=a".into()), &[("id", "7")]).await.unwrap();
+    let task = call(Rpc::GetTask, Source::Query("historyLength=3&tenant=a".into()), &[("id", "7")]).await.unwrap();
     assert_eq!(task, serde_json::json!({"id": "7", "contextId": "a"}));
-    // The path wins, as it is what a proxy has looked at.
-    let task = ask(Rpc::GetTask, body(r#"{"id":"6","tenant":"a"}"#), &[("tenant", "b"), ("id", "7")]).await.unwrap();
+    // The path takes precedence, because a proxy may have authorized it.
+    let task = call(Rpc::GetTask, body(r#"{"id":"6","tenant":"a"}"#), &[("tenant", "b"), ("id", "7")]).await.unwrap();
     assert_eq!(task, serde_json::json!({"id": "7", "contextId": "b"}));
     for nothing in ["", " \n", "null", "{}"] {
-        assert_eq!(ask(Rpc::GetTask, body(nothing), &[("id", "7")]).await.unwrap()["id"], "7");
+        assert_eq!(call(Rpc::GetTask, body(nothing), &[("id", "7")]).await.unwrap()["id"], "7");
     }
     let query = concat!(
         "contextId=c%20d&status=TASK_STATE_WORKING&page_size=20&pageToken=&includeArtifacts=true&unknown=1",
         "&lastUpdatedAfter=2025-11-09T10%3A30%3A00%2B02%3A00"
     );
-    let page = ask(Rpc::ListTasks, Source::Query(query.into()), &[]).await.unwrap();
+    let page = call(Rpc::ListTasks, Source::Query(query.into()), &[]).await.unwrap();
     assert_eq!(
         page["nextPageToken"],
         concat!(
@@ -130,7 +130,7 @@ async fn path_query_and_body_are_one_message() {
             r#""statusTimestampAfter":"2025-11-09T08:30:00.000Z","includeArtifacts":true}"#
         )
     );
-    let page = ask(
+    let page = call(
         Rpc::ListTasks,
         Source::Query("status=6&pageSize=&includeArtifacts=&tenant&&statusTimestampAfter=".into()),
         &[],
@@ -141,7 +141,7 @@ async fn path_query_and_body_are_one_message() {
 }
 
 #[tokio::test]
-async fn a_refusal_says_where() {
+async fn decoding_error_names_the_field() {
     let long = format!(r#"{{"message":{{"role":"{}"}}}}"#, "ä".repeat(10_000));
     let cut = format!("\"{}…\" is not one of ROLE_USER, ROLE_AGENT", "ä".repeat(40));
     for (json, kind, field, description) in [
@@ -176,7 +176,7 @@ async fn a_refusal_says_where() {
         ),
         (&long, ErrorKind::InvalidParams, "message.role", &cut),
     ] {
-        let error = ask(Rpc::SendMessage, body(json), &[]).await.unwrap_err();
+        let error = call(Rpc::SendMessage, body(json), &[]).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{json}");
         match error.violations() {
             [] => assert_eq!((field, error.to_string()), ("", format!("{}: {description}", kind.wire().sentence))),
@@ -194,40 +194,43 @@ async fn a_refusal_says_where() {
         ),
         ("statusTimestampAfter=today", "statusTimestampAfter", "a timestamp is like 2025-11-09T10:30:00.000Z"),
     ] {
-        let error = ask(Rpc::ListTasks, Source::Query(query.into()), &[]).await.unwrap_err();
+        let error = call(Rpc::ListTasks, Source::Query(query.into()), &[]).await.unwrap_err();
         assert_eq!(error.violations().len(), 1, "{query}: {error}");
         assert_eq!((&*error.violations()[0].field, &*error.violations()[0].description), (field, description));
     }
     for query in ["pageSize=1&pageSize=2", "pageSize=1&page_size=2", "includeArtifacts=maybe"] {
-        let error = ask(Rpc::ListTasks, Source::Query(query.into()), &[]).await.unwrap_err();
+        let error = call(Rpc::ListTasks, Source::Query(query.into()), &[]).await.unwrap_err();
         assert_eq!((error.kind(), error.violations().len()), (ErrorKind::InvalidParams, 1), "{query}: {error}");
     }
 }
 
 #[tokio::test]
-async fn what_is_missing_is_named() {
-    let refusal = async |request: SendMessageRequest| {
+async fn missing_required_fields_are_named() {
+    let violations = async |request: SendMessageRequest| {
         let error = Error::from(echo().send_message(Request::new(request)).await.unwrap_err());
         assert_eq!(error.kind(), ErrorKind::InvalidParams);
-        let rows = error.violations().iter().map(|it| format!("{} {}", it.field, it.description));
+        let rows = error.violations().iter().map(|violation| format!("{} {}", violation.field, violation.description));
         rows.collect::<Vec<_>>()
     };
-    assert_eq!(refusal(SendMessageRequest::default()).await, ["message is required"]);
+    assert_eq!(violations(SendMessageRequest::default()).await, ["message is required"]);
     let message = |change: fn(&mut Message)| {
         let mut message = message();
         change(&mut message);
         SendMessageRequest { message: Some(message), ..Default::default() }
     };
     assert_eq!(
-        refusal(message(|it| *it = Message::default())).await,
+        violations(message(|message| *message = Message::default())).await,
         ["message.messageId is required", "message.role is required", "message.parts is required"]
     );
-    assert_eq!(refusal(message(|it| it.role = 99)).await, ["message.role 99 is not one of ROLE_USER, ROLE_AGENT"]);
     assert_eq!(
-        refusal(message(|it| it.parts.push(Part::default()))).await,
+        violations(message(|message| message.role = 99)).await,
+        ["message.role 99 is not one of ROLE_USER, ROLE_AGENT"]
+    );
+    assert_eq!(
+        violations(message(|message| message.parts.push(Part::default()))).await,
         ["message.parts[1] must have one of text, raw, url, data"]
     );
-    assert_eq!(refusal(message(|it| it.parts = vec![Part::default(); 1000])).await.len(), 32);
+    assert_eq!(violations(message(|message| message.parts = vec![Part::default(); 1000])).await.len(), 32);
     let mut request = message(|_| ());
     request.configuration = Some(v1::SendMessageConfiguration {
         task_push_notification_config: Some(TaskPushNotificationConfig {
@@ -238,13 +241,13 @@ async fn what_is_missing_is_named() {
     });
     let config = "configuration.taskPushNotificationConfig";
     let missing = [format!("{config}.url is required"), format!("{config}.authentication.scheme is required")];
-    assert_eq!(refusal(request).await, missing);
+    assert_eq!(violations(request).await, missing);
 }
 
-/// All that holds memory while an agent works for minutes.
+/// The future of a call is kept for as long as an agent runs, so its size is bounded.
 #[test]
-fn a_waiting_call_is_small() {
-    let bound = echo();
-    let call = bound.call(Rpc::SendMessage, Request::new(Params { source: body("{}"), path: Vec::new() }));
+fn pending_call_occupies_at_most_512_bytes() {
+    let handle = echo();
+    let call = handle.call(Rpc::SendMessage, Request::new(Params { source: body("{}"), path: Vec::new() }));
     assert!(size_of_val(&call) <= 512, "{}", size_of_val(&call));
 }

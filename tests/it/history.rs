@@ -1,4 +1,4 @@
-//! What clients saw, as lines of JSON in a file, and the one place that says what must be true of it beside the store.
+//! History of client observations as JSON lines in a file, and the checker that compares it with the store.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -27,21 +27,21 @@ use tokio::sync::watch;
 
 use crate::store::place::copy;
 
-/// Something that a client saw.
+/// Observation of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "saw", rename_all = "snake_case")]
 pub(crate) enum Line {
-    /// A task, in the answer to a call.
-    Answer { door: String, task: Box<Task> },
-    /// The beginning of a stream: after this cursor, or with the task as it is.
-    Stream { stream: u64, door: String, after: Option<String> },
-    /// An event of it, with its cursor where the binding has one.
+    /// Task in the reply to a call.
+    Reply { binding: String, task: Box<Task> },
+    /// Start of a stream, after this cursor or with the whole task.
+    Stream { stream: u64, binding: String, after: Option<String> },
+    /// Event of a stream, with its cursor if the binding has one.
     Event { stream: u64, cursor: Option<String>, event: Box<StreamResponse> },
-    /// The end of it, as the server meant it.
+    /// Regular end of a stream.
     End { stream: u64 },
 }
 
-/// A file of lines, which grows.
+/// Append-only history file.
 pub(crate) struct History {
     file: Mutex<File>,
     streams: AtomicU64,
@@ -54,38 +54,38 @@ impl History {
         Self { file, streams: AtomicU64::new(0), seen: watch::Sender::default() }
     }
 
-    pub(crate) fn see(&self, line: &Line) {
+    pub(crate) fn record(&self, line: &Line) {
         let mut text = serde_json::to_vec(line).unwrap();
         text.push(b'\n');
         self.file.lock().write_all(&text).unwrap();
-        self.seen.send_modify(|it| *it += 1);
+        self.seen.send_modify(|count| *count += 1);
     }
 
-    /// The number of a stream that begins.
-    pub(crate) fn stream(&self, door: &str, after: Option<&Cursor>) -> u64 {
+    /// Records the start of a stream and returns its number.
+    pub(crate) fn stream(&self, binding: &str, after: Option<&Cursor>) -> u64 {
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
-        let after = after.map(|it| it.as_str().to_owned());
-        self.see(&Line::Stream { stream, door: door.to_owned(), after });
+        let after = after.map(|cursor| cursor.as_str().to_owned());
+        self.record(&Line::Stream { stream, binding: binding.to_owned(), after });
         stream
     }
 
-    /// Returns when so many lines more are there.
+    /// Waits until this many more lines are recorded.
     pub(crate) async fn grown(&self, by: usize) {
         let mut seen = self.seen.subscribe();
         let enough = *seen.borrow() + by;
-        seen.wait_for(|it| *it >= enough).await.unwrap();
+        seen.wait_for(|count| *count >= enough).await.unwrap();
     }
 }
 
-/// The lines of a file.
+/// Reads the lines of a history file.
 pub(crate) fn read(path: &Path) -> Vec<Line> {
-    fs::read_to_string(path).unwrap().lines().map(|it| serde_json::from_str(it).unwrap()).collect()
+    fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A store as it was left: each task's log, and what else it says of it.
-pub(crate) struct Left {
+/// Contents of a store after a run: the log and state of each task, and inconsistencies found while reading.
+pub(crate) struct StoreContents {
     tasks: BTreeMap<String, Logged>,
-    wrong: Vec<String>,
+    errors: Vec<String>,
 }
 
 struct Logged {
@@ -93,27 +93,26 @@ struct Logged {
     task: Task,
 }
 
-/// What a stream had.
+/// Recorded stream.
 #[derive(Default)]
 struct Stream<'a> {
-    door: &'a str,
+    binding: &'a str,
     after: Option<Cursor>,
     events: Vec<(Option<Cursor>, &'a StreamResponse)>,
     ended: bool,
 }
 
-impl Left {
-    /// Reads all that is in a file, of which the process that wrote it may have been killed: in a copy, so that nothing
-    /// is changed.
+impl StoreContents {
+    /// Reads a copy of the files of a process that may have been killed, so that the original is not changed.
     pub(crate) async fn read(directory: &Path) -> Self {
         let left = tempfile::tempdir().unwrap();
         copy(directory, left.path());
         let store = Sqlite::open(&left.path().join("a2a.db"), Options::default()).unwrap();
-        Self::of(&store).await
+        Self::read_store(&store).await
     }
 
-    pub(crate) async fn of(store: &dyn Store) -> Self {
-        let mut it = Self { tasks: BTreeMap::new(), wrong: Vec::new() };
+    pub(crate) async fn read_store(store: &dyn Store) -> Self {
+        let mut contents = Self { tasks: BTreeMap::new(), errors: Vec::new() };
         let scope = Arc::<Scope>::default();
         let mut query = ListQuery { scope: Arc::clone(&scope), limit: 100, artifacts: true, ..ListQuery::default() };
         let mut states: HashMap<TaskState, u64> = HashMap::new();
@@ -122,7 +121,7 @@ impl Left {
             for listed in page.tasks {
                 let key = Key::new(&scope, &listed.id);
                 let Some(mut stored) = store.load(&key).await.unwrap() else {
-                    it.wrong.push(format!("{} is listed, and is not there", listed.id));
+                    contents.errors.push(format!("{} is listed, but cannot be loaded", listed.id));
                     continue;
                 };
                 let (at, state) = (stored.at, stored.row.state);
@@ -130,71 +129,71 @@ impl Left {
                 let task = stored.task(store, &key).await.unwrap();
                 let log = store.events(&key, 0, usize::MAX).await.unwrap().events;
                 if (&listed, listed.state()) != (&task, state) {
-                    it.wrong.push(format!("{listed:?} is listed, and is {task:?}, {state:?}"));
+                    contents.errors.push(format!("{listed:?} is listed, but the task is {task:?}, {state:?}"));
                 }
-                if !log.last().is_some_and(|it| is_after(at, it)) {
-                    it.wrong.push(format!("{} stands at {at:?}, and its log ends with {:?}", task.id, log.last()));
+                if !log.last().is_some_and(|event| is_after(at, event)) {
+                    contents.errors.push(format!("{} is at {at:?}, but its log ends with {:?}", task.id, log.last()));
                 }
-                it.tasks.insert(task.id.clone(), Logged { log, task });
+                contents.tasks.insert(task.id.clone(), Logged { log, task });
             }
             query.after = page.next;
             if query.after.is_none() {
                 break;
             }
         }
-        for state in (1..=8).filter_map(|it| TaskState::try_from(it).ok()) {
+        for state in (1..=8).filter_map(|state| TaskState::try_from(state).ok()) {
             let query = ListQuery { scope: Arc::clone(&scope), state: Some(state), limit: 1, ..ListQuery::default() };
-            let (total, there) = (store.list(&query).await.unwrap().total, states.get(&state).copied().unwrap_or(0));
-            if total != there {
-                it.wrong.push(format!("{total} tasks are said to be {state:?}, and {there} are"));
+            let (total, counted) = (store.list(&query).await.unwrap().total, states.get(&state).copied().unwrap_or(0));
+            if total != counted {
+                contents.errors.push(format!("total of {state:?} is {total}, but {counted} tasks have it"));
             }
         }
-        it.logs();
-        it
+        contents.check_logs();
+        contents
     }
 
-    /// Each log by itself: without holes, and with one end.
-    fn logs(&mut self) {
+    /// Checks each log by itself: consecutive sequence numbers, increasing fencing tokens, and one end.
+    fn check_logs(&mut self) {
         let mut messages = HashSet::new();
         for (id, Logged { log, task }) in &self.tasks {
-            let wrong = &mut self.wrong;
+            let errors = &mut self.errors;
             let seqs = log.iter().map(Event::seq);
             if !seqs.eq(1..=u64::try_from(log.len()).unwrap()) {
-                wrong.push(format!("{id}: the log has a hole: {log:?}"));
+                errors.push(format!("{id}: the log has a gap: {log:?}"));
             }
-            if log.windows(2).any(|it| it[0].position().fence > it[1].position().fence) {
-                wrong.push(format!("{id}: an earlier opening wrote later: {log:?}"));
+            if log.windows(2).any(|pair| pair[0].position().fence > pair[1].position().fence) {
+                errors.push(format!("{id}: a fencing token decreases: {log:?}"));
             }
-            let ends = log.iter().position(|it| it.ends() == Ends::Task);
-            if ends.is_some_and(|it| it + 1 != log.len()) || ends.is_some() != task.state().is_terminal() {
-                wrong.push(format!("{id}: the log has not one end, which is its last: {log:?}"));
+            let ends = log.iter().position(|event| event.ends() == Ends::Task);
+            if ends.is_some_and(|end| end + 1 != log.len()) || ends.is_some() != task.state().is_terminal() {
+                errors.push(format!("{id}: the end is missing, repeated or not the last event: {log:?}"));
             }
             if &folded(log) != task {
-                wrong.push(format!("{id}: it is {task:?}, and its log says {:?}", folded(log)));
+                errors.push(format!("{id}: the task is {task:?}, but its log yields {:?}", folded(log)));
             }
-            for it in &task.history {
-                if !messages.insert(&it.message_id) {
-                    wrong.push(format!("{id}: a message is there twice: {it:?}"));
+            for message in &task.history {
+                if !messages.insert(&message.message_id) {
+                    errors.push(format!("{id}: duplicate message: {message:?}"));
                 }
             }
         }
     }
 
-    /// What is not as it should be with what clients saw; nothing where all is well.
+    /// Compares a history with the store; returns the contradictions, none if everything is consistent.
     pub(crate) fn check(&self, lines: &[Line]) -> Vec<String> {
-        let mut wrong = self.wrong.clone();
+        let mut errors = self.errors.clone();
         let mut streams: BTreeMap<u64, Stream<'_>> = BTreeMap::new();
         for line in lines {
             match line {
-                Line::Answer { door, task } => {
-                    let there = self.tasks.get(&task.id).is_some_and(|it| it.was(task));
-                    if !there {
-                        wrong.push(format!("{door}: an answer that no log tells: {task:?}"));
+                Line::Reply { binding, task } => {
+                    let known = self.tasks.get(&task.id).is_some_and(|logged| logged.had_state(task));
+                    if !known {
+                        errors.push(format!("{binding}: the log never yields the task of a reply: {task:?}"));
                     }
                 }
-                Line::Stream { stream, door, after } => {
+                Line::Stream { stream, binding, after } => {
                     let after = after.as_deref().and_then(Cursor::from_text);
-                    streams.insert(*stream, Stream { door, after, ..Stream::default() });
+                    streams.insert(*stream, Stream { binding, after, ..Stream::default() });
                 }
                 Line::Event { stream, cursor, event } => {
                     let cursor = cursor.as_deref().and_then(Cursor::from_text);
@@ -203,62 +202,64 @@ impl Left {
                 Line::End { stream } => streams.entry(*stream).or_default().ended = true,
             }
         }
-        wrong.extend(streams.values().filter_map(|it| self.stream(it).err()));
-        wrong
+        errors.extend(streams.values().filter_map(|stream| self.check_stream(stream).err()));
+        errors
     }
 
-    /// A stream is a piece of its log: it begins where it was asked to, or with the task as it was after some event, and
-    /// has each event after that which is not hidden, once.
-    fn stream(&self, seen: &Stream<'_>) -> Result<(), String> {
-        let Stream { door, after, events, ended } = seen;
-        // Whoever comes to a task of 0.3 that is over is told once more that it is.
+    /// A stream must be a section of its log: it starts after its cursor, or with the task as of some event, and has each
+    /// later visible event once.
+    fn check_stream(&self, seen: &Stream<'_>) -> Result<(), String> {
+        let Stream { binding, after, events, ended } = seen;
+        // At 0.3, a subscription to a terminal task repeats its final status.
         let events = match &**events {
-            [first, again] if door.ends_with("0.3") && tells_again(first.1, again.1) => slice::from_ref(first),
+            [first, again] if binding.ends_with("0.3") && repeats_status(first.1, again.1) => slice::from_ref(first),
             events => events,
         };
-        let failed = |why: &str| Err(format!("{door}: {why}: after {after:?}: {events:?}"));
+        let failed = |reason: &str| Err(format!("{binding}: {reason}: after {after:?}: {events:?}"));
         let Some((_, first)) = events.first() else {
-            return if *ended && after.is_none() { failed("a stream of nothing") } else { Ok(()) };
+            return if *ended && after.is_none() { failed("empty stream") } else { Ok(()) };
         };
         let Some(Logged { log, .. }) = self.tasks.get(task_of(first)) else {
-            return failed("a stream of a task that there is not");
+            return failed("stream of an unknown task");
         };
         let fits = |at: usize, rest: &[(Option<Cursor>, &StreamResponse)]| {
-            let shown = log[at..].iter().filter(|it| !it.mark().hidden);
-            shown.clone().count() >= rest.len()
-                && shown.zip(rest).all(|(logged, (cursor, it))| {
-                    logged.message() == *it && cursor.as_ref().is_none_or(|it| Some(it) == logged.cursor())
+            let visible = log[at..].iter().filter(|event| !event.mark().hidden);
+            visible.clone().count() >= rest.len()
+                && visible.zip(rest).all(|(logged, (cursor, event))| {
+                    logged.message() == *event && cursor.as_ref().is_none_or(|cursor| Some(cursor) == logged.cursor())
                 })
         };
         let follows = match (after, &first.payload) {
             (Some(after), _) => {
-                let at = after.parts().and_then(|(_, after)| log.iter().position(|it| is_after(after, it)));
-                at.is_some_and(|it| fits(it + 1, events))
+                let at = after.parts().and_then(|(_, after)| log.iter().position(|event| is_after(after, event)));
+                at.is_some_and(|index| fits(index + 1, events))
             }
             (None, Some(Payload::Task(task))) => {
                 let mut was = Task::default();
                 let fit = |(at, logged): (usize, &Event)| {
-                    logged.payload().into_iter().for_each(|it| task::apply(&mut was, it));
-                    let here =
-                        events[0].0.as_ref().is_none_or(|it| it.parts().is_some_and(|it| is_after(it.1, logged)));
+                    logged.payload().into_iter().for_each(|payload| task::apply(&mut was, payload));
+                    let here = events[0]
+                        .0
+                        .as_ref()
+                        .is_none_or(|cursor| cursor.parts().is_some_and(|(_, at)| is_after(at, logged)));
                     here && was == *task && fits(at + 1, &events[1..])
                 };
                 log.iter().enumerate().any(fit)
             }
-            (None, _) => return failed("a stream that does not begin with its task"),
+            (None, _) => return failed("stream without its task as the first event"),
         };
-        let last = events.last().map(|it| Event::from(it.1.clone()));
+        let last = events.last().map(|(_, event)| Event::from((*event).clone()));
         match last {
-            _ if !follows => Err(format!("{door}: after {after:?}: {events:?} is no piece of {log:?}")),
-            Some(last) if *ended && last.ends() == Ends::Nothing => failed("a stream that ends too early"),
+            _ if !follows => Err(format!("{binding}: after {after:?}: {events:?} is not a section of {log:?}")),
+            Some(last) if *ended && last.ends() == Ends::Nothing => failed("stream ended too early"),
             _ => Ok(()),
         }
     }
 
-    /// Tasks at which somebody still seems to be at work.
-    pub(crate) fn unsettled(&self) -> Vec<&Task> {
-        let settled = |it: &Task| it.state().is_terminal() || it.state().is_interrupted();
-        self.tasks.values().map(|it| &it.task).filter(|it| !settled(it)).collect()
+    /// Tasks that still seem to have a running turn.
+    pub(crate) fn unfinished(&self) -> Vec<&Task> {
+        let finished = |task: &Task| task.state().is_terminal() || task.state().is_interrupted();
+        self.tasks.values().map(|logged| &logged.task).filter(|task| !finished(task)).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -267,32 +268,32 @@ impl Left {
 }
 
 impl Logged {
-    /// Whether it was this at some time.
-    fn was(&self, task: &Task) -> bool {
-        let mut was = Task::default();
+    /// Returns whether the task had this state after some event.
+    fn had_state(&self, task: &Task) -> bool {
+        let mut replayed = Task::default();
         self.task == *task
-            || self.log.iter().filter_map(Event::payload).any(|it| {
-                task::apply(&mut was, it);
-                was == *task
+            || self.log.iter().filter_map(Event::payload).any(|payload| {
+                task::apply(&mut replayed, payload);
+                replayed == *task
             })
     }
 }
 
 fn folded(log: &[Event]) -> Task {
     let mut task = Task::default();
-    log.iter().filter_map(Event::payload).for_each(|it| task::apply(&mut task, it));
+    log.iter().filter_map(Event::payload).for_each(|payload| task::apply(&mut task, payload));
     task
 }
 
-/// Whether this place is after this event: of that opening, or of a later one that had not yet written more.
-fn is_after(place: Position, event: &Event) -> bool {
-    place.seq == event.seq() && place.fence >= event.position().fence
+/// Returns whether the position is that of this event, possibly under a later fencing token that has written nothing yet.
+fn is_after(position: Position, event: &Event) -> bool {
+    position.seq == event.seq() && position.fence >= event.position().fence
 }
 
-fn tells_again(first: &StreamResponse, again: &StreamResponse) -> bool {
+fn repeats_status(first: &StreamResponse, again: &StreamResponse) -> bool {
     match (&first.payload, &again.payload) {
-        (Some(Payload::Task(it)), Some(Payload::StatusUpdate(again))) => {
-            it.state().is_terminal() && it.status == again.status
+        (Some(Payload::Task(task)), Some(Payload::StatusUpdate(again))) => {
+            task.state().is_terminal() && task.status == again.status
         }
         _ => false,
     }
@@ -300,10 +301,10 @@ fn tells_again(first: &StreamResponse, again: &StreamResponse) -> bool {
 
 fn task_of(event: &StreamResponse) -> &str {
     match &event.payload {
-        Some(Payload::Task(it)) => &it.id,
-        Some(Payload::StatusUpdate(it)) => &it.task_id,
-        Some(Payload::ArtifactUpdate(it)) => &it.task_id,
-        Some(Payload::Message(it)) => &it.task_id,
+        Some(Payload::Task(payload)) => &payload.id,
+        Some(Payload::StatusUpdate(payload)) => &payload.task_id,
+        Some(Payload::ArtifactUpdate(payload)) => &payload.task_id,
+        Some(Payload::Message(payload)) => &payload.task_id,
         None => "",
     }
 }

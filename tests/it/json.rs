@@ -1,4 +1,4 @@
-//! ProtoJSON: what is read and what is written.
+//! ProtoJSON: accepted input, rejected input, and output.
 
 mod encoded;
 mod oracle;
@@ -24,12 +24,12 @@ fn text<T: serde::Serialize>(message: &T) -> String {
     serde_json::to_string(message).unwrap()
 }
 
-fn refusal<T: DeserializeOwned + Debug>(json: &str) -> String {
+fn decode_error<T: DeserializeOwned + Debug>(json: &str) -> String {
     serde_json::from_str::<T>(json).unwrap_err().to_string()
 }
 
 #[test]
-fn timestamps() {
+fn timestamps_are_parsed_and_printed() {
     for (given, printed) in [
         ("2025-11-09T10:30:00Z", "2025-11-09T10:30:00.000Z"),
         ("2025-11-09T10:30:00.1Z", "2025-11-09T10:30:00.100Z"),
@@ -43,9 +43,9 @@ fn timestamps() {
         ("1970-01-01T00:59:59.5+01:00", "1969-12-31T23:59:59.500Z"),
         ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00.000Z"),
         ("9999-12-31T23:59:59.999999999Z", "9999-12-31T23:59:59.999Z"),
-        // A leap second has no number of its own.
+        // Timestamps cannot represent a leap second.
         ("2016-12-31T23:59:60Z", "2016-12-31T23:59:59.000Z"),
-        // Not RFC 3339, and no harm.
+        // Accepted although not RFC 3339.
         ("2025-11-09T10:30Z", "2025-11-09T10:30:00.000Z"),
         ("2025-11-09T10:30:00+0200", "2025-11-09T08:30:00.000Z"),
     ] {
@@ -73,16 +73,16 @@ fn timestamps() {
     ] {
         assert!(wrong.parse::<Timestamp>().is_err(), "{wrong}");
     }
-    // Day by day through eight centuries, there and back.
+    // Round trip of each day of eight centuries.
     for day in -141_000..148_000 {
-        let it = Timestamp { seconds: day * 86_400 + 7, nanos: 5_000_000 };
-        assert_eq!(it.to_string().parse::<Timestamp>().unwrap(), it);
+        let time = Timestamp { seconds: day * 86_400 + 7, nanos: 5_000_000 };
+        assert_eq!(time.to_string().parse::<Timestamp>().unwrap(), time);
     }
 }
 
-/// A peer, an agent or an older version of ours may have stored it: no reply fails over it.
+/// Stored data of a peer, an agent or an older version must not make a reply fail.
 #[test]
-fn whatever_is_stored_is_printed() {
+fn out_of_range_stored_values_can_be_printed() {
     for (seconds, nanos, printed) in [
         (i64::MAX, i32::MAX, "9999-12-31T23:59:59.999Z"),
         (i64::MIN, i32::MIN, "0001-01-01T00:00:00.000Z"),
@@ -102,7 +102,7 @@ fn whatever_is_stored_is_printed() {
 }
 
 #[test]
-fn values() {
+fn values_are_read_and_printed() {
     for (given, printed) in [
         (r#"{"b":1,"a":[1.0,-2,1.5,1e3,null,true,"x",{}]}"#, r#"{"a":[1,-2,1.5,1000,null,true,"x",{}],"b":1}"#),
         ("1234567890123456789", "1234567890123456768"),
@@ -111,24 +111,24 @@ fn values() {
         ("9007199254740993", "9007199254740992"),
         ("1e300", "1e+300"),
         ("-0", "0"),
-        // The nearest double, and not one beside it.
+        // The nearest double.
         ("0.30000000000000004", "0.30000000000000004"),
         ("5.5e-324", "5e-324"),
         ("null", "null"),
-        // It is nobody's message, so it is as most read it.
+        // In free-form values the last duplicate wins, as in most parsers.
         (r#"{"a":1,"a":2}"#, r#"{"a":2}"#),
     ] {
         let value: Any = serde_json::from_str(given).unwrap();
         assert_eq!(text(&value), printed);
         assert_eq!(Any::decode(value.encode_to_vec().as_slice()).unwrap(), value);
     }
-    assert!(refusal::<Struct>("[]").contains("expected an object"));
+    assert!(decode_error::<Struct>("[]").contains("expected an object"));
     assert!(serde_json::from_str::<Struct>("null").is_err());
 }
 
-/// What is stored can be read again: JSON as deep as we take it, in every place there is for it.
+/// Data of the maximum depth can be decoded again, at every position of a message that takes free-form JSON.
 #[test]
-fn depth() {
+fn nesting_is_limited() {
     for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
         let nested = |depth: usize| format!("{}null{}", open.repeat(depth), close.repeat(depth));
         let within = |depth: usize| format!(r#"{{"a":{}}}"#, nested(depth - 1));
@@ -148,11 +148,11 @@ fn depth() {
             assert!(ListTasksResponse::decode(bytes.as_slice()).is_ok());
         }
         for event in events(MAX_DEPTH + 1) {
-            let refusal = refusal::<Event>(&event);
-            assert!(refusal.contains("JSON nested more than 28 deep"), "{refusal}");
+            let error = decode_error::<Event>(&event);
+            assert!(error.contains("JSON nested more than 28 deep"), "{error}");
         }
     }
-    // What we don't know we don't store, and so may be of any depth.
+    // Unknown members are not stored, so their depth is not limited.
     let unknown = format!(r#"{{"id":"t","unknown":{}{}}}"#, "[".repeat(1000), "]".repeat(1000));
     assert_eq!(serde_json::from_str::<Task>(&unknown).unwrap().id, "t");
 }
@@ -160,15 +160,15 @@ fn depth() {
 fn task_of(event: &Event) -> Task {
     use a2a_service::pb::v1::stream_response::Payload;
     match event.payload() {
-        Some(Payload::Task(it)) => it.clone(),
+        Some(Payload::Task(task)) => task.clone(),
         _ => Task::default(),
     }
 }
 
 #[test]
-fn what_protojson_takes() {
+fn accepted_variants_of_protojson() {
     for (given, printed) in [
-        // Null is a member that is not set, everywhere but where it is a value.
+        // Null means an absent member, except where it is a value.
         (
             json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x", "raw": null, "metadata": null}], "extensions": null, "metadata": {"k": null}}, "configuration": null}),
             json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}], "metadata": {"k": null}}}),
@@ -181,7 +181,7 @@ fn what_protojson_takes() {
             json!({"message": {"role": null, "parts": [{"data": {"a": 1}}]}, "configuration": {"historyLength": "3", "returnImmediately": false}}),
             json!({"message": {"messageId": "", "role": "ROLE_UNSPECIFIED", "parts": [{"data": {"a": 1}}]}, "configuration": {"historyLength": 3}}),
         ),
-        // An empty text is one all the same, and zero is a number that was asked for.
+        // Empty text and zero count as set.
         (
             json!({"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": ""}, {"raw": ""}]}, "configuration": {"history_length": 0}}),
             json!({"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": ""}, {"raw": ""}]}, "configuration": {"historyLength": 0}}),
@@ -189,7 +189,7 @@ fn what_protojson_takes() {
     ] {
         let message: SendMessageRequest = serde_json::from_value(given.clone()).unwrap();
         assert_eq!(serde_json::to_value(&message).unwrap(), printed);
-        // From bytes as from a tree.
+        // Decoding from bytes has the same result as from a value.
         assert_eq!(serde_json::from_str::<SendMessageRequest>(&given.to_string()).unwrap(), message);
     }
     let part: Part = serde_json::from_str(r#"{"data":null}"#).unwrap();
@@ -197,7 +197,7 @@ fn what_protojson_takes() {
 }
 
 #[test]
-fn what_no_reader_should_take() {
+fn invalid_input_is_rejected() {
     for (wrong, reason) in [
         (r#"{"messageId":"a","messageId":"b"}"#, "`messageId` is given twice"),
         (r#"{"messageId":"a","message_id":"b"}"#, "`messageId` is given twice"),
@@ -219,13 +219,13 @@ fn what_no_reader_should_take() {
         (r#"{"metadata":"x"}"#, "expected an object"),
         ("[]", "expected a Message as an object"),
     ] {
-        let refusal = refusal::<Message>(wrong);
-        assert!(refusal.contains(reason), "{wrong}: {refusal}");
+        let error = decode_error::<Message>(wrong);
+        assert!(error.contains(reason), "{wrong}: {error}");
     }
 }
 
 #[test]
-fn integers() {
+fn integers_are_read_in_every_form() {
     let read = |given: &str| serde_json::from_str::<ListTasksRequest>(&format!(r#"{{"pageSize":{given}}}"#));
     for (given, number) in [
         ("7", 7),
@@ -249,7 +249,7 @@ fn integers() {
 }
 
 #[test]
-fn both_versions_read_the_other_s_spelling() {
+fn each_version_reads_the_spelling_of_the_other() {
     let status = |name: &str| format!(r#"{{"state":"{name}"}}"#);
     for name in ["TASK_STATE_CANCELED", "TASK_STATE_CANCELLED"] {
         let new: TaskStatus = serde_json::from_str(&status(name)).unwrap();
@@ -260,12 +260,12 @@ fn both_versions_read_the_other_s_spelling() {
     let filter: ListTasksRequest = serde_json::from_str(r#"{"lastUpdatedAfter":"2025-11-09T10:30:00Z"}"#).unwrap();
     assert_eq!(text(&filter), r#"{"statusTimestampAfter":"2025-11-09T10:30:00.000Z"}"#);
     let both = r#"{"lastUpdatedAfter":"2025-11-09T10:30:00Z","statusTimestampAfter":"2025-11-09T10:30:00Z"}"#;
-    assert!(refusal::<ListTasksRequest>(both).contains("`statusTimestampAfter` is given twice"));
+    assert!(decode_error::<ListTasksRequest>(both).contains("`statusTimestampAfter` is given twice"));
 }
 
-/// Names that 0.3 changed on its way, and a member that is a keyword of Rust.
+/// Members that were renamed during 0.3, and one that is a Rust keyword.
 #[test]
-fn members_of_0_3() {
+fn renamed_members_of_0_3_are_read() {
     let event = r#"{"status_update":{"taskId":"t","final":true,"status":{"update":{"messageId":"m"}}}}"#;
     let event: v03::StreamResponse = serde_json::from_str(event).unwrap();
     let printed = r#"{"statusUpdate":{"taskId":"t","status":{"message":{"messageId":"m"}},"final":true}}"#;
@@ -275,7 +275,7 @@ fn members_of_0_3() {
 }
 
 #[test]
-fn what_is_required_is_printed() {
+fn required_members_are_always_printed() {
     assert_eq!(text(&ListTasksResponse::default()), r#"{"tasks":[],"nextPageToken":"","pageSize":0,"totalSize":0}"#);
     assert_eq!(text(&AgentSkill::default()), r#"{"id":"","name":"","description":"","tags":[]}"#);
     assert_eq!(text(&Task::default()), r#"{"id":""}"#);

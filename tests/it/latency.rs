@@ -1,7 +1,7 @@
-//! No answer waits for an acknowledgement: without `TCP_NODELAY` each would come 40 ms late.
+//! Latency bounds: without `TCP_NODELAY`, delayed acknowledgements would add 40 ms to each reply.
 //!
-//! The quickest of many calls is held against the bound, which a busy machine can't make quicker, and which a server
-//! that waits does not reach once.
+//! The minimum over many calls is compared with the bound: load can only increase a latency, and with delayed
+//! acknowledgements no call is below the bound.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,14 +9,14 @@ use a2a_service::{pb::v1::a2a_service_server::A2aService, server::Server};
 use tokio::time::Instant;
 
 use crate::{
+    bindings::{Actor, each_binding, server},
     scenarios::{next, send, stream, text},
-    ways::{Actor, each_way, server},
 };
 
 const BOUND: Duration = Duration::from_millis(10);
 const CALLS: usize = 20;
 
-async fn answers_come_at_once(serve: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+async fn replies_and_first_events_are_sent_without_delay(serve: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = serve(server()).await;
     let (mut call, mut event) = (Duration::MAX, Duration::MAX);
     for _ in 0..CALLS {
@@ -27,7 +27,10 @@ async fn answers_come_at_once(serve: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aS
         next(&mut stream(&*agent, text("", "hello")).await).await;
         event = event.min(begun.elapsed());
     }
-    assert!(call < BOUND && event < BOUND, "a call takes {call:?}, and the first event of a stream {event:?}");
+    assert!(
+        call < BOUND && event < BOUND,
+        "minimum latency of a call {call:?}, of the first event of a stream {event:?}"
+    );
 }
 
-each_way!(answers_come_at_once);
+each_binding!(replies_and_first_events_are_sent_without_delay);

@@ -1,49 +1,49 @@
-//! What is promised to the outside, in one binary.
+//! Integration tests: public behaviour of the library and the program, in one binary.
 
 #![expect(
     clippy::panic,
     clippy::unwrap_used,
-    reason = "a test may fail, and clippy's own exceptions do not cover the helpers of tests"
+    reason = "tests may panic, and clippy's exceptions for tests do not cover their helpers"
 )]
 
 mod admin;
 mod auth;
+mod bindings;
 mod card;
-mod classic;
-mod classic_client;
-mod classic_rpc_client;
-mod clients;
-mod comes_back;
+mod client_retry;
+mod codec;
 mod config;
-mod v03;
 mod contract {
     mod descriptors;
 }
-mod codec;
-mod crossing;
-mod documents;
-mod durable;
+mod crash;
+mod cross_version;
+mod durability;
 mod engine;
-mod errors;
+mod errors_document;
 #[cfg(debug_assertions)]
 mod faults;
 mod gate;
 mod history;
 mod json;
-mod killed;
 mod latency;
-mod power;
-mod printed;
+mod power_loss;
 mod program;
-mod protocol;
+mod protocol_document;
 mod proxy;
+mod published_examples;
 mod recovery;
 mod scenarios;
-mod stalled;
+mod shutdown;
+mod stalled_readers;
 mod store;
-mod terminated;
-mod times;
+mod timestamps;
 #[cfg(feature = "tls")]
 mod tls;
-mod ways;
+mod v03;
+mod v03_client;
+mod v03_json;
+mod v03_rpc_client;
 mod wire;
+mod wire_log;
+mod workload;

@@ -1,4 +1,4 @@
-//! The program and the examples, as who runs them finds them.
+//! The `a2a` program, the examples, and a program that uses the library: start, output, logs, signals and exit codes.
 
 use std::{
     net::SocketAddr,
@@ -24,9 +24,9 @@ use tokio::{
     time::timeout,
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The program, in no environment but the one that a test makes, and with tasks in memory where that says nothing else.
+/// Command of the program with an empty environment and, unless overridden, tasks in memory.
 pub(crate) fn a2a(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_a2a"));
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
@@ -35,10 +35,10 @@ pub(crate) fn a2a(arguments: &[&str]) -> Command {
 }
 
 pub(crate) async fn output(mut command: Command) -> Output {
-    timeout(PATIENCE, command.output()).await.unwrap().unwrap()
+    timeout(TIMEOUT, command.output()).await.unwrap().unwrap()
 }
 
-/// A server of the program, and where it listens: what the first line of its output says.
+/// Starts a server; returns it and its URL, from the first line of its output.
 async fn serve() -> (Child, String) {
     started(a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn"])).await
 }
@@ -46,9 +46,9 @@ async fn serve() -> (Child, String) {
 pub(crate) async fn started(mut command: Command) -> (Child, String) {
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let first = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let first = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
     let url = first.strip_prefix("listening on ").unwrap().to_owned();
-    // Whoever prints to a pipe that nobody reads would stop some day.
+    // Reads on, since a full pipe would block the server.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     (child, url)
 }
@@ -70,17 +70,17 @@ pub(crate) async fn post(url: &str, body: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn it_says_where_it_listens_and_stops_when_it_is_told() {
+async fn program_prints_its_address_and_stops_on_sigterm() {
     let (mut child, url) = serve().await;
     let reply = post(&format!("{url}/message:send"), &message("hello")).await;
     assert_eq!(reply["task"]["status"]["state"], "TASK_STATE_COMPLETED");
     signal(&child, "-TERM");
-    assert_eq!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code(), Some(0));
+    assert_eq!(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().code(), Some(0));
 }
 
-/// The file is closed when the program ends, and has what was in it when it begins again, also when it was killed.
+/// The file is closed on exit, and its tasks are available after a restart, also after a kill.
 #[tokio::test]
-async fn tasks_in_a_file_are_there_again() {
+async fn tasks_in_a_file_survive_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("a2a.db");
     let store = format!("sqlite:{}", file.display());
@@ -90,11 +90,11 @@ async fn tasks_in_a_file_are_there_again() {
         let (mut child, url) = start().await;
         tasks.push(post(&format!("{url}/message:send"), &message("hello")).await["task"].clone());
         let second = output(a2a(&["serve", "--listen", "127.0.0.1:0", "--store", &store])).await;
-        let said = String::from_utf8(second.stderr).unwrap();
+        let errors = String::from_utf8(second.stderr).unwrap();
         assert_eq!(second.status.code(), Some(1));
-        assert!(said.contains(&format!("is in use by process {}, since 20", child.id().unwrap())), "{said}");
+        assert!(errors.contains(&format!("is in use by process {}, since 20", child.id().unwrap())), "{errors}");
         signal(&child, name);
-        let code = timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code();
+        let code = timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().code();
         assert_eq!(code, (name == "-TERM").then_some(0));
         assert_eq!(directory.path().join("a2a.db-wal").exists(), name == "-KILL");
         let (_child, url) = start().await;
@@ -107,9 +107,9 @@ async fn tasks_in_a_file_are_there_again() {
     }
 }
 
-/// Where nobody says, it is a file where the server was started. The server says which.
+/// The default store is a file in the working directory, whose path is printed.
 #[tokio::test]
-async fn tasks_are_in_a_file_where_nobody_says() {
+async fn default_store_is_a_file_in_the_working_directory() {
     let directory = tempfile::tempdir().unwrap();
     let serve = || {
         let mut command = a2a(&["serve", "--listen", "127.0.0.1:0"]);
@@ -118,37 +118,37 @@ async fn tasks_are_in_a_file_where_nobody_says() {
     };
     let mut child = serve().spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut next = async || timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let mut next = async || timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
     let url = next().await.strip_prefix("listening on ").unwrap().to_owned();
     let file = directory.path().canonicalize().unwrap().join("a2a.db");
     assert_eq!(next().await, format!("tasks are stored in {}", file.display()));
     let task = post(&format!("{url}/message:send"), &message("hello")).await["task"].clone();
-    // Another one in the same directory is told whose it is, and what to do.
+    // A second server in the same directory reports the owner of the file and the flag to change.
     let second = output(serve()).await;
-    let said = String::from_utf8(second.stderr).unwrap();
-    assert!(said.contains("is in use by process") && said.contains("--store"), "{said}");
+    let errors = String::from_utf8(second.stderr).unwrap();
+    assert!(errors.contains("is in use by process") && errors.contains("--store"), "{errors}");
     signal(&child, "-TERM");
-    assert_eq!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code(), Some(0));
+    assert_eq!(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().code(), Some(0));
     let (_child, url) = started(serve()).await;
     let found = reqwest::get(format!("{url}/tasks/{}", task["id"].as_str().unwrap())).await.unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&found.bytes().await.unwrap()).unwrap(), task);
-    // Who wants none says so.
+    // `--store memory` creates no file.
     let mut memory = a2a(&["serve", "--listen", "127.0.0.1:0", "--store", "memory"]);
-    let elsewhere = tempfile::tempdir().unwrap();
-    memory.env_remove("A2A_STORE").current_dir(elsewhere.path());
+    let empty = tempfile::tempdir().unwrap();
+    memory.env_remove("A2A_STORE").current_dir(empty.path());
     let (_child, _) = started(memory).await;
-    assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0);
 }
 
 /// A card that requires credentials which are not checked is rejected, and warnings name missing or premature entries.
 #[tokio::test]
-async fn the_card_promises_nothing_that_is_not_done() {
+async fn card_with_unchecked_security_is_rejected() {
     let scheme = r#"{ oauth = { type = "http", scheme = "bearer" } }"#;
     for (flag, value) in [("--card-security-schemes", scheme), ("--card-security", "[{ oauth = [] }]")] {
         let refused = output(a2a(&["serve", "--listen", "127.0.0.1:0", flag, value])).await;
-        let said = String::from_utf8(refused.stderr).unwrap();
+        let errors = String::from_utf8(refused.stderr).unwrap();
         let key = flag.trim_start_matches("--").replacen('-', ".", 1).replace('-', "_");
-        assert!(!refused.status.success() && said.contains(&key) && said.contains("A2A_TOKEN"), "{said}");
+        assert!(!refused.status.success() && errors.contains(&key) && errors.contains("A2A_TOKEN"), "{errors}");
     }
     let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--push-enabled", "--card-security-schemes", scheme]);
     command.args(["--public-url", "https://agent.example/a2a"]).env("A2A_TOKEN", "secret");
@@ -157,27 +157,27 @@ async fn the_card_promises_nothing_that_is_not_done() {
     for setting in ["card.grpc", "push.enabled"] {
         let mut line = String::new();
         while !line.contains(setting) {
-            line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+            line = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
         }
         assert!(line.contains("WARN"), "{line}");
     }
 }
 
 #[tokio::test]
-async fn what_runs_may_end_before_it_stops() {
+async fn running_turns_end_before_the_program_stops() {
     let (mut child, url) = serve().await;
     let slow = tokio::spawn(async move { post(&format!("{url}/message:send"), &message("/slow 0.5")).await });
-    let (mut again, other) = serve().await;
-    post(&format!("{other}/message:send"), &message("hello")).await;
-    signal(&again, "-INT");
-    assert_eq!(timeout(PATIENCE, again.wait()).await.unwrap().unwrap().code(), Some(0));
+    let (mut other, other_url) = serve().await;
+    post(&format!("{other_url}/message:send"), &message("hello")).await;
+    signal(&other, "-INT");
+    assert_eq!(timeout(TIMEOUT, other.wait()).await.unwrap().unwrap().code(), Some(0));
     signal(&child, "-INT");
-    assert_eq!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code(), Some(0));
+    assert_eq!(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().code(), Some(0));
     assert_eq!(slow.await.unwrap()["task"]["status"]["state"], "TASK_STATE_COMPLETED");
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_it_at_once() {
+async fn second_signal_stops_the_program_at_once() {
     let (mut child, url) = serve().await;
     let mut stream = reqwest::Client::new()
         .post(format!("{url}/message:stream"))
@@ -189,31 +189,31 @@ async fn a_second_signal_ends_it_at_once() {
     assert!(stream.chunk().await.unwrap().is_some());
     let mut errors = child.stderr.take().unwrap();
     signal(&child, "-INT");
-    // It drains, and does not end for that; twice, since a signal may come before the first one was seen.
+    // The first signal starts the drain, which the hanging turn prolongs. The wait ensures that the signals are not merged.
     assert!(timeout(Duration::from_millis(300), child.wait()).await.is_err());
     signal(&child, "-INT");
-    assert_eq!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code(), Some(130));
-    let mut said = String::new();
-    errors.read_to_string(&mut said).await.unwrap();
-    assert!(!said.contains("panicked"), "{said}");
+    assert_eq!(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().code(), Some(130));
+    let mut output = String::new();
+    errors.read_to_string(&mut output).await.unwrap();
+    assert!(!output.contains("panicked"), "{output}");
 }
 
 #[tokio::test]
-async fn what_it_cannot_do_it_says() {
+async fn start_errors_name_their_cause_and_remedy() {
     let public = output(a2a(&["serve", "--listen", "0.0.0.0:0"])).await;
-    let said = String::from_utf8(public.stderr).unwrap();
+    let errors = String::from_utf8(public.stderr).unwrap();
     assert_eq!(public.status.code(), Some(64));
-    assert!(said.starts_with("error: 0.0.0.0:0 is reachable from other machines"), "{said}");
-    for way_out in ["A2A_TOKEN", "127.0.0.1", "--insecure"] {
-        assert!(said.contains(way_out), "{said}");
+    assert!(errors.starts_with("error: 0.0.0.0:0 is reachable from other machines"), "{errors}");
+    for remedy in ["A2A_TOKEN", "127.0.0.1", "--insecure"] {
+        assert!(errors.contains(remedy), "{errors}");
     }
 
-    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = taken.local_addr().unwrap().to_string();
-    let said = output(a2a(&["serve", "--listen", &addr])).await;
-    assert_eq!((said.status.code(), &*said.stdout), (Some(1), &b""[..]));
-    let said = String::from_utf8(said.stderr).unwrap();
-    assert!(said.contains(&addr) && said.contains("--listen"), "{said}");
+    let occupied = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = occupied.local_addr().unwrap().to_string();
+    let failed = output(a2a(&["serve", "--listen", &addr])).await;
+    assert_eq!((failed.status.code(), &*failed.stdout), (Some(1), &b""[..]));
+    let errors = String::from_utf8(failed.stderr).unwrap();
+    assert!(errors.contains(&addr) && errors.contains("--listen"), "{errors}");
 
     let wrong = output(a2a(&["serve", "--agent", "nobody"])).await;
     assert_eq!(wrong.status.code(), Some(64));
@@ -236,34 +236,34 @@ async fn descriptor_limit_is_raised_and_reported() {
         let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
         assert_eq!(files.split_whitespace().collect::<Vec<_>>(), ["300", "300", "files"]);
         signal(&child, "-TERM");
-        let mut said = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut said).await.unwrap();
-        let warned = said.contains("does not suffice for max_connections") && said.contains("needed=1064");
-        assert_eq!(warned, !suffices, "{said}");
+        let mut errors = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut errors).await.unwrap();
+        let warned = errors.contains("does not suffice for max_connections") && errors.contains("needed=1064");
+        assert_eq!(warned, !suffices, "{errors}");
     }
 }
 
-/// SQLite ignores a maximum that is below the size of the file, which would then grow without a limit.
+/// SQLite ignores a maximum below the current size of the file, which would then grow without a limit.
 #[tokio::test]
-async fn a_maximum_below_the_size_of_the_file_is_an_error() {
+async fn maximum_size_below_the_file_size_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let store = format!("sqlite:{}", directory.path().join("a2a.db").display());
     let arguments = ["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn", "--store", &store];
     let (mut child, _) = started(a2a(&arguments)).await;
     signal(&child, "-TERM");
-    assert_eq!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code(), Some(0));
+    assert_eq!(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().code(), Some(0));
     let size = std::fs::metadata(directory.path().join("a2a.db")).unwrap().len();
     let limited = |bytes: u64| a2a(&[&arguments[..], &["--store-max-size", &bytes.to_string()]].concat());
     let refused = output(limited(size - 1)).await;
-    let said = String::from_utf8(refused.stderr).unwrap();
+    let errors = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(1));
     let expected = format!("{size} bytes exceed the limit of {} (store.max_size)", size - 1);
-    assert!(said.contains("a2a.db") && said.contains(&expected), "{said}");
+    assert!(errors.contains("a2a.db") && errors.contains(&expected), "{errors}");
     drop(started(limited(size)).await);
 }
 
 #[tokio::test]
-async fn to_the_outside_it_listens_with_a_token_or_insecurely() {
+async fn public_address_requires_a_token_or_insecure() {
     let mut command = a2a(&["serve", "--listen", "0.0.0.0:0"]);
     command.env("A2A_TOKEN", "sesame");
     let (_child, url) = started(command).await;
@@ -276,15 +276,15 @@ async fn to_the_outside_it_listens_with_a_token_or_insecurely() {
     let url = url.replace("0.0.0.0", "127.0.0.1");
     assert_eq!(reqwest::get(format!("{url}/tasks")).await.unwrap().status(), 200);
     let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
-    let first = timeout(PATIENCE, errors.next_line()).await.unwrap().unwrap().unwrap();
+    let first = timeout(TIMEOUT, errors.next_line()).await.unwrap().unwrap().unwrap();
     assert!(first.contains("WARN") && first.contains("no token"), "{first}");
 }
 
 #[tokio::test]
-async fn grpc_may_have_an_address_of_its_own() {
+async fn grpc_can_have_its_own_address() {
     let mut child = a2a(&["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut next = async || timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let mut next = async || timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
     next().await;
     let second = next().await;
     let url = second.strip_prefix("gRPC only on ").unwrap();
@@ -293,11 +293,11 @@ async fn grpc_may_have_an_address_of_its_own() {
     assert_eq!(answer.unwrap_err().code(), tonic::Code::NotFound);
     assert_eq!(reqwest::get(format!("{url}/tasks")).await.unwrap().status(), 415);
     signal(&child, "-TERM");
-    assert_eq!(timeout(PATIENCE, child.wait()).await.unwrap().unwrap().code(), Some(0));
+    assert_eq!(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap().code(), Some(0));
 }
 
 #[tokio::test]
-async fn each_request_is_a_line_of_the_log() {
+async fn each_request_is_one_log_line() {
     let (mut child, url) = started(a2a(&["serve", "--listen", "127.0.0.1:0", "--log", "json"])).await;
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let client = reqwest::Client::new();
@@ -306,7 +306,7 @@ async fn each_request_is_a_line_of_the_log() {
         request.header("authorization", "Bearer hunter2").body(message(text).to_string())
     };
     let mut next = async || {
-        let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+        let line = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
         assert!(!line.contains("secret") && !line.contains("hunter2"), "{line}");
         serde_json::from_str::<Value>(&line).unwrap()
     };
@@ -322,21 +322,21 @@ async fn each_request_is_a_line_of_the_log() {
     }
     assert!(line["duration_ms"].is_u64() && line["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
 
-    // An id that would read like two is replaced.
+    // An invalid id is replaced.
     let mut stream = post("/message:stream", "/hang").header("x-request-id", "r 2").send().await.unwrap();
     assert!(stream.chunk().await.unwrap().is_some());
     drop(stream);
     let line = next().await;
     assert_eq!((line["message"].as_str(), line["path"].as_str()), (Some("response aborted"), Some("/message:stream")));
     assert!(uuid::Uuid::parse_str(line["request.id"].as_str().unwrap()).is_ok(), "{line}");
-    // gRPC says in its trailers how it went.
+    // The outcome of a gRPC call is in its trailers.
     let grpc = client::grpc(&url).unwrap();
     let missing = GetTaskRequest { id: "nobody".into(), ..GetTaskRequest::default() };
     grpc.get_task(Call::default().request(missing)).await.unwrap_err();
     let line = next().await;
     assert_eq!((line["rpc.system"].as_str(), line["rpc.grpc.status_code"].as_u64()), (Some("grpc"), Some(5)), "{line}");
     assert_eq!(line["error.reason"], "TASK_NOT_FOUND");
-    // Its metadata has the id too.
+    // The reply metadata has the id too.
     let get = GetTaskRequest { id: "nobody".into(), ..GetTaskRequest::default() };
     let frame = [&[0, 0, 0, 0, u8::try_from(get.encoded_len()).unwrap()], &*get.encode_to_vec()].concat();
     let http2 = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
@@ -345,9 +345,9 @@ async fn each_request_is_a_line_of_the_log() {
     assert_eq!(next().await["request.id"], reply.headers()["x-request-id"].to_str().unwrap());
 }
 
-/// The log line has the JSON-RPC method, which no path has, and the reason of an error, which the status does not tell.
+/// The log line has the JSON-RPC method and the error reason, which path and status do not show.
 #[tokio::test]
-async fn the_line_of_a_request_names_method_and_reason() {
+async fn request_log_line_has_method_and_reason() {
     let (mut child, url) = started(a2a(&["serve", "--listen", "127.0.0.1:0", "--log", "json"])).await;
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let call = |method: &str| json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": {"id": "nobody"}});
@@ -364,15 +364,15 @@ async fn the_line_of_a_request_names_method_and_reason() {
         let id = reply.headers()["x-request-id"].to_str().unwrap().to_owned();
         assert!(uuid::Uuid::parse_str(&id).is_ok(), "{id}");
         drop(reply.bytes().await.unwrap());
-        let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+        let line = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
         let line: Value = serde_json::from_str(&line).unwrap();
         assert_eq!((&line["rpc.method"], &line["error.reason"], &line["request.id"]), (&method, &reason, &json!(id)));
     }
 }
 
-/// Input of a client stays within its log line, and does not control a terminal.
+/// Input of a client stays within its log line and cannot control a terminal.
 #[tokio::test]
-async fn nothing_that_is_sent_begins_a_line_of_the_log() {
+async fn client_input_cannot_forge_log_lines() {
     let fake = "2026-01-01T00:00:00Z ERROR a2a_service: fake\u{1b}[31m\u{9b}1m\u{2028}";
     for format in ["text", "json"] {
         let arguments = ["serve", "--listen", "127.0.0.1:0", "--log", format, "--print-wire"];
@@ -387,7 +387,7 @@ async fn nothing_that_is_sent_begins_a_line_of_the_log() {
         drop(bad.body(format!("{{\"x\n{fake}")).send().await.unwrap().bytes().await.unwrap());
         signal(&child, "-TERM");
         let mut log = String::new();
-        timeout(PATIENCE, errors.read_to_string(&mut log)).await.unwrap().unwrap();
+        timeout(TIMEOUT, errors.read_to_string(&mut log)).await.unwrap().unwrap();
         assert!(log.contains("fake") && log.contains("thread panicked") && log.contains("asked to panic"), "{log}");
         assert!(!log.contains(|c: char| (c.is_control() && c != '\n') || c == '\u{2028}'), "{log:?}");
         assert!(log.lines().all(|line| !line.starts_with("2026-01-01")), "{log}");
@@ -395,7 +395,7 @@ async fn nothing_that_is_sent_begins_a_line_of_the_log() {
     }
 }
 
-/// The server of the test below, in a process of its own, since a subscriber of another test would be seen here.
+/// Server of the test below, in its own process because tests in this process install a subscriber.
 #[tokio::test]
 #[ignore = "a process that another test starts"]
 async fn library_program() {
@@ -417,36 +417,36 @@ async fn a_library_program_without_a_subscriber_reports_to_stderr() {
     };
     let mut child = program().spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let mut next = async || timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let mut next = async || timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
     let url = next().await.strip_prefix("a2a-service: listening on ").unwrap().to_owned();
     let reply = post(&format!("{url}/message:send"), &message("hello")).await;
-    let said = reply["task"]["status"]["message"]["parts"][0]["text"].as_str().unwrap();
-    let (_, id) = said.split_once("error id ").unwrap();
+    let status = reply["task"]["status"]["message"]["parts"][0]["text"].as_str().unwrap();
+    let (_, id) = status.split_once("error id ").unwrap();
     let line = next().await;
     assert!(line.starts_with(&format!("a2a-service: an agent failed: error.id={id} task.id=")), "{line}");
     assert!(line.ends_with(r"error.cause=the disk is on fire\nand spreads"), "{line}");
-    // A program may switch it off.
+    // `report_to_stderr(false)` disables the reports.
     let addr = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let mut silent = program().env("SILENT_AT", addr.to_string()).spawn().unwrap();
     let mut errors = silent.stderr.take().unwrap();
-    answering(addr).await;
+    wait_for_server(addr).await;
     post(&format!("http://{addr}/message:send"), &message("hello")).await;
     signal(&silent, "-TERM");
-    assert!(timeout(PATIENCE, silent.wait()).await.unwrap().unwrap().success());
-    let mut said = String::new();
-    errors.read_to_string(&mut said).await.unwrap();
-    assert_eq!(said, "");
+    assert!(timeout(TIMEOUT, silent.wait()).await.unwrap().unwrap().success());
+    let mut output = String::new();
+    errors.read_to_string(&mut output).await.unwrap();
+    assert_eq!(output, "");
 }
 
-/// As in the program, an address that others can reach needs an authenticator or a word.
+/// A public address requires an authenticator or `insecure`, as in the program.
 #[tokio::test]
 async fn a_library_server_listens_in_public_with_an_authenticator_or_insecurely() {
     let refused = Server::new(Demo).bind("0.0.0.0:0").await.unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
-    for said in
+    for text in
         ["0.0.0.0:", "is reachable from other machines", "Server::authenticator", "127.0.0.1", "Server::insecure"]
     {
-        assert!(refused.to_string().contains(said), "{refused}");
+        assert!(refused.to_string().contains(text), "{refused}");
     }
     let mut local = Server::new(Demo).bind("127.0.0.1:0").await.unwrap();
     let refused = local.grpc("0.0.0.0:0").await.unwrap_err();
@@ -456,34 +456,36 @@ async fn a_library_server_listens_in_public_with_an_authenticator_or_insecurely(
     drop(Server::new(Demo).authenticator(bearer).bind("0.0.0.0:0").await.unwrap());
 }
 
-/// Waits until something listens on an address.
-async fn answering(addr: SocketAddr) {
-    let answers = async {
+/// Waits until a server accepts connections on an address.
+async fn wait_for_server(addr: SocketAddr) {
+    let connected = async {
         let mut beat = tokio::time::interval(Duration::from_millis(10));
         while TcpStream::connect(addr).await.is_err() {
             beat.tick().await;
         }
     };
-    timeout(PATIENCE, answers).await.unwrap();
+    timeout(TIMEOUT, connected).await.unwrap();
 }
 
-/// Runs an example on a port that was free a moment ago, until it answers.
+/// Starts an example on a port that was free a moment ago, and waits until it accepts connections.
 async fn example(name: &str) -> (Child, String) {
     let addr = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let path = PathBuf::from(env!("CARGO_BIN_EXE_a2a")).parent().unwrap().join("examples").join(name);
     let child = Command::new(&path).arg(addr.to_string()).kill_on_drop(true).spawn();
-    let child = child.unwrap_or_else(|it| panic!("{}: {it}; `cargo build --examples` makes it", path.display()));
-    answering(addr).await;
+    let child =
+        child.unwrap_or_else(|error| panic!("{}: {error}; build it with `cargo build --examples`", path.display()));
+    wait_for_server(addr).await;
     (child, format!("http://{addr}"))
 }
 
 fn text(task: &Value) -> String {
-    let parts = task["artifacts"].as_array().into_iter().flatten().flat_map(|it| it["parts"].as_array().unwrap());
-    parts.filter_map(|it| it["text"].as_str()).collect()
+    let parts =
+        task["artifacts"].as_array().into_iter().flatten().flat_map(|artifact| artifact["parts"].as_array().unwrap());
+    parts.filter_map(|part| part["text"].as_str()).collect()
 }
 
 #[tokio::test]
-async fn the_examples_do_what_they_say() {
+async fn examples_work_as_documented() {
     let (_child, url) = example("hello_world").await;
     let reply = post(&format!("{url}/message:send"), &message("Ada")).await;
     assert_eq!(text(&reply["task"]), "Hello, Ada!");
@@ -510,17 +512,17 @@ async fn the_examples_do_what_they_say() {
 
     let (_child, url) = example("mounted").await;
     assert_eq!(reqwest::get(format!("{url}/about")).await.unwrap().text().await.unwrap(), "Two agents, and a page.");
-    for (path, said) in [("", "Ada"), ("/shout", "ADA")] {
+    for (path, expected) in [("", "Ada"), ("/shout", "ADA")] {
         let card =
             reqwest::get(format!("{url}{path}/.well-known/agent-card.json")).await.unwrap().bytes().await.unwrap();
         let card: Value = serde_json::from_slice(&card).unwrap();
         let interfaces = card["supportedInterfaces"].as_array().unwrap();
-        // Of each generation.
-        assert_eq!(interfaces.len(), if path.is_empty() { 6 } else { 4 }, "gRPC has no place for a prefix");
+        // Interfaces of both versions.
+        assert_eq!(interfaces.len(), if path.is_empty() { 6 } else { 4 }, "gRPC paths cannot have a prefix");
         let call = json!({"jsonrpc": "2.0", "id": 7, "method": "SendMessage", "params": message("Ada")});
         let reply = post(interfaces[0]["url"].as_str().unwrap(), &call).await;
-        assert_eq!(text(&reply["result"]["task"]), said);
+        assert_eq!(text(&reply["result"]["task"]), expected);
         let reply = post(&format!("{}/message:send", interfaces[1]["url"].as_str().unwrap()), &message("Ada")).await;
-        assert_eq!(text(&reply["task"]), said);
+        assert_eq!(text(&reply["task"]), expected);
     }
 }

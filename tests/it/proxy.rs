@@ -1,4 +1,4 @@
-//! A proxy between clients and a server, which cuts what it carries at places that a test chooses.
+//! TCP proxy between clients and a server that cuts requests and replies at chosen points.
 
 use std::{
     collections::VecDeque,
@@ -24,20 +24,20 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tower_service::Service as _;
 
-/// Where a call is cut.
+/// Point at which a call is cut.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cut {
-    /// The answer ends behind so many events, as if all were well.
+    /// The reply ends regularly after this many events.
     Ends(usize),
-    /// The connection breaks there.
+    /// The connection breaks after this many events.
     Breaks(usize),
-    /// The answer ends within the event that follows.
+    /// The reply ends regularly within the event after this many.
     Within(usize),
-    /// The request was sent, and the server never heard of it.
-    Unheard,
-    /// The server did what it was told, and could not say so.
-    Unanswered,
-    /// Somebody before the server has no time.
+    /// The connection breaks before the request reaches the server.
+    RequestLost,
+    /// The server handles the request, and the connection breaks before the reply.
+    ReplyLost,
+    /// The proxy replies 503 itself.
     Busy,
 }
 
@@ -47,11 +47,11 @@ pub(crate) struct Proxy {
 }
 
 struct Carrier {
-    to: Mutex<(Channel, CancellationToken)>,
+    target: Mutex<(Channel, CancellationToken)>,
     cuts: Mutex<VecDeque<Cut>>,
-    /// The server does not hear of keys and cursors, and nobody hears of them from it: as with one that has none.
+    /// Removes idempotency keys, cursors and extensions, like a server that does not support them.
     plain: bool,
-    /// Calls of those that may be cut.
+    /// Number of sends and subscriptions.
     calls: AtomicUsize,
 }
 
@@ -66,48 +66,48 @@ impl Proxy {
         Self::new(url, false).await
     }
 
-    /// Before a server that knows neither keys nor cursors.
+    /// Proxy in front of a server without idempotency keys and cursors.
     pub(crate) async fn before_plain(url: &str) -> Self {
         Self::new(url, true).await
     }
 
     async fn new(url: &str, plain: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let here = format!("http://{}", listener.local_addr().unwrap());
-        let to = Mutex::new(channel(url));
-        let carrier = Arc::new(Carrier { to, cuts: Mutex::default(), plain, calls: AtomicUsize::new(0) });
-        let carriers = Arc::clone(&carrier);
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let target = Mutex::new(channel(url));
+        let carrier = Arc::new(Carrier { target, cuts: Mutex::default(), plain, calls: AtomicUsize::new(0) });
+        let shared = Arc::clone(&carrier);
         tokio::spawn(async move {
             while let Ok((connection, _)) = listener.accept().await {
-                let carrier = Arc::clone(&carriers);
+                let carrier = Arc::clone(&shared);
                 tokio::spawn(async move {
                     let service = service_fn(move |request| Arc::clone(&carrier).carry(request));
-                    // What breaks is meant to.
+                    // Connection errors are intended.
                     drop(Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(connection), service).await);
                 });
             }
         });
-        Self { url: here, carrier }
+        Self { url: address, carrier }
     }
 
-    /// The next calls are cut like this, one after the other.
+    /// Queues cuts for the next calls, one per call.
     pub(crate) fn cut(&self, cuts: impl IntoIterator<Item = Cut>) {
         self.carrier.cuts.lock().extend(cuts);
     }
 
-    /// How many cuts nobody has come to.
+    /// Number of cuts that are left.
     pub(crate) fn left(&self) -> usize {
         self.carrier.cuts.lock().len()
     }
 
-    /// How many sends and subscriptions have come.
+    /// Number of sends and subscriptions so far.
     pub(crate) fn calls(&self) -> usize {
         self.carrier.calls.load(Ordering::SeqCst)
     }
 
-    /// Breaks all that is open, and goes to another server from here on.
-    pub(crate) fn turn_to(&self, url: &str) {
-        let (_, broken) = std::mem::replace(&mut *self.carrier.to.lock(), channel(url));
+    /// Breaks all connections and switches to another server.
+    pub(crate) fn switch_to(&self, url: &str) {
+        let (_, broken) = std::mem::replace(&mut *self.carrier.target.lock(), channel(url));
         broken.cancel();
     }
 }
@@ -122,9 +122,9 @@ impl Carrier {
             cut = self.cuts.lock().pop_front();
         }
         match cut {
-            Some(Cut::Unheard) => return Err(io::Error::other("unheard")),
+            Some(Cut::RequestLost) => return Err(io::Error::other("connection cut before the request")),
             Some(Cut::Busy) => {
-                let mut response = Response::new(Full::from("busy").map_err(|it| match it {}).boxed_unsync());
+                let mut response = Response::new(Full::from("busy").map_err(|never| match never {}).boxed_unsync());
                 *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
                 return Ok(response);
             }
@@ -138,16 +138,16 @@ impl Carrier {
                 parts.headers.remove(name);
             }
         }
-        let (mut channel, broken) = self.to.lock().clone();
+        let (mut channel, broken) = self.target.lock().clone();
         std::future::poll_fn(|cx| channel.poll_ready(cx)).await.map_err(io::Error::other)?;
         let request = Request::from_parts(parts, tonic::body::Body::new(Full::new(body)));
         let answer = channel.call(request).await.map_err(io::Error::other)?;
-        if matches!(cut, Some(Cut::Unanswered)) {
-            // It has said all that it had to say of what was not a stream.
+        if matches!(cut, Some(Cut::ReplyLost)) {
+            // Reads a unary reply to its end, so that the server has finished.
             if !is_stream(answer.headers()) {
                 drop(answer.collect().await);
             }
-            return Err(io::Error::other("unanswered"));
+            return Err(io::Error::other("connection cut before the reply"));
         }
         let (parts, body) = answer.into_parts();
         let ids = self.plain && !is_grpc(&parts.headers);
@@ -157,7 +157,7 @@ impl Carrier {
     }
 }
 
-/// Passes a body on as far as it is to come.
+/// Copies a reply body up to the cut.
 fn cut_off(
     mut body: tonic::body::Body,
     cut: Option<Cut>,
@@ -170,19 +170,19 @@ fn cut_off(
         loop {
             let frame = tokio::select! {
                 biased;
-                () = broken.cancelled() => Some(Err(io::Error::other("broken"))),
-                it = body.frame() => it.map(|it| it.map_err(io::Error::other)),
+                () = broken.cancelled() => Some(Err(io::Error::other("proxy switched to another server"))),
+                frame = body.frame() => frame.map(|frame| frame.map_err(io::Error::other)),
             };
-            let data = match frame.map(|it| it.map(Frame::into_data)) {
+            let data = match frame.map(|frame| frame.map(Frame::into_data)) {
                 Some(Ok(Ok(data))) => data,
                 Some(Ok(Err(trailers))) => { yield Ok(trailers); continue }
                 Some(Err(error)) => { yield Err(error); return }
                 None => return,
             };
-            let data = if without_ids { strip(&data) } else { data };
+            let data = if without_ids { without_id_lines(&data) } else { data };
             let before = all.len();
             all.extend_from_slice(&data);
-            let Some(at) = cut.and_then(|it| it.at(&all, grpc)) else {
+            let Some(at) = cut.and_then(|cut| cut.at(&all, grpc)) else {
                 yield Ok(Frame::data(data));
                 continue
             };
@@ -190,9 +190,9 @@ fn cut_off(
                 yield Ok(Frame::data(data.slice(..at - before)));
             }
             if matches!(cut, Some(Cut::Breaks(_))) {
-                // What stands before it has mostly gone out when there is more.
+                // Waiting for the next frame makes it likely that the previous one was sent.
                 drop(body.frame().await);
-                yield Err(io::Error::other("cut"));
+                yield Err(io::Error::other("connection cut within the reply"));
             }
             return
         }
@@ -201,20 +201,20 @@ fn cut_off(
 }
 
 impl Cut {
-    /// Where a body is cut, once so much of it has come.
+    /// Returns the offset of the cut if the body read so far contains it.
     fn at(self, body: &[u8], grpc: bool) -> Option<usize> {
-        /// Of an event of either form, and less than one.
+        /// Bytes of the next event that are passed on; fewer than any event has.
         const PART: usize = 7;
         match self {
-            Self::Ends(n) | Self::Breaks(n) => behind(n, body, grpc),
-            Self::Within(n) => behind(n, body, grpc).map(|it| it + PART).filter(|it| *it <= body.len()),
-            Self::Unheard | Self::Unanswered | Self::Busy => None,
+            Self::Ends(n) | Self::Breaks(n) => end_of_event(n, body, grpc),
+            Self::Within(n) => end_of_event(n, body, grpc).map(|end| end + PART).filter(|at| *at <= body.len()),
+            Self::RequestLost | Self::ReplyLost | Self::Busy => None,
         }
     }
 }
 
-/// Where the n-th event ends.
-fn behind(n: usize, body: &[u8], grpc: bool) -> Option<usize> {
+/// Returns the offset of the end of the n-th event.
+fn end_of_event(n: usize, body: &[u8], grpc: bool) -> Option<usize> {
     let mut at = 0;
     for _ in 0..n {
         let rest = body.get(at..)?;
@@ -228,23 +228,23 @@ fn behind(n: usize, body: &[u8], grpc: bool) -> Option<usize> {
     (at <= body.len()).then_some(at)
 }
 
-/// Events without their `id:` lines.
-fn strip(data: &Bytes) -> Bytes {
-    data.split_inclusive(|it| *it == b'\n').filter(|it| !it.starts_with(b"id: ")).flatten().copied().collect()
+/// Removes the `id:` lines of server-sent events.
+fn without_id_lines(data: &Bytes) -> Bytes {
+    data.split_inclusive(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"id: ")).flatten().copied().collect()
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(header::CONTENT_TYPE).is_some_and(|it| it.as_bytes().starts_with(b"application/grpc"))
+    headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
 fn is_stream(headers: &HeaderMap) -> bool {
-    is_grpc(headers) || headers.get(header::CONTENT_TYPE).is_some_and(|it| it.as_bytes() == b"text/event-stream")
+    is_grpc(headers) || headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes() == b"text/event-stream")
 }
 
-/// A read of a task, in any binding of either version.
+/// Returns whether a request reads a task, in any binding of either version.
 fn only_reads(parts: &Parts, body: &[u8]) -> bool {
     let path = parts.uri.path();
     path.ends_with("/GetTask")
         || (parts.method == Method::GET && !path.ends_with(":subscribe"))
-        || [&b"\"GetTask\""[..], b"\"tasks/get\""].iter().any(|it| memchr::memmem::find(body, it).is_some())
+        || [&b"\"GetTask\""[..], b"\"tasks/get\""].iter().any(|method| memchr::memmem::find(body, method).is_some())
 }

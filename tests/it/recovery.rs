@@ -1,4 +1,4 @@
-//! What becomes of the turns that the end of a process cut: nothing stays at work for ever.
+//! Recovery of turns that were interrupted by the end of the process: they are resumed, failed or canceled.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,28 +23,28 @@ use tokio_stream::StreamExt as _;
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
 use crate::{
+    bindings::serve,
     gate::Gate,
     scenarios::{
         answer, configured, get, is, next, output, remaining, said, send, state, stream, subscribe, task_of, text,
     },
     store::place::Opened,
-    ways::serve,
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Says in an artifact who gave it what, how often it has begun, and what it knows; then it never returns, unless it may.
+/// Agent that appends its attempt, messages and saved counter to an artifact, and returns only if `ends` is set.
 #[derive(Clone)]
-struct Cut {
+struct RecordingAgent {
     resumable: bool,
     ends: bool,
 }
 
-impl Agent for Cut {
+impl Agent for RecordingAgent {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
-        let heard: Vec<_> = turn.messages().map(Message::text).collect();
+        let messages: Vec<_> = turn.messages().map(Message::text).collect();
         let saved: u32 = turn.saved().unwrap_or_default();
-        let line = format!("[{} {} saved {saved}]", turn.attempt(), heard.join("+"));
+        let line = format!("[{} {} saved {saved}]", turn.attempt(), messages.join("+"));
         out.save(&(saved + 1)).await?;
         out.artifact("log").id("log").appending().text(line).await?;
         if turn.text() == "ask" {
@@ -53,8 +53,8 @@ impl Agent for Cut {
         if !self.ends {
             std::future::pending::<()>().await;
         }
-        Ok(match heard.last() {
-            Some(it) if it.contains("last") => End::Completed(None),
+        Ok(match messages.last() {
+            Some(text) if text.contains("last") => End::Completed(None),
             _ => End::InputRequired(Message::agent("more?")),
         })
     }
@@ -64,25 +64,25 @@ impl Agent for Cut {
     }
 }
 
-const STUCK: Cut = Cut { resumable: false, ends: false };
-const AGAIN: Cut = Cut { resumable: true, ends: false };
-const ENDS: Cut = Cut { resumable: true, ends: true };
+const NOT_RESUMABLE: RecordingAgent = RecordingAgent { resumable: false, ends: false };
+const RESUMABLE: RecordingAgent = RecordingAgent { resumable: true, ends: false };
+const ENDING: RecordingAgent = RecordingAgent { resumable: true, ends: true };
 
-fn service(agent: Cut, store: &Opened) -> Arc<dyn A2aService> {
+fn service(agent: RecordingAgent, store: &Opened) -> Arc<dyn A2aService> {
     let mut limits = Limits::default();
-    // Whoever is told to stop does not.
+    // Agents ignore the cancellation.
     limits.cancel = Duration::from_hours(1);
-    limits.wait = Some(PATIENCE);
+    limits.wait = Some(TIMEOUT);
     Server::new(agent).limits(limits).store(Arc::clone(&store.store)).into_service()
 }
 
-fn at_once(task_id: &str, said: &str) -> SendMessageRequest {
+fn at_once(task_id: &str, content: &str) -> SendMessageRequest {
     let configuration = SendMessageConfiguration { return_immediately: true, ..Default::default() };
-    configured(text(task_id, said), configuration)
+    configured(text(task_id, content), configuration)
 }
 
-/// A task whose agent is at work, and has said this for all to see.
-async fn at_work(agent: &dyn A2aService, task_id: &str, message: &str, log: &str) -> Task {
+/// Sends a message without waiting, and returns the task once its turn runs and has written this log.
+async fn start_turn(agent: &dyn A2aService, task_id: &str, message: &str, log: &str) -> Task {
     let task = send(agent, at_once(task_id, message)).await;
     let mut events = subscribe(agent, &task.id).await.unwrap();
     let seen = async {
@@ -95,66 +95,66 @@ async fn at_work(agent: &dyn A2aService, task_id: &str, message: &str, log: &str
         }
     };
     let task = get(agent, &task.id).await.unwrap();
-    if output(&task) == log { task } else { timeout(PATIENCE, seen).await.unwrap() }
+    if output(&task) == log { task } else { timeout(TIMEOUT, seen).await.unwrap() }
 }
 
-/// The task, once this is so.
-async fn when(agent: &dyn A2aService, id: &str, is: impl Fn(&Task) -> bool) -> Task {
+/// Waits until the task satisfies a condition.
+async fn wait_until(agent: &dyn A2aService, id: &str, condition: impl Fn(&Task) -> bool) -> Task {
     let task = async {
         loop {
             let task = get(agent, id).await.unwrap();
-            if is(&task) {
+            if condition(&task) {
                 break task;
             }
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, task).await.unwrap()
+    timeout(TIMEOUT, task).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_whose_agent_can_not_begin_again_has_failed() {
+async fn interrupted_turn_of_a_non_resumable_agent_fails() {
     let store = Opened::sqlite(Options::default());
-    let agent = service(STUCK, &store);
-    let one = at_work(&*agent, "", "go", "[1 go saved 0]").await;
-    let other = at_work(&*agent, "", "ask", "[1 ask saved 0]").await;
+    let agent = service(NOT_RESUMABLE, &store);
+    let one = start_turn(&*agent, "", "go", "[1 go saved 0]").await;
+    let other = start_turn(&*agent, "", "ask", "[1 ask saved 0]").await;
     let store = store.killed();
-    let agent = service(STUCK, &store);
-    let failed = when(&*agent, &one.id, |it| it.state() == TaskState::Failed).await;
+    let agent = service(NOT_RESUMABLE, &store);
+    let failed = wait_until(&*agent, &one.id, |task| task.state() == TaskState::Failed).await;
     assert_eq!(said(&failed), "The server stopped while the agent was at work on this.");
-    assert_eq!(output(&failed), output(&one), "what there was stays");
-    // Whoever was asked something can answer.
+    assert_eq!(output(&failed), output(&one), "artifacts are kept");
+    // An interrupted task can be continued.
     let asked = get(&*agent, &other.id).await.unwrap();
     assert_eq!((asked.state(), said(&asked).as_str()), (TaskState::InputRequired, "what?"));
-    at_work(&*agent, &other.id, "this", "[1 ask saved 0][1 this saved 1]").await;
-    // Once is enough.
-    let agent = service(STUCK, &store.killed());
+    start_turn(&*agent, &other.id, "this", "[1 ask saved 0][1 this saved 1]").await;
+    // A second restart changes nothing.
+    let agent = service(NOT_RESUMABLE, &store.killed());
     assert_eq!(get(&*agent, &one.id).await.unwrap(), failed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_can_begins_again_with_what_it_had() {
+async fn resumable_agent_is_run_again_with_messages_and_saved_state() {
     let store = Opened::sqlite(Options::default());
-    let agent = service(AGAIN, &store);
-    let task = at_work(&*agent, "", "ask", "[1 ask saved 0]").await;
+    let agent = service(RESUMABLE, &store);
+    let task = start_turn(&*agent, "", "ask", "[1 ask saved 0]").await;
     let id = task.id.as_str();
-    at_work(&*agent, id, "one", "[1 ask saved 0][1 one saved 1]").await;
-    for it in ["two", "the last"] {
-        send(&*agent, at_once(id, it)).await;
+    start_turn(&*agent, id, "one", "[1 ask saved 0][1 one saved 1]").await;
+    for content in ["two", "the last"] {
+        send(&*agent, at_once(id, content)).await;
     }
     let store = store.killed();
-    let agent = service(ENDS, &store);
-    let done = when(&*agent, id, |it| it.state().is_terminal()).await;
+    let agent = service(ENDING, &store);
+    let done = wait_until(&*agent, id, |task| task.state().is_terminal()).await;
     assert_eq!(done.state(), TaskState::Completed);
     let log = "[1 ask saved 0][1 one saved 1][2 one saved 2][1 two+the last saved 3]";
     assert_eq!(output(&done), log);
     let history: Vec<_> = done.history.iter().map(Message::text).collect();
     assert_eq!(history, ["ask", "what?", "one", "two", "the last", "more?"]);
-    // One log, from its first event to its last.
+    // The log is continuous.
     let events = store.events(&key(id), 0, usize::MAX).await.unwrap().events;
     let seqs: Vec<_> = events.iter().map(Event::seq).collect();
     assert_eq!(seqs, (1..=u64::try_from(events.len()).unwrap()).collect::<Vec<_>>());
-    assert!(events.windows(2).all(|it| it[0].position().fence <= it[1].position().fence));
+    assert!(events.windows(2).all(|pair| pair[0].position().fence <= pair[1].position().fence));
 }
 
 fn key(id: &str) -> Key {
@@ -162,21 +162,21 @@ fn key(id: &str) -> Key {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_begins_three_times_and_not_for_ever() {
+async fn turn_is_resumed_at_most_three_times() {
     let mut store = Opened::sqlite(Options::default());
-    let agent = service(AGAIN, &store);
+    let agent = service(RESUMABLE, &store);
     let mut log = "[1 go saved 0]".to_owned();
-    let id = at_work(&*agent, "", "go", &log).await.id;
+    let id = start_turn(&*agent, "", "go", &log).await.id;
     for attempt in 2..=3 {
         store = store.killed();
-        let agent = service(AGAIN, &store);
+        let agent = service(RESUMABLE, &store);
         log = format!("{log}[{attempt} go saved {}]", attempt - 1);
-        when(&*agent, &id, |it| output(it) == log).await;
+        wait_until(&*agent, &id, |task| output(task) == log).await;
         assert_eq!(store.load(&key(&id)).await.unwrap().unwrap().row.attempt, attempt);
     }
     store = store.killed();
-    let agent = service(AGAIN, &store);
-    let failed = when(&*agent, &id, |it| it.state() == TaskState::Failed).await;
+    let agent = service(RESUMABLE, &store);
+    let failed = wait_until(&*agent, &id, |task| task.state() == TaskState::Failed).await;
     assert_eq!(
         (said(&failed).as_str(), output(&failed)),
         ("The server stopped 3 times while the agent was at work on this.", log)
@@ -184,10 +184,10 @@ async fn it_begins_three_times_and_not_for_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_to_be_canceled_is() {
+async fn recorded_cancel_request_is_completed_after_a_restart() {
     let store = Opened::sqlite(Options::default());
-    let agent = service(AGAIN, &store);
-    let task = at_work(&*agent, "", "go", "[1 go saved 0]").await;
+    let agent = service(RESUMABLE, &store);
+    let task = start_turn(&*agent, "", "go", "[1 go saved 0]").await;
     let cancel = CancelTaskRequest { id: task.id.clone(), ..CancelTaskRequest::default() };
     let canceling = Arc::clone(&agent);
     let canceled = tokio::spawn(async move { canceling.cancel_task(Call::default().request(cancel)).await });
@@ -196,57 +196,57 @@ async fn what_was_to_be_canceled_is() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, asked).await.unwrap();
+    timeout(TIMEOUT, asked).await.unwrap();
     assert_eq!(get(&*agent, &task.id).await.unwrap().state(), task.state());
     canceled.abort();
     let store = store.killed();
-    let agent = service(AGAIN, &store);
-    let task = when(&*agent, &task.id, |it| it.state() != task.state()).await;
+    let agent = service(RESUMABLE, &store);
+    let task = wait_until(&*agent, &task.id, |current| current.state() != task.state()).await;
     assert_eq!((task.state(), output(&task).as_str()), (TaskState::Canceled, "[1 go saved 0]"));
 }
 
-/// Whoever comes at once comes after what was left has been seen to, and sees what becomes of it.
-/// An opening that has taken a task, and has written nothing of it yet, shows it as the last one left it: whoever was
-/// shown that goes on from there.
+/// After a restart has claimed a task and written nothing yet, reads show the task as the previous process left it; a
+/// stream can be resumed from a cursor of that state and from the last stored event.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_shown_before_there_was_more_can_be_gone_on_from() {
+async fn cursor_of_a_claimed_task_can_be_resumed() {
     let store = Opened::sqlite(Options::default());
-    let id = at_work(&*service(STUCK, &store), "", "go", "[1 go saved 0]").await.id;
+    let id = start_turn(&*service(NOT_RESUMABLE, &store), "", "go", "[1 go saved 0]").await.id;
     let store = store.killed();
     assert_eq!(store.claim(RunnerId(1), 9, Duration::ZERO).await.unwrap().len(), 1);
-    let agent = service(STUCK, &store);
-    let shown = next(&mut subscribe(&*agent, &id).await.unwrap()).await;
-    assert_eq!(output(task_of(&shown)), "[1 go saved 0]");
-    // And so does whoever had seen the last event.
+    let agent = service(NOT_RESUMABLE, &store);
+    let first = next(&mut subscribe(&*agent, &id).await.unwrap()).await;
+    assert_eq!(output(task_of(&first)), "[1 go saved 0]");
+    // The last stored event has another cursor at the same position.
     let last = store.events(&key(&id), 0, usize::MAX).await.unwrap().events.pop().unwrap();
-    assert!(last.seq() == shown.cursor().unwrap().parts().unwrap().1.seq && last.cursor() != shown.cursor());
+    assert!(last.seq() == first.cursor().unwrap().parts().unwrap().1.seq && last.cursor() != first.cursor());
     let mut streams = Vec::new();
-    for it in [&shown, &last] {
-        let call = Call { cursor: it.cursor().cloned(), ..Call::default() };
+    for event in [&first, &last] {
+        let call = Call { cursor: event.cursor().cloned(), ..Call::default() };
         let subscribe = SubscribeToTaskRequest { id: id.clone(), ..SubscribeToTaskRequest::default() };
         streams.push(agent.subscribe_to_task(call.request(subscribe)).await.unwrap().into_inner());
     }
     let cancel = CancelTaskRequest { id, ..CancelTaskRequest::default() };
     agent.cancel_task(Call::default().request(cancel)).await.unwrap();
     for rest in streams {
-        let rest = timeout(PATIENCE, remaining(rest)).await.unwrap();
+        let rest = timeout(TIMEOUT, remaining(rest)).await.unwrap();
         assert_eq!(rest.iter().map(state).collect::<Vec<_>>(), [Some(TaskState::Canceled)]);
     }
 }
 
+/// A message that arrives before its task was recovered waits for the recovery.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_comes_first_meets_a_task_that_goes_on() {
+async fn message_during_recovery_gets_the_resumed_task() {
     let store = Opened::sqlite(Options::default());
-    let agent = service(AGAIN, &store);
+    let agent = service(RESUMABLE, &store);
     let mut ids = Vec::new();
     for _ in 0..20 {
-        ids.push(at_work(&*agent, "", "go", "[1 go saved 0]").await.id);
+        ids.push(start_turn(&*agent, "", "go", "[1 go saved 0]").await.id);
     }
     let store = store.killed();
-    let agent = service(ENDS, &store);
+    let agent = service(ENDING, &store);
     for id in ids {
         let sent = stream(&*agent, text(&id, "the last")).await;
-        let events = timeout(PATIENCE, remaining(sent)).await.unwrap();
+        let events = timeout(TIMEOUT, remaining(sent)).await.unwrap();
         assert_eq!(task_of(&events[0]).id, id);
         assert_eq!(events.last().and_then(state), Some(TaskState::Completed));
         let done = get(&*agent, &id).await.unwrap();
@@ -254,18 +254,19 @@ async fn whoever_comes_first_meets_a_task_that_goes_on() {
     }
 }
 
-/// Says what it knows of who asked, and then never returns, unless it may.
-struct Knows {
+/// Agent that appends the request context of its turn to an artifact, and returns only if `ends` is set.
+struct ContextAgent {
     ends: bool,
 }
 
-impl Agent for Knows {
+impl Agent for ContextAgent {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
-        let metadata: Vec<_> = turn.metadata().iter().flat_map(|it| it.fields.keys()).cloned().collect();
-        let (who, modes) = (turn.principal().unwrap_or("nobody"), turn.accepted_output_modes().join("+"));
+        let metadata: Vec<_> = turn.metadata().iter().flat_map(|metadata| metadata.fields.keys()).cloned().collect();
+        let (principal, modes) = (turn.principal().unwrap_or("nobody"), turn.accepted_output_modes().join("+"));
         let referenced: Vec<_> = turn.referenced().iter().map(said).collect();
         let (text, extensions) = (turn.text(), turn.extensions().join("+"));
-        let line = format!("[{text}: {who} {extensions} {modes} {} {}]", metadata.join("+"), referenced.join("+"));
+        let line =
+            format!("[{text}: {principal} {extensions} {modes} {} {}]", metadata.join("+"), referenced.join("+"));
         out.artifact("log").id("log").appending().text(line).await?;
         if text == "ask" {
             return Ok(End::InputRequired(Message::agent("what?")));
@@ -281,18 +282,18 @@ impl Agent for Knows {
     }
 }
 
-/// A turn that is run again has what came with its request, and so has each that waited for the next one.
+/// A resumed turn has the request context of its message, and so has each pending message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_turn_that_is_run_again_knows_who_asked() {
+async fn resumed_turn_has_its_request_context() {
     const EXTENSION: &str = "urn:e";
     let store = Opened::sqlite(Options::default());
     let serve = |ends, store: &Opened| {
         let extension = AgentExtension { uri: EXTENSION.into(), ..AgentExtension::default() };
-        Server::new(Knows { ends }).extension(extension).store(Arc::clone(&store.store)).into_service()
+        Server::new(ContextAgent { ends }).extension(extension).store(Arc::clone(&store.store)).into_service()
     };
     let agent = serve(false, &store);
     let referenced = send(&*agent, text("", "ask")).await.id;
-    let ask = async |id: &str, text: &str, who: Option<&str>| {
+    let send_with_context = async |id: &str, text: &str, principal: Option<&str>| {
         let message =
             Message { task_id: id.into(), reference_task_ids: vec![referenced.clone()], ..Message::user(text) };
         let configuration = SendMessageConfiguration {
@@ -307,111 +308,111 @@ async fn a_turn_that_is_run_again_knows_who_asked() {
             metadata: Some(Struct { fields }),
             ..SendMessageRequest::default()
         };
-        let call = Call { principal: who.map(Into::into), extensions: vec![EXTENSION.into()], ..Call::default() };
+        let call = Call { principal: principal.map(Into::into), extensions: vec![EXTENSION.into()], ..Call::default() };
         match agent.send_message(call.request(sent)).await.unwrap().into_inner().payload.unwrap() {
-            send_message_response::Payload::Task(it) => it.id,
-            send_message_response::Payload::Message(it) => panic!("{it:?}"),
+            send_message_response::Payload::Task(task) => task.id,
+            send_message_response::Payload::Message(message) => panic!("{message:?}"),
         }
     };
-    let line = |text: &str, who: &str| format!("[{text}: {who} urn:e text/{text} {text} what?]");
-    let new = ask("", "first", Some("ada")).await;
+    let line = |text: &str, principal: &str| format!("[{text}: {principal} urn:e text/{text} {text} what?]");
+    let new = send_with_context("", "first", Some("ada")).await;
     let asked = send(&*agent, text("", "ask")).await.id;
-    ask(&asked, "more", Some("bob")).await;
-    ask(&asked, "last", None).await;
-    let begun = |lines: String| move |it: &Task| output(it) == lines;
-    when(&*agent, &new, begun(line("first", "ada"))).await;
-    when(&*agent, &asked, begun(format!("[ask: nobody    ]{}", line("more", "bob")))).await;
+    send_with_context(&asked, "more", Some("bob")).await;
+    send_with_context(&asked, "last", None).await;
+    let has_output = |lines: String| move |task: &Task| output(task) == lines;
+    wait_until(&*agent, &new, has_output(line("first", "ada"))).await;
+    wait_until(&*agent, &asked, has_output(format!("[ask: nobody    ]{}", line("more", "bob")))).await;
     let store = store.killed();
     let agent = serve(true, &store);
-    when(&*agent, &new, begun(line("first", "ada").repeat(2))).await;
+    wait_until(&*agent, &new, has_output(line("first", "ada").repeat(2))).await;
     let lines = format!("[ask: nobody    ]{}{}", line("more", "bob").repeat(2), line("last", "nobody"));
-    when(&*agent, &asked, begun(lines)).await;
-    when(&*agent, &asked, |it| it.state() == TaskState::Completed).await;
-    when(&*agent, &new, |it| it.state() == TaskState::InputRequired).await;
-    // What is answered needs it no more.
+    wait_until(&*agent, &asked, has_output(lines)).await;
+    wait_until(&*agent, &asked, |task| task.state() == TaskState::Completed).await;
+    wait_until(&*agent, &new, |task| task.state() == TaskState::InputRequired).await;
+    // The context of an ended turn is deleted.
     for id in [&new, &asked] {
         let stored = store.load(&key(id)).await.unwrap().unwrap();
         assert_eq!(stored.asked.as_deref().unwrap_or_default(), b"");
     }
 }
 
-/// A server that is told to stop leaves what it has no time for to the next start, and cancels nothing.
+/// Turns that a drain leaves unfinished are resumed by the next start; the drain cancels none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_drain_leaves_goes_on_at_the_next_start() {
+async fn turns_left_by_a_drain_are_resumed_at_the_next_start() {
     let store = Opened::sqlite(Options::default());
-    let draining = Service::new(AGAIN, Arc::clone(&store.store), Limits::default());
-    let task = at_work(&draining, "", "go", "[1 go saved 0]").await;
+    let draining = Service::new(RESUMABLE, Arc::clone(&store.store), Limits::default());
+    let task = start_turn(&draining, "", "go", "[1 go saved 0]").await;
     let mut events = stream(&draining, text(&task.id, "the last")).await;
     let first = next(&mut events).await;
     draining.drain(Duration::from_millis(50)).await;
-    // Its stream is cut, and not ended.
+    // The stream is cut without a terminal event.
     assert!(events.next().await.unwrap().is_err());
     assert_eq!(get(&draining, &task.id).await.unwrap().state(), task.state());
     let store = store.killed();
     assert_eq!(store.load(&key(&task.id)).await.unwrap().unwrap().row.state, task.state());
-    let agent = service(ENDS, &store);
+    let agent = service(ENDING, &store);
     let call = Call { cursor: first.cursor().cloned(), ..Call::default() };
     let subscription = SubscribeToTaskRequest { id: task.id.clone(), ..SubscribeToTaskRequest::default() };
     let rest = agent.subscribe_to_task(call.request(subscription)).await.unwrap().into_inner();
-    let rest = timeout(PATIENCE, remaining(rest)).await.unwrap();
-    assert!(rest.iter().filter_map(state).all(|it| it != TaskState::Canceled));
+    let rest = timeout(TIMEOUT, remaining(rest)).await.unwrap();
+    assert!(rest.iter().filter_map(state).all(|state| state != TaskState::Canceled));
     assert_eq!(rest.last().and_then(state), Some(TaskState::Completed));
     assert_eq!(output(&get(&*agent, &task.id).await.unwrap()), "[1 go saved 0][2 go saved 1][1 the last saved 2]");
 }
 
-/// Graceful restarts do not count as crashes: a turn that they cut is resumed each time, and three crashes are still
-/// counted.
+/// Graceful restarts do not count as crashes: interrupted turns are resumed each time, and three crashes still fail the
+/// task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn graceful_stops_do_not_count_as_attempts() {
     let mut store = Opened::sqlite(Options::default());
-    let mut agent = Service::new(AGAIN, Arc::clone(&store.store), Limits::default());
+    let mut agent = Service::new(RESUMABLE, Arc::clone(&store.store), Limits::default());
     let mut log = "[1 go saved 0]".to_owned();
-    let id = at_work(&agent, "", "go", &log).await.id;
+    let id = start_turn(&agent, "", "go", &log).await.id;
     for drained in 1..=5 {
         agent.drain(Duration::from_millis(10)).await;
         store = store.killed();
         let row = store.load(&key(&id)).await.unwrap().unwrap().row;
         assert_eq!((row.attempt, row.drained, row.open, row.state), (drained, drained, true, TaskState::Submitted));
-        agent = Service::new(AGAIN, Arc::clone(&store.store), Limits::default());
-        // The agent still learns that this is not the first time.
+        agent = Service::new(RESUMABLE, Arc::clone(&store.store), Limits::default());
+        // The agent still sees the attempt number.
         log = format!("{log}[{} go saved {drained}]", drained + 1);
-        when(&agent, &id, |task| output(task) == log).await;
+        wait_until(&agent, &id, |task| output(task) == log).await;
     }
     for crashes in 1..=2 {
         store = store.killed();
-        agent = Service::new(AGAIN, Arc::clone(&store.store), Limits::default());
+        agent = Service::new(RESUMABLE, Arc::clone(&store.store), Limits::default());
         log = format!("{log}[{} go saved {}]", crashes + 6, crashes + 5);
-        when(&agent, &id, |task| output(task) == log).await;
+        wait_until(&agent, &id, |task| output(task) == log).await;
     }
     store = store.killed();
-    agent = Service::new(AGAIN, Arc::clone(&store.store), Limits::default());
-    let failed = when(&agent, &id, |task| task.state() == TaskState::Failed).await;
+    agent = Service::new(RESUMABLE, Arc::clone(&store.store), Limits::default());
+    let failed = wait_until(&agent, &id, |task| task.state() == TaskState::Failed).await;
     assert_eq!(said(&failed), "The server stopped 3 times while the agent was at work on this.");
 }
 
-/// The next message has a count of its own.
+/// The counters start again with the next message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn graceful_stops_are_counted_for_each_turn() {
     let store = Opened::sqlite(Options::default());
-    let draining = Service::new(AGAIN, Arc::clone(&store.store), Limits::default());
-    let id = at_work(&draining, "", "go", "[1 go saved 0]").await.id;
+    let draining = Service::new(RESUMABLE, Arc::clone(&store.store), Limits::default());
+    let id = start_turn(&draining, "", "go", "[1 go saved 0]").await.id;
     draining.drain(Duration::ZERO).await;
     let store = store.killed();
-    let agent = service(ENDS, &store);
-    when(&*agent, &id, |task| task.state() == TaskState::InputRequired).await;
-    at_work(&*agent, &id, "more", "[1 go saved 0][2 go saved 1][1 more saved 2]").await;
+    let agent = service(ENDING, &store);
+    wait_until(&*agent, &id, |task| task.state() == TaskState::InputRequired).await;
+    start_turn(&*agent, &id, "more", "[1 go saved 0][2 go saved 1][1 more saved 2]").await;
     let row = store.load(&key(&id)).await.unwrap().unwrap().row;
     assert_eq!((row.attempt, row.drained), (1, 0));
 }
 
-/// Calls for a task that could not be recovered fail with an id of the log. Nobody else notices.
+/// Calls for a task that could not be recovered fail with an `errorId`; other tasks are not affected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unreadable_tasks_do_not_block_recovery() {
     let store = Opened::sqlite(Options::default());
-    let agent = service(AGAIN, &store);
+    let agent = service(RESUMABLE, &store);
     let mut ids = Vec::new();
     for _ in 0..6 {
-        ids.push(at_work(&*agent, "", "go", "[1 go saved 0]").await.id);
+        ids.push(start_turn(&*agent, "", "go", "[1 go saved 0]").await.id);
     }
     let store = store.killed();
     let file = rusqlite::Connection::open(store.path().unwrap()).unwrap();
@@ -425,7 +426,7 @@ async fn unreadable_tasks_do_not_block_recovery() {
         assert!(file.execute(&damage, [id]).unwrap() > 0, "{damage}");
     }
     drop(file);
-    let agent = service(ENDS, &store);
+    let agent = service(ENDING, &store);
     for id in &ids[4..] {
         let done = send(&*agent, text(id, "the last")).await;
         assert_eq!(done.state(), TaskState::Completed);
@@ -455,25 +456,25 @@ async fn unreadable_tasks_do_not_block_recovery() {
     store.check().await.unwrap();
 }
 
-struct Panics;
+struct PanicsInResumable;
 
-impl Agent for Panics {
+impl Agent for PanicsInResumable {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
-        AGAIN.run(turn, out).await
+        RESUMABLE.run(turn, out).await
     }
 
     fn resumable(&self) -> bool {
-        panic!("of no use")
+        panic!("resumable panics")
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agent_whose_resumable_panics_is_not_resumable() {
     let store = Opened::sqlite(Options::default());
-    let id = at_work(&*service(AGAIN, &store), "", "go", "[1 go saved 0]").await.id;
+    let id = start_turn(&*service(RESUMABLE, &store), "", "go", "[1 go saved 0]").await.id;
     let store = store.killed();
-    let agent = Server::new(Panics).store(Arc::clone(&store.store)).into_service();
-    let failed = when(&*agent, &id, |task| task.state() == TaskState::Failed).await;
+    let agent = Server::new(PanicsInResumable).store(Arc::clone(&store.store)).into_service();
+    let failed = wait_until(&*agent, &id, |task| task.state() == TaskState::Failed).await;
     assert_eq!(said(&failed), "The server stopped while the agent was at work on this.");
     let refused = answer(&*agent, text(&id, "more")).await.unwrap_err();
     is(&refused, ErrorKind::TaskEnded);
@@ -483,7 +484,7 @@ async fn agent_whose_resumable_panics_is_not_resumable() {
 async fn readiness_waits_for_recovery() {
     let gate = Gate::opened();
     gate.fail_claims(true);
-    let url = serve(Server::new(ENDS).store(gate.store())).await;
+    let url = serve(Server::new(ENDING).store(gate.store())).await;
     let readyz = async || reqwest::get(format!("{url}/readyz")).await.unwrap().status().as_u16();
     let channel = tonic::transport::Channel::from_shared(url.clone()).unwrap().connect_lazy();
     let mut health = HealthClient::new(channel);
@@ -492,39 +493,41 @@ async fn readiness_waits_for_recovery() {
     let checked = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();
     assert_eq!((checked.status(), readyz().await), (ServingStatus::NotServing, 503));
     gate.fail_claims(false);
-    let serving = timeout(PATIENCE, watch.next()).await.unwrap().unwrap().unwrap();
+    let serving = timeout(TIMEOUT, watch.next()).await.unwrap().unwrap().unwrap();
     assert_eq!((serving.status(), readyz().await), (ServingStatus::Serving, 200));
 }
 
-/// What was taken once is taken once: a crash between the two makes no second of it.
+/// A send that was durable before a crash is not delivered a second time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_send_that_comes_again_after_a_crash_meets_the_first_one() {
+async fn retried_send_after_a_crash_returns_the_first_result() {
     let keyed = |key: &str, sent: &SendMessageRequest| {
         Call { idempotency_key: Some(key.into()), ..Call::default() }.request(sent.clone())
     };
     let task = |answer: Option<send_message_response::Payload>| match answer.unwrap() {
-        send_message_response::Payload::Task(it) => it,
-        send_message_response::Payload::Message(it) => panic!("{it:?}"),
+        send_message_response::Payload::Task(task) => task,
+        send_message_response::Payload::Message(message) => panic!("unexpected message: {message:?}"),
     };
-    for (before, after, state) in [(STUCK, STUCK, TaskState::Failed), (AGAIN, ENDS, TaskState::InputRequired)] {
+    for (before, after, state) in
+        [(NOT_RESUMABLE, NOT_RESUMABLE, TaskState::Failed), (RESUMABLE, ENDING, TaskState::InputRequired)]
+    {
         let store = Opened::sqlite(Options::default());
         let agent = service(before, &store);
         let first = at_once("", "go");
         let made = task(agent.send_message(keyed("first", &first)).await.unwrap().into_inner().payload);
-        when(&*agent, &made.id, |it| output(it) == "[1 go saved 0]").await;
-        // A follow-up waits for a turn that will not come any more.
+        wait_until(&*agent, &made.id, |task| output(task) == "[1 go saved 0]").await;
+        // The turn of the follow-up has not started before the crash.
         let second = at_once(&made.id, "and this");
         agent.send_message(keyed("second", &second)).await.unwrap();
         let store = store.killed();
         let agent = service(after, &store);
         let waits = |sent: &SendMessageRequest| SendMessageRequest { configuration: None, ..sent.clone() };
         for (key, sent) in [("first", waits(&first)), ("second", waits(&second))] {
-            let again = agent.send_message(keyed(key, &sent)).await.unwrap().into_inner().payload;
-            let again = task(again);
-            assert_eq!((&again.id, again.state()), (&made.id, state));
+            let retried = agent.send_message(keyed(key, &sent)).await.unwrap().into_inner().payload;
+            let retried = task(retried);
+            assert_eq!((&retried.id, retried.state()), (&made.id, state));
         }
         let events = agent.send_streaming_message(keyed("second", &second)).await.unwrap().into_inner();
-        let events = timeout(PATIENCE, remaining(events)).await.unwrap();
+        let events = timeout(TIMEOUT, remaining(events)).await.unwrap();
         assert_eq!(task_of(&events[0]).id, made.id);
         let done = get(&*agent, &made.id).await.unwrap();
         let log = if state == TaskState::Failed {
@@ -533,7 +536,8 @@ async fn a_send_that_comes_again_after_a_crash_meets_the_first_one() {
             "[1 go saved 0][2 go saved 1][1 and this saved 2]"
         };
         assert_eq!((output(&done).as_str(), done.state()), (log, state));
-        let said = done.history.iter().filter(|it| ["go", "and this"].contains(&it.text().as_str())).count();
-        assert_eq!(said, 2);
+        let delivered =
+            done.history.iter().filter(|message| ["go", "and this"].contains(&message.text().as_str())).count();
+        assert_eq!(delivered, 2);
     }
 }

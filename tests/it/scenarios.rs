@@ -1,4 +1,5 @@
-//! What every way in does alike. A scenario is a function of a service, whichever way it is called.
+//! Scenarios that hold for every binding: functions of a service trait object, run over each binding by the macros in
+//! `bindings`.
 
 use a2a_service::{
     call::Call,
@@ -31,7 +32,7 @@ pub(crate) fn request<T>(message: T) -> Request<T> {
     Call::default().request(message)
 }
 
-/// A send of text, to a task where one is named.
+/// Text message, as a follow-up if `task_id` is not empty.
 pub(crate) fn text(task_id: &str, text: &str) -> SendMessageRequest {
     let message = Message { task_id: task_id.into(), ..Message::user(text) };
     SendMessageRequest { message: Some(message), ..SendMessageRequest::default() }
@@ -45,11 +46,11 @@ pub(crate) async fn answer(agent: &dyn A2aService, sent: SendMessageRequest) -> 
     Ok(agent.send_message(request(sent)).await?.into_inner().payload.unwrap())
 }
 
-/// The task that came of a send.
+/// Sends a message and returns the task of the reply.
 pub(crate) async fn send(agent: &dyn A2aService, sent: SendMessageRequest) -> Task {
     match answer(agent, sent).await.unwrap() {
-        Answer::Task(it) => it,
-        Answer::Message(it) => panic!("a message in place of a task: {it:?}"),
+        Answer::Task(task) => task,
+        Answer::Message(message) => panic!("reply is a message, not a task: {message:?}"),
     }
 }
 
@@ -68,45 +69,45 @@ pub(crate) async fn get(agent: &dyn A2aService, id: &str) -> Result<Task, Error>
 }
 
 pub(crate) async fn next(events: &mut BoxStream<Event>) -> Event {
-    events.next().await.expect("the stream goes on").unwrap()
+    events.next().await.expect("an event before the end of the stream").unwrap()
 }
 
 pub(crate) async fn remaining(events: BoxStream<Event>) -> Vec<Event> {
-    events.map(|it: Result<Event, Status>| it.unwrap()).collect().await
+    events.map(|event: Result<Event, Status>| event.unwrap()).collect().await
 }
 
-/// The state that an event tells, if it tells one.
+/// State that an event reports, if any.
 pub(crate) fn state(event: &Event) -> Option<TaskState> {
     match event.payload()? {
-        Payload::Task(it) => Some(it.state()),
-        Payload::StatusUpdate(it) => it.status.as_ref().map(a2a_service::pb::v1::TaskStatus::state),
+        Payload::Task(task) => Some(task.state()),
+        Payload::StatusUpdate(update) => update.status.as_ref().map(a2a_service::pb::v1::TaskStatus::state),
         Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
     }
 }
 
 pub(crate) fn task_of(event: &Event) -> &Task {
     match event.payload() {
-        Some(Payload::Task(it)) => it,
-        other => panic!("a stream begins with its task, and not with {other:?}"),
+        Some(Payload::Task(task)) => task,
+        other => panic!("expected a task event, got {other:?}"),
     }
 }
 
-/// The text of all artifacts.
+/// Concatenated text of all artifacts.
 pub(crate) fn output(task: &Task) -> String {
-    task.artifacts.iter().flat_map(|it| &it.parts).filter_map(|it| it.as_text()).collect()
+    task.artifacts.iter().flat_map(|artifact| &artifact.parts).filter_map(|part| part.as_text()).collect()
 }
 
-/// The text of the message in the status.
+/// Text of the message in the task status.
 pub(crate) fn said(task: &Task) -> String {
-    task.status.as_ref().and_then(|it| it.message.as_ref()).map(Message::text).unwrap_or_default()
+    task.status.as_ref().and_then(|status| status.message.as_ref()).map(Message::text).unwrap_or_default()
 }
 
-/// An error is of this kind, whichever way it came: its reason says so.
+/// Asserts the kind of an error by its reason and text, which every binding preserves.
 pub(crate) fn is(error: &Error, kind: ErrorKind) {
     assert_eq!(error.wire().reason, kind.wire().reason, "{error:?}");
     assert!(error.to_string().starts_with(kind.wire().sentence), "{error}");
 }
 
 pub(crate) fn fields(error: &Error) -> Vec<&str> {
-    error.violations().iter().map(|it| it.field.as_str()).collect()
+    error.violations().iter().map(|violation| violation.field.as_str()).collect()
 }

@@ -1,4 +1,4 @@
-//! What every store promises: one suite, run over each of them.
+//! Conformance suite of stores, run over the memory store and the SQLite store with both durabilities.
 
 mod concluded;
 mod contexts;
@@ -39,20 +39,20 @@ use self::push::{
 };
 use self::writer::{Writer, chunk, message, scope, status};
 
-/// Runs the suite over a store, which is opened anew for each test: with room for so many tasks.
-macro_rules! over {
+/// Expands the suite to one test per store and case. Each test opens an empty store with a maximum number of tasks.
+macro_rules! each_store {
     ($($name:ident: $open:expr;)*) => {
-        $(over!(@ $name, $open,
-            a_row_is_where_its_last_commit_left_it,
-            a_commit_that_is_refused_changes_nothing,
-            a_send_with_a_key_is_taken_once,
-            what_came_with_a_message_is_kept,
-            a_batch_has_an_outcome_for_each,
+        $(each_store!(@ $name, $open,
+            row_has_the_position_of_its_last_commit,
+            refused_commit_changes_nothing,
+            idempotency_key_is_recorded_once,
+            request_context_of_a_message_is_stored,
+            batch_has_one_outcome_per_commit,
             a_batch_of_tasks_that_have_ended_has_one_too,
-            a_row_may_change_without_an_event,
-            what_an_agent_saved_is_kept_until_the_end,
-            a_log_is_read_from_anywhere,
-            a_task_is_what_its_log_says,
+            row_can_change_without_an_event,
+            saved_state_is_kept_until_replaced,
+            log_can_be_read_from_every_position,
+            stored_task_equals_its_folded_log,
             a_task_that_has_ended_is_kept_whole,
             what_is_old_and_over_is_swept,
             what_is_in_use_is_swept_later,
@@ -61,19 +61,19 @@ macro_rules! over {
             push_configurations_may_go_before_their_task,
             the_key_of_a_send_may_go_before_its_task,
             who_waits_for_an_answer_is_known,
-            owners_and_tenants_are_apart,
+            owners_and_tenants_are_isolated,
             push_configurations_are_of_their_task,
             push_configurations_come_in_pages,
             a_task_takes_its_push_configurations_along,
             a_task_begins_with_a_push_configuration,
-            what_is_full_takes_the_place_of_what_has_ended,
+            full_store_evicts_terminal_tasks,
             evicted_owners_leave_nothing_behind,
             refused_task_evicts_nothing,
-            totals_are_those_of_the_tasks,
+            totals_match_the_tasks,
             size_of_a_context_is_that_of_its_tasks,
             pages_skip_nothing_and_double_nothing,
             a_page_ends_before_the_task_that_exceeds_its_bytes,
-            it_does_what_the_model_does,
+            store_agrees_with_the_model,
         );)*
     };
     (@ $name:ident, $open:expr, $($test:ident,)*) => {
@@ -88,7 +88,7 @@ macro_rules! over {
     };
 }
 
-over! {
+each_store! {
     memory: Opened::memory;
     sqlite: |max_tasks| Opened::sqlite(options(max_tasks));
     sqlite_power: |max_tasks| {
@@ -98,7 +98,7 @@ over! {
     };
 }
 
-/// Opens an empty store that has room for so many tasks.
+/// Opens an empty store with this maximum number of tasks.
 type Open<'a> = &'a (dyn Fn(usize) -> Opened + Sync);
 
 fn options(max_tasks: usize) -> Options {
@@ -107,10 +107,10 @@ fn options(max_tasks: usize) -> Options {
     options
 }
 
-/// More than any test has.
+/// Maximum number of tasks that no test reaches.
 const MANY: usize = MAX_TASKS;
 
-/// Tasks that have ended are kept for so long, and all else for ever.
+/// Retention that deletes terminal tasks after this time and keeps everything else.
 pub(crate) fn finished(millis: u64) -> Retention {
     let mut policy = Retention::FOREVER;
     policy.finished = Some(Duration::from_millis(millis));
@@ -118,10 +118,10 @@ pub(crate) fn finished(millis: u64) -> Retention {
 }
 
 async fn at(store: &dyn Store, key: &Key) -> Option<Position> {
-    store.load(key).await.unwrap().map(|it| it.at)
+    store.load(key).await.unwrap().map(|stored| stored.at)
 }
 
-async fn a_row_is_where_its_last_commit_left_it(open: Open<'_>) {
+async fn row_has_the_position_of_its_last_commit(open: Open<'_>) {
     let store = open(MANY);
     let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     assert_eq!(at(&*store, &task.key).await, None);
@@ -134,16 +134,16 @@ async fn a_row_is_where_its_last_commit_left_it(open: Open<'_>) {
     assert_eq!((&*stored.row.context, stored.row.open, stored.row.attempt), ("c-1", true, 1));
 }
 
-async fn a_commit_that_is_refused_changes_nothing(open: Open<'_>) {
+async fn refused_commit_changes_nothing(open: Open<'_>) {
     let store = open(MANY);
     let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     let begin = task.next([]);
-    // There is none.
+    // The task does not exist.
     let missing = task.at_next(Position { fence: store.fence(), seq: 1 });
     assert_eq!(task.write(missing).await, Err(Refused::Stale(None)));
     assert_eq!(at(&*store, &task.key).await, None);
     assert_eq!(task.write(begin.clone()).await, Ok(()));
-    // There is one already: for who tries again after an answer that was lost, their own.
+    // The task exists. A retry after a lost acknowledgement finds its own position.
     assert_eq!(task.write(begin).await, Err(Refused::Stale(Some(task.at))));
     let work = task.next([status(TaskState::Working, 5)]);
     for wrong in [
@@ -164,35 +164,36 @@ async fn a_commit_that_is_refused_changes_nothing(open: Open<'_>) {
     assert_eq!(store.list(&query).await.unwrap().total, 1);
 }
 
-/// What was sent with a key, and became this event.
-fn keyed(key: &str, said: u8, seq: u64) -> Vec<IdempotencyRecord> {
-    vec![IdempotencyRecord { key: key.into(), hash: [said; 16], seq, time: 5 }]
+/// Record of a send with this key and hash, which became event `seq`.
+fn keyed(key: &str, hash_byte: u8, seq: u64) -> Vec<IdempotencyRecord> {
+    vec![IdempotencyRecord { key: key.into(), hash: [hash_byte; 16], seq, time: 5 }]
 }
 
-async fn a_send_with_a_key_is_taken_once(open: Open<'_>) {
+async fn idempotency_key_is_recorded_once(open: Open<'_>) {
     let store = open(MANY);
     let ada = scope("ada", "");
-    let made = |id: &str, said: u8, seq| Some(SendOutcome { task_id: id.into(), seq, hash: Box::new([said; 16]) });
+    let recorded =
+        |id: &str, hash_byte: u8, seq| Some(SendOutcome { task_id: id.into(), seq, hash: Box::new([hash_byte; 16]) });
     let mut one = Writer::new(&store, &ada, "t-1");
     assert_eq!(store.sent(&ada, "k").await.unwrap(), None);
     let first = Commit { sends: keyed("k", 7, 1), ..one.next([]) };
     assert_eq!(one.write(first.clone()).await, Ok(()));
-    assert_eq!(store.sent(&ada, "k").await.unwrap(), made("t-1", 7, 1));
-    // The same commit again, whose answer was lost.
+    assert_eq!(store.sent(&ada, "k").await.unwrap(), recorded("t-1", 7, 1));
+    // Retry of a commit whose acknowledgement was lost.
     assert_eq!(one.write(first).await, Err(Refused::Stale(Some(one.at))));
     let mut other = Writer::new(&store, &ada, "t-2");
     let second = Commit { sends: keyed("k", 7, 1), ..other.next([]) };
     assert_eq!(other.write(second.clone()).await, Err(Refused::Duplicate { task_id: "t-1".into() }));
     assert_eq!(at(&*store, &other.key).await, None);
-    // Another key, and another owner's or tenant's same one, are other sends.
+    // Another key, or the key of another owner or tenant, is another send.
     assert_eq!(other.write(Commit { sends: keyed("k2", 7, 1), ..second }).await, Ok(()));
     for scope in [scope("bob", ""), scope("ada", "blue")] {
-        let mut theirs = Writer::new(&store, &scope, "t-3");
-        let commit = Commit { sends: keyed("k", 8, 1), ..theirs.next([]) };
-        assert_eq!(theirs.write(commit).await, Ok(()));
-        assert_eq!(store.sent(&scope, "k").await.unwrap(), made("t-3", 8, 1));
+        let mut foreign = Writer::new(&store, &scope, "t-3");
+        let commit = Commit { sends: keyed("k", 8, 1), ..foreign.next([]) };
+        assert_eq!(foreign.write(commit).await, Ok(()));
+        assert_eq!(store.sent(&scope, "k").await.unwrap(), recorded("t-3", 8, 1));
     }
-    // A follow-up of a task, and then another one.
+    // A follow-up, then another one.
     let follow_up = Commit { sends: keyed("f", 9, 2), ..one.next([message("more")]) };
     assert_eq!(one.write(follow_up.clone()).await, Ok(()));
     assert_eq!(one.write(follow_up).await, Err(Refused::Stale(Some(one.at))));
@@ -200,9 +201,9 @@ async fn a_send_with_a_key_is_taken_once(open: Open<'_>) {
     sends.extend(keyed("f", 9, 3));
     let refused = Commit { sends, ..one.next([message("more")]) };
     assert_eq!(one.write(refused).await, Err(Refused::Duplicate { task_id: "t-1".into() }));
-    assert_eq!(store.sent(&ada, "f").await.unwrap(), made("t-1", 9, 2));
+    assert_eq!(store.sent(&ada, "f").await.unwrap(), recorded("t-1", 9, 2));
     assert_eq!(store.sent(&ada, "g").await.unwrap(), None);
-    // Also when the task has ended; until it is swept.
+    // The key is kept after the end of the task, until the task is swept.
     one.commit([status(TaskState::Completed, 5)]).await.unwrap();
     let mut again = Writer::new(&store, &ada, "t-4");
     let commit = Commit { sends: keyed("k", 7, 1), ..again.next([]) };
@@ -212,7 +213,7 @@ async fn a_send_with_a_key_is_taken_once(open: Open<'_>) {
     assert_eq!(again.write(commit).await, Ok(()));
 }
 
-async fn what_came_with_a_message_is_kept(open: Open<'_>) {
+async fn request_context_of_a_message_is_stored(open: Open<'_>) {
     let store = open(MANY);
     let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     let asked = async |store: &dyn Store, key: &Key| store.load(key).await.unwrap().unwrap().asked;
@@ -229,20 +230,20 @@ async fn what_came_with_a_message_is_kept(open: Open<'_>) {
     assert_eq!(asked(&*store, &key).await.as_deref(), Some(&b""[..]));
 }
 
-async fn a_batch_has_an_outcome_for_each(open: Open<'_>) {
+async fn batch_has_one_outcome_per_commit(open: Open<'_>) {
     let store = open(MANY);
-    let mut writers: Vec<_> = (0..5).map(|it| Writer::new(&store, &scope("ada", ""), &format!("t-{it}"))).collect();
-    let batch: Vec<_> = writers.iter().map(|it| it.next([])).collect();
-    for it in &mut writers[..2] {
-        it.commit([]).await.unwrap();
+    let mut writers: Vec<_> = (0..5).map(|n| Writer::new(&store, &scope("ada", ""), &format!("t-{n}"))).collect();
+    let batch: Vec<_> = writers.iter().map(|writer| writer.next([])).collect();
+    for writer in &mut writers[..2] {
+        writer.commit([]).await.unwrap();
     }
     let outcomes = store.commit(batch.into()).await.unwrap();
-    let stale = |it: &Writer| Err(Refused::Stale(Some(it.at)));
+    let stale = |writer: &Writer| Err(Refused::Stale(Some(writer.at)));
     assert_eq!(outcomes, [stale(&writers[0]), stale(&writers[1]), Ok(()), Ok(()), Ok(())]);
     assert_eq!(store.commit(Arc::from([])).await.unwrap(), []);
 }
 
-async fn a_row_may_change_without_an_event(open: Open<'_>) {
+async fn row_can_change_without_an_event(open: Open<'_>) {
     let store = open(MANY);
     let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     task.commit([]).await.unwrap();
@@ -254,44 +255,44 @@ async fn a_row_may_change_without_an_event(open: Open<'_>) {
     let row = &stored.row;
     assert_eq!((row.cancel_requested, row.taken, row.open, row.attempt), (true, 1, false, 2));
     assert_eq!(stored.at, Position { fence: touch.fence, seq: 1 });
-    // Once more, since the answer may have been lost: it is known by its fence.
+    // A retry after a lost acknowledgement is recognised by its fencing token.
     assert_eq!(store.commit([touch].into()).await.unwrap(), [Err(Refused::Stale(Some(stored.at)))]);
     task.check().await;
 }
 
-async fn what_an_agent_saved_is_kept_until_the_end(open: Open<'_>) {
+async fn saved_state_is_kept_until_replaced(open: Open<'_>) {
     let store = open(MANY);
     let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     for (saved, expected) in [(None, None), (Some("a"), Some("a")), (None, Some("a")), (Some("b"), Some("b"))] {
         let commit = task.next([message("hi")]);
-        let commit = Commit { saved: saved.map(|it: &str| it.to_owned().into()), ..commit };
+        let commit = Commit { saved: saved.map(|text: &str| text.to_owned().into()), ..commit };
         task.write(commit).await.unwrap();
         let stored = store.load(&task.key).await.unwrap().unwrap();
         assert_eq!(stored.saved.as_deref(), expected.map(str::as_bytes));
     }
 }
 
-async fn a_log_is_read_from_anywhere(open: Open<'_>) {
+async fn log_can_be_read_from_every_position(open: Open<'_>) {
     let store = open(MANY);
     for length in [1, 2, 63, 64, 65, 127, 128, 129, 200] {
         let mut task = Writer::new(&store, &scope("ada", ""), &format!("t-{length}"));
         task.commit([]).await.unwrap();
         while task.log.len() < length {
-            // In commits of several sizes, as they come.
+            // Commits of varying size.
             let left = (length - task.log.len()).min(1 + task.log.len() % 7);
-            task.commit((0..left).map(|it| chunk("a", &"x".repeat(it * 40), it > 0))).await.unwrap();
+            task.commit((0..left).map(|n| chunk("a", &"x".repeat(n * 40), n > 0))).await.unwrap();
         }
         for ended in [false, true] {
             if ended {
                 task.commit([status(TaskState::Completed, 9)]).await.unwrap();
             }
-            for after in (0..=task.log.len() + 2).filter(|it| *it < 4 || it % 64 < 3 || it % 64 > 61 || it % 29 == 0) {
+            for after in (0..=task.log.len() + 2).filter(|n| *n < 4 || n % 64 < 3 || n % 64 > 61 || n % 29 == 0) {
                 for limit in [1, 2, 63, 64, 65, 1000] {
                     let log = store.events(&task.key, u64::try_from(after).unwrap(), limit).await.unwrap().events;
                     let expected: Vec<_> = task.log.iter().skip(after).take(limit).collect();
                     assert!(log.iter().eq(expected.iter().copied()), "{limit} after {after} of {length}");
-                    let place = |it: &Event| (it.position(), it.mark(), it.proto().clone());
-                    assert!(log.iter().map(place).eq(expected.into_iter().map(place)));
+                    let fields = |event: &Event| (event.position(), event.mark(), event.proto().clone());
+                    assert!(log.iter().map(fields).eq(expected.into_iter().map(fields)));
                 }
             }
         }
@@ -300,7 +301,7 @@ async fn a_log_is_read_from_anywhere(open: Open<'_>) {
     assert_eq!(store.events(&other, 0, 10).await.unwrap().events, []);
 }
 
-async fn a_task_is_what_its_log_says(open: Open<'_>) {
+async fn stored_task_equals_its_folded_log(open: Open<'_>) {
     let store = open(MANY);
     let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     let work = status(TaskState::Working, 2);
@@ -313,16 +314,16 @@ async fn a_task_is_what_its_log_says(open: Open<'_>) {
         task.commit(payloads).await.unwrap();
         task.check().await;
     }
-    // What is marked stays marked.
+    // Marks are stored.
     let marks: Vec<Mark> = store.events(&task.key, 0, 100).await.unwrap().events.iter().map(Event::mark).collect();
-    assert_eq!(marks.iter().filter(|it| it.hidden).count(), 2);
+    assert_eq!(marks.iter().filter(|mark| mark.hidden).count(), 2);
     assert_eq!(
-        marks.iter().map(|it| it.ends).filter(|it| *it != Ends::Nothing).collect::<Vec<_>>(),
+        marks.iter().map(|mark| mark.ends).filter(|ends| *ends != Ends::Nothing).collect::<Vec<_>>(),
         [Ends::Turn, Ends::Task]
     );
 }
 
-async fn owners_and_tenants_are_apart(open: Open<'_>) {
+async fn owners_and_tenants_are_isolated(open: Open<'_>) {
     let store = open(MANY);
     let scopes = [scope("ada", ""), scope("ada", "blue"), scope("bob", ""), scope("", ""), scope("", "ada")];
     for (n, scope) in scopes.iter().enumerate() {
@@ -342,20 +343,20 @@ async fn owners_and_tenants_are_apart(open: Open<'_>) {
     store.check().await.unwrap();
 }
 
-async fn what_is_full_takes_the_place_of_what_has_ended(open: Open<'_>) {
+async fn full_store_evicts_terminal_tasks(open: Open<'_>) {
     let store = open(3);
-    let mut writers: Vec<_> = (0..3).map(|it| Writer::new(&store, &scope("ada", ""), &format!("t-{it}"))).collect();
-    for it in &mut writers {
+    let mut writers: Vec<_> = (0..3).map(|n| Writer::new(&store, &scope("ada", ""), &format!("t-{n}"))).collect();
+    for writer in &mut writers {
         assert_eq!(store.room(&Scope::default()), Ok(()));
-        it.commit([]).await.unwrap();
+        writer.commit([]).await.unwrap();
     }
     assert_eq!(store.room(&Scope::default()), Err(Full::tasks(3)));
     let mut next = Writer::new(&store, &scope("bob", ""), "t-9");
     assert_eq!(next.commit([]).await, Err(Refused::Full(Full::tasks(3))));
     assert_eq!(at(&*store, &next.key).await, None);
-    // What ended first makes room, and what is there already needs none.
-    for (it, time) in [(2, 5), (0, 6)] {
-        writers[it].commit([status(TaskState::Completed, time)]).await.unwrap();
+    // The task that ended first is evicted; commits of existing tasks need no capacity.
+    for (index, time) in [(2, 5), (0, 6)] {
+        writers[index].commit([status(TaskState::Completed, time)]).await.unwrap();
     }
     assert_eq!(store.room(&Scope::default()), Ok(()));
     let begin = Writer::new(&store, &scope("ada", ""), "t-1").next([]);
@@ -368,37 +369,38 @@ async fn what_is_full_takes_the_place_of_what_has_ended(open: Open<'_>) {
     assert_eq!(store.commit(two.into()).await.unwrap(), [Ok(()), Err(Refused::Full(Full::tasks(3)))]);
     assert_eq!(at(&*store, &writers[0].key).await, None);
     last.at = at(&*store, &last.key).await.unwrap();
-    for it in [&writers[1], &next] {
-        it.check().await;
+    for task in [&writers[1], &next] {
+        task.check().await;
     }
     assert_eq!(store.room(&Scope::default()), Err(Full::tasks(3)));
 }
 
-async fn totals_are_those_of_the_tasks(open: Open<'_>) {
+async fn totals_match_the_tasks(open: Open<'_>) {
     let store = open(MANY);
     let states = [TaskState::Working, TaskState::InputRequired, TaskState::Completed, TaskState::Failed];
-    let mut writers: Vec<_> = (0..40).map(|it| Writer::new(&store, &scope("ada", ""), &format!("t-{it}"))).collect();
-    // All in one batch, and in each of them through several states.
+    let mut writers: Vec<_> = (0..40).map(|n| Writer::new(&store, &scope("ada", ""), &format!("t-{n}"))).collect();
+    // All commits in one batch per round, through several states.
     for round in 0..3_usize {
         let batch: Vec<_> = writers
             .iter()
             .enumerate()
-            .filter(|(_, it)| !it.task.state().is_terminal())
-            .map(|(n, it)| (n, it.next((round > 0).then(|| status(states[(n + round) % 4], 5)))))
+            .filter(|(_, writer)| !writer.task.state().is_terminal())
+            .map(|(n, writer)| (n, writer.next((round > 0).then(|| status(states[(n + round) % 4], 5)))))
             .collect();
-        let commits: Vec<_> = batch.iter().map(|it| it.1.clone()).collect();
+        let commits: Vec<_> = batch.iter().map(|entry| entry.1.clone()).collect();
         assert!(store.commit(commits.into()).await.unwrap().iter().all(Result::is_ok));
         for (n, commit) in batch {
             writers[n].wrote(commit);
         }
         for state in [None, Some(TaskState::Submitted)].into_iter().chain(states.map(Some)) {
             let query = ListQuery { scope: scope("ada", ""), state, limit: 7, ..ListQuery::default() };
-            let expected = writers.iter().filter(|it| state.is_none_or(|state| it.task.state() == state)).count();
+            let expected =
+                writers.iter().filter(|writer| state.is_none_or(|state| writer.task.state() == state)).count();
             assert_eq!(usize::try_from(store.list(&query).await.unwrap().total), Ok(expected), "{round} {state:?}");
         }
     }
 }
 
-async fn it_does_what_the_model_does(open: Open<'_>) {
+async fn store_agrees_with_the_model(open: Open<'_>) {
     tokio::task::block_in_place(|| model::agrees(open));
 }

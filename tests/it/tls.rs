@@ -1,6 +1,6 @@
-//! Our clients before a server that speaks TLS: whom they believe, and what they then say.
+//! Clients with TLS: root certificates, and credentials that are withheld from untrusted servers.
 //!
-//! The certificates beside this file are for `127.0.0.1`, and their keys are for nobody to keep.
+//! The certificates in `tls` are for `127.0.0.1`; their keys are public.
 
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ use tonic::{
 };
 
 use crate::{
+    bindings::server,
     scenarios::{remaining, request, send, state, stream, text},
-    ways::server,
 };
 
 const ROOT: &[u8] = include_bytes!("tls/root.pem");
 const CERTIFICATE: &[u8] = include_bytes!("tls/server.pem");
 const KEY: &[u8] = include_bytes!("tls/server.key");
 
-/// Serves behind TLS, as a proxy would have it.
+/// Serves behind TLS, as behind a reverse proxy.
 async fn serve() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
@@ -37,12 +37,12 @@ async fn serve() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_behind_tls() {
+async fn clients_verify_the_server_certificate() {
     let url = serve().await;
     let mut retry = Retry::default();
     (retry.attempts, retry.first) = (1, Duration::from_millis(1));
-    let stranger = Client::new().bearer("sesame").unwrap().retry(retry);
-    let client = stranger.clone().roots(ROOT).unwrap();
+    let without_roots = Client::new().bearer("sesame").unwrap().retry(retry);
+    let client = without_roots.clone().roots(ROOT).unwrap();
     let rpc = format!("{url}/rpc");
     for agent in [client.rest(&url), client.json_rpc(&rpc), client.grpc(&url)] {
         let agent = agent.unwrap();
@@ -50,8 +50,8 @@ async fn an_agent_behind_tls() {
         let events = remaining(stream(&*agent, text("", "/stream 3 1")).await).await;
         assert_eq!(events.last().and_then(state), Some(TaskState::Completed));
     }
-    // Nobody has vouched for this one, and it is told nothing.
-    for agent in [stranger.rest(&url), stranger.json_rpc(&rpc), stranger.grpc(&url)] {
+    // Without the root certificate, the client sends nothing.
+    for agent in [without_roots.rest(&url), without_roots.json_rpc(&rpc), without_roots.grpc(&url)] {
         let error = Error::from(agent.unwrap().send_message(request(text("", "hello"))).await.unwrap_err());
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.is_unsent(), "{error:?}");

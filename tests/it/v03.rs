@@ -1,3 +1,3 @@
-//! Protocol 0.3 beside 1.0.
+//! Protocol 0.3 over the service of 1.0.
 
 mod semantics;

@@ -1,4 +1,4 @@
-//! Bytes on the wire: what each binding reads and writes, and what a connection may do.
+//! Wire format: bytes that each binding reads and writes, and limits of connections.
 
 mod batch;
 mod classic_examples;
@@ -29,14 +29,14 @@ mod support;
 mod tolerance;
 mod versions;
 
-/// The bindings are generated; what is written by hand knows none of the calls.
+/// Transports dispatch by the generated bindings and must not name RPCs.
 #[test]
-fn no_transport_names_an_rpc() {
+fn transports_name_no_rpc() {
     use a2a_service::pb::v1::bindings::Rpc;
     use heck::ToSnakeCase as _;
 
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let files = std::fs::read_dir(root.join("transport")).unwrap().map(|it| it.unwrap().path());
+    let files = std::fs::read_dir(root.join("transport")).unwrap().map(|entry| entry.unwrap().path());
     let files: Vec<_> = files.chain([root.join("transport.rs")]).collect();
     assert!(files.len() > 5);
     for file in files {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::{card, card_with};
-use crate::ways::{program, serve, server};
+use crate::bindings::{program, serve, server};
 
 /// The interfaces of 1.0, which are those of 0.3 too.
 fn interfaces(card: &Value) -> Vec<(&str, &str)> {

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tonic::{Request, Response, Status};
 
 use super::{PATH, card, card_with};
-use crate::ways::{Actor, program, serve, server};
+use crate::bindings::{Actor, program, serve, server};
 
 /// What only a card of 0.3 has, of which one that offers nothing special.
 const CLASSIC: [&str; 5] =

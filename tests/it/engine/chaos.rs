@@ -24,7 +24,7 @@ use crate::{
     store::place::Opened,
 };
 
-/// Deterministic pseudo-random numbers (SplitMix64).
+/// Deterministic pseudo-random numbers (`SplitMix64`).
 #[derive(Clone)]
 struct Rng(u64);
 

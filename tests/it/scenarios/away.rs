@@ -10,9 +10,9 @@ use futures::future::{join, join3};
 
 use super::*;
 use crate::{
+    bindings::{Actor, each_binding},
     gate::Gate,
     store::place::Opened,
-    ways::{Actor, each_way},
 };
 
 async fn who_sends_hears_of_it(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
@@ -48,7 +48,7 @@ async fn who_sends_hears_of_it(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aSe
     assert_eq!(get(&*agent, &again.id).await.unwrap(), again);
 }
 
-each_way!(who_sends_hears_of_it);
+each_binding!(who_sends_hears_of_it);
 
 /// Nothing is acknowledged that would be lost with the process: a file that is deleted, moved or replaced closes the server for
 /// new work, until the same file is back.
@@ -89,7 +89,7 @@ async fn new_work_is_refused_while_the_file_is_lost(way: impl AsyncFn(Server<Act
     is(&refused.err().unwrap(), ErrorKind::Unavailable);
 }
 
-each_way!(new_work_is_refused_while_the_file_is_lost);
+each_binding!(new_work_is_refused_while_the_file_is_lost);
 
 /// A task whose result does not fit into the file fails and names the limit; all other work goes on.
 async fn a_result_that_does_not_fit_fails_alone(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
@@ -110,4 +110,4 @@ async fn a_result_that_does_not_fit_fails_alone(way: impl AsyncFn(Server<Actor>)
     store.check().await.unwrap();
 }
 
-each_way!(a_result_that_does_not_fit_fails_alone);
+each_binding!(a_result_that_does_not_fit_fails_alone);

@@ -3,7 +3,7 @@
 use a2a_service::pb::v1::CancelTaskRequest;
 
 use super::*;
-use crate::ways::scenario;
+use crate::bindings::scenario;
 
 pub(super) async fn cancel(agent: &dyn A2aService, id: &str) -> Result<Task, Error> {
     let cancel = CancelTaskRequest { id: id.into(), ..CancelTaskRequest::default() };

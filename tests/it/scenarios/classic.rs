@@ -1,9 +1,9 @@
 //! What protocol 0.3 does otherwise than 1.0, over its own ways in.
 
 use super::*;
-use crate::ways::classic;
+use crate::bindings::v03_scenario;
 
-classic!(a_second_cancel_is_refused, async |agent: &dyn A2aService| {
+v03_scenario!(a_second_cancel_is_refused, async |agent: &dyn A2aService| {
     let id = send(agent, text("", "/ask what?")).await.id;
     let canceled = cancel::cancel(agent, &id).await.unwrap();
     assert_eq!(canceled.state(), TaskState::Canceled);
@@ -11,7 +11,7 @@ classic!(a_second_cancel_is_refused, async |agent: &dyn A2aService| {
     assert_eq!(get(agent, &id).await.unwrap(), canceled);
 });
 
-classic!(a_message_to_what_has_ended_is_wrong, async |agent: &dyn A2aService| {
+v03_scenario!(a_message_to_what_has_ended_is_wrong, async |agent: &dyn A2aService| {
     let ended = send(agent, text("", "hello")).await;
     is(&answer(agent, text(&ended.id, "more")).await.err().unwrap(), ErrorKind::InvalidParams);
     let error: Error = agent.send_streaming_message(request(text(&ended.id, "more"))).await.err().unwrap().into();
@@ -19,7 +19,7 @@ classic!(a_message_to_what_has_ended_is_wrong, async |agent: &dyn A2aService| {
     assert_eq!(get(agent, &ended.id).await.unwrap(), ended, "nothing was done");
 });
 
-classic!(a_subscription_to_what_has_ended_is_its_task, async |agent: &dyn A2aService| {
+v03_scenario!(a_subscription_to_what_has_ended_is_its_task, async |agent: &dyn A2aService| {
     let ended = send(agent, text("", "hello")).await;
     let events = remaining(subscribe(agent, &ended.id).await.unwrap()).await;
     // Those who wait for a `final` get its status once more.
@@ -29,7 +29,7 @@ classic!(a_subscription_to_what_has_ended_is_its_task, async |agent: &dyn A2aSer
     is(&subscribe(agent, "nowhere").await.err().unwrap(), ErrorKind::TaskNotFound);
 });
 
-classic!(a_subscription_ends_with_a_turn, async |agent: &dyn A2aService| {
+v03_scenario!(a_subscription_ends_with_a_turn, async |agent: &dyn A2aService| {
     let asked = send(agent, text("", "/ask what?")).await;
     let mut events = subscribe(agent, &asked.id).await.unwrap();
     assert_eq!(task_of(&next(&mut events).await), &asked);
@@ -37,7 +37,7 @@ classic!(a_subscription_ends_with_a_turn, async |agent: &dyn A2aService| {
     assert_eq!(state(remaining(events).await.last().unwrap()), Some(TaskState::InputRequired));
 });
 
-classic!(no_length_of_a_history_is_all_of_it, async |agent: &dyn A2aService| {
+v03_scenario!(no_length_of_a_history_is_all_of_it, async |agent: &dyn A2aService| {
     let asked = send(agent, text("", "/ask what?")).await;
     let none = SendMessageConfiguration { history_length: Some(0), ..SendMessageConfiguration::default() };
     assert_eq!(send(agent, configured(text(&asked.id, "this"), none)).await.history.len(), 3);

@@ -6,7 +6,7 @@ use a2a_service::pb::v1::{
 };
 
 use super::*;
-use crate::ways::scenario;
+use crate::bindings::scenario;
 
 fn changed(change: impl FnOnce(&mut Message)) -> SendMessageRequest {
     let mut request = text("", "hello");
@@ -35,7 +35,7 @@ scenario!(a_request_is_refused_by_its_field, async |agent: &dyn A2aService| {
 
 scenario!(
     a_message_has_to_say_something,
-    not_in_classic =
+    not_in_v03_json_rpc =
         "it has no form for a role or a part that is not there: what stands in their place is among its bytes",
     async |agent: &dyn A2aService| {
         for (sent, field) in [

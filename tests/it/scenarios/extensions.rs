@@ -14,7 +14,7 @@ use a2a_service::{
 };
 
 use super::*;
-use crate::ways::{each_way, serve};
+use crate::bindings::{each_binding, serve};
 
 const NOTES: &str = "https://example.com/ext/notes/v1";
 const OTHER: &str = "https://example.com/ext/other/v1";
@@ -143,7 +143,7 @@ async fn what_both_have_is_active(way: impl AsyncFn(Server<Witness>) -> Arc<dyn 
     assert_eq!(get(&*agent, &id).await.unwrap().metadata, None, "who did not ask sees nothing of it");
 }
 
-each_way!(what_both_have_is_active, not_in_proto = "its proto file has no lists of tasks");
+each_binding!(what_both_have_is_active, not_in_v03_proto = "its proto file has no lists of tasks");
 
 async fn events_are_seen_one_by_one(way: impl AsyncFn(Server<Witness>) -> Arc<dyn A2aService>) {
     let agent = way(witness(false)).await;
@@ -172,7 +172,7 @@ async fn events_are_seen_one_by_one(way: impl AsyncFn(Server<Witness>) -> Arc<dy
     assert_eq!(send(&*agent, text("", "hi!")).await.state(), TaskState::Completed);
 }
 
-each_way!(events_are_seen_one_by_one);
+each_binding!(events_are_seen_one_by_one);
 
 async fn what_is_required_has_to_be_asked_for(way: impl AsyncFn(Server<Witness>) -> Arc<dyn A2aService>) {
     let agent = way(witness(true)).await;
@@ -190,7 +190,7 @@ async fn what_is_required_has_to_be_asked_for(way: impl AsyncFn(Server<Witness>)
     assert!(agent.send_message(asking(&[NOTES], text("", "hi"))).await.is_ok());
 }
 
-each_way!(
+each_binding!(
     what_is_required_has_to_be_asked_for,
     not_at_0_3 = "it has no error for a required extension, and does not insist"
 );
@@ -207,7 +207,7 @@ async fn a_strict_server_requires_it_of_every_version(way: impl AsyncFn(Server<W
     assert!(agent.send_message(asking(&[NOTES], text("", "hi"))).await.is_ok());
 }
 
-each_way!(a_strict_server_requires_it_of_every_version);
+each_binding!(a_strict_server_requires_it_of_every_version);
 
 #[tokio::test]
 async fn the_card_names_them() {

@@ -13,7 +13,7 @@ use futures::FutureExt as _;
 use tokio::sync::Barrier;
 
 use super::*;
-use crate::ways::{Actor, each_classic_way, each_way, scenario};
+use crate::bindings::{Actor, each_binding, each_v03_binding, scenario};
 
 fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
     let mut limits = Limits::default();
@@ -74,7 +74,7 @@ scenario!(a_message_has_so_many_parts, async |agent: &dyn A2aService| {
 
 scenario!(
     a_message_refers_to_so_many_tasks,
-    not_in_proto = "a message of its proto file refers to no tasks",
+    not_in_v03_proto = "a message of its proto file refers to no tasks",
     async |agent: &dyn A2aService| {
         let mut sent = text("", "1");
         sent.message.as_mut().unwrap().reference_task_ids.resize(17, "t".into());
@@ -208,7 +208,7 @@ async fn an_agent_that_says_too_much_fails(way: impl AsyncFn(Server<Talker>) -> 
     cancel(&*agent, &asked.id).await;
 }
 
-each_way!(an_agent_that_says_too_much_fails);
+each_binding!(an_agent_that_says_too_much_fails);
 
 /// Sends more bytes than it may, each time in another way.
 struct Large;
@@ -283,7 +283,7 @@ async fn an_agent_that_sends_too_many_bytes_fails(way: impl AsyncFn(Server<Large
     cancel(&*agent, &asked.id).await;
 }
 
-each_way!(an_agent_that_sends_too_many_bytes_fails);
+each_binding!(an_agent_that_sends_too_many_bytes_fails);
 
 /// A message that begins a task in this context.
 fn in_context(context: &str, words: &str) -> SendMessageRequest {
@@ -320,7 +320,7 @@ async fn a_context_has_so_many_bytes(way: impl AsyncFn(Server<Large>) -> Arc<dyn
     }
 }
 
-each_way!(a_context_has_so_many_bytes);
+each_binding!(a_context_has_so_many_bytes);
 
 /// Expects the newest messages of a history, and fewer bytes of them than the limit.
 fn is_newest(shown: &Task, whole: &[String], most: usize) {
@@ -367,7 +367,7 @@ async fn history_in_a_reply_has_a_maximum_size(way: impl AsyncFn(Server<Large>) 
     }
 }
 
-each_way!(history_in_a_reply_has_a_maximum_size);
+each_binding!(history_in_a_reply_has_a_maximum_size);
 
 async fn history_in_a_list_has_a_maximum_size(way: impl AsyncFn(Server<Large>) -> Arc<dyn A2aService>) {
     let agent = way(Server::new(Large).limits(limits(|it| it.history_bytes = 2700))).await;
@@ -381,7 +381,7 @@ async fn history_in_a_list_has_a_maximum_size(way: impl AsyncFn(Server<Large>) -
     }
 }
 
-each_way!(history_in_a_list_has_a_maximum_size, not_in_proto = "its proto file has no lists of tasks");
+each_binding!(history_in_a_list_has_a_maximum_size, not_in_v03_proto = "its proto file has no lists of tasks");
 
 /// Requests of few bytes that take much memory once decoded; a call in process is not decoded.
 mod what_takes_too_much_once_decoded_is_refused {
@@ -402,9 +402,9 @@ mod what_takes_too_much_once_decoded_is_refused {
         assert_eq!(send(agent, nulls(10_000)).await.state(), TaskState::Completed);
     }
 
-    crate::ways::columns!(
-        @ tokio::test, way => async { run(&*way(crate::ways::server()).await).await };
-        grpc rest json_rpc classic_grpc classic_rest classic_rpc
+    crate::bindings::columns!(
+        @ tokio::test, way => async { run(&*way(crate::bindings::server()).await).await };
+        grpc rest json_rpc v03_grpc v03_rest v03_rpc
     );
 }
 
@@ -422,7 +422,7 @@ async fn the_longest_durations_and_highest_counts_are_taken(way: impl AsyncFn(Se
     drop(events);
 }
 
-each_way!(the_longest_durations_and_highest_counts_are_taken);
+each_binding!(the_longest_durations_and_highest_counts_are_taken);
 
 async fn so_many_turns_run_at_once(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = way(limited(|it| it.turns = 2)).await;
@@ -452,7 +452,7 @@ async fn so_many_turns_run_at_once(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A
     cancel(&*agent, &ids[1]).await;
 }
 
-each_way!(so_many_turns_run_at_once);
+each_binding!(so_many_turns_run_at_once);
 
 async fn so_many_streams_are_open_at_once(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = way(limited(|it| (it.streams, it.subscribers) = (3, 2))).await;
@@ -480,7 +480,7 @@ async fn so_many_streams_are_open_at_once(way: impl AsyncFn(Server<Actor>) -> Ar
     }
 }
 
-each_way!(so_many_streams_are_open_at_once);
+each_binding!(so_many_streams_are_open_at_once);
 
 async fn so_many_tasks_are_kept(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = way(limited(|_| {}).store(Arc::new(Memory::with_max_tasks(3)))).await;
@@ -516,7 +516,7 @@ async fn so_many_tasks_are_kept(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aS
     assert_eq!(get(&*agent, &third.id).await.unwrap(), third);
 }
 
-each_way!(so_many_tasks_are_kept, not_in_proto = "its proto file has no lists of tasks");
+each_binding!(so_many_tasks_are_kept, not_in_v03_proto = "its proto file has no lists of tasks");
 
 /// In each tenant of theirs, or in all: it is the same owner.
 async fn so_many_tasks_are_kept_of_an_owner(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
@@ -532,7 +532,7 @@ async fn so_many_tasks_are_kept_of_an_owner(way: impl AsyncFn(Server<Actor>) -> 
     is(&get(&*agent, &asked.id).await.err().unwrap(), ErrorKind::TaskNotFound);
 }
 
-each_way!(so_many_tasks_are_kept_of_an_owner);
+each_binding!(so_many_tasks_are_kept_of_an_owner);
 
 /// Begins when two of it do.
 struct Pair(Barrier);
@@ -569,13 +569,13 @@ async fn who_comes_second_finds_no_room(way: impl AsyncFn(Server<Pair>) -> Arc<d
     busy(&second(way, false).await, "max_tasks");
 }
 
-each_way!(who_comes_second_finds_no_room);
+each_binding!(who_comes_second_finds_no_room);
 
 async fn who_comes_second_has_no_stream(way: impl AsyncFn(Server<Pair>) -> Arc<dyn A2aService>) {
     busy(&second(way, true).await, "max_tasks");
 }
 
-each_way!(who_comes_second_has_no_stream, not_in_classic = "an event can't say when to come again");
+each_binding!(who_comes_second_has_no_stream, not_in_v03_json_rpc = "an event can't say when to come again");
 
 async fn who_comes_second_reads_why(way: impl AsyncFn(Server<Pair>) -> Arc<dyn A2aService>) {
     let refused = second(way, true).await;
@@ -583,4 +583,4 @@ async fn who_comes_second_reads_why(way: impl AsyncFn(Server<Pair>) -> Arc<dyn A
     named(&refused, "max_tasks");
 }
 
-each_classic_way!(who_comes_second_reads_why);
+each_v03_binding!(who_comes_second_reads_why);

@@ -10,7 +10,7 @@ use a2a_service::{
 };
 
 use super::*;
-use crate::ways::{Actor, each_way, scenario, server};
+use crate::bindings::{Actor, each_binding, scenario, server};
 
 fn message(parts: Vec<Part>) -> SendMessageRequest {
     let message = Message { parts, ..Message::user("") };
@@ -100,12 +100,12 @@ async fn a_named_media_type_counts_for_every_kind_of_part(way: impl AsyncFn(Serv
     assert_eq!(send(&*agent, message(taken)).await.state(), TaskState::Completed);
 }
 
-each_way!(
+each_binding!(
     a_named_media_type_counts_for_every_kind_of_part,
     not_at_0_3 = "its parts of text and data have no media types"
 );
 
-each_way!(a_strict_server_takes_what_its_card_says, not_in_proto = "its proto file has no lists of tasks");
+each_binding!(a_strict_server_takes_what_its_card_says, not_in_v03_proto = "its proto file has no lists of tasks");
 
 async fn an_agent_may_need_text(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = way(server().modes(modes(|it| it.require_text = true))).await;
@@ -115,7 +115,7 @@ async fn an_agent_may_need_text(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aS
     assert_eq!(send(&*agent, message(vec![data(), Part::text("hello")])).await.state(), TaskState::Completed);
 }
 
-each_way!(an_agent_may_need_text);
+each_binding!(an_agent_may_need_text);
 
 /// Takes text, and by one of its skills more than that.
 struct Reader;

@@ -23,7 +23,7 @@ use a2a_service::{
 };
 
 use super::*;
-use crate::ways::{Actor, each_classic_way, each_way, serve, server};
+use crate::bindings::{Actor, each_binding, each_v03_binding, serve, server};
 
 fn config(task_id: &str, id: &str) -> TaskPushNotificationConfig {
     TaskPushNotificationConfig {
@@ -102,7 +102,7 @@ async fn a_configuration_is_kept(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2a
     assert_eq!(list(&*agent, &id).await.last(), Some(&other));
 }
 
-each_way!(a_configuration_is_kept, not_at_0_3 = "there one without an id replaces the last of those");
+each_binding!(a_configuration_is_kept, not_at_0_3 = "there one without an id replaces the last of those");
 
 async fn a_task_has_to_be_there(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = way(server().push(true)).await;
@@ -117,7 +117,7 @@ async fn a_task_has_to_be_there(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aS
     }
 }
 
-each_way!(a_task_has_to_be_there);
+each_binding!(a_task_has_to_be_there);
 
 /// In another tenant there is another task of that id, or none.
 async fn a_task_has_a_tenant(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
@@ -133,7 +133,7 @@ async fn a_task_has_a_tenant(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aServ
     assert_eq!(list(&*agent, &id).await.len(), 1);
 }
 
-each_way!(a_task_has_a_tenant, not_at_0_3 = "it has no tenants");
+each_binding!(a_task_has_a_tenant, not_at_0_3 = "it has no tenants");
 
 async fn a_list_has_pages(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = way(server().push(true)).await;
@@ -158,7 +158,7 @@ async fn a_list_has_pages(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService
     }
 }
 
-each_way!(a_list_has_pages, not_in_classic = "there a list has no pages");
+each_binding!(a_list_has_pages, not_in_v03_json_rpc = "there a list has no pages");
 
 type Change = fn(&mut TaskPushNotificationConfig);
 
@@ -191,7 +191,7 @@ async fn what_cannot_be_delivered_to_is_refused(way: impl AsyncFn(Server<Actor>)
     assert_eq!(get(&*agent, &id).await.unwrap().state(), TaskState::InputRequired, "the agent was not asked");
 }
 
-each_way!(what_cannot_be_delivered_to_is_refused);
+each_binding!(what_cannot_be_delivered_to_is_refused);
 
 async fn authentication_has_a_scheme(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = way(server().push(true)).await;
@@ -203,7 +203,7 @@ async fn authentication_has_a_scheme(way: impl AsyncFn(Server<Actor>) -> Arc<dyn
     assert_eq!(fields(&refused), ["authentication.scheme"]);
 }
 
-each_way!(authentication_has_a_scheme, not_in_classic = "there a list without schemes is as good as none");
+each_binding!(authentication_has_a_scheme, not_in_v03_json_rpc = "there a list without schemes is as good as none");
 
 async fn a_task_has_so_many(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let mut limits = Limits::default();
@@ -225,7 +225,7 @@ async fn a_task_has_so_many(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aServi
     create(&*agent, config(&id, "c")).await.unwrap();
 }
 
-each_way!(a_task_has_so_many);
+each_binding!(a_task_has_so_many);
 
 async fn a_send_says_where_to(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = way(server().push(true)).await;
@@ -260,7 +260,7 @@ async fn a_send_says_where_to(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aSer
     assert_eq!(list(&*agent, &id).await.len(), 2);
 }
 
-each_way!(a_send_says_where_to);
+each_binding!(a_send_says_where_to);
 
 /// At 0.3 the one without an id has one of its own, and a second is put in its place.
 async fn a_configuration_without_an_id_is_one(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
@@ -278,7 +278,7 @@ async fn a_configuration_without_an_id_is_one(way: impl AsyncFn(Server<Actor>) -
     assert_eq!(list(&*agent, &id).await.len(), 1);
 }
 
-each_classic_way!(a_configuration_without_an_id_is_one);
+each_v03_binding!(a_configuration_without_an_id_is_one);
 
 /// A message that can't be taken in takes the configuration back that came with it.
 #[tokio::test]

@@ -15,8 +15,8 @@ use futures::future::join_all;
 
 use super::*;
 use crate::{
+    bindings::{each_binding, serve},
     store::place::Opened,
-    ways::{each_way, serve},
 };
 
 /// Counts what it is given, and asks for more until it is told that this is the last.
@@ -90,7 +90,7 @@ async fn a_send_is_taken_once(way: impl AsyncFn(Server<Counts>) -> Arc<dyn A2aSe
     assert_eq!(counts.0.load(Ordering::SeqCst), 4);
 }
 
-each_way!(a_send_is_taken_once);
+each_binding!(a_send_is_taken_once);
 
 async fn the_id_of_a_message_may_be_its_key(way: impl AsyncFn(Server<Counts>) -> Arc<dyn A2aService>) {
     let counts = Counts::default();
@@ -107,7 +107,7 @@ async fn the_id_of_a_message_may_be_its_key(way: impl AsyncFn(Server<Counts>) ->
     assert_eq!(counts.0.load(Ordering::SeqCst), 1);
 }
 
-each_way!(the_id_of_a_message_may_be_its_key);
+each_binding!(the_id_of_a_message_may_be_its_key);
 
 /// As it is on the wire: the header, and the error of each binding.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -20,8 +20,8 @@ use a2a_service::{
 
 use super::*;
 use crate::{
+    bindings::{Actor, each_binding, serve, server},
     store::place::Opened,
-    ways::{Actor, each_way, serve, server},
 };
 
 /// A call of somebody who wants to know where each event stands, and comes back behind one.
@@ -78,7 +78,7 @@ async fn every_stream_goes_on(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aSer
     }
 }
 
-each_way!(every_stream_goes_on);
+each_binding!(every_stream_goes_on);
 
 /// What happens after it came back, it sees as who was there all the time.
 async fn a_stream_goes_on_with_what_follows(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
@@ -105,7 +105,7 @@ async fn a_stream_goes_on_with_what_follows(way: impl AsyncFn(Server<Actor>) -> 
     }
 }
 
-each_way!(a_stream_goes_on_with_what_follows, not_at_0_3 = "there a stream ends with a turn");
+each_binding!(a_stream_goes_on_with_what_follows, not_at_0_3 = "there a stream ends with a turn");
 
 /// Counts how often it is asked for something, and answers when it may.
 struct Counts(Arc<AtomicUsize>);
@@ -172,7 +172,7 @@ async fn a_send_that_is_repeated_is_not_sent_again(way: impl AsyncFn(Server<Coun
     assert_eq!(count.load(Ordering::SeqCst), 3, "nothing was sent twice");
 }
 
-each_way!(a_send_that_is_repeated_is_not_sent_again);
+each_binding!(a_send_that_is_repeated_is_not_sent_again);
 
 /// What can't be made good is said, to whoever asks.
 async fn a_gap_is_marked(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
@@ -202,7 +202,7 @@ async fn a_gap_is_marked(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>
     assert_eq!((cursors.len(), done.state()), (4, TaskState::Completed));
 }
 
-each_way!(a_gap_is_marked);
+each_binding!(a_gap_is_marked);
 
 /// A stream that ends because it has become old ends in a way in which its client comes back, also where it is the one of
 /// somebody who came back and saw nothing.
@@ -224,7 +224,7 @@ async fn an_old_stream_ends(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aServi
     assert_eq!(send(&*agent, text(&asked.id, "Rome")).await.state(), TaskState::Completed);
 }
 
-each_way!(an_old_stream_ends);
+each_binding!(an_old_stream_ends);
 
 /// Where a stream goes on is a header, or a parameter where there can be none, of whatever is bound to HTTP.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@ use a2a_service::pb::{
 };
 
 use super::*;
-use crate::ways::scenario;
+use crate::bindings::scenario;
 
 scenario!(an_echo_is_a_completed_task, async |agent: &dyn A2aService| {
     let task = send(agent, text("", "hello")).await;
@@ -153,7 +153,7 @@ scenario!(a_wait_is_bounded_and_ends_nothing, async |agent: &dyn A2aService| {
 
 scenario!(
     a_message_refers_to_tasks_of_its_caller,
-    not_in_proto = "a message of its proto file refers to no tasks",
+    not_in_v03_proto = "a message of its proto file refers to no tasks",
     async |agent: &dyn A2aService| {
         let one = send(agent, text("", "one")).await;
         let mut sent = text("", "!referenced");

@@ -1,7 +1,7 @@
 //! Streams: what they begin with, what they carry, and when they end (3.1.2, 3.1.6).
 
 use super::*;
-use crate::ways::scenario;
+use crate::bindings::scenario;
 
 fn states(events: &[Event]) -> Vec<TaskState> {
     events.iter().filter_map(state).collect()

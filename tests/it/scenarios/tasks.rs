@@ -3,7 +3,7 @@
 use a2a_service::pb::v1::{ListTasksRequest, ListTasksResponse};
 
 use super::*;
-use crate::ways::scenario;
+use crate::bindings::scenario;
 
 async fn list(agent: &dyn A2aService, list: ListTasksRequest) -> Result<ListTasksResponse, Error> {
     Ok(agent.list_tasks(request(list)).await?.into_inner())
@@ -15,7 +15,7 @@ fn ids(page: &ListTasksResponse) -> Vec<&str> {
 
 scenario!(
     a_list_is_paged_newest_first,
-    not_in_proto = "its proto file has no lists of tasks",
+    not_in_v03_proto = "its proto file has no lists of tasks",
     async |agent: &dyn A2aService| {
         let empty = list(agent, ListTasksRequest::default()).await.unwrap();
         assert_eq!((empty.tasks.len(), empty.page_size, empty.total_size, &*empty.next_page_token), (0, 50, 0, ""));
@@ -39,28 +39,32 @@ scenario!(
     }
 );
 
-scenario!(a_list_is_filtered, not_in_proto = "its proto file has no lists of tasks", async |agent: &dyn A2aService| {
-    let done = send(agent, text("", "done")).await;
-    let asked = send(agent, text("", "/ask what?")).await;
-    let of = async |query: ListTasksRequest| {
-        let page = list(agent, query).await.unwrap();
-        assert_eq!(usize::try_from(page.total_size).unwrap(), page.tasks.len());
-        page.tasks.into_iter().map(|it| it.id).collect::<Vec<_>>()
-    };
-    let by_state = ListTasksRequest { status: TaskState::InputRequired.into(), ..ListTasksRequest::default() };
-    assert_eq!(of(by_state).await, [asked.id.as_str()]);
-    let by_context = ListTasksRequest { context_id: done.context_id.clone(), ..ListTasksRequest::default() };
-    assert_eq!(of(by_context).await, [done.id.as_str()]);
-    let time = asked.status.as_ref().unwrap().timestamp;
-    let by_time = ListTasksRequest { status_timestamp_after: time, ..ListTasksRequest::default() };
-    assert!(of(by_time).await.contains(&asked.id), "a time is part of what follows it");
-    let nowhere = ListTasksRequest { context_id: "nowhere".into(), ..ListTasksRequest::default() };
-    assert_eq!(of(nowhere).await, [""; 0]);
-});
+scenario!(
+    a_list_is_filtered,
+    not_in_v03_proto = "its proto file has no lists of tasks",
+    async |agent: &dyn A2aService| {
+        let done = send(agent, text("", "done")).await;
+        let asked = send(agent, text("", "/ask what?")).await;
+        let of = async |query: ListTasksRequest| {
+            let page = list(agent, query).await.unwrap();
+            assert_eq!(usize::try_from(page.total_size).unwrap(), page.tasks.len());
+            page.tasks.into_iter().map(|it| it.id).collect::<Vec<_>>()
+        };
+        let by_state = ListTasksRequest { status: TaskState::InputRequired.into(), ..ListTasksRequest::default() };
+        assert_eq!(of(by_state).await, [asked.id.as_str()]);
+        let by_context = ListTasksRequest { context_id: done.context_id.clone(), ..ListTasksRequest::default() };
+        assert_eq!(of(by_context).await, [done.id.as_str()]);
+        let time = asked.status.as_ref().unwrap().timestamp;
+        let by_time = ListTasksRequest { status_timestamp_after: time, ..ListTasksRequest::default() };
+        assert!(of(by_time).await.contains(&asked.id), "a time is part of what follows it");
+        let nowhere = ListTasksRequest { context_id: "nowhere".into(), ..ListTasksRequest::default() };
+        assert_eq!(of(nowhere).await, [""; 0]);
+    }
+);
 
 scenario!(
     a_list_shows_what_is_asked_for,
-    not_in_proto = "its proto file has no lists of tasks",
+    not_in_v03_proto = "its proto file has no lists of tasks",
     async |agent: &dyn A2aService| {
         let task = send(agent, text("", "hello")).await;
         let plain = list(agent, ListTasksRequest::default()).await.unwrap();
@@ -76,21 +80,25 @@ scenario!(a_list_may_show_no_history, not_at_0_3 = "there 0 sets no limit", asyn
     assert_eq!(list(agent, none).await.unwrap().tasks, [Task { history: vec![], artifacts: vec![], ..task }]);
 });
 
-scenario!(a_list_has_bounds, not_in_proto = "its proto file has no lists of tasks", async |agent: &dyn A2aService| {
-    for (query, field) in [
-        (ListTasksRequest { page_size: Some(0), ..Default::default() }, "pageSize"),
-        (ListTasksRequest { page_size: Some(101), ..Default::default() }, "pageSize"),
-        (ListTasksRequest { page_size: Some(-1), ..Default::default() }, "pageSize"),
-        (ListTasksRequest { history_length: Some(-1), ..Default::default() }, "historyLength"),
-        (ListTasksRequest { page_token: "nonsense".into(), ..Default::default() }, "pageToken"),
-    ] {
-        let error = list(agent, query).await.err().unwrap();
-        is(&error, ErrorKind::InvalidParams);
-        assert_eq!(fields(&error), [field]);
+scenario!(
+    a_list_has_bounds,
+    not_in_v03_proto = "its proto file has no lists of tasks",
+    async |agent: &dyn A2aService| {
+        for (query, field) in [
+            (ListTasksRequest { page_size: Some(0), ..Default::default() }, "pageSize"),
+            (ListTasksRequest { page_size: Some(101), ..Default::default() }, "pageSize"),
+            (ListTasksRequest { page_size: Some(-1), ..Default::default() }, "pageSize"),
+            (ListTasksRequest { history_length: Some(-1), ..Default::default() }, "historyLength"),
+            (ListTasksRequest { page_token: "nonsense".into(), ..Default::default() }, "pageToken"),
+        ] {
+            let error = list(agent, query).await.err().unwrap();
+            is(&error, ErrorKind::InvalidParams);
+            assert_eq!(fields(&error), [field]);
+        }
+        let most = ListTasksRequest { page_size: Some(100), ..ListTasksRequest::default() };
+        assert_eq!(list(agent, most).await.unwrap().page_size, 100);
     }
-    let most = ListTasksRequest { page_size: Some(100), ..ListTasksRequest::default() };
-    assert_eq!(list(agent, most).await.unwrap().page_size, 100);
-});
+);
 
 scenario!(a_tenant_is_another_world, not_at_0_3 = "it has no tenants", async |agent: &dyn A2aService| {
     let of = |tenant: &str, sent: SendMessageRequest| SendMessageRequest { tenant: tenant.into(), ..sent };

@@ -276,7 +276,7 @@ async fn backlog_is_as_long_as_the_system_allows() {
     }
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
-    let bound = crate::ways::server().bind("127.0.0.1:0").await.unwrap();
+    let bound = crate::bindings::server().bind("127.0.0.1:0").await.unwrap();
     let mut waiting = Vec::new();
     for _ in 0..CONNECTIONS {
         let connected = tokio::net::TcpStream::connect(bound.addr());

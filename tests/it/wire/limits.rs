@@ -28,7 +28,7 @@ use tonic::Code;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use super::support::*;
-use crate::{scenarios, ways};
+use crate::{bindings, scenarios};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const GOAWAY: u8 = 7;
@@ -289,7 +289,7 @@ async fn connections_of_one_address_are_bounded() {
 #[tokio::test]
 async fn requests_of_one_client_behind_a_proxy_are_bounded() {
     let proxy: Network = "127.0.0.1".parse().unwrap();
-    let url = ways::serve(ways::server().connections_per_peer(1).trusted_proxies([proxy])).await;
+    let url = bindings::serve(bindings::server().connections_per_peer(1).trusted_proxies([proxy])).await;
     let agent = client::rest(&url).unwrap();
     let http = reqwest::Client::new();
     let mut watched = scenarios::stream(&*agent, scenarios::text("", "!wait")).await;
@@ -313,7 +313,7 @@ async fn requests_of_one_client_behind_a_proxy_are_bounded() {
 /// RFC 9112, 3.2 and 6.1.
 #[tokio::test]
 async fn host_and_transfer_encoding_are_checked() {
-    let url = ways::serve(ways::server()).await;
+    let url = bindings::serve(bindings::server()).await;
     let body = send_json("m");
     let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
     let send = "POST /message:send HTTP/1.1\r\ncontent-type: application/json\r\nconnection: close\r\n";

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tonic::Request;
 
 use super::support::*;
-use crate::ways::program;
+use crate::bindings::program;
 
 async fn task_of(
     agent: Result<Arc<dyn a2a_service::pb::v1::a2a_service_server::A2aService>, a2a_service::error::Error>,

@@ -27,7 +27,7 @@ use tonic::{Code, transport::Endpoint};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use super::support::{JsonBody as _, hello, json as body_of, send_json};
-use crate::ways::program;
+use crate::bindings::program;
 
 const CARD: &str = "/.well-known/agent-card.json";
 const RPC: &str = r#"{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"hi"}]}}}"#;

@@ -151,7 +151,7 @@ async fn refusals_before_the_body_follow_the_versions_that_are_served() {
     for (versions, terms_of_0_3) in [(&[Version::V1_0][..], false), (&[Version::V1_0, Version::V0_3], true)] {
         let server = server::Server::new(Demo).protocols(versions.iter().copied().collect());
         let server = server.authenticator(auth::Bearer::new(auth::Token::new("secret").unwrap()));
-        let url = crate::ways::serve(server).await;
+        let url = crate::bindings::serve(server).await;
         let http = reqwest::Client::new();
         let reply = http.post(format!("{url}/rpc")).json_body(GET).send().await.unwrap();
         assert_eq!(reply.status(), 401);

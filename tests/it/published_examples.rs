@@ -1,4 +1,4 @@
-//! The examples that people have of protocol 0.2 and 0.3, sent as they are printed: what is printed as the answer is the
+//! Published request and reply examples of protocols 0.2 and 0.3: each request gets the printed reply.
 //! answer.
 
 mod agent;
@@ -20,14 +20,14 @@ use self::{
     examples::{Exchange, Scene},
     same::Names,
 };
-use crate::ways::serve;
+use crate::bindings::serve;
 
 async fn post(url: &str, body: String) -> reqwest::Response {
     let request = reqwest::Client::new().post(url).header("content-type", "application/json");
     request.body(body).send().await.unwrap()
 }
 
-/// The answer, or what the events of a stream carry, of which the form is that which is printed.
+/// Returns the reply, or the data of the events of a stream.
 async fn answer(url: &str, request: &Value) -> Value {
     let reply = post(url, request.to_string()).await;
     assert_eq!(reply.status(), 200);
@@ -40,10 +40,10 @@ async fn answer(url: &str, request: &Value) -> Value {
     let mut events = Vec::new();
     for event in text.split_terminator("\n\n") {
         let field = |name: &str| {
-            let mut all = event.lines().filter_map(|it| it.strip_prefix(name)?.strip_prefix(": "));
+            let mut all = event.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
             (all.next(), all.next())
         };
-        let (Some(data), None) = field("data") else { panic!("not one line of data: {event}") };
+        let (Some(data), None) = field("data") else { panic!("an event must have one data line: {event}") };
         let data: Value = serde_json::from_str(data).unwrap();
         let failed = data.get("error").is_some();
         assert_eq!(field("event"), (Some(if failed { "error" } else { "message" }), None), "{event}");
@@ -52,18 +52,18 @@ async fn answer(url: &str, request: &Value) -> Value {
     Value::Array(events)
 }
 
-/// What is printed, with what differs in its place.
+/// Printed reply with the documented differences applied.
 fn expected(exchange: &Exchange) -> Value {
     let mut printed: Value = serde_json::from_str(exchange.answer).unwrap();
-    for (place, value, why) in exchange.differs {
-        assert!(!why.is_empty());
-        let (parent, name) = place.rsplit_once('/').unwrap();
+    for (pointer, value, reason) in exchange.differs {
+        assert!(!reason.is_empty());
+        let (parent, name) = pointer.rsplit_once('/').unwrap();
         let parent = printed.pointer_mut(parent).unwrap().as_object_mut().unwrap();
         let was = match *value {
             "" => parent.remove(name),
             value => parent.insert(name.to_owned(), serde_json::from_str(value).unwrap()),
         };
-        assert!(was.is_some() || !value.is_empty(), "{place} is not printed");
+        assert!(was.is_some() || !value.is_empty(), "{pointer} is not printed");
     }
     printed
 }
@@ -75,20 +75,20 @@ async fn play(scene: Scene, server: Server<Player>) {
         let mut request: Value = serde_json::from_str(exchange.request).unwrap();
         names.put_into(&mut request["params"]);
         let answered = answer(&url, &request).await;
-        if let Err(why) = names.compare("", &expected(exchange), &answered) {
-            panic!("{}: {why}\n{answered:#}", exchange.from);
+        if let Err(difference) = names.compare("", &expected(exchange), &answered) {
+            panic!("{}: {difference}\n{answered:#}", exchange.from);
         }
     }
 }
 
 fn player(replies: bool) -> Server<Player> {
-    // The paper's sections come one by one there, and here without a pause.
+    // Disables coalescing: the sections of the paper are separate events.
     let mut limits = Limits::default();
     limits.pace = Duration::ZERO;
     Server::new(Player { replies }).limits(limits)
 }
 
-/// A test for each scene.
+/// One test per scene.
 macro_rules! scenes {
     ($($name:ident: $scene:ident on $server:expr;)*) => { $(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,9 +123,9 @@ fn send(text: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}})
 }
 
-/// The researcher's page has a table of what goes wrong, and what is said then.
+/// The error table on the page of the researcher example.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_researchers_errors() {
+async fn errors_of_the_researcher_example() {
     let mut modes = Modes::default();
     modes.require_text = true;
     let url = format!("{}/a2a", serve(player(false).modes(modes).max_body(4096)).await);
@@ -133,26 +133,26 @@ async fn the_researchers_errors() {
         json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()
     };
     let no_text = json!({"message": {"role": "user", "parts": [{"kind": "data", "data": {}}], "messageId": "m-1"}});
-    for (what, body, http, code) in [
+    for (case, body, http, code) in [
         ("a body that is not JSON", "{".to_owned(), 200, -32700),
         ("a body that is too large", send(&"x".repeat(5000)).to_string(), 413, -32600),
         ("not a request of JSON-RPC 2.0", json!({"id": 1, "method": "message/send"}).to_string(), 200, -32600),
         ("a request without an id", send("hi").to_string().replace(r#""id":1,"#, ""), 200, -32600),
-        ("a method that nobody knows", call("message/sing", json!({})), 200, -32601),
+        ("an unknown method", call("message/sing", json!({})), 200, -32601),
         ("no message", call("message/send", json!({})), 200, -32602),
         ("no part of text", call("message/send", no_text), 200, -32602),
-        ("a task that is not there", call("tasks/get", json!({"id": "t"})), 200, -32001),
+        ("a missing task", call("tasks/get", json!({"id": "t"})), 200, -32001),
         ("nothing to cancel", call("tasks/cancel", json!({"id": "t"})), 200, -32001),
     ] {
         let reply = post(&url, body).await;
-        assert_eq!(reply.status(), http, "{what}");
+        assert_eq!(reply.status(), http, "{case}");
         let reply: Value = serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap();
         let error = reply["error"].as_object().unwrap();
-        assert_eq!(error["code"], code, "{what}");
-        assert!(error["message"].is_string() && !error.contains_key("data"), "{what}: {error:?}");
-        assert!(reply.get("result").is_none() && reply.get("id").is_some(), "{what}");
+        assert_eq!(error["code"], code, "{case}");
+        assert!(error["message"].is_string() && !error.contains_key("data"), "{case}: {error:?}");
+        assert!(reply.get("result").is_none() && reply.get("id").is_some(), "{case}");
     }
-    // An agent that fails is no error of the call, and what it fell over is not told.
+    // A failing agent is a task state, not an error, and its cause is not exposed.
     let failed = answer(&url, &send("Raise")).await;
     assert_eq!(failed["result"]["status"]["state"], "failed");
     assert!(failed["result"]["status"]["message"]["parts"][0]["text"].is_string());
@@ -160,7 +160,7 @@ async fn the_researchers_errors() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_researchers_token() {
+async fn token_of_the_researcher_example() {
     let server = player(false).authenticator(Bearer::new(Token::new("sk-1").unwrap()));
     let url = serve(server).await;
     let url = format!("{url}/a2a");
@@ -169,9 +169,9 @@ async fn the_researchers_token() {
     assert_eq!(request.body(send("hello").to_string()).send().await.unwrap().status(), 200);
 }
 
-/// The tutorial's structures: an id is text, a whole number or null, and an answer has it as it was.
+/// JSON-RPC ids of the tutorial: text, integer or null, returned unchanged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_tutorials_ids() {
+async fn json_rpc_ids_are_returned_unchanged() {
     let url = format!("{}/rpc", serve(player(false)).await);
     for id in [json!("req-1"), json!(7), json!(0), Value::Null] {
         let mut request = send("hello");
@@ -179,18 +179,17 @@ async fn the_tutorials_ids() {
         let reply = answer(&url, &request).await;
         assert_eq!((&reply["id"], &reply["jsonrpc"]), (&id, &json!("2.0")));
         assert!(reply.get("result").is_some() && reply.get("error").is_none());
-        // Of its task, what the tutorial marks as required.
-        for (place, value) in [("/kind", "task"), ("/status/state", "completed"), ("/history/0/kind", "message")] {
-            assert_eq!(reply["result"].pointer(place).unwrap(), value);
+        // Members that the tutorial marks as required.
+        for (pointer, value) in [("/kind", "task"), ("/status/state", "completed"), ("/history/0/kind", "message")] {
+            assert_eq!(reply["result"].pointer(pointer).unwrap(), value);
         }
         assert!(reply["result"]["id"].is_string() && reply["result"]["contextId"].is_string());
     }
 }
 
-/// The researcher's card, where people looked for it before there was a path for it. The specification's own card is
-/// among the tests of cards.
+/// Card of the researcher example, at the paths used before one was specified.
 #[tokio::test]
-async fn the_researchers_card() {
+async fn card_of_the_researcher_example() {
     let no_streams: CardConfig = serde_json::from_value(json!({"capabilities": {"streaming": false}})).unwrap();
     let server = player(false).description("Research agent that summarizes topics").version("0.21.0");
     let url = serve(server.card(no_streams)).await;
@@ -206,25 +205,26 @@ async fn the_researchers_card() {
         assert_eq!(reply.status(), 200, "{path}");
         let card: Value = serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap();
         for (name, printed) in printed.as_object().unwrap() {
-            let differs = match name.as_str() {
-                // The last version of what it is written in.
+            let expected = match name.as_str() {
+                // The latest 0.x version that the card is written in.
                 "protocolVersion" => json!("0.3.0"),
-                // 0.3, 5.5: where it is reached, which has to be said.
+                // 0.3, 5.5: the URL is required.
                 "url" => json!(format!("{url}/rpc")),
                 _ => printed.clone(),
             };
-            let shown = match name.as_str() {
-                // Members that 1.0 has too.
+            let actual = match name.as_str() {
+                // The object also has members of 1.0.
                 "capabilities" => only(&card[name], printed),
                 _ => card[name].clone(),
             };
-            assert_eq!(shown, differs, "{path}: {name}");
+            assert_eq!(actual, expected, "{path}: {name}");
         }
     }
 }
 
-/// Of an object, the members that another one has.
-fn only(of: &Value, others: &Value) -> Value {
-    let has = |name: &String| others.get(name).is_some();
-    of.as_object().unwrap().iter().filter(|it| has(it.0)).map(|it| (it.0.clone(), it.1.clone())).collect()
+/// Members of an object that another object has too.
+fn only(object: &Value, reference: &Value) -> Value {
+    let has = |name: &String| reference.get(name).is_some();
+    let members = object.as_object().unwrap().iter().filter(|(name, _)| has(name));
+    members.map(|(name, value)| (name.clone(), value.clone())).collect()
 }

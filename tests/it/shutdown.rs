@@ -1,4 +1,4 @@
-//! A server that is told to stop while agents are at work: it ends in time, and nobody is told what did not happen.
+//! Graceful shutdown of the program while agents run: it exits in time, and running tasks are recovered at the next start.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use tokio::{task::JoinSet, time::timeout};
 use tokio_stream::StreamExt as _;
 
 use crate::{
-    killed::Stage,
+    crash::TestBed,
     program::signal,
     scenarios::{get, request, said, state, task_of, text},
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const TASKS: usize = 10;
 const STREAMS: usize = 10;
@@ -26,11 +26,11 @@ fn subscribe(id: &str) -> SubscribeToTaskRequest {
     SubscribeToTaskRequest { id: id.to_owned(), ..SubscribeToTaskRequest::default() }
 }
 
-/// Ten tasks at work, with ten streams each. None of them becomes CANCELED, and each stream goes on where it was cut.
+/// Ten running tasks with ten streams each: none becomes CANCELED, and each stream can be resumed after its cut.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_runs_is_left_for_the_next_start() {
-    let stage = Stage::new();
-    let (mut child, url) = stage.start(&[("A2A_DRAIN_GRACE", "1s")]).await;
+async fn running_tasks_and_streams_survive_a_shutdown() {
+    let bed = TestBed::new();
+    let (mut child, url) = bed.start(&[("A2A_DRAIN_GRACE", "1s")]).await;
     let (rest, rpc) = (client::rest(&url).unwrap(), client::json_rpc(&format!("{url}/rpc")).unwrap());
     let mut streams = JoinSet::new();
     let mut ids = Vec::new();
@@ -52,28 +52,31 @@ async fn what_runs_is_left_for_the_next_start() {
     signal(&child, "-TERM");
     let ended = timeout(Duration::from_secs(10), child.wait()).await.unwrap().unwrap();
     assert_eq!(ended.code(), Some(0));
-    // Each is cut, after what it had.
+    // Each stream is cut after the events that it had.
     let mut cut = Vec::new();
     for (first, events) in streams {
-        let rest: Vec<Event> = timeout(PATIENCE, events.map_while(Result::ok).collect()).await.unwrap();
-        assert!(rest.iter().filter_map(state).all(|it| it == TaskState::Working), "{rest:?}");
+        let rest: Vec<Event> = timeout(TIMEOUT, events.map_while(Result::ok).collect()).await.unwrap();
+        assert!(rest.iter().filter_map(state).all(|state| state == TaskState::Working), "{rest:?}");
         cut.push(rest.last().unwrap_or(&first).cursor().cloned().unwrap());
     }
 
-    let (child, url) = stage.start(&[]).await;
+    let (child, url) = bed.start(&[]).await;
     let agent = client::rest(&url).unwrap();
     for cursor in cut {
         let (id, _) = cursor.parts().unwrap();
         let call = Call { cursor: Some(cursor.clone()), ..Call::default() };
         let rest = agent.subscribe_to_task(call.request(subscribe(id))).await.unwrap().into_inner();
-        let rest: Vec<Event> = timeout(PATIENCE, rest.map(Result::unwrap).collect()).await.unwrap();
+        let rest: Vec<Event> = timeout(TIMEOUT, rest.map(Result::unwrap).collect()).await.unwrap();
         assert_eq!(rest.last().and_then(state), Some(TaskState::Failed), "{rest:?}");
-        assert!(rest.iter().filter_map(state).all(|it| it != TaskState::Submitted), "it begins anew: {rest:?}");
+        assert!(
+            rest.iter().filter_map(state).all(|state| state != TaskState::Submitted),
+            "the stream starts from the beginning: {rest:?}"
+        );
     }
     for id in ids {
         let task = get(&*agent, &id).await.unwrap();
-        let why = "The server stopped while the agent was at work on this.";
-        assert_eq!((task.state(), said(&task).as_str()), (TaskState::Failed, why));
+        let reason = "The server stopped while the agent was at work on this.";
+        assert_eq!((task.state(), said(&task).as_str()), (TaskState::Failed, reason));
     }
     drop(child);
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use super::trace::Call;
-use crate::clients::Dice;
+use crate::workload::Rng;
 
 /// What a piece of a write that is torn is as long as.
 const SECTOR: usize = 512;
@@ -133,10 +133,10 @@ impl Disk {
     }
 
     /// Writes what is left to a directory.
-    pub(super) fn left(&self, end: End, into: &Path, dice: &mut Dice) {
+    pub(super) fn left(&self, end: End, into: &Path, rng: &mut Rng) {
         let mut names = if end == End::Killed { self.names.clone() } else { self.synced.clone() };
         if end == End::Torn {
-            let some = dice.roll(self.changes.len() + 1);
+            let some = rng.below(self.changes.len() + 1);
             self.changes.iter().take(some).for_each(|it| it.1.apply(&mut names));
         }
         for (name, file) in names {
@@ -144,9 +144,9 @@ impl Disk {
             let mut bytes = if end == End::Killed { file.now.clone() } else { file.synced.clone() };
             if end == End::Torn {
                 // What is missing of most of them is the last: no run would see it otherwise.
-                let likely = dice.roll(5);
+                let likely = rng.below(5);
                 for (_, piece) in &file.pending {
-                    let sectors = if dice.roll(5) <= likely { usize::MAX } else { dice.roll(9) * SECTOR };
+                    let sectors = if rng.below(5) <= likely { usize::MAX } else { rng.below(9) * SECTOR };
                     piece.apply(&mut bytes, sectors);
                 }
             }

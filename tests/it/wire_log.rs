@@ -1,4 +1,4 @@
-//! `--print-wire`, as who moves from one version to another sees it.
+//! Wire log (`--print-wire`): content, redaction of secrets, and off by default.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use tokio::{
 
 use crate::program::a2a;
 
-/// What a server writes to its log while it is sent these
-async fn printed(flags: &[&str], requests: &[(&str, &str, &str, String)]) -> String {
+/// Runs a server, sends the requests, and returns what the server logged.
+async fn log_of(flags: &[&str], requests: &[(&str, &str, &str, String)]) -> String {
     let all = [&["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn"], flags].concat();
     let mut child = a2a(&all).env("A2A_TOKEN", "sw0rdfish").spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -37,10 +37,10 @@ fn send(method: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_passes_is_printed_without_its_secrets() {
+async fn wire_log_has_requests_and_replies_without_secrets() {
     let stream =
         json!({"message": {"messageId": "m-2", "role": "ROLE_USER", "parts": [{"text": "hello"}]}}).to_string();
-    let log = printed(
+    let log = log_of(
         &["--print-wire"],
         &[
             ("POST", "/rpc", "application/json", send("SendMessage")),
@@ -51,7 +51,7 @@ async fn what_passes_is_printed_without_its_secrets() {
     )
     .await;
     assert!(!log.contains("sw0rdfish"), "{log}");
-    for said in [
+    for expected in [
         "in: POST /rpc [",
         "authorization: (hidden)",
         r#"in: {"id":"r-1","jsonrpc":"2.0","method":"SendMessage","params":{"#,
@@ -69,14 +69,17 @@ async fn what_passes_is_printed_without_its_secrets() {
         "result: GetTask TaskNotFound Task not found: t-1",
         "out: 404 [",
     ] {
-        assert!(log.contains(said), "{said} is not in\n{log}");
+        assert!(log.contains(expected), "{expected} is missing in\n{log}");
     }
-    // One thing, one line: nothing that a caller sends can look like another.
-    assert!(log.lines().all(|it| it.contains(" INFO wire{call=") && it.contains("}: a2a_service::wire: ")), "{log}");
+    // Each record is one line: no input can imitate another record.
+    assert!(
+        log.lines().all(|line| line.contains(" INFO wire{call=") && line.contains("}: a2a_service::wire: ")),
+        "{log}"
+    );
 }
 
 #[tokio::test]
-async fn nothing_is_printed_that_nobody_asked_for() {
-    let log = printed(&[], &[("POST", "/rpc", "application/json", send("SendMessage"))]).await;
+async fn wire_log_is_off_by_default() {
+    let log = log_of(&[], &[("POST", "/rpc", "application/json", send("SendMessage"))]).await;
     assert_eq!(log, "");
 }

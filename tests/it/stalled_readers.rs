@@ -1,4 +1,4 @@
-//! Readers that stop reading: nobody else notices, and they miss nothing.
+//! Stalled readers: they do not delay or cost other callers anything, and receive every event later.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -10,37 +10,37 @@ use tokio::{
 };
 
 use crate::{
+    bindings::{serve, server},
     scenarios::{get, next, remaining, send, state, stream, subscribe, task_of, text},
     store::place::Opened,
-    ways::{serve, server},
 };
 
 const EVENTS: usize = 10_000;
 const STALLED: usize = 20;
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Memory of this process, in MiB.
+/// Resident memory of this process in MiB.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|it| it.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
 }
 
-/// A subscription of HTTP+JSON over a bare socket, of which the first bytes have been read.
+/// HTTP+JSON subscription over a bare socket of which the first bytes have been read.
 async fn subscription(url: &str, id: &str) -> (TcpStream, Vec<u8>) {
     let host = url.strip_prefix("http://").unwrap();
-    // 1.0 has no chunks, whose lengths would stand between the bytes.
+    // HTTP/1.0 replies have no chunk headers between the bytes.
     let mut socket = TcpStream::connect(host).await.unwrap();
     let head = format!("GET /tasks/{id}:subscribe HTTP/1.0\r\nhost: {host}\r\n\r\n");
     socket.write_all(head.as_bytes()).await.unwrap();
     let mut read = vec![0; 512];
-    let n = timeout(PATIENCE, socket.read(&mut read)).await.unwrap().unwrap();
+    let n = timeout(TIMEOUT, socket.read(&mut read)).await.unwrap().unwrap();
     read.truncate(n);
     assert!(read.starts_with(b"HTTP/1.0 200"), "{}", String::from_utf8_lossy(&read));
     (socket, read)
 }
 
-/// The numbers that the chunks begin with, in the order in which they came.
+/// Numbers at the start of the chunks, in order of arrival.
 fn numbers(text: &str) -> Vec<usize> {
     let marks = text.match_indices(r#""parts":[{"text":""#);
     let number = |(at, mark): (usize, &str)| text[at + mark.len()..].get(..6)?.parse().ok();
@@ -48,13 +48,13 @@ fn numbers(text: &str) -> Vec<usize> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_stops_costs_nobody_anything_and_misses_nothing() {
-    // One after the other: what they take is all that this process does.
-    stops(Opened::memory(2000)).await;
-    stops(Opened::sqlite(Options::default())).await;
+async fn stalled_readers_do_not_affect_others_and_receive_everything() {
+    // Sequential, because the memory of the whole process is measured.
+    stall_readers(Opened::memory(2000)).await;
+    stall_readers(Opened::sqlite(Options::default())).await;
 }
 
-/// A client of HTTP/2 that takes so many bytes of each answer before it has read them.
+/// HTTP/2 client with this initial window size in bytes.
 async fn http2(url: &str, window: u32) -> h2::client::SendRequest<bytes::Bytes> {
     let socket = TcpStream::connect(url.strip_prefix("http://").unwrap()).await.unwrap();
     let mut builder = h2::client::Builder::new();
@@ -64,11 +64,11 @@ async fn http2(url: &str, window: u32) -> h2::client::SendRequest<bytes::Bytes> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_read_is_refused_before_it_is_made_if_its_memory_exceeds_the_budget() {
+async fn read_is_rejected_if_its_reply_exceeds_the_memory_budget() {
     for store in [Opened::memory(2000), Opened::sqlite(Options::default())] {
         let url = serve(server().unsent_bytes(8 << 20).store(Arc::clone(&store.store))).await;
         let agent = client::rest(&url).unwrap();
-        // It has the text twice, in its history and as an artifact: 1.8 MB.
+        // The text is in the history and in the artifact: 1.8 MB.
         let large = send(&*agent, text("", &"x".repeat(900_000))).await.id;
         let small = send(&*agent, text("", "x")).await.id;
         for path in [format!("/tasks/{large}"), "/tasks?includeArtifacts=true".to_owned()] {
@@ -78,24 +78,24 @@ async fn a_read_is_refused_before_it_is_made_if_its_memory_exceeds_the_budget() 
                 client.send_request(request, true).unwrap().0.await.unwrap()
             };
             let stalled = http2(&url, 0).await;
-            let mut held = Vec::new();
+            let mut unread = Vec::new();
             for _ in 0..3 {
                 let answer = get(&stalled, &path).await;
                 assert_eq!(answer.status(), 200, "{path}");
-                held.push(answer);
+                unread.push(answer);
             }
-            // 5.4 MB are held, and while an answer of 1.8 MB is made there are two copies of it.
+            // Unread replies hold 5.4 MB, and encoding a reply of 1.8 MB takes two copies of it.
             let refused = get(&stalled, &path).await;
             assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (503, &"1".parse().unwrap()));
             let reader = http2(&url, 1 << 20).await;
             assert_eq!(get(&reader, &format!("/tasks/{small}")).await.status(), 200);
-            drop((held, stalled));
-            timeout(PATIENCE, async { while get(&reader, &path).await.status() != 200 {} }).await.unwrap();
+            drop((unread, stalled));
+            timeout(TIMEOUT, async { while get(&reader, &path).await.status() != 200 {} }).await.unwrap();
         }
     }
 }
 
-async fn stops(store: Opened) {
+async fn stall_readers(store: Opened) {
     let url = serve(server().store(Arc::clone(&store.store))).await;
     let agent = client::rest(&url).unwrap();
     let mut watched = stream(&*agent, text("", "!wait")).await;
@@ -105,7 +105,7 @@ async fn stops(store: Opened) {
     for _ in 0..STALLED {
         stalled.push(subscription(&url, &id).await);
     }
-    // The turn that waits ends, and the next one, which is the burst, begins.
+    // The waiting turn ends, and the next one writes the burst.
     let burst = send(&*agent, text(&id, &format!("!burst {EVENTS}"))).await;
     assert!(
         matches!(burst.state(), TaskState::InputRequired | TaskState::Working | TaskState::Completed),
@@ -113,7 +113,7 @@ async fn stops(store: Opened) {
         burst.state()
     );
     drop(watched);
-    // While it goes on: somebody else reads it from here on, and other tasks are done.
+    // Meanwhile another client subscribes, and other tasks run.
     let late = subscribe(&*agent, &id).await;
     for _ in 0..100 {
         assert_eq!(send(&*agent, text("", "hello")).await.state(), TaskState::Completed);
@@ -123,12 +123,12 @@ async fn stops(store: Opened) {
     }
     let task = get(&*agent, &id).await.unwrap();
     assert_eq!((task.state(), task.artifacts[0].parts.len()), (TaskState::Completed, EVENTS));
-    // A copy of the events for each of them would be four times as much.
+    // A copy of the events per reader would be four times as much.
     let grown = resident().saturating_sub(before);
-    assert!(grown < 200, "{grown} MiB more, with {STALLED} readers that stopped");
+    assert!(grown < 200, "memory grew by {grown} MiB with {STALLED} stalled readers");
 
     for (mut socket, mut read) in stalled {
-        timeout(PATIENCE, socket.read_to_end(&mut read)).await.unwrap().unwrap();
+        timeout(TIMEOUT, socket.read_to_end(&mut read)).await.unwrap().unwrap();
         let seen = numbers(&String::from_utf8(read).unwrap());
         assert_eq!(seen, (0..EVENTS).collect::<Vec<_>>());
     }

@@ -1,4 +1,5 @@
-//! One task, whichever versions and bindings it is made, seen and ended by: both versions are of one service on one port.
+//! Interoperation of versions and bindings: a task created over one can be read, streamed, continued and canceled over any
+//! other.
 
 use std::sync::Arc;
 
@@ -22,47 +23,52 @@ use tokio::sync::Notify;
 use tonic::Request;
 
 use crate::{
-    auth::Gullible,
-    classic_client, classic_rpc_client,
+    auth::TrustNameHeader,
+    bindings::{serve, server},
     scenarios::{configured, get, is, next, output, remaining, send, state, stream, subscribe, task_of, text},
-    ways::{serve, server},
+    v03_client, v03_rpc_client,
 };
 
-type Door = (&'static str, Arc<dyn A2aService>);
+type Binding = (&'static str, Arc<dyn A2aService>);
 
-/// The ways into one server at 0.3.
-fn classic(url: &str) -> [Door; 3] {
+/// Clients of 0.3 of one server.
+fn v03_bindings(url: &str) -> [Binding; 3] {
     [
-        ("JSON-RPC 0.3", classic_rpc_client::json_rpc(url)),
-        ("REST 0.3", classic_client::rest(url)),
-        ("gRPC 0.3", classic_client::grpc(url)),
+        ("JSON-RPC 0.3", v03_rpc_client::json_rpc(url)),
+        ("REST 0.3", v03_client::rest(url)),
+        ("gRPC 0.3", v03_client::grpc(url)),
     ]
 }
 
-/// All ways into it.
-fn doors(url: &str) -> Vec<Door> {
+/// Clients of both versions of one server.
+fn bindings(url: &str) -> Vec<Binding> {
     let current = [
         ("JSON-RPC 1.0", client::json_rpc(&format!("{url}/rpc")).unwrap()),
         ("REST 1.0", client::rest(url).unwrap()),
         ("gRPC 1.0", client::grpc(url).unwrap()),
     ];
-    classic(url).into_iter().chain(current).collect()
+    v03_bindings(url).into_iter().chain(current).collect()
 }
 
-/// 0.3 over JSON-RPC, 1.0 over gRPC, 0.3 over REST; the reverse; and every other order of three.
+/// All combinations of three bindings, of which each creates, streams or cancels the task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_is_made_streamed_and_canceled() {
-    let doors = doors(&serve(server()).await);
+async fn task_can_be_created_streamed_and_canceled_over_different_bindings() {
+    let bindings = bindings(&serve(server()).await);
     let at_once = SendMessageConfiguration { return_immediately: true, ..SendMessageConfiguration::default() };
-    for (made, maker) in &doors {
-        for (streamed, streamer) in &doors {
-            for (canceled, canceler) in &doors {
-                let how = format!("made over {made}, streamed over {streamed}, canceled over {canceled}");
-                let task = send(&**maker, configured(text("", "/slow 30"), at_once.clone())).await;
-                let mut events = subscribe(&**streamer, &task.id).await.unwrap_or_else(|it| panic!("{how}: {it}"));
+    for (created, creator) in &bindings {
+        for (streamed, streamer) in &bindings {
+            for (canceled, canceler) in &bindings {
+                let context = format!("created over {created}, streamed over {streamed}, canceled over {canceled}");
+                let task = send(&**creator, configured(text("", "/slow 30"), at_once.clone())).await;
+                let mut events =
+                    subscribe(&**streamer, &task.id).await.unwrap_or_else(|error| panic!("{context}: {error}"));
                 let first = next(&mut events).await;
-                assert_eq!((&task_of(&first).id, &task_of(&first).context_id), (&task.id, &task.context_id), "{how}");
-                assert_eq!(task_of(&first).history, task.history, "{how}");
+                assert_eq!(
+                    (&task_of(&first).id, &task_of(&first).context_id),
+                    (&task.id, &task.context_id),
+                    "{context}"
+                );
+                assert_eq!(task_of(&first).history, task.history, "{context}");
                 let cancel = CancelTaskRequest { id: task.id.clone(), ..CancelTaskRequest::default() };
                 let ended = canceler
                     .cancel_task(Call::default().request(cancel))
@@ -71,20 +77,20 @@ async fn a_task_is_made_streamed_and_canceled() {
                     .into_inner()
                     .into_task()
                     .unwrap();
-                assert_eq!(ended.state(), TaskState::Canceled, "{how}");
+                assert_eq!(ended.state(), TaskState::Canceled, "{context}");
                 let rest = remaining(events).await;
-                assert_eq!(rest.last().and_then(state), Some(TaskState::Canceled), "{how}");
-                assert_eq!(get(&**maker, &task.id).await.unwrap(), ended, "{how}");
+                assert_eq!(rest.last().and_then(state), Some(TaskState::Canceled), "{context}");
+                assert_eq!(get(&**creator, &task.id).await.unwrap(), ended, "{context}");
             }
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_conversation_goes_on_at_another_door() {
-    let doors = doors(&serve(server()).await);
-    for (from, one) in &doors {
-        for (to, other) in &doors {
+async fn conversation_continues_over_another_binding() {
+    let bindings = bindings(&serve(server()).await);
+    for (from, one) in &bindings {
+        for (to, other) in &bindings {
             let asked = send(&**one, text("", "/ask which city?")).await;
             assert_eq!(get(&**other, &asked.id).await.unwrap(), asked, "{from}, {to}");
             let done = send(&**other, text(&asked.id, "Rome")).await;
@@ -98,12 +104,12 @@ fn subscription(id: &str) -> SubscribeToTaskRequest {
     SubscribeToTaskRequest { id: id.into(), ..SubscribeToTaskRequest::default() }
 }
 
-/// A stream of either version is taken up in the other, after the event that was seen last.
+/// A stream is resumed in either version, after the last event that was received.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cursor_holds_at_another_door() {
-    let doors = doors(&serve(server()).await);
-    for (from, one) in &doors {
-        // gRPC takes cursors, and gives none.
+async fn cursor_is_valid_over_another_binding() {
+    let bindings = bindings(&serve(server()).await);
+    for (from, one) in &bindings {
+        // gRPC accepts cursors, and returns none.
         if from.starts_with("gRPC") {
             continue;
         }
@@ -111,7 +117,7 @@ async fn a_cursor_holds_at_another_door() {
         let (cursor, expected) = (all[0].cursor().cloned(), &all[1..]);
         assert!(cursor.is_some() && !expected.is_empty(), "{from}");
         let id = task_of(&all[0]).id.clone();
-        for (to, other) in &doors {
+        for (to, other) in &bindings {
             let call = Call { cursor: cursor.clone(), ..Call::default() };
             let rest = other.subscribe_to_task(call.request(subscription(&id))).await.unwrap().into_inner();
             assert_eq!(remaining(rest).await, expected, "{from}, {to}");
@@ -119,102 +125,104 @@ async fn a_cursor_holds_at_another_door() {
     }
 }
 
-/// What a server that came up again knows of a task is the task, whether anybody works on it or not.
+/// After a restart, a subscription returns the stored task, whether or not a turn is running.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_subscription_after_a_restart_is_the_task() {
+async fn subscription_after_a_restart_returns_the_task() {
     let store = Arc::new(Memory::default());
     let before = server().store(Arc::<Memory>::clone(&store)).into_service();
     let asked = send(&*before, text("", "/ask which city?")).await;
     let ended = send(&*before, text("", "hello")).await;
     drop(before);
     let url = serve(server().store(store)).await;
-    for (door, agent) in classic(&url) {
+    for (binding, agent) in v03_bindings(&url) {
         let mut events = subscribe(&*agent, &asked.id).await.unwrap();
-        assert_eq!(task_of(&next(&mut events).await), &asked, "{door}");
-        // As if it had been there all the time.
+        assert_eq!(task_of(&next(&mut events).await), &asked, "{binding}");
+        // A terminal task is returned as if the subscription had existed before.
         let events = remaining(subscribe(&*agent, &ended.id).await.unwrap()).await;
-        assert_eq!(task_of(&events[0]), &ended, "{door}");
+        assert_eq!(task_of(&events[0]), &ended, "{binding}");
         is(&subscribe(&*agent, "nowhere").await.err().unwrap(), ErrorKind::TaskNotFound);
     }
 }
 
-/// A task of somebody else is one that is not there, in the words of 0.3 as well (13.1).
+/// A task of another owner reads as missing in 0.3 too (13.1).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_task_is_not_there_at_0_3() {
-    let url = serve(server().authenticator(Gullible)).await;
+async fn task_of_another_owner_reads_as_missing_at_0_3() {
+    let url = serve(server().authenticator(TrustNameHeader)).await;
     let http = reqwest::Client::new();
-    let ask = async |name: &str, path: &str, body: &Value| {
-        let asked = http.post(format!("{url}{path}")).header("x-name", name).header("content-type", "application/json");
-        asked.body(body.to_string()).send().await.unwrap().text().await.unwrap()
+    let post = async |name: &str, path: &str, body: &Value| {
+        let request =
+            http.post(format!("{url}{path}")).header("x-name", name).header("content-type", "application/json");
+        request.body(body.to_string()).send().await.unwrap().text().await.unwrap()
     };
     let rpc = |method: &str, params: Value| json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
     let message = json!({"messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "/ask what?"}]});
     let made: Value =
-        serde_json::from_str(&ask("ada", "/rpc", &rpc("message/send", json!({"message": message}))).await).unwrap();
+        serde_json::from_str(&post("ada", "/rpc", &rpc("message/send", json!({"message": message}))).await).unwrap();
     let id = made["result"]["id"].as_str().unwrap();
     for method in ["tasks/get", "tasks/cancel", "tasks/resubscribe"] {
-        let (theirs, nobodys) = (
-            ask("bob", "/rpc", &rpc(method, json!({"id": id}))).await,
-            ask("bob", "/rpc", &rpc(method, json!({"id": "t-9"}))).await,
+        let (foreign, missing) = (
+            post("bob", "/rpc", &rpc(method, json!({"id": id}))).await,
+            post("bob", "/rpc", &rpc(method, json!({"id": "t-9"}))).await,
         );
-        assert!(theirs.contains(r#""code":-32001"#), "{method}: {theirs}");
-        assert_eq!(theirs.replace(id, "t-9"), nobodys, "{method}");
+        assert!(foreign.contains(r#""code":-32001"#), "{method}: {foreign}");
+        assert_eq!(foreign.replace(id, "t-9"), missing, "{method}");
     }
     for action in ["cancel", "subscribe"] {
         let path = |id: &str| format!("/v1/tasks/{id}:{action}");
-        let (theirs, nobodys) = (ask("bob", &path(id), &json!({})).await, ask("bob", &path("t-9"), &json!({})).await);
-        assert!(theirs.contains("TaskNotFoundError"), "{action}: {theirs}");
-        assert_eq!(theirs.replace(id, "t-9"), nobodys, "{action}");
+        let (foreign, missing) =
+            (post("bob", &path(id), &json!({})).await, post("bob", &path("t-9"), &json!({})).await);
+        assert!(foreign.contains("TaskNotFoundError"), "{action}: {foreign}");
+        assert_eq!(foreign.replace(id, "t-9"), missing, "{action}");
     }
     let mut grpc = A2aServiceClient::connect(url.clone()).await.unwrap();
-    let mut theirs = Request::new(v03::GetTaskRequest { name: format!("tasks/{id}"), ..Default::default() });
-    theirs.metadata_mut().insert("x-name", "bob".parse().unwrap());
-    let status = grpc.get_task(theirs).await.unwrap_err();
+    let mut request = Request::new(v03::GetTaskRequest { name: format!("tasks/{id}"), ..Default::default() });
+    request.metadata_mut().insert("x-name", "bob".parse().unwrap());
+    let status = grpc.get_task(request).await.unwrap_err();
     assert_eq!(status.message(), format!("TaskNotFoundError: Task not found: {id}"));
-    let seen = ask("ada", "/rpc", &rpc("tasks/get", json!({"id": id}))).await;
+    let seen = post("ada", "/rpc", &rpc("tasks/get", json!({"id": id}))).await;
     assert!(seen.contains("input-required"), "{seen}");
 }
 
-/// Works until it is told that it has.
+/// Lets the test decide when the agent ends.
 #[derive(Default)]
-struct Gate {
-    began: Notify,
-    open: Notify,
+struct Latch {
+    started: Notify,
+    release: Notify,
 }
 
-impl Gate {
-    /// Waits for what is sent, and lets the agent end: meanwhile if the send waits for that, and else when it has not.
-    async fn pass<T>(&self, waits: bool, sent: impl Future<Output = T>) -> T {
-        let open = async {
-            self.began.notified().await;
-            self.open.notify_one();
+impl Latch {
+    /// Awaits a send and lets the agent end: during the send if it blocks until then, otherwise after it.
+    async fn release_after<T>(&self, waits: bool, sent: impl Future<Output = T>) -> T {
+        let release = async {
+            self.started.notified().await;
+            self.release.notify_one();
         };
         if waits {
-            return tokio::join!(sent, open).0;
+            return tokio::join!(sent, release).0;
         }
         let answer = sent.await;
-        open.await;
+        release.await;
         answer
     }
 }
 
-/// An agent that ends when the test lets it.
-struct Gated(Arc<Gate>);
+/// Agent that ends when the test releases it.
+struct LatchedAgent(Arc<Latch>);
 
-impl Agent for Gated {
+impl Agent for LatchedAgent {
     async fn run(&self, _: Turn, out: Updates) -> Result<End, agent::Error> {
         out.working().await?;
-        self.0.began.notify_one();
-        self.0.open.notified().await;
+        self.0.started.notify_one();
+        self.0.release.notified().await;
         Ok(End::Completed(None))
     }
 }
 
-/// What is not said waits at 0.3; where there is somebody to tell, it need not; and what is said holds.
+/// At 0.3 a send blocks by default; with a push configuration it does not; an explicit `blocking` decides.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_send_of_0_3_waits_unless_it_says_otherwise() {
-    let gate = Arc::new(Gate::default());
-    let url = serve(Server::new(Gated(Arc::clone(&gate))).push(true)).await;
+async fn send_of_0_3_blocks_unless_configured_otherwise() {
+    let latch = Arc::new(Latch::default());
+    let url = serve(Server::new(LatchedAgent(Arc::clone(&latch))).push(true)).await;
     let http = &reqwest::Client::new();
     let post = async |path: &str, body: Value, state: &str| {
         let asked = http.post(format!("{url}{path}")).header("content-type", "application/json");
@@ -234,34 +242,36 @@ async fn a_send_of_0_3_waits_unless_it_says_otherwise() {
         (json!({"pushNotificationConfig": push, "blocking": true}), true),
         (json!({"pushNotificationConfig": push, "blocking": false}), false),
     ] {
-        // The JSON of JSON-RPC, whichever way it comes: that of the proto file leaves out what is false.
+        // The JSON of JSON-RPC over both bindings; ProtoJSON would omit `false`.
         let parts = json!([{"kind": "text", "text": "hi"}]);
         let message = json!({"kind": "message", "messageId": "m", "role": "user", "parts": parts});
         let params = json!({"message": message, "configuration": configuration});
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params});
-        let state = gate.pass(waits, post("/rpc", call, "/result/status/state")).await;
+        let state = latch.release_after(waits, post("/rpc", call, "/result/status/state")).await;
         assert_eq!(state == "completed", waits, "JSON-RPC: {configuration}: {state}");
         let mut body = params.clone();
-        // Where the proto file calls it otherwise.
-        if let Some(push) = body["configuration"].as_object_mut().and_then(|it| it.remove("pushNotificationConfig")) {
+        // The proto file has another name.
+        if let Some(push) =
+            body["configuration"].as_object_mut().and_then(|object| object.remove("pushNotificationConfig"))
+        {
             body["configuration"]["pushNotification"] = push;
         }
         // A configuration without the field counts as one with `false`.
-        let said = configuration.get("blocking").is_some_and(|it| !it.is_null());
-        let waits = if configuration.is_object() && !said { false } else { waits };
-        let state = gate.pass(waits, post("/v1/message:send", body, "/task/status/state")).await;
+        let is_explicit = configuration.get("blocking").is_some_and(|blocking| !blocking.is_null());
+        let waits = if configuration.is_object() && !is_explicit { false } else { waits };
+        let state = latch.release_after(waits, post("/v1/message:send", body, "/task/status/state")).await;
         assert_eq!(state == "TASK_STATE_COMPLETED", waits, "REST: {configuration}: {state}");
     }
 
-    // In protobuf `blocking` is there wherever the configuration is.
+    // In protobuf, a configuration always has a value of `blocking`.
     let mut grpc = A2aServiceClient::connect(url.clone()).await.unwrap();
-    let of = |blocking| Some(v03::SendMessageConfiguration { blocking, ..Default::default() });
-    for (configuration, waits) in [(None, true), (of(true), true), (of(false), false)] {
+    let with_blocking = |blocking| Some(v03::SendMessageConfiguration { blocking, ..Default::default() });
+    for (configuration, waits) in [(None, true), (with_blocking(true), true), (with_blocking(false), false)] {
         let content = vec![v03::Part { part: Some(v03::part::Part::Text("hi".into())), metadata: None }];
         let message =
             v03::Message { message_id: "m".into(), role: v03::Role::User.into(), content, ..Default::default() };
         let sent = v03::SendMessageRequest { request: Some(message), configuration, metadata: None };
-        let reply = gate.pass(waits, grpc.send_message(sent)).await.unwrap().into_inner();
+        let reply = latch.release_after(waits, grpc.send_message(sent)).await.unwrap().into_inner();
         let Some(v03::send_message_response::Payload::Task(task)) = reply.payload else { panic!("{reply:?}") };
         let state = task.status.unwrap().state();
         assert_eq!(state == v03::TaskState::Completed, waits, "gRPC: {state:?}");

@@ -26,7 +26,7 @@ pub(super) enum Call {
 const CALLS: &str = "openat,pwrite64,write,writev,sendto,fsync,fdatasync,ftruncate,unlink,rename";
 
 /// Whether there is a strace that may trace.
-pub(super) fn can_be_had() -> bool {
+pub(super) fn is_available() -> bool {
     let tried = Command::new("strace").args(["-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
     tried.is_ok_and(|it| it.success())
 }

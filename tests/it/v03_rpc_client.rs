@@ -1,4 +1,4 @@
-//! An agent of classic JSON-RPC as a service of 1.0: the other side of that door, for the scenarios to call.
+//! Client of JSON-RPC 0.3 that implements the service trait of 1.0, for use in scenarios.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,16 +20,16 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status, metadata::MetadataMap};
 
-use crate::classic_client::{told, understood};
+use crate::v03_client::{rename_extensions_header, to_v1_status};
 
 pub(crate) fn json_rpc(url: &str) -> Arc<dyn A2aService> {
     let url = format!("{url}/rpc");
-    Arc::new(Classic(JsonRpc::new(client::http::client().unwrap(), &url).unwrap()))
+    Arc::new(V03RpcClient(JsonRpc::new(client::http::client().unwrap(), &url).unwrap()))
 }
 
-struct Classic(JsonRpc);
+struct V03RpcClient(JsonRpc);
 
-impl Classic {
+impl V03RpcClient {
     async fn send<T>(&self, method: &'static str, request: Request<T>) -> Result<Reply, Status>
     where
         for<'a> Write<'a, T>: Serialize,
@@ -38,8 +38,8 @@ impl Classic {
         extensions.get_mut::<Call>().unwrap().version = Version::V0_3;
         let params = serde_json::to_value(Write(&message)).unwrap();
         let request = Request::from_parts(metadata, extensions, params);
-        // Where it would stand in HTTP is nothing to JSON-RPC.
-        self.0.send(method, Rpc::SendMessage.http_rule(), request).await.map_err(|it| named(&it))
+        // JSON-RPC ignores the HTTP rule.
+        self.0.send(method, Rpc::SendMessage.http_rule(), request).await.map_err(|status| with_details(&status))
     }
 
     async fn unary<T, R>(&self, method: &'static str, request: Request<T>) -> Result<Response<R>, Status>
@@ -47,7 +47,7 @@ impl Classic {
         for<'a> Write<'a, T>: Serialize,
         Read<R>: DeserializeOwned,
     {
-        let Reply::Unary(data, metadata) = self.send(method, request).await? else { panic!("a stream") };
+        let Reply::Unary(data, metadata) = self.send(method, request).await? else { panic!("reply is a stream") };
         let result = serde_json::from_slice::<Read<R>>(&data).unwrap_or_else(|e| panic!("{e}: {data:?}")).0;
         Ok(response(result, metadata))
     }
@@ -60,18 +60,20 @@ impl Classic {
     where
         for<'a> Write<'a, T>: Serialize,
     {
-        let Reply::Stream(frames, metadata) = self.send(method, request).await? else { panic!("one answer") };
-        let mut frames = frames.map(|it| it.map_err(|it| named(&it))).peekable();
-        // A refusal is the first event there, and an answer elsewhere.
-        if let Some(Err(refusal)) = frames.peek().await {
-            return Err(refusal.clone());
+        let Reply::Stream(frames, metadata) = self.send(method, request).await? else {
+            panic!("reply is not a stream")
+        };
+        let mut frames = frames.map(|frame| frame.map_err(|status| with_details(&status))).peekable();
+        // JSON-RPC reports a rejected stream as its first event, other bindings as the reply.
+        if let Some(Err(status)) = frames.peek().await {
+            return Err(status.clone());
         }
-        Ok(response(Box::pin(frames.map(|it| it.and_then(event))), metadata))
+        Ok(response(Box::pin(frames.map(|frame| frame.and_then(event))), metadata))
     }
 }
 
 fn response<T>(message: T, metadata: MetadataMap) -> Response<T> {
-    told(Response::from_parts(metadata, message, tonic::Extensions::new()))
+    rename_extensions_header(Response::from_parts(metadata, message, tonic::Extensions::new()))
 }
 
 fn event(Frame { cursor, data }: Frame) -> Result<Event, Status> {
@@ -79,22 +81,22 @@ fn event(Frame { cursor, data }: Frame) -> Result<Event, Status> {
     Event::from_frame(Frame { cursor, data: serde_json::to_vec(&message).unwrap().into() })
 }
 
-/// The same error in the words of 1.0, with the details that are in its text alone.
-fn named(status: &Status) -> Status {
-    let (kind, understood) = (Error::from(status.clone()).kind(), understood(status));
-    let text = understood.message().strip_prefix(kind.wire().sentence).unwrap_or_default();
-    let (limit, text) = match text.strip_prefix(" (limit ").and_then(|it| it.split_once(')')) {
+/// Rewrites an error to the wording of 1.0, and restores the details that 0.3 has only in the text.
+fn with_details(status: &Status) -> Status {
+    let (kind, converted) = (Error::from(status.clone()).kind(), to_v1_status(status));
+    let text = converted.message().strip_prefix(kind.wire().sentence).unwrap_or_default();
+    let (limit, text) = match text.strip_prefix(" (limit ").and_then(|rest| rest.split_once(')')) {
         Some((limit, text)) => (Some(limit), text),
         None => (None, text),
     };
     let text = text.trim_start_matches(": ");
     let mut violations: Vec<Violation> = Vec::new();
-    for it in text.split("; ").filter(|_| kind == ErrorKind::InvalidParams) {
-        match (it.split_once(": ").filter(|it| !it.0.contains(' ')), violations.last_mut()) {
-            (Some((field, why)), _) => {
-                violations.push(Violation { field: current(field), description: why.to_owned() });
+    for part in text.split("; ").filter(|_| kind == ErrorKind::InvalidParams) {
+        match (part.split_once(": ").filter(|(field, _)| !field.contains(' ')), violations.last_mut()) {
+            (Some((field, description)), _) => {
+                violations.push(Violation { field: v1_field(field), description: description.to_owned() });
             }
-            (None, Some(last)) => last.description.extend(["; ", it]),
+            (None, Some(last)) => last.description.extend(["; ", part]),
             (None, None) => {}
         }
     }
@@ -108,16 +110,16 @@ fn named(status: &Status) -> Status {
     if kind == ErrorKind::ContentTypeNotSupported {
         error = error.with("field", text.split(' ').next().unwrap());
     }
-    if let Some(after) = Error::from(understood).retry_after_seconds() {
+    if let Some(after) = Error::from(converted).retry_after_seconds() {
         error = error.retry_after(Duration::from_secs(after));
     }
-    let mut named = Status::from(error);
-    *named.metadata_mut() = status.metadata().clone();
-    named
+    let mut restored = Status::from(error);
+    *restored.metadata_mut() = status.metadata().clone();
+    restored
 }
 
-/// What a field of a webhook is called in 1.0.
-fn current(field: &str) -> String {
+/// Returns the name in 1.0 of a push notification field of 0.3.
+fn v1_field(field: &str) -> String {
     let field = field.replace("authentication.schemes", "authentication.scheme");
     match field.strip_prefix("pushNotificationConfig.") {
         Some(field) => field.to_owned(),
@@ -126,7 +128,7 @@ fn current(field: &str) -> String {
 }
 
 #[tonic::async_trait]
-impl A2aService for Classic {
+impl A2aService for V03RpcClient {
     async fn send_message(
         &self,
         request: Request<SendMessageRequest>,
@@ -188,7 +190,7 @@ impl A2aService for Classic {
         request: Request<DeleteTaskPushNotificationConfigRequest>,
     ) -> Result<Response<Empty>, Status> {
         let reply = self.send("tasks/pushNotificationConfig/delete", request).await?;
-        let Reply::Unary(_, metadata) = reply else { panic!("a stream") };
+        let Reply::Unary(_, metadata) = reply else { panic!("reply is a stream") };
         Ok(response(Empty {}, metadata))
     }
 
@@ -196,6 +198,6 @@ impl A2aService for Classic {
         &self,
         _: Request<GetExtendedAgentCardRequest>,
     ) -> Result<Response<AgentCard>, Status> {
-        panic!("the card of 0.3 is another: the scenario is to say so")
+        panic!("0.3 has another card: the scenario must exclude it")
     }
 }

@@ -1,4 +1,4 @@
-//! The ways in to one service, and the macro that runs a scenario over each.
+//! Bindings of a service, and the macros that expand a scenario to one test per binding.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,44 +11,44 @@ use a2a_service::{
     store::sqlite::Options,
 };
 
-use crate::{classic_client, classic_rpc_client, store::place::Opened};
+use crate::{store::place::Opened, v03_client, v03_rpc_client};
 
-/// A test for each way in: a column more is a word more here, and its function below. A test that 0.3 can't say, or that
-/// is otherwise there, says why; then its columns are shown as ignored, with the reason. `not_at_0_3` is of all of them,
-/// `not_in_proto` of those that have its proto file, and `not_in_classic` of its JSON-RPC.
+/// Expands a test to one function per binding. A new binding needs a column here and a function below. A binding that
+/// cannot express a test is ignored with a reason: `not_at_0_3` excludes every binding of 0.3, `not_in_v03_proto` those that
+/// use its proto file, and `not_in_v03_json_rpc` its JSON-RPC.
 macro_rules! columns {
     (
-        $flavour:meta, $way:ident => $test:expr,
-        $(not_at_0_3 = $why:literal)? $(not_in_proto = $proto:literal)? $(not_in_classic = $classic:literal)?
+        $flavour:meta, $binding:ident => $test:expr,
+        $(not_at_0_3 = $why:literal)? $(not_in_v03_proto = $proto:literal)? $(not_in_v03_json_rpc = $classic:literal)?
     ) => {
-        $crate::ways::columns!(@ $flavour, $way => $test; in_process grpc rest json_rpc);
-        $crate::ways::columns!(@ $flavour, $way => $test; classic_grpc classic_rest, $($why)? $($proto)?);
-        $crate::ways::columns!(@ $flavour, $way => $test; classic_rpc, $($why)? $($classic)?);
+        $crate::bindings::columns!(@ $flavour, $binding => $test; in_process grpc rest json_rpc);
+        $crate::bindings::columns!(@ $flavour, $binding => $test; v03_grpc v03_rest, $($why)? $($proto)?);
+        $crate::bindings::columns!(@ $flavour, $binding => $test; v03_rpc, $($why)? $($classic)?);
     };
-    // What may be there and what is there several times can only be written side by side one after the other.
-    (@ $flavour:meta, $way:ident => $test:expr; $($column:ident)* $(, $($why:literal)?)?) => {
-        $crate::ways::columns!(! $flavour, $way => $test; [$($($why)?)?] $($column)*);
+    // An optional fragment and a repeated one can only be combined in separate rules.
+    (@ $flavour:meta, $binding:ident => $test:expr; $($column:ident)* $(, $($why:literal)?)?) => {
+        $crate::bindings::columns!(! $flavour, $binding => $test; [$($($why)?)?] $($column)*);
     };
-    (! $flavour:meta, $way:ident => $test:expr; $why:tt $($column:ident)*) => {
-        $($crate::ways::columns!(? $flavour, $way => $test; $why $column);)*
+    (! $flavour:meta, $binding:ident => $test:expr; $why:tt $($column:ident)*) => {
+        $($crate::bindings::columns!(? $flavour, $binding => $test; $why $column);)*
     };
-    (? $flavour:meta, $way:ident => $test:expr; [$($why:literal)?] $column:ident) => {
+    (? $flavour:meta, $binding:ident => $test:expr; [$($why:literal)?] $column:ident) => {
         #[$flavour]
         $(#[ignore = $why])?
         async fn $column() {
-            let $way = async |server| $crate::ways::$column(server).await;
+            let $binding = async |server| $crate::bindings::$column(server).await;
             $test.await;
         }
     };
 }
 
-/// Runs a scenario over every way in.
+/// Runs a scenario over every binding.
 macro_rules! scenario {
     ($name:ident, $mark:ident = $why:literal, $scenario:expr) => {
-        $crate::ways::scenario!(@ $name, $scenario, $mark = $why);
+        $crate::bindings::scenario!(@ $name, $scenario, $mark = $why);
     };
     ($name:ident, $scenario:expr) => {
-        $crate::ways::scenario!(@ $name, $scenario,);
+        $crate::bindings::scenario!(@ $name, $scenario,);
     };
     (@ $name:ident, $scenario:expr, $($mark:tt)*) => {
         mod $name {
@@ -58,18 +58,18 @@ macro_rules! scenario {
                 ($scenario)(agent).await;
             }
 
-            $crate::ways::columns!(
-                tokio::test, way => async { run(&*way($crate::ways::server()).await).await }, $($mark)*
+            $crate::bindings::columns!(
+                tokio::test, binding => async { run(&*binding($crate::bindings::server()).await).await }, $($mark)*
             );
-            $crate::ways::columns!(
-                @ tokio::test, way => async { run(&*way($crate::ways::server()).await).await }; in_file json_rpc_in_file
+            $crate::bindings::columns!(
+                @ tokio::test, binding => async { run(&*binding($crate::bindings::server()).await).await }; in_file json_rpc_in_file
             );
         }
     };
 }
 
-/// Runs a scenario of what is otherwise at 0.3, over its ways in.
-macro_rules! classic {
+/// Runs a scenario of 0.3 behaviour over the bindings of 0.3.
+macro_rules! v03_scenario {
     ($name:ident, $scenario:expr) => {
         mod $name {
             use super::*;
@@ -78,30 +78,30 @@ macro_rules! classic {
                 ($scenario)(agent).await;
             }
 
-            $crate::ways::columns!(@ tokio::test, way => async { run(&*way($crate::ways::server()).await).await }; classic_grpc classic_rest classic_rpc);
+            $crate::bindings::columns!(@ tokio::test, binding => async { run(&*binding($crate::bindings::server()).await).await }; v03_grpc v03_rest v03_rpc);
         }
     };
 }
 
-/// The same, for a test that puts its server together by itself: `$test` is a function of a way in.
-macro_rules! each_way {
+/// Runs a test that creates its own server over every binding: `$test` is a function of a binding.
+macro_rules! each_binding {
     ($test:ident $(, $mark:ident = $why:literal)?) => {
         mod $test {
-            $crate::ways::columns!(tokio::test(flavor = "multi_thread", worker_threads = 2), way => super::$test(way), $($mark = $why)?);
+            $crate::bindings::columns!(tokio::test(flavor = "multi_thread", worker_threads = 2), binding => super::$test(binding), $($mark = $why)?);
         }
     };
 }
 
-/// The same, of what is otherwise at 0.3.
-macro_rules! each_classic_way {
+/// Runs such a test over the bindings of 0.3.
+macro_rules! each_v03_binding {
     ($test:ident) => {
         mod $test {
-            $crate::ways::columns!(@ tokio::test(flavor = "multi_thread", worker_threads = 2), way => super::$test(way); classic_grpc classic_rest classic_rpc);
+            $crate::bindings::columns!(@ tokio::test(flavor = "multi_thread", worker_threads = 2), binding => super::$test(binding); v03_grpc v03_rest v03_rpc);
         }
     };
 }
 
-pub(crate) use {classic, columns, each_classic_way, each_way, scenario};
+pub(crate) use {columns, each_binding, each_v03_binding, scenario, v03_scenario};
 
 pub(crate) async fn in_process<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
     server.into_service()
@@ -116,7 +116,7 @@ pub(crate) async fn json_rpc_in_file<A: Agent>(server: Server<A>) -> Arc<dyn A2a
     json_rpc(in_a_file(server)).await
 }
 
-/// The server, with tasks in a file, which is there until the test is over.
+/// Moves the tasks of a server to a temporary file, which exists until the test ends.
 fn in_a_file<A: Agent>(server: Server<A>) -> Server<A> {
     let store = Opened::sqlite(Options::default());
     let server = server.store(Arc::clone(&store.store));
@@ -139,26 +139,26 @@ pub(crate) async fn json_rpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService>
     client::json_rpc(&format!("{}/rpc", serve(server).await)).unwrap()
 }
 
-pub(crate) async fn classic_grpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
-    classic_client::grpc(&serve(server).await)
+pub(crate) async fn v03_grpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+    v03_client::grpc(&serve(server).await)
 }
 
-pub(crate) async fn classic_rest<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
-    classic_client::rest(&serve(server).await)
+pub(crate) async fn v03_rest<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+    v03_client::rest(&serve(server).await)
 }
 
-pub(crate) async fn classic_rpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
-    classic_rpc_client::json_rpc(&serve(server).await)
+pub(crate) async fn v03_rpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> {
+    v03_rpc_client::json_rpc(&serve(server).await)
 }
 
-/// The server of the scenarios. A send waits for half a second, so that what happens then can be seen.
+/// Server of the scenarios. A blocking send waits at most half a second, so that tests can observe the timeout.
 pub(crate) fn server() -> Server<Actor> {
     let mut limits = Limits::default();
     limits.wait = Some(Duration::from_millis(500));
     Server::new(Actor).limits(limits)
 }
 
-/// Serves on a port of its own until the test is over, and says where.
+/// Serves on a free port until the test ends, and returns the URL.
 pub(crate) async fn serve<A: Agent>(server: Server<A>) -> String {
     let bound = server.bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", bound.addr());
@@ -166,7 +166,7 @@ pub(crate) async fn serve<A: Agent>(server: Server<A>) -> String {
     url
 }
 
-/// The same of a program of somebody else, with a door in it.
+/// Serves a router that embeds the service, and returns the URL.
 pub(crate) async fn program(router: axum::Router) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -174,7 +174,7 @@ pub(crate) async fn program(router: axum::Router) -> String {
     url
 }
 
-/// The demo agent, and what it has no command for.
+/// Demo agent with additional commands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Actor;
 
@@ -183,21 +183,21 @@ impl Agent for Actor {
         let text = turn.text().to_owned();
         let (command, rest) = text.split_once(' ').unwrap_or((&text, ""));
         match command {
-            // Goes on while its caller authorises, until it is canceled.
+            // Waits for authorization until it is canceled.
             "!authorise" => {
                 out.auth_required(Message::agent("Authorise this elsewhere.")).await?;
                 turn.canceled().await;
                 Err(a2a_service::agent::Stopped.into())
             }
             "!referenced" => {
-                let ids: Vec<_> = turn.referenced().iter().map(|it| it.id.clone()).collect();
+                let ids: Vec<_> = turn.referenced().iter().map(|task| task.id.clone()).collect();
                 out.artifact("referenced").text(ids.join(" ")).await?;
                 Ok(End::Completed(None))
             }
-            // What it knows of the conversation.
+            // Returns the conversation history.
             "!history" => {
-                let said: Vec<_> = turn.history().map(Message::text).collect();
-                out.artifact("history").text(said.join("|")).await?;
+                let texts: Vec<_> = turn.history().map(Message::text).collect();
+                out.artifact("history").text(texts.join("|")).await?;
                 Ok(End::InputRequired(Message::agent("more?")))
             }
             "!burst" => {
@@ -208,19 +208,19 @@ impl Agent for Actor {
                 }
                 Ok(End::Completed(None))
             }
-            // So many bytes at once.
+            // Writes an artifact of this many bytes.
             "!bytes" => {
                 let bytes: usize = rest.parse().unwrap();
                 out.artifact("bytes").last().text("x".repeat(bytes)).await?;
                 Ok(End::Completed(None))
             }
-            // Until there is another message.
+            // Waits for another message.
             "!wait" => {
                 out.working().await?;
                 tokio::task::yield_now().await;
                 Ok(End::InputRequired(Message::agent("go on")))
             }
-            // Sends nothing, and never returns.
+            // Sends no update and never returns.
             "!silent" => std::future::pending().await,
             "!error" => Err(std::io::Error::other("the password is swordfish").into()),
             "!done" => {

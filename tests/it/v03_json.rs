@@ -1,4 +1,4 @@
-//! Classic JSON against the messages of 1.0: what is written, what is taken for it, and what is lost on the way.
+//! JSON of protocol 0.3 for the messages of 1.0: encoding, decoding, accepted variants and lossy conversions.
 
 use a2a_service::{
     pb::{
@@ -12,11 +12,11 @@ use serde::{Serialize, de::DeserializeOwned};
 mod back;
 mod parameters;
 
-fn written<T>(it: &T) -> String
+fn written<T>(message: &T) -> String
 where
     for<'a> Write<'a, T>: Serialize,
 {
-    serde_json::to_string(&Write(it)).unwrap()
+    serde_json::to_string(&Write(message)).unwrap()
 }
 
 fn read<T>(json: &str) -> T
@@ -30,8 +30,8 @@ fn refused<T: std::fmt::Debug>(json: &str) -> String
 where
     Read<T>: DeserializeOwned,
 {
-    let error = serde_json::from_str::<Read<T>>(json).map(|it| it.0).unwrap_err().to_string();
-    error.rsplit_once(" at line ").map_or(error.as_str(), |it| it.0).to_owned()
+    let error = serde_json::from_str::<Read<T>>(json).map(|read| read.0).unwrap_err().to_string();
+    error.rsplit_once(" at line ").map_or(error.as_str(), |(text, _)| text).to_owned()
 }
 
 fn value(json: &str) -> Value {
@@ -41,7 +41,7 @@ fn value(json: &str) -> Value {
 fn metadata(json: &str) -> Struct {
     serde_json::from_str(json).unwrap()
 }
-
+/// Message with every member that 0.3 has, and its JSON.
 /// A message with everything that 0.3 has a word for, and its only form.
 fn full() -> (Message, &'static str) {
     let parts = vec![
@@ -76,7 +76,7 @@ fn status(state: TaskState) -> TaskStatus {
 }
 
 #[test]
-fn a_message() {
+fn message_is_encoded_and_decoded() {
     let (message, json) = full();
     assert_eq!(written(&message), json);
     assert_eq!(read::<Message>(json), message);
@@ -85,7 +85,7 @@ fn a_message() {
 }
 
 #[test]
-fn a_task_and_what_happens_to_it() {
+fn tasks_and_updates_are_encoded_and_decoded() {
     let (message, message_json) = full();
     let artifact = Artifact {
         artifact_id: "a-1".into(),
@@ -146,7 +146,7 @@ fn a_task_and_what_happens_to_it() {
         (Payload::ArtifactUpdate(chunk), false, chunk_json),
     ] {
         assert_eq!(serde_json::to_string(&FinalEvent { payload: &payload, last }).unwrap(), json);
-        // Some leave out what tells them apart.
+        // Some clients omit `kind`.
         let (kind, rest) = json[1..].split_once(',').unwrap();
         assert!(kind.starts_with(r#""kind":"#));
         for json in [json.clone(), format!("{{{rest}")] {
@@ -165,7 +165,7 @@ fn a_task_and_what_happens_to_it() {
 }
 
 #[test]
-fn states_and_roles() {
+fn states_and_roles_have_the_names_of_0_3() {
     for (word, state) in [
         ("submitted", TaskState::Submitted),
         ("working", TaskState::Working),
@@ -206,7 +206,7 @@ fn kind_of_a_message_is_checked() {
 }
 
 #[test]
-fn parts_are_told_by_their_kind_and_else_by_their_member() {
+fn part_type_follows_kind_or_else_its_member() {
     const SCALAR: &str = "data is a string, a number, a boolean or null; put it in an object or an array";
     let hi = Part::text("hi");
     let null: Part = Content::Data(value("null")).into();
@@ -239,7 +239,7 @@ fn parts_are_told_by_their_kind_and_else_by_their_member() {
     ] {
         assert_eq!(&read::<Part>(json), part, "{json}");
     }
-    for (json, why) in [
+    for (json, reason) in [
         ("{}", "must have one of text, file, data"),
         (r#"{"text":null}"#, "must have one of text, file, data"),
         (r#"{"text":"hi","data":{"a":1}}"#, "must have only one of text, file, data"),
@@ -256,13 +256,13 @@ fn parts_are_told_by_their_kind_and_else_by_their_member() {
         (r#"{"text":7}"#, "invalid type: integer `7`, expected a string"),
         ("[]", "invalid type: sequence, expected a Part as an object"),
     ] {
-        assert_eq!(refused::<Part>(json), why, "{json}");
+        assert_eq!(refused::<Part>(json), reason, "{json}");
     }
 }
 
-/// Names as protobuf has them, times without a zone, and what stands beside the message.
+/// Variants written by other implementations: snake case, times without a zone, and members outside the message.
 #[test]
-fn what_others_write() {
+fn variants_of_other_implementations_are_accepted() {
     let message = Message {
         message_id: "m".into(),
         context_id: "c".into(),
@@ -293,16 +293,16 @@ fn what_others_write() {
     let push = |authentication: &str| {
         let config = format!(r#"{{"url":"u","authentication":{authentication},"headers":{{"a":"b"}}}}"#);
         let json = format!(r#"{{"taskId":"t","pushNotificationConfig":{config}}}"#);
-        read::<TaskPushNotificationConfig>(&json).authentication.map(|it| it.scheme)
+        read::<TaskPushNotificationConfig>(&json).authentication.map(|authentication| authentication.scheme)
     };
     assert_eq!(push(r#"{"schemes":["Basic","Bearer"]}"#).as_deref(), Some("Basic"));
     assert_eq!(push(r#"{"schemes":[],"credentials":"x"}"#), None);
     assert_eq!(refused::<TaskPushNotificationConfig>(r#"{"taskId":"t"}"#), "`pushNotificationConfig` is missing");
 }
 
-/// Each row of the table in `v03::json`.
+/// One case per row of the table in `v03::json`.
 #[test]
-fn what_is_lost() {
+fn lossy_conversions_match_the_documented_table() {
     let data = |json: &str, meta: Option<Struct>| Part { metadata: meta, ..Content::Data(value(json)).into() };
     let wrapped = |data: &str, meta: &str| format!(r#"{{"kind":"data","data":{{"value":{data}}},"metadata":{meta}}}"#);
     let mark = r#"{"data_part_compat":true}"#;
@@ -324,7 +324,7 @@ fn what_is_lost() {
         assert_eq!(written(&part), json);
         assert_eq!(read::<Part>(&json), back, "{json}");
     }
-    // What is marked and has another shape is somebody's own.
+    // Marked data of another shape is not unwrapped.
     for own in [r#"{"value":1,"b":2}"#, r#"{"b":2}"#] {
         assert_eq!(read::<Part>(&written(&data(own, Some(metadata(mark))))), data(own, Some(metadata(mark))));
     }

@@ -14,17 +14,17 @@ use a2a_service::{
 };
 use tokio_stream::StreamExt as _;
 
-use super::{Way, soon};
+use super::{ClientKind, short_backoff};
 use crate::{
+    bindings::serve,
     proxy::{
-        Cut::{Busy, Ends, Unanswered, Unheard},
+        Cut::{Busy, Ends, ReplyLost, RequestLost},
         Proxy,
     },
     scenarios::{get, output, remaining, request, send, state, stream, task_of, text},
-    ways::serve,
 };
 
-each_binding! {
+each_client_kind! {
     a_send_is_taken_once
     a_server_without_keys_is_told_once
 }
@@ -50,15 +50,15 @@ impl Agent for Counts {
     }
 }
 
-async fn a_send_is_taken_once(way: Way) {
+async fn a_send_is_taken_once(kind: ClientKind) {
     let counts = Counts::default();
     let url = serve(Server::new(counts.clone()).resume(true)).await;
     let proxy = Proxy::before(&url).await;
-    let agent = way.client(&proxy.url);
-    proxy.cut([Unheard, Unanswered, Busy, Unanswered]);
+    let agent = kind.client(&proxy.url);
+    proxy.cut([RequestLost, ReplyLost, Busy, ReplyLost]);
     let task = send(&*agent, text("", "hello")).await;
     assert_eq!((output(&task).as_str(), task.state(), counts.count()), ("hello", TaskState::Completed, 1));
-    proxy.cut([Busy, Unanswered, Unheard, Ends(0), Unanswered]);
+    proxy.cut([Busy, ReplyLost, RequestLost, Ends(0), ReplyLost]);
     let events = remaining(stream(&*agent, text("", "there")).await).await;
     let task = get(&*agent, &task_of(&events[0]).id).await.unwrap();
     assert_eq!((output(&task).as_str(), counts.count()), ("there", 2));
@@ -69,19 +69,19 @@ async fn a_send_is_taken_once(way: Way) {
     // Who gives a key of their own means that one.
     let (mut tasks, message) = (Vec::new(), text("", "mine"));
     for _ in 0..2 {
-        proxy.cut([Unanswered]);
+        proxy.cut([ReplyLost]);
         let mine = Call { idempotency_key: Some("mine".into()), ..Call::default() };
         tasks.push(agent.send_message(mine.request(message.clone())).await.unwrap().into_inner());
     }
     assert_eq!((&tasks[0], counts.count()), (&tasks[1], 4));
 }
 
-async fn a_server_without_keys_is_told_once(way: Way) {
+async fn a_server_without_keys_is_told_once(kind: ClientKind) {
     let counts = Counts::default();
     let url = serve(Server::new(counts.clone())).await;
     let proxy = Proxy::before_plain(&url).await;
-    let agent = way.client(&proxy.url);
-    for (n, cut) in [Unanswered, Unheard, Busy].into_iter().enumerate() {
+    let agent = kind.client(&proxy.url);
+    for (n, cut) in [ReplyLost, RequestLost, Busy].into_iter().enumerate() {
         proxy.cut([cut, cut]);
         let sent = agent.send_message(request(text("", "hello"))).await;
         assert_eq!(Error::from(sent.unwrap_err()).kind(), ErrorKind::Unavailable, "{cut:?}");
@@ -104,16 +104,16 @@ async fn a_server_without_keys_is_told_once(way: Way) {
 /// Without a key, and before a server is there at all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_never_left_is_sent_again() {
-    for way in [Way::Rest, Way::JsonRpc, Way::Grpc] {
+    for kind in [ClientKind::Rest, ClientKind::JsonRpc, ClientKind::Grpc] {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         drop(listener);
         let url = format!("http://{addr}");
-        let error = Error::from(way.plain(&url).send_message(request(text("", "hello"))).await.unwrap_err());
+        let error = Error::from(kind.plain(&url).send_message(request(text("", "hello"))).await.unwrap_err());
         assert!(error.is_unsent(), "{error:?}");
-        let mut retry = soon();
+        let mut retry = short_backoff();
         (retry.keys, retry.attempts) = (false, 100);
-        let (agent, counts) = (way.retrying(&url, retry), Counts::default());
+        let (agent, counts) = (kind.retrying(&url, retry), Counts::default());
         let appears = async {
             tokio::task::yield_now().await;
             let bound = Server::new(counts.clone()).bind(addr).await.unwrap();

@@ -1,5 +1,5 @@
-//! Clients that come back by themselves, over each binding of both versions, before a proxy that cuts what they have: no
-//! gap, nothing twice, and nothing done twice.
+//! Client retries and stream resumption over each binding of both versions, through a proxy that cuts connections: no gap,
+//! no duplicate event and no duplicate execution.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,38 +12,38 @@ use a2a_service::{
 };
 
 use crate::{
-    classic_client, classic_rpc_client,
     scenarios::{get, output, remaining, state, task_of},
+    v03_client, v03_rpc_client,
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A binding of a version.
+/// Binding and protocol version of a client.
 #[derive(Clone, Copy)]
-pub(crate) enum Way {
+pub(crate) enum ClientKind {
     Rest,
     JsonRpc,
     Grpc,
-    ClassicRest,
-    ClassicRpc,
-    ClassicGrpc,
+    V03Rest,
+    V03Rpc,
+    V03Grpc,
 }
 
-impl Way {
+impl ClientKind {
     fn plain(self, url: &str) -> Arc<dyn A2aService> {
         match self {
             Self::Rest => client::rest(url).unwrap(),
             Self::JsonRpc => client::json_rpc(&format!("{url}/rpc")).unwrap(),
             Self::Grpc => client::grpc(url).unwrap(),
-            Self::ClassicRest => classic_client::rest(url),
-            Self::ClassicRpc => classic_rpc_client::json_rpc(url),
-            Self::ClassicGrpc => classic_client::grpc(url),
+            Self::V03Rest => v03_client::rest(url),
+            Self::V03Rpc => v03_rpc_client::json_rpc(url),
+            Self::V03Grpc => v03_client::grpc(url),
         }
     }
 
-    /// One that comes back, soon.
+    /// Returns a retrying client with short backoffs.
     fn client(self, url: &str) -> Arc<dyn A2aService> {
-        self.retrying(url, soon())
+        self.retrying(url, short_backoff())
     }
 
     fn retrying(self, url: &str, retry: Retry) -> Arc<dyn A2aService> {
@@ -52,33 +52,33 @@ impl Way {
             Self::Rest => client.rest(url).unwrap(),
             Self::JsonRpc => client.json_rpc(&format!("{url}/rpc")).unwrap(),
             Self::Grpc => client.grpc(url).unwrap(),
-            Self::ClassicRest | Self::ClassicRpc | Self::ClassicGrpc => client.around(self.plain(url)),
+            Self::V03Rest | Self::V03Rpc | Self::V03Grpc => client.around(self.plain(url)),
         }
     }
 }
 
-fn soon() -> Retry {
+fn short_backoff() -> Retry {
     let mut retry = Retry::default();
     (retry.first, retry.longest) = (Duration::from_millis(1), Duration::from_millis(100));
     retry
 }
 
-/// A test for each of them.
-macro_rules! each_binding {
+/// Expands each function to one test per client kind.
+macro_rules! each_client_kind {
     ($($test:ident)*) => { $(
         mod $test {
             use super::*;
 
-            each_binding! { @ $test;
+            each_client_kind! { @ $test;
                 rest Rest, json_rpc JsonRpc, grpc Grpc,
-                classic_rest ClassicRest, classic_rpc ClassicRpc, classic_grpc ClassicGrpc
+                v03_rest V03Rest, v03_rpc V03Rpc, v03_grpc V03Grpc
             }
         }
     )* };
-    (@ $test:ident; $($name:ident $way:ident),*) => { $(
+    (@ $test:ident; $($name:ident $kind:ident),*) => { $(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            tokio::time::timeout($crate::comes_back::PATIENCE, super::$test(Way::$way)).await.unwrap();
+            tokio::time::timeout($crate::client_retry::TIMEOUT, super::$test(ClientKind::$kind)).await.unwrap();
         }
     )* };
 }
@@ -90,31 +90,31 @@ fn is_gap(event: &Event) -> bool {
     event.payload().is_some_and(resume::is_gap)
 }
 
-fn marked(event: &Event) -> bool {
+fn has_cursor_metadata(event: &Event) -> bool {
     event.payload().and_then(resume::cursor).is_some()
 }
 
-/// What the log has behind an event, of a task that has ended.
-async fn behind(agent: &dyn A2aService, event: &Event, id: &str) -> Vec<Event> {
+/// Events of a terminal task that follow this one.
+async fn events_after(agent: &dyn A2aService, event: &Event, id: &str) -> Vec<Event> {
     let call = Call { cursor: event.cursor().cloned(), ..Call::default() };
     let subscription = SubscribeToTaskRequest { id: id.to_owned(), ..SubscribeToTaskRequest::default() };
     remaining(agent.subscribe_to_task(call.request(subscription)).await.unwrap().into_inner()).await
 }
 
-/// Nothing is missing, nothing came twice, and nothing has marks that nobody asked for.
-async fn is_whole(agent: &dyn A2aService, seen: &[Event]) {
+/// Asserts that the stream is complete, without duplicates and without resume metadata.
+async fn assert_complete(agent: &dyn A2aService, seen: &[Event]) {
     let task = task_of(&seen[0]);
-    assert_eq!(behind(agent, &seen[0], &task.id).await, seen[1..]);
+    assert_eq!(events_after(agent, &seen[0], &task.id).await, seen[1..]);
     assert_eq!(seen.last().and_then(state), Some(TaskState::Completed));
-    assert!(!seen.iter().any(|it| is_gap(it) || marked(it)));
-    is_folded(agent, seen).await;
+    assert!(!seen.iter().any(|event| is_gap(event) || has_cursor_metadata(event)));
+    assert_folds_to_task(agent, seen).await;
 }
 
-/// The last task that was given and what came behind it are the task.
-async fn is_folded(agent: &dyn A2aService, seen: &[Event]) {
-    let last = seen.iter().rposition(|it| it.whole().is_some()).unwrap();
+/// Asserts that the last whole task in the stream, with the events after it applied, equals the stored task.
+async fn assert_folds_to_task(agent: &dyn A2aService, seen: &[Event]) {
+    let last = seen.iter().rposition(|event| event.whole().is_some()).unwrap();
     let mut task = task_of(&seen[last]).clone();
-    seen[last + 1..].iter().filter_map(Event::payload).for_each(|it| a2a_service::task::apply(&mut task, it));
+    seen[last + 1..].iter().filter_map(Event::payload).for_each(|payload| a2a_service::task::apply(&mut task, payload));
     let now = get(agent, &task.id).await.unwrap();
     assert_eq!((output(&task), task.state()), (output(&now), now.state()));
 }

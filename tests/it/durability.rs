@@ -1,4 +1,4 @@
-//! What a door shows, and does not: nothing before it is durable, nothing of an agent that was stopped, and whatever a
+//! Durability over each binding: nothing is visible before its commit, and everything stored can be read.
 //! store holds.
 
 use std::{
@@ -29,14 +29,14 @@ use tokio::time::{Instant, timeout};
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
 use crate::{
+    bindings::{Actor, each_binding, serve, server},
     gate::{CommitOutcome, Gate},
     program::message,
     scenarios::{answer, get, is, next, remaining, request, send, state, stream, subscribe, task_of, text},
     store::place::Opened,
-    ways::{Actor, each_way, serve, server},
 };
 
-/// Long enough for what would show at once.
+/// Wait for something that would otherwise happen immediately.
 const MOMENT: Duration = Duration::from_millis(50);
 
 async fn listed(agent: &dyn A2aService) -> Vec<Task> {
@@ -44,7 +44,7 @@ async fn listed(agent: &dyn A2aService) -> Vec<Task> {
     agent.list_tasks(request(all)).await.unwrap().into_inner().tasks
 }
 
-async fn nothing_shows_before_its_commit(serve: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+async fn nothing_is_visible_before_its_commit(serve: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let gate = Gate::memory();
     let agent = serve(server().store(Arc::<Gate>::clone(&gate))).await;
     let (sending, streaming) = (Arc::clone(&agent), Arc::clone(&agent));
@@ -62,12 +62,12 @@ async fn nothing_shows_before_its_commit(serve: impl AsyncFn(Server<Actor>) -> A
         remaining(stream).await
     });
     gate.wait_for_commit().await;
-    // The agent is done, and its last word stands at the gate.
+    // The agent has ended, and its last commit is blocked.
     assert!(timeout(MOMENT, async { next(&mut events).await }).await.is_err());
     assert_eq!(get(&*agent, &asked.id).await.unwrap(), asked);
     assert_eq!(listed(&*agent).await, std::slice::from_ref(&asked));
     assert!(!follow_up.is_finished());
-    // The store is away for a while: the old state stands, and what was accepted is not forgotten.
+    // During an outage the last durable state is served, and accepted work is kept.
     gate.queue(CommitOutcome::Fail);
     gate.wait_for_commit().await;
     assert_eq!(get(&*agent, &asked.id).await.unwrap(), asked);
@@ -78,9 +78,9 @@ async fn nothing_shows_before_its_commit(serve: impl AsyncFn(Server<Actor>) -> A
     assert_eq!(get(&*agent, &asked.id).await.unwrap().state(), TaskState::Completed);
 }
 
-each_way!(nothing_shows_before_its_commit, not_in_proto = "its proto file has no lists of tasks");
+each_binding!(nothing_is_visible_before_its_commit, not_in_v03_proto = "its proto file has no lists of tasks");
 
-/// Counts, for ever.
+/// Agent that counts without end.
 struct Counting(Arc<AtomicU64>);
 
 impl Agent for Counting {
@@ -93,8 +93,10 @@ impl Agent for Counting {
     }
 }
 
-/// An agent that does not listen is dropped after its grace, wherever it is.
-async fn a_canceled_agent_stands_still(serve: impl AsyncFn(Server<Counting>) -> Arc<dyn A2aService>) {
+/// An agent that ignores the cancellation is dropped after the grace period.
+async fn canceled_agent_is_dropped_after_the_grace_period(
+    serve: impl AsyncFn(Server<Counting>) -> Arc<dyn A2aService>,
+) {
     let count = Arc::new(AtomicU64::new(0));
     let mut limits = a2a_service::service::Limits::default();
     limits.cancel = MOMENT;
@@ -105,16 +107,16 @@ async fn a_canceled_agent_stands_still(serve: impl AsyncFn(Server<Counting>) -> 
     let cancel = CancelTaskRequest { id, ..CancelTaskRequest::default() };
     let canceled = agent.cancel_task(request(cancel)).await.unwrap().into_inner().into_task().unwrap();
     assert_eq!(canceled.state(), TaskState::Canceled);
-    let stood = count.load(Ordering::SeqCst);
-    assert!(stood > 0);
+    let stopped_at = count.load(Ordering::SeqCst);
+    assert!(stopped_at > 0);
     assert!(timeout(MOMENT, std::future::pending::<()>()).await.is_err());
-    assert_eq!(count.load(Ordering::SeqCst), stood);
+    assert_eq!(count.load(Ordering::SeqCst), stopped_at);
 }
 
-each_way!(a_canceled_agent_stands_still);
+each_binding!(canceled_agent_is_dropped_after_the_grace_period);
 
-/// What no agent and no caller could have brought in: numbers that no enum has, times that no calendar has.
-async fn whatever_is_stored_is_shown(serve: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+/// Stored values that no caller could have sent: unknown enum numbers and timestamps out of range.
+async fn invalid_stored_values_can_be_read(serve: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let data = |kind: Kind| Part { content: Some(Content::Data(kind.into())), ..Part::default() };
     let message = Message {
         message_id: "m".into(),
@@ -168,13 +170,13 @@ async fn whatever_is_stored_is_shown(serve: impl AsyncFn(Server<Actor>) -> Arc<d
     assert_eq!(task_of(&next(&mut subscribe(&*agent, "stored").await.unwrap()).await).history.len(), 1);
 }
 
-each_way!(
-    whatever_is_stored_is_shown,
-    not_at_0_3 = "its proto file has no lists of tasks, and its JSON no word for what is not known"
+each_binding!(
+    invalid_stored_values_can_be_read,
+    not_at_0_3 = "its proto file has no lists of tasks, and its JSON cannot express unknown values"
 );
 
-/// Each commit waits for its turn on a thread, and none is shown before.
-async fn a_store_in_a_file_does_as_one_in_memory(serve: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+/// Commits are queued on the thread of the store, and nothing is visible before.
+async fn file_store_behaves_like_the_memory_store(serve: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let opened = Opened::sqlite(Options::default());
     let agent = serve(server().store(Arc::clone(&opened.store))).await;
     let asked = send(&*agent, text("", "/ask what?")).await;
@@ -188,16 +190,16 @@ async fn a_store_in_a_file_does_as_one_in_memory(serve: impl AsyncFn(Server<Acto
     assert_eq!(listed(&*agent).await, [done]);
 }
 
-each_way!(a_store_in_a_file_does_as_one_in_memory, not_at_0_3 = "its proto file has no lists of tasks");
+each_binding!(file_store_behaves_like_the_memory_store, not_at_0_3 = "its proto file has no lists of tasks");
 
-/// What a client saw is there when the process is killed and begins again.
+/// Tasks that a client has seen survive a kill of the process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_seen_is_there_when_the_process_is_killed() {
+async fn observed_tasks_survive_a_kill() {
     let opened = Opened::sqlite(Options::default());
     let agent = server().store(Arc::clone(&opened.store)).into_service();
     let mut seen = Vec::new();
-    for said in ["hello", "/ask what?", "!burst 300", "/fail"] {
-        seen.push(send(&*agent, text("", said)).await);
+    for content in ["hello", "/ask what?", "!burst 300", "/fail"] {
+        seen.push(send(&*agent, text("", content)).await);
     }
     let left = opened.killed();
     let agent = server().store(Arc::clone(&left.store)).into_service();
@@ -205,10 +207,10 @@ async fn what_was_seen_is_there_when_the_process_is_killed() {
         assert_eq!(&get(&*agent, &task.id).await.unwrap(), task);
     }
     assert_eq!(listed(&*agent).await.len(), seen.len());
-    // An answer goes on where the question was asked.
+    // An interrupted task can be continued.
     let answered = send(&*agent, text(&seen[1].id, "Rome")).await;
     assert_eq!((answered.state(), answered.history.len()), (TaskState::Completed, seen[1].history.len() + 2));
-    // Whoever saw the beginning of a stream gets the rest.
+    // A stream can be resumed.
     let cursor = events_of(&left, &seen[2]).await[100].cursor().cloned();
     let call = Call { cursor, ..Call::default() };
     let subscription = SubscribeToTaskRequest { id: seen[2].id.clone(), ..SubscribeToTaskRequest::default() };
@@ -221,9 +223,9 @@ async fn events_of(store: &Opened, task: &Task) -> Vec<Event> {
     store.events(&key, 0, usize::MAX).await.unwrap().events
 }
 
-/// Who sends a server its work hears that it can't keep any; who would start it anew hears nothing of that.
+/// Readiness follows the store; liveness does not.
 #[tokio::test]
-async fn a_server_without_its_store_is_not_ready() {
+async fn server_with_an_unavailable_store_is_not_ready() {
     let gate = Gate::opened();
     let url = serve(server().store(gate.store())).await;
     let get = async |path: &str| {
@@ -232,12 +234,12 @@ async fn a_server_without_its_store_is_not_ready() {
     };
     let channel = tonic::transport::Endpoint::new(url.clone()).unwrap().connect_lazy();
     let mut health = HealthClient::new(channel);
-    for (blind, expected, serving) in [
+    for (unavailable, expected, serving) in [
         (false, (200, "ok\n"), ServingStatus::Serving),
         (true, (503, "the store does not answer\n"), ServingStatus::NotServing),
         (false, (200, "ok\n"), ServingStatus::Serving),
     ] {
-        gate.fail_reads(blind);
+        gate.fail_reads(unavailable);
         assert_eq!(get("/readyz").await, (expected.0, expected.1.to_owned()));
         assert_eq!(get("/healthz").await, (200, "ok\n".to_owned()));
         let reply = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();

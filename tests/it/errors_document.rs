@@ -20,7 +20,7 @@ fn descriptions() -> HashMap<String, String> {
     descriptions
 }
 
-const CLASSIC: &str = "
+const V03: &str = "
 ## In protocol 0.3
 
 Kinds that are not listed here have the codes above.
@@ -60,7 +60,7 @@ All errors of all bindings. Generated from `src/error/kind.rs`.
         writeln!(table, "| {name} | {description} | `{reason}` | {json_rpc} | {status} ({grpc}) | {} |", wire.http)
             .unwrap();
     }
-    table.push_str(CLASSIC);
+    table.push_str(V03);
     for kind in ErrorKind::ALL {
         let (wire, current, name) = (kind.wire_for(Version::V0_3), kind.wire(), kind.classic_name());
         if (wire.json_rpc, wire.grpc, wire.http) != (current.json_rpc, current.grpc, current.http) {

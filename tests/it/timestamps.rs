@@ -1,22 +1,22 @@
-//! Every time on the wire has three digits of a second, and ends in Z (5.6.1).
+//! Timestamps on the wire have milliseconds and end in `Z` (5.6.1).
 
 use serde_json::json;
 
-use crate::ways::{serve, server};
+use crate::bindings::{serve, server};
 
-/// The values of all members that are called `timestamp`.
+/// Values of all `timestamp` members.
 fn times(text: &str) -> Vec<&str> {
     let marks = text.match_indices(r#""timestamp":""#);
     marks.filter_map(|(at, mark)| text[at + mark.len()..].split('"').next()).collect()
 }
 
-fn is_exact(time: &str) -> bool {
-    let shape: String = time.chars().map(|it| if it.is_ascii_digit() { '0' } else { it }).collect();
+fn is_milliseconds_utc(time: &str) -> bool {
+    let shape: String = time.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
     shape == "0000-00-00T00:00:00.000Z"
 }
 
 #[tokio::test]
-async fn every_time_is_in_milliseconds_and_utc() {
+async fn every_timestamp_has_milliseconds_and_utc() {
     let url = serve(server()).await;
     let http = reqwest::Client::new();
     let post = async |path: &str, body: serde_json::Value| {
@@ -25,7 +25,7 @@ async fn every_time_is_in_milliseconds_and_utc() {
     };
     let message = |text: &str| json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}});
     let mut all = String::new();
-    // Many, so that some fall on a whole second or on a whole tenth of one.
+    // Enough samples to include whole seconds and tenths.
     for _ in 0..300 {
         all += &post("/message:send", message("hello")).await;
     }
@@ -39,6 +39,6 @@ async fn every_time_is_in_milliseconds_and_utc() {
     all += &post("/rpc", list).await;
     let times = times(&all);
     assert!(times.len() > 500, "{}", times.len());
-    let wrong: Vec<_> = times.into_iter().filter(|it| !is_exact(it)).collect();
+    let wrong: Vec<_> = times.into_iter().filter(|time| !is_milliseconds_utc(time)).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
 }
