@@ -1,8 +1,8 @@
-//! What the functions cost that every call goes through, one by one: `cargo bench --bench functions`.
+//! Micro-benchmarks of functions on the path of every call: `cargo bench --bench functions`.
 //!
-//! Of a small echo task, as the load program has it: a text of 64 bytes, its history and its artifact.
+//! They use the small echo task of the load benchmark: a text of 64 bytes, its history and its artifact.
 
-#![expect(clippy::unwrap_used, reason = "a bench may fail")]
+#![expect(clippy::unwrap_used, reason = "a benchmark may panic")]
 
 use std::{hint::black_box, sync::Arc};
 
@@ -39,13 +39,13 @@ fn status(state: TaskState) -> TaskStatus {
     TaskStatus { state: state.into(), timestamp, ..TaskStatus::default() }
 }
 
-/// As it begins.
+/// Task as created.
 fn submitted() -> Task {
     let status = Some(status(TaskState::Submitted));
     Task { id: ID.to_owned(), context_id: ID.to_owned(), status, history: vec![message()], ..Task::default() }
 }
 
-/// What happens to it: it is worked on, something comes of it, and it is done.
+/// Updates of the task: working, an artifact, completed.
 fn updates() -> [Payload; 3] {
     let status = |state| {
         Payload::StatusUpdate(TaskStatusUpdateEvent {
@@ -70,8 +70,8 @@ fn update() -> TaskArtifactUpdateEvent {
 
 fn finished() -> Task {
     let mut task = submitted();
-    for it in &updates() {
-        task::apply(&mut task, it);
+    for update in &updates() {
+        task::apply(&mut task, update);
     }
     task
 }
@@ -104,14 +104,14 @@ fn events(c: &mut Criterion) {
     let mut group = c.benchmark_group("event");
     let fresh = || event(3, Payload::ArtifactUpdate(update()));
     group.bench_function("write in JSON", |b| {
-        b.iter_batched(fresh, |it| it.json().len(), BatchSize::SmallInput);
+        b.iter_batched(fresh, |event| event.json().len(), BatchSize::SmallInput);
     });
     group.bench_function("write in protobuf", |b| {
-        b.iter_batched(fresh, |it| it.proto().len(), BatchSize::SmallInput);
+        b.iter_batched(fresh, |event| event.proto().len(), BatchSize::SmallInput);
     });
-    let made = fresh();
-    made.json();
-    group.bench_function("write again", |b| b.iter(|| black_box(&made).json().len()));
+    let event = fresh();
+    event.json();
+    group.bench_function("write cached JSON", |b| b.iter(|| black_box(&event).json().len()));
     group.bench_function("make a cursor", |b| b.iter(|| Cursor::new(black_box(ID), Position { fence: 1, seq: 3 })));
     let cursor = Cursor::new(ID, Position { fence: 1, seq: 3 }).to_string();
     group.bench_function("read a cursor", |b| {
@@ -124,14 +124,14 @@ fn tasks(c: &mut Criterion) {
     let (updates, chunk, mut group) = (updates(), update(), c.benchmark_group("task"));
     group.bench_function("apply three events", |b| {
         let fold = |mut task: Task| {
-            for it in &updates {
-                task::apply(&mut task, it);
+            for update in &updates {
+                task::apply(&mut task, update);
             }
             task
         };
         b.iter_batched(submitted, fold, BatchSize::SmallInput);
     });
-    // An event costs the same, whatever there is of its task.
+    // The cost of an event is independent of the size of its task.
     for before in [10, 10_000] {
         let append = Payload::ArtifactUpdate(TaskArtifactUpdateEvent { append: true, ..chunk.clone() });
         let mut task = submitted();
@@ -153,7 +153,7 @@ fn store(c: &mut Criterion) {
     let task = Arc::new(finished());
     let log = || {
         let mut all = vec![Event::task(Position { fence: 1, seq: 1 }, Ends::Nothing, submitted().into())];
-        all.extend((2..).zip(updates()).map(|(seq, it)| event(seq, it)));
+        all.extend((2..).zip(updates()).map(|(seq, payload)| event(seq, payload)));
         all
     };
     let commit = |n: u64| Commit {
@@ -180,14 +180,14 @@ fn store(c: &mut Criterion) {
         sends: Vec::new(),
         push: None,
     };
-    // It is full, as it is in a server that has run for a while: each task takes the place of another.
+    // The store is full, as in a server that has run for a while: each commit evicts a task.
     let (memory, mut n) = (Memory::default(), 0);
     let mut next = || {
         n += 1;
         commit(n)
     };
     group.bench_function("commit a whole task to memory", |b| {
-        b.iter_batched(&mut next, |it| memory.commit_now(&it).unwrap(), BatchSize::SmallInput);
+        b.iter_batched(&mut next, |commit| memory.commit_now(&commit).unwrap(), BatchSize::SmallInput);
     });
     group.finish();
 }

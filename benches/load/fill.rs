@@ -1,4 +1,4 @@
-//! A file with many tasks, written as a server would have written them, only faster.
+//! Creates a database file with many tasks, in the form in which a server writes them.
 
 use std::{path::Path, sync::Arc};
 
@@ -19,17 +19,17 @@ use tokio::runtime::Builder;
 
 use crate::work::PING;
 
-/// How many tasks are written together.
+/// Number of tasks per commit.
 const BATCH: u64 = 500;
 
-/// How many tasks a context has.
+/// Number of tasks per context.
 const CONTEXT: u64 = 100;
 
-/// The context that lists ask for.
+/// Context of the list requests.
 pub(crate) const SOME_CONTEXT: &str = "c-7";
 
-/// Writes so many tasks, some of which ran when the server was killed.
-pub(crate) fn fill(path: &Path, tasks: u64, ran: u64) {
+/// Writes this many tasks, the last `running` of which have an unfinished turn.
+pub(crate) fn fill(path: &Path, tasks: u64, running: u64) {
     let mut options = Options::default();
     options.max_tasks = usize::MAX;
     let store = Sqlite::open(path, options).unwrap();
@@ -37,31 +37,31 @@ pub(crate) fn fill(path: &Path, tasks: u64, ran: u64) {
     runtime.block_on(async {
         for first in (0..tasks).step_by(usize::try_from(BATCH).unwrap()) {
             let batch: Vec<Commit> =
-                (first..tasks.min(first + BATCH)).map(|n| commit(n, n >= tasks - ran, store.fence())).collect();
+                (first..tasks.min(first + BATCH)).map(|n| commit(n, n >= tasks - running, store.fence())).collect();
             let outcomes = store.commit(batch.into()).await.unwrap();
             assert!(outcomes.iter().all(Result::is_ok));
         }
     });
 }
 
-fn commit(n: u64, runs: bool, fence: u64) -> Commit {
+fn commit(n: u64, is_running: bool, fence: u64) -> Commit {
     let (id, context) = (format!("01a10000-0000-7000-8000-{n:012}"), format!("c-{}", n / CONTEXT));
     let time = 1_700_000_000_000 + i64::try_from(n).unwrap();
     let state = match n {
-        _ if runs => TaskState::Working,
-        // The oldest, so that they are found last.
+        _ if is_running => TaskState::Working,
+        // The oldest tasks, which a list reaches last.
         0..10 => TaskState::Failed,
         _ => TaskState::Completed,
     };
     let status = |state: TaskState| {
         Some(TaskStatus { state: state.into(), message: None, timestamp: Some(seam::timestamp(time)) })
     };
-    let said = Message { task_id: id.clone(), context_id: context.clone(), ..Message::user(PING) };
+    let message = Message { task_id: id.clone(), context_id: context.clone(), ..Message::user(PING) };
     let mut task = Task {
         id: id.clone(),
         context_id: context.clone(),
         status: status(TaskState::Submitted),
-        history: vec![said],
+        history: vec![message],
         ..Task::default()
     };
     let at = |seq| Position { fence, seq };
@@ -75,17 +75,17 @@ fn commit(n: u64, runs: bool, fence: u64) -> Commit {
         last_chunk: true,
         ..TaskArtifactUpdateEvent::default()
     });
-    let told = TaskStatusUpdateEvent {
+    let update = TaskStatusUpdateEvent {
         task_id: id.clone(),
         context_id: context.clone(),
         status: status(state),
         ..TaskStatusUpdateEvent::default()
     };
-    let told = Payload::StatusUpdate(told);
+    let update = Payload::StatusUpdate(update);
     task::apply(&mut task, &chunk);
-    task::apply(&mut task, &told);
-    let mark = if runs { Mark::NOTHING } else { Mark::ending(Ends::Task) };
-    let head = Event::new(at(3), mark, told);
+    task::apply(&mut task, &update);
+    let mark = if is_running { Mark::NOTHING } else { Mark::ending(Ends::Task) };
+    let head = Event::new(at(3), mark, update);
     let events = vec![first, Event::new(at(2), Mark::NOTHING, chunk), head.clone()];
     let row = Row {
         context: context.into(),
@@ -94,7 +94,7 @@ fn commit(n: u64, runs: bool, fence: u64) -> Commit {
         was: None,
         head: Some(head),
         time,
-        open: runs,
+        open: is_running,
         taken: 1,
         cancel_requested: false,
         attempt: 1,

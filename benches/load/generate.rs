@@ -1,4 +1,4 @@
-//! The calls: a closed loop on so many connections, for so long or so often. Each answer is looked at.
+//! Load generator: a closed loop on a number of connections, for a time or a number of calls. Every reply is checked.
 
 use std::{
     io::Read as _,
@@ -35,48 +35,48 @@ use crate::{
     work::{Prepared, Protocol, Work},
 };
 
-/// The worst of so many answers is a step.
+/// Number of replies per entry of [`Report::worst`].
 const STEP: u64 = 10_000;
 
-/// How many answers there are to one that is parsed, and not only searched.
+/// One of this many replies is parsed; the others are only searched.
 const PARSED: u64 = 64;
 
-/// What came of the calls.
+/// Result of a run.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) calls: u64,
     pub(crate) seconds: f64,
-    /// Processor time of the server, in seconds, and our own.
+    /// Processor time of the server and of the generator in seconds.
     pub(crate) server: f64,
     pub(crate) own: f64,
-    /// Milliseconds, of all calls.
+    /// Latency percentiles in milliseconds.
     pub(crate) p50: f64,
     pub(crate) p99: f64,
     pub(crate) p999: f64,
-    /// And of each [`STEP`] answers, the worst.
+    /// Maximum latency of each [`STEP`] replies in milliseconds.
     pub(crate) worst: Vec<f64>,
-    /// How long an answer was: a message, or all events.
+    /// Bytes of a reply: a message or all events.
     pub(crate) bytes: usize,
 }
 
-/// When a connection stops calling.
+/// Limit of a run.
 #[derive(Clone, Copy)]
 enum Until {
     After(Duration),
     Count(u64),
 }
 
-/// What all connections share.
+/// State shared by all connections.
 struct Common {
     addr: SocketAddr,
     protocol: Protocol,
     work: Work,
-    floor: bool,
+    baseline: bool,
     warm: Duration,
     until: Until,
     ready: Barrier,
     go: Barrier,
-    /// How many answers have come on all.
+    /// Number of replies on all connections.
     answered: AtomicU64,
 }
 
@@ -97,37 +97,37 @@ impl Connection {
 
     async fn call(&mut self, request: &Prepared) {
         match self {
-            Self::Http1(it) => it.call(&request.bytes).await,
-            Self::Http2(it) => it.call(request.method, &request.bytes).await,
+            Self::Http1(connection) => connection.call(&request.bytes).await,
+            Self::Http2(connection) => connection.call(request.method, &request.bytes).await,
         }
     }
 
     async fn message(&mut self) -> Option<&[u8]> {
         match self {
-            Self::Http1(it) => it.message().await,
-            Self::Http2(it) => it.message().await,
+            Self::Http1(connection) => connection.message().await,
+            Self::Http2(connection) => connection.message().await,
         }
     }
 }
 
-/// Calls a server, and prints what came of it.
+/// Calls a server and prints the report.
 pub(crate) fn run(arguments: &[String]) {
-    // One that fails is the end of all, and not left to be waited for.
+    // A failed task ends the process instead of leaving others waiting.
     let hook = panic::take_hook();
-    panic::set_hook(Box::new(move |it| {
-        hook(it);
+    panic::set_hook(Box::new(move |info| {
+        hook(info);
         process::exit(1);
     }));
-    let [addr, server, protocol, work, connections, floor, warm, until] = arguments else {
-        panic!("ADDR PID PROTOCOL WORK CONNECTIONS FLOOR WARM UNTIL")
+    let [addr, server, protocol, work, connections, baseline, warm, until] = arguments else {
+        panic!("ADDR PID PROTOCOL WORK CONNECTIONS BASELINE WARM UNTIL")
     };
     let (server, connections): (u32, usize) = (server.parse().unwrap(), connections.parse().unwrap());
-    let count = until.strip_prefix('#').map(|it| Until::Count(it.parse::<u64>().unwrap() / connections as u64));
+    let count = until.strip_prefix('#').map(|count| Until::Count(count.parse::<u64>().unwrap() / connections as u64));
     let common = Common {
         addr: addr.parse().unwrap(),
         protocol: protocol.parse().unwrap(),
         work: work.parse().unwrap(),
-        floor: floor.parse().unwrap(),
+        baseline: baseline.parse().unwrap(),
         warm: Duration::from_millis(warm.parse().unwrap()),
         until: count.unwrap_or_else(|| Until::After(Duration::from_millis(until.parse().unwrap()))),
         ready: Barrier::new(connections + 1),
@@ -140,22 +140,22 @@ pub(crate) fn run(arguments: &[String]) {
 }
 
 async fn measure(common: Arc<Common>, server: u32, connections: usize) -> Report {
-    // One task for all, where it is one.
-    let shared = matches!(common.work, Work::Fan(_) | Work::Idle) && !common.floor;
-    let owner = if shared { Some(begin(&common).await) } else { None };
-    let task: Arc<str> = owner.as_ref().map_or("", |it| &*it.1).into();
+    // Some work shares one task between all connections.
+    let shared = matches!(common.work, Work::Fan(_) | Work::Idle) && !common.baseline;
+    let owner = if shared { Some(start_shared(&common).await) } else { None };
+    let task: Arc<str> = owner.as_ref().map_or("", |shared| &*shared.1).into();
     let mut all = JoinSet::new();
     for _ in 0..connections {
         let (common, task) = (Arc::clone(&common), Arc::clone(&task));
         if matches!(common.work, Work::Fan(_) | Work::Idle | Work::Own) {
-            all.spawn(async move { listen(&common, &task).await });
+            all.spawn(async move { subscribe(&common, &task).await });
         } else {
             all.spawn(async move { calls(&common).await });
         }
     }
     common.ready.wait().await;
     if matches!(common.work, Work::Idle | Work::Own) {
-        // Whoever started us looks at the server, and ends us.
+        // The parent process measures the server, and then closes stdin.
         println!("{{}}");
         std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
         process::exit(0);
@@ -187,8 +187,8 @@ async fn measure(common: Arc<Common>, server: u32, connections: usize) -> Report
     }
     times.sort_unstable();
     report.calls = times.len() as u64;
-    let of = |part: usize| millis(times[times.len() * part / 1000]);
-    (report.p50, report.p99, report.p999) = (of(500), of(990), of(999));
+    let percentile = |part: usize| millis(times[times.len() * part / 1000]);
+    (report.p50, report.p99, report.p999) = (percentile(500), percentile(990), percentile(999));
     report
 }
 
@@ -196,7 +196,7 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// What came on a connection: after how many answers on all, and how long it took.
+/// Result of a connection: for each call the number of replies so far on all connections, and its latency.
 struct Done {
     times: Vec<(u64, Duration)>,
     bytes: usize,
@@ -213,13 +213,13 @@ async fn calls(common: &Common) -> Done {
     }
     let mut request = Prepared::new(protocol, work, &task);
     if let Work::Replay(_) = work {
-        request = streamed(common, &mut connection, &request).await;
+        request = replay_request(common, &mut connection, &request).await;
     }
     let mut done = Done { times: Vec::new(), bytes: 0 };
     let warm = Instant::now() + common.warm;
     while Instant::now() < warm {
         request.number(NUMBER.fetch_add(1, Ordering::Relaxed));
-        done.bytes = answer(common, &mut connection, &request, 0).await;
+        done.bytes = call_once(common, &mut connection, &request, 0).await;
     }
     common.ready.wait().await;
     common.go.wait().await;
@@ -228,59 +228,59 @@ async fn calls(common: &Common) -> Done {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         request.number(number);
         let before = Instant::now();
-        done.bytes = answer(common, &mut connection, &request, number).await;
+        done.bytes = call_once(common, &mut connection, &request, number).await;
         done.times.push((common.answered.fetch_add(1, Ordering::Relaxed), before.elapsed()));
-        let over = match common.until {
+        let finished = match common.until {
             Until::After(time) => start.elapsed() >= time,
             Until::Count(count) => done.times.len() as u64 >= count,
         };
-        if over {
+        if finished {
             return done;
         }
     }
 }
 
-/// Streams once, and says how what followed after the first event is read again.
-async fn streamed(common: &Common, connection: &mut Connection, request: &Prepared) -> Prepared {
+/// Runs a stream once, and returns the request that replays it after its first event.
+async fn replay_request(common: &Common, connection: &mut Connection, request: &Prepared) -> Prepared {
     connection.call(request).await;
     let event = connection.message().await.unwrap();
-    let task = first(common.protocol, event).id;
+    let task = first_task(common.protocol, event).id;
     let text = String::from_utf8_lossy(event);
-    let cursor = text.lines().find_map(|it| it.strip_prefix("id: ")).unwrap().to_owned();
+    let cursor = text.lines().find_map(|line| line.strip_prefix("id: ")).unwrap().to_owned();
     while connection.message().await.is_some() {}
     Prepared::replay(&task, &cursor)
 }
 
-/// Makes a call, looks at its answer, and says how long that was.
-async fn answer(common: &Common, connection: &mut Connection, request: &Prepared, number: u64) -> usize {
-    let Common { protocol, work, floor, .. } = *common;
+/// Makes a call, checks the reply and returns its length in bytes.
+async fn call_once(common: &Common, connection: &mut Connection, request: &Prepared, number: u64) -> usize {
+    let Common { protocol, work, baseline, .. } = *common;
     connection.call(request).await;
     if work.streams() {
         return follow(common, connection).await;
     }
     let message = connection.message().await.unwrap();
     let bytes = message.len();
-    if !floor {
-        look(protocol, work, message, &request.text, number.is_multiple_of(PARSED));
+    if !baseline {
+        check(protocol, work, message, &request.text, number.is_multiple_of(PARSED));
     }
-    // A body has no end of its own.
+    // A body over HTTP/1.1 has no end marker.
     assert!(protocol != Protocol::Grpc || connection.message().await.is_none());
     bytes
 }
 
-/// Reads a stream to its end: nothing is missing, and the last event says that the task is done.
+/// Reads a stream to its end and checks that it is complete and ends with COMPLETED. Returns its length in bytes.
 async fn follow(common: &Common, connection: &mut Connection) -> usize {
     static CHUNK: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(servers::CHUNK));
-    let Common { protocol, work, floor, .. } = *common;
+    let Common { protocol, work, baseline, .. } = *common;
     let (mut count, mut chunks, mut bytes, mut done) = (0, 0, 0, false);
     while let Some(message) = connection.message().await {
         (count, bytes) = (count + 1, bytes + message.len());
-        if !floor {
+        if !baseline {
             chunks += CHUNK.find_iter(message).count();
-            done = ends(protocol, message);
+            done = is_completed(protocol, message);
         }
     }
-    if floor {
+    if baseline {
         assert_eq!(count, work.parts(), "{work}");
     } else {
         assert!(chunks == work.chunks() && done, "{work}: {chunks} chunks, and done: {done}");
@@ -288,27 +288,27 @@ async fn follow(common: &Common, connection: &mut Connection) -> usize {
     bytes
 }
 
-/// Whether an event says that the task is done.
-fn ends(protocol: Protocol, message: &[u8]) -> bool {
-    /// What a message begins with that tells a status.
+/// Returns whether an event reports that the task is completed.
+fn is_completed(protocol: Protocol, message: &[u8]) -> bool {
+    /// First byte of a message that has a status update.
     const STATUS: u8 = 3 << 3 | 2;
     match protocol {
         Protocol::Grpc if message[0] == STATUS => {
-            let Some(Payload::StatusUpdate(it)) = StreamResponse::decode(message).unwrap().payload else {
+            let Some(Payload::StatusUpdate(update)) = StreamResponse::decode(message).unwrap().payload else {
                 return false;
             };
-            it.status.is_some_and(|it| it.state() == TaskState::Completed)
+            update.status.is_some_and(|status| status.state() == TaskState::Completed)
         }
         Protocol::Grpc => false,
         Protocol::Rest | Protocol::JsonRpc => memmem::find(message, b"_COMPLETED").is_some(),
     }
 }
 
-/// Looks whether this is the answer.
-fn look(protocol: Protocol, work: Work, message: &[u8], text: &str, parse: bool) {
+/// Checks a reply.
+fn check(protocol: Protocol, work: Work, message: &[u8], text: &str, parse: bool) {
     match work {
         Work::Send(_) | Work::Get => {
-            // In the history and in the artifact.
+            // The text occurs in the history and in the artifact.
             let found = memmem::find_iter(message, text).count();
             assert_eq!(found, 2, "{}", String::from_utf8_lossy(message));
             if parse {
@@ -317,11 +317,11 @@ fn look(protocol: Protocol, work: Work, message: &[u8], text: &str, parse: bool)
                 assert_eq!(task.artifacts[0].parts[0].as_text(), Some(text));
             }
         }
-        Work::Classic => {
+        Work::V03Send => {
             assert_eq!(memmem::find_iter(message, text).count(), 2, "{}", String::from_utf8_lossy(message));
             if parse {
-                let answer: Value = serde_json::from_slice(message).unwrap();
-                let task = &answer["result"];
+                let reply: Value = serde_json::from_slice(message).unwrap();
+                let task = &reply["result"];
                 assert_eq!((&task["kind"], &task["status"]["state"]), (&"task".into(), &"completed".into()));
             }
         }
@@ -330,14 +330,14 @@ fn look(protocol: Protocol, work: Work, message: &[u8], text: &str, parse: bool)
             assert!(!list.tasks.is_empty() && list.page_size == 50);
             assert!(usize::try_from(list.total_size).unwrap() >= list.tasks.len());
             let state = i32::try_from(state).unwrap();
-            assert!(list.tasks.iter().all(|it| state == 0 || i32::from(it.state()) == state));
+            assert!(list.tasks.iter().all(|task| state == 0 || i32::from(task.state()) == state));
         }
         Work::ListContext => {
             let list: ListTasksResponse = read(protocol, message, "");
-            assert!(list.tasks.len() == 50 && list.tasks.iter().all(|it| it.context_id == fill::SOME_CONTEXT));
+            assert!(list.tasks.len() == 50 && list.tasks.iter().all(|task| task.context_id == fill::SOME_CONTEXT));
         }
         Work::Fail => assert_eq!(task_of(protocol, message).state(), TaskState::Failed),
-        _ => unreachable!("it streams"),
+        _ => unreachable!("streaming work has no unary reply"),
     }
 }
 
@@ -355,33 +355,35 @@ fn read<T: prost::Message + Default + serde::de::DeserializeOwned>(
     serde_json::from_value(value).unwrap()
 }
 
-/// The task in the answer to a send or a get.
+/// Task in the reply to a send or get.
 fn task_of(protocol: Protocol, message: &[u8]) -> Task {
     let sent = |message| match SendMessageResponse::decode(message).ok()?.payload? {
-        send_message_response::Payload::Task(it) => Some(it),
+        send_message_response::Payload::Task(task) => Some(task),
         send_message_response::Payload::Message(_) => None,
     };
-    if let Some(it) = Some(message).filter(|_| protocol == Protocol::Grpc).and_then(sent) {
-        return it;
+    if let Some(task) = Some(message).filter(|_| protocol == Protocol::Grpc).and_then(sent) {
+        return task;
     }
     read(protocol, message, "task")
 }
 
-/// The task that a stream begins with.
-fn first(protocol: Protocol, message: &[u8]) -> Task {
+/// Task in the first event of a stream.
+fn first_task(protocol: Protocol, message: &[u8]) -> Task {
     let data = memmem::find(message, b"data: ").map_or(message, |at| &message[at + 6..]);
     if protocol == Protocol::Grpc {
-        let Some(Payload::Task(task)) = StreamResponse::decode(data).unwrap().payload else { panic!("no task") };
+        let Some(Payload::Task(task)) = StreamResponse::decode(data).unwrap().payload else {
+            panic!("first event has no task")
+        };
         return task;
     }
     read(protocol, data, "task")
 }
 
-/// Begins the task that all others listen to, and says which it is. Its own stream is held, and read by nobody.
-async fn begin(common: &Common) -> (oneshot::Sender<()>, String) {
+/// Starts the task that all connections subscribe to, and returns its id. Its own stream is kept open and drained.
+async fn start_shared(common: &Common) -> (oneshot::Sender<()>, String) {
     let mut connection = Connection::open(common.addr, common.protocol).await;
     connection.call(&Prepared::new(common.protocol, common.work, "")).await;
-    let id = first(common.protocol, connection.message().await.unwrap()).id;
+    let id = first_task(common.protocol, connection.message().await.unwrap()).id;
     let (hold, dropped) = oneshot::channel();
     tokio::spawn(async move {
         tokio::select! {
@@ -392,15 +394,15 @@ async fn begin(common: &Common) -> (oneshot::Sender<()>, String) {
     (hold, id)
 }
 
-/// Listens to a task: the first event, and then all that comes until it is done.
-async fn listen(common: &Common, task: &str) -> Done {
-    let Common { protocol, work, floor, .. } = *common;
+/// Subscribes to a task: reads the first event, and after the start signal all others.
+async fn subscribe(common: &Common, task: &str) -> Done {
+    let Common { protocol, work, baseline, .. } = *common;
     let mut connection = Connection::open(common.addr, protocol).await;
-    let own = floor || work == Work::Own;
+    let own = baseline || work == Work::Own;
     let request = if own { Prepared::new(protocol, work, "") } else { Prepared::subscribe(protocol, task) };
     connection.call(&request).await;
     let message = connection.message().await.unwrap();
-    assert!(floor || !first(protocol, message).id.is_empty());
+    assert!(baseline || !first_task(protocol, message).id.is_empty());
     common.ready.wait().await;
     common.go.wait().await;
     let before = Instant::now();

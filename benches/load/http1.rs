@@ -1,4 +1,4 @@
-//! A client of HTTP/1.1 that costs next to nothing: one call at a time, and an answer is a body or events.
+//! Minimal HTTP/1.1 client: one call at a time, with replies as a body or as server-sent events.
 
 use memchr::memmem;
 use tokio::{
@@ -6,7 +6,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// What has been read and not looked at.
+/// Received bytes that have not been consumed.
 #[derive(Default)]
 pub(crate) struct Input {
     bytes: Vec<u8>,
@@ -23,7 +23,7 @@ impl Input {
         self.at += length;
     }
 
-    /// Reads what there is.
+    /// Reads available bytes.
     pub(crate) async fn fill(&mut self, socket: &mut TcpStream) {
         if self.at == self.end {
             (self.at, self.end) = (0, 0);
@@ -31,28 +31,28 @@ impl Input {
         if self.end == self.bytes.len() {
             self.bytes.copy_within(self.at..self.end, 0);
             (self.at, self.end) = (0, self.end - self.at);
-            // Small at first: there may be a thousand of these.
+            // Starts small, since there may be a thousand connections.
             let more = self.bytes.len().max(4096);
             if self.end * 2 > self.bytes.len() || self.bytes.is_empty() {
                 self.bytes.resize(self.bytes.len() + more, 0);
             }
         }
         let read = socket.read(&mut self.bytes[self.end..]).await.unwrap();
-        assert!(read > 0, "the server has hung up");
+        assert!(read > 0, "the server closed the connection");
         self.end += read;
     }
 
-    /// So many bytes.
+    /// Reads until this many bytes are available.
     pub(crate) async fn need(&mut self, socket: &mut TcpStream, length: usize) {
         while self.ready().len() < length {
             self.fill(socket).await;
         }
     }
 
-    /// Where the next of these begins.
-    async fn find(&mut self, socket: &mut TcpStream, what: &[u8]) -> usize {
+    /// Returns the offset of the next occurrence of `pattern`.
+    async fn find(&mut self, socket: &mut TcpStream, pattern: &[u8]) -> usize {
         loop {
-            if let Some(at) = memmem::find(self.ready(), what) {
+            if let Some(at) = memmem::find(self.ready(), pattern) {
                 return at;
             }
             self.fill(socket).await;
@@ -63,13 +63,13 @@ impl Input {
 pub(crate) struct Http1 {
     socket: TcpStream,
     input: Input,
-    /// Of an answer in chunks, what was in those that came.
+    /// Decoded content of a chunked reply.
     body: Vec<u8>,
     at: usize,
     rest: Rest,
 }
 
-/// What is to come of an answer.
+/// Rest of the current reply.
 enum Rest {
     Nothing,
     Body(usize),
@@ -81,7 +81,7 @@ impl Http1 {
         Self { socket, input: Input::default(), body: Vec::new(), at: 0, rest: Rest::Nothing }
     }
 
-    /// Sends a request, and reads the head of the answer.
+    /// Sends a request and reads the reply header.
     pub(crate) async fn call(&mut self, request: &[u8]) {
         if let Rest::Body(length) = self.rest {
             self.input.take(length);
@@ -93,14 +93,14 @@ impl Http1 {
         let head = &self.input.ready()[..end];
         assert!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(self.input.ready()));
         let length = memmem::find(head, b"content-length: ").map(|at| {
-            let digits = head[at + 16..].iter().take_while(|it| it.is_ascii_digit());
-            digits.fold(0, |length, it| length * 10 + usize::from(it - b'0'))
+            let digits = head[at + 16..].iter().take_while(|byte| byte.is_ascii_digit());
+            digits.fold(0, |length, digit| length * 10 + usize::from(digit - b'0'))
         });
         self.rest = length.map_or(Rest::Chunks, Rest::Body);
         self.input.take(end + 4);
     }
 
-    /// The body, or the next event; nothing after the last.
+    /// Returns the body or the next event; `None` after the last.
     pub(crate) async fn message(&mut self) -> Option<&[u8]> {
         match self.rest {
             Rest::Nothing => None,
@@ -123,7 +123,7 @@ impl Http1 {
                         searched = 0;
                     }
                     if !self.chunk().await {
-                        assert!(self.at == self.body.len(), "an event without its end");
+                        assert!(self.at == self.body.len(), "incomplete event");
                         self.rest = Rest::Nothing;
                         return None;
                     }
@@ -132,7 +132,7 @@ impl Http1 {
         }
     }
 
-    /// Reads a chunk; whether it was not the last.
+    /// Reads a chunk. Returns `false` for the last one.
     async fn chunk(&mut self) -> bool {
         let end = self.input.find(&mut self.socket, b"\r\n").await;
         let digits = self.input.ready()[..end].iter();

@@ -1,4 +1,4 @@
-//! A client of HTTP/2 and gRPC that costs next to nothing: one call at a time, and of headers only that they came.
+//! Minimal HTTP/2 and gRPC client: one call at a time, without decoding headers.
 
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
@@ -12,13 +12,13 @@ const PING: u8 = 6;
 const GO_AWAY: u8 = 7;
 const WINDOW: u8 = 8;
 
-/// What the path of a method begins with.
+/// Path prefix of the methods.
 const SERVICE: &str = "/lf.a2a.v1.A2AService/";
 
-/// The flag of a frame that ends its stream, and of one that answers another.
+/// `END_STREAM` flag of a data or header frame, and `ACK` flag of a settings or ping frame.
 const END: u8 = 1;
 
-/// The largest frame that everybody takes, and the largest window that there is.
+/// Maximum frame size that every peer accepts, and maximum window size.
 const FRAME: usize = 16384;
 const LARGEST: u32 = (1 << 31) - 1;
 
@@ -26,42 +26,42 @@ pub(crate) struct Http2 {
     socket: TcpStream,
     input: Input,
     output: Vec<u8>,
-    /// What has come of the messages of this call.
+    /// Received messages of the current call.
     body: Vec<u8>,
     at: usize,
     stream: u32,
-    over: bool,
-    /// What we may send, on the connection and on a stream that begins.
+    ended: bool,
+    /// Send windows of the connection and of the current stream, and initial window of a stream.
     window: i64,
     window_of_stream: i64,
     initial: i64,
-    /// What has come since the server was told that it may send more.
+    /// Bytes received since the last window update.
     received: u32,
 }
 
 impl Http2 {
     pub(crate) async fn new(socket: TcpStream) -> Self {
-        let mut it = Self {
+        let mut client = Self {
             socket,
             input: Input::default(),
             output: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
             body: Vec::new(),
             at: 0,
             stream: 0,
-            over: true,
+            ended: true,
             window: 65535,
             window_of_stream: 0,
             initial: 65535,
             received: 0,
         };
-        // No push, and all of an answer may be sent at once.
+        // Disables push, and sets the initial window to its maximum.
         let settings = [[0, 2, 0, 0, 0, 0], [0, 4, 0x7f, 0xff, 0xff, 0xff]].concat();
-        it.frame(SETTINGS, 0, 0, &settings);
-        it.frame(WINDOW, 0, 0, &(LARGEST - 65535).to_be_bytes());
-        it.flush().await;
-        // The server's settings come first.
-        it.read().await;
-        it
+        client.frame(SETTINGS, 0, 0, &settings);
+        client.frame(WINDOW, 0, 0, &(LARGEST - 65535).to_be_bytes());
+        client.flush().await;
+        // The settings of the server come first.
+        client.read().await;
+        client
     }
 
     fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
@@ -76,12 +76,12 @@ impl Http2 {
         self.output.clear();
     }
 
-    /// Sends a message, with the five bytes before it, to a method.
+    /// Sends a length-prefixed message to a method.
     pub(crate) async fn call(&mut self, method: &str, mut message: &[u8]) {
         let first = self.stream == 0;
         self.stream = if first { 1 } else { self.stream + 2 };
         self.body.clear();
-        (self.at, self.over) = (0, false);
+        (self.at, self.ended) = (0, false);
         self.window_of_stream = self.initial;
         self.headers(method, first);
         loop {
@@ -102,7 +102,7 @@ impl Http2 {
         }
     }
 
-    /// As clients do: what does not change from call to call is sent once, and named by its number then (RFC 7541).
+    /// Writes the headers. Fields that are the same in every call are indexed after the first one (RFC 7541).
     fn headers(&mut self, method: &str, first: bool) {
         let mut block = vec![0x83, 0x86, 0x04, u8::try_from(SERVICE.len() + method.len()).unwrap()];
         block.extend_from_slice(SERVICE.as_bytes());
@@ -115,7 +115,7 @@ impl Http2 {
         self.frame(HEADERS, 4, self.stream, &block);
     }
 
-    /// The next message; nothing after the last.
+    /// Returns the next message, or `None` after the last.
     pub(crate) async fn message(&mut self) -> Option<&[u8]> {
         loop {
             let ready = &self.body[self.at..];
@@ -127,8 +127,8 @@ impl Http2 {
                     return Some(&self.body[from..][..length]);
                 }
             }
-            if self.over {
-                assert!(ready.is_empty(), "half a message");
+            if self.ended {
+                assert!(ready.is_empty(), "incomplete message");
                 return None;
             }
             if ready.is_empty() {
@@ -139,7 +139,7 @@ impl Http2 {
         }
     }
 
-    /// Reads a frame, and answers it where it wants that.
+    /// Reads a frame, and acknowledges it if required.
     async fn read(&mut self) {
         self.input.need(&mut self.socket, 9).await;
         let head = self.input.ready();
@@ -151,14 +151,14 @@ impl Http2 {
         let number = |at: usize| u32::from_be_bytes(payload[at..at + 4].try_into().unwrap());
         match kind {
             DATA => {
-                assert!(flags & 8 == 0, "padding");
+                assert!(flags & 8 == 0, "padding is not supported");
                 self.received += u32::try_from(length).unwrap();
                 if stream == self.stream {
                     self.body.extend_from_slice(payload);
-                    self.over |= flags & END != 0;
+                    self.ended |= flags & END != 0;
                 }
             }
-            HEADERS if stream == self.stream => self.over |= flags & END != 0,
+            HEADERS if stream == self.stream => self.ended |= flags & END != 0,
             SETTINGS if flags & END == 0 => {
                 for at in (0..length).step_by(6).filter(|at| payload[*at..*at + 2] == [0, 4]) {
                     self.initial = number(at + 2).into();
@@ -171,7 +171,7 @@ impl Http2 {
             }
             WINDOW if stream == 0 => self.window += i64::from(number(0)),
             WINDOW if stream == self.stream => self.window_of_stream += i64::from(number(0)),
-            RESET | GO_AWAY => panic!("the server has ended the call: {payload:?}"),
+            RESET | GO_AWAY => panic!("the server reset the call: {payload:?}"),
             _ => {}
         }
         self.input.take(9 + length);

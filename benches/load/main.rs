@@ -1,10 +1,10 @@
-//! What a call costs a server, beside the floor: processor time per call of ours and of a bare axum or tonic server that
-//! sends the same bytes, in the same rounds; and memory and time where there is much of something. `cargo bench --bench
-//! load`, on a machine of two cores that does nothing else. Words behind `--` choose the rows that have all of them.
+//! Load benchmark: processor time per call, compared with a bare axum or tonic server that sends the same bytes (the
+//! baseline), memory and latency. Run `cargo bench --bench load` on an otherwise idle machine with two cores. Arguments
+//! after `--` select the rows whose names contain all of them.
 //!
-//! Servers are processes of their own, on one core; the calls come from another. What is compared is the time that the
-//! system says a server has used, over the calls that it has answered: a generator that is slow, or a core that is
-//! shared, moves the rate and not the ratio.
+//! Servers are separate processes on one core, and the load generator runs on another. The compared figure is the processor
+//! time that the system reports for the server, per answered call: a slow generator or a shared core changes the call rate
+//! but not the ratio.
 
 #![expect(
     clippy::as_conversions,
@@ -14,19 +14,19 @@
     clippy::print_stdout,
     clippy::unwrap_used,
     clippy::wildcard_enum_match_arm,
-    reason = "a bench may fail, and this one reports"
+    reason = "a benchmark may panic, and this one prints its results"
 )]
 
 use std::env;
 
 use self::{
     measure::{Settings, measure},
-    rows::{Row, ServiceHandle, rows},
+    rows::{Bound, Row, rows},
 };
 
+mod baseline;
 mod durable;
 mod fill;
-mod floor;
 mod generate;
 mod http1;
 mod http2;
@@ -37,7 +37,7 @@ mod servers;
 mod work;
 
 fn main() {
-    let arguments: Vec<String> = env::args().skip(1).filter(|it| it != "--bench").collect();
+    let arguments: Vec<String> = env::args().skip(1).filter(|argument| argument != "--bench").collect();
     match arguments.first().map(String::as_str) {
         Some("serve") => servers::run(&arguments[1]),
         Some("calls") => generate::run(&arguments[1..]),
@@ -46,23 +46,24 @@ fn main() {
 }
 
 fn table(arguments: Vec<String>) {
-    let (mut settings, mut words) = (Settings::default(), Vec::new());
+    let (mut settings, mut filters) = (Settings::default(), Vec::new());
     let mut arguments = arguments.into_iter();
-    while let Some(it) = arguments.next() {
-        let mut number = || arguments.next().and_then(|it| it.parse().ok()).unwrap_or_else(|| panic!("{it} N"));
-        match &*it {
+    while let Some(argument) = arguments.next() {
+        let mut number =
+            || arguments.next().and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{argument} N"));
+        match &*argument {
             "--rounds" => settings.rounds = number(),
             "--millis" => settings.millis = number(),
-            _ => words.push(it.to_lowercase()),
+            _ => filters.push(argument.to_lowercase()),
         }
     }
     let Settings { rounds, millis } = settings;
-    println!("Medians of {rounds} rounds of {millis} ms, and the least and the most of them.\n");
-    println!("| what | floor | ours | floor over ours | wanted | |");
+    println!("Medians (minimum–maximum) of {rounds} rounds of {millis} ms.\n");
+    println!("| row | baseline | server | baseline / server | target | |");
     println!("| --- | --- | --- | --- | --- | --- |");
     for row in rows() {
         let name = row.name.to_lowercase();
-        if words.iter().all(|it| name.contains(&**it)) {
+        if filters.iter().all(|filter| name.contains(&**filter)) {
             println!("{}", line(&row, &settings));
         }
     }
@@ -70,35 +71,33 @@ fn table(arguments: Vec<String>) {
 
 fn line(row: &Row, settings: &Settings) -> String {
     let Row { name, bound, .. } = row;
-    let found = measure(row, settings);
-    let floor = found.floor.as_ref().map_or_else(|| "–".to_owned(), Spread::middle);
-    let ratio = found.ratio.as_ref().map_or_else(|| "–".to_owned(), Spread::whole);
-    let ours = if found.ratio.is_none() { found.ours.whole() } else { found.ours.middle() };
-    let (wanted, met) = match *bound {
-        ServiceHandle::Ratio(least) => {
-            (format!("≥ {least}"), found.ratio.as_ref().is_some_and(|it| it.median >= least))
-        }
-        ServiceHandle::Most(most) => (format!("≤ {most}"), found.ours.median <= most),
-        ServiceHandle::None => ("–".to_owned(), true),
+    let result = measure(row, settings);
+    let baseline = result.baseline.as_ref().map_or_else(|| "–".to_owned(), Spread::middle);
+    let ratio = result.ratio.as_ref().map_or_else(|| "–".to_owned(), Spread::whole);
+    let server = if result.ratio.is_none() { result.server.whole() } else { result.server.middle() };
+    let (target, met) = match *bound {
+        Bound::Ratio(least) => (format!("≥ {least}"), result.ratio.as_ref().is_some_and(|ratio| ratio.median >= least)),
+        Bound::Most(most) => (format!("≤ {most}"), result.server.median <= most),
+        Bound::None => ("–".to_owned(), true),
     };
-    let mut notes = found.notes;
+    let mut notes = result.notes;
     if !met {
         notes.insert(0, "missed".to_owned());
     }
-    format!("| {name} | {floor} | {ours} | {ratio} | {wanted} | {} |", notes.join("; "))
+    format!("| {name} | {baseline} | {server} | {ratio} | {target} | {} |", notes.join("; "))
 }
 
-/// What the rounds gave.
+/// Median, minimum and maximum of the rounds.
 struct Spread {
     median: f64,
-    least: f64,
-    most: f64,
+    min: f64,
+    max: f64,
 }
 
 impl Spread {
     fn of(mut all: Vec<f64>) -> Self {
         all.sort_by(f64::total_cmp);
-        Self { median: all[all.len() / 2], least: all[0], most: all[all.len() - 1] }
+        Self { median: all[all.len() / 2], min: all[0], max: all[all.len() - 1] }
     }
 
     fn middle(&self) -> String {
@@ -106,20 +105,20 @@ impl Spread {
     }
 
     fn whole(&self) -> String {
-        let Self { median, least, most } = *self;
-        if least < most {
-            format!("**{}** ({}–{})", short(median), short(least), short(most))
+        let Self { median, min, max } = *self;
+        if min < max {
+            format!("**{}** ({}–{})", short(median), short(min), short(max))
         } else {
             format!("**{}**", short(median))
         }
     }
 }
 
-/// Three digits.
+/// Formats a number with three significant digits.
 fn short(number: f64) -> String {
     match number {
-        it if it >= 100.0 => format!("{it:.0}"),
-        it if it >= 10.0 => format!("{it:.1}"),
-        it => format!("{it:.2}"),
+        number if number >= 100.0 => format!("{number:.0}"),
+        number if number >= 10.0 => format!("{number:.1}"),
+        number => format!("{number:.2}"),
     }
 }

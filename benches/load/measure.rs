@@ -1,4 +1,4 @@
-//! How a row is measured: in rounds, the floor's and ours one after the other, each with servers of its own.
+//! Measurement of a row: in each round the baseline and then the server, each as a new process.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -15,15 +15,15 @@ use crate::{
     work::{Protocol, Work},
 };
 
-/// The core of a server, that of the calls, and both.
+/// Core of the server, core of the generator, and both.
 const SERVER: &str = "0";
 const CALLS: &str = "1";
 const BOTH: &str = "0,1";
 
-/// How long calls are made before any is counted.
+/// Warm-up time in milliseconds.
 const WARM: u64 = 150;
 
-/// A generator that takes more of its core than this may be what is waited for.
+/// Share of its core above which the generator may be the bottleneck.
 const BUSY: f64 = 0.95;
 
 pub(crate) struct Settings {
@@ -37,134 +37,137 @@ impl Default for Settings {
     }
 }
 
-/// What came of a row.
-pub(crate) struct Found {
-    pub(crate) floor: Option<Spread>,
-    pub(crate) ours: Spread,
+/// Result of a row.
+pub(crate) struct Measured {
+    pub(crate) baseline: Option<Spread>,
+    pub(crate) server: Spread,
     pub(crate) ratio: Option<Spread>,
     pub(crate) notes: Vec<String>,
 }
 
-impl Found {
-    pub(crate) fn ours(all: Vec<f64>) -> Self {
-        Self { floor: None, ours: Spread::of(all), ratio: None, notes: Vec::new() }
+impl Measured {
+    pub(crate) fn of_server(all: Vec<f64>) -> Self {
+        Self { baseline: None, server: Spread::of(all), ratio: None, notes: Vec::new() }
     }
 }
 
-/// Who is called, how, and on which cores.
+/// Server to start, its cores, and the limit of the run.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup<'a> {
     pub(crate) row: &'a Row,
-    pub(crate) floor: bool,
-    /// Which server it is, where the row does not tell.
+    pub(crate) baseline: bool,
+    /// Server kind, if not derived from the row.
     pub(crate) kind: Option<&'a str>,
     pub(crate) cores: (&'static str, &'static str),
     pub(crate) until: &'a str,
 }
 
-pub(crate) fn measure(row: &Row, settings: &Settings) -> Found {
+pub(crate) fn measure(row: &Row, settings: &Settings) -> Measured {
     let millis = settings.millis.to_string();
-    let ours = Setup { row, floor: false, kind: None, cores: (SERVER, CALLS), until: &millis };
-    let floor = Setup { floor: true, ..ours };
+    let own = Setup { row, baseline: false, kind: None, cores: (SERVER, CALLS), until: &millis };
+    let baseline = Setup { baseline: true, ..own };
     let rounds = || 0..settings.rounds;
     match row.figure {
         Figure::Cost => {
             let (mut notes, mut lengths) = (Vec::new(), (0, 0));
-            let (floors, all): (Vec<f64>, Vec<f64>) = rounds()
+            let (baselines, all): (Vec<f64>, Vec<f64>) = rounds()
                 .map(|_| {
-                    let (floor, ours) = (floor.run(), ours.run());
-                    lengths = (floor.bytes, ours.bytes);
-                    busy(&mut notes, &floor, "of the floor");
-                    busy(&mut notes, &ours, "of ours");
-                    (cost(row, &floor), cost(row, &ours))
+                    let (baseline, own) = (baseline.run(), own.run());
+                    lengths = (baseline.bytes, own.bytes);
+                    busy(&mut notes, &baseline, "of the baseline");
+                    busy(&mut notes, &own, "of the server");
+                    (cost(row, &baseline), cost(row, &own))
                 })
                 .unzip();
             if lengths.0.abs_diff(lengths.1) * 20 > lengths.1 {
-                notes.push(format!("the floor sends {} bytes and ours {}", lengths.0, lengths.1));
+                notes.push(format!("the baseline sends {} bytes and the server {}", lengths.0, lengths.1));
             }
-            let ratio = Spread::of(floors.iter().zip(&all).map(|it| it.0 / it.1).collect());
-            Found { floor: Some(Spread::of(floors)), ratio: Some(ratio), notes, ..Found::ours(all) }
+            let ratio = Spread::of(baselines.iter().zip(&all).map(|(baseline, own)| baseline / own).collect());
+            Measured { baseline: Some(Spread::of(baselines)), ratio: Some(ratio), notes, ..Measured::of_server(all) }
         }
         Figure::Length => {
             let short = Row { work: Work::Stream(10), connections: 16, name: String::new(), ..*row };
-            let few = Setup { row: &short, ..ours };
-            Found::ours(rounds().map(|_| cost(row, &ours.run()) / cost(&short, &few.run())).collect())
+            let few = Setup { row: &short, ..own };
+            Measured::of_server(rounds().map(|_| cost(row, &own.run()) / cost(&short, &few.run())).collect())
         }
-        Figure::Classic => {
+        Figure::V03 => {
             let now = Row { work: Work::Send(64), name: String::new(), ..*row };
-            let current = Setup { row: &now, ..ours };
-            Found::ours(rounds().map(|_| cost(row, &ours.run()) / cost(&now, &current.run())).collect())
+            let current = Setup { row: &now, ..own };
+            Measured::of_server(rounds().map(|_| cost(row, &own.run()) / cost(&now, &current.run())).collect())
         }
         Figure::Cores => {
             let growth = |one: Setup<'_>| {
                 let two = Setup { cores: (BOTH, BOTH), ..one };
                 cost(row, &two.run()) / cost(row, &one.run())
             };
-            let (floors, all) = rounds().map(|_| (growth(floor), growth(ours))).unzip();
-            Found { floor: Some(Spread::of(floors)), ..Found::ours(all) }
+            let (baselines, all) = rounds().map(|_| (growth(baseline), growth(own))).unzip();
+            Measured { baseline: Some(Spread::of(baselines)), ..Measured::of_server(all) }
         }
         Figure::Idle => {
-            let (floors, all) = (0..settings.rounds.min(3)).map(|_| (idle(floor), idle(ours))).unzip();
-            Found { floor: Some(Spread::of(floors)), ..Found::ours(all) }
+            let (baselines, all) = (0..settings.rounds.min(3)).map(|_| (idle(baseline), idle(own))).unzip();
+            Measured { baseline: Some(Spread::of(baselines)), ..Measured::of_server(all) }
         }
-        Figure::Kept => {
+        Figure::TaskMemory => {
             const TASKS: f64 = 50_000.0;
             let kept = |_| {
-                let server = ours.server();
-                let fill = |count: &str| Setup { until: count, ..ours }.calls(&server);
+                let server = own.server();
+                let fill = |count: &str| Setup { until: count, ..own }.calls(&server);
                 fill("#2000");
                 let before = server.resident();
                 let calls = fill(&format!("#{TASKS}")).calls;
                 (server.resident() - before) / calls as f64
             };
-            Found::ours((0..settings.rounds.min(3)).map(kept).collect())
+            Measured::of_server((0..settings.rounds.min(3)).map(kept).collect())
         }
-        Figure::ContextRef(tasks) => {
-            let server = ours.server();
-            // The oldest have failed, so that they are found last.
+        Figure::Latency(tasks) => {
+            let server = own.server();
+            // The failed tasks are the oldest, which a list reaches last.
             for (work, count) in [(Work::Fail, "#10".to_owned()), (Work::Send(64), format!("#{tasks}"))] {
                 let row = Row { work, connections: 10, name: String::new(), ..*row };
-                Setup { row: &row, until: &count, ..ours }.calls(&server);
+                Setup { row: &row, until: &count, ..own }.calls(&server);
             }
-            Found::ours(rounds().map(|_| ours.calls(&server).p50).collect())
+            Measured::of_server(rounds().map(|_| own.calls(&server).p50).collect())
         }
-        Figure::Durable(it) => durable::measure(row, it, settings),
+        Figure::Durable(figure) => durable::measure(row, figure, settings),
         Figure::Growing(tasks) => {
-            let report = Setup { until: &format!("#{tasks}"), ..ours }.run();
+            let report = Setup { until: &format!("#{tasks}"), ..own }.run();
             let worst = Spread::of(report.worst);
-            let mut found = Found::ours(vec![report.p999]);
-            let Spread { median, most, .. } = worst;
-            found.notes.push(format!("the worst of each 10000 is {median:.1} most often, and {most:.1} at worst"));
-            found
+            let mut result = Measured::of_server(vec![report.p999]);
+            let Spread { median, max, .. } = worst;
+            result.notes.push(format!("the maximum of each 10000 is {median:.1} in the median, and {max:.1} at most"));
+            result
         }
     }
 }
 
 fn cost(row: &Row, report: &Report) -> f64 {
-    // All that came to each connection is a call of it.
+    // Each connection of a fan-out receives all events.
     report.server * 1e6 / (report.calls * row.work.parts()) as f64
 }
 
 fn busy(notes: &mut Vec<String>, report: &Report, whose: &str) {
     let busy = report.own / report.seconds > BUSY;
-    let note = format!("the calls {whose} take a core");
+    let note = format!("the generator {whose} saturates its core");
     if busy && !notes.contains(&note) {
         notes.push(note);
     }
 }
 
-/// KiB of a server for each connection that waits.
+/// Memory of a server per waiting connection in KiB.
 fn idle(setup: Setup<'_>) -> f64 {
     let server = setup.server();
-    // What the first calls make is there already.
+    // The first calls allocate what later ones reuse.
     let few = Row { work: Work::Stream(10), connections: 16, name: String::new(), ..*setup.row };
     Setup { row: &few, ..setup }.calls(&server);
     let before = server.resident();
     let mut waiting = setup.command(&server).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(waiting.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(!line.is_empty(), "the calls failed: {}", setup.row.name);
-    #[expect(clippy::disallowed_methods, reason = "nothing says that all is quiet, and this is no runtime")]
+    assert!(!line.is_empty(), "the load generator failed: {}", setup.row.name);
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the server has no signal for being idle, and this is not in a runtime"
+    )]
     thread::sleep(Duration::from_millis(300));
     let grown = server.resident() - before;
     drop(waiting.stdin.take());
@@ -174,18 +177,18 @@ fn idle(setup: Setup<'_>) -> f64 {
 
 impl Setup<'_> {
     pub(crate) fn server(self) -> Server {
-        if let Some(it) = self.kind {
-            return Server::start(it, self.cores.0);
+        if let Some(kind) = self.kind {
+            return Server::start(kind, self.cores.0);
         }
-        let kind = match (self.floor, self.row.protocol) {
-            // Each event in a write of its own.
-            (false, _) if matches!(self.row.work, Work::Stream(_)) => "ours-each",
-            (false, _) if matches!(self.row.figure, Figure::Kept | Figure::ContextRef(_) | Figure::Growing(_)) => {
-                "ours-all"
+        let kind = match (self.baseline, self.row.protocol) {
+            // Commits each update separately.
+            (false, _) if matches!(self.row.work, Work::Stream(_)) => "server-uncoalesced",
+            (false, _) if matches!(self.row.figure, Figure::TaskMemory | Figure::Latency(_) | Figure::Growing(_)) => {
+                "server-unlimited"
             }
-            (false, _) => "ours",
-            (true, Protocol::Grpc) => "bare-grpc",
-            (true, Protocol::Rest | Protocol::JsonRpc) => "bare-http",
+            (false, _) => "server",
+            (true, Protocol::Grpc) => "baseline-grpc",
+            (true, Protocol::Rest | Protocol::JsonRpc) => "baseline-http",
         };
         Server::start(kind, self.cores.0)
     }
@@ -195,21 +198,21 @@ impl Setup<'_> {
         let mut command = pinned(self.cores.1);
         command.args(["calls", &server.addr]);
         let warm = if self.until.starts_with('#') { 0 } else { WARM };
-        let words: [&dyn std::fmt::Display; 7] =
-            [&server.id(), protocol, work, connections, &self.floor, &warm, &self.until];
-        command.args(words.map(ToString::to_string));
+        let arguments: [&dyn std::fmt::Display; 7] =
+            [&server.id(), protocol, work, connections, &self.baseline, &warm, &self.until];
+        command.args(arguments.map(ToString::to_string));
         command.stderr(Stdio::inherit());
         command
     }
 
-    /// Makes calls from a process of their own.
+    /// Runs the load generator against a server.
     pub(crate) fn calls(self, server: &Server) -> Report {
         let output = self.command(server).stdin(Stdio::null()).output().unwrap();
-        assert!(output.status.success(), "the calls failed: {} {}", self.row.protocol, self.row.work);
+        assert!(output.status.success(), "the load generator failed: {} {}", self.row.protocol, self.row.work);
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// The same of a server that is new.
+    /// Runs the load generator against a new server.
     pub(crate) fn run(self) -> Report {
         let server = self.server();
         self.calls(&server)

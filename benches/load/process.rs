@@ -1,4 +1,4 @@
-//! Processes of this program, on the cores they are given, and what the system knows of them.
+//! Child processes pinned to cores, and their processor time and memory.
 
 use std::{
     env, fs,
@@ -8,20 +8,20 @@ use std::{
     time::Duration,
 };
 
-/// A server in a process of its own, until it is dropped.
+/// Server in a child process, killed on drop.
 pub(crate) struct Server {
     child: Child,
     pub(crate) addr: String,
 }
 
 impl Server {
-    /// One of [`servers`](crate::servers), on these cores.
+    /// Starts a server of [`servers`](crate::servers) on these cores.
     pub(crate) fn start(kind: &str, cores: &str) -> Self {
         Self::run(pinned(cores).args(["serve", kind]))
     }
 
-    /// Another program, which says where it serves as one of ours does.
-    pub(crate) fn of(program: &Path, cores: &str) -> Self {
+    /// Starts another program that prints its address on the first line.
+    pub(crate) fn start_program(program: &Path, cores: &str) -> Self {
         Self::run(&mut on(program, cores))
     }
 
@@ -36,10 +36,10 @@ impl Server {
         self.child.id()
     }
 
-    /// Memory, in bytes.
+    /// Resident memory in bytes.
     pub(crate) fn resident(&self) -> f64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
-        let line = status.lines().find_map(|it| it.strip_prefix("VmRSS:")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0
     }
 }
@@ -51,23 +51,23 @@ impl Drop for Server {
     }
 }
 
-/// The time that a process has had on processors, of all its threads. To the nanosecond for what sleeps, as a server
-/// does that is asked nothing; `stat` has the same in steps of 10 ms.
+/// Processor time of all threads of a process. `schedstat` is exact to the nanosecond for threads that sleep, whereas
+/// `stat` has steps of 10 ms.
 pub(crate) fn cpu(id: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{id}/task")).unwrap();
-    let of = |path: std::path::PathBuf| fs::read_to_string(path.join("schedstat")).unwrap_or_default();
-    let nanos = |text: &str| text.split(' ').next().and_then(|it| it.parse().ok()).unwrap_or(0);
-    Duration::from_nanos(threads.map(|it| nanos(&of(it.unwrap().path()))).sum())
+    let schedstat = |path: std::path::PathBuf| fs::read_to_string(path.join("schedstat")).unwrap_or_default();
+    let nanos = |text: &str| text.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0);
+    Duration::from_nanos(threads.map(|entry| nanos(&schedstat(entry.unwrap().path()))).sum())
 }
 
-/// This program on some cores, where the system can do that.
+/// Command that runs this program on these cores, if `taskset` is available.
 pub(crate) fn pinned(cores: &str) -> Command {
     on(&env::current_exe().unwrap(), cores)
 }
 
 fn on(program: &Path, cores: &str) -> Command {
-    let known = Command::new("taskset").arg("--version").stdout(Stdio::null()).status().is_ok();
-    if !known {
+    let has_taskset = Command::new("taskset").arg("--version").stdout(Stdio::null()).status().is_ok();
+    if !has_taskset {
         return Command::new(program);
     }
     let mut command = Command::new("taskset");

@@ -1,4 +1,4 @@
-//! Our server, with an agent that does what a text tells it.
+//! Server processes: this server with an agent that executes commands, and the baselines.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -17,10 +17,10 @@ use a2a_service::{
 };
 use tokio::{runtime::Builder, sync::watch};
 
-use crate::{durable, floor};
+use crate::{baseline, durable};
 
-/// Serves until it is killed, and says where on its first line. It has a worker for each core that it may run on, as the
-/// program has.
+/// Serves until killed, and prints the address on the first line. The runtime has one worker per core that the process may
+/// use, as in the program.
 pub(crate) fn run(kind: &str) {
     let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -33,18 +33,18 @@ pub(crate) fn run(kind: &str) {
             return serve(Arc::new(Sqlite::open(path, options).unwrap()), Limits::default()).await;
         }
         match kind {
-            "ours" | "ours-each" | "ours-all" => {
-                // As many as the program keeps, unless it is counted what each takes: then none is dropped.
-                let most = if kind == "ours-all" { 10_000_000 } else { MAX_TASKS };
-                let store = Arc::new(Memory::with_max_tasks(most));
+            "server" | "server-uncoalesced" | "server-unlimited" => {
+                // The default maximum, except where the memory per task is measured and no task may be evicted.
+                let max_tasks = if kind == "server-unlimited" { 10_000_000 } else { MAX_TASKS };
+                let store = Arc::new(Memory::with_max_tasks(max_tasks));
                 let mut limits = Limits::default();
-                if kind == "ours-each" {
+                if kind == "server-uncoalesced" {
                     limits.pace = Duration::ZERO;
                 }
                 serve(store, limits).await;
             }
-            "bare-grpc" => floor::grpc().await,
-            _ => floor::http().await,
+            "baseline-grpc" => baseline::grpc().await,
+            _ => baseline::http().await,
         }
     });
 }
@@ -57,22 +57,22 @@ async fn serve(store: Arc<dyn Store>, mut limits: Limits) {
     bound.run_until(std::future::pending()).await;
 }
 
-/// What is said at once, and when it is to be said.
+/// Command to the agent, encoded in the message text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// So many chunks, each in a poll of its own, as a model's tokens come.
+pub(crate) enum Command {
+    /// This many chunks, each in a poll of its own, as a model streams tokens.
     Stream(usize),
-    /// So many at once.
+    /// This many chunks in one poll.
     Burst(usize),
-    /// So many, each in a poll of its own, when somebody says "go".
+    /// This many chunks, each in a poll of its own, after another message said "go".
     Fan(usize),
-    /// Nothing, for ever.
+    /// No update, without end.
     Silence,
-    /// The text, in an artifact.
+    /// The text as an artifact.
     Echo,
 }
 
-impl Asked {
+impl Command {
     pub(crate) fn of(text: &str) -> Self {
         let number = |text: &str| text.parse().ok();
         let rest = |sign| text.strip_prefix(sign).and_then(number);
@@ -84,7 +84,7 @@ impl Asked {
     }
 }
 
-/// What is waited for by all who are asked to [`Fan`](Asked::Fan).
+/// Start signal of [`Fan`](Command::Fan).
 pub(crate) static GO: LazyLock<watch::Sender<()>> = LazyLock::new(watch::Sender::default);
 
 struct Echo;
@@ -95,28 +95,28 @@ impl Agent for Echo {
         let mut go = GO.subscribe();
         out.working().await?;
         let mut artifact = out.artifact("echo");
-        match Asked::of(text) {
-            Asked::Stream(chunks) => {
+        match Command::of(text) {
+            Command::Stream(chunks) => {
                 for _ in 0..chunks {
                     tokio::task::yield_now().await;
                     artifact.text(CHUNK).await?;
                 }
             }
-            Asked::Fan(chunks) => {
+            Command::Fan(chunks) => {
                 go.changed().await?;
                 for _ in 0..chunks {
                     tokio::task::yield_now().await;
                     artifact.text(CHUNK).await?;
                 }
             }
-            Asked::Burst(chunks) => {
+            Command::Burst(chunks) => {
                 for _ in 0..chunks {
                     artifact.text(LONG.as_str()).await?;
                 }
             }
-            Asked::Silence => std::future::pending().await,
-            Asked::Echo if text == "fail" => return Err(Error::say("It was asked to.")),
-            Asked::Echo => {
+            Command::Silence => std::future::pending().await,
+            Command::Echo if text == "fail" => return Err(Error::say("failed as requested")),
+            Command::Echo => {
                 if text == "go" {
                     GO.send_replace(());
                 }
@@ -129,5 +129,5 @@ impl Agent for Echo {
 
 pub(crate) const CHUNK: &str = "0123456789012345678901234567890123456789012345678901234567890123";
 
-/// Too long for two to be joined to one event.
+/// Long enough that two chunks are not coalesced.
 pub(crate) static LONG: LazyLock<String> = LazyLock::new(|| CHUNK.repeat(9));

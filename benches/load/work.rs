@@ -1,4 +1,4 @@
-//! What is called, and how: the words between the processes of a bench, and the requests they stand for.
+//! Work of the load generator: its encoding in process arguments, and its requests.
 
 use std::{fmt, str::FromStr};
 
@@ -15,65 +15,65 @@ pub(crate) enum Protocol {
     Grpc,
 }
 
-/// What is called.
+/// Kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// A send of so many bytes of text.
+    /// Send of a text of this many bytes.
     Send(usize),
-    /// A send of 64 bytes in protocol 0.3, which has a form of its own in JSON-RPC.
-    Classic,
-    /// A task that there is.
+    /// Send of 64 bytes in protocol 0.3 over JSON-RPC.
+    V03Send,
+    /// Get of an existing task.
     Get,
-    /// A stream of so many chunks, each in a poll of its own.
+    /// Stream of this many chunks, each in a poll of its own.
     Stream(usize),
-    /// The same, of a server that writes together what comes within its pace.
+    /// The same, with coalescing of updates within `turn.pace`.
     Paced(usize),
-    /// All at once, and each too long to be joined with another.
+    /// This many chunks in one poll, each too long to be coalesced.
     Burst(usize),
-    /// So many events of one task, for all connections at once.
+    /// Events of one task for all connections.
     Fan(usize),
-    /// Subscriptions to one task, of which nothing comes after the first event.
+    /// Subscriptions to one task without further events.
     Idle,
-    /// The same, of a task each.
+    /// Subscriptions to separate tasks without further events.
     Own,
-    /// A page of fifty of all tasks, or of those in a state of this number.
+    /// Page of fifty tasks, of all or of those in the state of this number.
     List(usize),
-    /// A page of fifty of a context.
+    /// Page of fifty tasks of a context.
     ListContext,
-    /// So many events of a task that has ended, all but the first.
+    /// Replay of this many events of a terminal task, except the first.
     Replay(usize),
-    /// A send that fails.
+    /// Send that fails.
     Fail,
 }
 
-/// A request that is sent again and again, of which a number may change.
+/// Encoded request that is sent repeatedly, with a number in its text.
 pub(crate) struct Prepared {
     pub(crate) bytes: Vec<u8>,
-    /// Of gRPC.
+    /// gRPC method.
     pub(crate) method: &'static str,
-    /// Where the number is.
+    /// Offset of the number.
     number: Option<usize>,
-    /// The text that comes back.
+    /// Text that the reply must contain.
     pub(crate) text: String,
 }
 
-/// What is sent where a text is short: sixty-four bytes, and a number among them.
+/// Text of 64 bytes that contains a number.
 pub(crate) const PING: &str = "ping 00000000 opqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijkl";
 const DIGITS: std::ops::Range<usize> = 5..13;
 
 impl Work {
-    /// How many parts of a call are counted: what is said in a stream, each an event or joined to one.
+    /// Number of updates of a call that the cost is divided by; updates may be coalesced.
     pub(crate) fn parts(self) -> u64 {
         match self {
-            // The task, that it works, and that it is done.
+            // Plus the task, WORKING and COMPLETED.
             Self::Stream(chunks) | Self::Paced(chunks) | Self::Burst(chunks) => chunks as u64 + 3,
-            // The rest had come before.
+            // The other events precede the start signal.
             Self::Fan(chunks) => chunks as u64 + 1,
             _ => 1,
         }
     }
 
-    /// How often the text of a chunk is in all events: they may have been joined.
+    /// Number of occurrences of the chunk text in all events, however they are coalesced.
     pub(crate) fn chunks(self) -> usize {
         match self {
             Self::Stream(chunks) | Self::Paced(chunks) | Self::Fan(chunks) | Self::Replay(chunks) => chunks,
@@ -95,17 +95,17 @@ impl Work {
             Self::Fan(chunks) => format!("~{chunks}"),
             Self::Idle | Self::Own => "?".to_owned(),
             Self::Fail => "fail".to_owned(),
-            Self::Send(_) | Self::Classic | Self::Get | Self::List(_) | Self::ListContext => PING.to_owned(),
+            Self::Send(_) | Self::V03Send | Self::Get | Self::List(_) | Self::ListContext => PING.to_owned(),
         }
     }
 }
 
 impl Prepared {
-    /// What this work sends again and again; `task` is what it is about, where it is about one.
+    /// Request of this work. `task` is the task that it concerns, if any.
     pub(crate) fn new(protocol: Protocol, work: Work, task: &str) -> Self {
         match work {
             Work::Get => Self::get(protocol, task),
-            Work::Classic => Self::classic(),
+            Work::V03Send => Self::v03_send(),
             Work::List(state) => Self::list(protocol, state),
             Work::ListContext => Self::plain(head("GET", &format!("/tasks?pageSize=50&contextId={SOME_CONTEXT}"))),
             _ => Self::send(protocol, &work.text(), work.streams()),
@@ -130,7 +130,7 @@ impl Prepared {
         Self::numbered(bytes, method, text)
     }
 
-    /// What followed after this cursor.
+    /// Subscription after this cursor.
     pub(crate) fn replay(task: &str, cursor: &str) -> Self {
         let head = format!("GET /tasks/{task}:subscribe HTTP/1.1\r\nhost: a\r\nlast-event-id: {cursor}\r\n\r\n");
         Self::plain(head.into_bytes())
@@ -140,7 +140,7 @@ impl Prepared {
         Self { bytes, method: "", number: None, text: String::new() }
     }
 
-    fn classic() -> Self {
+    fn v03_send() -> Self {
         let message = format!(
             r#"{{"message":{{"kind":"message","messageId":"b0000000-0000-4000-8000-000000000000","role":"user","parts":[{{"kind":"text","text":"{PING}"}}]}}}}"#
         );
@@ -183,7 +183,7 @@ impl Prepared {
         Self { bytes, method: "SubscribeToTask", number: None, text: String::new() }
     }
 
-    /// Another number in its text, so that no answer can be that to another call.
+    /// Sets the number in the text, so that each reply can be matched to its call.
     pub(crate) fn number(&mut self, number: u64) {
         let Some(at) = self.number else { return };
         let mut rest = number;
@@ -233,25 +233,28 @@ impl FromStr for Protocol {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        [Self::Rest, Self::JsonRpc, Self::Grpc].into_iter().find(|it| it.to_string() == text).ok_or(text.to_owned())
+        [Self::Rest, Self::JsonRpc, Self::Grpc]
+            .into_iter()
+            .find(|protocol| protocol.to_string() == text)
+            .ok_or(text.to_owned())
     }
 }
 
 impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Send(it) => write!(f, "send:{it}"),
-            Self::Classic => f.write_str("classic:0"),
+            Self::Send(bytes) => write!(f, "send:{bytes}"),
+            Self::V03Send => f.write_str("v03-send:0"),
             Self::Get => f.write_str("get:0"),
-            Self::Stream(it) => write!(f, "stream:{it}"),
-            Self::Paced(it) => write!(f, "paced:{it}"),
-            Self::Burst(it) => write!(f, "burst:{it}"),
-            Self::Fan(it) => write!(f, "fan:{it}"),
+            Self::Stream(chunks) => write!(f, "stream:{chunks}"),
+            Self::Paced(chunks) => write!(f, "paced:{chunks}"),
+            Self::Burst(chunks) => write!(f, "burst:{chunks}"),
+            Self::Fan(events) => write!(f, "fan:{events}"),
             Self::Idle => f.write_str("idle:0"),
             Self::Own => f.write_str("own:0"),
-            Self::List(it) => write!(f, "list:{it}"),
+            Self::List(state) => write!(f, "list:{state}"),
             Self::ListContext => f.write_str("context:0"),
-            Self::Replay(it) => write!(f, "replay:{it}"),
+            Self::Replay(events) => write!(f, "replay:{events}"),
             Self::Fail => f.write_str("fail:0"),
         }
     }
@@ -265,7 +268,7 @@ impl FromStr for Work {
         let number = number.parse().map_err(|_| text)?;
         Ok(match name {
             "send" => Self::Send(number),
-            "classic" => Self::Classic,
+            "v03-send" => Self::V03Send,
             "get" => Self::Get,
             "stream" => Self::Stream(number),
             "paced" => Self::Paced(number),

@@ -1,5 +1,5 @@
-//! The floors: a bare axum and a bare tonic server, which send the bytes that ours sends and do nothing else. Requests are
-//! read, as a tree of JSON or as a message, and what is answered was made before.
+//! Baseline: a bare axum and a bare tonic server that send the same bytes as this server and do nothing else. Requests are
+//! decoded, to a JSON value or a message, and replies are prepared in advance.
 
 use std::{convert::Infallible, sync::LazyLock};
 
@@ -18,7 +18,7 @@ use a2a_service::{
 use axum::{
     Router,
     body::Body,
-    response::{IntoResponse, Response as Answer, sse, sse::Sse},
+    response::{IntoResponse, Response as HttpResponse, sse, sse::Sse},
     routing::{get, post},
     serve::ListenerExt as _,
 };
@@ -32,7 +32,7 @@ use tonic::{
 };
 
 use crate::{
-    servers::{Asked, CHUNK, GO, LONG},
+    servers::{CHUNK, Command, GO, LONG},
     work::PING,
 };
 
@@ -44,9 +44,9 @@ async fn listen() -> TcpListener {
     listener
 }
 
-/// What both would else wait for is the other end's acknowledgement.
+/// Without `TCP_NODELAY` the server would wait for delayed acknowledgements.
 pub(crate) async fn http() {
-    let listener = listen().await.tap_io(|it| it.set_nodelay(true).unwrap());
+    let listener = listen().await.tap_io(|stream| stream.set_nodelay(true).unwrap());
     let app = Router::new()
         .route("/rpc", post(json_rpc))
         .route("/message:send", post(rest))
@@ -94,35 +94,35 @@ fn chunk(text: &str) -> StreamResponse {
     StreamResponse { payload: Some(stream_response::Payload::ArtifactUpdate(update)) }
 }
 
-/// The text of a hundred kilobytes.
+/// Text of 100 kB.
 fn large() -> String {
     format!("{PING}{}", "x".repeat(100_000 - PING.len()))
 }
 
-/// How many events come, each with a chance for others between, and how long they are; if any come at all.
-fn events(text: &str) -> Option<(Asked, usize, bool)> {
-    let asked = Asked::of(text);
+/// Command, number of events and whether they are long; `None` if the reply is not a stream.
+fn events(text: &str) -> Option<(Command, usize, bool)> {
+    let command = Command::of(text);
     if text == "go" {
         GO.send_replace(());
     }
-    // Three more, as ours has: the task, that it works, and that it is done.
-    match asked {
-        Asked::Stream(chunks) => Some((asked, chunks + 3, false)),
-        Asked::Burst(chunks) => Some((asked, chunks + 3, true)),
-        Asked::Fan(chunks) => Some((asked, chunks + 2, false)),
-        Asked::Silence => Some((asked, 1, false)),
-        Asked::Echo => None,
+    // The real server sends up to three more events: the task, WORKING and COMPLETED.
+    match command {
+        Command::Stream(chunks) => Some((command, chunks + 3, false)),
+        Command::Burst(chunks) => Some((command, chunks + 3, true)),
+        Command::Fan(chunks) => Some((command, chunks + 2, false)),
+        Command::Silence => Some((command, 1, false)),
+        Command::Echo => None,
     }
 }
 
-/// An item so many times, made anew each time.
-fn each<T>(asked: Asked, count: usize, make: impl Fn() -> T) -> impl Stream<Item = T> {
+/// Stream of this many items, each created when it is sent.
+fn each<T>(command: Command, count: usize, make: impl Fn() -> T) -> impl Stream<Item = T> {
     async_stream::stream! {
         let mut go = GO.subscribe();
         yield make();
-        match asked {
-            Asked::Silence => std::future::pending().await,
-            Asked::Fan(_) => go.changed().await.unwrap(),
+        match command {
+            Command::Silence => std::future::pending().await,
+            Command::Fan(_) => go.changed().await.unwrap(),
             _ => tokio::task::yield_now().await,
         }
         for _ in 1..count {
@@ -132,7 +132,7 @@ fn each<T>(asked: Asked, count: usize, make: impl Fn() -> T) -> impl Stream<Item
     }
 }
 
-/// What is in an answer over JSON-RPC, and over REST.
+/// Prepared JSON of JSON-RPC or REST.
 struct Json {
     small: Bytes,
     large: Bytes,
@@ -155,46 +155,47 @@ impl Json {
         }
     }
 
-    fn answer(&'static self, text: &str) -> Answer {
-        let Some((asked, count, long)) = events(text) else {
+    fn reply(&'static self, text: &str) -> HttpResponse {
+        let Some((command, count, long)) = events(text) else {
             return json(if text.len() > 1000 { &self.large } else { &self.small });
         };
         let data = if long { &*self.long_event } else { &*self.short_event };
         let cursor = Cursor::new(ID, Position { fence: 1, seq: 1 }).to_string();
         let event = move || Ok::<_, Infallible>(sse::Event::default().id(&cursor).data(data));
-        Sse::new(each(asked, count, event)).into_response()
+        Sse::new(each(command, count, event)).into_response()
     }
 }
 
-fn json(bytes: &Bytes) -> Answer {
+fn json(bytes: &Bytes) -> HttpResponse {
     ([(http::header::CONTENT_TYPE, "application/json")], Body::from(bytes.clone())).into_response()
 }
 
-static RPC: LazyLock<Json> = LazyLock::new(|| Json::new(|it| format!(r#"{{"jsonrpc":"2.0","id":1,"result":{it}}}"#)));
+static RPC: LazyLock<Json> =
+    LazyLock::new(|| Json::new(|result| format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#)));
 static REST: LazyLock<Json> = LazyLock::new(|| Json::new(str::to_owned));
 
 fn text(message: &Value) -> &str {
     message.pointer("/parts/0/text").and_then(Value::as_str).unwrap_or_default()
 }
 
-async fn json_rpc(body: Bytes) -> Answer {
+async fn json_rpc(body: Bytes) -> HttpResponse {
     let call: Value = serde_json::from_slice(&body).unwrap();
     if call["method"] == "GetTask" {
         return json(&RPC.task);
     }
-    RPC.answer(text(&call["params"]["message"]))
+    RPC.reply(text(&call["params"]["message"]))
 }
 
-async fn rest(body: Bytes) -> Answer {
+async fn rest(body: Bytes) -> HttpResponse {
     let call: Value = serde_json::from_slice(&body).unwrap();
-    REST.answer(text(&call["message"]))
+    REST.reply(text(&call["message"]))
 }
 
-async fn rest_get() -> Answer {
+async fn rest_get() -> HttpResponse {
     json(&REST.task)
 }
 
-/// Tonic, and messages that were made before.
+/// Tonic service with prepared messages.
 struct Bare;
 
 #[tonic::async_trait]
@@ -220,10 +221,10 @@ impl A2aService for Bare {
         r: Request<SendMessageRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
         let text = r.into_inner().message.unwrap().parts[0].as_text().unwrap().to_owned();
-        let (asked, count, long) = events(&text).unwrap();
+        let (command, count, long) = events(&text).unwrap();
         let event = chunk(if long { &LONG } else { CHUNK });
         let event = move || Ok(Event::from(event.clone()));
-        Ok(Response::new(Box::pin(each(asked, count, event))))
+        Ok(Response::new(Box::pin(each(command, count, event))))
     }
 }
 
