@@ -8,16 +8,13 @@ use std::{error::Error as StdError, fmt, iter, sync::Arc};
 
 pub use self::{
     about::About,
-    test::{Outcome, Probe, test},
     turn::Turn,
     updates::{ArtifactWriter, Updates},
 };
-pub(crate) use self::{turn::TurnContext, updates::status_update};
 use crate::pb::v1::Message;
 
 mod about;
 pub mod demo;
-mod test;
 mod turn;
 pub(crate) mod updates;
 
@@ -36,7 +33,7 @@ pub(crate) mod updates;
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// assert_eq!(a2a_service::agent::test(Shout).send("hello").await?.text(), "HELLO");
+/// assert_eq!(a2a_service::testing::probe(Shout).send("hello").await?.text(), "HELLO");
 /// # Ok(()) }
 /// ```
 pub trait Agent: Send + Sync + 'static {
@@ -150,7 +147,7 @@ impl fmt::Debug for Error {
 /// Creates an agent from a function.
 ///
 /// ```
-/// use a2a_service::agent::{self, End};
+/// use a2a_service::{agent::{self, End}, testing};
 ///
 /// let greeter = agent::from_fn(|turn, out| async move {
 ///     let mut answer = out.artifact("greeting");
@@ -160,7 +157,7 @@ impl fmt::Debug for Error {
 ///     Ok(End::Completed(None))
 /// });
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-/// assert_eq!(agent::test(greeter).send("Ada").await.unwrap().text(), "Hello, Ada!");
+/// assert_eq!(testing::probe(greeter).send("Ada").await.unwrap().text(), "Hello, Ada!");
 /// # });
 /// ```
 pub fn from_fn<F, Fut>(run: F) -> FromFn<F>

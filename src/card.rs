@@ -6,6 +6,7 @@
 mod address;
 mod config;
 mod network;
+mod request;
 mod version;
 
 use std::{collections::BTreeMap, net::SocketAddr};
@@ -21,6 +22,7 @@ pub use self::{
         CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, ProviderConfig, SchemesConfig, SkillConfig,
     },
     network::Network,
+    request::CardRequest,
 };
 use crate::{
     agent::About,
@@ -30,7 +32,6 @@ use crate::{
         StringList, security_scheme::Scheme,
     },
     service::Capabilities,
-    transport::CardRequest,
     v03::card::{self as v03, CardVersion, Requirement, Scheme as ClassicScheme, V03CardFields},
 };
 

@@ -21,6 +21,8 @@ use crate::{
     json::{self, Members, Merge, write_to},
 };
 
+pub mod grpc;
+
 /// A stream of replies.
 pub type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 

@@ -29,12 +29,13 @@ use self::{
 };
 pub(crate) use self::{idempotency::IdempotencyKey, resubscribe::StreamStart};
 use crate::{
-    agent::{Agent, TurnContext, status_update},
+    agent::Agent,
     error::{Error, ErrorKind},
     event::{Ends, Mark, Seq},
     journal::{
-        Journal, LiveRef, Phase, Reader,
+        Journal, LiveRef, Phase, Reader, TurnContext,
         live::{CommitFailure, Inner, Live},
+        status_update,
         waiters::{TurnReply, WaitCondition},
     },
     pb::v1::{Message, Task, TaskState},

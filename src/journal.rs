@@ -23,6 +23,7 @@ use tokio::{
 };
 
 pub use self::reader::{Cut, Reader};
+pub(crate) use self::turn_context::{TurnContext, complete_message, status_update};
 use self::{
     commit_retry::CommitRetry,
     live::{Inner, Live, fold, fold_bytes},
@@ -36,6 +37,7 @@ use crate::{
 mod commit_retry;
 pub(crate) mod live;
 mod reader;
+mod turn_context;
 pub(crate) mod turns;
 pub(crate) mod waiters;
 

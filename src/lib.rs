@@ -30,5 +30,6 @@ pub mod snapshot;
 pub mod store;
 pub mod task;
 mod telemetry;
+pub mod testing;
 pub mod transport;
 pub mod v03;

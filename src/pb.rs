@@ -41,7 +41,7 @@ macro_rules! package {
                 };
 
                 use super::*;
-                use crate::{contract::*, transport::grpc};
+                use crate::contract::{self, grpc, *};
 
                 include!(concat!(env!("OUT_DIR"), "/services/", $package, ".bindings.rs"));
             }

@@ -15,7 +15,7 @@ pub use self::{bound_server::BoundServer, signals::Signals};
 use crate::{
     agent::Agent,
     auth::{Authenticator, Guard},
-    card::{Card, CardConfig, JSON_RPC, Network},
+    card::{Card, CardConfig, CardRequest, JSON_RPC, Network},
     extension::{self, ExtendedService, Extension},
     journal::Journal,
     pb::v1::{a2a_service_server::A2aService, bindings::Checked},
@@ -26,7 +26,7 @@ use crate::{
         wire_log::{WireLog, WireLogService},
     },
     transport::{
-        AllowedHost, AllowedOrigin, BATCH_BYTES, BODY_TIMEOUT, BasePath, CONNECTIONS_PER_PEER, CardRequest, FileBytes,
+        AllowedHost, AllowedOrigin, BATCH_BYTES, BODY_TIMEOUT, BasePath, CONNECTIONS_PER_PEER, FileBytes,
         HEALTH_WATCHES, HttpService, KEEP_ALIVE, MAX_BODY, OriginGuard, OriginPolicy, Paths, PeerLimit, Protocols,
         RECEIVING_BYTES, Ready, RequestChecks, Settings, UNSENT_BYTES,
         listener::{self, IDLE, MAX_CONNECTIONS, WRITE_TIMEOUT},

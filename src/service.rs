@@ -12,14 +12,14 @@ use tonic::{Request, Response, Status};
 pub use self::{idempotency::Dedupe, media_types::Modes};
 pub use crate::execution::Limits;
 use crate::{
-    agent::{About, Agent, TurnContext},
+    agent::{About, Agent},
     call::Call,
     contract::BoxStream,
     error::{Error, ErrorKind},
     event::Event,
     execution::{Execution, SendRequest},
     extension::Negotiated,
-    journal::{Journal, waiters::TurnReply},
+    journal::{Journal, TurnContext, waiters::TurnReply},
     pb::{
         v1::{
             AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,

@@ -52,7 +52,6 @@ pub(crate) use self::{
 };
 pub use self::{
     body::Body,
-    card::CardRequest,
     health::Ready,
     origin::{AllowedHost, AllowedOrigin},
     peer_limit::PeerLimit,

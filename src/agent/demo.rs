@@ -143,7 +143,7 @@ async fn wait(time: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::test;
+    use crate::testing::probe as test;
 
     #[tokio::test(start_paused = true)]
     async fn each_command_produces_its_state() {

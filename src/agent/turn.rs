@@ -12,22 +12,12 @@ use tokio::time::Instant;
 
 use crate::{
     event::Event,
-    journal::{LiveRef, Phase, live::Inner, waiters::WakerRegistration},
+    journal::{LiveRef, Phase, TurnContext, live::Inner, waiters::WakerRegistration},
     pb::{
         v1::{Message, Part, Task, part::Content, stream_response::Payload},
         wkt::Struct,
     },
 };
-
-/// Request context of a message: caller, extensions, output media types, metadata and referenced tasks.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct TurnContext {
-    pub(crate) principal: Option<Arc<str>>,
-    pub(crate) extensions: Vec<String>,
-    pub(crate) accepted_output_modes: Vec<String>,
-    pub(crate) metadata: Option<Struct>,
-    pub(crate) referenced: Vec<Task>,
-}
 
 /// Turn of a task: one run of the agent, which processes one or more messages.
 pub struct Turn {

@@ -20,14 +20,12 @@ use crate::{
     journal::{
         LiveRef, Phase,
         live::{Inner, LimitExceeded},
+        status_update,
         waiters::WakerRegistration,
     },
     message::json_value,
     pb::{
-        v1::{
-            Artifact, Message, Part, Role, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
-            stream_response::Payload,
-        },
+        v1::{Artifact, Message, Part, TaskArtifactUpdateEvent, TaskState, stream_response::Payload},
         wkt::value::Kind,
     },
     seam,
@@ -282,27 +280,6 @@ impl ArtifactWriter<'_> {
         (self.append, self.begun) = (true, true);
         self.out.push(Event::said(Payload::ArtifactUpdate(update)))
     }
-}
-
-/// Creates a status update with the current time. Completes its message as one of the agent in this task.
-pub(crate) fn status_update(held: &LiveRef, state: TaskState, message: Option<Message>) -> Event {
-    let (task_id, context_id) = (held.key.id().to_owned(), (*held.context).to_owned());
-    let message = message.map(|message| own(message, &task_id, &context_id));
-    let timestamp = Some(seam::timestamp(held.journal().clock().millis()));
-    let status = Some(TaskStatus { state: state.into(), message, timestamp });
-    Event::said(Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status, metadata: None }))
-}
-
-/// Completes a message of the agent: sets its task and context, and its id and role if they are missing.
-pub(crate) fn own(mut message: Message, task_id: &str, context_id: &str) -> Message {
-    if message.message_id.is_empty() {
-        message.message_id = seam::fresh_id();
-    }
-    if message.role == 0 {
-        message.role = Role::Agent.into();
-    }
-    (message.task_id, message.context_id) = (task_id.to_owned(), context_id.to_owned());
-    message
 }
 
 impl fmt::Debug for Updates {

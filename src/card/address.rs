@@ -12,7 +12,7 @@ use http::{
 };
 
 use super::Network;
-use crate::transport::CardRequest;
+use crate::card::CardRequest;
 
 /// Host of the request that a proxy received.
 pub(crate) const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");

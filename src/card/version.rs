@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use percent_encoding::percent_decode_str;
 
 use super::{WELL_KNOWN, address::Authority};
-use crate::{call::VERSION, transport::CardRequest, v03::card::CardVersion};
+use crate::{call::VERSION, card::CardRequest, v03::card::CardVersion};
 
 /// Configured forms of the card.
 #[derive(Clone, Debug, Default)]

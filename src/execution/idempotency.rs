@@ -14,11 +14,11 @@ use tokio::{
 
 use super::{Execution, PATIENCE, SendRequest, StartMode, away, limits::TurnPermit, start::signaled};
 use crate::{
-    agent::{Agent, TurnContext},
+    agent::Agent,
     error::{Error, ErrorKind},
     event::{Event, Seq},
     journal::{
-        LiveRef,
+        LiveRef, TurnContext,
         live::Inner,
         waiters::{TurnReply, WaitCondition},
     },

@@ -19,13 +19,13 @@ use super::{
     turn_context::{TurnContexts, message},
 };
 use crate::{
-    agent::{Agent, status_update},
+    agent::Agent,
     error::{Error, ErrorKind},
     event::{Ends, Event, Mark},
     journal::{
         Phase,
         live::{Live, QueuedMessage},
-        pause,
+        pause, status_update,
         turns::LogReplay,
     },
     pb::v1::{Message, TaskState},

@@ -19,12 +19,13 @@ use super::{
     lost,
 };
 use crate::{
-    agent::{Agent, TurnContext, status_update},
+    agent::Agent,
     error::Error,
     event::{Event, Mark},
     journal::{
-        LiveRef, Phase,
+        LiveRef, Phase, TurnContext,
         live::{Inner, Live, QueuedMessage},
+        status_update,
         turns::INBOX,
         waiters::WaitCondition,
     },

@@ -8,10 +8,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::{Execution, Parts, hold};
 use crate::{
-    agent::{Agent, status_update},
+    agent::Agent,
     error::Error,
     event::{Ends, Mark},
-    journal::{Journal, Phase, waiters::WaitCondition},
+    journal::{Journal, Phase, status_update, waiters::WaitCondition},
     pb::v1::{Message, TaskState},
     seam::{self, Millis},
     store::{Key, Retention, Swept, Unavailable},

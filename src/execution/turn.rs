@@ -20,11 +20,12 @@ use tokio::{
 
 use super::{Parts, limits::TurnPermit};
 use crate::{
-    agent::{self, Agent, End, Turn, TurnContext, Updates, status_update, updates},
+    agent::{self, Agent, End, Turn, Updates},
     event::{Ends, Event, Mark},
     journal::{
-        LiveRef, Phase,
+        LiveRef, Phase, TurnContext, complete_message,
         live::{Inner, LimitExceeded},
+        status_update,
         turns::INBOX,
         waiters::{TurnReply, WakerRegistration},
     },
@@ -217,7 +218,7 @@ impl<A: Agent> Parts<A> {
             TurnOutcome::Returned(Ok(End::Reply(message)))
                 if !inner.real && message.encoded_len() <= inner.ahead.max_event_bytes() =>
             {
-                let mut message = updates::own(message, "", &held.context);
+                let mut message = complete_message(message, "", &held.context);
                 message.task_id.clear();
                 let wake = inner.answer(message);
                 drop(inner);

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Execution, Parts};
 use crate::{
-    agent::{Agent, TurnContext},
+    agent::Agent,
     event::{Event, Seq},
-    journal::live::Inner,
+    journal::{TurnContext, live::Inner},
     pb::{
         v1::{Message, Task, stream_response::Payload},
         wkt::Struct,

@@ -17,8 +17,8 @@ use super::{
     waiters::{TurnReply, WaitCondition, WakerSlot, Wakers, Wakeups},
 };
 use crate::{
-    agent::TurnContext,
     event::{Ends, Event, Fence, Mark, Position, Seq},
+    journal::TurnContext,
     pb::v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
     seam::{Millis, millis, timestamp},
     store::{IdempotencyRecord, Key, PushConfig, Stored},

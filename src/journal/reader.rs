@@ -374,9 +374,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        agent::{self, End, TurnContext},
+        agent::{self, End},
         execution::{Execution, Limits, SendRequest, StreamStart},
-        journal::live::{NEWEST, NEWEST_BYTES},
+        journal::{
+            TurnContext,
+            live::{NEWEST, NEWEST_BYTES},
+        },
         pb::v1::Message,
         store::memory::Memory,
     };

@@ -1,6 +1,6 @@
 //! The card as HTTP has it: for whom it was made, how long it holds, and whether the client has it already (8.6).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use axum::extract::{ConnectInfo, OriginalUri};
 use bytes::Bytes;
@@ -14,8 +14,8 @@ use super::{Body, base_path::PathPrefix, response::respond, rest};
 use crate::{
     call::{self, Call, Version},
     card::{
-        AGENT_CARD, Authority, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, JSON_RPC, WELL_KNOWN,
-        WELL_KNOWN_BEFORE,
+        AGENT_CARD, CardRequest, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, JSON_RPC,
+        WELL_KNOWN, WELL_KNOWN_BEFORE,
     },
     error::Error,
     fingerprint::fingerprint,
@@ -31,44 +31,19 @@ const CACHE: HeaderValue = HeaderValue::from_static("public, max-age=300");
 /// Pages of other origins may read what everybody may: a tool in a browser that is pointed at an agent begins here.
 const ANYBODY: HeaderValue = HeaderValue::from_static("*");
 
-/// What the card may depend on.
-#[derive(Clone, Copy, Debug)]
-pub struct CardRequest<'a> {
-    /// The path that it was asked for at: there are some.
-    pub path: &'a str,
-    /// What stood before it, where the door is mounted below a path.
-    pub prefix: &'a str,
-    /// The host and the port that were asked for: `:authority` of HTTP/2, and `Host` of HTTP/1.
-    pub host: Option<&'a str>,
-    /// The authority in the request line of HTTP/1 (RFC 9112, 3.2.2), which only proxies put there.
-    pub target: Option<&'a str>,
-    /// The other end of the connection, which may be a proxy.
-    pub peer: Option<IpAddr>,
-    /// The query, without its question mark.
-    pub query: Option<&'a str>,
-    /// The headers.
-    pub headers: &'a HeaderMap,
-}
-
-impl<'a> CardRequest<'a> {
-    fn of(parts: &'a Parts) -> Self {
-        let path = parts.uri.path();
-        let whole = parts.extensions.get::<OriginalUri>().map_or(path, |it| it.0.path());
-        let prefix = parts.extensions.get::<PathPrefix>().map(|it| &*it.0);
-        let prefix = prefix.unwrap_or_else(|| whole.strip_suffix(path).unwrap_or_default());
-        let path = card_below_json_rpc(path).unwrap_or(path);
-        let header = parts.headers.get(header::HOST).and_then(|it| it.to_str().ok());
-        let authority = parts.uri.authority().map(uri::Authority::as_str);
-        let (host, target) =
-            if parts.version >= http::Version::HTTP_2 { (authority.or(header), None) } else { (header, authority) };
-        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|it| it.0.ip());
-        Self { path, prefix, host, target, peer, query: parts.uri.query(), headers: &parts.headers }
-    }
-
-    /// The URL that the server was asked at, if the request tells. What proxies say is not looked at.
-    pub fn url(&self) -> Option<String> {
-        Some(format!("http://{}{}", Authority::parse(self.host?)?, self.prefix))
-    }
+/// Collects what the card may depend on from a request.
+fn card_request(parts: &Parts) -> CardRequest<'_> {
+    let path = parts.uri.path();
+    let whole = parts.extensions.get::<OriginalUri>().map_or(path, |it| it.0.path());
+    let prefix = parts.extensions.get::<PathPrefix>().map(|it| &*it.0);
+    let prefix = prefix.unwrap_or_else(|| whole.strip_suffix(path).unwrap_or_default());
+    let path = card_below_json_rpc(path).unwrap_or(path);
+    let header = parts.headers.get(header::HOST).and_then(|it| it.to_str().ok());
+    let authority = parts.uri.authority().map(uri::Authority::as_str);
+    let (host, target) =
+        if parts.version >= http::Version::HTTP_2 { (authority.or(header), None) } else { (header, authority) };
+    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|it| it.0.ip());
+    CardRequest { path, prefix, host, target, peer, query: parts.uri.query(), headers: &parts.headers }
 }
 
 /// When the server started, which is when its card became what it is.
@@ -87,7 +62,7 @@ impl CardDates {
 
 /// The card is for everybody: it has no `Call`, and no caller is asked who they are.
 pub(super) fn answer(card: &super::Card, started: &CardDates, parts: &Parts) -> Response<Body> {
-    let card = card(&CardRequest::of(parts));
+    let card = card(&card_request(parts));
     let tag = tag(&card);
     let mut headers = HeaderMap::new();
     let known = known(&parts.headers, &tag, started);

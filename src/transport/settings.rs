@@ -6,9 +6,10 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CardRequest, Protocols, Ready, health,
+    Protocols, Ready, health,
     request_budget::{RECEIVING_BYTES, ReceiveBudget},
 };
+use crate::card::CardRequest;
 
 /// How large a request may be, where nothing else is said.
 pub(crate) const MAX_BODY: usize = 1 << 20;

@@ -7,10 +7,9 @@ use serde_json::json;
 
 use super::Inner;
 use crate::{
-    agent::status_update,
     event::{Ends, Event, Mark, Seq},
     journal::{
-        LiveRef,
+        LiveRef, status_update,
         waiters::{WaitCondition, Wakeups},
     },
     pb::v1::{Message, TaskState, stream_response::Payload},

@@ -46,7 +46,7 @@ async fn beside_other_routes() {
 
 #[tokio::test]
 async fn the_card() {
-    let card = |it: &a2a_service::transport::CardRequest<'_>| {
+    let card = |it: &a2a_service::card::CardRequest<'_>| {
         assert_eq!(it.headers["x-test"], "1");
         format!("{} {:?}", it.path, it.query).into()
     };

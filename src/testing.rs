@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio_stream::StreamExt as _;
 
-use super::Agent;
 use crate::{
+    agent::Agent,
     call::Call,
     error::Error,
     event::Event,
@@ -22,10 +22,10 @@ use crate::{
 /// The agent uses the time of tokio: with `#[tokio::test(start_paused = true)]`, a wait of an hour takes no real time.
 ///
 /// ```
-/// use a2a_service::{agent::{self, End}, pb::v1::{Message, TaskState}};
+/// use a2a_service::{agent::{self, End}, pb::v1::{Message, TaskState}, testing};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-/// let probe = agent::test(agent::from_fn(|turn, out| async move {
+/// let probe = testing::probe(agent::from_fn(|turn, out| async move {
 ///     if turn.task().history.len() < 2 {
 ///         return Ok(End::InputRequired(Message::agent("Your name?")));
 ///     }
@@ -37,7 +37,7 @@ use crate::{
 /// assert_eq!(asked.said(), "Your name?");
 /// # });
 /// ```
-pub fn test<A: Agent>(agent: A) -> Probe {
+pub fn probe<A: Agent>(agent: A) -> Probe {
     Probe { service: Arc::new(Checked(Arc::new(Service::new(agent, Arc::new(Memory::default()), Limits::default())))) }
 }
 
