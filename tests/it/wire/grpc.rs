@@ -1,6 +1,6 @@
 //! gRPC: what stands in the trailers.
 
-use a2a_service::{client, pb::v1::Task, transport::grpc::Codec};
+use a2a_service::{client, contract::grpc::Codec, pb::v1::Task};
 use http::header;
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt as _;
