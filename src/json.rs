@@ -23,10 +23,11 @@ pub use self::{
     size::{Measure, Nested, check_json, check_proto},
     writer::{close, put_text, write_to},
 };
-use crate::pb::wkt::Value;
+use self::wkt::Value;
 
 mod encoded;
 mod size;
+pub mod wkt;
 mod writer;
 
 /// A type that is deserialized member by member.

@@ -22,6 +22,7 @@ pub mod journal;
 pub mod json;
 mod message;
 pub mod pb;
+mod proto;
 pub mod response_budget;
 pub mod seam;
 pub mod server;

@@ -4,10 +4,7 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
-use crate::pb::{
-    v1::{Message, Part, Role, part::Content},
-    wkt::{Value, value::Kind},
-};
+use crate::{json::wkt::{Value, value::Kind}, proto::v1::{Message, Part, Role, part::Content}};
 
 impl Message {
     /// Creates an agent message with one text part. The server fills in its ids.
@@ -74,7 +71,7 @@ impl Part {
     ///
     /// # Errors
     /// The value can't be represented: a map key is not a string, or the nesting exceeds
-    /// [`MAX_DEPTH`](crate::pb::wkt::MAX_DEPTH).
+    /// [`MAX_DEPTH`](crate::json::wkt::MAX_DEPTH).
     pub fn data(data: &impl Serialize) -> Result<Self, serde_json::Error> {
         Ok(Content::Data(json_value(data)?).into())
     }

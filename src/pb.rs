@@ -1,14 +1,14 @@
 //! Generated code: messages, service traits, and their bindings to HTTP and JSON-RPC. `build.rs` writes it from
 //! `proto/`.
 
-mod secret;
-pub mod wkt;
+pub use crate::{json::wkt, proto::v03};
 
 /// Encoded `FileDescriptorSet` of the proto files with their comments, for gRPC reflection and the OpenAPI document.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-macro_rules! package {
-    ($(#[$doc:meta])* $module:ident = $package:literal) => {
+/// Defines a module with the messages of a package, its generated service trait, client and server, and their bindings.
+macro_rules! service {
+    ($(#[$doc:meta])* $module:ident = $package:literal, $messages:ident) => {
         $(#[$doc])*
         #[allow(
             clippy::all,
@@ -23,10 +23,8 @@ macro_rules! package {
             reason = "generated"
         )]
         pub mod $module {
-            use crate::{check::*, json};
+            pub use crate::proto::$messages::*;
 
-            include!(concat!(env!("OUT_DIR"), "/messages/", $package, ".rs"));
-            include!(concat!(env!("OUT_DIR"), "/messages/", $package, ".json.rs"));
             include!(concat!(env!("OUT_DIR"), "/services/", $package, ".rs"));
 
             /// Bindings of the RPCs to HTTP and JSON-RPC, and adapters of the service trait.
@@ -41,19 +39,19 @@ macro_rules! package {
                 };
 
                 use super::*;
-                use crate::contract::{self, grpc, *};
+                use crate::{
+                    check::check,
+                    contract::{grpc, *},
+                };
 
                 include!(concat!(env!("OUT_DIR"), "/services/", $package, ".bindings.rs"));
             }
         }
     };
 }
+pub(crate) use service;
 
-package! {
+service! {
     /// Protocol 1.0.
-    v1 = "lf.a2a.v1"
-}
-package! {
-    /// Protocol 0.3.
-    v03 = "a2a.v1"
+    v1 = "lf.a2a.v1", v1
 }

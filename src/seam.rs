@@ -9,7 +9,7 @@ use std::{
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::pb::wkt::Timestamp;
+use crate::json::wkt::Timestamp;
 
 /// Milliseconds since the Unix epoch, the resolution of the protocol's timestamps (5.6.1).
 pub type Millis = i64;

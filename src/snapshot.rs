@@ -10,13 +10,7 @@ use prost::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error as _};
 use tonic::Response;
 
-use crate::{
-    contract::Output,
-    error::Error,
-    json::{Measure, count, write_encoded, write_to},
-    pb::v1::Task,
-    task::{self, HistoryLimit},
-};
+use crate::{contract::Output, error::Error, json::{Measure, count, write_encoded, write_to}, task::{self, HistoryLimit}, proto::v1::Task};
 
 /// Snapshot of a task: the response of `GetTask` (3.1.3) and `CancelTask` (3.1.5).
 ///

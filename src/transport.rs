@@ -66,25 +66,7 @@ use self::{
     settings::Limits,
     write_timeout::WriteDeadline,
 };
-use crate::{
-    call::{self, Call, Version},
-    contract::Dispatch,
-    error::{Error, ErrorKind},
-    pb::{
-        v1::{
-            a2a_service_server::{A2aService, A2aServiceServer},
-            bindings::ServiceHandle,
-        },
-        v03,
-    },
-    response_budget::{Reservation, ResponseBudget},
-    v03::{
-        grpc::{GrpcService, refusal},
-        jsonrpc::Methods,
-        rest::Rest as ClassicRest,
-        semantics::Semantics,
-    },
-};
+use crate::{call::{self, Call, Version}, contract::Dispatch, error::{Error, ErrorKind}, pb::v1::{a2a_service_server::{A2aService, A2aServiceServer}, bindings::ServiceHandle}, response_budget::{Reservation, ResponseBudget}, v03::{grpc::{GrpcService, refusal}, jsonrpc::Methods, rest::Rest as ClassicRest, semantics::Semantics}};
 
 /// The body of a request.
 pub trait RequestBody: http_body::Body<Data = Bytes, Error = Self::Cause> + Send + 'static {
@@ -128,7 +110,7 @@ struct Inner {
 }
 
 /// The service of 0.3 in gRPC.
-type V03Server = v03::a2a_service_server::A2aServiceServer<v03::bindings::ServiceHandle>;
+type V03Server = crate::v03::pb::a2a_service_server::A2aServiceServer<crate::v03::pb::bindings::ServiceHandle>;
 
 /// The answer to a request, as it is made.
 pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -137,7 +119,7 @@ impl HttpService {
     /// A door to a service, which checks what it is asked: see `Checked`.
     pub fn new(service: Arc<dyn A2aService>, settings: Settings) -> Self {
         let semantics: Arc<dyn A2aService> = Arc::new(Semantics::new(Arc::clone(&service)));
-        let classic = v03::bindings::ServiceHandle(Arc::new(GrpcService(Arc::clone(&semantics))));
+        let classic = crate::v03::pb::bindings::ServiceHandle(Arc::new(GrpcService(Arc::clone(&semantics))));
         let classic_grpc = V03Server::new(classic.clone()).max_decoding_message_size(settings.max_body);
         let service = ServiceHandle(service);
         let grpc = A2aServiceServer::new(service.clone()).max_decoding_message_size(settings.max_body);
@@ -354,7 +336,7 @@ impl Form {
         let name = path.rsplit('/').next().unwrap_or_default();
         match version {
             Version::V1_0 => form::<ServiceHandle>(name),
-            Version::V0_3 => form::<v03::bindings::ServiceHandle>(name),
+            Version::V0_3 => form::<crate::v03::pb::bindings::ServiceHandle>(name),
         }
     }
 }

@@ -13,3 +13,8 @@ mod message;
 pub mod push_extras;
 pub mod rest;
 pub mod semantics;
+
+crate::pb::service! {
+    /// Generated service of protocol 0.3: trait, client, server and bindings.
+    pb = "a2a.v1", v03
+}

@@ -14,7 +14,7 @@ static ENCODINGS: parking_lot::Mutex<std::collections::BTreeMap<String, [usize; 
 
 #[cfg(test)]
 pub(super) fn encoding(event: &Event, form: Form) {
-    use crate::pb::v1::stream_response::Payload;
+    use crate::proto::v1::stream_response::Payload;
     if let Some(Payload::ArtifactUpdate(it)) = event.payload() {
         let mut all = ENCODINGS.lock();
         let counts = all.entry(it.task_id.clone()).or_default();

@@ -4,12 +4,7 @@ use std::sync::Arc;
 
 use prost::{Message as _, encoding::string};
 
-use crate::{
-    check::MAX_ID_BYTES,
-    event::Seq,
-    pb::v1::{Artifact, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
-    task::ContextBytes,
-};
+use crate::{check::MAX_ID_BYTES, event::Seq, task::ContextBytes, proto::v1::{Artifact, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload}};
 
 /// Admission state of a task, after all events accepted so far. Its size depends only on the number of artifacts.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Joining of artifact chunks before they become events.
 
-use crate::pb::v1::{Artifact, Part, TaskArtifactUpdateEvent};
+use crate::proto::v1::{Artifact, Part, TaskArtifactUpdateEvent};
 
 /// Returns whether `second` can be joined to `first`.
 pub fn joins(first: &TaskArtifactUpdateEvent, second: &TaskArtifactUpdateEvent) -> bool {

@@ -14,16 +14,7 @@ use super::{
     grpc::{answer, refusal},
     json::enum_names::EnumNames as _,
 };
-use crate::{
-    contract::{Body, Dispatch, Output, Reply, Request, Route, Source, unary},
-    error::Error,
-    pb::{
-        v1::{
-            GetExtendedAgentCardRequest, ListTasksRequest, ListTasksResponse, TaskState, a2a_service_server::A2aService,
-        },
-        v03::{self, bindings::ServiceHandle},
-    },
-};
+use crate::{contract::{Body, Dispatch, Output, Reply, Request, Route, Source, unary}, error::Error, pb::{v1::{GetExtendedAgentCardRequest, ListTasksRequest, ListTasksResponse, TaskState, a2a_service_server::A2aService}, v03::{self}}, v03::pb::bindings::ServiceHandle};
 
 mod normalize;
 
@@ -38,7 +29,7 @@ pub struct Rest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rpc {
     /// RPC of the 0.3 proto file.
-    Proto(v03::bindings::Rpc),
+    Proto(crate::v03::pb::bindings::Rpc),
     /// `GET /v1/tasks`, which is in the specification but not in the proto file.
     List,
 }
@@ -99,7 +90,7 @@ impl Dispatch for Rest {
     }
 
     async fn call(&self, rpc: Rpc, mut request: Request<'_>) -> Result<Reply, Status> {
-        if rpc == Rpc::Proto(v03::bindings::Rpc::GetAgentCard) {
+        if rpc == Rpc::Proto(crate::v03::pb::bindings::Rpc::GetAgentCard) {
             return self.card(request).await.map_err(refusal);
         }
         let Rpc::Proto(rpc) = rpc else {
@@ -150,8 +141,8 @@ fn normalized_list_query(query: &str) -> String {
 
 /// Returns the body in the form that the decoder reads, or `None` if it needs no change. A body that is not a JSON object is
 /// left for the decoder to reject.
-fn normalized_body(rpc: v03::bindings::Rpc, files: FileEncoding, text: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-    use v03::bindings::Rpc;
+fn normalized_body(rpc: crate::v03::pb::bindings::Rpc, files: FileEncoding, text: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    use crate::v03::pb::bindings::Rpc;
     let is_send = match rpc {
         Rpc::SendMessage | Rpc::SendStreamingMessage => true,
         Rpc::CreateTaskPushNotificationConfig => false,

@@ -2,15 +2,7 @@
 
 use std::sync::Arc;
 
-use a2a_service::{
-    call::Version,
-    error::ErrorKind,
-    pb::{
-        v1::{AgentCard, AgentInterface, GetExtendedAgentCardRequest, a2a_service_server::A2aService},
-        v03::{GetAgentCardRequest, a2a_service_client::A2aServiceClient},
-    },
-    transport::{HttpService, Settings, listener},
-};
+use a2a_service::{call::Version, error::ErrorKind, pb::{v1::{AgentCard, AgentInterface, GetExtendedAgentCardRequest, a2a_service_server::A2aService}, v03::GetAgentCardRequest}, transport::{HttpService, Settings, listener}, v03::pb::a2a_service_client::A2aServiceClient};
 use http::{Method, header};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
