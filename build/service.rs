@@ -174,7 +174,7 @@ impl Contract {
         let checked = rpcs.iter().map(|rpc| {
             let method = rpc.method();
             rpc.delegate(&quote! {
-                match crate::check::check(&request) {
+                match crate::contract::check(&request) {
                     Ok(()) => self.0.#method(request),
                     Err(error) => Box::pin(std::future::ready(Err(error.into()))),
                 }

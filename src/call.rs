@@ -12,6 +12,7 @@ use tonic::metadata::MetadataMap;
 use crate::{
     error::{Error, ErrorKind},
     event::Cursor,
+    protocol::Version,
     response_budget::Reservation,
 };
 
@@ -31,36 +32,6 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub const TRACE: HeaderName = HeaderName::from_static("traceparent");
 /// `grpc-timeout`: time that the caller waits. Accepted over every binding.
 pub const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-
-/// Protocol version.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Version {
-    /// 0.3, including the parts of 0.2 that are identical.
-    V0_3,
-    /// 1.0.
-    #[default]
-    V1_0,
-}
-
-impl Version {
-    /// Parses `A2A-Version`. A patch number is ignored (3.6). Returns `None` for unknown versions.
-    pub fn from_text(text: &str) -> Option<Self> {
-        let mut numbers = text.trim().split('.');
-        let (major, minor) = (numbers.next()?, numbers.next()?);
-        if !numbers.all(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())) {
-            return None;
-        }
-        [Self::V0_3, Self::V1_0].into_iter().find(|version| version.as_str().split_once('.') == Some((major, minor)))
-    }
-
-    /// Value of `A2A-Version`: major and minor number.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::V0_3 => "0.3",
-            Self::V1_0 => "1.0",
-        }
-    }
-}
 
 /// Binding over which a call was received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -280,17 +251,6 @@ mod tests {
         assert_eq!(parse_timeout("2H"), Some(Duration::from_hours(2)));
         for text in ["", "m", "1", "123456789S", "-1S", "1x", "é"] {
             assert_eq!(parse_timeout(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn version_is_major_and_minor_with_an_ignored_patch() {
-        for text in ["1.0", "1.0.3", "1.0.0.7", " 1.0 "] {
-            assert_eq!(Version::from_text(text), Some(Version::V1_0), "{text}");
-        }
-        assert_eq!(Version::from_text("0.3.0"), Some(Version::V0_3));
-        for text in ["", "1", "1.", "1.1", "2.0", "1.0.", "1.0.x", "v1.0", "1.00", "1.0, 1.0", "é"] {
-            assert_eq!(Version::from_text(text), None, "{text}");
         }
     }
 

@@ -26,11 +26,11 @@ pub use self::{
 };
 use crate::{
     agent::About,
-    call::Version,
     pb::v1::{
         AgentCapabilities, AgentCard, AgentInterface, HttpAuthSecurityScheme, SecurityRequirement, SecurityScheme,
         StringList, security_scheme::Scheme,
     },
+    protocol::Version,
     service::Capabilities,
     v03::card::{self as v03, CardVersion, Requirement, Scheme as ClassicScheme, V03CardFields},
 };

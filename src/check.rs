@@ -3,11 +3,7 @@
 
 use std::fmt;
 
-use crate::{
-    call::{Call, EXTENSIONS},
-    error::Error,
-    json::{Enum, not_one_of},
-};
+use crate::json::{Enum, not_one_of};
 
 /// A message that can be validated.
 pub trait Check {
@@ -39,6 +35,11 @@ impl Violations {
         if !self.is_full() {
             self.rows.push(violation);
         }
+    }
+
+    /// Returns the violations, and the name of the first limit that was exceeded.
+    pub(crate) fn into_parts(self) -> (Vec<Violation>, Option<&'static str>) {
+        (self.rows, self.limit)
     }
 
     /// Returns whether the maximum number of violations is reached.
@@ -116,29 +117,6 @@ fn check_length(text: &str, at: &At<'_>, (max, limit): (usize, &'static str), fo
         found.push(Violation { field: at.to_string(), description });
         found.limit.get_or_insert(limit);
     }
-}
-
-/// Validates a request and the extension URIs of its call.
-///
-/// # Errors
-/// `InvalidParams` with the violations, and with the name of the first exceeded limit.
-pub fn check<T: Check>(request: &tonic::Request<T>) -> Result<(), Error> {
-    let mut found = Violations::default();
-    if let Some(call) = request.extensions().get::<Call>() {
-        for uri in &call.extensions {
-            check_uri(uri, &At::Field(&At::Top, EXTENSIONS.as_str()), &mut found);
-        }
-    }
-    request.get_ref().check(&At::Top, &mut found);
-    let Violations { rows, limit } = found;
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let error = Error::invalid(rows);
-    Err(match limit {
-        Some(limit) => error.with("limit", limit),
-        None => error,
-    })
 }
 
 #[cfg(test)]

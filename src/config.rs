@@ -23,10 +23,11 @@ use crate::{
         self, CapabilitiesConfig, CardConfig, ExtensionConfig, InterfaceConfig, Network, ProtocolBinding,
         ProviderConfig, SchemesConfig, SkillConfig,
     },
+    protocol::Protocols,
     server,
     service::{Dedupe, Limits, Modes},
     store::{Retention, sqlite::Durability},
-    transport::{self, AllowedHost, AllowedOrigin, FileBytes, Protocols},
+    transport::{self, AllowedHost, AllowedOrigin, FileBytes},
     v03::card::{CardVersion, Requirement},
 };
 

@@ -15,7 +15,8 @@ pub use tonic::Status;
 use tonic::{Extensions, metadata::MetadataMap};
 
 use crate::{
-    call::Call,
+    call::{Call, EXTENSIONS},
+    check::{At, Check, Violations, check_uri},
     error::{Error, ErrorKind},
     event::{Cursor, Event},
     json::{self, Members, Merge, write_to},
@@ -203,6 +204,29 @@ pub trait Dispatch: Clone + Send + Sync + 'static {
 
     /// Decodes the parameters of an RPC, calls it, and encodes its reply.
     fn call(&self, rpc: Self::Rpc, request: Request<'_>) -> impl Future<Output = Result<Reply, Status>> + Send;
+}
+
+/// Validates a request and the extension URIs of its call.
+///
+/// # Errors
+/// `InvalidParams` with the violations, and with the name of the first exceeded limit.
+pub fn check<T: Check>(request: &tonic::Request<T>) -> Result<(), Error> {
+    let mut found = Violations::default();
+    if let Some(call) = request.extensions().get::<Call>() {
+        for uri in &call.extensions {
+            check_uri(uri, &At::Field(&At::Top, EXTENSIONS.as_str()), &mut found);
+        }
+    }
+    request.get_ref().check(&At::Top, &mut found);
+    let (rows, limit) = found.into_parts();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let error = Error::invalid(rows);
+    Err(match limit {
+        Some(limit) => error.with("limit", limit),
+        None => error,
+    })
 }
 
 /// Leaves of what came with a request its [`Call`] alone, so that no credential is ever passed on by accident.

@@ -10,7 +10,7 @@ use tonic::{Status, metadata::MetadataValue};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
 pub use self::kind::{ErrorKind, Wire};
-use crate::{call::Version, check::Violation, telemetry::report};
+use crate::{check::Violation, json::DecodedTooLarge, protocol::Version, report::report};
 
 mod kind;
 mod v03;
@@ -332,6 +332,13 @@ impl From<Status> for Error {
 pub(crate) fn without_sentence(kind: ErrorKind, message: &str) -> &str {
     let detail = message.strip_prefix(kind.wire().sentence).map(|rest| rest.strip_prefix(": ").unwrap_or(rest));
     detail.unwrap_or(message)
+}
+
+impl From<DecodedTooLarge> for Error {
+    fn from(DecodedTooLarge { max }: DecodedTooLarge) -> Self {
+        let why = format!("request: takes more than {max} bytes once decoded (decoded_bytes); send fewer values");
+        ErrorKind::TooLarge.because(why).with("limit", "decoded_bytes")
+    }
 }
 
 #[cfg(test)]

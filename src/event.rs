@@ -10,7 +10,11 @@ use bytes::Bytes;
 use prost::Message as _;
 
 pub use self::cursor::{Cursor, Ends, Fence, Mark, Position, Seq};
-use crate::{extension::resume, json::Encoded, proto::v1::{StreamResponse, Task, TaskState, TaskStatus, stream_response::Payload}};
+use crate::{
+    extension::resume,
+    json::Encoded,
+    proto::v1::{StreamResponse, Task, TaskState, TaskStatus, stream_response::Payload},
+};
 
 pub(crate) mod count;
 mod cursor;

@@ -18,12 +18,12 @@ use serde::{
     ser::SerializeStruct,
 };
 
+use self::wkt::Value;
 pub use self::{
     encoded::{Encoded, Fields, Odd, Transcode, count, member, once, write_encoded},
-    size::{Measure, Nested, check_json, check_proto},
+    size::{DecodedTooLarge, Measure, Nested, check_json, check_proto},
     writer::{close, put_text, write_to},
 };
-use self::wkt::Value;
 
 mod encoded;
 mod size;

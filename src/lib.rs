@@ -23,6 +23,8 @@ pub mod json;
 mod message;
 pub mod pb;
 mod proto;
+pub mod protocol;
+mod report;
 pub mod response_budget;
 pub mod seam;
 pub mod server;

@@ -4,7 +4,10 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
-use crate::{json::wkt::{Value, value::Kind}, proto::v1::{Message, Part, Role, part::Content}};
+use crate::{
+    json::wkt::{Value, value::Kind},
+    proto::v1::{Message, Part, Role, part::Content},
+};
 
 impl Message {
     /// Creates an agent message with one text part. The server fills in its ids.

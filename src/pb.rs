@@ -40,7 +40,6 @@ macro_rules! service {
 
                 use super::*;
                 use crate::{
-                    check::check,
                     contract::{grpc, *},
                 };
 

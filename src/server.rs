@@ -19,15 +19,17 @@ use crate::{
     extension::{self, ExtendedService, Extension},
     journal::Journal,
     pb::v1::{a2a_service_server::A2aService, bindings::Checked},
+    protocol::Protocols,
+    report::{self, ReportGuard},
     service::{Dedupe, Limits, Modes, Service},
     store::{Retention, Store, memory::Memory},
     telemetry::{
-        self, ReportGuard, RequestLog,
+        RequestLog,
         wire_log::{WireLog, WireLogService},
     },
     transport::{
         AllowedHost, AllowedOrigin, BATCH_BYTES, BODY_TIMEOUT, BasePath, CONNECTIONS_PER_PEER, FileBytes,
-        HEALTH_WATCHES, HttpService, KEEP_ALIVE, MAX_BODY, OriginGuard, OriginPolicy, Paths, PeerLimit, Protocols,
+        HEALTH_WATCHES, HttpService, KEEP_ALIVE, MAX_BODY, OriginGuard, OriginPolicy, Paths, PeerLimit,
         RECEIVING_BYTES, Ready, RequestChecks, Settings, UNSENT_BYTES,
         listener::{self, IDLE, MAX_CONNECTIONS, WRITE_TIMEOUT},
     },
@@ -80,7 +82,7 @@ impl Layers {
         }
         let warning = "callers are not authenticated and see all tasks: no token is set";
         tracing::warn!(server.address = %addr, "{warning}");
-        telemetry::report(format_args!("warning: {warning} (server.address={addr})"));
+        report::report(format_args!("warning: {warning} (server.address={addr})"));
         Ok((listener, addr))
     }
 
@@ -503,7 +505,7 @@ impl<A: Agent> Server<A> {
         let bound = self.bind(addr).await?;
         let mut signals = Signals::listen();
         tracing::info!(server.address = %bound.addr(), "listening");
-        telemetry::report(format_args!("listening on http://{}", bound.addr()));
+        report::report(format_args!("listening on http://{}", bound.addr()));
         bound.run_until(async move { signals.next().await }).await;
         Ok(())
     }

@@ -10,7 +10,13 @@ use prost::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error as _};
 use tonic::Response;
 
-use crate::{contract::Output, error::Error, json::{Measure, count, write_encoded, write_to}, task::{self, HistoryLimit}, proto::v1::Task};
+use crate::{
+    contract::Output,
+    error::Error,
+    json::{Measure, count, write_encoded, write_to},
+    proto::v1::Task,
+    task::{self, HistoryLimit},
+};
 
 /// Snapshot of a task: the response of `GetTask` (3.1.3) and `CancelTask` (3.1.5).
 ///

@@ -7,7 +7,9 @@ pub use self::{
     chunk::{heft, join, joins},
     context::ContextBytes,
 };
-use crate::proto::v1::{Artifact, Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload};
+use crate::proto::v1::{
+    Artifact, Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload,
+};
 
 mod admission;
 mod chunk;

@@ -4,11 +4,9 @@ use std::{
     backtrace::{Backtrace, BacktraceStatus},
     convert::Infallible,
     fmt,
-    io::Write as _,
     net::SocketAddr,
     panic::PanicHookInfo,
     pin::Pin,
-    sync::atomic::{AtomicUsize, Ordering},
     task::{Context, Poll, ready},
 };
 
@@ -20,7 +18,7 @@ use tokio::time::Instant;
 use tonic::Status;
 use tonic_types::StatusExt as _;
 use tower_service::Service;
-use tracing::{Event, Level, Span, Subscriber, field, level_filters::LevelFilter};
+use tracing::{Event, Level, Span, Subscriber, field};
 use tracing_subscriber::{
     EnvFilter,
     fmt::{FmtContext, FormatEvent, FormatFields, format::Writer},
@@ -30,13 +28,11 @@ use tracing_subscriber::{
 use crate::{
     call::REQUEST_ID,
     config::Log,
-    transport::{Body, RequestBody, ResponseFuture, binding},
+    report::write_escaped,
+    transport::{Body, CallOutcome, REQUEST_LOG, RequestBody, ResponseFuture, binding},
 };
 
 pub(crate) mod wire_log;
-
-/// Log target of the request log.
-const TARGET: &str = "a2a_service::request";
 
 /// Installs the subscriber that logs to stderr, and a panic hook that logs panics.
 pub(crate) fn init(log: Log, filter: EnvFilter) {
@@ -82,60 +78,6 @@ where
     }
 }
 
-/// Writes text with control characters (C0, DEL, C1), Unicode line separators and direction overrides escaped.
-fn write_escaped(out: &mut impl fmt::Write, text: &str, json: bool) -> fmt::Result {
-    let is_escaped = |c: char| {
-        c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    let mut rest = text;
-    while let Some(index) = rest.find(is_escaped) {
-        let (plain, tail) = rest.split_at(index);
-        out.write_str(plain)?;
-        let mut tail = tail.chars();
-        match tail.next() {
-            Some(c) if json => write!(out, "\\u{:04x}", u32::from(c))?,
-            Some(c) => write!(out, "{}", c.escape_default())?,
-            None => {}
-        }
-        rest = tail.as_str();
-    }
-    out.write_str(rest)
-}
-
-/// Number of live [`ReportGuard`] guards.
-static REPORTING: AtomicUsize = AtomicUsize::new(0);
-
-/// Guard that enables [`report`] while it lives.
-#[derive(Debug)]
-pub(crate) struct ReportGuard(());
-
-impl ReportGuard {
-    pub(crate) fn begin() -> Self {
-        REPORTING.fetch_add(1, Ordering::Relaxed);
-        Self(())
-    }
-}
-
-impl Drop for ReportGuard {
-    fn drop(&mut self) {
-        REPORTING.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Writes a line to stderr if the program has never set a `tracing` subscriber, neither globally nor for a scope, and a
-/// server has a [`ReportGuard`] guard.
-pub(crate) fn report(line: fmt::Arguments<'_>) {
-    let is_logged = || LevelFilter::current() != LevelFilter::OFF || tracing::dispatcher::has_been_set();
-    if REPORTING.load(Ordering::Relaxed) == 0 || is_logged() {
-        return;
-    }
-    let mut escaped = String::from("a2a-service: ");
-    // Writing to a string does not fail, and a failure of stderr can't be reported.
-    _ = write_escaped(&mut escaped, &line.to_string(), false);
-    escaped.push('\n');
-    drop(std::io::stderr().lock().write_all(escaped.as_bytes()));
-}
-
 /// Marks the values of headers with credentials as sensitive, so that `Debug` of a request hides them.
 fn hide_credentials(headers: &mut HeaderMap) {
     for (name, value) in headers {
@@ -163,23 +105,6 @@ fn request_id(headers: &mut HeaderMap) -> HeaderValue {
     let id = HeaderValue::try_from(crate::seam::fresh_id()).unwrap_or(HeaderValue::from_static("unknown"));
     headers.insert(REQUEST_ID, id.clone());
     id
-}
-
-/// Details of a call for its line in the request log, passed in the extensions of the response.
-#[derive(Clone, Debug, Default)]
-struct Outcome {
-    method: Option<String>,
-    reason: Option<&'static str>,
-}
-
-/// Records the JSON-RPC method of a call, or the reason of its error, for its line in the request log.
-pub(crate) fn note(response: &mut Response<Body>, method: Option<&str>, reason: Option<&'static str>) {
-    if !tracing::enabled!(target: TARGET, Level::INFO) {
-        return;
-    }
-    let outcome = response.extensions_mut().get_or_insert_with(Outcome::default);
-    outcome.method = method.map(str::to_owned).or(outcome.method.take());
-    outcome.reason = reason.or(outcome.reason);
 }
 
 /// Tower service that writes the request log: it assigns each request an id, which the response returns, and logs a line
@@ -210,7 +135,7 @@ where
     fn call(&mut self, mut request: Request<B>) -> LoggedResponse {
         hide_credentials(request.headers_mut());
         let id = request_id(request.headers_mut());
-        let enabled = tracing::enabled!(target: TARGET, Level::INFO);
+        let enabled = tracing::enabled!(target: REQUEST_LOG, Level::INFO);
         let line = enabled.then(|| Box::new(RequestRecord::new(&request, &id)));
         let entered = line.as_ref().map(|line| line.span.enter());
         let inner = self.0.call(request);
@@ -240,7 +165,7 @@ impl Future for LoggedResponse {
         }
         let mut line = line.take();
         if let Some(line) = &mut line {
-            if let Some(Outcome { method, reason }) = response.extensions_mut().remove() {
+            if let Some(CallOutcome { method, reason }) = response.extensions_mut().remove() {
                 (line.rpc_method, line.reason) = (method, reason.map(str::to_owned));
             }
             line.status = Some(response.status().as_u16());
@@ -313,7 +238,7 @@ impl RequestRecord {
     fn new<B>(request: &Request<B>, id: &HeaderValue) -> Self {
         let id = id.to_str().unwrap_or_default().to_owned();
         Self {
-            span: tracing::info_span!(target: TARGET, "request", request.id = %id),
+            span: tracing::info_span!(target: REQUEST_LOG, "request", request.id = %id),
             start: Instant::now(),
             system: binding(request),
             method: request.method().clone(),
@@ -347,7 +272,7 @@ impl Drop for RequestRecord {
         let event = if *is_complete { "request completed" } else { "response aborted" };
         // No parent: the only field of the span is repeated here.
         tracing::info!(
-            target: TARGET,
+            target: REQUEST_LOG,
             parent: None,
             {
                 rpc.system = *system,

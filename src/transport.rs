@@ -48,6 +48,7 @@ pub(crate) use self::{
     peer_limit::CONNECTIONS_PER_PEER,
     request_budget::RECEIVING_BYTES,
     request_checks::RequestChecks,
+    response::{CallOutcome, REQUEST_LOG},
     settings::{BATCH_BYTES, BODY_TIMEOUT, HEALTH_WATCHES, KEEP_ALIVE, MAX_BODY, UNSENT_BYTES},
 };
 pub use self::{
@@ -56,7 +57,6 @@ pub use self::{
     origin::{AllowedHost, AllowedOrigin},
     peer_limit::PeerLimit,
     settings::{Card, FileBytes, Settings},
-    version::Protocols,
 };
 use self::{
     classify::{RequestKind, is_of, name},
@@ -66,7 +66,23 @@ use self::{
     settings::Limits,
     write_timeout::WriteDeadline,
 };
-use crate::{call::{self, Call, Version}, contract::Dispatch, error::{Error, ErrorKind}, pb::v1::{a2a_service_server::{A2aService, A2aServiceServer}, bindings::ServiceHandle}, response_budget::{Reservation, ResponseBudget}, v03::{grpc::{GrpcService, refusal}, jsonrpc::Methods, rest::Rest as ClassicRest, semantics::Semantics}};
+use crate::{
+    call::{self, Call},
+    contract::Dispatch,
+    error::{Error, ErrorKind},
+    pb::v1::{
+        a2a_service_server::{A2aService, A2aServiceServer},
+        bindings::ServiceHandle,
+    },
+    protocol::Version,
+    response_budget::{Reservation, ResponseBudget},
+    v03::{
+        grpc::{GrpcService, refusal},
+        jsonrpc::Methods,
+        rest::Rest as ClassicRest,
+        semantics::Semantics,
+    },
+};
 
 /// The body of a request.
 pub trait RequestBody: http_body::Body<Data = Bytes, Error = Self::Cause> + Send + 'static {
@@ -190,7 +206,7 @@ impl HttpService {
     fn answer<B: RequestBody>(&self, request: Request<B>) -> ResponseFuture {
         let (mut parts, body) = request.into_parts();
         let Inner { service, settings, started, .. } = &*self.inner;
-        settings.protocols.note(&mut parts.extensions);
+        version::store_protocols(settings.protocols, &mut parts.extensions);
         let entrance = RequestKind::of(&parts);
         let version = entrance.version(&parts);
         if self.grpc_only && entrance != RequestKind::Grpc {

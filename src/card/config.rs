@@ -6,11 +6,11 @@ use serde::Deserialize;
 
 use super::Card;
 use crate::{
-    call::Version,
     pb::{
         v1::{AgentExtension, AgentInterface, AgentProvider, AgentSkill},
         wkt::Struct,
     },
+    protocol::Version,
     v03::card::{CardVersion, Requirement, Scheme},
 };
 

@@ -8,8 +8,8 @@ use super::{Serve, say, warn};
 use crate::{
     agent::{Agent, demo::Demo},
     auth::Bearer,
-    call::Version,
     config::{self, Config, Loaded},
+    protocol::Version,
     server::{self, Server, Signals},
     store::{
         Store,

@@ -16,9 +16,9 @@ pub(crate) use self::{
 };
 use crate::{
     auth::Token,
-    call::Version,
     card::{Network, is_grpc_address},
-    transport::{AllowedHost, AllowedOrigin, Protocols},
+    protocol::{Protocols, Version},
+    transport::{AllowedHost, AllowedOrigin},
 };
 
 mod choices;

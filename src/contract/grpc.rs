@@ -62,7 +62,7 @@ impl<U: prost::Message + Default + Measure> codec::Decoder for Decoder<U> {
 
     fn decode(&mut self, bytes: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         // tonic gives a message in one piece.
-        check_proto::<U>(bytes.chunk())?;
+        check_proto::<U>(bytes.chunk()).map_err(Error::from)?;
         U::decode(bytes).map(Some).map_err(|e| Error::invalid_params(e).into())
     }
 

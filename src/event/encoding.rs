@@ -12,7 +12,13 @@ use serde::{Deserialize, Serialize, ser::SerializeStruct as _};
 use tonic::Status;
 
 use super::{Event, Origin, count};
-use crate::{contract::{Frame, Item, Line, from_json}, error::Error, json::{Measure, write_encoded, write_to}, task::heft, proto::v1::{StreamResponse, Task, stream_response::Payload}};
+use crate::{
+    contract::{Frame, Item, Line, from_json},
+    error::Error,
+    json::{Measure, write_encoded, write_to},
+    proto::v1::{StreamResponse, Task, stream_response::Payload},
+    task::heft,
+};
 
 impl Event {
     /// Returns the event in protobuf. Cached.

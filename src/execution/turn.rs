@@ -30,7 +30,7 @@ use crate::{
         waiters::{TurnReply, WakerRegistration},
     },
     pb::v1::{Message, Task, TaskState},
-    seam, telemetry,
+    report, seam,
 };
 
 /// Why an agent is polled no more.
@@ -340,9 +340,7 @@ fn failure(held: &LiveRef, kind: &'static str, cause: &str) -> Message {
     let id = seam::fresh_id();
     tracing::warn!(error.id = %id, task.id = held.key.id(), error.kind = kind, error.cause = cause, "an agent failed");
     let task = held.key.id();
-    telemetry::report(format_args!(
-        "an agent failed: error.id={id} task.id={task} error.kind={kind} error.cause={cause}"
-    ));
+    report::report(format_args!("an agent failed: error.id={id} task.id={task} error.kind={kind} error.cause={cause}"));
     Message::agent(format!("Agent execution failed ({kind}): error id {id}")).with_metadata(&json!({"errorId": id}))
 }
 

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status, metadata::MetadataValue};
 
 use super::{ACTIVE, Extension, Extensions, Negotiated, metadata_mut};
 use crate::{
-    call::{Call, Version},
+    call::Call,
     contract::{BoxStream, ResponseFuture},
     error::{Error, ErrorKind},
     event::Event,
@@ -25,6 +25,7 @@ use crate::{
         },
         wkt::{Empty, Struct},
     },
+    protocol::Version,
     snapshot::Snapshot,
 };
 

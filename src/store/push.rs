@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use crate::{call::Version, pb::v1::TaskPushNotificationConfig};
+use crate::{pb::v1::TaskPushNotificationConfig, protocol::Version};
 
 /// Where what happens to a task is to be sent (4.3).
 #[derive(Clone, PartialEq)]

@@ -4,7 +4,12 @@ use std::sync::Arc;
 
 use prost::{Message as _, encoding::string};
 
-use crate::{check::MAX_ID_BYTES, event::Seq, task::ContextBytes, proto::v1::{Artifact, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload}};
+use crate::{
+    check::MAX_ID_BYTES,
+    event::Seq,
+    proto::v1::{Artifact, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
+    task::ContextBytes,
+};
 
 /// Admission state of a task, after all events accepted so far. Its size depends only on the number of artifacts.
 #[derive(Debug)]

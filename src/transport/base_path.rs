@@ -12,12 +12,14 @@ use http::{HeaderMap, Method, Request, Uri, uri::PathAndQuery};
 use tower_service::Service;
 
 use super::{
-    Protocols,
     card::{self, card_below_json_rpc},
     classify::RequestKind,
     context,
 };
-use crate::{call::Version, card::JSON_RPC};
+use crate::{
+    card::JSON_RPC,
+    protocol::{Protocols, Version},
+};
 
 /// Path prefix of a request that its transport does not see, for the URLs of the card.
 #[derive(Clone, Debug)]
@@ -40,7 +42,7 @@ impl Paths {
 
     /// Rewrites the path of a request to one that the transports serve.
     fn apply<B>(&self, request: &mut Request<B>) {
-        self.protocols.note(request.extensions_mut());
+        super::version::store_protocols(self.protocols, request.extensions_mut());
         let path = request.uri().path();
         let Some((prefix, known)) = self.known(request.method(), request.uri(), request.headers()) else { return };
         // Prefix that an outer router has already stripped.

@@ -12,7 +12,7 @@ use jiff::{
 
 use super::{Body, base_path::PathPrefix, response::respond, rest};
 use crate::{
-    call::{self, Call, Version},
+    call::{self, Call},
     card::{
         AGENT_CARD, CardRequest, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, JSON_RPC,
         WELL_KNOWN, WELL_KNOWN_BEFORE,
@@ -20,6 +20,7 @@ use crate::{
     error::Error,
     fingerprint::fingerprint,
     pb::v1::bindings::ServiceHandle,
+    protocol::Version,
     seam::Clock,
     v03,
 };

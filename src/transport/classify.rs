@@ -3,11 +3,11 @@
 use http::{HeaderMap, Method, request::Parts};
 use tonic::server::NamedService;
 
-use super::{Protocols, V03Server, card, context, health, media_type};
+use super::{V03Server, card, context, health, media_type};
 use crate::{
-    call::Version,
     card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
     pb::v1::{a2a_service_server::A2aServiceServer, bindings::ServiceHandle},
+    protocol::Version,
 };
 
 /// What a request is for.
@@ -68,7 +68,7 @@ impl RequestKind {
             Self::Grpc => is_of(path, Version::V0_3),
             // Where 0.3 is not served, that is a tenant.
             Self::Rest => {
-                let served = Protocols::noted(&parts.extensions).has(Version::V0_3);
+                let served = super::version::stored_protocols(&parts.extensions).has(Version::V0_3);
                 path.starts_with(CLASSIC) && served && !context::asks_for_1(&parts.uri, &parts.headers)
             }
             Self::ExtendedCard => true,

@@ -7,12 +7,13 @@ use axum::extract::ConnectInfo;
 use http::{Extensions, HeaderMap, HeaderValue, Uri, request::Parts};
 use percent_encoding::percent_decode_str;
 
-use super::{FileBytes, Protocols, Settings, brief};
+use super::{FileBytes, Settings, brief};
 use crate::{
     auth::Principal,
-    call::{Binding, Call, VERSION, Version},
+    call::{Binding, Call, VERSION},
     error::{Error, ErrorKind},
     event::Cursor,
+    protocol::{Protocols, Version},
 };
 
 /// A request that became a call. Its form tells which version it is in, and that of JSON-RPC stands in the body: so it is
@@ -124,7 +125,7 @@ pub(super) fn key(extensions: &Extensions) -> Option<HeaderValue> {
 
 /// The version that a request is refused in, of which nobody has seen more than its head.
 pub(super) fn presumed_of(parts: &Parts) -> Version {
-    if !Protocols::noted(&parts.extensions).has(Version::V0_3) {
+    if !super::version::stored_protocols(&parts.extensions).has(Version::V0_3) {
         return Version::V1_0;
     }
     presumed(asked(&parts.uri, &parts.headers).as_deref())

@@ -5,10 +5,10 @@ use tonic_health::pb::{FILE_DESCRIPTOR_SET as HEALTH, health_server::HealthServe
 use tonic_reflection::server::Builder;
 
 use crate::{
-    call::Version,
     contract::grpc::BROKEN,
     error::{Error, ErrorKind},
     pb::DESCRIPTORS,
+    protocol::Version,
     transport::{
         body::{Body, too_large_for},
         health::{self, Health},

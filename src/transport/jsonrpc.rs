@@ -29,12 +29,13 @@ use super::{
     sse,
 };
 use crate::{
-    call::{Call, Version, is_javascript},
+    call::{Call, is_javascript},
     contract::{BoxStream, Dispatch, Frame, Line, Params, Reply, Request, Source},
     error::{Error, ErrorKind},
     json::check_json,
+    protocol::Version,
     response_budget::{Reservation, ResponseBudget},
-    telemetry::note,
+    transport::response::note,
 };
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -316,7 +317,7 @@ fn unknown(method: &str) -> Status {
 /// A body that calls itself JSON. An empty one is refused for that, whatever it calls itself.
 fn if_json(headers: &HeaderMap, body: Bytes) -> Result<Bytes, Error> {
     match media_type(headers) {
-        Some(it) if is_json(it) => check_json(&body).map(|()| body),
+        Some(it) if is_json(it) => Ok(check_json(&body).map(|()| body)?),
         Some(it) => Err(ErrorKind::ContentTypeNotSupported.because(format!("`{}` is not application/json", brief(it)))),
         None if body.is_empty() => Ok(body),
         None => Err(no_media_type()),

@@ -103,3 +103,23 @@ pub(super) fn status(status: StatusCode) -> Response<Body> {
     *response.status_mut() = status;
     response
 }
+
+/// `tracing` target of the request log.
+pub(crate) const REQUEST_LOG: &str = "a2a_service::request";
+
+/// Details of a call for its line in the request log, passed in the extensions of the response.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CallOutcome {
+    pub(crate) method: Option<String>,
+    pub(crate) reason: Option<&'static str>,
+}
+
+/// Records the JSON-RPC method of a call, or the reason of its error, for its line in the request log.
+pub(super) fn note(response: &mut Response<Body>, method: Option<&str>, reason: Option<&'static str>) {
+    if !tracing::enabled!(target: REQUEST_LOG, tracing::Level::INFO) {
+        return;
+    }
+    let outcome = response.extensions_mut().get_or_insert_with(CallOutcome::default);
+    outcome.method = method.map(str::to_owned).or(outcome.method.take());
+    outcome.reason = reason.or(outcome.reason);
+}

@@ -22,11 +22,11 @@ use super::{
     sse,
 };
 use crate::{
-    call::Version,
     contract::{Body as Place, Dispatch, Line, Params, Reply, Request, Route, Source},
     error::{Error, ErrorKind},
     json::check_json,
-    telemetry::note,
+    protocol::Version,
+    transport::response::note,
 };
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -84,7 +84,7 @@ fn request<'a, R>(
 ) -> Result<(R, Request<'a>), Status> {
     let Route { rpc, body: place, fields } = route?;
     let body = body.as_ref().map_err(Error::clone)?;
-    check_json(body)?;
+    check_json(body).map_err(Error::from)?;
     let source = match place {
         Place::None => Source::Query(query(parts).into()),
         Place::Whole => Source::Json(Cow::Borrowed(json(&parts.headers, body)?)),

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Protocols, Ready, health,
+    Ready, health,
     request_budget::{RECEIVING_BYTES, ReceiveBudget},
 };
-use crate::card::CardRequest;
+use crate::{card::CardRequest, protocol::Protocols};
 
 /// How large a request may be, where nothing else is said.
 pub(crate) const MAX_BODY: usize = 1 << 20;

@@ -14,11 +14,11 @@ pub use self::{
     scheme::{Flow, Flows, Scheme},
 };
 use crate::{
-    call::Version,
     pb::v1::{
         AgentCapabilities, AgentCard, AgentCardSignature, AgentExtension, AgentInterface, AgentProvider, AgentSkill,
         SecurityRequirement, StringList,
     },
+    protocol::Version,
 };
 
 mod extended;

@@ -6,7 +6,25 @@ use tokio_stream::StreamExt as _;
 use tonic::{Extensions, Request, Response, Status, metadata::MetadataMap};
 
 use super::{event::Event, file_part::FileEncoding, push_extras::PushExtras};
-use crate::{call::Version, contract::BoxStream, error::Error, event, extension::ACTIVE, pb::{v1::{self, GetExtendedAgentCardRequest, a2a_service_server::A2aService as Service}, v03::{AgentCard, CancelTaskRequest, CreateTaskPushNotificationConfigRequest, DeleteTaskPushNotificationConfigRequest, GetAgentCardRequest, GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigRequest, ListTaskPushNotificationConfigResponse, SendMessageRequest, SendMessageResponse, Task, TaskPushNotificationConfig, TaskSubscriptionRequest}, wkt::Empty}, snapshot::{Snapshot, decoded}, v03::pb::a2a_service_server::A2aService};
+use crate::{
+    contract::BoxStream,
+    error::Error,
+    event,
+    extension::ACTIVE,
+    pb::{
+        v1::{self, GetExtendedAgentCardRequest, a2a_service_server::A2aService as Service},
+        v03::{
+            AgentCard, CancelTaskRequest, CreateTaskPushNotificationConfigRequest,
+            DeleteTaskPushNotificationConfigRequest, GetAgentCardRequest, GetTaskPushNotificationConfigRequest,
+            GetTaskRequest, ListTaskPushNotificationConfigRequest, ListTaskPushNotificationConfigResponse,
+            SendMessageRequest, SendMessageResponse, Task, TaskPushNotificationConfig, TaskSubscriptionRequest,
+        },
+        wkt::Empty,
+    },
+    protocol::Version,
+    snapshot::{Snapshot, decoded},
+    v03::pb::a2a_service_server::A2aService,
+};
 
 /// Adapter from the 1.0 service to `a2a.v1.A2AService`: converts requests, responses, events and error codes.
 #[derive(Clone)]

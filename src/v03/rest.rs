@@ -14,7 +14,17 @@ use super::{
     grpc::{answer, refusal},
     json::enum_names::EnumNames as _,
 };
-use crate::{contract::{Body, Dispatch, Output, Reply, Request, Route, Source, unary}, error::Error, pb::{v1::{GetExtendedAgentCardRequest, ListTasksRequest, ListTasksResponse, TaskState, a2a_service_server::A2aService}, v03::{self}}, v03::pb::bindings::ServiceHandle};
+use crate::{
+    contract::{Body, Dispatch, Output, Reply, Request, Route, Source, unary},
+    error::Error,
+    pb::{
+        v1::{
+            GetExtendedAgentCardRequest, ListTasksRequest, ListTasksResponse, TaskState, a2a_service_server::A2aService,
+        },
+        v03::{self},
+    },
+    v03::pb::bindings::ServiceHandle,
+};
 
 mod normalize;
 
@@ -141,7 +151,11 @@ fn normalized_list_query(query: &str) -> String {
 
 /// Returns the body in the form that the decoder reads, or `None` if it needs no change. A body that is not a JSON object is
 /// left for the decoder to reject.
-fn normalized_body(rpc: crate::v03::pb::bindings::Rpc, files: FileEncoding, text: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+fn normalized_body(
+    rpc: crate::v03::pb::bindings::Rpc,
+    files: FileEncoding,
+    text: &[u8],
+) -> Result<Option<Vec<u8>>, Error> {
     use crate::v03::pb::bindings::Rpc;
     let is_send = match rpc {
         Rpc::SendMessage | Rpc::SendStreamingMessage => true,

@@ -47,7 +47,7 @@ use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status};
 
 use crate::{
-    call::{Binding, Call, Version},
+    call::{Binding, Call},
     contract::BoxStream,
     error::{Error, ErrorKind},
     event::{Ends, Event, Mark, Position},
@@ -61,6 +61,7 @@ use crate::{
         },
         wkt::Empty,
     },
+    protocol::Version,
     snapshot::Snapshot,
 };
 

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use a2a_service::{
-    call::Version,
     pb::v1::{TaskPushNotificationConfig, TaskState},
+    protocol::Version,
     store::{Commit, IdempotencyRecord, PushConfig, sqlite::Options},
 };
 use serde_json::Value;

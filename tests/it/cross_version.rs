@@ -3,7 +3,22 @@
 
 use std::sync::Arc;
 
-use a2a_service::{agent::{self, Agent, End, Turn, Updates}, call::Call, client, error::ErrorKind, pb::{v1::{CancelTaskRequest, SendMessageConfiguration, SubscribeToTaskRequest, TaskState, a2a_service_server::A2aService}, v03::{self}}, server::Server, store::memory::Memory, v03::pb::a2a_service_client::A2aServiceClient};
+use a2a_service::{
+    agent::{self, Agent, End, Turn, Updates},
+    call::Call,
+    client,
+    error::ErrorKind,
+    pb::{
+        v1::{
+            CancelTaskRequest, SendMessageConfiguration, SubscribeToTaskRequest, TaskState,
+            a2a_service_server::A2aService,
+        },
+        v03::{self},
+    },
+    server::Server,
+    store::memory::Memory,
+    v03::pb::a2a_service_client::A2aServiceClient,
+};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tonic::Request;

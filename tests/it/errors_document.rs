@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt::Write as _, fs, path::Path};
 
-use a2a_service::{call::Version, error::ErrorKind};
+use a2a_service::{error::ErrorKind, protocol::Version};
 
 /// Reads the doc comment of each error kind from the source.
 fn descriptions() -> HashMap<String, String> {

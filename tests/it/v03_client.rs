@@ -2,7 +2,23 @@
 
 use std::sync::Arc;
 
-use a2a_service::{call::{Call, Version}, client::{self, http::Rest}, contract::{BoxStream, HttpRule, Remote, Reply, Transport}, error::Error, event::Event, pb::{v1::{a2a_service_server::A2aService, *}, wkt::Empty}, snapshot::Snapshot, v03::{event::Event as V03Event, pb::{a2a_service_server, a2a_service_client::A2aServiceClient}}};
+use a2a_service::{
+    call::Call,
+    client::{self, http::Rest},
+    contract::{BoxStream, HttpRule, Remote, Reply, Transport},
+    error::Error,
+    event::Event,
+    pb::{
+        v1::{a2a_service_server::A2aService, *},
+        wkt::Empty,
+    },
+    protocol::Version,
+    snapshot::Snapshot,
+    v03::{
+        event::Event as V03Event,
+        pb::{a2a_service_client::A2aServiceClient, a2a_service_server},
+    },
+};
 use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status, transport::Endpoint};
 

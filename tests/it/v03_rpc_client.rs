@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use a2a_service::{
-    call::{Call, Version},
+    call::Call,
     check::Violation,
     client::{self, http::JsonRpc},
     contract::{BoxStream, Frame, Item as _, Reply, Transport as _},
@@ -13,6 +13,7 @@ use a2a_service::{
         v1::{a2a_service_server::A2aService, bindings::Rpc, *},
         wkt::Empty,
     },
+    protocol::Version,
     snapshot::Snapshot,
     v03::json::{Read, Write},
 };

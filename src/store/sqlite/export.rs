@@ -19,9 +19,9 @@ use super::{
     writer::Transaction,
 };
 use crate::{
-    call::Version,
     event::{Event, Mark, Position},
     pb::v1::{StreamResponse, Task, TaskPushNotificationConfig, TaskState},
+    protocol::Version,
     store::{Key, PushConfig, Scope, Unavailable, log_codec::LogNames},
 };
 

@@ -7,8 +7,8 @@ use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use super::{number, read, write::damaged};
 use crate::{
-    call::Version,
     pb::v1::TaskPushNotificationConfig,
+    protocol::Version,
     store::{Key, PushConfig, PushPage, PutResult},
 };
 

@@ -2,9 +2,10 @@
 
 use super::v03_card;
 use crate::{
-    call::{Call, Version},
+    call::Call,
     error::{Error, ErrorKind},
     pb::v1::{GetExtendedAgentCardRequest, a2a_service_server::A2aService},
+    protocol::Version,
 };
 
 /// Returns the extended agent card as 0.3 JSON.

@@ -66,7 +66,10 @@ async fn call_classic(binding: &str, url: &str) {
             assert_eq!(task["history"][0]["content"], json!([{"text": "hello"}]), "{task}");
         }
         "GRPC" => {
-            let mut agent = v03::a2a_service_client::A2aServiceClient::connect(format!("http://{url}")).await.unwrap();
+            let mut agent =
+                a2a_service::v03::pb::a2a_service_client::A2aServiceClient::connect(format!("http://{url}"))
+                    .await
+                    .unwrap();
             let get = v03::GetTaskRequest { name: "tasks/t-9".into(), ..Default::default() };
             assert_eq!(agent.get_task(get).await.unwrap_err().code(), Code::NotFound);
         }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use a2a_service::{
     auth::{Bearer, Token},
-    call::Version,
     card::CardConfig,
     pb::{
         DESCRIPTORS,
         v1::{AgentCard, GetExtendedAgentCardRequest, a2a_service_server::A2aService},
         v03,
     },
+    protocol::Version,
     server::Server,
     transport::{HttpService, Settings},
     v03::card::CardVersion,
@@ -325,7 +325,7 @@ async fn a_second_card_has_the_form_of_the_call() {
         );
         assert_eq!(old["skills"], new["skills"]);
     }
-    let mut grpc = v03::a2a_service_client::A2aServiceClient::connect(url).await.unwrap();
+    let mut grpc = a2a_service::v03::pb::a2a_service_client::A2aServiceClient::connect(url).await.unwrap();
     let proto = grpc.get_agent_card(v03::GetAgentCardRequest {}).await.unwrap().into_inner();
     assert_eq!((proto.name.as_str(), proto.url.as_str(), proto.skills.len()), ("Second", "h:1", 1));
 }

@@ -2,10 +2,7 @@
 
 use a2a_service::{
     contract::{Body, Dispatch, HttpRule, Route},
-    pb::{
-        v1::bindings::{Rpc, ServiceHandle},
-        v03,
-    },
+    pb::v1::bindings::{Rpc, ServiceHandle},
 };
 
 /// A path that a template stands for, and the fields in it.
@@ -28,8 +25,8 @@ fn every_rpc_is_where_its_rule_says() {
         assert_eq!(is_there::<ServiceHandle>(rpc.http_rule(), "/{tenant}"), Some(rpc));
         assert_eq!(Rpc::from_name(rpc.name()), Some(rpc));
     }
-    for rpc in v03::bindings::Rpc::ALL.iter().copied() {
-        assert_eq!(is_there::<v03::bindings::ServiceHandle>(rpc.http_rule(), ""), Some(rpc));
+    for rpc in a2a_service::v03::pb::bindings::Rpc::ALL.iter().copied() {
+        assert_eq!(is_there::<a2a_service::v03::pb::bindings::ServiceHandle>(rpc.http_rule(), ""), Some(rpc));
     }
     assert!(Rpc::SubscribeToTask.is_streaming() && !Rpc::GetTask.is_streaming());
     assert_eq!(ServiceHandle::ACTIONS, ["cancel", "send", "stream", "subscribe"]);
@@ -65,11 +62,22 @@ fn routes() {
         assert_eq!(ServiceHandle::route(verb, segments, action), None, "{verb} {segments:?} {action}");
     }
     // 0.3 has names of resources, and a binding that was published with a slip of the hand.
-    let old =
-        v03::bindings::ServiceHandle::route("GET", &["v1", "tasks", "7", "pushNotificationConfigs", "c"], "").unwrap();
+    let old = a2a_service::v03::pb::bindings::ServiceHandle::route(
+        "GET",
+        &["v1", "tasks", "7", "pushNotificationConfigs", "c"],
+        "",
+    )
+    .unwrap();
     assert_eq!(old.fields, [("name", "tasks/7/pushNotificationConfigs/c".to_owned())]);
-    let slip =
-        v03::bindings::ServiceHandle::route("POST", &["v1", "task", "7", "pushNotificationConfigs"], "").unwrap();
-    assert_eq!((slip.rpc, slip.body), (v03::bindings::Rpc::CreateTaskPushNotificationConfig, Body::Field("config")));
-    assert!(v03::bindings::ServiceHandle::route("POST", &["v1", "tasks", "7"], "subscribe").is_some());
+    let slip = a2a_service::v03::pb::bindings::ServiceHandle::route(
+        "POST",
+        &["v1", "task", "7", "pushNotificationConfigs"],
+        "",
+    )
+    .unwrap();
+    assert_eq!(
+        (slip.rpc, slip.body),
+        (a2a_service::v03::pb::bindings::Rpc::CreateTaskPushNotificationConfig, Body::Field("config"))
+    );
+    assert!(a2a_service::v03::pb::bindings::ServiceHandle::route("POST", &["v1", "tasks", "7"], "subscribe").is_some());
 }

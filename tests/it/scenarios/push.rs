@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use a2a_service::{
     agent::{self, End},
-    call::Version,
     client,
     pb::{
         v1::{
@@ -14,6 +13,7 @@ use a2a_service::{
         },
         v03,
     },
+    protocol::Version,
     server::Server,
     service::{
         Limits,
@@ -339,7 +339,7 @@ async fn what_1_0_cannot_say_is_kept_beside() {
 #[tokio::test]
 async fn further_schemes_survive() {
     let url = serve(server().push(true)).await;
-    let mut classic = v03::a2a_service_client::A2aServiceClient::connect(url.clone()).await.unwrap();
+    let mut classic = a2a_service::v03::pb::a2a_service_client::A2aServiceClient::connect(url.clone()).await.unwrap();
     let push = |id: &str| v03::PushNotificationConfig {
         id: id.into(),
         url: "https://hook.example".into(),

@@ -8,9 +8,9 @@ use std::{
 };
 
 use a2a_service::{
-    call::Version,
     event::Event,
     pb::v1::{TaskPushNotificationConfig, TaskState},
+    protocol::Version,
     store::{
         Commit, Key, ListQuery, PushConfig, Refused, Row, RunnerId, Store,
         sqlite::{Options, Sqlite},

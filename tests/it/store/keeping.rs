@@ -148,7 +148,7 @@ pub(super) async fn push_configurations_may_go_before_their_task(open: Open<'_>)
     let store = open(MANY);
     let push = |id: &str| {
         let config = TaskPushNotificationConfig { id: id.into(), ..Default::default() };
-        Arc::new(PushConfig { config, version: a2a_service::call::Version::V1_0, beside: "".into() })
+        Arc::new(PushConfig { config, version: a2a_service::protocol::Version::V1_0, beside: "".into() })
     };
     let mut tasks = Vec::new();
     for (id, state, time) in

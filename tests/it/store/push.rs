@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use a2a_service::{
-    call::Version,
     pb::v1::{TaskPushNotificationConfig, TaskState},
+    protocol::Version,
     store::{Commit, Expect, Key, PushConfig, PutResult, Refused, Store},
 };
 

@@ -7,7 +7,7 @@ use std::{
 
 use a2a_service::{
     agent::Agent,
-    call::{Binding, Call, Version},
+    call::{Binding, Call},
     error::{Error, ErrorKind},
     event::{Ends, Event},
     extension::{ExtendedService, Extension},
@@ -16,6 +16,7 @@ use a2a_service::{
         ListTaskPushNotificationConfigsResponse, Message, SendMessageConfiguration, SendMessageRequest,
         SendMessageResponse, TaskPushNotificationConfig, TaskState, a2a_service_server::A2aService,
     },
+    protocol::Version,
     store::memory::Memory,
     v03::semantics::{DEFAULT_CONFIG, Semantics},
 };

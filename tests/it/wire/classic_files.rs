@@ -1,6 +1,16 @@
 //! The bytes of files in the messages of 0.3's proto, which some clients have as they are, and others in base64.
 
-use a2a_service::{pb::{v1, v03::{FilePart, Message, Part, SendMessageRequest, file_part::File, part::Part as Content, send_message_response, stream_response}}, transport::{FileBytes, Settings, listener}, v03::pb::a2a_service_client::A2aServiceClient};
+use a2a_service::{
+    pb::{
+        v1,
+        v03::{
+            FilePart, Message, Part, SendMessageRequest, file_part::File, part::Part as Content, send_message_response,
+            stream_response,
+        },
+    },
+    transport::{FileBytes, Settings, listener},
+    v03::pb::a2a_service_client::A2aServiceClient,
+};
 use http::header;
 use tokio_stream::StreamExt as _;
 use tonic::{Request, transport::Channel};

@@ -1,6 +1,18 @@
 //! gRPC of protocol 0.3: told apart by its package, on the same port.
 
-use a2a_service::{call::{self, Version}, error::{Error, ErrorKind}, pb::v03::{self, CancelTaskRequest, CreateTaskPushNotificationConfigRequest, FilePart, GetAgentCardRequest, GetTaskPushNotificationConfigRequest, GetTaskRequest, Message, Part, PushNotificationConfig, SendMessageConfiguration, SendMessageRequest, TaskPushNotificationConfig, TaskSubscriptionRequest, file_part::File, part::Part as Content, send_message_response, stream_response::Payload}, transport::{Settings, listener}, v03::pb::a2a_service_client::A2aServiceClient};
+use a2a_service::{
+    call::{self},
+    error::{Error, ErrorKind},
+    pb::v03::{
+        self, CancelTaskRequest, CreateTaskPushNotificationConfigRequest, FilePart, GetAgentCardRequest,
+        GetTaskPushNotificationConfigRequest, GetTaskRequest, Message, Part, PushNotificationConfig,
+        SendMessageConfiguration, SendMessageRequest, TaskPushNotificationConfig, TaskSubscriptionRequest,
+        file_part::File, part::Part as Content, send_message_response, stream_response::Payload,
+    },
+    protocol::Version,
+    transport::{Settings, listener},
+    v03::pb::a2a_service_client::A2aServiceClient,
+};
 use tokio_stream::StreamExt as _;
 use tonic::{Code, Request, Status, transport::Channel};
 use tonic_types::StatusExt as _;

@@ -1,9 +1,9 @@
 //! What is wrong with a request of 0.3, and what each of its bindings says to it.
 
 use a2a_service::{
-    call::Version,
     error::Error,
     pb::v03::{GetTaskRequest, Message, Part, Role, SendMessageRequest, part},
+    protocol::Version,
     transport::{Settings, listener},
 };
 use bytes::Bytes;

@@ -2,7 +2,16 @@
 
 use std::sync::Arc;
 
-use a2a_service::{call::Version, error::ErrorKind, pb::{v1::{AgentCard, AgentInterface, GetExtendedAgentCardRequest, a2a_service_server::A2aService}, v03::GetAgentCardRequest}, transport::{HttpService, Settings, listener}, v03::pb::a2a_service_client::A2aServiceClient};
+use a2a_service::{
+    error::ErrorKind,
+    pb::{
+        v1::{AgentCard, AgentInterface, GetExtendedAgentCardRequest, a2a_service_server::A2aService},
+        v03::GetAgentCardRequest,
+    },
+    protocol::Version,
+    transport::{HttpService, Settings, listener},
+    v03::pb::a2a_service_client::A2aServiceClient,
+};
 use http::{Method, header};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;

@@ -1,7 +1,7 @@
 //! The methods of classic JSON-RPC, byte for byte: what is sent, what the service of 1.0 hears of it, and what is
 //! answered.
 
-use a2a_service::call::{Binding, Version};
+use a2a_service::{call::Binding, protocol::Version};
 use http::header;
 
 use super::{

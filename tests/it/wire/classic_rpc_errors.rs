@@ -1,6 +1,6 @@
 //! What classic JSON-RPC refuses, and how: numbers by cause, no `data`, and versions that are not served.
 
-use a2a_service::{call::Version, error::ErrorKind, transport::Settings};
+use a2a_service::{error::ErrorKind, protocol::Version, transport::Settings};
 use serde_json::{Value, json};
 
 use super::{

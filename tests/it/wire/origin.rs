@@ -93,7 +93,7 @@ async fn grpc_codes(port: u16, authority: &str, origin: Option<&'static str>) ->
     let mut agent = A2aServiceClient::with_interceptor(channel.clone(), with_origin);
     let sent = SendMessageRequest { message: Some(hello("m")), ..Default::default() };
     let now = agent.send_message(sent).await.map_or_else(|it| it.code(), |_| Code::Ok);
-    let mut agent = v03::a2a_service_client::A2aServiceClient::with_interceptor(channel, with_origin);
+    let mut agent = a2a_service::v03::pb::a2a_service_client::A2aServiceClient::with_interceptor(channel, with_origin);
     let message = json!({"messageId": "m", "role": "ROLE_USER", "content": [{"text": "hi"}]});
     let sent = v03::SendMessageRequest { request: serde_json::from_value(message).unwrap(), ..Default::default() };
     [now, agent.send_message(sent).await.map_or_else(|it| it.code(), |_| Code::Ok)]

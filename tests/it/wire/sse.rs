@@ -1,6 +1,9 @@
 //! Server-sent events, byte for byte.
 
-use a2a_service::{pb::v03::{self}, v03::pb::a2a_service_client::A2aServiceClient};
+use a2a_service::{
+    pb::v03::{self},
+    v03::pb::a2a_service_client::A2aServiceClient,
+};
 use http::header;
 use serde_json::{Value, json};
 use tonic::Code;

@@ -1,10 +1,11 @@
 //! The version of the protocol that a call is in: asked for in a header, in the query or in metadata, or not at all.
 
 use a2a_service::{
-    call::{Call, Version},
+    call::Call,
     client,
     error::{Error, ErrorKind},
     pb::v1::GetTaskRequest,
+    protocol::Version,
     transport::{Settings, listener},
 };
 use serde_json::{Value, json};

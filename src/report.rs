@@ -1,0 +1,63 @@
+//! Reports on stderr for programs without a `tracing` subscriber, and escaping of control characters.
+
+use std::{
+    fmt,
+    io::Write as _,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use tracing::level_filters::LevelFilter;
+
+/// Writes text with control characters (C0, DEL, C1), Unicode line separators and direction overrides escaped.
+pub(crate) fn write_escaped(out: &mut impl fmt::Write, text: &str, json: bool) -> fmt::Result {
+    let is_escaped = |c: char| {
+        c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut rest = text;
+    while let Some(index) = rest.find(is_escaped) {
+        let (plain, tail) = rest.split_at(index);
+        out.write_str(plain)?;
+        let mut tail = tail.chars();
+        match tail.next() {
+            Some(c) if json => write!(out, "\\u{:04x}", u32::from(c))?,
+            Some(c) => write!(out, "{}", c.escape_default())?,
+            None => {}
+        }
+        rest = tail.as_str();
+    }
+    out.write_str(rest)
+}
+
+/// Number of live [`ReportGuard`] guards.
+static REPORTING: AtomicUsize = AtomicUsize::new(0);
+
+/// Guard that enables [`report`] while it lives.
+#[derive(Debug)]
+pub(crate) struct ReportGuard(());
+
+impl ReportGuard {
+    pub(crate) fn begin() -> Self {
+        REPORTING.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for ReportGuard {
+    fn drop(&mut self) {
+        REPORTING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Writes a line to stderr if the program has never set a `tracing` subscriber, neither globally nor for a scope, and a
+/// server has a [`ReportGuard`] guard.
+pub(crate) fn report(line: fmt::Arguments<'_>) {
+    let is_logged = || LevelFilter::current() != LevelFilter::OFF || tracing::dispatcher::has_been_set();
+    if REPORTING.load(Ordering::Relaxed) == 0 || is_logged() {
+        return;
+    }
+    let mut escaped = String::from("a2a-service: ");
+    // Writing to a string does not fail, and a failure of stderr can't be reported.
+    _ = write_escaped(&mut escaped, &line.to_string(), false);
+    escaped.push('\n');
+    drop(std::io::stderr().lock().write_all(escaped.as_bytes()));
+}
