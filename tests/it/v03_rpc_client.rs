@@ -109,7 +109,7 @@ fn with_details(status: &Status) -> Status {
         error = error.with("taskId", text.split(", ").next().unwrap());
     }
     if kind == ErrorKind::ContentTypeNotSupported {
-        error = error.with("field", text.split(' ').next().unwrap());
+        error = error.with("field", text.split(": ").next().unwrap());
     }
     if let Some(after) = Error::from(converted).retry_after_seconds() {
         error = error.retry_after(Duration::from_secs(after));
