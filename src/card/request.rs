@@ -6,27 +6,27 @@ use http::HeaderMap;
 
 use super::Authority;
 
-/// What the card may depend on.
+/// Parts of a request for the agent card.
 #[derive(Clone, Copy, Debug)]
 pub struct CardRequest<'a> {
-    /// The path that it was asked for at: there are some.
+    /// Path of the request, without `prefix`.
     pub path: &'a str,
-    /// What stood before it, where the door is mounted below a path.
+    /// Path prefix below which the server is mounted. Empty at the root.
     pub prefix: &'a str,
-    /// The host and the port that were asked for: `:authority` of HTTP/2, and `Host` of HTTP/1.
+    /// Requested host with an optional port: `:authority` of HTTP/2, or `Host` of HTTP/1.
     pub host: Option<&'a str>,
-    /// The authority in the request line of HTTP/1 (RFC 9112, 3.2.2), which only proxies put there.
+    /// Authority in the request line of HTTP/1 (RFC 9112, 3.2.2), which only proxies send.
     pub target: Option<&'a str>,
-    /// The other end of the connection, which may be a proxy.
+    /// Address of the peer, which may be a proxy.
     pub peer: Option<IpAddr>,
-    /// The query, without its question mark.
+    /// Query without its question mark.
     pub query: Option<&'a str>,
-    /// The headers.
+    /// Headers of the request.
     pub headers: &'a HeaderMap,
 }
 
-impl<'a> CardRequest<'a> {
-    /// The URL that the server was asked at, if the request tells. What proxies say is not looked at.
+impl CardRequest<'_> {
+    /// Returns the base URL that the client requested. `None` without a valid host. Ignores forwarded headers.
     pub fn url(&self) -> Option<String> {
         Some(format!("http://{}{}", Authority::parse(self.host?)?, self.prefix))
     }
