@@ -38,7 +38,7 @@ use crate::{
 /// Number of replies per entry of [`Report::worst`].
 const STEP: u64 = 10_000;
 
-/// One of this many replies is parsed; the others are only searched.
+/// Interval between replies that are parsed; the others are only searched.
 const PARSED: u64 = 64;
 
 /// Result of a run.

@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 use crate::{
     bindings::{Actor, each_binding, serve, server},
-    scenarios::{get, is, request, send, subscribe, text},
+    scenarios::{assert_error_kind, get, request, send, subscribe, text},
 };
 
 const PATH: &str = "/.well-known/agent-card.json";
@@ -240,9 +240,9 @@ async fn missing_required_extension_is_rejected(serve: impl AsyncFn(Server<Count
     };
     for named in [&[][..], &["urn:a"]] {
         let refused: CallError = agent.send_message(with(named)).await.unwrap_err().into();
-        is(&refused, ErrorKind::ExtensionSupportRequired);
+        assert_error_kind(&refused, ErrorKind::ExtensionSupportRequired);
         let refused: CallError = agent.send_streaming_message(with(named)).await.err().unwrap().into();
-        is(&refused, ErrorKind::ExtensionSupportRequired);
+        assert_error_kind(&refused, ErrorKind::ExtensionSupportRequired);
     }
     assert_eq!(counting.0.load(Ordering::SeqCst), 0, "no turn was started");
     agent.send_message(with(&["urn:c", "urn:b"])).await.unwrap();

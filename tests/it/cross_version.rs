@@ -26,7 +26,9 @@ use tonic::Request;
 use crate::{
     auth::TrustNameHeader,
     bindings::{serve, server},
-    scenarios::{configured, get, is, next, output, remaining, send, state, stream, subscribe, task_of, text},
+    scenarios::{
+        assert_error_kind, configured, get, next, output, remaining, send, state, stream, subscribe, task_of, text,
+    },
     v03_client, v03_rpc_client,
 };
 
@@ -141,7 +143,7 @@ async fn subscription_after_a_restart_returns_the_task() {
         // A terminal task is returned as if the subscription had existed before.
         let events = remaining(subscribe(&*agent, &ended.id).await.unwrap()).await;
         assert_eq!(task_of(&events[0]), &ended, "{binding}");
-        is(&subscribe(&*agent, "nowhere").await.err().unwrap(), ErrorKind::TaskNotFound);
+        assert_error_kind(&subscribe(&*agent, "nowhere").await.err().unwrap(), ErrorKind::TaskNotFound);
     }
 }
 

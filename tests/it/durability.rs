@@ -32,7 +32,9 @@ use crate::{
     bindings::{Actor, each_binding, serve, server},
     gate::{CommitOutcome, Gate},
     program::message,
-    scenarios::{answer, get, is, next, remaining, request, send, state, stream, subscribe, task_of, text},
+    scenarios::{
+        assert_error_kind, get, next, remaining, request, send, send_payload, state, stream, subscribe, task_of, text,
+    },
     store::place::Opened,
 };
 
@@ -247,9 +249,9 @@ async fn server_with_an_unavailable_store_is_not_ready() {
     }
 }
 
-/// Every page of the file but the first is overwritten while the server runs, as a failing disk would.
+/// Simulates a failing disk by overwriting all pages of the file except the first while the server runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn server_with_a_corrupt_file_refuses_new_work() {
+async fn server_with_a_corrupt_file_rejects_new_work() {
     const WITHIN: Duration = Duration::from_secs(2);
     let opened = Opened::sqlite(Options::default());
     let agent = server().store(Arc::clone(&opened.store)).into_service();
@@ -258,7 +260,7 @@ async fn server_with_a_corrupt_file_refuses_new_work() {
     }
     let asked = send(&*agent, text("", "/ask what?")).await;
     drop(agent);
-    // A store that was just opened has few pages in its caches.
+    // A newly opened store has few cached pages.
     let opened = opened.closed().await;
     let url = serve(server().store(Arc::clone(&opened.store))).await;
     let ready = async || reqwest::get(format!("{url}/readyz")).await.unwrap().status().as_u16();
@@ -272,9 +274,9 @@ async fn server_with_a_corrupt_file_refuses_new_work() {
     let (rest, grpc) = (client::rest(&url).unwrap(), client::grpc(&url).unwrap());
     let began = Instant::now();
     let first = loop {
-        match answer(&*rest, text("", "hello")).await {
+        match send_payload(&*rest, text("", "hello")).await {
             Err(error) if error.kind() == ErrorKind::Unavailable => break error,
-            Ok(_) | Err(_) => assert!(began.elapsed() < WITHIN, "sends are not refused"),
+            Ok(_) | Err(_) => assert!(began.elapsed() < WITHIN, "sends must be rejected"),
         }
     };
     assert!(began.elapsed() < WITHIN, "{:?}", began.elapsed());
@@ -286,7 +288,7 @@ async fn server_with_a_corrupt_file_refuses_new_work() {
     for agent in [&rest, &grpc] {
         for task in ["", asked.id.as_str()] {
             let began = Instant::now();
-            is(&answer(&**agent, text(task, "hello")).await.unwrap_err(), ErrorKind::Unavailable);
+            assert_error_kind(&send_payload(&**agent, text(task, "hello")).await.unwrap_err(), ErrorKind::Unavailable);
             assert!(began.elapsed() < WITHIN, "{:?}", began.elapsed());
         }
     }

@@ -408,7 +408,7 @@ async fn library_program() {
 
 /// A program without a subscriber still writes its address, and the causes of its error ids.
 #[tokio::test]
-async fn a_library_program_without_a_subscriber_reports_to_stderr() {
+async fn library_program_without_a_subscriber_reports_to_stderr() {
     let program = || {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "program::library_program", "--ignored", "--nocapture"]).kill_on_drop(true);
@@ -440,7 +440,7 @@ async fn a_library_program_without_a_subscriber_reports_to_stderr() {
 
 /// A public address requires an authenticator or `insecure`, as in the program.
 #[tokio::test]
-async fn a_library_server_listens_in_public_with_an_authenticator_or_insecurely() {
+async fn library_server_requires_an_authenticator_or_insecure_on_a_public_address() {
     let refused = Server::new(Demo).bind("0.0.0.0:0").await.unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
     for text in

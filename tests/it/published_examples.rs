@@ -88,7 +88,7 @@ fn player(replies: bool) -> Server<Player> {
     Server::new(Player { replies }).limits(limits)
 }
 
-/// One test per scene.
+/// Expands to a test per scene.
 macro_rules! scenes {
     ($($name:ident: $scene:ident on $server:expr;)*) => { $(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

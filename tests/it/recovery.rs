@@ -26,7 +26,8 @@ use crate::{
     bindings::serve,
     gate::Gate,
     scenarios::{
-        answer, configured, get, is, next, output, remaining, said, send, state, stream, subscribe, task_of, text,
+        assert_error_kind, configured, get, next, output, remaining, send, send_payload, state, status_text, stream,
+        subscribe, task_of, text,
     },
     store::place::Opened,
 };
@@ -121,11 +122,11 @@ async fn interrupted_turn_of_a_non_resumable_agent_fails() {
     let store = store.killed();
     let agent = service(NOT_RESUMABLE, &store);
     let failed = wait_until(&*agent, &one.id, |task| task.state() == TaskState::Failed).await;
-    assert_eq!(said(&failed), "The server stopped while the agent was at work on this.");
+    assert_eq!(status_text(&failed), "The server stopped while the agent was at work on this.");
     assert_eq!(output(&failed), output(&one), "artifacts are kept");
     // An interrupted task can be continued.
     let asked = get(&*agent, &other.id).await.unwrap();
-    assert_eq!((asked.state(), said(&asked).as_str()), (TaskState::InputRequired, "what?"));
+    assert_eq!((asked.state(), status_text(&asked).as_str()), (TaskState::InputRequired, "what?"));
     start_turn(&*agent, &other.id, "this", "[1 ask saved 0][1 this saved 1]").await;
     // A second restart changes nothing.
     let agent = service(NOT_RESUMABLE, &store.killed());
@@ -178,7 +179,7 @@ async fn turn_is_resumed_at_most_three_times() {
     let agent = service(RESUMABLE, &store);
     let failed = wait_until(&*agent, &id, |task| task.state() == TaskState::Failed).await;
     assert_eq!(
-        (said(&failed).as_str(), output(&failed)),
+        (status_text(&failed).as_str(), output(&failed)),
         ("The server stopped 3 times while the agent was at work on this.", log)
     );
 }
@@ -263,7 +264,7 @@ impl Agent for ContextAgent {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
         let metadata: Vec<_> = turn.metadata().iter().flat_map(|metadata| metadata.fields.keys()).cloned().collect();
         let (principal, modes) = (turn.principal().unwrap_or("nobody"), turn.accepted_output_modes().join("+"));
-        let referenced: Vec<_> = turn.referenced().iter().map(said).collect();
+        let referenced: Vec<_> = turn.referenced().iter().map(status_text).collect();
         let (text, extensions) = (turn.text(), turn.extensions().join("+"));
         let line =
             format!("[{text}: {principal} {extensions} {modes} {} {}]", metadata.join("+"), referenced.join("+"));
@@ -387,7 +388,7 @@ async fn graceful_stops_do_not_count_as_attempts() {
     store = store.killed();
     agent = Service::new(RESUMABLE, Arc::clone(&store.store), Limits::default());
     let failed = wait_until(&agent, &id, |task| task.state() == TaskState::Failed).await;
-    assert_eq!(said(&failed), "The server stopped 3 times while the agent was at work on this.");
+    assert_eq!(status_text(&failed), "The server stopped 3 times while the agent was at work on this.");
 }
 
 /// The counters start again with the next message.
@@ -436,15 +437,15 @@ async fn unreadable_tasks_do_not_block_recovery() {
         let cancel = CancelTaskRequest { id: id.clone(), ..CancelTaskRequest::default() };
         let mut errors = vec![
             get(&*agent, id).await.unwrap_err(),
-            answer(&*agent, text(id, "more")).await.unwrap_err(),
+            send_payload(&*agent, text(id, "more")).await.unwrap_err(),
             agent.cancel_task(Call::default().request(cancel)).await.unwrap_err().into(),
             subscribe(&*agent, id).await.err().unwrap(),
         ];
         let first = errors.remove(0);
-        is(&first, ErrorKind::Internal);
+        assert_error_kind(&first, ErrorKind::Internal);
         assert!(first.to_string().contains(id), "{first}");
         for error in errors {
-            is(&error, ErrorKind::Internal);
+            assert_error_kind(&error, ErrorKind::Internal);
             assert_eq!(error.metadata("errorId").unwrap(), first.metadata("errorId").unwrap());
         }
     }
@@ -475,9 +476,9 @@ async fn agent_whose_resumable_panics_is_not_resumable() {
     let store = store.killed();
     let agent = Server::new(PanicsInResumable).store(Arc::clone(&store.store)).into_service();
     let failed = wait_until(&*agent, &id, |task| task.state() == TaskState::Failed).await;
-    assert_eq!(said(&failed), "The server stopped while the agent was at work on this.");
-    let refused = answer(&*agent, text(&id, "more")).await.unwrap_err();
-    is(&refused, ErrorKind::TaskEnded);
+    assert_eq!(status_text(&failed), "The server stopped while the agent was at work on this.");
+    let refused = send_payload(&*agent, text(&id, "more")).await.unwrap_err();
+    assert_error_kind(&refused, ErrorKind::TaskEnded);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -42,13 +42,13 @@ pub(crate) fn configured(request: SendMessageRequest, configuration: SendMessage
     SendMessageRequest { configuration: Some(configuration), ..request }
 }
 
-pub(crate) async fn answer(agent: &dyn A2aService, sent: SendMessageRequest) -> Result<Answer, Error> {
+pub(crate) async fn send_payload(agent: &dyn A2aService, sent: SendMessageRequest) -> Result<Answer, Error> {
     Ok(agent.send_message(request(sent)).await?.into_inner().payload.unwrap())
 }
 
 /// Sends a message and returns the task of the reply.
 pub(crate) async fn send(agent: &dyn A2aService, sent: SendMessageRequest) -> Task {
-    match answer(agent, sent).await.unwrap() {
+    match send_payload(agent, sent).await.unwrap() {
         Answer::Task(task) => task,
         Answer::Message(message) => panic!("reply is a message, not a task: {message:?}"),
     }
@@ -98,12 +98,12 @@ pub(crate) fn output(task: &Task) -> String {
 }
 
 /// Text of the message in the task status.
-pub(crate) fn said(task: &Task) -> String {
+pub(crate) fn status_text(task: &Task) -> String {
     task.status.as_ref().and_then(|status| status.message.as_ref()).map(Message::text).unwrap_or_default()
 }
 
 /// Asserts the kind of an error by its reason and text, which every binding preserves.
-pub(crate) fn is(error: &Error, kind: ErrorKind) {
+pub(crate) fn assert_error_kind(error: &Error, kind: ErrorKind) {
     assert_eq!(error.wire().reason, kind.wire().reason, "{error:?}");
     assert!(error.to_string().starts_with(kind.wire().sentence), "{error}");
 }

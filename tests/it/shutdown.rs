@@ -14,7 +14,7 @@ use tokio_stream::StreamExt as _;
 use crate::{
     crash::TestBed,
     program::signal,
-    scenarios::{get, request, said, state, task_of, text},
+    scenarios::{get, request, state, status_text, task_of, text},
 };
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -76,7 +76,7 @@ async fn running_tasks_and_streams_survive_a_shutdown() {
     for id in ids {
         let task = get(&*agent, &id).await.unwrap();
         let reason = "The server stopped while the agent was at work on this.";
-        assert_eq!((task.state(), said(&task).as_str()), (TaskState::Failed, reason));
+        assert_eq!((task.state(), status_text(&task).as_str()), (TaskState::Failed, reason));
     }
     drop(child);
 }

@@ -300,7 +300,7 @@ fn variants_of_other_implementations_are_accepted() {
     assert_eq!(refused::<TaskPushNotificationConfig>(r#"{"taskId":"t"}"#), "`pushNotificationConfig` is missing");
 }
 
-/// One case per row of the table in `v03::json`.
+/// Cases for each row of the table in `v03::json`.
 #[test]
 fn lossy_conversions_match_the_documented_table() {
     let data = |json: &str, meta: Option<Struct>| Part { metadata: meta, ..Content::Data(value(json)).into() };

@@ -182,14 +182,14 @@ fn context_limit(bytes: usize) -> Limits {
     limits
 }
 
-/// The limit that a message was refused at.
+/// Name of the limit that a message was rejected at.
 fn refused_at(result: Result<Task, Error>) -> String {
     let error = result.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error}");
     error.metadata("limit").unwrap().to_owned()
 }
 
-/// Sends messages with an artifact of 1000 bytes each, until one is refused. Returns the number of completed tasks.
+/// Sends messages with an artifact of 1000 bytes each until one is rejected. Returns the number of completed tasks.
 async fn fill(bench: &Client, context: &str) -> usize {
     let message = format!("out:{}", "x".repeat(1000));
     let mut completed = 0;
@@ -212,13 +212,13 @@ async fn bytes_of_all_tasks_of_a_context_are_counted() {
         let bench = with_limits(Arc::clone(&store), context_limit(20_000), scripted);
         let completed = fill(&bench, "c-1").await;
         assert!((6..20).contains(&completed), "{completed} tasks");
-        // Of other contexts, owners and tenants nothing has been counted.
+        // Other contexts, owners and tenants are counted separately.
         for (client, context) in
             [(bench.client.clone(), "c-2"), (bench.as_owner("bob"), "c-1"), (bench.in_tenant("t"), "c-1")]
         {
             assert_eq!(client.send(in_context(context, "done")).await.unwrap().state(), TaskState::Completed);
         }
-        // Another process finds the same in the store, once it has been read.
+        // Another process gets the size from the store once it has read it.
         bench.wait_until_evicted().await;
         let other = with_limits(store, context_limit(10_000), scripted);
         drop(other.send(in_context("c-1", "ask:what")).await);
@@ -231,7 +231,7 @@ async fn bytes_of_all_tasks_of_a_context_are_counted() {
 async fn running_tasks_of_a_context_are_counted() {
     for store in stores() {
         let bench = with_limits(store, context_limit(12_000), scripted);
-        // A context that the server chose, and whose first task runs while others come.
+        // The context id is chosen by the server, and its first task runs while other messages arrive.
         let message = format!("out:{} hang", "x".repeat(4000));
         let first = bench.non_blocking().send(Message::user(&message)).await.unwrap();
         run_ready_tasks().await;
@@ -241,7 +241,7 @@ async fn running_tasks_of_a_context_are_counted() {
             status_text(&second),
             "Agent execution failed (limit context_bytes): a context has at most 12000 bytes"
         );
-        // What was pending while the size was read may not be counted yet: this exceeds the limit without it too.
+        // Changes that were pending while the size was read may not be counted yet; this exceeds the limit without them.
         let large = "y".repeat(4500);
         assert_eq!(refused_at(bench.send(in_context(&first.context_id, &large)).await), "context_bytes");
         assert_eq!(refused_at(bench.send(follow_up(&first.id, &large)).await), "context_bytes");
@@ -271,7 +271,7 @@ async fn evicted_tasks_no_longer_count_in_their_context() {
     for _ in 0..20 {
         bench.send(Message::user("done")).await.unwrap();
     }
-    // The size is read again before a message is refused, once a second at most.
+    // The size is read again before a message is rejected, at most once a second.
     assert_eq!(fill(&bench, "c-1").await, 0);
     sleep_ms(1000).await;
     let completed = fill(&bench, "c-1").await;
@@ -279,7 +279,7 @@ async fn evicted_tasks_no_longer_count_in_their_context() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_without_a_task_do_not_count_in_their_context() {
+async fn message_replies_do_not_count_in_their_context() {
     let bench = with_limits(Arc::new(Memory::default()), context_limit(10_000), scripted);
     let large = format!("reply:{}", "x".repeat(3000));
     for _ in 0..10 {

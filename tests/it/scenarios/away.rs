@@ -25,23 +25,24 @@ async fn who_sends_hears_of_it(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aSe
         let mut events = agent.send_streaming_message(request(text("", "hello"))).await?.into_inner();
         events.next().await.unwrap()
     };
-    let refused = join3(answer(&*agent, text("", "hello")), answer(&*agent, text(&asked.id, "Rome")), streamed).await;
+    let refused =
+        join3(send_payload(&*agent, text("", "hello")), send_payload(&*agent, text(&asked.id, "Rome")), streamed).await;
     for error in [refused.0.err(), refused.1.err(), refused.2.err().map(Error::from)] {
         let error = error.unwrap();
-        is(&error, ErrorKind::Unavailable);
+        assert_error_kind(&error, ErrorKind::Unavailable);
         assert!(error.to_string().ends_with("nothing was recorded, but the agent may have run; try again"), "{error}");
     }
     // From now on at once, and what is there can be read.
-    is(&answer(&*agent, text("", "hello")).await.err().unwrap(), ErrorKind::Unavailable);
+    assert_error_kind(&send_payload(&*agent, text("", "hello")).await.err().unwrap(), ErrorKind::Unavailable);
     assert_eq!(get(&*agent, &asked.id).await.unwrap(), asked);
     gate.fail_commits(false);
     let mut beat = tokio::time::interval(Duration::from_millis(50));
     let done = loop {
         beat.tick().await;
-        match answer(&*agent, text(&asked.id, "Rome")).await {
+        match send_payload(&*agent, text(&asked.id, "Rome")).await {
             Ok(Answer::Task(it)) => break it,
             Ok(Answer::Message(it)) => panic!("{it:?}"),
-            Err(error) => is(&error, ErrorKind::Unavailable),
+            Err(error) => assert_error_kind(&error, ErrorKind::Unavailable),
         }
     };
     assert_eq!((done.state(), output(&done).as_str()), (TaskState::Completed, "Rome"));
@@ -71,22 +72,22 @@ async fn new_work_is_refused_while_the_file_is_lost(way: impl AsyncFn(Server<Act
     for [lose, find] in losses {
         lose();
         for _ in 0..3 {
-            let refused = tokio::time::timeout(SOON, answer(&*agent, text("", "hello"))).await.unwrap();
-            is(&refused.err().unwrap(), ErrorKind::Unavailable);
+            let refused = tokio::time::timeout(SOON, send_payload(&*agent, text("", "hello"))).await.unwrap();
+            assert_error_kind(&refused.err().unwrap(), ErrorKind::Unavailable);
         }
         assert_eq!(get(&*agent, &kept.id).await.unwrap(), kept);
         find();
         let mut beat = tokio::time::interval(Duration::from_millis(50));
-        while let Err(error) = answer(&*agent, text("", "hello")).await {
-            is(&error, ErrorKind::Unavailable);
+        while let Err(error) = send_payload(&*agent, text("", "hello")).await {
+            assert_error_kind(&error, ErrorKind::Unavailable);
             beat.tick().await;
         }
     }
     for file in fs::read_dir(&place).unwrap() {
         fs::remove_file(file.unwrap().path()).unwrap();
     }
-    let refused = tokio::time::timeout(SOON, answer(&*agent, text("", "hello"))).await.unwrap();
-    is(&refused.err().unwrap(), ErrorKind::Unavailable);
+    let refused = tokio::time::timeout(SOON, send_payload(&*agent, text("", "hello"))).await.unwrap();
+    assert_error_kind(&refused.err().unwrap(), ErrorKind::Unavailable);
 }
 
 each_binding!(new_work_is_refused_while_the_file_is_lost);
@@ -102,7 +103,7 @@ async fn a_result_that_does_not_fit_fails_alone(way: impl AsyncFn(Server<Actor>)
         let sends = join(send(&*agent, text("", "!bytes 4000000")), send(&*agent, text("", "hello")));
         let (large, small) = sends.await;
         assert_eq!((large.state(), small.state()), (TaskState::Failed, TaskState::Completed));
-        assert!(said(&large).contains("(limit store.max_size)"), "{}", said(&large));
+        assert!(status_text(&large).contains("(limit store.max_size)"), "{}", status_text(&large));
         assert_eq!(get(&*agent, &large.id).await.unwrap(), large);
     }
     let done = send(&*agent, text(&asked.id, "Rome")).await;

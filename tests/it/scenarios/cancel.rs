@@ -26,7 +26,10 @@ scenario!(
         assert_eq!(cancel(agent, &id).await.unwrap().state(), TaskState::Canceled);
         let again = cancel(agent, &id).await.unwrap();
         assert_eq!(again, get(agent, &id).await.unwrap());
-        is(&answer(agent, text(&id, "more")).await.err().unwrap(), ErrorKind::UnsupportedOperation);
+        assert_error_kind(
+            &send_payload(agent, text(&id, "more")).await.err().unwrap(),
+            ErrorKind::UnsupportedOperation,
+        );
     }
 );
 
@@ -43,8 +46,8 @@ scenario!(what_waits_can_be_canceled, async |agent: &dyn A2aService| {
 scenario!(what_has_ended_otherwise_cannot, async |agent: &dyn A2aService| {
     for command in ["hello", "/fail x", "/reject x"] {
         let ended = send(agent, text("", command)).await;
-        is(&cancel(agent, &ended.id).await.err().unwrap(), ErrorKind::TaskNotCancelable);
+        assert_error_kind(&cancel(agent, &ended.id).await.err().unwrap(), ErrorKind::TaskNotCancelable);
         assert_eq!(get(agent, &ended.id).await.unwrap(), ended);
     }
-    is(&cancel(agent, "nowhere").await.err().unwrap(), ErrorKind::TaskNotFound);
+    assert_error_kind(&cancel(agent, "nowhere").await.err().unwrap(), ErrorKind::TaskNotFound);
 });

@@ -7,15 +7,15 @@ v03_scenario!(a_second_cancel_is_refused, async |agent: &dyn A2aService| {
     let id = send(agent, text("", "/ask what?")).await.id;
     let canceled = cancel::cancel(agent, &id).await.unwrap();
     assert_eq!(canceled.state(), TaskState::Canceled);
-    is(&cancel::cancel(agent, &id).await.err().unwrap(), ErrorKind::TaskNotCancelable);
+    assert_error_kind(&cancel::cancel(agent, &id).await.err().unwrap(), ErrorKind::TaskNotCancelable);
     assert_eq!(get(agent, &id).await.unwrap(), canceled);
 });
 
 v03_scenario!(a_message_to_what_has_ended_is_wrong, async |agent: &dyn A2aService| {
     let ended = send(agent, text("", "hello")).await;
-    is(&answer(agent, text(&ended.id, "more")).await.err().unwrap(), ErrorKind::InvalidParams);
+    assert_error_kind(&send_payload(agent, text(&ended.id, "more")).await.err().unwrap(), ErrorKind::InvalidParams);
     let error: Error = agent.send_streaming_message(request(text(&ended.id, "more"))).await.err().unwrap().into();
-    is(&error, ErrorKind::InvalidParams);
+    assert_error_kind(&error, ErrorKind::InvalidParams);
     assert_eq!(get(agent, &ended.id).await.unwrap(), ended, "nothing was done");
 });
 
@@ -26,7 +26,7 @@ v03_scenario!(a_subscription_to_what_has_ended_is_its_task, async |agent: &dyn A
     let (first, rest) = events.split_first().unwrap();
     assert_eq!(task_of(first), &ended);
     assert!(rest.len() < 2 && rest.iter().all(|it| state(it) == Some(ended.state())), "{rest:?}");
-    is(&subscribe(agent, "nowhere").await.err().unwrap(), ErrorKind::TaskNotFound);
+    assert_error_kind(&subscribe(agent, "nowhere").await.err().unwrap(), ErrorKind::TaskNotFound);
 });
 
 v03_scenario!(a_subscription_ends_with_a_turn, async |agent: &dyn A2aService| {

@@ -22,8 +22,8 @@ scenario!(a_request_is_refused_by_its_field, async |agent: &dyn A2aService| {
         (changed(|it| it.parts.clear()), "message.parts"),
         (configured(text("", "x"), negative), "configuration.historyLength"),
     ] {
-        let error = answer(agent, sent.clone()).await.err().unwrap();
-        is(&error, ErrorKind::InvalidParams);
+        let error = send_payload(agent, sent.clone()).await.err().unwrap();
+        assert_error_kind(&error, ErrorKind::InvalidParams);
         assert_eq!(fields(&error), [field], "{error}");
         // A stream is refused before it begins.
         let error: Error = agent.send_streaming_message(request(sent)).await.err().unwrap().into();
@@ -43,8 +43,8 @@ scenario!(
             (changed(|it| it.role = 99), "message.role"),
             (changed(|it| it.parts.push(Part::default())), "message.parts[1]"),
         ] {
-            let error = answer(agent, sent).await.err().unwrap();
-            is(&error, ErrorKind::InvalidParams);
+            let error = send_payload(agent, sent).await.err().unwrap();
+            assert_error_kind(&error, ErrorKind::InvalidParams);
             assert_eq!(fields(&error), [field], "{error}");
         }
     }
@@ -56,29 +56,32 @@ scenario!(
     async |agent: &dyn A2aService| {
         for command in ["hello", "/fail x", "/reject x"] {
             let ended = send(agent, text("", command)).await;
-            is(&answer(agent, text(&ended.id, "more")).await.err().unwrap(), ErrorKind::UnsupportedOperation);
+            assert_error_kind(
+                &send_payload(agent, text(&ended.id, "more")).await.err().unwrap(),
+                ErrorKind::UnsupportedOperation,
+            );
             let error: Error =
                 agent.send_streaming_message(request(text(&ended.id, "more"))).await.err().unwrap().into();
-            is(&error, ErrorKind::UnsupportedOperation);
+            assert_error_kind(&error, ErrorKind::UnsupportedOperation);
             assert_eq!(get(agent, &ended.id).await.unwrap(), ended, "nothing was done");
         }
     }
 );
 
 scenario!(a_message_goes_to_a_task_that_takes_it, async |agent: &dyn A2aService| {
-    is(&answer(agent, text("nowhere", "hi")).await.err().unwrap(), ErrorKind::TaskNotFound);
+    assert_error_kind(&send_payload(agent, text("nowhere", "hi")).await.err().unwrap(), ErrorKind::TaskNotFound);
     let asked = send(agent, text("", "/ask what?")).await;
     let mut elsewhere = text(&asked.id, "hi");
     elsewhere.message.as_mut().unwrap().context_id = "elsewhere".into();
-    let error = answer(agent, elsewhere).await.err().unwrap();
-    is(&error, ErrorKind::InvalidParams);
+    let error = send_payload(agent, elsewhere).await.err().unwrap();
+    assert_error_kind(&error, ErrorKind::InvalidParams);
     assert_eq!(fields(&error), ["message.contextId"]);
     assert_eq!(get(agent, &asked.id).await.unwrap(), asked);
 });
 
 scenario!(what_is_not_there_is_not_found, async |agent: &dyn A2aService| {
     let error = get(agent, "t-9").await.err().unwrap();
-    is(&error, ErrorKind::TaskNotFound);
+    assert_error_kind(&error, ErrorKind::TaskNotFound);
     assert_eq!(error.to_string(), "Task not found: t-9");
     let negative = GetTaskRequest { id: "t-9".into(), history_length: Some(-1), ..GetTaskRequest::default() };
     let error: Error = agent.get_task(request(negative)).await.err().unwrap().into();
@@ -105,7 +108,7 @@ scenario!(push_notifications_are_not_offered, async |agent: &dyn A2aService| {
         agent.send_message(request(inline.clone())).await.err().unwrap(),
         agent.send_streaming_message(request(inline)).await.err().unwrap(),
     ] {
-        is(&error.into(), ErrorKind::PushNotificationNotSupported);
+        assert_error_kind(&error.into(), ErrorKind::PushNotificationNotSupported);
     }
 });
 
@@ -114,6 +117,6 @@ scenario!(
     not_at_0_3 = "it has an error of its own for this",
     async |agent: &dyn A2aService| {
         let card = agent.get_extended_agent_card(request(GetExtendedAgentCardRequest::default())).await;
-        is(&card.err().unwrap().into(), ErrorKind::UnsupportedOperation);
+        assert_error_kind(&card.err().unwrap().into(), ErrorKind::UnsupportedOperation);
     }
 );

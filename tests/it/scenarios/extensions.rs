@@ -161,7 +161,7 @@ async fn events_are_seen_one_by_one(way: impl AsyncFn(Server<Witness>) -> Arc<dy
     let mut events = agent.send_streaming_message(asking(&[NOTES], text("", "secret"))).await.unwrap().into_inner();
     let id = task_of(&next(&mut events).await).id.clone();
     let error: Error = events.next().await.unwrap().err().unwrap().into();
-    is(&error, ErrorKind::PermissionDenied);
+    assert_error_kind(&error, ErrorKind::PermissionDenied);
     assert!(events.next().await.is_none());
     while get(&*agent, &id).await.unwrap().state() != TaskState::Completed {
         tokio::task::yield_now().await;
@@ -178,14 +178,14 @@ async fn what_is_required_has_to_be_asked_for(way: impl AsyncFn(Server<Witness>)
     let agent = way(witness(true)).await;
     for asked in [&[][..], &[OTHER], &["https://example.com/ext/notes/v2"]] {
         let error: Error = agent.send_message(asking(asked, text("", "hi"))).await.err().unwrap().into();
-        is(&error, ErrorKind::ExtensionSupportRequired);
+        assert_error_kind(&error, ErrorKind::ExtensionSupportRequired);
         assert!(error.to_string().contains(NOTES), "{error}");
         assert_eq!(error.metadata("extension"), Some(NOTES));
         let error: Error = agent.send_streaming_message(asking(asked, text("", "hi"))).await.err().unwrap().into();
-        is(&error, ErrorKind::ExtensionSupportRequired);
+        assert_error_kind(&error, ErrorKind::ExtensionSupportRequired);
         let get = GetTaskRequest { id: "t".into(), ..Default::default() };
         let error: Error = agent.get_task(asking(asked, get)).await.err().unwrap().into();
-        is(&error, ErrorKind::ExtensionSupportRequired);
+        assert_error_kind(&error, ErrorKind::ExtensionSupportRequired);
     }
     assert!(agent.send_message(asking(&[NOTES], text("", "hi"))).await.is_ok());
 }

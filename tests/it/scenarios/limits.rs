@@ -28,7 +28,7 @@ fn limited(change: impl FnOnce(&mut Limits)) -> Server<Actor> {
 
 /// Refused at the limit of this name, for now.
 fn busy(error: &Error, name: &str) {
-    is(error, ErrorKind::ResourceExhausted);
+    assert_error_kind(error, ErrorKind::ResourceExhausted);
     named(error, name);
     assert_eq!(error.retry_after_seconds(), Some(1), "{error}");
 }
@@ -39,7 +39,7 @@ fn named(error: &Error, name: &str) {
 }
 
 async fn refused(agent: &dyn A2aService, sent: SendMessageRequest) -> Error {
-    let error = answer(agent, sent.clone()).await.err().unwrap();
+    let error = send_payload(agent, sent.clone()).await.err().unwrap();
     let streamed: Error = agent.send_streaming_message(request(sent)).await.err().unwrap().into();
     assert_eq!((streamed.kind(), streamed.to_string()), (error.kind(), error.to_string()));
     error
@@ -63,7 +63,7 @@ scenario!(a_message_has_so_many_parts, async |agent: &dyn A2aService| {
     assert_eq!(send(agent, sent.clone()).await.state(), TaskState::Completed);
     sent.message.as_mut().unwrap().parts.push(Part::text("x"));
     let error = refused(agent, sent).await;
-    is(&error, ErrorKind::InvalidParams);
+    assert_error_kind(&error, ErrorKind::InvalidParams);
     named(&error, "parts");
     assert_eq!(fields(&error), ["message.parts"]);
     assert!(
@@ -86,7 +86,7 @@ scenario!(
 
 /// Refused because of an identifier in this field.
 fn too_long(error: &Error, field: &str) {
-    is(error, ErrorKind::InvalidParams);
+    assert_error_kind(error, ErrorKind::InvalidParams);
     named(error, "id_bytes");
     assert_eq!(fields(error), [field]);
     assert!(
@@ -186,7 +186,7 @@ async fn an_agent_that_says_too_much_fails(way: impl AsyncFn(Server<Talker>) -> 
         let events = remaining(stream(&*agent, text("", does)).await).await;
         assert_eq!(state(events.last().unwrap()), Some(TaskState::Failed), "{does}");
         let task = get(&*agent, &task_of(&events[0]).id).await.unwrap();
-        assert_eq!(said(&task), format!("Agent execution failed (limit {limit}): a task has at most {most}"));
+        assert_eq!(status_text(&task), format!("Agent execution failed (limit {limit}): a task has at most {most}"));
         if limit == "events" {
             assert_eq!(events.len(), 21, "{does}: its end is the one that may be more");
         } else {
@@ -196,12 +196,12 @@ async fn an_agent_that_says_too_much_fails(way: impl AsyncFn(Server<Talker>) -> 
     // Messages count too, and one that does not fit is refused and ends nothing.
     let asked = send(&*agent, text("", "ask")).await;
     let error = loop {
-        match answer(&*agent, text(&asked.id, "ask")).await {
+        match send_payload(&*agent, text(&asked.id, "ask")).await {
             Ok(_) => {}
             Err(error) => break error,
         }
     };
-    is(&error, ErrorKind::ResourceExhausted);
+    assert_error_kind(&error, ErrorKind::ResourceExhausted);
     named(&error, "events");
     assert!(error.to_string().ends_with("takes no more messages: a task has at most 20 events"), "{error}");
     assert_eq!(get(&*agent, &asked.id).await.unwrap().state(), TaskState::InputRequired);
@@ -261,7 +261,7 @@ async fn an_agent_that_sends_too_many_bytes_fails(way: impl AsyncFn(Server<Large
     ] {
         let task = send(&*agent, text("", does)).await;
         assert_eq!(task.state(), TaskState::Failed, "{does}");
-        assert_eq!(said(&task), format!("Agent execution failed (limit {limit}): {most}"), "{does}");
+        assert_eq!(status_text(&task), format!("Agent execution failed (limit {limit}): {most}"), "{does}");
         assert!(output(&task).len() <= 3000, "{does}");
     }
     assert_eq!(send(&*agent, text("", "state")).await.state(), TaskState::Failed);
@@ -271,12 +271,12 @@ async fn an_agent_that_sends_too_many_bytes_fails(way: impl AsyncFn(Server<Large
     let asked = send(&*agent, text("", "ask")).await;
     named(&refused(&*agent, text(&asked.id, &large)).await, "event_bytes");
     let error = loop {
-        match answer(&*agent, text(&asked.id, &large[..900])).await {
+        match send_payload(&*agent, text(&asked.id, &large[..900])).await {
             Ok(_) => {}
             Err(error) => break error,
         }
     };
-    is(&error, ErrorKind::ResourceExhausted);
+    assert_error_kind(&error, ErrorKind::ResourceExhausted);
     named(&error, "task_bytes");
     assert!(error.to_string().ends_with("takes no more messages: a task has at most 5000 bytes"), "{error}");
     assert_eq!(get(&*agent, &asked.id).await.unwrap().state(), TaskState::InputRequired);
@@ -296,10 +296,10 @@ async fn a_context_has_so_many_bytes(way: impl AsyncFn(Server<Large>) -> Arc<dyn
     let agent = way(Server::new(Large).limits(limits(|it| it.context_bytes = 5000))).await;
     // A task that has its context to itself, and tasks that share one.
     let alone = send(&*agent, text("", "task")).await;
-    assert_eq!(said(&alone), "Agent execution failed (limit context_bytes): a context has at most 5000 bytes");
+    assert_eq!(status_text(&alone), "Agent execution failed (limit context_bytes): a context has at most 5000 bytes");
     let asked = send(&*agent, text("", "ask")).await;
     let mut tasks = 0;
-    while answer(&*agent, in_context(&asked.context_id, &"x".repeat(900))).await.is_ok() {
+    while send_payload(&*agent, in_context(&asked.context_id, &"x".repeat(900))).await.is_ok() {
         tasks += 1;
         assert!(tasks < 10);
     }
@@ -307,7 +307,7 @@ async fn a_context_has_so_many_bytes(way: impl AsyncFn(Server<Large>) -> Arc<dyn
     let large = "x".repeat(1900);
     for sent in [in_context(&asked.context_id, &large), text(&asked.id, &large)] {
         let error = refused(&*agent, sent).await;
-        is(&error, ErrorKind::ResourceExhausted);
+        assert_error_kind(&error, ErrorKind::ResourceExhausted);
         named(&error, "context_bytes");
         assert!(error.to_string().contains("takes no more messages: a context has at most 5000 bytes"), "{error}");
     }
@@ -397,7 +397,7 @@ mod what_takes_too_much_once_decoded_is_refused {
             sent
         };
         let error = refused(agent, nulls(200_000)).await;
-        is(&error, ErrorKind::TooLarge);
+        assert_error_kind(&error, ErrorKind::TooLarge);
         named(&error, "decoded_bytes");
         assert_eq!(send(agent, nulls(10_000)).await.state(), TaskState::Completed);
     }
@@ -447,7 +447,7 @@ async fn so_many_turns_run_at_once(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A
     for n in 0..5 {
         // Who learns of the end of a turn finds its place free.
         assert_eq!(output(&send(&*agent, text("", &format!("hello {n}"))).await), format!("hello {n}"));
-        assert!(matches!(answer(&*agent, text("", "/message hi")).await.unwrap(), Answer::Message(_)));
+        assert!(matches!(send_payload(&*agent, text("", "/message hi")).await.unwrap(), Answer::Message(_)));
     }
     cancel(&*agent, &ids[1]).await;
 }
@@ -491,9 +491,9 @@ async fn so_many_tasks_are_kept(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aS
     }
     // Those that ended first made room, and are not there any more, to nobody.
     for gone in &done[..3] {
-        is(&get(&*agent, &gone.id).await.err().unwrap(), ErrorKind::TaskNotFound);
-        is(&subscribe(&*agent, &gone.id).await.err().unwrap(), ErrorKind::TaskNotFound);
-        is(&answer(&*agent, text(&gone.id, "hi")).await.err().unwrap(), ErrorKind::TaskNotFound);
+        assert_error_kind(&get(&*agent, &gone.id).await.err().unwrap(), ErrorKind::TaskNotFound);
+        assert_error_kind(&subscribe(&*agent, &gone.id).await.err().unwrap(), ErrorKind::TaskNotFound);
+        assert_error_kind(&send_payload(&*agent, text(&gone.id, "hi")).await.err().unwrap(), ErrorKind::TaskNotFound);
     }
     let mut left = [done[4].id.as_str(), &done[3].id, &asked.id];
     left.sort_unstable();
@@ -512,7 +512,7 @@ async fn so_many_tasks_are_kept(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aS
     // What is there goes on.
     assert_eq!(send(&*agent, text(&second.id, "this")).await.state(), TaskState::Completed);
     assert_eq!(send(&*agent, text("", "hello")).await.state(), TaskState::Completed);
-    is(&get(&*agent, &second.id).await.err().unwrap(), ErrorKind::TaskNotFound);
+    assert_error_kind(&get(&*agent, &second.id).await.err().unwrap(), ErrorKind::TaskNotFound);
     assert_eq!(get(&*agent, &third.id).await.unwrap(), third);
 }
 
@@ -525,11 +525,11 @@ async fn so_many_tasks_are_kept_of_an_owner(way: impl AsyncFn(Server<Actor>) -> 
     let first = send(&*agent, text("", "hello")).await;
     let asked = send(&*agent, text("", "/ask what?")).await;
     send(&*agent, text("", "/ask what?")).await;
-    is(&get(&*agent, &first.id).await.err().unwrap(), ErrorKind::TaskNotFound);
+    assert_error_kind(&get(&*agent, &first.id).await.err().unwrap(), ErrorKind::TaskNotFound);
     busy(&refused(&*agent, text("", "hello")).await, "max_tasks_per_owner");
     assert_eq!(send(&*agent, text(&asked.id, "this")).await.state(), TaskState::Completed);
     assert_eq!(send(&*agent, text("", "hello")).await.state(), TaskState::Completed);
-    is(&get(&*agent, &asked.id).await.err().unwrap(), ErrorKind::TaskNotFound);
+    assert_error_kind(&get(&*agent, &asked.id).await.err().unwrap(), ErrorKind::TaskNotFound);
 }
 
 each_binding!(so_many_tasks_are_kept_of_an_owner);
@@ -552,7 +552,7 @@ async fn second(way: impl AsyncFn(Server<Pair>) -> Arc<dyn A2aService>, streamed
     let agent = way(Server::new(Pair(Barrier::new(2))).limits(limits).store(store)).await;
     let send = async || -> Result<(), Error> {
         if !streamed {
-            return answer(&*agent, text("", "hello")).await.map(drop);
+            return send_payload(&*agent, text("", "hello")).await.map(drop);
         }
         let events = agent.send_streaming_message(request(text("", "hello"))).await?.into_inner();
         let first = events.take(1).collect::<Vec<_>>().await.remove(0);
@@ -579,7 +579,7 @@ each_binding!(who_comes_second_has_no_stream, not_in_v03_json_rpc = "an event ca
 
 async fn who_comes_second_reads_why(way: impl AsyncFn(Server<Pair>) -> Arc<dyn A2aService>) {
     let refused = second(way, true).await;
-    is(&refused, ErrorKind::ResourceExhausted);
+    assert_error_kind(&refused, ErrorKind::ResourceExhausted);
     named(&refused, "max_tasks");
 }
 

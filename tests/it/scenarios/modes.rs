@@ -50,7 +50,7 @@ fn modes(change: impl FnOnce(&mut Modes)) -> Modes {
 }
 
 async fn refused(agent: &dyn A2aService, sent: SendMessageRequest) -> Error {
-    let error = answer(agent, sent.clone()).await.err().unwrap();
+    let error = send_payload(agent, sent.clone()).await.err().unwrap();
     let streamed: Error = agent.send_streaming_message(request(sent)).await.err().unwrap().into();
     assert_eq!((streamed.kind(), streamed.to_string()), (error.kind(), error.to_string()));
     error
@@ -69,7 +69,7 @@ async fn a_strict_server_takes_what_its_card_says(way: impl AsyncFn(Server<Reade
         (Part::url("https://example.com/x", ""), "application/octet-stream"),
     ] {
         let error = refused(&*agent, message(vec![Part::text("x"), part])).await;
-        is(&error, ErrorKind::ContentTypeNotSupported);
+        assert_error_kind(&error, ErrorKind::ContentTypeNotSupported);
         let why = format!("message.parts[1]: {name} is not accepted; send text/plain, application/json, image/*");
         assert!(error.to_string().ends_with(&why), "{error}");
         assert_eq!(error.metadata("field"), Some("message.parts[1]"));
@@ -78,7 +78,7 @@ async fn a_strict_server_takes_what_its_card_says(way: impl AsyncFn(Server<Reade
         assert_eq!(send(&*agent, accepting(modes)).await.state(), TaskState::Completed, "{modes:?}");
     }
     let error = refused(&*agent, accepting(&["image/png", "audio/*"])).await;
-    is(&error, ErrorKind::ContentTypeNotSupported);
+    assert_error_kind(&error, ErrorKind::ContentTypeNotSupported);
     assert_eq!(error.metadata("field"), Some("configuration.acceptedOutputModes"));
     let after = agent.list_tasks(request(a2a_service::pb::v1::ListTasksRequest::default())).await.unwrap();
     assert_eq!(after.get_ref().total_size, before.get_ref().total_size + 5, "what is refused makes no task");
@@ -93,7 +93,7 @@ async fn a_named_media_type_counts_for_every_kind_of_part(way: impl AsyncFn(Serv
         (named(data(), "application/geo+json"), "application/geo+json"),
     ] {
         let error = refused(&*agent, message(vec![part])).await;
-        is(&error, ErrorKind::ContentTypeNotSupported);
+        assert_error_kind(&error, ErrorKind::ContentTypeNotSupported);
         assert!(error.to_string().contains(&format!("message.parts[0]: {name} is not accepted; send")), "{error}");
     }
     let taken = vec![named(Part::text("x"), "Text/Plain; charset=utf-8"), named(data(), "application/json")];
@@ -110,7 +110,7 @@ each_binding!(a_strict_server_takes_what_its_card_says, not_in_v03_proto = "its 
 async fn an_agent_may_need_text(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = way(server().modes(modes(|it| it.require_text = true))).await;
     let error = refused(&*agent, message(vec![data()])).await;
-    is(&error, ErrorKind::InvalidParams);
+    assert_error_kind(&error, ErrorKind::InvalidParams);
     assert_eq!(fields(&error), ["message.parts"]);
     assert_eq!(send(&*agent, message(vec![data(), Part::text("hello")])).await.state(), TaskState::Completed);
 }

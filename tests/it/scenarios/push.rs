@@ -96,7 +96,7 @@ async fn a_configuration_is_kept(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2a
         delete(&*agent, &id, "mine").await.unwrap();
     }
     delete(&*agent, &id, "never").await.unwrap();
-    is(&read(&*agent, &id, "mine").await.unwrap_err(), ErrorKind::TaskNotFound);
+    assert_error_kind(&read(&*agent, &id, "mine").await.unwrap_err(), ErrorKind::TaskNotFound);
     // A task that has ended keeps what it has.
     send(&*agent, text(&id, "that")).await;
     assert_eq!(list(&*agent, &id).await.last(), Some(&other));
@@ -112,7 +112,7 @@ async fn a_task_has_to_be_there(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aS
         page(&*agent, "t-9", 0, "").await.unwrap_err(),
         delete(&*agent, "t-9", "c").await.unwrap_err(),
     ] {
-        is(&error, ErrorKind::TaskNotFound);
+        assert_error_kind(&error, ErrorKind::TaskNotFound);
         assert_eq!(error.metadata("taskId"), Some("t-9"));
     }
 }
@@ -127,9 +127,9 @@ async fn a_task_has_a_tenant(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aServ
     let tenant = || "blue".to_owned();
     let get = GetTaskPushNotificationConfigRequest { tenant: tenant(), task_id: id.clone(), id: "c".into() };
     let error = agent.get_task_push_notification_config(request(get)).await.unwrap_err().into();
-    is(&error, ErrorKind::TaskNotFound);
+    assert_error_kind(&error, ErrorKind::TaskNotFound);
     let elsewhere = TaskPushNotificationConfig { tenant: tenant(), ..config(&id, "d") };
-    is(&create(&*agent, elsewhere).await.unwrap_err(), ErrorKind::TaskNotFound);
+    assert_error_kind(&create(&*agent, elsewhere).await.unwrap_err(), ErrorKind::TaskNotFound);
     assert_eq!(list(&*agent, &id).await.len(), 1);
 }
 
@@ -153,7 +153,7 @@ async fn a_list_has_pages(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService
     assert_eq!(seen, ["c-0", "c-1", "c-2", "c-3", "c-4"]);
     for (size, token, field) in [(-1, "", "pageSize"), (101, "", "pageSize"), (0, "x", "pageToken")] {
         let error = page(&*agent, &id, size, token).await.unwrap_err();
-        is(&error, ErrorKind::InvalidParams);
+        assert_error_kind(&error, ErrorKind::InvalidParams);
         assert_eq!(fields(&error), [field]);
     }
 }
@@ -180,10 +180,10 @@ async fn what_cannot_be_delivered_to_is_refused(way: impl AsyncFn(Server<Actor>)
         change(&mut it);
         let refused = create(&*agent, it.clone()).await.unwrap_err();
         assert_eq!(fields(&refused), [field]);
-        let in_send = answer(&*agent, pushed(text(&id, "x"), it)).await.unwrap_err();
+        let in_send = send_payload(&*agent, pushed(text(&id, "x"), it)).await.unwrap_err();
         assert_eq!(fields(&in_send), [format!("configuration.taskPushNotificationConfig.{field}")]);
         for error in [refused, in_send] {
-            is(&error, ErrorKind::InvalidParams);
+            assert_error_kind(&error, ErrorKind::InvalidParams);
             assert!(!format!("{error} {:?}", error.details()).contains("swordfish"), "{error}");
         }
     }
@@ -199,7 +199,7 @@ async fn authentication_has_a_scheme(way: impl AsyncFn(Server<Actor>) -> Arc<dyn
     let mut it = config(&id, "c");
     it.authentication.as_mut().unwrap().scheme.clear();
     let refused = create(&*agent, it).await.unwrap_err();
-    is(&refused, ErrorKind::InvalidParams);
+    assert_error_kind(&refused, ErrorKind::InvalidParams);
     assert_eq!(fields(&refused), ["authentication.scheme"]);
 }
 
@@ -213,9 +213,9 @@ async fn a_task_has_so_many(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aServi
     create(&*agent, config(&id, "b")).await.unwrap();
     for error in [
         create(&*agent, config(&id, "c")).await.unwrap_err(),
-        answer(&*agent, pushed(text(&id, "x"), config("", ""))).await.unwrap_err(),
+        send_payload(&*agent, pushed(text(&id, "x"), config("", ""))).await.unwrap_err(),
     ] {
-        is(&error, ErrorKind::ResourceExhausted);
+        assert_error_kind(&error, ErrorKind::ResourceExhausted);
         assert_eq!(error.metadata("limit"), Some("max_push_configs"), "{:?}", error.details());
         assert!(error.to_string().contains("2 push notification configurations"), "{error}");
     }
@@ -254,9 +254,12 @@ async fn a_send_says_where_to(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aSer
     let at_once = send(&*agent, configured(text("", "hello"), at_once)).await.id;
     assert_eq!(list(&*agent, &at_once).await, [config(&at_once, "i")]);
     // An answer without a task has nothing to send.
-    assert!(matches!(answer(&*agent, pushed(text("", "/message hi"), config("", "m"))).await, Ok(Answer::Message(_))));
+    assert!(matches!(
+        send_payload(&*agent, pushed(text("", "/message hi"), config("", "m"))).await,
+        Ok(Answer::Message(_))
+    ));
     // What is refused leaves nothing behind.
-    answer(&*agent, pushed(text(&id, "more"), config("", "late"))).await.unwrap_err();
+    send_payload(&*agent, pushed(text(&id, "more"), config("", "late"))).await.unwrap_err();
     assert_eq!(list(&*agent, &id).await.len(), 2);
 }
 
@@ -291,7 +294,10 @@ async fn what_came_with_a_message_that_is_refused_goes_again() {
     next(&mut running).await;
     let changed = TaskPushNotificationConfig { token: "other".into(), ..config("", "kept") };
     for it in [config("", "new"), changed] {
-        is(&answer(&*agent, pushed(text(&id, "x"), it)).await.unwrap_err(), ErrorKind::ResourceExhausted);
+        assert_error_kind(
+            &send_payload(&*agent, pushed(text(&id, "x"), it)).await.unwrap_err(),
+            ErrorKind::ResourceExhausted,
+        );
     }
     let left: Vec<_> = list(&*agent, &id).await.into_iter().map(|it| it.id).collect();
     assert_eq!(left, ["kept"]);
@@ -327,7 +333,7 @@ async fn what_1_0_cannot_say_is_kept_beside() {
     let read = agent.get_task_push_notification_config(ada().request(one.clone())).await.unwrap();
     assert_eq!(read.extensions().get(), Some(&with("in a send")));
     let theirs = agent.get_task_push_notification_config(Call::by("bob").request(one)).await.unwrap_err();
-    is(&theirs.into(), ErrorKind::TaskNotFound);
+    assert_error_kind(&theirs.into(), ErrorKind::TaskNotFound);
 
     let key = Key::new(&Arc::new(Scope { owner: "ada".into(), tenant: "".into() }), &task.id);
     for (id, version) in [("sent", Version::V0_3), ("created", Version::V0_3), ("plain", Version::V1_0)] {

@@ -80,8 +80,8 @@ async fn a_send_is_taken_once(way: impl AsyncFn(Server<Counts>) -> Arc<dyn A2aSe
     // Another message is none of these, and is not taken for one.
     for key in ["one", "two"] {
         let other = text(&task.id, "the last");
-        is(&sent(&*agent, key, &other).await.unwrap_err(), ErrorKind::IdempotencyConflict);
-        is(&streamed(&*agent, key, &other).await.unwrap_err(), ErrorKind::IdempotencyConflict);
+        assert_error_kind(&sent(&*agent, key, &other).await.unwrap_err(), ErrorKind::IdempotencyConflict);
+        assert_error_kind(&streamed(&*agent, key, &other).await.unwrap_err(), ErrorKind::IdempotencyConflict);
     }
     // Two different ones at once are two.
     let (three, four) = (text(&task.id, "3"), text(&task.id, "4"));
@@ -103,7 +103,7 @@ async fn the_id_of_a_message_may_be_its_key(way: impl AsyncFn(Server<Counts>) ->
     let id = first.message.unwrap().message_id;
     let mut other = text("", "something else");
     other.message.as_mut().unwrap().message_id = id;
-    is(&answer(&*agent, other).await.unwrap_err(), ErrorKind::IdempotencyConflict);
+    assert_error_kind(&send_payload(&*agent, other).await.unwrap_err(), ErrorKind::IdempotencyConflict);
     assert_eq!(counts.0.load(Ordering::SeqCst), 1);
 }
 

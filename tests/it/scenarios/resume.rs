@@ -158,12 +158,12 @@ async fn a_send_that_is_repeated_is_not_sent_again(way: impl AsyncFn(Server<Coun
         (&third, Cursor::from_text("what?")),
     ] {
         let error = streamed(&*agent, after(cursor.as_ref()), sent.clone()).await.err().unwrap();
-        is(&error, ErrorKind::InvalidParams);
+        assert_error_kind(&error, ErrorKind::InvalidParams);
         assert!(error.to_string().contains("Last-Event-ID"), "{error}");
     }
     let nobodys = Cursor::from_text("nowhere.1.1");
     let error = streamed(&*agent, after(nobodys.as_ref()), third.clone()).await.err().unwrap();
-    is(&error, ErrorKind::TaskNotFound);
+    assert_error_kind(&error, ErrorKind::TaskNotFound);
     // A place that the log does not have: the task as it is.
     let lost = Cursor::from_text(&format!("{id}.1.99"));
     let again = remaining(streamed(&*agent, after(lost.as_ref()), third.clone()).await.unwrap()).await;
@@ -217,7 +217,7 @@ async fn an_old_stream_ends(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aServi
     for mut events in [events, subscribed(&*agent, after(first.cursor()), &asked.id).await.unwrap()] {
         // There is no error that an `EventSource` would see, and in gRPC there is one that says to come again.
         if let Some(end) = events.next().await {
-            is(&end.unwrap_err().into(), ErrorKind::Unavailable);
+            assert_error_kind(&end.unwrap_err().into(), ErrorKind::Unavailable);
         }
         assert!(events.next().await.is_none());
     }

@@ -38,9 +38,9 @@ scenario!(a_context_is_kept_and_shared_with_nobody, async |agent: &dyn A2aServic
 
 scenario!(what_is_asked_for_completes_the_task, async |agent: &dyn A2aService| {
     let asked = send(agent, text("", "/ask Which city?")).await;
-    assert_eq!((asked.state(), said(&asked).as_str()), (TaskState::InputRequired, "Which city?"));
+    assert_eq!((asked.state(), status_text(&asked).as_str()), (TaskState::InputRequired, "Which city?"));
     let again = send(agent, text(&asked.id, "again")).await;
-    assert_eq!((again.state(), said(&again).as_str()), (TaskState::InputRequired, "again?"));
+    assert_eq!((again.state(), status_text(&again).as_str()), (TaskState::InputRequired, "again?"));
     let mut rome = text(&asked.id, "Rome");
     rome.message.as_mut().unwrap().context_id.clone_from(&asked.context_id);
     let done = send(agent, rome).await;
@@ -60,7 +60,7 @@ scenario!(an_agent_knows_what_was_said, async |agent: &dyn A2aService| {
 scenario!(an_authorisation_ends_the_wait, async |agent: &dyn A2aService| {
     let asked = send(agent, text("", "/auth")).await;
     assert_eq!(asked.state(), TaskState::AuthRequired);
-    assert!(!said(&asked).is_empty(), "it says what for (7.6.1)");
+    assert!(!status_text(&asked).is_empty(), "it says what for (7.6.1)");
     let done = send(agent, text(&asked.id, "done")).await;
     assert_eq!((done.state(), done.artifacts[0].name.as_str()), (TaskState::Completed, "authorised"));
     // Also where the agent goes on meanwhile.
@@ -76,21 +76,23 @@ scenario!(a_failure_says_no_more_than_it_should, async |agent: &dyn A2aService| 
     ] {
         let failed = send(agent, text("", command)).await;
         assert_eq!(failed.state(), TaskState::Failed, "{command}");
-        assert!(said(&failed).starts_with(begins), "{command}: {}", said(&failed));
+        assert!(status_text(&failed).starts_with(begins), "{command}: {}", status_text(&failed));
         assert!(!format!("{failed:?}").contains("swordfish"));
     }
     let rejected = send(agent, text("", "/reject not mine")).await;
-    assert_eq!((rejected.state(), said(&rejected).as_str()), (TaskState::Rejected, "not mine"));
+    assert_eq!((rejected.state(), status_text(&rejected).as_str()), (TaskState::Rejected, "not mine"));
 });
 
 scenario!(a_plain_message_makes_no_task, async |agent: &dyn A2aService| {
     let mut sent = text("", "/message hi");
     sent.message.as_mut().unwrap().context_id = "c-1".into();
-    let Answer::Message(message) = answer(agent, sent).await.unwrap() else { panic!("no message") };
+    let Answer::Message(message) = send_payload(agent, sent).await.unwrap() else { panic!("no message") };
     assert_eq!((message.text().as_str(), message.role()), ("hi", Role::Agent));
     assert_eq!((message.context_id.as_str(), message.task_id.as_str()), ("c-1", ""));
     assert!(!message.message_id.is_empty());
-    let Answer::Message(message) = answer(agent, text("", "/message hi")).await.unwrap() else { panic!("no message") };
+    let Answer::Message(message) = send_payload(agent, text("", "/message hi")).await.unwrap() else {
+        panic!("no message")
+    };
     assert!(!message.context_id.is_empty(), "a context that was made is told (3.4.1)");
 });
 

@@ -103,8 +103,8 @@ scenario!(
     not_at_0_3 = "there it is the task as it ended",
     async |agent: &dyn A2aService| {
         let done = send(agent, text("", "hello")).await;
-        is(&subscribe(agent, &done.id).await.err().unwrap(), ErrorKind::UnsupportedOperation);
-        is(&subscribe(agent, "nowhere").await.err().unwrap(), ErrorKind::TaskNotFound);
+        assert_error_kind(&subscribe(agent, &done.id).await.err().unwrap(), ErrorKind::UnsupportedOperation);
+        assert_error_kind(&subscribe(agent, "nowhere").await.err().unwrap(), ErrorKind::TaskNotFound);
     }
 );
 

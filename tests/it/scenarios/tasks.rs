@@ -92,7 +92,7 @@ scenario!(
             (ListTasksRequest { page_token: "nonsense".into(), ..Default::default() }, "pageToken"),
         ] {
             let error = list(agent, query).await.err().unwrap();
-            is(&error, ErrorKind::InvalidParams);
+            assert_error_kind(&error, ErrorKind::InvalidParams);
             assert_eq!(fields(&error), [field]);
         }
         let most = ListTasksRequest { page_size: Some(100), ..ListTasksRequest::default() };
@@ -103,8 +103,8 @@ scenario!(
 scenario!(a_tenant_is_another_world, not_at_0_3 = "it has no tenants", async |agent: &dyn A2aService| {
     let of = |tenant: &str, sent: SendMessageRequest| SendMessageRequest { tenant: tenant.into(), ..sent };
     let acme = send(agent, of("acme", text("", "hello"))).await;
-    is(&get(agent, &acme.id).await.err().unwrap(), ErrorKind::TaskNotFound);
-    is(&answer(agent, text(&acme.id, "hi")).await.err().unwrap(), ErrorKind::TaskNotFound);
+    assert_error_kind(&get(agent, &acme.id).await.err().unwrap(), ErrorKind::TaskNotFound);
+    assert_error_kind(&send_payload(agent, text(&acme.id, "hi")).await.err().unwrap(), ErrorKind::TaskNotFound);
     assert_eq!(ids(&list(agent, ListTasksRequest::default()).await.unwrap()), [""; 0]);
     let query = ListTasksRequest { tenant: "acme".into(), ..ListTasksRequest::default() };
     assert_eq!(ids(&list(agent, query).await.unwrap()), [acme.id.as_str()]);
