@@ -472,5 +472,5 @@ async fn failed_import_leaves_no_file() {
         );
         assert_eq!(files(), before, "{blocks}");
     }
-    assert_eq!(succeed(directory, &import).await, "30 tasks were taken into new.db\n");
+    assert_eq!(succeed(directory, &import).await, "imported 30 tasks into new.db\n");
 }
