@@ -15,7 +15,7 @@ use tower_service::Service;
 use crate::{
     card::Card,
     error::{Error, ErrorKind},
-    transport::{Body, RequestBody, ResponseFuture, is_public, refuse},
+    transport::{Body, RequestBody, ResponseFuture, error_response, is_public_route},
 };
 
 /// Authenticated caller. [`Guard`], or a layer of the program, adds it to the extensions of a request.
@@ -154,7 +154,8 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> ResponseFuture {
-        let Some(authenticator) = self.authenticator.as_ref().filter(|_| !is_public(&request)).map(Arc::clone) else {
+        let Some(authenticator) = self.authenticator.as_ref().filter(|_| !is_public_route(&request)).map(Arc::clone)
+        else {
             return self.inner.call(request);
         };
         // The instance that `poll_ready` reported as ready must be called, not its clone.
@@ -167,7 +168,7 @@ where
                     parts.extensions.insert(principal);
                     inner.call(Request::from_parts(parts, body)).await
                 }
-                Err(error) => Ok(refuse(&parts, error)),
+                Err(error) => Ok(error_response(&parts, error)),
             }
         })
     }
@@ -211,7 +212,7 @@ mod tests {
     fn only_agent_card_and_health_are_public() {
         let public = |method: &str, path: &str, content_type: &str| {
             let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, content_type);
-            is_public(&request.body(()).unwrap())
+            is_public_route(&request.body(()).unwrap())
         };
         for path in ["/.well-known/agent-card.json", "/healthz", "/readyz", "/healthz/"] {
             assert!(public("GET", path, "") && public("HEAD", path, ""), "{path}");

@@ -1,5 +1,14 @@
-//! The door: what stands between a connection and the service. It tells by a request which binding it speaks, makes the
-//! `Call`, and answers in the caller's own terms.
+//! HTTP server of the A2A protocol: JSON-RPC, HTTP+JSON (REST), gRPC and the agent card, served as one tower service.
+//!
+//! [`HttpService`] classifies a request once by binding and protocol version, builds its [`Call`] and dispatches it:
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | `listener`, `connection`, `control_frames`, `write_timeout` | connections: limits, idle and write timeouts, drain |
+//! | `request_checks`, `peer_limit`, `origin`, `base_path` | layers in front of the service |
+//! | `classify`, `version`, `context` | kind of a request, protocol version rules, request context |
+//! | `jsonrpc`, `rest`, `grpc`, `card`, `health` | bindings and public resources |
+//! | `body`, `request_budget`, `response`, `sse` | request and response bodies |
 
 mod base_path;
 mod body;
@@ -12,7 +21,6 @@ pub mod grpc;
 mod health;
 mod jsonrpc;
 pub mod listener;
-mod methods;
 mod origin;
 mod peer_limit;
 mod request_budget;
@@ -25,6 +33,7 @@ mod version;
 mod write_timeout;
 
 use std::{
+    borrow::Cow,
     convert::Infallible,
     error::Error as StdError,
     fmt, future,
@@ -37,7 +46,8 @@ use std::{
 use axum::extract::ConnectInfo;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, header, request::Parts};
+use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, Uri, header, request::Parts};
+use percent_encoding::percent_decode_str;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, service::Routes};
 use tower_service::Service;
@@ -59,7 +69,7 @@ pub use self::{
     settings::{Card, FileBytes, Settings},
 };
 use self::{
-    classify::{RequestKind, is_of, name},
+    classify::RequestKind,
     health::Health,
     request_budget::{LimitedBody, Messages},
     response::status,
@@ -78,15 +88,15 @@ use crate::{
     response_budget::{Reservation, ResponseBudget},
     v03::{
         grpc::{GrpcService, refusal},
-        jsonrpc::Methods,
-        rest::Rest as ClassicRest,
+        jsonrpc::Methods as V03JsonRpc,
+        rest::Rest as V03Rest,
         semantics::Semantics,
     },
 };
 
-/// The body of a request.
+/// Request body: an [`http_body::Body`] of [`Bytes`].
 pub trait RequestBody: http_body::Body<Data = Bytes, Error = Self::Cause> + Send + 'static {
-    /// Why it broke off.
+    /// Error of the body.
     type Cause: Into<Box<dyn StdError + Send + Sync>> + Send + 'static;
 }
 
@@ -98,77 +108,77 @@ where
     type Cause = B::Error;
 }
 
-/// Every binding of a service, as one tower service: for our own listener, and for any axum program beside its own
-/// routes.
+/// Tower service that serves every binding of an A2A service, for [`listener`] or for an axum program that has other
+/// routes too.
 ///
-/// What a request speaks is decided by its content type and its path, in the order of [`RequestKind`].
+/// Content type and path of a request decide its binding, in the order of [`RequestKind`].
 #[derive(Clone)]
 pub struct HttpService {
     inner: Arc<Inner>,
-    /// Nothing but gRPC comes in.
+    /// Requests of other bindings than gRPC are rejected.
     grpc_only: bool,
 }
 
 struct Inner {
     service: ServiceHandle,
     grpc: A2aServiceServer<ServiceHandle>,
-    classic_rpc: Methods,
-    classic_rpc_without_id: Methods,
-    classic_rest: ClassicRest,
-    classic_grpc: V03Server,
-    /// Health and reflection, made when somebody first asks for them.
-    beside: OnceLock<Routes>,
+    v03_json_rpc: V03JsonRpc,
+    v03_json_rpc_without_id: V03JsonRpc,
+    v03_rest: V03Rest,
+    v03_grpc: V03Server,
+    /// gRPC health and reflection, built on first use.
+    auxiliary: OnceLock<Routes>,
     settings: Settings,
     limits: Limits,
     health_limits: Limits,
-    started: card::CardDates,
+    card_dates: card::CardDates,
     unsent: ResponseBudget,
 }
 
-/// The service of 0.3 in gRPC.
+/// gRPC service of 0.3.
 type V03Server = crate::v03::pb::a2a_service_server::A2aServiceServer<crate::v03::pb::bindings::ServiceHandle>;
 
-/// The answer to a request, as it is made.
+/// Future of a response.
 pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 impl HttpService {
-    /// A door to a service, which checks what it is asked: see `Checked`.
+    /// Creates the HTTP service of an A2A service. Requests are not validated here: see `Checked`.
     pub fn new(service: Arc<dyn A2aService>, settings: Settings) -> Self {
         let semantics: Arc<dyn A2aService> = Arc::new(Semantics::new(Arc::clone(&service)));
-        let classic = crate::v03::pb::bindings::ServiceHandle(Arc::new(GrpcService(Arc::clone(&semantics))));
-        let classic_grpc = V03Server::new(classic.clone()).max_decoding_message_size(settings.max_body);
+        let v03 = crate::v03::pb::bindings::ServiceHandle(Arc::new(GrpcService(Arc::clone(&semantics))));
+        let v03_grpc = V03Server::new(v03.clone()).max_decoding_message_size(settings.max_body);
         let service = ServiceHandle(service);
         let grpc = A2aServiceServer::new(service.clone()).max_decoding_message_size(settings.max_body);
         let limits = settings.limits();
         let inner = Inner {
             service,
             grpc,
-            classic_rpc: Methods(Arc::clone(&semantics)),
-            classic_rpc_without_id: Methods::without_id(),
-            classic_rest: ClassicRest::new(classic, semantics),
-            classic_grpc,
-            beside: OnceLock::new(),
+            v03_json_rpc: V03JsonRpc(Arc::clone(&semantics)),
+            v03_json_rpc_without_id: V03JsonRpc::without_id(),
+            v03_rest: V03Rest::new(v03, semantics),
+            v03_grpc,
+            auxiliary: OnceLock::new(),
             unsent: ResponseBudget::new(settings.unsent_bytes),
             health_limits: limits.of_health(),
             limits,
             settings,
-            started: card::CardDates::now(),
+            card_dates: card::CardDates::now(),
         };
         Self { inner: Arc::new(inner), grpc_only: false }
     }
 
-    /// The same door, and only gRPC comes in by it: for an address of its own.
+    /// Returns a handle to this service that accepts only gRPC, for a separate listen address.
     #[must_use]
     pub fn grpc(&self) -> Self {
         Self { grpc_only: true, ..self.clone() }
     }
 
-    /// What is canceled when the server begins to end: [`Settings::drain`].
+    /// Token that is canceled when the server begins to drain: [`Settings::drain`].
     pub fn drain(&self) -> &CancellationToken {
         &self.inner.settings.drain
     }
 
-    /// As a router, which another can nest or fall back to.
+    /// Converts the service to an axum router, to be nested or used as a fallback.
     pub fn into_router(self) -> axum::Router {
         axum::Router::new().fallback_service(self)
     }
@@ -176,7 +186,7 @@ impl HttpService {
 
 impl fmt::Debug for HttpService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Door").field(&self.inner.settings).finish()
+        f.debug_tuple("HttpService").field(&self.inner.settings).finish()
     }
 }
 
@@ -190,124 +200,125 @@ impl<B: RequestBody> Service<Request<B>> for HttpService {
     }
 
     fn call(&mut self, request: Request<B>) -> ResponseFuture {
-        let finish = match *request.method() {
-            Method::HEAD => methods::without_body,
-            Method::OPTIONS if of_card(&request) => return now(card::preflight()),
-            Method::OPTIONS => methods::only_allow,
-            _ => return self.answer(request),
+        let convert = match *request.method() {
+            Method::HEAD => response::to_head,
+            Method::OPTIONS if is_card(&request) => return now(card::preflight()),
+            Method::OPTIONS => response::to_options,
+            _ => return self.dispatch(request),
         };
-        let answering = self.answer(request);
-        Box::pin(async move { answering.await.map(finish) })
+        let response = self.dispatch(request);
+        Box::pin(async move { response.await.map(convert) })
     }
 }
 
 impl HttpService {
-    /// A box for each way, so that none is as large as the largest.
-    fn answer<B: RequestBody>(&self, request: Request<B>) -> ResponseFuture {
+    /// Serves a request. Each branch boxes its future, so that none is as large as the largest.
+    fn dispatch<B: RequestBody>(&self, request: Request<B>) -> ResponseFuture {
         let (mut parts, body) = request.into_parts();
-        let Inner { service, settings, started, .. } = &*self.inner;
+        let Inner { service, settings, card_dates, .. } = &*self.inner;
         version::store_protocols(settings.protocols, &mut parts.extensions);
-        let entrance = RequestKind::of(&parts);
-        let version = entrance.version(&parts);
-        if self.grpc_only && entrance != RequestKind::Grpc {
-            // What a server of gRPC has for whatever is none.
+        let class = RequestClass::of(&parts);
+        let RequestClass { kind, version } = class;
+        if self.grpc_only && kind != RequestKind::Grpc {
+            // The status that gRPC defines for other content types.
             return now(status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
-        if let Some(verbs) = entrance.verbs().filter(|it| it.split(", ").all(|it| parts.method != *it)) {
-            return now(methods::not_allowed(&parts, verbs));
+        let method = parts.method.as_str();
+        if let Some(allowed) = kind.allowed_methods().filter(|allowed| !allowed.split(", ").any(|name| name == method))
+        {
+            return now(response::method_not_allowed(&parts, allowed));
         }
         let unsent = self.inner.unsent.on(parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0));
-        if !entrance.is_public(parts.uri.path())
+        if !kind.is_public(parts.uri.path())
             && let Err(error) = unsent.admit()
         {
-            return now(overloaded(entrance, version, error));
+            return now(class.overloaded(error));
         }
-        let door = match entrance {
-            RequestKind::Card => return now(card::answer(&settings.card, started, &parts)),
+        let binding = match kind {
+            RequestKind::Card => return now(card::respond_with_card(&settings.card, card_dates, &parts)),
             RequestKind::Health => {
                 let (drain, ready) = (settings.drain.clone(), Arc::clone(&settings.ready));
-                return Box::pin(async move { Ok(health::answer(parts.uri.path(), &drain, &ready).await) });
+                return Box::pin(
+                    async move { Ok(health::respond_with_health(parts.uri.path(), &drain, &ready).await) },
+                );
             }
-            RequestKind::Grpc if !is_of(parts.uri.path(), version) || !self.has_form(version) => {
+            RequestKind::Grpc if !version::is_a2a_grpc_method(parts.uri.path(), version, settings.protocols) => {
                 let path = parts.uri.path();
                 let messages = if grpc::is_reflection(path) { Messages::Many } else { Messages::One };
                 let Inner { limits, health_limits, .. } = &*self.inner;
-                let limits = if entrance.is_health(path) { health_limits } else { limits };
+                let limits = if kind.is_health(path) { health_limits } else { limits };
                 let body = LimitedBody::new(body, messages, limits);
-                let answer = self.beside().call(Request::from_parts(parts, body));
-                let counted = move |response| grpc::complete_unknown(response).map(|body| body.counted(&unsent));
-                return Box::pin(async move { answer.await.map(counted) });
+                let response = self.auxiliary().call(Request::from_parts(parts, body));
+                let finish = move |response| grpc::complete_unimplemented(response).map(|body| body.counted(&unsent));
+                return Box::pin(async move { response.await.map(finish) });
             }
             RequestKind::Grpc => call::Binding::Grpc,
             RequestKind::JsonRpc => call::Binding::JsonRpc,
             RequestKind::Rest | RequestKind::ExtendedCard => call::Binding::Rest,
         };
-        let admitted = context::admit(&mut parts, door, settings);
+        let checks = context::attach_call(&mut parts, binding, settings);
         let (service, limits) = (service.clone(), self.inner.limits.clone());
-        let mut made = Made { unsent, reserved: None, entrance, version };
-        let key = if settings.keys { context::key(&parts.extensions) } else { None };
+        let mut accounting = ResponseAccounting { unsent, reserved: None, class };
+        let key = if settings.keys { context::idempotency_key(&parts.extensions) } else { None };
         let spelling = call::extensions_spelling(&parts.headers);
-        let answering: ResponseFuture = match entrance {
+        let response: ResponseFuture = match kind {
             RequestKind::Grpc => {
-                if let Err(error) = admitted.enter(version, &mut parts.extensions) {
-                    return now(refuse(&parts, error));
+                if let Err(error) = checks.complete(version, &mut parts.extensions) {
+                    return now(class.error_response(error.into()));
                 }
-                let form = Form::of(version, parts.uri.path());
-                if form.is_read && !form.is_streaming {
-                    made.reserve(&mut parts.extensions);
+                let traits = RpcTraits::of(version, parts.uri.path());
+                if traits.is_read && !traits.is_streaming {
+                    accounting.reserve(&mut parts.extensions);
                 }
                 let request = Request::from_parts(parts, LimitedBody::new(body, Messages::One, &limits));
-                let answer = match version {
+                let response = match version {
                     Version::V1_0 => self.inner.grpc.clone().call(request),
-                    Version::V0_3 => self.inner.classic_grpc.clone().call(request),
+                    Version::V0_3 => self.inner.v03_grpc.clone().call(request),
                 };
                 Box::pin(async move {
-                    let mut response = grpc::complete(answer.await?, limits.max_body, version);
+                    let mut response = grpc::complete(response.await?, limits.max_body, version);
                     match WriteDeadline::after(limits.stream_age) {
-                        Some(until) if form.is_streaming => drop(response.extensions_mut().insert(until)),
-                        _ if form.is_streaming => {}
+                        Some(deadline) if traits.is_streaming => drop(response.extensions_mut().insert(deadline)),
+                        _ if traits.is_streaming => {}
                         _ => future::poll_fn(|cx| response.body_mut().poll_begin(cx)).await,
                     }
-                    Ok(made.finish(response, form.is_read))
+                    Ok(accounting.finish(response, traits.is_read))
                 })
             }
-            // A refusal names the call that it is for, and what is no call at all is refused as such.
+            // Checks complete once the body is read: an error has the id of its request.
             RequestKind::JsonRpc => {
-                let (classic, without_id) = (&self.inner.classic_rpc, &self.inner.classic_rpc_without_id);
                 let methods = jsonrpc::Methods {
-                    current: service,
-                    classic: classic.clone(),
-                    classic_without_id: without_id.clone(),
+                    v1: service,
+                    v03: self.inner.v03_json_rpc.clone(),
+                    v03_without_id: self.inner.v03_json_rpc_without_id.clone(),
                 };
-                Box::pin(jsonrpc::answer(methods, parts, body, limits, admitted, made))
+                Box::pin(jsonrpc::serve(methods, parts, body, limits, checks, accounting))
             }
             RequestKind::ExtendedCard => {
-                let admitted = admitted.enter(version, &mut parts.extensions);
-                Box::pin(async move { Ok(card::extended(&service, &parts, admitted).await) })
+                let checked = checks.complete(version, &mut parts.extensions);
+                Box::pin(async move { Ok(card::respond_with_extended_card(&service, &parts, checked).await) })
             }
             RequestKind::Rest | RequestKind::Card | RequestKind::Health => {
-                let admitted = admitted.enter(version, &mut parts.extensions);
+                let checked = checks.complete(version, &mut parts.extensions);
                 let is_read = parts.method.is_safe();
                 if is_read {
-                    made.reserve(&mut parts.extensions);
+                    accounting.reserve(&mut parts.extensions);
                 }
-                let finish = move |it: Result<_, _>| it.map(|response| made.finish(response, is_read));
+                let finish = move |served: Result<_, _>| served.map(|response| accounting.finish(response, is_read));
                 match version {
-                    Version::V1_0 => {
-                        Box::pin(rest::answer(service, parts, body, limits, admitted, version).map(finish))
-                    }
+                    Version::V1_0 => Box::pin(rest::serve(service, parts, body, limits, checked, version).map(finish)),
                     Version::V0_3 => {
-                        let classic = self.inner.classic_rest.clone();
-                        Box::pin(rest::answer(classic, parts, body, limits, admitted, version).map(finish))
+                        let v03 = self.inner.v03_rest.clone();
+                        Box::pin(rest::serve(v03, parts, body, limits, checked, version).map(finish))
                     }
                 }
             }
         };
         if key.is_none() && spelling.is_none() {
-            return answering;
+            return response;
         }
         Box::pin(async move {
-            let mut response = answering.await?;
+            let mut response = response.await?;
             let headers = response.headers_mut();
             if let Some(key) = key {
                 headers.insert(call::IDEMPOTENCY_KEY, key);
@@ -319,98 +330,118 @@ impl HttpService {
         })
     }
 
-    /// What tools look for on every server of gRPC.
-    fn beside(&self) -> Routes {
-        let drain = self.drain().clone();
-        let services = || self.inner.settings.protocols.iter().map(name).collect::<Vec<_>>();
-        let ready = Arc::clone(&self.inner.settings.ready);
-        let watches = self.inner.settings.health_watches;
-        let health = || Health::new(drain, ready, services(), watches);
-        self.inner.beside.get_or_init(|| grpc::beside(health())).clone()
-    }
-
-    /// A version that is not served says so itself, where it has a word for that.
-    fn has_form(&self, version: Version) -> bool {
-        version == Version::V1_0 || self.inner.settings.protocols.has(version)
+    /// Returns the gRPC services other than A2A: health and reflection.
+    fn auxiliary(&self) -> Routes {
+        let Settings { drain, ready, protocols, health_watches, .. } = &self.inner.settings;
+        let services = || protocols.iter().map(version::grpc_service_name).collect();
+        let health = || Health::new(drain.clone(), Arc::clone(ready), services(), *health_watches);
+        self.inner.auxiliary.get_or_init(|| grpc::auxiliary_services(health())).clone()
     }
 }
 
-/// Reply form of an RPC over gRPC.
+/// Classification of a request: its kind, and its protocol version by [`version::of_request`].
 #[derive(Clone, Copy)]
-struct Form {
+struct RequestClass {
+    kind: RequestKind,
+    version: Version,
+}
+
+impl RequestClass {
+    fn of(parts: &Parts) -> Self {
+        let kind = RequestKind::of(parts);
+        Self { kind, version: version::of_request(kind, parts) }
+    }
+
+    /// Builds an error response in the form of binding and version.
+    fn error_response(self, status: Status) -> Response<Body> {
+        let Self { kind, version } = self;
+        match (kind, version) {
+            (RequestKind::Grpc, Version::V1_0) => status.into_http(),
+            (RequestKind::Grpc, Version::V0_3) => refusal(status).into_http(),
+            // The id is in the body, which is not read.
+            (RequestKind::JsonRpc, _) => jsonrpc::status_response("null", version, status),
+            (RequestKind::Rest | RequestKind::Card | RequestKind::ExtendedCard | RequestKind::Health, _) => {
+                rest::status_response(status, version)
+            }
+        }
+    }
+
+    /// Rejects a call for lack of memory. Over HTTP the status is 503 for every binding, so that proxies understand it.
+    fn overloaded(self, error: Error) -> Response<Body> {
+        if self.kind != RequestKind::JsonRpc {
+            return self.error_response(error.into());
+        }
+        // Clients of 1.0 can read the form of 0.3 too.
+        let mut response = Self { version: Version::V0_3, ..self }.error_response(error.into());
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        response
+    }
+}
+
+/// Traits of a gRPC method that decide how its response is sent.
+#[derive(Clone, Copy)]
+struct RpcTraits {
     is_streaming: bool,
     /// The RPC changes nothing.
     is_read: bool,
 }
 
-impl Form {
+impl RpcTraits {
     fn of(version: Version, path: &str) -> Self {
-        fn form<T: Dispatch>(name: &str) -> Form {
+        fn traits<T: Dispatch>(name: &str) -> RpcTraits {
             let rpc = T::rpc(name);
-            Form { is_streaming: rpc.is_some_and(T::is_streaming), is_read: rpc.is_some_and(T::is_read) }
+            RpcTraits { is_streaming: rpc.is_some_and(T::is_streaming), is_read: rpc.is_some_and(T::is_read) }
         }
         let name = path.rsplit('/').next().unwrap_or_default();
         match version {
-            Version::V1_0 => form::<ServiceHandle>(name),
-            Version::V0_3 => form::<crate::v03::pb::bindings::ServiceHandle>(name),
+            Version::V1_0 => traits::<ServiceHandle>(name),
+            Version::V0_3 => traits::<crate::v03::pb::bindings::ServiceHandle>(name),
         }
     }
 }
 
-/// Counts an answer until it is sent, and rejects it if it exceeds the budget.
-struct Made {
+/// Accounts for the memory of a response in the budget `limits.unsent_bytes`, and rejects a read that exceeds it.
+struct ResponseAccounting {
     unsent: ResponseBudget,
-    /// Memory of the answer to a read, until it is made.
+    /// Memory of the response to a read, until it is encoded.
     reserved: Option<Arc<Reservation>>,
-    entrance: RequestKind,
-    version: Version,
+    class: RequestClass,
 }
 
-impl Made {
-    /// Gives a call that changes nothing a reservation for its answer.
+impl ResponseAccounting {
+    /// Gives a call that changes nothing a reservation for its response.
     fn reserve(&mut self, extensions: &mut Extensions) {
         if let Some(call) = extensions.get_mut::<Call>() {
             call.memory = Some(Arc::clone(self.reserved.insert(Arc::new(self.unsent.reservation()))));
         }
     }
 
-    /// `is_read`: the call has changed nothing, and may be rejected. Answers to other calls are always sent, since
-    /// their callers would repeat the calls.
+    /// Counts a response until it is sent. `is_read`: the call has changed nothing, so the response may be replaced by an
+    /// error. Responses to other calls are always sent, since their clients would repeat the calls.
     fn finish(&mut self, response: Response<Body>, is_read: bool) -> Response<Body> {
-        let made = response.body().made();
+        let encoded = response.body().encoded_len();
         let fits = match self.reserved.take() {
             Some(reserved) => {
-                let fits = reserved.resize(made);
-                // From here on its frames count.
+                let fits = reserved.resize(encoded);
+                // The frames of the response count from now on.
                 reserved.release();
                 fits
             }
-            None if is_read && made > 0 => self.unsent.reservation().resize(made),
+            None if is_read && encoded > 0 => self.unsent.reservation().resize(encoded),
             None => Ok(()),
         };
         if let Err(error) = fits {
-            return overloaded(self.entrance, self.version, error);
+            return self.class.overloaded(error);
         }
         response.map(|body| body.counted(&self.unsent))
     }
-}
-
-/// Rejects a call for lack of memory. Over HTTP the status is 503 for every binding, so that proxies understand it.
-fn overloaded(entrance: RequestKind, version: Version, error: Error) -> Response<Body> {
-    if entrance != RequestKind::JsonRpc {
-        return refused(entrance, version, error.into());
-    }
-    // Clients of 1.0 can read the form of 0.3 too.
-    let mut response = refused(entrance, Version::V0_3, error.into());
-    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    response
 }
 
 fn now(response: Response<Body>) -> ResponseFuture {
     Box::pin(future::ready(Ok(response)))
 }
 
-/// What a request speaks, for the log.
+/// Returns the binding of a request for the request log: `grpc`, `jsonrpc` or `http`.
 pub(crate) fn binding<B>(request: &Request<B>) -> &'static str {
     match RequestKind::at(request.method(), request.uri().path(), request.headers()) {
         RequestKind::Grpc => "grpc",
@@ -420,37 +451,22 @@ pub(crate) fn binding<B>(request: &Request<B>) -> &'static str {
 }
 
 /// Returns true if a request needs no authentication: see [`RequestKind::is_public`].
-pub(crate) fn is_public<B>(request: &Request<B>) -> bool {
+pub(crate) fn is_public_route<B>(request: &Request<B>) -> bool {
     let path = request.uri().path();
     RequestKind::at(request.method(), path, request.headers()).is_public(path)
 }
 
-/// Whether a GET would get the card.
-fn of_card<B>(request: &Request<B>) -> bool {
+/// Returns true if a GET of this URL returns the agent card.
+fn is_card<B>(request: &Request<B>) -> bool {
     RequestKind::at(&Method::GET, request.uri().path(), request.headers()) == RequestKind::Card
 }
 
-/// Answers a request with an error, in the terms that its sender understands. For whatever stands before the door.
-pub fn refuse(parts: &Parts, error: impl Into<Status>) -> Response<Body> {
-    let entrance = RequestKind::of(parts);
-    let version = if entrance == RequestKind::JsonRpc { context::presumed_of(parts) } else { entrance.version(parts) };
-    refused(entrance, version, error.into())
+/// Builds an error response to a request in the form of its binding and version, for layers in front of [`HttpService`].
+pub fn error_response(parts: &Parts, error: impl Into<Status>) -> Response<Body> {
+    RequestClass::of(parts).error_response(error.into())
 }
 
-fn refused(entrance: RequestKind, version: Version, status: Status) -> Response<Body> {
-    match (entrance, version) {
-        (RequestKind::Grpc, Version::V1_0) => status.into_http(),
-        (RequestKind::Grpc, Version::V0_3) => refusal(status).into_http(),
-        // What the id is stands in a body that nobody has read.
-        (RequestKind::JsonRpc, _) => jsonrpc::failure("null", version, status),
-        (RequestKind::Rest | RequestKind::Card | RequestKind::ExtendedCard | RequestKind::Health, _) => {
-            rest::failure(status, version)
-        }
-    }
-}
-
-/// What the content type of a request names, without its parameters. One that can't be read has a name that nobody
-/// knows.
+/// Returns the content type of a request without its parameters, or `?` if it is not text.
 fn media_type(headers: &HeaderMap) -> Option<&str> {
     const USUAL: &str = "application/json";
     let value = headers.get(header::CONTENT_TYPE)?;
@@ -460,18 +476,25 @@ fn media_type(headers: &HeaderMap) -> Option<&str> {
     Some(value.to_str().unwrap_or("?").split(';').next().unwrap_or_default().trim())
 }
 
-/// A body without a `Content-Type`. Browsers let every page send one without a preflight.
-fn no_media_type() -> Error {
-    const HINT: &str = "the body has no content type; add `-H 'content-type: application/json'`";
+/// Returns the error for a body without a `Content-Type`. Browsers let every page send one without a preflight.
+fn missing_media_type() -> Error {
+    const HINT: &str = "content-type: missing; add `-H 'content-type: application/json'`";
     ErrorKind::ContentTypeNotSupported.because(HINT)
 }
 
-/// Whether a caller comes back for a stream of which they have had events.
-fn resumes(extensions: &Extensions) -> bool {
-    extensions.get::<Call>().is_some_and(|it| it.cursor.is_some())
+/// Returns a parameter of the query that stands for a header. The case of its name is ignored.
+fn query_parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
+    let mut pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.find(|(key, _)| key.eq_ignore_ascii_case(name))?;
+    percent_decode_str(value).decode_utf8().ok()
 }
 
-/// The beginning of what a caller said, which may be long.
+/// Returns true if the client resumes a stream: the call has a cursor.
+fn is_resumption(extensions: &Extensions) -> bool {
+    extensions.get::<Call>().is_some_and(|call| call.cursor.is_some())
+}
+
+/// Shortens a text of a client to 200 characters, for error messages and logs.
 fn brief(text: &str) -> String {
     const LENGTH: usize = 200;
     text.char_indices().nth(LENGTH).map_or_else(|| text.to_owned(), |(end, _)| format!("{}…", &text[..end]))

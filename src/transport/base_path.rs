@@ -14,7 +14,7 @@ use tower_service::Service;
 use super::{
     card::{self, card_below_json_rpc},
     classify::RequestKind,
-    context,
+    version,
 };
 use crate::{
     card::JSON_RPC,
@@ -42,7 +42,7 @@ impl Paths {
 
     /// Rewrites the path of a request to one that the transports serve.
     fn apply<B>(&self, request: &mut Request<B>) {
-        super::version::store_protocols(self.protocols, request.extensions_mut());
+        version::store_protocols(self.protocols, request.extensions_mut());
         let path = request.uri().path();
         let Some((prefix, known)) = self.known(request.method(), request.uri(), request.headers()) else { return };
         // Prefix that an outer router has already stripped.
@@ -83,7 +83,7 @@ impl Paths {
         self.base == "/v1"
             && self.protocols.has(Version::V0_3)
             && !rest.starts_with("/v1/")
-            && !context::asks_for_1(uri, headers)
+            && !version::requests_1_x(uri, headers)
             && RequestKind::at(method, rest, headers) == RequestKind::Rest
     }
 }

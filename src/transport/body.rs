@@ -79,7 +79,7 @@ impl Body {
     }
 
     /// Number of bytes that are already encoded.
-    pub(super) fn made(&self) -> usize {
+    pub(super) fn encoded_len(&self) -> usize {
         match &self.kind {
             Kind::Whole(data) | Kind::Begun(data, _) => data.len(),
             Kind::Empty | Kind::Grpc(_) | Kind::Events(_) => 0,

@@ -62,7 +62,7 @@ impl CardDates {
 }
 
 /// The card is for everybody: it has no `Call`, and no caller is asked who they are.
-pub(super) fn answer(card: &super::Card, started: &CardDates, parts: &Parts) -> Response<Body> {
+pub(super) fn respond_with_card(card: &super::Card, started: &CardDates, parts: &Parts) -> Response<Body> {
     let card = card(&card_request(parts));
     let tag = tag(&card);
     let mut headers = HeaderMap::new();
@@ -106,7 +106,11 @@ pub(super) fn is_extended(path: &str) -> bool {
 }
 
 /// The card for authenticated callers, or why they have none, as the status says it.
-pub(super) async fn extended(service: &ServiceHandle, parts: &Parts, admitted: Result<(), Error>) -> Response<Body> {
+pub(super) async fn respond_with_extended_card(
+    service: &ServiceHandle,
+    parts: &Parts,
+    admitted: Result<(), Error>,
+) -> Response<Body> {
     let call = || parts.extensions.get::<Call>().cloned().unwrap_or_default();
     let card = match admitted {
         Ok(()) => v03::card::extended(&*service.0, call()).await,
@@ -117,7 +121,7 @@ pub(super) async fn extended(service: &ServiceHandle, parts: &Parts, admitted: R
             let headers = HeaderMap::from_iter([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))]);
             respond(StatusCode::OK, headers, HeaderValue::from_static("application/json"), card.into())
         }
-        Err(error) => rest::failure(error.into(), Version::V0_3),
+        Err(error) => rest::status_response(error.into(), Version::V0_3),
     }
 }
 

@@ -1,42 +1,26 @@
-//! What a request is for, which is told by its content type and its path.
+//! Request classification: gRPC, JSON-RPC, REST, agent card or health, by content type and path.
 
 use http::{HeaderMap, Method, request::Parts};
-use tonic::server::NamedService;
 
-use super::{V03Server, card, context, health, media_type};
-use crate::{
-    card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
-    pb::v1::{a2a_service_server::A2aServiceServer, bindings::ServiceHandle},
-    protocol::Version,
-};
+use super::{card, health, media_type};
+use crate::card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE};
 
-/// What a request is for.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestKind {
-    /// A POST of `application/grpc`, whatever the path.
+    /// POST with the content type `application/grpc`, on any path.
     Grpc,
-    /// The well-known paths, and what they were called before 0.3.
+    /// Agent card: the well-known path, and those of earlier protocol versions.
     Card,
-    /// Where 0.2 has the card for authenticated callers.
+    /// Card for authenticated callers, on its path of 0.2.
     ExtendedCard,
-    /// The path that the card names, the one that others take for granted, and the root.
+    /// JSON-RPC: `/rpc`, which the card names; `/a2a`, which some clients assume; and the root.
     JsonRpc,
-    /// Whether the server is there, and ready.
+    /// Liveness or readiness over HTTP.
     Health,
-    /// All else.
+    /// HTTP+JSON: every other path.
     Rest,
 }
-
-/// The name of the service in gRPC, at a version.
-pub(super) const fn name(version: Version) -> &'static str {
-    match version {
-        Version::V1_0 => <A2aServiceServer<ServiceHandle> as NamedService>::NAME,
-        Version::V0_3 => <V03Server as NamedService>::NAME,
-    }
-}
-
-/// What every path of HTTP+JSON at 0.3 begins with.
-const CLASSIC: &str = "/v1/";
 
 impl RequestKind {
     pub(super) fn of(parts: &Parts) -> Self {
@@ -44,10 +28,10 @@ impl RequestKind {
     }
 
     pub(super) fn at(method: &Method, path: &str, headers: &HeaderMap) -> Self {
-        // What a GET says of the body that it doesn't have is of no account.
+        // A GET has no body, so its content type is ignored.
         if *method == Method::POST {
-            let grpc = media_type(headers).and_then(|it| it.strip_prefix("application/grpc"));
-            if grpc.is_some_and(|it| it.is_empty() || it.starts_with('+')) {
+            let suffix = media_type(headers).and_then(|media_type| media_type.strip_prefix("application/grpc"));
+            if suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('+')) {
                 return Self::Grpc;
             }
         }
@@ -61,29 +45,13 @@ impl RequestKind {
         }
     }
 
-    /// The version that a request has the form of. That of JSON-RPC is said in its body.
-    pub(super) fn version(self, parts: &Parts) -> Version {
-        let path = parts.uri.path();
-        let classic = match self {
-            Self::Grpc => is_of(path, Version::V0_3),
-            // Where 0.3 is not served, that is a tenant.
-            Self::Rest => {
-                let served = super::version::stored_protocols(&parts.extensions).has(Version::V0_3);
-                path.starts_with(CLASSIC) && served && !context::asks_for_1(&parts.uri, &parts.headers)
-            }
-            Self::ExtendedCard => true,
-            Self::JsonRpc | Self::Card | Self::Health => false,
-        };
-        if classic { Version::V0_3 } else { Version::V1_0 }
-    }
-
     /// Returns true for public resources: the agent card and health. Decides by the kind of request and not by a path
     /// prefix, which may be a tenant: the path `/.well-known/tasks` then names tasks.
     pub(super) fn is_public(self, path: &str) -> bool {
         self == Self::Card || self.is_health(path)
     }
 
-    /// Health over HTTP or gRPC.
+    /// Returns true for health checks over HTTP or gRPC.
     pub(super) fn is_health(self, path: &str) -> bool {
         match self {
             Self::Health => true,
@@ -92,18 +60,12 @@ impl RequestKind {
         }
     }
 
-    /// The verbs that come in here, where they are not for a binding to say.
-    pub(super) fn verbs(self) -> Option<&'static str> {
+    /// Allowed HTTP methods, in the form of the `Allow` header. `None` if the binding decides.
+    pub(super) fn allowed_methods(self) -> Option<&'static str> {
         match self {
             Self::Card | Self::ExtendedCard | Self::Health => Some("GET, HEAD"),
             Self::JsonRpc => Some("POST"),
             Self::Grpc | Self::Rest => None,
         }
     }
-}
-
-/// A path of the service itself.
-pub(super) fn is_of(path: &str, version: Version) -> bool {
-    let rest = path.strip_prefix('/').and_then(|it| it.strip_prefix(name(version)));
-    rest.is_some_and(|it| it.starts_with('/'))
 }

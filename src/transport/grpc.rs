@@ -12,7 +12,7 @@ use crate::{
     transport::{
         body::{Body, too_large_for},
         health::{self, Health},
-        response::keep_framing,
+        response::remove_framing,
     },
 };
 
@@ -24,7 +24,7 @@ pub(super) fn complete(
 ) -> http::Response<Body> {
     let mut response = response.map(Body::grpc);
     if response.headers().len() > 1 {
-        keep_framing(response.headers_mut());
+        remove_framing(response.headers_mut());
     }
     let headers = response.headers();
     // Of those that have details, the ones of the codec don't know which version they are for.
@@ -67,7 +67,7 @@ pub(super) fn is_reflection(path: &str) -> bool {
 
 /// The services that tools look for beside ours: health, and reflection in both of its versions, which says what is
 /// served here with the comments of the proto files.
-pub(super) fn beside(service: Health) -> Routes {
+pub(super) fn auxiliary_services(service: Health) -> Routes {
     /// Requests of reflection name a service, a file or a symbol.
     const MAX_MESSAGE: usize = 16 << 10;
     let services = service.services.clone();
@@ -97,7 +97,7 @@ fn name_of<S: NamedService>(_: &S) -> &'static str {
 
 /// Gives the answer to a service that is not there the details that all of our errors have. What the services beside
 /// ours say is not for us to complete.
-pub(super) fn complete_unknown(response: http::Response<tonic::body::Body>) -> http::Response<Body> {
+pub(super) fn complete_unimplemented(response: http::Response<tonic::body::Body>) -> http::Response<Body> {
     let status = response.headers().get(Status::GRPC_STATUS);
     if status.is_some_and(|it| it.as_bytes() == b"12") {
         complete(response, 0, Version::V1_0)

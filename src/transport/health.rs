@@ -37,7 +37,7 @@ const WATCH_RETRY_AFTER: Duration = Duration::from_secs(5);
 pub type Ready = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
 
 /// Answers at one of the paths above.
-pub(super) async fn answer(path: &str, drain: &CancellationToken, ready: &Ready) -> Response<Body> {
+pub(super) async fn respond_with_health(path: &str, drain: &CancellationToken, ready: &Ready) -> Response<Body> {
     let (status, text) = match path.starts_with(READY) {
         true if drain.is_cancelled() => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
         // Why not is for the log.

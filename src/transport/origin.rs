@@ -20,7 +20,7 @@ use http::{
 };
 use tower_service::Service;
 
-use super::{Body, RequestBody, ResponseFuture, brief, classify::RequestKind, now, refuse, response::status};
+use super::{Body, RequestBody, ResponseFuture, brief, classify::RequestKind, error_response, now, response::status};
 use crate::{
     card::{Address, Card, Forwarded},
     error::{Error, ErrorKind},
@@ -413,7 +413,7 @@ where
     fn call(&mut self, request: Request<B>) -> ResponseFuture {
         let (parts, body) = request.into_parts();
         if let Err(error) = self.policy.check(&parts, self.bound) {
-            return now(refuse(&parts, error));
+            return now(error_response(&parts, error));
         }
         let Some(origin) = self.policy.named(&parts.headers) else {
             return self.inner.call(Request::from_parts(parts, body));

@@ -10,7 +10,7 @@ use axum::extract::ConnectInfo;
 use http::{HeaderMap, Request, Response, StatusCode, Version, header, request::Parts};
 use tower_service::Service;
 
-use super::{Body, RequestBody, ResponseFuture, now, peer_limit::PeerLimit, refuse};
+use super::{Body, RequestBody, ResponseFuture, error_response, now, peer_limit::PeerLimit};
 use crate::error::{Error, ErrorKind};
 
 /// A tower service that checks requests before it passes them on to another.
@@ -53,13 +53,13 @@ where
             && let Err(error) = check_framing(&parts)
         {
             // The request is invalid HTTP, so the status is 400 whatever the binding uses for its errors.
-            let mut response = refuse(&parts, error);
+            let mut response = error_response(&parts, error);
             *response.status_mut() = StatusCode::BAD_REQUEST;
             return now(response);
         }
         let permit = match self.peers.request(peer, &parts.headers) {
             Ok(permit) => permit,
-            Err(error) => return now(refuse(&parts, error)),
+            Err(error) => return now(error_response(&parts, error)),
         };
         let answering = self.inner.call(Request::from_parts(parts, body));
         let Some(permit) = permit else { return answering };

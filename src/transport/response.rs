@@ -1,23 +1,24 @@
-//! What answers over HTTP are made of, whichever binding they are for.
+//! HTTP responses: headers from gRPC metadata, errors, `HEAD`, `OPTIONS` and 405, and details for the request log.
 
 use std::error::Error as _;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, request::Parts};
+use http_body::Body as _;
 use serde::{Deserialize, de::IgnoredAny};
 use tonic::{Status, metadata::MetadataMap};
 
-use super::Body;
+use super::{Body, brief, error_response};
 use crate::{
     check::Violation,
     error::{Error, ErrorKind},
 };
 
-/// What a service sends along becomes headers.
+/// Converts the response metadata of a service to headers.
 pub(super) fn headers(metadata: MetadataMap) -> HeaderMap {
     let mut headers = metadata.into_headers();
     if !headers.is_empty() {
-        keep_framing(&mut headers);
+        remove_framing(&mut headers);
         for name in [header::CONTENT_TYPE, Status::GRPC_STATUS, Status::GRPC_MESSAGE, Status::GRPC_STATUS_DETAILS] {
             headers.remove(name);
         }
@@ -25,8 +26,8 @@ pub(super) fn headers(metadata: MetadataMap) -> HeaderMap {
     headers
 }
 
-/// How an answer is to be read is for HTTP to say, and for no service: another length than it has would break it.
-pub(super) fn keep_framing(headers: &mut HeaderMap) {
+/// Removes headers that frame an HTTP message, such as `Content-Length`. A service that set one would break the response.
+pub(super) fn remove_framing(headers: &mut HeaderMap) {
     const FRAMING: [HeaderName; 9] = [
         header::CONTENT_LENGTH,
         header::CONTENT_ENCODING,
@@ -43,27 +44,27 @@ pub(super) fn keep_framing(headers: &mut HeaderMap) {
     }
 }
 
-/// The error in a status, and what goes beside it.
-pub(super) fn explain(mut status: Status) -> (Error, HeaderMap) {
+/// Converts a status to its error and the headers of the error response: `Retry-After`, `WWW-Authenticate` and others.
+pub(super) fn error_parts(mut status: Status) -> (Error, HeaderMap) {
     let mut headers = headers(std::mem::take(status.metadata_mut()));
     let error = Error::from(status);
     if let Some(seconds) = error.retry_after_seconds() {
         headers.insert(header::RETRY_AFTER, seconds.into());
     }
     if error.kind() == ErrorKind::RequestTimeout {
-        // RFC 9110, 15.5.9. Over HTTP/2, hyper takes it off again.
+        // RFC 9110, 15.5.9. Over HTTP/2, hyper removes it.
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    if let Some(challenge) = error.challenge_text().and_then(|it| HeaderValue::from_str(it).ok()) {
+    if let Some(challenge) = error.challenge_text().and_then(|text| HeaderValue::from_str(text).ok()) {
         headers.insert(header::WWW_AUTHENTICATE, challenge);
     }
     (error, headers)
 }
 
-/// Adds a hint to the error of a send whose parameters are the message itself, a common mistake: the member `message`
-/// belongs at `place`.
-pub(super) fn hint_at_bare_message(mut status: Status, params: &[u8], place: &str) -> Status {
-    /// Members by which a message is recognized. None of them is one of a send.
+/// Adds a hint to the error of a send whose parameters are a bare message, a common mistake: the message belongs in the
+/// member `path`.
+pub(super) fn hint_at_bare_message(mut status: Status, params: &[u8], path: &str) -> Status {
+    /// Members that identify a message. Only `message` is a member of a send.
     #[derive(Deserialize)]
     struct Sent {
         message: Option<IgnoredAny>,
@@ -77,13 +78,13 @@ pub(super) fn hint_at_bare_message(mut status: Status, params: &[u8], place: &st
     if !sent.is_ok_and(|sent| sent.message.is_none() && (sent.role.is_some() || sent.parts.is_some())) {
         return status;
     }
-    let description = format!("is required; a bare Message was sent, which belongs in {place}");
+    let description = format!("is required; a bare Message was sent, which belongs in {path}");
     let mut explained = Status::from(error.clone().explained("message", description));
     *explained.metadata_mut() = std::mem::take(status.metadata_mut());
     explained
 }
 
-/// An answer of one piece.
+/// Builds a response with a complete body.
 pub(super) fn respond(
     status: StatusCode,
     mut headers: HeaderMap,
@@ -97,10 +98,35 @@ pub(super) fn respond(
     response
 }
 
-/// An answer that has a status and no body.
+/// Builds a response without a body.
 pub(super) fn status(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::default());
     *response.status_mut() = status;
+    response
+}
+
+/// Builds the error response for an HTTP method that the path does not support, with `Allow`.
+pub(super) fn method_not_allowed(parts: &Parts, allowed: &'static str) -> Response<Body> {
+    let request_line = format!("{} {}", parts.method, parts.uri.path());
+    let mut response = error_response(parts, ErrorKind::VerbNotAllowed.because(brief(&request_line)));
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
+    response
+}
+
+/// Converts the response of a GET to that of a HEAD: headers with `Content-Length`, no body. Over HTTP/2, hyper would send
+/// a body.
+pub(super) fn to_head(mut response: Response<Body>) -> Response<Body> {
+    if let Some(length) = response.body().size_hint().exact().filter(|length| *length > 0) {
+        response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    }
+    response.map(|_| Body::default())
+}
+
+/// Converts a 405 response to that of an OPTIONS: 204 with `Allow`. Other responses are unchanged.
+pub(super) fn to_options(mut response: Response<Body>) -> Response<Body> {
+    let Some(allowed) = response.headers_mut().remove(header::ALLOW) else { return response };
+    let mut response = status(StatusCode::NO_CONTENT);
+    response.headers_mut().insert(header::ALLOW, allowed);
     response
 }
 
@@ -115,7 +141,7 @@ pub(crate) struct CallOutcome {
 }
 
 /// Records the JSON-RPC method of a call, or the reason of its error, for its line in the request log.
-pub(super) fn note(response: &mut Response<Body>, method: Option<&str>, reason: Option<&'static str>) {
+pub(super) fn record_outcome(response: &mut Response<Body>, method: Option<&str>, reason: Option<&'static str>) {
     if !tracing::enabled!(target: REQUEST_LOG, tracing::Level::INFO) {
         return;
     }

@@ -15,9 +15,8 @@ use tonic::{
 use super::{
     RequestBody,
     body::{self, Body},
-    brief, media_type, no_media_type,
-    response::{explain, headers, hint_at_bare_message, respond},
-    resumes,
+    brief, is_resumption, media_type, missing_media_type,
+    response::{error_parts, headers, hint_at_bare_message, respond},
     settings::Limits,
     sse,
 };
@@ -26,7 +25,7 @@ use crate::{
     error::{Error, ErrorKind},
     json::check_json,
     protocol::Version,
-    transport::response::note,
+    transport::response::record_outcome,
 };
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -39,7 +38,7 @@ const SEGMENTS: usize = 8;
 /// `Call` and nothing else, where it was `admitted`.
 ///
 /// No `async fn`, which would keep what it is given twice.
-pub(super) fn answer<T: Dispatch, B: RequestBody>(
+pub(super) fn serve<T: Dispatch, B: RequestBody>(
     binding: T,
     mut parts: Parts,
     body: B,
@@ -48,7 +47,7 @@ pub(super) fn answer<T: Dispatch, B: RequestBody>(
     version: Version,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send {
     let extensions = std::mem::take(&mut parts.extensions);
-    let resumes = resumes(&extensions);
+    let resumes = is_resumption(&extensions);
     let route = route::<T>(&parts.method, parts.uri.path());
     let route = route.and_then(|it| admitted.map(|()| it).map_err(Status::from));
     async move {
@@ -70,7 +69,7 @@ pub(super) fn answer<T: Dispatch, B: RequestBody>(
                 let write = move |out: &mut Vec<u8>, item: Result<&Line, &Error>| write(out, item, version);
                 sse::response(b"", items, resumes, headers(metadata), &limits, write)
             }
-            Err(status) => failure(status, version),
+            Err(status) => status_response(status, version),
         })
     }
 }
@@ -174,7 +173,7 @@ fn segments<'a>(path: &'a str, decoded: &mut [Cow<'a, str>; SEGMENTS]) -> Result
 /// Checks that the body has a JSON content type. The content type of an empty body is ignored.
 fn json<'a>(headers: &HeaderMap, body: &'a Bytes) -> Result<&'a [u8], Error> {
     match media_type(headers) {
-        None if !body.is_empty() => Err(no_media_type()),
+        None if !body.is_empty() => Err(missing_media_type()),
         Some(it) if !body.is_empty() && !is(it, &JSON) && !is(it, &A2A_JSON) => Err(ErrorKind::ContentTypeNotSupported
             .because(format!("`{}` is not taken, but application/json and application/a2a+json are", brief(it)))),
         _ => Ok(body),
@@ -211,12 +210,12 @@ fn reply_type(headers: &HeaderMap, version: Version) -> HeaderValue {
 }
 
 /// Refuses a call. It is JSON by its general name, since a client of another make reads errors under no other.
-pub(super) fn failure(status: Status, version: Version) -> Response<Body> {
-    let (error, headers) = explain(status);
+pub(super) fn status_response(status: Status, version: Version) -> Response<Body> {
+    let (error, headers) = error_parts(status);
     let wire = error.wire_for(version);
     let status = StatusCode::from_u16(wire.http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = respond(status, headers, JSON, error.problem_for(version).to_string().into());
-    note(&mut response, None, Some(wire.reason));
+    record_outcome(&mut response, None, Some(wire.reason));
     response
 }
 

@@ -1,8 +1,25 @@
-//! Version rules: which protocol version a request is in, and which versions are accepted.
+//! Protocol version rules (specification 3.6): how `A2A-Version`, the path and the JSON-RPC method determine the version
+//! of a request, and which versions are accepted.
+//!
+//! The *form* of a request (gRPC service, REST path, JSON-RPC method name) decides which version it is parsed as. The
+//! *requested* version is the one in its header or query, and must match the form: see [`RequestedVersion::check`].
+//! Errors that are reported before the form is known have the *presumed* version, which follows from the requested one.
 
-use http::Extensions;
+use std::borrow::Cow;
 
-use crate::protocol::Protocols;
+use http::{Extensions, HeaderMap, Uri, request::Parts};
+use tonic::server::NamedService;
+
+use super::{V03Server, brief, classify::RequestKind, query_parameter};
+use crate::{
+    call::VERSION,
+    error::{Error, ErrorKind},
+    pb::v1::{a2a_service_server::A2aServiceServer, bindings::ServiceHandle},
+    protocol::{Protocols, Version},
+};
+
+/// Prefix of every HTTP+JSON path of 0.3.
+const V03_REST_PREFIX: &str = "/v1/";
 
 /// Stores on a request which protocol versions are served, for errors before its body is read. All versions are the
 /// default, and are not stored.
@@ -13,6 +30,169 @@ pub(super) fn store_protocols(protocols: Protocols, extensions: &mut Extensions)
 }
 
 /// Returns the protocol versions stored on a request.
-pub(super) fn stored_protocols(extensions: &Extensions) -> Protocols {
+fn stored_protocols(extensions: &Extensions) -> Protocols {
     extensions.get().copied().unwrap_or_default()
+}
+
+/// Full name of the gRPC service of a version.
+pub(super) const fn grpc_service_name(version: Version) -> &'static str {
+    match version {
+        Version::V1_0 => <A2aServiceServer<ServiceHandle> as NamedService>::NAME,
+        Version::V0_3 => <V03Server as NamedService>::NAME,
+    }
+}
+
+/// Returns true if a path is a method of the gRPC service of this version.
+fn is_grpc_method(path: &str, version: Version) -> bool {
+    let method = path.strip_prefix('/').and_then(|path| path.strip_prefix(grpc_service_name(version)));
+    method.is_some_and(|method| method.starts_with('/'))
+}
+
+/// Returns true if a path is a method of the A2A service, and not of health, reflection or an unknown service.
+///
+/// If 0.3 is not served, its gRPC service is an unknown service: 0.3 has no error for an unsupported version. 1.0 has one
+/// (`VersionNotSupported`), so its service is always known.
+pub(super) fn is_a2a_grpc_method(path: &str, version: Version, served: Protocols) -> bool {
+    is_grpc_method(path, version) && (version == Version::V1_0 || served.has(version))
+}
+
+/// Returns the version of a request by its form. For JSON-RPC, whose method is in the body, returns the presumed version.
+pub(super) fn of_request(kind: RequestKind, parts: &Parts) -> Version {
+    let path = parts.uri.path();
+    let has_v03_form = match kind {
+        RequestKind::Grpc => is_grpc_method(path, Version::V0_3),
+        // If 0.3 is not served, `v1` is the name of a tenant.
+        RequestKind::Rest => {
+            path.starts_with(V03_REST_PREFIX)
+                && stored_protocols(&parts.extensions).has(Version::V0_3)
+                && !requests_1_x(&parts.uri, &parts.headers)
+        }
+        RequestKind::ExtendedCard => true,
+        RequestKind::JsonRpc => {
+            let requested = requested_text(&parts.uri, &parts.headers);
+            return presumed(requested.as_deref(), stored_protocols(&parts.extensions));
+        }
+        RequestKind::Card | RequestKind::Health => false,
+    };
+    if has_v03_form { Version::V0_3 } else { Version::V1_0 }
+}
+
+/// Returns the version of a JSON-RPC method: names of 0.3 have a slash, names of 1.0 have none.
+pub(super) fn of_json_rpc_method(method: &str) -> Version {
+    if method.contains('/') { Version::V0_3 } else { Version::V1_0 }
+}
+
+/// Returns the version of a body that is not a valid JSON-RPC request, by the first `method` in its text, if there is one.
+pub(super) fn of_invalid_json_rpc(body: &[u8]) -> Option<Version> {
+    const MEMBER: &[u8] = br#""method""#;
+    let start = body.windows(MEMBER.len()).position(|window| window == MEMBER)?;
+    let value = body.get(start + MEMBER.len()..)?.trim_ascii_start().strip_prefix(b":")?;
+    let method = value.trim_ascii_start().strip_prefix(b"\"")?.split(|byte| *byte == b'"').next()?;
+    Some(if method.contains(&b'/') { Version::V0_3 } else { Version::V1_0 })
+}
+
+/// Returns true if a request names a version 1.x. Below `/v1/`, it then is a request of a tenant named `v1`, and not one
+/// of 0.3.
+pub(super) fn requests_1_x(uri: &Uri, headers: &HeaderMap) -> bool {
+    requested_text(uri, headers).is_some_and(|text| is_1_x(&text))
+}
+
+fn is_1_x(requested: &str) -> bool {
+    requested.trim().starts_with("1.")
+}
+
+/// Returns the presumed version: 0.3 unless the request names 1.x (3.6.2). Clients of both versions can read errors of 0.3.
+fn presumed(requested: Option<&str>, served: Protocols) -> Version {
+    if !served.has(Version::V0_3) || requested.is_some_and(is_1_x) { Version::V1_0 } else { Version::V0_3 }
+}
+
+/// Returns the value of `A2A-Version`: the first header line that is not empty, else the query parameter (3.6.1).
+fn requested_text<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<Cow<'a, str>> {
+    let lines = headers.get_all(VERSION).into_iter().map(|line| line.to_str().unwrap_or("?").trim());
+    let header = lines.into_iter().find(|line| !line.is_empty()).map(Cow::Borrowed);
+    header.or_else(|| query_parameter(uri, VERSION.as_str()).filter(|value| !value.trim().is_empty()))
+}
+
+/// Requested version of a request, and the settings that decide whether it is accepted.
+#[derive(Clone)]
+pub(super) struct RequestedVersion {
+    /// Value of `A2A-Version`, shortened for error messages.
+    text: Option<Cow<'static, str>>,
+    served: Protocols,
+    /// Requests of 1.0 must name their version.
+    strict: bool,
+}
+
+impl RequestedVersion {
+    /// Reads the requested version of a request.
+    pub(super) fn of(parts: &Parts, served: Protocols, strict: bool) -> Self {
+        /// Most requests have this value, which needs no allocation.
+        const USUAL: &str = Version::V1_0.as_str();
+        let text = requested_text(&parts.uri, &parts.headers);
+        let text = text.map(|text| if text == USUAL { USUAL.into() } else { Cow::Owned(brief(&text)) });
+        Self { text, served, strict }
+    }
+
+    /// Returns the presumed version.
+    pub(super) fn presumed(&self) -> Version {
+        presumed(self.text.as_deref(), self.served)
+    }
+
+    /// Checks that a request of this form is accepted.
+    ///
+    /// # Errors
+    /// `VersionNotSupported`; `MethodNotFound` for a request of 0.3 if that is not served.
+    pub(super) fn check(self, form: Version) -> Result<(), Error> {
+        match form {
+            Version::V1_0 => self.check_v1(),
+            Version::V0_3 => self.check_v03(),
+        }
+    }
+
+    /// Rejects a request of 1.0 that names another version (3.6). A request without a version is accepted unless `strict`:
+    /// requests that are written by hand often lack the header. The specification treats it as 0.3 (3.6.2).
+    fn check_v1(self) -> Result<(), Error> {
+        let Self { text, served, strict } = self;
+        let (is_served, supported) = (served.has(Version::V1_0), served.to_string());
+        let kind = ErrorKind::VersionNotSupported;
+        match text {
+            None if is_served && !strict => Ok(()),
+            Some(text) if is_served && Version::from_text(&text) == Some(Version::V1_0) => Ok(()),
+            None => {
+                let problem = if is_served {
+                    "A2A-Version is missing, which means 0.3, but the request has the form of 1.0"
+                } else {
+                    "the request has the form of 1.0"
+                };
+                let reason = format!("{problem}; this server supports {supported}");
+                Err(kind.because(reason).with("supportedVersions", supported))
+            }
+            Some(text) => {
+                // The requested version is served, but its requests have another form.
+                let is_other_form =
+                    Version::from_text(&text).is_some_and(|version| version != Version::V1_0 && served.has(version));
+                let hint = if is_other_form { "the request has the form of 1.0; " } else { "" };
+                let error = kind.because(format!("A2A-Version: `{text}`; {hint}this server supports {supported}"));
+                Err(error.with("requestedVersion", text).with("supportedVersions", supported))
+            }
+        }
+    }
+
+    /// Rejects a request of 0.3 that names an unknown version. 0.3 has no version header, and clients that support both
+    /// versions send the one of 1.0 with requests of 0.3 too.
+    fn check_v03(self) -> Result<(), Error> {
+        // The patch number is ignored (3.6).
+        let is_before = |text: &str| matches!(text.trim().split('.').take(2).collect::<Vec<_>>()[..], ["0", "1" | "2"]);
+        if !self.served.has(Version::V0_3) {
+            return Err(ErrorKind::MethodNotFound.because("protocol 0.3 is not served"));
+        }
+        match self.text {
+            Some(text) if Version::from_text(&text).is_none() && !is_before(&text) => {
+                let form = Version::V0_3.as_str();
+                let reason = format!("A2A-Version: `{text}`; the request has the form of {form}");
+                Err(ErrorKind::VersionNotSupported.because(reason).with("requestedVersion", text))
+            }
+            _ => Ok(()),
+        }
+    }
 }

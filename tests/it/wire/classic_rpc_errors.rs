@@ -62,7 +62,7 @@ async fn errors_are_told_apart() {
             r#"{"jsonrpc":"2.0","id":[],"method":"tasks/get"}"#.into(),
             json!(null),
             -32600,
-            "`id` is neither text nor a number",
+            "`id` is not a string, a number or null",
         ),
         (call("1", "tasks/nothing", "{}"), json!(1), -32601, "tasks/nothing"),
         (call("1", "Message/Send", "{}"), json!(1), -32601, "Message/Send"),

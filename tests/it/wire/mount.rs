@@ -6,7 +6,7 @@ use a2a_service::{
     client,
     error::ErrorKind,
     pb::v1::GetTaskRequest,
-    transport::{Body, HttpService, Settings, listener, refuse},
+    transport::{Body, HttpService, Settings, error_response, listener},
 };
 use axum::{Router, routing};
 use bytes::Bytes;
@@ -87,7 +87,7 @@ async fn refusals() {
     let error = || ErrorKind::Unauthenticated.error().challenge("Bearer");
     let layer = move |request: axum::extract::Request| async move {
         let (parts, _) = request.into_parts();
-        refuse(&parts, error())
+        error_response(&parts, error())
     };
     let url = program(Router::new().fallback(layer)).await;
     let http = reqwest::Client::new();

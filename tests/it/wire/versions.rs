@@ -90,9 +90,9 @@ async fn others_are_refused_with_those_that_there_are() {
             ("VERSION_NOT_SUPPORTED", "1.0, 0.3")
         );
         assert!(error.message().contains(version), "{error}");
-        assert!(error.message().ends_with("this server speaks 1.0, 0.3"), "{error}");
+        assert!(error.message().ends_with("this server supports 1.0, 0.3"), "{error}");
         let is_served = version.starts_with("0.3");
-        assert_eq!(error.message().contains("calls of this form are of 1.0"), is_served, "{error}");
+        assert_eq!(error.message().contains("the request has the form of 1.0"), is_served, "{error}");
     }
     assert!(server.echo.calls.lock().is_empty());
 }
