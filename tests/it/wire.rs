@@ -1,18 +1,9 @@
 //! Wire format: bytes that each binding reads and writes, and limits of connections.
 
 mod batch;
-mod classic_examples;
-mod classic_files;
-mod classic_grpc;
-mod classic_inputs;
-mod classic_rest;
-mod classic_rpc;
-mod classic_rpc_errors;
-mod classic_rpc_push;
-mod classic_scripted;
+mod bindings;
 mod client;
 mod connection;
-mod doors;
 mod drain;
 mod errors;
 mod grpc;
@@ -23,10 +14,19 @@ mod limits;
 mod mount;
 mod origin;
 mod rest;
-mod slow;
+mod slow_readers;
 mod sse;
 mod support;
 mod tolerance;
+mod v03_examples;
+mod v03_files;
+mod v03_grpc;
+mod v03_inputs;
+mod v03_jsonrpc;
+mod v03_jsonrpc_errors;
+mod v03_jsonrpc_push;
+mod v03_rest;
+mod v03_support;
 mod versions;
 
 /// Transports dispatch by the generated bindings and must not name RPCs.

@@ -1,4 +1,4 @@
-//! JSON-RPC batches: several calls in one body, as section 6 of JSON-RPC 2.0 has them.
+//! JSON-RPC batches (JSON-RPC 2.0, section 6): order and ids of responses, notifications, size limits.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -12,14 +12,14 @@ async fn post(url: &str, body: &str) -> (StatusCode, String) {
     (reply.status(), reply.text().await.unwrap())
 }
 
-/// A call of a batch. One without an id is a notification.
+/// Returns a JSON-RPC call. A call without an id is a notification.
 fn call(id: Option<&str>, method: &str, params: &str) -> String {
-    let id = id.map(|it| format!(r#""id":{it},"#)).unwrap_or_default();
+    let id = id.map(|id| format!(r#""id":{id},"#)).unwrap_or_default();
     format!(r#"{{"jsonrpc":"2.0",{id}"method":"{method}","params":{params}}}"#)
 }
 
 #[tokio::test]
-async fn answers_stand_in_the_order_of_the_calls() {
+async fn responses_are_in_the_order_of_the_calls() {
     let server = Server::start().await;
     let calls = [
         call(Some("1.50"), "GetTask", r#"{"id":"a"}"#),
@@ -39,8 +39,9 @@ async fn answers_stand_in_the_order_of_the_calls() {
     assert_eq!(status, 200);
     assert!(text.starts_with(r#"[{"jsonrpc":"2.0","id":1.50,"result":{"id":"a""#), "{text}");
     assert!(text.contains(r#"{"jsonrpc":"2.0","id":"\u00e9","error":"#), "{text}");
-    let answers: Vec<Value> = serde_json::from_str(&text).unwrap();
-    let short: Vec<_> = answers.iter().map(|it| json!([it["id"], it["error"]["code"]])).collect();
+    let responses: Vec<Value> = serde_json::from_str(&text).unwrap();
+    let ids_and_codes: Vec<_> =
+        responses.iter().map(|response| json!([response["id"], response["error"]["code"]])).collect();
     let expected = json!([
         [1.5, null],
         ["é", -32001],
@@ -52,17 +53,17 @@ async fn answers_stand_in_the_order_of_the_calls() {
         [null, -32600],
         [6, -32600]
     ]);
-    assert_eq!(Value::from(short), expected, "{text}");
-    // A call knows of its caller what a call of its own would, and each send has a key of its own.
+    assert_eq!(Value::from(ids_and_codes), expected, "{text}");
+    // Calls of a batch have the same request context as single calls, and each send has its own idempotency key.
     let calls = server.echo.calls.lock();
-    let mut keys: Vec<_> = calls.iter().map(|it| it.idempotency_key.as_deref().unwrap()).collect();
+    let mut keys: Vec<_> = calls.iter().map(|call| call.idempotency_key.as_deref().unwrap()).collect();
     keys.sort_unstable();
     assert_eq!(keys, ["k#0", "k#1", "k#2", "k#8"]);
-    assert!(calls.iter().all(|it| it.peer.is_some()));
+    assert!(calls.iter().all(|call| call.peer.is_some()));
 }
 
 #[tokio::test]
-async fn nothing_but_notifications_has_no_answer() {
+async fn batch_of_notifications_has_no_response_body() {
     let server = Server::start().await;
     let calls = [call(None, "GetTask", r#"{"id":"a"}"#), call(None, "GetTask", r#"{"id":"missing"}"#)];
     assert_eq!(post(&server.url, &format!("[{}]", calls.join(","))).await, (StatusCode::NO_CONTENT, String::new()));
@@ -70,7 +71,7 @@ async fn nothing_but_notifications_has_no_answer() {
 }
 
 #[tokio::test]
-async fn a_batch_that_takes_too_much_once_decoded_is_refused() {
+async fn batch_over_the_decoded_size_limit_is_rejected() {
     let server = Server::start().await;
     let params = format!(r#"{{"id":"a","list":[null{}]}}"#, ",null".repeat(2000));
     let batch = |n: usize| format!("[{}]", vec![call(Some("1"), "GetTask", &params); n].join(","));
@@ -79,16 +80,16 @@ async fn a_batch_that_takes_too_much_once_decoded_is_refused() {
     let params = params.replace("null", "{}");
     let batch = format!("[{}]", vec![call(Some("1"), "GetTask", &params); 64].join(","));
     let (status, text) = post(&server.url, &batch).await;
-    let answer: Value = serde_json::from_str(&text).unwrap();
+    let response: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(
-        (status.as_u16(), &answer["error"]["data"][0]["metadata"]["limit"]),
+        (status.as_u16(), &response["error"]["data"][0]["metadata"]["limit"]),
         (413, &json!("decoded_bytes")),
         "{text}"
     );
 }
 
 #[tokio::test]
-async fn what_is_no_batch_has_one_answer() {
+async fn invalid_batch_has_a_single_error_response() {
     let server = Server::start().await;
     let full = vec![call(Some("1"), "GetTask", r#"{"id":"a"}"#); 64].join(",");
     let (_, text) = post(&server.url, &format!("[{full}]")).await;
@@ -98,44 +99,49 @@ async fn what_is_no_batch_has_one_answer() {
     let broken = format!("[{full}");
     for (body, code) in [("[]", -32600), (" [ ] ", -32600), ("[1,", -32700), (&broken, -32700), (&too_many, -32600)] {
         let (status, text) = post(&server.url, body).await;
-        let answer: Value = serde_json::from_str(&text).unwrap();
-        let short = (status.as_u16(), &answer["id"], &answer["error"]["code"]);
-        assert_eq!(short, (200, &json!(null), &json!(code)), "{body}");
-        assert_eq!(answer["error"]["data"][0]["@type"], "type.googleapis.com/google.rpc.ErrorInfo");
+        let response: Value = serde_json::from_str(&text).unwrap();
+        let ids_and_codes = (status.as_u16(), &response["id"], &response["error"]["code"]);
+        assert_eq!(ids_and_codes, (200, &json!(null), &json!(code)), "{body}");
+        assert_eq!(response["error"]["data"][0]["@type"], "type.googleapis.com/google.rpc.ErrorInfo");
         if body == too_many {
-            assert_eq!(answer["error"]["data"][0]["metadata"], json!({"limit": "64"}));
+            assert_eq!(response["error"]["data"][0]["metadata"], json!({"limit": "64"}));
         }
     }
     assert!(server.echo.calls.lock().is_empty());
 }
 
-/// What is refused at the edge is refused for each call by its id.
+/// An error of the HTTP request is reported once for each call, with the call's id.
 #[tokio::test]
-async fn a_refusal_is_one_of_every_call() {
+async fn request_error_is_repeated_for_each_call() {
     let server = Server::start().await;
     let calls = [call(Some("1"), "GetTask", r#"{"id":"a"}"#), call(Some("2"), "Nothing", "{}")];
     let http = reqwest::Client::new().post(format!("{}/rpc", server.url)).header("a2a-version", "9.9");
     let reply = http.json_body(format!("[{}]", calls.join(","))).send().await.unwrap();
-    let answers = json(reply).await;
-    let short: Vec<_> = answers.as_array().unwrap().iter().map(|it| json!([it["id"], it["error"]["code"]])).collect();
-    assert_eq!(Value::from(short), json!([[1, -32009], [2, -32601]]));
+    let responses = json(reply).await;
+    let ids_and_codes: Vec<_> = responses
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|response| json!([response["id"], response["error"]["code"]]))
+        .collect();
+    assert_eq!(Value::from(ids_and_codes), json!([[1, -32009], [2, -32601]]));
     assert!(server.echo.calls.lock().is_empty());
 }
 
 #[tokio::test]
-async fn the_results_of_a_batch_have_a_budget() {
-    let mut door = settings();
-    door.batch_bytes = 725;
-    let server = Server::with(door, a2a_service::transport::listener::Settings::default()).await;
+async fn size_of_batch_results_is_limited() {
+    let mut settings = settings();
+    settings.batch_bytes = 725;
+    let server = Server::with(settings, a2a_service::transport::listener::Settings::default()).await;
     let id = "t".repeat(250);
     let calls: Vec<_> = (0..4).map(|n| call(Some(&n.to_string()), "GetTask", &format!(r#"{{"id":"{id}"}}"#))).collect();
     let last = call(Some("4"), "GetTask", r#"{"id":"small"}"#);
     let (status, text) = post(&server.url, &format!("[{},{last}]", calls.join(","))).await;
-    let answers: Vec<Value> = serde_json::from_str(&text).unwrap();
-    assert_eq!((status, answers.len()), (StatusCode::OK, 5));
-    let refused: Vec<_> = answers.iter().map(|answer| answer["error"].is_object()).collect();
-    assert_eq!(refused, [false, false, true, true, false], "{text}");
-    let error = &answers[2]["error"];
+    let responses: Vec<Value> = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, responses.len()), (StatusCode::OK, 5));
+    let rejected: Vec<_> = responses.iter().map(|response| response["error"].is_object()).collect();
+    assert_eq!(rejected, [false, false, true, true, false], "{text}");
+    let error = &responses[2]["error"];
     assert!(error["message"].as_str().unwrap().contains("(limits.batch_bytes)"), "{error}");
     assert_eq!(error["data"][0]["metadata"]["limit"], "batch_bytes", "{error}");
 }

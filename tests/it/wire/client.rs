@@ -1,4 +1,4 @@
-//! Our clients against servers that answer in ways of their own.
+//! Clients of this crate with foreign servers: error mapping, empty bodies, unexpected content types, streams, the event reader.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use tonic::Request;
 
 use super::support::*;
 
-/// Answers everything with this.
+/// Serves this response on every path, and returns a REST and a JSON-RPC client of it.
 async fn agent(status: u16, content_type: &'static str, body: &str) -> [Arc<dyn A2aService>; 2] {
     let (status, body) = (StatusCode::from_u16(status).unwrap(), body.to_owned());
     let answer = move || async move { (status, [(header::CONTENT_TYPE, content_type)], body).into_response() };
@@ -32,7 +32,7 @@ fn get() -> Request<GetTaskRequest> {
 }
 
 #[tokio::test]
-async fn errors_go_by_reason_then_code_then_status() {
+async fn error_kind_is_taken_from_reason_then_code_then_status() {
     for (status, body, kind, message) in [
         (
             500,
@@ -74,7 +74,7 @@ async fn errors_go_by_reason_then_code_then_status() {
 }
 
 #[tokio::test]
-async fn nothing_is_an_empty_message() {
+async fn empty_response_is_an_empty_message() {
     let request = || {
         let (task_id, id) = ("t".to_owned(), "c".to_owned());
         Request::new(DeleteTaskPushNotificationConfigRequest { task_id, id, ..Default::default() })
@@ -87,7 +87,7 @@ async fn nothing_is_an_empty_message() {
 }
 
 #[tokio::test]
-async fn what_is_not_json_is_the_agents_fault() {
+async fn invalid_json_response_is_an_agent_error() {
     for (content_type, body) in [("text/html", "<html>"), ("application/json", "{"), ("application/json", "[]")] {
         for agent in agent(200, content_type, body).await {
             let error = Error::from(agent.get_task(get()).await.unwrap_err());
@@ -97,12 +97,12 @@ async fn what_is_not_json_is_the_agents_fault() {
 }
 
 #[tokio::test]
-async fn json_where_a_stream_was_expected() {
+async fn json_response_to_a_streaming_request_is_one_event() {
     let [rest, _] = agent(200, "application/json", &event_json("m")).await;
     let [_, rpc] = agent(200, "application/json", &format!(r#"{{"result":{}}}"#, event_json("m"))).await;
     for agent in [rest, rpc] {
         let stream = agent.send_streaming_message(Request::new(send("m"))).await.unwrap().into_inner();
-        let events: Vec<_> = stream.map(|it| it.unwrap()).collect().await;
+        let events: Vec<_> = stream.map(Result::unwrap).collect().await;
         assert_eq!(events, [event(hello("m"), 1)]);
     }
     for agent in agent(200, "application/json", r#"{"error":{"code":-32004,"message":"no"}}"#).await {
@@ -112,7 +112,7 @@ async fn json_where_a_stream_was_expected() {
 }
 
 #[tokio::test]
-async fn a_stream_where_json_was_expected() {
+async fn stream_response_to_a_unary_request_is_an_agent_error() {
     for agent in agent(200, "text/event-stream", "data: {}\n\n").await {
         let error = Error::from(agent.get_task(get()).await.unwrap_err());
         assert_eq!(error.kind(), ErrorKind::InvalidAgentResponse);
@@ -120,7 +120,7 @@ async fn a_stream_where_json_was_expected() {
 }
 
 #[tokio::test]
-async fn streams_of_others() {
+async fn foreign_event_streams_are_read() {
     let pretty = serde_json::to_string_pretty(&serde_json::from_str::<serde_json::Value>(&event_json("m")).unwrap());
     let pretty = format!("data: {}\r\n", pretty.unwrap().replace('\n', "\r\ndata: "));
     let error =
@@ -134,7 +134,7 @@ async fn streams_of_others() {
 }
 
 #[tokio::test]
-async fn nobody_is_there() {
+async fn unreachable_server_is_unavailable() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -149,9 +149,9 @@ async fn nobody_is_there() {
     assert!(client::grpc("").is_err());
 }
 
-/// A path has two names that mean a place, which an id must not become.
+/// `.` and `..` are path segments with a meaning, so they are rejected as ids.
 #[tokio::test]
-async fn ids_that_no_path_can_carry() {
+async fn ids_that_are_path_segments_are_rejected() {
     for id in [".", ".."] {
         let request = GetTaskRequest { id: id.into(), ..Default::default() };
         let error = client::rest("http://127.0.0.1:9").unwrap().get_task(Request::new(request)).await.unwrap_err();
@@ -159,35 +159,35 @@ async fn ids_that_no_path_can_carry() {
     }
 }
 
-async fn read(chunks: Vec<Bytes>) -> Vec<(String, String)> {
+async fn read_events(chunks: Vec<Bytes>) -> Vec<(String, String)> {
     let chunks = tokio_stream::iter(chunks.into_iter().map(Ok::<_, std::convert::Infallible>));
     let text = |Frame { cursor, data }: Frame| {
-        (cursor.map(|it| it.to_string()).unwrap_or_default(), String::from_utf8(data.bytes().to_vec()).unwrap())
+        (cursor.map(|cursor| cursor.to_string()).unwrap_or_default(), String::from_utf8(data.bytes().to_vec()).unwrap())
     };
-    Reader::new(chunks).map(|it| text(it.unwrap())).collect().await
+    Reader::new(chunks).map(|frame| text(frame.unwrap())).collect().await
 }
 
-/// The same events however their lines end, and wherever the bytes are cut.
+/// Events are equal for every line ending and every split of the bytes.
 #[tokio::test]
-async fn events_are_read_from_any_bytes() {
+async fn events_are_read_across_any_split() {
     let text = "\u{feff}id: ä\n: comment\ndata: one\n\ndata\n\ndata:two\ndata:  three\nunknown: x\n\n\n\
                 event: error\nid\ndata: four\n\ndata: cut off\n";
     let expected = [("ä", "one"), ("ä", ""), ("ä", "two\n three"), ("", "four")];
-    let expected: Vec<_> = expected.iter().map(|it| (it.0.to_owned(), it.1.to_owned())).collect();
+    let expected: Vec<_> = expected.iter().map(|event| (event.0.to_owned(), event.1.to_owned())).collect();
     for end in ["\n", "\r\n", "\r"] {
         let bytes = Bytes::from(text.replace('\n', end));
-        let bytewise = bytes.iter().map(|it| Bytes::copy_from_slice(&[*it])).collect();
-        assert_eq!(read(bytewise).await, expected, "{end:?}");
+        let single_bytes = bytes.iter().map(|byte| Bytes::copy_from_slice(&[*byte])).collect();
+        assert_eq!(read_events(single_bytes).await, expected, "{end:?}");
         for at in 0..=bytes.len() {
-            assert_eq!(read(vec![bytes.slice(..at), bytes.slice(at..)]).await, expected, "{end:?} cut at {at}");
+            assert_eq!(read_events(vec![bytes.slice(..at), bytes.slice(at..)]).await, expected, "{end:?} cut at {at}");
         }
     }
 }
 
 #[tokio::test]
-async fn an_event_may_be_large_but_not_endless() {
+async fn size_of_an_event_is_limited() {
     let line = "x".repeat(5 << 20);
-    assert_eq!(read(vec![format!("data: {line}\n\n").into()]).await[0].1, line);
+    assert_eq!(read_events(vec![format!("data: {line}\n\n").into()]).await[0].1, line);
     let line = format!("data: {}\n", "x".repeat(1000));
     for chunk in ["x".repeat(1 << 20), line.repeat(1000)] {
         let chunk = Bytes::from(chunk);

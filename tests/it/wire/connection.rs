@@ -1,5 +1,5 @@
-//! What a connection may do, and how long it may take over it. The clock is paused: a wait is over when nothing else
-//! is left to do.
+//! Timeouts and limits of one connection, keep-alive, batching of events into writes, and the accept loop. The clock is paused, so
+//! timeouts pass at once.
 
 use std::{collections::VecDeque, io, sync::Arc, task::Poll, time::Duration};
 
@@ -17,24 +17,24 @@ use tokio_util::sync::CancellationToken;
 use super::support::*;
 
 /// One connection to a server, without a socket.
-struct Wire {
+struct Connection {
     io: DuplexStream,
     echo: Arc<Echo>,
 }
 
-impl Wire {
+impl Connection {
     fn open() -> Self {
         let echo = Arc::new(Echo::default());
-        let door = HttpService::new(checked(&echo), settings());
-        Self { io: connect(&door), echo }
+        let service = HttpService::new(checked(&echo), settings());
+        Self { io: connect(&service), echo }
     }
 
     async fn write(&mut self, text: &str) {
         self.io.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// Reads up to the end of a text.
-    async fn until(&mut self, end: &str) -> String {
+    /// Reads until the bytes end with `end`.
+    async fn read_until(&mut self, end: &str) -> String {
         let mut read = Vec::new();
         while !read.ends_with(end.as_bytes()) {
             read.push(self.io.read_u8().await.unwrap());
@@ -42,16 +42,16 @@ impl Wire {
         String::from_utf8(read).unwrap()
     }
 
-    /// Reads an answer that has a length.
-    async fn reply(&mut self) -> String {
-        let head = self.until("\r\n\r\n").await;
+    /// Reads a response with a `content-length`.
+    async fn read_response(&mut self) -> String {
+        let head = self.read_until("\r\n\r\n").await;
         let length = head.split("content-length: ").nth(1).expect(&head).split("\r\n").next().unwrap();
         let mut body = vec![0; length.parse().unwrap()];
         self.io.read_exact(&mut body).await.unwrap();
         head + &String::from_utf8(body).unwrap()
     }
 
-    /// How long it takes until the other end closes.
+    /// Waits until the server closes the connection, and returns the time that it took.
     async fn closes_after(mut self) -> Duration {
         let start = Instant::now();
         self.io.read_to_end(&mut Vec::new()).await.unwrap();
@@ -59,12 +59,12 @@ impl Wire {
     }
 }
 
-/// A connection to a service, without a socket.
-fn connect(door: &HttpService) -> DuplexStream {
+/// Connects to a service without a socket.
+fn connect(service: &HttpService) -> DuplexStream {
     let (io, far) = tokio::io::duplex(64 << 10);
-    let door = door.clone();
+    let service = service.clone();
     tokio::spawn(async move {
-        serve_connection(far, None, door, &listener::Settings::default(), &CancellationToken::new()).await;
+        serve_connection(far, None, service, &listener::Settings::default(), &CancellationToken::new()).await;
     });
     io
 }
@@ -76,169 +76,170 @@ fn post(path: &str, body: &str) -> String {
     )
 }
 
-fn about(duration: Duration) -> u64 {
+fn seconds_rounded_up(duration: Duration) -> u64 {
     duration.as_millis().div_ceil(1000).try_into().unwrap()
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_says_nothing_is_let_go() {
+async fn connection_without_a_complete_head_is_closed() {
     for beginning in ["", "PRI * HTTP/2.0\r\n\r\nSM", "GET /tasks", "GET /tasks HTTP/1.1\r\nhost: a\r\nx"] {
-        let mut wire = Wire::open();
-        wire.write(beginning).await;
-        let after = about(wire.closes_after().await);
+        let mut connection = Connection::open();
+        connection.write(beginning).await;
+        let after = seconds_rounded_up(connection.closes_after().await);
         assert!((10..=11).contains(&after), "{beginning}: {after}");
     }
 }
 
-/// Byte by byte is not fast enough either.
+/// A byte a second does not extend the deadline of the head.
 #[tokio::test(start_paused = true)]
-async fn slow_heads_are_let_go() {
-    let mut wire = Wire::open();
+async fn slowly_sent_head_is_closed() {
+    let mut connection = Connection::open();
     let start = Instant::now();
     for byte in b"GET /tasks HTTP/1.1\r\nhost: a".iter().cycle() {
         tokio::time::advance(Duration::from_secs(1)).await;
-        if wire.io.write_u8(*byte).await.is_err() {
+        if connection.io.write_u8(*byte).await.is_err() {
             break;
         }
     }
-    assert!((10..=12).contains(&about(start.elapsed())), "{:?}", start.elapsed());
+    assert!((10..=12).contains(&seconds_rounded_up(start.elapsed())), "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_connection_is_kept_for_long() {
-    let mut wire = Wire::open();
+async fn idle_connection_is_closed_after_the_idle_timeout() {
+    let mut connection = Connection::open();
     for _ in 0..2 {
-        wire.write("GET /tasks/t HTTP/1.1\r\nhost: a\r\n\r\n").await;
-        assert!(wire.reply().await.starts_with("HTTP/1.1 200 OK\r\n"));
-        assert!(timeout(Duration::from_mins(1), wire.io.read_u8()).await.is_err());
+        connection.write("GET /tasks/t HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        assert!(connection.read_response().await.starts_with("HTTP/1.1 200 OK\r\n"));
+        assert!(timeout(Duration::from_mins(1), connection.io.read_u8()).await.is_err());
     }
-    // Seventy-five seconds in all, and what lies between two looks.
-    assert!((14..=25).contains(&about(wire.closes_after().await)));
+    // The idle timeout is 75 s, checked at intervals.
+    assert!((14..=25).contains(&seconds_rounded_up(connection.closes_after().await)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_body_is_refused() {
+async fn slowly_sent_body_is_rejected() {
     for (path, code) in [("/rpc", "-32057"), ("/message:send", "REQUEST_TIMEOUT"), ("/v1/message:send", "-32057")] {
-        let mut wire = Wire::open();
+        let mut connection = Connection::open();
         let start = Instant::now();
-        wire.write(&format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{{")).await;
-        let reply = wire.reply().await;
+        connection.write(&format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{{")).await;
+        let reply = connection.read_response().await;
         assert!(reply.starts_with("HTTP/1.1 408 Request Timeout\r\n") && reply.contains(code), "{reply}");
         assert!(reply.contains("connection: close\r\n") && reply.contains("within 60s (body_timeout)"), "{reply}");
-        assert_eq!(about(start.elapsed()), 60);
+        assert_eq!(seconds_rounded_up(start.elapsed()), 60);
     }
 }
 
-/// Who asks before sending is told at once.
+/// A client that sends `Expect: 100-continue` gets the error before it sends the body.
 #[tokio::test(start_paused = true)]
-async fn a_large_body_is_refused_before_it_is_sent() {
-    let mut wire = Wire::open();
-    wire.write("POST /message:send HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 9000000\r\n\r\n")
+async fn large_body_is_rejected_before_it_is_sent() {
+    let mut connection = Connection::open();
+    connection
+        .write("POST /message:send HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 9000000\r\n\r\n")
         .await;
-    let reply = wire.reply().await;
+    let reply = connection.read_response().await;
     assert!(reply.starts_with("HTTP/1.1 413 Payload Too Large\r\n"), "{reply}");
     assert!(reply.contains(r#""reason":"PAYLOAD_TOO_LARGE""#) && reply.contains("1048576"), "{reply}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn http2_that_does_not_answer_is_let_go() {
-    let mut wire = Wire::open();
-    wire.write("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
-    wire.io.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
-    assert!((40..=41).contains(&about(wire.closes_after().await)));
+async fn http2_connection_that_does_not_answer_pings_is_closed() {
+    let mut connection = Connection::open();
+    connection.write("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    connection.io.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    assert!((40..=41).contains(&seconds_rounded_up(connection.closes_after().await)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_is_filled_with_comments() {
-    let mut wire = Wire::open();
-    let feed = wire.echo.feed();
-    wire.write(&post("/message:stream", &send_json("feed"))).await;
-    assert!(wire.until("\r\n\r\n").await.contains("content-type: text/event-stream\r\n"));
+async fn idle_stream_has_keep_alive_comments() {
+    let mut connection = Connection::open();
+    let feed = connection.echo.feed();
+    connection.write(&post("/message:stream", &send_json("feed"))).await;
+    assert!(connection.read_until("\r\n\r\n").await.contains("content-type: text/event-stream\r\n"));
     let mut last = Instant::now();
-    // For longer than a connection may be idle.
+    // Longer than the idle timeout.
     for _ in 0..10 {
-        assert!(wire.until("\n\n").await.ends_with("\r\n: keep-alive\n\n"));
-        assert_eq!(about(last.elapsed()), 15);
+        assert!(connection.read_until("\n\n").await.ends_with("\r\n: keep-alive\n\n"));
+        assert_eq!(seconds_rounded_up(last.elapsed()), 15);
         last = Instant::now();
     }
-    // An event puts the next comment off.
+    // An event postpones the next comment.
     tokio::time::advance(Duration::from_secs(10)).await;
     feed.send(Ok(event(hello("m"), 1))).unwrap();
-    let read = wire.until("\n\n").await;
+    let read = connection.read_until("\n\n").await;
     assert!(read.ends_with(&format!("id: t.1.1\ndata: {}\n\n", event_json("m"))), "{read}");
-    assert_eq!(about(last.elapsed()), 10);
-    assert!(wire.until("\n\n").await.ends_with(": keep-alive\n\n"));
-    assert_eq!(about(last.elapsed()), 25);
+    assert_eq!(seconds_rounded_up(last.elapsed()), 10);
+    assert!(connection.read_until("\n\n").await.ends_with(": keep-alive\n\n"));
+    assert_eq!(seconds_rounded_up(last.elapsed()), 25);
     drop(feed);
-    assert!(wire.until("0\r\n\r\n").await.ends_with("\r\n0\r\n\r\n"));
+    assert!(connection.read_until("0\r\n\r\n").await.ends_with("\r\n0\r\n\r\n"));
 }
 
-/// Also where nothing is written that could fail.
+/// Detected even though no write can fail.
 #[tokio::test(start_paused = true)]
-async fn who_leaves_a_silent_stream_is_missed_at_once() {
-    let mut wire = Wire::open();
-    let feed = wire.echo.feed();
-    wire.write(&post("/message:stream", &send_json("feed"))).await;
-    wire.until("\r\n\r\n").await;
+async fn disconnect_from_an_idle_stream_is_detected_at_once() {
+    let mut connection = Connection::open();
+    let feed = connection.echo.feed();
+    connection.write(&post("/message:stream", &send_json("feed"))).await;
+    connection.read_until("\r\n\r\n").await;
     let start = Instant::now();
-    drop(wire.io);
+    drop(connection.io);
     feed.closed().await;
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_may_come_before_the_answer_to_the_last_one_ends() {
-    let mut wire = Wire::open();
-    let feed = wire.echo.feed();
-    wire.write(&post("/message:stream", &send_json("feed"))).await;
-    wire.until("\r\n\r\n").await;
+async fn request_can_arrive_during_the_previous_response() {
+    let mut connection = Connection::open();
+    let feed = connection.echo.feed();
+    connection.write(&post("/message:stream", &send_json("feed"))).await;
+    connection.read_until("\r\n\r\n").await;
     for part in ["GET /tasks/t HT", "TP/1.1\r\nhost: a\r\n\r\n"] {
-        wire.write(part).await;
-        wire.until(": keep-alive\n\n").await;
+        connection.write(part).await;
+        connection.read_until(": keep-alive\n\n").await;
     }
     drop(feed);
-    wire.until("0\r\n\r\n").await;
-    assert!(wire.reply().await.starts_with("HTTP/1.1 200 OK\r\n"));
+    connection.read_until("0\r\n\r\n").await;
+    assert!(connection.read_response().await.starts_with("HTTP/1.1 200 OK\r\n"));
 }
 
-/// All that is ready is one write: a chunk of HTTP/1.1.
+/// Events that are ready are sent in one write, which is a chunk of HTTP/1.1.
 #[tokio::test(start_paused = true)]
-async fn what_is_ready_goes_out_together() {
-    let mut wire = Wire::open();
-    let feed = wire.echo.feed();
+async fn ready_events_are_sent_in_one_write() {
+    let mut connection = Connection::open();
+    let feed = connection.echo.feed();
     for seq in 1..=100 {
         feed.send(Ok(event(hello(&"m".repeat(1000)), seq))).unwrap();
     }
     drop(feed);
-    wire.write(&post("/message:stream", &send_json("feed"))).await;
-    wire.until("\r\n\r\n").await;
+    connection.write(&post("/message:stream", &send_json("feed"))).await;
+    connection.read_until("\r\n\r\n").await;
     let (mut events, mut sizes) = (0, vec![]);
     loop {
-        let size = usize::from_str_radix(wire.until("\r\n").await.trim(), 16).unwrap();
+        let size = usize::from_str_radix(connection.read_until("\r\n").await.trim(), 16).unwrap();
         if size == 0 {
             break;
         }
         let mut chunk = vec![0; size + 2];
-        wire.io.read_exact(&mut chunk).await.unwrap();
+        connection.io.read_exact(&mut chunk).await.unwrap();
         events += String::from_utf8(chunk).unwrap().matches("data: ").count();
         sizes.push(size);
     }
     assert_eq!(events, 100);
-    assert!(sizes.len() > 1 && sizes[0] >= 32 << 10 && sizes.iter().all(|it| *it < 36 << 10), "{sizes:?}");
+    assert!(sizes.len() > 1 && sizes[0] >= 32 << 10 && sizes.iter().all(|size| *size < 36 << 10), "{sizes:?}");
 }
 
-/// Connections that a test accepts.
+/// Connections that the accept function of a test returns, in order.
 type Backlog = Arc<Mutex<VecDeque<io::Result<DuplexStream>>>>;
 
-/// Whether all that was left ended by itself.
+/// Serves the backlog. The result is whether all connections ended within the grace period.
 fn serve(backlog: &Backlog, settings: listener::Settings, drain: &CancellationToken) -> tokio::task::JoinHandle<bool> {
     let (backlog, drain) = (Arc::clone(backlog), drain.clone());
-    let door = HttpService::new(checked(&Arc::default()), super::support::settings());
+    let service = HttpService::new(checked(&Arc::default()), super::support::settings());
     let accept = move |_: &mut std::task::Context<'_>| match backlog.lock().pop_front() {
-        Some(it) => Poll::Ready(it.map(|it| (it, ([127, 0, 0, 1], 9).into()))),
+        Some(accepted) => Poll::Ready(accepted.map(|io| (io, ([127, 0, 0, 1], 9).into()))),
         None => Poll::Pending,
     };
-    tokio::spawn(async move { serve_accepted(accept, door, &settings, &drain).await })
+    tokio::spawn(async move { serve_accepted(accept, service, &settings, &drain).await })
 }
 
 async fn get(io: &mut DuplexStream) -> io::Result<String> {
@@ -247,9 +248,9 @@ async fn get(io: &mut DuplexStream) -> io::Result<String> {
     io.read_to_string(&mut reply).await.map(|_| reply)
 }
 
-/// Out of descriptors, a server waits until it has some.
+/// A server without free file descriptors waits until it has some.
 #[tokio::test(start_paused = true)]
-async fn errors_of_accept_pass() {
+async fn accept_errors_are_retried() {
     let (mut near, far) = tokio::io::duplex(64 << 10);
     let error = |kind| Err(io::Error::from(kind));
     let exhausted = || Err(io::Error::from_raw_os_error(24));
@@ -267,7 +268,7 @@ async fn errors_of_accept_pass() {
 /// More connections than Tokio's default backlog wait for a server that does not accept yet.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn backlog_is_as_long_as_the_system_allows() {
+async fn listen_backlog_is_the_maximum_of_the_system() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     const CONNECTIONS: usize = 1200;
     let somaxconn = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
@@ -285,7 +286,7 @@ async fn backlog_is_as_long_as_the_system_allows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_are_bounded() {
+async fn number_of_connections_is_limited() {
     let (mut first, far) = tokio::io::duplex(64 << 10);
     let (mut second, other) = tokio::io::duplex(64 << 10);
     let backlog: Backlog = Arc::new(Mutex::new([Ok(far), Ok(other)].into()));

@@ -1,4 +1,4 @@
-//! A server that ends: what runs is finished, and nothing more is begun.
+//! Graceful drain of the listener: idle connections close, streams continue within the grace period.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tonic::Request;
 use super::support::*;
 
 #[tokio::test]
-async fn idle_connections_close_and_streams_go_on() {
+async fn idle_connections_close_and_streams_continue() {
     let mut server = Server::start().await;
     let mut idle = TcpStream::connect(server.addr).await.unwrap();
     idle.write_all(b"GET /tasks/t HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
@@ -48,7 +48,7 @@ async fn idle_connections_close_and_streams_go_on() {
 }
 
 #[tokio::test]
-async fn after_the_grace_what_is_left_is_cut_off() {
+async fn open_streams_are_cut_after_the_grace_period() {
     let settings = listener::Settings { grace: Duration::from_millis(20), ..Default::default() };
     let mut server = Server::with(super::support::settings(), settings).await;
     let _feed = server.echo.feed();
@@ -59,9 +59,9 @@ async fn after_the_grace_what_is_left_is_cut_off() {
     assert!(stream.next().await.unwrap().is_err());
 }
 
-/// Without `TCP_NODELAY` each of these would wait 40 ms for an acknowledgement.
+/// Without `TCP_NODELAY`, each message would wait 40 ms for an acknowledgement.
 #[tokio::test]
-async fn nothing_waits_for_an_acknowledgement() {
+async fn writes_do_not_wait_for_acknowledgements() {
     let server = Server::start().await;
     for agent in [client::grpc(&server.url), client::rest(&server.url), client::json_rpc(&server.url)] {
         let agent = agent.unwrap();

@@ -1,4 +1,4 @@
-//! Every error through every binding: the codes of the table, and the same error at the other end.
+//! Every error kind over every binding: wire codes of the error table, and the kind that clients decode.
 
 use a2a_service::{
     client,
@@ -12,7 +12,7 @@ use tonic_types::StatusExt as _;
 use super::support::*;
 
 #[tokio::test]
-async fn an_error_has_the_codes_of_each_binding() {
+async fn error_has_the_codes_of_each_binding() {
     let Server { url, .. } = &Server::start().await;
     let http = reqwest::Client::new();
     for (n, kind) in ErrorKind::ALL.into_iter().enumerate() {
@@ -30,9 +30,9 @@ async fn an_error_has_the_codes_of_each_binding() {
 
         let call = json!({"jsonrpc": "2.0", "id": 0, "method": "GetTask", "params": {"id": format!("error-{n}")}});
         let reply = http.post(format!("{url}/rpc")).json_body(call.to_string()).send().await.unwrap();
-        // Clients of other makes read no body under another status; these are for whoever stands between.
-        let of_http = [401, 403, 405, 408, 413, 421, 429].contains(&wire.http);
-        assert_eq!(reply.status(), if of_http { wire.http } else { 200 }, "{kind:?}");
+        // Many clients read no body unless the status is 200; the exceptions are statuses that intermediaries act on.
+        let has_http_status = [401, 403, 405, 408, 413, 421, 429].contains(&wire.http);
+        assert_eq!(reply.status(), if has_http_status { wire.http } else { 200 }, "{kind:?}");
         let expected = json!({"code": wire.json_rpc, "message": message, "data": [info]});
         let expected: Value = json!({"jsonrpc": "2.0", "id": 0, "error": expected});
         assert_eq!(json(reply).await, expected, "{kind:?}");
@@ -40,7 +40,7 @@ async fn an_error_has_the_codes_of_each_binding() {
 }
 
 #[tokio::test]
-async fn a_client_gets_the_error_that_was_sent() {
+async fn clients_decode_the_error_of_the_server() {
     let Server { url, .. } = &Server::start().await;
     for agent in [client::grpc(url), client::rest(url), client::json_rpc(&format!("{url}/rpc"))] {
         let agent = agent.unwrap();
@@ -52,7 +52,7 @@ async fn a_client_gets_the_error_that_was_sent() {
             let info = details.error_info().unwrap();
             assert_eq!((info.reason.as_str(), info.domain.as_str()), (kind.wire().reason, "a2a-protocol.org"));
             let error = Error::from(status);
-            // Where several kinds share a reason, the wire tells them apart no more.
+            // Kinds that share a reason cannot be distinguished on the wire.
             assert_eq!(error.wire(), kind.wire(), "{kind:?}");
             assert_eq!(error.to_string(), format!("{}: ü: why", kind.wire().sentence));
         }

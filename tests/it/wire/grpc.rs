@@ -1,4 +1,4 @@
-//! gRPC: what stands in the trailers.
+//! gRPC statuses: error details in the trailers, malformed requests, unknown methods, deadlines.
 
 use a2a_service::{client, contract::grpc::Codec, pb::v1::Task};
 use http::header;
@@ -7,56 +7,67 @@ use tonic_types::StatusExt as _;
 
 use super::support::*;
 
-/// The reason of an error, and the fields it blames.
-fn blame(status: &Status) -> (String, Vec<String>) {
+/// Returns the reason of an error, and the fields that it names.
+fn reason_and_fields(status: &Status) -> (String, Vec<String>) {
     let details = status.get_error_details();
-    let fields = details.bad_request().into_iter().flat_map(|it| &it.field_violations);
+    let fields = details.bad_request().into_iter().flat_map(|bad_request| &bad_request.field_violations);
     let info = details.error_info().unwrap();
     assert_eq!(info.domain, "a2a-protocol.org");
-    (info.reason.clone(), fields.map(|it| it.field.clone()).collect())
+    (info.reason.clone(), fields.map(|violation| violation.field.clone()).collect())
 }
 
-/// Sends bytes that call themselves a message.
-async fn raw(url: &str, path: &'static str, message: &[u8]) -> Status {
+/// Sends raw bytes as a message.
+async fn send_raw(url: &str, path: &'static str, message: &[u8]) -> Status {
     let channel = tonic::transport::Channel::from_shared(url.to_owned()).unwrap().connect_lazy();
     let mut client = tonic::client::Grpc::new(channel);
     client.ready().await.unwrap();
-    let codec = Codec::<Raw, Task>::default();
-    client.unary(Request::new(Raw(message.to_vec())), path.parse().unwrap(), codec).await.unwrap_err()
+    let codec = Codec::<RawMessage, Task>::default();
+    client.unary(Request::new(RawMessage(message.to_vec())), path.parse().unwrap(), codec).await.unwrap_err()
 }
 
 #[tokio::test]
-async fn errors_have_details() {
+async fn errors_have_details_in_trailers() {
     let server = Server::start().await;
     let agent = client::grpc(&server.url).unwrap();
     let mut request = send("");
     request.message.as_mut().unwrap().parts.clear();
     let error = agent.send_message(Request::new(request)).await.unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument);
-    assert_eq!(blame(&error), ("INVALID_PARAMS".into(), vec!["message.messageId".into(), "message.parts".into()]));
+    assert_eq!(
+        reason_and_fields(&error),
+        ("INVALID_PARAMS".into(), vec!["message.messageId".into(), "message.parts".into()])
+    );
 }
 
 #[tokio::test]
-async fn malformed_protobuf_is_the_callers_fault() {
+async fn malformed_protobuf_is_an_invalid_argument() {
     let server = Server::start().await;
     for message in [&[0x0a, 0x7f][..], &[0xff], &[0x0a, 0x02, 0xff, 0xfe]] {
-        let error = raw(&server.url, "/lf.a2a.v1.A2AService/GetTask", message).await;
-        assert_eq!((error.code(), blame(&error).0.as_str()), (Code::InvalidArgument, "INVALID_PARAMS"), "{message:?}");
+        let error = send_raw(&server.url, "/lf.a2a.v1.A2AService/GetTask", message).await;
+        assert_eq!(
+            (error.code(), reason_and_fields(&error).0.as_str()),
+            (Code::InvalidArgument, "INVALID_PARAMS"),
+            "{message:?}"
+        );
     }
 }
 
-/// What tonic refuses by itself has the same details as what we do.
+/// Errors that tonic detects have the details of ours.
 #[tokio::test]
-async fn what_nobody_answers() {
+async fn unknown_methods_are_unimplemented() {
     let server = Server::start().await;
     for path in ["/lf.a2a.v1.A2AService/Nothing", "/x.Y/Z", "/lf.a2a.v1.A2AService/GetExtendedAgentCard"] {
-        let error = raw(&server.url, path, &[]).await;
-        assert_eq!((error.code(), blame(&error).0.as_str()), (Code::Unimplemented, "METHOD_NOT_FOUND"), "{path}");
+        let error = send_raw(&server.url, path, &[]).await;
+        assert_eq!(
+            (error.code(), reason_and_fields(&error).0.as_str()),
+            (Code::Unimplemented, "METHOD_NOT_FOUND"),
+            "{path}"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_call_whose_time_is_over_is_refused_at_the_edge() {
+async fn request_with_an_expired_deadline_is_rejected_before_the_service() {
     let server = Server::start().await;
     let http = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
     let request = http.post(format!("{}/lf.a2a.v1.A2AService/GetTask", server.url)).header("grpc-timeout", "0n");
@@ -65,14 +76,14 @@ async fn a_call_whose_time_is_over_is_refused_at_the_edge() {
     assert_eq!((reply.status().as_u16(), &reply.headers()["grpc-status"]), (200, &"4".parse().unwrap()));
     assert_eq!(reply.headers()[header::CONTENT_TYPE], "application/grpc");
     let error = Status::from_header_map(reply.headers()).unwrap();
-    assert_eq!(blame(&error).0, "DEADLINE_EXCEEDED");
+    assert_eq!(reason_and_fields(&error).0, "DEADLINE_EXCEEDED");
     assert!(server.echo.calls.lock().is_empty());
 }
 
 #[derive(Clone, Debug, Default)]
-struct Raw(Vec<u8>);
+struct RawMessage(Vec<u8>);
 
-impl prost::Message for Raw {
+impl prost::Message for RawMessage {
     fn encode_raw(&self, buf: &mut impl bytes::BufMut) {
         buf.put_slice(&self.0);
     }

@@ -1,4 +1,4 @@
-//! What stands beside the service: health over HTTP and gRPC, reflection, and a door for gRPC alone.
+//! Health checks over HTTP and gRPC, gRPC reflection, and a listener that serves gRPC only.
 
 use a2a_service::{
     client,
@@ -15,7 +15,7 @@ use tonic_reflection::pb::{v1, v1alpha};
 use super::support::*;
 
 const SERVICE: &str = "lf.a2a.v1.A2AService";
-const CLASSIC: &str = "a2a.v1.A2AService";
+const V03_SERVICE: &str = "a2a.v1.A2AService";
 
 fn channel(url: &str) -> Channel {
     Channel::from_shared(url.to_owned()).unwrap().connect_lazy()
@@ -27,24 +27,24 @@ async fn get(url: &str, path: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn a_server_is_ready_until_it_drains() {
+async fn server_is_ready_until_it_drains() {
     let settings = settings();
     let drain = settings.drain.clone();
-    // The listener goes on, so that there is somebody to ask.
+    // The listener is not drained, so that requests still arrive.
     let server = Server::with(settings, listener::Settings::default()).await;
     let mut health = HealthClient::new(channel(&server.url));
-    let ask = |service: &str| Request::new(HealthCheckRequest { service: service.into() });
+    let request = |service: &str| Request::new(HealthCheckRequest { service: service.into() });
     let mut watches = Vec::new();
-    for service in ["", SERVICE, CLASSIC] {
-        let reply = health.check(ask(service)).await.unwrap().into_inner();
+    for service in ["", SERVICE, V03_SERVICE] {
+        let reply = health.check(request(service)).await.unwrap().into_inner();
         assert_eq!(reply.status(), ServingStatus::Serving, "{service}");
-        let mut watch = health.watch(ask(service)).await.unwrap().into_inner();
+        let mut watch = health.watch(request(service)).await.unwrap().into_inner();
         assert_eq!(watch.next().await.unwrap().unwrap().status(), ServingStatus::Serving);
         watches.push(watch);
     }
-    let error = health.check(ask("x.Y")).await.unwrap_err();
-    assert_eq!((error.code(), error.details()), (Code::NotFound, &[][..]), "it is no task that is not found");
-    let mut unknown = health.watch(ask("x.Y")).await.unwrap().into_inner();
+    let error = health.check(request("x.Y")).await.unwrap_err();
+    assert_eq!((error.code(), error.details()), (Code::NotFound, &[][..]), "the error has no details of A2A");
+    let mut unknown = health.watch(request("x.Y")).await.unwrap().into_inner();
     assert_eq!(unknown.next().await.unwrap().unwrap().status(), ServingStatus::ServiceUnknown);
     assert_eq!(get(&server.url, "/healthz").await, (200, "ok\n".into()));
     assert_eq!(get(&server.url, "/readyz").await, (200, "ok\n".into()));
@@ -54,15 +54,15 @@ async fn a_server_is_ready_until_it_drains() {
     assert_eq!(get(&server.url, "/readyz/").await, (503, "draining\n".into()));
     for mut watch in watches {
         assert_eq!(watch.next().await.unwrap().unwrap().status(), ServingStatus::NotServing);
-        assert!(watch.next().await.is_none(), "nobody who watches holds up the end");
+        assert!(watch.next().await.is_none(), "watches end when the server drains");
     }
-    let reply = health.check(ask(SERVICE)).await.unwrap().into_inner();
+    let reply = health.check(request(SERVICE)).await.unwrap().into_inner();
     assert_eq!(reply.status(), ServingStatus::NotServing);
-    let mut late = health.watch(ask("")).await.unwrap().into_inner();
+    let mut late = health.watch(request("")).await.unwrap().into_inner();
     assert_eq!(late.next().await.unwrap().unwrap().status(), ServingStatus::NotServing);
 }
 
-/// What `grpcurl list` and `grpcurl describe` ask, in either version of the protocol that they ask it in.
+/// The requests of `grpcurl list` and `grpcurl describe`, in both versions of the reflection protocol.
 macro_rules! reflection {
     ($name:ident, $package:ident) => {
         #[tokio::test]
@@ -74,19 +74,20 @@ macro_rules! reflection {
 
             let server = Server::start().await;
             let mut client = ServerReflectionClient::new(channel(&server.url));
-            let ask = [
+            let requests = [
                 MessageRequest::ListServices(String::new()),
                 MessageRequest::FileContainingSymbol(SERVICE.into()),
                 MessageRequest::FileByFilename("google/protobuf/descriptor.proto".into()),
             ];
-            let ask = ask.map(|it| ServerReflectionRequest { host: String::new(), message_request: Some(it) });
-            let mut replies = client.server_reflection_info(tokio_stream::iter(ask)).await.unwrap().into_inner();
+            let requests =
+                requests.map(|message| ServerReflectionRequest { host: String::new(), message_request: Some(message) });
+            let mut replies = client.server_reflection_info(tokio_stream::iter(requests)).await.unwrap().into_inner();
             let mut next = async || replies.next().await.unwrap().unwrap().message_response.unwrap();
             let MessageResponse::ListServicesResponse(list) = next().await else { panic!("no list") };
-            let names: Vec<_> = list.service.into_iter().map(|it| it.name).collect();
-            let versions = ["v1", "v1alpha"].map(|it| format!("grpc.reflection.{it}.ServerReflection"));
+            let names: Vec<_> = list.service.into_iter().map(|service| service.name).collect();
+            let versions = ["v1", "v1alpha"].map(|version| format!("grpc.reflection.{version}.ServerReflection"));
             let [v1, v1alpha] = versions.each_ref().map(String::as_str);
-            assert_eq!(names, [SERVICE, CLASSIC, "grpc.health.v1.Health", v1, v1alpha]);
+            assert_eq!(names, [SERVICE, V03_SERVICE, "grpc.health.v1.Health", v1, v1alpha]);
             for _ in 0..2 {
                 let MessageResponse::FileDescriptorResponse(file) = next().await else { panic!("no file") };
                 assert_eq!(file.file_descriptor_proto.len(), 1);
@@ -94,17 +95,19 @@ macro_rules! reflection {
         }
     };
 }
-reflection!(reflection_lists_what_is_served, v1);
-reflection!(the_older_reflection_does_too, v1alpha);
+reflection!(reflection_lists_the_served_services, v1);
+reflection!(reflection_v1alpha_lists_the_served_services, v1alpha);
 
 #[tokio::test]
-async fn a_door_for_grpc_alone() {
-    let door = HttpService::new(checked(&std::sync::Arc::default()), settings());
+async fn grpc_only_listener_rejects_other_requests() {
+    let service = HttpService::new(checked(&std::sync::Arc::default()), settings());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let settings = listener::Settings::default();
     let served =
-        tokio::spawn(async move { listener::serve(listener, door.grpc(), &settings, &CancellationToken::new()).await });
+        tokio::spawn(
+            async move { listener::serve(listener, service.grpc(), &settings, &CancellationToken::new()).await },
+        );
     let request = GetTaskRequest { id: "t".into(), ..GetTaskRequest::default() };
     client::grpc(&url).unwrap().get_task(Request::new(request)).await.unwrap();
     HealthClient::new(channel(&url)).check(HealthCheckRequest::default()).await.unwrap();

@@ -1,4 +1,4 @@
-//! What is wrong with a request, and what each binding says to it: the code of the binding, the reason, and the field.
+//! Invalid requests, and the error that each binding returns: its code, the reason, and the named field.
 
 use a2a_service::pb::v1::*;
 use bytes::Bytes;
@@ -10,13 +10,13 @@ use tonic_types::StatusExt as _;
 
 use super::support::*;
 
-/// What a caller is told: a reason, and the field that is to blame, or nothing.
-type Told = (&'static str, &'static str);
+/// Reason of an error, and the field that it names, or an empty string.
+type ReasonAndField = (&'static str, &'static str);
 
 const PARAMS: &str = "INVALID_PARAMS";
 
-/// Params of a send that are JSON and no message, or one that lacks something. gRPC has only those that protobuf can say.
-fn wrong_messages() -> Vec<(String, Told)> {
+/// Send parameters that are valid JSON but an invalid message. gRPC can only express those that protobuf can.
+fn invalid_sends() -> Vec<(String, ReasonAndField)> {
     let part = |part: &str| format!(r#"{{"message":{{"messageId":"m","role":"ROLE_USER","parts":[{part}]}}}}"#);
     let message = |members: &str| format!(r#"{{"message":{{"messageId":"m","parts":[{{"text":"x"}}],{members}}}}}"#);
     let user = |members: &str| message(&format!(r#""role":"ROLE_USER",{members}"#));
@@ -66,8 +66,8 @@ fn wrong_messages() -> Vec<(String, Told)> {
     ]
 }
 
-/// The reason in the details of an error, and the field that is blamed first.
-fn told(details: &Value) -> (String, String) {
+/// Returns the reason in the details of an error, and the first field that it names.
+fn reason_and_field(details: &Value) -> (String, String) {
     let text = |at: &str| details.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned();
     assert_eq!(text("/0/domain"), "a2a-protocol.org", "{details}");
     assert_eq!(text("/0/@type"), "type.googleapis.com/google.rpc.ErrorInfo");
@@ -94,22 +94,22 @@ async fn rpc(url: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn a_message_that_is_wrong() {
+async fn invalid_messages_are_rejected_by_field() {
     let server = Server::start().await;
-    for (params, (reason, field)) in wrong_messages() {
+    for (params, (reason, field)) in invalid_sends() {
         let expected = (reason.to_owned(), field.to_owned());
         let mut sentences = Vec::new();
         for (action, method) in [("send", "SendMessage"), ("stream", "SendStreamingMessage")] {
             let (status, error) = rest(&format!("{}/message:{action}", server.url), params.clone()).await;
             assert_eq!((status, &error["status"]), (400, &json!("INVALID_ARGUMENT")), "{params}: {error}");
-            assert_eq!(told(&error["details"]), expected, "{params}: {error}");
+            assert_eq!(reason_and_field(&error["details"]), expected, "{params}: {error}");
             sentences.push(error["message"].clone());
             let body = format!(r#"{{"jsonrpc":"2.0","id":"é","method":"{method}","params":{params}}}"#);
-            let (status, answer) = rpc(&server.url, body).await;
-            assert_eq!((status, &answer["id"]), (200, &json!("é")));
-            assert_eq!(answer["error"]["code"], -32602, "{params}: {answer}");
-            assert_eq!(told(&answer["error"]["data"]), expected, "{params}: {answer}");
-            sentences.push(answer["error"]["message"].clone());
+            let (status, response) = rpc(&server.url, body).await;
+            assert_eq!((status, &response["id"]), (200, &json!("é")));
+            assert_eq!(response["error"]["code"], -32602, "{params}: {response}");
+            assert_eq!(reason_and_field(&response["error"]["data"]), expected, "{params}: {response}");
+            sentences.push(response["error"]["message"].clone());
         }
         sentences.dedup();
         assert_eq!(sentences.len(), 1, "{params}: {sentences:?}");
@@ -117,57 +117,61 @@ async fn a_message_that_is_wrong() {
     assert!(server.echo.calls.lock().is_empty());
 }
 
-/// The message without the object around it is a common mistake, and the answer says where it belongs.
+/// A message that is not wrapped in a request is a common mistake; the error says where the message belongs.
 #[tokio::test]
-async fn a_bare_message_is_told_where_it_belongs() {
+async fn error_for_a_bare_message_says_where_it_belongs() {
     let server = Server::start().await;
     let (bare, required) = (hello_json("m"), "Invalid parameters: message: is required");
     let (status, error) = rest(&format!("{}/message:send", server.url), bare.clone()).await;
-    assert_eq!((status, told(&error["details"])), (400, (PARAMS.to_owned(), "message".to_owned())));
+    assert_eq!((status, reason_and_field(&error["details"])), (400, (PARAMS.to_owned(), "message".to_owned())));
     assert_eq!(error["message"], format!("{required}; a bare Message was sent, which belongs in message"));
     let belongs = format!("{required}; a bare Message was sent, which belongs in params.message");
     for (params, message) in [(&*bare, &*belongs), (r#"{"role":"ROLE_USER"}"#, &belongs), (r#"{"id":"m"}"#, required)] {
         let call = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{params}}}"#);
         for (body, at) in [(call.clone(), "/error"), (format!("[{}]", call.replace("Streaming", "")), "/0/error")] {
-            let (_, answer) = rpc(&server.url, body).await;
-            let error = answer.pointer(at).unwrap();
+            let (_, response) = rpc(&server.url, body).await;
+            let error = response.pointer(at).unwrap();
             assert_eq!((&error["code"], &error["message"]), (&json!(-32602), &json!(message)), "{params}");
         }
     }
     assert!(server.echo.calls.lock().is_empty());
 }
 
-/// Bytes that are no JSON, or JSON that is no call.
+/// Bodies that are not JSON, or JSON that is not a JSON-RPC request.
 #[tokio::test]
-async fn bodies_that_are_no_call() {
+async fn bodies_that_are_not_json_rpc_requests_are_rejected() {
     let server = Server::start().await;
     let deep = format!("{}1{}", "[".repeat(300), "]".repeat(300));
     let utf16: Vec<u8> = "{}".encode_utf16().flat_map(u16::to_le_bytes).collect();
-    let more = [r#"{"message":{"messageId":"a"#.into(), Bytes::from(utf16)];
-    for body in NO_JSON.map(Bytes::from_static).into_iter().chain(more) {
+    let further = [r#"{"message":{"messageId":"a"#.into(), Bytes::from(utf16)];
+    for body in NO_JSON.map(Bytes::from_static).into_iter().chain(further) {
         let (status, error) = rest(&format!("{}/message:send", server.url), body.clone()).await;
-        assert_eq!((status, told(&error["details"]).0.as_str()), (400, "PARSE_ERROR"), "{body:?}: {error}");
-        // A call whose params are that, where they break no more than themselves.
+        assert_eq!((status, reason_and_field(&error["details"]).0.as_str()), (400, "PARSE_ERROR"), "{body:?}: {error}");
+        // Wrapped in a call: only invalid UTF-8 still breaks the whole body.
         let call = [br#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":"#, &body[..], b"}"].concat();
         let call = if body == LATIN { call } else { body.to_vec() };
-        let (status, answer) = rpc(&server.url, call).await;
-        assert_eq!((status, &answer["id"], &answer["error"]["code"]), (200, &json!(null), &json!(-32700)), "{body:?}");
-        assert_eq!(told(&answer["error"]["data"]).0, "PARSE_ERROR");
+        let (status, response) = rpc(&server.url, call).await;
+        assert_eq!(
+            (status, &response["id"], &response["error"]["code"]),
+            (200, &json!(null), &json!(-32700)),
+            "{body:?}"
+        );
+        assert_eq!(reason_and_field(&response["error"]["data"]).0, "PARSE_ERROR");
     }
     for body in ["7", "true", "null", r#""x""#, "{}", &format!("[{deep}]"), r#"{"jsonrpc":2,"id":1}"#] {
-        let (status, answer) = rpc(&server.url, body.to_owned()).await;
-        let error = if answer.is_array() { &answer[0]["error"] } else { &answer["error"] };
-        assert_eq!((status, &error["code"]), (200, &json!(-32600)), "{body}: {answer}");
-        assert_eq!(told(&error["data"]).0, "INVALID_REQUEST");
+        let (status, response) = rpc(&server.url, body.to_owned()).await;
+        let error = if response.is_array() { &response[0]["error"] } else { &response["error"] };
+        assert_eq!((status, &error["code"]), (200, &json!(-32600)), "{body}: {response}");
+        assert_eq!(reason_and_field(&error["data"]).0, "INVALID_REQUEST");
     }
     assert!(server.echo.calls.lock().is_empty());
 }
 
-/// What a caller of gRPC is told, by the path that it calls and the frames that it sends.
+/// Sends frames to a gRPC path and returns the status.
 async fn grpc(url: &str, path: &str, frames: impl Into<reqwest::Body>, headers: &[(&'static str, &str)]) -> Status {
     let http = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
     let request = http.post(format!("{url}{path}")).header(header::CONTENT_TYPE, "application/grpc");
-    let request = headers.iter().fold(request, |it, (name, value)| it.header(*name, *value));
+    let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     let reply = request.body(frames).send().await.unwrap();
     assert_eq!(
         (reply.status().as_u16(), &reply.headers()[header::CONTENT_TYPE]),
@@ -176,14 +180,14 @@ async fn grpc(url: &str, path: &str, frames: impl Into<reqwest::Body>, headers: 
     Status::from_header_map(reply.headers()).unwrap()
 }
 
-/// A message as a frame.
+/// Returns a message in a gRPC frame.
 fn frame(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap().to_be_bytes();
     [&[0], &length[..], message].concat()
 }
 
 #[tokio::test]
-async fn grpc_says_the_same_in_its_own_terms() {
+async fn invalid_grpc_requests_are_rejected_by_field() {
     let server = Server::start().await;
     let url = &server.url;
     let service = "/lf.a2a.v1.A2AService";
@@ -196,31 +200,31 @@ async fn grpc_says_the_same_in_its_own_terms() {
         ("SendMessage", frame(&[]), Code::InvalidArgument, (PARAMS, "message")),
         (
             "SendMessage",
-            wrong(|it| it.message = Some(Message::default())),
+            wrong(|request| request.message = Some(Message::default())),
             Code::InvalidArgument,
             (PARAMS, "message.messageId"),
         ),
         (
             "SendMessage",
-            wrong(|it| it.message.as_mut().unwrap().role = 0),
+            wrong(|request| request.message.as_mut().unwrap().role = 0),
             Code::InvalidArgument,
             (PARAMS, "message.role"),
         ),
         (
             "SendMessage",
-            wrong(|it| it.message.as_mut().unwrap().role = 7),
+            wrong(|request| request.message.as_mut().unwrap().role = 7),
             Code::InvalidArgument,
             (PARAMS, "message.role"),
         ),
         (
             "SendMessage",
-            wrong(|it| it.message.as_mut().unwrap().parts.clear()),
+            wrong(|request| request.message.as_mut().unwrap().parts.clear()),
             Code::InvalidArgument,
             (PARAMS, "message.parts"),
         ),
         (
             "SendStreamingMessage",
-            wrong(|it| it.message.as_mut().unwrap().parts[0] = Part::default()),
+            wrong(|request| request.message.as_mut().unwrap().parts[0] = Part::default()),
             Code::InvalidArgument,
             (PARAMS, "message.parts[0]"),
         ),
@@ -238,10 +242,11 @@ async fn grpc_says_the_same_in_its_own_terms() {
     ] {
         let status = grpc(url, &format!("{service}/{path}"), frames.clone(), &[]).await;
         let details = status.get_error_details();
-        let blamed = details.bad_request().map(|it| it.field_violations[0].field.clone()).unwrap_or_default();
+        let named_field =
+            details.bad_request().map(|bad_request| bad_request.field_violations[0].field.clone()).unwrap_or_default();
         let info = details.error_info().unwrap();
         assert_eq!(
-            (status.code(), info.reason.as_str(), blamed.as_str()),
+            (status.code(), info.reason.as_str(), named_field.as_str()),
             (code, reason, field),
             "{path} {frames:?}: {status}"
         );
@@ -253,6 +258,6 @@ async fn grpc_says_the_same_in_its_own_terms() {
         assert_eq!((status.code(), reason.as_str()), (Code::Unimplemented, "METHOD_NOT_FOUND"), "{path}");
     }
     let status = grpc(url, &format!("{service}/GetTask"), frame(&[]), &[("grpc-encoding", "snappy")]).await;
-    assert_eq!(status.code(), Code::Unimplemented, "as gRPC says of an encoding that is not known");
+    assert_eq!(status.code(), Code::Unimplemented, "the status that gRPC has for an unknown encoding");
     assert!(server.echo.calls.lock().is_empty());
 }

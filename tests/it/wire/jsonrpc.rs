@@ -1,4 +1,4 @@
-//! JSON-RPC: envelopes, ids, and codes that are told apart.
+//! JSON-RPC of 1.0: envelopes, ids, error codes, notifications, HTTP statuses, errors of streaming methods.
 
 use http::header;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ async fn post(url: &str, body: &str) -> Value {
 }
 
 #[tokio::test]
-async fn errors_are_told_apart() {
+async fn invalid_requests_have_distinct_codes() {
     let Server { url, .. } = &Server::start().await;
     let long = format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"GetTask"}}"#, "x".repeat(2000));
     for (body, id, code) in [
@@ -53,12 +53,12 @@ async fn errors_are_told_apart() {
         assert_eq!((&reply["error"]["code"], &reply["id"]), (&json!(code), &id), "{body}: {reply}");
         let keys: Vec<_> = reply.as_object().unwrap().keys().collect();
         assert_eq!(keys, ["error", "id", "jsonrpc"]);
-        assert!(reply["error"]["data"].as_array().unwrap().iter().all(|it| it["@type"].is_string()), "{reply}");
+        assert!(reply["error"]["data"].as_array().unwrap().iter().all(|detail| detail["@type"].is_string()), "{reply}");
     }
 }
 
 #[tokio::test]
-async fn ids_come_back_as_they_were_written() {
+async fn ids_are_echoed_byte_for_byte() {
     let Server { url, .. } = &Server::start().await;
     for id in ["1", "-0", "1.50", "1e3", "123456789012345678901234567890", r#""a\"b""#, r#""\u00e9""#, r#""""#, "null"]
     {
@@ -70,7 +70,7 @@ async fn ids_come_back_as_they_were_written() {
 }
 
 #[tokio::test]
-async fn every_path_and_json_type_is_taken() {
+async fn every_path_and_json_media_type_is_accepted() {
     let Server { url, .. } = &Server::start().await;
     let post = |path: &str, content_type: &str| {
         let body = r#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"t"}}"#;
@@ -89,9 +89,9 @@ async fn every_path_and_json_type_is_taken() {
     }
 }
 
-/// The member has to be there, and clients of other makes read null (and not an object) in it.
+/// JSON-RPC requires `result`, and many clients expect null rather than an empty object.
 #[tokio::test]
-async fn a_reply_that_says_nothing_is_null() {
+async fn empty_result_is_null() {
     let Server { url, .. } = &Server::start().await;
     let body =
         r#"{"jsonrpc":"2.0","id":1,"method":"DeleteTaskPushNotificationConfig","params":{"taskId":"t","id":"c"}}"#;
@@ -99,9 +99,9 @@ async fn a_reply_that_says_nothing_is_null() {
     assert_eq!(reply.text().await.unwrap(), r#"{"jsonrpc":"2.0","id":1,"result":null}"#);
 }
 
-/// It says that there are none, and clients look into it for more.
+/// An object without members means an empty list, which clients read members of.
 #[tokio::test]
-async fn a_reply_whose_lists_are_empty_is_not_null() {
+async fn result_with_empty_lists_is_an_object() {
     let Server { url, .. } = &Server::start().await;
     let body =
         r#"{"jsonrpc":"2.0","id":1,"method":"ListTaskPushNotificationConfigs","params":{"taskId":"no webhooks"}}"#;
@@ -112,7 +112,7 @@ async fn a_reply_whose_lists_are_empty_is_not_null() {
 }
 
 #[tokio::test]
-async fn a_notification_is_carried_out_and_not_answered() {
+async fn notification_is_executed_without_a_response_body() {
     let server = Server::start().await;
     for (method, params) in [
         ("SendMessage", send_json("m")),
@@ -127,9 +127,9 @@ async fn a_notification_is_carried_out_and_not_answered() {
     }
 }
 
-/// What proxies and clients act on without reading a body.
+/// Statuses that proxies and clients act on without reading the body.
 #[tokio::test]
-async fn some_errors_have_a_status_of_http() {
+async fn some_errors_have_an_http_status() {
     let Server { url, .. } = &Server::start().await;
     for (id, status, code) in [("limited", 429, -32052), ("secret", 401, -32050), ("forbidden", 403, -32051)] {
         let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{{"id":"{id}"}}}}"#);
@@ -143,7 +143,7 @@ async fn some_errors_have_a_status_of_http() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_in_params_is_named() {
+async fn invalid_params_are_named_by_field() {
     let Server { url, .. } = &Server::start().await;
     let parts = r#"{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"x"},{"text":"a","url":"b"}]}}"#;
     let wrong = [
@@ -159,28 +159,28 @@ async fn what_is_wrong_in_params_is_named() {
     }
 }
 
-/// The clients of some read server-sent events alone where they asked for a stream.
+/// Some SDKs read only events after they requested a stream.
 #[tokio::test]
-async fn error_of_a_streaming_method_is_an_event_for_who_accepts_nothing_else() {
+async fn error_of_a_streaming_method_is_an_event_if_only_events_are_accepted() {
     let Server { url, .. } = &Server::start().await;
-    let refused = send_json("refuse");
-    let classic = r#"{"message":{"kind":"message","messageId":"refuse","role":"user","parts":[{"text":"x"}]}}"#;
+    let rejected_send = send_json("refuse");
+    let v03_send = r#"{"message":{"kind":"message","messageId":"refuse","role":"user","parts":[{"text":"x"}]}}"#;
     let events = "text/event-stream";
     let rows = [
-        ("SendStreamingMessage", refused.as_str(), Some(events), "Go-http-client/1.1", Some(-32004)),
+        ("SendStreamingMessage", rejected_send.as_str(), Some(events), "Go-http-client/1.1", Some(-32004)),
         ("SendStreamingMessage", "{}", Some("Text/Event-Stream;q=0.9"), "python-httpx/0.28", Some(-32602)),
         ("SubscribeToTask", r#"{"id":"missing"}"#, Some(events), "", Some(-32001)),
-        // An SDK that gives the better error for a plain one.
-        ("SendStreamingMessage", &refused, Some(events), "node", None),
-        ("SendStreamingMessage", &refused, Some("application/json, text/event-stream"), "", None),
-        ("SendStreamingMessage", &refused, Some("*/*"), "", None),
-        ("SendStreamingMessage", &refused, None, "", None),
+        // The SDK of Node reports a plain error better.
+        ("SendStreamingMessage", &rejected_send, Some(events), "node", None),
+        ("SendStreamingMessage", &rejected_send, Some("application/json, text/event-stream"), "", None),
+        ("SendStreamingMessage", &rejected_send, Some("*/*"), "", None),
+        ("SendStreamingMessage", &rejected_send, None, "", None),
         ("SendMessage", "{}", Some(events), "", None),
         ("Nothing", "{}", Some(events), "", None),
-        // At 0.3 all SDKs read nothing else.
+        // All SDKs of 0.3 read only events.
         ("message/stream", "{}", Some(events), "node", Some(-32602)),
         ("message/stream", "{}", Some("*/*"), "node", None),
-        ("message/stream", classic, None, "", Some(-32004)),
+        ("message/stream", v03_send, None, "", Some(-32004)),
     ];
     for (method, params, accept, agent, event) in rows {
         let body = format!(r#"{{"jsonrpc":"2.0","id":"é","method":"{method}","params":{params}}}"#);
@@ -197,20 +197,20 @@ async fn error_of_a_streaming_method_is_an_event_for_who_accepts_nothing_else() 
         let data = if is_stream {
             let (name, data) = text.split_once('\n').unwrap();
             assert_eq!((name, text.matches("data:").count()), ("event: error", 1), "{row}: {text}");
-            data.strip_prefix("data: ").and_then(|it| it.strip_suffix("\n\n")).unwrap()
+            data.strip_prefix("data: ").and_then(|data| data.strip_suffix("\n\n")).unwrap()
         } else {
             &text
         };
-        let answer: Value = serde_json::from_str(data).unwrap();
-        assert_eq!((&answer["id"], &answer["jsonrpc"]), (&json!("é"), &json!("2.0")), "{row}");
-        let code = answer["error"]["code"].as_i64().unwrap();
-        assert!(event.is_none_or(|it| it == code), "{row}: {text}");
+        let response: Value = serde_json::from_str(data).unwrap();
+        assert_eq!((&response["id"], &response["jsonrpc"]), (&json!("é"), &json!("2.0")), "{row}");
+        let code = response["error"]["code"].as_i64().unwrap();
+        assert!(event.is_none_or(|expected| expected == code), "{row}: {text}");
     }
 }
 
 /// Errors that proxies act on are not sent as events, whatever the client accepts.
 #[tokio::test]
-async fn refusal_on_the_level_of_http_is_no_event() {
+async fn error_with_an_http_status_is_not_an_event() {
     let Server { url, .. } = &Server::start().await;
     for (id, status) in [("limited", 429), ("secret", 401), ("forbidden", 403)] {
         let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"SubscribeToTask","params":{{"id":"{id}"}}}}"#);

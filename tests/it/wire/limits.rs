@@ -33,24 +33,24 @@ use crate::{bindings, scenarios};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const GOAWAY: u8 = 7;
 
-fn door(change: impl FnOnce(&mut Settings)) -> (HttpService, Arc<Echo>) {
+fn service(change: impl FnOnce(&mut Settings)) -> (HttpService, Arc<Echo>) {
     let (mut settings, echo) = (settings(), Arc::new(Echo::default()));
     change(&mut settings);
     (HttpService::new(checked(&echo), settings), echo)
 }
 
-fn connect(door: &HttpService) -> DuplexStream {
+fn connect(service: &HttpService) -> DuplexStream {
     let (io, far) = tokio::io::duplex(64 << 10);
-    let door = door.clone();
+    let service = service.clone();
     tokio::spawn(async move {
-        serve_connection(far, None, door, &listener::Settings::default(), &CancellationToken::new()).await;
+        serve_connection(far, None, service, &listener::Settings::default(), &CancellationToken::new()).await;
     });
     io
 }
 
-/// A client of HTTP/2, which answers pings, and its connection, which ends when the server closes it.
-async fn http2(door: &HttpService) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
-    let (client, connection) = h2::client::handshake(connect(door)).await.unwrap();
+/// Connects a client of HTTP/2 that answers pings. The task ends when the server closes the connection.
+async fn http2(service: &HttpService) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
+    let (client, connection) = h2::client::handshake(connect(service)).await.unwrap();
     (client.ready().await.unwrap(), tokio::spawn(connection))
 }
 
@@ -72,14 +72,14 @@ async fn rest(io: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {
 
 #[tokio::test(start_paused = true)]
 async fn idle_http2_connection_is_closed_though_it_answers_pings() {
-    let (door, echo) = door(|_| {});
-    let (mut client, connection) = http2(&door).await;
+    let (service, echo) = service(|_| {});
+    let (mut client, connection) = http2(&service).await;
     let feed = echo.feed();
     let request = http::Request::post("http://a/message:stream").header("content-type", "application/json");
     let (response, mut body) = client.send_request(request.body(()).unwrap(), false).unwrap();
     body.send_data(send_json("feed").into(), true).unwrap();
     let mut events = response.await.unwrap().into_body();
-    // Not while a stream is open, however silent.
+    // An open stream prevents the idle timeout, even without events.
     let open = async { while events.data().await.is_some() {} };
     assert!(timeout(Duration::from_mins(5), open).await.is_err());
     assert!(!connection.is_finished());
@@ -94,12 +94,12 @@ async fn idle_http2_connection_is_closed_though_it_answers_pings() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unfinished_grpc_bodies_are_refused() {
-    let (door, _) = door(|_| {});
+async fn unfinished_grpc_bodies_time_out() {
+    let (service, _) = service(|_| {});
     for path in ["/grpc.health.v1.Health/Check", "/lf.a2a.v1.A2AService/GetTask", "/a2a.v1.A2AService/GetTask"] {
-        // Nothing at all, part of the prefix, and a whole message without an end of the stream.
+        // No bytes, part of the prefix, and a whole message without the end of the stream.
         for sent in [&b""[..], &[0, 0, 0], &[0, 0, 0, 0, 0]] {
-            let (mut client, _connection) = http2(&door).await;
+            let (mut client, _connection) = http2(&service).await;
             let start = Instant::now();
             let (response, mut body) = grpc(&mut client, path);
             body.send_data(Bytes::copy_from_slice(sent), false).unwrap();
@@ -115,10 +115,10 @@ async fn unfinished_grpc_bodies_are_refused() {
 #[tokio::test(start_paused = true)]
 async fn unfinished_health_checks_do_not_block_other_requests() {
     const CHECK: &str = "/grpc.health.v1.Health/Check";
-    let (door, _) = door(|settings| settings.receiving_bytes = 64 << 10);
+    let (service, _) = service(|settings| settings.receiving_bytes = 64 << 10);
     let mut half = BytesMut::from(&[0, 0, 0, 4, 0][..]);
     half.resize(1000, 0);
-    let (mut client, _connection) = http2(&door).await;
+    let (mut client, _connection) = http2(&service).await;
     let mut pending = Vec::new();
     for _ in 0..100 {
         client = client.ready().await.unwrap();
@@ -127,16 +127,16 @@ async fn unfinished_health_checks_do_not_block_other_requests() {
         pending.push((response, body));
     }
     assert!(timeout(Duration::from_secs(1), &mut pending[99].0).await.is_err(), "all of them wait");
-    assert!(exchange(&door, &padded(8 << 10)).await.starts_with("HTTP/1.1 200 OK\r\n"));
+    assert!(exchange(&service, &padded(8 << 10)).await.starts_with("HTTP/1.1 200 OK\r\n"));
     let (response, mut body) = grpc(&mut client, CHECK);
     body.send_data(Bytes::from_static(&[0, 0, 0, 0, 0]), true).unwrap();
     assert!(!response.await.unwrap().headers().contains_key("grpc-status"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn health_checks_are_at_most_1_kib() {
-    let (door, _) = door(|_| {});
-    let (mut client, _connection) = http2(&door).await;
+async fn health_checks_over_1_kib_are_rejected() {
+    let (service, _) = service(|_| {});
+    let (mut client, _connection) = http2(&service).await;
     for (length, code) in [(1024, "5"), (1025, "8")] {
         // The name of an unknown service.
         let name = prost::Message::encode_to_vec(&HealthCheckRequest { service: "s".repeat(length - 3) });
@@ -153,11 +153,11 @@ async fn drained(mut body: RecvStream) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reflection_streams_have_an_idle_timeout_and_an_age() {
-    let (door, _) = door(|_| {});
+async fn reflection_streams_have_an_idle_timeout_and_a_maximum_age() {
+    let (service, _) = service(|_| {});
     let list_services = || Bytes::from_static(&[0, 0, 0, 0, 2, 0x3a, 0]);
     for (messages, expected) in [(1, 60), (3, 160), (usize::MAX, 600)] {
-        let (mut client, _connection) = http2(&door).await;
+        let (mut client, _connection) = http2(&service).await;
         let start = Instant::now();
         let (response, mut body) = grpc(&mut client, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
         body.send_data(list_services(), false).unwrap();
@@ -174,7 +174,7 @@ async fn reflection_streams_have_an_idle_timeout_and_an_age() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn floods_of_control_frames_end_with_goaway() {
+async fn control_frame_floods_end_with_goaway() {
     for (name, frame) in [
         ("SETTINGS", &[0, 0, 0, 4, 0, 0, 0, 0, 0][..]),
         ("PING", &[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]),
@@ -182,8 +182,8 @@ async fn floods_of_control_frames_end_with_goaway() {
         ("WINDOW_UPDATE", &[0, 0, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0, 1]),
         ("unknown", &[0, 0, 1, 77, 0, 0, 0, 0, 0, 0]),
     ] {
-        let (door, _) = door(|_| {});
-        let (mut read, mut write) = tokio::io::split(connect(&door));
+        let (service, _) = service(|_| {});
+        let (mut read, mut write) = tokio::io::split(connect(&service));
         let start = Instant::now();
         let frames = [PREFACE, &frame.repeat(50_000)].concat();
         let flood = tokio::spawn(async move { write.write_all(&frames).await });
@@ -201,7 +201,7 @@ async fn floods_of_control_frames_end_with_goaway() {
 }
 
 #[tokio::test]
-async fn health_watches_are_bounded() {
+async fn number_of_health_watches_is_limited() {
     let settings = Settings { health_watches: 2, ..settings() };
     let server = Server::with(settings, listener::Settings::default()).await;
     let channel = tonic::transport::Channel::from_shared(server.url.clone()).unwrap().connect_lazy();
@@ -229,24 +229,24 @@ fn padded(length: usize) -> String {
     )
 }
 
-async fn exchange(door: &HttpService, request: &str) -> String {
-    let mut io = connect(door);
+async fn exchange(service: &HttpService, request: &str) -> String {
+    let mut io = connect(service);
     io.write_all(request.as_bytes()).await.unwrap();
     String::from_utf8(rest(&mut io).await).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_that_are_being_received_are_bounded_over_all_connections() {
-    let (door, _) = door(|settings| settings.receiving_bytes = 160 << 10);
-    let mut slow = connect(&door);
+async fn bytes_being_received_are_limited_over_all_connections() {
+    let (service, _) = service(|settings| settings.receiving_bytes = 160 << 10);
+    let mut slow = connect(&service);
     let large = padded(140 << 10);
     slow.write_all(&large.as_bytes()[..130 << 10]).await.unwrap();
     assert!(timeout(Duration::from_secs(1), slow.read_u8()).await.is_err());
 
-    let reply = exchange(&door, &padded(20 << 10)).await;
+    let reply = exchange(&service, &padded(20 << 10)).await;
     assert!(reply.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{reply}");
     assert!(reply.contains("retry-after: 1\r\n") && reply.contains("limits.receiving_bytes = 163840"), "{reply}");
-    let (mut client, _connection) = http2(&door).await;
+    let (mut client, _connection) = http2(&service).await;
     let (response, mut body) = grpc(&mut client, "/lf.a2a.v1.A2AService/GetTask");
     let mut message = BytesMut::from(&[0, 0, 0, 80, 0][..]);
     message.resize(5 + (20 << 10), 0);
@@ -254,16 +254,16 @@ async fn bytes_that_are_being_received_are_bounded_over_all_connections() {
     let response = response.await.unwrap();
     assert_eq!(response.headers()["grpc-status"], "14", "{response:?}");
     // Small requests still have a share.
-    assert!(exchange(&door, &padded(8 << 10)).await.starts_with("HTTP/1.1 200 OK\r\n"));
+    assert!(exchange(&service, &padded(8 << 10)).await.starts_with("HTTP/1.1 200 OK\r\n"));
 
     slow.write_all(&large.as_bytes()[130 << 10..]).await.unwrap();
     assert!(rest(&mut slow).await.starts_with(b"HTTP/1.1 200 OK\r\n"));
-    assert!(exchange(&door, &padded(20 << 10)).await.starts_with("HTTP/1.1 200 OK\r\n"));
+    assert!(exchange(&service, &padded(20 << 10)).await.starts_with("HTTP/1.1 200 OK\r\n"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_of_one_address_are_bounded() {
-    let (door, _) = door(|_| {});
+async fn connections_per_address_are_limited() {
+    let (service, _) = service(|_| {});
     let backlog: Arc<Mutex<VecDeque<(DuplexStream, SocketAddr)>>> = Arc::default();
     let open = |ip: &str| {
         let (near, far) = tokio::io::duplex(64 << 10);
@@ -274,10 +274,12 @@ async fn connections_of_one_address_are_bounded() {
     near.extend((0..5).map(|_| open("127.0.0.1")));
     let accept = {
         let backlog = Arc::clone(&backlog);
-        move |_: &mut std::task::Context<'_>| backlog.lock().pop_front().map_or(Poll::Pending, |it| Poll::Ready(Ok(it)))
+        move |_: &mut std::task::Context<'_>| {
+            backlog.lock().pop_front().map_or(Poll::Pending, |accepted| Poll::Ready(Ok(accepted)))
+        }
     };
     let settings = listener::Settings { peers: PeerLimit::new(2, Vec::new()), ..Default::default() };
-    tokio::spawn(async move { serve_accepted(accept, door, &settings, &CancellationToken::new()).await });
+    tokio::spawn(async move { serve_accepted(accept, service, &settings, &CancellationToken::new()).await });
     for (number, io) in near.iter_mut().enumerate() {
         _ = io.write_all(b"GET /tasks/t HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;
         let reply = rest(io).await;
@@ -285,9 +287,9 @@ async fn connections_of_one_address_are_bounded() {
     }
 }
 
-/// Behind a proxy, the open requests of a client count, and those of others do not.
+/// Behind a proxy, open requests are counted per client, by the forwarded address.
 #[tokio::test]
-async fn requests_of_one_client_behind_a_proxy_are_bounded() {
+async fn requests_per_client_behind_a_proxy_are_limited() {
     let proxy: Network = "127.0.0.1".parse().unwrap();
     let url = bindings::serve(bindings::server().connections_per_peer(1).trusted_proxies([proxy])).await;
     let agent = client::rest(&url).unwrap();
@@ -346,7 +348,7 @@ async fn host_and_transfer_encoding_are_checked() {
         socket.write_all(request.as_bytes()).await.unwrap();
         let reply = String::from_utf8(rest(&mut socket).await).unwrap();
         assert_eq!(reply.split(' ').nth(1), Some(&*status.to_string()), "{request}\n{reply}");
-        // What hyper refuses by itself has no body.
+        // Errors that hyper detects have no body.
         let explained = reply.contains("Host: ")
             || reply.contains("grpc-message: ")
             || reply.contains("only `chunked` is supported");

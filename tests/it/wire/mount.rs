@@ -1,4 +1,4 @@
-//! A door in a program of somebody else, and the card.
+//! `HttpService` nested in an axum router, the agent card response, and errors of a layer around the service.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use tonic::Request;
 use super::support::*;
 use crate::bindings::program;
 
-async fn task_of(
+async fn get_task_of(
     agent: Result<Arc<dyn a2a_service::pb::v1::a2a_service_server::A2aService>, a2a_service::error::Error>,
 ) {
     let request = GetTaskRequest { id: "t".into(), ..Default::default() };
@@ -25,30 +25,30 @@ async fn task_of(
 }
 
 #[tokio::test]
-async fn beside_other_routes() {
-    let door = HttpService::new(checked(&Arc::default()), settings());
+async fn service_can_be_nested_in_a_router() {
+    let service = HttpService::new(checked(&Arc::default()), settings());
     let router = Router::new()
         .route("/health", routing::get(async || "fine"))
-        .nest_service("/agents/echo", door.clone())
-        .nest("/agents/router", door.clone().into_router())
-        .fallback_service(door);
+        .nest_service("/agents/echo", service.clone())
+        .nest("/agents/router", service.clone().into_router())
+        .fallback_service(service);
     let url = program(router).await;
     assert_eq!(reqwest::get(format!("{url}/health")).await.unwrap().text().await.unwrap(), "fine");
-    task_of(client::grpc(&url)).await;
+    get_task_of(client::grpc(&url)).await;
     for base in [url.clone(), format!("{url}/agents/echo"), format!("{url}/agents/router")] {
-        task_of(client::rest(&base)).await;
-        task_of(client::json_rpc(&base)).await;
-        task_of(client::json_rpc(&format!("{base}/rpc"))).await;
+        get_task_of(client::rest(&base)).await;
+        get_task_of(client::json_rpc(&base)).await;
+        get_task_of(client::json_rpc(&format!("{base}/rpc"))).await;
         let card = reqwest::get(format!("{base}/.well-known/agent-card.json")).await.unwrap();
         assert_eq!(card.text().await.unwrap(), CARD, "{base}");
     }
 }
 
 #[tokio::test]
-async fn the_card() {
-    let card = |it: &a2a_service::card::CardRequest<'_>| {
-        assert_eq!(it.headers["x-test"], "1");
-        format!("{} {:?}", it.path, it.query).into()
+async fn card_is_served_at_both_paths() {
+    let card = |request: &a2a_service::card::CardRequest<'_>| {
+        assert_eq!(request.headers["x-test"], "1");
+        format!("{} {:?}", request.path, request.query).into()
     };
     let server = Server::with(Settings::new(Arc::new(card)), listener::Settings::default()).await;
     let http = reqwest::Client::new();
@@ -66,12 +66,12 @@ async fn the_card() {
     assert_eq!((reply.status().as_u16(), &reply.headers()[header::ALLOW]), (405, &"GET, HEAD".parse().unwrap()));
 }
 
-/// A mounted door knows where it is by the request, in either version of HTTP.
+/// The base path of a nested service is taken from the request, in HTTP/1.1 and HTTP/2.
 #[tokio::test]
-async fn the_address_in_the_card() {
-    let settings = Settings::new(Arc::new(|it| it.url().unwrap_or_default().into()));
-    let door = HttpService::new(checked(&Arc::default()), settings);
-    let url = program(Router::new().nest_service("/agents/echo", door.clone()).fallback_service(door)).await;
+async fn card_has_the_base_path_of_the_nested_service() {
+    let settings = Settings::new(Arc::new(|request| request.url().unwrap_or_default().into()));
+    let service = HttpService::new(checked(&Arc::default()), settings);
+    let url = program(Router::new().nest_service("/agents/echo", service.clone()).fallback_service(service)).await;
     let http2 = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
     for http in [reqwest::Client::new(), http2] {
         for base in [url.clone(), format!("{url}/agents/echo")] {
@@ -81,9 +81,9 @@ async fn the_address_in_the_card() {
     }
 }
 
-/// What a layer before the door refuses, it refuses in the terms of the caller.
+/// A layer around the service rejects requests in the form of the binding.
 #[tokio::test]
-async fn refusals() {
+async fn layer_rejects_in_the_form_of_the_binding() {
     let error = || ErrorKind::Unauthenticated.error().challenge("Bearer");
     let layer = move |request: axum::extract::Request| async move {
         let (parts, _) = request.into_parts();
@@ -107,7 +107,7 @@ async fn refusals() {
 }
 
 #[test]
-fn an_answer_of_one_piece_has_a_length() {
+fn body_of_one_piece_has_an_exact_size() {
     let body = Body::from(Bytes::from_static(b"abc"));
     assert_eq!(http_body::Body::size_hint(&body).exact(), Some(3));
     assert!(http_body::Body::is_end_stream(&Body::default()));

@@ -1,5 +1,5 @@
-//! Requests of web pages: names that were rebound to this machine, foreign origins, and bodies that browsers send without
-//! asking. Over every transport, none of them reaches the agent.
+//! Protection from web pages: DNS rebinding (`Host`), foreign origins (CORS), and requests without a preflight. Such requests
+//! reach the agent over no transport.
 
 use std::{
     net::SocketAddr,
@@ -53,7 +53,7 @@ impl Counting {
     }
 }
 
-/// Serves on a local address until the test is over, and returns the port.
+/// Serves on a local address until the end of the test, and returns the port.
 async fn serve(listen: &str, server: Server<Counting>) -> u16 {
     let bound = server.insecure(true).bind((listen, 0)).await.unwrap();
     let port = bound.addr().port();
@@ -61,26 +61,26 @@ async fn serve(listen: &str, server: Server<Counting>) -> u16 {
     port
 }
 
-/// A client whose resolver was rebound: every name leads to this machine. HTTP/1.1, and HTTP/2.
+/// Clients of HTTP/1.1 and HTTP/2 that resolve `name` to this machine, as after DNS rebinding.
 fn clients(name: &str) -> [reqwest::Client; 2] {
     let addr = SocketAddr::from(([127, 0, 0, 1], 0));
     let client = || reqwest::Client::builder().resolve(name, addr);
     [client().build().unwrap(), client().http2_prior_knowledge().build().unwrap()]
 }
 
-/// A send over each transport of HTTP, in both versions of the protocol.
+/// A send over each HTTP transport, in both protocol versions.
 fn sends(http: &reqwest::Client, base: &str) -> [RequestBuilder; 4] {
     let post = |path: &str, body: &str| http.post(format!("{base}{path}")).json_body(body.to_owned());
-    let classic = r#"{"message":{"messageId":"m","role":"ROLE_USER","content":[{"text":"hi"}]}}"#;
+    let v03_send = r#"{"message":{"messageId":"m","role":"ROLE_USER","content":[{"text":"hi"}]}}"#;
     [
         post("/message:send", &send_json("m")).header("a2a-version", "1.0"),
         post("/rpc", RPC).header("a2a-version", "1.0"),
-        post("/v1/message:send", classic),
+        post("/v1/message:send", v03_send),
         post("/rpc", RPC_0_3),
     ]
 }
 
-/// Sends over gRPC in both versions of the protocol, with this `:authority`.
+/// Status codes of sends over gRPC with this `:authority`, in both protocol versions.
 async fn grpc_codes(port: u16, authority: &str, origin: Option<&'static str>) -> [Code; 2] {
     let channel = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap();
     let channel = channel.origin(format!("http://{authority}").parse().unwrap()).connect_lazy();
@@ -92,14 +92,14 @@ async fn grpc_codes(port: u16, authority: &str, origin: Option<&'static str>) ->
     };
     let mut agent = A2aServiceClient::with_interceptor(channel.clone(), with_origin);
     let sent = SendMessageRequest { message: Some(hello("m")), ..Default::default() };
-    let now = agent.send_message(sent).await.map_or_else(|it| it.code(), |_| Code::Ok);
+    let v1 = agent.send_message(sent).await.map_or_else(|status| status.code(), |_| Code::Ok);
     let mut agent = a2a_service::v03::pb::a2a_service_client::A2aServiceClient::with_interceptor(channel, with_origin);
     let message = json!({"messageId": "m", "role": "ROLE_USER", "content": [{"text": "hi"}]});
     let sent = v03::SendMessageRequest { request: serde_json::from_value(message).unwrap(), ..Default::default() };
-    [now, agent.send_message(sent).await.map_or_else(|it| it.code(), |_| Code::Ok)]
+    [v1, agent.send_message(sent).await.map_or_else(|status| status.code(), |_| Code::Ok)]
 }
 
-async fn refused(request: RequestBuilder, status: u16, code: i32, setting: &str) {
+async fn assert_rejected(request: RequestBuilder, status: u16, code: i32, setting: &str) {
     let reply = request.send().await.unwrap();
     let (url, found) = (reply.url().to_string(), reply.status().as_u16());
     assert!(!reply.headers().contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN), "{url}");
@@ -111,7 +111,7 @@ async fn refused(request: RequestBuilder, status: u16, code: i32, setting: &str)
 }
 
 #[tokio::test]
-async fn foreign_hosts_are_refused_on_every_transport() {
+async fn foreign_hosts_are_rejected_on_every_transport() {
     for listen in ["127.0.0.1", "::1"] {
         let agent = Counting::default();
         let port = serve(listen, Server::new(agent.clone())).await;
@@ -123,10 +123,10 @@ async fn foreign_hosts_are_refused_on_every_transport() {
         for http in clients(EVIL) {
             let base = format!("http://{EVIL}:{port}");
             for request in sends(&http, &base) {
-                refused(request, 421, -32059, "allowed_hosts").await;
+                assert_rejected(request, 421, -32059, "allowed_hosts").await;
             }
             for path in [CARD, "/tasks", "/nothing"] {
-                refused(http.get(format!("{base}{path}")), 421, -32059, "allowed_hosts").await;
+                assert_rejected(http.get(format!("{base}{path}")), 421, -32059, "allowed_hosts").await;
             }
             assert_eq!(http.get(format!("{base}/healthz")).send().await.unwrap().status(), 200);
             assert_eq!(http.get(format!("{base}/readyz")).send().await.unwrap().status(), 200);
@@ -140,7 +140,7 @@ async fn foreign_hosts_are_refused_on_every_transport() {
 }
 
 #[tokio::test]
-async fn loopback_names_and_addresses_are_served_on_every_transport() {
+async fn loopback_hosts_are_accepted_on_every_transport() {
     let agent = Counting::default();
     let port = serve("127.0.0.1", Server::new(agent.clone())).await;
     for name in ["localhost", "a.localhost", "127.0.0.1"] {
@@ -154,11 +154,11 @@ async fn loopback_names_and_addresses_are_served_on_every_transport() {
     assert_eq!(agent.turns(), 3 * 10);
 }
 
-/// The authority of an absolute request target counts as `Host` does (RFC 9112, 3.2.2), and shapes no card.
+/// The authority of an absolute request target is checked as `Host` is (RFC 9112, 3.2.2), and does not affect the card.
 #[tokio::test]
-async fn the_authority_of_a_request_target_is_checked() {
+async fn authority_of_the_request_target_is_checked() {
     let port = serve("127.0.0.1", Server::new(Counting::default()).allowed_hosts(["a.example".parse().unwrap()])).await;
-    let ask = async |target: &str, host: &str| {
+    let get = async |target: &str, host: &str| {
         let mut io = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         let head = format!("GET {target}{CARD} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
         io.write_all(head.as_bytes()).await.unwrap();
@@ -168,14 +168,14 @@ async fn the_authority_of_a_request_target_is_checked() {
         let body: Value = serde_json::from_str(body).unwrap();
         (head.split(' ').nth(1).unwrap().to_owned(), body["supportedInterfaces"][1]["url"].clone())
     };
-    assert_eq!(ask("http://evil.example", "127.0.0.1").await.0, "421");
-    assert_eq!(ask("http://127.0.0.1", "evil.example").await.0, "421");
-    assert_eq!(ask("http://a.example", "localhost:1").await, ("200".to_owned(), json!("http://localhost:1")));
-    assert_eq!(ask("", "a.example").await, ("200".to_owned(), json!("http://a.example")));
+    assert_eq!(get("http://evil.example", "127.0.0.1").await.0, "421");
+    assert_eq!(get("http://127.0.0.1", "evil.example").await.0, "421");
+    assert_eq!(get("http://a.example", "localhost:1").await, ("200".to_owned(), json!("http://localhost:1")));
+    assert_eq!(get("", "a.example").await, ("200".to_owned(), json!("http://a.example")));
 }
 
 #[tokio::test]
-async fn configured_hosts_are_served() {
+async fn configured_hosts_are_accepted() {
     const OTHER: &str = "agent.example";
     let [http, _] = clients(OTHER);
     let status = async |listen: &str, server: Server<Counting>| {
@@ -185,32 +185,32 @@ async fn configured_hosts_are_served() {
     let server = || Server::new(Counting::default());
     assert_eq!(status("127.0.0.1", server()).await, 421);
     assert_eq!(status("127.0.0.1", server().url("https://agent.example/a")).await, 200);
-    assert_eq!(status("127.0.0.1", server().map_card(|it| it.shape_at(OTHER, CardVersion::V1_0))).await, 200);
+    assert_eq!(status("127.0.0.1", server().map_card(|card| card.shape_at(OTHER, CardVersion::V1_0))).await, 200);
     let allowed = |text: &str| server().allowed_hosts([text.parse().unwrap()]);
     for (text, expected) in [(OTHER, 200), ("*.example", 200), ("*", 200), ("agent.example:1", 421), ("b.example", 421)]
     {
         assert_eq!(status("127.0.0.1", allowed(text)).await, expected, "{text}");
         assert_eq!(status("0.0.0.0", allowed(text)).await, expected, "{text}");
     }
-    // Other binds check only where hosts are named, and so does a router, which has no address of its own.
+    // Non-loopback listeners, and routers, which have no address of their own, check hosts only if `allowed_hosts` is set.
     assert_eq!(status("0.0.0.0", server()).await, 200);
     for (router, expected) in [(server().router(), 200), (allowed("b.example").router(), 421)] {
         let port = program(router).await.rsplit_once(':').unwrap().1.to_owned();
         let reply = http.get(format!("http://{OTHER}:{port}/tasks")).send().await.unwrap();
         assert_eq!(reply.status(), expected);
     }
-    // What a trusted proxy forwards.
+    // A host that a trusted proxy forwards.
     let trusting = server().trusted_proxies(["127.0.0.1".parse().unwrap()]);
     for (server, expected) in [(trusting, 200), (server(), 421)] {
         let url = format!("http://127.0.0.1:{}/tasks", serve("127.0.0.1", server).await);
-        let asked = http.get(url).header("host", OTHER).header("x-forwarded-host", OTHER);
-        assert_eq!(asked.send().await.unwrap().status(), expected);
+        let request = http.get(url).header("host", OTHER).header("x-forwarded-host", OTHER);
+        assert_eq!(request.send().await.unwrap().status(), expected);
     }
 }
 
-/// The second listener has an address of its own, and so a check of its own.
+/// The listener for gRPC only has its own address and therefore its own check.
 #[tokio::test]
-async fn the_listener_for_grpc_alone_checks_the_host() {
+async fn grpc_only_listener_checks_the_host() {
     let mut bound = Server::new(Counting::default()).insecure(true).bind("0.0.0.0:0").await.unwrap();
     let (port, grpc) = (bound.addr().port(), bound.grpc("127.0.0.1:0").await.unwrap().port());
     tokio::spawn(bound.run_until(std::future::pending()));
@@ -220,7 +220,7 @@ async fn the_listener_for_grpc_alone_checks_the_host() {
 }
 
 #[tokio::test]
-async fn foreign_origins_are_refused_on_every_transport() {
+async fn foreign_origins_are_rejected_on_every_transport() {
     let agent = Counting::default();
     let port = serve("127.0.0.1", Server::new(agent.clone())).await;
     let base = format!("http://127.0.0.1:{port}");
@@ -233,9 +233,9 @@ async fn foreign_origins_are_refused_on_every_transport() {
         ("sec-fetch-site", "same-site"),
     ] {
         for request in sends(&http, &base) {
-            refused(request.header(name, value), 403, -32058, "cors.origins").await;
+            assert_rejected(request.header(name, value), 403, -32058, "cors.origins").await;
         }
-        // Without a body too, and whatever reads: a page can show an answer that it can't read.
+        // Requests without a body and reads too: a page can display a response that it cannot read.
         for request in [
             http.post(format!("{base}/tasks/t:cancel")),
             http.post(format!("{base}/tasks/t:subscribe")),
@@ -244,17 +244,17 @@ async fn foreign_origins_are_refused_on_every_transport() {
             http.get(format!("{base}/tasks/t:subscribe")).header("sec-fetch-mode", "navigate"),
             http.post(format!("{base}/rpc")).header("sec-fetch-mode", "navigate").json_body(RPC),
         ] {
-            refused(request.header(name, value), 403, -32058, "cors.origins").await;
+            assert_rejected(request.header(name, value), 403, -32058, "cors.origins").await;
         }
         for path in [CARD, "/.well-known/agent.json", "/healthz", "/readyz"] {
             assert_eq!(http.get(format!("{base}{path}")).header(name, value).send().await.unwrap().status(), 200);
         }
-        let shown = http.get(format!("{base}/tasks")).header(name, value).header("sec-fetch-mode", "navigate");
-        assert_eq!(shown.send().await.unwrap().status(), 200);
+        let navigation = http.get(format!("{base}/tasks")).header(name, value).header("sec-fetch-mode", "navigate");
+        assert_eq!(navigation.send().await.unwrap().status(), 200);
     }
     assert_eq!(grpc_codes(port, "127.0.0.1", Some("https://evil.example")).await, [Code::PermissionDenied; 2]);
     assert_eq!(agent.turns(), 0);
-    // The server's own origin, and what a person types.
+    // The server's own origin, and addresses that a person types.
     let own = format!("http://127.0.0.1:{port}");
     for (name, value) in [("origin", own.as_str()), ("sec-fetch-site", "same-origin"), ("sec-fetch-site", "none")] {
         for request in sends(&http, &base) {
@@ -264,9 +264,9 @@ async fn foreign_origins_are_refused_on_every_transport() {
     assert_eq!(agent.turns(), 3 * 4);
 }
 
-/// Pages of a named origin get the answer to their preflight, and may read responses.
+/// Pages of a configured origin get preflight responses, and may read responses.
 #[tokio::test]
-async fn named_origins_may_call_and_read() {
+async fn configured_origins_may_send_and_read() {
     const APP: &str = "https://app.example";
     let agent = Counting::default();
     let server = Server::new(agent.clone()).cors_origins([APP.parse().unwrap()]);
@@ -277,45 +277,50 @@ async fn named_origins_may_call_and_read() {
     let preflight = preflight.header("access-control-request-method", "POST");
     let preflight = preflight.header("access-control-request-headers", "authorization,content-type,a2a-version");
     let reply = preflight.header("sec-fetch-site", "cross-site").send().await.unwrap();
-    assert_eq!(reply.status(), 204, "a preflight brings no token");
+    assert_eq!(reply.status(), 204, "a preflight has no token");
     let header = |name: &str| reply.headers()[name].to_str().unwrap().to_owned();
     assert_eq!(header("access-control-allow-origin"), APP);
     assert_eq!(header("access-control-allow-headers"), "authorization,content-type,a2a-version");
-    assert!(header("access-control-allow-methods").split(", ").any(|it| it == "POST"));
+    assert!(header("access-control-allow-methods").split(", ").any(|method| method == "POST"));
     for (token, status) in [("secret", StatusCode::OK), ("wrong", StatusCode::UNAUTHORIZED)] {
         for request in sends(&http, &base) {
             let request = request.bearer_auth(token).header("origin", APP).header("sec-fetch-site", "cross-site");
             let reply = request.send().await.unwrap();
             assert_eq!(reply.status(), status);
             assert_eq!(reply.headers()[header::ACCESS_CONTROL_ALLOW_ORIGIN], APP);
-            let vary = reply.headers().get_all(header::VARY).iter().any(|it| it == "origin");
+            let vary = reply.headers().get_all(header::VARY).iter().any(|value| value == "origin");
             assert!(vary, "{:?}", reply.headers());
         }
     }
     assert_eq!(agent.turns(), 4);
-    // Others stay out.
+    // Other origins are rejected.
     for request in sends(&http, &base) {
-        refused(request.bearer_auth("secret").header("origin", "https://evil.example"), 403, -32058, "cors.origins")
-            .await;
+        assert_rejected(
+            request.bearer_auth("secret").header("origin", "https://evil.example"),
+            403,
+            -32058,
+            "cors.origins",
+        )
+        .await;
     }
-    // The card is for every page, as ever.
+    // Every page may read the card.
     let card = http.get(format!("{base}{CARD}")).header("origin", APP).send().await.unwrap();
     assert_eq!(card.headers()[header::ACCESS_CONTROL_ALLOW_ORIGIN], "*");
 }
 
-/// Browsers send requests without a preflight only without a content type, or as text or a form.
+/// Browsers send requests without a preflight only if they have no content type, or one of text or forms.
 #[tokio::test]
-async fn a_body_needs_a_json_content_type() {
+async fn body_without_a_json_content_type_is_rejected() {
     let agent = Counting::default();
     let base = format!("http://127.0.0.1:{}", serve("127.0.0.1", Server::new(agent.clone())).await);
     let http = reqwest::Client::new();
-    let classic = r#"{"message":{"messageId":"m","role":"ROLE_USER","content":[{"text":"hi"}]}}"#;
+    let v03_send = r#"{"message":{"messageId":"m","role":"ROLE_USER","content":[{"text":"hi"}]}}"#;
     for (path, body) in [
         ("/message:send", send_json("m")),
         ("/message:stream", send_json("m")),
         ("/rpc", RPC.to_owned()),
         ("/rpc", RPC_0_3.to_owned()),
-        ("/v1/message:send", classic.to_owned()),
+        ("/v1/message:send", v03_send.to_owned()),
         ("/tasks/t:cancel", "{}".to_owned()),
     ] {
         let post = || http.post(format!("{base}{path}")).header("a2a-version", "1.0");
@@ -333,7 +338,7 @@ async fn a_body_needs_a_json_content_type() {
         }
     }
     assert_eq!(agent.turns(), 0);
-    // No body, no type.
+    // A request without a body needs no content type.
     let reply = body_of(http.post(format!("{base}/tasks/t:cancel")).send().await.unwrap()).await;
     assert_eq!(reply["error"]["details"][0]["reason"], "TASK_NOT_FOUND", "{reply}");
 }

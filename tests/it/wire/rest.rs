@@ -1,4 +1,4 @@
-//! HTTP+JSON: paths, queries, bodies, types and errors.
+//! HTTP+JSON of 1.0: paths, queries, bodies, media types, headers and errors.
 
 use a2a_service::contract::{Body, Dispatch as _};
 use a2a_service::pb::v1::bindings::{Rpc, ServiceHandle};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::support::*;
 
 const JSON: &str = "application/json";
-const OURS: &str = "application/a2a+json";
+const A2A_JSON: &str = "application/a2a+json";
 
 async fn get(url: &str) -> (u16, Value) {
     let reply = reqwest::get(url).await.unwrap();
@@ -22,12 +22,12 @@ async fn post(url: &str, content_type: &str, body: &str) -> (u16, Value) {
 }
 
 #[test]
-fn routes() {
+fn paths_route_to_rpcs() {
     let route = ServiceHandle::route("POST", &["tasks", "42"], "cancel").unwrap();
     assert_eq!((route.rpc, route.body, route.fields), (Rpc::CancelTask, Body::Whole, vec![("id", "42".into())]));
     let route = ServiceHandle::route("GET", &["acme", "tasks", "42"], "subscribe").unwrap();
     assert_eq!((route.rpc, route.fields), (Rpc::SubscribeToTask, vec![("tenant", "acme".into()), ("id", "42".into())]));
-    // The text of the specification has this one and its proto file has not.
+    // In the text of the specification, but not in its proto file.
     assert_eq!(ServiceHandle::route("POST", &["tasks", "42"], "subscribe").unwrap().rpc, Rpc::SubscribeToTask);
     let route = ServiceHandle::route("DELETE", &["acme", "tasks", "42", "pushNotificationConfigs", "7"], "").unwrap();
     assert_eq!(route.rpc, Rpc::DeleteTaskPushNotificationConfig);
@@ -36,7 +36,7 @@ fn routes() {
 }
 
 #[tokio::test]
-async fn colons_and_escapes_in_paths() {
+async fn path_segments_may_have_colons_and_escapes() {
     let Server { url, .. } = &Server::start().await;
     for (path, id) in [
         ("urn:x:1", "urn:x:1"),
@@ -56,7 +56,7 @@ async fn colons_and_escapes_in_paths() {
 }
 
 #[tokio::test]
-async fn queries() {
+async fn query_parameters_are_decoded_and_checked() {
     let Server { url, .. } = &Server::start().await;
     for query in [
         "contextId=c%2B1&pageSize=50&includeArtifacts=true&status=TASK_STATE_WORKING&lastEventId=x",
@@ -91,7 +91,7 @@ async fn queries() {
 }
 
 #[tokio::test]
-async fn verbs_that_a_path_is_not_for() {
+async fn unsupported_methods_of_a_path_are_rejected() {
     let Server { url, .. } = &Server::start().await;
     let http = reqwest::Client::new();
     for (path, allow) in [
@@ -115,7 +115,7 @@ async fn verbs_that_a_path_is_not_for() {
         ("/readyz", "GET, HEAD"),
     ] {
         for verb in [Method::PUT, Method::PATCH, Method::GET, Method::POST, Method::DELETE, Method::OPTIONS] {
-            if allow.split(", ").any(|it| verb == it) {
+            if allow.split(", ").any(|allowed| verb == allowed) {
                 continue;
             }
             let reply = http.request(verb.clone(), format!("{url}{path}")).header("a2a-version", "1.0");
@@ -136,9 +136,9 @@ async fn verbs_that_a_path_is_not_for() {
     assert_eq!(reply.status(), 404);
 }
 
-/// What looks like an action of a path that has none is a part of an id.
+/// A suffix that is not an action of the path is part of the id.
 #[tokio::test]
-async fn actions_of_other_paths() {
+async fn unknown_actions_are_part_of_the_id() {
     let Server { url, .. } = &Server::start().await;
     for id in ["a:send", "urn:x:stream", "a:cancelled", "a:"] {
         let (status, task) = get(&format!("{url}/tasks/{id}")).await;
@@ -151,7 +151,7 @@ async fn actions_of_other_paths() {
 }
 
 #[tokio::test]
-async fn a_slash_at_the_end_changes_nothing() {
+async fn trailing_slash_is_ignored() {
     let Server { url, .. } = &Server::start().await;
     assert_eq!(get(&format!("{url}/tasks/?pageSize=7")).await.1["pageSize"], 7);
     assert_eq!(get(&format!("{url}/tasks/urn:x:1/")).await.1["id"], "urn:x:1");
@@ -159,13 +159,13 @@ async fn a_slash_at_the_end_changes_nothing() {
     assert_eq!(post(&format!("{url}/message:send/"), JSON, &send_json("m")).await.0, 200);
     let (_, problem) = post(&format!("{url}/tasks/urn:x:1:cancel/"), JSON, "").await;
     assert_eq!(problem["error"]["message"], "Task cannot be canceled: urn:x:1 false");
-    // An id that is not there is not the list of all.
+    // An empty id is not the list of tasks.
     let (status, problem) = get(&format!("{url}/tasks//")).await;
     assert_eq!((status, &problem["error"]["details"][1]["fieldViolations"][0]["field"]), (400, &json!("id")));
 }
 
 #[tokio::test]
-async fn the_head_of_an_answer() {
+async fn head_has_the_headers_of_get() {
     let Server { url, .. } = &Server::start().await;
     let http2 = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
     for http in [reqwest::Client::new(), http2] {
@@ -178,7 +178,7 @@ async fn the_head_of_an_answer() {
             if status == 405 {
                 assert_eq!(head.headers()[header::ALLOW], "POST");
             } else {
-                let length = |it: &reqwest::Response| it.headers().get(header::CONTENT_LENGTH).cloned();
+                let length = |response: &reqwest::Response| response.headers().get(header::CONTENT_LENGTH).cloned();
                 assert_eq!(
                     (length(&head), head.headers()[header::CONTENT_TYPE].clone()),
                     (length(&whole), whole.headers()[header::CONTENT_TYPE].clone())
@@ -189,9 +189,9 @@ async fn the_head_of_an_answer() {
     }
 }
 
-/// What a request without a body says of it is of no account, whatever it is.
+/// The content type of a request without a body is ignored.
 #[tokio::test]
-async fn the_type_of_a_body_that_is_not_there() {
+async fn content_type_without_a_body_is_ignored() {
     let Server { url, .. } = &Server::start().await;
     let http = reqwest::Client::new();
     for content_type in ["text/html", "application/grpc", "application/grpc+proto", "application/xml", "?", ""] {
@@ -206,7 +206,7 @@ async fn the_type_of_a_body_that_is_not_there() {
 }
 
 #[tokio::test]
-async fn no_such_path() {
+async fn unknown_paths_are_not_found() {
     let Server { url, .. } = &Server::start().await;
     for path in ["/tasks/a/b/c", "/a/b/c/d/e/f/g/h/i/j", "/nothing", "/nothing/", "/.well-known/nothing"] {
         let (status, problem) = get(&format!("{url}{path}")).await;
@@ -219,7 +219,7 @@ async fn no_such_path() {
 
 /// The error for a path with a slash in place of the colon names the right path.
 #[tokio::test]
-async fn a_path_with_a_slash_before_its_action() {
+async fn error_for_a_slash_before_the_action_names_the_path() {
     let Server { url, .. } = &Server::start().await;
     for (path, hint) in [
         ("/message/send", "; use POST /message:send"),
@@ -238,14 +238,14 @@ async fn a_path_with_a_slash_before_its_action() {
 }
 
 #[tokio::test]
-async fn bodies_that_say_nothing() {
+async fn empty_bodies_are_accepted() {
     let Server { url, .. } = &Server::start().await;
     let cancel = format!("{url}/tasks/urn:x:1:cancel");
     for body in ["", "null", "{}", " \n", r#"{"metadata":null}"#, r#"{"id":"another"}"#] {
         let (status, problem) = post(&cancel, "application/json", body).await;
         assert_eq!((status, &problem["error"]["message"]), (400, &json!("Task cannot be canceled: urn:x:1 false")));
     }
-    // What an empty body calls itself does not matter.
+    // The content type of an empty body is ignored.
     assert_eq!(post(&cancel, "text/plain", "").await.1["error"]["details"][0]["reason"], "TASK_NOT_CANCELABLE");
     let stream = reqwest::Client::new().post(format!("{url}/tasks/t:subscribe")).json_body("{}").send().await.unwrap();
     assert_eq!(stream.headers()[header::CONTENT_TYPE], "text/event-stream");
@@ -254,7 +254,7 @@ async fn bodies_that_say_nothing() {
 }
 
 #[tokio::test]
-async fn media_types() {
+async fn media_types_are_negotiated() {
     let Server { url, .. } = &Server::start().await;
     let send = |content_type: &str, accept: &str| {
         let http = reqwest::Client::new().post(format!("{url}/message:send")).body(send_json("m"));
@@ -267,11 +267,11 @@ async fn media_types() {
     for (content_type, accept, reply_type) in [
         (JSON, "", JSON),
         ("Application/JSON; charset=utf-8", "*/*", JSON),
-        (OURS, "", OURS),
-        ("application/A2A+json;v=1", "*/*", OURS),
-        (OURS, JSON, JSON),
-        (JSON, OURS, OURS),
-        (JSON, "text/html, application/json;q=0.9, application/a2a+json;q=0.8", OURS),
+        (A2A_JSON, "", A2A_JSON),
+        ("application/A2A+json;v=1", "*/*", A2A_JSON),
+        (A2A_JSON, JSON, JSON),
+        (JSON, A2A_JSON, A2A_JSON),
+        (JSON, "text/html, application/json;q=0.9, application/a2a+json;q=0.8", A2A_JSON),
     ] {
         let reply = send(content_type, accept).await;
         assert_eq!(
@@ -282,7 +282,7 @@ async fn media_types() {
     }
     for wrong in ["text/plain", "application/x-www-form-urlencoded", "application/jsonx", "application/grpc-web+proto"]
     {
-        let reply = send(wrong, OURS).await;
+        let reply = send(wrong, A2A_JSON).await;
         assert_eq!((reply.status().as_u16(), &reply.headers()[header::CONTENT_TYPE]), (400, &JSON.parse().unwrap()));
         let problem: Value = json(reply).await;
         assert_eq!(problem["error"]["details"][0]["reason"], "CONTENT_TYPE_NOT_SUPPORTED", "{problem}");
@@ -290,7 +290,7 @@ async fn media_types() {
 }
 
 #[tokio::test]
-async fn success_has_a_body_and_the_headers_of_the_service() {
+async fn response_has_a_body_and_the_headers_of_the_service() {
     let Server { url, .. } = &Server::start().await;
     let reply =
         reqwest::Client::new().post(format!("{url}/message:send")).json_body(send_json("m")).send().await.unwrap();
@@ -302,30 +302,30 @@ async fn success_has_a_body_and_the_headers_of_the_service() {
     assert_eq!((reply.status().as_u16(), reply.text().await.unwrap().as_str()), (200, "{}"));
 }
 
-/// The active extensions are in the header that the request has for them, whichever version it is in.
+/// Active extensions are in the header that the request used for them, in either protocol version.
 #[tokio::test]
 async fn extensions_are_echoed_in_the_spelling_of_the_request() {
     const BOTH: [&str; 2] = ["a2a-extensions", "x-a2a-extensions"];
     let Server { url, .. } = &Server::start().await;
-    let classic = r#"{"message":{"messageId":"m","role":"ROLE_USER","content":[{"text":"hi"}]}}"#;
+    let v03_send = r#"{"message":{"messageId":"m","role":"ROLE_USER","content":[{"text":"hi"}]}}"#;
     let rpc = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{}}}"#, send_json("m"));
-    for (asked, other) in [(BOTH[0], BOTH[1]), (BOTH[1], BOTH[0])] {
+    for (sent, other) in [(BOTH[0], BOTH[1]), (BOTH[1], BOTH[0])] {
         for (path, body) in [
             ("/message:send", send_json("m")),
             ("/message:stream", send_json("m")),
-            ("/v1/message:send", classic.to_owned()),
+            ("/v1/message:send", v03_send.to_owned()),
             ("/rpc", rpc.clone()),
         ] {
-            let http = reqwest::Client::new().post(format!("{url}{path}")).header(asked, "https://example.com/ext");
+            let http = reqwest::Client::new().post(format!("{url}{path}")).header(sent, "https://example.com/ext");
             let reply = http.json_body(body).send().await.unwrap();
-            assert_eq!(reply.headers()[asked], "https://example.com/ext", "{path}");
-            assert!(!reply.headers().contains_key(other), "{path} {asked}");
+            assert_eq!(reply.headers()[sent], "https://example.com/ext", "{path}");
+            assert!(!reply.headers().contains_key(other), "{path} {sent}");
         }
         let mut agent = a2a_service::pb::v1::a2a_service_client::A2aServiceClient::connect(url.clone()).await.unwrap();
         let mut request = tonic::Request::new(send("m"));
-        request.metadata_mut().insert(asked, "https://example.com/ext".parse().unwrap());
+        request.metadata_mut().insert(sent, "https://example.com/ext".parse().unwrap());
         let reply = agent.send_message(request).await.unwrap();
-        assert!(reply.metadata().contains_key(asked) && !reply.metadata().contains_key(other), "{asked}");
+        assert!(reply.metadata().contains_key(sent) && !reply.metadata().contains_key(other), "{sent}");
     }
 }
 
@@ -346,13 +346,13 @@ async fn errors_have_details_and_headers() {
     let reply = reqwest::get(format!("{url}/tasks/secret")).await.unwrap();
     assert_eq!(reply.status(), 401);
     assert_eq!(reply.headers()[header::WWW_AUTHENTICATE], "Bearer realm=\"a\"");
-    // A method that nobody has written.
+    // A method that the service does not implement.
     let (status, problem) = get(&format!("{url}/extendedAgentCard")).await;
     assert_eq!((status, &problem["error"]["details"][0]["reason"]), (404, &json!("METHOD_NOT_FOUND")));
 }
 
 #[tokio::test]
-async fn what_is_wrong_in_a_body_is_named() {
+async fn invalid_body_is_named_by_field() {
     let Server { url, .. } = &Server::start().await;
     let send = format!("{url}/message:send");
     let (_, problem) = post(&send, "application/json", "{").await;
@@ -363,25 +363,25 @@ async fn what_is_wrong_in_a_body_is_named() {
     assert_eq!(problem["error"]["details"][1]["fieldViolations"][0]["field"], "message");
 }
 
-/// A service hears what is known of its caller, and not a header more.
+/// The service receives the request context, and no headers.
 #[tokio::test]
-async fn a_request_is_a_call() {
+async fn service_receives_the_request_context() {
     let server = Server::start().await;
     let http = reqwest::Client::new().get(format!("{}/tasks/t", server.url));
     http.header("authorization", "Bearer x").header("x-request-id", "r1").send().await.unwrap();
     let call = server.echo.calls.lock().pop().unwrap();
     assert_eq!((call.binding, call.request_id.as_deref()), (a2a_service::call::Binding::Rest, Some("r1")));
     assert_eq!(call.cursor, None);
-    assert_eq!((&*call.owner, call.peer.map(|it| it.ip().is_loopback())), ("", Some(true)));
+    assert_eq!((&*call.owner, call.peer.map(|peer| peer.ip().is_loopback())), ("", Some(true)));
 }
 
 #[tokio::test]
-async fn where_a_stream_goes_on_is_a_header_or_a_parameter() {
+async fn cursor_is_a_header_or_a_query_parameter() {
     let server = Server::start().await;
     let url = format!("{}/tasks/t:subscribe?x=y&lastEventId=t.%31.2&lastEventId=z", server.url);
     for (header, expected) in [(None, "t.1.2"), (Some("t.3.4"), "t.3.4")] {
         let http = reqwest::Client::new().get(&url);
-        let http = header.into_iter().fold(http, |it, value| it.header("last-event-id", value));
+        let http = header.into_iter().fold(http, |http, value| http.header("last-event-id", value));
         assert_eq!(http.send().await.unwrap().status(), 200);
         let call = server.echo.calls.lock().pop().unwrap();
         assert_eq!(call.cursor.unwrap().as_str(), expected);

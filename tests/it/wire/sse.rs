@@ -1,4 +1,4 @@
-//! Server-sent events, byte for byte.
+//! Server-sent events of 1.0, byte for byte: the `id:` lines, headers, and errors before, during and at the end of a stream.
 
 use a2a_service::{
     pb::v03::{self},
@@ -21,9 +21,9 @@ async fn call(url: &str, message_id: &str) -> reqwest::Response {
     reqwest::Client::new().post(format!("{url}/rpc")).json_body(body).send().await.unwrap()
 }
 
-/// The same bytes of JSON, with the cursor before them and in the envelope of each binding.
+/// Each binding has equal JSON, with the cursor before it and its own envelope around it.
 #[tokio::test]
-async fn a_stream() {
+async fn stream_has_exact_bytes() {
     let Server { url, .. } = &Server::start().await;
     let data = event_json("m");
     for (reply, data) in [
@@ -40,7 +40,7 @@ async fn a_stream() {
 }
 
 #[tokio::test]
-async fn a_stream_over_http2() {
+async fn stream_over_http2_has_exact_bytes() {
     let server = Server::start().await;
     let http = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
     let reply = http.post(format!("{}/message:stream", server.url)).json_body(send_json("m")).send().await.unwrap();
@@ -49,11 +49,11 @@ async fn a_stream_over_http2() {
     assert_eq!(reply.text().await.unwrap(), format!("id: t.1.1\ndata: {data}\n\nid: t.1.2\ndata: {data}\n\n"));
 }
 
-/// A server that goes away says so to those who have nothing to take the stream up after.
+/// A stream that fails before its first event reports the error, because the client has no cursor to resume from.
 #[tokio::test]
-async fn a_stream_that_does_not_begin_says_why() {
+async fn unavailability_before_the_first_event_is_an_error_event() {
     let Server { url, .. } = &Server::start().await;
-    let classic = async |path: &str, body: String| {
+    let v03_stream = async |path: &str, body: String| {
         let reply = reqwest::Client::new().post(format!("{url}{path}")).json_body(body).send().await.unwrap();
         assert_eq!(reply.headers()[header::CONTENT_TYPE], "text/event-stream");
         reply.text().await.unwrap()
@@ -66,14 +66,14 @@ async fn a_stream_that_does_not_begin_says_why() {
     let rpc = error(&call(url, "away").await.text().await.unwrap());
     assert_eq!((&rpc["error"]["code"], &rpc["error"]["data"][0]["reason"]), (&json!(-32053), &json!("UNAVAILABLE")));
     let message = r#"{"messageId":"away","role":"user","parts":[{"kind":"text","text":"hi"}]}"#;
-    let rest = error(&classic("/v1/message:stream", format!(r#"{{"message":{message}}}"#)).await);
+    let rest = error(&v03_stream("/v1/message:stream", format!(r#"{{"message":{message}}}"#)).await);
     assert_eq!(
         (&rest["error"]["code"], &rest["code"], &rest["type"]),
         (&json!(503), &json!(-32053), &json!("ServerError"))
     );
     let call = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"message/stream","params":{{"message":{message}}}}}"#);
     let expected = r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32053,"message":"Temporarily unavailable"}}"#;
-    assert_eq!(classic("/rpc", call).await, format!("event: error\ndata: {expected}\n\n"));
+    assert_eq!(v03_stream("/rpc", call).await, format!("event: error\ndata: {expected}\n\n"));
     let mut grpc = A2aServiceClient::connect(url.clone()).await.unwrap();
     let content = v03::Part { part: Some(v03::part::Part::Text("hi".into())), metadata: None };
     let message = v03::Message {
@@ -88,7 +88,7 @@ async fn a_stream_that_does_not_begin_says_why() {
 }
 
 #[tokio::test]
-async fn an_error_is_the_last_event() {
+async fn error_after_the_first_event_ends_the_stream() {
     let Server { url, .. } = &Server::start().await;
     let data = event_json("fail");
     let rest = stream(url, "fail").await.text().await.unwrap();
@@ -102,9 +102,9 @@ async fn an_error_is_the_last_event() {
     assert_eq!((&error["id"], &error["error"]["code"]), (&json!("7"), &json!(-32001)));
 }
 
-/// An `EventSource` comes again after an end, and not after an error.
+/// `EventSource` reconnects after the end of a stream, but not after an error.
 #[tokio::test]
-async fn a_server_that_goes_away_just_ends() {
+async fn draining_ends_the_stream_without_an_error() {
     let Server { url, .. } = &Server::start().await;
     let data = event_json("drain");
     assert_eq!(stream(url, "drain").await.text().await.unwrap(), format!("id: t.1.1\ndata: {data}\n\n"));
@@ -113,7 +113,7 @@ async fn a_server_that_goes_away_just_ends() {
 }
 
 #[tokio::test]
-async fn an_error_before_the_first_event_is_a_plain_answer() {
+async fn error_before_the_first_event_is_a_plain_response() {
     let Server { url, .. } = &Server::start().await;
     let reply = stream(url, "refuse").await;
     assert_eq!(reply.status(), 400);

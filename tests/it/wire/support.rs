@@ -1,4 +1,4 @@
-//! A service that gives back what it gets, and a server for it.
+//! Echo service, a server for it, and JSON helpers: shared by the tests of the wire format.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -24,14 +24,14 @@ use tonic::{Request, Response, Status};
 
 pub(crate) const CARD: &str = r#"{"name":"echo"}"#;
 
-/// JSON in Latin-1, which is none.
+/// JSON in Latin-1, which is not valid JSON.
 pub(crate) const LATIN: &[u8] = b"{\"message\":{\"messageId\":\"\xfc\"}}";
 
-/// Bytes that are no JSON.
+/// Bytes that are not JSON.
 pub(crate) const NO_JSON: [&[u8]; 9] =
     [b"{", b"}", b"{'a':1}", br#"{"a":1,}"#, b"{} {}", b"NaN", b"\xef\xbb\xbf{}", b"message=hi", LATIN];
 
-/// What a message says it wants.
+/// Message whose id selects the behaviour of [`Echo`].
 pub(crate) fn hello(message_id: &str) -> Message {
     let text = Part { content: Some(part::Content::Text("hi".into())), ..Part::default() };
     Message { message_id: message_id.into(), role: Role::User.into(), parts: vec![text], ..Message::default() }
@@ -46,7 +46,7 @@ pub(crate) fn hello_json(message_id: &str) -> String {
     format!(r#"{{"messageId":"{message_id}","role":"ROLE_USER","parts":[{{"text":"hi"}}]}}"#)
 }
 
-/// The body of a send.
+/// `send` as JSON.
 pub(crate) fn send_json(message_id: &str) -> String {
     format!(r#"{{"message":{}}}"#, hello_json(message_id))
 }
@@ -56,7 +56,7 @@ pub(crate) fn event(message: Message, seq: u64) -> Event {
     Event::new(Position { fence: 1, seq }, Mark::NOTHING, stream_response::Payload::Message(message))
 }
 
-/// An event as JSON.
+/// `event` as JSON.
 pub(crate) fn event_json(message_id: &str) -> String {
     format!(r#"{{"message":{{"messageId":"{message_id}","taskId":"t","role":"ROLE_USER","parts":[{{"text":"hi"}}]}}}}"#)
 }
@@ -72,41 +72,41 @@ impl JsonBody for reqwest::RequestBuilder {
     }
 }
 
-/// The body of an answer.
+/// Parses the body of a response.
 pub(crate) async fn json(reply: reqwest::Response) -> Value {
     serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap()
 }
 
 pub(crate) type Feed = UnboundedSender<Result<Event, Status>>;
 
-/// Gives the message back. The id of a message says what else is wanted: `fail` and `drain` end a stream in an error,
-/// `feed` gives the caller of `Echo::feed` the stream to write.
+/// Service that echoes messages. The id of a message selects other behaviour: `fail` and `drain` end a stream with an error, `feed`
+/// streams what the test sends to [`Echo::feed`].
 #[derive(Default)]
 pub(crate) struct Echo {
-    /// What came with each request.
+    /// Context of each request.
     pub(crate) calls: Mutex<Vec<Call>>,
-    /// What was sent.
+    /// Messages of non-streaming sends.
     pub(crate) sent: Mutex<Vec<SendMessageRequest>>,
     feed: Mutex<Option<UnboundedReceiver<Result<Event, Status>>>>,
 }
 
 impl Echo {
-    /// The other end of the next stream.
+    /// Returns the sender of the events of the next stream.
     pub(crate) fn feed(&self) -> Feed {
         let (feed, items) = unbounded_channel();
         *self.feed.lock() = Some(items);
         feed
     }
 
-    fn note<T>(&self, request: &Request<T>) {
+    fn record<T>(&self, request: &Request<T>) {
         assert!(request.metadata().is_empty(), "{:?}", request.metadata());
         assert_eq!(request.extensions().len(), 1);
         self.calls.lock().push(Call::of(request).unwrap().clone());
     }
 }
 
-/// Ids of tasks that stand for an error.
-fn refused(id: &str) -> Result<(), Error> {
+/// Returns the error that a task id stands for.
+fn error_for(id: &str) -> Result<(), Error> {
     Err(match id {
         "missing" => Error::task_not_found(id),
         "limited" => ErrorKind::ResourceExhausted.error().retry_after(Duration::from_millis(1500)),
@@ -119,12 +119,12 @@ fn refused(id: &str) -> Result<(), Error> {
 #[tonic::async_trait]
 impl A2aService for Echo {
     async fn send_message(&self, r: Request<SendMessageRequest>) -> Result<Response<SendMessageResponse>, Status> {
-        self.note(&r);
+        self.record(&r);
         self.sent.lock().push(r.get_ref().clone());
         let payload = r.into_inner().message.map(send_message_response::Payload::Message);
         let mut response = Response::new(SendMessageResponse { payload });
         response.metadata_mut().insert("a2a-extensions", "https://example.com/ext".parse().unwrap());
-        // What no service may say.
+        // Headers that a service must not set.
         response.metadata_mut().insert("content-length", "7".parse().unwrap());
         response.metadata_mut().insert("transfer-encoding", "gzip".parse().unwrap());
         Ok(response)
@@ -134,7 +134,7 @@ impl A2aService for Echo {
         &self,
         r: Request<SendMessageRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
-        self.note(&r);
+        self.record(&r);
         let message = r.into_inner().message.unwrap();
         let events = match message.message_id.as_str() {
             "refuse" => return Err(ErrorKind::StreamingNotSupported.error().into()),
@@ -142,8 +142,8 @@ impl A2aService for Echo {
                 return Ok(Response::new(Box::pin(UnboundedReceiverStream::new(self.feed.lock().take().unwrap()))));
             }
             "fail" => vec![Ok(event(message, 1)), Err(Error::task_not_found("t").into())],
-            // What a turn may say, and that it is over.
-            "turn" => turn(),
+            // The events of a turn, up to its end.
+            "turn" => turn_events(),
             "away" => vec![Err(ErrorKind::Unavailable.error().into())],
             "drain" => vec![Ok(event(message, 1)), Err(ErrorKind::Unavailable.error().into())],
             _ => vec![Ok(event(message.clone(), 1)), Ok(event(message, 2))],
@@ -155,12 +155,14 @@ impl A2aService for Echo {
     }
 
     async fn get_task(&self, r: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
-        self.note(&r);
+        self.record(&r);
         let GetTaskRequest { id, tenant, history_length } = r.into_inner();
-        if let Some(kind) = id.strip_prefix("error-").and_then(|it| ErrorKind::ALL.get(it.parse::<usize>().ok()?)) {
+        if let Some(kind) =
+            id.strip_prefix("error-").and_then(|number| ErrorKind::ALL.get(number.parse::<usize>().ok()?))
+        {
             return Err(kind.because("ü: why").with("taskId", "t-ü").into());
         }
-        refused(&id)?;
+        error_for(&id)?;
         let context_id = format!("{tenant} {history_length:?}");
         Ok(Response::new(Task { id, context_id, ..Task::default() }.into()))
     }
@@ -180,8 +182,8 @@ impl A2aService for Echo {
         &self,
         r: Request<SubscribeToTaskRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
-        self.note(&r);
-        refused(&r.get_ref().id)?;
+        self.record(&r);
+        error_for(&r.get_ref().id)?;
         let events = [Ok(event(hello(&r.into_inner().id), 1))];
         Ok(Response::new(Box::pin(tokio_stream::iter(events))))
     }
@@ -190,7 +192,7 @@ impl A2aService for Echo {
         &self,
         r: Request<TaskPushNotificationConfig>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        self.note(&r);
+        self.record(&r);
         Ok(Response::new(r.into_inner()))
     }
 
@@ -224,7 +226,7 @@ impl A2aService for Echo {
     }
 }
 
-fn turn() -> Vec<Result<Event, Status>> {
+fn turn_events() -> Vec<Result<Event, Status>> {
     use stream_response::Payload;
     let (task_id, context_id) = ("t".to_owned(), "c".to_owned());
     let status = |state: TaskState| TaskStatus { state: state.into(), ..Default::default() };
@@ -256,13 +258,13 @@ fn turn() -> Vec<Result<Event, Status>> {
     events.map(|((payload, mark), seq)| Ok(Event::new(Position { fence: 1, seq }, mark, payload))).collect()
 }
 
-/// A server, which ends with the test.
+/// Server that is aborted when dropped.
 pub(crate) struct Server {
     pub(crate) url: String,
     pub(crate) addr: SocketAddr,
     pub(crate) echo: Arc<Echo>,
     pub(crate) drain: CancellationToken,
-    /// Whether all ended by itself.
+    /// Result of `listener::serve`: whether all connections ended within the grace period.
     pub(crate) served: tokio::task::JoinHandle<bool>,
 }
 
@@ -271,14 +273,14 @@ impl Server {
         Self::with(settings(), listener::Settings::default()).await
     }
 
-    pub(crate) async fn with(door: Settings, connections: listener::Settings) -> Self {
+    pub(crate) async fn with(settings: Settings, connections: listener::Settings) -> Self {
         let echo = Arc::new(Echo::default());
-        let door = HttpService::new(checked(&echo), door);
+        let service = HttpService::new(checked(&echo), settings);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let drain = CancellationToken::new();
         let token = drain.clone();
-        let served = tokio::spawn(async move { listener::serve(listener, door, &connections, &token).await });
+        let served = tokio::spawn(async move { listener::serve(listener, service, &connections, &token).await });
         Self { url: format!("http://{addr}"), addr, echo, drain, served }
     }
 }

@@ -1,4 +1,4 @@
-//! What other clients write, and is read all the same; and how long a caller waits.
+//! Lenient decoding of what other clients send, and the deadline of a blocking send.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::support::*;
 
-/// Members of a message as clients write them, and as they are written back.
+/// Members of a message as clients send them, and as the server returns them.
 const SPELLINGS: [(&str, &str); 14] = [
     (r#""role":"ROLE_USER""#, ""),
     (r#""role":1"#, ""),
@@ -32,7 +32,7 @@ const SPELLINGS: [(&str, &str); 14] = [
     (r#""role":"ROLE_AGENT""#, ""),
 ];
 
-/// Parts likewise.
+/// Parts as clients send them, and as the server returns them.
 const PARTS: [(&str, &str); 13] = [
     (r#"{"text":"hi"}"#, r#"{"text":"hi"}"#),
     (r#"{"text":""}"#, r#"{"text":""}"#),
@@ -52,13 +52,13 @@ const PARTS: [(&str, &str); 13] = [
     (r#"{"media_type":"a/b","text":"é"}"#, r#"{"text":"é","mediaType":"a/b"}"#),
 ];
 
-/// The members of an object, whatever their order.
+/// Parses JSON, so that comparison ignores the order of members.
 fn value(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
 #[tokio::test]
-async fn what_other_clients_write_is_read() {
+async fn lenient_spellings_are_accepted() {
     let Server { url, .. } = &Server::start().await;
     let http = reqwest::Client::new();
     let members = SPELLINGS.map(|(written, read)| {
@@ -79,16 +79,16 @@ async fn what_other_clients_write_is_read() {
         let reply = http.post(format!("{url}/message:send")).json_body(params.clone()).send().await.unwrap();
         let text = reply.text().await.unwrap();
         assert_eq!(value(&text)["message"], value(&read), "{written}");
-        assert!(!text.contains("_id") && !text.contains("\\u00f"), "camels and plain text: {text}");
+        assert!(!text.contains("_id") && !text.contains("\\u00f"), "camel case and unescaped text: {text}");
         let call = format!(r#"{{"params":{params},"method":"SendMessage","id":1,"jsonrpc":"2.0","extra":[]}}"#);
         let reply = http.post(format!("{url}/rpc")).json_body(call).send().await.unwrap();
         assert_eq!(json(reply).await["result"]["message"], value(&read), "{written}");
     }
 }
 
-/// A blocking send returns in the time that its caller has, whichever way it came and whatever the agent does.
+/// A blocking send returns before its deadline, over every binding and whatever the agent does.
 #[tokio::test]
-async fn a_caller_gets_an_answer_in_time() {
+async fn blocking_send_returns_before_its_deadline() {
     let agent = agent::from_fn(|_, out| async move {
         out.working().await?;
         std::future::pending::<()>().await;

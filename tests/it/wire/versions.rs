@@ -1,4 +1,4 @@
-//! The version of the protocol that a call is in: asked for in a header, in the query or in metadata, or not at all.
+//! Negotiation of the protocol version: header, query parameter, gRPC metadata, or none.
 
 use a2a_service::{
     call::Call,
@@ -16,10 +16,12 @@ use super::support::*;
 
 const GET: &str = r#"{"jsonrpc":"2.0","id":"a","method":"GetTask","params":{"id":"t"}}"#;
 
-/// What each binding that is JSON says to a version: `ErrorInfo` or null.
-async fn ask(url: &str, query: &str, headers: &[&str]) -> [Value; 2] {
+/// `ErrorInfo` of the REST and JSON-RPC responses to a version, or null.
+async fn error_infos(url: &str, query: &str, headers: &[&str]) -> [Value; 2] {
     let http = reqwest::Client::new();
-    let with = |it: reqwest::RequestBuilder| headers.iter().fold(it, |it, value| it.header("a2a-version", *value));
+    let with = |request: reqwest::RequestBuilder| {
+        headers.iter().fold(request, |request, value| request.header("a2a-version", *value))
+    };
     let reply = with(http.get(format!("{url}/tasks/t{query}"))).send().await.unwrap();
     let status = reply.status();
     let rest = json(reply).await;
@@ -35,7 +37,7 @@ async fn ask(url: &str, query: &str, headers: &[&str]) -> [Value; 2] {
     [rest["error"]["details"][0].clone(), rpc["error"]["data"][0].clone()]
 }
 
-async fn ask_grpc(url: &str, version: Option<&str>) -> Result<(), Status> {
+async fn get_over_grpc(url: &str, version: Option<&str>) -> Result<(), Status> {
     let channel = tonic::transport::Channel::from_shared(url.to_owned()).unwrap().connect_lazy();
     let mut agent = a2a_service::pb::v1::a2a_service_client::A2aServiceClient::new(channel);
     let mut request = Request::new(GetTaskRequest { id: "t".into(), ..GetTaskRequest::default() });
@@ -46,7 +48,7 @@ async fn ask_grpc(url: &str, version: Option<&str>) -> Result<(), Status> {
 }
 
 #[tokio::test]
-async fn ours_is_taken_however_it_is_asked_for() {
+async fn version_1_0_is_accepted_however_it_is_stated() {
     let Server { url, .. } = &Server::start().await;
     for (query, headers) in [
         ("", &[][..]),
@@ -58,18 +60,18 @@ async fn ours_is_taken_however_it_is_asked_for() {
         ("?a2a-version=1.0.0", &[""]),
         ("?x=y&A2A-Version=1%2E0", &[]),
         ("?A2A-Version=", &[]),
-        // What a proxy, or a link that somebody copied, has in the query is not what the client says.
+        // The header takes precedence over the query, which a proxy or a copied link may have set.
         ("?A2A-Version=0.3", &["1.0"]),
     ] {
-        assert_eq!(ask(url, query, headers).await, [Value::Null, Value::Null], "{query} {headers:?}");
+        assert_eq!(error_infos(url, query, headers).await, [Value::Null, Value::Null], "{query} {headers:?}");
     }
     for version in [None, Some("1.0"), Some("1.0.3")] {
-        ask_grpc(url, version).await.unwrap();
+        get_over_grpc(url, version).await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn others_are_refused_with_those_that_there_are() {
+async fn unsupported_version_is_rejected_with_the_supported_ones() {
     let server = Server::start().await;
     for version in ["0.3", "0.3.0", "0.2", "1.1", "2.0", "9.9", "99.0", "1", "one", "1.0, 1.0"] {
         let info = json!({
@@ -78,10 +80,10 @@ async fn others_are_refused_with_those_that_there_are() {
             "domain": "a2a-protocol.org",
             "metadata": {"requestedVersion": version, "supportedVersions": "1.0, 0.3"},
         });
-        assert_eq!(ask(&server.url, "", &[version]).await, [info.clone(), info.clone()], "{version}");
+        assert_eq!(error_infos(&server.url, "", &[version]).await, [info.clone(), info.clone()], "{version}");
         let query = format!("?A2A-Version={version}");
-        assert_eq!(ask(&server.url, &query, &[]).await, [info.clone(), info], "{query}");
-        let error = ask_grpc(&server.url, Some(version)).await.unwrap_err();
+        assert_eq!(error_infos(&server.url, &query, &[]).await, [info.clone(), info], "{query}");
+        let error = get_over_grpc(&server.url, Some(version)).await.unwrap_err();
         assert_eq!(error.code(), tonic::Code::FailedPrecondition);
         let details = error.get_error_details();
         let info = details.error_info().unwrap();
@@ -98,23 +100,23 @@ async fn others_are_refused_with_those_that_there_are() {
 }
 
 #[tokio::test]
-async fn a_strict_server_takes_no_version_for_the_one_before() {
+async fn strict_server_takes_a_missing_version_for_0_3() {
     let server = Server::with(Settings { strict_version: true, ..settings() }, listener::Settings::default()).await;
     let url = &server.url;
-    for info in ask(url, "", &[]).await {
+    for info in error_infos(url, "", &[]).await {
         assert_eq!(
             (&info["reason"], &info["metadata"]),
             (&json!("VERSION_NOT_SUPPORTED"), &json!({"supportedVersions": "1.0, 0.3"}))
         );
     }
-    assert_eq!(ask_grpc(url, None).await.unwrap_err().code(), tonic::Code::FailedPrecondition);
-    assert_eq!(ask(url, "", &["1.0"]).await, [Value::Null, Value::Null]);
-    ask_grpc(url, Some("1.0")).await.unwrap();
+    assert_eq!(get_over_grpc(url, None).await.unwrap_err().code(), tonic::Code::FailedPrecondition);
+    assert_eq!(error_infos(url, "", &["1.0"]).await, [Value::Null, Value::Null]);
+    get_over_grpc(url, Some("1.0")).await.unwrap();
 }
 
-/// Those who look for the versions that there are can't know them yet, and some clients send theirs with everything.
+/// The card and health checks need no version: clients cannot know the supported versions yet, and some send theirs always.
 #[tokio::test]
-async fn nobody_is_asked_for_a_version_but_by_the_service() {
+async fn card_and_health_checks_need_no_version() {
     let server = Server::with(Settings { strict_version: true, ..settings() }, listener::Settings::default()).await;
     for path in ["/.well-known/agent-card.json", "/.well-known/agent.json", "/healthz", "/readyz"] {
         for version in ["", "0.3", "9.9"] {
@@ -126,9 +128,9 @@ async fn nobody_is_asked_for_a_version_but_by_the_service() {
     assert_eq!(reply.status(), 404);
 }
 
-/// What our clients say, ours and others understand.
+/// Clients of this crate send their version.
 #[tokio::test]
-async fn our_clients_say_theirs() {
+async fn clients_send_their_version() {
     let server = Server::with(Settings { strict_version: true, ..settings() }, listener::Settings::default()).await;
     for agent in
         [client::grpc(&server.url), client::rest(&server.url), client::json_rpc(&format!("{}/rpc", server.url))]
@@ -146,10 +148,10 @@ async fn our_clients_say_theirs() {
 
 /// If 0.3 is not served, errors do not have its form, also before the body is read.
 #[tokio::test]
-async fn refusals_before_the_body_follow_the_versions_that_are_served() {
+async fn errors_before_the_body_follow_the_served_versions() {
     use a2a_service::{agent::demo::Demo, auth, server};
 
-    for (versions, terms_of_0_3) in [(&[Version::V1_0][..], false), (&[Version::V1_0, Version::V0_3], true)] {
+    for (versions, has_v03_form) in [(&[Version::V1_0][..], false), (&[Version::V1_0, Version::V0_3], true)] {
         let server = server::Server::new(Demo).protocols(versions.iter().copied().collect());
         let server = server.authenticator(auth::Bearer::new(auth::Token::new("secret").unwrap()));
         let url = crate::bindings::serve(server).await;
@@ -157,11 +159,11 @@ async fn refusals_before_the_body_follow_the_versions_that_are_served() {
         let reply = http.post(format!("{url}/rpc")).json_body(GET).send().await.unwrap();
         assert_eq!(reply.status(), 401);
         let error = json(reply).await["error"].take();
-        assert_eq!(error["data"][0]["reason"].is_null(), terms_of_0_3, "{error}");
+        assert_eq!(error["data"][0]["reason"].is_null(), has_v03_form, "{error}");
         let reply = http.get(format!("{url}/v1/tasks/t")).send().await.unwrap();
         assert_eq!(reply.status(), 401);
         let problem = json(reply).await;
-        assert_eq!(problem["type"].is_string(), terms_of_0_3, "{problem}");
+        assert_eq!(problem["type"].is_string(), has_v03_form, "{problem}");
         assert_eq!(problem["error"]["details"][0]["reason"], "UNAUTHENTICATED");
     }
 }

@@ -1,26 +1,26 @@
-//! What classic JSON-RPC refuses, and how: numbers by cause, no `data`, and versions that are not served.
+//! JSON-RPC errors of protocol 0.3: codes by cause, no `data`, batches, and versions that are not served.
 
 use a2a_service::{error::ErrorKind, protocol::Version, transport::Settings};
 use serde_json::{Value, json};
 
 use super::{
-    classic_scripted::{HI, Scripted, TASK, call, post},
     support::{JsonBody as _, settings},
+    v03_support::{CannedService, HI, TASK, call, post},
 };
 
-/// The error that a task of this id stands for.
+/// Error kind that a task id such as `error-3` stands for.
 pub(crate) fn kind(id: &str) -> Option<ErrorKind> {
     ErrorKind::ALL.get(id.strip_prefix("error-")?.parse::<usize>().ok()?).copied()
 }
 
 #[tokio::test]
-async fn every_error_has_a_number_of_0_3_and_no_data() {
-    let (url, _) = &Scripted::serve(settings()).await;
+async fn every_error_has_a_v03_code_and_no_data() {
+    let (url, _) = &CannedService::serve(settings()).await;
     for (n, kind) in ErrorKind::ALL.into_iter().enumerate() {
         let wire = kind.wire_for(Version::V0_3);
         let reply = post(url, call("0", "tasks/get", &format!(r#"{{"id":"error-{n}"}}"#))).await;
-        let of_http = [401, 403, 405, 408, 413, 421, 429].contains(&wire.http);
-        assert_eq!(reply.status(), if of_http { wire.http } else { 200 }, "{kind:?}");
+        let has_http_status = [401, 403, 405, 408, 413, 421, 429].contains(&wire.http);
+        assert_eq!(reply.status(), if has_http_status { wire.http } else { 200 }, "{kind:?}");
         let error = format!(r#"{{"code":{},"message":"{}: why"}}"#, wire.json_rpc, wire.sentence);
         assert_eq!(reply.text().await.unwrap(), format!(r#"{{"jsonrpc":"2.0","id":0,"error":{error}}}"#), "{kind:?}");
     }
@@ -30,10 +30,10 @@ fn without_id(method: &str, params: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#)
 }
 
-/// Bad envelopes and bad parameters: as in 1.0, and in the terms of 0.3 as soon as the method tells that.
+/// Invalid envelopes and parameters; errors have the form of 0.3 once the method name states it.
 #[tokio::test]
-async fn errors_are_told_apart() {
-    let (url, service) = &Scripted::serve(settings()).await;
+async fn invalid_requests_have_distinct_codes_and_messages() {
+    let (url, service) = &CannedService::serve(settings()).await;
     let send = |message: &str| call("1", "message/send", &format!(r#"{{"message":{message},"messageId":"m"}}"#));
     let rows = [
         // Without an id, the method and its parameters are checked first.
@@ -153,37 +153,39 @@ async fn errors_are_told_apart() {
             "pushNotificationConfigId: is required",
         ),
     ];
-    for (body, id, code, why) in rows {
+    for (body, id, code, detail) in rows {
         let reply: Value = serde_json::from_str(&post(url, &*body).await.text().await.unwrap()).unwrap();
         let error = reply["error"].as_object().unwrap_or_else(|| panic!("{body}: {reply}"));
         assert_eq!((&reply["id"], &error["code"]), (&id, &json!(code)), "{body}: {reply}");
         assert_eq!(error.keys().collect::<Vec<_>>(), ["code", "message"], "{body}");
         let message = error["message"].as_str().unwrap();
-        assert_eq!(message.split_once(": ").unwrap().1, why, "{body}");
+        assert_eq!(message.split_once(": ").unwrap().1, detail, "{body}");
     }
-    let asked: Vec<_> = service.calls.lock().iter().map(|it| it.binding).collect();
-    assert_eq!(asked.len(), 1, "only what is missing was looked for");
+    let bindings: Vec<_> = service.calls.lock().iter().map(|it| it.binding).collect();
+    assert_eq!(bindings.len(), 1, "only the request for the missing task reaches the service");
 }
 
 #[tokio::test]
-async fn batches() {
-    let (url, service) = &Scripted::serve(settings()).await;
-    let nameless = r#"{"jsonrpc":"2.0","method":"tasks/get","params":{"id":"t"}}"#;
+async fn batch_mixes_calls_of_both_versions() {
+    let (url, service) = &CannedService::serve(settings()).await;
+    let notification = r#"{"jsonrpc":"2.0","method":"tasks/get","params":{"id":"t"}}"#;
     let calls = [
         call("1", "tasks/get", r#"{"id":"t"}"#),
         call(r#""2""#, "GetTask", r#"{"id":"missing"}"#),
         call("3", "tasks/get", r#"{"id":"missing"}"#),
-        nameless.to_owned(),
-        nameless.replace("tasks/get", "GetTask"),
+        notification.to_owned(),
+        notification.replace("tasks/get", "GetTask"),
         call("4", "tasks/resubscribe", r#"{"id":"t"}"#),
         call("5", "tasks/pushNotificationConfig/delete", r#"{"id":"t","pushNotificationConfigId":"p"}"#),
     ];
     let text = post(url, format!("[{}]", calls.join(","))).await.text().await.unwrap();
     assert!(text.starts_with(&format!(r#"[{{"jsonrpc":"2.0","id":1,"result":{TASK}}},"#)), "{text}");
     assert!(text.ends_with(r#",{"jsonrpc":"2.0","id":5,"result":null}]"#), "{text}");
-    let answers: Vec<Value> = serde_json::from_str(&text).unwrap();
-    let short: Vec<_> =
-        answers.iter().map(|it| json!([it["id"], it["error"]["code"], it["error"]["data"].is_array()])).collect();
+    let responses: Vec<Value> = serde_json::from_str(&text).unwrap();
+    let summary: Vec<_> = responses
+        .iter()
+        .map(|response| json!([response["id"], response["error"]["code"], response["error"]["data"].is_array()]))
+        .collect();
     let expected = json!([
         [1, null, false],
         ["2", -32001, true],
@@ -192,27 +194,27 @@ async fn batches() {
         [4, -32600, false],
         [5, null, false]
     ]);
-    assert_eq!(Value::from(short), expected, "{text}");
+    assert_eq!(Value::from(summary), expected, "{text}");
     let versions: Vec<_> = service.calls.lock().iter().map(|it| it.version).collect();
-    assert_eq!(versions.iter().filter(|it| **it == Version::V1_0).count(), 2);
+    assert_eq!(versions.iter().filter(|version| **version == Version::V1_0).count(), 2);
     assert_eq!(versions.len(), 5);
 }
 
-/// The name of a method tells its version; a header can only be wrong.
+/// The method name states the version; only an unknown version in the header is an error.
 #[tokio::test]
-async fn versions() {
+async fn version_is_taken_from_the_method_name() {
     let strict = Settings { strict_version: true, ..settings() };
     for settings in [settings(), strict] {
-        let (url, _) = &Scripted::serve(settings).await;
-        let ask = async |version: &str| {
+        let (url, _) = &CannedService::serve(settings).await;
+        let get = async |version: &str| {
             let http = reqwest::Client::new().post(url).header("a2a-version", version);
             http.json_body(call("1", "tasks/get", r#"{"id":"t"}"#)).send().await.unwrap().text().await.unwrap()
         };
         for version in ["", "0.3", "0.3.0", "0.2", "0.1", "1.0", "1.0.3"] {
-            assert_eq!(ask(version).await, format!(r#"{{"jsonrpc":"2.0","id":1,"result":{TASK}}}"#), "{version}");
+            assert_eq!(get(version).await, format!(r#"{{"jsonrpc":"2.0","id":1,"result":{TASK}}}"#), "{version}");
         }
         for version in ["2.0", "9.9", "one"] {
-            let reply: Value = serde_json::from_str(&ask(version).await).unwrap();
+            let reply: Value = serde_json::from_str(&get(version).await).unwrap();
             assert_eq!(reply["error"]["code"], -32600, "{version}: {reply}");
             assert!(reply["error"]["message"].as_str().unwrap().contains(version), "{reply}");
             assert!(reply["error"]["data"].is_null());
@@ -221,22 +223,23 @@ async fn versions() {
 }
 
 #[tokio::test]
-async fn what_is_not_served_is_refused_in_its_own_terms() {
+async fn disabled_protocol_version_is_rejected() {
     let only = |version| Settings { protocols: [version].into_iter().collect(), ..settings() };
-    let get = r#"{"id":"t"}"#;
-    let (url, service) = &Scripted::serve(only(Version::V1_0)).await;
-    let reply = post(url, call("1", "tasks/get", get)).await.text().await.unwrap();
+    let params = r#"{"id":"t"}"#;
+    let (url, service) = &CannedService::serve(only(Version::V1_0)).await;
+    let reply = post(url, call("1", "tasks/get", params)).await.text().await.unwrap();
     let error = r#"{"code":-32601,"message":"Method not found: protocol 0.3 is not served"}"#;
     assert_eq!(reply, format!(r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#));
     assert!(service.calls.lock().is_empty());
-    let reply = post(url, call("1", "GetTask", get)).await.text().await.unwrap();
+    let reply = post(url, call("1", "GetTask", params)).await.text().await.unwrap();
     assert!(reply.contains("TASK_STATE_WORKING"), "{reply}");
 
-    let (url, service) = &Scripted::serve(only(Version::V0_3)).await;
-    let reply: Value = serde_json::from_str(&post(url, call("1", "GetTask", get)).await.text().await.unwrap()).unwrap();
+    let (url, service) = &CannedService::serve(only(Version::V0_3)).await;
+    let reply: Value =
+        serde_json::from_str(&post(url, call("1", "GetTask", params)).await.text().await.unwrap()).unwrap();
     assert_eq!(reply["error"]["code"], -32009);
     assert_eq!(reply["error"]["data"][0]["metadata"], json!({"supportedVersions": "0.3"}));
     assert!(service.calls.lock().is_empty());
-    let reply = post(url, call("1", "tasks/get", get)).await.text().await.unwrap();
+    let reply = post(url, call("1", "tasks/get", params)).await.text().await.unwrap();
     assert_eq!(reply, format!(r#"{{"jsonrpc":"2.0","id":1,"result":{TASK}}}"#));
 }

@@ -1,5 +1,5 @@
-//! Clients that do not read their answers: what they hold is bounded, and they are cut. The clock is paused: a wait is over
-//! when nothing else is left to do.
+//! Slow readers: minimum rate, stalled streams and connections, and the budget of unsent bytes. The clock is paused, so timeouts
+//! pass at once.
 
 use std::{
     sync::{
@@ -32,31 +32,31 @@ use super::support::*;
 const LARGE: usize = 600_000;
 
 /// Opens a connection to a server without a socket, from an address of its own.
-fn open(door: &HttpService) -> DuplexStream {
+fn open(service: &HttpService) -> DuplexStream {
     static PORT: AtomicU16 = AtomicU16::new(1);
     let peer = ([127, 0, 0, 1], PORT.fetch_add(1, Ordering::Relaxed)).into();
     let (io, far) = tokio::io::duplex(64 << 10);
-    let door = door.clone();
+    let service = service.clone();
     tokio::spawn(async move {
-        serve_connection(far, Some(peer), door, &listener::Settings::default(), &CancellationToken::new()).await;
+        serve_connection(far, Some(peer), service, &listener::Settings::default(), &CancellationToken::new()).await;
     });
     io
 }
 
-fn door(change: impl FnOnce(&mut Settings)) -> (HttpService, Arc<Echo>) {
+fn service(change: impl FnOnce(&mut Settings)) -> (HttpService, Arc<Echo>) {
     let (mut settings, echo) = (settings(), Arc::new(Echo::default()));
     change(&mut settings);
     (HttpService::new(checked(&echo), settings), echo)
 }
 
-/// A client of HTTP/2 that takes so many bytes of each answer before it has read them.
+/// Client of HTTP/2 whose flow-control window admits a given number of bytes per response.
 struct Client(SendRequest<Bytes>);
 
 impl Client {
-    async fn connect(door: &HttpService, window: u32) -> Self {
+    async fn connect(service: &HttpService, window: u32) -> Self {
         let mut builder = Builder::new();
         builder.initial_window_size(window).initial_connection_window_size(1 << 30);
-        let (client, connection) = builder.handshake(open(door)).await.unwrap();
+        let (client, connection) = builder.handshake(open(service)).await.unwrap();
         tokio::spawn(connection);
         Self(client)
     }
@@ -80,7 +80,7 @@ impl Client {
     }
 }
 
-/// Reads an answer to its end, and makes room for more of it.
+/// Reads a response to its end, and releases its capacity.
 async fn read(body: &mut RecvStream) -> Result<Vec<u8>, h2::Error> {
     let mut read = Vec::new();
     while let Some(data) = body.data().await.transpose()? {
@@ -90,19 +90,19 @@ async fn read(body: &mut RecvStream) -> Result<Vec<u8>, h2::Error> {
     Ok(read)
 }
 
-/// A message of this length in gRPC.
+/// Returns a message in a gRPC frame.
 fn framed(message: &impl prost::Message) -> Bytes {
     let message = message.encode_to_vec();
     let length = u32::try_from(message.len()).unwrap().to_be_bytes();
     [&[0][..], &length, &message].concat().into()
 }
 
-/// A send whose answer has so many bytes, and some more.
+/// A send whose echoed response has slightly more than `bytes` bytes.
 fn sized(bytes: usize) -> String {
     send_json("m").replace(r#""text":"hi""#, &format!(r#""text":"{}""#, "x".repeat(bytes)))
 }
 
-async fn pass(time: Duration) {
+async fn sleep(time: Duration) {
     #[expect(clippy::disallowed_methods, reason = "the clock is paused")]
     tokio::time::sleep(time).await;
 }
@@ -112,30 +112,30 @@ fn seconds(since: Instant) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_of_which_nothing_is_taken_is_reset_alone() {
+async fn stalled_stream_is_reset_without_its_connection() {
     const GRPC: &str = "/lf.a2a.v1.A2AService/SendMessage";
-    let (door, echo) = door(|_| {});
+    let (service, echo) = service(|_| {});
     for size in [10, 3000, LARGE] {
-        let mut idle_client = Client::connect(&door, 1000).await;
-        let mut client = Client::connect(&door, 0).await;
+        let mut idle_client = Client::connect(&service, 1000).await;
+        let mut client = Client::connect(&service, 0).await;
         let feed = echo.feed();
         let mut idle = idle_client.post("/message:stream", "application/json", send_json("feed")).await.into_body();
         let mut grpc = send("m");
         grpc.message.as_mut().unwrap().parts[0] = a2a_service::pb::v1::Part::text("x".repeat(size));
         let start = Instant::now();
-        let mut answers = Vec::new();
+        let mut responses = Vec::new();
         for (path, media, body) in [
             ("/message:send", "application/json", Bytes::from(sized(size))),
             ("/message:stream", "application/json", Bytes::from(sized(size))),
             (GRPC, "application/grpc", framed(&grpc)),
         ] {
-            answers.push((path, client.post(path, media, body.clone()).await));
+            responses.push((path, client.post(path, media, body.clone()).await));
             if size > 1000 {
-                // Takes as much as there is room for, and never makes more.
-                answers.push((path, idle_client.post(path, media, body).await));
+                // Reads what the window admits, and never widens it.
+                responses.push((path, idle_client.post(path, media, body).await));
             }
         }
-        for (path, response) in answers {
+        for (path, response) in responses {
             assert_eq!(response.status(), 200, "{path}");
             let mut body = response.into_body();
             let error = loop {
@@ -156,15 +156,15 @@ async fn a_stream_of_which_nothing_is_taken_is_reset_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_reader_of_http2_gets_all_of_its_answer() {
-    let (door, _) = door(|_| {});
-    let mut client = Client::connect(&door, 32_768).await;
+async fn slow_reader_of_http2_gets_the_whole_response() {
+    let (service, _) = service(|_| {});
+    let mut client = Client::connect(&service, 32_768).await;
     let mut body = client.post("/message:send", "application/json", sized(LARGE)).await.into_body();
     let (start, mut length) = (Instant::now(), 0);
     while let Some(data) = body.data().await {
         let data = data.unwrap();
         length += data.len();
-        pass(Duration::from_secs(10)).await;
+        sleep(Duration::from_secs(10)).await;
         body.flow_control().release_capacity(data.len()).unwrap();
     }
     assert!(length > LARGE && body.trailers().await.unwrap().is_none());
@@ -172,12 +172,12 @@ async fn a_slow_reader_of_http2_gets_all_of_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_of_http2_below_the_minimum_rate_is_reset() {
-    let (door, _) = door(|_| {});
-    let mut client = Client::connect(&door, 16_384).await;
+async fn reader_of_http2_below_the_minimum_rate_is_reset() {
+    let (service, _) = service(|_| {});
+    let mut client = Client::connect(&service, 16_384).await;
     let mut body = client.post("/message:send", "application/json", sized(LARGE)).await.into_body();
     let mut length = 0;
-    // 39 KiB a minute.
+    // 39 KiB per minute.
     let error = loop {
         match body.data().await.unwrap() {
             Ok(data) => {
@@ -186,17 +186,17 @@ async fn a_reader_of_http2_below_the_minimum_rate_is_reset() {
             }
             Err(error) => break error,
         }
-        pass(Duration::from_secs(25)).await;
+        sleep(Duration::from_secs(25)).await;
     };
     assert_eq!(error.reason(), Some(Reason::CANCEL));
     assert!(length < LARGE / 2, "{length}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_of_http1_below_the_minimum_rate_is_closed() {
+async fn reader_of_http1_below_the_minimum_rate_is_closed() {
     for (bytes_per_second, is_read) in [(1000, false), (2000, true)] {
-        let (door, _) = door(|_| {});
-        let (mut io, body) = (open(&door), sized(LARGE));
+        let (service, _) = service(|_| {});
+        let (mut io, body) = (open(&service), sized(LARGE));
         let head = format!(
             "POST /message:send HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
             body.len()
@@ -209,7 +209,7 @@ async fn a_reader_of_http1_below_the_minimum_rate_is_closed() {
             if n == 0 {
                 break;
             }
-            pass(Duration::from_secs(1)).await;
+            sleep(Duration::from_secs(1)).await;
         }
         assert!(length > 64 << 10, "{length}");
         assert_eq!(length > LARGE, is_read, "{bytes_per_second}: {length}");
@@ -217,10 +217,10 @@ async fn a_reader_of_http1_below_the_minimum_rate_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_is_not_read_ends_at_its_age() {
-    let (door, echo) = door(|it| it.stream_age = Duration::from_secs(10));
+async fn unread_stream_ends_at_its_maximum_age() {
+    let (service, echo) = service(|settings| settings.stream_age = Duration::from_secs(10));
     for window in [0, 1000] {
-        let mut client = Client::connect(&door, window).await;
+        let mut client = Client::connect(&service, window).await;
         let feed = echo.feed();
         for n in 1..100 {
             feed.send(Ok(event(hello(&"m".repeat(1000)), n))).unwrap();
@@ -229,24 +229,24 @@ async fn a_stream_that_is_not_read_ends_at_its_age() {
         let mut body = client.post("/message:stream", "application/json", send_json("feed")).await.into_body();
         while body.data().await.unwrap().is_ok() {}
         assert!((10..=11).contains(&seconds(start)), "{}", seconds(start));
-        assert!(feed.is_closed(), "nothing of it is left");
+        assert!(feed.is_closed(), "the stream is dropped");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_of_http1_that_is_not_read_is_closed() {
+async fn unread_http1_connection_is_closed() {
     for (age, path, expected) in [(0, "/message:send", 60), (10, "/message:send", 60), (10, "/message:stream", 10)] {
-        let (door, _) = door(|it| it.stream_age = Duration::from_secs(age));
-        let (mut io, body) = (open(&door), sized(LARGE));
+        let (service, _) = service(|settings| settings.stream_age = Duration::from_secs(age));
+        let (mut io, body) = (open(&service), sized(LARGE));
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         let start = Instant::now();
         io.write_all((head + &body).as_bytes()).await.unwrap();
-        // The last write that succeeds is to a server that has closed.
+        // The last successful write is after the server closed.
         while io.write_all(b"x").await.is_ok() {
-            pass(Duration::from_millis(100)).await;
+            sleep(Duration::from_millis(100)).await;
         }
         assert!((expected..=expected + 1).contains(&seconds(start)), "{path}: {}", seconds(start));
         let mut read = Vec::new();
@@ -255,35 +255,35 @@ async fn a_connection_of_http1_that_is_not_read_is_closed() {
     }
 }
 
-fn is_refused(status: StatusCode, headers: &HeaderMap) -> bool {
+fn is_unavailable(status: StatusCode, headers: &HeaderMap) -> bool {
     status == 503 && headers["retry-after"] == "1"
 }
 
 #[tokio::test(start_paused = true)]
-async fn new_calls_are_refused_while_slow_readers_hold_the_budget() {
+async fn requests_are_rejected_while_slow_readers_hold_the_budget() {
     const LIST: &str = "/lf.a2a.v1.A2AService/ListTasks";
     const CHECK: &str = "/grpc.health.v1.Health/Check";
-    let (door, echo) = door(|it| it.unsent_bytes = 100_000);
-    let mut slow = Client::connect(&door, 0).await;
-    let mut client = Client::connect(&door, 1 << 20).await;
+    let (service, echo) = service(|settings| settings.unsent_bytes = 100_000);
+    let mut slow = Client::connect(&service, 0).await;
+    let mut client = Client::connect(&service, 1 << 20).await;
     let held = slow.post("/message:send", "application/json", sized(150_000)).await;
     assert_eq!(held.status(), 200);
     let calls = echo.calls.lock().len();
 
     let (parts, mut body) = client.get("/tasks/a").await.into_parts();
-    assert!(is_refused(parts.status, &parts.headers), "{parts:?}");
+    assert!(is_unavailable(parts.status, &parts.headers), "{parts:?}");
     let text = String::from_utf8(read(&mut body).await.unwrap()).unwrap();
     assert!(text.contains("(limits.unsent_bytes)") && text.contains("UNAVAILABLE"), "{text}");
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"ListTasks"}"#;
     let (parts, mut body) = client.post("/rpc", "application/json", call).await.into_parts();
-    assert!(is_refused(parts.status, &parts.headers), "{parts:?}");
+    assert!(is_unavailable(parts.status, &parts.headers), "{parts:?}");
     let error: Value = serde_json::from_slice(&read(&mut body).await.unwrap()).unwrap();
     assert!(error["error"]["message"].as_str().unwrap().contains("(limits.unsent_bytes)"), "{error}");
-    let refused = client.post(LIST, "application/grpc", framed(&())).await;
-    assert_eq!(refused.headers()["grpc-status"], "14");
+    let rejected = client.post(LIST, "application/grpc", framed(&())).await;
+    assert_eq!(rejected.headers()["grpc-status"], "14");
     assert_eq!(echo.calls.lock().len(), calls);
 
-    // Those are to be seen most of all when the server has too much to do.
+    // Needed most when the server is overloaded.
     for path in ["/.well-known/agent-card.json", "/healthz", "/readyz"] {
         assert_eq!(client.get(path).await.status(), 200, "{path}");
     }
@@ -297,19 +297,19 @@ async fn new_calls_are_refused_while_slow_readers_hold_the_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_of_a_slow_reader_leaves_half_of_the_budget_to_others() {
-    let (door, _) = door(|it| it.unsent_bytes = 1_000_000);
-    let (mut slow, mut other) = (Client::connect(&door, 0).await, Client::connect(&door, 0).await);
+async fn slow_connection_uses_at_most_half_of_a_shared_budget() {
+    let (service, _) = service(|settings| settings.unsent_bytes = 1_000_000);
+    let (mut slow, mut other) = (Client::connect(&service, 0).await, Client::connect(&service, 0).await);
     let mut held = Vec::new();
     for _ in 0..4 {
         held.push(slow.post("/message:send", "application/json", sized(150_000)).await);
     }
-    // As long as no other connection has anything, all of the budget is there for one.
+    // One connection may use the whole budget while no other uses any.
     assert_eq!(slow.get("/tasks/a").await.status(), 200);
     held.push(other.post("/message:send", "application/json", sized(10_000)).await);
     let (parts, _) = slow.get("/tasks/a").await.into_parts();
-    assert!(is_refused(parts.status, &parts.headers), "{parts:?}");
-    let mut reader = Client::connect(&door, 1 << 20).await;
+    assert!(is_unavailable(parts.status, &parts.headers), "{parts:?}");
+    let mut reader = Client::connect(&service, 1 << 20).await;
     assert_eq!(reader.get("/tasks/a").await.status(), 200);
     assert_eq!(other.get("/tasks/a").await.status(), 200);
 
@@ -320,18 +320,18 @@ async fn a_connection_of_a_slow_reader_leaves_half_of_the_budget_to_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_that_exceeds_the_budget_is_refused_and_a_send_is_answered() {
-    let (door, _) = door(|it| it.unsent_bytes = 200);
-    let mut client = Client::connect(&door, 1 << 20).await;
+async fn read_over_the_budget_is_rejected_and_a_send_is_answered() {
+    let (service, _) = service(|settings| settings.unsent_bytes = 200);
+    let mut client = Client::connect(&service, 1 << 20).await;
     let large = "t".repeat(250);
     let (parts, _) = client.get(&format!("/tasks/{large}")).await.into_parts();
-    assert!(is_refused(parts.status, &parts.headers), "{parts:?}");
+    assert!(is_unavailable(parts.status, &parts.headers), "{parts:?}");
     let call = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{{"id":"{large}"}}}}"#);
     let (parts, _) = client.post("/rpc", "application/json", call).await.into_parts();
-    assert!(is_refused(parts.status, &parts.headers), "{parts:?}");
+    assert!(is_unavailable(parts.status, &parts.headers), "{parts:?}");
     let get = a2a_service::pb::v1::GetTaskRequest { id: large, ..Default::default() };
-    let refused = client.post("/lf.a2a.v1.A2AService/GetTask", "application/grpc", framed(&get)).await;
-    assert_eq!(refused.headers()["grpc-status"], "14");
+    let rejected = client.post("/lf.a2a.v1.A2AService/GetTask", "application/grpc", framed(&get)).await;
+    assert_eq!(rejected.headers()["grpc-status"], "14");
     let (parts, mut body) = client.post("/message:send", "application/json", sized(8000)).await.into_parts();
     assert_eq!(parts.status, 200);
     assert!(read(&mut body).await.unwrap().len() > 8000);

@@ -1,4 +1,4 @@
-//! The same through every binding, with our clients, on one port.
+//! Requests, streams, errors and request context over each binding of 1.0, with the clients of this crate, on one port.
 
 use std::sync::Arc;
 
@@ -6,6 +6,7 @@ use a2a_service::{
     call::{self, Call},
     client,
     error::{Error, ErrorKind},
+    event::Event,
     pb::v1::{a2a_service_server::A2aService, *},
 };
 use tokio_stream::StreamExt as _;
@@ -22,12 +23,12 @@ fn clients(url: &str) -> [(call::Binding, Arc<dyn A2aService>); 3] {
 }
 
 fn kind(status: &Status) -> ErrorKind {
-    // As it came over the wire, whatever else a client put into it.
+    // Decoded from the wire details alone, without what the client attached to the status.
     Error::from(Status::with_details(status.code(), status.message(), status.details().to_vec().into())).kind()
 }
 
 #[tokio::test]
-async fn calls_and_replies() {
+async fn requests_and_responses_are_equal_over_each_binding() {
     let server = Server::start().await;
     for (binding, agent) in clients(&server.url) {
         let reply = agent.send_message(Request::new(send("m"))).await.unwrap();
@@ -62,26 +63,26 @@ async fn calls_and_replies() {
 }
 
 #[tokio::test]
-async fn streams() {
+async fn streams_are_equal_over_each_binding() {
     let server = Server::start().await;
     for (binding, agent) in clients(&server.url) {
         let reply = agent.send_streaming_message(Request::new(send("m"))).await.unwrap();
         assert_eq!(reply.metadata().get("a2a-extensions").unwrap(), "https://example.com/ext", "{binding:?}");
-        let events: Vec<_> = reply.into_inner().map(|it| it.unwrap()).collect().await;
+        let events: Vec<_> = reply.into_inner().map(Result::unwrap).collect().await;
         assert_eq!(events, [event(hello("m"), 1), event(hello("m"), 2)], "{binding:?}");
-        let cursors: Vec<_> = events.iter().filter_map(|it| it.cursor()).map(ToString::to_string).collect();
-        // gRPC has no place for a cursor; wherever there is one, it arrives.
+        let cursors: Vec<_> = events.iter().filter_map(Event::cursor).map(ToString::to_string).collect();
+        // gRPC does not carry cursors; the other bindings do.
         assert_eq!(cursors, if binding == call::Binding::Grpc { vec![] } else { vec!["t.1.1", "t.1.2"] });
 
         let request = SubscribeToTaskRequest { id: "x".into(), ..Default::default() };
         let events = agent.subscribe_to_task(Request::new(request)).await.unwrap().into_inner();
-        let events: Vec<_> = events.map(|it| it.unwrap()).collect().await;
+        let events: Vec<_> = events.map(Result::unwrap).collect().await;
         assert_eq!(events, [event(hello("x"), 1)], "{binding:?}");
     }
 }
 
 #[tokio::test]
-async fn errors() {
+async fn errors_are_equal_over_each_binding() {
     let server = Server::start().await;
     for (binding, agent) in clients(&server.url) {
         for (id, expected) in [
@@ -94,7 +95,7 @@ async fn errors() {
             let request = GetTaskRequest { id: id.into(), ..Default::default() };
             let status = agent.get_task(Request::new(request)).await.unwrap_err();
             assert_eq!(status.code(), expected.wire().grpc, "{binding:?} {id}");
-            let challenge = status.metadata().get("www-authenticate").map(|it| it.to_str().unwrap());
+            let challenge = status.metadata().get("www-authenticate").map(|challenge| challenge.to_str().unwrap());
             assert_eq!(challenge, (id == "secret").then_some("Bearer realm=\"a\""), "{binding:?} {id}");
             let error = Error::from(status.clone());
             assert_eq!(error.retry_after_seconds(), (id == "limited").then_some(2), "{binding:?} {id}");
@@ -119,7 +120,7 @@ async fn errors() {
 }
 
 #[tokio::test]
-async fn errors_in_the_middle_of_a_stream() {
+async fn error_after_the_first_event_ends_the_stream() {
     let server = Server::start().await;
     for (binding, agent) in clients(&server.url) {
         let mut events = agent.send_streaming_message(Request::new(send("fail"))).await.unwrap().into_inner();
@@ -130,13 +131,13 @@ async fn errors_in_the_middle_of_a_stream() {
 
         let mut events = agent.send_streaming_message(Request::new(send("drain"))).await.unwrap().into_inner();
         assert!(events.next().await.unwrap().is_ok());
-        let end = events.next().await.map(|it| kind(&it.unwrap_err()));
-        assert_eq!(end, (binding == call::Binding::Grpc).then_some(ErrorKind::Unavailable), "{binding:?}");
+        let last = events.next().await.map(|event| kind(&event.unwrap_err()));
+        assert_eq!(last, (binding == call::Binding::Grpc).then_some(ErrorKind::Unavailable), "{binding:?}");
     }
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_large() {
+async fn message_over_the_size_limit_is_rejected() {
     let server = Server::start().await;
     for (binding, agent) in clients(&server.url) {
         for length in [1_100_000, 3_000_000] {
@@ -146,14 +147,14 @@ async fn a_message_that_is_too_large() {
             assert!(error.message().contains("1048576"), "{binding:?}: {error}");
             assert_eq!(kind(&error), ErrorKind::TooLarge, "{binding:?}");
         }
-        // The connection, or another, is good for the next.
+        // The client is usable afterwards.
         agent.send_message(Request::new(send("m"))).await.unwrap();
     }
 }
 
-/// What comes with a call goes along, and nothing else does.
+/// The client sends the fields of `Call` and no other metadata.
 #[tokio::test]
-async fn what_comes_with_a_call() {
+async fn request_context_is_sent_without_other_metadata() {
     let server = Server::start().await;
     for (binding, agent) in clients(&server.url) {
         let call = Call {
@@ -175,7 +176,7 @@ async fn what_comes_with_a_call() {
             (Some("k"), Some("r")),
             "{binding:?}"
         );
-        assert!(call.time_left().is_some_and(|it| it.as_secs() < 20), "{binding:?}");
+        assert!(call.time_left().is_some_and(|left| left.as_secs() < 20), "{binding:?}");
         assert!(call.peer.is_some());
     }
 }

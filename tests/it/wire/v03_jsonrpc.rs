@@ -1,26 +1,25 @@
-//! The methods of classic JSON-RPC, byte for byte: what is sent, what the service of 1.0 hears of it, and what is
-//! answered.
+//! JSON-RPC methods of protocol 0.3, byte for byte: the request, the calls that the service of 1.0 receives, and the response.
 
 use a2a_service::{call::Binding, protocol::Version};
 use http::header;
 
 use super::{
-    classic_scripted::{HI, Scripted, TASK, call, config_json, config_now, events_json, post},
     support::{JsonBody as _, settings},
+    v03_support::{CannedService, HI, TASK, call, config_json, config_now, events_json, post},
 };
 
-const HI_NOW: &str = r#"{"messageId":"m","role":"ROLE_USER","parts":[{"text":"hi"}]}"#;
+const HI_V1: &str = r#"{"messageId":"m","role":"ROLE_USER","parts":[{"text":"hi"}]}"#;
 
 #[tokio::test]
-async fn calls() {
-    let (url, service) = &Scripted::serve(settings()).await;
+async fn methods_are_converted_in_both_directions() {
+    let (url, service) = &CannedService::serve(settings()).await;
     let answer = r#"{"message":{"messageId":"m","role":"user","parts":[{"text":"answer"}]}}"#;
     let configuration = concat!(
         r#"{"acceptedOutputModes":["text/plain"],"blocking":false,"historyLength":5,"#,
         r#""pushNotificationConfig":{"id":"p","url":"https://h.example","authentication":{"schemes":["Bearer"]}}}"#,
     );
     let configured = format!(r#"{{"message":{HI},"configuration":{configuration},"metadata":{{"k":1}}}}"#);
-    let configuration_now = concat!(
+    let configuration_v1 = concat!(
         r#"{"acceptedOutputModes":["text/plain"],"taskPushNotificationConfig":{"id":"p","url":"https://h.example","#,
         r#""authentication":{"scheme":"Bearer"}},"historyLength":5,"returnImmediately":true}"#,
     );
@@ -30,36 +29,31 @@ async fn calls() {
     );
     let list = r#"{"contextId":"c","status":"input-required","pageSize":50,"includeArtifacts":true}"#;
     let push = config_json("p");
-    let one = |asked: &str| vec![asked.to_owned()];
-    let wanted = r#"GetTask {"id":"t"}"#;
-    for (method, params, asked, result) in [
+    let one = |request: &str| vec![request.to_owned()];
+    let get_task = r#"GetTask {"id":"t"}"#;
+    for (method, params, requests, result) in [
         (
             "message/send",
             &*format!(r#"{{"message":{HI}}}"#),
-            one(&format!(r#"SendMessage {{"message":{HI_NOW}}}"#)),
+            one(&format!(r#"SendMessage {{"message":{HI_V1}}}"#)),
             TASK,
         ),
         (
             "message/send",
             answer,
-            one(&format!(r#"SendMessage {{"message":{}}}"#, HI_NOW.replace("hi", "answer"))),
+            one(&format!(r#"SendMessage {{"message":{}}}"#, HI_V1.replace("hi", "answer"))),
             message,
         ),
         (
             "message/send",
             &*configured,
             one(&format!(
-                r#"SendMessage {{"message":{HI_NOW},"configuration":{configuration_now},"metadata":{{"k":1}}}}"#
+                r#"SendMessage {{"message":{HI_V1},"configuration":{configuration_v1},"metadata":{{"k":1}}}}"#
             )),
             TASK,
         ),
-        (
-            "tasks/send",
-            &*format!(r#"{{"message":{HI}}}"#),
-            one(&format!(r#"SendMessage {{"message":{HI_NOW}}}"#)),
-            TASK,
-        ),
-        // A task of the client's choice, which is there or not.
+        ("tasks/send", &*format!(r#"{{"message":{HI}}}"#), one(&format!(r#"SendMessage {{"message":{HI_V1}}}"#)), TASK),
+        // The client chose the id of the task, which may exist.
         (
             "tasks/send",
             &*format!(r#"{{"id":"t","sessionId":"c","message":{HI}}}"#),
@@ -67,7 +61,7 @@ async fn calls() {
                 r#"GetTask {"id":"t","historyLength":1}"#.to_owned(),
                 format!(
                     r#"SendMessage {{"message":{}}}"#,
-                    HI_NOW.replace(r#""m","#, r#""m","contextId":"c","taskId":"t","#)
+                    HI_V1.replace(r#""m","#, r#""m","contextId":"c","taskId":"t","#)
                 ),
             ],
             TASK,
@@ -77,12 +71,12 @@ async fn calls() {
             &*format!(r#"{{"id":"missing","message":{HI}}}"#),
             vec![
                 r#"GetTask {"id":"missing","historyLength":1}"#.to_owned(),
-                format!(r#"SendMessage {{"message":{HI_NOW}}}"#),
+                format!(r#"SendMessage {{"message":{HI_V1}}}"#),
             ],
             TASK,
         ),
         ("tasks/get", r#"{"id":"t","historyLength":3}"#, one(r#"GetTask {"id":"t","historyLength":3}"#), TASK),
-        ("tasks/get", r#"{"id":"t","historyLength":0,"metadata":{}}"#, one(wanted), TASK),
+        ("tasks/get", r#"{"id":"t","historyLength":0,"metadata":{}}"#, one(get_task), TASK),
         (
             "tasks/list",
             list,
@@ -98,12 +92,12 @@ async fn calls() {
         (
             "tasks/cancel",
             r#"{"id":"t","metadata":{"k":1}}"#,
-            vec![wanted.to_owned(), r#"CancelTask {"id":"t","metadata":{"k":1}}"#.to_owned()],
+            vec![get_task.to_owned(), r#"CancelTask {"id":"t","metadata":{"k":1}}"#.to_owned()],
             TASK,
         ),
         ("tasks/pushNotificationConfig/set", &push, one(&config_now("p")), &push),
         ("tasks/pushNotification/set", &push.replace("taskId", "id"), one(&config_now("p")), &push),
-        // One without a name has one that 0.3 gives it.
+        // A configuration without an id gets the default id of 0.3.
         (
             "tasks/pushNotificationConfig/set",
             r#"{"taskId":"t","pushNotificationConfig":{"url":"u"}}"#,
@@ -146,36 +140,37 @@ async fn calls() {
         assert_eq!(reply.headers()[header::CONTENT_TYPE], "application/json");
         let expected = format!(r#"{{"jsonrpc":"2.0","id":"r-1","result":{result}}}"#);
         assert_eq!(reply.text().await.unwrap(), expected, "{method} {params}");
-        assert_eq!(std::mem::take(&mut *service.asked.lock()), asked, "{method} {params}");
+        assert_eq!(std::mem::take(&mut *service.requests.lock()), requests, "{method} {params}");
     }
-    assert!(service.calls.lock().iter().all(|it| it.version == Version::V0_3 && it.binding == Binding::JsonRpc));
+    assert!(service.calls.lock().iter().all(|call| call.version == Version::V0_3 && call.binding == Binding::JsonRpc));
 }
 
-/// Parameters are none, and may be missing.
+/// The methods take no parameters, so `params` may be missing.
 #[tokio::test]
-async fn the_card_of_those_who_are_known() {
-    let (url, service) = &Scripted::serve(settings()).await;
+async fn extended_card_has_the_v03_form() {
+    let (url, service) = &CannedService::serve(settings()).await;
     for method in ["agent/getAuthenticatedExtendedCard", "agent/authenticatedExtendedCard"] {
         let reply = post(url, format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}"}}"#)).await.text().await.unwrap();
         let card = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"0.3.0","name":"N","#;
         assert!(reply.starts_with(card) && !reply.contains("supportedInterfaces"), "{reply}");
     }
-    assert_eq!(*service.asked.lock(), ["GetExtendedAgentCard {}", "GetExtendedAgentCard {}"]);
+    assert_eq!(*service.requests.lock(), ["GetExtendedAgentCard {}", "GetExtendedAgentCard {}"]);
 }
 
-/// Every message has an id (0.3, 6.4). Before 0.2 none had, and gets one from us; an example of 0.2 has it beside.
+/// A message requires an id (0.3, 6.4). Before 0.2 it had none, so one is generated for the old methods. An example of 0.2 has the
+/// id outside of the message.
 #[tokio::test]
-async fn a_message_has_an_id() {
-    let (url, service) = &Scripted::serve(settings()).await;
+async fn message_requires_an_id_except_in_the_oldest_methods() {
+    let (url, service) = &CannedService::serve(settings()).await;
     for params in [
         r#"{"message":{"role":"user","parts":[{"text":"hi"}]}}"#,
         r#"{"message":{"role":"user","messageId":null,"parts":[{"text":"hi"}]}}"#,
     ] {
         for method in ["tasks/send", "tasks/sendSubscribe"] {
             post(url, call("1", method, params)).await.text().await.unwrap();
-            let asked = service.asked.lock().pop().unwrap();
-            let id = asked.split_once(r#""messageId":""#).unwrap().1.split_once('"').unwrap().0;
-            assert_eq!(id.len(), 36, "{method}: {asked}");
+            let requests = service.requests.lock().pop().unwrap();
+            let id = requests.split_once(r#""messageId":""#).unwrap().1.split_once('"').unwrap().0;
+            assert_eq!(id.len(), 36, "{method}: {requests}");
         }
         for method in ["message/send", "message/stream"] {
             let reply = post(url, call("1", method, params)).await.text().await.unwrap();
@@ -183,14 +178,14 @@ async fn a_message_has_an_id() {
             assert_eq!(reply, format!(r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#), "{method}");
         }
     }
-    let params = r#"{"message":{"role":"user","parts":[{"text":"hi"}]},"messageId":"beside"}"#;
+    let params = r#"{"message":{"role":"user","parts":[{"text":"hi"}]},"messageId":"outside"}"#;
     post(url, call("1", "message/send", params)).await.text().await.unwrap();
-    assert!(service.asked.lock().pop().unwrap().contains(r#""messageId":"beside""#));
+    assert!(service.requests.lock().pop().unwrap().contains(r#""messageId":"outside""#));
 }
 
 #[tokio::test]
-async fn what_is_active_is_told_under_its_former_name() {
-    let (url, service) = &Scripted::serve(settings()).await;
+async fn active_extensions_are_in_the_v03_header() {
+    let (url, service) = &CannedService::serve(settings()).await;
     let http = reqwest::Client::new().post(url).header("x-a2a-extensions", "urn:e");
     let reply = http.json_body(call("1", "message/send", &format!(r#"{{"message":{HI}}}"#))).send().await.unwrap();
     assert_eq!(reply.headers()["x-a2a-extensions"], "urn:e");
@@ -199,8 +194,8 @@ async fn what_is_active_is_told_under_its_former_name() {
 }
 
 #[tokio::test]
-async fn streams() {
-    let (url, service) = &Scripted::serve(settings()).await;
+async fn stream_has_exact_bytes() {
+    let (url, service) = &CannedService::serve(settings()).await;
     let sent = format!(r#"{{"message":{HI}}}"#);
     for (method, params, id) in [
         ("message/stream", &*sent, r#""s""#),
@@ -213,18 +208,18 @@ async fn streams() {
         assert_eq!(reply.headers()[header::CACHE_CONTROL], "no-cache");
         assert_eq!(reply.text().await.unwrap(), events_json(id), "{method}");
     }
-    let asked = std::mem::take(&mut *service.asked.lock());
-    assert_eq!(asked[0], format!(r#"SendStreamingMessage {{"message":{HI_NOW}}}"#));
-    assert_eq!(asked[2], r#"SubscribeToTask {"id":"t"}"#);
-    // What is after the cursor is for the service to say.
+    let requests = std::mem::take(&mut *service.requests.lock());
+    assert_eq!(requests[0], format!(r#"SendStreamingMessage {{"message":{HI_V1}}}"#));
+    assert_eq!(requests[2], r#"SubscribeToTask {"id":"t"}"#);
+    // The service receives the cursor and decides what follows it.
     let http = reqwest::Client::new().post(url).header("last-event-id", "t.1.2");
     http.json_body(call("1", "tasks/resubscribe", r#"{"id":"t"}"#)).send().await.unwrap();
     assert_eq!(service.calls.lock().pop().unwrap().cursor.unwrap().as_str(), "t.1.2");
 }
 
 #[tokio::test]
-async fn an_error_in_the_middle_is_the_last_event() {
-    let (url, _) = &Scripted::serve(settings()).await;
+async fn error_after_the_first_event_ends_the_stream() {
+    let (url, _) = &CannedService::serve(settings()).await;
     let stream = async |text: &str| {
         let params = format!(r#"{{"message":{}}}"#, HI.replace("hi", text));
         post(url, call("1", "message/stream", &params)).await.text().await.unwrap()
@@ -232,15 +227,15 @@ async fn an_error_in_the_middle_is_the_last_event() {
     let first = events_json("1").split_inclusive("\n\n").next().unwrap().to_owned();
     let error = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"Task not found: t"}}"#;
     assert_eq!(stream("fail").await, format!("{first}event: error\ndata: {error}\n\n"));
-    // One that 0.3 knows nothing of is left out.
-    let others: String = events_json("1").split_inclusive("\n\n").filter(|it| !it.contains("t.1.2\n")).collect();
+    // An event without a counterpart in 0.3 is left out.
+    let others: String = events_json("1").split_inclusive("\n\n").filter(|event| !event.contains("t.1.2\n")).collect();
     assert_eq!(stream("new").await, others);
 }
 
-/// Who asked for a stream reads nothing else, unless the call could not be understood.
+/// Clients of a streaming method read only events, so an error is an event unless the parameters were invalid.
 #[tokio::test]
-async fn an_error_before_the_first_event() {
-    let (url, _) = &Scripted::serve(settings()).await;
+async fn error_before_the_first_event_is_an_event() {
+    let (url, _) = &CannedService::serve(settings()).await;
     let refused = format!(r#"{{"message":{}}}"#, HI.replace("hi", "refuse"));
     for (method, params, error) in [
         ("message/stream", &*refused, r#"{"code":-32004,"message":"This operation is not supported"}"#),

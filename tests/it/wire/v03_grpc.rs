@@ -1,4 +1,4 @@
-//! gRPC of protocol 0.3: told apart by its package, on the same port.
+//! gRPC of protocol 0.3 (package `a2a.v1`), served on the same port as 1.0: messages, streams, errors, versions.
 
 use a2a_service::{
     call::{self},
@@ -28,21 +28,21 @@ fn message(id: &str) -> Message {
     Message { message_id: id.into(), role: v03::Role::User.into(), content: vec![text], ..Message::default() }
 }
 
-fn sending(message: Message) -> SendMessageRequest {
+fn request_of(message: Message) -> SendMessageRequest {
     SendMessageRequest { request: Some(message), ..SendMessageRequest::default() }
 }
 
-/// What is read of a refusal: its code, the name that its message begins with, and the reason.
-fn told(status: &Status) -> (Code, &str, String) {
-    let reason = status.get_error_details().error_info().map(|it| it.reason.clone()).unwrap_or_default();
+/// Parts of a status that clients of 0.3 read: code, error name at the start of the message, and reason.
+fn error_parts(status: &Status) -> (Code, &str, String) {
+    let reason = status.get_error_details().error_info().map(|info| info.reason.clone()).unwrap_or_default();
     (status.code(), status.message().split(':').next().unwrap(), reason)
 }
 
 #[tokio::test]
-async fn calls_and_replies() {
+async fn requests_and_responses_are_converted() {
     let server = Server::start().await;
     let mut agent = client(&server.url);
-    let mut request = Request::new(sending(message("m")));
+    let mut request = Request::new(request_of(message("m")));
     request.metadata_mut().insert("x-a2a-extensions", "urn:a".parse().unwrap());
     let reply = agent.send_message(request).await.unwrap();
     assert_eq!(reply.metadata().get("x-a2a-extensions").unwrap(), "https://example.com/ext");
@@ -69,9 +69,9 @@ async fn calls_and_replies() {
     assert_eq!((config.name, config.push_notification_config.unwrap().id), (name, "c".to_owned()));
 }
 
-/// A message of protobuf has no `blocking` that is not said, but it may have no configuration.
+/// Protobuf has no unset `blocking`, so a configuration without it does not block; a missing configuration does.
 #[tokio::test]
-async fn a_configuration_that_does_not_block_does_not() {
+async fn send_configuration_without_blocking_returns_immediately() {
     let server = Server::start().await;
     let mut agent = client(&server.url);
     let of =
@@ -83,14 +83,17 @@ async fn a_configuration_that_does_not_block_does_not() {
         (of(true, 2), Some((false, Some(2)))),
         (of(false, -1), Some((true, Some(-1)))),
     ] {
-        agent.send_message(SendMessageRequest { configuration, ..sending(message("m")) }).await.unwrap();
+        agent.send_message(SendMessageRequest { configuration, ..request_of(message("m")) }).await.unwrap();
         let sent = server.echo.sent.lock().pop().unwrap().configuration;
-        assert_eq!(sent.map(|it| (it.return_immediately, it.history_length)), expected);
+        assert_eq!(
+            sent.map(|configuration| (configuration.return_immediately, configuration.history_length)),
+            expected
+        );
     }
 }
 
 #[tokio::test]
-async fn files_are_read_with_and_without_base64() {
+async fn files_are_decoded_with_and_without_base64() {
     let server = Server::start().await;
     let mut agent = client(&server.url);
     let of = |bytes: &[u8]| {
@@ -99,7 +102,7 @@ async fn files_are_read_with_and_without_base64() {
     };
     for bytes in [&b"hello"[..], b"aGVsbG8="] {
         let sent = Message { content: vec![of(bytes)], ..message("m") };
-        let reply = agent.send_message(sending(sent)).await.unwrap().into_inner();
+        let reply = agent.send_message(request_of(sent)).await.unwrap().into_inner();
         let Some(send_message_response::Payload::Msg(reply)) = reply.payload else { panic!("{reply:?}") };
         assert_eq!(reply.content, [of(b"aGVsbG8=")]);
         let sent = server.echo.sent.lock().pop().unwrap().message.unwrap();
@@ -108,76 +111,81 @@ async fn files_are_read_with_and_without_base64() {
 }
 
 #[tokio::test]
-async fn a_stream_says_which_event_is_the_last() {
+async fn last_event_of_a_turn_is_final() {
     let server = Server::start().await;
     let mut agent = client(&server.url);
-    let events = agent.send_streaming_message(sending(message("turn"))).await.unwrap();
-    let events: Vec<_> = events.into_inner().map(|it| it.unwrap().message().payload.clone().unwrap()).collect().await;
-    let last: Vec<_> = events.iter().map(|it| matches!(it, Payload::StatusUpdate(it) if it.r#final)).collect();
+    let events = agent.send_streaming_message(request_of(message("turn"))).await.unwrap();
+    let events: Vec<_> =
+        events.into_inner().map(|event| event.unwrap().message().payload.clone().unwrap()).collect().await;
+    let last: Vec<_> =
+        events.iter().map(|event| matches!(event, Payload::StatusUpdate(update) if update.r#final)).collect();
     assert_eq!(last, [false, false, false, true]);
-    assert!(matches!(&events[0], Payload::Task(it) if it.id == "t"));
+    assert!(matches!(&events[0], Payload::Task(task) if task.id == "t"));
     let events =
         agent.task_subscription(TaskSubscriptionRequest { name: "tasks/x".into() }).await.unwrap().into_inner();
-    let events: Vec<_> = events.map(|it| it.unwrap().message().payload.clone().unwrap()).collect().await;
-    assert!(matches!(&events[..], [Payload::Msg(it)] if it.message_id == "x"));
+    let events: Vec<_> = events.map(|event| event.unwrap().message().payload.clone().unwrap()).collect().await;
+    assert!(matches!(&events[..], [Payload::Msg(message)] if message.message_id == "x"));
 }
 
 #[tokio::test]
-async fn errors_have_the_codes_and_the_names_of_0_3() {
+async fn errors_have_v03_codes_and_names() {
     let server = Server::start().await;
     let mut agent = client(&server.url);
     for (n, kind) in ErrorKind::ALL.into_iter().enumerate() {
         let status =
             agent.get_task(GetTaskRequest { name: format!("tasks/error-{n}"), history_length: 0 }).await.unwrap_err();
         let wire = kind.wire_for(Version::V0_3);
-        assert_eq!(told(&status), (wire.grpc, kind.classic_name(), wire.reason.to_owned()), "{kind:?}");
+        assert_eq!(error_parts(&status), (wire.grpc, kind.classic_name(), wire.reason.to_owned()), "{kind:?}");
         assert_eq!(status.message(), format!("{}: {}: ü: why", kind.classic_name(), wire.sentence));
     }
     let secret = agent.get_task(GetTaskRequest { name: "tasks/secret".into(), history_length: 0 }).await.unwrap_err();
     assert_eq!(secret.metadata().get("www-authenticate").unwrap(), "Bearer realm=\"a\"");
     let canceled = agent.cancel_task(CancelTaskRequest { name: "tasks/t".into() }).await.unwrap_err();
-    assert_eq!(told(&canceled), (Code::FailedPrecondition, "TaskNotCancelableError", "TASK_NOT_CANCELABLE".into()));
+    assert_eq!(
+        error_parts(&canceled),
+        (Code::FailedPrecondition, "TaskNotCancelableError", "TASK_NOT_CANCELABLE".into())
+    );
     let card = agent.get_agent_card(GetAgentCardRequest {}).await.unwrap_err();
     assert_eq!(card.code(), Code::Unimplemented);
-    let refused = agent.send_streaming_message(sending(message("refuse"))).await.unwrap_err();
-    assert_eq!(told(&refused).1, "UnsupportedOperationError");
-    let mut events = agent.send_streaming_message(sending(message("fail"))).await.unwrap().into_inner();
+    let rejected = agent.send_streaming_message(request_of(message("refuse"))).await.unwrap_err();
+    assert_eq!(error_parts(&rejected).1, "UnsupportedOperationError");
+    let mut events = agent.send_streaming_message(request_of(message("fail"))).await.unwrap().into_inner();
     events.next().await.unwrap().unwrap();
     assert_eq!(
-        told(&events.next().await.unwrap().unwrap_err()),
+        error_parts(&events.next().await.unwrap().unwrap_err()),
         (Code::NotFound, "TaskNotFoundError", "TASK_NOT_FOUND".into())
     );
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_refused_by_its_field() {
+async fn invalid_requests_are_rejected_by_field() {
     let server = Server::start().await;
     let mut agent = client(&server.url);
     let wrong = |change: fn(&mut Message)| {
         let mut message = message("m");
         change(&mut message);
-        sending(message)
+        request_of(message)
     };
     for (request, field) in [
         (SendMessageRequest::default(), "message"),
-        (wrong(|it| it.message_id.clear()), "message.messageId"),
-        (wrong(|it| it.role = 0), "message.role"),
-        (wrong(|it| it.role = 99), "message.role"),
-        (wrong(|it| it.content.clear()), "message.parts"),
-        (wrong(|it| it.content.push(Part::default())), "message.parts[1]"),
+        (wrong(|message| message.message_id.clear()), "message.messageId"),
+        (wrong(|message| message.role = 0), "message.role"),
+        (wrong(|message| message.role = 99), "message.role"),
+        (wrong(|message| message.content.clear()), "message.parts"),
+        (wrong(|message| message.content.push(Part::default())), "message.parts[1]"),
     ] {
         let status = agent.send_message(request).await.unwrap_err();
-        assert_eq!(told(&status), (Code::InvalidArgument, "InvalidParamsError", "INVALID_PARAMS".into()));
+        assert_eq!(error_parts(&status), (Code::InvalidArgument, "InvalidParamsError", "INVALID_PARAMS".into()));
         assert_eq!(Error::from(status).violations()[0].field, field);
     }
     for name in ["", "t", "tasks/"] {
         let status = agent.get_task(GetTaskRequest { name: name.into(), history_length: 0 }).await.unwrap_err();
-        assert_eq!(told(&status).1, "InvalidParamsError");
+        assert_eq!(error_parts(&status).1, "InvalidParamsError");
         assert_eq!(Error::from(status).violations()[0].field, "name");
     }
     assert!(server.echo.calls.lock().is_empty());
 
-    // What tonic refuses by itself.
+    // Errors that tonic detects.
     let http = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
     for (path, frames, code, name) in [
         ("GetTask", vec![0, 0, 0, 0, 1, 0xff], Code::InvalidArgument, "InvalidParamsError"),
@@ -189,29 +197,29 @@ async fn what_is_wrong_is_refused_by_its_field() {
             http.post(format!("{}/a2a.v1.A2AService/{path}", server.url)).header("content-type", "application/grpc");
         let reply = request.body(frames.clone()).send().await.unwrap();
         let status = Status::from_header_map(reply.headers()).unwrap();
-        let (found, said, reason) = told(&status);
-        assert_eq!((found, said), (code, name), "{path} {frames:?}: {status:?}");
+        let (found_code, found_name, reason) = error_parts(&status);
+        assert_eq!((found_code, found_name), (code, name), "{path} {frames:?}: {status:?}");
         assert!(!reason.is_empty());
     }
 }
 
 #[tokio::test]
-async fn a_version_is_of_no_account_unless_nobody_speaks_it() {
+async fn unknown_version_is_rejected_and_known_versions_are_ignored() {
     let server = Server::with(Settings { strict_version: true, ..settings() }, listener::Settings::default()).await;
     let mut agent = client(&server.url);
-    let mut ask = async |version: &str| {
+    let mut get = async |version: &str| {
         let mut request = Request::new(GetTaskRequest { name: "tasks/t".into(), history_length: 0 });
         request.metadata_mut().insert("a2a-version", version.parse().unwrap());
         agent.get_task(request).await
     };
     for version in ["", "0.3", "0.2", "1.0"] {
-        assert!(ask(version).await.is_ok(), "{version}");
+        assert!(get(version).await.is_ok(), "{version}");
     }
-    assert_eq!(told(&ask("9.9").await.unwrap_err()).1, "InvalidRequestError");
+    assert_eq!(error_parts(&get("9.9").await.unwrap_err()).1, "InvalidRequestError");
 }
 
 #[tokio::test]
-async fn what_is_not_served_is_not_there() {
+async fn disabled_protocol_version_is_rejected() {
     let settings = Settings { protocols: [Version::V1_0].into_iter().collect(), ..settings() };
     let server = Server::with(settings, listener::Settings::default()).await;
     let status =

@@ -1,4 +1,4 @@
-//! HTTP+JSON of protocol 0.3: what its clients write, and the bytes that they get.
+//! HTTP+JSON of protocol 0.3: accepted requests, paths, and exact response bytes.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ async fn post(url: &str, body: &str) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn a_message_is_answered_in_its_own_dialect() {
+async fn message_is_answered_in_the_v03_dialect() {
     let server = Server::start().await;
     for body in [
         format!(r#"{{"message":{HELLO}}}"#),
@@ -40,7 +40,7 @@ async fn a_message_is_answered_in_its_own_dialect() {
         r#"{"message":{"kind":"message","messageId":"m","role":"user","parts":[{"kind":"text","text":"hi"}]},"unknown":1}"#.into(),
     ] {
         let http = reqwest::Client::new().post(format!("{}/v1/message:send", server.url));
-        // Its media type is 1.0's, which 0.3 knows nothing of.
+        // The media type of 1.0, unknown to 0.3.
         let http = http.header(header::ACCEPT, "application/a2a+json").header("x-a2a-extensions", "urn:a");
         let reply = http.json_body(body.clone()).send().await.unwrap();
         assert_eq!((reply.status().as_u16(), &reply.headers()[header::CONTENT_TYPE]), (200, &"application/json".parse().unwrap()));
@@ -53,10 +53,10 @@ async fn a_message_is_answered_in_its_own_dialect() {
 }
 
 #[tokio::test]
-async fn parts_come_in_many_ways_and_go_out_in_one() {
+async fn parts_are_read_in_every_spelling_and_written_in_one() {
     let Server { url, .. } = &Server::start().await;
     let twice = r#"{"file":{"fileWithBytes":"YUdWc2JHOD0=","mimeType":"text/plain","name":"a.txt"}}"#;
-    for (part, printed) in [
+    for (part, expected) in [
         (r#"{"text":"hi","metadata":{"k":1}}"#, r#"{"text":"hi","metadata":{"k":1}}"#),
         (r#"{"kind":"text","text":"hi"}"#, r#"{"text":"hi"}"#),
         (twice, twice),
@@ -71,17 +71,17 @@ async fn parts_come_in_many_ways_and_go_out_in_one() {
     ] {
         let body = format!(r#"{{"message":{{"messageId":"m","role":"user","content":[{part}]}}}}"#);
         let reply = reqwest::Client::new().post(format!("{url}/v1/message:send")).json_body(body).send().await.unwrap();
-        let printed = format!(r#"{{"message":{{"messageId":"m","role":"ROLE_USER","content":[{printed}]}}}}"#);
+        let expected = format!(r#"{{"message":{{"messageId":"m","role":"ROLE_USER","content":[{expected}]}}}}"#);
         let text = reply.text().await.unwrap();
-        assert_eq!(text, printed, "{part}");
+        assert_eq!(text, expected, "{part}");
     }
 }
 
-/// What 1.0 was asked of what was said of waiting, and of the history.
+/// `blocking` and `historyLength` as the service of 1.0 receives them.
 #[tokio::test]
-async fn configuration_without_blocking_returns_at_once() {
+async fn configuration_without_blocking_returns_immediately() {
     let server = Server::start().await;
-    for (configuration, at_once, length) in [
+    for (configuration, returns_immediately, length) in [
         ("{}", true, None),
         (r#"{"blocking":null}"#, true, None),
         (r#"{"blocking":true,"historyLength":0}"#, false, None),
@@ -91,24 +91,24 @@ async fn configuration_without_blocking_returns_at_once() {
         (r#"{"push_notification":{"url":"https://h"},"blocking":true}"#, false, None),
     ] {
         let body = format!(r#"{{"message":{HELLO},"configuration":{configuration}}}"#);
-        let (status, answer) = post(&format!("{}/v1/message:send", server.url), &body).await;
-        assert_eq!(status, 200, "{answer}");
+        let (status, response) = post(&format!("{}/v1/message:send", server.url), &body).await;
+        assert_eq!(status, 200, "{response}");
         let sent = server.echo.sent.lock().pop().unwrap().configuration.unwrap();
-        assert_eq!((sent.return_immediately, sent.history_length), (at_once, length), "{configuration}");
-        let push = sent.task_push_notification_config.map(|it| it.url);
+        assert_eq!((sent.return_immediately, sent.history_length), (returns_immediately, length), "{configuration}");
+        let push = sent.task_push_notification_config.map(|config| config.url);
         assert_eq!(push.as_deref(), configuration.contains("https").then_some("https://h"));
     }
     for without in [String::new(), r#","configuration":null"#.to_owned()] {
         let body = format!(r#"{{"message":{HELLO}{without}}}"#);
-        let (status, answer) = post(&format!("{}/v1/message:send", server.url), &body).await;
-        assert_eq!(status, 200, "{answer}");
+        let (status, response) = post(&format!("{}/v1/message:send", server.url), &body).await;
+        assert_eq!(status, 200, "{response}");
         let sent = server.echo.sent.lock().pop().unwrap();
-        assert!(!sent.configuration.is_some_and(|it| it.return_immediately), "{body}");
+        assert!(!sent.configuration.is_some_and(|configuration| configuration.return_immediately), "{body}");
     }
 }
 
 #[tokio::test]
-async fn every_path_of_the_text_and_of_the_proto_file() {
+async fn paths_of_the_text_and_of_the_proto_file_are_served() {
     let server = Server::start().await;
     let url = &server.url;
     for (path, context) in [
@@ -131,7 +131,7 @@ async fn every_path_of_the_text_and_of_the_proto_file() {
     }
     let (status, page) = get(&format!("{url}/v1/tasks?contextId=c&pageSize=7&tenant=acme")).await;
     assert_eq!((status, page), (200, json!({"tasks": [], "nextPageToken": "None c Unspecified"})));
-    // A state by either of its names.
+    // A state by its name in JSON-RPC or in the proto file.
     for state in ["input-required", "input%2Drequired", "TASK_STATE_INPUT_REQUIRED", "INPUT_REQUIRED", "6"] {
         let (_, page) = get(&format!("{url}/v1/tasks?contextId=c&status={state}&pageSize=7")).await;
         assert_eq!(page["nextPageToken"], "None c InputRequired", "{state}: {page}");
@@ -162,10 +162,10 @@ async fn every_path_of_the_text_and_of_the_proto_file() {
 }
 
 #[tokio::test]
-async fn a_push_configuration_has_four_bodies_and_two_paths() {
+async fn push_configuration_is_read_from_every_body_and_path() {
     let Server { url, .. } = &Server::start().await;
     let push = r#"{"id":"p","url":"https://h","token":"t","authentication":{"schemes":["Bearer"],"credentials":"x"}}"#;
-    let printed = format!(r#"{{"name":"tasks/t/pushNotificationConfigs/p","pushNotificationConfig":{push}}}"#);
+    let expected = format!(r#"{{"name":"tasks/t/pushNotificationConfigs/p","pushNotificationConfig":{push}}}"#);
     for body in [
         format!(r#"{{"name":"tasks/t/pushNotificationConfigs/p","pushNotificationConfig":{push}}}"#),
         format!(r#"{{"parent":"tasks/x","configId":"p","config":{{"name":"n","pushNotificationConfig":{push}}}}}"#),
@@ -177,10 +177,10 @@ async fn a_push_configuration_has_four_bodies_and_two_paths() {
         for path in ["tasks", "task"] {
             let http = reqwest::Client::new().post(format!("{url}/v1/{path}/t/pushNotificationConfigs"));
             let reply = http.json_body(body.clone()).send().await.unwrap();
-            assert_eq!((reply.status().as_u16(), reply.text().await.unwrap()), (200, printed.clone()), "{body}");
+            assert_eq!((reply.status().as_u16(), reply.text().await.unwrap()), (200, expected.clone()), "{body}");
         }
     }
-    // What `body: "config"` leaves out is in the query.
+    // Fields outside of `body: "config"` are in the query.
     for (query, body, id) in [
         ("configId=q", r#"{"pushNotificationConfig":{"url":"https://h"}}"#, "q"),
         ("config_id=q&x=y", r#"{"pushNotificationConfig":{"id":"p","url":"https://h"}}"#, "q"),
@@ -195,7 +195,7 @@ async fn a_push_configuration_has_four_bodies_and_two_paths() {
 }
 
 #[tokio::test]
-async fn a_stream_byte_for_byte() {
+async fn stream_has_exact_bytes() {
     let Server { url, .. } = &Server::start().await;
     let http = reqwest::Client::new().post(format!("{url}/v1/message:stream"));
     let body = r#"{"message":{"messageId":"turn","role":"ROLE_USER","content":[{"text":"hi"}]}}"#;
@@ -207,13 +207,13 @@ async fn a_stream_byte_for_byte() {
         r#"{"artifactUpdate":{"taskId":"t","contextId":"c","artifact":{"artifactId":"a","parts":[{"text":"hi"}]},"lastChunk":true}}"#,
         r#"{"statusUpdate":{"taskId":"t","contextId":"c","status":{"state":"TASK_STATE_INPUT_REQUIRED"},"final":true}}"#,
     ];
-    let expected: Vec<_> = (1..).zip(expected).map(|(n, it)| format!("id: t.1.{n}\ndata: {it}\n\n")).collect();
+    let expected: Vec<_> = (1..).zip(expected).map(|(n, data)| format!("id: t.1.{n}\ndata: {data}\n\n")).collect();
     assert_eq!(reply.text().await.unwrap(), expected.concat());
 }
 
-/// Clients of several makes look in three places of it.
+/// SDKs read the error from three different members.
 #[tokio::test]
-async fn an_error_byte_for_byte() {
+async fn error_has_exact_bytes() {
     let Server { url, .. } = &Server::start().await;
     let info = r#"{"@type":"type.googleapis.com/google.rpc.ErrorInfo","domain":"a2a-protocol.org","metadata":{"taskId":"missing"},"reason":"TASK_NOT_FOUND"}"#;
     let body = reqwest::get(format!("{url}/v1/tasks/missing")).await.unwrap().text().await.unwrap();
@@ -231,7 +231,7 @@ async fn an_error_byte_for_byte() {
             (&json!(format!("{}: ü: why", wire.sentence)), &json!(true))
         );
     }
-    // In the middle of a stream it is the same, and the last.
+    // An error after the first event has the same form and ends the stream.
     let body = r#"{"message":{"messageId":"fail","role":"ROLE_USER","content":[{"text":"hi"}]}}"#;
     let http = reqwest::Client::new().post(format!("{url}/v1/message:stream")).json_body(body);
     let text = http.send().await.unwrap().text().await.unwrap();
@@ -241,7 +241,7 @@ async fn an_error_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_refused_by_its_field() {
+async fn invalid_requests_are_rejected_by_field() {
     let server = Server::start().await;
     let send = format!("{}/v1/message:send", server.url);
     let part = |part: &str| format!(r#"{{"message":{{"messageId":"m","role":"user","content":[{part}]}}}}"#);
@@ -280,8 +280,8 @@ async fn what_is_wrong_is_refused_by_its_field() {
     ] {
         let (status, problem) = post(&send, &body).await;
         assert_eq!((status, &problem["type"]), (400, &json!(name)), "{body}: {problem}");
-        let blamed = problem["error"]["details"][1]["fieldViolations"][0]["field"].as_str().unwrap_or_default();
-        assert_eq!(blamed, field, "{body}: {problem}");
+        let named_field = problem["error"]["details"][1]["fieldViolations"][0]["field"].as_str().unwrap_or_default();
+        assert_eq!(named_field, field, "{body}: {problem}");
     }
     let reply =
         reqwest::Client::new().post(&send).header(header::CONTENT_TYPE, "text/plain").body("{}").send().await.unwrap();
@@ -291,58 +291,58 @@ async fn what_is_wrong_is_refused_by_its_field() {
     assert!(server.echo.calls.lock().is_empty());
 }
 
-/// The form of a call says which version it is in, and a header seldom more.
+/// The path states the version; the header matters only if it states 1.0 or an unknown version.
 #[tokio::test]
-async fn versions() {
+async fn version_is_taken_from_the_path_unless_the_header_states_1_0() {
     let server = Server::with(Settings { strict_version: true, ..settings() }, listener::Settings::default()).await;
-    let ask = async |path: &str, version: &str| {
+    let get = async |path: &str, version: &str| {
         let http = reqwest::Client::new().get(format!("{}{path}", server.url)).header("a2a-version", version);
         let reply = http.send().await.unwrap();
         (reply.status().as_u16(), json(reply).await)
     };
     for version in ["", "0.3", "0.3.0", "0.2", "0.1", "0.2.6"] {
-        assert_eq!(ask("/v1/tasks/t", version).await.1["contextId"], " None", "{version}");
+        assert_eq!(get("/v1/tasks/t", version).await.1["contextId"], " None", "{version}");
         assert_eq!(server.echo.calls.lock().pop().unwrap().version, Version::V0_3);
     }
     for version in ["2.0", "9.9", "one"] {
-        let (status, problem) = ask("/v1/tasks/t", version).await;
+        let (status, problem) = get("/v1/tasks/t", version).await;
         assert_eq!((status, &problem["code"]), (400, &json!(-32600)), "{version}: {problem}");
     }
-    // One that is called so is a tenant of 1.0, to whoever says that it is 1.0 they speak.
-    assert_eq!(ask("/v1/tasks/t", "1.0").await.1, json!({"id": "t", "contextId": "v1 None"}));
-    assert_eq!(ask("/v1/tasks/t?A2A-Version=1.0", "").await.1["contextId"], "v1 None");
-    assert_eq!(ask("/v1/tasks/t", "1.7").await.1["error"]["details"][0]["reason"], "VERSION_NOT_SUPPORTED");
+    // `v1` is a tenant of 1.0 if the client states version 1.0.
+    assert_eq!(get("/v1/tasks/t", "1.0").await.1, json!({"id": "t", "contextId": "v1 None"}));
+    assert_eq!(get("/v1/tasks/t?A2A-Version=1.0", "").await.1["contextId"], "v1 None");
+    assert_eq!(get("/v1/tasks/t", "1.7").await.1["error"]["details"][0]["reason"], "VERSION_NOT_SUPPORTED");
 }
 
 #[tokio::test]
-async fn what_is_not_served_is_said_in_its_own_terms() {
+async fn disabled_protocol_version_is_rejected() {
     let only = async |version: Version| {
         let settings = Settings { protocols: [version].into_iter().collect(), ..settings() };
         Server::with(settings, listener::Settings::default()).await
     };
     let current = only(Version::V1_0).await;
-    // `v1` is a tenant like any other then.
+    // Without 0.3, `v1` is an ordinary tenant.
     let (_, task) = get(&format!("{}/v1/tasks/t", current.url)).await;
     assert_eq!(task["contextId"], "v1 None");
     let (status, problem) =
         post(&format!("{}/v1/message:send", current.url), &format!(r#"{{"message":{HELLO}}}"#)).await;
     let info = &problem["error"]["details"][0];
-    assert_eq!((status, &info["reason"]), (400, &json!("INVALID_PARAMS")), "a message of 0.3 is none of 1.0");
+    assert_eq!((status, &info["reason"]), (400, &json!("INVALID_PARAMS")), "a message of 0.3 is invalid in 1.0");
     assert_eq!(get(&format!("{}/tasks/t", current.url)).await.0, 200);
 
-    let classic = only(Version::V0_3).await;
-    assert_eq!(get(&format!("{}/v1/tasks/t", classic.url)).await.0, 200);
-    let (status, problem) = get(&format!("{}/tasks/t", classic.url)).await;
+    let v03 = only(Version::V0_3).await;
+    assert_eq!(get(&format!("{}/v1/tasks/t", v03.url)).await.0, 200);
+    let (status, problem) = get(&format!("{}/tasks/t", v03.url)).await;
     let info = &problem["error"]["details"][0];
     assert_eq!((status, &info["reason"]), (400, &json!("VERSION_NOT_SUPPORTED")));
     assert_eq!(info["metadata"]["supportedVersions"], "0.3");
 }
 
-/// Has a card for those who are known.
-struct Known;
+/// Service that has an extended card.
+struct CardService;
 
 #[tonic::async_trait]
-impl A2aService for Known {
+impl A2aService for CardService {
     async fn get_extended_agent_card(
         &self,
         _: Request<GetExtendedAgentCardRequest>,
@@ -358,15 +358,17 @@ impl A2aService for Known {
     }
 }
 
-/// One document in JSON, whichever binding it is read by, and a message in gRPC.
+/// The card has one form in JSON, and a message in gRPC.
 #[tokio::test]
-async fn the_card_for_those_who_are_known() {
+async fn extended_card_has_the_v03_form() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let door = HttpService::new(Arc::new(Known), settings());
+    let http_service = HttpService::new(Arc::new(CardService), settings());
     let connections = listener::Settings::default();
     let served =
-        tokio::spawn(async move { listener::serve(listener, door, &connections, &CancellationToken::new()).await });
+        tokio::spawn(
+            async move { listener::serve(listener, http_service, &connections, &CancellationToken::new()).await },
+        );
     let (status, card) = get(&format!("{url}/v1/card")).await;
     assert_eq!((status, &card["name"], &card["url"]), (200, &json!("known"), &json!("https://a.example/rpc")));
     assert_eq!((&card["protocolVersion"], &card["preferredTransport"]), (&json!("0.3.0"), &json!("JSONRPC")));

@@ -1,4 +1,4 @@
-//! A service whose answers are written down, and how callers of classic JSON-RPC see them.
+//! Service with canned responses, and their JSON in protocol 0.3: shared by the tests of JSON-RPC of 0.3.
 
 use std::sync::Arc;
 
@@ -21,27 +21,29 @@ use tonic::{Request, Response, Status};
 
 use super::support::JsonBody as _;
 
-/// Answers with what is written below, and keeps what it is asked.
+/// Returns canned responses, and records the requests that it receives.
 #[derive(Default)]
-pub(crate) struct Scripted {
-    pub(crate) asked: Mutex<Vec<String>>,
+pub(crate) struct CannedService {
+    pub(crate) requests: Mutex<Vec<String>>,
     pub(crate) calls: Mutex<Vec<Call>>,
 }
 
-impl Scripted {
-    fn note<T: Serialize>(&self, name: &str, r: &Request<T>) {
-        self.asked.lock().push(format!("{name} {}", serde_json::to_string(r.get_ref()).unwrap()));
+impl CannedService {
+    fn record<T: Serialize>(&self, name: &str, r: &Request<T>) {
+        self.requests.lock().push(format!("{name} {}", serde_json::to_string(r.get_ref()).unwrap()));
         self.calls.lock().push(Call::of(r).unwrap().clone());
     }
 
-    /// Serves it until the test is over, and says where.
+    /// Serves until the end of the test, and returns the URL and the service.
     pub(crate) async fn serve(settings: Settings) -> (String, Arc<Self>) {
         let service = Arc::new(Self::default());
-        let door = HttpService::new(Arc::new(Checked(Arc::<Self>::clone(&service))), settings);
+        let http_service = HttpService::new(Arc::new(Checked(Arc::<Self>::clone(&service))), settings);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/rpc", listener.local_addr().unwrap());
         let connections = listener::Settings::default();
-        tokio::spawn(async move { listener::serve(listener, door, &connections, &CancellationToken::new()).await });
+        tokio::spawn(
+            async move { listener::serve(listener, http_service, &connections, &CancellationToken::new()).await },
+        );
         (url, service)
     }
 }
@@ -55,7 +57,7 @@ fn task(id: String) -> Task {
     Task { id, context_id: "c".into(), status: Some(status(TaskState::Working)), ..Task::default() }
 }
 
-/// That task.
+/// `task` as JSON of 0.3.
 pub(crate) const TASK: &str =
     r#"{"kind":"task","id":"t","contextId":"c","status":{"state":"working","timestamp":"2024-01-20T10:30:00.000Z"}}"#;
 
@@ -85,7 +87,7 @@ fn events() -> Vec<Event> {
     (1..).zip(all).map(event).collect()
 }
 
-/// What the events above are, in the envelope of `id`.
+/// `events` as a stream of JSON-RPC 0.3, in the envelope of `id`.
 pub(crate) fn events_json(id: &str) -> String {
     let status = |state: &str, last: bool| {
         let status = format!(r#"{{"state":"{state}","timestamp":"2024-01-20T10:30:00.000Z"}}"#);
@@ -113,16 +115,16 @@ pub(crate) fn config_json(id: &str) -> String {
     format!(r#"{{"taskId":"t","pushNotificationConfig":{config}}}"#)
 }
 
-/// That configuration, as the service is asked for it.
+/// The request in 1.0 that creates `config`.
 pub(crate) fn config_now(id: &str) -> String {
     let config = serde_json::to_string(&config("t".into(), id.into())).unwrap();
     format!("CreateTaskPushNotificationConfig {config}")
 }
 
 #[tonic::async_trait]
-impl A2aService for Scripted {
+impl A2aService for CannedService {
     async fn send_message(&self, r: Request<SendMessageRequest>) -> Result<Response<SendMessageResponse>, Status> {
-        self.note("SendMessage", &r);
+        self.record("SendMessage", &r);
         let message = r.into_inner().message.unwrap();
         let payload = if message.text() == "answer" {
             let message = Message { message_id: "m-2".into(), context_id: "c".into(), ..Message::agent("hi") };
@@ -139,12 +141,12 @@ impl A2aService for Scripted {
         &self,
         r: Request<SendMessageRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
-        self.note("SendStreamingMessage", &r);
+        self.record("SendStreamingMessage", &r);
         let mut events: Vec<_> = events().into_iter().map(Ok).collect();
         match r.into_inner().message.unwrap().text().as_str() {
             "refuse" => return Err(ErrorKind::StreamingNotSupported.error().into()),
             "fail" => events[1] = Err(Error::task_not_found("t").into()),
-            // Of a kind that came after us.
+            // An event of a kind that this version does not know.
             "new" => events[1] = Ok(Event::default()),
             _ => {}
         }
@@ -152,9 +154,9 @@ impl A2aService for Scripted {
     }
 
     async fn get_task(&self, r: Request<GetTaskRequest>) -> Result<Response<Snapshot>, Status> {
-        self.note("GetTask", &r);
+        self.record("GetTask", &r);
         let id = r.into_inner().id;
-        match super::classic_rpc_errors::kind(&id) {
+        match super::v03_jsonrpc_errors::kind(&id) {
             Some(kind) => Err(kind.because("why").with("taskId", "t").into()),
             None if id == "missing" => Err(Error::task_not_found(&id).into()),
             None => Ok(Response::new(task(id).into())),
@@ -162,13 +164,13 @@ impl A2aService for Scripted {
     }
 
     async fn list_tasks(&self, r: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
-        self.note("ListTasks", &r);
+        self.record("ListTasks", &r);
         let tasks = vec![task("t".into())];
         Ok(Response::new(ListTasksResponse { tasks, page_size: 50, total_size: 1, ..Default::default() }))
     }
 
     async fn cancel_task(&self, r: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
-        self.note("CancelTask", &r);
+        self.record("CancelTask", &r);
         Ok(Response::new(task(r.into_inner().id).into()))
     }
 
@@ -176,7 +178,7 @@ impl A2aService for Scripted {
         &self,
         r: Request<SubscribeToTaskRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
-        self.note("SubscribeToTask", &r);
+        self.record("SubscribeToTask", &r);
         match r.into_inner().id.as_str() {
             "missing" => Err(Error::task_not_found("missing").into()),
             _ => Ok(Response::new(Box::pin(tokio_stream::iter(events().into_iter().map(Ok))))),
@@ -187,7 +189,7 @@ impl A2aService for Scripted {
         &self,
         r: Request<TaskPushNotificationConfig>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        self.note("CreateTaskPushNotificationConfig", &r);
+        self.record("CreateTaskPushNotificationConfig", &r);
         Ok(Response::new(r.into_inner()))
     }
 
@@ -195,7 +197,7 @@ impl A2aService for Scripted {
         &self,
         r: Request<GetTaskPushNotificationConfigRequest>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        self.note("GetTaskPushNotificationConfig", &r);
+        self.record("GetTaskPushNotificationConfig", &r);
         let GetTaskPushNotificationConfigRequest { task_id, id, .. } = r.into_inner();
         Ok(Response::new(config(task_id, id)))
     }
@@ -204,16 +206,16 @@ impl A2aService for Scripted {
         &self,
         r: Request<GetExtendedAgentCardRequest>,
     ) -> Result<Response<AgentCard>, Status> {
-        self.note("GetExtendedAgentCard", &r);
+        self.record("GetExtendedAgentCard", &r);
         Ok(Response::new(AgentCard { name: "N".into(), ..AgentCard::default() }))
     }
 
-    /// A page for each, so that it shows whether they are all fetched.
+    /// Returns one configuration per page, so that a test sees whether all pages are fetched.
     async fn list_task_push_notification_configs(
         &self,
         r: Request<ListTaskPushNotificationConfigsRequest>,
     ) -> Result<Response<ListTaskPushNotificationConfigsResponse>, Status> {
-        self.note("ListTaskPushNotificationConfigs", &r);
+        self.record("ListTaskPushNotificationConfigs", &r);
         let ListTaskPushNotificationConfigsRequest { task_id, page_token, .. } = r.into_inner();
         let (id, next) = if page_token.is_empty() { ("p", "2") } else { ("q", "") };
         let (configs, next_page_token) = (vec![config(task_id, id.into())], next.to_owned());
@@ -224,7 +226,7 @@ impl A2aService for Scripted {
         &self,
         r: Request<DeleteTaskPushNotificationConfigRequest>,
     ) -> Result<Response<Empty>, Status> {
-        self.note("DeleteTaskPushNotificationConfig", &r);
+        self.record("DeleteTaskPushNotificationConfig", &r);
         Ok(Response::new(Empty {}))
     }
 }

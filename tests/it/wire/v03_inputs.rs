@@ -1,4 +1,4 @@
-//! What is wrong with a request of 0.3, and what each of its bindings says to it.
+//! Invalid requests of protocol 0.3, and the error that JSON-RPC, REST and gRPC return for each.
 
 use a2a_service::{
     error::Error,
@@ -12,17 +12,17 @@ use prost::Message as _;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 
-use super::{classic_scripted::HI, support::*};
+use super::{support::*, v03_support::HI};
 
-/// What is refused, by the field that is to blame; nothing where it is none that can be named.
-type Refused = Option<&'static str>;
+/// Field that the error names: `None` if the request is accepted, empty if the error names no field.
+type RejectedField = Option<&'static str>;
 
-/// What is taken, since there is nothing in it that could be read in two ways.
-const TAKEN: Refused = None;
+/// Accepted, because the request is unambiguous.
+const ACCEPTED: RejectedField = None;
 
-/// Parameters of a send that are JSON and no message, or one that lacks something: what JSON-RPC blames, and REST, which
-/// is sent the same.
-fn wrong_messages() -> Vec<(String, Refused, Refused)> {
+/// Send parameters that are valid JSON but an invalid message, with the field named by JSON-RPC and by REST, which gets the
+/// same body.
+fn invalid_sends() -> Vec<(String, RejectedField, RejectedField)> {
     let message = |members: &str| {
         format!(r#"{{"message":{{"messageId":"m","parts":[{{"kind":"text","text":"x"}}],{members}}}}}"#)
     };
@@ -52,10 +52,10 @@ fn wrong_messages() -> Vec<(String, Refused, Refused)> {
         both(user(r#""metadata":[]"#), "message.metadata"),
         both(user(r#""extensions":"urn:a""#), "message.extensions"),
         both(user(r#""extensions":[1]"#), "message.extensions[0]"),
-        (user(r#""contextId":"a","contextId":"b""#), Some("message.contextId"), TAKEN),
+        (user(r#""contextId":"a","contextId":"b""#), Some("message.contextId"), ACCEPTED),
         both(user(r#""contextId":"a","context_id":"b""#), "message.context_id"),
-        // Its proto file has no such member, and nobody says what of it is to be.
-        (user(r#""referenceTaskIds":[1]"#), Some("message.referenceTaskIds[0]"), TAKEN),
+        // The proto file of 0.3 has no such member, so its type is undefined.
+        (user(r#""referenceTaskIds":[1]"#), Some("message.referenceTaskIds[0]"), ACCEPTED),
         both(r#"{"message":{"messageId":"m","role":"user"}}"#.into(), "message.parts"),
         both(parts("[]"), "message.parts"),
         (parts("{}"), Some("message.parts"), Some("message.content")),
@@ -67,8 +67,8 @@ fn wrong_messages() -> Vec<(String, Refused, Refused)> {
         both(parts(r#"[{"kind":"file"}]"#), "message.parts[0]"),
         both(parts(r#"[{"kind":"data"}]"#), "message.parts[0]"),
         (parts(r#"[{"text":"a","file":{"uri":"u"}}]"#), Some("message.parts[0]"), Some("message.content[0]")),
-        // A member that ProtoJSON does not know.
-        (parts(r#"[{"kind":"video","text":"a"}]"#), Some("message.parts[0].kind"), TAKEN),
+        // Unknown to ProtoJSON.
+        (parts(r#"[{"kind":"video","text":"a"}]"#), Some("message.parts[0].kind"), ACCEPTED),
         (parts(r#"[{"kind":"text","text":7}]"#), Some("message.parts[0].text"), Some("message.content[0].text")),
         (parts(r#"[{"kind":"file","file":{}}]"#), Some("message.parts[0].file"), Some("message.parts[0]")),
         (parts(r#"[{"kind":"file","file":7}]"#), Some("message.parts[0].file"), Some("message.content[0].file")),
@@ -78,14 +78,14 @@ fn wrong_messages() -> Vec<(String, Refused, Refused)> {
             Some("message.content[0].file.fileWithBytes"),
         ),
         both(parts(r#"[{"kind":"file","file":{"uri":"u","bytes":"YQ=="}}]"#), "message.parts[0].file"),
-        (parts(r#"[{"kind":"file","file":{"uri":"","bytes":"YQ=="}}]"#), TAKEN, TAKEN),
+        (parts(r#"[{"kind":"file","file":{"uri":"","bytes":"YQ=="}}]"#), ACCEPTED, ACCEPTED),
         both(parts(r#"[{"kind":"data","data":7}]"#), "message.parts[0]"),
         both(parts(r#"[{"kind":"data","data":"text"}]"#), "message.parts[0]"),
-        (parts(r#"[{"kind":"data","data":[7]}]"#), TAKEN, TAKEN),
+        (parts(r#"[{"kind":"data","data":[7]}]"#), ACCEPTED, ACCEPTED),
         both(user(r#""kind":"task""#), "message.kind"),
         both(user(r#""kind":7"#), "message.kind"),
-        (user(r#""kind":"message""#), TAKEN, TAKEN),
-        (user(r#""kind":null"#), TAKEN, TAKEN),
+        (user(r#""kind":"message""#), ACCEPTED, ACCEPTED),
+        (user(r#""kind":null"#), ACCEPTED, ACCEPTED),
         (
             parts(r#"[{"kind":"text","text":"a","metadata":7}]"#),
             Some("message.parts[0].metadata"),
@@ -108,67 +108,71 @@ fn wrong_messages() -> Vec<(String, Refused, Refused)> {
     ]
 }
 
-async fn answer(reply: reqwest::Response) -> (u16, Value) {
+async fn status_and_body(reply: reqwest::Response) -> (u16, Value) {
     let status = reply.status().as_u16();
-    // What is taken may be answered with a stream.
+    // Accepted streaming requests are answered with a stream.
     let stream = reply.headers()[header::CONTENT_TYPE] != "application/json";
     (status, if stream { Value::Null } else { json(reply).await })
 }
 
 async fn rest(url: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
-    let asked = reqwest::Client::new().post(url).header(header::CONTENT_TYPE, "application/json");
-    answer(asked.body(body).send().await.unwrap()).await
+    let request = reqwest::Client::new().post(url).header(header::CONTENT_TYPE, "application/json");
+    status_and_body(request.body(body).send().await.unwrap()).await
 }
 
 async fn rpc(url: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
-    answer(reqwest::Client::new().post(format!("{url}/rpc")).json_body(body).send().await.unwrap()).await
+    status_and_body(reqwest::Client::new().post(format!("{url}/rpc")).json_body(body).send().await.unwrap()).await
 }
 
-/// The field that an error of JSON-RPC blames first, which has to be all that tells it.
-fn blamed(error: &Value) -> &str {
+/// Returns the first field that a JSON-RPC error names. The message is the only source: such errors have no `data`.
+fn named_field(error: &Value) -> &str {
     assert_eq!(error.as_object().unwrap().keys().collect::<Vec<_>>(), ["code", "message"], "{error}");
     let text = error["message"].as_str().unwrap().split_once(": ").unwrap().1;
-    text.split_once(": ").map(|it| it.0).filter(|it| !it.contains(' ')).unwrap_or_default()
+    text.split_once(": ").map(|(field, _)| field).filter(|field| !field.contains(' ')).unwrap_or_default()
 }
 
 #[tokio::test]
-async fn a_message_that_is_wrong() {
+async fn invalid_messages_are_rejected_by_field() {
     let server = Server::start().await;
-    let mut differs = Vec::new();
-    for (params, in_rpc, in_rest) in wrong_messages() {
+    let mut differences = Vec::new();
+    for (params, rpc_field, rest_field) in invalid_sends() {
         for (action, method) in [("send", "message/send"), ("stream", "message/stream")] {
             let body = format!(r#"{{"jsonrpc":"2.0","id":"é","method":"{method}","params":{params}}}"#);
-            let (status, answer) = rpc(&server.url, body).await;
-            let found = answer.get("error").map(blamed);
-            if found != in_rpc {
-                differs.push(format!("{method} {params}: {answer}, and not {in_rpc:?}"));
+            let (status, response) = rpc(&server.url, body).await;
+            let found = response.get("error").map(named_field);
+            if found != rpc_field {
+                differences.push(format!("{method} {params}: {response}, and not {rpc_field:?}"));
             }
-            assert!(found.is_none() || (&answer["error"]["code"], &answer["id"]) == (&json!(-32602), &json!("é")));
+            assert!(found.is_none() || (&response["error"]["code"], &response["id"]) == (&json!(-32602), &json!("é")));
             assert_eq!(status, 200);
-            let (status, answer) = rest(&format!("{}/v1/message:{action}", server.url), params.clone()).await;
-            let field = answer.pointer("/error/details/1/fieldViolations/0/field").map(|it| it.as_str().unwrap());
-            let found = if status == 200 { TAKEN } else { Some(field.unwrap_or_default()) };
-            if found != in_rest {
-                differs.push(format!("REST {params}: {answer}, and not {in_rest:?}"));
+            let (status, response) = rest(&format!("{}/v1/message:{action}", server.url), params.clone()).await;
+            let field =
+                response.pointer("/error/details/1/fieldViolations/0/field").map(|field| field.as_str().unwrap());
+            let found = if status == 200 { ACCEPTED } else { Some(field.unwrap_or_default()) };
+            if found != rest_field {
+                differences.push(format!("REST {params}: {response}, and not {rest_field:?}"));
             }
-            assert!(status == 200 || (status == 400 && answer["type"] == "InvalidParamsError"), "{params}: {answer}");
+            assert!(
+                status == 200 || (status == 400 && response["type"] == "InvalidParamsError"),
+                "{params}: {response}"
+            );
         }
     }
-    assert!(differs.is_empty(), "{}", differs.join("\n"));
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// A request that is no call is in 0.3, unless it can be seen that it is not: in 1.0 one has to say what one speaks
-/// (3.6.2), and what 0.3 is told both can read.
+/// A body that is not a JSON-RPC request is answered in the form of 0.3 unless the client states 1.0: 1.0 requires the version
+/// header (3.6.2), and clients of both versions can read an error of 0.3.
 #[tokio::test]
-async fn bodies_that_are_no_call() {
+async fn bodies_that_are_not_json_rpc_requests_are_rejected() {
     let settings = Settings { max_body: 4096, ..settings() };
     let server = Server::with(settings.clone(), listener::Settings::default()).await;
     let large = format!("[{}", " ".repeat(5000));
-    let ask = async |url: &str, version: &str, body: &str| {
-        let asked = reqwest::Client::new().post(format!("{url}/rpc")).header("a2a-version", version);
-        json(asked.json_body(body.to_owned()).send().await.unwrap()).await
+    let post = async |url: &str, version: &str, body: &str| {
+        let request = reqwest::Client::new().post(format!("{url}/rpc")).header("a2a-version", version);
+        json(request.json_body(body.to_owned()).send().await.unwrap()).await
     };
-    for (version, body, code, classic) in [
+    for (version, body, code, is_v03) in [
         ("", "", -32700, true),
         ("", "{", -32700, true),
         ("", "}", -32700, true),
@@ -191,43 +195,43 @@ async fn bodies_that_are_no_call() {
         ("1.0", r#"{"jsonrpc":"2.0","id":1}"#, -32600, false),
         ("", &large, -32600, true),
         ("1.0", &large, -32600, false),
-        // By the name of a method, whatever else is said.
+        // The method name takes precedence over the header.
         ("", r#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"#, -32700, false),
         ("1.0", r#"{"jsonrpc":"2.0","id":1,"method" : "tasks/get","params":{"#, -32700, true),
         ("1.0", r#"[{"jsonrpc":"2.0","id":1,"method":"tasks/get"},"#, -32700, true),
         ("", r#"{"jsonrpc":"1.0","id":1,"method":"GetTask"}"#, -32600, false),
         ("1.0", r#"{"jsonrpc":"1.0","id":1,"method":"tasks/get"}"#, -32600, true),
     ] {
-        let answer = ask(&server.url, version, body).await;
-        assert_eq!(answer["error"]["code"], code, "{version} {body}: {answer}");
-        let data = &answer["error"]["data"];
-        assert_eq!((data.is_null(), data.is_array()), (classic, !classic), "{version} {body}: {answer}");
-        assert!(answer.get("id").is_some(), "{answer}");
+        let response = post(&server.url, version, body).await;
+        assert_eq!(response["error"]["code"], code, "{version} {body}: {response}");
+        let data = &response["error"]["data"];
+        assert_eq!((data.is_null(), data.is_array()), (is_v03, !is_v03), "{version} {body}: {response}");
+        assert!(response.get("id").is_some(), "{response}");
     }
-    // In a batch each for itself.
-    let answers = ask(&server.url, "", r#"[7,{"jsonrpc":"2.0","id":1,"method":"Nothing"}]"#).await;
+    // Each call of a batch has its own version.
+    let answers = post(&server.url, "", r#"[7,{"jsonrpc":"2.0","id":1,"method":"Nothing"}]"#).await;
     assert!(answers[0]["error"]["data"].is_null() && answers[1]["error"]["data"].is_array(), "{answers}");
-    // Where nobody speaks 0.3, nobody is answered in it.
+    // If 0.3 is not served, errors have the form of 1.0.
     let current = Settings { protocols: [Version::V1_0].into_iter().collect(), ..settings };
     let current = Server::with(current, listener::Settings::default()).await;
-    assert!(ask(&current.url, "", "{").await["error"]["data"].is_array());
+    assert!(post(&current.url, "", "{").await["error"]["data"].is_array());
 
     for body in NO_JSON.map(Bytes::from_static) {
-        let (status, answer) = rest(&format!("{}/v1/message:send", server.url), body.clone()).await;
-        let told = (status, &answer["type"], &answer["code"]);
-        assert_eq!(told, (400, &json!("JSONParseError"), &json!(-32700)), "{body:?}: {answer}");
+        let (status, response) = rest(&format!("{}/v1/message:send", server.url), body.clone()).await;
+        let found = (status, &response["type"], &response["code"]);
+        assert_eq!(found, (400, &json!("JSONParseError"), &json!(-32700)), "{body:?}: {response}");
     }
     assert!(server.echo.calls.lock().is_empty());
 }
 
-/// A message as a frame.
+/// Returns a message in a gRPC frame.
 fn frame(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap().to_be_bytes();
     [&[0], &length[..], message].concat()
 }
 
 #[tokio::test]
-async fn grpc_says_the_same_in_its_own_terms() {
+async fn invalid_grpc_requests_are_rejected_by_field() {
     let server = Server::start().await;
     let http = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
     let wrong = |change: fn(&mut Message)| {
@@ -239,16 +243,22 @@ async fn grpc_says_the_same_in_its_own_terms() {
         frame(&request.encode_to_vec())
     };
     let named = |name: &str| frame(&GetTaskRequest { name: name.into(), history_length: 0 }.encode_to_vec());
-    let (params, request) = ("InvalidParamsError", "InvalidRequestError");
+    let (params, invalid_request) = ("InvalidParamsError", "InvalidRequestError");
     for (path, frames, code, name, field) in [
         ("SendMessage", frame(&[]), Code::InvalidArgument, params, "message"),
-        ("SendMessage", wrong(|it| it.message_id.clear()), Code::InvalidArgument, params, "message.messageId"),
-        ("SendMessage", wrong(|it| it.role = 0), Code::InvalidArgument, params, "message.role"),
-        ("SendMessage", wrong(|it| it.role = 7), Code::InvalidArgument, params, "message.role"),
-        ("SendMessage", wrong(|it| it.content.clear()), Code::InvalidArgument, params, "message.parts"),
+        (
+            "SendMessage",
+            wrong(|message| message.message_id.clear()),
+            Code::InvalidArgument,
+            params,
+            "message.messageId",
+        ),
+        ("SendMessage", wrong(|message| message.role = 0), Code::InvalidArgument, params, "message.role"),
+        ("SendMessage", wrong(|message| message.role = 7), Code::InvalidArgument, params, "message.role"),
+        ("SendMessage", wrong(|message| message.content.clear()), Code::InvalidArgument, params, "message.parts"),
         (
             "SendStreamingMessage",
-            wrong(|it| it.content.push(Part::default())),
+            wrong(|message| message.content.push(Part::default())),
             Code::InvalidArgument,
             params,
             "message.parts[1]",
@@ -262,22 +272,30 @@ async fn grpc_says_the_same_in_its_own_terms() {
         ("ListTaskPushNotificationConfig", named("x"), Code::InvalidArgument, params, "parent"),
         ("GetTask", frame(&[0xff]), Code::InvalidArgument, params, ""),
         ("GetTask", frame(&[0x0a, 0x02, 0xff, 0xfe]), Code::InvalidArgument, params, ""),
-        ("GetTask", vec![], Code::InvalidArgument, request, ""),
-        ("GetTask", vec![0, 0, 0], Code::InvalidArgument, request, ""),
-        ("GetTask", vec![0, 0, 0, 0, 9, 1], Code::InvalidArgument, request, ""),
+        ("GetTask", vec![], Code::InvalidArgument, invalid_request, ""),
+        ("GetTask", vec![0, 0, 0], Code::InvalidArgument, invalid_request, ""),
+        ("GetTask", vec![0, 0, 0, 0, 9, 1], Code::InvalidArgument, invalid_request, ""),
         ("GetTask", vec![9, 0, 0, 0, 0], Code::Internal, "InternalError", ""),
-        ("GetTask", vec![0, 0x7f, 0xff, 0xff, 0xff], Code::ResourceExhausted, request, ""),
+        ("GetTask", vec![0, 0x7f, 0xff, 0xff, 0xff], Code::ResourceExhausted, invalid_request, ""),
         ("ListTasks", frame(&[]), Code::Unimplemented, "MethodNotFoundError", ""),
         ("gettask", frame(&[]), Code::Unimplemented, "MethodNotFoundError", ""),
         ("", frame(&[]), Code::Unimplemented, "MethodNotFoundError", ""),
     ] {
-        let asked = http.post(format!("{}/a2a.v1.A2AService/{path}", server.url));
-        let reply = asked.header(header::CONTENT_TYPE, "application/grpc").body(frames.clone()).send().await.unwrap();
+        let request = http.post(format!("{}/a2a.v1.A2AService/{path}", server.url));
+        let reply = request.header(header::CONTENT_TYPE, "application/grpc").body(frames.clone()).send().await.unwrap();
         assert_eq!(reply.status(), 200);
         let status = Status::from_header_map(reply.headers()).unwrap();
-        let blamed = Error::from(status.clone()).violations().first().map(|it| it.field.clone()).unwrap_or_default();
-        let said = status.message().split(':').next().unwrap();
-        assert_eq!((status.code(), said, blamed.as_str()), (code, name, field), "{path} {frames:?}: {status}");
+        let named_field = Error::from(status.clone())
+            .violations()
+            .first()
+            .map(|violation| violation.field.clone())
+            .unwrap_or_default();
+        let found_name = status.message().split(':').next().unwrap();
+        assert_eq!(
+            (status.code(), found_name, named_field.as_str()),
+            (code, name, field),
+            "{path} {frames:?}: {status}"
+        );
     }
     assert!(server.echo.calls.lock().is_empty());
 }

@@ -1,4 +1,4 @@
-//! What 0.3 says of a webhook and 1.0 has no room for: it is shown to callers of 0.3 as it was said.
+//! Push configuration members that only 0.3 has (headers, further authentication schemes): stored, and returned to 0.3 clients.
 
 use a2a_service::{
     agent::{self, End},
@@ -7,9 +7,9 @@ use a2a_service::{
 };
 use serde_json::{Value, json};
 
-use super::classic_scripted::{call, post};
+use super::v03_support::{call, post};
 
-async fn ask(url: &str, method: &str, params: &Value) -> Value {
+async fn call_ok(url: &str, method: &str, params: &Value) -> Value {
     let reply = post(url, call("1", method, &params.to_string())).await.text().await.unwrap();
     let reply: Value = serde_json::from_str(&reply).unwrap();
     assert!(reply["error"].is_null(), "{method} {params}: {reply}");
@@ -17,7 +17,7 @@ async fn ask(url: &str, method: &str, params: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn headers_and_further_schemes_come_back() {
+async fn headers_and_further_schemes_are_returned_to_v03_clients() {
     let agent = agent::from_fn(|_, _| async { Ok(End::InputRequired(Message::agent("more?"))) });
     let server = server::Server::new(agent).push(true).bind("127.0.0.1:0").await.unwrap();
     let url = &format!("http://{}/rpc", server.addr());
@@ -34,24 +34,28 @@ async fn headers_and_further_schemes_come_back() {
     };
     let message = json!({"messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "hi"}]});
     let configuration = json!({"blocking": true, "pushNotificationConfig": config("sent")});
-    let task = ask(url, "message/send", &json!({"message": message, "configuration": configuration})).await;
+    let task = call_ok(url, "message/send", &json!({"message": message, "configuration": configuration})).await;
     let task_id = &task["id"];
     assert_eq!((&task["kind"], &task["status"]["state"]), (&json!("task"), &json!("input-required")));
 
     let stored = json!({"taskId": task_id, "pushNotificationConfig": config("set")});
-    assert_eq!(ask(url, "tasks/pushNotificationConfig/set", &stored).await, stored);
+    assert_eq!(call_ok(url, "tasks/pushNotificationConfig/set", &stored).await, stored);
     let plain = json!({"taskId": task_id, "pushNotificationConfig": {"url": "https://hooks.example.com/b"}});
-    let plain = ask(url, "tasks/pushNotificationConfig/set", &plain).await;
+    let plain = call_ok(url, "tasks/pushNotificationConfig/set", &plain).await;
     assert_eq!(plain["pushNotificationConfig"], json!({"id": "default", "url": "https://hooks.example.com/b"}));
 
     let sent = json!({"taskId": task_id, "pushNotificationConfig": config("sent")});
     let get = json!({"id": task_id, "pushNotificationConfigId": "sent"});
-    assert_eq!(ask(url, "tasks/pushNotificationConfig/get", &get).await, sent);
-    let of_task = json!({"id": task_id});
-    assert_eq!(ask(url, "tasks/pushNotificationConfig/get", &of_task).await, plain, "the one without a name");
-    assert_eq!(ask(url, "tasks/pushNotificationConfig/list", &of_task).await, json!([sent, stored, plain]));
+    assert_eq!(call_ok(url, "tasks/pushNotificationConfig/get", &get).await, sent);
+    let task_params = json!({"id": task_id});
+    assert_eq!(
+        call_ok(url, "tasks/pushNotificationConfig/get", &task_params).await,
+        plain,
+        "the configuration without an id"
+    );
+    assert_eq!(call_ok(url, "tasks/pushNotificationConfig/list", &task_params).await, json!([sent, stored, plain]));
 
-    // What could not be a header is refused by its name, and not said again.
+    // Values that cannot be HTTP headers are rejected by field, and the error does not repeat the value.
     for (headers, schemes, field) in [
         (
             json!({"X-Key": "swordfish\r\nHost: x"}),
@@ -76,11 +80,11 @@ async fn headers_and_further_schemes_come_back() {
         }
     }
 
-    // To callers of 1.0 it is what they have room for.
-    let now = ask(url, "GetTaskPushNotificationConfig", &json!({"taskId": task_id, "id": "set"})).await;
-    assert_eq!(now["authentication"], json!({"scheme": "Bearer", "credentials": "x"}));
-    assert!(now["headers"].is_null(), "{now}");
+    // Clients of 1.0 get the members that 1.0 has.
+    let v1 = call_ok(url, "GetTaskPushNotificationConfig", &json!({"taskId": task_id, "id": "set"})).await;
+    assert_eq!(v1["authentication"], json!({"scheme": "Bearer", "credentials": "x"}));
+    assert!(v1["headers"].is_null(), "{v1}");
 
-    assert_eq!(ask(url, "tasks/pushNotificationConfig/delete", &get).await, Value::Null);
-    assert_eq!(ask(url, "tasks/pushNotificationConfig/list", &of_task).await, json!([stored, plain]));
+    assert_eq!(call_ok(url, "tasks/pushNotificationConfig/delete", &get).await, Value::Null);
+    assert_eq!(call_ok(url, "tasks/pushNotificationConfig/list", &task_params).await, json!([stored, plain]));
 }

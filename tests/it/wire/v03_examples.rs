@@ -1,5 +1,5 @@
-//! The same message, task, event, parameters and webhook in each dialect of JSON: classic JSON of JSON-RPC, ProtoJSON of
-//! 0.3, and 1.0. What is sent in one is what is read in the others, and what is answered is this to the byte.
+//! Equivalence of the JSON dialects: JSON-RPC of 0.3, ProtoJSON of 0.3, and 1.0. A message, task, event, set of parameters or
+//! push configuration in one dialect is read as its counterparts in the others; responses are compared byte for byte.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ const MESSAGE: [&str; 3] = [
     concat!(
         r#"{"messageId":"m-1","contextId":"c-1","taskId":"t-1","role":"ROLE_USER","content":["#,
         r#"{"text":"hi","metadata":{"k":1}},"#,
-        // The bytes are base64, which in JSON is encoded once more.
+        // The bytes of the file are base64, which ProtoJSON encodes as base64 again.
         r#"{"file":{"fileWithBytes":"YUdWc2JHOD0=","mimeType":"text/plain","name":"a.txt"}},"#,
         r#"{"file":{"fileWithUri":"https://x/y.png","mimeType":"image/png"}},"#,
         r#"{"data":{"data":{"a":1}}}],"#,
@@ -69,7 +69,7 @@ const TASK: [&str; 3] = [
     ),
 ];
 
-/// A chunk of an artifact, and how it ends.
+/// An artifact chunk and the terminal status update that follows it.
 const EVENTS: [[&str; 2]; 3] = [
     [
         r#"{"kind":"artifact-update","taskId":"t-1","contextId":"c-1","artifact":{"artifactId":"a-1","parts":[{"kind":"text","text":"x"}]},"append":true,"lastChunk":true,"metadata":{}}"#,
@@ -97,14 +97,14 @@ const WEBHOOK: [&str; 3] = [
     r#"{"id":"p","taskId":"t-1","url":"https://h","token":"t","authentication":{"scheme":"Bearer","credentials":"x"}}"#,
 ];
 
-/// Has that task, and gives back what it gets.
+/// Service that returns the task, events and push configuration above, and echoes messages.
 #[derive(Default)]
-struct Examples {
+struct ExampleService {
     sent: Mutex<Vec<SendMessageRequest>>,
 }
 
 #[tonic::async_trait]
-impl A2aService for Examples {
+impl A2aService for ExampleService {
     async fn send_message(&self, r: Request<SendMessageRequest>) -> Result<Response<SendMessageResponse>, Status> {
         let sent = r.into_inner();
         self.sent.lock().push(sent.clone());
@@ -152,28 +152,28 @@ impl A2aService for Examples {
     }
 }
 
-async fn serve() -> (String, Arc<Examples>) {
-    let service = Arc::new(Examples::default());
-    let door = HttpService::new(Arc::new(Checked(Arc::<Examples>::clone(&service))), settings());
+async fn serve() -> (String, Arc<ExampleService>) {
+    let service = Arc::new(ExampleService::default());
+    let http_service = HttpService::new(Arc::new(Checked(Arc::<ExampleService>::clone(&service))), settings());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let connections = listener::Settings::default();
-    tokio::spawn(async move { listener::serve(listener, door, &connections, &CancellationToken::new()).await });
+    tokio::spawn(async move { listener::serve(listener, http_service, &connections, &CancellationToken::new()).await });
     (url, service)
 }
 
-/// Calls a method of JSON-RPC, or posts to a path, or gets one where there is nothing to post.
-async fn ask(url: &str, what: &str, body: &str) -> String {
+/// Calls a JSON-RPC method; if `target` is a path, posts `body` to it, or gets it if `body` is empty.
+async fn request(url: &str, target: &str, body: &str) -> String {
     let http = reqwest::Client::new();
-    let asked = match (what.starts_with('/'), body) {
-        (true, "") => http.get(format!("{url}{what}")),
-        (true, body) => http.post(format!("{url}{what}")).body(body.to_owned()),
+    let request = match (target.starts_with('/'), body) {
+        (true, "") => http.get(format!("{url}{target}")),
+        (true, body) => http.post(format!("{url}{target}")).body(body.to_owned()),
         (false, params) => {
-            let call = format!(r#"{{"jsonrpc":"2.0","id":"a","method":"{what}","params":{params}}}"#);
+            let call = format!(r#"{{"jsonrpc":"2.0","id":"a","method":"{target}","params":{params}}}"#);
             http.post(format!("{url}/rpc")).body(call)
         }
     };
-    asked.header(header::CONTENT_TYPE, "application/json").send().await.unwrap().text().await.unwrap()
+    request.header(header::CONTENT_TYPE, "application/json").send().await.unwrap().text().await.unwrap()
 }
 
 fn result(json: &str) -> String {
@@ -181,70 +181,71 @@ fn result(json: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_message() {
+async fn message_is_equal_in_all_dialects() {
     let (url, service) = &serve().await;
-    let [classic, proto, now] = MESSAGE.map(|it| format!(r#"{{"message":{it}}}"#));
-    assert_eq!(ask(url, "message/send", &classic).await, result(MESSAGE[0]));
-    assert_eq!(ask(url, "/v1/message:send", &proto).await, proto);
-    assert_eq!(ask(url, "SendMessage", &now).await, result(&now));
-    // Somebody writes this where that is asked for.
-    assert_eq!(ask(url, "/v1/message:send", &classic).await, proto);
+    let [json_rpc, proto, v1] = MESSAGE.map(|message| format!(r#"{{"message":{message}}}"#));
+    assert_eq!(request(url, "message/send", &json_rpc).await, result(MESSAGE[0]));
+    assert_eq!(request(url, "/v1/message:send", &proto).await, proto);
+    assert_eq!(request(url, "SendMessage", &v1).await, result(&v1));
+    // Some clients send JSON-RPC messages to the REST endpoint.
+    assert_eq!(request(url, "/v1/message:send", &json_rpc).await, proto);
     let sent = service.sent.lock();
-    let expected: SendMessageRequest = serde_json::from_str(&now).unwrap();
+    let expected: SendMessageRequest = serde_json::from_str(&v1).unwrap();
     let message = Message { reference_task_ids: vec![], ..expected.message.clone().unwrap() };
     let without = SendMessageRequest { message: Some(message), ..expected.clone() };
     assert_eq!(*sent, [expected.clone(), without.clone(), expected, without]);
 }
 
 #[tokio::test]
-async fn parameters() {
+async fn send_parameters_are_equal_in_all_dialects() {
     let (url, service) = &serve().await;
     let params = |n: usize| {
         let (message, configuration) = (MESSAGE[n], CONFIGURATION[n]);
         format!(r#"{{"message":{message},"configuration":{configuration},"metadata":{{}}}}"#)
     };
-    ask(url, "message/send", &params(0)).await;
-    ask(url, "/v1/message:send", &params(1)).await;
-    ask(url, "/message:send", &params(2)).await;
-    let sent: Vec<_> = service.sent.lock().iter().map(|it| (it.configuration.clone(), it.metadata.clone())).collect();
+    request(url, "message/send", &params(0)).await;
+    request(url, "/v1/message:send", &params(1)).await;
+    request(url, "/message:send", &params(2)).await;
+    let sent: Vec<_> =
+        service.sent.lock().iter().map(|request| (request.configuration.clone(), request.metadata.clone())).collect();
     let expected: SendMessageRequest = serde_json::from_str(&params(2)).unwrap();
     assert_eq!(sent, vec![(expected.configuration, expected.metadata); 3]);
 }
 
 #[tokio::test]
-async fn a_task() {
+async fn task_is_equal_in_all_dialects() {
     let (url, _) = &serve().await;
-    assert_eq!(ask(url, "tasks/get", r#"{"id":"t-1"}"#).await, result(TASK[0]));
-    assert_eq!(ask(url, "/v1/tasks/t-1", "").await, TASK[1]);
-    assert_eq!(ask(url, "/tasks/t-1", "").await, TASK[2]);
+    assert_eq!(request(url, "tasks/get", r#"{"id":"t-1"}"#).await, result(TASK[0]));
+    assert_eq!(request(url, "/v1/tasks/t-1", "").await, TASK[1]);
+    assert_eq!(request(url, "/tasks/t-1", "").await, TASK[2]);
 }
 
 #[tokio::test]
-async fn events() {
+async fn events_are_equal_in_all_dialects() {
     let (url, _) = &serve().await;
     let framed = |name: &str, events: [String; 2]| {
         let [first, last] = events;
         format!("id: t-1.1.1\n{name}data: {first}\n\nid: t-1.1.2\n{name}data: {last}\n\n")
     };
-    let classic = framed("event: message\n", EVENTS[0].map(result));
-    assert_eq!(ask(url, "tasks/resubscribe", r#"{"id":"t-1"}"#).await, classic);
-    assert_eq!(ask(url, "/v1/tasks/t-1:subscribe", "{}").await, framed("", EVENTS[1].map(str::to_owned)));
-    assert_eq!(ask(url, "/tasks/t-1:subscribe", "{}").await, framed("", EVENTS[2].map(str::to_owned)));
+    let json_rpc = framed("event: message\n", EVENTS[0].map(result));
+    assert_eq!(request(url, "tasks/resubscribe", r#"{"id":"t-1"}"#).await, json_rpc);
+    assert_eq!(request(url, "/v1/tasks/t-1:subscribe", "{}").await, framed("", EVENTS[1].map(str::to_owned)));
+    assert_eq!(request(url, "/tasks/t-1:subscribe", "{}").await, framed("", EVENTS[2].map(str::to_owned)));
 }
 
 #[tokio::test]
-async fn a_webhook() {
+async fn push_configuration_is_equal_in_all_dialects() {
     let (url, _) = &serve().await;
     let of_task = r#"{"id":"t-1"}"#;
-    assert_eq!(ask(url, "tasks/pushNotificationConfig/set", WEBHOOK[0]).await, result(WEBHOOK[0]));
+    assert_eq!(request(url, "tasks/pushNotificationConfig/set", WEBHOOK[0]).await, result(WEBHOOK[0]));
     assert_eq!(
-        ask(url, "tasks/pushNotificationConfig/get", r#"{"id":"t-1","pushNotificationConfigId":"p"}"#).await,
+        request(url, "tasks/pushNotificationConfig/get", r#"{"id":"t-1","pushNotificationConfigId":"p"}"#).await,
         result(WEBHOOK[0])
     );
-    assert_eq!(ask(url, "tasks/pushNotificationConfig/list", of_task).await, result(&format!("[{}]", WEBHOOK[0])));
+    assert_eq!(request(url, "tasks/pushNotificationConfig/list", of_task).await, result(&format!("[{}]", WEBHOOK[0])));
     let configs = "/v1/tasks/t-1/pushNotificationConfigs";
-    assert_eq!(ask(url, configs, WEBHOOK[1]).await, WEBHOOK[1]);
-    assert_eq!(ask(url, &format!("{configs}/p"), "").await, WEBHOOK[1]);
-    assert_eq!(ask(url, configs, "").await, format!(r#"{{"configs":[{}]}}"#, WEBHOOK[1]));
-    assert_eq!(ask(url, "/tasks/t-1/pushNotificationConfigs", WEBHOOK[2]).await, WEBHOOK[2]);
+    assert_eq!(request(url, configs, WEBHOOK[1]).await, WEBHOOK[1]);
+    assert_eq!(request(url, &format!("{configs}/p"), "").await, WEBHOOK[1]);
+    assert_eq!(request(url, configs, "").await, format!(r#"{{"configs":[{}]}}"#, WEBHOOK[1]));
+    assert_eq!(request(url, "/tasks/t-1/pushNotificationConfigs", WEBHOOK[2]).await, WEBHOOK[2]);
 }
