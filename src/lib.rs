@@ -36,3 +36,8 @@ mod telemetry;
 pub mod testing;
 pub mod transport;
 pub mod v03;
+
+/// Compiles the Rust blocks of the README as doc tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
