@@ -170,7 +170,7 @@ keys! {
     "retention.logs" => retention_logs: OptionalTimeout = OptionalTimeout(Retention::default().logs), "Retention of the event log of a task in a file, after the task has reached a terminal state. A stream that is resumed later begins with the final task. Zero keeps it as long as the task.";
     "retention.push" => retention_push: OptionalTimeout = OptionalTimeout(Retention::default().push), "Retention of the push notification configurations of a task in a file, after the task has reached a terminal state. Zero keeps them as long as the task.";
     "retention.sends" => retention_sends: OptionalTimeout = OptionalTimeout(Retention::default().sends), "Retention of idempotency keys in a file, after the send. A send that is repeated later counts as a new one. Zero keeps them as long as the task.";
-    "retention.every" => retention_every: Duration = Retention::default().every, "Interval between retention sweeps (minimum 1 s).";
+    "retention.every" => retention_every: Duration = Retention::default().interval, "Interval between retention sweeps (minimum 1 s).";
     "max_push_configs" => max_push_configs: usize = Limits::default().max_push_configs, "Maximum number of push notification configurations per task.";
     "push.enabled" => push_enabled: bool = false, "Enables push notification configurations, which are stored with their tasks. Notifications are not delivered yet.";
     "limits.waiting" => limits_waiting: usize = Limits::default().waiting, "Maximum number of messages that wait for a task whose agent is busy; more are rejected. Zero rejects every message to an existing task.";
@@ -247,7 +247,7 @@ impl Config {
         let mut retention = Retention::FOREVER;
         (retention.finished, retention.idle) = (self.retention_finished.0, self.retention_idle.0);
         (retention.logs, retention.push) = (self.retention_logs.0, self.retention_push.0);
-        (retention.sends, retention.every) = (self.retention_sends.0, self.retention_every);
+        (retention.sends, retention.interval) = (self.retention_sends.0, self.retention_every);
         retention
     }
 

@@ -276,7 +276,7 @@ impl<A: Agent> Execution<A> {
         let _permit = self.0.permits.read(memory).await?;
         let found = async {
             match store.load(key).await? {
-                Some(mut stored) => stored.snapshot(store, key).await.map(Some),
+                Some(mut stored) => stored.load_snapshot(store, key).await.map(Some),
                 None => Ok(None),
             }
         };
@@ -381,7 +381,7 @@ async fn hold(journal: &Arc<Journal>, key: &Key, bounds: TaskLimits) -> Result<L
     let store = &**journal.store();
     let found = async || match store.load(key).await? {
         Some(mut stored) => {
-            let task = stored.task(store, key).await?;
+            let task = stored.load_task(store, key).await?;
             Ok(Some((stored, task)))
         }
         None => Ok(None),
@@ -407,7 +407,7 @@ async fn hold(journal: &Arc<Journal>, key: &Key, bounds: TaskLimits) -> Result<L
 /// The error for the caller of a task that could not be read: INTERNAL if its data is damaged, which is permanent, and
 /// UNAVAILABLE if the store does not answer.
 async fn unreadable(store: &dyn Store, key: &Key, cause: Unavailable) -> Error {
-    match store.damage(key).await {
+    match store.diagnose(key).await {
         Ok(Some(damaged)) => ErrorKind::Internal.because(format!("task {} can't be read", key.id())).hide(damaged),
         Ok(None) | Err(_) => cause.into(),
     }

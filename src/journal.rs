@@ -198,13 +198,13 @@ impl Journal {
         let key = live.key.clone();
         let entry = Arc::new(Entry::new(&key, self, Some(live)));
         let task = entry.hold();
-        self.shards[key.share(SHARDS)].lock().insert(key, entry);
+        self.shards[key.shard(SHARDS)].lock().insert(key, entry);
         task
     }
 
     /// Returns the task if it is in memory.
     pub(crate) fn find(&self, key: &Key) -> Option<LiveRef> {
-        let task = self.shards[key.share(SHARDS)].lock().get(key).map(Entry::hold);
+        let task = self.shards[key.shard(SHARDS)].lock().get(key).map(Entry::hold);
         task.filter(|task| task.0.live.initialized())
     }
 
@@ -215,7 +215,7 @@ impl Journal {
         load: impl FnOnce() -> F,
     ) -> Result<LiveRef, E> {
         let task = {
-            let mut shard = self.shards[key.share(SHARDS)].lock();
+            let mut shard = self.shards[key.shard(SHARDS)].lock();
             shard.entry(key.clone()).or_insert_with(|| Arc::new(Entry::new(key, self, None))).hold()
         };
         task.0.live.get_or_try_init(load).await?;
@@ -235,7 +235,7 @@ impl Journal {
     }
 
     fn remove(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
-        let mut shard = self.shards[entry.key.share(SHARDS)].lock();
+        let mut shard = self.shards[entry.key.shard(SHARDS)].lock();
         if shard.get(&entry.key).is_some_and(|mapped| Arc::ptr_eq(mapped, entry)) {
             shard.remove(&entry.key)
         } else {
@@ -254,13 +254,13 @@ impl Journal {
         let Some(store) = self.store.immediate() else {
             inner.queued = true;
             drop(inner);
-            let lane = &self.lanes[live.key.share(self.lanes.len())];
+            let lane = &self.lanes[live.key.shard(self.lanes.len())];
             lane.dirty.lock().push(task.clone());
             return lane.wake.notify_one();
         };
         let mut wakeups = Wakeups::default();
         if let Some(completed) = inner.conclude(live) {
-            match store.conclude(&completed) {
+            match store.commit_completed(&completed) {
                 Ok(()) => inner.concluded(&completed, &mut wakeups),
                 Err(refusal) => wakeups = self.lose(task, &mut inner, &refusal),
             }
@@ -327,7 +327,7 @@ impl Journal {
     /// is unknown.
     async fn commit(&self, batch: &[LiveRef], changes: &Arc<[Change]>, is_retry: bool) -> Result<(), ()> {
         self.outage.lock().since.get_or_insert_with(Instant::now);
-        let (mut change, mut wait) = (self.store.change(Arc::clone(changes)), COMMIT_TIMEOUT);
+        let (mut change, mut wait) = (self.store.commit_changes(Arc::clone(changes)), COMMIT_TIMEOUT);
         let outcomes = loop {
             if let Ok(outcomes) = timeout(wait, &mut change).await {
                 break outcomes;
@@ -484,7 +484,7 @@ impl Drop for LiveRef {
             return;
         }
         let removed = {
-            let mut shard = entry.journal.shards[entry.key.share(SHARDS)].lock();
+            let mut shard = entry.journal.shards[entry.key.shard(SHARDS)].lock();
             let unused = entry.holders.load(Ordering::Acquire) == 0;
             let mapped = unused && shard.get(&entry.key).is_some_and(|mapped| Arc::ptr_eq(mapped, entry));
             if mapped { shard.remove_entry(&entry.key) } else { None }

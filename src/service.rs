@@ -32,7 +32,7 @@ use crate::{
     },
     seam,
     snapshot::Snapshot,
-    store::{Key, ListQuery, Retention, Scope, Store, Token},
+    store::{Key, ListQuery, PageToken, Retention, Scope, Store},
     task::{self, HistoryLimit},
 };
 
@@ -261,13 +261,13 @@ fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest, limits: &Li
         since: request.status_timestamp_after.as_ref().map(seam::millis),
         after: None,
         limit,
-        bytes: Some(limits.page_bytes),
-        history: history_length("historyLength", request.history_length)?,
+        max_bytes: Some(limits.page_bytes),
+        history_length: history_length("historyLength", request.history_length)?,
         history_bytes: Some(limits.history_bytes),
-        artifacts: request.include_artifacts.unwrap_or_default(),
+        include_artifacts: request.include_artifacts.unwrap_or_default(),
     };
     if !request.page_token.is_empty() {
-        let token = Token::from_text(&request.page_token, &query);
+        let token = PageToken::from_text(&request.page_token, &query);
         let why = "not a page token of this query; start again without one";
         query.after = Some(token.ok_or_else(|| Error::invalid_field("pageToken", why))?);
     }

@@ -1,8 +1,8 @@
-//! Where logs are kept: what every store can do.
+//! Task storage: the [`Store`] trait, its data types, and the stores in [`memory`] and in [SQLite files](sqlite).
 //!
-//! A task is a row (where it stands), its events, and now and then a checkpoint: the task whole, after one of them.
-//! Its state is the checkpoint and the events after it. A store decides nothing: it is told what to write and where
-//! the row has to stand for that, and it writes all of it or refuses.
+//! A task consists of a row (its current status and position), an event log, and optionally a checkpoint: the whole task
+//! after one of its events. The current task is the checkpoint with the later events applied. A store makes no decisions:
+//! it commits a change atomically if the row is at the expected position, and refuses it otherwise.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,9 +13,9 @@ use tokio::sync::watch;
 pub use completed::{CompletedTask, EventRef};
 pub use idempotency::{IdempotencyRecord, SendOutcome};
 pub use key::{Hashed, Key, KeyMap, Scope};
-pub use page::Token;
+pub use page::PageToken;
 pub use push::{PushConfig, PushPage, PutResult};
-pub use retention::{Retention, Swept};
+pub use retention::{Retention, SweepResult};
 
 use crate::{
     error::Error,
@@ -36,257 +36,246 @@ mod push;
 mod retention;
 pub mod sqlite;
 
-/// A place for tasks.
+/// Storage backend for tasks.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Commits that may run side by side; a task always takes the same lane.
+    /// Number of commits that the store can process concurrently. All commits of a task use the same lane.
     fn lanes(&self) -> usize {
         1
     }
 
-    /// What is written from now on carries this number, which no earlier opening of this store had.
+    /// Fencing token stamped on every write since this store was opened. Greater than that of any earlier opening.
     fn fence(&self) -> Fence;
 
-    /// A store that commits without waiting does it in the caller: no queue, no hop.
+    /// Returns the synchronous interface, if the store commits without waiting. The caller then commits directly, without
+    /// a queue.
     fn immediate(&self) -> Option<&dyn Immediate> {
         None
     }
 
-    /// Whether there is room for another task of this owner. Asked before an agent begins, so that it need not be
-    /// stopped by [`Refused::Full`]; tasks that begin at the same time are told apart by that alone.
-    fn room(&self, _scope: &Scope) -> Result<(), Full> {
+    /// Checks whether the quota admits another task of this owner. Called before an agent starts, so that most tasks over
+    /// the quota never run. The check is advisory: tasks that start concurrently may still get [`Refused::Full`].
+    fn check_capacity(&self, _scope: &Scope) -> Result<(), Full> {
         Ok(())
     }
 
-    /// Commits each task's part whole or not at all, together where that is cheaper. One outcome for each commit, in
-    /// their order. The batch may be committed again, when no answer came. A commit that the store can never take is
-    /// [`Refused::Rejected`] and does not affect the others; [`Unavailable`] means that the store takes none of them.
+    /// Commits each element of a batch atomically, in one transaction where that is cheaper.
+    ///
+    /// Returns one outcome per commit, in order. A batch without a response may be committed again. A commit that the
+    /// store can never take is [`Refused::Rejected`] and does not affect the others; [`Unavailable`] concerns all of them.
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable>;
 
-    /// The same, with tasks among them that are new and have ended. What the log of one repeats of it need not be kept
-    /// twice.
-    async fn change(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
-        self.commit(batch.iter().map(Change::commit).collect()).await
+    /// Like [`commit`](Self::commit), for a batch that may include completed new tasks. A store may omit from the log of
+    /// such a task what the task itself contains.
+    async fn commit_changes(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
+        self.commit(batch.iter().map(Change::to_commit).collect()).await
     }
 
-    /// A row and its checkpoint.
-    async fn load(&self, key: &Key) -> Result<Option<Stored>, Unavailable>;
+    /// Loads the row and the checkpoint of a task.
+    async fn load(&self, key: &Key) -> Result<Option<StoredTask>, Unavailable>;
 
-    /// The events after one, in their order, at most so many.
+    /// Reads at most `limit` events after the sequence number `after`, in order.
     async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable>;
 
-    /// What came of the send of an owner that had this key, if there was one.
-    async fn sent(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable>;
+    /// Looks up an earlier send of an owner by its idempotency key.
+    async fn find_send(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable>;
 
-    /// A page of an owner's tasks.
+    /// Returns a page of an owner's tasks.
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable>;
 
-    /// Keeps a push configuration with its task, in place of the one of the same id; of other ids, as long as the task
-    /// has less than `most`.
-    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<PutResult, Unavailable>;
+    /// Stores a push configuration of a task. Replaces the one of the same id; adds one only while the task has less than
+    /// `max`.
+    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable>;
 
-    /// One push configuration; none also where there is no such task.
+    /// Returns a push configuration, or `None` if it or its task does not exist.
     async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable>;
 
-    /// A task's push configurations after one of a page before, or from the first one on after 0. None where there is
-    /// no such task.
+    /// Returns the push configurations of a task after the cursor `after` of an earlier page (0: from the first one), or
+    /// `None` if the task does not exist.
     async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable>;
 
-    /// Deletes a push configuration, if it is there. Says whether the task is.
+    /// Deletes a push configuration, if it exists. Returns whether its task exists.
     async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable>;
 
     /// Claims unfinished turns that have no runner for `runner`: raises and commits their `attempt` and `fence`. A task
-    /// that can't be read is returned as unreadable, once, and is not changed.
+    /// that can't be read is returned as damaged, once, and is not changed.
     async fn claim(&self, runner: RunnerId, limit: usize, lease: Duration) -> Result<Vec<Claim>, Unavailable>;
 
-    /// Keeps what `runner` has claimed for another lease, and returns what it has lost.
-    async fn renew(&self, _runner: RunnerId, _lease: Duration) -> Result<Vec<Key>, Unavailable> {
-        Ok(Vec::new())
-    }
+    /// Returns tasks that have waited for their clients since before a time, longest wait first: at most `limit` after the
+    /// first `skip`.
+    async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable>;
 
-    /// Passes a message or a cancel on to whoever runs the task. A store of one process has nobody else.
-    async fn post(&self, _key: &Key, _command: &Command) -> Result<(), Unavailable> {
-        Ok(())
-    }
+    /// Deletes expired data in small transactions, so that commits do not wait. A task that is in use is skipped.
+    async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<SweepResult, Unavailable>;
 
-    /// Tasks that have waited for their clients since before this, the one that has waited longest first: at most `limit`
-    /// after the first `skip`.
-    async fn idle(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable>;
-
-    /// Deletes what need not be kept any longer, some at a time, so that commits do not wait for it. A task that is in
-    /// use, by a reader of its log or otherwise, stays as it is.
-    async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<Swept, Unavailable>;
-
-    /// Whether it can be written to.
+    /// Checks that the store can be written to.
     async fn check(&self) -> Result<(), Unavailable>;
 
-    /// Size of the log of a task in bytes, as it is kept. Zero for a task that is not there, or whose log is not kept apart
-    /// from it.
+    /// Size of the stored event log of a task in bytes. Zero if the task does not exist or has no separate log.
     async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable>;
 
-    /// Size of a context in bytes: of all its tasks together, as they are kept. The sum may end with the task that brings it
-    /// to `most`.
-    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, most: usize) -> Result<usize, Unavailable>;
+    /// Total size of the stored tasks of a context in bytes. Counting may stop at the task that reaches `max`.
+    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, max: usize) -> Result<usize, Unavailable>;
 
     /// Diagnoses the data of a task that could not be read. Reads all of it.
-    async fn damage(&self, _key: &Key) -> Result<Option<Damaged>, Unavailable> {
+    async fn diagnose(&self, _key: &Key) -> Result<Option<Damaged>, Unavailable> {
         Ok(None)
     }
 
-    /// A fault of the store as a whole, for as long as it lasts, such as a deleted file. While there is one, the server
-    /// accepts no new work. `None` if the store cannot have such a fault.
+    /// A persistent fault of the whole store, such as a deleted file. During a fault, the server accepts no new work.
+    /// `None` if the store cannot have such a fault.
     fn fault(&self) -> Option<watch::Receiver<Option<Unavailable>>> {
         None
     }
 }
 
-/// Whether a task is in use.
+/// Predicate that returns whether a task is in use, for example by a reader of its log.
 pub type InUse<'a> = &'a (dyn Fn(&Key) -> bool + Send + Sync);
 
-/// A store that commits without waiting.
+/// Synchronous commits, for a store that never waits.
 pub trait Immediate {
-    /// Commits one task's part whole or not at all. After [`Refused::Rejected`] the task is dropped from memory, and its
+    /// Commits a change of one task atomically. After [`Refused::Rejected`] the task is dropped from memory, and its
     /// senders get the reason.
     fn commit_now(&self, commit: &Commit) -> Result<(), Refused>;
 
-    /// Commits a task that is new and has ended. What its log repeats of it need not be kept twice.
-    fn conclude(&self, whole: &CompletedTask) -> Result<(), Refused> {
-        self.commit_now(&whole.commit())
+    /// Commits a completed new task. The store may omit from its log what the task itself contains.
+    fn commit_completed(&self, completed: &CompletedTask) -> Result<(), Refused> {
+        self.commit_now(&completed.to_commit())
     }
 }
 
-/// Everything that one task changes at once.
+/// Atomic change of one task.
 #[derive(Clone, Debug)]
 pub struct Commit {
-    /// The task.
+    /// Key of the task.
     pub key: Key,
-    /// Where its row has to stand.
+    /// Required position of the row.
     pub expect: Expect,
-    /// Who writes.
+    /// Fencing token of the writer.
     pub fence: Fence,
-    /// What the row says from now on.
+    /// New contents of the row.
     pub row: Row,
-    /// Without a gap. A store takes their bytes where it needs bytes, and the events themselves where it does not.
+    /// New events, numbered without gaps. A store that needs bytes encodes them itself.
     pub events: Vec<Event>,
-    /// The task after the last of the events: now and then, and at its end.
+    /// The task after the last of the events. Present occasionally, and in a terminal state.
     pub checkpoint: Option<Arc<Task>>,
-    /// What the agent keeps for its next turn, if that changed.
-    pub saved: Option<Bytes>,
-    /// What came with the messages that are still to be answered, beside them, if that changed; empty where nothing did.
-    pub asked: Option<Bytes>,
-    /// The sends whose messages are among the events, of those that have a key.
+    /// State that the agent saves for its next turn, if it changed.
+    pub agent_state: Option<Bytes>,
+    /// Request contexts of the messages that still need a turn, if they changed. Empty if there are none.
+    pub turn_contexts: Option<Bytes>,
+    /// Idempotency records of the messages among the events.
     pub sends: Vec<IdempotencyRecord>,
-    /// The push configuration that the task was begun with.
+    /// Push configuration that the task was created with.
     pub push: Option<Arc<PushConfig>>,
 }
 
-/// What is to be written of a task.
+/// Change of a task: a part of it, or a completed new task as a whole.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// A part of it.
+    /// Part of a task.
     Commit(Commit),
-    /// All of it.
+    /// Whole task.
     CompletedTask(CompletedTask),
 }
 
 impl Change {
-    /// The same as a commit.
-    pub fn commit(&self) -> Commit {
+    /// Converts the change to a commit with all events in full.
+    pub fn to_commit(&self) -> Commit {
         match self {
-            Self::Commit(it) => it.clone(),
-            Self::CompletedTask(it) => it.commit(),
+            Self::Commit(commit) => commit.clone(),
+            Self::CompletedTask(completed) => completed.to_commit(),
         }
     }
 
-    /// Where its row has to stand, if there has to be one.
-    pub fn expected(&self) -> Option<Position> {
+    /// Position that the row must have, or `None` if the task must not exist yet.
+    pub fn expected_position(&self) -> Option<Position> {
         match self {
-            Self::Commit(Commit { expect: Expect::At(it), .. }) => Some(*it),
+            Self::Commit(Commit { expect: Expect::At(position), .. }) => Some(*position),
             Self::Commit(_) | Self::CompletedTask(_) => None,
         }
     }
 
-    /// Where its row stands once this is written.
+    /// Position of the row after this change.
     pub fn position(&self) -> Position {
         let (row, fence) = match self {
-            Self::Commit(it) => (&it.row, it.fence),
-            Self::CompletedTask(it) => (&it.row, it.fence),
+            Self::Commit(commit) => (&commit.row, commit.fence),
+            Self::CompletedTask(completed) => (&completed.row, completed.fence),
         };
         Position { seq: row.seq, fence }
     }
 }
 
-/// Where a row has to stand for a commit.
+/// Precondition of a commit on the row of the task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// There is none.
+    /// The task does not exist.
     New,
-    /// There.
+    /// The row is at this position.
     At(Position),
 }
 
-/// What a row says.
+/// Current status and position of a task.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The context of the task.
+    /// Context of the task.
     pub context: Arc<str>,
-    /// The number of its last event.
+    /// Sequence number of the last event.
     pub seq: Seq,
-    /// Its state.
+    /// State of the task.
     pub state: TaskState,
-    /// The state that this commit replaces, for the counters; none for a new task.
-    pub was: Option<TaskState>,
-    /// The event that tells the status, if this commit changes it.
-    pub head: Option<Event>,
-    /// The timestamp of the status.
+    /// State that this commit replaces, for the counters. `None` for a new task.
+    pub previous_state: Option<TaskState>,
+    /// Event that carries the current status, if this commit changes it.
+    pub status_event: Option<Event>,
+    /// Timestamp of the status.
     pub time: Millis,
-    /// A turn runs, or messages wait for one: what recovery looks for. The state does not tell.
+    /// A turn is running, or messages are waiting for one: recovery searches for these rows. Independent of the state.
     pub open: bool,
-    /// Messages up to this event have been given to a turn.
-    pub taken: Seq,
-    /// Somebody wants it canceled.
+    /// Messages up to this sequence number have been delivered to a turn.
+    pub delivered_seq: Seq,
+    /// A cancel of the task was requested.
     pub cancel_requested: bool,
-    /// How often its turn has been begun.
+    /// Number of attempts at the current turn.
     pub attempt: u32,
-    /// Number of those attempts that a graceful stop of the server cut.
+    /// Number of those attempts that a graceful shutdown of the server interrupted.
     pub drained: u32,
 }
 
-/// A task as a store has it.
+/// Row and checkpoint of a task, as loaded from a store.
 #[derive(Clone, Debug)]
-pub struct Stored {
-    /// Its last event.
-    pub at: Position,
-    /// What the row says.
+pub struct StoredTask {
+    /// Position of the last event.
+    pub position: Position,
+    /// Contents of the row.
     pub row: Row,
-    /// The task whole, after the event of this number.
+    /// The whole task after the event of this sequence number.
     pub checkpoint: Option<(Seq, Snapshot)>,
-    /// What its agent kept.
-    pub saved: Option<Bytes>,
-    /// What came with the messages that are still to be answered, beside them.
-    pub asked: Option<Bytes>,
+    /// State that the agent saved.
+    pub agent_state: Option<Bytes>,
+    /// Request contexts of the messages that still need a turn.
+    pub turn_contexts: Option<Bytes>,
 }
 
-/// A piece of a log.
+/// Part of an event log.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
-    /// In their order.
+    /// Events in ascending order of their sequence numbers.
     pub events: Vec<Event>,
 }
 
-/// Why one task's part was not committed.
+/// Reason why a change of one task was not committed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The row is not where the commit expects it, and where it is.
-    #[error("another writer was there")]
+    /// The row is not at the expected position but at this one. `None` if the task does not exist.
+    #[error("another writer changed the task")]
     Stale(Option<Position>),
-    /// A send of the same key was taken before.
-    #[error("task {task_id} has a send of the same key")]
+    /// A message with the same idempotency key was committed before.
+    #[error("task {task_id} has a message with the same idempotency key")]
     Duplicate {
-        /// The task that has its message.
+        /// Task of that message.
         task_id: Box<str>,
     },
-    /// There is no room for another task, and none has ended that could make some.
+    /// The quota is exhausted, and no task can be evicted.
     #[error(transparent)]
     Full(Full),
     /// The store can never take this change. A retry has the same result, and other changes are not affected.
@@ -298,16 +287,16 @@ pub enum Refused {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rejected {
-    /// The change does not fit into the rest of the maximum size of the store.
-    #[error("it does not fit into the store, which may have {most} bytes")]
+    /// The change exceeds the remaining capacity of the store.
+    #[error("the change does not fit into the maximum size of the store of {max} bytes ({limit})")]
     Size {
         /// Configuration key of the limit.
         limit: &'static str,
         /// The limit in bytes.
-        most: u64,
+        max: u64,
     },
     /// The store cannot represent the change: a value is too long, or violates a constraint. The text is for the log.
-    #[error("the store can't represent it")]
+    #[error("the store can't represent the change")]
     Invalid(Box<str>),
 }
 
@@ -321,123 +310,117 @@ impl Rejected {
     }
 }
 
-/// There are as many tasks as there may be, and none of them has ended.
+/// Exhausted task quota: the maximum number of tasks exists, and none of them is in a terminal state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{most} tasks are kept, of at most so many ({limit}), and none of them has ended")]
+#[error("{max} tasks reach the limit of stored tasks ({limit}), and none of them is in a terminal state")]
 #[non_exhaustive]
 pub struct Full {
-    /// The name of the setting that says so.
+    /// Configuration key of the limit.
     pub limit: &'static str,
-    /// How many there may be.
-    pub most: usize,
+    /// Maximum number of tasks.
+    pub max: usize,
 }
 
 impl Full {
-    /// Of all owners.
-    pub const fn tasks(most: usize) -> Self {
-        Self { limit: "max_tasks", most }
+    /// Quota over all owners.
+    pub const fn tasks(max: usize) -> Self {
+        Self { limit: "max_tasks", max }
     }
 
-    /// Of the one that asked.
-    pub const fn per_owner(most: usize) -> Self {
-        Self { limit: "max_tasks_per_owner", most }
+    /// Quota of one owner.
+    pub const fn per_owner(max: usize) -> Self {
+        Self { limit: "max_tasks_per_owner", max }
     }
 }
 
-/// Nothing is known of what was to be written: it may be there or not. Nor of what was to be read.
+/// Failure of the whole store. The outcome of a write is unknown: it may have been committed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store is unavailable: {0}")]
 pub struct Unavailable(pub String);
 
-/// The data of a task is damaged and can't be read. Other tasks are not affected.
+/// Damage to the data of one task, which can't be read. Other tasks are not affected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the data of the task is damaged: {0}")]
 pub struct Damaged(pub String);
 
-/// A task with an unfinished turn, as a claim finds it.
-pub type Claim = (Key, Result<Stored, Damaged>);
+/// Claimed task with an unfinished turn, or the damage that prevents reading it.
+pub type Claim = (Key, Result<StoredTask, Damaged>);
 
-/// Which tasks, from where on, and what of them.
+/// Filter, start and contents of a page of tasks.
 #[derive(Clone, Debug, Default)]
 pub struct ListQuery {
-    /// Whose.
+    /// Owner and tenant of the tasks.
     pub scope: Arc<Scope>,
-    /// In this context.
+    /// Only tasks of this context.
     pub context: Option<Box<str>>,
-    /// In this state.
+    /// Only tasks in this state.
     pub state: Option<TaskState>,
-    /// With a status of this time or later.
+    /// Only tasks with a status timestamp at or after this time.
     pub since: Option<Millis>,
-    /// Behind this one.
-    pub after: Option<Token>,
-    /// At most so many.
+    /// Start after this task.
+    pub after: Option<PageToken>,
+    /// Maximum number of tasks on the page.
     pub limit: usize,
     /// Maximum size of the page in bytes of protobuf, unlimited if `None`. A page ends before the task that exceeds it, but
     /// has at least one task.
-    pub bytes: Option<usize>,
-    /// So many messages of their history; all where this says nothing.
-    pub history: Option<usize>,
+    pub max_bytes: Option<usize>,
+    /// Maximum number of messages in the history of each task, unlimited if `None`.
+    pub history_length: Option<usize>,
     /// Maximum size of the history of each task in bytes of protobuf, unlimited if `None`: the newest messages that fit, and
-    /// at least one where `history` allows it.
+    /// at least one unless `history_length` is 0.
     pub history_bytes: Option<usize>,
-    /// With their artifacts.
-    pub artifacts: bool,
+    /// Include the artifacts of each task.
+    pub include_artifacts: bool,
 }
 
 impl ListQuery {
     /// Limit of the history of each task.
     pub(crate) fn history_limit(&self) -> HistoryLimit {
-        HistoryLimit { messages: self.history, bytes: self.history_bytes.unwrap_or(usize::MAX) }
+        HistoryLimit { messages: self.history_length, bytes: self.history_bytes.unwrap_or(usize::MAX) }
     }
 }
 
-/// A page of tasks: the newest status first, and of the same time the greatest id (3.1.4).
+/// Page of tasks in descending order of status timestamp and id (3.1.4).
 #[derive(Clone, Debug, Default)]
 pub struct ListPage {
-    /// What was asked for of each.
+    /// Tasks, with the parts that the query selects.
     pub tasks: Vec<Task>,
-    /// How many tasks there are on all pages.
+    /// Number of tasks on all pages.
     pub total: u64,
-    /// Where the next page begins.
-    pub next: Option<Token>,
+    /// Start of the next page, if there is one.
+    pub next: Option<PageToken>,
 }
 
-/// A process that runs turns.
+/// Identifies a process that runs turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RunnerId(pub u64);
 
-/// What is passed on to whoever runs a task.
-#[derive(Clone, Debug)]
-pub enum Command {
-    /// A follow-up, which its sender has committed under this number.
-    Message(Seq),
-    /// The task is to be canceled.
-    Cancel,
-}
-
-impl Stored {
-    /// The task: its checkpoint, and the events after that.
-    pub async fn task(&mut self, store: &dyn Store, key: &Key) -> Result<Task, Unavailable> {
-        self.snapshot(store, key).await?.into_task().map_err(|it| unreadable(key, &it))
+impl StoredTask {
+    /// Loads the current task: the checkpoint with the later events applied.
+    pub async fn load_task(&mut self, store: &dyn Store, key: &Key) -> Result<Task, Unavailable> {
+        self.load_snapshot(store, key).await?.into_task().map_err(|error| unreadable(key, &error))
     }
 
-    /// The same; as the store has it, where no event came after its checkpoint.
-    pub async fn snapshot(&mut self, store: &dyn Store, key: &Key) -> Result<Snapshot, Unavailable> {
-        const STEP: usize = 256;
+    /// Loads the current task as a snapshot. An up-to-date checkpoint is returned in its encoded form.
+    pub async fn load_snapshot(&mut self, store: &dyn Store, key: &Key) -> Result<Snapshot, Unavailable> {
+        const BATCH: usize = 256;
         let (mut seq, snapshot) = self.checkpoint.take().unwrap_or_default();
-        if seq >= self.at.seq {
+        if seq >= self.position.seq {
             return Ok(snapshot);
         }
-        let mut task = snapshot.into_task().map_err(|it| unreadable(key, &it))?;
-        while seq < self.at.seq {
-            let log = store.events(key, seq, STEP).await?;
+        let mut task = snapshot.into_task().map_err(|error| unreadable(key, &error))?;
+        while seq < self.position.seq {
+            let log = store.events(key, seq, BATCH).await?;
             let Some(last) = log.events.last() else {
-                return Err(Unavailable(format!("the log of task {} ends before its row", key.id())));
+                return Err(Unavailable(format!(
+                    "task {}: the event log ends before the position of the row",
+                    key.id()
+                )));
             };
             seq = last.seq();
             // The log may have grown since the row was read.
-            let events = log.events.iter().filter(|it| it.seq() <= self.at.seq);
-            events.filter_map(Event::payload).for_each(|it| task::apply(&mut task, it));
+            let events = log.events.iter().filter(|event| event.seq() <= self.position.seq);
+            events.filter_map(Event::payload).for_each(|payload| task::apply(&mut task, payload));
         }
         Ok(task.into())
     }

@@ -11,7 +11,7 @@ use a2a_service::{
     service::Limits,
     store::{
         Retention, Store,
-        memory::{MAX_TASKS, Memory},
+        memory::{DEFAULT_MAX_TASKS, Memory},
         sqlite::{Durability, Options, Sqlite},
     },
 };
@@ -35,7 +35,7 @@ pub(crate) fn run(kind: &str) {
         match kind {
             "server" | "server-uncoalesced" | "server-unlimited" => {
                 // The default maximum, except where the memory per task is measured and no task may be evicted.
-                let max_tasks = if kind == "server-unlimited" { 10_000_000 } else { MAX_TASKS };
+                let max_tasks = if kind == "server-unlimited" { 10_000_000 } else { DEFAULT_MAX_TASKS };
                 let store = Arc::new(Memory::with_max_tasks(max_tasks));
                 let mut limits = Limits::default();
                 if kind == "server-uncoalesced" {

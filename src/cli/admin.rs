@@ -18,8 +18,8 @@ use crate::{
     journal::Journal,
     seam::{Clock, Millis},
     store::{
-        Retention, Store as _, Swept,
-        sqlite::{self, Inspection, Options, Sqlite, Stats},
+        Retention, Store as _, SweepResult,
+        sqlite::{self, Inspector, Options, Sqlite, Stats},
     },
 };
 
@@ -93,15 +93,15 @@ pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
     let now = Clock::new().millis();
     match &arguments.action {
         Action::Gc { dry_run: true } => {
-            let (swept, idle) = Inspection::open(path)?.due(&config.retention(), now)?;
+            let (swept, idle) = Inspector::open(path)?.preview_sweep(&config.retention(), now)?;
             say(&sweep_report(&swept, idle, "would be"));
         }
         Action::Gc { dry_run: false } => gc(path, &config, now)?,
-        Action::Stats => say(&stats_report(path, &Inspection::open(path)?.stats()?)),
+        Action::Stats => say(&stats_report(path, &Inspector::open(path)?.stats()?)),
         Action::Export { owner, path: to } => export(path, owner.as_deref(), to.as_deref())?,
         Action::Import { path: from } => import(path, &config, from.as_deref())?,
         Action::Backup { path: to } => {
-            Inspection::open(path)?.backup(to)?;
+            Inspector::open(path)?.backup(to)?;
             say(&format!("backed up {} to {}\n", path.display(), to.display()));
         }
         Action::Check => check(path)?,
@@ -151,7 +151,7 @@ fn gc(path: &Path, config: &Config, now: Millis) -> anyhow::Result<()> {
     let (swept, idle) = with_existing_store(path, config, in_use, async |store| {
         let shared: Arc<Sqlite> = Arc::clone(store);
         let journal = Journal::new(shared);
-        let idle = match Retention::before(policy.idle, now) {
+        let idle = match Retention::cutoff(policy.idle, now) {
             Some(before) => execution::end_idle(&journal, bounds, before).await?,
             None => 0,
         };
@@ -163,8 +163,8 @@ fn gc(path: &Path, config: &Config, now: Millis) -> anyhow::Result<()> {
 }
 
 /// Formats the result of a sweep. `verb` is `were` or `would be`.
-fn sweep_report(swept: &Swept, idle: u64, verb: &str) -> String {
-    let Swept { tasks, logs, pushes, sends } = swept;
+fn sweep_report(swept: &SweepResult, idle: u64, verb: &str) -> String {
+    let SweepResult { tasks, logs, push_configs: pushes, idempotency_keys: sends } = swept;
     format!(
         "{tasks} terminal tasks {verb} deleted\n{logs} event logs of retained tasks {verb} deleted\n\
          {pushes} push configurations of retained tasks {verb} deleted\n\
@@ -173,7 +173,7 @@ fn sweep_report(swept: &Swept, idle: u64, verb: &str) -> String {
 }
 
 fn export(path: &Path, owner: Option<&str>, to: Option<&Path>) -> anyhow::Result<()> {
-    let look = Inspection::open(path)?;
+    let look = Inspector::open(path)?;
     let Some(to) = to else {
         look.export(owner, &mut BufWriter::new(io::stdout().lock()))?;
         return Ok(());
@@ -219,7 +219,7 @@ fn create_atomically<T>(path: &Path, fill: impl FnOnce(&Path) -> anyhow::Result<
 }
 
 fn check(path: &Path) -> anyhow::Result<()> {
-    let (problems, tasks) = Inspection::open(path)?.check()?;
+    let (problems, tasks) = Inspector::open(path)?.check()?;
     for problem in &problems {
         say(&format!("{problem}\n"));
     }
@@ -231,7 +231,18 @@ fn check(path: &Path) -> anyhow::Result<()> {
 }
 
 fn stats_report(path: &Path, stats: &Stats) -> String {
-    let Stats { version, bytes, free, ahead, tasks, owners, scopes, folded, pushes, sends } = stats;
+    let Stats {
+        version,
+        file_bytes: bytes,
+        free_bytes: free,
+        wal_bytes: ahead,
+        tasks,
+        owners,
+        owner_count: scopes,
+        without_log: folded,
+        push_configs: pushes,
+        idempotency_keys: sends,
+    } = stats;
     let by_state = tasks.iter().map(|(state, count)| format!("  {count} {}\n", state.as_str_name()));
     let largest = owners.iter().map(|(owner, tenant, count)| format!("  {count} of {owner:?} in tenant {tenant:?}\n"));
     let (by_state, largest) = (by_state.collect::<String>(), largest.collect::<String>());

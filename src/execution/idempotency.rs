@@ -92,12 +92,12 @@ impl<A: Agent> Execution<A> {
         let enter = self.0.turnstile.enter((Arc::clone(&sent.scope), name.key.clone()));
         let wait = left.map_or(PATIENCE, |it| it.min(PATIENCE));
         let pass = timeout(wait, enter).await.map_err(|_| away("the same message is being taken in; ask again"))?;
-        match self.0.journal.store().sent(&sent.scope, &name.key).await? {
+        match self.0.journal.store().find_send(&sent.scope, &name.key).await? {
             None => {
                 name.pass = Some(pass);
                 Ok(None)
             }
-            Some(made) if made.is_of(&name.hash) => Ok(Some((Key::new(&sent.scope, &made.task_id), made.seq))),
+            Some(made) if made.matches(&name.hash) => Ok(Some((Key::new(&sent.scope, &made.task_id), made.seq))),
             Some(SendOutcome { task_id, .. }) => {
                 let why = format!("the key is of another message, in task {task_id}");
                 Err(ErrorKind::IdempotencyConflict.because(why).with("taskId", &*task_id))

@@ -241,7 +241,7 @@ pub(super) fn limit(name: &'static str, why: String) -> Error {
 }
 
 /// Nothing that the store keeps has ended, and could make room.
-pub(super) fn full(Full { limit: name, most, .. }: Full) -> Error {
+pub(super) fn full(Full { limit: name, max: most, .. }: Full) -> Error {
     let whose = if name == Full::per_owner(most).limit { " of yours" } else { "" };
     let why = format!("{most} tasks{whose} are kept, of at most so many, and none of them has ended; try again");
     limit(name, why).retry_after(SOON)

@@ -27,12 +27,12 @@ impl<A: Agent> Execution<A> {
     ) -> Result<(Arc<PushConfig>, Option<String>), Error> {
         let (push, most) = (push.of(key), self.0.limits.max_push_configs);
         match self.0.journal.store().put_push(key, Arc::clone(&push), most).await? {
-            PutResult::Made => {
+            PutResult::Created => {
                 let id = push.config.id.clone();
                 Ok((push, Some(id)))
             }
             PutResult::Replaced => Ok((push, None)),
-            PutResult::NoTask => Err(Error::task_not_found(key.id())),
+            PutResult::TaskNotFound => Err(Error::task_not_found(key.id())),
             PutResult::Full => {
                 let why = format!("task {} has {most} push notification configurations, of at most so many", key.id());
                 Err(limit("max_push_configs", why).with("taskId", key.id()))

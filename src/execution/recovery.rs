@@ -30,7 +30,7 @@ use crate::{
     },
     pb::v1::{Message, TaskState},
     seam,
-    store::{Claim, Key, RunnerId, Stored, Unavailable},
+    store::{Claim, Key, RunnerId, StoredTask, Unavailable},
 };
 
 /// Maximum number of times that a turn is begun, the first time included. Attempts that a graceful stop cut do not count.
@@ -151,7 +151,7 @@ impl<A: Agent> Parts<A> {
                 Ok(Err(cause)) => cause,
                 Err(panic) => return self.quarantine.add(&key, &format!("a panic: {}", words(&*panic))),
             };
-            if let Ok(Some(damaged)) = store.damage(&key).await {
+            if let Ok(Some(damaged)) = store.diagnose(&key).await {
                 return self.quarantine.add(&key, &damaged.to_string());
             }
             tries += 1;
@@ -162,7 +162,7 @@ impl<A: Agent> Parts<A> {
         }
     }
 
-    async fn take_up(self: &Arc<Self>, key: &Key, mut stored: Stored, resumable: bool) -> Result<(), Unavailable> {
+    async fn take_up(self: &Arc<Self>, key: &Key, mut stored: StoredTask, resumable: bool) -> Result<(), Unavailable> {
         let (canceled, attempt) = (stored.row.cancel_requested, stored.row.attempt);
         let counted = attempt.saturating_sub(stored.row.drained);
         let again = if !canceled && resumable && counted <= ATTEMPTS {
@@ -172,7 +172,7 @@ impl<A: Agent> Parts<A> {
         } else {
             None
         };
-        let (notes, task) = (TurnContexts::of(&stored), stored.task(&**self.journal.store(), key).await?);
+        let (notes, task) = (TurnContexts::of(&stored), stored.load_task(&**self.journal.store(), key).await?);
         let mut referenced = Vec::new();
         if let Some((true, (turn, waiting, _), _)) = &again {
             let first = if turn.is_empty() { task.history.first() } else { turn.last().and_then(message) };
@@ -230,9 +230,9 @@ impl<A: Agent> Parts<A> {
     }
 
     /// What its turn was given, and what waits for the next.
-    async fn replay(&self, key: &Key, stored: &Stored) -> Result<LogReplay, Unavailable> {
+    async fn replay(&self, key: &Key, stored: &StoredTask) -> Result<LogReplay, Unavailable> {
         let (mut replay, mut seq) = (LogReplay::default(), 0);
-        while seq < stored.at.seq {
+        while seq < stored.position.seq {
             let log = self.journal.store().events(key, seq, STEP).await?;
             let last = log.events.last().map(Event::seq);
             seq = last.ok_or_else(|| Unavailable(format!("the log of task {} ends before its row", key.id())))?;

@@ -86,7 +86,7 @@ impl<A: Agent> Execution<A> {
         }
         message.task_id.clone_from(&id);
         // Before the agent does anything that it would have done for nothing.
-        journal.store().room(&scope).map_err(full)?;
+        journal.store().check_capacity(&scope).map_err(full)?;
         let permit = self.0.permits.turn(&scope.owner)?;
         let (key, now) = (Key::new(&scope, &id), journal.clock().millis());
         let status =

@@ -14,7 +14,7 @@ use crate::{
     journal::{Journal, Phase, status_update, waiters::WaitCondition},
     pb::v1::{Message, TaskState},
     seam::{self, Millis},
-    store::{Key, Retention, Swept, Unavailable},
+    store::{Key, Retention, SweepResult, Unavailable},
     task::TaskLimits,
 };
 
@@ -29,7 +29,7 @@ impl<A: Agent> Execution<A> {
     pub(crate) fn keep(&self, policy: Retention) {
         let parts = Arc::downgrade(&self.0);
         let keeping = async move {
-            let every = policy.every.max(OFTEN);
+            let every = policy.interval.max(OFTEN);
             let mut beat = interval_at(seam::after(Instant::now(), every), every);
             beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
@@ -52,7 +52,7 @@ impl<A: Agent> Execution<A> {
     async fn sweep(&self, policy: &Retention) -> Result<(), Unavailable> {
         let journal = &self.0.journal;
         let now = journal.clock().millis();
-        let canceled = match Retention::before(policy.idle, now) {
+        let canceled = match Retention::cutoff(policy.idle, now) {
             // What is still to be taken up is not known to be idle.
             Some(before) if self.0.recovered().await.is_ok() => {
                 end_idle(journal, self.0.limits.bounds(), before).await?
@@ -60,8 +60,8 @@ impl<A: Agent> Execution<A> {
             Some(_) | None => 0,
         };
         let swept = journal.store().sweep(policy, now, &|it| journal.find(it).is_some()).await?;
-        if canceled > 0 || swept != Swept::default() {
-            let Swept { tasks, logs, pushes, sends } = swept;
+        if canceled > 0 || swept != SweepResult::default() {
+            let SweepResult { tasks, logs, push_configs: pushes, idempotency_keys: sends } = swept;
             tracing::info!(tasks, logs, pushes, sends, canceled, "deleted what was kept for long enough");
             self.0.read_contexts().await;
         }
@@ -74,7 +74,7 @@ impl<A: Agent> Execution<A> {
 pub(crate) async fn end_idle(journal: &Arc<Journal>, bounds: TaskLimits, before: Millis) -> Result<usize, Unavailable> {
     let (mut ended, mut passed, mut unreadable) = (0, 0, None);
     loop {
-        let idle = journal.store().idle(before, passed, BATCH).await?;
+        let idle = journal.store().idle_tasks(before, passed, BATCH).await?;
         let outcomes = join_all(idle.iter().map(|it| end_if_idle(journal, bounds, it, before))).await;
         for (key, outcome) in idle.iter().zip(outcomes) {
             match outcome {

@@ -14,7 +14,7 @@ use crate::{
         v1::{Message, Task, stream_response::Payload},
         wkt::Struct,
     },
-    store::{Key, Stored, Unavailable},
+    store::{Key, StoredTask, Unavailable},
 };
 
 /// Metadata that makes it longer than this is not kept.
@@ -65,8 +65,8 @@ impl<A: Agent> Execution<A> {
 
 impl TurnContexts {
     /// As a store has them. What can't be read is as if it were not there: the turn runs without.
-    pub(super) fn of(stored: &Stored) -> Self {
-        let text = stored.asked.as_deref().filter(|it| !it.is_empty());
+    pub(super) fn of(stored: &StoredTask) -> Self {
+        let text = stored.turn_contexts.as_deref().filter(|it| !it.is_empty());
         Self(text.and_then(|it| serde_json::from_slice(it).ok()).unwrap_or_default())
     }
 
@@ -101,13 +101,13 @@ impl<A: Agent> Parts<A> {
             let key = Key::new(key.scope(), id);
             let found = async {
                 match store.load(&key).await? {
-                    Some(mut stored) => stored.task(&**store, &key).await.map(Some),
+                    Some(mut stored) => stored.load_task(&**store, &key).await.map(Some),
                     None => Ok(None),
                 }
             };
             match found.await {
                 Ok(found) => tasks.extend(found),
-                Err(cause) if matches!(store.damage(&key).await, Ok(Some(_))) => {
+                Err(cause) if matches!(store.diagnose(&key).await, Ok(Some(_))) => {
                     tracing::warn!(task.id = key.id(), error.cause = %cause, "a damaged task is left out of the references");
                 }
                 Err(cause) => return Err(cause),

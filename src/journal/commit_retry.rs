@@ -93,9 +93,9 @@ impl CommitRetry {
 /// `expired`, waiting callers are told that the outcome is unknown.
 async fn abandon(journal: &Journal, task: &LiveRef, change: &Change, expired: bool) -> bool {
     let stored = journal.store().load(&task.key).await;
-    let is_safe = match (stored, change.expected()) {
+    let is_safe = match (stored, change.expected_position()) {
         (Ok(None), None) => true,
-        (Ok(Some(stored)), Some(at)) => stored.at == at && !stored.row.open,
+        (Ok(Some(stored)), Some(at)) => stored.position == at && !stored.row.open,
         (Ok(_) | Err(_), _) => false,
     };
     let mut inner = task.lock();

@@ -21,7 +21,7 @@ use crate::{
     journal::TurnContext,
     pb::v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
     seam::{Millis, millis, timestamp},
-    store::{IdempotencyRecord, Key, PushConfig, Stored},
+    store::{IdempotencyRecord, Key, PushConfig, StoredTask},
     task::{Admission, ContextBytes, TaskLimits, Violation, heft, join, joins},
 };
 
@@ -192,14 +192,14 @@ impl Live {
     }
 
     /// Creates a live task from its stored state.
-    pub(crate) fn loaded(key: Key, fence: Fence, stored: Stored, task: Task) -> Self {
-        let Stored { at, row, saved, .. } = stored;
+    pub(crate) fn loaded(key: Key, fence: Fence, stored: StoredTask, task: Task) -> Self {
+        let StoredTask { position: at, row, agent_state: saved, .. } = stored;
         let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map_or(row.time, millis);
         let mut inner = Inner::empty(Admission::of(&task, at.seq), fence, time);
         (inner.at, inner.shown, inner.real, inner.saved) = (Some(at), Some(Arc::new(task)), true, saved);
         inner.counted = Some(row.state);
         inner.turns = Turns::loaded(row.open);
-        (inner.taken, inner.cancel) = (row.taken, row.cancel_requested);
+        (inner.taken, inner.cancel) = (row.delivered_seq, row.cancel_requested);
         (inner.attempt, inner.drained) = (row.attempt, row.drained);
         Self { key, context: row.context, inner: Mutex::new(inner) }
     }

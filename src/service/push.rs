@@ -77,7 +77,7 @@ impl<A: Agent> Service<A> {
         if config.id.is_empty() {
             config.id = seam::fresh_id();
         }
-        Ok(PushConfig { config, version, beside })
+        Ok(PushConfig { config, version, extra: beside })
     }
 
     pub(super) async fn create_push(
@@ -128,7 +128,7 @@ impl<A: Agent> Service<A> {
             configs: page.configs.iter().map(|push| push.config.clone()).collect(),
             next_page_token: page.next.map(format_token).unwrap_or_default(),
         });
-        let extras = page.configs.iter().map(|push| push.beside.clone()).collect();
+        let extras = page.configs.iter().map(|push| push.extra.clone()).collect();
         response.extensions_mut().insert(AllPushExtras(extras));
         Ok(response)
     }
@@ -154,7 +154,7 @@ pub(super) fn no_push() -> Error {
 /// Returns the response with a configuration, including secrets: callers that may read the task may read them.
 fn response(push: &Arc<PushConfig>) -> Response<TaskPushNotificationConfig> {
     let mut response = Response::new(push.config.clone());
-    response.extensions_mut().insert(PushExtra(push.beside.clone()));
+    response.extensions_mut().insert(PushExtra(push.extra.clone()));
     response
 }
 

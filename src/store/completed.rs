@@ -1,4 +1,5 @@
-//! A task that began and ended before its first commit: with it, its log need not repeat what it has.
+//! Completed tasks: tasks that reached a terminal state before their first commit. The stored log of such a task refers to
+//! the task instead of repeating its status and artifacts.
 
 use std::sync::Arc;
 
@@ -9,60 +10,60 @@ use crate::{
     seam::{Millis, timestamp},
 };
 
-/// A task that began and ended before its first commit.
+/// Task that reached a terminal state before its first commit.
 #[derive(Clone, Debug)]
 pub struct CompletedTask {
-    /// The task.
+    /// Key of the task.
     pub key: Key,
-    /// Who writes.
+    /// Fencing token of the writer.
     pub fence: Fence,
-    /// What its row says. Its head is the last of the events.
+    /// Contents of the row. Its status event is the last of the events.
     pub row: Row,
-    /// When it was submitted: its first event is the task as it was then.
-    pub began: Millis,
-    /// The task as it ended.
+    /// Time of submission. The first event is the task at that time.
+    pub submitted_at: Millis,
+    /// The task in its terminal state.
     pub task: Arc<Task>,
-    /// Its other events, in their order.
-    pub told: Vec<EventRef>,
+    /// Events after the first one, in order.
+    pub events: Vec<EventRef>,
 }
 
-/// An event of a task that has ended, as the task tells it.
+/// Event of a completed task, by reference to the task where the task contains it.
 #[derive(Clone, Debug)]
 pub enum EventRef {
-    /// An artifact, as the task has it.
+    /// Update with an artifact exactly as the task contains it.
     Artifact {
-        /// What its message does not tell.
+        /// Mark of the event.
         mark: Mark,
-        /// Its place in the task.
+        /// Index of the artifact in the task.
         index: usize,
-        /// There was said to be no more of it.
+        /// Value of `lastChunk`.
         last: bool,
     },
-    /// The status of the task.
+    /// Update with the final status of the task.
     Status {
-        /// What its message does not tell.
+        /// Mark of the event.
         mark: Mark,
     },
-    /// What the task does not tell as it was.
+    /// Event that can't be reconstructed from the task.
     Event(Event),
 }
 
 impl CompletedTask {
-    /// The same as any commit.
-    pub fn commit(&self) -> Commit {
-        let mut events = Vec::with_capacity(self.told.len() + 1);
+    /// Converts the task to a commit with all events in full.
+    pub fn to_commit(&self) -> Commit {
+        let mut events = Vec::with_capacity(self.events.len() + 1);
         let at = |seq| Position { fence: self.fence, seq };
-        events.push(Event::task(at(1), Ends::Nothing, Arc::new(begun(&self.task, self.began))));
-        for (seq, told) in (2..).zip(&self.told) {
-            events.push(match told {
+        events.push(Event::task(at(1), Ends::Nothing, Arc::new(submitted(&self.task, self.submitted_at))));
+        for (seq, event_ref) in (2..).zip(&self.events) {
+            events.push(match event_ref {
                 EventRef::Artifact { mark, index, last } => {
-                    Event::new(at(seq), *mark, artifact(&self.task, *index, *last))
+                    Event::new(at(seq), *mark, artifact_update(&self.task, *index, *last))
                 }
-                EventRef::Status { mark } => Event::new(at(seq), *mark, status(&self.task)),
-                EventRef::Event(it) => it.clone(),
+                EventRef::Status { mark } => Event::new(at(seq), *mark, status_update(&self.task)),
+                EventRef::Event(event) => event.clone(),
             });
         }
-        let row = Row { head: events.last().cloned(), ..self.row.clone() };
+        let row = Row { status_event: events.last().cloned(), ..self.row.clone() };
         Commit {
             key: self.key.clone(),
             expect: Expect::New,
@@ -70,17 +71,17 @@ impl CompletedTask {
             row,
             events,
             checkpoint: Some(Arc::clone(&self.task)),
-            saved: None,
-            asked: None,
+            agent_state: None,
+            turn_contexts: None,
             sends: Vec::new(),
             push: None,
         }
     }
 }
 
-/// A task as it began, by how it ended.
-pub(crate) fn begun(task: &Task, began: Millis) -> Task {
-    let status = TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(timestamp(began)) };
+/// Reconstructs the task at the time of its submission.
+pub(crate) fn submitted(task: &Task, time: Millis) -> Task {
+    let status = TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(timestamp(time)) };
     Task {
         id: task.id.clone(),
         context_id: task.context_id.clone(),
@@ -90,15 +91,15 @@ pub(crate) fn begun(task: &Task, began: Millis) -> Task {
     }
 }
 
-/// What was said of an artifact that a task has.
-pub(crate) fn artifact(task: &Task, index: usize, last_chunk: bool) -> Payload {
+/// Reconstructs the update that added an artifact of the task.
+pub(crate) fn artifact_update(task: &Task, index: usize, last_chunk: bool) -> Payload {
     let artifact = task.artifacts.get(index).cloned();
     let (task_id, context_id) = (task.id.clone(), task.context_id.clone());
     Payload::ArtifactUpdate(TaskArtifactUpdateEvent { task_id, context_id, artifact, last_chunk, ..Default::default() })
 }
 
-/// What was said of a task at its end.
-pub(crate) fn status(task: &Task) -> Payload {
+/// Reconstructs the update with the final status of the task.
+pub(crate) fn status_update(task: &Task) -> Payload {
     let (task_id, context_id) = (task.id.clone(), task.context_id.clone());
     Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status: task.status.clone(), metadata: None })
 }

@@ -1,34 +1,34 @@
-//! Sends that have a key, so that they can be repeated: what is kept of one.
+//! Idempotency records: the stored keys by which a retried send is recognised.
 
 use crate::{event::Seq, seam::Millis};
 
-/// A send that has a key, as its commit brings it along. It is kept with the task that has its message.
+/// Idempotency key of a message, committed together with the message. Stored with the task of the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyRecord {
-    /// One of the owner's.
+    /// Key chosen by the client, unique per owner.
     pub key: Box<str>,
-    /// Tells what was sent from anything else.
+    /// Digest of the request. A request with the same key and another digest is a conflict.
     pub hash: [u8; 16],
-    /// The event that is its message, or whose task begins with it.
+    /// Event of the message, or of the task that the message created.
     pub seq: Seq,
-    /// When it was taken.
+    /// Time at which the message was accepted.
     pub time: Millis,
 }
 
-/// What came of a send that had a key.
+/// Outcome of an earlier send with an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendOutcome {
-    /// The task that has its message.
+    /// Task that contains the message.
     pub task_id: Box<str>,
-    /// The event that is its message, or whose task begins with it.
+    /// Event of the message, or of the task that the message created.
     pub seq: Seq,
-    /// What was sent. Empty where that is not known.
+    /// Digest of the request. Empty in data of older versions, which did not store it.
     pub hash: Box<[u8]>,
 }
 
 impl SendOutcome {
-    /// Whether it was this that was sent.
-    pub fn is_of(&self, hash: &[u8; 16]) -> bool {
+    /// Returns whether the earlier request had this digest. A missing digest matches every request.
+    pub fn matches(&self, hash: &[u8; 16]) -> bool {
         self.hash.is_empty() || *self.hash == *hash
     }
 }

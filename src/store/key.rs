@@ -1,4 +1,4 @@
-//! Whose task it is, and which: the key of everything that a store keeps.
+//! Task keys: the owner, the tenant and the id of a task, with a precomputed hash for maps and shards.
 
 use std::{
     collections::HashMap,
@@ -7,47 +7,47 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-/// Whose tasks: one owner's, in one tenant.
+/// Owner and tenant of tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Scope {
-    /// What the policy derives from the principal; empty for callers without a name.
+    /// Owner that the authorization policy derives from the principal. Empty for anonymous callers.
     pub owner: Arc<str>,
-    /// Empty where none is named.
+    /// Tenant. Empty if the request names none.
     pub tenant: Box<str>,
 }
 
-/// A task of an owner in a tenant. Cheap to copy, and hashed once.
+/// Key of a task: its scope and its id. Cheap to clone, and hashed once.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key(Arc<Parts>);
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Parts {
-    // In this order: keys of a scope are sorted by their ids.
+    // First, because the derived order must sort the keys of a scope by id.
     id: Box<str>,
     hash: u64,
     scope: Arc<Scope>,
 }
 
 impl Key {
-    /// The key of a task.
+    /// Creates the key of a task.
     pub fn new(scope: &Arc<Scope>, id: &str) -> Self {
         static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let hash = SEED.hash_one((scope, id));
         Self(Arc::new(Parts { id: id.into(), hash, scope: Arc::clone(scope) }))
     }
 
-    /// The id of the task.
+    /// Id of the task.
     pub fn id(&self) -> &str {
         &self.0.id
     }
 
-    /// Whose it is.
+    /// Owner and tenant of the task.
     pub fn scope(&self) -> &Arc<Scope> {
         &self.0.scope
     }
 
-    /// Which of `n` shares it falls to, the same one as long as this process lives.
-    pub fn share(&self, n: usize) -> usize {
+    /// Returns the shard of this key, out of `n`. Stable only within the process.
+    pub fn shard(&self, n: usize) -> usize {
         usize::try_from(self.0.hash >> 33).unwrap_or(0) % n
     }
 }
@@ -64,7 +64,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// For keys, which are hashed already, with a seed that callers can't know.
+/// Pass-through hasher for [`Key`], whose hash is precomputed with a random seed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hashed(u64);
 
@@ -74,14 +74,14 @@ impl Hasher for Hashed {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // A key writes its hash whole; anything else is mixed in so that it works, if slowly.
-        self.0 = bytes.iter().fold(self.0, |hash, it| hash.wrapping_mul(31).wrapping_add(u64::from(*it)));
+        // Not used by keys. Other types get a slow but correct hash.
+        self.0 = bytes.iter().fold(self.0, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(*byte)));
     }
 
-    fn write_u64(&mut self, it: u64) {
-        self.0 = it;
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
     }
 }
 
-/// A map of tasks.
+/// Map from task keys to values.
 pub type KeyMap<V> = HashMap<Key, V, BuildHasherDefault<Hashed>>;

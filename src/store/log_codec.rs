@@ -1,6 +1,7 @@
-//! A log as bytes, and the task before it once that has ended. They are smaller than the messages, cost nothing to drop,
-//! and leave the memory of what has been said to what is said next. Files have them too: what has been written once is
-//! read as it was meant.
+//! Binary encoding of event logs, and of completed tasks with their logs.
+//!
+//! An encoded log is smaller than the decoded messages, and freeing it is cheap. Ids that the row has, and artifacts and
+//! status that a sealed log's task has, are not repeated. SQLite files contain sealed logs, so the encoding must not change.
 
 use std::{cell::LazyCell, sync::Arc};
 
@@ -18,34 +19,34 @@ use crate::{
     store::{CompletedTask, EventRef, completed},
 };
 
-/// Every so many events, it is written down where the next one begins.
+/// Number of events between two entries of the offset index.
 const STRIDE: usize = 64;
 
-/// Whose log it is: what its events need not repeat.
+/// Ids of the task of a log, which its encoded events omit.
 #[derive(Clone, Copy)]
-pub(in crate::store) struct LogNames<'a> {
+pub(in crate::store) struct TaskIds<'a> {
     pub(in crate::store) id: &'a str,
     pub(in crate::store) context: &'a str,
 }
 
-/// The log of a task that goes on.
+/// Growing log of a task that is not in a terminal state.
 #[derive(Default)]
 pub(in crate::store) struct OpenLog {
-    /// Of each event its [`Mark`] and its [`Form`], then who wrote it, and the rest behind its length.
+    /// For each event: a byte with its [`Mark`] and [`Form`], the fence, the length of the content, and the content.
     bytes: Vec<u8>,
-    /// Where each [`STRIDE`]th event is.
+    /// Offset of each [`STRIDE`]th event.
     index: Vec<usize>,
     count: usize,
 }
 
-/// A task that has ended, and its log.
+/// Task in a terminal state, together with its complete log.
 pub(in crate::store) struct SealedLog {
-    /// The task behind its length, and what its log was.
+    /// Length of the task, the task, and the log.
     bytes: Bytes,
     index: Box<[usize]>,
 }
 
-/// What of an event is written: what its task does not tell.
+/// Content of an encoded event.
 #[derive(Clone, Copy)]
 enum Form<'a> {
     Whole(&'a Event),
@@ -53,39 +54,38 @@ enum Form<'a> {
     Artifact { artifact: &'a Artifact, append: bool, last: bool },
 }
 
+/// Codes of the forms, in the bits that a mark leaves free.
 impl<'a> Form<'a> {
-    /// In the bits that a mark leaves free.
     const WHOLE: u8 = 0;
     const STATUS: u8 = 1 << 3;
     const ARTIFACT: u8 = 2 << 3;
-    /// Nothing but what the task tells: how it began.
-    const BEGUN: u8 = 3 << 3;
-    /// An artifact as the task has it.
-    const OF_TASK: u8 = Self::BEGUN | Self::APPEND;
-    /// The status of the task.
-    const END: u8 = Self::BEGUN | Self::LAST;
+    /// Reconstructed from the task of a sealed log: the submitted task.
+    const SUBMITTED: u8 = 3 << 3;
+    /// Reconstructed from the task: an artifact.
+    const TASK_ARTIFACT: u8 = Self::SUBMITTED | Self::APPEND;
+    /// Reconstructed from the task: the final status.
+    const FINAL_STATUS: u8 = Self::SUBMITTED | Self::LAST;
     const FORMS: u8 = 3 << 3;
     const APPEND: u8 = 1 << 5;
     const LAST: u8 = 1 << 6;
 
-    fn of(event: &'a Event, names: LogNames<'_>) -> Self {
-        let ours = |task: &str, context: &str| task == names.id && context == names.context;
+    fn of(event: &'a Event, ids: TaskIds<'_>) -> Self {
+        let is_own = |task: &str, context: &str| task == ids.id && context == ids.context;
         match event.known_payload() {
-            Some(Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status: Some(it), metadata }))
-                if ours(task_id, context_id) && metadata.is_none() =>
-            {
-                Self::Status(it)
-            }
+            Some(Payload::StatusUpdate(TaskStatusUpdateEvent {
+                task_id,
+                context_id,
+                status: Some(status),
+                metadata: None,
+            })) if is_own(task_id, context_id) => Self::Status(status),
             Some(Payload::ArtifactUpdate(TaskArtifactUpdateEvent {
                 task_id,
                 context_id,
                 artifact: Some(artifact),
                 append,
                 last_chunk,
-                metadata,
-            })) if ours(task_id, context_id) && metadata.is_none() => {
-                Self::Artifact { artifact, append: *append, last: *last_chunk }
-            }
+                metadata: None,
+            })) if is_own(task_id, context_id) => Self::Artifact { artifact, append: *append, last: *last_chunk },
             _ => Self::Whole(event),
         }
     }
@@ -100,265 +100,265 @@ impl<'a> Form<'a> {
         }
     }
 
-    fn length(self) -> usize {
+    fn len(self) -> usize {
         match self {
-            Self::Whole(it) => it.weight(),
-            Self::Status(it) => it.encoded_len(),
+            Self::Whole(event) => event.weight(),
+            Self::Status(status) => status.encoded_len(),
             Self::Artifact { artifact, .. } => artifact.encoded_len(),
         }
     }
 
-    fn write(self, out: &mut impl BufMut) {
+    fn encode(self, out: &mut impl BufMut) {
         match self {
-            Self::Whole(it) => it.write_proto(out),
-            Self::Status(it) => it.encode_raw(out),
+            Self::Whole(event) => event.write_proto(out),
+            Self::Status(status) => status.encode_raw(out),
             Self::Artifact { artifact, .. } => artifact.encode_raw(out),
         }
     }
 }
 
-/// A length, or another small number.
-fn small(it: usize) -> u64 {
-    u64::try_from(it).unwrap_or(u64::MAX)
+fn to_u64(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
 }
 
-/// Writes an event that the task tells, and the number that it takes for that.
-fn bare(out: &mut impl BufMut, fence: Fence, bits: u8, number: Option<u64>) {
+/// Encodes an event that is reconstructed from the task, with the number that the form needs.
+fn encode_reference(out: &mut impl BufMut, fence: Fence, bits: u8, number: Option<u64>) {
     out.put_u8(bits);
     encode_varint(fence, out);
-    encode_varint(small(number.map_or(0, encoded_len_varint)), out);
-    if let Some(it) = number {
-        encode_varint(it, out);
+    encode_varint(to_u64(number.map_or(0, encoded_len_varint)), out);
+    if let Some(number) = number {
+        encode_varint(number, out);
     }
 }
 
-/// An event as it is written, and how long it is then.
-struct Written<'a> {
+/// Event to be encoded, with its computed lengths in bytes.
+struct Encoder<'a> {
     event: &'a Event,
     form: Form<'a>,
-    length: usize,
-    whole: usize,
+    content_len: usize,
+    total_len: usize,
 }
 
-impl<'a> Written<'a> {
-    fn of(event: &'a Event, names: LogNames<'_>) -> Self {
-        let form = Form::of(event, names);
-        let length = form.length();
-        let lengths = encoded_len_varint(event.position().fence) + encoded_len_varint(small(length));
-        Self { event, form, length, whole: 1 + lengths + length }
+impl<'a> Encoder<'a> {
+    fn new(event: &'a Event, ids: TaskIds<'_>) -> Self {
+        let form = Form::of(event, ids);
+        let content_len = form.len();
+        let numbers = encoded_len_varint(event.position().fence) + encoded_len_varint(to_u64(content_len));
+        Self { event, form, content_len, total_len: 1 + numbers + content_len }
     }
 
-    fn write(&self, out: &mut impl BufMut) {
+    fn encode(&self, out: &mut impl BufMut) {
         out.put_u8(self.event.mark().to_byte() | self.form.bits());
         encode_varint(self.event.position().fence, out);
-        encode_varint(small(self.length), out);
-        self.form.write(out);
+        encode_varint(to_u64(self.content_len), out);
+        self.form.encode(out);
     }
 }
 
 impl OpenLog {
-    pub(in crate::store) fn add(&mut self, events: &[Event], names: LogNames<'_>) {
-        for it in events {
-            let (written, at) = (Written::of(it, names), self.bytes.len());
+    pub(in crate::store) fn append(&mut self, events: &[Event], ids: TaskIds<'_>) {
+        for event in events {
+            let (encoder, offset) = (Encoder::new(event, ids), self.bytes.len());
             if self.count > 0 && self.count.is_multiple_of(STRIDE) {
-                self.index.push(at);
+                self.index.push(offset);
             }
             self.count += 1;
-            // To a slice: a buffer that could grow is asked at each byte of a number whether it does.
-            self.bytes.resize(at + written.whole, 0);
-            written.write(&mut &mut self.bytes[at..]);
+            // Encoding to a slice avoids a capacity check per byte of a varint.
+            self.bytes.resize(offset + encoder.total_len, 0);
+            encoder.encode(&mut &mut self.bytes[offset..]);
         }
     }
 
     /// Size of the log in bytes.
-    pub(in crate::store) fn length(&self) -> usize {
+    pub(in crate::store) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The events after that many, without a look at most of those before.
-    pub(in crate::store) fn events(&self, after: usize, names: LogNames<'_>) -> impl Iterator<Item = Event> {
-        read(&self.bytes, &self.index, after).filter_map(move |it| it.event(names))
+    /// Decodes the events after the first `after`. Starts at the nearest offset of the index.
+    pub(in crate::store) fn events(&self, after: usize, ids: TaskIds<'_>) -> impl Iterator<Item = Event> {
+        read(&self.bytes, &self.index, after).filter_map(move |stored| stored.decode(ids))
     }
 
-    /// The events that tell no artifact: most that do need not be read for that.
-    pub(in crate::store) fn without_artifacts(&self, names: LogNames<'_>) -> impl Iterator<Item = Event> {
-        let rest = read(&self.bytes, &self.index, 0).filter(|it| it.bits & Form::FORMS != Form::ARTIFACT);
-        let events = rest.filter_map(move |it| it.event(names));
-        events.filter(|it| !matches!(it.payload(), Some(Payload::ArtifactUpdate(_))))
+    /// Decodes the events that are not artifact updates. Most artifact updates are skipped without decoding.
+    pub(in crate::store) fn without_artifacts(&self, ids: TaskIds<'_>) -> impl Iterator<Item = Event> {
+        let others = read(&self.bytes, &self.index, 0).filter(|stored| stored.bits & Form::FORMS != Form::ARTIFACT);
+        let events = others.filter_map(move |stored| stored.decode(ids));
+        events.filter(|event| !matches!(event.payload(), Some(Payload::ArtifactUpdate(_))))
     }
 }
 
 impl SealedLog {
-    /// A task, its log so far, and the events with which it ends.
-    pub(in crate::store) fn new(task: &Task, log: &OpenLog, events: &[Event], names: LogNames<'_>) -> Self {
-        let of_task = task.encoded_len();
-        let before = encoded_len_varint(small(of_task)) + of_task + log.bytes.len();
-        let rest: Vec<_> = events.iter().map(|it| Written::of(it, names)).collect();
-        let total = before + rest.iter().map(|it| it.whole).sum::<usize>();
+    /// Seals a log: combines the task, the log so far, and the last events.
+    pub(in crate::store) fn seal(task: &Task, log: &OpenLog, events: &[Event], ids: TaskIds<'_>) -> Self {
+        let task_len = task.encoded_len();
+        let before = encoded_len_varint(to_u64(task_len)) + task_len + log.bytes.len();
+        let encoders: Vec<_> = events.iter().map(|event| Encoder::new(event, ids)).collect();
+        let total = before + encoders.iter().map(|encoder| encoder.total_len).sum::<usize>();
         let mut bytes = vec![0; total];
         let mut out = bytes.as_mut_slice();
-        encode_varint(small(of_task), &mut out);
+        encode_varint(to_u64(task_len), &mut out);
         task.encode_raw(&mut out);
-        let begin = total - out.len();
+        let log_start = total - out.len();
         out.put_slice(&log.bytes);
         let mut index = log.index.clone();
-        for (n, it) in (log.count..).zip(&rest) {
+        for (n, encoder) in (log.count..).zip(&encoders) {
             if n > 0 && n.is_multiple_of(STRIDE) {
-                index.push(total - out.len() - begin);
+                index.push(total - out.len() - log_start);
             }
-            it.write(&mut out);
+            encoder.encode(&mut out);
         }
         Self { bytes: bytes.into(), index: index.into() }
     }
 
-    /// A task that has just begun, and its log as the task tells it.
-    pub(in crate::store) fn of(whole: &CompletedTask) -> Self {
+    /// Encodes a completed task, with a log that refers to the task.
+    pub(in crate::store) fn from_completed(completed: &CompletedTask) -> Self {
         let mut bytes = Vec::new();
-        write(whole, usize::MAX, &mut bytes);
+        encode_completed(completed, usize::MAX, &mut bytes);
         Self { bytes: bytes.into(), index: Box::default() }
     }
 
-    /// What was written.
+    /// Wraps the bytes of a completed task that were stored before.
     pub(in crate::store) fn from_bytes(bytes: Bytes) -> Self {
         Self { bytes, index: Box::default() }
     }
 
-    /// What is written of it, which is all where its events are few.
+    /// Encoded task and log, without the index.
     pub(in crate::store) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// The task as it ended.
+    /// Decodes the task.
     pub(in crate::store) fn task(&self) -> Option<Task> {
         Task::decode(self.split()?.0).ok()
     }
 
-    /// The same, as it is kept.
+    /// Returns the task in its encoded form.
     pub(in crate::store) fn snapshot(&self) -> Option<Snapshot> {
         self.split().map(|(task, _)| Snapshot::from_proto(self.bytes.slice_ref(task)))
     }
 
     fn split(&self) -> Option<(&[u8], &[u8])> {
         let mut rest = &*self.bytes;
-        Some((take(&mut rest)?, rest))
+        Some((split_prefixed(&mut rest)?, rest))
     }
 
-    /// The events after that many, without a look at most of those before.
-    pub(in crate::store) fn events(&self, after: usize, names: LogNames<'_>) -> impl Iterator<Item = Event> {
+    /// Decodes the events after the first `after`. Starts at the nearest offset of the index.
+    pub(in crate::store) fn events(&self, after: usize, ids: TaskIds<'_>) -> impl Iterator<Item = Event> {
         let (task, log) = self.split().unwrap_or_default();
-        // Only what the log does not repeat is read from the task.
+        // The task is decoded only if an event refers to it.
         let task = LazyCell::new(move || Task::decode(task).unwrap_or_default());
-        read(log, &self.index, after).filter_map(move |it| match it.bits & Form::FORMS {
-            Form::BEGUN => it.told(&task),
-            _ => it.event(names),
+        read(log, &self.index, after).filter_map(move |stored| match stored.bits & Form::FORMS {
+            Form::SUBMITTED => stored.reconstruct(&task),
+            _ => stored.decode(ids),
         })
     }
 }
 
-/// Writes a task that has just begun, and its log as the task tells it, behind these bytes. Says whether it has, which it
-/// does not where that is longer than this.
-pub(in crate::store) fn write(whole: &CompletedTask, most: usize, bytes: &mut Vec<u8>) -> bool {
-    let CompletedTask { key, fence, row, began, task, told } = whole;
-    let (of_task, fence, names) = (task.encoded_len(), *fence, LogNames { id: key.id(), context: &row.context });
-    let began = u64::try_from(*began).unwrap_or(0);
-    let length = |number: Option<u64>| 2 + encoded_len_varint(fence) + number.map_or(0, encoded_len_varint);
-    let lengths = told.iter().map(|it| match it {
-        EventRef::Event(it) => Written::of(it, names).whole,
-        EventRef::Artifact { index, .. } => length(Some(small(*index))),
-        EventRef::Status { .. } => length(None),
+/// Appends a completed task, with a log that refers to the task, to `bytes`. Returns false, and appends nothing, if it is
+/// longer than `max_len` bytes.
+pub(in crate::store) fn encode_completed(completed: &CompletedTask, max_len: usize, bytes: &mut Vec<u8>) -> bool {
+    let CompletedTask { key, fence, row, submitted_at, task, events } = completed;
+    let (task_len, fence, ids) = (task.encoded_len(), *fence, TaskIds { id: key.id(), context: &row.context });
+    let submitted_at = u64::try_from(*submitted_at).unwrap_or(0);
+    let reference_len = |number: Option<u64>| 2 + encoded_len_varint(fence) + number.map_or(0, encoded_len_varint);
+    let event_lens = events.iter().map(|event_ref| match event_ref {
+        EventRef::Event(event) => Encoder::new(event, ids).total_len,
+        EventRef::Artifact { index, .. } => reference_len(Some(to_u64(*index))),
+        EventRef::Status { .. } => reference_len(None),
     });
-    let logged = length(Some(began)) + lengths.sum::<usize>();
-    let (before, length) = (bytes.len(), encoded_len_varint(small(of_task)) + of_task + logged);
-    if length > most {
+    let log_len = reference_len(Some(submitted_at)) + event_lens.sum::<usize>();
+    let (before, total_len) = (bytes.len(), encoded_len_varint(to_u64(task_len)) + task_len + log_len);
+    if total_len > max_len {
         return false;
     }
-    // To a slice: a buffer that could grow is asked at each byte of a number whether it does.
-    bytes.resize(before + length, 0);
+    // Encoding to a slice avoids a capacity check per byte of a varint.
+    bytes.resize(before + total_len, 0);
     let mut out = &mut bytes[before..];
-    encode_varint(small(of_task), &mut out);
+    encode_varint(to_u64(task_len), &mut out);
     task.encode_raw(&mut out);
-    bare(&mut out, fence, Mark::NOTHING.to_byte() | Form::BEGUN, Some(began));
-    for it in told {
-        match it {
+    encode_reference(&mut out, fence, Mark::NOTHING.to_byte() | Form::SUBMITTED, Some(submitted_at));
+    for event_ref in events {
+        match event_ref {
             EventRef::Artifact { mark, index, last } => {
                 let last = if *last { Form::LAST } else { 0 };
-                bare(&mut out, fence, mark.to_byte() | Form::OF_TASK | last, Some(small(*index)));
+                let bits = mark.to_byte() | Form::TASK_ARTIFACT | last;
+                encode_reference(&mut out, fence, bits, Some(to_u64(*index)));
             }
-            EventRef::Status { mark } => bare(&mut out, fence, mark.to_byte() | Form::END, None),
-            EventRef::Event(it) => Written::of(it, names).write(&mut out),
+            EventRef::Status { mark } => encode_reference(&mut out, fence, mark.to_byte() | Form::FINAL_STATUS, None),
+            EventRef::Event(event) => Encoder::new(event, ids).encode(&mut out),
         }
     }
     true
 }
 
-/// An event as it was written.
-struct Read<'a> {
+/// Encoded event in a log.
+struct EncodedEvent<'a> {
     bits: u8,
     position: Position,
-    bytes: &'a [u8],
+    content: &'a [u8],
 }
 
-fn read<'a>(log: &'a [u8], index: &[usize], after: usize) -> impl Iterator<Item = Read<'a>> + use<'a> {
-    let (first, at) = match (after / STRIDE).min(index.len()) {
+fn read<'a>(log: &'a [u8], index: &[usize], after: usize) -> impl Iterator<Item = EncodedEvent<'a>> + use<'a> {
+    let (first, offset) = match (after / STRIDE).min(index.len()) {
         0 => (0, 0),
-        it => (it * STRIDE, index[it - 1]),
+        entry => (entry * STRIDE, index[entry - 1]),
     };
-    let mut rest = log.get(at..).unwrap_or_default();
+    let mut rest = log.get(offset..).unwrap_or_default();
     let seqs = Seq::try_from(first).unwrap_or(Seq::MAX).saturating_add(1)..;
     let next = move |seq: Seq| {
         let bits = rest.has_remaining().then(|| rest.get_u8())?;
         let position = Position { fence: decode_varint(&mut rest).ok()?, seq };
-        Some(Read { bits, position, bytes: take(&mut rest)? })
+        Some(EncodedEvent { bits, position, content: split_prefixed(&mut rest)? })
     };
     seqs.map_while(next).skip(after - first)
 }
 
-/// What stands behind its length.
-fn take<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let length = usize::try_from(decode_varint(bytes).ok()?).ok()?;
-    let (taken, rest) = bytes.split_at_checked(length)?;
+/// Splits off bytes that follow their length.
+fn split_prefixed<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = usize::try_from(decode_varint(bytes).ok()?).ok()?;
+    let (content, rest) = bytes.split_at_checked(len)?;
     *bytes = rest;
-    Some(taken)
+    Some(content)
 }
 
-impl Read<'_> {
-    /// An event that the task tells.
-    fn told(self, task: &Task) -> Option<Event> {
-        let Self { bits, position, mut bytes } = self;
+impl EncodedEvent<'_> {
+    /// Reconstructs an event from the task of its log.
+    fn reconstruct(self, task: &Task) -> Option<Event> {
+        let Self { bits, position, mut content } = self;
         let (mark, last) = (Mark::from_byte(bits), bits & Form::LAST != 0);
-        Some(match bits & Form::OF_TASK {
-            Form::OF_TASK => {
-                let index = usize::try_from(decode_varint(&mut bytes).ok()?).ok()?;
-                Event::new(position, mark, completed::artifact(task, index, last))
+        Some(match bits & Form::TASK_ARTIFACT {
+            Form::TASK_ARTIFACT => {
+                let index = usize::try_from(decode_varint(&mut content).ok()?).ok()?;
+                Event::new(position, mark, completed::artifact_update(task, index, last))
             }
-            _ if last => Event::new(position, mark, completed::status(task)),
+            _ if last => Event::new(position, mark, completed::status_update(task)),
             _ => {
-                let began = Millis::try_from(decode_varint(&mut bytes).ok()?).ok()?;
-                Event::task(position, mark.ends, Arc::new(completed::begun(task, began)))
+                let submitted_at = Millis::try_from(decode_varint(&mut content).ok()?).ok()?;
+                Event::task(position, mark.ends, Arc::new(completed::submitted(task, submitted_at)))
             }
         })
     }
 
-    fn event(self, names: LogNames<'_>) -> Option<Event> {
-        let Self { bits, position, bytes } = self;
+    fn decode(self, ids: TaskIds<'_>) -> Option<Event> {
+        let Self { bits, position, content } = self;
         let mark = Mark::from_byte(bits);
-        let (task_id, context_id) = (|| names.id.to_owned(), || names.context.to_owned());
+        let (task_id, context_id) = (|| ids.id.to_owned(), || ids.context.to_owned());
         let payload = match bits & Form::FORMS {
             Form::STATUS => Payload::StatusUpdate(TaskStatusUpdateEvent {
                 task_id: task_id(),
                 context_id: context_id(),
-                status: Some(TaskStatus::decode(bytes).ok()?),
+                status: Some(TaskStatus::decode(content).ok()?),
                 metadata: None,
             }),
             Form::ARTIFACT => Payload::ArtifactUpdate(TaskArtifactUpdateEvent {
                 task_id: task_id(),
                 context_id: context_id(),
-                artifact: Some(Artifact::decode(bytes).ok()?),
+                artifact: Some(Artifact::decode(content).ok()?),
                 append: bits & Form::APPEND != 0,
                 last_chunk: bits & Form::LAST != 0,
                 metadata: None,
             }),
-            _ => return Some(Event::from_proto(position, mark, Bytes::copy_from_slice(bytes))),
+            _ => return Some(Event::from_proto(position, mark, Bytes::copy_from_slice(content))),
         };
         Some(Event::new(position, mark, payload))
     }

@@ -13,9 +13,10 @@ use self::{
     quota::{EndedSeq, Quota},
 };
 use super::{
-    Change, Claim, Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, PushConfig, PushPage,
-    PutResult, Refused, Retention, Row, RunnerId, Scope, SendOutcome, Store, Stored, Swept, Token, Unavailable,
-    log_codec::{LogNames, OpenLog, SealedLog},
+    Change, Claim, Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, PageToken, PushConfig,
+    PushPage, PutResult, Refused, Retention, Row, RunnerId, Scope, SendOutcome, Store, StoredTask, SweepResult,
+    Unavailable,
+    log_codec::{OpenLog, SealedLog, TaskIds},
     page::PageTasks,
 };
 use crate::{
@@ -36,12 +37,12 @@ mod tests;
 const SHARDS: usize = 256;
 
 /// How many tasks are kept where nobody says.
-pub const MAX_TASKS: usize = 2000;
+pub const DEFAULT_MAX_TASKS: usize = 2000;
 
 /// A store that forgets everything when its process ends.
 pub struct Memory {
     /// Boxed, because a map that grows moves what it has.
-    shards: [Mutex<KeyMap<Box<StoredTask>>>; SHARDS],
+    shards: [Mutex<KeyMap<Box<TaskEntry>>>; SHARDS],
     /// Its lock is taken under that of a shard, never the other way round.
     index: Mutex<HashMap<Arc<Scope>, Index>>,
     /// Its lock is taken last.
@@ -50,7 +51,7 @@ pub struct Memory {
     max_tasks_per_owner: Option<usize>,
 }
 
-struct StoredTask {
+struct TaskEntry {
     at: Position,
     row: Row,
     saved: Option<Bytes>,
@@ -94,42 +95,42 @@ impl Memory {
     pub fn size(&self) -> (usize, usize) {
         let sizes: [(usize, usize); SHARDS] = array::from_fn(|it| {
             let shard = self.shards[it].lock();
-            let bytes = |it: &StoredTask| if let Kind::SealedLog(it) = &it.log { it.bytes().len() } else { 0 };
+            let bytes = |it: &TaskEntry| if let Kind::SealedLog(it) = &it.log { it.bytes().len() } else { 0 };
             (shard.len(), shard.values().map(|it| bytes(it)).sum())
         });
         sizes.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
     }
 
-    fn with<T>(&self, key: &Key, read: impl FnOnce(&StoredTask) -> T) -> Option<T> {
-        self.shards[key.share(SHARDS)].lock().get(key).map(|it| read(it))
+    fn with<T>(&self, key: &Key, read: impl FnOnce(&TaskEntry) -> T) -> Option<T> {
+        self.shards[key.shard(SHARDS)].lock().get(key).map(|it| read(it))
     }
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Self::with_max_tasks(MAX_TASKS)
+        Self::with_max_tasks(DEFAULT_MAX_TASKS)
     }
 }
 
 /// What a list shows of a task.
-fn listed(kept: &StoredTask, key: &Key, query: &ListQuery) -> Task {
+fn listed(kept: &TaskEntry, key: &Key, query: &ListQuery) -> Task {
     match &kept.log {
         Kind::SealedLog(it) => {
             let mut task = it.task().unwrap_or_default();
             task::shorten(&mut task.history, query.history_limit());
-            if !query.artifacts {
+            if !query.include_artifacts {
                 task.artifacts = Vec::new();
             }
             task
         }
         Kind::Open(log) => {
-            let (mut task, names) = (Task::default(), LogNames { id: key.id(), context: &kept.row.context });
+            let (mut task, names) = (Task::default(), TaskIds { id: key.id(), context: &kept.row.context });
             let mut fold = |it: Event| {
                 if let Some(it) = it.payload() {
                     task::apply(&mut task, it);
                 }
             };
-            if query.artifacts {
+            if query.include_artifacts {
                 log.events(0, names).for_each(&mut fold);
             } else {
                 log.without_artifacts(names).for_each(&mut fold);
@@ -147,7 +148,7 @@ impl Store for Memory {
         1
     }
 
-    fn room(&self, scope: &Scope) -> Result<(), Full> {
+    fn check_capacity(&self, scope: &Scope) -> Result<(), Full> {
         self.has_room(scope)
     }
 
@@ -159,20 +160,20 @@ impl Store for Memory {
         Ok(batch.iter().map(|it| self.commit_now(it)).collect())
     }
 
-    async fn change(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
+    async fn commit_changes(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
         let write = |it: &Change| match it {
             Change::Commit(it) => self.commit_now(it),
-            Change::CompletedTask(it) => self.conclude(it),
+            Change::CompletedTask(it) => self.commit_completed(it),
         };
         Ok(batch.iter().map(write).collect())
     }
 
-    async fn load(&self, key: &Key) -> Result<Option<Stored>, Unavailable> {
-        Ok(self.with(key, |StoredTask { at, row, saved, asked, log, .. }| Stored {
-            at: *at,
+    async fn load(&self, key: &Key) -> Result<Option<StoredTask>, Unavailable> {
+        Ok(self.with(key, |TaskEntry { at, row, saved, asked, log, .. }| StoredTask {
+            position: *at,
             row: row.clone(),
-            saved: saved.clone(),
-            asked: asked.clone(),
+            agent_state: saved.clone(),
+            turn_contexts: asked.clone(),
             checkpoint: match log {
                 Kind::Open(_) => None,
                 Kind::SealedLog(it) => it.snapshot().map(|it| (at.seq, it)),
@@ -183,7 +184,7 @@ impl Store for Memory {
     async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable> {
         let after = usize::try_from(after).unwrap_or(usize::MAX);
         let events = self.with(key, |it| {
-            let names = LogNames { id: key.id(), context: &it.row.context };
+            let names = TaskIds { id: key.id(), context: &it.row.context };
             match &it.log {
                 Kind::Open(log) => log.events(after, names).take(limit).collect(),
                 Kind::SealedLog(settled) => settled.events(after, names).take(limit).collect(),
@@ -192,7 +193,7 @@ impl Store for Memory {
         Ok(Log { events: events.unwrap_or_default() })
     }
 
-    async fn sent(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
+    async fn find_send(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
         Ok(self.index.lock().get(scope).and_then(|it| it.sends.get(key)).cloned())
     }
 
@@ -216,7 +217,7 @@ impl Store for Memory {
             let fits =
                 at < query.limit && self.with(key, |kept| listed(kept, key, query)).is_none_or(|task| page.push(task));
             if !fits {
-                let next = last.map(|(time, key): (Millis, &Key)| Token { time, id: key.id().into() });
+                let next = last.map(|(time, key): (Millis, &Key)| PageToken { time, id: key.id().into() });
                 return Ok(ListPage { tasks: page.into_tasks(), total, next });
             }
             last = Some((*time, key));
@@ -245,7 +246,7 @@ impl Store for Memory {
         Ok(Vec::new())
     }
 
-    async fn idle(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
+    async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
         let mut asked: Vec<(Millis, Key)> = {
             let index = self.index.lock();
             index.values().flat_map(|it| it.asked(before)).cloned().collect()
@@ -255,10 +256,10 @@ impl Store for Memory {
         Ok(asked.into_iter().skip(skip).take(limit).map(|it| it.1).collect())
     }
 
-    async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<Swept, Unavailable> {
+    async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<SweepResult, Unavailable> {
         /// So many, and then it is others' turn.
         const BATCH: usize = 256;
-        let Some(before) = Retention::before(policy.finished, now) else { return Ok(Swept::default()) };
+        let Some(before) = Retention::cutoff(policy.finished, now) else { return Ok(SweepResult::default()) };
         let old: Vec<Key> = {
             let index = self.index.lock();
             index.values().flat_map(|it| it.ended(before)).cloned().collect()
@@ -268,7 +269,7 @@ impl Store for Memory {
             gone += some.iter().filter(|it| !in_use(it) && self.forget(it).is_some()).count();
             tokio::task::yield_now().await;
         }
-        Ok(Swept { tasks: u64::try_from(gone).unwrap_or(u64::MAX), ..Swept::default() })
+        Ok(SweepResult { tasks: u64::try_from(gone).unwrap_or(u64::MAX), ..SweepResult::default() })
     }
 
     async fn check(&self) -> Result<(), Unavailable> {
@@ -277,7 +278,7 @@ impl Store for Memory {
 
     async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable> {
         let bytes = self.with(key, |it| match &it.log {
-            Kind::Open(log) => log.length(),
+            Kind::Open(log) => log.len(),
             Kind::SealedLog(_) => 0,
         });
         Ok(bytes.unwrap_or_default())
@@ -292,7 +293,7 @@ impl Store for Memory {
         let mut sum: usize = 0;
         for key in &keys {
             let bytes = self.with(key, |kept| match &kept.log {
-                Kind::Open(log) => log.length(),
+                Kind::Open(log) => log.len(),
                 Kind::SealedLog(settled) => settled.bytes().len(),
             });
             sum = sum.saturating_add(bytes.unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Push notification configurations, as a store keeps them: with their task, and gone with it.
+//! Push notification configurations as stored data. They are deleted together with their task.
 
 use std::{fmt, sync::Arc};
 
@@ -6,18 +6,18 @@ use bytes::Bytes;
 
 use crate::{pb::v1::TaskPushNotificationConfig, protocol::Version};
 
-/// Where what happens to a task is to be sent (4.3).
+/// Registered webhook for updates of a task (4.3).
 #[derive(Clone, PartialEq)]
 pub struct PushConfig {
-    /// What was registered, with its own id and that of its task.
+    /// Configuration, with its own id and that of its task.
     pub config: TaskPushNotificationConfig,
-    /// The version of the protocol that it was registered in: what is sent there has that form.
+    /// Protocol version of the registration. Notifications have the format of this version.
     pub version: Version,
-    /// What that version says of it and `config` has no place for. Only who wrote it can read it.
-    pub beside: Bytes,
+    /// Fields of that version that `config` can't represent, in an encoding private to the version's implementation.
+    pub extra: Bytes,
 }
 
-/// Its URL may be a secret, and the rest is one.
+/// Omits everything that may be a secret: the URL, the token and the credentials.
 impl fmt::Debug for PushConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut f = f.debug_struct("PushConfig");
@@ -25,24 +25,24 @@ impl fmt::Debug for PushConfig {
     }
 }
 
-/// What became of a configuration that was to be kept.
+/// Result of storing a push configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutResult {
-    /// There was none of its id.
-    Made,
-    /// It has the place of the one of its id.
+    /// The configuration was added.
+    Created,
+    /// The configuration of the same id was replaced.
     Replaced,
-    /// There is no such task.
-    NoTask,
-    /// The task has as many as it may have.
+    /// The task does not exist.
+    TaskNotFound,
+    /// The task has the maximum number of configurations.
     Full,
 }
 
-/// Some of a task's configurations, in the order in which their ids were first put.
+/// Page of push configurations, in the order in which their ids were first stored.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PushPage {
-    /// In their order.
+    /// Configurations of the page.
     pub configs: Vec<Arc<PushConfig>>,
-    /// What the next ones come after, if there are more.
+    /// Cursor of the next page, if there is one.
     pub next: Option<u64>,
 }

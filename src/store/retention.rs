@@ -1,4 +1,4 @@
-//! How long things are kept, and what has gone since.
+//! Retention policy: how long tasks and their data are stored, and the result of a retention sweep.
 
 use std::time::Duration;
 
@@ -26,18 +26,18 @@ pub struct Retention {
     /// Retention of idempotency keys after the send. 24 h by default. The store in memory keeps them as long as the task.
     pub sends: Option<Duration>,
     /// Interval between retention sweeps (minimum 1 s). 1 min by default.
-    pub every: Duration,
+    pub interval: Duration,
 }
 
 impl Retention {
-    /// All of it, for ever.
+    /// Unlimited retention.
     pub const FOREVER: Self =
-        Self { finished: None, idle: None, logs: None, push: None, sends: None, every: Duration::from_mins(1) };
+        Self { finished: None, idle: None, logs: None, push: None, sends: None, interval: Duration::from_mins(1) };
 
-    /// What is older than this has been kept for long enough; nothing is, where it is kept for ever.
-    pub fn before(window: Option<Duration>, now: Millis) -> Option<Millis> {
-        let window = Millis::try_from(window?.as_millis()).unwrap_or(Millis::MAX);
-        Some(now.saturating_sub(window))
+    /// Returns the time before which data is expired, or `None` if the retention is unlimited.
+    pub fn cutoff(retention: Option<Duration>, now: Millis) -> Option<Millis> {
+        let millis = Millis::try_from(retention?.as_millis()).unwrap_or(Millis::MAX);
+        Some(now.saturating_sub(millis))
     }
 }
 
@@ -54,15 +54,15 @@ impl Default for Retention {
     }
 }
 
-/// What a sweep has deleted, or would.
+/// Numbers of items that a retention sweep deleted, or would delete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// Tasks that have ended.
+pub struct SweepResult {
+    /// Tasks in a terminal state.
     pub tasks: u64,
-    /// Logs of tasks that have ended, and stay.
+    /// Event logs of remaining tasks.
     pub logs: u64,
-    /// Push configurations of tasks that stay.
-    pub pushes: u64,
-    /// Keys of sends whose tasks stay.
-    pub sends: u64,
+    /// Push configurations of remaining tasks.
+    pub push_configs: u64,
+    /// Idempotency keys of remaining tasks.
+    pub idempotency_keys: u64,
 }

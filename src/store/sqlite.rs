@@ -31,11 +31,11 @@ use self::{
 };
 pub(crate) use self::{
     file::publish,
-    inspect::{Inspection, Stats},
+    inspect::{Inspector, Stats},
 };
 use super::{
     Change, Claim, Commit, Damaged, Full, InUse, Key, ListPage, ListQuery, Log, PushConfig, PushPage, PutResult,
-    Refused, Retention, RunnerId, Scope, SendOutcome, Store, Stored, Swept, Unavailable,
+    Refused, Retention, RunnerId, Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable,
 };
 use crate::{
     event::{Fence, Seq},
@@ -73,7 +73,7 @@ const READERS: usize = 4;
 const PROBE: &str = "INSERT INTO probe VALUES(zeroblob(16384)); DELETE FROM probe";
 
 /// How many tasks are kept where nobody says.
-pub const MAX_TASKS: usize = 1_000_000;
+pub const DEFAULT_MAX_TASKS: usize = 1_000_000;
 
 /// A store in a file.
 ///
@@ -180,7 +180,7 @@ pub enum Error {
     },
     /// It can't be reached, or there is nothing to run on.
     #[error("{}: {cause}", path.display())]
-    Place {
+    Io {
         /// The file.
         path: PathBuf,
         /// What the system says.
@@ -406,7 +406,7 @@ impl Error {
         match fault.into() {
             Fault::Sqlite(it) if it.sqlite_error_code() == Some(ErrorCode::NotADatabase) => Self::Foreign { path },
             Fault::Sqlite(cause) => Self::Sqlite { path, cause },
-            Fault::System(cause) => Self::Place { path, cause },
+            Fault::System(cause) => Self::Io { path, cause },
         }
     }
 }
@@ -425,7 +425,12 @@ impl From<io::Error> for Fault {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { durability: Durability::default(), max_tasks: MAX_TASKS, max_tasks_per_owner: None, max_bytes: None }
+        Self {
+            durability: Durability::default(),
+            max_tasks: DEFAULT_MAX_TASKS,
+            max_tasks_per_owner: None,
+            max_bytes: None,
+        }
     }
 }
 
@@ -440,7 +445,7 @@ impl Store for Sqlite {
         self.fence
     }
 
-    fn room(&self, scope: &Scope) -> Result<(), Full> {
+    fn check_capacity(&self, scope: &Scope) -> Result<(), Full> {
         self.room.lock().takes(&scope.owner)
     }
 
@@ -448,11 +453,11 @@ impl Store for Sqlite {
         self.writer.change(batch.iter().cloned().map(Change::Commit).collect()).await
     }
 
-    async fn change(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
+    async fn commit_changes(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
         self.writer.change(batch).await
     }
 
-    async fn load(&self, key: &Key) -> Result<Option<Stored>, Unavailable> {
+    async fn load(&self, key: &Key) -> Result<Option<StoredTask>, Unavailable> {
         let key = key.clone();
         self.readers.run(move |it| read::load(it, &key)).await
     }
@@ -466,7 +471,7 @@ impl Store for Sqlite {
         Ok(Log { events: events.await? })
     }
 
-    async fn sent(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
+    async fn find_send(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
         let (scope, key) = (Arc::clone(scope), key.to_owned());
         self.readers.run(move |it| read::sent(it, &scope, &key)).await
     }
@@ -481,7 +486,7 @@ impl Store for Sqlite {
         self.writer
             .run(move |it| match read::id(it.db, &key)? {
                 Some(task) => push::keep(it.db, task, &push, most),
-                None => Ok(PutResult::NoTask),
+                None => Ok(PutResult::TaskNotFound),
             })
             .await
     }
@@ -513,7 +518,7 @@ impl Store for Sqlite {
         Ok(claimed)
     }
 
-    async fn damage(&self, key: &Key) -> Result<Option<Damaged>, Unavailable> {
+    async fn diagnose(&self, key: &Key) -> Result<Option<Damaged>, Unavailable> {
         let key = key.clone();
         let found = self.readers.run(move |db| match read::id(db, &key)? {
             Some(id) => check::task(db, id),
@@ -522,11 +527,11 @@ impl Store for Sqlite {
         Ok(found.await?.map(Damaged))
     }
 
-    async fn idle(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
+    async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
         self.waiting(before, skip, limit).await
     }
 
-    async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<Swept, Unavailable> {
+    async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<SweepResult, Unavailable> {
         self.keep(policy, now, in_use).await
     }
 

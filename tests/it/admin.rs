@@ -60,9 +60,14 @@ async fn filled(directory: &Path) {
             let sends =
                 vec![IdempotencyRecord { key: format!("key of {id}").into(), hash: [7; 16], seq: 1, time: old }];
             let begin = task.next([user_message("hello")]);
-            task.write(Commit { sends, saved: Some("kept".into()), asked: Some("asked".into()), ..begin })
-                .await
-                .unwrap();
+            task.write(Commit {
+                sends,
+                agent_state: Some("kept".into()),
+                turn_contexts: Some("asked".into()),
+                ..begin
+            })
+            .await
+            .unwrap();
             task.commit([chunk("a", "1", false), chunk("a", "2", true)]).await.unwrap();
             store.put_push(&task.key, push(), 9).await.unwrap();
             task.commit([status(state, time)]).await.unwrap();
@@ -75,7 +80,7 @@ async fn filled(directory: &Path) {
 
 fn push() -> Arc<PushConfig> {
     let config = TaskPushNotificationConfig { id: "p".into(), url: "https://a.example".into(), ..Default::default() };
-    Arc::new(PushConfig { config, version: Version::V0_3, beside: "\u{0}beside".into() })
+    Arc::new(PushConfig { config, version: Version::V0_3, extra: "\u{0}beside".into() })
 }
 
 /// Tasks of an export by owner and id.

@@ -14,7 +14,7 @@ use a2a_service::{
     seam::Millis,
     store::{
         Change, Claim, Commit, InUse, Key, ListPage, ListQuery, Log, PushConfig, PushPage, PutResult, Refused,
-        Rejected, Retention, RunnerId, Scope, SendOutcome, Store, Stored, Swept, Unavailable, memory::Memory,
+        Rejected, Retention, RunnerId, Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable, memory::Memory,
     },
 };
 use parking_lot::Mutex;
@@ -111,7 +111,7 @@ impl Gate {
     }
 
     fn rejects(&self, change: &Change) -> bool {
-        let size: usize = change.commit().events.iter().map(|event| event.proto().len()).sum();
+        let size: usize = change.to_commit().events.iter().map(|event| event.proto().len()).sum();
         size > self.largest.load(Ordering::SeqCst)
     }
 
@@ -165,10 +165,10 @@ impl Store for Gate {
     }
 
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
-        self.change(batch.iter().cloned().map(Change::Commit).collect()).await
+        self.commit_changes(batch.iter().cloned().map(Change::Commit).collect()).await
     }
 
-    async fn change(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
+    async fn commit_changes(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
         let outcome = self.next_outcome().await;
         match outcome {
             CommitOutcome::Fail => return Err(Unavailable("commit failed by the test".into())),
@@ -179,14 +179,14 @@ impl Store for Gate {
             let mut outcomes = Vec::new();
             for change in &*batch {
                 outcomes.push(if self.rejects(change) {
-                    Err(Refused::Rejected(Rejected::Size { limit: "store.max_size", most: 1 }))
+                    Err(Refused::Rejected(Rejected::Size { limit: "store.max_size", max: 1 }))
                 } else {
-                    self.store.change([change.clone()].into()).await?.remove(0)
+                    self.store.commit_changes([change.clone()].into()).await?.remove(0)
                 });
             }
             return Ok(outcomes);
         }
-        let outcomes = self.store.change(batch).await;
+        let outcomes = self.store.commit_changes(batch).await;
         if outcome == CommitOutcome::LoseReply {
             Err(Unavailable("acknowledgement lost by the test".into()))
         } else {
@@ -194,7 +194,7 @@ impl Store for Gate {
         }
     }
 
-    async fn load(&self, key: &Key) -> Result<Option<Stored>, Unavailable> {
+    async fn load(&self, key: &Key) -> Result<Option<StoredTask>, Unavailable> {
         // Suspends like a store on disk, so that other tasks run in between.
         tokio::task::yield_now().await;
         self.check_readable()?;
@@ -207,9 +207,9 @@ impl Store for Gate {
         self.store.events(key, after, limit).await
     }
 
-    async fn sent(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
+    async fn find_send(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
         self.check_readable()?;
-        self.store.sent(scope, key).await
+        self.store.find_send(scope, key).await
     }
 
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable> {
@@ -242,12 +242,12 @@ impl Store for Gate {
         self.store.claim(runner, limit, lease).await
     }
 
-    async fn idle(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
+    async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
         self.check_readable()?;
-        self.store.idle(before, skip, limit).await
+        self.store.idle_tasks(before, skip, limit).await
     }
 
-    async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<Swept, Unavailable> {
+    async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<SweepResult, Unavailable> {
         self.store.sweep(policy, now, in_use).await
     }
 

@@ -114,7 +114,8 @@ impl StoreContents {
     pub(crate) async fn read_store(store: &dyn Store) -> Self {
         let mut contents = Self { tasks: BTreeMap::new(), errors: Vec::new() };
         let scope = Arc::<Scope>::default();
-        let mut query = ListQuery { scope: Arc::clone(&scope), limit: 100, artifacts: true, ..ListQuery::default() };
+        let mut query =
+            ListQuery { scope: Arc::clone(&scope), limit: 100, include_artifacts: true, ..ListQuery::default() };
         let mut states: HashMap<TaskState, u64> = HashMap::new();
         loop {
             let page = store.list(&query).await.unwrap();
@@ -124,9 +125,9 @@ impl StoreContents {
                     contents.errors.push(format!("{} is listed, but cannot be loaded", listed.id));
                     continue;
                 };
-                let (at, state) = (stored.at, stored.row.state);
+                let (at, state) = (stored.position, stored.row.state);
                 *states.entry(state).or_default() += 1;
-                let task = stored.task(store, &key).await.unwrap();
+                let task = stored.load_task(store, &key).await.unwrap();
                 let log = store.events(&key, 0, usize::MAX).await.unwrap().events;
                 if (&listed, listed.state()) != (&task, state) {
                     contents.errors.push(format!("{listed:?} is listed, but the task is {task:?}, {state:?}"));

@@ -333,7 +333,7 @@ async fn resumed_turn_has_its_request_context() {
     // The context of an ended turn is deleted.
     for id in [&new, &asked] {
         let stored = store.load(&key(id)).await.unwrap().unwrap();
-        assert_eq!(stored.asked.as_deref().unwrap_or_default(), b"");
+        assert_eq!(stored.turn_contexts.as_deref().unwrap_or_default(), b"");
     }
 }
 

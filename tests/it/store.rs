@@ -18,7 +18,7 @@ use a2a_service::{
     pb::v1::TaskState,
     store::{
         Commit, Expect, Full, IdempotencyRecord, Key, ListQuery, Refused, Retention, Scope, SendOutcome, Store,
-        memory::MAX_TASKS,
+        memory::DEFAULT_MAX_TASKS,
         sqlite::{Durability, Options},
     },
 };
@@ -108,7 +108,7 @@ fn options(max_tasks: usize) -> Options {
 }
 
 /// Maximum number of tasks that no test reaches.
-const MANY: usize = MAX_TASKS;
+const MANY: usize = DEFAULT_MAX_TASKS;
 
 /// Retention that deletes terminal tasks after this time and keeps everything else.
 pub(crate) fn finished(millis: u64) -> Retention {
@@ -118,7 +118,7 @@ pub(crate) fn finished(millis: u64) -> Retention {
 }
 
 async fn at(store: &dyn Store, key: &Key) -> Option<Position> {
-    store.load(key).await.unwrap().map(|stored| stored.at)
+    store.load(key).await.unwrap().map(|stored| stored.position)
 }
 
 async fn row_has_the_position_of_its_last_commit(open: Open<'_>) {
@@ -175,10 +175,10 @@ async fn idempotency_key_is_recorded_once(open: Open<'_>) {
     let recorded =
         |id: &str, hash_byte: u8, seq| Some(SendOutcome { task_id: id.into(), seq, hash: Box::new([hash_byte; 16]) });
     let mut one = Writer::new(&store, &ada, "t-1");
-    assert_eq!(store.sent(&ada, "k").await.unwrap(), None);
+    assert_eq!(store.find_send(&ada, "k").await.unwrap(), None);
     let first = Commit { sends: keyed("k", 7, 1), ..one.next([]) };
     assert_eq!(one.write(first.clone()).await, Ok(()));
-    assert_eq!(store.sent(&ada, "k").await.unwrap(), recorded("t-1", 7, 1));
+    assert_eq!(store.find_send(&ada, "k").await.unwrap(), recorded("t-1", 7, 1));
     // Retry of a commit whose acknowledgement was lost.
     assert_eq!(one.write(first).await, Err(Refused::Stale(Some(one.at))));
     let mut other = Writer::new(&store, &ada, "t-2");
@@ -191,7 +191,7 @@ async fn idempotency_key_is_recorded_once(open: Open<'_>) {
         let mut foreign = Writer::new(&store, &scope, "t-3");
         let commit = Commit { sends: keyed("k", 8, 1), ..foreign.next([]) };
         assert_eq!(foreign.write(commit).await, Ok(()));
-        assert_eq!(store.sent(&scope, "k").await.unwrap(), recorded("t-3", 8, 1));
+        assert_eq!(store.find_send(&scope, "k").await.unwrap(), recorded("t-3", 8, 1));
     }
     // A follow-up, then another one.
     let follow_up = Commit { sends: keyed("f", 9, 2), ..one.next([message("more")]) };
@@ -201,23 +201,23 @@ async fn idempotency_key_is_recorded_once(open: Open<'_>) {
     sends.extend(keyed("f", 9, 3));
     let refused = Commit { sends, ..one.next([message("more")]) };
     assert_eq!(one.write(refused).await, Err(Refused::Duplicate { task_id: "t-1".into() }));
-    assert_eq!(store.sent(&ada, "f").await.unwrap(), recorded("t-1", 9, 2));
-    assert_eq!(store.sent(&ada, "g").await.unwrap(), None);
+    assert_eq!(store.find_send(&ada, "f").await.unwrap(), recorded("t-1", 9, 2));
+    assert_eq!(store.find_send(&ada, "g").await.unwrap(), None);
     // The key is kept after the end of the task, until the task is swept.
     one.commit([status(TaskState::Completed, 5)]).await.unwrap();
     let mut again = Writer::new(&store, &ada, "t-4");
     let commit = Commit { sends: keyed("k", 7, 1), ..again.next([]) };
     assert_eq!(again.write(commit.clone()).await, Err(Refused::Duplicate { task_id: "t-1".into() }));
     store.sweep(&finished(0), 100, &|_| false).await.unwrap();
-    assert_eq!(store.sent(&ada, "f").await.unwrap(), None);
+    assert_eq!(store.find_send(&ada, "f").await.unwrap(), None);
     assert_eq!(again.write(commit).await, Ok(()));
 }
 
 async fn request_context_of_a_message_is_stored(open: Open<'_>) {
     let store = open(MANY);
     let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
-    let asked = async |store: &dyn Store, key: &Key| store.load(key).await.unwrap().unwrap().asked;
-    let first = Commit { asked: Some("one".into()), ..task.next([]) };
+    let asked = async |store: &dyn Store, key: &Key| store.load(key).await.unwrap().unwrap().turn_contexts;
+    let first = Commit { turn_contexts: Some("one".into()), ..task.next([]) };
     task.write(first).await.unwrap();
     task.commit([message("hi")]).await.unwrap();
     task.leave();
@@ -225,7 +225,7 @@ async fn request_context_of_a_message_is_stored(open: Open<'_>) {
     task.go_on(&store);
     let key = task.key.clone();
     assert_eq!(asked(&*store, &key).await.as_deref(), Some(&b"one"[..]));
-    let later = Commit { asked: Some("".into()), ..task.next([message("hi")]) };
+    let later = Commit { turn_contexts: Some("".into()), ..task.next([message("hi")]) };
     task.write(later).await.unwrap();
     assert_eq!(asked(&*store, &key).await.as_deref(), Some(&b""[..]));
 }
@@ -248,15 +248,15 @@ async fn row_can_change_without_an_event(open: Open<'_>) {
     let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     task.commit([]).await.unwrap();
     let mut touch = task.next([]);
-    (touch.row.cancel_requested, touch.row.taken, touch.row.open) = (true, 1, false);
+    (touch.row.cancel_requested, touch.row.delivered_seq, touch.row.open) = (true, 1, false);
     (touch.fence, touch.row.attempt) = (task.at.fence + 3, 2);
     assert_eq!(store.commit([touch.clone()].into()).await.unwrap(), [Ok(())]);
     let stored = store.load(&task.key).await.unwrap().unwrap();
     let row = &stored.row;
-    assert_eq!((row.cancel_requested, row.taken, row.open, row.attempt), (true, 1, false, 2));
-    assert_eq!(stored.at, Position { fence: touch.fence, seq: 1 });
+    assert_eq!((row.cancel_requested, row.delivered_seq, row.open, row.attempt), (true, 1, false, 2));
+    assert_eq!(stored.position, Position { fence: touch.fence, seq: 1 });
     // A retry after a lost acknowledgement is recognised by its fencing token.
-    assert_eq!(store.commit([touch].into()).await.unwrap(), [Err(Refused::Stale(Some(stored.at)))]);
+    assert_eq!(store.commit([touch].into()).await.unwrap(), [Err(Refused::Stale(Some(stored.position)))]);
     task.check().await;
 }
 
@@ -265,10 +265,10 @@ async fn saved_state_is_kept_until_replaced(open: Open<'_>) {
     let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     for (saved, expected) in [(None, None), (Some("a"), Some("a")), (None, Some("a")), (Some("b"), Some("b"))] {
         let commit = task.next([message("hi")]);
-        let commit = Commit { saved: saved.map(|text: &str| text.to_owned().into()), ..commit };
+        let commit = Commit { agent_state: saved.map(|text: &str| text.to_owned().into()), ..commit };
         task.write(commit).await.unwrap();
         let stored = store.load(&task.key).await.unwrap().unwrap();
-        assert_eq!(stored.saved.as_deref(), expected.map(str::as_bytes));
+        assert_eq!(stored.agent_state.as_deref(), expected.map(str::as_bytes));
     }
 }
 
@@ -334,7 +334,7 @@ async fn owners_and_tenants_are_isolated(open: Open<'_>) {
     for (n, scope) in scopes.iter().enumerate() {
         let key = Key::new(&Arc::new(Scope::clone(scope)), "t-1");
         let mut stored = store.load(&key).await.unwrap().unwrap();
-        let task = stored.task(&*store, &key).await.unwrap();
+        let task = stored.load_task(&*store, &key).await.unwrap();
         assert_eq!(task.history[0].text(), n.to_string());
         let query = ListQuery { scope: Arc::clone(scope), limit: 10, ..ListQuery::default() };
         let page = store.list(&query).await.unwrap();
@@ -347,10 +347,10 @@ async fn full_store_evicts_terminal_tasks(open: Open<'_>) {
     let store = open(3);
     let mut writers: Vec<_> = (0..3).map(|n| Writer::new(&store, &scope("ada", ""), &format!("t-{n}"))).collect();
     for writer in &mut writers {
-        assert_eq!(store.room(&Scope::default()), Ok(()));
+        assert_eq!(store.check_capacity(&Scope::default()), Ok(()));
         writer.commit([]).await.unwrap();
     }
-    assert_eq!(store.room(&Scope::default()), Err(Full::tasks(3)));
+    assert_eq!(store.check_capacity(&Scope::default()), Err(Full::tasks(3)));
     let mut next = Writer::new(&store, &scope("bob", ""), "t-9");
     assert_eq!(next.commit([]).await, Err(Refused::Full(Full::tasks(3))));
     assert_eq!(at(&*store, &next.key).await, None);
@@ -358,7 +358,7 @@ async fn full_store_evicts_terminal_tasks(open: Open<'_>) {
     for (index, time) in [(2, 5), (0, 6)] {
         writers[index].commit([status(TaskState::Completed, time)]).await.unwrap();
     }
-    assert_eq!(store.room(&Scope::default()), Ok(()));
+    assert_eq!(store.check_capacity(&Scope::default()), Ok(()));
     let begin = Writer::new(&store, &scope("ada", ""), "t-1").next([]);
     assert_eq!(store.commit([begin].into()).await.unwrap(), [Err(Refused::Stale(Some(writers[1].at)))]);
     assert_eq!(at(&*store, &writers[2].key).await, Some(writers[2].at));
@@ -372,7 +372,7 @@ async fn full_store_evicts_terminal_tasks(open: Open<'_>) {
     for task in [&writers[1], &next] {
         task.check().await;
     }
-    assert_eq!(store.room(&Scope::default()), Err(Full::tasks(3)));
+    assert_eq!(store.check_capacity(&Scope::default()), Err(Full::tasks(3)));
 }
 
 async fn totals_match_the_tasks(open: Open<'_>) {

@@ -74,7 +74,18 @@ impl Inner {
         let saved = mem::take(&mut self.unsaved).then(|| self.saved.clone()).flatten();
         let (push, asked, sends) = (self.push.take(), self.asked.take(), mem::take(&mut self.sends));
         let key = live.key.clone();
-        Commit { key, expect, fence: self.fence, row, events, checkpoint, saved, asked, sends, push }
+        Commit {
+            key,
+            expect,
+            fence: self.fence,
+            row,
+            events,
+            checkpoint,
+            agent_state: saved,
+            turn_contexts: asked,
+            sends,
+            push,
+        }
     }
 
     /// Returns the row of the task including pending changes.
@@ -84,11 +95,11 @@ impl Inner {
             context: Arc::clone(&live.context),
             seq: self.ahead.seq(),
             state,
-            was: self.counted.replace(state),
-            head: self.head.take(),
+            previous_state: self.counted.replace(state),
+            status_event: self.head.take(),
             time: self.time,
             open: !state.is_terminal() && (self.running || !self.inbox.is_empty()),
-            taken: self.taken,
+            delivered_seq: self.taken,
             cancel_requested: self.cancel,
             attempt: self.attempt,
             drained: self.drained,

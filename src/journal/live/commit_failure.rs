@@ -131,7 +131,8 @@ impl Inner {
         change: &Change,
         rejection: &Rejected,
     ) -> Option<Wakeups> {
-        let Commit { expect, events, mut sends, asked, saved, push, .. } = change.commit();
+        let Commit { expect, events, mut sends, turn_contexts: asked, agent_state: saved, push, .. } =
+            change.to_commit();
         tracing::warn!(task.id = live.key.id(), error.cause = ?rejection, "store rejected a change");
         let (begins, is_first) = (expect == Expect::New, self.rejections == 0);
         self.rejections += 1;

@@ -26,7 +26,7 @@ impl Inner {
         let mut task = self.base.take()?;
         let began = task.status.as_ref().and_then(|it| it.timestamp.as_ref()).map(millis).unwrap_or_default();
         // The task tells it.
-        let row = Row { head: None, ..self.row(live) };
+        let row = Row { status_event: None, ..self.row(live) };
         (self.begins, self.touched, self.oldest) = (false, false, None);
         let told = {
             // Nobody else has it: the agent that was given it has returned.
@@ -38,7 +38,7 @@ impl Inner {
             }
             told
         };
-        Some(CompletedTask { key: live.key.clone(), fence: self.fence, row, began, task, told })
+        Some(CompletedTask { key: live.key.clone(), fence: self.fence, row, submitted_at: began, task, events: told })
     }
 
     /// It is durable: now it is shown, and whoever waited for anything of it has it.

@@ -2,14 +2,14 @@
 
 use std::{collections::hash_map::Entry, sync::Arc};
 
-use super::{Kind, Memory, SHARDS, StoredTask};
+use super::{Kind, Memory, SHARDS, TaskEntry};
 use crate::{
     event::Position,
     pb::v1::TaskState,
     seam::Millis,
     store::{
         Commit, CompletedTask, Expect, IdempotencyRecord, Immediate, Key, Refused, Row, SendOutcome,
-        log_codec::{LogNames, OpenLog, SealedLog},
+        log_codec::{OpenLog, SealedLog, TaskIds},
     },
 };
 
@@ -47,7 +47,7 @@ impl Immediate for Memory {
         written
     }
 
-    fn conclude(&self, whole: &CompletedTask) -> Result<(), Refused> {
+    fn commit_completed(&self, whole: &CompletedTask) -> Result<(), Refused> {
         // What was there before must not cost another task its place.
         if let Some(at) = self.with(&whole.key, |it| it.at) {
             return Err(Refused::Stale(Some(at)));
@@ -66,24 +66,15 @@ impl Memory {
     fn keep(&self, whole: &CompletedTask) -> Result<(), Refused> {
         let CompletedTask { key, fence, row, .. } = whole;
         let at = Position { fence: *fence, seq: row.seq };
-        let log = Kind::SealedLog(SealedLog::of(whole));
+        let log = Kind::SealedLog(SealedLog::from_completed(whole));
         {
-            let mut shard = self.shards[key.share(SHARDS)].lock();
+            let mut shard = self.shards[key.shard(SHARDS)].lock();
             let Entry::Vacant(free) = shard.entry(key.clone()) else {
                 return Err(Refused::Stale(shard.get(key).map(|it| it.at)));
             };
             let (kept, sends) = (row.clone(), Box::default());
             let ended = Some(self.room.lock().end(key));
-            free.insert(Box::new(StoredTask {
-                at,
-                row: kept,
-                saved: None,
-                asked: None,
-                sends,
-                push: None,
-                ended,
-                log,
-            }));
+            free.insert(Box::new(TaskEntry { at, row: kept, saved: None, asked: None, sends, push: None, ended, log }));
             self.index(key, row, None);
         }
         Ok(())
@@ -100,14 +91,14 @@ impl Memory {
     }
 
     fn write(&self, commit: &Commit) -> Result<(), Refused> {
-        let Commit { key, expect, row, saved, asked, .. } = commit;
+        let Commit { key, expect, row, agent_state: saved, turn_contexts: asked, .. } = commit;
         let at = Position { fence: commit.fence, seq: row.seq };
-        let mut shard = self.shards[key.share(SHARDS)].lock();
+        let mut shard = self.shards[key.shard(SHARDS)].lock();
         let old = match (shard.entry(key.clone()), expect) {
             (Entry::Vacant(free), Expect::New) => {
                 let log = Kind::Open(OpenLog::default());
                 let (saved, asked, sends) = (saved.clone(), asked.clone(), Box::default());
-                let kept = StoredTask { at, row: row.clone(), saved, asked, sends, push: None, ended: None, log };
+                let kept = TaskEntry { at, row: row.clone(), saved, asked, sends, push: None, ended: None, log };
                 let kept = free.insert(Box::new(kept));
                 note(kept, commit);
                 register(kept, commit);
@@ -117,8 +108,8 @@ impl Memory {
             (Entry::Occupied(it), Expect::At(then)) if it.get().at == *then => {
                 let kept = it.into_mut();
                 let old = (kept.row.time, kept.row.state);
-                let head = row.head.clone().or_else(|| kept.row.head.take());
-                (kept.at, kept.row) = (at, Row { head, ..row.clone() });
+                let head = row.status_event.clone().or_else(|| kept.row.status_event.take());
+                (kept.at, kept.row) = (at, Row { status_event: head, ..row.clone() });
                 if saved.is_some() {
                     kept.saved.clone_from(saved);
                 }
@@ -137,7 +128,7 @@ impl Memory {
             self.index(key, row, old);
         }
         if row.state.is_terminal()
-            && row.was != Some(row.state)
+            && row.previous_state != Some(row.state)
             && let Some(kept) = shard.get_mut(key)
         {
             kept.ended = Some(self.room.lock().end(key));
@@ -176,7 +167,7 @@ impl Memory {
 }
 
 /// Notes the sends that came with what is committed, to forget them with the task.
-fn note(kept: &mut StoredTask, commit: &Commit) {
+fn note(kept: &mut TaskEntry, commit: &Commit) {
     if !commit.sends.is_empty() {
         let new = commit.sends.iter().map(|it| it.key.clone());
         kept.sends = kept.sends.iter().cloned().chain(new).collect();
@@ -184,21 +175,21 @@ fn note(kept: &mut StoredTask, commit: &Commit) {
 }
 
 /// A configuration that came with what is committed. Who sent it has counted those that there are.
-fn register(kept: &mut StoredTask, commit: &Commit) {
+fn register(kept: &mut TaskEntry, commit: &Commit) {
     if let Some(it) = &commit.push {
         _ = kept.push.get_or_insert_default().put(Arc::clone(it), usize::MAX);
     }
 }
 
 /// What is said is written behind what was said; what has ended has its task before that.
-fn write_log(kept: &mut StoredTask, commit: &Commit) {
+fn write_log(kept: &mut TaskEntry, commit: &Commit) {
     let Kind::Open(log) = &mut kept.log else { return };
-    let (names, events) = (LogNames { id: commit.key.id(), context: &kept.row.context }, &commit.events);
+    let (names, events) = (TaskIds { id: commit.key.id(), context: &kept.row.context }, &commit.events);
     match (&commit.checkpoint, kept.row.state.is_terminal()) {
         (Some(task), true) => {
-            kept.log = Kind::SealedLog(SealedLog::new(task, log, events, names));
-            (kept.row.head, kept.saved, kept.asked) = (None, None, None);
+            kept.log = Kind::SealedLog(SealedLog::seal(task, log, events, names));
+            (kept.row.status_event, kept.saved, kept.asked) = (None, None, None);
         }
-        _ => log.add(events, names),
+        _ => log.append(events, names),
     }
 }

@@ -24,7 +24,7 @@ impl Pushes {
         }
         self.last += 1;
         self.all.push((self.last, push));
-        PutResult::Made
+        PutResult::Created
     }
 
     fn page(&self, after: u64, limit: usize) -> PushPage {
@@ -38,8 +38,8 @@ impl Pushes {
 
 impl Memory {
     pub(super) fn put(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> PutResult {
-        let mut shard = self.shards[key.share(SHARDS)].lock();
-        shard.get_mut(key).map_or(PutResult::NoTask, |it| it.push.get_or_insert_default().put(push, most))
+        let mut shard = self.shards[key.shard(SHARDS)].lock();
+        shard.get_mut(key).map_or(PutResult::TaskNotFound, |it| it.push.get_or_insert_default().put(push, most))
     }
 
     pub(super) fn push_of(&self, key: &Key, id: &str) -> Option<Arc<PushConfig>> {
@@ -52,7 +52,7 @@ impl Memory {
     }
 
     pub(super) fn delete(&self, key: &Key, id: &str) -> bool {
-        let mut shard = self.shards[key.share(SHARDS)].lock();
+        let mut shard = self.shards[key.shard(SHARDS)].lock();
         let Some(kept) = shard.get_mut(key) else { return false };
         if let Some(it) = &mut kept.push {
             it.all.retain(|it| it.1.config.id != id);

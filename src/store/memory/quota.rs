@@ -120,7 +120,7 @@ impl Memory {
 
     /// Deletes a task that has ended, unless it is gone already.
     pub(super) fn forget(&self, key: &Key) -> Option<impl Sized + use<>> {
-        let mut shard = self.shards[key.share(SHARDS)].lock();
+        let mut shard = self.shards[key.shard(SHARDS)].lock();
         if !shard.get(key).is_some_and(|it| it.row.state.is_terminal()) {
             return None;
         }

@@ -94,11 +94,11 @@ fn commit(row: &Expected, was: Option<TaskState>) -> Commit {
         context: row.context.as_str().into(),
         seq: row.seq,
         state: row.state,
-        was,
-        head: Some(event.clone()),
+        previous_state: was,
+        status_event: Some(event.clone()),
         time: row.time,
         open: !row.state.is_terminal(),
-        taken: 1,
+        delivered_seq: 1,
         cancel_requested: false,
         attempt: 1,
         drained: 0,
@@ -107,7 +107,18 @@ fn commit(row: &Expected, was: Option<TaskState>) -> Commit {
     let sends =
         send.map(|it| IdempotencyRecord { key: it.into(), hash: [7; 16], seq: 1, time: 0 }).into_iter().collect();
     let (key, events) = (row.key.clone(), vec![event]);
-    Commit { key, expect, fence, row: kept, events, checkpoint, saved: None, asked: None, sends, push: None }
+    Commit {
+        key,
+        expect,
+        fence,
+        row: kept,
+        events,
+        checkpoint,
+        agent_state: None,
+        turn_contexts: None,
+        sends,
+        push: None,
+    }
 }
 
 impl Model {
@@ -122,7 +133,7 @@ impl Model {
                 let is_full = self.rows.len() == MAX;
                 let oldest = self.rows.iter().filter(|it| it.ended.is_some()).min_by_key(|it| it.ended);
                 let oldest = oldest.map(|it| it.key.clone());
-                assert_eq!(store.room(row.key.scope()).is_ok(), !is_full || oldest.is_some());
+                assert_eq!(store.check_capacity(row.key.scope()).is_ok(), !is_full || oldest.is_some());
                 let written = store.commit_now(&commit(&row, None));
                 let same = |it: &&Expected| it.key.scope() == row.key.scope() && it.send == row.send;
                 if let Some(it) = self.rows.iter().find(same).filter(|_| row.send.is_some()) {
@@ -171,7 +182,7 @@ impl Model {
         for row in &self.rows {
             scopes.entry(Arc::clone(row.key.scope())).or_default().push(row);
             let stored = store.load(&row.key).now_or_never().unwrap().unwrap().unwrap();
-            assert_eq!((stored.at.seq, stored.row.state, stored.row.time), (row.seq, row.state, row.time));
+            assert_eq!((stored.position.seq, stored.row.state, stored.row.time), (row.seq, row.state, row.time));
             let log = store.events(&row.key, 0, 100).now_or_never().unwrap().unwrap();
             assert_eq!(u64::try_from(log.events.len()), Ok(row.seq));
         }
@@ -282,20 +293,20 @@ fn what_a_task_tells_of_its_log_is_its_log() {
         context,
         seq,
         state: TaskState::Failed,
-        was: None,
-        head: None,
+        previous_state: None,
+        status_event: None,
         time: 7,
         open: false,
-        taken: 1,
+        delivered_seq: 1,
         cancel_requested: false,
         attempt: 1,
         drained: 0,
     };
     let key = Key::new(&Arc::default(), "t");
-    let whole = CompletedTask { key: key.clone(), fence: 1, row, began: 3, task: Arc::new(task), told };
+    let whole = CompletedTask { key: key.clone(), fence: 1, row, submitted_at: 3, task: Arc::new(task), events: told };
     let (short, long) = (Memory::with_max_tasks(1), Memory::with_max_tasks(1));
-    short.conclude(&whole).unwrap();
-    long.commit_now(&whole.commit()).unwrap();
+    short.commit_completed(&whole).unwrap();
+    long.commit_now(&whole.to_commit()).unwrap();
     assert!(short.size().1 < long.size().1, "{short:?} {long:?}");
     for after in 0..=seq {
         let events = [&short, &long].map(|it| it.events(&key, after, 10).now_or_never().unwrap().unwrap().events);
@@ -307,12 +318,12 @@ fn what_a_task_tells_of_its_log_is_its_log() {
         loaded.each_ref().map(|it| it.checkpoint.clone().map(|(seq, task)| (seq, task.into_task().unwrap())));
     assert_eq!(first, second);
     assert!(first.is_some());
-    assert_eq!(loaded[0].at, loaded[1].at);
-    assert!(short.conclude(&whole).is_err_and(|it| it == Refused::Stale(Some(at(seq)))));
+    assert_eq!(loaded[0].position, loaded[1].position);
+    assert!(short.commit_completed(&whole).is_err_and(|it| it == Refused::Stale(Some(at(seq)))));
     assert_eq!(short.size().0, 1);
     // What is not there yet takes the place of what has ended.
     let other = CompletedTask { key: Key::new(&Arc::default(), "other"), ..whole };
-    short.conclude(&other).unwrap();
+    short.commit_completed(&other).unwrap();
     assert_eq!(short.size().0, 1);
 }
 
@@ -333,17 +344,24 @@ fn the_quota_of_an_owner_evicts_what_ended_first() {
             context,
             seq: 2,
             state,
-            was: None,
-            head: None,
+            previous_state: None,
+            status_event: None,
             time,
             open: false,
-            taken: 1,
+            delivered_seq: 1,
             cancel_requested: false,
             attempt: 1,
             drained: 0,
         };
         let told = vec![EventRef::Status { mark: Mark::ending(Ends::Task) }];
-        store.conclude(&CompletedTask { key: key.clone(), fence: 1, row, began: time, task, told })
+        store.commit_completed(&CompletedTask {
+            key: key.clone(),
+            fence: 1,
+            row,
+            submitted_at: time,
+            task,
+            events: told,
+        })
     };
     let there = |keys: &[&Key]| keys.iter().map(|it| store.with(it, |_| ()).is_some()).collect::<Vec<_>>();
     let (a, b) = (["a1", "a2", "a3", "a4"].map(|it| key("ada", it)), ["b1", "b2", "b3"].map(|it| key("bob", it)));

@@ -5,7 +5,7 @@ use rusqlite::{Connection, Row, types::ValueRef};
 
 use super::{
     Error,
-    inspect::Inspection,
+    inspect::Inspector,
     log_rows::unpack,
     number, read,
     write::{first_of, piece},
@@ -14,7 +14,7 @@ use crate::{
     event::{Ends, Event, Fence, Seq},
     pb::v1::{Task, TaskState},
     seam,
-    store::log_codec::LogNames,
+    store::log_codec::TaskIds,
     task::apply,
 };
 
@@ -65,7 +65,7 @@ const NOTHING: [(&str, &str); 9] = [
     ),
 ];
 
-impl Inspection {
+impl Inspector {
     /// What is wrong with it, each thing in a sentence; and how many tasks there are.
     pub(crate) fn check(&self) -> Result<(Vec<String>, u64), Error> {
         self.read(|db| {
@@ -176,7 +176,7 @@ fn of_task(db: &Connection, id: i64) -> rusqlite::Result<Result<(), String>> {
         return Ok(Err("it has a checkpoint beside what stands in its row".into()));
     }
     let mut replay = None;
-    let names = LogNames { id: &key, context: &context };
+    let names = TaskIds { id: &key, context: &context };
     if let Some(it) = &whole {
         let replay = replay.insert(Replay::new(1));
         if let Err(why) = it.events(0, names).try_for_each(|it| replay.see(&it)) {

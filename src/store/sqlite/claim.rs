@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{failpoint, is_damage, read, write::signed, writer::Transaction};
 use crate::{
     event::Fence,
-    store::{Claim, Damaged, Key, Scope, Stored},
+    store::{Claim, Damaged, Key, Scope, StoredTask},
 };
 
 /// Rows of unfinished turns that an earlier opening had, after one.
@@ -61,9 +61,9 @@ impl Transaction<'_> {
         })
     }
 
-    fn take_row(&self, fence: Fence, id: i64) -> rusqlite::Result<Stored> {
+    fn take_row(&self, fence: Fence, id: i64) -> rusqlite::Result<StoredTask> {
         let mut found = read::row(self.db, id)?;
-        (found.at.fence, found.row.attempt) = (fence, found.row.attempt.saturating_add(1));
+        (found.position.fence, found.row.attempt) = (fence, found.row.attempt.saturating_add(1));
         let sql = "UPDATE task SET fence = ?, attempt = ? WHERE id = ?";
         self.db.prepare_cached(sql)?.execute((signed(fence)?, found.row.attempt, id))?;
         Ok(found)

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Error, Sqlite, check,
-    inspect::Inspection,
+    inspect::Inspector,
     log_rows::{halves, pack},
     number, push, read,
     write::{piece, refused, signed},
@@ -22,7 +22,7 @@ use crate::{
     event::{Event, Mark, Position},
     pb::v1::{StreamResponse, Task, TaskPushNotificationConfig, TaskState},
     protocol::Version,
-    store::{Key, PushConfig, Scope, Unavailable, log_codec::LogNames},
+    store::{Key, PushConfig, Scope, Unavailable, log_codec::TaskIds},
 };
 
 /// The layout of the lines; another one is another number.
@@ -121,7 +121,7 @@ impl From<Blob> for String {
     }
 }
 
-impl Inspection {
+impl Inspector {
     /// Writes the tasks of one owner or of all, as they are at this moment, and says how many.
     pub(crate) fn export(&self, owner: Option<&str>, out: &mut dyn Write) -> Result<u64, Error> {
         self.read(|db| {
@@ -151,7 +151,7 @@ fn exported(db: &Connection, id: i64) -> rusqlite::Result<Line> {
     let sql = "SELECT version, config, beside, number FROM push WHERE task = ? ORDER BY number";
     let mut pushes = db.prepare_cached(sql)?;
     let pushes = pushes.query_map([id], |it| {
-        let PushConfig { config, version, beside } = &*push::config(it)?;
+        let PushConfig { config, version, extra: beside } = &*push::config(it)?;
         Ok(Push { version: version.as_str().to_owned(), config: config.clone(), beside: Blob(beside.to_vec()) })
     })?;
     let mut sends = db.prepare_cached("SELECT key, hash, time, seq FROM send WHERE task = ? ORDER BY time, key")?;
@@ -277,7 +277,7 @@ impl Transaction<'_> {
         if line.log.windows(2).any(|it| it[0].seq.checked_add(1) != Some(it[1].seq)) {
             return Ok(Some("its log has a hole".into()));
         }
-        let names = LogNames { id: key.id(), context: &line.context };
+        let names = TaskIds { id: key.id(), context: &line.context };
         for some in line.log.chunks(PIECE) {
             let event = |it: &Logged| {
                 let payload = it.event.payload.clone()?;
@@ -301,7 +301,7 @@ impl Transaction<'_> {
             let Some(version) = Version::from_text(&version) else {
                 return Ok(Some("a push configuration is of a version that there is not".into()));
             };
-            let config = PushConfig { config, version, beside: Bytes::from(beside.0) };
+            let config = PushConfig { config, version, extra: Bytes::from(beside.0) };
             push::keep(self.db, id, &config, usize::MAX)?;
         }
         for Send { key, hash, time, seq } in line.sends {

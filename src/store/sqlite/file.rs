@@ -42,7 +42,7 @@ pub(super) struct LockedFile {
 impl LockedFile {
     /// Claims the file, which may not be there yet.
     pub(super) fn new(path: &Path) -> Result<Self, Error> {
-        let failed = |cause| Error::Place { path: path.to_owned(), cause };
+        let failed = |cause| Error::Io { path: path.to_owned(), cause };
         let path = whole(path).map_err(failed)?;
         let beside = beside(&path, "lock");
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&beside);
@@ -96,7 +96,7 @@ impl LockedFile {
 /// A server has the path, a file or the write-ahead log of one is there, some of the new file is in its log alone (most often
 /// because the disk is full), or the system can't rename it.
 pub(crate) fn publish(from: &Path, to: &Path) -> Result<(), Error> {
-    let failed = |path: &Path, cause| Error::Place { path: path.to_owned(), cause };
+    let failed = |path: &Path, cause| Error::Io { path: path.to_owned(), cause };
     // SQLite deletes a log when all of it is in the file.
     if log_of(from).exists() {
         return Err(failed(to, std::io::Error::other("not all of it could be written; is the disk full?")));

@@ -46,7 +46,7 @@ impl InsertBatch {
         for it in &*all {
             let before = bytes.len();
             let whole = match it {
-                Change::CompletedTask(it) => log_codec::write(it, SHORT, &mut bytes),
+                Change::CompletedTask(it) => log_codec::encode_completed(it, SHORT, &mut bytes),
                 Change::Commit(_) => false,
             };
             wholes.push(whole.then_some(before..bytes.len()));
@@ -94,7 +94,7 @@ impl Transaction<'_> {
                     }
                 },
                 (None, Change::Commit(it)) => outcomes.push(self.commit(it)?),
-                (None, Change::CompletedTask(it)) => outcomes.push(self.commit(&it.commit())?),
+                (None, Change::CompletedTask(it)) => outcomes.push(self.commit(&it.to_commit())?),
             }
         }
         self.make(&mut rows, &mut outcomes)?;
@@ -120,7 +120,7 @@ impl Transaction<'_> {
             let mut at = 0;
             for NewRow { scope, task, whole } in rows {
                 let CompletedTask { key, row, fence, .. } = task;
-                let (seq, fence, taken) = (signed(row.seq)?, signed(*fence)?, signed(row.taken)?);
+                let (seq, fence, taken) = (signed(row.seq)?, signed(*fence)?, signed(row.delivered_seq)?);
                 let values: [&dyn ToSql; 12] = [
                     scope,
                     &key.id(),

@@ -16,11 +16,11 @@ use super::{
 use crate::{
     pb::v1::TaskState,
     seam::Millis,
-    store::{Retention, Swept},
+    store::{Retention, SweepResult},
 };
 
 /// A file that is looked at.
-pub(crate) struct Inspection {
+pub(crate) struct Inspector {
     path: PathBuf,
     pub(super) db: Connection,
 }
@@ -31,27 +31,27 @@ pub(crate) struct Stats {
     /// The version of its tables.
     pub(crate) version: i32,
     /// How large it is, in bytes, and how much of that is free.
-    pub(crate) bytes: u64,
-    pub(crate) free: u64,
+    pub(crate) file_bytes: u64,
+    pub(crate) free_bytes: u64,
     /// How much has been committed and is not in it yet, in bytes.
-    pub(crate) ahead: u64,
+    pub(crate) wal_bytes: u64,
     /// How many tasks there are, by state.
     pub(crate) tasks: Vec<(TaskState, u64)>,
     /// Those of whom there are most: owner, tenant, tasks.
     pub(crate) owners: Vec<(String, String, u64)>,
     /// How many owners there are, in each tenant.
-    pub(crate) scopes: u64,
+    pub(crate) owner_count: u64,
     /// How many of the tasks that have ended have no log any more.
-    pub(crate) folded: u64,
+    pub(crate) without_log: u64,
     /// How many push configurations, and keys of sends.
-    pub(crate) pushes: u64,
-    pub(crate) sends: u64,
+    pub(crate) push_configs: u64,
+    pub(crate) idempotency_keys: u64,
 }
 
-impl Inspection {
+impl Inspector {
     /// Opens a file that is there.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        let place = |cause| Error::Place { path: path.to_owned(), cause };
+        let place = |cause| Error::Io { path: path.to_owned(), cause };
         fs::metadata(path).map_err(place)?;
         let failed = |source: rusqlite::Error| Error::of(path, source);
         // One that can't write could not read what a server that was killed has left in its log.
@@ -92,43 +92,43 @@ impl Inspection {
             let owners = owners.query_map([], |it| Ok((it.get(0)?, it.get(1)?, number(it.get(2)?))))?;
             Ok(Stats {
                 version: db.pragma_query_value(None, "user_version", |it| it.get(0))?,
-                bytes: pragma("page_count")? * page,
-                free: pragma("freelist_count")? * page,
-                ahead: ahead.map_or(0, |it| it.len()),
+                file_bytes: pragma("page_count")? * page,
+                free_bytes: pragma("freelist_count")? * page,
+                wal_bytes: ahead.map_or(0, |it| it.len()),
                 tasks: tasks.into_iter().filter_map(|(state, tasks)| Some((state.ok()?, tasks))).collect(),
                 owners: owners.take(NAMED).collect::<rusqlite::Result<_>>()?,
-                scopes: count("SELECT count(*) FROM scope")?,
-                folded: count(&format!("SELECT count(*) FROM task WHERE {ENDED} AND folded = 1"))?,
-                pushes: count("SELECT count(*) FROM push")?,
-                sends: count("SELECT count(*) FROM send")?,
+                owner_count: count("SELECT count(*) FROM scope")?,
+                without_log: count(&format!("SELECT count(*) FROM task WHERE {ENDED} AND folded = 1"))?,
+                push_configs: count("SELECT count(*) FROM push")?,
+                idempotency_keys: count("SELECT count(*) FROM send")?,
             })
         })
     }
 
     /// What a sweep would delete now, and how many tasks have waited for their clients for too long.
-    pub(crate) fn due(&self, policy: &Retention, now: Millis) -> Result<(Swept, u64), Error> {
+    pub(crate) fn preview_sweep(&self, policy: &Retention, now: Millis) -> Result<(SweepResult, u64), Error> {
         self.read(|db| {
-            let count = |window, sql: &str| match Retention::before(window, now) {
+            let count = |window, sql: &str| match Retention::cutoff(window, now) {
                 Some(before) => db.query_row(sql, [before], |it| it.get(0)).map(number),
                 None => Ok(0),
             };
             let ended = format!("{ENDED} AND folded IN (0, 1) AND time < ?");
             // What goes with its task is not counted once more.
-            let stays = Retention::before(policy.finished, now).unwrap_or(Millis::MIN);
-            let swept = Swept {
+            let stays = Retention::cutoff(policy.finished, now).unwrap_or(Millis::MIN);
+            let swept = SweepResult {
                 tasks: count(policy.finished, &format!("SELECT count(*) FROM task WHERE {ended}"))?,
                 logs: count(
                     policy.logs,
                     &format!("SELECT count(*) FROM task WHERE {ENDED} AND folded = 0 AND time < ? AND time >= {stays}"),
                 )?,
-                pushes: count(
+                push_configs: count(
                     policy.push,
                     &format!(
                         "SELECT count(*) FROM task JOIN push ON push.task = task.id
                          WHERE pushes > 0 AND {ENDED} AND time < ? AND time >= {stays}"
                     ),
                 )?,
-                sends: count(
+                idempotency_keys: count(
                     policy.sends,
                     &format!(
                         "SELECT count(*) FROM send JOIN task ON task.id = send.task
@@ -143,7 +143,7 @@ impl Inspection {
 
     /// Writes a copy that is of one moment, and has nothing in it that is free. There must be nothing yet where it goes.
     pub(crate) fn backup(&self, to: &Path) -> Result<(), Error> {
-        let place = |cause| Error::Place { path: to.to_owned(), cause };
+        let place = |cause| Error::Io { path: to.to_owned(), cause };
         if to.exists() {
             return Err(place(io::Error::new(io::ErrorKind::AlreadyExists, "there is something already")));
         }

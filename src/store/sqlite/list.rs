@@ -11,7 +11,7 @@ use super::{is_damage, number, read::TaskRows};
 use crate::{
     event::Seq,
     seam::Millis,
-    store::{ListPage, ListQuery, Token, page::PageTasks},
+    store::{ListPage, ListQuery, PageToken, page::PageTasks},
     task,
 };
 
@@ -83,7 +83,7 @@ pub(super) fn list(db: &Connection, query: &ListQuery) -> rusqlite::Result<ListP
         return Ok(ListPage::default());
     };
     let places = places(db, scope, query)?;
-    let mut all = TaskRows::new(db, query.artifacts)?;
+    let mut all = TaskRows::new(db, query.include_artifacts)?;
     let mut page = PageTasks::new(query);
     let (mut last, mut next) = (None, None);
     for (at, place) in places.iter().enumerate() {
@@ -101,7 +101,7 @@ pub(super) fn list(db: &Connection, query: &ListQuery) -> rusqlite::Result<ListP
             }
         };
         if !fits {
-            next = last.map(|it: &ListPosition| Token { time: it.time, id: it.key.as_str().into() });
+            next = last.map(|it: &ListPosition| PageToken { time: it.time, id: it.key.as_str().into() });
             break;
         }
         last = Some(place);

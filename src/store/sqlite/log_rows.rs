@@ -9,7 +9,7 @@ use prost::{
 use crate::{
     event::{Event, Mark, Position, Seq},
     pb::v1::Task,
-    store::log_codec::LogNames,
+    store::log_codec::TaskIds,
 };
 
 /// Keys of the fields of `StreamResponse` that hold an update.
@@ -25,7 +25,7 @@ const CONTEXT_ID: u8 = 2 << 3 | 2;
 const WITHOUT_IDS: u8 = 1 << 7;
 
 /// The events of a commit: of each its mark, its fence, and it behind its length.
-pub(super) fn pack(events: &[Event], names: LogNames<'_>) -> Vec<u8> {
+pub(super) fn pack(events: &[Event], names: TaskIds<'_>) -> Vec<u8> {
     // A byte, and two numbers that are small.
     const AROUND: usize = 9;
     let mut bytes = Vec::with_capacity(events.iter().map(|it| it.weight() + AROUND).sum());
@@ -50,7 +50,7 @@ fn length(length: usize) -> u64 {
 
 /// The key of an update, and its fields after the ids of task and context; `None` for what is no update, and for one that has
 /// other ids.
-fn without_ids<'a>(proto: &'a [u8], names: LogNames<'_>) -> Option<(&'a [u8], &'a [u8])> {
+fn without_ids<'a>(proto: &'a [u8], names: TaskIds<'_>) -> Option<(&'a [u8], &'a [u8])> {
     let (key, mut rest) = proto.split_at_checked(1).filter(|it| matches!(it.0, [STATUS_UPDATE | ARTIFACT_UPDATE]))?;
     let update = decode_varint(&mut rest).ok()?;
     if update != length(rest.len()) {
@@ -68,7 +68,7 @@ fn without_ids<'a>(proto: &'a [u8], names: LogNames<'_>) -> Option<(&'a [u8], &'
 }
 
 /// An update with its ids, as an encoder writes it.
-fn with_ids(stored: &[u8], names: LogNames<'_>) -> Option<Bytes> {
+fn with_ids(stored: &[u8], names: TaskIds<'_>) -> Option<Bytes> {
     let (key, rest) = stored.split_first()?;
     let ids = [(1, names.id), (2, names.context)].map(|(number, id)| {
         let mut field = Vec::new();
@@ -89,7 +89,7 @@ fn with_ids(stored: &[u8], names: LogNames<'_>) -> Option<Bytes> {
 }
 
 /// The events of a commit, the first of which has this number; none where that is not what the bytes are.
-pub(super) fn unpack(first: Seq, mut bytes: Bytes, names: LogNames<'_>) -> Option<Vec<Event>> {
+pub(super) fn unpack(first: Seq, mut bytes: Bytes, names: TaskIds<'_>) -> Option<Vec<Event>> {
     let mut events = Vec::new();
     for seq in first.. {
         if !bytes.has_remaining() {
@@ -215,7 +215,7 @@ mod tests {
             Event::new(position(8), Mark::HIDDEN, Payload::Message(Message::user("more"))),
             Event::new(position(9), Mark::ending(Ends::Task), update(true)),
         ];
-        let names = LogNames { id: "t", context: "c" };
+        let names = TaskIds { id: "t", context: "c" };
         let bytes = pack(&events, names);
         let read = unpack(7, bytes.clone().into(), names).unwrap();
         let place = |it: &Event| (it.position(), it.mark(), it.proto().clone());
@@ -231,7 +231,7 @@ mod tests {
     fn an_update_does_not_repeat_the_ids_of_its_row() {
         let long = "c".repeat(200);
         for (id, context) in [("t", "c"), ("t", ""), ("", "c"), ("", ""), ("t", long.as_str())] {
-            let names = LogNames { id, context };
+            let names = TaskIds { id, context };
             let (ours, other) = ((id.to_owned(), context.to_owned()), ("other".to_owned(), context.to_owned()));
             let update = |(task_id, context_id): (String, String)| {
                 let artifact = task().artifacts.pop();
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn events_that_were_stored_with_their_ids_are_read() {
-        let names = LogNames { id: "t", context: "c" };
+        let names = TaskIds { id: "t", context: "c" };
         let update = TaskStatusUpdateEvent { task_id: "t".into(), context_id: "c".into(), ..Default::default() };
         let event = Event::new(Position { fence: 1, seq: 1 }, Mark::NOTHING, Payload::StatusUpdate(update));
         let mut stored = vec![0, 1, u8::try_from(event.proto().len()).unwrap()];

@@ -14,7 +14,7 @@ use crate::{
 
 /// Keeps one, in place of the one of its id, unless there are `most` others.
 pub(super) fn keep(db: &Connection, task: i64, push: &PushConfig, most: usize) -> rusqlite::Result<PutResult> {
-    let PushConfig { config, version, beside } = push;
+    let PushConfig { config, version, extra: beside } = push;
     let (bytes, version) = (config.encode_to_vec(), version.as_str());
     let sql = "UPDATE push SET version = ?, config = ?, beside = ? WHERE task = ? AND id = ?";
     if db.prepare_cached(sql)?.execute((version, &bytes, &**beside, task, &config.id))? > 0 {
@@ -28,7 +28,7 @@ pub(super) fn keep(db: &Connection, task: i64, push: &PushConfig, most: usize) -
     db.prepare_cached("UPDATE task SET pushes = pushes + 1 WHERE id = ?")?.execute([task])?;
     let sql = "INSERT INTO push SELECT id, pushes, ?, ?, ?, ? FROM task WHERE id = ?";
     db.prepare_cached(sql)?.execute((&config.id, version, &bytes, &**beside, task))?;
-    Ok(PutResult::Made)
+    Ok(PutResult::Created)
 }
 
 /// Deletes one, if it is there.
@@ -65,5 +65,5 @@ pub(super) fn config(row: &Row<'_>) -> rusqlite::Result<Arc<PushConfig>> {
     let version = Version::from_text(version).ok_or_else(|| damaged("a version that there is not"))?;
     let config = TaskPushNotificationConfig::decode(row.get_ref(1)?.as_blob()?);
     let config = config.map_err(|_| damaged("a push configuration can't be read"))?;
-    Ok(Arc::new(PushConfig { config, version, beside: row.get::<_, Vec<u8>>(2)?.into() }))
+    Ok(Arc::new(PushConfig { config, version, extra: row.get::<_, Vec<u8>>(2)?.into() }))
 }

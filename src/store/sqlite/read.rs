@@ -15,8 +15,8 @@ use crate::{
     pb::v1::{Task, TaskState},
     snapshot::Snapshot,
     store::{
-        Key, Row, Scope, SendOutcome, Stored,
-        log_codec::{LogNames, SealedLog},
+        Key, Row, Scope, SendOutcome, StoredTask,
+        log_codec::{SealedLog, TaskIds},
     },
     task::absorb,
 };
@@ -36,7 +36,7 @@ pub(super) fn id(db: &Connection, key: &Key) -> rusqlite::Result<Option<i64>> {
 }
 
 /// A row and its checkpoint.
-pub(super) fn load(db: &Connection, key: &Key) -> rusqlite::Result<Option<Stored>> {
+pub(super) fn load(db: &Connection, key: &Key) -> rusqlite::Result<Option<StoredTask>> {
     static SQL: LazyLock<String> = LazyLock::new(|| {
         format!(
             "SELECT {COLUMNS} FROM {TABLES}
@@ -48,24 +48,24 @@ pub(super) fn load(db: &Connection, key: &Key) -> rusqlite::Result<Option<Stored
 }
 
 /// A row and its checkpoint, by the number of the task.
-pub(super) fn row(db: &Connection, id: i64) -> rusqlite::Result<Stored> {
+pub(super) fn row(db: &Connection, id: i64) -> rusqlite::Result<StoredTask> {
     static SQL: LazyLock<String> = LazyLock::new(|| format!("SELECT {COLUMNS} FROM {TABLES} WHERE t.id = ?"));
     db.prepare_cached(&SQL)?.query_row([id], stored)
 }
 
 /// What these [columns](COLUMNS) say.
-fn stored(found: &Found<'_>) -> rusqlite::Result<Stored> {
+fn stored(found: &Found<'_>) -> rusqlite::Result<StoredTask> {
     let at = Position { seq: number(found.get(0)?), fence: number(found.get(1)?) };
     let state = TaskState::try_from(found.get::<_, i32>(3)?).map_err(|_| damaged("a state that there is not"))?;
     let row = Row {
         context: Arc::from(found.get_ref(2)?.as_str()?),
         seq: at.seq,
         state,
-        was: None,
-        head: None,
+        previous_state: None,
+        status_event: None,
         time: found.get(4)?,
         open: found.get(5)?,
-        taken: number(found.get(6)?),
+        delivered_seq: number(found.get(6)?),
         cancel_requested: found.get(7)?,
         attempt: found.get(8)?,
         drained: found.get(15)?,
@@ -80,7 +80,7 @@ fn stored(found: &Found<'_>) -> rusqlite::Result<Stored> {
     };
     let saved = found.get_ref(12)?.as_blob_or_null()?.map(Bytes::copy_from_slice);
     let asked = found.get_ref(13)?.as_blob_or_null()?.map(Bytes::copy_from_slice);
-    Ok(Stored { at, row, checkpoint, saved, asked })
+    Ok(StoredTask { position: at, row, checkpoint, agent_state: saved, turn_contexts: asked })
 }
 
 /// Size of the log of a task in bytes. Of its pieces, SQLite reads no more than their lengths for that.
@@ -136,7 +136,7 @@ fn settled_events(db: &Connection, task: i64, after: Seq, limit: usize) -> rusql
     let sql = "SELECT whole, key, context, seq FROM task WHERE id = ? AND whole IS NOT NULL";
     let read = |it: &Found<'_>| {
         let (whole, names) =
-            (it.get_ref(0)?.as_blob()?, LogNames { id: it.get_ref(1)?.as_str()?, context: it.get_ref(2)?.as_str()? });
+            (it.get_ref(0)?.as_blob()?, TaskIds { id: it.get_ref(1)?.as_str()?, context: it.get_ref(2)?.as_str()? });
         let before = usize::try_from(after).unwrap_or(usize::MAX);
         let events: Vec<_> = settled(whole).events(before, names).take(limit).collect();
         let is_all = events.len() == limit || events.last().map_or(after, Event::seq) >= number(it.get(3)?);
@@ -162,7 +162,7 @@ pub(super) fn events(db: &Connection, task: i64, after: Seq, limit: usize) -> ru
     let (key, context) = db
         .prepare_cached("SELECT key, context FROM task WHERE id = ?")?
         .query_row([task], |it| Ok((it.get::<_, String>(0)?, it.get::<_, String>(1)?)))?;
-    let names = LogNames { id: &key, context: &context };
+    let names = TaskIds { id: &key, context: &context };
     // From the piece on that has the next event: the last one that begins with it or before.
     let sql = "SELECT id, events FROM log
         WHERE id >= ifnull((SELECT max(id) FROM log WHERE id BETWEEN ?1 AND ?2), ?1) AND id < ?3 ORDER BY id";
@@ -213,7 +213,7 @@ impl<'a> TaskRows<'a> {
                 (seq, task) = (number(at), self::task(it.get_ref(1)?.as_blob()?, it.get_ref(2)?.as_blob()?)?);
             }
             let Some(piece) = it.get_ref(3)?.as_blob_or_null()? else { return Ok(Vec::new()) };
-            let names = LogNames { id: it.get_ref(5)?.as_str()?, context: it.get_ref(6)?.as_str()? };
+            let names = TaskIds { id: it.get_ref(5)?.as_str()?, context: it.get_ref(6)?.as_str()? };
             unpack(1, Bytes::copy_from_slice(piece), names).ok_or_else(unreadable)
         })?;
         loop {

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     seam::Millis,
-    store::{InUse, Key, Retention, Swept, Unavailable},
+    store::{InUse, Key, Retention, SweepResult, Unavailable},
 };
 
 /// What is done to some tasks that ended before a time.
@@ -22,19 +22,24 @@ impl Sqlite {
 
     /// Does what is due.
     #[expect(clippy::redundant_closure_for_method_calls, reason = "a method by its name is of one transaction only")]
-    pub(super) async fn keep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<Swept, Unavailable> {
-        let mut swept = Swept::default();
-        if let Some(before) = Retention::before(policy.finished, now) {
+    pub(super) async fn keep(
+        &self,
+        policy: &Retention,
+        now: Millis,
+        in_use: InUse<'_>,
+    ) -> Result<SweepResult, Unavailable> {
+        let mut swept = SweepResult::default();
+        if let Some(before) = Retention::cutoff(policy.finished, now) {
             swept.tasks = self.each(&OLDEST, |it, ids, before| it.sweep(ids, before), before, in_use).await?;
         }
-        if let Some(before) = Retention::before(policy.logs, now) {
+        if let Some(before) = Retention::cutoff(policy.logs, now) {
             swept.logs = self.each(&WITH_LOG, |it, ids, before| it.fold(ids, before), before, in_use).await?;
         }
-        if let Some(before) = Retention::before(policy.push, now) {
-            swept.pushes = self.all(&WITH_PUSHES, |it, before| it.sweep_pushes(before), before).await?;
+        if let Some(before) = Retention::cutoff(policy.push, now) {
+            swept.push_configs = self.all(&WITH_PUSHES, |it, before| it.sweep_pushes(before), before).await?;
         }
-        if let Some(before) = Retention::before(policy.sends, now) {
-            swept.sends = self.all(SENDS, |it, before| it.sweep_sends(before), before).await?;
+        if let Some(before) = Retention::cutoff(policy.sends, now) {
+            swept.idempotency_keys = self.all(SENDS, |it, before| it.sweep_sends(before), before).await?;
         }
         Ok(swept)
     }

@@ -39,7 +39,7 @@ pub(super) fn migrate(db: &mut Connection, path: &Path, steps: &[&str]) -> Resul
     let mode = db.pragma_update_and_check(None, "journal_mode", "WAL", |it| it.get::<_, String>(0)).map_err(failed)?;
     if mode != "wal" {
         let cause = io::Error::other("its file system does not let several connections share a log");
-        return Err(Error::Place { path: path.to_owned(), cause });
+        return Err(Error::Io { path: path.to_owned(), cause });
     }
     if version == newest {
         return Ok(());
@@ -84,7 +84,7 @@ fn copy_of(path: &Path, version: i32) -> PathBuf {
 fn copy(db: &Connection, path: &Path, version: i32) -> Result<(), Error> {
     let copy = copy_of(path, version);
     let part = beside(&copy, "part");
-    let failed = |cause| Error::Place { path: copy.clone(), cause };
+    let failed = |cause| Error::Io { path: copy.clone(), cause };
     // What is left of a copy that was never finished, or of the one of an earlier try.
     match fs::remove_file(&part) {
         Ok(()) => {}

@@ -129,14 +129,14 @@ async fn what_waits_with_a_change_that_is_rejected_is_written() {
     let begin = |id: &str, bytes| Change::Commit(begun(&store, id, bytes));
     let (mut second, mut third, mut fourth) = (
         pin!(store.writer.run(put)),
-        pin!(store.change([begin("a", 1), begin("b", 2 << 20), begin("c", 1)].into())),
-        pin!(store.change([begin("d", 2 << 20), begin("e", 1)].into())),
+        pin!(store.commit_changes([begin("a", 1), begin("b", 2 << 20), begin("c", 1)].into())),
+        pin!(store.commit_changes([begin("d", 2 << 20), begin("e", 1)].into())),
     );
     assert!(poll!(&mut second).is_pending() && poll!(&mut third).is_pending() && poll!(&mut fourth).is_pending());
     go.send(()).unwrap();
     first.await.unwrap();
     assert_eq!(second.await, Ok(1));
-    let rejected = || Err(Refused::Rejected(Rejected::Size { limit: "store.max_size", most: 1 << 20 }));
+    let rejected = || Err(Refused::Rejected(Rejected::Size { limit: "store.max_size", max: 1 << 20 }));
     assert_eq!(third.await.unwrap(), [Ok(()), rejected(), Ok(())]);
     assert_eq!(fourth.await.unwrap(), [rejected(), Ok(())]);
     let tasks = store.readers.run(|it| it.query_row("SELECT sum(tasks) FROM total", [], |it| it.get::<_, i32>(0)));
@@ -162,7 +162,7 @@ async fn jobs_that_wait_with_one_that_is_rejected_are_written() {
         pin!(store.writer.run(put)),
         pin!(store.writer.run_once(put)),
     );
-    let mut changes = pin!(store.change([begin("a", 1), begin("b", 2 << 20)].into()));
+    let mut changes = pin!(store.commit_changes([begin("a", 1), begin("b", 2 << 20)].into()));
     assert!(poll!(&mut before).is_pending() && poll!(&mut fails).is_pending() && poll!(&mut after).is_pending());
     assert!(poll!(&mut once).is_pending() && poll!(&mut changes).is_pending());
     go.send(()).unwrap();
@@ -170,7 +170,7 @@ async fn jobs_that_wait_with_one_that_is_rejected_are_written() {
     assert_eq!((before.await, after.await, once.await), (Ok(1), Ok(1), Ok(1)));
     let Err(Unavailable(why)) = fails.await else { panic!("a text is no blob") };
     assert!(why.contains("probe"), "{why}");
-    let too_large = Rejected::Size { limit: "store.max_size", most: 1 << 20 };
+    let too_large = Rejected::Size { limit: "store.max_size", max: 1 << 20 };
     assert_eq!(changes.await.unwrap(), [Ok(()), Err(Refused::Rejected(too_large))]);
     let there = store.readers.run(|db| db.query_row("SELECT count(*) FROM probe", [], |row| row.get::<_, i32>(0)));
     assert_eq!((there.await, store.room.lock().tasks()), (Ok(3), 1));
@@ -185,7 +185,7 @@ async fn file_with_a_log_is_not_published() {
     let store = Sqlite::open(&from, Options::default()).unwrap();
     let moment = read_only(&from);
     moment.execute_batch("BEGIN; SELECT count(*) FROM task").unwrap();
-    assert_eq!(store.change([Change::Commit(begun(&store, "a", 1))].into()).await, Ok(vec![Ok(())]));
+    assert_eq!(store.commit_changes([Change::Commit(begun(&store, "a", 1))].into()).await, Ok(vec![Ok(())]));
     // The log can't be put into the file while somebody reads what was there before.
     drop(store);
     assert!(file::log_of(&from).exists());
@@ -208,11 +208,11 @@ fn begun(store: &Sqlite, id: &str, bytes: usize) -> Commit {
         context: "c".into(),
         seq: 1,
         state: TaskState::Submitted,
-        was: None,
-        head: Some(first.clone()),
+        previous_state: None,
+        status_event: Some(first.clone()),
         time: 0,
         open: true,
-        taken: 1,
+        delivered_seq: 1,
         cancel_requested: false,
         attempt: 1,
         drained: 0,
@@ -224,8 +224,8 @@ fn begun(store: &Sqlite, id: &str, bytes: usize) -> Commit {
         row,
         events: vec![first],
         checkpoint: None,
-        saved: None,
-        asked: None,
+        agent_state: None,
+        turn_contexts: None,
         sends: Vec::new(),
         push: None,
     }

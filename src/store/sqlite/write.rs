@@ -13,7 +13,7 @@ use super::{
 use crate::{
     event::{Position, Seq},
     pb::v1::TaskState,
-    store::{Commit, Expect, Full, IdempotencyRecord, Key, Refused, Row, Scope, log_codec::LogNames},
+    store::{Commit, Expect, Full, IdempotencyRecord, Key, Refused, Row, Scope, log_codec::TaskIds},
 };
 
 /// In the number of a piece of log, that of its first event has so many bits.
@@ -77,7 +77,7 @@ impl Transaction<'_> {
             "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, drained, asked, pushes)
             VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT(scope, key) DO NOTHING";
         let (state, seq, fence, taken) =
-            (i32::from(row.state), signed(row.seq)?, signed(commit.fence)?, signed(row.taken)?);
+            (i32::from(row.state), signed(row.seq)?, signed(commit.fence)?, signed(row.delivered_seq)?);
         let made = self.new_task.get(self.db, sql)?.execute((
             scope,
             key.id(),
@@ -91,7 +91,7 @@ impl Transaction<'_> {
             row.cancel_requested,
             row.attempt,
             row.drained,
-            commit.asked.as_deref(),
+            commit.turn_contexts.as_deref(),
         ))?;
         if made == 0 {
             return Ok(Err(Refused::Stale(self.find(scope, key)?.map(|it| it.at))));
@@ -192,7 +192,7 @@ impl Transaction<'_> {
 
     /// Most commits add to a log and change nothing that an index has: then none of them is touched.
     fn update(&self, old: &RowPosition, commit: &Commit) -> rusqlite::Result<()> {
-        let Row { seq, state, time, open, taken, cancel_requested, attempt, drained, .. } = &commit.row;
+        let Row { seq, state, time, open, delivered_seq: taken, cancel_requested, attempt, drained, .. } = &commit.row;
         let (seq, fence, taken) = (signed(*seq)?, signed(commit.fence)?, signed(*taken)?);
         if (old.state, old.time, old.open) == (i32::from(*state), *time, *open) {
             let sql =
@@ -206,7 +206,7 @@ impl Transaction<'_> {
             let row = (seq, fence, taken, cancel_requested, attempt, drained, state, time, open, old.id);
             self.db.prepare_cached(sql)?.execute(row)?;
         }
-        if let Some(it) = &commit.asked {
+        if let Some(it) = &commit.turn_contexts {
             self.db.prepare_cached("UPDATE task SET asked = ? WHERE id = ?")?.execute((&**it, old.id))?;
         }
         Ok(())
@@ -238,7 +238,7 @@ impl Transaction<'_> {
         if let Some(first) = commit.events.first() {
             let (sql, events) = (
                 "INSERT INTO log VALUES(?, ?)",
-                pack(&commit.events, LogNames { id: commit.key.id(), context: &commit.row.context }),
+                pack(&commit.events, TaskIds { id: commit.key.id(), context: &commit.row.context }),
             );
             is_short = commit.expect == Expect::New && events.len() <= SHORT;
             self.new_piece.get(self.db, sql)?.execute((piece(id, first.seq())?, events))?;
@@ -248,7 +248,7 @@ impl Transaction<'_> {
             let [head, artifacts] = halves(task);
             self.db.prepare_cached(sql)?.execute((id, signed(commit.row.seq)?, head, artifacts))?;
         }
-        if let Some(it) = &commit.saved {
+        if let Some(it) = &commit.agent_state {
             self.db.prepare_cached("INSERT OR REPLACE INTO saved VALUES(?, ?)")?.execute((id, &**it))?;
         }
         if let Some(it) = &commit.push {

@@ -401,7 +401,7 @@ impl State {
     fn rejected(&self, error: &rusqlite::Error) -> Option<Rejected> {
         let invalid = || Rejected::Invalid(said(error).into());
         match error.sqlite_error_code() {
-            Some(ErrorCode::DiskFull) => self.max_bytes.map(|most| Rejected::Size { limit: "store.max_size", most }),
+            Some(ErrorCode::DiskFull) => self.max_bytes.map(|max| Rejected::Size { limit: "store.max_size", max }),
             Some(ErrorCode::TooBig | ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch) => Some(invalid()),
             _ if is_damage(error) || matches!(error, rusqlite::Error::ToSqlConversionFailure(_)) => Some(invalid()),
             _ => None,

@@ -19,7 +19,7 @@ const DAY: u64 = 24 * 60 * 60 * 1000;
 /// Default retention, swept every hour.
 fn policy() -> Retention {
     let mut policy = Retention::default();
-    policy.every = Duration::from_hours(1);
+    policy.interval = Duration::from_hours(1);
     policy
 }
 
@@ -168,6 +168,6 @@ async fn retried_send_finds_its_task_after_the_log_was_deleted() {
     // After the key has expired, the send is a new one.
     policy.sends = Some(Duration::ZERO);
     bench.wait_until_evicted().await;
-    assert_eq!(store.sweep(&policy, i64::MAX, &|_| false).await.unwrap().sends, 1);
+    assert_eq!(store.sweep(&policy, i64::MAX, &|_| false).await.unwrap().idempotency_keys, 1);
     assert_ne!(client.send(message).await.unwrap().id, task.id);
 }

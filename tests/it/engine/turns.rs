@@ -70,7 +70,7 @@ proptest! {
         runtime.block_on(async move {
             let bench = with_limits(Arc::new(Memory::default()), limits, scripted);
             let mut retention = Retention::FOREVER;
-            (retention.every, retention.finished, retention.idle) = (every, Some(window), Some(window));
+            (retention.interval, retention.finished, retention.idle) = (every, Some(window), Some(window));
             bench.service.keep(retention);
             // Allowed outcomes: served, still running after `MAX_WAIT`, or rejected at a limit. A panicking turn is none of these.
             let outcome = |result: Result<Task, Error>| match result {

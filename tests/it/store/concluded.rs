@@ -24,10 +24,10 @@ pub(super) async fn a_task_that_has_ended_is_kept_whole(open: Open<'_>) {
             [status(TaskState::Working, 1), chunk("a", text, false), chunk("b", "2", false), chunk("a", "3", true)];
         let commit = task.next(work.into_iter().chain([status(TaskState::Completed, 2)]));
         let whole = Change::CompletedTask(concluded(&commit).unwrap());
-        assert_eq!(store.change([whole.clone()].into()).await.unwrap(), [Ok(())]);
+        assert_eq!(store.commit_changes([whole.clone()].into()).await.unwrap(), [Ok(())]);
         task.wrote(commit);
         task.check().await;
-        assert_eq!(store.change([whole].into()).await.unwrap(), [Err(Refused::Stale(Some(task.at)))]);
+        assert_eq!(store.commit_changes([whole].into()).await.unwrap(), [Err(Refused::Stale(Some(task.at)))]);
         for after in 0..=task.at.seq + 1 {
             for limit in [1, 3, 9] {
                 let events = store.events(&task.key, after, limit).await.unwrap().events;
@@ -38,7 +38,8 @@ pub(super) async fn a_task_that_has_ended_is_kept_whole(open: Open<'_>) {
         assert!(store.load(&task.key).await.unwrap().unwrap().checkpoint.is_some());
     }
     for artifacts in [true, false] {
-        let query = ListQuery { scope: Arc::clone(&ada), limit: 9, artifacts, ..ListQuery::default() };
+        let query =
+            ListQuery { scope: Arc::clone(&ada), limit: 9, include_artifacts: artifacts, ..ListQuery::default() };
         let listed = store.list(&query).await.unwrap().tasks;
         let shown = tasks.each_ref().map(|it| view(&it.task, HistoryLimit::default(), artifacts));
         assert_eq!(listed, [shown[0].clone(), shown[1].clone()]);
@@ -75,7 +76,7 @@ pub(super) async fn a_batch_of_tasks_that_have_ended_has_one_too(open: Open<'_>)
         commits[11] = tasks[11].next([]);
         batch[11] = Change::Commit(commits[11].clone());
         batch.push(batch[20].clone());
-        let mut outcomes = store.change(batch.into()).await.unwrap();
+        let mut outcomes = store.commit_changes(batch.into()).await.unwrap();
         for ((task, commit), outcome) in tasks.iter_mut().zip(commits).zip(outcomes.drain(..25)) {
             match outcome {
                 Ok(()) => task.wrote(commit),
@@ -84,7 +85,7 @@ pub(super) async fn a_batch_of_tasks_that_have_ended_has_one_too(open: Open<'_>)
         }
         assert_eq!(outcomes, [Err(Refused::Stale(Some(tasks[20].at)))]);
         assert!(tasks.iter().all(|it| it.at.seq > 0));
-        let query = ListQuery { scope: scope("ada", ""), limit: 100, artifacts: true, ..ListQuery::default() };
+        let query = ListQuery { scope: scope("ada", ""), limit: 100, include_artifacts: true, ..ListQuery::default() };
         let page = store.list(&query).await.unwrap();
         assert_eq!(page.total, u64::try_from(most.min(25)).unwrap());
         assert_eq!(page.tasks.len(), most.min(25));

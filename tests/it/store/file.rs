@@ -116,7 +116,7 @@ async fn a_file_that_is_gone_is_missed() {
     fs::rename(&aside, &path).unwrap();
     assert!(fault.wait_for(Option::is_none).await.is_ok());
     store.check().await.unwrap();
-    assert_eq!(store.load(&key).await.unwrap().map(|it| it.at), None);
+    assert_eq!(store.load(&key).await.unwrap().map(|it| it.position), None);
     assert_eq!(store.commit([task].into()).await.unwrap(), [Ok(())]);
     // Without its log, what was committed last is lost with the process.
     let log = directory.path().join("a.db-wal");
@@ -206,7 +206,7 @@ async fn what_can_not_be_stored_is_rejected_alone() {
     let mut options = Options::default();
     options.max_bytes = Some(1 << 20);
     let store = Opened::sqlite(options);
-    let rejected = || Err(Refused::Rejected(Rejected::Size { limit: "store.max_size", most: 1 << 20 }));
+    let rejected = || Err(Refused::Rejected(Rejected::Size { limit: "store.max_size", max: 1 << 20 }));
     let large = "x".repeat(4 << 20);
     let mut tasks: Vec<_> = (0..8).map(|n| Writer::new(&store, &scope("ada", ""), &format!("t-{n}"))).collect();
     tasks[0].commit([]).await.unwrap();
@@ -223,7 +223,7 @@ async fn what_can_not_be_stored_is_rejected_alone() {
         tasks[7].next([chunk("a", &large, false)]),
     ];
     let whole = |it: &Commit| concluded(it).map_or_else(|| Change::Commit(it.clone()), Change::CompletedTask);
-    let outcomes = store.change(batch.iter().map(whole).collect()).await.unwrap();
+    let outcomes = store.commit_changes(batch.iter().map(whole).collect()).await.unwrap();
     let is_large = |n: usize| [1, 3, 6, 7].contains(&n);
     for (n, outcome) in outcomes.into_iter().enumerate() {
         assert_eq!(outcome, if is_large(n) { rejected() } else { Ok(()) }, "{n}");
@@ -334,11 +334,11 @@ async fn what_was_left_open_is_claimed_once() {
         let mut stored = stored.unwrap();
         let task = writers.iter_mut().find(|it| it.key.id() == key.id()).unwrap();
         assert_eq!(&*key.scope().tenant, "blue");
-        assert_eq!((stored.row.attempt, stored.at.fence, stored.at.seq), (2, store.fence(), task.at.seq));
-        assert_eq!(stored.task(&*store, &task.key).await.unwrap(), task.task);
+        assert_eq!((stored.row.attempt, stored.position.fence, stored.position.seq), (2, store.fence(), task.at.seq));
+        assert_eq!(stored.load_task(&*store, &task.key).await.unwrap(), task.task);
         // Who had it before is too late.
         let late = task.commit([message("late")]).await;
-        assert_eq!(late, Err(Refused::Stale(Some(stored.at))));
+        assert_eq!(late, Err(Refused::Stale(Some(stored.position))));
         task.at = Position { fence: store.fence(), ..task.at };
         task.commit([status(TaskState::Failed, 9)]).await.unwrap();
         task.check().await;
@@ -455,7 +455,7 @@ async fn task_is_evicted_only_for_one_that_is_accepted() {
         let mut keys = file.prepare("SELECT key FROM task ORDER BY key").unwrap();
         keys.query_map([], |row| row.get::<_, String>(0)).unwrap().collect::<Result<Vec<_>, _>>().unwrap()
     };
-    assert_eq!((store.room(&ada), store.room(&bob)), (Ok(()), Err(Full::per_owner(2))));
+    assert_eq!((store.check_capacity(&ada), store.check_capacity(&bob)), (Ok(()), Err(Full::per_owner(2))));
     let refused = Writer::new(&store, &bob, "bob-3").commit([]).await;
     assert_eq!(refused, Err(Refused::Full(Full::per_owner(2))));
     assert_eq!(tasks(), ["bob-1", "bob-2", "ended", "open"]);

@@ -37,7 +37,7 @@ fn fixture(version: u32, ending: &str) -> PathBuf {
 
 fn push(id: &str) -> Arc<PushConfig> {
     let config = TaskPushNotificationConfig { id: id.into(), url: "https://a.example".into(), ..Default::default() };
-    Arc::new(PushConfig { config, version: Version::V0_3, beside: "beside".into() })
+    Arc::new(PushConfig { config, version: Version::V0_3, extra: "beside".into() })
 }
 
 /// A bit of everything.
@@ -54,7 +54,7 @@ async fn fill(store: &Opened) {
     for n in 0..9 {
         let commit = running.next([chunk("a", &n.to_string(), n > 0)]);
         let row = Row { drained: 2, ..commit.row };
-        running.write(Commit { saved: Some(n.to_string().into()), row, ..commit }).await.unwrap();
+        running.write(Commit { agent_state: Some(n.to_string().into()), row, ..commit }).await.unwrap();
     }
     new.commit([]).await.unwrap();
     let working = status(TaskState::Working, 1_700_000_002_000);
@@ -68,15 +68,15 @@ async fn found(store: &dyn Store, version: u32) -> Value {
     for (owner, tenant, id) in tasks {
         let key = Key::new(&scope(owner, tenant), id);
         let mut stored = store.load(&key).await.unwrap().unwrap();
-        let (at, row, saved) = (stored.at, stored.row.clone(), stored.saved.clone());
-        let task = stored.task(store, &key).await.unwrap();
+        let (at, row, saved) = (stored.position, stored.row.clone(), stored.agent_state.clone());
+        let task = stored.load_task(store, &key).await.unwrap();
         let events = store.events(&key, 0, usize::MAX).await.unwrap().events;
         let place = |it: &Event| json!([it.position().fence, it.position().seq, it.mark().to_byte(), it.message()]);
         let pushes = store.list_push(&key, 0, 9).await.unwrap().unwrap().configs;
-        let push = |it: &Arc<PushConfig>| json!([it.config, it.version.as_str(), String::from_utf8_lossy(&it.beside)]);
+        let push = |it: &Arc<PushConfig>| json!([it.config, it.version.as_str(), String::from_utf8_lossy(&it.extra)]);
         let mut found = json!({
             "at": [at.fence, at.seq],
-            "row": [row.state.as_str_name(), row.time, row.open, row.taken, row.cancel_requested, row.attempt, &*row.context],
+            "row": [row.state.as_str_name(), row.time, row.open, row.delivered_seq, row.cancel_requested, row.attempt, &*row.context],
             "saved": saved.map(|it| String::from_utf8(it.to_vec()).unwrap()),
             "task": task,
             "events": events.iter().map(place).collect::<Vec<_>>(),

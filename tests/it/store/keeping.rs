@@ -6,7 +6,7 @@ use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     seam::Millis,
     store::{
-        Commit, Full, IdempotencyRecord, Key, ListQuery, PushConfig, Refused, Retention, Row, Scope, Swept,
+        Commit, Full, IdempotencyRecord, Key, ListQuery, PushConfig, Refused, Retention, Row, Scope, SweepResult,
         memory::Memory, sqlite::Options,
     },
 };
@@ -35,7 +35,7 @@ pub(super) async fn what_is_old_and_over_is_swept(open: Open<'_>) {
     let policy = finished(2000);
     let sweep = async |now| store.sweep(&policy, now, NOBODY).await.unwrap().tasks;
     assert_eq!(sweep(3000).await, 0, "what is just as old as that is not older");
-    assert_eq!(store.sweep(&Retention::FOREVER, Millis::MAX, NOBODY).await.unwrap(), Swept::default());
+    assert_eq!(store.sweep(&Retention::FOREVER, Millis::MAX, NOBODY).await.unwrap(), SweepResult::default());
     assert_eq!(sweep(5001).await, 4);
     assert_eq!(sweep(5001).await, 0);
     for task in &writers {
@@ -97,7 +97,7 @@ pub(super) async fn a_log_may_go_before_its_task(open: Open<'_>) {
     policy.logs = Some(Duration::from_millis(10));
     for folded in [2, 0] {
         let swept = store.sweep(&policy, 20, NOBODY).await.unwrap();
-        assert_eq!(swept, Swept { logs: if store.lasts() { folded } else { 0 }, ..Swept::default() });
+        assert_eq!(swept, SweepResult { logs: if store.lasts() { folded } else { 0 }, ..SweepResult::default() });
     }
     if store.lasts() {
         (old.folded, bare.folded) = (true, true);
@@ -105,7 +105,7 @@ pub(super) async fn a_log_may_go_before_its_task(open: Open<'_>) {
     for it in [&old, &asked, &young, &bare] {
         it.check().await;
     }
-    let query = ListQuery { scope: Arc::clone(&ada), limit: 10, artifacts: true, ..ListQuery::default() };
+    let query = ListQuery { scope: Arc::clone(&ada), limit: 10, include_artifacts: true, ..ListQuery::default() };
     let listed = store.list(&query).await.unwrap().tasks;
     assert_eq!(listed.iter().map(|it| it.id.as_str()).collect::<Vec<_>>(), ["young", "bare", "old", "asked"]);
     assert_eq!(listed[2], old.task);
@@ -148,7 +148,7 @@ pub(super) async fn push_configurations_may_go_before_their_task(open: Open<'_>)
     let store = open(MANY);
     let push = |id: &str| {
         let config = TaskPushNotificationConfig { id: id.into(), ..Default::default() };
-        Arc::new(PushConfig { config, version: a2a_service::protocol::Version::V1_0, beside: "".into() })
+        Arc::new(PushConfig { config, version: a2a_service::protocol::Version::V1_0, extra: "".into() })
     };
     let mut tasks = Vec::new();
     for (id, state, time) in
@@ -165,8 +165,11 @@ pub(super) async fn push_configurations_may_go_before_their_task(open: Open<'_>)
     let mut policy = Retention::FOREVER;
     policy.push = Some(Duration::from_millis(10));
     let gone = if store.lasts() { 2 } else { 0 };
-    assert_eq!(store.sweep(&policy, 20, NOBODY).await.unwrap(), Swept { pushes: gone, ..Swept::default() });
-    assert_eq!(store.sweep(&policy, 20, NOBODY).await.unwrap(), Swept::default());
+    assert_eq!(
+        store.sweep(&policy, 20, NOBODY).await.unwrap(),
+        SweepResult { push_configs: gone, ..SweepResult::default() }
+    );
+    assert_eq!(store.sweep(&policy, 20, NOBODY).await.unwrap(), SweepResult::default());
     for (task, left) in tasks.iter().zip([2 - gone, 2, 2]) {
         let configs = store.list_push(task, 0, 9).await.unwrap().unwrap().configs;
         assert_eq!(u64::try_from(configs.len()), Ok(left));
@@ -185,7 +188,10 @@ pub(super) async fn the_key_of_a_send_may_go_before_its_task(open: Open<'_>) {
     let mut policy = Retention::FOREVER;
     policy.sends = Some(Duration::from_millis(10));
     let gone = u64::from(store.lasts());
-    assert_eq!(store.sweep(&policy, 20, NOBODY).await.unwrap(), Swept { sends: gone, ..Swept::default() });
+    assert_eq!(
+        store.sweep(&policy, 20, NOBODY).await.unwrap(),
+        SweepResult { idempotency_keys: gone, ..SweepResult::default() }
+    );
     let again = store.commit([begin("t-3", "one", 60), begin("t-4", "two", 60)].into()).await.unwrap();
     let duplicate = |id: &str| Err(Refused::Duplicate { task_id: id.into() });
     assert_eq!(again, [if gone > 0 { Ok(()) } else { duplicate("t-1") }, duplicate("t-2")]);
@@ -205,12 +211,12 @@ pub(super) async fn who_waits_for_an_answer_is_known(open: Open<'_>) {
         let asks = task.next([status(state, time)]);
         task.write(Commit { row: Row { open, ..asks.row }, ..asks }).await.unwrap();
     }
-    let idle = async |before, limit| store.idle(before, 0, limit).await.unwrap();
+    let idle = async |before, limit| store.idle_tasks(before, 0, limit).await.unwrap();
     let key = |id: &str| Key::new(&scope(id, "blue"), id);
     assert_eq!(idle(10, 9).await, [key("early"), key("late")]);
     assert_eq!(idle(10, 1).await, [key("early")]);
-    assert_eq!(store.idle(10, 1, 9).await.unwrap(), [key("late")]);
-    assert_eq!(store.idle(10, 2, 9).await.unwrap(), []);
+    assert_eq!(store.idle_tasks(10, 1, 9).await.unwrap(), [key("late")]);
+    assert_eq!(store.idle_tasks(10, 2, 9).await.unwrap(), []);
     assert_eq!(idle(9, 9).await, [key("early")]);
     assert_eq!(idle(5, 9).await, []);
 }
@@ -262,7 +268,10 @@ async fn an_owner_has_so_much_room() {
         for it in &mut tasks {
             it.commit([]).await.unwrap();
         }
-        assert_eq!((store.room(&ada), store.room(&blue), store.room(&bob)), (Err(full), Err(full), Ok(())));
+        assert_eq!(
+            (store.check_capacity(&ada), store.check_capacity(&blue), store.check_capacity(&bob)),
+            (Err(full), Err(full), Ok(()))
+        );
         for scope in [&ada, &blue] {
             let mut more = Writer::new(&store, scope, "t-9");
             assert_eq!(more.commit([]).await, Err(Refused::Full(full)));
@@ -276,18 +285,18 @@ async fn an_owner_has_so_much_room() {
         for it in &mut tasks {
             it.go_on(&store);
         }
-        assert_eq!((store.room(&ada), store.room(&bob)), (Err(full), Ok(())));
+        assert_eq!((store.check_capacity(&ada), store.check_capacity(&bob)), (Err(full), Ok(())));
         // Theirs that ended first goes, in whichever tenant it was; not another one that ended before.
         tasks[3].commit([status(TaskState::Completed, 4)]).await.unwrap();
         tasks[1].commit([status(TaskState::Failed, 5)]).await.unwrap();
         tasks[0].commit([status(TaskState::Completed, 6)]).await.unwrap();
         for (id, gone) in [("t-5", 1), ("t-6", 0)] {
-            assert_eq!(store.room(&ada), Ok(()));
+            assert_eq!(store.check_capacity(&ada), Ok(()));
             let mut more = Writer::new(&store, &ada, id);
             more.commit([]).await.unwrap();
             assert_eq!(at(&*store, &tasks[gone].key).await, None);
         }
-        assert_eq!(store.room(&blue), Err(full));
+        assert_eq!(store.check_capacity(&blue), Err(full));
         for it in &tasks[2..] {
             it.check().await;
         }
@@ -295,7 +304,7 @@ async fn an_owner_has_so_much_room() {
         tasks[2].commit([status(TaskState::Completed, 7)]).await.unwrap();
         assert_eq!(store.sweep(&finished(0), 100, NOBODY).await.unwrap().tasks, 2);
         Writer::new(&store, &blue, "t-7").commit([]).await.unwrap();
-        assert_eq!(store.room(&blue), Err(full));
+        assert_eq!(store.check_capacity(&blue), Err(full));
     }
 }
 

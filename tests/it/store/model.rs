@@ -162,7 +162,7 @@ impl Model {
         }
         let waits = |it: &&Writer| it.task.state().is_interrupted() && it.time < self.now;
         let mut idle: Vec<_> = self.tasks.values().filter(waits).map(|it| it.key.clone()).collect();
-        let mut found = self.store.idle(self.now, 0, MANY).await.unwrap();
+        let mut found = self.store.idle_tasks(self.now, 0, MANY).await.unwrap();
         idle.sort();
         found.sort();
         assert_eq!(found, idle);
@@ -196,7 +196,14 @@ impl Model {
             let expected: Vec<Task> = expected.iter().map(shown).collect();
             let (mut tasks, mut after) = (Vec::new(), None);
             loop {
-                let query = ListQuery { limit, artifacts, history, history_bytes, after, ..query.clone() };
+                let query = ListQuery {
+                    limit,
+                    include_artifacts: artifacts,
+                    history_length: history,
+                    history_bytes,
+                    after,
+                    ..query.clone()
+                };
                 let page = self.store.list(&query).await.unwrap();
                 assert_eq!(usize::try_from(page.total), Ok(expected.len()));
                 assert!(page.tasks.len() <= limit && (page.next.is_none() || page.tasks.len() == limit));

@@ -60,7 +60,8 @@ pub(super) async fn a_page_ends_before_the_task_that_exceeds_its_bytes(open: Ope
         let end = (n % 2 == 1).then(|| status(TaskState::Completed, time));
         task.commit([chunk("a", &"x".repeat(size), false)].into_iter().chain(end)).await.unwrap();
     }
-    let mut query = ListQuery { scope: ada, limit: 4, bytes: Some(50_000), artifacts: true, ..ListQuery::default() };
+    let mut query =
+        ListQuery { scope: ada, limit: 4, max_bytes: Some(50_000), include_artifacts: true, ..ListQuery::default() };
     let mut pages = Vec::new();
     loop {
         let page = store.list(&query).await.unwrap();
@@ -73,7 +74,7 @@ pub(super) async fn a_page_ends_before_the_task_that_exceeds_its_bytes(open: Ope
     }
     assert_eq!(pages, [vec!["t-0"], vec!["t-1", "t-2"], vec!["t-3"], vec!["t-4"]]);
 
-    query.artifacts = false;
+    query.include_artifacts = false;
     let page = store.list(&query).await.unwrap();
     assert_eq!(page.tasks.len(), 4, "what is not on the page does not count");
 }

@@ -15,7 +15,7 @@ use super::{
 
 fn push(id: &str, url: &str) -> Arc<PushConfig> {
     let config = TaskPushNotificationConfig { id: id.into(), url: url.into(), ..Default::default() };
-    Arc::new(PushConfig { config, version: Version::V0_3, beside: format!("beside {url}").into() })
+    Arc::new(PushConfig { config, version: Version::V0_3, extra: format!("beside {url}").into() })
 }
 
 async fn ids(store: &dyn Store, key: &Key) -> Option<Vec<String>> {
@@ -27,14 +27,14 @@ async fn ids(store: &dyn Store, key: &Key) -> Option<Vec<String>> {
 pub(super) async fn push_configurations_are_of_their_task(open: Open<'_>) {
     let store = open(MANY);
     let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
-    assert_eq!(store.put_push(&task.key, push("a", "http://1"), 9).await.unwrap(), PutResult::NoTask);
+    assert_eq!(store.put_push(&task.key, push("a", "http://1"), 9).await.unwrap(), PutResult::TaskNotFound);
     assert_eq!(store.delete_push(&task.key, "a").await, Ok(false));
     assert_eq!(store.list_push(&task.key, 0, 9).await, Ok(None));
     task.commit([]).await.unwrap();
     assert_eq!(ids(&*store, &task.key).await.unwrap(), [""; 0]);
     for (id, url, expected) in [
-        ("a", "http://1", PutResult::Made),
-        ("b", "http://2", PutResult::Made),
+        ("a", "http://1", PutResult::Created),
+        ("b", "http://2", PutResult::Created),
         // The bound is for those that are more, and the place of one that is replaced stays its own.
         ("c", "http://3", PutResult::Full),
         ("a", "http://4", PutResult::Replaced),
@@ -54,14 +54,14 @@ pub(super) async fn push_configurations_are_of_their_task(open: Open<'_>) {
         let key = Key::new(&other, "t-1");
         assert_eq!(store.get_push(&key, "a").await.unwrap(), None);
         assert_eq!(ids(&*store, &key).await, None);
-        assert_eq!(store.put_push(&key, push("x", "http://5"), 9).await.unwrap(), PutResult::NoTask);
+        assert_eq!(store.put_push(&key, push("x", "http://5"), 9).await.unwrap(), PutResult::TaskNotFound);
         assert_eq!(store.delete_push(&key, "a").await, Ok(false));
     }
     for _ in 0..2 {
         assert_eq!(store.delete_push(&task.key, "a").await, Ok(true), "what is gone may be deleted again");
     }
     assert_eq!(ids(&*store, &task.key).await.unwrap(), ["b"]);
-    assert_eq!(store.put_push(&task.key, push("a", "http://6"), 2).await.unwrap(), PutResult::Made);
+    assert_eq!(store.put_push(&task.key, push("a", "http://6"), 2).await.unwrap(), PutResult::Created);
     assert_eq!(ids(&*store, &task.key).await.unwrap(), ["b", "a"], "it is a new one");
 }
 

@@ -49,7 +49,8 @@ fn of(task: &Task, mut payload: Payload) -> Payload {
 
 /// The task whole, where a commit makes it and ends it, and there is nothing else to it.
 pub(crate) fn concluded(commit: &Commit) -> Option<CompletedTask> {
-    let Commit { key, expect, fence, row, events, checkpoint, saved, asked, sends, push } = commit;
+    let Commit { key, expect, fence, row, events, checkpoint, agent_state: saved, turn_contexts: asked, sends, push } =
+        commit;
     let task = Arc::clone(checkpoint.as_ref().filter(|it| *expect == Expect::New && it.state().is_terminal())?);
     if saved.is_some() || asked.is_some() || push.is_some() || !sends.is_empty() {
         return None;
@@ -69,9 +70,9 @@ pub(crate) fn concluded(commit: &Commit) -> Option<CompletedTask> {
         }
         _ => EventRef::Event(it.clone()),
     };
-    let (told, row) = (events[1..].iter().map(told).collect(), Row { head: None, ..row.clone() });
+    let (told, row) = (events[1..].iter().map(told).collect(), Row { status_event: None, ..row.clone() });
     let began = seam::millis(first.status.as_ref()?.timestamp.as_ref()?);
-    Some(CompletedTask { key: key.clone(), fence: *fence, row, began, task, told })
+    Some(CompletedTask { key: key.clone(), fence: *fence, row, submitted_at: began, task, events: told })
 }
 
 pub(crate) struct Writer {
@@ -140,11 +141,11 @@ impl Writer {
             context: self.task.context_id.as_str().into(),
             seq,
             state,
-            was: (!is_new).then_some(was),
-            head,
+            previous_state: (!is_new).then_some(was),
+            status_event: head,
             time: row_time,
             open: !state.is_terminal(),
-            taken: 0,
+            delivered_seq: 0,
             cancel_requested: false,
             attempt: 1,
             drained: 0,
@@ -153,13 +154,24 @@ impl Writer {
         // Always at the end, and now and then before.
         let checkpoint = (state.is_terminal() || seq % 5 == 4).then(|| Arc::new(task));
         let (key, sends) = (self.key.clone(), Vec::new());
-        Commit { key, expect, fence, row, events, checkpoint, saved: None, asked: None, sends, push: None }
+        Commit {
+            key,
+            expect,
+            fence,
+            row,
+            events,
+            checkpoint,
+            agent_state: None,
+            turn_contexts: None,
+            sends,
+            push: None,
+        }
     }
 
     /// A commit that expects the row to be there.
     pub(crate) fn at_next(&self, at: Position) -> Commit {
         let commit = self.next([]);
-        let row = Row { was: Some(TaskState::Submitted), ..commit.row };
+        let row = Row { previous_state: Some(TaskState::Submitted), ..commit.row };
         Commit { expect: Expect::At(at), row, ..commit }
     }
 
@@ -168,7 +180,7 @@ impl Writer {
     pub(crate) async fn write(&mut self, commit: Commit) -> Result<(), Refused> {
         let whole = concluded(&commit).filter(|_| commit.events.len().is_multiple_of(2));
         let change = whole.map_or_else(|| Change::Commit(commit.clone()), Change::CompletedTask);
-        let outcome = self.store.change([change].into()).await.unwrap().remove(0);
+        let outcome = self.store.commit_changes([change].into()).await.unwrap().remove(0);
         if outcome.is_ok() {
             self.wrote(commit);
         }
@@ -202,9 +214,9 @@ impl Writer {
     /// What the store has of it is what was written.
     pub(crate) async fn check(&self) {
         let mut stored = self.store.load(&self.key).await.unwrap().unwrap();
-        assert_eq!((stored.at.seq, stored.row.seq), (self.at.seq, self.at.seq));
+        assert_eq!((stored.position.seq, stored.row.seq), (self.at.seq, self.at.seq));
         assert_eq!((stored.row.state, stored.row.time), (self.task.state(), self.time));
-        assert_eq!(stored.task(&*self.store, &self.key).await.unwrap(), self.task);
+        assert_eq!(stored.load_task(&*self.store, &self.key).await.unwrap(), self.task);
         let log = if self.folded { &[][..] } else { &self.log };
         assert_eq!(self.store.events(&self.key, 0, usize::MAX >> 1).await.unwrap().events, log);
     }
