@@ -12,27 +12,12 @@ use http::{HeaderMap, Request, Response, header};
 use subtle::ConstantTimeEq as _;
 use tower_service::Service;
 
+pub use crate::call::Principal;
 use crate::{
     card::Card,
     error::{Error, ErrorKind},
     transport::{Body, RequestBody, ResponseFuture, error_response, is_public_route},
 };
-
-/// Authenticated caller. [`Guard`], or a layer of the program, adds it to the extensions of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Principal(Arc<str>);
-
-impl Principal {
-    /// Creates a principal. Its name is the owner of the tasks that it creates.
-    pub fn new(name: impl Into<Arc<str>>) -> Self {
-        Self(name.into())
-    }
-
-    /// Name of the principal.
-    pub fn name(&self) -> &Arc<str> {
-        &self.0
-    }
-}
 
 /// Authentication scheme: identifies the caller by the headers of a request.
 #[async_trait]

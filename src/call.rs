@@ -47,6 +47,22 @@ pub enum Binding {
     JsonRpc,
 }
 
+/// Authenticated caller. [`auth::Guard`](crate::auth::Guard), or a layer of the program, adds it to the extensions of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Principal(Arc<str>);
+
+impl Principal {
+    /// Creates a principal. Its name is the owner of the tasks that it creates.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self(name.into())
+    }
+
+    /// Name of the principal.
+    pub fn name(&self) -> &Arc<str> {
+        &self.0
+    }
+}
+
 /// Request context of a call. The service rejects requests without one, so that no caller is anonymous by mistake.
 #[derive(Clone, Debug, Default)]
 pub struct Call {

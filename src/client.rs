@@ -41,7 +41,7 @@ pub const MAX_REPLY: usize = 16 << 20;
 ///
 /// - An interrupted stream is resumed after its last event, without gaps or duplicates. If the agent no longer has that
 ///   position, or does not support resumption, the next event is marked: events may be missing before it
-///   ([`is_gap`](crate::extension::resume::is_gap)). It is usually a snapshot of the task. A stream that can't be resumed
+///   ([`is_gap`](crate::event::resume::is_gap)). It is usually a snapshot of the task. A stream that can't be resumed
 ///   ends with an error; a stream that ends without one has reached the end of its task or turn.
 /// - A send whose connection could not be established is retried. If the outcome of a send is unknown, it is retried only
 ///   when the server supports `Idempotency-Key`. The client finds that out with a read-only call: the server returns the
@@ -51,7 +51,7 @@ pub const MAX_REPLY: usize = 16 << 20;
 /// Retries honor `Retry-After` and the deadline of the [`Call`](crate::call::Call).
 ///
 /// Over gRPC, events have no ids of their own. The client therefore requests the extension
-/// [`resume`](crate::extension::resume), which servers of this crate offer if `stream.resume` is set.
+/// [`resume`](crate::event::resume), which servers of this crate offer if `stream.resume` is set.
 ///
 /// ```
 /// use a2a_service::{

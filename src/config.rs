@@ -15,7 +15,7 @@ use self::value::{BaseUrl, ByteSize, Filter, GrpcAddress, OptionalTimeout, Struc
 pub(crate) use self::{
     load::{Error, Loaded, load},
     reference::reference,
-    value::{Agent, Log, StorePath, Value},
+    value::{Agent, StorePath, Value},
 };
 use crate::{
     auth::Token,
@@ -27,6 +27,7 @@ use crate::{
     server,
     service::{Dedupe, Limits, Modes},
     store::{Retention, sqlite::Durability},
+    telemetry::LogFormat,
     transport::{self, AllowedHost, AllowedOrigin, FileBytes},
     v03::card::{CardVersion, Requirement},
 };
@@ -134,7 +135,7 @@ keys! {
     "cors.origins" => cors_origins: Vec<AllowedOrigin> = Vec::new(), "Origins of web pages that may call this server, such as `https://app.example`, or `*` for all. The server's own origin is always allowed. Pages of other origins get 403, except for the agent card and health checks.";
     "token" => token: Option<Token> = None, "Bearer token required on every request except the agent card and health checks. Prefer the environment variable: other users of the machine can see flags.";
     "insecure" => insecure: bool = false, "Allows a non-loopback listen address without a token. All callers then share one anonymous owner and see each other's tasks.";
-    "log" => log: Log = Log::Text, "Log format on stderr.";
+    "log" => log: LogFormat = LogFormat::Text, "Log format on stderr.";
     "log_filter" => log_filter: Filter = Filter::standard(), "Log filter, as directives of `tracing`. The variable `RUST_LOG` sets it too, unless `A2A_LOG_FILTER` is set.";
     "protocols" => protocols: Protocols = Protocols::default(), "Protocol versions to serve: `1.0`, and `0.3`, which includes the parts of 0.2 that are identical.";
     "print_wire" => print_wire: bool = false, "Enables the wire log, under the target `a2a_service::wire`: each request as received, the call of 1.0 that it stands for, and the response. Credentials are redacted; message content is not.";

@@ -176,6 +176,18 @@ pub trait Item: prost::Message + Serialize + DeserializeOwned {
     }
 }
 
+impl Item for Event {
+    fn frame(&self) -> Result<Frame, Error> {
+        Ok(Frame { cursor: self.frame_cursor(), data: Line::Of(self.clone()) })
+    }
+
+    fn from_frame(Frame { cursor, data }: Frame) -> Result<Self, Status> {
+        // The received bytes are not cached as `json`: a line break in them would end the SSE line on which we write
+        // it.
+        Ok(Self::elsewhere(cursor, from_json(data.bytes())?))
+    }
+}
+
 /// A service and how it is bound, as REST and JSON-RPC see it. `build/service.rs` writes one for each protocol version.
 pub trait Dispatch: Clone + Send + Sync + 'static {
     /// What the service can be asked.

@@ -129,7 +129,7 @@ impl Error {
     /// Adds an internal cause: logs it under a new error id, and adds only the id to the detail and the metadata.
     #[must_use]
     pub fn hide(mut self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        let (id, cause) = (crate::seam::fresh_id(), cause.into());
+        let (id, cause) = (crate::ids::fresh_id(), cause.into());
         let (kind, chain) = (self.0.kind, chain(&*cause));
         tracing::warn!(error.id = %id, error.kind = ?kind, error.cause = %chain, "call failed");
         report(format_args!("call failed: error.id={id} error.kind={kind:?} error.cause={chain}"));

@@ -10,15 +10,16 @@ use bytes::Bytes;
 use prost::Message as _;
 
 pub use self::cursor::{Cursor, Ends, Fence, Mark, Position, Seq};
+pub(crate) use self::encoding::chunk_size;
 use crate::{
-    extension::resume,
-    json::Encoded,
+    json::{Encoded, wkt::Struct},
     proto::v1::{StreamResponse, Task, TaskState, TaskStatus, stream_response::Payload},
 };
 
 pub(crate) mod count;
 mod cursor;
 mod encoding;
+pub mod resume;
 
 /// An event of a task, shared by all its readers. It is encoded at most once in each format while it is shared.
 ///
@@ -303,6 +304,15 @@ impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Position { fence, seq } = self.0.position;
         write!(f, "{fence}.{seq} {:?} {:?}", self.0.mark, self.message())
+    }
+}
+
+pub(crate) fn metadata_mut(payload: &mut Payload) -> &mut Option<Struct> {
+    match payload {
+        Payload::Task(task) => &mut task.metadata,
+        Payload::Message(message) => &mut message.metadata,
+        Payload::StatusUpdate(update) => &mut update.metadata,
+        Payload::ArtifactUpdate(update) => &mut update.metadata,
     }
 }
 

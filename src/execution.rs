@@ -32,6 +32,7 @@ use crate::{
     agent::Agent,
     error::{Error, ErrorKind},
     event::{Ends, Mark, Seq},
+    history::HistoryLimit,
     journal::{
         Journal, LiveRef, Phase, Reader, TurnContext,
         live::{CommitFailure, Inner, Live},
@@ -42,7 +43,7 @@ use crate::{
     response_budget::Reservation,
     snapshot::Snapshot,
     store::{Key, ListPage, ListQuery, PushConfig, Scope, Store, Unavailable},
-    task::{HistoryLimit, TaskLimits},
+    task::TaskLimits,
 };
 
 mod contexts;

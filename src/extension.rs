@@ -6,6 +6,7 @@
 use std::{fmt, sync::Arc};
 
 pub use self::extended::ExtendedService;
+pub use crate::event::resume;
 use crate::{
     call::Call,
     error::Error,
@@ -16,7 +17,6 @@ use crate::{
 };
 
 mod extended;
-pub mod resume;
 
 /// Header (or gRPC metadata) that lists the requested extensions of a call, and the active ones of a response.
 pub(crate) const ACTIVE: &str = "a2a-extensions";
@@ -111,15 +111,6 @@ pub(crate) fn all(mut all: Vec<Arc<dyn Extension>>, declared: &mut Vec<AgentExte
         params: extension.params(),
     }));
     all
-}
-
-fn metadata_mut(payload: &mut Payload) -> &mut Option<Struct> {
-    match payload {
-        Payload::Task(task) => &mut task.metadata,
-        Payload::Message(message) => &mut message.metadata,
-        Payload::StatusUpdate(update) => &mut update.metadata,
-        Payload::ArtifactUpdate(update) => &mut update.metadata,
-    }
 }
 
 impl fmt::Debug for dyn Extension {

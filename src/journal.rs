@@ -30,7 +30,7 @@ use self::{
     waiters::Wakeups,
 };
 use crate::{
-    seam::Clock,
+    clock::Clock,
     store::{Change, Key, KeyMap, Refused, Store, Unavailable},
 };
 

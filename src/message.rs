@@ -23,7 +23,7 @@ impl Message {
 
     /// Creates a user message with one text part and a new message id.
     pub fn user(text: impl Into<String>) -> Self {
-        let (message_id, role) = (crate::seam::fresh_id(), Role::User.into());
+        let (message_id, role) = (crate::ids::fresh_id(), Role::User.into());
         Self { message_id, role, parts: vec![Part::text(text)], ..Self::default() }
     }
 

@@ -14,11 +14,13 @@ pub use crate::execution::Limits;
 use crate::{
     agent::{About, Agent},
     call::Call,
+    clock,
     contract::BoxStream,
     error::{Error, ErrorKind},
     event::Event,
     execution::{Execution, SendRequest},
     extension::Negotiated,
+    history::{self, HistoryLimit},
     journal::{Journal, TurnContext, waiters::TurnReply},
     pb::{
         v1::{
@@ -30,10 +32,8 @@ use crate::{
         },
         wkt::Empty,
     },
-    seam,
     snapshot::Snapshot,
     store::{Key, ListQuery, PageToken, Retention, Scope, Store},
-    task::{self, HistoryLimit},
 };
 
 mod idempotency;
@@ -242,10 +242,10 @@ fn history_length(field: &str, length: Option<i32>) -> Result<Option<usize>, Err
 fn with_history(task: Arc<Task>, history: HistoryLimit) -> Task {
     match Arc::try_unwrap(task) {
         Ok(mut task) => {
-            task::shorten(&mut task.history, history);
+            history::shorten(&mut task.history, history);
             task
         }
-        Err(task) => task::view(&task, history, true),
+        Err(task) => history::view(&task, history, true),
     }
 }
 
@@ -258,7 +258,7 @@ fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest, limits: &Li
         scope,
         context: Some(request.context_id.as_str()).filter(|id| !id.is_empty()).map(Into::into),
         state: Some(request.status()).filter(|state| *state != TaskState::Unspecified),
-        since: request.status_timestamp_after.as_ref().map(seam::millis),
+        since: request.status_timestamp_after.as_ref().map(clock::millis),
         after: None,
         limit,
         max_bytes: Some(limits.page_bytes),

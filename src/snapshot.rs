@@ -13,9 +13,9 @@ use tonic::Response;
 use crate::{
     contract::Output,
     error::Error,
+    history::{self, HistoryLimit},
     json::{Measure, count, write_encoded, write_to},
     proto::v1::Task,
-    task::{self, HistoryLimit},
 };
 
 /// Snapshot of a task: the response of `GetTask` (3.1.3) and `CancelTask` (3.1.5).
@@ -103,10 +103,10 @@ impl Snapshot {
         let task = match self.0 {
             Origin::Proto(proto) => {
                 let mut task = decode(&proto)?;
-                task::shorten(&mut task.history, limit);
+                history::shorten(&mut task.history, limit);
                 task
             }
-            Origin::Task(task) => task::view(&task, limit, true),
+            Origin::Task(task) => history::view(&task, limit, true),
         };
         Ok(task.into())
     }

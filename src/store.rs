@@ -18,12 +18,13 @@ pub use push::{PushConfig, PushPage, PutResult};
 pub use retention::{Retention, SweepResult};
 
 use crate::{
+    clock::Millis,
     error::Error,
     event::{Event, Fence, Position, Seq},
+    history::HistoryLimit,
     pb::v1::{Task, TaskState},
-    seam::Millis,
     snapshot::Snapshot,
-    task::{self, HistoryLimit},
+    task::{self},
 };
 
 pub(crate) mod completed;

@@ -27,19 +27,27 @@ use tracing_subscriber::{
 
 use crate::{
     call::REQUEST_ID,
-    config::Log,
     report::write_escaped,
     transport::{Body, CallOutcome, REQUEST_LOG, RequestBody, ResponseFuture, binding},
 };
 
 pub(crate) mod wire_log;
 
+/// Format of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    /// Text for people.
+    Text,
+    /// A JSON object per line.
+    Json,
+}
+
 /// Installs the subscriber that logs to stderr, and a panic hook that logs panics.
-pub(crate) fn init(log: Log, filter: EnvFilter) {
+pub(crate) fn init(log: LogFormat, filter: EnvFilter) {
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
     match log {
-        Log::Text => lines.map_event_format(|format| Escaped { format, json: false }).init(),
-        Log::Json => {
+        LogFormat::Text => lines.map_event_format(|format| Escaped { format, json: false }).init(),
+        LogFormat::Json => {
             let lines = lines.json().flatten_event(true).with_span_list(false);
             lines.map_event_format(|format| Escaped { format, json: true }).init();
         }
@@ -102,7 +110,7 @@ fn request_id(headers: &mut HeaderMap) -> HeaderValue {
         return id.clone();
     }
     // Infallible: a UUID is a valid header value.
-    let id = HeaderValue::try_from(crate::seam::fresh_id()).unwrap_or(HeaderValue::from_static("unknown"));
+    let id = HeaderValue::try_from(crate::ids::fresh_id()).unwrap_or(HeaderValue::from_static("unknown"));
     headers.insert(REQUEST_ID, id.clone());
     id
 }

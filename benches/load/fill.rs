@@ -3,12 +3,12 @@
 use std::{path::Path, sync::Arc};
 
 use a2a_service::{
+    clock,
     event::{Ends, Event, Mark, Position},
     pb::v1::{
         Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
         stream_response::Payload,
     },
-    seam,
     store::{
         Commit, Expect, Key, Row, Scope, Store as _,
         sqlite::{Options, Sqlite},
@@ -54,7 +54,7 @@ fn commit(n: u64, is_running: bool, fence: u64) -> Commit {
         _ => TaskState::Completed,
     };
     let status = |state: TaskState| {
-        Some(TaskStatus { state: state.into(), message: None, timestamp: Some(seam::timestamp(time)) })
+        Some(TaskStatus { state: state.into(), message: None, timestamp: Some(clock::timestamp(time)) })
     };
     let message = Message { task_id: id.clone(), context_id: context.clone(), ..Message::user(PING) };
     let mut task = Task {

@@ -17,6 +17,7 @@ use tokio::task::coop::poll_proceed;
 use super::{Error, Stopped};
 use crate::{
     event::{Event, Mark},
+    ids,
     journal::{
         LiveRef, Phase,
         live::{Inner, LimitExceeded},
@@ -28,7 +29,6 @@ use crate::{
         v1::{Artifact, Message, Part, TaskArtifactUpdateEvent, TaskState, stream_response::Payload},
         wkt::value::Kind,
     },
-    seam,
 };
 
 /// Maximum time that pending updates of an agent that does not pause wait for their commit.
@@ -68,7 +68,7 @@ impl Updates {
 
     /// Creates a writer for an artifact with a name. Several artifacts may be written concurrently.
     pub fn artifact(&self, name: impl Into<String>) -> ArtifactWriter<'_> {
-        let artifact = Artifact { artifact_id: seam::random_id(), name: name.into(), ..Artifact::default() };
+        let artifact = Artifact { artifact_id: ids::random_id(), name: name.into(), ..Artifact::default() };
         ArtifactWriter { out: self, artifact, append: false, begun: false, last: false }
     }
 

@@ -13,10 +13,10 @@ use clap::Subcommand;
 
 use super::{say, warn};
 use crate::{
+    clock::{Clock, Millis},
     config::{self, Config, Loaded, StorePath},
     execution,
     journal::Journal,
-    seam::{Clock, Millis},
     store::{
         Retention, Store as _, SweepResult,
         sqlite::{self, Inspector, Options, Sqlite, Stats},

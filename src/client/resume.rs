@@ -2,7 +2,7 @@
 //!
 //! The end of a stream alone is ambiguous: a proxy that times out closes it as gracefully as an agent that has finished. The
 //! last state seen of the task therefore decides if the stream is complete. If events may be missing, the next one is
-//! [marked](crate::extension::resume::is_gap); it is usually a snapshot of the task. A stream that can't be resumed ends
+//! [marked](crate::event::resume::is_gap); it is usually a snapshot of the task. A stream that can't be resumed ends
 //! with an error.
 
 use futures_util::stream::unfold;
@@ -18,8 +18,7 @@ use crate::{
     call::Call,
     contract::BoxStream,
     error::{Error, ErrorKind},
-    event::{Cursor, Ends, Event},
-    extension::resume,
+    event::{Cursor, Ends, Event, resume},
     pb::v1::{
         GetTaskRequest, SendMessageRequest, StreamResponse, SubscribeToTaskRequest, TaskState, TaskStatus,
         stream_response::Payload,

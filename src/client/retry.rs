@@ -6,8 +6,9 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{
     call::Call,
+    clock,
     error::{Error, ErrorKind},
-    seam,
+    ids,
 };
 
 /// Longest `Retry-After` that is honored, unless [`Retry::longest`] is longer. Beyond it the error is returned.
@@ -78,12 +79,12 @@ impl Backoff {
     /// Waits before the next retry. Returns false at once if the attempts are exhausted, `Retry-After` is too long, or the
     /// deadline of the call would pass.
     pub(super) async fn wait(&mut self, error: &Error, call: &Call) -> bool {
-        let Some(delay) = self.delay(error, seam::random()) else { return false };
+        let Some(delay) = self.delay(error, ids::random()) else { return false };
         if call.time_left().is_some_and(|left| left <= delay) {
             return false;
         }
         self.retries += 1;
-        sleep_until(seam::after(Instant::now(), delay)).await;
+        sleep_until(clock::after(Instant::now(), delay)).await;
         true
     }
 

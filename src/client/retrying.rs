@@ -15,8 +15,8 @@ use crate::{
     call::{Call, IDEMPOTENCY_KEY},
     contract::{BoxStream, ResponseFuture},
     error::Error,
-    event::Event,
-    extension::resume,
+    event::{Event, resume},
+    ids,
     pb::{
         v1::{
             AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
@@ -26,7 +26,6 @@ use crate::{
         },
         wkt::Empty,
     },
-    seam,
     snapshot::Snapshot,
 };
 
@@ -108,7 +107,7 @@ impl Retrying {
         if call.idempotency_key.is_none() {
             return Ok(false);
         }
-        let unknown_task = GetTaskRequest { tenant: tenant.to_owned(), id: seam::random_id(), history_length: None };
+        let unknown_task = GetTaskRequest { tenant: tenant.to_owned(), id: ids::random_id(), history_length: None };
         let probe = Call { cursor: None, ..call.clone() };
         match self.agent.get_task(probe.request(unknown_task)).await {
             Ok(response) => Ok(echoes_key(response.metadata(), call)),
@@ -124,7 +123,7 @@ impl Retrying {
     fn with_key<T>(&self, mut request: Request<T>) -> Request<T> {
         let mut call = request.extensions_mut().remove::<Call>().unwrap_or_default();
         if self.retry.keys {
-            call.idempotency_key.get_or_insert_with(seam::random_id);
+            call.idempotency_key.get_or_insert_with(ids::random_id);
         }
         request.extensions_mut().insert(call);
         request

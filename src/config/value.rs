@@ -11,7 +11,7 @@ use toml::{
 use tracing_subscriber::EnvFilter;
 
 pub(crate) use self::{
-    choices::{Agent, Log, StorePath},
+    choices::{Agent, StorePath},
     units::{ByteSize, OptionalTimeout},
 };
 use crate::{

@@ -9,15 +9,11 @@ use prost::{
     encoding::{DecodeContext, WireType},
 };
 use serde::{Deserialize, Serialize, ser::SerializeStruct as _};
-use tonic::Status;
 
-use super::{Event, Origin, count};
+use super::{Cursor, Event, Origin, count};
 use crate::{
-    contract::{Frame, Item, Line, from_json},
-    error::Error,
     json::{Measure, write_encoded, write_to},
-    proto::v1::{StreamResponse, Task, stream_response::Payload},
-    task::heft,
+    proto::v1::{Part, StreamResponse, Task, TaskArtifactUpdateEvent, stream_response::Payload},
 };
 
 impl Event {
@@ -93,7 +89,7 @@ impl Event {
         }
         // Names and quotes double the length of a small message in JSON; a large one hardly grows.
         let weight = match self.known_payload() {
-            Some(Payload::ArtifactUpdate(update)) => heft(update) + 192,
+            Some(Payload::ArtifactUpdate(update)) => chunk_size(update) + 192,
             _ => self.weight(),
         };
         weight + weight.min(16 << 10) + 64
@@ -102,7 +98,9 @@ impl Event {
     /// Returns the approximate size in bytes. It is cheap, and does not depend on what is cached.
     pub(crate) fn approximate_size(&self) -> usize {
         match &self.0.origin {
-            Origin::Message(StreamResponse { payload: Some(Payload::ArtifactUpdate(update)) }) => heft(update) + 192,
+            Origin::Message(StreamResponse { payload: Some(Payload::ArtifactUpdate(update)) }) => {
+                chunk_size(update) + 192
+            }
             Origin::Message(_) | Origin::Proto(_) | Origin::Task(_) => self.weight(),
         }
     }
@@ -117,6 +115,15 @@ impl Event {
     pub(crate) fn others<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
         let cache = self.0.others.get_or_init(|| Arc::<T>::default());
         Arc::downcast(Arc::clone(cache)).unwrap_or_default()
+    }
+
+    /// Cursor for a frame of a stream. The cursor of an event with a single reader is not cached.
+    pub(crate) fn frame_cursor(&self) -> Option<Cursor> {
+        match self.0.cursor.get() {
+            Some(cursor) => cursor.clone(),
+            None if self.is_alone() => self.make_cursor(),
+            None => self.cursor().cloned(),
+        }
     }
 
     /// Returns the encoded length in protobuf, in bytes, without encoding.
@@ -135,6 +142,14 @@ impl Event {
             None => self.encode_to(out),
         }
     }
+}
+
+/// Returns the approximate size of a chunk in bytes, cheaply, to tell small chunks from large ones.
+pub(crate) fn chunk_size(chunk: &TaskArtifactUpdateEvent) -> usize {
+    const FRAME: usize = 8;
+    let parts = chunk.artifact.iter().flat_map(|artifact| &artifact.parts);
+    let size = |part: &Part| part.as_text().map_or_else(|| prost::Message::encoded_len(part), str::len);
+    parts.map(|part| size(part) + FRAME).sum()
 }
 
 /// A borrowed task, serialized as an event of a stream.
@@ -197,24 +212,6 @@ impl Serialize for Event {
 impl<'de> Deserialize<'de> for Event {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         StreamResponse::deserialize(deserializer).map(Self::from)
-    }
-}
-
-impl Item for Event {
-    fn frame(&self) -> Result<Frame, Error> {
-        // The cursor of an event with a single reader is not cached.
-        let cursor = match self.0.cursor.get() {
-            Some(cursor) => cursor.clone(),
-            None if self.is_alone() => self.make_cursor(),
-            None => self.cursor().cloned(),
-        };
-        Ok(Frame { cursor, data: Line::Of(self.clone()) })
-    }
-
-    fn from_frame(Frame { cursor, data }: Frame) -> Result<Self, Status> {
-        // The received bytes are not cached as `json`: a line break in them would end the SSE line on which we write
-        // it.
-        Ok(Self::elsewhere(cursor, from_json(data.bytes())?))
     }
 }
 

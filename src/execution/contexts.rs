@@ -203,7 +203,9 @@ mod tests {
     fn sizes_of_contexts_are_kept_while_live_and_some_of_the_others() {
         let contexts = Contexts::new(1000);
         let live: Vec<_> = (0..10).map(|n| contexts.find(key(n))).collect();
-        live.iter().for_each(|size| size.add(1));
+        for size in &live {
+            size.add(1);
+        }
         contexts.find(key(10)).add(1);
         for n in 11..10 * KEPT {
             // Used again and again.

@@ -15,6 +15,7 @@ use tokio::{
 use super::{Execution, PATIENCE, SendRequest, StartMode, away, limits::TurnPermit, start::signaled};
 use crate::{
     agent::Agent,
+    clock::Millis,
     error::{Error, ErrorKind},
     event::{Event, Seq},
     journal::{
@@ -22,7 +23,6 @@ use crate::{
         live::Inner,
         waiters::{TurnReply, WaitCondition},
     },
-    seam::Millis,
     store::{IdempotencyRecord, Key, Scope, SendOutcome},
 };
 

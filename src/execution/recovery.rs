@@ -22,6 +22,7 @@ use crate::{
     agent::Agent,
     error::{Error, ErrorKind},
     event::{Ends, Event, Mark},
+    ids,
     journal::{
         Phase,
         live::{Live, QueuedMessage},
@@ -29,7 +30,6 @@ use crate::{
         turns::LogReplay,
     },
     pb::v1::{Message, TaskState},
-    seam,
     store::{Claim, Key, RunnerId, StoredTask, Unavailable},
 };
 
@@ -76,7 +76,7 @@ impl Quarantine {
     }
 
     fn add(&self, key: &Key, cause: &str) {
-        let id = seam::fresh_id();
+        let id = ids::fresh_id();
         tracing::error!(error.id = %id, task.id = key.id(), error.cause = cause, "a task can't be recovered until the next start");
         let mut all = self.0.write();
         if all.len() < Self::MOST {

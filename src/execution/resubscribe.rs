@@ -14,6 +14,7 @@ use crate::{
     agent::Agent,
     error::Error,
     event::{Event, Position, Seq},
+    history::HistoryLimit,
     journal::{
         LiveRef, Reader,
         turns::{MessageRef, MessageStage, TurnProgress, Turns},
@@ -21,7 +22,6 @@ use crate::{
     },
     pb::v1::Task,
     store::Key,
-    task::HistoryLimit,
 };
 
 /// How many events are read at a time.

@@ -20,8 +20,10 @@ use super::{
 };
 use crate::{
     agent::Agent,
+    clock,
     error::Error,
     event::{Event, Mark},
+    ids,
     journal::{
         LiveRef, Phase, TurnContext,
         live::{Inner, Live, QueuedMessage},
@@ -30,7 +32,6 @@ use crate::{
         waiters::WaitCondition,
     },
     pb::v1::{Message, Task, TaskState, TaskStatus, stream_response::Payload},
-    seam,
     store::Key,
     task::Violation,
 };
@@ -80,9 +81,9 @@ impl<A: Agent> Execution<A> {
         self.takes_work()?;
         let journal = &self.0.journal;
         let SendRequest { scope, mut message, asked, push, name } = sent;
-        let id = seam::fresh_id();
+        let id = ids::fresh_id();
         if message.context_id.is_empty() {
-            message.context_id = seam::fresh_id();
+            message.context_id = ids::fresh_id();
         }
         message.task_id.clone_from(&id);
         // Before the agent does anything that it would have done for nothing.
@@ -90,7 +91,7 @@ impl<A: Agent> Execution<A> {
         let permit = self.0.permits.turn(&scope.owner)?;
         let (key, now) = (Key::new(&scope, &id), journal.clock().millis());
         let status =
-            TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(seam::timestamp(now)) };
+            TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(clock::timestamp(now)) };
         let context_id = message.context_id.clone();
         let task = Task { id, context_id, status: Some(status), history: vec![message], ..Task::default() };
         let push = push.map(|it| (*it).of(&key));

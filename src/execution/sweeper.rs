@@ -9,11 +9,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::{Execution, Parts, hold};
 use crate::{
     agent::Agent,
+    clock::{self, Millis},
     error::Error,
     event::{Ends, Mark},
     journal::{Journal, Phase, status_update, waiters::WaitCondition},
     pb::v1::{Message, TaskState},
-    seam::{self, Millis},
     store::{Key, Retention, SweepResult, Unavailable},
     task::TaskLimits,
 };
@@ -30,7 +30,7 @@ impl<A: Agent> Execution<A> {
         let parts = Arc::downgrade(&self.0);
         let keeping = async move {
             let every = policy.interval.max(OFTEN);
-            let mut beat = interval_at(seam::after(Instant::now(), every), every);
+            let mut beat = interval_at(clock::after(Instant::now(), every), every);
             beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 beat.tick().await;
@@ -107,7 +107,7 @@ async fn end_if_idle(journal: &Arc<Journal>, bounds: TaskLimits, key: &Key, befo
             && journal.phase() == Phase::Open
             && inner.ahead.state().is_interrupted()
             && inner.shown().is_some_and(|it| {
-                let time = it.0.status.as_ref().and_then(|it| it.timestamp.as_ref()).map(seam::millis);
+                let time = it.0.status.as_ref().and_then(|it| it.timestamp.as_ref()).map(clock::millis);
                 time.is_some_and(|it| it < before)
             });
         let why = Message::agent("No answer came for so long that this is over.");

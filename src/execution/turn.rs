@@ -21,7 +21,9 @@ use tokio::{
 use super::{Parts, limits::TurnPermit};
 use crate::{
     agent::{self, Agent, End, Turn, Updates},
+    clock,
     event::{Ends, Event, Mark},
+    ids,
     journal::{
         LiveRef, Phase, TurnContext, complete_message,
         live::{Inner, LimitExceeded},
@@ -30,7 +32,7 @@ use crate::{
         waiters::{TurnReply, WakerRegistration},
     },
     pb::v1::{Message, Task, TaskState},
-    report, seam,
+    report,
 };
 
 /// Why an agent is polled no more.
@@ -94,7 +96,7 @@ impl<A: Agent> Parts<A> {
         };
         let started = Instant::now();
         let (real_at, deadline) =
-            (seam::after(started, self.limits.real_after), seam::after(started, self.limits.turn));
+            (clock::after(started, self.limits.real_after), clock::after(started, self.limits.turn));
         let turn = Turn { held: held.clone(), task, messages, asked, attempt, deadline, text: OnceLock::new() };
         let updates = Updates { held: held.clone(), turn: number };
         // An agent may panic before there is a future.
@@ -134,7 +136,7 @@ impl<A: Agent> Parts<A> {
                     return Poll::Ready(TurnOutcome::LimitExceeded);
                 }
                 if inner.cancel && grace_ends.is_none() {
-                    grace_ends = Some(seam::after(Instant::now(), self.limits.cancel));
+                    grace_ends = Some(clock::after(Instant::now(), self.limits.cancel));
                 }
                 waits.register(&mut inner, cx);
                 inner.polled = true;
@@ -159,7 +161,7 @@ impl<A: Agent> Parts<A> {
                     next = next.min(open_at);
                     drop(inner);
                 } else if inner.is_dirty() {
-                    open_at = seam::after(now, self.limits.pace);
+                    open_at = clock::after(now, self.limits.pace);
                     journal.flush(held, inner);
                 } else {
                     drop(inner);
@@ -331,13 +333,13 @@ impl IdleTimer {
         if inner.words != self.words || inner.is_full() || asks {
             (self.words, self.since) = (inner.words, now);
         }
-        Some(seam::after(self.since, most))
+        Some(clock::after(self.since, most))
     }
 }
 
 /// What the caller is told of a failure: its kind, and an id under which the log has the cause.
 fn failure(held: &LiveRef, kind: &'static str, cause: &str) -> Message {
-    let id = seam::fresh_id();
+    let id = ids::fresh_id();
     tracing::warn!(error.id = %id, task.id = held.key.id(), error.kind = kind, error.cause = cause, "an agent failed");
     let task = held.key.id();
     report::report(format_args!("an agent failed: error.id={id} task.id={task} error.kind={kind} error.cause={cause}"));

@@ -11,12 +11,12 @@ use std::{
 use futures_core::Stream;
 use tonic::{Request, Response, Status, metadata::MetadataValue};
 
-use super::{ACTIVE, Extension, Extensions, Negotiated, metadata_mut};
+use super::{ACTIVE, Extension, Extensions, Negotiated};
 use crate::{
     call::Call,
     contract::{BoxStream, ResponseFuture},
     error::{Error, ErrorKind},
-    event::Event,
+    event::{Event, metadata_mut},
     pb::{
         v1::{
             AgentCard, ListTaskPushNotificationConfigsResponse, ListTasksResponse, SendMessageRequest,

@@ -17,12 +17,12 @@ use super::{
     waiters::{TurnReply, WaitCondition, WakerSlot, Wakers, Wakeups},
 };
 use crate::{
-    event::{Ends, Event, Fence, Mark, Position, Seq},
+    clock::{Millis, millis, timestamp},
+    event::{Ends, Event, Fence, Mark, Position, Seq, chunk_size},
     journal::TurnContext,
     pb::v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
-    seam::{Millis, millis, timestamp},
     store::{IdempotencyRecord, Key, PushConfig, StoredTask},
-    task::{Admission, ContextBytes, TaskLimits, Violation, heft, join, joins},
+    task::{Admission, ContextBytes, TaskLimits, Violation, join, joins},
 };
 
 mod commit;
@@ -367,7 +367,7 @@ impl Inner {
     /// Joins a small chunk to the last pending event. Returns `false` if it must be a separate event. A pending event
     /// has not been read by anyone, so its content may still change.
     fn join(&mut self, chunk: &mut TaskArtifactUpdateEvent) -> bool {
-        let heft = heft(chunk);
+        let heft = chunk_size(chunk);
         let fits = chunk.append && self.joined + heft <= JOIN && !self.ahead.state().is_terminal();
         let last = self.pending.last_mut().filter(|_| fits).and_then(Event::edit);
         let joined = match (last, &chunk.artifact) {

@@ -23,8 +23,9 @@ use super::{
 };
 use crate::{
     event::{Ends, Event, Mark, Position, Seq},
+    history::{HistoryLimit, shorten},
     pb::v1::{Task, stream_response::Payload},
-    task::{HistoryLimit, apply, shorten},
+    task::apply,
 };
 
 /// Maximum number of events taken from the log at a time.

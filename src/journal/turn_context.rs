@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::LiveRef;
 use crate::{
+    clock,
     event::Event,
+    ids,
     pb::{
         v1::{Message, Role, Task, TaskState, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
         wkt::Struct,
     },
-    seam,
 };
 
 /// Request context of a message: caller, extensions, output media types, metadata and referenced tasks.
@@ -26,7 +27,7 @@ pub(crate) struct TurnContext {
 pub(crate) fn status_update(held: &LiveRef, state: TaskState, message: Option<Message>) -> Event {
     let (task_id, context_id) = (held.key.id().to_owned(), (*held.context).to_owned());
     let message = message.map(|message| complete_message(message, &task_id, &context_id));
-    let timestamp = Some(seam::timestamp(held.journal().clock().millis()));
+    let timestamp = Some(clock::timestamp(held.journal().clock().millis()));
     let status = Some(TaskStatus { state: state.into(), message, timestamp });
     Event::said(Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status, metadata: None }))
 }
@@ -34,7 +35,7 @@ pub(crate) fn status_update(held: &LiveRef, state: TaskState, message: Option<Me
 /// Completes a message of the agent: sets its task and context, and its id and role if they are missing.
 pub(crate) fn complete_message(mut message: Message, task_id: &str, context_id: &str) -> Message {
     if message.message_id.is_empty() {
-        message.message_id = seam::fresh_id();
+        message.message_id = ids::fresh_id();
     }
     if message.role == 0 {
         message.role = Role::Agent.into();

@@ -13,6 +13,7 @@ use crate::{
     call::Call,
     check::MAX_ID_BYTES,
     error::{Error, ErrorKind},
+    ids,
     pb::{
         v1::{
             DeleteTaskPushNotificationConfigRequest, GetTaskPushNotificationConfigRequest,
@@ -21,7 +22,6 @@ use crate::{
         },
         wkt::Empty,
     },
-    seam,
     store::PushConfig,
 };
 
@@ -75,7 +75,7 @@ impl<A: Agent> Service<A> {
             return Err(Error::invalid_field(format!("{prefix}url"), why));
         }
         if config.id.is_empty() {
-            config.id = seam::fresh_id();
+            config.id = ids::fresh_id();
         }
         Ok(PushConfig { config, version, extra: beside })
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::{Commit, Expect, Key, Row};
 use crate::{
+    clock::{Millis, timestamp},
     event::{Ends, Event, Fence, Mark, Position},
     pb::v1::{Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
-    seam::{Millis, timestamp},
 };
 
 /// Task that reached a terminal state before its first commit.

@@ -1,6 +1,6 @@
 //! Idempotency records: the stored keys by which a retried send is recognised.
 
-use crate::{event::Seq, seam::Millis};
+use crate::{clock::Millis, event::Seq};
 
 /// Idempotency key of a message, committed together with the message. Stored with the task of the message.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,9 +12,9 @@ use prost::{
 };
 
 use crate::{
+    clock::Millis,
     event::{Event, Fence, Mark, Position, Seq},
     pb::v1::{Artifact, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
-    seam::Millis,
     snapshot::Snapshot,
     store::{CompletedTask, EventRef, completed},
 };

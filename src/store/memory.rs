@@ -20,9 +20,10 @@ use super::{
     page::PageTasks,
 };
 use crate::{
+    clock::Millis,
     event::{Event, Fence, Position, Seq},
+    history,
     pb::v1::Task,
-    seam::Millis,
     task,
 };
 
@@ -117,7 +118,7 @@ fn listed(kept: &TaskEntry, key: &Key, query: &ListQuery) -> Task {
     match &kept.log {
         Kind::SealedLog(it) => {
             let mut task = it.task().unwrap_or_default();
-            task::shorten(&mut task.history, query.history_limit());
+            history::shorten(&mut task.history, query.history_limit());
             if !query.include_artifacts {
                 task.artifacts = Vec::new();
             }
@@ -135,7 +136,7 @@ fn listed(kept: &TaskEntry, key: &Key, query: &ListQuery) -> Task {
             } else {
                 log.without_artifacts(names).for_each(&mut fold);
             }
-            task::shorten(&mut task.history, query.history_limit());
+            history::shorten(&mut task.history, query.history_limit());
             key.id().clone_into(&mut task.id);
             task
         }

@@ -5,7 +5,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use prost::Message as _;
 
 use super::ListQuery;
-use crate::{pb::v1::Task, seam::Millis};
+use crate::{clock::Millis, pb::v1::Task};
 
 /// Cursor of a list: the last task of a page, by its position in the list order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::seam::Millis;
+use crate::clock::Millis;
 
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);

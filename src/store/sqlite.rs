@@ -38,8 +38,8 @@ use super::{
     Refused, Retention, RunnerId, Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable,
 };
 use crate::{
+    clock::Millis,
     event::{Fence, Seq},
-    seam::Millis,
 };
 
 mod check;

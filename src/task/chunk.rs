@@ -1,6 +1,6 @@
 //! Joining of artifact chunks before they become events.
 
-use crate::proto::v1::{Artifact, Part, TaskArtifactUpdateEvent};
+use crate::proto::v1::{Artifact, TaskArtifactUpdateEvent};
 
 /// Returns whether `second` can be joined to `first`.
 pub fn joins(first: &TaskArtifactUpdateEvent, second: &TaskArtifactUpdateEvent) -> bool {
@@ -23,14 +23,6 @@ pub fn join(first: &mut TaskArtifactUpdateEvent, second: &mut TaskArtifactUpdate
         }
         _ => false,
     }
-}
-
-/// Returns the approximate size of a chunk in bytes, cheaply, to tell small chunks from large ones.
-pub fn heft(chunk: &TaskArtifactUpdateEvent) -> usize {
-    const FRAME: usize = 8;
-    let parts = chunk.artifact.iter().flat_map(|artifact| &artifact.parts);
-    let size = |part: &Part| part.as_text().map_or_else(|| prost::Message::encoded_len(part), str::len);
-    parts.map(|part| size(part) + FRAME).sum()
 }
 
 /// Returns whether a chunk has nothing but an id and parts.

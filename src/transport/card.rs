@@ -17,11 +17,11 @@ use crate::{
         AGENT_CARD, CardRequest, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PREFIX, FORWARDED_PROTO, JSON_RPC,
         WELL_KNOWN, WELL_KNOWN_BEFORE,
     },
+    clock::Clock,
     error::Error,
     fingerprint::fingerprint,
     pb::v1::bindings::ServiceHandle,
     protocol::Version,
-    seam::Clock,
     v03,
 };
 

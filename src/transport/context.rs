@@ -9,8 +9,7 @@ use http::{Extensions, HeaderValue, request::Parts};
 
 use super::{FileBytes, Settings, query_parameter, version::RequestedVersion};
 use crate::{
-    auth::Principal,
-    call::{Binding, Call},
+    call::{Binding, Call, Principal},
     error::Error,
     event::Cursor,
     protocol::Version,

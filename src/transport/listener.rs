@@ -35,7 +35,7 @@ use super::{
     peer_limit::PeerLimit,
     write_timeout::{StreamExecutor, observe},
 };
-use crate::seam;
+use crate::clock;
 
 /// How long nothing is accepted after the system said that it can't: out of descriptors, most often.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -316,7 +316,7 @@ async fn serve_until<I, S, B>(
             ConnectionSignal::Drain => drain.cancelled().await,
             ConnectionSignal::Cut => cut.cancelled().await,
             ConnectionSignal::Look | ConnectionSignal::Flooded | ConnectionSignal::Close => {
-                sleep_until(seam::after(Instant::now(), after)).await;
+                sleep_until(clock::after(Instant::now(), after)).await;
             }
         }
         told

@@ -19,8 +19,8 @@ use tonic::Status;
 
 use super::{body::too_large_for, settings::Limits};
 use crate::{
+    clock,
     error::{Error, ErrorKind},
-    seam,
 };
 
 /// Default of `limits.receiving_bytes`.
@@ -173,10 +173,10 @@ where
         let this = self.project();
         let Poll::Ready(frame) = this.body.poll_frame(cx) else {
             let expires = this.expires.get_or_insert_with(|| {
-                let idle = seam::after(Instant::now(), *this.timeout);
+                let idle = clock::after(Instant::now(), *this.timeout);
                 Box::pin(sleep_until(match this.messages {
                     Messages::One => idle,
-                    Messages::Many => idle.min(seam::after(*this.started, MAX_STREAM_AGE)),
+                    Messages::Many => idle.min(clock::after(*this.started, MAX_STREAM_AGE)),
                 }))
             });
             ready!(expires.as_mut().poll(cx));

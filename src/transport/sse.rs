@@ -15,10 +15,10 @@ use tonic::Status;
 
 use super::{body::Body, settings::Limits, write_timeout::WriteDeadline};
 use crate::{
+    clock,
     contract::{BoxStream, Frame, Line},
     error::{Error, ErrorKind},
     event::Cursor,
-    seam,
 };
 
 /// What is ready goes out in writes of about so many bytes.
@@ -148,7 +148,7 @@ impl<W: Write> Events<W> {
         if self.keep_alive.is_zero() {
             return Poll::Pending;
         }
-        let mut due = seam::after(self.spoke, self.keep_alive);
+        let mut due = clock::after(self.spoke, self.keep_alive);
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
         loop {
             ready!(timer.as_mut().poll(cx));
@@ -156,7 +156,7 @@ impl<W: Write> Events<W> {
             let silent = due <= now;
             if silent {
                 self.spoke = now;
-                due = seam::after(now, self.keep_alive);
+                due = clock::after(now, self.keep_alive);
             }
             timer.as_mut().reset(due);
             if silent {

@@ -20,13 +20,13 @@ use crate::{
     contract::{BoxStream, Dispatch, Reply, Request, Route, decode, line},
     error::{Error, ErrorKind},
     event::Event,
+    ids,
     pb::v1::{
         GetExtendedAgentCardRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest, SendMessageRequest,
         TaskPushNotificationConfig,
         a2a_service_server::A2aService,
         bindings::{Checked, each_rpc},
     },
-    seam,
     snapshot::decoded,
 };
 
@@ -182,7 +182,7 @@ impl Methods {
         let call = Call::of(&request)?.clone();
         let message = request.get_mut().message.as_mut();
         if let Some(message) = message.filter(|message| message.message_id.is_empty()) {
-            message.message_id = seam::fresh_id();
+            message.message_id = ids::fresh_id();
         }
         let message = request.get_mut().message.as_mut();
         if let Some(message) = message.filter(|message| message.task_id.is_empty() && !task_id.is_empty()) {

@@ -6,8 +6,7 @@ use std::{sync::Arc, time::Duration};
 use a2a_service::{
     call::Call,
     client::{self, Client, Retry},
-    event::Event,
-    extension::resume,
+    event::{Event, resume},
     pb::v1::{SubscribeToTaskRequest, TaskState, a2a_service_server::A2aService},
 };
 

@@ -10,8 +10,8 @@ use std::{
 };
 
 use a2a_service::{
+    clock::Millis,
     event::{Fence, Seq},
-    seam::Millis,
     store::{
         Change, Claim, Commit, InUse, Key, ListPage, ListQuery, Log, PushConfig, PushPage, PutResult, Refused,
         Rejected, Retention, RunnerId, Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable, memory::Memory,

@@ -27,6 +27,7 @@ mod gate;
 mod history;
 mod json;
 mod latency;
+mod layers;
 mod power_loss;
 mod program;
 mod protocol_document;

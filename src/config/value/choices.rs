@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use super::{Value, brief, quoted};
 use crate::{
-    card::ProtocolBinding, service::Dedupe, store::sqlite::Durability, transport::FileBytes, v03::card::CardVersion,
+    card::ProtocolBinding, service::Dedupe, store::sqlite::Durability, telemetry::LogFormat, transport::FileBytes,
+    v03::card::CardVersion,
 };
 
 /// Implements [`Value`] for an enum, with one word for each variant.
@@ -37,17 +38,10 @@ macro_rules! word_values {
 word_values!(Dedupe: Off = "off"; MessageId = "message-id");
 word_values!(FileBytes: Auto = "auto", Base64 = "base64"; Raw = "raw");
 word_values!(ProtocolBinding: JsonRpc = "JSONRPC", HttpJson = "HTTP+JSON"; Grpc = "GRPC");
-word_values!(Log: Text = "text"; Json = "json");
+word_values!(LogFormat: Text = "text"; Json = "json");
 word_values!(Agent: Demo = "demo");
 word_values!(Durability: Process = "process"; Power = "power");
 word_values!(CardVersion: Merged = "merged", V1_0 = "1.0"; V0_3 = "0.3");
-
-/// Format of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Log {
-    Text,
-    Json,
-}
 
 /// Agents that are built into the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,13 +7,13 @@ use serde_json::json;
 
 use super::Inner;
 use crate::{
+    clock::millis,
     event::{Ends, Event, Mark, Seq},
     journal::{
         LiveRef, status_update,
         waiters::{WaitCondition, Wakeups},
     },
     pb::v1::{Message, TaskState, stream_response::Payload},
-    seam::millis,
     store::{Change, Commit, Expect, Full, Key, Refused, Rejected},
     task::Violation,
 };

@@ -4,13 +4,13 @@ use std::{mem, sync::Arc, vec::Drain};
 
 use super::{Inner, Live};
 use crate::{
+    clock::millis,
     event::{Ends, Event, Position},
     journal::{
         turns::Turns,
         waiters::{TurnReply, Wakeups},
     },
     pb::v1::{Task, TaskArtifactUpdateEvent, stream_response::Payload},
-    seam::millis,
     store::{CompletedTask, EventRef, Row},
     task::{absorb, apply},
 };

@@ -4,9 +4,9 @@ use std::{collections::hash_map::Entry, sync::Arc};
 
 use super::{Kind, Memory, SHARDS, TaskEntry};
 use crate::{
+    clock::Millis,
     event::Position,
     pb::v1::TaskState,
-    seam::Millis,
     store::{
         Commit, CompletedTask, Expect, IdempotencyRecord, Immediate, Key, Refused, Row, SendOutcome,
         log_codec::{OpenLog, SealedLog, TaskIds},

@@ -8,8 +8,8 @@ use std::{
 };
 
 use crate::{
+    clock::Millis,
     pb::v1::TaskState,
-    seam::Millis,
     store::{Key, ListQuery, Row, SendOutcome},
 };
 

@@ -7,12 +7,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    clock::timestamp,
     event::{Ends, Mark},
     pb::v1::{
         Artifact, Message, Part, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
         stream_response::Payload,
     },
-    seam::timestamp,
     store::{CompletedTask, EventRef, Expect, IdempotencyRecord},
 };
 

@@ -11,9 +11,9 @@ use super::{
     write::{first_of, piece},
 };
 use crate::{
+    clock,
     event::{Ends, Event, Fence, Seq},
     pb::v1::{Task, TaskState},
-    seam,
     store::log_codec::TaskIds,
     task::apply,
 };
@@ -213,7 +213,7 @@ fn of_task(db: &Connection, id: i64) -> rusqlite::Result<Result<(), String>> {
     if status.state != state {
         return Ok(Err("its row says another state".into()));
     }
-    if status.timestamp.as_ref().is_some_and(|it| seam::millis(it) != time) {
+    if status.timestamp.as_ref().is_some_and(|it| clock::millis(it) != time) {
         return Ok(Err("its row says another time".into()));
     }
     if task.id != key || task.context_id != context {

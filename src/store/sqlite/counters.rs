@@ -9,7 +9,7 @@ use std::{
 use rusqlite::Row;
 
 use super::writer::Transaction;
-use crate::seam::mix;
+use crate::ids::mix;
 
 /// A context of so many tasks is a crowd, whose totals are kept. To count fewer takes no longer than to look for those.
 const CROWD: i64 = 1024;

@@ -11,7 +11,7 @@ use std::{
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
 use super::{Durability, Error, sync_directory};
-use crate::seam::Clock;
+use crate::clock::Clock;
 
 /// How long a connection waits for another one of ours, which is busy for moments only.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);

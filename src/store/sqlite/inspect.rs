@@ -14,8 +14,8 @@ use super::{
     sweep::{self, ENDED},
 };
 use crate::{
+    clock::Millis,
     pb::v1::TaskState,
-    seam::Millis,
     store::{Retention, SweepResult},
 };
 

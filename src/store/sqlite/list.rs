@@ -9,10 +9,10 @@ use rusqlite::{
 
 use super::{is_damage, number, read::TaskRows};
 use crate::{
+    clock::Millis,
     event::Seq,
-    seam::Millis,
+    history,
     store::{ListPage, ListQuery, PageToken, page::PageTasks},
-    task,
 };
 
 /// Every state that there is.
@@ -90,7 +90,7 @@ pub(super) fn list(db: &Connection, query: &ListQuery) -> rusqlite::Result<ListP
         let fits = at < query.limit && {
             match all.at(place.id, place.seq) {
                 Ok(mut task) => {
-                    task::shorten(&mut task.history, query.history_limit());
+                    history::shorten(&mut task.history, query.history_limit());
                     page.push(task)
                 }
                 Err(error) if is_damage(&error) => {

@@ -6,7 +6,7 @@ use super::{
     writer::Transaction,
 };
 use crate::{
-    seam::Millis,
+    clock::Millis,
     store::{InUse, Key, Retention, SweepResult, Unavailable},
 };
 

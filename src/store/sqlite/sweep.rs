@@ -10,8 +10,8 @@ use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use super::{failpoint, is_corruption, is_damage, log_rows::halves, number, read, write::piece, writer::Transaction};
 use crate::{
+    clock::Millis,
     pb::v1::TaskState,
-    seam::Millis,
     store::{Key, Scope},
 };
 

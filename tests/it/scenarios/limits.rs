@@ -288,7 +288,7 @@ each_binding!(an_agent_that_sends_too_many_bytes_fails);
 /// A message that begins a task in this context.
 fn in_context(context: &str, words: &str) -> SendMessageRequest {
     let mut sent = text("", words);
-    sent.message.as_mut().unwrap().context_id = context.to_owned();
+    context.clone_into(&mut sent.message.as_mut().unwrap().context_id);
     sent
 }
 

@@ -10,8 +10,7 @@ use std::{
 
 use a2a_service::{
     agent::{Agent, End, Error as Failure, Turn, Updates},
-    event::Cursor,
-    extension::resume,
+    event::{Cursor, resume},
     pb::wkt::Struct,
     server::Server,
     service::Limits,

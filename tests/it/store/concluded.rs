@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use a2a_service::{
+    history::{HistoryLimit, view},
     pb::v1::TaskState,
     store::{Change, Commit, Expect, ListQuery, Refused, Retention},
-    task::{HistoryLimit, view},
 };
 
 use super::{

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use a2a_service::{
+    clock::Millis,
     pb::v1::{TaskPushNotificationConfig, TaskState},
-    seam::Millis,
     store::{
         Commit, Full, IdempotencyRecord, Key, ListQuery, PushConfig, Refused, Retention, Row, Scope, SweepResult,
         memory::Memory, sqlite::Options,

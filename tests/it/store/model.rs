@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use a2a_service::{
+    clock::Millis,
     event::Position,
+    history::{HistoryLimit, view},
     pb::v1::{Task, TaskState},
-    seam::Millis,
     store::{Commit, Expect, Key, ListQuery, Refused, Retention, Row, Scope},
-    task::{HistoryLimit, view},
 };
 use proptest::{
     prelude::*,

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use a2a_service::{
+    clock::{self, Millis},
     event::{Ends, Event, Mark, Position},
     pb::v1::{
         Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
         stream_response::Payload,
     },
-    seam::{self, Millis},
     store::{Change, Commit, CompletedTask, EventRef, Expect, Key, Refused, Row, Scope, Store, memory::Memory},
     task,
 };
@@ -21,7 +21,7 @@ pub(crate) fn scope(owner: &str, tenant: &str) -> Arc<Scope> {
 
 pub(crate) fn status(state: TaskState, at: Millis) -> Payload {
     let message = state.is_interrupted().then(|| Message::agent("what?"));
-    let status = Some(TaskStatus { state: state.into(), message, timestamp: Some(seam::timestamp(at)) });
+    let status = Some(TaskStatus { state: state.into(), message, timestamp: Some(clock::timestamp(at)) });
     Payload::StatusUpdate(TaskStatusUpdateEvent { status, ..Default::default() })
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn concluded(commit: &Commit) -> Option<CompletedTask> {
         _ => EventRef::Event(it.clone()),
     };
     let (told, row) = (events[1..].iter().map(told).collect(), Row { status_event: None, ..row.clone() });
-    let began = seam::millis(first.status.as_ref()?.timestamp.as_ref()?);
+    let began = clock::millis(first.status.as_ref()?.timestamp.as_ref()?);
     Some(CompletedTask { key: key.clone(), fence: *fence, row, submitted_at: began, task, events: told })
 }
 
@@ -94,7 +94,7 @@ impl Writer {
 
     pub(crate) fn within(store: &Opened, scope: &Arc<Scope>, id: &str, context: &str, at: Millis) -> Self {
         let status =
-            TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(seam::timestamp(at)) };
+            TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(clock::timestamp(at)) };
         let task = Task { id: id.into(), context_id: context.into(), status: Some(status), ..Task::default() };
         let key = Key::new(scope, id);
         Self {
@@ -131,7 +131,7 @@ impl Writer {
             let event = Event::new(Position { fence, seq }, mark, payload);
             if let Some(Payload::StatusUpdate(it)) = event.payload() {
                 let timestamp = it.status.as_ref().unwrap().timestamp.as_ref();
-                (head, row_time) = (Some(event.clone()), seam::millis(timestamp.unwrap()));
+                (head, row_time) = (Some(event.clone()), clock::millis(timestamp.unwrap()));
             }
             events.push(event);
         }
