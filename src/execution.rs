@@ -1,4 +1,4 @@
-//! Turns of tasks: who sends and waits, who asks for a task, and what ends a turn from outside.
+//! Execution of turns: sends that wait for their turn, reads and lists of tasks, cancel, and graceful shutdown.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ pub(crate) use self::sweeper::end_idle;
 use self::{
     contexts::Contexts,
     idempotency::KeyLocks,
-    limits::{Permits, full, has_read, limit},
+    limits::{Permits, limit_error, resize_reservation, store_full},
     recovery::Quarantine,
     start::StartMode,
 };
@@ -57,63 +57,64 @@ mod sweeper;
 mod turn;
 mod turn_context;
 
-/// What is kept back of a caller's time, so that the answer arrives before they give up.
-const MARGIN: Duration = Duration::from_millis(100);
+/// Time before the caller's deadline at which a reply is sent, so that it arrives in time. At most a tenth of the time left.
+const REPLY_MARGIN: Duration = Duration::from_millis(100);
 
-/// How long a caller who has waited for long enough waits for the store, which has not even taken their message in.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum time that a call waits before its message is durable: for the recovery of tasks, for another send with its
+/// idempotency key, and for the commit of the message once the time to wait for the turn is over.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum time that a caller waits for a commit where the agent has no part in it: of their message (`returnImmediately`),
-/// of a cancel, of an end that is on its way to the store.
-const COMMIT: Duration = Duration::from_secs(30);
+/// Maximum time that a caller waits for a commit that does not depend on the agent: of a message with
+/// `returnImmediately`, of a cancel, of an end of the task.
+const COMMIT_WAIT: Duration = Duration::from_secs(30);
 
-/// Maximum time that the reply to a send with `returnImmediately` waits for the agent's first update, once the task has the
-/// message.
-const FIRST_UPDATE: Duration = Duration::from_millis(500);
+/// Maximum time that the reply to a send with `returnImmediately` waits for the agent's first update, once the message is
+/// durable.
+const FIRST_UPDATE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A message, and what came with it.
+/// Message to be sent to an agent, with its request context.
 #[derive(Debug)]
 pub(crate) struct SendRequest {
     pub(crate) scope: Arc<Scope>,
     pub(crate) message: Message,
-    pub(crate) asked: TurnContext,
-    /// Where what happens to the task is to be sent. It has no task yet.
+    pub(crate) context: TurnContext,
+    /// Push configuration of the request, without a task.
     pub(crate) push: Option<Box<PushConfig>>,
-    /// What it is known by, if it may be repeated.
-    pub(crate) name: Option<Box<IdempotencyKey>>,
+    /// Idempotency key, if the client sent one.
+    pub(crate) idempotency_key: Option<Box<IdempotencyKey>>,
 }
 
-/// The running of an agent.
-pub(crate) struct Execution<A>(Arc<Parts<A>>);
+/// Runs the turns of an agent, and serves the tasks in the journal and the store. Clones share their state.
+pub(crate) struct Execution<A>(Arc<Shared<A>>);
 
-struct Parts<A> {
+struct Shared<A> {
     agent: A,
     journal: Arc<Journal>,
     limits: Limits,
     running: TaskTracker,
     permits: Permits,
     contexts: Contexts,
-    turnstile: Arc<KeyLocks>,
-    /// What ran when an earlier process ended has been seen to.
+    key_locks: Arc<KeyLocks>,
+    /// True once the unfinished turns of an earlier process are recovered.
     recovered: watch::Sender<bool>,
     /// Tasks that could not be recovered.
     quarantine: Quarantine,
-    /// Deletes what has been kept for long enough.
-    keeping: Mutex<Option<AbortHandle>>,
+    /// Task that runs the retention sweeps.
+    sweeper: Mutex<Option<AbortHandle>>,
 }
 
 impl<A: Agent> Execution<A> {
     pub(crate) fn new(agent: A, store: Arc<dyn Store>, limits: Limits) -> Self {
         let (journal, running, permits) = (Journal::new(store), TaskTracker::new(), Permits::new(&limits));
-        // What is gone with its process leaves nothing behind.
-        let lasts = journal.store().immediate().is_none();
-        let recovered = watch::Sender::new(!lasts);
-        let (turnstile, keeping, quarantine) = (Arc::default(), Mutex::default(), Quarantine::default());
+        // An immediate store does not outlive the process: there is nothing to recover.
+        let is_persistent = journal.store().immediate().is_none();
+        let recovered = watch::Sender::new(!is_persistent);
+        let (key_locks, sweeper, quarantine) = (Arc::default(), Mutex::default(), Quarantine::default());
         let contexts = Contexts::new(limits.context_bytes);
         let parts =
-            Parts { agent, journal, limits, running, permits, contexts, turnstile, recovered, quarantine, keeping };
+            Shared { agent, journal, limits, running, permits, contexts, key_locks, recovered, quarantine, sweeper };
         let parts = Arc::new(parts);
-        if lasts {
+        if is_persistent {
             tokio::spawn(Arc::clone(&parts).recover());
         }
         Self(parts)
@@ -132,145 +133,148 @@ impl<A: Agent> Execution<A> {
     /// [`Limits::wait`] if that is set.
     pub(crate) fn send(
         &self,
-        sent: SendRequest,
+        request: SendRequest,
         left: Option<Duration>,
     ) -> impl Future<Output = Result<TurnReply, Error>> + Send {
-        let answered_by = left.map(|left| left.saturating_sub(MARGIN.min(left / 10)));
-        let wait = [self.0.limits.wait, answered_by].into_iter().flatten().min();
-        if sent.name.is_none() {
-            return Either::Left(self.wait_for_turn(self.begin(sent, StartMode::Here, watch_turn), wait, left));
+        let reply_after = left.map(|left| left.saturating_sub(REPLY_MARGIN.min(left / 10)));
+        let wait = [self.0.limits.wait, reply_after].into_iter().flatten().min();
+        if request.idempotency_key.is_none() {
+            return Either::Left(self.wait_for_turn(self.accept(request, StartMode::Inline, watch_turn), wait, left));
         }
-        let mut sent = sent;
+        let mut request = request;
         Either::Right(Box::pin(async move {
-            if let Some((key, seq)) = self.before(&mut sent, left).await? {
-                return self.answer_again(&key, seq, wait).await;
+            if let Some((key, seq)) = self.find_earlier_send(&mut request, left).await? {
+                return self.wait_for_earlier_send(&key, seq, wait).await;
             }
-            self.wait_for_turn(self.begin(sent, StartMode::Here, watch_turn), wait, left).await
+            self.wait_for_turn(self.accept(request, StartMode::Inline, watch_turn), wait, left).await
         }))
     }
 
     async fn wait_for_turn(
         &self,
-        begun: impl Future<Output = Result<(LiveRef, PendingReply), Error>>,
+        started: impl Future<Output = Result<(LiveRef, PendingReply), Error>>,
         wait: Option<Duration>,
         left: Option<Duration>,
     ) -> Result<TurnReply, Error> {
-        let (held, (mut answer, seq)) = begun.await?;
-        // Most often it is there, and needs no timer.
-        match answer.try_recv() {
-            Ok(answer) => return Ok(answer),
-            Err(TryRecvError::Closed) => return Err(gone(&held)),
+        let (live, (mut reply, seq)) = started.await?;
+        // The reply of a fast agent is already there, and needs no timer.
+        match reply.try_recv() {
+            Ok(reply) => return Ok(reply),
+            Err(TryRecvError::Closed) => return Err(wait_error(&live)),
             Err(TryRecvError::Empty) => {}
         }
-        let mut waiter = Waiter { held: &held, answer };
-        if let Some(answer) = within(wait, &mut waiter.answer).await {
-            return answer.map_err(|_| gone(&held));
+        let mut waiter = Waiter { live: &live, reply };
+        if let Some(reply) = within(wait, &mut waiter.reply).await {
+            return reply.map_err(|_| wait_error(&live));
         }
-        let shown = {
-            let mut inner = held.lock();
+        let durable = {
+            let mut inner = live.lock();
             if inner.lost {
-                // Just now the agent has answered without a task, or the task has gone elsewhere.
+                // The agent has just replied without a task, or the task has another writer.
                 None
             } else {
                 inner.real = true;
-                if let Some((task, _)) = inner.shown().filter(|it| it.1.seq >= seq) {
+                if let Some((task, _)) = inner.shown().filter(|(_, at)| at.seq >= seq) {
                     return Ok(TurnReply::Task(Arc::clone(task)));
                 }
-                let shown = inner.wait(WaitCondition::Shown(seq));
-                self.0.journal.flush(&held, inner);
-                Some(shown)
+                let durable = inner.wait(WaitCondition::Shown(seq));
+                self.0.journal.flush(&live, inner);
+                Some(durable)
             }
         };
-        let left = left.map_or(PATIENCE, |left| left.saturating_sub(wait.unwrap_or_default()));
-        match shown {
-            Some(shown) => self.answer(&held, shown, left).await,
-            None => self.answer(&held, &mut waiter.answer, left).await,
+        let left = left.map_or(ACCEPT_TIMEOUT, |left| left.saturating_sub(wait.unwrap_or_default()));
+        match durable {
+            Some(durable) => self.wait_for_commit(&live, durable, left).await,
+            None => self.wait_for_commit(&live, &mut waiter.reply, left).await,
         }
     }
 
-    /// Returns when the message is accepted in a task (`returnImmediately`), with the task as it was accepted. Updates
-    /// that the agent sends at once are durable by then too, so that a client that polls right after the reply sees
-    /// them.
-    pub(crate) async fn start(&self, mut sent: SendRequest, left: Option<Duration>) -> Result<TurnReply, Error> {
-        if sent.name.is_some()
-            && let Some((key, _)) = Box::pin(self.before(&mut sent, left)).await?
+    /// Returns when the message is durable in a task (`returnImmediately`), with the task at that event. Updates that the
+    /// agent sends at once are durable by then too, so that a client that polls right after the reply sees them.
+    pub(crate) async fn start(&self, mut request: SendRequest, left: Option<Duration>) -> Result<TurnReply, Error> {
+        if request.idempotency_key.is_some()
+            && let Some((key, _)) = Box::pin(self.find_earlier_send(&mut request, left)).await?
         {
             return Ok(TurnReply::Task(self.get(&key, None).await?.into_shared()?));
         }
-        let now = |inner: &mut Inner, _| {
+        let watch = |inner: &mut Inner, _| {
             inner.real = true;
             inner.wait(WaitCondition::Shown(inner.ahead.seq()))
         };
-        let time = left.map_or(COMMIT, |left| left.min(COMMIT));
+        let time = left.map_or(COMMIT_WAIT, |left| left.min(COMMIT_WAIT));
         let (signal, polled) = oneshot::channel();
-        let (held, answer) = self.begin(sent, StartMode::Signaled(signal), now).await?;
-        // Its agent may take long until its first pause.
-        self.0.journal.flush(&held, held.lock());
-        let answer = self.answer(&held, answer, time).await?;
+        let (live, reply) = self.accept(request, StartMode::Signaled(signal), watch).await?;
+        // Committed now, because the agent may run for long before its first pause.
+        self.0.journal.flush(&live, live.lock());
+        let reply = self.wait_for_commit(&live, reply, time).await?;
         // There is no signal if the agent blocks its thread, or if the message waits for another turn.
-        let shown = async {
+        let updates = async {
             if polled.await.is_ok() {
-                let shown = held.lock().wait_for_accepted();
-                if let Some(shown) = shown {
-                    drop(shown.await);
+                let durable = live.lock().wait_for_accepted();
+                if let Some(durable) = durable {
+                    drop(durable.await);
                 }
             }
         };
-        drop(timeout(time.min(FIRST_UPDATE), shown).await);
-        Ok(answer)
+        drop(timeout(time.min(FIRST_UPDATE_TIMEOUT), updates).await);
+        Ok(reply)
     }
 
-    /// What will be there as soon as the store has it.
-    async fn answer(
+    /// Waits for a reply that is sent once a commit is durable.
+    ///
+    /// # Errors
+    /// The reason why there is no reply; UNAVAILABLE, with an unknown outcome, after `wait`.
+    async fn wait_for_commit(
         &self,
-        held: &LiveRef,
-        answer: impl Future<Output = Result<TurnReply, RecvError>>,
+        live: &LiveRef,
+        reply: impl Future<Output = Result<TurnReply, RecvError>>,
         wait: Duration,
     ) -> Result<TurnReply, Error> {
-        match timeout(wait, answer).await {
-            Ok(answer) => answer.map_err(|_| gone(held)),
-            Err(_) => Err(unwritten()),
+        match timeout(wait, reply).await {
+            Ok(reply) => reply.map_err(|_| wait_error(live)),
+            Err(_) => Err(outcome_unknown()),
         }
     }
 
-    /// What happens from this message on, until its turn ends.
-    pub(crate) async fn stream(&self, mut sent: SendRequest, history: HistoryLimit) -> Result<Reader, Error> {
-        if sent.name.is_some()
-            && let Some((key, seq)) = Box::pin(self.before(&mut sent, None)).await?
+    /// Returns a stream of events from this message on, until its turn ends.
+    pub(crate) async fn stream(&self, mut request: SendRequest, history: HistoryLimit) -> Result<Reader, Error> {
+        if request.idempotency_key.is_some()
+            && let Some((key, seq)) = Box::pin(self.find_earlier_send(&mut request, None)).await?
         {
-            return Box::pin(self.stream_of(&key, seq, history)).await;
+            return Box::pin(self.stream_earlier_send(&key, seq, history)).await;
         }
         let permit = self.0.permits.stream()?;
-        let watch = |inner: &mut Inner, behind| {
+        let watch = |inner: &mut Inner, turns_before| {
             inner.attach();
-            (inner.shown().map(|(task, at)| (Arc::clone(task), at.seq)), inner.ahead.seq(), behind + 1)
+            (inner.shown().map(|(task, at)| (Arc::clone(task), at.seq)), inner.ahead.seq(), turns_before + 1)
         };
-        let (held, (shown, seq, turns)) = self.begin(sent, StartMode::Apart, watch).await?;
-        let next = shown.as_ref().map_or(seq, |it| it.1 + 1);
-        let reader = Reader::new(held, Arc::clone(&self.0.journal), next, Some(turns), permit).with_history(history);
-        Ok(match shown {
+        let (live, (committed, seq, turns)) = self.accept(request, StartMode::Spawned, watch).await?;
+        let next = committed.as_ref().map_or(seq, |(_, at)| at + 1);
+        let reader = Reader::new(live, Arc::clone(&self.0.journal), next, Some(turns), permit).with_history(history);
+        Ok(match committed {
             Some((task, _)) => reader.and_snapshot_at(task, seq),
             None => reader,
         })
     }
 
-    /// Becomes true once the unfinished turns of an earlier process have been recovered.
+    /// Returns a flag that becomes true once the unfinished turns of an earlier process have been recovered.
     pub(crate) fn recovered(&self) -> watch::Receiver<bool> {
         self.0.recovered.subscribe()
     }
 
-    async fn hold(&self, key: &Key) -> Result<LiveRef, Error> {
-        self.0.recovered().await?;
+    /// Returns a task, loaded into memory.
+    async fn load(&self, key: &Key) -> Result<LiveRef, Error> {
+        self.0.wait_for_recovery().await?;
         self.0.quarantine.check(key)?;
-        hold(&self.0.journal, key, self.0.limits.bounds()).await
+        load(&self.0.journal, key, self.0.limits.task_limits()).await
     }
 
-    /// The task as it is shown. `memory` is what its answer may take.
+    /// Returns the committed task. `memory` is the reservation for the response.
     pub(crate) async fn get(&self, key: &Key, memory: Option<&Reservation>) -> Result<Snapshot, Error> {
         let journal = &self.0.journal;
-        if let Some(held) = journal.find(key) {
-            let shown = held.lock().shown().map(|it| Arc::clone(it.0));
-            return shown.map(Snapshot::from).ok_or_else(|| Error::task_not_found(key.id()));
+        if let Some(live) = journal.find(key) {
+            let task = live.lock().shown().map(|(task, _)| Arc::clone(task));
+            return task.map(Snapshot::from).ok_or_else(|| Error::task_not_found(key.id()));
         }
         self.0.quarantine.check(key)?;
         let store = &**journal.store();
@@ -284,92 +288,96 @@ impl<A: Agent> Execution<A> {
         match found.await {
             Ok(found) => {
                 let found = found.ok_or_else(|| Error::task_not_found(key.id()))?;
-                has_read(memory, found.encoded_len())?;
+                resize_reservation(memory, found.encoded_len())?;
                 Ok(found)
             }
             Err(cause) => Err(unreadable(store, key, cause).await),
         }
     }
 
-    /// A page of tasks, as the store has them. `memory` is what its answer may take.
+    /// Returns a page of stored tasks. `memory` is the reservation for the response.
     pub(crate) async fn list(&self, query: &ListQuery, memory: Option<&Reservation>) -> Result<ListPage, Error> {
         let _permit = self.0.permits.read(memory).await?;
         let page = self.0.journal.store().list(query).await?;
-        has_read(memory, page.tasks.iter().map(Task::encoded_len).sum())?;
+        resize_reservation(memory, page.tasks.iter().map(Task::encoded_len).sum())?;
         Ok(page)
     }
 
-    /// Returns when the task has ended, by this or otherwise. A task that is canceled already is given as it is.
+    /// Cancels a task, and returns it once it is canceled. A task that is already canceled is returned at once.
+    ///
+    /// # Errors
+    /// `TaskNotCancelable` if the task is in another terminal state, or reaches one first.
     pub(crate) async fn cancel(&self, key: &Key) -> Result<Arc<Task>, Error> {
-        let held = self.hold(key).await?;
-        let answer = {
-            let mut inner = held.lock();
+        let live = self.load(key).await?;
+        let ended = {
+            let mut inner = live.lock();
             if inner.lost {
-                return Err(lost());
+                return Err(ownership_changed());
             }
-            if let Some((task, _)) = inner.shown().filter(|it| it.0.state().is_terminal()) {
+            if let Some((task, _)) = inner.shown().filter(|(task, _)| task.state().is_terminal()) {
                 return canceled(Arc::clone(task));
             }
             if self.0.journal.phase() == Phase::Stopped {
-                return Err(lost());
+                return Err(ownership_changed());
             }
-            let answer = inner.wait(WaitCondition::End);
+            let ended = inner.wait(WaitCondition::End);
             if !inner.ahead.state().is_terminal() {
-                // That it was canceled before its process ended, its row may say already.
+                // The row may contain the request already, from an earlier process.
                 inner.touched |= !inner.cancel;
                 inner.cancel = true;
                 if !inner.running {
-                    let status = status_update(&held, TaskState::Canceled, None);
-                    // It has not ended, or the arm above would have said so.
+                    let status = status_update(&live, TaskState::Canceled, None);
+                    // The task is not in a terminal state, as checked above, so the event is accepted.
                     drop(inner.push(status, Mark::ending(Ends::Task)));
                 }
             }
             let wake = inner.fire_control();
-            self.0.journal.flush(&held, inner);
-            held.fire(wake);
-            answer
+            self.0.journal.flush(&live, inner);
+            live.fire(wake);
+            ended
         };
-        match self.answer(&held, answer, self.0.limits.cancel.saturating_add(COMMIT)).await? {
-            TurnReply::Task(it) => canceled(it),
+        match self.wait_for_commit(&live, ended, self.0.limits.cancel.saturating_add(COMMIT_WAIT)).await? {
+            TurnReply::Task(task) => canceled(task),
             TurnReply::Message(_) => Err(Error::task_not_found(key.id())),
         }
     }
 
-    /// Ends what runs: no new work from now on, `grace` for what there is, and then it is left as it is.
+    /// Drains and stops: rejects new work from now on, waits up to `grace` for running turns, then abandons them.
     pub(crate) async fn drain(&self, grace: Duration) {
-        const LAST: Duration = Duration::from_secs(2);
-        let Parts { journal, running, .. } = &*self.0;
-        self.0.keep_no_more();
+        /// Maximum time for turns to stop, and for the last commits, after `grace`.
+        const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+        let Shared { journal, running, .. } = &*self.0;
+        self.0.stop_sweeper();
         running.close();
         journal.enter(Phase::Draining);
         let ended = async {
             running.wait().await;
-            // Who waits for the end of a turn is to see it.
+            // Callers that wait for the end of a turn get it once it is durable.
             journal.settled().await;
         };
-        // Whoever has not ended by then is stopped by the next line.
+        // Turns that run on are stopped by the next phase.
         drop(timeout(grace, ended).await);
         journal.enter(Phase::Stopped);
-        drop(timeout(LAST, running.wait()).await);
-        drop(timeout(LAST, journal.settled()).await);
+        drop(timeout(STOP_TIMEOUT, running.wait()).await);
+        drop(timeout(STOP_TIMEOUT, journal.settled()).await);
         journal.stop();
     }
 }
 
-/// Waits for an answer. The waiter is removed from its task when the caller stops waiting, or disconnects.
+/// Waiter for a reply. Removed from its task when the caller stops waiting, or disconnects.
 struct Waiter<'a> {
-    held: &'a LiveRef,
-    answer: oneshot::Receiver<TurnReply>,
+    live: &'a LiveRef,
+    reply: oneshot::Receiver<TurnReply>,
 }
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        self.answer.close();
-        self.held.lock().forget_waiters();
+        self.reply.close();
+        self.live.lock().forget_waiters();
     }
 }
 
-/// Waits for a future, for `limit` at most where there is one.
+/// Waits for a future, at most for `limit`. Returns `None` if that has elapsed.
 async fn within<F: Future>(limit: Option<Duration>, future: F) -> Option<F::Output> {
     match limit {
         Some(limit) => timeout(limit, future).await.ok(),
@@ -377,17 +385,17 @@ async fn within<F: Future>(limit: Option<Duration>, future: F) -> Option<F::Outp
     }
 }
 
-/// The task, loaded by whoever comes first.
-async fn hold(journal: &Arc<Journal>, key: &Key, bounds: TaskLimits) -> Result<LiveRef, Error> {
+/// Returns a task, loaded into memory. Concurrent callers share one load.
+async fn load(journal: &Arc<Journal>, key: &Key, bounds: TaskLimits) -> Result<LiveRef, Error> {
     let store = &**journal.store();
-    let found = async || match store.load(key).await? {
+    let read = async || match store.load(key).await? {
         Some(mut stored) => {
             let task = stored.load_task(store, key).await?;
             Ok(Some((stored, task)))
         }
         None => Ok(None),
     };
-    let load = async || match found().await {
+    let load = async || match read().await {
         Ok(Some((stored, task))) => {
             let mut live = Live::loaded(key.clone(), store.fence(), stored, task);
             live.bound(bounds);
@@ -399,14 +407,14 @@ async fn hold(journal: &Arc<Journal>, key: &Key, bounds: TaskLimits) -> Result<L
         Ok(None) => Err(Error::task_not_found(key.id())),
         Err(cause) => Err(unreadable(store, key, cause).await),
     };
-    let held = journal.hold(key, load).await?;
-    // A task that is not committed yet is not there yet.
-    let known = held.lock().shown().is_some();
-    if known { Ok(held) } else { Err(Error::task_not_found(key.id())) }
+    let live = journal.hold(key, load).await?;
+    // A task that is not committed is not visible.
+    let is_committed = live.lock().shown().is_some();
+    if is_committed { Ok(live) } else { Err(Error::task_not_found(key.id())) }
 }
 
-/// The error for the caller of a task that could not be read: INTERNAL if its data is damaged, which is permanent, and
-/// UNAVAILABLE if the store does not answer.
+/// Returns the error for a task that could not be read: INTERNAL if its data is damaged, which is permanent, otherwise
+/// UNAVAILABLE.
 async fn unreadable(store: &dyn Store, key: &Key, cause: Unavailable) -> Error {
     match store.diagnose(key).await {
         Ok(Some(damaged)) => ErrorKind::Internal.because(format!("task {} can't be read", key.id())).hide(damaged),
@@ -414,71 +422,73 @@ async fn unreadable(store: &dyn Store, key: &Key, cause: Unavailable) -> Error {
     }
 }
 
-/// What is told of a turn that somebody waits for: how it ends, and which event its message is.
+/// Receiver of the result of a turn, and the event number of its message.
 type PendingReply = (oneshot::Receiver<TurnReply>, Seq);
 
-fn watch_turn(inner: &mut Inner, behind: u32) -> PendingReply {
+/// Waits for the turn of the message that was just accepted, after `turns_before` others.
+fn watch_turn(inner: &mut Inner, turns_before: u32) -> PendingReply {
     let seq = inner.newest_message();
-    (inner.wait(WaitCondition::Turn(inner.turn + behind, seq)), seq)
+    (inner.wait(WaitCondition::Turn(inner.turn + turns_before, seq)), seq)
 }
 
+/// Returns the task of a cancel, or an error if it is in another terminal state.
 fn canceled(task: Arc<Task>) -> Result<Arc<Task>, Error> {
     if task.state() == TaskState::Canceled {
         return Ok(task);
     }
-    let why = format!("{} is {}", task.id, task.state().as_str_name());
+    let why = format!("task {} is {}", task.id, task.state().as_str_name());
     Err(ErrorKind::TaskNotCancelable.because(why).with("taskId", &*task.id))
 }
 
-fn has_ended(id: &str) -> Error {
-    ErrorKind::TaskEnded.because(format!("task {id} has ended")).with("taskId", id)
+fn task_ended(id: &str) -> Error {
+    ErrorKind::TaskEnded.because(format!("task {id} is in a terminal state")).with("taskId", id)
 }
 
-/// Why nothing came of a task that somebody waited for.
-fn gone(held: &LiveRef) -> Error {
-    let inner = held.lock();
+/// Returns the error for a waiter of a task that got no reply.
+fn wait_error(live: &LiveRef) -> Error {
+    let inner = live.lock();
     match inner.untaken {
-        Some(why) => untaken(why),
-        None if inner.lost || inner.is_stopped() => lost(),
-        None if inner.shown().is_some() => unwritten().with("taskId", held.key.id()),
-        None => unwritten(),
+        Some(failure) => commit_error(failure),
+        None if inner.lost || inner.is_stopped() => ownership_changed(),
+        None if inner.shown().is_some() => outcome_unknown().with("taskId", live.key.id()),
+        None => outcome_unknown(),
     }
 }
 
-/// Why the store has nothing of what was sent.
-pub(crate) fn untaken(why: CommitFailure) -> Error {
-    match why {
-        CommitFailure::Full(it) => full(it),
+/// Returns the error for a message or result that was not committed.
+pub(crate) fn commit_error(failure: CommitFailure) -> Error {
+    match failure {
+        CommitFailure::Full(limit) => store_full(limit),
         CommitFailure::Away => {
-            away("the store is unavailable, and nothing was recorded, but the agent may have run; try again")
+            unavailable("the store is unavailable; nothing was recorded, but the agent may have run; retry later")
         }
-        CommitFailure::Rejected(Some(name)) => {
-            let why =
-                format!("the store has no room for this message or its result ({name}), and nothing was recorded");
-            limit(name, why)
-        }
+        CommitFailure::Rejected(Some(name)) => limit_error(
+            name,
+            format!("the message or its result exceeds the limit of the store ({name}); nothing was recorded"),
+        ),
         CommitFailure::Rejected(None) => {
-            ErrorKind::Internal.because("the store can't take this message or its result, and nothing was recorded")
+            ErrorKind::Internal.because("the store rejected the message or its result; nothing was recorded")
         }
     }
 }
 
-/// Another process has the task, or this one stops.
-fn lost() -> Error {
-    away("the task is on its way elsewhere; ask again")
+/// Returns the error for a task that has another writer, or whose server stops.
+fn ownership_changed() -> Error {
+    unavailable("task ownership changed; retry the request")
 }
 
-/// The error for an operation whose outcome is unknown: the message, or its result, may still be committed or not.
-fn unwritten() -> Error {
-    away("the outcome is not recorded yet, and may still be; read the task before this is sent again")
+/// Returns the error for an operation with an unknown outcome: the message, or its result, may still be committed.
+fn outcome_unknown() -> Error {
+    unavailable("the outcome is not recorded yet, but may still be; read the task before a retry")
 }
 
-/// The store is away, or the server is about to stop.
-fn busy() -> Error {
-    away("no new work is taken right now; try again")
+/// Returns the error for new work while the store is unavailable or the server drains.
+fn not_accepting() -> Error {
+    unavailable("the store is unavailable or the server is stopping; retry later")
 }
 
-fn away(why: &'static str) -> Error {
+/// Returns an UNAVAILABLE error with a retry delay.
+fn unavailable(why: &'static str) -> Error {
     ErrorKind::Unavailable.because(why).retry_after(Duration::from_secs(1))
 }
 
@@ -494,9 +504,9 @@ impl<A> Clone for Execution<A> {
     }
 }
 
-impl<A> Drop for Parts<A> {
+impl<A> Drop for Shared<A> {
     fn drop(&mut self) {
-        self.keep_no_more();
+        self.stop_sweeper();
         self.journal.stop();
     }
 }
@@ -512,11 +522,17 @@ mod tests {
     };
 
     fn sent(scope: &Arc<Scope>, message: Message) -> SendRequest {
-        SendRequest { scope: Arc::clone(scope), message, asked: TurnContext::default(), push: None, name: None }
+        SendRequest {
+            scope: Arc::clone(scope),
+            message,
+            context: TurnContext::default(),
+            push: None,
+            idempotency_key: None,
+        }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn caller_that_disconnects_leaves_no_waiter_behind() {
+    async fn disconnected_caller_leaves_no_waiter() {
         let agent = agent::from_fn(|_, out| async move {
             out.working().await?;
             std::future::pending::<Result<End, agent::Error>>().await
@@ -524,17 +540,17 @@ mod tests {
         let (execution, scope) =
             (Execution::new(agent, Arc::new(Memory::default()), Limits::default()), Arc::default());
         let TurnReply::Task(task) = execution.start(sent(&scope, Message::user("go")), None).await.unwrap() else {
-            panic!("a message")
+            panic!("reply is a message")
         };
-        let held = execution.hold(&Key::new(&scope, &task.id)).await.unwrap();
-        assert_eq!(held.lock().waiting(), 0);
+        let live = execution.load(&Key::new(&scope, &task.id)).await.unwrap();
+        assert_eq!(live.lock().waiting(), 0);
         for _ in 0..100 {
             let message = Message { task_id: task.id.clone(), ..Message::user("more") };
             let mut send = Box::pin(execution.send(sent(&scope, message), None));
             assert!((&mut send).now_or_never().is_none());
-            assert_eq!(held.lock().waiting(), 1);
+            assert_eq!(live.lock().waiting(), 1);
         }
-        assert_eq!(held.lock().waiting(), 0);
+        assert_eq!(live.lock().waiting(), 0);
         execution.drain(Duration::ZERO).await;
     }
 }

@@ -524,7 +524,7 @@ impl<A: Agent> Server<A> {
         let mut card = self.card.protocols(self.protocols.iter());
         let service = Service::new(self.agent, store, self.limits).offering(card.offers());
         let service = Arc::new(service.modes(self.modes, &card.about).dedupe(self.dedupe));
-        service.keep(self.retention);
+        service.start_retention(self.retention);
         let ready = ready(Arc::clone(service.journal()), service.recovered());
         let mut inner: Arc<dyn A2aService> = Arc::<Service<A>>::clone(&service);
         if self.resume {

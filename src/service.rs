@@ -128,8 +128,8 @@ impl<A: Agent> Service<A> {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn keep(&self, policy: Retention) {
-        self.execution.keep(policy);
+    pub fn start_retention(&self, policy: Retention) {
+        self.execution.start_sweeper(policy);
     }
 
     /// Returns the number of tasks in memory: those that run, have readers, or have uncommitted changes.
@@ -165,7 +165,7 @@ impl<A: Agent> Service<A> {
         let negotiated = request.extensions().get::<Negotiated>().is_some();
         let extensions = if negotiated { call.extensions.clone() } else { Vec::new() };
         let principal = call.principal.clone();
-        let name = self.dedupe.name(call, request.get_ref())?;
+        let idempotency_key = self.dedupe.key(call, request.get_ref())?;
         let (_, request_extensions, body) = request.into_parts();
         let SendMessageRequest { message, configuration, metadata, .. } = body;
         let message = message.ok_or_else(|| Error::invalid_field("message", "is required"))?;
@@ -181,15 +181,15 @@ impl<A: Agent> Service<A> {
             push.map(|config| self.registered(push::IN_SEND, config, &request_extensions).map(Box::new)).transpose()?;
         let history = self.history("configuration.historyLength", configuration.history_length)?;
         let accepted_output_modes = configuration.accepted_output_modes;
-        let asked = TurnContext { principal, extensions, accepted_output_modes, metadata, referenced: Vec::new() };
+        let context = TurnContext { principal, extensions, accepted_output_modes, metadata, referenced: Vec::new() };
         let has_references = !message.reference_task_ids.is_empty();
         let options = ReplyOptions { immediately: configuration.return_immediately, history, left, has_references };
-        Ok((SendRequest { scope, message, asked, push, name }, options))
+        Ok((SendRequest { scope, message, context, push, idempotency_key }, options))
     }
 
     /// Adds the tasks that the message references.
     async fn with_references(&self, mut send: SendRequest) -> Result<SendRequest, Error> {
-        send.asked.referenced = self.referenced(&send.scope, &send.message.reference_task_ids).await?;
+        send.context.referenced = self.referenced(&send.scope, &send.message.reference_task_ids).await?;
         Ok(send)
     }
 
@@ -305,7 +305,7 @@ impl<A: Agent> A2aService for Service<A> {
         self.offers.streaming()?;
         let marks = streams::marks(&request)?;
         if Call::of(&request)?.cursor.is_some() {
-            return Ok(self.streamed(self.stream_again(request).await?, marks));
+            return Ok(self.streamed(self.resume_stream(request).await?, marks));
         }
         let (mut send, ReplyOptions { history, has_references, .. }) = self.validate_send(request)?;
         if has_references {

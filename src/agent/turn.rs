@@ -21,11 +21,11 @@ use crate::{
 
 /// Turn of a task: one run of the agent, which processes one or more messages.
 pub struct Turn {
-    pub(crate) held: LiveRef,
+    pub(crate) live: LiveRef,
     pub(crate) task: Arc<Task>,
     /// Messages of the turn. Empty for the first turn, which processes the message that created the task.
     pub(crate) messages: Vec<Event>,
-    pub(crate) asked: TurnContext,
+    pub(crate) context: TurnContext,
     pub(crate) attempt: u32,
     pub(crate) deadline: Instant,
     pub(crate) text: OnceLock<String>,
@@ -67,12 +67,12 @@ impl Turn {
 
     /// Returns the id of the task.
     pub fn task_id(&self) -> &str {
-        self.held.key.id()
+        self.live.key.id()
     }
 
     /// Returns the id of the context (conversation) of the task.
     pub fn context_id(&self) -> &str {
-        &self.held.context
+        &self.live.context
     }
 
     /// Iterates over earlier messages of the client and the agent in this task, without the messages of this turn.
@@ -87,44 +87,44 @@ impl Turn {
 
     /// Returns the tasks that the message references and the caller may read.
     pub fn referenced(&self) -> &[Task] {
-        &self.asked.referenced
+        &self.context.referenced
     }
 
     /// Returns the state that an earlier turn or attempt has saved ([`Updates::save`](super::Updates::save)). `None` without
     /// one, and if it can't be deserialized to this type.
     pub fn saved<T: DeserializeOwned>(&self) -> Option<T> {
-        let saved = self.held.lock().saved()?;
+        let saved = self.live.lock().saved()?;
         serde_json::from_slice(&saved).ok()
     }
 
     /// Returns the output media types that the caller accepts. Empty: all.
     pub fn accepted_output_modes(&self) -> &[String] {
-        &self.asked.accepted_output_modes
+        &self.context.accepted_output_modes
     }
 
     /// Returns the owner of the task. Empty for anonymous callers.
     pub fn owner(&self) -> &str {
-        &self.held.key.scope().owner
+        &self.live.key.scope().owner
     }
 
     /// Returns the authenticated principal that sent the message. `None` for anonymous callers.
     pub fn principal(&self) -> Option<&str> {
-        self.asked.principal.as_deref()
+        self.context.principal.as_deref()
     }
 
     /// Returns the tenant of the request. Empty if it names none.
     pub fn tenant(&self) -> &str {
-        &self.held.key.scope().tenant
+        &self.live.key.scope().tenant
     }
 
     /// Returns the URIs of the active extensions: those that the caller requests and the server supports (4.6).
     pub fn extensions(&self) -> &[String] {
-        &self.asked.extensions
+        &self.context.extensions
     }
 
     /// Returns the metadata of the request.
     pub fn metadata(&self) -> Option<&Struct> {
-        self.asked.metadata.as_ref()
+        self.context.metadata.as_ref()
     }
 
     /// Returns the number of this attempt to run the turn, from 1.
@@ -146,13 +146,13 @@ impl Turn {
     /// Waits until the server begins to stop. A turn that does not end in its grace period is interrupted, and recovered at
     /// the next start.
     pub async fn draining(&self) {
-        self.wait_until(|inner| inner.lost || self.held.journal().phase() > Phase::Open).await;
+        self.wait_until(|inner| inner.lost || self.live.journal().phase() > Phase::Open).await;
     }
 
     async fn wait_until(&self, condition: impl Fn(&Inner) -> bool) {
-        let mut registration = WakerRegistration::new(&self.held, |inner| &mut inner.control);
+        let mut registration = WakerRegistration::new(&self.live, |inner| &mut inner.control);
         poll_fn(|cx| {
-            let mut inner = self.held.lock();
+            let mut inner = self.live.lock();
             if condition(&inner) {
                 return Poll::Ready(());
             }
@@ -173,7 +173,7 @@ fn message(event: &Event) -> Option<&Message> {
 impl fmt::Debug for Turn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut f = f.debug_struct("Turn");
-        f.field("task", &self.held.key).field("text", &self.text()).field("attempt", &self.attempt);
+        f.field("task", &self.live.key).field("text", &self.text()).field("attempt", &self.attempt);
         f.finish_non_exhaustive()
     }
 }

@@ -36,7 +36,7 @@ const MAX_PENDING: Duration = Duration::from_millis(1);
 
 /// Updates that an agent sends during its turn.
 pub struct Updates {
-    pub(crate) held: LiveRef,
+    pub(crate) live: LiveRef,
     pub(crate) turn: u32,
 }
 
@@ -79,7 +79,7 @@ impl Updates {
     /// The state can't be serialized to JSON or exceeds the maximum size of an event, or the turn has ended.
     pub async fn save(&self, state: &impl Serialize) -> Result<(), Error> {
         let bytes = serde_json::to_vec(state)?;
-        let max = self.held.lock().ahead.max_event_bytes();
+        let max = self.live.lock().ahead.max_event_bytes();
         if bytes.len() > max {
             return Err(Error::msg(format!(
                 "saved state: {} bytes exceed the limit of {max} (limits.event_bytes)",
@@ -95,7 +95,7 @@ impl Updates {
     }
 
     fn status(&self, state: TaskState, message: Option<Message>) -> impl Future<Output = Result<(), Stopped>> + Send {
-        self.push(status_update(&self.held, state, message))
+        self.push(status_update(&self.live, state, message))
     }
 
     /// Pushes an event. This and its callers are no `async fn`, which would store the event twice in the future of each agent.
@@ -113,13 +113,13 @@ impl Updates {
 
     /// Applies an update to the task as soon as there is capacity for pending events, unless the turn has ended.
     async fn apply(&self, mut update: impl FnMut(&mut Inner) -> Result<(), Stopped>) -> Result<(), Stopped> {
-        let mut registration = WakerRegistration::new(&self.held, |inner| &mut inner.wakers);
-        let journal = self.held.journal();
+        let mut registration = WakerRegistration::new(&self.live, |inner| &mut inner.wakers);
+        let journal = self.live.journal();
         poll_fn(|cx| {
             // Yields to the runtime from time to time, even if the store never makes the agent wait.
             let budget = ready!(poll_proceed(cx));
             loop {
-                let mut inner = self.held.lock();
+                let mut inner = self.live.lock();
                 let stopped = journal.phase() == Phase::Stopped;
                 let exceeded = inner.exceeded.is_some();
                 if stopped || exceeded || inner.lost || inner.cancel || !inner.running || inner.turn != self.turn {
@@ -130,10 +130,10 @@ impl Updates {
                 if inner.is_full() {
                     if journal.store().immediate().is_none() {
                         registration.register(&mut inner, cx);
-                        journal.flush(&self.held, inner);
+                        journal.flush(&self.live, inner);
                         return Poll::Pending;
                     }
-                    journal.flush(&self.held, inner);
+                    journal.flush(&self.live, inner);
                     continue;
                 }
                 let result = update(&mut inner);
@@ -142,13 +142,13 @@ impl Updates {
                     // Wakes the runner, which fails the turn.
                     let wake = inner.fire_control();
                     drop(inner);
-                    self.held.fire(wake);
+                    self.live.fire(wake);
                     return Poll::Ready(result);
                 }
                 // The runner flushes when the agent pauses. An agent that does not pause flushes here, once updates have been
                 // pending for too long.
                 if !inner.polled || inner.lingers(MAX_PENDING) {
-                    journal.flush(&self.held, inner);
+                    journal.flush(&self.live, inner);
                 }
                 budget.made_progress();
                 return Poll::Ready(result);
@@ -268,10 +268,10 @@ impl ArtifactWriter<'_> {
             artifact.description = mem::take(&mut self.artifact.description);
             artifact.metadata = self.artifact.metadata.take();
         }
-        let held = &self.out.held;
+        let live = &self.out.live;
         let update = TaskArtifactUpdateEvent {
-            task_id: held.key.id().to_owned(),
-            context_id: (*held.context).to_owned(),
+            task_id: live.key.id().to_owned(),
+            context_id: (*live.context).to_owned(),
             artifact: Some(artifact),
             append: self.append,
             last_chunk: self.last,
@@ -284,7 +284,7 @@ impl ArtifactWriter<'_> {
 
 impl fmt::Debug for Updates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Updates").field("task", &self.held.key).field("turn", &self.turn).finish_non_exhaustive()
+        f.debug_struct("Updates").field("task", &self.live.key).field("turn", &self.turn).finish_non_exhaustive()
     }
 }
 

@@ -147,12 +147,12 @@ fn with_store<T>(
 
 fn gc(path: &Path, config: &Config, now: Millis) -> anyhow::Result<()> {
     let in_use = "a server is using the database and does this by itself (retention.every); use --dry-run for a report";
-    let (policy, bounds) = (config.retention(), config.limits().bounds());
+    let (policy, task_limits) = (config.retention(), config.limits().task_limits());
     let (swept, idle) = with_existing_store(path, config, in_use, async |store| {
         let shared: Arc<Sqlite> = Arc::clone(store);
         let journal = Journal::new(shared);
         let idle = match Retention::cutoff(policy.idle, now) {
-            Some(before) => execution::end_idle(&journal, bounds, before).await?,
+            Some(before) => execution::end_idle(&journal, task_limits, before).await?,
             None => 0,
         };
         journal.stop();

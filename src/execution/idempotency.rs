@@ -1,8 +1,9 @@
-//! Sends that have a key: each is taken once, however often and wherever it comes (3.3.1), and who comes again gets what
-//! came of it.
+//! Idempotent sends: a retried send is recognised by its idempotency key, and gets the result of the first one (3.3.1).
 //!
-//! The key is written together with the message, and before the agent hears of it. So there is a task for each, and what an
-//! agent answers in place of one is the message that its task ends with.
+//! The key is committed together with the message, before the agent gets it, so each message is given to the agent once.
+//! Requests with the same key are serialized until the first message is durable; the later ones then find its record.
+//!
+//! An agent that replies with a plain message still gets a task, which ends with that message.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -12,7 +13,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Execution, PATIENCE, SendRequest, StartMode, away, limits::TurnPermit, start::signaled};
+use super::{ACCEPT_TIMEOUT, Execution, SendRequest, StartMode, limits::TurnPermit, start::signaled, unavailable};
 use crate::{
     agent::Agent,
     clock::Millis,
@@ -26,139 +27,147 @@ use crate::{
     store::{IdempotencyRecord, Key, Scope, SendOutcome},
 };
 
-/// What a send is known by.
+/// Idempotency key of a send, with a digest of the message. A key with another digest is a conflict.
 #[derive(Debug)]
 pub(crate) struct IdempotencyKey {
     key: Box<str>,
     hash: [u8; 16],
-    /// That nobody else takes it in meanwhile.
-    pass: Option<KeyGuard>,
+    /// Lock of the key, from the lookup until the record is durable.
+    guard: Option<KeyGuard>,
 }
 
-/// Where sends of the same name come one after the other, until the first of them is written.
+/// Locks of the keys whose sends are being processed.
 #[derive(Debug, Default)]
-pub(super) struct KeyLocks(Mutex<HashMap<KeyId, Arc<tokio::sync::Mutex<()>>>>);
+pub(super) struct KeyLocks(Mutex<HashMap<ScopedKey, Arc<tokio::sync::Mutex<()>>>>);
 
-/// Whose send, and its key.
-type KeyId = (Arc<Scope>, Box<str>);
+/// Owner of the send, and its key.
+type ScopedKey = (Arc<Scope>, Box<str>);
 
-/// The only one of its name who is let through.
+/// Exclusive right to process a key. Removes its lock from the table with the last holder or waiter.
 #[derive(Debug)]
 struct KeyGuard {
-    turnstile: Arc<KeyLocks>,
-    place: KeyId,
+    locks: Arc<KeyLocks>,
+    key: ScopedKey,
     mutex: Arc<tokio::sync::Mutex<()>>,
-    let_in: Option<OwnedMutexGuard<()>>,
+    locked: Option<OwnedMutexGuard<()>>,
 }
 
 impl IdempotencyKey {
     pub(crate) fn new(key: Box<str>, hash: [u8; 16]) -> Self {
-        Self { key, hash, pass: None }
+        Self { key, hash, guard: None }
     }
 }
 
 impl KeyLocks {
-    /// Returns when nobody else of this name is being taken in.
-    async fn enter(self: &Arc<Self>, place: KeyId) -> KeyGuard {
-        let mutex = Arc::clone(self.0.lock().entry(place.clone()).or_default());
-        // Who gives up while they wait leaves nothing behind either.
-        let mut pass = KeyGuard { turnstile: Arc::clone(self), place, mutex: Arc::clone(&mutex), let_in: None };
-        pass.let_in = Some(mutex.lock_owned().await);
-        pass
+    /// Waits until no other send with this key is being processed. Cancel-safe.
+    async fn acquire(self: &Arc<Self>, key: ScopedKey) -> KeyGuard {
+        let mutex = Arc::clone(self.0.lock().entry(key.clone()).or_default());
+        // Created before waiting, so that its `Drop` cleans up after a canceled waiter.
+        let mut guard = KeyGuard { locks: Arc::clone(self), key, mutex: Arc::clone(&mutex), locked: None };
+        guard.locked = Some(mutex.lock_owned().await);
+        guard
     }
 }
 
 impl Drop for KeyGuard {
     fn drop(&mut self) {
-        drop(self.let_in.take());
-        let mut all = self.turnstile.0.lock();
-        // Whoever waits has it too, besides the map and this.
+        drop(self.locked.take());
+        let mut table = self.locks.0.lock();
+        // The table and this guard hold one reference each; every waiter holds one more.
         if Arc::strong_count(&self.mutex) == 2 {
-            all.remove(&self.place);
+            table.remove(&self.key);
         }
     }
 }
 
 impl<A: Agent> Execution<A> {
-    /// What came of the same send before; or nothing, and then the send may be taken in, and nobody else's of its name until
-    /// it is written.
-    pub(super) async fn before(
+    /// Returns the task and the event number of the message if it was sent before with this key. Otherwise returns `None`,
+    /// and `request` holds the lock of the key until its record is durable.
+    ///
+    /// # Errors
+    /// `IdempotencyConflict` if the key was used for another message; UNAVAILABLE if the lock is not free within
+    /// [`ACCEPT_TIMEOUT`], or the store does not answer.
+    pub(super) async fn find_earlier_send(
         &self,
-        sent: &mut SendRequest,
+        request: &mut SendRequest,
         left: Option<Duration>,
     ) -> Result<Option<(Key, Seq)>, Error> {
-        let Some(name) = &mut sent.name else { return Ok(None) };
-        self.0.recovered().await?;
-        let enter = self.0.turnstile.enter((Arc::clone(&sent.scope), name.key.clone()));
-        let wait = left.map_or(PATIENCE, |it| it.min(PATIENCE));
-        let pass = timeout(wait, enter).await.map_err(|_| away("the same message is being taken in; ask again"))?;
-        match self.0.journal.store().find_send(&sent.scope, &name.key).await? {
+        let Some(key) = &mut request.idempotency_key else { return Ok(None) };
+        self.0.wait_for_recovery().await?;
+        let acquire = self.0.key_locks.acquire((Arc::clone(&request.scope), key.key.clone()));
+        let wait = left.map_or(ACCEPT_TIMEOUT, |left| left.min(ACCEPT_TIMEOUT));
+        let guard = timeout(wait, acquire)
+            .await
+            .map_err(|_| unavailable("a request with the same idempotency key is in progress; retry later"))?;
+        match self.0.journal.store().find_send(&request.scope, &key.key).await? {
             None => {
-                name.pass = Some(pass);
+                key.guard = Some(guard);
                 Ok(None)
             }
-            Some(made) if made.matches(&name.hash) => Ok(Some((Key::new(&sent.scope, &made.task_id), made.seq))),
+            Some(outcome) if outcome.matches(&key.hash) => {
+                Ok(Some((Key::new(&request.scope, &outcome.task_id), outcome.seq)))
+            }
             Some(SendOutcome { task_id, .. }) => {
-                let why = format!("the key is of another message, in task {task_id}");
+                let why = format!("the idempotency key was used for another message (task {task_id}); use a new key");
                 Err(ErrorKind::IdempotencyConflict.because(why).with("taskId", &*task_id))
             }
         }
     }
 
-    /// Runs a turn once its message is written, which is on its way to the store.
-    pub(super) fn run_once(
+    /// Runs a turn, once its message is durable if it has an idempotency key.
+    pub(super) fn run_after_commit(
         &self,
-        held: LiveRef,
-        (messages, asked): (Vec<Event>, TurnContext),
+        live: LiveRef,
+        (messages, context): (Vec<Event>, TurnContext),
         permit: TurnPermit,
-        begin: StartMode,
-        taken: Option<PendingSend>,
+        mode: StartMode,
+        send: Option<PendingSend>,
     ) {
-        let Some(PendingSend { written, pass }) = taken else {
-            return self.run(held, (messages, asked), permit, begin);
+        let Some(PendingSend { written, guard }) = send else {
+            return self.run(live, (messages, context), permit, mode);
         };
         if self.0.journal.store().immediate().is_some() {
-            drop(pass);
-            return self.run(held, (messages, asked), permit, begin);
+            drop(guard);
+            return self.run(live, (messages, context), permit, mode);
         }
         let parts = Arc::clone(&self.0);
         drop(self.0.running.spawn(async move {
             let written = written.await;
-            drop(pass);
+            drop(guard);
             if written.is_err() {
-                return parts.note_stop(&held);
+                return parts.record_drain(&live);
             }
-            let turns = Box::pin(parts.turns(held, messages, asked, permit));
-            match begin {
+            let turns = Box::pin(parts.turns(live, messages, context, permit));
+            match mode {
                 StartMode::Signaled(polled) => signaled(turns, polled).await,
-                StartMode::Apart | StartMode::Here => turns.await,
+                StartMode::Spawned | StartMode::Inline => turns.await,
             }
         }));
     }
 
-    /// Lets the next of its name in once the message is written, which is on its way to the store.
-    pub(super) fn pass_once(&self, taken: Option<PendingSend>) {
-        if let Some(PendingSend { written, pass }) = taken.filter(|_| self.0.journal.store().immediate().is_none()) {
+    /// Releases the lock of the key once the message is durable.
+    pub(super) fn release_after_commit(&self, send: Option<PendingSend>) {
+        if let Some(PendingSend { written, guard }) = send.filter(|_| self.0.journal.store().immediate().is_none()) {
             drop(self.0.running.spawn(async move {
                 drop(written.await);
-                drop(pass);
+                drop(guard);
             }));
         }
     }
 }
 
-/// A send that has a name, and that was taken in.
+/// Accepted send with an idempotency key, whose message is not durable yet.
 pub(super) struct PendingSend {
     written: oneshot::Receiver<TurnReply>,
-    pass: Option<KeyGuard>,
+    guard: Option<KeyGuard>,
 }
 
 impl PendingSend {
-    /// Writes the name down with the message, which is the event of this number.
-    pub(super) fn new(name: IdempotencyKey, inner: &mut Inner, seq: Seq, time: Millis) -> Self {
-        let IdempotencyKey { key, hash, pass } = name;
+    /// Adds the record of the key to the commit of its message, which is event `seq`.
+    pub(super) fn new(key: IdempotencyKey, inner: &mut Inner, seq: Seq, time: Millis) -> Self {
+        let IdempotencyKey { key, hash, guard } = key;
         inner.sends.push(IdempotencyRecord { key, hash, seq, time });
         inner.real = true;
-        Self { written: inner.wait(WaitCondition::Written(seq)), pass }
+        Self { written: inner.wait(WaitCondition::Written(seq)), guard }
     }
 }

@@ -1,4 +1,4 @@
-//! How much there may be of everything, and what is said at a limit: its name, which is that of its setting.
+//! Limits of the execution, permits of running turns and streams, and the errors for exceeded limits.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -16,10 +16,10 @@ use crate::{
     task::TaskLimits,
 };
 
-/// After this, what was refused at a limit may be taken.
-pub(super) const SOON: Duration = Duration::from_secs(1);
+/// Retry delay of an error for a limit on what is in progress.
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Minimum of the maximum size of an event: the status that says why a turn failed has to fit.
+/// Lower bound of the maximum size of an event: the status of a failed turn has to fit.
 const MIN_EVENT_BYTES: usize = 1024;
 
 /// Limits of the execution of turns: times, numbers and sizes. An error at a limit names it.
@@ -91,7 +91,7 @@ pub struct Limits {
 
 impl Limits {
     /// Limits of a single task.
-    pub(crate) fn bounds(&self) -> TaskLimits {
+    pub(crate) fn task_limits(&self) -> TaskLimits {
         let Self { events, artifacts, artifact_bytes, task_bytes, context_bytes, .. } = *self;
         let event_bytes = self.event_bytes.max(MIN_EVENT_BYTES);
         TaskLimits { events, artifacts, event_bytes, artifact_bytes, task_bytes, context_bytes }
@@ -100,15 +100,15 @@ impl Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        let s = Duration::from_secs;
+        let seconds = Duration::from_secs;
         Self {
             real_after: Duration::from_millis(100),
             pace: Duration::from_millis(1),
-            turn: s(3600),
+            turn: seconds(3600),
             idle: Duration::ZERO,
-            cancel: s(5),
+            cancel: seconds(5),
             wait: None,
-            stream_age: s(86_400),
+            stream_age: seconds(86_400),
             waiting: 256,
             parts: 1000,
             references: 16,
@@ -129,7 +129,7 @@ impl Default for Limits {
     }
 }
 
-/// What may be had by so many at once, until it is dropped.
+/// Semaphores of running turns, open streams and reads from the store.
 pub(super) struct Permits {
     turns: Arc<Semaphore>,
     owners: Arc<OwnerTurns>,
@@ -138,17 +138,17 @@ pub(super) struct Permits {
     limits: Limits,
 }
 
-/// Maximum number of tasks and pages that are read from the store at once. Each may have some MB; more at once would only
-/// wait for a processor.
+/// Maximum number of tasks and pages that are read from the store at once. Each may have some MB, and more reads at once
+/// would only wait for a processor.
 const READS: usize = 4;
 
-/// Memory that is reserved for a read, in pages of the maximum size: as the store has it, decoded, and encoded.
+/// Memory reserved for a read, in pages of the maximum size: stored, decoded, and encoded form.
 const PAGES_PER_READ: usize = 3;
 
-/// Memory of an answer whose size is known, in multiples of that: decoded, and encoded.
+/// Memory of a response, in multiples of its known size: decoded, and encoded form.
 const COPIES: usize = 2;
 
-/// Number of running turns of each task owner that has any.
+/// Number of running turns by task owner.
 type OwnerTurns = Mutex<HashMap<Arc<str>, usize>>;
 
 /// Permit of a running turn. It counts against all turns and against those of its owner until it is dropped.
@@ -171,41 +171,41 @@ impl Drop for TurnPermit {
 
 impl Permits {
     pub(super) fn new(limits: &Limits) -> Self {
-        let of = |limit: usize| Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
-        let (turns, streams, reads) = (of(limits.turns), of(limits.streams), Semaphore::new(READS));
+        let semaphore = |limit: usize| Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
+        let (turns, streams, reads) = (semaphore(limits.turns), semaphore(limits.streams), Semaphore::new(READS));
         Self { turns, owners: Arc::default(), streams, reads, limits: *limits }
     }
 
-    /// Of a turn that begins.
+    /// Acquires the permit of a new turn.
     pub(super) fn turn(&self, owner: &Arc<str>) -> Result<TurnPermit, Error> {
         let turn = Arc::clone(&self.turns).try_acquire_owned().map_err(|_| {
-            let why = format!("{} turns run, of at most so many at once; try again", self.limits.turns);
-            limit("turns", why).retry_after(SOON)
+            let why = format!("{} turns are running; retry later (limits.turns)", self.limits.turns);
+            limit_error("turns", why).retry_after(RETRY_AFTER)
         })?;
         self.permit(turn, owner, self.limits.turns_per_owner)
     }
 
-    /// Of a turn that may wait until another has ended. An earlier process has admitted it, so the limit of its owner does
-    /// not hold it up, but it counts.
-    pub(super) async fn next_turn(&self, owner: &Arc<str>) -> Option<TurnPermit> {
-        // They are never closed.
+    /// Waits for the permit of a recovered turn. An earlier process has admitted it: it counts against the limit of its
+    /// owner, but does not wait for that.
+    pub(super) async fn wait_for_turn(&self, owner: &Arc<str>) -> Option<TurnPermit> {
+        // The semaphore is never closed.
         let turn = Arc::clone(&self.turns).acquire_owned().await.ok()?;
         self.permit(turn, owner, usize::MAX).ok()
     }
 
-    /// Counts a turn of an owner who may have `most`.
-    fn permit(&self, turn: OwnedSemaphorePermit, owner: &Arc<str>, most: usize) -> Result<TurnPermit, Error> {
+    /// Counts a turn of an owner, unless there are `max` already.
+    fn permit(&self, turn: OwnedSemaphorePermit, owner: &Arc<str>, max: usize) -> Result<TurnPermit, Error> {
         let mut owners = self.owners.lock();
         let running = owners.get(owner).copied().unwrap_or_default();
-        if running >= most {
-            let why = format!("{running} turns of yours run, of at most {most} at once; try again");
-            return Err(limit("turns_per_owner", why).retry_after(SOON));
+        if running >= max {
+            let why = format!("{running} of your turns are running; retry later (limits.turns_per_owner)");
+            return Err(limit_error("turns_per_owner", why).retry_after(RETRY_AFTER));
         }
         owners.insert(Arc::clone(owner), running.saturating_add(1));
         Ok(TurnPermit { _turn: turn, owner: Arc::clone(owner), owners: Arc::clone(&self.owners) })
     }
 
-    /// Permit for a read from the store, which waits for the reads before it and then reserves memory.
+    /// Waits for the permit of a read from the store, and then reserves memory.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if too much memory is in use.
@@ -218,31 +218,31 @@ impl Permits {
         Ok(permit)
     }
 
-    /// Of a stream that begins.
+    /// Acquires the permit of a new stream.
     pub(super) fn stream(&self) -> Result<OwnedSemaphorePermit, Error> {
         Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
-            let why = format!("{} streams are open, of at most so many at once; try again", self.limits.streams);
-            limit("streams", why).retry_after(SOON)
+            let why = format!("{} streams are open; close some or retry later (limits.streams)", self.limits.streams);
+            limit_error("streams", why).retry_after(RETRY_AFTER)
         })
     }
 }
 
-/// Replaces the reservation of a read by one for the answer with so many bytes.
+/// Shrinks the reservation of a read to that of a response with this many bytes.
 ///
 /// # Errors
 /// [`ErrorKind::Unavailable`] if they exceed the budget.
-pub(super) fn has_read(memory: Option<&Reservation>, bytes: usize) -> Result<(), Error> {
+pub(super) fn resize_reservation(memory: Option<&Reservation>, bytes: usize) -> Result<(), Error> {
     memory.map_or(Ok(()), |memory| memory.resize(bytes.saturating_mul(COPIES)))
 }
 
-/// What there may be so much of, by the name that it has in the settings.
-pub(super) fn limit(name: &'static str, why: String) -> Error {
+/// Returns the error for an exceeded limit, by the name of its setting.
+pub(super) fn limit_error(name: &'static str, why: String) -> Error {
     ErrorKind::ResourceExhausted.because(why).with("limit", name)
 }
 
-/// Nothing that the store keeps has ended, and could make room.
-pub(super) fn full(Full { limit: name, max: most, .. }: Full) -> Error {
-    let whose = if name == Full::per_owner(most).limit { " of yours" } else { "" };
-    let why = format!("{most} tasks{whose} are kept, of at most so many, and none of them has ended; try again");
-    limit(name, why).retry_after(SOON)
+/// Returns the error for a store at its maximum number of tasks, none of which can be evicted.
+pub(super) fn store_full(Full { limit: name, max, .. }: Full) -> Error {
+    let whose = if name == Full::per_owner(max).limit { " of your" } else { "" };
+    let why = format!("{max}{whose} tasks are stored, and none has ended; retry later ({name})");
+    limit_error(name, why).retry_after(RETRY_AFTER)
 }

@@ -1,8 +1,8 @@
-//! Push configurations of tasks: how one comes to its task, and how many that may be.
+//! Push configurations: assignment to a task, and their maximum number per task.
 
 use std::sync::Arc;
 
-use super::{Execution, limits::limit};
+use super::{Execution, limits::limit_error};
 use crate::{
     agent::Agent,
     error::Error,
@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl PushConfig {
-    /// The one of a task, which is not for its sender to name.
-    pub(super) fn of(mut self, key: &Key) -> Arc<Self> {
+    /// Sets the task and tenant, whatever the client sent.
+    pub(super) fn for_task(mut self, key: &Key) -> Arc<Self> {
         key.id().clone_into(&mut self.config.task_id);
         key.scope().tenant.as_ref().clone_into(&mut self.config.tenant);
         Arc::new(self)
@@ -19,14 +19,14 @@ impl PushConfig {
 }
 
 impl<A: Agent> Execution<A> {
-    /// Keeps a configuration with a task that is there. Returns it, and its id where there was none of that id.
+    /// Stores a configuration of a task. Also returns its id if it is new, `None` if it replaced one with that id.
     pub(crate) async fn put_push(
         &self,
         key: &Key,
         push: PushConfig,
     ) -> Result<(Arc<PushConfig>, Option<String>), Error> {
-        let (push, most) = (push.of(key), self.0.limits.max_push_configs);
-        match self.0.journal.store().put_push(key, Arc::clone(&push), most).await? {
+        let (push, max) = (push.for_task(key), self.0.limits.max_push_configs);
+        match self.0.journal.store().put_push(key, Arc::clone(&push), max).await? {
             PutResult::Created => {
                 let id = push.config.id.clone();
                 Ok((push, Some(id)))
@@ -34,8 +34,11 @@ impl<A: Agent> Execution<A> {
             PutResult::Replaced => Ok((push, None)),
             PutResult::TaskNotFound => Err(Error::task_not_found(key.id())),
             PutResult::Full => {
-                let why = format!("task {} has {most} push notification configurations, of at most so many", key.id());
-                Err(limit("max_push_configs", why).with("taskId", key.id()))
+                let why = format!(
+                    "task {} has {max} push notification configurations; delete one first (max_push_configs)",
+                    key.id()
+                );
+                Err(limit_error("max_push_configs", why).with("taskId", key.id()))
             }
         }
     }

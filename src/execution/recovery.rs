@@ -1,4 +1,4 @@
-//! Recovery of turns that the end of an earlier process cut. A start runs them again, or fails their tasks.
+//! Recovery at startup: turns that an earlier process left unfinished are run again, or their tasks fail.
 
 use std::{
     collections::HashMap,
@@ -14,9 +14,10 @@ use futures_util::{FutureExt as _, StreamExt as _, stream};
 use parking_lot::RwLock;
 
 use super::{
-    PATIENCE, Parts, away,
-    turn::words,
+    ACCEPT_TIMEOUT, Shared,
+    turn::panic_message,
     turn_context::{TurnContexts, message},
+    unavailable,
 };
 use crate::{
     agent::Agent,
@@ -33,38 +34,37 @@ use crate::{
     store::{Claim, Key, RunnerId, StoredTask, Unavailable},
 };
 
-/// Maximum number of times that a turn is begun, the first time included. Attempts that a graceful stop cut do not count.
+/// Maximum number of attempts to run a turn, including the first. Attempts that a graceful stop interrupted do not count.
 const ATTEMPTS: u32 = 3;
 
 /// Number of tasks that are claimed at a time, with their checkpoints in memory.
-const CLAIM: usize = 64;
+const CLAIM_BATCH: usize = 64;
 
-/// Number of tasks that are recovered at the same time.
-const TOGETHER: usize = 16;
+/// Number of tasks that are recovered concurrently.
+const CONCURRENCY: usize = 16;
 
-/// How many events are read at a time.
-const STEP: usize = 256;
+/// Number of events per read of a log.
+const READ_BATCH: usize = 256;
 
-/// How long a claim is good for, in a store of several processes.
+/// Lease of a claim, in a store that several processes share.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Initial delay before an unavailable store is asked again. It doubles with each attempt, up to a second.
-const RETRY: Duration = Duration::from_millis(100);
+/// Initial delay between attempts while the store is unavailable. Doubles with each attempt, up to 1 s.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Maximum number of attempts to read one task that can't be read although the store answers.
-const TRIES: u32 = 5;
+/// Maximum number of attempts to read a task that can't be read although the store answers.
+const READ_ATTEMPTS: u32 = 5;
 
-/// Tasks that could not be recovered, and the error id under which the log has the cause. Calls for these tasks get an
-/// error until the next start, which tries to recover them again. Calls for other tasks are not affected.
+/// Tasks that could not be recovered, with the error id of the log line that has the cause. Calls for them get an error
+/// until the next start, which retries their recovery.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine(RwLock<HashMap<Key, Box<str>>>);
 
 impl Quarantine {
-    /// Maximum number of tasks that are listed here. Beyond it, only the store has the record that a task can't be
-    /// read.
-    const MOST: usize = 100_000;
+    /// Maximum number of tasks. Beyond it, only the damage in the store makes calls fail.
+    const MAX: usize = 100_000;
 
-    /// Refuses calls for a task that could not be recovered.
+    /// Rejects calls for a task that could not be recovered.
     pub(super) fn check(&self, key: &Key) -> Result<(), Error> {
         match self.0.read().get(key) {
             None => Ok(()),
@@ -77,49 +77,52 @@ impl Quarantine {
 
     fn add(&self, key: &Key, cause: &str) {
         let id = ids::fresh_id();
-        tracing::error!(error.id = %id, task.id = key.id(), error.cause = cause, "a task can't be recovered until the next start");
+        tracing::error!(error.id = %id, task.id = key.id(), error.cause = cause, "task can't be recovered until the next start");
         let mut all = self.0.write();
-        if all.len() < Self::MOST {
+        if all.len() < Self::MAX {
             all.insert(key.clone(), id.into());
         }
     }
 }
 
-impl<A: Agent> Parts<A> {
-    /// Returns when what an earlier process left has been seen to: before, nobody else may touch it.
-    pub(super) async fn recovered(&self) -> Result<(), Error> {
+impl<A: Agent> Shared<A> {
+    /// Waits until all unfinished turns of an earlier process are recovered. Until then, only the recovery may change tasks.
+    ///
+    /// # Errors
+    /// UNAVAILABLE after [`ACCEPT_TIMEOUT`].
+    pub(super) async fn wait_for_recovery(&self) -> Result<(), Error> {
         if *self.recovered.borrow() {
             return Ok(());
         }
         let mut recovered = self.recovered.subscribe();
-        match tokio::time::timeout(PATIENCE, recovered.wait_for(|it| *it)).await {
+        match tokio::time::timeout(ACCEPT_TIMEOUT, recovered.wait_for(|recovered| *recovered)).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(away("the tasks of before are still being taken up; ask again")),
+            Ok(Err(_)) | Err(_) => Err(unavailable("tasks are being recovered after a restart; retry later")),
         }
     }
 
-    /// Recovers all unfinished turns, a bounded number of tasks at a time to bound memory.
+    /// Recovers all unfinished turns. The number of tasks at a time is bounded, and so is memory.
     pub(super) async fn recover(self: Arc<Self>) {
         let (store, runner) = (self.journal.store(), RunnerId(self.journal.store().fence()));
         let resumable = self.is_resumable();
-        let (mut tasks, mut wait) = (0, RETRY);
+        let (mut tasks, mut wait) = (0, RETRY_DELAY);
         while self.journal.phase() < Phase::Stopped {
-            match store.claim(runner, CLAIM, LEASE).await {
+            match store.claim(runner, CLAIM_BATCH, LEASE).await {
                 Ok(claimed) if claimed.is_empty() => {
                     if tasks > 0 {
-                        tracing::info!(tasks, "took up what ran when the last process ended");
+                        tracing::info!(tasks, "recovered unfinished tasks");
                     }
                     self.recovered.send_replace(true);
                     return;
                 }
                 Ok(claimed) => {
-                    (tasks, wait) = (tasks + claimed.len(), RETRY);
-                    let take_up = |claim| self.try_take_up(claim, resumable);
-                    stream::iter(claimed).for_each_concurrent(TOGETHER, take_up).await;
+                    (tasks, wait) = (tasks + claimed.len(), RETRY_DELAY);
+                    let recover = |claim| self.try_recover_task(claim, resumable);
+                    stream::iter(claimed).for_each_concurrent(CONCURRENCY, recover).await;
                 }
                 Err(cause) => {
-                    if wait == RETRY {
-                        tracing::warn!(error.cause = %cause, "what ran before can't be taken up yet");
+                    if wait == RETRY_DELAY {
+                        tracing::warn!(error.cause = %cause, "recovery is waiting for the store");
                     }
                     pause(wait).await;
                     wait = (wait * 2).min(Duration::from_secs(1));
@@ -131,119 +134,135 @@ impl<A: Agent> Parts<A> {
     /// Calls [`Agent::resumable`]. An agent that panics is not resumable.
     fn is_resumable(&self) -> bool {
         catch_unwind(AssertUnwindSafe(|| self.agent.resumable())).unwrap_or_else(|panic| {
-            let cause = words(&*panic);
-            tracing::error!(error.cause = cause, "Agent::resumable panicked; turns that were cut are not run again");
+            let cause = panic_message(&*panic);
+            tracing::error!(error.cause = cause, "Agent::resumable panicked; interrupted turns are not run again");
             false
         })
     }
 
-    /// Recovers one task, or puts it into quarantine. Waits while the store does not answer.
-    async fn try_take_up(self: &Arc<Self>, (key, stored): Claim, resumable: bool) {
+    /// Recovers a task, or quarantines it. Waits while the store is unavailable.
+    async fn try_recover_task(self: &Arc<Self>, (key, stored): Claim, resumable: bool) {
         let stored = match stored {
             Ok(stored) => stored,
             Err(damaged) => return self.quarantine.add(&key, &damaged.to_string()),
         };
-        let (store, mut tries) = (self.journal.store(), 0);
+        let (store, mut attempts) = (self.journal.store(), 0);
         while self.journal.phase() < Phase::Stopped {
-            let taken = AssertUnwindSafe(self.take_up(&key, stored.clone(), resumable)).catch_unwind().await;
-            let cause = match taken {
+            let outcome = AssertUnwindSafe(self.recover_task(&key, stored.clone(), resumable)).catch_unwind().await;
+            let cause = match outcome {
                 Ok(Ok(())) => return,
                 Ok(Err(cause)) => cause,
-                Err(panic) => return self.quarantine.add(&key, &format!("a panic: {}", words(&*panic))),
+                Err(panic) => {
+                    return self.quarantine.add(&key, &format!("recovery panicked: {}", panic_message(&*panic)));
+                }
             };
             if let Ok(Some(damaged)) = store.diagnose(&key).await {
                 return self.quarantine.add(&key, &damaged.to_string());
             }
-            tries += 1;
-            if tries >= TRIES && store.check().await.is_ok() {
+            attempts += 1;
+            if attempts >= READ_ATTEMPTS && store.check().await.is_ok() {
                 return self.quarantine.add(&key, &cause.to_string());
             }
-            pause(RETRY).await;
+            pause(RETRY_DELAY).await;
         }
     }
 
-    async fn take_up(self: &Arc<Self>, key: &Key, mut stored: StoredTask, resumable: bool) -> Result<(), Unavailable> {
+    /// Recovers a task: runs its turn again, or ends it as canceled or failed.
+    async fn recover_task(
+        self: &Arc<Self>,
+        key: &Key,
+        mut stored: StoredTask,
+        resumable: bool,
+    ) -> Result<(), Unavailable> {
         let (canceled, attempt) = (stored.row.cancel_requested, stored.row.attempt);
         let counted = attempt.saturating_sub(stored.row.drained);
-        let again = if !canceled && resumable && counted <= ATTEMPTS {
+        let replayed = if !canceled && resumable && counted <= ATTEMPTS {
             let mut replay = self.replay(key, &stored).await?;
-            let (runs, superseded) = (replay.is_running(), replay.superseded.take());
-            Some((runs, replay.into_parts(), superseded))
+            let (is_running, superseded) = (replay.is_running(), replay.superseded.take());
+            Some((is_running, replay.into_parts(), superseded))
         } else {
             None
         };
-        let (notes, task) = (TurnContexts::of(&stored), stored.load_task(&**self.journal.store(), key).await?);
+        let (contexts, task) =
+            (TurnContexts::from_stored(&stored), stored.load_task(&**self.journal.store(), key).await?);
         let mut referenced = Vec::new();
-        if let Some((true, (turn, waiting, _), _)) = &again {
+        if let Some((true, (turn, waiting, _), _)) = &replayed {
             let first = if turn.is_empty() { task.history.first() } else { turn.last().and_then(message) };
-            for it in iter::once(first).chain(waiting.iter().map(message)) {
-                referenced.push(self.referenced(key, it).await?);
+            for message in iter::once(first).chain(waiting.iter().map(message)) {
+                referenced.push(self.referenced(key, message).await?);
             }
         }
         let mut referenced = referenced.into_iter();
         let mut live = Live::loaded(key.clone(), self.journal.store().fence(), stored, task);
-        live.bound(self.limits.bounds());
+        live.bound(self.limits.task_limits());
         live.logged(self.journal.store().log_bytes(key).await?);
-        let Ok(held) = self.journal.hold(key, || ready(Ok::<_, Infallible>(live))).await;
-        let mut inner = held.lock();
-        match again {
+        let Ok(live) = self.journal.hold(key, || ready(Ok::<_, Infallible>(live))).await;
+        let mut inner = live.lock();
+        match replayed {
             Some((true, (turn, waiting, turns), superseded)) => {
                 (inner.turns, inner.superseded) = (turns, superseded);
                 let number = turn.last().map_or(1, Event::seq);
-                let asked = notes.asked(number, referenced.next().unwrap_or_default());
+                let context = contexts.context(number, referenced.next().unwrap_or_default());
                 let waiting = waiting.into_iter().zip(referenced);
-                let waiting = waiting.map(|(event, it)| QueuedMessage { asked: notes.asked(event.seq(), it), event });
+                let waiting = waiting.map(|(event, referenced)| {
+                    let context = contexts.context(event.seq(), referenced);
+                    QueuedMessage { event, context }
+                });
                 inner.inbox.extend(waiting);
-                notes.restore(&mut inner);
+                contexts.restore(&mut inner);
                 inner.turn += 1;
                 inner.running = true;
                 drop(inner);
-                tracing::info!(task.id = key.id(), attempt, "a turn is run again");
+                tracing::info!(task.id = key.id(), attempt, "running an interrupted turn again");
                 let parts = Arc::clone(self);
-                // There may be more of them than may run at once.
+                // Spawned, because there may be more turns than may run at once.
                 drop(self.running.spawn(async move {
-                    let Some(permit) = parts.permits.next_turn(&held.key.scope().owner).await else { return };
-                    parts.enter_context(&held, 0).await;
-                    parts.turns(held, turn, asked, permit).await;
+                    let Some(permit) = parts.permits.wait_for_turn(&live.key.scope().owner).await else { return };
+                    parts.enter_context(&live, 0).await;
+                    parts.turns(live, turn, context, permit).await;
                 }));
                 return Ok(());
             }
-            // Nobody waits for anything: its row is to say so.
+            // No turn is unfinished: only the row is updated.
             Some((false, (.., turns), _)) => (inner.touched, inner.turns) = (true, turns),
             None => {
                 let (state, message) = if canceled {
                     (TaskState::Canceled, None)
                 } else {
-                    (TaskState::Failed, Some(reason(resumable, counted)))
+                    (TaskState::Failed, Some(failure_message(resumable, counted)))
                 };
-                tracing::info!(task.id = key.id(), state = state.as_str_name(), "a turn was cut, and its task is over");
-                let status = status_update(&held, state, message);
+                tracing::info!(
+                    task.id = key.id(),
+                    state = state.as_str_name(),
+                    "ended the task of an interrupted turn"
+                );
+                let status = status_update(&live, state, message);
                 if inner.push(status, Mark::ending(Ends::Task)).is_err() {
                     inner.touched = true;
                 }
-                notes.restore(&mut inner);
+                contexts.restore(&mut inner);
                 inner.forget_notes(None);
             }
         }
-        self.journal.flush(&held, inner);
+        self.journal.flush(&live, inner);
         Ok(())
     }
 
-    /// What its turn was given, and what waits for the next.
+    /// Reads the log of a task: the messages of its newest turn, and those that wait for the next one.
     async fn replay(&self, key: &Key, stored: &StoredTask) -> Result<LogReplay, Unavailable> {
         let (mut replay, mut seq) = (LogReplay::default(), 0);
         while seq < stored.position.seq {
-            let log = self.journal.store().events(key, seq, STEP).await?;
+            let log = self.journal.store().events(key, seq, READ_BATCH).await?;
             let last = log.events.last().map(Event::seq);
             seq = last.ok_or_else(|| Unavailable(format!("the log of task {} ends before its row", key.id())))?;
-            log.events.into_iter().for_each(|it| replay.see(it));
+            log.events.into_iter().for_each(|event| replay.see(event));
         }
         Ok(replay)
     }
 }
 
-/// Why a task has failed whose turn was cut.
-fn reason(resumable: bool, attempts: u32) -> Message {
+/// Returns the status message of a task that fails because its turn was interrupted.
+fn failure_message(resumable: bool, attempts: u32) -> Message {
     let why = if resumable {
         format!("The server stopped {} times while the agent was at work on this.", attempts.saturating_sub(1))
     } else {

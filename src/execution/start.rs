@@ -1,4 +1,4 @@
-//! How a message comes to a turn: to that of a new task, to the next of one that is there, or to nobody.
+//! Start of turns: a message creates a task, starts a turn of an existing task, or waits for the next turn.
 
 use std::{
     future::{poll_fn, ready},
@@ -11,12 +11,11 @@ use futures_util::future::Either;
 use tokio::sync::oneshot;
 
 use super::{
-    COMMIT, Execution, SendRequest, busy,
-    contexts::Chosen,
-    has_ended,
+    COMMIT_WAIT, Execution, SendRequest,
+    contexts::ChosenContext,
     idempotency::{IdempotencyKey, PendingSend},
-    limits::{SOON, TurnPermit, full, limit},
-    lost,
+    limits::{RETRY_AFTER, TurnPermit, limit_error, store_full},
+    not_accepting, ownership_changed, task_ended,
 };
 use crate::{
     agent::Agent,
@@ -36,147 +35,149 @@ use crate::{
     task::Violation,
 };
 
-/// Where a turn begins.
+/// Mode in which a new turn is first polled.
 #[derive(Debug)]
 pub(super) enum StartMode {
-    /// In a task of its own.
-    Apart,
-    /// In a task of its own that signals when it has been polled for the first time. Dropped unsent if no turn begins.
+    /// Spawned.
+    Spawned,
+    /// Spawned; signals when it has been polled for the first time. Dropped unsent if no turn starts.
     Signaled(oneshot::Sender<()>),
-    /// Where the caller waits for its end, up to the agent's first pause. Many agents make none, and a task of their own
-    /// would cost as much as they do.
-    Here,
+    /// Polled once by the caller, then spawned unless it has ended. Many agents never pause, and spawning would double their
+    /// cost.
+    Inline,
 }
 
 impl<A: Agent> Execution<A> {
-    /// Gives the message to a turn, new or next. `watch` sees the task before that turn can do anything, and learns how
-    /// many turns come before it. A new one has begun when this returns: what is moved into a future is moved twice.
-    pub(super) fn begin<'a, T: Send + Sync + 'a>(
+    /// Accepts a message for a new turn or the next one. `watch` gets the task before that turn runs, and the number of turns
+    /// before it. A new task is created before this returns, since values moved into a future are moved twice.
+    pub(super) fn accept<'a, T: Send + Sync + 'a>(
         &'a self,
-        sent: SendRequest,
-        begin: StartMode,
+        request: SendRequest,
+        mode: StartMode,
         watch: impl FnOnce(&mut Inner, u32) -> T + Send + 'a,
     ) -> impl Future<Output = Result<(LiveRef, T), Error>> + Send + 'a {
-        if !sent.message.task_id.is_empty() {
-            return Either::Right(Box::pin(Either::Left(self.follow_up(sent, begin, watch))));
+        if !request.message.task_id.is_empty() {
+            return Either::Right(Box::pin(Either::Left(self.follow_up(request, mode, watch))));
         }
-        match self.0.chosen_context(&sent.scope, &sent.message) {
-            Some(context) if !self.0.has_room(&context, &sent.message) => {
+        match self.0.chosen_context(&request.scope, &request.message) {
+            Some(context) if !self.0.fits_context(&context, &request.message) => {
                 Either::Right(Box::pin(Either::Right(async move {
-                    self.0.read_now(&context).await;
-                    self.begin_new(sent, Some(context), begin, watch)
+                    self.0.read_context_size(&context).await;
+                    self.create_task(request, Some(context), mode, watch)
                 })))
             }
-            context => Either::Left(ready(self.begin_new(sent, context, begin, watch))),
+            context => Either::Left(ready(self.create_task(request, context, mode, watch))),
         }
     }
 
-    fn begin_new<T>(
+    /// Creates a task and starts its first turn.
+    fn create_task<T>(
         &self,
-        sent: SendRequest,
-        context: Option<Chosen>,
-        begin: StartMode,
+        request: SendRequest,
+        context: Option<ChosenContext>,
+        mode: StartMode,
         watch: impl FnOnce(&mut Inner, u32) -> T,
     ) -> Result<(LiveRef, T), Error> {
-        self.takes_work()?;
+        self.check_accepting()?;
         let journal = &self.0.journal;
-        let SendRequest { scope, mut message, asked, push, name } = sent;
+        let SendRequest { scope, mut message, context: turn_context, push, idempotency_key } = request;
         let id = ids::fresh_id();
         if message.context_id.is_empty() {
             message.context_id = ids::fresh_id();
         }
         message.task_id.clone_from(&id);
-        // Before the agent does anything that it would have done for nothing.
-        journal.store().check_capacity(&scope).map_err(full)?;
+        // Checked before the agent runs, whose work would be lost.
+        journal.store().check_capacity(&scope).map_err(store_full)?;
         let permit = self.0.permits.turn(&scope.owner)?;
         let (key, now) = (Key::new(&scope, &id), journal.clock().millis());
         let status =
             TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(clock::timestamp(now)) };
         let context_id = message.context_id.clone();
         let task = Task { id, context_id, status: Some(status), history: vec![message], ..Task::default() };
-        let push = push.map(|it| (*it).of(&key));
+        let push = push.map(|push| (*push).for_task(&key));
         let mut live = Live::new(key, journal.store().fence(), task, now);
-        live.bound(self.0.limits.bounds());
+        live.bound(self.0.limits.task_limits());
         let is_chosen = context.is_some();
         if let Some(context) = context {
-            self.0.read_later(&context);
+            self.0.start_size_read(&context);
             live.enter_context(context.into_size());
         }
-        live.check_first().map_err(|why| {
-            let name = why.limit().unwrap_or_default();
-            let is_context_full = is_chosen && matches!(why, Violation::ContextBytes(_));
+        live.check_first().map_err(|violation| {
+            let name = violation.limit().unwrap_or_default();
+            let is_context_full = is_chosen && matches!(violation, Violation::ContextBytes(_));
             let why = if is_context_full {
-                format!("context {} takes no more messages: {why} (limit {name})", live.context)
+                format!("context {} accepts no more messages: {violation} (limit {name})", live.context)
             } else {
-                format!("the message is too large: {why} (limit {name})")
+                format!("message: too large: {violation} (limit {name})")
             };
-            limit(name, why)
+            limit_error(name, why)
         })?;
         live.push_to(push);
-        let held = journal.insert(live);
-        let mut inner = held.lock();
-        self.goes_on()?;
+        let live = journal.insert(live);
+        let mut inner = live.lock();
+        self.check_phase()?;
         (inner.running, inner.turn) = (true, 1);
-        self.note(&mut inner, 1, &asked);
-        let taken = name.map(|it| PendingSend::new(*it, &mut inner, 1, now));
-        let seen = watch(&mut inner, 0);
-        journal.flush(&held, inner);
-        self.run_once(held.clone(), (Vec::new(), asked), permit, begin, taken);
-        Ok((held, seen))
+        self.store_context(&mut inner, 1, &turn_context);
+        let send = idempotency_key.map(|key| PendingSend::new(*key, &mut inner, 1, now));
+        let watched = watch(&mut inner, 0);
+        journal.flush(&live, inner);
+        self.run_after_commit(live.clone(), (Vec::new(), turn_context), permit, mode, send);
+        Ok((live, watched))
     }
 
+    /// Accepts a message for an existing task.
     async fn follow_up<T>(
         &self,
-        sent: SendRequest,
-        begin: StartMode,
+        request: SendRequest,
+        mode: StartMode,
         watch: impl FnOnce(&mut Inner, u32) -> T,
     ) -> Result<(LiveRef, T), Error> {
-        self.takes_work()?;
-        let SendRequest { scope, mut message, asked, push, name } = sent;
+        self.check_accepting()?;
+        let SendRequest { scope, mut message, context: turn_context, push, idempotency_key } = request;
         let key = Key::new(&scope, &message.task_id);
-        let held = self.hold(&key).await?;
-        if !message.context_id.is_empty() && *message.context_id != *held.context {
-            let why = format!("is not that of task {}, which is in {}", key.id(), held.context);
+        let live = self.load(&key).await?;
+        if !message.context_id.is_empty() && *message.context_id != *live.context {
+            let why = format!("task {} is in context {}; send that or none", key.id(), live.context);
             return Err(Error::invalid_field("message.contextId", why));
         }
-        message.context_id = (*held.context).to_owned();
-        if !held.lock().has_ended() {
-            self.0.enter_context(&held, prost::Message::encoded_len(&message)).await;
+        message.context_id = (*live.context).to_owned();
+        if !live.lock().has_ended() {
+            self.0.enter_context(&live, prost::Message::encoded_len(&message)).await;
         }
-        // Before the message, so that nothing that comes of it is missed.
-        let made = match push.filter(|_| !held.lock().has_ended()) {
+        // Stored before the message, so that no event of its turn is missed.
+        let created = match push.filter(|_| !live.lock().has_ended()) {
             Some(push) => self.put_push(&key, *push).await?.1,
             None => None,
         };
-        let taken = self.take_in(held, (message, asked, name), begin, watch).await;
-        if let (Err(_), Some(id)) = (&taken, made) {
+        let accepted = self.add_message(live, (message, turn_context, idempotency_key), mode, watch).await;
+        if let (Err(_), Some(id)) = (&accepted, created) {
             self.0.journal.store().delete_push(&key, &id).await?;
         }
-        taken
+        accepted
     }
 
-    /// Gives a message to a task that is there.
-    async fn take_in<T>(
+    /// Adds a message to an existing task: starts a turn, or queues the message for the next one.
+    async fn add_message<T>(
         &self,
-        held: LiveRef,
-        (message, asked, name): (Message, TurnContext, Option<Box<IdempotencyKey>>),
-        begin: StartMode,
+        live: LiveRef,
+        (message, context, idempotency_key): (Message, TurnContext, Option<Box<IdempotencyKey>>),
+        mode: StartMode,
         watch: impl FnOnce(&mut Inner, u32) -> T,
     ) -> Result<(LiveRef, T), Error> {
-        let key = held.key.clone();
+        let key = live.key.clone();
         let ended = {
-            let mut inner = held.lock();
-            self.goes_on()?;
+            let mut inner = live.lock();
+            self.check_phase()?;
             if inner.lost {
-                return Err(lost());
+                return Err(ownership_changed());
             }
             if inner.inbox.len() >= self.0.limits.waiting && !inner.ahead.state().is_terminal() {
                 let why = format!(
-                    "{} messages wait for task {}; send again when it has answered",
+                    "{} messages wait for task {}; retry once it has answered (limits.waiting)",
                     inner.inbox.len(),
                     key.id()
                 );
-                return Err(limit("waiting", why).retry_after(SOON));
+                return Err(limit_error("waiting", why).retry_after(RETRY_AFTER));
             }
             let permit = if inner.running || inner.ahead.state().is_terminal() {
                 None
@@ -187,74 +188,75 @@ impl<A: Agent> Execution<A> {
                 Ok(event) => {
                     inner.real = true;
                     let (seq, now) = (event.seq(), self.0.journal.clock().millis());
-                    let taken = name.map(|it| PendingSend::new(*it, &mut inner, seq, now));
-                    self.note(&mut inner, seq, &asked);
+                    let send = idempotency_key.map(|key| PendingSend::new(*key, &mut inner, seq, now));
+                    self.store_context(&mut inner, seq, &context);
                     let mut first = None;
                     if let Some(permit) = permit {
                         inner.turn += 1;
                         (inner.running, inner.taken) = (true, seq);
                         (inner.attempt, inner.drained) = (1, 0);
-                        inner.supersede(|| status_update(&held, TaskState::Working, None));
-                        first = Some((vec![event], asked, permit));
+                        inner.supersede(|| status_update(&live, TaskState::Working, None));
+                        first = Some((vec![event], context, permit));
                     } else {
-                        inner.inbox.push_back(QueuedMessage { event, asked });
+                        inner.inbox.push_back(QueuedMessage { event, context });
                     }
-                    let behind = u32::try_from(inner.inbox.len().div_ceil(INBOX)).unwrap_or(u32::MAX);
-                    let seen = watch(&mut inner, behind);
-                    if first.is_none() || taken.is_some() {
-                        self.0.journal.flush(&held, inner);
+                    let turns_before = u32::try_from(inner.inbox.len().div_ceil(INBOX)).unwrap_or(u32::MAX);
+                    let watched = watch(&mut inner, turns_before);
+                    if first.is_none() || send.is_some() {
+                        self.0.journal.flush(&live, inner);
                     } else {
-                        // It goes to the store with what the agent says until its first pause.
+                        // Committed together with the updates that the agent sends before its first pause.
                         drop(inner);
                     }
-                    if let Some((messages, asked, permit)) = first {
-                        self.run_once(held.clone(), (messages, asked), permit, begin, taken);
+                    if let Some((messages, context, permit)) = first {
+                        self.run_after_commit(live.clone(), (messages, context), permit, mode, send);
                     } else {
-                        self.pass_once(taken);
+                        self.release_after_commit(send);
                     }
-                    return Ok((held, seen));
+                    return Ok((live, watched));
                 }
-                Err(why) if why.limit().is_some() => {
-                    let name = why.limit().unwrap_or_default();
-                    let why = format!("task {} takes no more messages: {why}", key.id());
-                    return Err(limit(name, why).with("taskId", key.id()));
+                Err(violation) if violation.limit().is_some() => {
+                    let name = violation.limit().unwrap_or_default();
+                    let why = format!("task {} accepts no more messages: {violation}", key.id());
+                    return Err(limit_error(name, why).with("taskId", key.id()));
                 }
                 Err(_) if inner.has_ended() => None,
-                // It has ended, and nobody may know that yet.
+                // The end of the task is not durable yet, and so not visible.
                 Err(_) => Some(inner.wait(WaitCondition::End)),
             }
         };
         if let Some(ended) = ended {
-            self.answer(&held, ended, COMMIT).await?;
+            self.wait_for_commit(&live, ended, COMMIT_WAIT).await?;
         }
-        Err(has_ended(key.id()))
+        Err(task_ended(key.id()))
     }
 
-    /// Refuses work that would have to wait for the store, and once the server is about to stop.
-    pub(super) fn takes_work(&self) -> Result<(), Error> {
-        if self.0.journal.is_down() { Err(busy()) } else { self.goes_on() }
+    /// Rejects work while the store is unavailable, and from the start of a drain.
+    pub(super) fn check_accepting(&self) -> Result<(), Error> {
+        if self.0.journal.is_down() { Err(not_accepting()) } else { self.check_phase() }
     }
 
-    /// Refuses work once the server is about to stop. Asked under the task's lock: who has it before
-    /// [`Journal::enter`](crate::journal::Journal::enter) is told by that, and who has it after sees the phase.
-    pub(super) fn goes_on(&self) -> Result<(), Error> {
-        if self.0.journal.phase() > Phase::Open { Err(busy()) } else { Ok(()) }
+    /// Rejects work from the start of a drain. Called under the task's lock: a caller that holds it before
+    /// [`Journal::enter`](crate::journal::Journal::enter) is woken by that, and a later one sees the phase.
+    pub(super) fn check_phase(&self) -> Result<(), Error> {
+        if self.0.journal.phase() > Phase::Open { Err(not_accepting()) } else { Ok(()) }
     }
 
+    /// Runs a turn, and those of the messages that wait for it.
     pub(super) fn run(
         &self,
-        held: LiveRef,
-        (messages, asked): (Vec<Event>, TurnContext),
+        live: LiveRef,
+        (messages, context): (Vec<Event>, TurnContext),
         permit: TurnPermit,
-        begin: StartMode,
+        mode: StartMode,
     ) {
-        // In a box, since the runtime moves what it runs several times, and this is large.
-        let mut turns = Box::pin(Arc::clone(&self.0).turns(held, messages, asked, permit));
-        // Nobody waits for it here: a caller who leaves takes nothing with them.
-        match begin {
-            // The runtime polls it again in any case, so that a no-op waker suffices.
-            StartMode::Here if turns.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() => {}
-            StartMode::Here | StartMode::Apart => drop(self.0.running.spawn(turns)),
+        // Boxed, because the runtime moves a spawned future several times, and this one is large.
+        let mut turns = Box::pin(Arc::clone(&self.0).turns(live, messages, context, permit));
+        // Not awaited by the caller: the turn continues if the caller disconnects.
+        match mode {
+            // A spawned future is polled again in any case, so a no-op waker suffices.
+            StartMode::Inline if turns.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() => {}
+            StartMode::Inline | StartMode::Spawned => drop(self.0.running.spawn(turns)),
             StartMode::Signaled(polled) => drop(self.0.running.spawn(signaled(turns, polled))),
         }
     }

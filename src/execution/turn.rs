@@ -1,4 +1,4 @@
-//! One turn: the agent is polled until it returns, or until something else ends it, and how it ended is written.
+//! Running of a turn: polls the agent until it returns, is canceled, panics or exceeds a limit, and records the outcome.
 
 use std::{
     any::Any,
@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{Parts, limits::TurnPermit};
+use super::{Shared, limits::TurnPermit};
 use crate::{
     agent::{self, Agent, End, Turn, Updates},
     clock,
@@ -35,102 +35,103 @@ use crate::{
     report,
 };
 
-/// Why an agent is polled no more.
+/// Outcome of a turn.
 pub(super) enum TurnOutcome {
-    /// It said how its turn ends.
+    /// The agent returned.
     Returned(Result<End, agent::Error>),
-    /// It panicked, with these words.
+    /// The agent panicked, with this message.
     Panicked(String),
-    /// Its time is over.
+    /// The turn exceeded its maximum duration.
     Deadline,
-    /// It has said nothing for too long.
+    /// The agent sent no update within the idle timeout.
     Idle,
-    /// Canceled, and it did not end by itself.
+    /// The turn was canceled, and the agent did not return within the grace period.
     Canceled,
-    /// It said more than a task may have.
+    /// The turn exceeded a limit of the task, or the store rejected its changes.
     LimitExceeded,
-    /// The task has gone elsewhere, or the server stops: nothing is written.
-    Left,
+    /// The task has another writer, or the server stops: nothing is recorded.
+    Abandoned,
 }
 
-impl<A: Agent> Parts<A> {
-    /// Runs a turn, and those that messages wait for.
+impl<A: Agent> Shared<A> {
+    /// Runs a turn, and those of the messages that wait for it.
     pub(super) async fn turns(
         self: Arc<Self>,
-        held: LiveRef,
+        live: LiveRef,
         mut messages: Vec<Event>,
-        mut asked: TurnContext,
+        mut context: TurnContext,
         permit: TurnPermit,
     ) {
         let mut permit = Some(permit);
         loop {
-            let found = held.lock().found();
+            let found = live.lock().found();
             let task = match found {
-                Ok(it) => it,
-                Err(end) => match end.await {
-                    Ok(TurnReply::Task(it)) => it,
-                    Ok(TurnReply::Message(_)) | Err(_) => return self.note_stop(&held),
+                Ok(task) => task,
+                Err(previous_end) => match previous_end.await {
+                    Ok(TurnReply::Task(task)) => task,
+                    Ok(TurnReply::Message(_)) | Err(_) => return self.record_drain(&live),
                 },
             };
-            let task = held.lock().as_interrupted(task);
-            let over = self.run(&held, task, messages, asked).await;
-            match self.end(&held, over, &mut permit) {
-                Some(next) => (messages, asked) = next,
+            let task = live.lock().as_interrupted(task);
+            let outcome = self.run(&live, task, messages, context).await;
+            match self.end(&live, outcome, &mut permit) {
+                Some(next) => (messages, context) = next,
                 None => return,
             }
         }
     }
 
-    /// Polls the agent, and sees to what may stop it. The agent is begun here, and in a box: what is given to a future is
-    /// kept in it twice.
+    /// Starts the agent and polls it until the turn ends. The future of the agent is created here and boxed: a future stores
+    /// its arguments twice.
     fn run(
         &self,
-        held: &LiveRef,
+        live: &LiveRef,
         task: Arc<Task>,
         messages: Vec<Event>,
-        asked: TurnContext,
+        context: TurnContext,
     ) -> impl Future<Output = TurnOutcome> + Send {
-        let (number, attempt, heard) = {
-            let inner = held.lock();
+        let (number, attempt, updates) = {
+            let inner = live.lock();
             (inner.turn, inner.attempt, inner.words)
         };
         let started = Instant::now();
         let (real_at, deadline) =
             (clock::after(started, self.limits.real_after), clock::after(started, self.limits.turn));
-        let turn = Turn { held: held.clone(), task, messages, asked, attempt, deadline, text: OnceLock::new() };
-        let updates = Updates { held: held.clone(), turn: number };
-        // An agent may panic before there is a future.
-        let begun = catch_unwind(AssertUnwindSafe(|| Box::pin(self.agent.run(turn, updates))));
-        let times = TurnDeadlines { started, real_at, deadline };
-        let silence = IdleTimer::new(self.limits.idle, heard, started);
-        self.poll(held, begun, times, silence)
+        let turn = Turn { live: live.clone(), task, messages, context, attempt, deadline, text: OnceLock::new() };
+        let sender = Updates { live: live.clone(), turn: number };
+        // The agent may panic before it returns a future.
+        let started_agent = catch_unwind(AssertUnwindSafe(|| Box::pin(self.agent.run(turn, sender))));
+        let deadlines = TurnDeadlines { started, real_at, deadline };
+        let idle_timer = IdleTimer::new(self.limits.idle, updates, started);
+        self.poll(live, started_agent, deadlines, idle_timer)
     }
 
+    /// Polls the agent until the turn ends. Commits its updates at its pauses, at most once per `pace`.
     async fn poll<F: Future<Output = Result<End, agent::Error>>>(
         &self,
-        held: &LiveRef,
-        begun: Result<Pin<Box<F>>, Box<dyn Any + Send>>,
+        live: &LiveRef,
+        started_agent: Result<Pin<Box<F>>, Box<dyn Any + Send>>,
         TurnDeadlines { started, real_at, deadline }: TurnDeadlines,
-        mut silence: IdleTimer,
+        mut idle_timer: IdleTimer,
     ) -> TurnOutcome {
-        let mut agent = match begun {
-            Ok(it) => Some(it),
-            Err(panic) => return TurnOutcome::Panicked(words(&*panic)),
+        let mut agent = match started_agent {
+            Ok(future) => Some(future),
+            Err(panic) => return TurnOutcome::Panicked(panic_message(&*panic)),
         };
         let journal = &self.journal;
         let mut grace_ends = None;
-        // When what the agent says may be written next.
-        let mut open_at = started;
+        // Earliest time of the next commit.
+        let mut commit_at = started;
         let mut timer = pin!(sleep_until(real_at));
-        // Who is woken by it: an agent that speaks often need not look at it each time.
+        // Waker that the timer has: it is not polled again for each update of the agent.
         let mut armed: Option<Waker> = None;
-        let mut waits = WakerRegistration::new(held, |it| &mut it.control);
-        let mut is_counted = false;
-        let over = poll_fn(|cx| {
+        let mut registration = WakerRegistration::new(live, |inner| &mut inner.control);
+        let mut is_registered = false;
+        let outcome = poll_fn(|cx| {
             {
-                let mut inner = held.lock();
+                let mut inner = live.lock();
                 if inner.lost || journal.phase() == Phase::Stopped {
-                    return Poll::Ready(TurnOutcome::Left);
+                    return Poll::Ready(TurnOutcome::Abandoned);
                 }
                 if inner.exceeded.is_some() {
                     return Poll::Ready(TurnOutcome::LimitExceeded);
@@ -138,51 +139,51 @@ impl<A: Agent> Parts<A> {
                 if inner.cancel && grace_ends.is_none() {
                     grace_ends = Some(clock::after(Instant::now(), self.limits.cancel));
                 }
-                waits.register(&mut inner, cx);
+                registration.register(&mut inner, cx);
                 inner.polled = true;
             }
-            let poll = || agent.as_mut().map_or(Poll::Pending, |it| it.as_mut().poll(cx));
+            let poll = || agent.as_mut().map_or(Poll::Pending, |future| future.as_mut().poll(cx));
             match catch_unwind(AssertUnwindSafe(poll)) {
-                Ok(Poll::Ready(it)) => return Poll::Ready(TurnOutcome::Returned(it)),
-                Err(panic) => return Poll::Ready(TurnOutcome::Panicked(words(&*panic))),
+                Ok(Poll::Ready(result)) => return Poll::Ready(TurnOutcome::Returned(result)),
+                Err(panic) => return Poll::Ready(TurnOutcome::Panicked(panic_message(&*panic))),
                 Ok(Poll::Pending) => {}
             }
             loop {
-                let mut inner = held.lock();
+                let mut inner = live.lock();
                 inner.polled = false;
-                if !mem::replace(&mut is_counted, true) {
-                    self.contexts.begin(held, &mut inner);
+                if !mem::replace(&mut is_registered, true) {
+                    self.contexts.register(live, &mut inner);
                 }
                 let now = Instant::now();
                 inner.real |= now >= real_at;
                 let mut next = if inner.real { deadline } else { real_at.min(deadline) };
-                let silent_until = silence.heard(&inner, now);
-                if inner.is_dirty() && now < open_at {
-                    next = next.min(open_at);
+                let idle_at = idle_timer.update(&inner, now);
+                if inner.is_dirty() && now < commit_at {
+                    next = next.min(commit_at);
                     drop(inner);
                 } else if inner.is_dirty() {
-                    open_at = clock::after(now, self.limits.pace);
-                    journal.flush(held, inner);
+                    commit_at = clock::after(now, self.limits.pace);
+                    journal.flush(live, inner);
                 } else {
                     drop(inner);
                 }
-                if grace_ends.is_some_and(|it| it <= now) {
+                if grace_ends.is_some_and(|end| end <= now) {
                     return Poll::Ready(TurnOutcome::Canceled);
                 }
                 if deadline <= now {
                     return Poll::Ready(TurnOutcome::Deadline);
                 }
-                if silent_until.is_some_and(|it| it <= now) {
+                if idle_at.is_some_and(|at| at <= now) {
                     return Poll::Ready(TurnOutcome::Idle);
                 }
-                let next = [grace_ends, silent_until].into_iter().flatten().fold(next, Instant::min);
+                let next = [grace_ends, idle_at].into_iter().flatten().fold(next, Instant::min);
                 if timer.deadline() != next {
                     timer.as_mut().reset(next);
-                } else if now < next && armed.as_ref().is_some_and(|it| it.will_wake(cx.waker())) {
+                } else if now < next && armed.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
                     return Poll::Pending;
                 }
                 if timer.as_mut().poll(cx).is_pending() {
-                    // With its share of the thread used up, nothing has been looked at.
+                    // Without coop budget, the timer has not registered the waker.
                     armed = has_budget_remaining().then(|| cx.waker().clone());
                     return Poll::Pending;
                 }
@@ -190,164 +191,167 @@ impl<A: Agent> Parts<A> {
         })
         .await;
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| agent = None)) {
-            // What it was to say it has said.
-            let words = words(&*panic);
-            tracing::warn!(task.id = held.key.id(), error.cause = words, "an agent panicked when it was dropped");
+            // The outcome of the turn is already known.
+            let cause = panic_message(&*panic);
+            tracing::warn!(task.id = live.key.id(), error.cause = cause, "agent panicked when it was dropped");
         }
-        over
+        outcome
     }
 
-    /// Writes how the turn ended, and says what the next one is given. Where there is none, the permit is given back
-    /// before anybody learns of the end: who does may send at once.
+    /// Records the outcome of a turn, and returns the messages of the next one. Without a next turn, the permit is released
+    /// before the end is visible, because the client may send the next message at once.
     fn end(
         &self,
-        held: &LiveRef,
-        over: TurnOutcome,
+        live: &LiveRef,
+        outcome: TurnOutcome,
         permit: &mut Option<TurnPermit>,
     ) -> Option<(Vec<Event>, TurnContext)> {
-        let failed = |kind, cause: &str| (TaskState::Failed, Some(failure(held, kind, cause)));
-        let mut inner = held.lock();
+        let failed = |kind, cause: &str| (TaskState::Failed, Some(failure(live, kind, cause)));
+        let mut inner = live.lock();
         inner.polled = false;
         if inner.lost || self.journal.phase() == Phase::Stopped {
-            // An agent that was just told so may have returned for that.
+            // The agent may have returned because it saw the stop.
             drop(inner);
-            self.note_stop(held);
+            self.record_drain(live);
             return None;
         }
-        let (state, message) = match over {
-            TurnOutcome::Left => return None,
-            _ if let Some(why) = &inner.exceeded => (TaskState::Failed, Some(why.message(&held.key))),
+        let (state, message) = match outcome {
+            TurnOutcome::Abandoned => return None,
+            _ if let Some(exceeded) = &inner.exceeded => (TaskState::Failed, Some(exceeded.message(&live.key))),
             TurnOutcome::Returned(Ok(End::Reply(message)))
                 if !inner.real && message.encoded_len() <= inner.ahead.max_event_bytes() =>
             {
-                let mut message = complete_message(message, "", &held.context);
+                let mut message = complete_message(message, "", &live.context);
                 message.task_id.clear();
                 let wake = inner.answer(message);
                 drop(inner);
                 drop(permit.take());
-                held.fire(wake);
+                live.fire(wake);
                 return None;
             }
-            TurnOutcome::Returned(Ok(End::Completed(it))) => (TaskState::Completed, it),
-            TurnOutcome::Returned(Ok(End::Reply(it))) => (TaskState::Completed, Some(it)),
-            TurnOutcome::Returned(Ok(End::Rejected(it))) => (TaskState::Rejected, Some(it)),
-            // It asks a caller who has gone.
+            TurnOutcome::Returned(Ok(End::Completed(message))) => (TaskState::Completed, message),
+            TurnOutcome::Returned(Ok(End::Reply(message))) => (TaskState::Completed, Some(message)),
+            TurnOutcome::Returned(Ok(End::Rejected(message))) => (TaskState::Rejected, Some(message)),
+            // The client has canceled, and will not answer the request.
             TurnOutcome::Returned(Ok(End::InputRequired(_) | End::AuthRequired(_))) if inner.cancel => {
                 (TaskState::Canceled, None)
             }
-            TurnOutcome::Returned(Err(it)) if inner.cancel && it.is_stopped() => (TaskState::Canceled, None),
-            TurnOutcome::Returned(Ok(End::InputRequired(it))) => (TaskState::InputRequired, Some(it)),
-            TurnOutcome::Returned(Ok(End::AuthRequired(it))) => (TaskState::AuthRequired, Some(it)),
-            TurnOutcome::Returned(Err(it)) => match it.said() {
-                Some(said) => {
-                    tracing::warn!(task.id = held.key.id(), error.cause = %it, "an agent failed, and said why");
-                    (TaskState::Failed, Some(Message::agent(said)))
+            TurnOutcome::Returned(Err(error)) if inner.cancel && error.is_stopped() => (TaskState::Canceled, None),
+            TurnOutcome::Returned(Ok(End::InputRequired(message))) => (TaskState::InputRequired, Some(message)),
+            TurnOutcome::Returned(Ok(End::AuthRequired(message))) => (TaskState::AuthRequired, Some(message)),
+            TurnOutcome::Returned(Err(error)) => match error.said() {
+                Some(text) => {
+                    tracing::warn!(task.id = live.key.id(), error.cause = %error, "turn failed with a message");
+                    (TaskState::Failed, Some(Message::agent(text)))
                 }
-                None => failed("error", &it.to_string()),
+                None => failed("error", &error.to_string()),
             },
             TurnOutcome::Canceled => (TaskState::Canceled, None),
-            TurnOutcome::Panicked(words) => failed("panic", &words),
-            TurnOutcome::Deadline => failed("deadline", "it did not return in time"),
-            TurnOutcome::Idle => failed("idle", "it said nothing for too long"),
-            TurnOutcome::LimitExceeded => failed("limit", "it said more than a task may have"),
+            TurnOutcome::Panicked(cause) => failed("panic", &cause),
+            TurnOutcome::Deadline => failed("deadline", "the turn exceeded its maximum duration (turn.deadline)"),
+            TurnOutcome::Idle => failed("idle", "the agent sent no update within its idle timeout (turn.idle)"),
+            TurnOutcome::LimitExceeded => failed("limit", "the turn exceeded a limit of the task"),
         };
         let mut ends = if state.is_terminal() { Ends::Task } else { Ends::Turn };
-        let mut ended = inner.push(status_update(held, state, message), Mark::ending(ends));
-        if let Err(why) = ended
-            && why.limit().is_some()
+        let mut ended = inner.push(status_update(live, state, message), Mark::ending(ends));
+        if let Err(violation) = ended
+            && violation.limit().is_some()
         {
-            // The agent's last message is more than may be said.
+            // The agent's last message exceeds a limit.
             ends = Ends::Task;
-            let status = status_update(held, TaskState::Failed, Some(LimitExceeded::Task(why).message(&held.key)));
+            let status =
+                status_update(live, TaskState::Failed, Some(LimitExceeded::Task(violation).message(&live.key)));
             ended = inner.push(status, Mark::ending(ends));
         }
         if ended.is_err() {
-            // Nobody else ends a task whose turn runs.
-            tracing::error!(task.id = held.key.id(), "a turn ended after its task had");
+            // Only its running turn may end a task.
+            tracing::error!(task.id = live.key.id(), "turn ended after its task");
         }
         inner.real = true;
         let waiting = if ends == Ends::Task { 0 } else { inner.inbox.len().min(INBOX) };
-        let mut asked = TurnContext::default();
+        let mut context = TurnContext::default();
         let next: Vec<Event> = inner
             .inbox
             .drain(..waiting)
-            .map(|it| {
-                asked = it.asked;
-                it.event
+            .map(|message| {
+                context = message.context;
+                message.event
             })
             .collect();
         inner.forget_notes(next.last().map(Event::seq));
-        if let Some(it) = next.last() {
+        if let Some(last) = next.last() {
             inner.turn += 1;
-            (inner.taken, inner.attempt, inner.drained) = (it.seq(), 1, 0);
-            inner.supersede(|| status_update(held, TaskState::Working, None));
+            (inner.taken, inner.attempt, inner.drained) = (last.seq(), 1, 0);
+            inner.supersede(|| status_update(live, TaskState::Working, None));
         } else {
             inner.running = false;
             drop(permit.take());
         }
-        self.journal.flush(held, inner);
-        (!next.is_empty()).then_some((next, asked))
+        self.journal.flush(live, inner);
+        (!next.is_empty()).then_some((next, context))
     }
 }
 
-impl<A> Parts<A> {
-    /// Notes in the row of a task whose turn a stop of the server cut that this attempt does not count: only crashes do.
-    pub(super) fn note_stop(&self, held: &LiveRef) {
-        let mut inner = held.lock();
-        let lasts = self.journal.store().immediate().is_none();
-        if lasts && self.journal.phase() == Phase::Stopped && !inner.lost && inner.running {
+impl<A> Shared<A> {
+    /// Records in the row of a task that a stop of the server interrupted its turn: the attempt does not count against the
+    /// maximum, unlike one that a crash interrupted.
+    pub(super) fn record_drain(&self, live: &LiveRef) {
+        let mut inner = live.lock();
+        let is_persistent = self.journal.store().immediate().is_none();
+        if is_persistent && self.journal.phase() == Phase::Stopped && !inner.lost && inner.running {
             inner.drained = inner.drained.saturating_add(1);
             inner.touched = true;
-            self.journal.flush(held, inner);
+            self.journal.flush(live, inner);
         }
     }
 }
 
-/// When a turn began, when a caller is told of its task though it has said nothing, and when it has to be over.
+/// Start of a turn, time after which it has a task even without an update, and its deadline.
 struct TurnDeadlines {
     started: Instant,
     real_at: Instant,
     deadline: Instant,
 }
 
-/// How long an agent may be silent.
+/// Idle timeout of an agent.
 struct IdleTimer {
-    /// None where it may be for ever.
-    most: Option<Duration>,
-    /// How much was said before its turn.
+    /// `None` if there is no timeout.
+    timeout: Option<Duration>,
+    /// Number of updates before the turn.
     before: u64,
-    words: u64,
+    /// Number of updates at `since`.
+    updates: u64,
     since: Instant,
 }
 
 impl IdleTimer {
-    fn new(most: Duration, words: u64, since: Instant) -> Self {
-        Self { most: Some(most).filter(|it| !it.is_zero()), before: words, words, since }
+    fn new(timeout: Duration, updates: u64, since: Instant) -> Self {
+        Self { timeout: Some(timeout).filter(|timeout| !timeout.is_zero()), before: updates, updates, since }
     }
 
-    /// Until when it may go on, as long as nothing is heard. Who waits for their caller or for the store has a reason.
-    fn heard(&mut self, inner: &Inner, now: Instant) -> Option<Instant> {
-        let most = self.most?;
-        // The state may be that of the turn before.
-        let asks = inner.words != self.before && inner.ahead.state().is_interrupted();
-        if inner.words != self.words || inner.is_full() || asks {
-            (self.words, self.since) = (inner.words, now);
+    /// Returns the time at which the timeout expires. An update restarts it, and so does waiting for the client or the store.
+    fn update(&mut self, inner: &Inner, now: Instant) -> Option<Instant> {
+        let timeout = self.timeout?;
+        // Without an update of this turn, the state is that of the previous one.
+        let waits_for_client = inner.words != self.before && inner.ahead.state().is_interrupted();
+        if inner.words != self.updates || inner.is_full() || waits_for_client {
+            (self.updates, self.since) = (inner.words, now);
         }
-        Some(clock::after(self.since, most))
+        Some(clock::after(self.since, timeout))
     }
 }
 
-/// What the caller is told of a failure: its kind, and an id under which the log has the cause.
-fn failure(held: &LiveRef, kind: &'static str, cause: &str) -> Message {
+/// Returns the status message of a failed turn, with the id of the log line that has the cause.
+fn failure(live: &LiveRef, kind: &'static str, cause: &str) -> Message {
     let id = ids::fresh_id();
-    tracing::warn!(error.id = %id, task.id = held.key.id(), error.kind = kind, error.cause = cause, "an agent failed");
-    let task = held.key.id();
-    report::report(format_args!("an agent failed: error.id={id} task.id={task} error.kind={kind} error.cause={cause}"));
+    tracing::warn!(error.id = %id, task.id = live.key.id(), error.kind = kind, error.cause = cause, "turn failed");
+    let task = live.key.id();
+    report::report(format_args!("turn failed: error.id={id} task.id={task} error.kind={kind} error.cause={cause}"));
     Message::agent(format!("Agent execution failed ({kind}): error id {id}")).with_metadata(&json!({"errorId": id}))
 }
 
-/// What a panic said.
-pub(super) fn words(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|it| (*it).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked without words".to_owned())
+/// Returns the message of a panic.
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "panic without a message".to_owned())
 }

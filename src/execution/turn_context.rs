@@ -1,11 +1,11 @@
-//! What came with a message beside it, as it is kept for a turn that has to be run again: who sent it and what they asked
-//! for. Credentials are not among it: none come in so far.
+//! Request contexts of unanswered messages, stored for turns that are run again after a restart: principal, extensions,
+//! output media types and metadata. Credentials are not stored.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Execution, Parts};
+use super::{Execution, Shared};
 use crate::{
     agent::Agent,
     event::{Event, Seq},
@@ -17,8 +17,8 @@ use crate::{
     store::{Key, StoredTask, Unavailable},
 };
 
-/// Metadata that makes it longer than this is not kept.
-const MOST: usize = 64 << 10;
+/// Maximum size of a stored context in bytes of JSON. Metadata that exceeds it is not stored.
+const MAX_BYTES: usize = 64 << 10;
 
 #[derive(Serialize, Deserialize)]
 struct ContextRecord {
@@ -33,71 +33,71 @@ struct ContextRecord {
     metadata: Option<Struct>,
 }
 
-/// What came with the messages of a task, each under its number.
+/// Stored contexts of the messages of a task, by event number.
 pub(super) struct TurnContexts(Vec<ContextRecord>);
 
 impl<A: Agent> Execution<A> {
-    /// Notes what came with a message, where the store outlives the process.
-    pub(super) fn note(&self, inner: &mut Inner, seq: Seq, asked: &TurnContext) {
-        let nothing = asked.principal.is_none() && asked.metadata.is_none();
-        if (nothing && asked.extensions.is_empty() && asked.accepted_output_modes.is_empty())
+    /// Stores the context of a message, unless it is empty or the store does not outlive the process.
+    pub(super) fn store_context(&self, inner: &mut Inner, seq: Seq, context: &TurnContext) {
+        let is_anonymous = context.principal.is_none() && context.metadata.is_none();
+        if (is_anonymous && context.extensions.is_empty() && context.accepted_output_modes.is_empty())
             || self.0.journal.store().immediate().is_some()
         {
             return;
         }
-        let mut kept = ContextRecord {
+        let mut record = ContextRecord {
             seq,
-            principal: asked.principal.as_deref().map(str::to_owned),
-            extensions: asked.extensions.clone(),
-            modes: asked.accepted_output_modes.clone(),
-            metadata: asked.metadata.clone(),
+            principal: context.principal.as_deref().map(str::to_owned),
+            extensions: context.extensions.clone(),
+            modes: context.accepted_output_modes.clone(),
+            metadata: context.metadata.clone(),
         };
-        let mut text = serde_json::to_string(&kept);
-        if text.as_ref().is_ok_and(|it| it.len() > MOST) {
-            kept.metadata = None;
-            text = serde_json::to_string(&kept);
+        let mut text = serde_json::to_string(&record);
+        if text.as_ref().is_ok_and(|text| text.len() > MAX_BYTES) {
+            record.metadata = None;
+            text = serde_json::to_string(&record);
         }
-        if let Some(text) = text.ok().filter(|it| it.len() <= MOST) {
+        if let Some(text) = text.ok().filter(|text| text.len() <= MAX_BYTES) {
             inner.note(seq, text.into());
         }
     }
 }
 
 impl TurnContexts {
-    /// As a store has them. What can't be read is as if it were not there: the turn runs without.
-    pub(super) fn of(stored: &StoredTask) -> Self {
-        let text = stored.turn_contexts.as_deref().filter(|it| !it.is_empty());
-        Self(text.and_then(|it| serde_json::from_slice(it).ok()).unwrap_or_default())
+    /// Decodes the stored contexts. If they can't be decoded, turns run without.
+    pub(super) fn from_stored(stored: &StoredTask) -> Self {
+        let text = stored.turn_contexts.as_deref().filter(|text| !text.is_empty());
+        Self(text.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default())
     }
 
-    /// Puts them where they were.
+    /// Restores the contexts of a live task.
     pub(super) fn restore(&self, inner: &mut Inner) {
-        for it in &self.0 {
-            if let Ok(text) = serde_json::to_string(it) {
-                inner.note(it.seq, text.into());
+        for record in &self.0 {
+            if let Ok(text) = serde_json::to_string(record) {
+                inner.note(record.seq, text.into());
             }
         }
     }
 
-    /// What came with one of the messages.
-    pub(super) fn asked(&self, seq: Seq, referenced: Vec<Task>) -> TurnContext {
-        let kept = self.0.iter().find(|it| it.seq == seq);
+    /// Returns the context of a message.
+    pub(super) fn context(&self, seq: Seq, referenced: Vec<Task>) -> TurnContext {
+        let record = self.0.iter().find(|record| record.seq == seq);
         TurnContext {
-            principal: kept.and_then(|it| it.principal.as_deref()).map(Arc::from),
-            extensions: kept.map(|it| it.extensions.clone()).unwrap_or_default(),
-            accepted_output_modes: kept.map(|it| it.modes.clone()).unwrap_or_default(),
-            metadata: kept.and_then(|it| it.metadata.clone()),
+            principal: record.and_then(|record| record.principal.as_deref()).map(Arc::from),
+            extensions: record.map(|record| record.extensions.clone()).unwrap_or_default(),
+            accepted_output_modes: record.map(|record| record.modes.clone()).unwrap_or_default(),
+            metadata: record.and_then(|record| record.metadata.clone()),
             referenced,
         }
     }
 }
 
-impl<A: Agent> Parts<A> {
-    /// The tasks that a message refers to, as they are now. One that is damaged is left out, as one that is not there.
+impl<A: Agent> Shared<A> {
+    /// Loads the tasks that a message references. Damaged and missing tasks are omitted.
     pub(super) async fn referenced(&self, key: &Key, message: Option<&Message>) -> Result<Vec<Task>, Unavailable> {
         let store = self.journal.store();
         let mut tasks = Vec::new();
-        for id in message.iter().flat_map(|it| &it.reference_task_ids).take(self.limits.references) {
+        for id in message.iter().flat_map(|message| &message.reference_task_ids).take(self.limits.references) {
             let key = Key::new(key.scope(), id);
             let found = async {
                 match store.load(&key).await? {
@@ -108,7 +108,7 @@ impl<A: Agent> Parts<A> {
             match found.await {
                 Ok(found) => tasks.extend(found),
                 Err(cause) if matches!(store.diagnose(&key).await, Ok(Some(_))) => {
-                    tracing::warn!(task.id = key.id(), error.cause = %cause, "a damaged task is left out of the references");
+                    tracing::warn!(task.id = key.id(), error.cause = %cause, "damaged task omitted from the referenced tasks");
                 }
                 Err(cause) => return Err(cause),
             }
@@ -117,10 +117,10 @@ impl<A: Agent> Parts<A> {
     }
 }
 
-/// The message that an event is.
+/// Returns the message of an event that is one.
 pub(super) fn message(event: &Event) -> Option<&Message> {
     match event.payload() {
-        Some(Payload::Message(it)) => Some(it),
+        Some(Payload::Message(message)) => Some(message),
         Some(Payload::Task(_) | Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_)) | None => None,
     }
 }

@@ -178,7 +178,7 @@ pub(crate) struct AnsweredInterruption {
 #[derive(Debug)]
 pub(crate) struct QueuedMessage {
     pub(crate) event: Event,
-    pub(crate) asked: TurnContext,
+    pub(crate) context: TurnContext,
 }
 
 impl Live {

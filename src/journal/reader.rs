@@ -399,9 +399,9 @@ mod tests {
         let request = SendRequest {
             scope: Arc::default(),
             message: Message::user("go"),
-            asked: TurnContext::default(),
+            context: TurnContext::default(),
             push: None,
-            name: None,
+            idempotency_key: None,
         };
         let mut slow = execution.stream(request, HistoryLimit::default()).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();
@@ -439,9 +439,9 @@ mod tests {
         let request = SendRequest {
             scope: Arc::default(),
             message: Message::user("go"),
-            asked: TurnContext::default(),
+            context: TurnContext::default(),
             push: None,
-            name: None,
+            idempotency_key: None,
         };
         let mut slow = execution.stream(request, HistoryLimit::default()).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();

@@ -24,10 +24,10 @@ pub(crate) struct TurnContext {
 }
 
 /// Creates a status update with the current time. Completes its message as one of the agent in this task.
-pub(crate) fn status_update(held: &LiveRef, state: TaskState, message: Option<Message>) -> Event {
-    let (task_id, context_id) = (held.key.id().to_owned(), (*held.context).to_owned());
+pub(crate) fn status_update(live: &LiveRef, state: TaskState, message: Option<Message>) -> Event {
+    let (task_id, context_id) = (live.key.id().to_owned(), (*live.context).to_owned());
     let message = message.map(|message| complete_message(message, &task_id, &context_id));
-    let timestamp = Some(clock::timestamp(held.journal().clock().millis()));
+    let timestamp = Some(clock::timestamp(live.journal().clock().millis()));
     let status = Some(TaskStatus { state: state.into(), message, timestamp });
     Event::said(Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status, metadata: None }))
 }

@@ -25,7 +25,7 @@ pub enum Dedupe {
 
 impl Dedupe {
     /// Returns the idempotency key of a send, if it has one.
-    pub(super) fn name(self, call: &Call, send: &SendMessageRequest) -> Result<Option<Box<IdempotencyKey>>, Error> {
+    pub(super) fn key(self, call: &Call, send: &SendMessageRequest) -> Result<Option<Box<IdempotencyKey>>, Error> {
         // The prefixes separate keys from message ids.
         let key = match (&call.idempotency_key, &send.message) {
             (Some(key), _) if key.len() > MAX_KEY_BYTES => {

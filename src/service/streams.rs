@@ -33,7 +33,7 @@ impl<A: Agent> Service<A> {
     ///
     /// # Errors
     /// The cursor does not belong to a task with this message: the message may never have been sent.
-    pub(super) async fn stream_again(&self, request: Request<SendMessageRequest>) -> Result<Reader, Error> {
+    pub(super) async fn resume_stream(&self, request: Request<SendMessageRequest>) -> Result<Reader, Error> {
         const CURSOR: &str = "Last-Event-ID";
         let call = Call::of(&request)?;
         call.in_time()?;
@@ -54,7 +54,7 @@ impl<A: Agent> Service<A> {
             let why = format!("cursor of task {id}, which does not have this message; send it without the cursor");
             return Err(Error::invalid_field(CURSOR, why));
         }
-        self.execution.stream_again(&key, &message.message_id, position, history).await
+        self.execution.resume_stream(&key, &message.message_id, position, history).await
     }
 
     /// Returns the stream of a reader, with the maximum age.
@@ -141,7 +141,7 @@ impl Stream for Events {
 /// Returns the error of a stream that ends before its last event.
 fn cut_error(failure: Option<CommitFailure>) -> Status {
     match failure {
-        Some(failure) => execution::untaken(failure).into(),
+        Some(failure) => execution::commit_error(failure).into(),
         None => ErrorKind::Unavailable.because("stream interrupted; subscribe to the task to resume it").into(),
     }
 }

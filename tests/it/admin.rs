@@ -263,7 +263,7 @@ async fn gc_cancels_unanswered_tasks() {
         let ended = &left[&(owner.to_owned(), "asked".to_owned())];
         assert_eq!(ended["state"], "TASK_STATE_CANCELED");
         let text = &ended["checkpoint"]["task"]["status"]["message"]["parts"][0]["text"];
-        assert!(text.as_str().unwrap().contains("No answer came"), "{ended}");
+        assert!(text.as_str().unwrap().contains("did not answer in time"), "{ended}");
     }
 }
 

@@ -423,7 +423,7 @@ async fn library_program_without_a_subscriber_reports_to_stderr() {
     let status = reply["task"]["status"]["message"]["parts"][0]["text"].as_str().unwrap();
     let (_, id) = status.split_once("error id ").unwrap();
     let line = next().await;
-    assert!(line.starts_with(&format!("a2a-service: an agent failed: error.id={id} task.id=")), "{line}");
+    assert!(line.starts_with(&format!("a2a-service: turn failed: error.id={id} task.id=")), "{line}");
     assert!(line.ends_with(r"error.cause=the disk is on fire\nand spreads"), "{line}");
     // `report_to_stderr(false)` disables the reports.
     let addr = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();

@@ -334,5 +334,6 @@ impl Client {
 
 /// Returns whether the task is terminal; 0.3 has no error of its own for that.
 fn is_task_ended(status: &Status) -> bool {
-    Error::from(status.clone()).kind() == ErrorKind::UnsupportedOperation || status.message().ends_with("has ended")
+    Error::from(status.clone()).kind() == ErrorKind::UnsupportedOperation
+        || status.message().ends_with("is in a terminal state")
 }

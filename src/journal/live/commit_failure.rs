@@ -49,7 +49,7 @@ impl LimitExceeded {
 
     /// Returns the status message of a task that fails for this, and logs the failure.
     pub(crate) fn message(&self, key: &Key) -> Message {
-        tracing::warn!(task.id = key.id(), error.kind = "limit", error.cause = %self, "an agent failed");
+        tracing::warn!(task.id = key.id(), error.kind = "limit", error.cause = %self, "turn failed");
         match self.limit() {
             Some(limit) => Message::agent(format!("Agent execution failed (limit {limit}): {self}"))
                 .with_metadata(&json!({ "limit": limit })),

@@ -24,8 +24,8 @@ fn assert_unavailable(error: &Error, ending: &str) {
 /// Seconds after which waiting senders get an error.
 const SOON: std::ops::Range<u64> = 5..7;
 
-const NOTHING: &str = "nothing was recorded, but the agent may have run; try again";
-const UNKNOWN: &str = "the outcome is not recorded yet, and may still be; read the task before this is sent again";
+const NOTHING: &str = "nothing was recorded, but the agent may have run; retry later";
+const UNKNOWN: &str = "the outcome is not recorded yet, but may still be; read the task before a retry";
 
 #[tokio::test(start_paused = true)]
 async fn unacknowledged_changes_are_rolled_back_after_the_limit() {

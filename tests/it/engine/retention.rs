@@ -26,7 +26,7 @@ fn policy() -> Retention {
 #[tokio::test(start_paused = true)]
 async fn terminal_task_is_deleted_after_its_retention() {
     let bench = bench(Arc::new(Memory::default()), scripted);
-    bench.service.keep(policy());
+    bench.service.start_retention(policy());
     let old = bench.send(Message::user("done")).await.unwrap().id;
     let runs = bench.non_blocking().send(Message::user("hang")).await.unwrap().id;
     sleep_ms(5 * DAY).await;
@@ -50,7 +50,7 @@ fn unlimited_stream_age() -> Limits {
 #[tokio::test(start_paused = true)]
 async fn unanswered_interrupted_task_is_canceled_after_its_retention() {
     let bench = with_limits(Arc::new(Memory::default()), unlimited_stream_age(), scripted);
-    bench.service.keep(policy());
+    bench.service.start_retention(policy());
     let asked = bench.send(Message::user("ask:what")).await.unwrap().id;
     let answered = bench.send(Message::user("sign:here")).await.unwrap().id;
     let mut events = bench.subscribe(&asked).await.unwrap();
@@ -66,7 +66,7 @@ async fn unanswered_interrupted_task_is_canceled_after_its_retention() {
     let task = bench.get(&asked).await.unwrap();
     assert_eq!(
         (task.state(), &*status_text(&task)),
-        (TaskState::Canceled, "No answer came for so long that this is over.")
+        (TaskState::Canceled, "The task was canceled because the client did not answer in time.")
     );
     assert_eq!(bench.state(&answered).await, TaskState::InputRequired);
     // From now on it is kept as long as any terminal task.
@@ -80,7 +80,7 @@ async fn unanswered_interrupted_task_is_canceled_after_its_retention() {
 #[tokio::test(start_paused = true)]
 async fn task_with_a_reader_is_not_deleted() {
     let bench = with_limits(Arc::new(Memory::default()), unlimited_stream_age(), scripted);
-    bench.service.keep(policy());
+    bench.service.start_retention(policy());
     let mut events = bench.stream(Message::user("out:1 out:2 out:3 done")).await.unwrap();
     let first = next_event(&mut events).await;
     let id = task_id(&first);
@@ -98,7 +98,7 @@ async fn task_with_a_reader_is_not_deleted() {
 async fn drained_or_dropped_service_stops_sweeping() {
     let store: Arc<dyn Store> = Arc::new(Memory::default());
     let drained = bench(Arc::clone(&store), scripted);
-    drained.service.keep(policy());
+    drained.service.start_retention(policy());
     let id = drained.send(Message::user("done")).await.unwrap().id;
     drained.service.drain(Duration::from_secs(1)).await;
     sleep_ms(100 * DAY).await;
@@ -106,7 +106,7 @@ async fn drained_or_dropped_service_stops_sweeping() {
     drop(drained);
     // The sweeper holds no reference to a dropped service.
     let dropped = bench(Arc::clone(&store), scripted);
-    dropped.service.keep(policy());
+    dropped.service.start_retention(policy());
     drop(dropped);
     sleep_ms(100 * DAY).await;
     assert_eq!(Arc::strong_count(&store), 1);

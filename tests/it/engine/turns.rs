@@ -71,7 +71,7 @@ proptest! {
             let bench = with_limits(Arc::new(Memory::default()), limits, scripted);
             let mut retention = Retention::FOREVER;
             (retention.interval, retention.finished, retention.idle) = (every, Some(window), Some(window));
-            bench.service.keep(retention);
+            bench.service.start_retention(retention);
             // Allowed outcomes: served, still running after `MAX_WAIT`, or rejected at a limit. A panicking turn is none of these.
             let outcome = |result: Result<Task, Error>| match result {
                 Ok(task) => assert!(matches!(task.state(), TaskState::Submitted | TaskState::Working)

@@ -30,7 +30,10 @@ async fn who_sends_hears_of_it(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aSe
     for error in [refused.0.err(), refused.1.err(), refused.2.err().map(Error::from)] {
         let error = error.unwrap();
         assert_error_kind(&error, ErrorKind::Unavailable);
-        assert!(error.to_string().ends_with("nothing was recorded, but the agent may have run; try again"), "{error}");
+        assert!(
+            error.to_string().ends_with("nothing was recorded, but the agent may have run; retry later"),
+            "{error}"
+        );
     }
     // From now on at once, and what is there can be read.
     assert_error_kind(&send_payload(&*agent, text("", "hello")).await.err().unwrap(), ErrorKind::Unavailable);

@@ -203,7 +203,7 @@ async fn an_agent_that_says_too_much_fails(way: impl AsyncFn(Server<Talker>) -> 
     };
     assert_error_kind(&error, ErrorKind::ResourceExhausted);
     named(&error, "events");
-    assert!(error.to_string().ends_with("takes no more messages: a task has at most 20 events"), "{error}");
+    assert!(error.to_string().ends_with("accepts no more messages: a task has at most 20 events"), "{error}");
     assert_eq!(get(&*agent, &asked.id).await.unwrap().state(), TaskState::InputRequired);
     cancel(&*agent, &asked.id).await;
 }
@@ -278,7 +278,7 @@ async fn an_agent_that_sends_too_many_bytes_fails(way: impl AsyncFn(Server<Large
     };
     assert_error_kind(&error, ErrorKind::ResourceExhausted);
     named(&error, "task_bytes");
-    assert!(error.to_string().ends_with("takes no more messages: a task has at most 5000 bytes"), "{error}");
+    assert!(error.to_string().ends_with("accepts no more messages: a task has at most 5000 bytes"), "{error}");
     assert_eq!(get(&*agent, &asked.id).await.unwrap().state(), TaskState::InputRequired);
     cancel(&*agent, &asked.id).await;
 }
@@ -309,7 +309,7 @@ async fn a_context_has_so_many_bytes(way: impl AsyncFn(Server<Large>) -> Arc<dyn
         let error = refused(&*agent, sent).await;
         assert_error_kind(&error, ErrorKind::ResourceExhausted);
         named(&error, "context_bytes");
-        assert!(error.to_string().contains("takes no more messages: a context has at most 5000 bytes"), "{error}");
+        assert!(error.to_string().contains("accepts no more messages: a context has at most 5000 bytes"), "{error}");
     }
     assert_eq!(get(&*agent, &asked.id).await.unwrap(), asked, "nothing was recorded");
     assert_eq!(send(&*agent, in_context("another", &large)).await.state(), TaskState::InputRequired);
