@@ -47,13 +47,13 @@ pub(crate) struct Route {
     segments: Vec<Option<String>>,
     /// Members of the request that the path carries, and the range of segments of each.
     fields: Vec<(String, Range<usize>)>,
-    pub(crate) action: String,
+    pub(crate) custom_verb: String,
     /// `*` for the whole message, the member that the body carries, or empty without a body.
     body: String,
 }
 
 impl Route {
-    /// Parses a template: `"/" segments [":" action]`, where a segment is a literal, `*`, or `{field=segments}`.
+    /// Parses a template: `"/" segments [":" custom_verb]`, where a segment is a literal, `*`, or `{field=segments}`.
     pub(crate) fn parse(rpc: Ident, method: &MethodDescriptor, binding: &HttpBinding) -> Result<Self> {
         let HttpBinding { verb, template, body } = binding;
         let member = |field: &str| -> Result<String> {
@@ -61,8 +61,8 @@ impl Route {
             Ok(field.json_name().to_owned())
         };
         let path = template.strip_prefix('/').ok_or("template: must start with `/`")?;
-        let (mut path, action) = match path.rsplit_once(':') {
-            Some((path, action)) if !action.contains(['/', '}']) => (path, action),
+        let (mut path, custom_verb) = match path.rsplit_once(':') {
+            Some((path, custom_verb)) if !custom_verb.contains(['/', '}']) => (path, custom_verb),
             _ => (path, ""),
         };
         let (mut segments, mut fields) = (Vec::new(), Vec::new());
@@ -83,7 +83,7 @@ impl Route {
             path = rest.strip_prefix('/').unwrap_or(rest);
         }
         let body = if matches!(body.as_str(), "" | "*") { body.clone() } else { member(body)? };
-        Ok(Self { rpc, verb: verb.clone(), segments, fields, action: action.to_owned(), body })
+        Ok(Self { rpc, verb: verb.clone(), segments, fields, custom_verb: custom_verb.to_owned(), body })
     }
 
     /// Returns a sort key with literals before wildcards: `match` takes the first arm that fits.
@@ -91,9 +91,9 @@ impl Route {
         self.segments.iter().map(Option::is_none).collect()
     }
 
-    /// Generates an arm of a `match` over verb, segments and action.
+    /// Generates an arm of a `match` over verb, segments and custom verb.
     pub(crate) fn arm(&self) -> TokenStream {
-        let Self { rpc, verb, action, .. } = self;
+        let Self { rpc, verb, custom_verb, .. } = self;
         let pattern = |segment: &Option<String>| segment.as_ref().map_or(quote!(_), |literal| quote!(#literal));
         let segments = self.segments.iter().map(pattern);
         let fields = self.fields.iter().map(|(name, Range { start, end })| {
@@ -104,10 +104,10 @@ impl Route {
             }
         });
         let body = match self.body.as_str() {
-            "" => quote!(Body::None),
-            "*" => quote!(Body::Whole),
-            name => quote!(Body::Field(#name)),
+            "" => quote!(BodyMapping::None),
+            "*" => quote!(BodyMapping::Whole),
+            name => quote!(BodyMapping::Field(#name)),
         };
-        quote!((#verb, [#(#segments),*], #action) => Route { rpc: Rpc::#rpc, body: #body, fields: vec![#(#fields),*] })
+        quote!((#verb, [#(#segments),*], #custom_verb) => Route { rpc: Rpc::#rpc, body: #body, fields: vec![#(#fields),*] })
     }
 }

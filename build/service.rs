@@ -34,8 +34,8 @@ impl Schema {
         let variants: Vec<_> = rpcs.iter().map(Rpc::variant).collect();
         let names: Vec<_> = rpcs.iter().map(|rpc| rpc.0.name().to_owned()).collect();
         let streaming = rpcs.iter().filter(|rpc| rpc.0.is_server_streaming()).map(Rpc::variant);
-        let is_silent = |rpc: &&Rpc| rpc.0.output().full_name() == "google.protobuf.Empty";
-        let silent = rpcs.iter().filter(is_silent).map(Rpc::variant);
+        let has_empty_response = |rpc: &&Rpc| rpc.0.output().full_name() == "google.protobuf.Empty";
+        let empty = rpcs.iter().filter(has_empty_response).map(Rpc::variant);
         let mut rules = Vec::new();
         for rpc in rpcs {
             let bindings = self.http_bindings(&rpc.0);
@@ -67,8 +67,8 @@ impl Schema {
                 }
 
                 /// Returns whether the response is empty.
-                pub const fn is_silent(self) -> bool {
-                    matches!(self, #(Self::#silent)|*)
+                pub const fn has_empty_response(self) -> bool {
+                    matches!(self, #(Self::#empty)|*)
                 }
 
                 /// Returns the first HTTP binding, which is the one that clients use.
@@ -88,8 +88,8 @@ impl Schema {
             }
         }
         routes.sort_by_key(Route::order);
-        let actions: BTreeSet<_> =
-            routes.iter().map(|route| &route.action).filter(|action| !action.is_empty()).collect();
+        let custom_verbs: BTreeSet<_> =
+            routes.iter().map(|route| &route.custom_verb).filter(|custom_verb| !custom_verb.is_empty()).collect();
         let verbs: BTreeSet<_> = routes.iter().map(|route| &route.verb).collect();
         let arms = routes.iter().map(Route::arm);
         let calls = rpcs.iter().map(|rpc| {
@@ -105,7 +105,7 @@ impl Schema {
             impl Dispatch for ServiceHandle {
                 type Rpc = Rpc;
 
-                const ACTIONS: &'static [&'static str] = &[#(#actions),*];
+                const CUSTOM_VERBS: &'static [&'static str] = &[#(#custom_verbs),*];
 
                 const VERBS: &'static [&'static str] = &[#(#verbs),*];
 
@@ -117,16 +117,16 @@ impl Schema {
                     rpc.is_streaming()
                 }
 
-                fn is_silent(rpc: Rpc) -> bool {
-                    rpc.is_silent()
+                fn has_empty_response(rpc: Rpc) -> bool {
+                    rpc.has_empty_response()
                 }
 
                 fn is_read(rpc: Rpc) -> bool {
                     rpc.http_rule().verb == "GET"
                 }
 
-                fn route(verb: &str, segments: &[&str], action: &str) -> Option<Route<Rpc>> {
-                    Some(match (verb, segments, action) { #(#arms,)* _ => return None })
+                fn route(verb: &str, segments: &[&str], custom_verb: &str) -> Option<Route<Rpc>> {
+                    Some(match (verb, segments, custom_verb) { #(#arms,)* _ => return None })
                 }
 
                 // An `async fn` would store the request twice in its future.
@@ -167,14 +167,14 @@ impl Contract {
         let bound = rpcs.iter().map(|rpc| {
             let method = rpc.method();
             rpc.delegate(&quote! {
-                admit(&mut request);
+                strip_metadata_and_extensions(&mut request);
                 self.0.#method(request)
             })
         });
         let checked = rpcs.iter().map(|rpc| {
             let method = rpc.method();
             rpc.delegate(&quote! {
-                match crate::contract::check(&request) {
+                match crate::contract::validate(&request) {
                     Ok(()) => self.0.#method(request),
                     Err(error) => Box::pin(std::future::ready(Err(error.into()))),
                 }
@@ -192,7 +192,7 @@ impl Contract {
         }
     }
 
-    /// Generates the service trait for the clients, and `Item` for the messages of their streams.
+    /// Generates the service trait for the clients, and `StreamItem` for the messages of their streams.
     fn clients(&self, rpcs: &[Rpc]) -> TokenStream {
         let Self { service, client } = self;
         let over_json = rpcs.iter().map(|rpc| {
@@ -221,7 +221,7 @@ impl Contract {
                 <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
             { #(#over_grpc)* }
 
-            #(impl Item for #plain {})*
+            #(impl StreamItem for #plain {})*
         }
     }
 }
@@ -286,7 +286,7 @@ impl Rpc {
     fn delegate(&self, body: &TokenStream) -> TokenStream {
         let (method, (input, output)) = (self.method(), self.types());
         quote! {
-            fn #method<'a, 'b>(&'a self, mut request: tonic::Request<#input>) -> ResponseFuture<'b, #output>
+            fn #method<'a, 'b>(&'a self, mut request: tonic::Request<#input>) -> ServiceFuture<'b, #output>
             where 'a: 'b, Self: 'b { #body }
         }
     }

@@ -1,6 +1,7 @@
-//! Between JSON and a service trait: what REST, JSON-RPC and the clients of both have in common.
+//! Dispatch of JSON requests to a service trait: decoding of parameters, encoding of replies and stream items, routes.
 //!
-//! Serving, no tree of JSON is built: a message is read from the bytes that came in and written to those that go out.
+//! REST, JSON-RPC and the clients of both share it. The server builds no tree of JSON values: messages are decoded from the
+//! received bytes and encoded to bytes.
 
 use std::{borrow::Cow, fmt, pin::Pin};
 
@@ -27,158 +28,158 @@ pub mod grpc;
 /// A stream of replies.
 pub type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// What a method of a service trait returns.
-pub type ResponseFuture<'a, T> = Pin<Box<dyn Future<Output = Result<tonic::Response<T>, Status>> + Send + 'a>>;
+/// Future of a method of a service trait.
+pub type ServiceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<tonic::Response<T>, Status>> + Send + 'a>>;
 
-/// Where in an HTTP request a message is.
+/// Parts of an HTTP request that carry the members of the request message (`body` of `google.api.http`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
-    /// In its path and its query.
+pub enum BodyMapping {
+    /// Path and query.
     None,
-    /// In its path and its body.
+    /// Path, and the body for all other members.
     Whole,
-    /// In its path, and one field in its body.
+    /// Path, and the body for this field.
     Field(&'static str),
-    /// In its path, its query and its body, whatever is where.
+    /// Path, query and body, each with any members.
     Anywhere,
 }
 
-/// What a request line stands for.
+/// RPC of a request line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Route<R> {
-    /// What is called.
+    /// The RPC.
     pub rpc: R,
-    /// Where the rest of its message is.
-    pub body: Body,
-    /// What of its message the path carries, by name.
+    /// Location of the members that the path does not carry.
+    pub body: BodyMapping,
+    /// Members that the path carries: JSON name and value.
     pub fields: Vec<(&'static str, String)>,
 }
 
-/// How an RPC is bound to HTTP.
+/// HTTP binding of an RPC (`google.api.http`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpRule {
-    /// In capitals.
+    /// HTTP method, in upper case.
     pub verb: &'static str,
-    /// Such as `/tasks/{id=*}:cancel`, with the fields' names as the proto file has them.
+    /// Path template with the field names of the proto file, such as `/tasks/{id=*}:cancel`.
     pub template: &'static str,
-    /// `*`, the name of a field, or nothing.
+    /// Fields in the body: `*` for all, the name of one, or empty.
     pub body: &'static str,
 }
 
-/// A call that came in. Its extensions have its [`Call`] and nothing else, and its metadata is empty.
+/// A request with encoded parameters. Its extensions are its [`Call`] alone, and its metadata is empty.
 pub type Request<'a> = tonic::Request<Params<'a>>;
 
-/// A message as it came in.
+/// Encoded parameters of a request.
 #[derive(Debug)]
 pub struct Params<'a> {
-    /// Its body or its query.
-    pub source: Source<'a>,
-    /// What the path carries. It wins over the rest.
+    /// Body or query.
+    pub source: ParamSource<'a>,
+    /// Members that the path carries. They take precedence over `source`.
     pub path: Vec<(&'static str, String)>,
 }
 
-/// Where the members of a message are.
+/// Encoding of the parameters of a request.
 #[derive(Debug)]
-pub enum Source<'a> {
-    /// An object. Nothing at all and null are one without members.
+pub enum ParamSource<'a> {
+    /// JSON object. Empty text and `null` are an empty object.
     Json(Cow<'a, [u8]>),
-    /// A query string, a member each parameter.
+    /// Query string with a parameter for each member.
     Query(Cow<'a, str>),
-    /// An object, and a query string that says more. The object wins.
+    /// JSON object and query string. The object takes precedence.
     Both(Cow<'a, [u8]>, &'a str),
 }
 
-/// What a call gives back: JSON, and what becomes headers.
+/// Reply of an RPC in JSON, with metadata that is sent as headers.
 #[expect(missing_debug_implementations, reason = "a stream has none")]
 pub enum Reply {
-    /// One message.
+    /// A single message.
     Unary(Bytes, MetadataMap),
-    /// Messages as they come.
+    /// Stream of messages.
     Stream(BoxStream<Frame>, MetadataMap),
 }
 
-/// An item of a stream in JSON, on a line of its own, and what the stream can be taken up after.
+/// Stream item in JSON, with the cursor after which the stream can be resumed.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// The `id:` of a server-sent event.
+    /// Cursor, sent as `id:` of a server-sent event.
     pub cursor: Option<Cursor>,
-    /// A line of JSON.
-    pub data: Line,
+    /// JSON text.
+    pub data: JsonLine,
 }
 
-/// A line of JSON, made already or when it is written.
+/// JSON text on one line, encoded already or when it is first used.
 #[derive(Clone, Debug)]
-pub enum Line {
-    /// As it is.
-    Made(Bytes),
-    /// An event's. Where several read it, it is made once for all of them; else where it is to be.
-    Of(Event),
+pub enum JsonLine {
+    /// Encoded text.
+    Encoded(Bytes),
+    /// Event. Its text is shared by all readers if there are several, else encoded directly into the output.
+    Event(Event),
 }
 
-impl Line {
-    /// The text.
+impl JsonLine {
+    /// Returns the text.
     pub fn bytes(&self) -> &Bytes {
         match self {
-            Self::Made(it) => it,
-            Self::Of(it) => it.json(),
+            Self::Encoded(text) => text,
+            Self::Event(event) => event.json(),
         }
     }
 
-    /// How long it is, or about so long.
-    pub(crate) fn length(&self) -> usize {
+    /// Returns the length in bytes; an estimate if the text is not encoded yet.
+    pub(crate) fn approx_len(&self) -> usize {
         match self {
-            Self::Made(it) => it.len(),
-            Self::Of(it) => it.line_length(),
+            Self::Encoded(text) => text.len(),
+            Self::Event(event) => event.line_length(),
         }
     }
 
-    /// Writes the text behind what is there.
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+    /// Appends the text to a buffer.
+    pub(crate) fn append_to(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Made(it) => out.extend_from_slice(it),
-            Self::Of(it) => it.write_json(out),
+            Self::Encoded(text) => out.extend_from_slice(text),
+            Self::Event(event) => event.write_json(out),
         }
     }
 }
 
-impl From<Bytes> for Line {
+impl From<Bytes> for JsonLine {
     fn from(bytes: Bytes) -> Self {
-        Self::Made(bytes)
+        Self::Encoded(bytes)
     }
 }
 
-impl From<Vec<u8>> for Line {
+impl From<Vec<u8>> for JsonLine {
     fn from(bytes: Vec<u8>) -> Self {
-        Self::Made(bytes.into())
+        Self::Encoded(bytes.into())
     }
 }
 
-/// What a unary RPC gives back. Messages are one as they are.
-pub trait Output: prost::Message + Serialize {
-    /// Writes it on a line, behind what is there.
+/// Response of a unary RPC. Generated messages implement it.
+pub trait UnaryOutput: prost::Message + Serialize {
+    /// Appends the message as JSON on one line.
     fn write_json(&self, out: &mut Vec<u8>) -> Result<(), Error> {
         write_to(out, self).map_err(Error::internal)
     }
 }
 
-impl<T: json::Message + prost::Message + Serialize> Output for T {}
+impl<T: json::Message + prost::Message + Serialize> UnaryOutput for T {}
 
-/// What a stream carries. Plain messages are one as they are.
-pub trait Item: prost::Message + Serialize + DeserializeOwned {
-    /// This item as it is sent.
+/// Item of a response stream.
+pub trait StreamItem: prost::Message + Serialize + DeserializeOwned {
+    /// Encodes the item.
     fn frame(&self) -> Result<Frame, Error> {
         Ok(Frame { cursor: None, data: to_json(self)?.into() })
     }
 
-    /// An item as it was received.
+    /// Decodes a received item.
     fn from_frame(frame: Frame) -> Result<Self, Status> {
         Ok(from_json(frame.data.bytes())?)
     }
 }
 
-impl Item for Event {
+impl StreamItem for Event {
     fn frame(&self) -> Result<Frame, Error> {
-        Ok(Frame { cursor: self.frame_cursor(), data: Line::Of(self.clone()) })
+        Ok(Frame { cursor: self.frame_cursor(), data: JsonLine::Event(self.clone()) })
     }
 
     fn from_frame(Frame { cursor, data }: Frame) -> Result<Self, Status> {
@@ -188,31 +189,31 @@ impl Item for Event {
     }
 }
 
-/// A service and how it is bound, as REST and JSON-RPC see it. `build/service.rs` writes one for each protocol version.
+/// Dispatcher of REST and JSON-RPC requests to a service. `build/service.rs` generates one per protocol version.
 pub trait Dispatch: Clone + Send + Sync + 'static {
-    /// What the service can be asked.
+    /// RPCs of the service.
     type Rpc: Copy + fmt::Debug + Send;
 
-    /// What may follow a colon in the last segment of a path.
-    const ACTIONS: &'static [&'static str];
+    /// Custom verbs: suffixes after a colon in the last segment of a path, such as `cancel`.
+    const CUSTOM_VERBS: &'static [&'static str];
 
-    /// The verbs of HTTP that something is bound to.
+    /// HTTP methods of all routes.
     const VERBS: &'static [&'static str];
 
-    /// The RPC of this name, which is its JSON-RPC method.
+    /// Returns the RPC with this name, which is also the JSON-RPC method.
     fn rpc(name: &str) -> Option<Self::Rpc>;
 
-    /// Answers with a stream.
+    /// Returns true if the response is a stream.
     fn is_streaming(rpc: Self::Rpc) -> bool;
 
-    /// Answers with nothing, which is null in JSON-RPC. What a message says whose members are all left out is another thing.
-    fn is_silent(rpc: Self::Rpc) -> bool;
+    /// Returns true if the response is `google.protobuf.Empty`, which is `null` in JSON-RPC and not an empty object.
+    fn has_empty_response(rpc: Self::Rpc) -> bool;
 
-    /// Changes nothing: it is bound to GET.
+    /// Returns true if the RPC changes nothing: its HTTP method is GET.
     fn is_read(rpc: Self::Rpc) -> bool;
 
-    /// The RPC that `google.api.http` binds a request line to, and the fields that its path carries.
-    fn route(verb: &str, segments: &[&str], action: &str) -> Option<Route<Self::Rpc>>;
+    /// Returns the RPC that `google.api.http` binds to an HTTP method and a path, and the fields that the path carries.
+    fn route(verb: &str, segments: &[&str], custom_verb: &str) -> Option<Route<Self::Rpc>>;
 
     /// Decodes the parameters of an RPC, calls it, and encodes its reply.
     fn call(&self, rpc: Self::Rpc, request: Request<'_>) -> impl Future<Output = Result<Reply, Status>> + Send;
@@ -222,7 +223,7 @@ pub trait Dispatch: Clone + Send + Sync + 'static {
 ///
 /// # Errors
 /// `InvalidParams` with the violations, and with the name of the first exceeded limit.
-pub fn check<T: Check>(request: &tonic::Request<T>) -> Result<(), Error> {
+pub fn validate<T: Check>(request: &tonic::Request<T>) -> Result<(), Error> {
     let mut found = Violations::default();
     if let Some(call) = request.extensions().get::<Call>() {
         for uri in &call.extensions {
@@ -241,8 +242,8 @@ pub fn check<T: Check>(request: &tonic::Request<T>) -> Result<(), Error> {
     })
 }
 
-/// Leaves of what came with a request its [`Call`] alone, so that no credential is ever passed on by accident.
-pub fn admit<T>(request: &mut tonic::Request<T>) {
+/// Removes metadata and all extensions except the [`Call`] from a request, so that no credential reaches the service.
+pub fn strip_metadata_and_extensions<T>(request: &mut tonic::Request<T>) {
     request.metadata_mut().clear();
     let extensions = request.extensions_mut();
     if extensions.len() == 1 && extensions.get::<Call>().is_some() {
@@ -254,59 +255,60 @@ pub fn admit<T>(request: &mut tonic::Request<T>) {
     }
 }
 
-/// Serves a unary RPC. What the future holds while the service works is that of the service, and no more.
+/// Serves a unary RPC: decodes the parameters, calls it and encodes the response. While the service runs, the future stores
+/// only the service's future.
 pub fn unary<Req, Res, Fut>(
     request: Request<'_>,
     rpc: impl FnOnce(tonic::Request<Req>) -> Fut,
 ) -> impl Future<Output = Result<Reply, Status>>
 where
     Req: Members,
-    Res: Output,
+    Res: UnaryOutput,
     Fut: Future<Output = Result<tonic::Response<Res>, Status>>,
 {
-    let answer = decode(request).map(rpc);
+    let response = decode(request).map(rpc);
     async move {
-        let (metadata, message, _) = answer?.await?.into_parts();
-        let mut json = Vec::with_capacity(room(message.encoded_len()));
+        let (metadata, message, _) = response?.await?.into_parts();
+        let mut json = Vec::with_capacity(json_capacity(message.encoded_len()));
         message.write_json(&mut json)?;
         Ok(Reply::Unary(json.into(), metadata))
     }
 }
 
-/// Serves a streaming RPC.
+/// Serves a streaming RPC: decodes the parameters, calls it and encodes the items.
 pub fn streaming<Req, Res, Items, Fut>(
     request: Request<'_>,
     rpc: impl FnOnce(tonic::Request<Req>) -> Fut,
 ) -> impl Future<Output = Result<Reply, Status>>
 where
     Req: Members,
-    Res: Item,
+    Res: StreamItem,
     Items: Stream<Item = Result<Res, Status>> + Send + 'static,
     Fut: Future<Output = Result<tonic::Response<Items>, Status>>,
 {
-    let answer = decode(request).map(rpc);
+    let response = decode(request).map(rpc);
     async move {
-        let (metadata, items, _) = answer?.await?.into_parts();
-        let frames = items.map(|it| it.and_then(|it| Ok(it.frame()?)));
+        let (metadata, items, _) = response?.await?.into_parts();
+        let frames = items.map(|item| item.and_then(|item| Ok(item.frame()?)));
         Ok(Reply::Stream(Box::pin(frames), metadata))
     }
 }
 
-/// Reads the message of a call.
+/// Decodes the request message from its parameters.
 pub(crate) fn decode<T: Members>(request: Request<'_>) -> Result<tonic::Request<T>, Error> {
     let (metadata, extensions, Params { source, path }) = request.into_parts();
     let mut message = T::default();
     match source {
-        Source::Json(text) => read_json(&text, &mut message)?,
-        Source::Query(query) => read_query(&query, &mut message)?,
-        Source::Both(text, query) => {
+        ParamSource::Json(text) => read_json(&text, &mut message)?,
+        ParamSource::Query(query) => read_query(&query, &mut message)?,
+        ParamSource::Both(text, query) => {
             read_query(query, &mut message)?;
             read_json(&text, &mut message)?;
         }
     }
-    // As values, since serde gives an `Option` nothing that is bare text.
+    // `Value`s, since serde does not deserialize an `Option` from a bare string.
     let path = MapDeserializer::new(path.into_iter().map(|(name, value)| (name, Value::String(value))));
-    Merge(&mut message).deserialize(path).map_err(|e: serde_json::Error| Error::invalid_params(e))?;
+    Merge(&mut message).deserialize(path).map_err(|error: serde_json::Error| Error::invalid_params(error))?;
     Ok(tonic::Request::from_parts(metadata, extensions, message))
 }
 
@@ -314,41 +316,42 @@ fn read_json<T: Members>(text: &[u8], message: &mut T) -> Result<(), Error> {
     if matches!(text.trim_ascii(), b"" | b"null") {
         return Ok(());
     }
-    // Looked at as a whole, which is faster than text by text.
-    let text = std::str::from_utf8(text).map_err(|e| ErrorKind::Parse.because(e.to_string()))?;
+    // Validating UTF-8 once is faster than string by string.
+    let text = std::str::from_utf8(text).map_err(|error| ErrorKind::Parse.because(error.to_string()))?;
     let mut json = serde_json::Deserializer::from_str(text);
     let Err(error) = Merge(message).deserialize(&mut json).and_then(|()| json.end()) else {
         return Ok(());
     };
-    // What has the wrong shape may not be JSON either, further on. Those who err wait a little longer.
-    if let Err(e) = serde_json::from_str::<IgnoredAny>(text) {
-        return Err(ErrorKind::Parse.because(e.to_string()));
+    // serde stops at the first invalid member. The rest of the text may still be invalid JSON, which takes precedence.
+    if let Err(syntax) = serde_json::from_str::<IgnoredAny>(text) {
+        return Err(ErrorKind::Parse.because(syntax.to_string()));
     }
-    Err(blame::<T, _>(&mut serde_json::Deserializer::from_str(text)).unwrap_or_else(|| Error::invalid_params(error)))
+    Err(locate_error::<T, _>(&mut serde_json::Deserializer::from_str(text))
+        .unwrap_or_else(|| Error::invalid_params(error)))
 }
 
 fn read_query<T: Members>(query: &str, message: &mut T) -> Result<(), Error> {
     if query.is_empty() {
         return Ok(());
     }
-    // Forms send the parameters that nobody filled in too, and an empty text is no number, no name and no time.
-    let filled = |it: &&str| it.split_once('=').is_some_and(|it| !it.1.is_empty());
-    let all = query.split('&').all(|it| filled(&it));
+    // HTML forms send empty fields too. An empty value is not a valid number, enum value or timestamp, so it is ignored.
+    let is_set = |pair: &&str| pair.split_once('=').is_some_and(|(_, value)| !value.is_empty());
+    let all_set = query.split('&').all(|pair| is_set(&pair));
     let query =
-        if all { query.into() } else { Cow::from(query.split('&').filter(filled).collect::<Vec<_>>().join("&")) };
+        if all_set { query.into() } else { Cow::from(query.split('&').filter(is_set).collect::<Vec<_>>().join("&")) };
     let parameters = || serde_html_form::Deserializer::from_bytes(query.as_bytes());
     Merge(message)
         .deserialize(parameters())
-        .map_err(|e| blame::<T, _>(parameters()).unwrap_or_else(|| Error::invalid_params(e)))
+        .map_err(|error| locate_error::<T, _>(parameters()).unwrap_or_else(|| Error::invalid_params(error)))
 }
 
-/// Reads what could not be read once more, now with an eye on where that is.
-fn blame<'de, T: Members, D: Deserializer<'de>>(again: D) -> Option<Error> {
+/// Decodes invalid parameters a second time to find the path of the invalid field. Tracking it is too slow for valid ones.
+fn locate_error<'de, T: Members, D: Deserializer<'de>>(deserializer: D) -> Option<Error> {
     let mut track = serde_path_to_error::Track::new();
-    let tracked = serde_path_to_error::Deserializer::new(again, &mut track);
+    let tracked = serde_path_to_error::Deserializer::new(deserializer, &mut track);
     let error = Merge(&mut T::default()).deserialize(tracked).err()?.to_string();
-    // The line and the column are those of the parameters, which the caller sees as a part of something.
-    let description = brief(error.rsplit_once(" at line ").map_or(error.as_str(), |it| it.0));
+    // Line and column count from the start of the parameters, which is not that of the client's request.
+    let description = brief(error.rsplit_once(" at line ").map_or(error.as_str(), |(description, _)| description));
     let path = track.path().to_string();
     Some(match path.as_str() {
         "." => Error::invalid_params(description),
@@ -356,9 +359,9 @@ fn blame<'de, T: Members, D: Deserializer<'de>>(again: D) -> Option<Error> {
     })
 }
 
-/// The beginning of a text that may be as long as a caller likes.
+/// Shortens a text of a client to 300 characters.
 fn brief(text: &str) -> String {
-    // Enough for the names of all task states.
+    // Long enough for a list of all task states.
     const LENGTH: usize = 300;
     match text.char_indices().nth(LENGTH) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -366,37 +369,40 @@ fn brief(text: &str) -> String {
     }
 }
 
-/// About how long what is so long in protobuf is in JSON. Names and quotes make a small message twice as long, and a
-/// large one hardly longer.
-fn room(length: usize) -> usize {
-    length + length.min(16 << 10) + 64
+/// Estimates the JSON length of a message from its protobuf length in bytes. Member names and quotes double a small message,
+/// and add little to a large one.
+fn json_capacity(proto_len: usize) -> usize {
+    proto_len + proto_len.min(16 << 10) + 64
 }
 
-/// Writes a message on a line.
+/// Encodes a message as JSON on one line.
 pub fn to_json(message: &(impl prost::Message + Serialize)) -> Result<Bytes, Error> {
-    line(message.encoded_len(), message)
+    encode_line(message.encoded_len(), message)
 }
 
-/// Writes what is so long in protobuf on a line.
-pub(crate) fn line(length: usize, message: &impl Serialize) -> Result<Bytes, Error> {
-    let mut json = Vec::with_capacity(room(length));
+/// Encodes a value as JSON on one line, with a capacity for a message of this protobuf length in bytes.
+pub(crate) fn encode_line(proto_len: usize, message: &impl Serialize) -> Result<Bytes, Error> {
+    let mut json = Vec::with_capacity(json_capacity(proto_len));
     write_to(&mut json, message).map_err(Error::internal)?;
     Ok(json.into())
 }
 
-/// Reads what an agent elsewhere sent.
+/// Decodes JSON from a remote agent.
+///
+/// # Errors
+/// `InvalidAgentResponse`.
 pub fn from_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, Error> {
-    serde_json::from_slice(json).map_err(|e| ErrorKind::InvalidAgentResponse.because(brief(&e.to_string())))
+    serde_json::from_slice(json).map_err(|error| ErrorKind::InvalidAgentResponse.because(brief(&error.to_string())))
 }
 
-/// A way to send JSON to an agent and to hear back.
+/// Client transport of a JSON binding: sends a request and returns the reply.
 #[tonic::async_trait]
 pub trait Transport: Send + Sync + 'static {
-    /// Sends a message and gives back what comes.
+    /// Sends a request.
     async fn send(&self, rpc: &'static str, rule: HttpRule, request: tonic::Request<Value>) -> Result<Reply, Status>;
 }
 
-/// An agent at the other end of a transport.
+/// Client of a remote agent over a JSON transport.
 #[derive(Clone, Debug)]
 pub struct Remote<T>(pub T);
 
@@ -409,17 +415,17 @@ impl<T: Transport> Remote<T> {
         request: tonic::Request<Req>,
     ) -> Result<tonic::Response<Res>, Status> {
         match self.send(rpc, rule, request).await? {
-            // No body at all is how some agents say nothing, which is an answer where the reply has no members.
+            // Some agents send an empty body for an empty response.
             Reply::Unary(data, metadata) if data.is_empty() => Ok(response(from_json(b"null")?, metadata)),
             Reply::Unary(data, metadata) => Ok(response(from_json(&data)?, metadata)),
             Reply::Stream(..) => {
-                Err(ErrorKind::InvalidAgentResponse.because("a stream in answer to a unary call").into())
+                Err(ErrorKind::InvalidAgentResponse.because("the response to a unary call is a stream").into())
             }
         }
     }
 
-    /// Calls a streaming RPC. A reply that is one message is a stream of that.
-    pub async fn streaming<Req: Serialize, Res: Item + Send + 'static>(
+    /// Calls a streaming RPC. A unary reply becomes a stream of one item.
+    pub async fn streaming<Req: Serialize, Res: StreamItem + Send + 'static>(
         &self,
         rpc: &'static str,
         rule: HttpRule,
@@ -431,7 +437,7 @@ impl<T: Transport> Remote<T> {
             }
             Reply::Stream(frames, metadata) => (frames, metadata),
         };
-        Ok(response(Box::pin(frames.map(|it| it.and_then(Res::from_frame))), metadata))
+        Ok(response(Box::pin(frames.map(|frame| frame.and_then(Res::from_frame))), metadata))
     }
 
     async fn send<Req: Serialize>(

@@ -1,8 +1,9 @@
-//! Memory of answers: of those that are being made, and of those that were made and wait for slow readers.
+//! Memory budget of responses (`limits.unsent_bytes`): responses in preparation, and those that wait for slow readers.
 //!
-//! One budget covers all connections. A read reserves memory before it loads what it answers with. A frame of an answer
-//! counts from when it is encoded until hyper or HTTP/2 has sent or dropped it, and counts whole until then: its bytes are
-//! one allocation. Frames of up to [`SMALL`] bytes do not count: they are bounded by the number of connections and streams.
+//! One budget covers all connections. A read reserves memory before it loads data from the store. A frame of a response
+//! counts from when it is encoded until hyper or h2 has sent or dropped it. Until then it counts with its full length,
+//! because its bytes are one allocation. Frames of up to [`SMALL`] bytes do not count: the number of connections and streams
+//! bounds them.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -19,20 +20,20 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind};
 
-/// Frames of up to this many bytes do not count. The state of their stream takes as much.
+/// Maximum size of a frame that does not count, in bytes. The state of its stream has about that size.
 pub(crate) const SMALL: usize = 1 << 10;
 
 /// Delay after which a client may retry a call that was rejected for lack of memory.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Divisor of the budget: the share of a connection, and the maximum of a reservation for a read whose size is unknown.
+/// Divisor of the budget that gives the share of a connection, and the maximum reservation of a read of unknown size.
 const SHARES: usize = 8;
 
-/// Budget of the answers of a service, as the requests of one connection see it.
+/// Handle to the response budget of a service, for the requests of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct ResponseBudget {
     budget: Arc<Budget>,
-    /// The other end of the connection. Without one there is no share.
+    /// Remote address of the connection. Without it, the share of the connection is not enforced.
     peer: Option<SocketAddr>,
 }
 
@@ -45,7 +46,7 @@ struct Budget {
 #[derive(Debug, Default)]
 struct Used {
     bytes: usize,
-    /// Bytes of each connection that has any. Kept here, and not in an extension of each request, which costs a heap call.
+    /// Bytes of each connection that has any. A counter in the extensions of each request would cost an allocation.
     connections: HashMap<SocketAddr, usize>,
 }
 
@@ -70,17 +71,17 @@ impl Used {
 }
 
 impl ResponseBudget {
-    /// A budget of `max` bytes.
+    /// Creates a budget of `max` bytes.
     pub(crate) fn new(max: usize) -> Self {
         Self { budget: Arc::new(Budget { max, used: Mutex::default() }), peer: None }
     }
 
-    /// Returns the same budget for a request on the connection from this peer.
-    pub(crate) fn on(&self, peer: Option<SocketAddr>) -> Self {
+    /// Returns a handle to this budget for a connection.
+    pub(crate) fn for_peer(&self, peer: Option<SocketAddr>) -> Self {
         Self { budget: Arc::clone(&self.budget), peer }
     }
 
-    /// Rejects a new call if the budget is exceeded.
+    /// Checks that the budget is not exceeded, before a new call.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] with the name of the limit.
@@ -88,23 +89,23 @@ impl ResponseBudget {
         self.take(0)
     }
 
-    /// Reserves nothing yet.
+    /// Creates an empty reservation.
     pub(crate) fn reservation(&self) -> Reservation {
         Reservation { unsent: self.clone(), bytes: AtomicUsize::new(0) }
     }
 
-    /// Counts a frame until it is dropped, also beyond the budget.
+    /// Counts a frame until it is dropped. It may exceed the budget.
     pub(crate) fn count(&self, data: Bytes) -> Bytes {
         if data.len() <= SMALL {
             return data;
         }
         let reserved = self.reservation();
-        reserved.force(data.len());
+        reserved.add_unchecked(data.len());
         Bytes::from_owner(Counted { data, _reserved: reserved })
     }
 
-    /// Takes bytes from the budget. A connection with more than its share may not take the second half of the budget from
-    /// others.
+    /// Takes bytes from the budget. Once half of the budget is used, a connection may not exceed its share while other
+    /// connections use the budget too.
     fn take(&self, bytes: usize) -> Result<(), Error> {
         let max = self.budget.max;
         let mut used = self.budget.used.lock();
@@ -115,26 +116,28 @@ impl ResponseBudget {
         }
         let held = self.peer.and_then(|peer| used.connections.get(&peer)).copied().unwrap_or(0);
         let exceeds_share = self.peer.is_some() && held.saturating_add(bytes) > max / SHARES;
-        let why = if total > max {
-            format!("answers that are being made or wait for slow readers would have more than {max} bytes")
+        let reason = if total > max {
+            format!("responses in preparation or not yet read exceed {max} bytes; retry later")
         } else if exceeds_share && used.bytes > held {
-            format!("unread answers on this connection have {held} bytes, more than its share of {max}; read them")
+            format!(
+                "{held} bytes of responses on this connection are unread, too large a share of {max} bytes; read them first"
+            )
         } else {
             used.add(self.peer, bytes);
             return Ok(());
         };
-        let error = ErrorKind::Unavailable.because(format!("{why} (limits.unsent_bytes)"));
+        let error = ErrorKind::Unavailable.because(format!("{reason} (limits.unsent_bytes)"));
         Err(error.with("limit", "unsent_bytes").retry_after(RETRY_AFTER))
     }
 
-    fn give_back(&self, bytes: usize) {
+    fn release_bytes(&self, bytes: usize) {
         if bytes > 0 {
             self.budget.used.lock().subtract(self.peer, bytes);
         }
     }
 }
 
-/// Memory that is reserved for an answer while it is made, in the budget `limits.unsent_bytes`. Given back on drop.
+/// Memory that is reserved in the budget for a response in preparation. Released on drop.
 #[derive(Debug)]
 pub struct Reservation {
     unsent: ResponseBudget,
@@ -142,36 +145,36 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Changes the reservation to this many bytes.
+    /// Changes the size of the reservation, in bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] if it grows and exceeds the budget; it then stays as it was.
+    /// [`ErrorKind::Unavailable`] if it grows and exceeds the budget. The reservation is then unchanged.
     pub fn resize(&self, bytes: usize) -> Result<(), Error> {
         let before = self.bytes.load(Relaxed);
         match bytes.checked_sub(before) {
             Some(more) => self.unsent.take(more)?,
-            None => self.unsent.give_back(before - bytes),
+            None => self.unsent.release_bytes(before - bytes),
         }
         self.bytes.store(bytes, Relaxed);
         Ok(())
     }
 
-    /// Gives all of it back.
+    /// Releases the whole reservation.
     pub fn release(&self) {
-        self.unsent.give_back(self.bytes.swap(0, Relaxed));
+        self.unsent.release_bytes(self.bytes.swap(0, Relaxed));
     }
 
-    /// Reserves memory for a read whose size is unknown: `bytes`, or an eighth of the budget if that is less, so that a
-    /// small budget does not reject every read.
+    /// Reserves memory for a read of unknown size: `bytes`, or an eighth of the budget if that is less, so that a small budget
+    /// does not reject every read.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the budget is exceeded.
-    pub fn expect(&self, bytes: usize) -> Result<(), Error> {
+    pub fn reserve_for_read(&self, bytes: usize) -> Result<(), Error> {
         self.resize(bytes.min(self.unsent.budget.max / SHARES))
     }
 
-    /// Adds bytes that exist already, also beyond the budget.
-    pub(crate) fn force(&self, bytes: usize) {
+    /// Adds bytes that are already allocated. They may exceed the budget.
+    pub(crate) fn add_unchecked(&self, bytes: usize) {
         self.unsent.budget.used.lock().add(self.unsent.peer, bytes);
         self.bytes.fetch_add(bytes, Relaxed);
     }
@@ -183,7 +186,7 @@ impl Drop for Reservation {
     }
 }
 
-/// Data that is counted.
+/// Frame data with its reservation.
 struct Counted {
     data: Bytes,
     _reserved: Reservation,
@@ -209,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_count_until_their_last_slice_is_dropped() {
+    fn frame_counts_until_its_last_slice_is_dropped() {
         let unsent = ResponseBudget::new(10_000);
         let mut frame = unsent.count(data(10_001));
         assert!(unsent.admit().is_err());
@@ -228,23 +231,23 @@ mod tests {
         let unsent = ResponseBudget::new(16_000);
         let frame = unsent.count(data(10_000));
         let read = unsent.reservation();
-        assert!(read.expect(1 << 30).is_ok(), "an eighth of the budget");
+        assert!(read.reserve_for_read(1 << 30).is_ok(), "an eighth of the budget");
         assert_eq!(read.bytes.load(Relaxed), 2000);
         let error = read.resize(6001).unwrap_err();
         assert_eq!((error.kind(), error.retry_after_seconds()), (ErrorKind::Unavailable, Some(1)));
         assert!(error.to_string().contains("limits.unsent_bytes"), "{error}");
-        assert!(read.resize(6000).is_ok() && unsent.reservation().expect(1).is_err());
-        assert!(read.resize(1000).is_ok() && unsent.reservation().expect(1).is_ok());
+        assert!(read.resize(6000).is_ok() && unsent.reservation().reserve_for_read(1).is_err());
+        assert!(read.resize(1000).is_ok() && unsent.reservation().reserve_for_read(1).is_ok());
         drop((frame, read));
         assert_eq!(used(&unsent), (0, 0));
     }
 
     #[test]
-    fn a_connection_leaves_half_of_the_budget_to_others() {
+    fn connection_over_its_share_may_use_half_of_the_budget() {
         let unsent = ResponseBudget::new(16_000);
-        let [first, second, third] = [1, 2, 3].map(|port| unsent.on(Some(([127, 0, 0, 1], port).into())));
+        let [first, second, third] = [1, 2, 3].map(|port| unsent.for_peer(Some(([127, 0, 0, 1], port).into())));
         let large = first.reservation();
-        assert!(large.resize(16_000).is_ok(), "nothing else counts");
+        assert!(large.resize(16_000).is_ok(), "the budget is not used otherwise");
         assert!(large.resize(6000).is_ok());
         let other = second.reservation();
         assert!(other.resize(2000).is_ok());

@@ -30,8 +30,8 @@ use crate::{
     transport::{
         AllowedHost, AllowedOrigin, BATCH_BYTES, BODY_TIMEOUT, BasePath, CONNECTIONS_PER_PEER, FileBytes,
         HEALTH_WATCHES, HttpService, KEEP_ALIVE, MAX_BODY, OriginGuard, OriginPolicy, Paths, PeerLimit,
-        RECEIVING_BYTES, Ready, RequestChecks, Settings, UNSENT_BYTES,
-        listener::{self, IDLE, MAX_CONNECTIONS, WRITE_TIMEOUT},
+        RECEIVING_BYTES, ReadinessCheck, RequestChecks, Settings, UNSENT_BYTES,
+        listener::{self, CONNECTION_IDLE_TIMEOUT, MAX_CONNECTIONS, WRITE_TIMEOUT},
     },
 };
 
@@ -169,7 +169,7 @@ impl<A: Agent> Server<A> {
             unsent_bytes: UNSENT_BYTES,
             write_timeout: WRITE_TIMEOUT,
             connections_per_peer: CONNECTIONS_PER_PEER,
-            connection_idle: IDLE,
+            connection_idle: CONNECTION_IDLE_TIMEOUT,
             grace: GRACE,
             modes: Modes::default(),
             extensions: Vec::new(),
@@ -482,12 +482,12 @@ impl<A: Agent> Server<A> {
     pub async fn bind(self, addr: impl ToSocketAddrs) -> io::Result<BoundServer<A>> {
         let (layers, grace) = (self.layers(), self.grace);
         let (listener, addr) = layers.listen(addr).await?;
-        let settings = listener::Settings {
+        let settings = listener::ListenerSettings {
             max_connections: self.max_connections,
-            idle: self.connection_idle,
-            peers: layers.peers.clone(),
+            idle_timeout: self.connection_idle,
+            peer_limit: layers.peers.clone(),
             write_timeout: self.write_timeout,
-            ..listener::Settings::default()
+            ..listener::ListenerSettings::default()
         };
         let ((service, _), make_http) = self.build();
         let http = make_http(Some(addr));
@@ -525,7 +525,7 @@ impl<A: Agent> Server<A> {
         let service = Service::new(self.agent, store, self.limits).offering(card.offers());
         let service = Arc::new(service.modes(self.modes, &card.about).dedupe(self.dedupe));
         service.start_retention(self.retention);
-        let ready = ready(Arc::clone(service.journal()), service.recovered());
+        let ready = readiness_check(Arc::clone(service.journal()), service.recovered());
         let mut inner: Arc<dyn A2aService> = Arc::<Service<A>>::clone(&service);
         if self.resume {
             card.about.extensions.push(extension::resume::declared());
@@ -565,10 +565,10 @@ impl<A: Agent> Server<A> {
             let mut settings = Settings::new(Arc::new(move |request: &CardRequest<'_>| card.json(request)));
             (settings.max_body, settings.keep_alive, settings.stream_age) = (max_body, keep_alive, stream_age);
             (settings.batch_bytes, settings.unsent_bytes) = (batch_bytes, unsent_bytes);
-            (settings.patience, settings.receiving_bytes) = (body_timeout, receiving_bytes);
+            (settings.body_timeout, settings.receiving_bytes) = (body_timeout, receiving_bytes);
             settings.health_watches = health_watches;
             (settings.strict_version, settings.protocols) = (strict_version, protocols);
-            (settings.ready, settings.keys, settings.v03_file_bytes) = (ready, true, v03_file_bytes);
+            (settings.readiness, settings.idempotency_keys, settings.v03_file_bytes) = (ready, true, v03_file_bytes);
             HttpService::new(checked, settings)
         };
         ((service, outer), make_http)
@@ -576,7 +576,7 @@ impl<A: Agent> Server<A> {
 }
 
 /// Readiness check: recovery has finished and the store is available.
-fn ready(journal: Arc<Journal>, recovered: watch::Receiver<bool>) -> Ready {
+fn readiness_check(journal: Arc<Journal>, recovered: watch::Receiver<bool>) -> ReadinessCheck {
     /// Timeout of the store check: a hanging disk may never respond, and probes have short timeouts.
     const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
     Arc::new(move || {

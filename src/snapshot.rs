@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error as _};
 use tonic::Response;
 
 use crate::{
-    contract::Output,
+    contract::UnaryOutput,
     error::Error,
     history::{self, HistoryLimit},
     json::{Measure, count, write_encoded, write_to},
@@ -215,7 +215,7 @@ impl<'de> Deserialize<'de> for Snapshot {
     }
 }
 
-impl Output for Snapshot {
+impl UnaryOutput for Snapshot {
     fn write_json(&self, out: &mut Vec<u8>) -> Result<(), Error> {
         let written = match &self.0 {
             Origin::Task(task) => write_to(out, &**task),

@@ -63,10 +63,10 @@ pub(crate) use self::{
 };
 pub use self::{
     body::Body,
-    health::Ready,
+    health::ReadinessCheck,
     origin::{AllowedHost, AllowedOrigin},
     peer_limit::PeerLimit,
-    settings::{Card, FileBytes, Settings},
+    settings::{CardSource, FileBytes, Settings},
 };
 use self::{
     classify::RequestKind,
@@ -228,7 +228,7 @@ impl HttpService {
         {
             return now(response::method_not_allowed(&parts, allowed));
         }
-        let unsent = self.inner.unsent.on(parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0));
+        let unsent = self.inner.unsent.for_peer(parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0));
         if !kind.is_public(parts.uri.path())
             && let Err(error) = unsent.admit()
         {
@@ -237,7 +237,7 @@ impl HttpService {
         let binding = match kind {
             RequestKind::Card => return now(card::respond_with_card(&settings.card, card_dates, &parts)),
             RequestKind::Health => {
-                let (drain, ready) = (settings.drain.clone(), Arc::clone(&settings.ready));
+                let (drain, ready) = (settings.drain.clone(), Arc::clone(&settings.readiness));
                 return Box::pin(
                     async move { Ok(health::respond_with_health(parts.uri.path(), &drain, &ready).await) },
                 );
@@ -259,7 +259,7 @@ impl HttpService {
         let checks = context::attach_call(&mut parts, binding, settings);
         let (service, limits) = (service.clone(), self.inner.limits.clone());
         let mut accounting = ResponseAccounting { unsent, reserved: None, class };
-        let key = if settings.keys { context::idempotency_key(&parts.extensions) } else { None };
+        let key = if settings.idempotency_keys { context::idempotency_key(&parts.extensions) } else { None };
         let spelling = call::extensions_spelling(&parts.headers);
         let response: ResponseFuture = match kind {
             RequestKind::Grpc => {
@@ -332,7 +332,7 @@ impl HttpService {
 
     /// Returns the gRPC services other than A2A: health and reflection.
     fn auxiliary(&self) -> Routes {
-        let Settings { drain, ready, protocols, health_watches, .. } = &self.inner.settings;
+        let Settings { drain, readiness: ready, protocols, health_watches, .. } = &self.inner.settings;
         let services = || protocols.iter().map(version::grpc_service_name).collect();
         let health = || Health::new(drain.clone(), Arc::clone(ready), services(), *health_watches);
         self.inner.auxiliary.get_or_init(|| grpc::auxiliary_services(health())).clone()

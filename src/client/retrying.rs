@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     call::{Call, IDEMPOTENCY_KEY},
-    contract::{BoxStream, ResponseFuture},
+    contract::{BoxStream, ServiceFuture},
     error::Error,
     event::{Event, resume},
     ids,
@@ -57,7 +57,7 @@ impl Retrying {
         &self,
         request: Request<Req>,
         idempotency: Retryable<'_>,
-        rpc: impl for<'a> Fn(&'a dyn A2aService, Request<Req>) -> ResponseFuture<'a, Res> + Send + Sync,
+        rpc: impl for<'a> Fn(&'a dyn A2aService, Request<Req>) -> ServiceFuture<'a, Res> + Send + Sync,
     ) -> Result<Response<Res>, Status> {
         let (call, message) = into_parts(request);
         let mut backoff = Backoff::new(&self.retry);

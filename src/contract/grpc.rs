@@ -1,4 +1,4 @@
-//! Protobuf codec of the gRPC binding, and the client side: outgoing metadata and errors of remote agents.
+//! gRPC codec with limits and validation of protobuf messages; for clients, outgoing metadata and errors of remote agents.
 
 use std::{error::Error as StdError, marker::PhantomData};
 
@@ -17,13 +17,13 @@ use crate::{
     json::{Measure, check_proto},
 };
 
-/// What an open stream holds from its first byte on; tonic's own 8 KiB would be a third of what an idle one may cost.
+/// Initial buffer of an open stream in bytes. tonic's default of 8 KiB would be a third of the memory of an idle stream.
 const BUFFER: usize = 1024;
 
-/// What is ready goes out in writes of up to so many bytes.
+/// Number of buffered bytes at which a stream yields them to be written.
 const WRITE: usize = 32 << 10;
 
-/// Messages as protobuf.
+/// Codec for messages in protobuf.
 #[derive(Debug)]
 pub struct Codec<T, U>(PhantomData<(T, U)>);
 
@@ -52,7 +52,7 @@ where
     }
 }
 
-/// Reads messages; one that is malformed is the caller's fault, where tonic's own decoder says INTERNAL.
+/// Decoder that reports a malformed message as `InvalidParams`. tonic's own decoder reports INTERNAL.
 #[derive(Debug)]
 pub struct Decoder<U>(PhantomData<U>);
 
@@ -61,9 +61,9 @@ impl<U: prost::Message + Default + Measure> codec::Decoder for Decoder<U> {
     type Error = Status;
 
     fn decode(&mut self, bytes: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        // tonic gives a message in one piece.
+        // tonic passes a message as one chunk.
         check_proto::<U>(bytes.chunk()).map_err(Error::from)?;
-        U::decode(bytes).map(Some).map_err(|e| Error::invalid_params(e).into())
+        U::decode(bytes).map(Some).map_err(|error| Error::invalid_params(error).into())
     }
 
     fn buffer_settings(&self) -> BufferSettings {
@@ -71,31 +71,33 @@ impl<U: prost::Message + Default + Measure> codec::Decoder for Decoder<U> {
     }
 }
 
-/// What tonic says of a request that ends too early.
-pub(crate) const BROKEN: [&str; 2] = ["Missing request message.", "Unexpected EOF decoding stream."];
+/// Messages of tonic's errors for a message that ends too early.
+pub(crate) const TRUNCATED: [&str; 2] = ["Missing request message.", "Unexpected EOF decoding stream."];
 
-/// Leaves of what came with a request only what may be sent on: what the table of [`Call`] lists.
+/// Builds an outgoing request: its metadata is that of its [`Call`], and nothing else of the request is forwarded.
 pub fn outbound<T>(request: Request<T>) -> Request<T> {
     let (_, extensions, message) = request.into_parts();
     let metadata = extensions.get::<Call>().map(Call::to_metadata).unwrap_or_default();
     Request::from_parts(metadata, Extensions::new(), message)
 }
 
-/// The reply of an agent.
+/// Converts the errors of a unary reply of a remote agent.
 pub fn unary<T>(reply: Result<Response<T>, Status>) -> Result<Response<T>, Status> {
     reply.map_err(received)
 }
 
-/// The stream of an agent.
+/// Converts the errors of a stream of a remote agent, and boxes it.
 pub fn streaming<T: Send + 'static>(
     reply: Result<Response<Streaming<T>>, Status>,
 ) -> Result<Response<BoxStream<T>>, Status> {
-    let boxed = |it: Streaming<T>| -> BoxStream<T> { Box::pin(it.map(|it| it.map_err(received))) };
-    reply.map(|it| it.map(boxed)).map_err(received)
+    let boxed = |items: Streaming<T>| -> BoxStream<T> { Box::pin(items.map(|item| item.map_err(received))) };
+    reply.map(|response| response.map(boxed)).map_err(received)
 }
 
-/// An error that came from the wire has no source. One of ours is of the codec above, which takes whoever wrote a message
-/// for a caller; here it was the agent. Any other is tonic's own, which heard nothing from the agent any more.
+/// Converts an error of a call to a remote agent.
+///
+/// An error that the agent sent has no source. An [`Error`] as the source is from [`Decoder`], which blames the client; here
+/// the agent sent the invalid message. Any other source is an error of tonic: the connection to the agent failed.
 fn received(status: Status) -> Status {
     let Some(source) = status.source() else {
         return if is_cut(&status) {
@@ -118,21 +120,21 @@ fn received(status: Status) -> Status {
     }
 }
 
-/// An answer that ends within a message, or without the status that ends every answer. Of the agent's own, neither has
-/// these words; and tonic tells them by nothing else.
+/// Returns true for a response that ends within a message, or without `grpc-status`. tonic's errors for these are
+/// recognizable only by their messages, which agents do not send.
 fn is_cut(status: &Status) -> bool {
     const NO_STATUS: &str = "protocol error: missing grpc-status trailer";
-    let within = status.code() == Code::Internal && BROKEN.contains(&status.message());
-    within || (status.code() == Code::Unknown && status.message().starts_with(NO_STATUS))
+    let within_message = status.code() == Code::Internal && TRUNCATED.contains(&status.message());
+    within_message || (status.code() == Code::Unknown && status.message().starts_with(NO_STATUS))
 }
 
 fn never_connected(error: &(dyn StdError + 'static)) -> bool {
     let mut next = Some(error);
-    while let Some(it) = next {
-        if it.is::<ConnectError>() {
+    while let Some(error) = next {
+        if error.is::<ConnectError>() {
             return true;
         }
-        next = it.source();
+        next = error.source();
     }
     false
 }

@@ -47,7 +47,7 @@ mod tests {
     use crate::{
         agent::{self, End},
         call::Call,
-        contract::{Params, Reply, Source, streaming},
+        contract::{ParamSource, Params, Reply, streaming},
         execution::Limits,
         pb::v1::{
             Message, SendMessageConfiguration, SendMessageRequest, SubscribeToTaskRequest,
@@ -89,7 +89,7 @@ mod tests {
         for _ in 0..READERS {
             // As a subscriber by JSON has it …
             let params = Params {
-                source: Source::Json(Cow::Owned(format!(r#"{{"id": "{}"}}"#, task.id).into_bytes())),
+                source: ParamSource::Json(Cow::Owned(format!(r#"{{"id": "{}"}}"#, task.id).into_bytes())),
                 path: Vec::new(),
             };
             let subscribe = |it: Request<SubscribeToTaskRequest>| service.subscribe_to_task(it);

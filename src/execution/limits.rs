@@ -213,7 +213,7 @@ impl Permits {
         // The semaphore is never closed.
         let permit = self.reads.acquire().await.ok();
         if let Some(memory) = memory {
-            memory.expect(self.limits.page_bytes.saturating_mul(PAGES_PER_READ))?;
+            memory.reserve_for_read(self.limits.page_bytes.saturating_mul(PAGES_PER_READ))?;
         }
         Ok(permit)
     }

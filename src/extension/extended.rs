@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status, metadata::MetadataValue};
 use super::{ACTIVE, Extension, Extensions, Negotiated};
 use crate::{
     call::Call,
-    contract::{BoxStream, ResponseFuture},
+    contract::{BoxStream, ServiceFuture},
     error::{Error, ErrorKind},
     event::{Event, metadata_mut},
     pb::{
@@ -241,7 +241,7 @@ impl ExtendedService {
     async fn forward<'a, Req: Any, Res: WithExtensions>(
         &'a self,
         mut request: Request<Req>,
-        call: impl FnOnce(&'a dyn A2aService, Request<Req>) -> ResponseFuture<'a, Res>,
+        call: impl FnOnce(&'a dyn A2aService, Request<Req>) -> ServiceFuture<'a, Res>,
     ) -> Result<Response<Res>, Status> {
         let active = self.negotiate(&mut request)?;
         // Sends are the only requests that extensions can change.
@@ -258,7 +258,7 @@ impl ExtendedService {
 macro_rules! extended {
     ($($by:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
         impl A2aService for ExtendedService { $(
-            fn $method<'a, 'b>(&'a self, request: Request<$request>) -> ResponseFuture<'b, $response>
+            fn $method<'a, 'b>(&'a self, request: Request<$request>) -> ServiceFuture<'b, $response>
             where
                 'a: 'b,
                 Self: 'b,

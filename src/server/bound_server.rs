@@ -26,7 +26,7 @@ pub struct BoundServer<A> {
     pub(super) layers: Layers,
     pub(super) service: Arc<Service<A>>,
     pub(super) draining: CancellationToken,
-    pub(super) settings: listener::Settings,
+    pub(super) settings: listener::ListenerSettings,
     pub(super) grace: Duration,
 }
 
@@ -53,7 +53,7 @@ impl<A: Agent> BoundServer<A> {
         let Self { listener, addr, http, grpc, layers, service, draining, settings, grace } = self;
         let http = layers.around(http, Some(addr));
         // The service ends the remaining turns after the grace period; their last events still have to be sent.
-        let settings = listener::Settings { grace: grace.saturating_add(FLUSH_TIMEOUT), ..settings };
+        let settings = listener::ListenerSettings { grace_period: grace.saturating_add(FLUSH_TIMEOUT), ..settings };
         let stopping = async {
             stop.await;
             draining.cancel();

@@ -172,7 +172,7 @@ impl http_body::Body for Body {
     }
 }
 
-/// Reads the whole body of a request. Rejects a body that is larger than `max_body`, slower than `patience`, or exceeds
+/// Reads the whole body of a request. Rejects a body that is larger than `max_body`, slower than `body_timeout`, or exceeds
 /// the budget of received bytes.
 pub(super) async fn read<B>(headers: &HeaderMap, body: B, limits: &Limits) -> Result<Bytes, Error>
 where
@@ -184,8 +184,8 @@ where
     if let Poll::Ready(it) = poll_fn(|cx| Poll::Ready(whole.as_mut().poll(cx))).await {
         return it;
     }
-    let timed = Box::pin(tokio::time::timeout(limits.patience, whole)).await;
-    timed.map_err(|_| request_budget::too_slow(limits.patience))?
+    let timed = Box::pin(tokio::time::timeout(limits.body_timeout, whole)).await;
+    timed.map_err(|_| request_budget::too_slow(limits.body_timeout))?
 }
 
 async fn collect<B>(headers: &HeaderMap, body: B, limits: &Limits) -> Result<Bytes, Error>

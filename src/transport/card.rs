@@ -62,7 +62,7 @@ impl CardDates {
 }
 
 /// The card is for everybody: it has no `Call`, and no caller is asked who they are.
-pub(super) fn respond_with_card(card: &super::Card, started: &CardDates, parts: &Parts) -> Response<Body> {
+pub(super) fn respond_with_card(card: &super::CardSource, started: &CardDates, parts: &Parts) -> Response<Body> {
     let card = card(&card_request(parts));
     let tag = tag(&card);
     let mut headers = HeaderMap::new();

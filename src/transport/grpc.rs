@@ -5,7 +5,7 @@ use tonic_health::pb::{FILE_DESCRIPTOR_SET as HEALTH, health_server::HealthServe
 use tonic_reflection::server::Builder;
 
 use crate::{
-    contract::grpc::BROKEN,
+    contract::grpc::TRUNCATED,
     error::{Error, ErrorKind},
     pb::DESCRIPTORS,
     protocol::Version,
@@ -39,7 +39,7 @@ pub(super) fn complete(
         // No error of ours has this code; of tonic it is what it says of a message that is too long.
         Some(status) if status.code() == Code::OutOfRange => say(too_large_for(max_message)).into_http(),
         // gRPC has no word for a call that breaks off before its message has come; it is not we who are at fault.
-        Some(status) if status.code() == Code::Internal && BROKEN.contains(&status.message()) => {
+        Some(status) if status.code() == Code::Internal && TRUNCATED.contains(&status.message()) => {
             say(ErrorKind::InvalidRequest.because(status.message().to_owned())).into_http()
         }
         Some(mut status) => {

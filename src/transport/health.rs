@@ -34,10 +34,14 @@ const WATCH: Duration = Duration::from_secs(1);
 const WATCH_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Finds out whether what the server works with is there. Anybody may ask, and as often as they like.
-pub type Ready = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
+pub type ReadinessCheck = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
 
 /// Answers at one of the paths above.
-pub(super) async fn respond_with_health(path: &str, drain: &CancellationToken, ready: &Ready) -> Response<Body> {
+pub(super) async fn respond_with_health(
+    path: &str,
+    drain: &CancellationToken,
+    ready: &ReadinessCheck,
+) -> Response<Body> {
     let (status, text) = match path.starts_with(READY) {
         true if drain.is_cancelled() => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
         // Why not is for the log.
@@ -51,7 +55,7 @@ pub(super) async fn respond_with_health(path: &str, drain: &CancellationToken, r
 /// `grpc.health.v1.Health`, of the server as a whole and of the services that it names.
 pub(super) struct Health {
     drain: CancellationToken,
-    ready: Ready,
+    ready: ReadinessCheck,
     pub(super) services: Vec<&'static str>,
     watches: Arc<Semaphore>,
     max_watches: usize,
@@ -59,7 +63,12 @@ pub(super) struct Health {
 
 impl Health {
     /// The health of these services, with up to `max_watches` streams of all clients together.
-    pub(super) fn new(drain: CancellationToken, ready: Ready, services: Vec<&'static str>, max_watches: usize) -> Self {
+    pub(super) fn new(
+        drain: CancellationToken,
+        ready: ReadinessCheck,
+        services: Vec<&'static str>,
+        max_watches: usize,
+    ) -> Self {
         let watches = Arc::new(Semaphore::new(max_watches.min(Semaphore::MAX_PERMITS)));
         Self { drain, ready, services, watches, max_watches }
     }

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     call::{Call, is_javascript},
-    contract::{BoxStream, Dispatch, Frame, Line, Params, Reply, Request, Source},
+    contract::{BoxStream, Dispatch, Frame, JsonLine, ParamSource, Params, Reply, Request},
     error::{Error, ErrorKind},
     json::check_json,
     protocol::Version,
@@ -77,10 +77,10 @@ impl<T: Dispatch, C: Dispatch> Methods<T, C> {
         }
     }
 
-    fn is_silent(rpc: Rpc<T::Rpc, C::Rpc>) -> bool {
+    fn has_empty_response(rpc: Rpc<T::Rpc, C::Rpc>) -> bool {
         match rpc {
-            Rpc::V1(rpc) => T::is_silent(rpc),
-            Rpc::V03(rpc) => C::is_silent(rpc),
+            Rpc::V1(rpc) => T::has_empty_response(rpc),
+            Rpc::V03(rpc) => C::has_empty_response(rpc),
         }
     }
 
@@ -99,7 +99,7 @@ impl<T: Dispatch, C: Dispatch> Methods<T, C> {
             Rpc::V03(rpc) => Box::pin(self.v03_without_id.call(rpc, request)).await?,
         };
         if let Reply::Unary(data, _) = &mut reply
-            && Self::is_silent(rpc)
+            && Self::has_empty_response(rpc)
         {
             // Some clients require the member `result`, and none reads an object from it.
             *data = Bytes::from_static(b"null");
@@ -192,7 +192,7 @@ async fn serve_batch<T: Dispatch, C: Dispatch>(
     let length = length.sum::<usize>() + 1;
     // The joined response counts in addition to the single ones, which are alive until it is complete.
     let joined = budget.unsent.reservation();
-    joined.force(length);
+    joined.add_unchecked(length);
     let (mut out, mut all_headers) = (Vec::with_capacity(length), HeaderMap::new());
     for (response, entry_is_read) in responses {
         is_read &= entry_is_read;
@@ -377,7 +377,7 @@ impl<'a> Invocation<'a> {
     ) -> impl Future<Output = Result<Reply, Status>> + Send {
         let rpc = rpc.ok_or_else(|| unknown_method(&self.method));
         let rpc = rpc.and_then(|rpc| Ok(checks.complete(self.version, &mut extensions).map(|()| rpc)?));
-        let params = Params { source: Source::Json(Cow::Borrowed(self.params)), path: Vec::new() };
+        let params = Params { source: ParamSource::Json(Cow::Borrowed(self.params)), path: Vec::new() };
         // The service gets no headers: its part of them is in the `Call`.
         let request = tonic::Request::from_parts(MetadataMap::new(), extensions, params);
         let has_id = self.id.is_some();
@@ -437,8 +437,8 @@ impl<'a> Invocation<'a> {
         limits: &Limits,
     ) -> Response<Body> {
         let (id, version): (Box<str>, _) = (id.into(), self.version);
-        let write = move |out: &mut Vec<u8>, item: Result<&Line, &Error>| match item {
-            Ok(line) => write_result(out, &id, |out| line.put(out)),
+        let write = move |out: &mut Vec<u8>, item: Result<&JsonLine, &Error>| match item {
+            Ok(line) => write_result(out, &id, |out| line.append_to(out)),
             Err(error) => out.put_slice(error_envelope(&id, version, error).as_bytes()),
         };
         let event_line = if version == Version::V0_3 { sse::MESSAGE } else { b"" };

@@ -58,49 +58,49 @@ const SOON: Duration = Duration::from_millis(10);
 const GOAWAY_GRACE: Duration = Duration::from_secs(1);
 
 /// Default of `connection.idle`.
-pub(crate) const IDLE: Duration = Duration::from_secs(75);
+pub(crate) const CONNECTION_IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// How many connections there may be at a time, where nothing else is said.
 pub(crate) const MAX_CONNECTIONS: usize = 10_000;
 
-/// Default of [`Settings::write_timeout`].
+/// Default of [`ListenerSettings::write_timeout`].
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// What holds for every connection.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ListenerSettings {
     /// So many at a time; more wait to be accepted.
     pub max_connections: usize,
     /// From the start of a connection to its first request, or to the preface of HTTP/2.
-    pub opening: Duration,
+    pub opening_timeout: Duration,
     /// Idle timeout, or up to an eighth more: over HTTP/1 from the end of an answer to the head of the next request, over
     /// HTTP/2 without an open stream, whether pings are answered or not. Longer than what load balancers keep idle
     /// connections for, since one that we close first costs them a request. Zero: none.
-    pub idle: Duration,
+    pub idle_timeout: Duration,
     /// Maximum number of connections per client address.
-    pub peers: PeerLimit,
+    pub peer_limit: PeerLimit,
     /// HTTP/2: how often the other end is asked whether it is still there, and how long it has to say so.
-    pub ping: Duration,
+    pub ping_interval: Duration,
     /// HTTP/2: calls at a time on one connection.
     pub max_streams: u32,
     /// Time in which a client has to take 64 KiB of an answer that waits for it, or all of it if less waits. Otherwise the
     /// connection is closed, over HTTP/2 only the stream reset. Zero: no limit.
     pub write_timeout: Duration,
     /// How long a drain waits for what runs.
-    pub grace: Duration,
+    pub grace_period: Duration,
 }
 
-impl Default for Settings {
+impl Default for ListenerSettings {
     fn default() -> Self {
         Self {
             max_connections: MAX_CONNECTIONS,
-            opening: Duration::from_secs(10),
-            idle: IDLE,
-            peers: PeerLimit::default(),
-            ping: Duration::from_secs(20),
+            opening_timeout: Duration::from_secs(10),
+            idle_timeout: CONNECTION_IDLE_TIMEOUT,
+            peer_limit: PeerLimit::default(),
+            ping_interval: Duration::from_secs(20),
             max_streams: 200,
             write_timeout: WRITE_TIMEOUT,
-            grace: Duration::from_secs(30),
+            grace_period: Duration::from_secs(30),
         }
     }
 }
@@ -161,7 +161,12 @@ impl<S, B> ConnectionService<B> for S where
 
 /// Serves what connects, until `drain`. Then nothing more is accepted, what runs has its `grace`, and what is left after
 /// it is cut off. Says whether nothing was.
-pub async fn serve<S, B>(listener: TcpListener, service: S, settings: &Settings, drain: &CancellationToken) -> bool
+pub async fn serve<S, B>(
+    listener: TcpListener,
+    service: S,
+    settings: &ListenerSettings,
+    drain: &CancellationToken,
+) -> bool
 where
     S: ConnectionService<B>,
     B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
@@ -182,7 +187,7 @@ where
 pub async fn serve_accepted<A, I, S, B>(
     mut accept: A,
     service: S,
-    settings: &Settings,
+    settings: &ListenerSettings,
     drain: &CancellationToken,
 ) -> bool
 where
@@ -207,7 +212,7 @@ where
         };
         match accepted {
             Ok((io, peer)) => {
-                let counted = match settings.peers.connect(peer) {
+                let counted = match settings.peer_limit.connect(peer) {
                     Ok(counted) => counted,
                     Err(error) => {
                         if let Some(connections) = refusals.count() {
@@ -236,9 +241,9 @@ where
     // What would still be accepted is refused by the system from here on, and not left to wait.
     drop(accept);
     running.close();
-    let settled = timeout(settings.grace, running.wait()).await.is_ok();
+    let settled = timeout(settings.grace_period, running.wait()).await.is_ok();
     if !settled {
-        tracing::warn!(connections = running.len(), grace = ?settings.grace, "connections are cut off");
+        tracing::warn!(connections = running.len(), grace = ?settings.grace_period, "connections are cut off");
         cut.cancel();
         running.wait().await;
     }
@@ -256,7 +261,7 @@ pub async fn serve_connection<I, S, B>(
     io: I,
     peer: Option<SocketAddr>,
     service: S,
-    settings: &Settings,
+    settings: &ListenerSettings,
     drain: &CancellationToken,
 ) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -285,7 +290,7 @@ async fn serve_until<I, S, B>(
     io: I,
     peer: Option<SocketAddr>,
     service: S,
-    settings: &Settings,
+    settings: &ListenerSettings,
     (drain, cut): (&CancellationToken, &CancellationToken),
 ) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -323,7 +328,7 @@ async fn serve_until<I, S, B>(
     };
     // Each has a waker of its own, so that it costs nothing while the connection is busy.
     let mut tells: FuturesUnordered<_> =
-        [(ConnectionSignal::Drain, Duration::ZERO), (ConnectionSignal::Look, settings.opening)]
+        [(ConnectionSignal::Drain, Duration::ZERO), (ConnectionSignal::Look, settings.opening_timeout)]
             .into_iter()
             .map(wait)
             .collect();
@@ -361,7 +366,7 @@ async fn serve_until<I, S, B>(
             ConnectionSignal::Close if flooded || watch.is_idle() => return,
             // A request had been sent before the client could know. The connection ends with its answer.
             ConnectionSignal::Close => tells.push(wait((ConnectionSignal::Close, GOAWAY_GRACE))),
-            ConnectionSignal::Look if settings.idle.is_zero() => {}
+            ConnectionSignal::Look if settings.idle_timeout.is_zero() => {}
             ConnectionSignal::Look => {
                 let before = mem::replace(&mut calls, watch.calls());
                 quiet = if watch.is_idle() && calls == before { quiet + 1 } else { 0 };
@@ -374,7 +379,7 @@ async fn serve_until<I, S, B>(
                     tells.push(wait((ConnectionSignal::Close, GOAWAY_GRACE)));
                     continue;
                 }
-                tells.push(wait((ConnectionSignal::Look, (settings.idle / LOOKS).max(SOON))));
+                tells.push(wait((ConnectionSignal::Look, (settings.idle_timeout / LOOKS).max(SOON))));
             }
         }
     }
@@ -406,7 +411,7 @@ impl<B: http_body::Body + Unpin> http_body::Body for Counted<B> {
     }
 }
 
-fn builder(settings: &Settings) -> auto::Builder<StreamExecutor> {
+fn builder(settings: &ListenerSettings) -> auto::Builder<StreamExecutor> {
     const BUFFER: usize = 64 << 10;
     const HEAD: u32 = 64 << 10;
     let mut builder = auto::Builder::new(StreamExecutor { timeout: settings.write_timeout });
@@ -416,8 +421,8 @@ fn builder(settings: &Settings) -> auto::Builder<StreamExecutor> {
     builder
         .http2()
         .timer(TokioTimer::new())
-        .keep_alive_interval(settings.ping)
-        .keep_alive_timeout(settings.ping)
+        .keep_alive_interval(settings.ping_interval)
+        .keep_alive_timeout(settings.ping_interval)
         .max_concurrent_streams(settings.max_streams)
         // Streams that are opened and reset at once cost us more than their sender.
         .max_pending_accept_reset_streams(20)

@@ -72,19 +72,19 @@ impl ReceiveBudget {
     }
 
     /// A reservation for a body of which nothing was received yet.
-    pub(super) fn reservation(self: &Arc<Self>) -> Reservation {
-        Reservation { budget: Arc::clone(self), bytes: 0 }
+    pub(super) fn reservation(self: &Arc<Self>) -> ReceiveReservation {
+        ReceiveReservation { budget: Arc::clone(self), bytes: 0 }
     }
 }
 
 /// Bytes of a body that is being received, given back to the budget on drop.
 #[derive(Debug)]
-pub(super) struct Reservation {
+pub(super) struct ReceiveReservation {
     budget: Arc<ReceiveBudget>,
     bytes: usize,
 }
 
-impl Reservation {
+impl ReceiveReservation {
     /// Reserves further bytes.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl Reservation {
     }
 }
 
-impl Drop for Reservation {
+impl Drop for ReceiveReservation {
     fn drop(&mut self) {
         self.release();
     }
@@ -141,7 +141,7 @@ pin_project! {
         started: Instant,
         // Set while nothing comes, which most bodies never see.
         expires: Option<Pin<Box<Sleep>>>,
-        reserved: Reservation,
+        reserved: ReceiveReservation,
         received: usize,
     }
 }
@@ -152,7 +152,7 @@ impl<B> LimitedBody<B> {
             body,
             messages,
             max: limits.max_body,
-            timeout: limits.patience,
+            timeout: limits.body_timeout,
             started: Instant::now(),
             expires: None,
             reserved: limits.receiving.reservation(),

@@ -21,7 +21,7 @@ use super::{
     sse,
 };
 use crate::{
-    contract::{Body as Place, Dispatch, Line, Params, Reply, Request, Route, Source},
+    contract::{BodyMapping, Dispatch, JsonLine, ParamSource, Params, Reply, Request, Route},
     error::{Error, ErrorKind},
     json::check_json,
     protocol::Version,
@@ -66,7 +66,7 @@ pub(super) fn serve<T: Dispatch, B: RequestBody>(
                 respond(StatusCode::OK, headers(metadata), reply_type(&parts.headers, version), data)
             }
             Ok(Reply::Stream(items, metadata)) => {
-                let write = move |out: &mut Vec<u8>, item: Result<&Line, &Error>| write(out, item, version);
+                let write = move |out: &mut Vec<u8>, item: Result<&JsonLine, &Error>| write(out, item, version);
                 sse::response(b"", items, resumes, headers(metadata), &limits, write)
             }
             Err(status) => status_response(status, version),
@@ -81,14 +81,14 @@ fn request<'a, R>(
     body: &'a Result<Bytes, Error>,
     extensions: Extensions,
 ) -> Result<(R, Request<'a>), Status> {
-    let Route { rpc, body: place, fields } = route?;
+    let Route { rpc, body: mapping, fields } = route?;
     let body = body.as_ref().map_err(Error::clone)?;
     check_json(body).map_err(Error::from)?;
-    let source = match place {
-        Place::None => Source::Query(query(parts).into()),
-        Place::Whole => Source::Json(Cow::Borrowed(json(&parts.headers, body)?)),
-        Place::Field(name) => Source::Json(Cow::Owned(member(name, json(&parts.headers, body)?)?)),
-        Place::Anywhere => Source::Both(Cow::Borrowed(json(&parts.headers, body)?), query(parts)),
+    let source = match mapping {
+        BodyMapping::None => ParamSource::Query(query(parts).into()),
+        BodyMapping::Whole => ParamSource::Json(Cow::Borrowed(json(&parts.headers, body)?)),
+        BodyMapping::Field(name) => ParamSource::Json(Cow::Owned(member(name, json(&parts.headers, body)?)?)),
+        BodyMapping::Anywhere => ParamSource::Both(Cow::Borrowed(json(&parts.headers, body)?), query(parts)),
     };
     // The headers stay outside: what a service may know of them is in the `Call`.
     Ok((rpc, tonic::Request::from_parts(MetadataMap::new(), extensions, Params { source, path: fields })))
@@ -105,7 +105,7 @@ fn route<T: Dispatch>(method: &Method, path: &str) -> Result<Route<T::Rpc>, Stat
     let line = || brief(&format!("{method} {path}"));
     let path = path.strip_suffix('/').unwrap_or(path);
     // What looks like an action and is none of this path is the end of an id.
-    for (stem, action) in [action(path, T::ACTIONS), (path, "")] {
+    for (stem, action) in [action(path, T::CUSTOM_VERBS), (path, "")] {
         if let Some(route) = bound::<T>(verb, stem, action)? {
             return Ok(route);
         }
@@ -131,7 +131,7 @@ fn route<T: Dispatch>(method: &Method, path: &str) -> Result<Route<T::Rpc>, Stat
 
 /// The route that a path with a slash before the action means: `/message/send` is `/message:send`.
 fn hint<T: Dispatch>(path: &str) -> Result<Option<String>, Error> {
-    let Some((stem, action)) = path.rsplit_once('/').filter(|(_, action)| T::ACTIONS.contains(action)) else {
+    let Some((stem, action)) = path.rsplit_once('/').filter(|(_, action)| T::CUSTOM_VERBS.contains(action)) else {
         return Ok(None);
     };
     for verb in T::VERBS {
@@ -219,9 +219,9 @@ pub(super) fn status_response(status: Status, version: Version) -> Response<Body
     response
 }
 
-fn write(out: &mut Vec<u8>, item: Result<&Line, &Error>, version: Version) {
+fn write(out: &mut Vec<u8>, item: Result<&JsonLine, &Error>, version: Version) {
     match item {
-        Ok(line) => line.put(out),
+        Ok(line) => line.append_to(out),
         Err(error) => out.put_slice(error.problem_for(version).to_string().as_bytes()),
     }
 }

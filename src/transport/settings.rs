@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Ready, health,
+    ReadinessCheck, health,
     request_budget::{RECEIVING_BYTES, ReceiveBudget},
 };
 use crate::{card::CardRequest, protocol::Protocols};
@@ -42,7 +42,7 @@ pub enum FileBytes {
 }
 
 /// Makes the card that a request is for, in JSON.
-pub type Card = Arc<dyn Fn(&CardRequest<'_>) -> Bytes + Send + Sync>;
+pub type CardSource = Arc<dyn Fn(&CardRequest<'_>) -> Bytes + Send + Sync>;
 
 /// What can be set of a door.
 #[derive(Clone)]
@@ -50,7 +50,7 @@ pub struct Settings {
     /// A request may have a body, or a message, of so many bytes.
     pub max_body: usize,
     /// Timeout for receiving the body of a request, whichever binding it is for.
-    pub patience: Duration,
+    pub body_timeout: Duration,
     /// Maximum number of bytes in the request bodies that all connections are receiving. Zero: no limit.
     pub receiving_bytes: usize,
     /// Maximum number of open `Watch` streams of gRPC's health service.
@@ -65,7 +65,7 @@ pub struct Settings {
     /// unavailable.
     pub unsent_bytes: usize,
     /// What `/.well-known/agent-card.json` is.
-    pub card: Card,
+    pub card: CardSource,
     /// A call that does not say its version is refused, as one of 0.3 (3.6.2). Else it is taken by its form.
     pub strict_version: bool,
     /// The versions that are spoken; a call in another is refused as one that says it right.
@@ -74,19 +74,19 @@ pub struct Settings {
     pub v03_file_bytes: FileBytes,
     /// The service takes a send with an `Idempotency-Key` once. Then the answer to a call that has a key has it too, whatever
     /// it is and whatever was called: so a client can find out, by a call that changes nothing, whether it may send again.
-    pub keys: bool,
+    pub idempotency_keys: bool,
     /// Canceled when the server begins to end: from then on it says that it takes no work, to whoever asks it.
     pub drain: CancellationToken,
     /// What else it asks before it says that it takes work.
-    pub ready: Ready,
+    pub readiness: ReadinessCheck,
 }
 
 impl Settings {
     /// The defaults.
-    pub fn new(card: Card) -> Self {
+    pub fn new(card: CardSource) -> Self {
         Self {
             max_body: MAX_BODY,
-            patience: BODY_TIMEOUT,
+            body_timeout: BODY_TIMEOUT,
             receiving_bytes: RECEIVING_BYTES,
             health_watches: HEALTH_WATCHES,
             keep_alive: KEEP_ALIVE,
@@ -97,9 +97,9 @@ impl Settings {
             strict_version: false,
             protocols: Protocols::default(),
             v03_file_bytes: FileBytes::default(),
-            keys: false,
+            idempotency_keys: false,
             drain: CancellationToken::new(),
-            ready: Arc::new(|| Box::pin(future::ready(true))),
+            readiness: Arc::new(|| Box::pin(future::ready(true))),
         }
     }
 
@@ -107,7 +107,7 @@ impl Settings {
     pub(super) fn limits(&self) -> Limits {
         Limits {
             max_body: self.max_body,
-            patience: self.patience,
+            body_timeout: self.body_timeout,
             keep_alive: self.keep_alive,
             stream_age: self.stream_age,
             batch_bytes: self.batch_bytes,
@@ -119,12 +119,12 @@ impl Settings {
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut f = f.debug_struct("Settings");
-        f.field("max_body", &self.max_body).field("patience", &self.patience);
+        f.field("max_body", &self.max_body).field("body_timeout", &self.body_timeout);
         f.field("keep_alive", &self.keep_alive).field("stream_age", &self.stream_age);
         f.field("batch_bytes", &self.batch_bytes)
             .field("unsent_bytes", &self.unsent_bytes)
             .field("strict_version", &self.strict_version);
-        f.field("protocols", &self.protocols).field("keys", &self.keys).finish_non_exhaustive()
+        f.field("protocols", &self.protocols).field("idempotency_keys", &self.idempotency_keys).finish_non_exhaustive()
     }
 }
 
@@ -132,7 +132,7 @@ impl fmt::Debug for Settings {
 #[derive(Clone)]
 pub(super) struct Limits {
     pub(super) max_body: usize,
-    pub(super) patience: Duration,
+    pub(super) body_timeout: Duration,
     pub(super) keep_alive: Duration,
     pub(super) stream_age: Duration,
     pub(super) batch_bytes: usize,

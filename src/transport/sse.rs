@@ -16,7 +16,7 @@ use tonic::Status;
 use super::{body::Body, settings::Limits, write_timeout::WriteDeadline};
 use crate::{
     clock,
-    contract::{BoxStream, Frame, Line},
+    contract::{BoxStream, Frame, JsonLine},
     error::{Error, ErrorKind},
     event::Cursor,
 };
@@ -30,9 +30,9 @@ const MAX_EVENT: usize = 16 << 20;
 const COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
 
 /// Writes an item, or an error in its place, as one line of JSON.
-pub(crate) trait Write: Fn(&mut Vec<u8>, Result<&Line, &Error>) + Send + Unpin + 'static {}
+pub(crate) trait Write: Fn(&mut Vec<u8>, Result<&JsonLine, &Error>) + Send + Unpin + 'static {}
 
-impl<F: Fn(&mut Vec<u8>, Result<&Line, &Error>) + Send + Unpin + 'static> Write for F {}
+impl<F: Fn(&mut Vec<u8>, Result<&JsonLine, &Error>) + Send + Unpin + 'static> Write for F {}
 
 /// The line that names an event as one without a name is called, which 0.3 over JSON-RPC says.
 pub(crate) const MESSAGE: &[u8] = b"event: message\n";
@@ -119,7 +119,7 @@ impl<W: Write> Events<W> {
     fn event(&mut self, out: &mut Vec<u8>, Frame { cursor, data }: &Frame) {
         self.begun = true;
         // And what is around a line.
-        out.reserve(data.length() + 128);
+        out.reserve(data.approx_len() + 128);
         if let Some(cursor) = cursor {
             for part in [b"id: ", cursor.as_bytes(), b"\n"] {
                 out.extend_from_slice(part);

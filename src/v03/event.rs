@@ -17,7 +17,7 @@ use tonic::Status;
 
 use super::json::FinalEvent;
 use crate::{
-    contract::{Frame, Item, from_json, line, to_json},
+    contract::{Frame, StreamItem, encode_line, from_json, to_json},
     error::Error,
     event::{self, Cursor, Ends},
     json::Measure,
@@ -45,7 +45,7 @@ fn cached(cache: &OnceLock<Bytes>, encode: impl FnOnce() -> Result<Bytes, Error>
 /// Encodes an event for a 0.3 JSON-RPC stream. Returns `None` if the event has no payload of a known kind.
 pub(super) fn classic(event: &event::Event) -> Result<Option<Frame>, Error> {
     let Some(payload) = event.payload() else { return Ok(None) };
-    let encode = || line(event.weight(), &FinalEvent { payload, last: event.ends() != Ends::Nothing });
+    let encode = || encode_line(event.weight(), &FinalEvent { payload, last: event.ends() != Ends::Nothing });
     let data = cached(&event.others::<Encodings>().json_rpc, encode)?;
     Ok(Some(Frame { cursor: event.cursor().cloned(), data: data.into() }))
 }
@@ -158,7 +158,7 @@ impl<'de> Deserialize<'de> for Event {
     }
 }
 
-impl Item for Event {
+impl StreamItem for Event {
     fn frame(&self) -> Result<Frame, Error> {
         let data = cached(&self.encodings.json, || to_json(self.message()))?;
         Ok(Frame { cursor: self.cursor.clone(), data: data.into() })

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     call::Call,
-    contract::{BoxStream, Dispatch, Reply, Request, Route, decode, line},
+    contract::{BoxStream, Dispatch, Reply, Request, Route, decode, encode_line},
     error::{Error, ErrorKind},
     event::Event,
     ids,
@@ -68,7 +68,7 @@ pub enum Method {
 impl Dispatch for Methods {
     type Rpc = Method;
 
-    const ACTIONS: &'static [&'static str] = &[];
+    const CUSTOM_VERBS: &'static [&'static str] = &[];
 
     const VERBS: &'static [&'static str] = &[];
 
@@ -96,7 +96,7 @@ impl Dispatch for Methods {
         matches!(method, Method::Stream | Method::StreamBefore | Method::Resubscribe)
     }
 
-    fn is_silent(method: Method) -> bool {
+    fn has_empty_response(method: Method) -> bool {
         method == Method::DeletePush
     }
 
@@ -167,7 +167,7 @@ impl Methods {
                 let message = GetExtendedAgentCardRequest::default();
                 let request = tonic::Request::from_parts(MetadataMap::new(), extensions, message);
                 let (metadata, card, _) = service.get_extended_agent_card(request).await?.into_parts();
-                Ok(Reply::Unary(line(card.encoded_len(), &card::v03_card(&card))?, metadata))
+                Ok(Reply::Unary(encode_line(card.encoded_len(), &card::v03_card(&card))?, metadata))
             }
         };
         Ok(reply?)
@@ -213,7 +213,7 @@ impl Methods {
                 let length = configs.iter().map(prost::Message::encoded_len).sum();
                 let list: Vec<_> =
                     configs.iter().zip(&all_extras).map(|(config, kept)| Webhook { config, kept }).collect();
-                return Ok(Reply::Unary(line(length, &list)?, metadata));
+                return Ok(Reply::Unary(encode_line(length, &list)?, metadata));
             }
             let page_token = page.next_page_token;
             request = call.clone().request(ListTaskPushNotificationConfigsRequest { page_token, ..first_page.clone() });
@@ -265,7 +265,7 @@ fn parse_send(request: Request<'_>) -> Result<(tonic::Request<SendMessageRequest
 fn push_config(response: &Response<TaskPushNotificationConfig>) -> Result<Reply, Error> {
     let kept = PushExtras::kept(response.extensions());
     let config = response.get_ref();
-    Ok(Reply::Unary(line(config.encoded_len(), &Webhook { config, kept: &kept })?, response.metadata().clone()))
+    Ok(Reply::Unary(encode_line(config.encoded_len(), &Webhook { config, kept: &kept })?, response.metadata().clone()))
 }
 
 fn unary<T: prost::Message>(response: Response<T>) -> Result<Reply, Error>
@@ -273,7 +273,7 @@ where
     for<'a> Write<'a, T>: Serialize,
 {
     let (metadata, message, _) = response.into_parts();
-    Ok(Reply::Unary(line(message.encoded_len(), &Write(&message))?, metadata))
+    Ok(Reply::Unary(encode_line(message.encoded_len(), &Write(&message))?, metadata))
 }
 
 fn streaming(response: Response<BoxStream<Event>>) -> Reply {

@@ -15,7 +15,7 @@ use super::{
     json::enum_names::EnumNames as _,
 };
 use crate::{
-    contract::{Body, Dispatch, Output, Reply, Request, Route, Source, unary},
+    contract::{BodyMapping, Dispatch, ParamSource, Reply, Request, Route, UnaryOutput, unary},
     error::Error,
     pb::{
         v1::{
@@ -61,7 +61,7 @@ impl fmt::Debug for Rest {
 impl Dispatch for Rest {
     type Rpc = Rpc;
 
-    const ACTIONS: &'static [&'static str] = ServiceHandle::ACTIONS;
+    const CUSTOM_VERBS: &'static [&'static str] = ServiceHandle::CUSTOM_VERBS;
 
     const VERBS: &'static [&'static str] = ServiceHandle::VERBS;
 
@@ -73,8 +73,8 @@ impl Dispatch for Rest {
         matches!(rpc, Rpc::Proto(rpc) if ServiceHandle::is_streaming(rpc))
     }
 
-    fn is_silent(rpc: Rpc) -> bool {
-        matches!(rpc, Rpc::Proto(rpc) if ServiceHandle::is_silent(rpc))
+    fn has_empty_response(rpc: Rpc) -> bool {
+        matches!(rpc, Rpc::Proto(rpc) if ServiceHandle::has_empty_response(rpc))
     }
 
     fn is_read(rpc: Rpc) -> bool {
@@ -82,20 +82,20 @@ impl Dispatch for Rest {
     }
 
     /// Also accepts `/v1/task/…`: one published HTTP rule has `task` instead of `tasks`, and clients follow it.
-    fn route(verb: &str, segments: &[&str], action: &str) -> Option<Route<Rpc>> {
+    fn route(verb: &str, segments: &[&str], custom_verb: &str) -> Option<Route<Rpc>> {
         let Route { rpc, body, fields } = match segments {
-            ["v1", "tasks"] if verb == "GET" && action.is_empty() => {
-                return Some(Route { rpc: Rpc::List, body: Body::None, fields: Vec::new() });
+            ["v1", "tasks"] if verb == "GET" && custom_verb.is_empty() => {
+                return Some(Route { rpc: Rpc::List, body: BodyMapping::None, fields: Vec::new() });
             }
             ["v1", "task", rest @ ..] => {
                 let segments: Vec<_> = ["v1", "tasks"].into_iter().chain(rest.iter().copied()).collect();
-                ServiceHandle::route(verb, &segments, action)?
+                ServiceHandle::route(verb, &segments, custom_verb)?
             }
-            segments => ServiceHandle::route(verb, segments, action)?,
+            segments => ServiceHandle::route(verb, segments, custom_verb)?,
         };
         // Clients often send the whole message where the proto file has one field as the body. The body itself is inspected,
         // and the remaining fields are read from the query if they are there.
-        let body = if matches!(body, Body::Field(_)) { Body::Anywhere } else { body };
+        let body = if matches!(body, BodyMapping::Field(_)) { BodyMapping::Anywhere } else { body };
         Some(Route { rpc: Rpc::Proto(rpc), body, fields })
     }
 
@@ -104,7 +104,7 @@ impl Dispatch for Rest {
             return self.card(request).await.map_err(refusal);
         }
         let Rpc::Proto(rpc) = rpc else {
-            if let Source::Query(query) = &mut request.get_mut().source {
+            if let ParamSource::Query(query) = &mut request.get_mut().source {
                 *query = normalized_list_query(query).into();
             }
             let service = &*self.service;
@@ -117,7 +117,7 @@ impl Dispatch for Rest {
             return unary(request, list).await.map_err(refusal);
         };
         let files = FileEncoding::of(&request);
-        if let Source::Json(text) | Source::Both(text, _) = &mut request.get_mut().source
+        if let ParamSource::Json(text) | ParamSource::Both(text, _) = &mut request.get_mut().source
             && let Some(normalized) = normalized_body(rpc, files, text).map_err(|error| refusal(error.into()))?
         {
             *text = Cow::Owned(normalized);
@@ -192,7 +192,7 @@ impl FileParts for Tasks {
     }
 }
 
-impl Output for Tasks {}
+impl UnaryOutput for Tasks {}
 
 impl From<ListTasksResponse> for Tasks {
     fn from(page: ListTasksResponse) -> Self {

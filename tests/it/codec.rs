@@ -7,7 +7,7 @@ use std::{
 
 use a2a_service::{
     call::Call,
-    contract::{BoxStream, Dispatch, Params, Reply, Source, Status},
+    contract::{BoxStream, Dispatch, ParamSource, Params, Reply, Status},
     error::{Error, ErrorKind},
     event::{Ends, Event, Mark, Position},
     pb::v1::{
@@ -96,7 +96,7 @@ fn message() -> Message {
     Message { message_id: "m".into(), role: Role::User.into(), parts: vec![text], ..Message::default() }
 }
 
-async fn call(rpc: Rpc, source: Source<'_>, path: &[(&'static str, &str)]) -> Result<Value, Error> {
+async fn call(rpc: Rpc, source: ParamSource<'_>, path: &[(&'static str, &str)]) -> Result<Value, Error> {
     let path = path.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
     match echo().call(rpc, Call::by("ada").request(Params { source, path })).await? {
         Reply::Unary(data, _) => Ok(serde_json::from_slice(&data).unwrap()),
@@ -104,13 +104,13 @@ async fn call(rpc: Rpc, source: Source<'_>, path: &[(&'static str, &str)]) -> Re
     }
 }
 
-fn body(json: &str) -> Source<'_> {
-    Source::Json(Cow::Borrowed(json.as_bytes()))
+fn body(json: &str) -> ParamSource<'_> {
+    ParamSource::Json(Cow::Borrowed(json.as_bytes()))
 }
 
 #[tokio::test]
 async fn path_query_and_body_are_one_message() {
-    let task = call(Rpc::GetTask, Source::Query("historyLength=3&tenant=a".into()), &[("id", "7")]).await.unwrap();
+    let task = call(Rpc::GetTask, ParamSource::Query("historyLength=3&tenant=a".into()), &[("id", "7")]).await.unwrap();
     assert_eq!(task, serde_json::json!({"id": "7", "contextId": "a"}));
     // The path takes precedence, because a proxy may have authorized it.
     let task = call(Rpc::GetTask, body(r#"{"id":"6","tenant":"a"}"#), &[("tenant", "b"), ("id", "7")]).await.unwrap();
@@ -122,7 +122,7 @@ async fn path_query_and_body_are_one_message() {
         "contextId=c%20d&status=TASK_STATE_WORKING&page_size=20&pageToken=&includeArtifacts=true&unknown=1",
         "&lastUpdatedAfter=2025-11-09T10%3A30%3A00%2B02%3A00"
     );
-    let page = call(Rpc::ListTasks, Source::Query(query.into()), &[]).await.unwrap();
+    let page = call(Rpc::ListTasks, ParamSource::Query(query.into()), &[]).await.unwrap();
     assert_eq!(
         page["nextPageToken"],
         concat!(
@@ -132,7 +132,7 @@ async fn path_query_and_body_are_one_message() {
     );
     let page = call(
         Rpc::ListTasks,
-        Source::Query("status=6&pageSize=&includeArtifacts=&tenant&&statusTimestampAfter=".into()),
+        ParamSource::Query("status=6&pageSize=&includeArtifacts=&tenant&&statusTimestampAfter=".into()),
         &[],
     )
     .await
@@ -194,12 +194,12 @@ async fn decoding_error_names_the_field() {
         ),
         ("statusTimestampAfter=today", "statusTimestampAfter", "a timestamp is like 2025-11-09T10:30:00.000Z"),
     ] {
-        let error = call(Rpc::ListTasks, Source::Query(query.into()), &[]).await.unwrap_err();
+        let error = call(Rpc::ListTasks, ParamSource::Query(query.into()), &[]).await.unwrap_err();
         assert_eq!(error.violations().len(), 1, "{query}: {error}");
         assert_eq!((&*error.violations()[0].field, &*error.violations()[0].description), (field, description));
     }
     for query in ["pageSize=1&pageSize=2", "pageSize=1&page_size=2", "includeArtifacts=maybe"] {
-        let error = call(Rpc::ListTasks, Source::Query(query.into()), &[]).await.unwrap_err();
+        let error = call(Rpc::ListTasks, ParamSource::Query(query.into()), &[]).await.unwrap_err();
         assert_eq!((error.kind(), error.violations().len()), (ErrorKind::InvalidParams, 1), "{query}: {error}");
     }
 }

@@ -6,7 +6,7 @@ use a2a_service::{
     call::Call,
     check::Violation,
     client::{self, http::JsonRpc},
-    contract::{BoxStream, Frame, Item as _, Reply, Transport as _},
+    contract::{BoxStream, Frame, Reply, StreamItem as _, Transport as _},
     error::{Error, ErrorKind},
     event::Event,
     pb::{

@@ -7,7 +7,7 @@ use std::{
 
 use a2a_service::{
     call::{Binding, Call},
-    contract::{Dispatch, HttpRule, Params, Remote, Reply, Source, Status, Transport},
+    contract::{Dispatch, HttpRule, ParamSource, Params, Remote, Reply, Status, Transport},
     error::{Error, ErrorKind},
     event::Cursor,
     pb::v1::{
@@ -36,7 +36,7 @@ impl Transport for Loop {
         let rpc = Rpc::from_name(rpc).unwrap();
         assert_eq!(rule, rpc.http_rule());
         let request =
-            request.map(|it| Params { source: Source::Json(it.to_string().into_bytes().into()), path: vec![] });
+            request.map(|it| Params { source: ParamSource::Json(it.to_string().into_bytes().into()), path: vec![] });
         self.0.call(rpc, request).await
     }
 }

@@ -1,7 +1,7 @@
 //! Which RPC a path is for.
 
 use a2a_service::{
-    contract::{Body, Dispatch, HttpRule, Route},
+    contract::{BodyMapping, Dispatch, HttpRule, Route},
     pb::v1::bindings::{Rpc, ServiceHandle},
 };
 
@@ -29,7 +29,7 @@ fn every_rpc_is_where_its_rule_says() {
         assert_eq!(is_there::<a2a_service::v03::pb::bindings::ServiceHandle>(rpc.http_rule(), ""), Some(rpc));
     }
     assert!(Rpc::SubscribeToTask.is_streaming() && !Rpc::GetTask.is_streaming());
-    assert_eq!(ServiceHandle::ACTIONS, ["cancel", "send", "stream", "subscribe"]);
+    assert_eq!(ServiceHandle::CUSTOM_VERBS, ["cancel", "send", "stream", "subscribe"]);
 }
 
 #[test]
@@ -42,14 +42,14 @@ fn routes() {
         ServiceHandle::route("POST", &["tasks", "7"], "subscribe"),
         ServiceHandle::route("GET", &["tasks", "7"], "subscribe"),
     ];
-    assert_eq!(post_subscribe, [(); 2].map(|()| route(Rpc::SubscribeToTask, Body::None, &[("id", "7")])));
+    assert_eq!(post_subscribe, [(); 2].map(|()| route(Rpc::SubscribeToTask, BodyMapping::None, &[("id", "7")])));
     assert_eq!(
         ServiceHandle::route("POST", &["acme", "tasks", "7"], "cancel"),
-        route(Rpc::CancelTask, Body::Whole, &[("tenant", "acme"), ("id", "7")])
+        route(Rpc::CancelTask, BodyMapping::Whole, &[("tenant", "acme"), ("id", "7")])
     );
     assert_eq!(
         ServiceHandle::route("DELETE", &["tasks", "7", "pushNotificationConfigs", "c"], ""),
-        route(Rpc::DeleteTaskPushNotificationConfig, Body::None, &[("taskId", "7"), ("id", "c")])
+        route(Rpc::DeleteTaskPushNotificationConfig, BodyMapping::None, &[("taskId", "7"), ("id", "c")])
     );
     for (verb, segments, action) in [
         ("PUT", &["tasks", "7"][..], ""),
@@ -77,7 +77,7 @@ fn routes() {
     .unwrap();
     assert_eq!(
         (slip.rpc, slip.body),
-        (a2a_service::v03::pb::bindings::Rpc::CreateTaskPushNotificationConfig, Body::Field("config"))
+        (a2a_service::v03::pb::bindings::Rpc::CreateTaskPushNotificationConfig, BodyMapping::Field("config"))
     );
     assert!(a2a_service::v03::pb::bindings::ServiceHandle::route("POST", &["v1", "tasks", "7"], "subscribe").is_some());
 }

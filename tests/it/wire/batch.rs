@@ -132,7 +132,7 @@ async fn request_error_is_repeated_for_each_call() {
 async fn size_of_batch_results_is_limited() {
     let mut settings = settings();
     settings.batch_bytes = 725;
-    let server = Server::with(settings, a2a_service::transport::listener::Settings::default()).await;
+    let server = Server::with(settings, a2a_service::transport::listener::ListenerSettings::default()).await;
     let id = "t".repeat(250);
     let calls: Vec<_> = (0..4).map(|n| call(Some(&n.to_string()), "GetTask", &format!(r#"{{"id":"{id}"}}"#))).collect();
     let last = call(Some("4"), "GetTask", r#"{"id":"small"}"#);

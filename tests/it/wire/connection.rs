@@ -64,7 +64,7 @@ fn connect(service: &HttpService) -> DuplexStream {
     let (io, far) = tokio::io::duplex(64 << 10);
     let service = service.clone();
     tokio::spawn(async move {
-        serve_connection(far, None, service, &listener::Settings::default(), &CancellationToken::new()).await;
+        serve_connection(far, None, service, &listener::ListenerSettings::default(), &CancellationToken::new()).await;
     });
     io
 }
@@ -232,7 +232,11 @@ async fn ready_events_are_sent_in_one_write() {
 type Backlog = Arc<Mutex<VecDeque<io::Result<DuplexStream>>>>;
 
 /// Serves the backlog. The result is whether all connections ended within the grace period.
-fn serve(backlog: &Backlog, settings: listener::Settings, drain: &CancellationToken) -> tokio::task::JoinHandle<bool> {
+fn serve(
+    backlog: &Backlog,
+    settings: listener::ListenerSettings,
+    drain: &CancellationToken,
+) -> tokio::task::JoinHandle<bool> {
     let (backlog, drain) = (Arc::clone(backlog), drain.clone());
     let service = HttpService::new(checked(&Arc::default()), super::support::settings());
     let accept = move |_: &mut std::task::Context<'_>| match backlog.lock().pop_front() {
@@ -258,7 +262,7 @@ async fn accept_errors_are_retried() {
     let backlog: Backlog = Arc::new(Mutex::new([exhausted(), aborted, exhausted(), Ok(far)].into()));
     let start = Instant::now();
     let drain = CancellationToken::new();
-    let served = serve(&backlog, listener::Settings::default(), &drain);
+    let served = serve(&backlog, listener::ListenerSettings::default(), &drain);
     assert!(get(&mut near).await.unwrap().starts_with("HTTP/1.1 200 OK"));
     assert!((200..300).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
     drain.cancel();
@@ -291,7 +295,7 @@ async fn number_of_connections_is_limited() {
     let (mut second, other) = tokio::io::duplex(64 << 10);
     let backlog: Backlog = Arc::new(Mutex::new([Ok(far), Ok(other)].into()));
     let drain = CancellationToken::new();
-    let settings = listener::Settings { max_connections: 1, ..Default::default() };
+    let settings = listener::ListenerSettings { max_connections: 1, ..Default::default() };
     let served = serve(&backlog, settings, &drain);
     second.write_all(b"GET /tasks/t HTTP/1.1\r\n").await.unwrap();
     tokio::task::yield_now().await;

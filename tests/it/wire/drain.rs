@@ -49,7 +49,7 @@ async fn idle_connections_close_and_streams_continue() {
 
 #[tokio::test]
 async fn open_streams_are_cut_after_the_grace_period() {
-    let settings = listener::Settings { grace: Duration::from_millis(20), ..Default::default() };
+    let settings = listener::ListenerSettings { grace_period: Duration::from_millis(20), ..Default::default() };
     let mut server = Server::with(super::support::settings(), settings).await;
     let _feed = server.echo.feed();
     let agent = client::rest(&server.url).unwrap();

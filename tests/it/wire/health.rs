@@ -31,7 +31,7 @@ async fn server_is_ready_until_it_drains() {
     let settings = settings();
     let drain = settings.drain.clone();
     // The listener is not drained, so that requests still arrive.
-    let server = Server::with(settings, listener::Settings::default()).await;
+    let server = Server::with(settings, listener::ListenerSettings::default()).await;
     let mut health = HealthClient::new(channel(&server.url));
     let request = |service: &str| Request::new(HealthCheckRequest { service: service.into() });
     let mut watches = Vec::new();
@@ -103,7 +103,7 @@ async fn grpc_only_listener_rejects_other_requests() {
     let service = HttpService::new(checked(&std::sync::Arc::default()), settings());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let settings = listener::Settings::default();
+    let settings = listener::ListenerSettings::default();
     let served =
         tokio::spawn(
             async move { listener::serve(listener, service.grpc(), &settings, &CancellationToken::new()).await },

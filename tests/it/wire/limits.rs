@@ -43,7 +43,7 @@ fn connect(service: &HttpService) -> DuplexStream {
     let (io, far) = tokio::io::duplex(64 << 10);
     let service = service.clone();
     tokio::spawn(async move {
-        serve_connection(far, None, service, &listener::Settings::default(), &CancellationToken::new()).await;
+        serve_connection(far, None, service, &listener::ListenerSettings::default(), &CancellationToken::new()).await;
     });
     io
 }
@@ -203,7 +203,7 @@ async fn control_frame_floods_end_with_goaway() {
 #[tokio::test]
 async fn number_of_health_watches_is_limited() {
     let settings = Settings { health_watches: 2, ..settings() };
-    let server = Server::with(settings, listener::Settings::default()).await;
+    let server = Server::with(settings, listener::ListenerSettings::default()).await;
     let channel = tonic::transport::Channel::from_shared(server.url.clone()).unwrap().connect_lazy();
     let mut health = HealthClient::new(channel);
     let mut watches = Vec::new();
@@ -278,7 +278,7 @@ async fn connections_per_address_are_limited() {
             backlog.lock().pop_front().map_or(Poll::Pending, |accepted| Poll::Ready(Ok(accepted)))
         }
     };
-    let settings = listener::Settings { peers: PeerLimit::new(2, Vec::new()), ..Default::default() };
+    let settings = listener::ListenerSettings { peer_limit: PeerLimit::new(2, Vec::new()), ..Default::default() };
     tokio::spawn(async move { serve_accepted(accept, service, &settings, &CancellationToken::new()).await });
     for (number, io) in near.iter_mut().enumerate() {
         _ = io.write_all(b"GET /tasks/t HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;

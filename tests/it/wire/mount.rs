@@ -50,7 +50,7 @@ async fn card_is_served_at_both_paths() {
         assert_eq!(request.headers["x-test"], "1");
         format!("{} {:?}", request.path, request.query).into()
     };
-    let server = Server::with(Settings::new(Arc::new(card)), listener::Settings::default()).await;
+    let server = Server::with(Settings::new(Arc::new(card)), listener::ListenerSettings::default()).await;
     let http = reqwest::Client::new();
     for path in ["/.well-known/agent-card.json", "/.well-known/agent.json"] {
         let url = format!("{}{path}?a=b", server.url);

@@ -1,6 +1,6 @@
 //! HTTP+JSON of 1.0: paths, queries, bodies, media types, headers and errors.
 
-use a2a_service::contract::{Body, Dispatch as _};
+use a2a_service::contract::{BodyMapping, Dispatch as _};
 use a2a_service::pb::v1::bindings::{Rpc, ServiceHandle};
 use http::{Method, header};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ async fn post(url: &str, content_type: &str, body: &str) -> (u16, Value) {
 #[test]
 fn paths_route_to_rpcs() {
     let route = ServiceHandle::route("POST", &["tasks", "42"], "cancel").unwrap();
-    assert_eq!((route.rpc, route.body, route.fields), (Rpc::CancelTask, Body::Whole, vec![("id", "42".into())]));
+    assert_eq!((route.rpc, route.body, route.fields), (Rpc::CancelTask, BodyMapping::Whole, vec![("id", "42".into())]));
     let route = ServiceHandle::route("GET", &["acme", "tasks", "42"], "subscribe").unwrap();
     assert_eq!((route.rpc, route.fields), (Rpc::SubscribeToTask, vec![("tenant", "acme".into()), ("id", "42".into())]));
     // In the text of the specification, but not in its proto file.
@@ -32,7 +32,7 @@ fn paths_route_to_rpcs() {
     let route = ServiceHandle::route("DELETE", &["acme", "tasks", "42", "pushNotificationConfigs", "7"], "").unwrap();
     assert_eq!(route.rpc, Rpc::DeleteTaskPushNotificationConfig);
     assert!(ServiceHandle::route("PUT", &["tasks"], "").is_none());
-    assert_eq!(ServiceHandle::ACTIONS, ["cancel", "send", "stream", "subscribe"]);
+    assert_eq!(ServiceHandle::CUSTOM_VERBS, ["cancel", "send", "stream", "subscribe"]);
 }
 
 #[tokio::test]

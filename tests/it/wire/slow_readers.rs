@@ -38,7 +38,8 @@ fn open(service: &HttpService) -> DuplexStream {
     let (io, far) = tokio::io::duplex(64 << 10);
     let service = service.clone();
     tokio::spawn(async move {
-        serve_connection(far, Some(peer), service, &listener::Settings::default(), &CancellationToken::new()).await;
+        serve_connection(far, Some(peer), service, &listener::ListenerSettings::default(), &CancellationToken::new())
+            .await;
     });
     io
 }

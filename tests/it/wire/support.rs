@@ -270,10 +270,10 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start() -> Self {
-        Self::with(settings(), listener::Settings::default()).await
+        Self::with(settings(), listener::ListenerSettings::default()).await
     }
 
-    pub(crate) async fn with(settings: Settings, connections: listener::Settings) -> Self {
+    pub(crate) async fn with(settings: Settings, connections: listener::ListenerSettings) -> Self {
         let echo = Arc::new(Echo::default());
         let service = HttpService::new(checked(&echo), settings);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -157,7 +157,7 @@ async fn serve() -> (String, Arc<ExampleService>) {
     let http_service = HttpService::new(Arc::new(Checked(Arc::<ExampleService>::clone(&service))), settings());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let connections = listener::Settings::default();
+    let connections = listener::ListenerSettings::default();
     tokio::spawn(async move { listener::serve(listener, http_service, &connections, &CancellationToken::new()).await });
     (url, service)
 }

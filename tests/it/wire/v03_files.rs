@@ -73,7 +73,7 @@ async fn rest_replies_in_the_file_encoding_of_the_request() {
 async fn configured_file_encoding_overrides_the_user_agent() {
     for (encoding, encoded) in [(FileBytes::Base64, "YUdWc2JHOD0="), (FileBytes::Raw, "aGVsbG8=")] {
         let settings = Settings { v03_file_bytes: encoding, ..settings() };
-        let server = Server::with(settings, listener::Settings::default()).await;
+        let server = Server::with(settings, listener::ListenerSettings::default()).await;
         for agent in ["node", "python-httpx/0.28.1"] {
             let http = reqwest::Client::new().post(format!("{}/v1/message:send", server.url));
             let http =

@@ -205,7 +205,8 @@ async fn invalid_requests_are_rejected_by_field() {
 
 #[tokio::test]
 async fn unknown_version_is_rejected_and_known_versions_are_ignored() {
-    let server = Server::with(Settings { strict_version: true, ..settings() }, listener::Settings::default()).await;
+    let server =
+        Server::with(Settings { strict_version: true, ..settings() }, listener::ListenerSettings::default()).await;
     let mut agent = client(&server.url);
     let mut get = async |version: &str| {
         let mut request = Request::new(GetTaskRequest { name: "tasks/t".into(), history_length: 0 });
@@ -221,13 +222,13 @@ async fn unknown_version_is_rejected_and_known_versions_are_ignored() {
 #[tokio::test]
 async fn disabled_protocol_version_is_rejected() {
     let settings = Settings { protocols: [Version::V1_0].into_iter().collect(), ..settings() };
-    let server = Server::with(settings, listener::Settings::default()).await;
+    let server = Server::with(settings, listener::ListenerSettings::default()).await;
     let status =
         client(&server.url).get_task(GetTaskRequest { name: "tasks/t".into(), history_length: 0 }).await.unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented);
 
     let settings = Settings { protocols: [Version::V0_3].into_iter().collect(), ..super::support::settings() };
-    let server = Server::with(settings, listener::Settings::default()).await;
+    let server = Server::with(settings, listener::ListenerSettings::default()).await;
     client(&server.url).get_task(GetTaskRequest { name: "tasks/t".into(), history_length: 0 }).await.unwrap();
     let current = a2a_service::client::grpc(&server.url).unwrap();
     let request = a2a_service::pb::v1::GetTaskRequest { id: "t".into(), ..Default::default() };

@@ -166,7 +166,7 @@ async fn invalid_messages_are_rejected_by_field() {
 #[tokio::test]
 async fn bodies_that_are_not_json_rpc_requests_are_rejected() {
     let settings = Settings { max_body: 4096, ..settings() };
-    let server = Server::with(settings.clone(), listener::Settings::default()).await;
+    let server = Server::with(settings.clone(), listener::ListenerSettings::default()).await;
     let large = format!("[{}", " ".repeat(5000));
     let post = async |url: &str, version: &str, body: &str| {
         let request = reqwest::Client::new().post(format!("{url}/rpc")).header("a2a-version", version);
@@ -213,7 +213,7 @@ async fn bodies_that_are_not_json_rpc_requests_are_rejected() {
     assert!(answers[0]["error"]["data"].is_null() && answers[1]["error"]["data"].is_array(), "{answers}");
     // If 0.3 is not served, errors have the form of 1.0.
     let current = Settings { protocols: [Version::V1_0].into_iter().collect(), ..settings };
-    let current = Server::with(current, listener::Settings::default()).await;
+    let current = Server::with(current, listener::ListenerSettings::default()).await;
     assert!(post(&current.url, "", "{").await["error"]["data"].is_array());
 
     for body in NO_JSON.map(Bytes::from_static) {

@@ -294,7 +294,8 @@ async fn invalid_requests_are_rejected_by_field() {
 /// The path states the version; the header matters only if it states 1.0 or an unknown version.
 #[tokio::test]
 async fn version_is_taken_from_the_path_unless_the_header_states_1_0() {
-    let server = Server::with(Settings { strict_version: true, ..settings() }, listener::Settings::default()).await;
+    let server =
+        Server::with(Settings { strict_version: true, ..settings() }, listener::ListenerSettings::default()).await;
     let get = async |path: &str, version: &str| {
         let http = reqwest::Client::new().get(format!("{}{path}", server.url)).header("a2a-version", version);
         let reply = http.send().await.unwrap();
@@ -318,7 +319,7 @@ async fn version_is_taken_from_the_path_unless_the_header_states_1_0() {
 async fn disabled_protocol_version_is_rejected() {
     let only = async |version: Version| {
         let settings = Settings { protocols: [version].into_iter().collect(), ..settings() };
-        Server::with(settings, listener::Settings::default()).await
+        Server::with(settings, listener::ListenerSettings::default()).await
     };
     let current = only(Version::V1_0).await;
     // Without 0.3, `v1` is an ordinary tenant.
@@ -364,7 +365,7 @@ async fn extended_card_has_the_v03_form() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let http_service = HttpService::new(Arc::new(CardService), settings());
-    let connections = listener::Settings::default();
+    let connections = listener::ListenerSettings::default();
     let served =
         tokio::spawn(
             async move { listener::serve(listener, http_service, &connections, &CancellationToken::new()).await },

@@ -40,7 +40,7 @@ impl CannedService {
         let http_service = HttpService::new(Arc::new(Checked(Arc::<Self>::clone(&service))), settings);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/rpc", listener.local_addr().unwrap());
-        let connections = listener::Settings::default();
+        let connections = listener::ListenerSettings::default();
         tokio::spawn(
             async move { listener::serve(listener, http_service, &connections, &CancellationToken::new()).await },
         );

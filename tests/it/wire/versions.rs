@@ -101,7 +101,8 @@ async fn unsupported_version_is_rejected_with_the_supported_ones() {
 
 #[tokio::test]
 async fn strict_server_takes_a_missing_version_for_0_3() {
-    let server = Server::with(Settings { strict_version: true, ..settings() }, listener::Settings::default()).await;
+    let server =
+        Server::with(Settings { strict_version: true, ..settings() }, listener::ListenerSettings::default()).await;
     let url = &server.url;
     for info in error_infos(url, "", &[]).await {
         assert_eq!(
@@ -117,7 +118,8 @@ async fn strict_server_takes_a_missing_version_for_0_3() {
 /// The card and health checks need no version: clients cannot know the supported versions yet, and some send theirs always.
 #[tokio::test]
 async fn card_and_health_checks_need_no_version() {
-    let server = Server::with(Settings { strict_version: true, ..settings() }, listener::Settings::default()).await;
+    let server =
+        Server::with(Settings { strict_version: true, ..settings() }, listener::ListenerSettings::default()).await;
     for path in ["/.well-known/agent-card.json", "/.well-known/agent.json", "/healthz", "/readyz"] {
         for version in ["", "0.3", "9.9"] {
             let http = reqwest::Client::new().get(format!("{}{path}", server.url)).header("a2a-version", version);
@@ -131,7 +133,8 @@ async fn card_and_health_checks_need_no_version() {
 /// Clients of this crate send their version.
 #[tokio::test]
 async fn clients_send_their_version() {
-    let server = Server::with(Settings { strict_version: true, ..settings() }, listener::Settings::default()).await;
+    let server =
+        Server::with(Settings { strict_version: true, ..settings() }, listener::ListenerSettings::default()).await;
     for agent in
         [client::grpc(&server.url), client::rest(&server.url), client::json_rpc(&format!("{}/rpc", server.url))]
     {
