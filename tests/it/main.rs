@@ -34,6 +34,7 @@ mod protocol_document;
 mod proxy;
 mod published_examples;
 mod recovery;
+mod rest_document;
 mod scenarios;
 mod shutdown;
 mod stalled_readers;
