@@ -9,10 +9,8 @@
 use super::metadata_mut;
 use crate::{
     event::{Cursor, Event},
-    pb::{
-        v1::{AgentExtension, stream_response::Payload},
-        wkt::{Struct, Value, value::Kind},
-    },
+    json::wkt::{Struct, Value, value::Kind},
+    proto::v1::{AgentExtension, stream_response::Payload},
 };
 
 /// URI of the extension.
