@@ -36,7 +36,8 @@ Clients disagree about file contents in gRPC and HTTP+JSON: some expect base64 t
 server decides by `User-Agent`, unless `v03.file_bytes` is `base64` or `raw`. Active extensions are returned in the header
 that the request used, `A2A-Extensions` or `X-A2A-Extensions`.
 
-`a2a serve --print-wire` logs each request as received, the 1.0 call it was converted to, and the response.
+`a2a serve --print-wire` logs each request as received, the 1.0 call it was converted to, and the response. [rest.md](rest.md)
+lists all routes and methods.
 
 ## Differences in behavior
 
