@@ -185,7 +185,7 @@ impl StreamItem for Event {
     fn from_frame(Frame { cursor, data }: Frame) -> Result<Self, Status> {
         // The received bytes are not cached as `json`: a line break in them would end the SSE line on which we write
         // it.
-        Ok(Self::elsewhere(cursor, from_json(data.bytes())?))
+        Ok(Self::from_remote(cursor, from_json(data.bytes())?))
     }
 }
 

@@ -81,7 +81,7 @@ impl Event {
     }
 
     /// Creates an event that is not in a log yet.
-    pub(crate) fn said(payload: Payload) -> Self {
+    pub(crate) fn pending(payload: Payload) -> Self {
         Self(Arc::new(Inner { origin: Origin::of(payload), ..Inner::default() }))
     }
 
@@ -91,7 +91,7 @@ impl Event {
     }
 
     /// Creates an event received from a remote agent.
-    pub(crate) fn elsewhere(cursor: Option<Cursor>, message: StreamResponse) -> Self {
+    pub(crate) fn from_remote(cursor: Option<Cursor>, message: StreamResponse) -> Self {
         // Without a cursor of its own, the event may have one in its metadata (`resume`).
         let cursor = cursor.map_or_else(OnceLock::new, |cursor| OnceLock::from(Some(cursor)));
         let origin = Origin::Message(message);
@@ -146,7 +146,7 @@ impl Event {
         if let Some(id) = self.encoded().and_then(task_id) {
             return of(id);
         }
-        if let Some(task) = self.whole() {
+        if let Some(task) = self.as_task() {
             return of(&task.id);
         }
         match self.payload()? {
@@ -183,7 +183,7 @@ impl Event {
     }
 
     /// Returns the task of an event that carries a whole one. A shared task is not copied.
-    pub fn whole(&self) -> Option<&Task> {
+    pub fn as_task(&self) -> Option<&Task> {
         if let Origin::Task(task) = &self.0.origin {
             return Some(task);
         }
@@ -202,7 +202,7 @@ impl Event {
     }
 
     /// Returns the payload for modification. `None` if the event is shared or was not created from a message.
-    pub(crate) fn edit(&mut self) -> Option<&mut Payload> {
+    pub(crate) fn payload_mut(&mut self) -> Option<&mut Payload> {
         let inner = Arc::get_mut(&mut self.0)?;
         inner.forget();
         match &mut inner.origin {
@@ -212,7 +212,7 @@ impl Event {
     }
 
     /// Sets the position and mark of an event. Does nothing if the event is shared.
-    pub(crate) fn place(&mut self, position: Position, mark: Mark) {
+    pub(crate) fn set_position(&mut self, position: Position, mark: Mark) {
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             (inner.position, inner.mark) = (position, Some(mark));
         }

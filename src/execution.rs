@@ -35,7 +35,7 @@ use crate::{
     history::HistoryLimit,
     journal::{
         Journal, LiveRef, Phase, Reader, TurnContext,
-        live::{CommitFailure, Inner, Live},
+        live::{CommitFailure, Inner, LiveTask},
         status_update,
         waiters::{TurnReply, WaitCondition},
     },
@@ -169,15 +169,15 @@ impl<A: Agent> Execution<A> {
         }
         let durable = {
             let mut inner = live.lock();
-            if inner.lost {
+            if inner.is_lost {
                 // The agent has just replied without a task, or the task has another writer.
                 None
             } else {
-                inner.real = true;
-                if let Some((task, _)) = inner.shown().filter(|(_, at)| at.seq >= seq) {
+                inner.has_task = true;
+                if let Some((task, _)) = inner.committed().filter(|(_, at)| at.seq >= seq) {
                     return Ok(TurnReply::Task(Arc::clone(task)));
                 }
-                let durable = inner.wait(WaitCondition::Shown(seq));
+                let durable = inner.wait_for(WaitCondition::Durable(seq));
                 self.0.journal.flush(&live, inner);
                 Some(durable)
             }
@@ -198,8 +198,8 @@ impl<A: Agent> Execution<A> {
             return Ok(TurnReply::Task(self.get(&key, None).await?.into_shared()?));
         }
         let watch = |inner: &mut Inner, _| {
-            inner.real = true;
-            inner.wait(WaitCondition::Shown(inner.ahead.seq()))
+            inner.has_task = true;
+            inner.wait_for(WaitCondition::Durable(inner.admission.seq()))
         };
         let time = left.map_or(COMMIT_WAIT, |left| left.min(COMMIT_WAIT));
         let (signal, polled) = oneshot::channel();
@@ -246,13 +246,13 @@ impl<A: Agent> Execution<A> {
         let permit = self.0.permits.stream()?;
         let watch = |inner: &mut Inner, turns_before| {
             inner.attach();
-            (inner.shown().map(|(task, at)| (Arc::clone(task), at.seq)), inner.ahead.seq(), turns_before + 1)
+            (inner.committed().map(|(task, at)| (Arc::clone(task), at.seq)), inner.admission.seq(), turns_before + 1)
         };
         let (live, (committed, seq, turns)) = self.accept(request, StartMode::Spawned, watch).await?;
         let next = committed.as_ref().map_or(seq, |(_, at)| at + 1);
         let reader = Reader::new(live, Arc::clone(&self.0.journal), next, Some(turns), permit).with_history(history);
         Ok(match committed {
-            Some((task, _)) => reader.and_snapshot_at(task, seq),
+            Some((task, _)) => reader.starting_with_snapshot_at(task, seq),
             None => reader,
         })
     }
@@ -272,8 +272,8 @@ impl<A: Agent> Execution<A> {
     /// Returns the committed task. `memory` is the reservation for the response.
     pub(crate) async fn get(&self, key: &Key, memory: Option<&Reservation>) -> Result<Snapshot, Error> {
         let journal = &self.0.journal;
-        if let Some(live) = journal.find(key) {
-            let task = live.lock().shown().map(|(task, _)| Arc::clone(task));
+        if let Some(live) = journal.get(key) {
+            let task = live.lock().committed().map(|(task, _)| Arc::clone(task));
             return task.map(Snapshot::from).ok_or_else(|| Error::task_not_found(key.id()));
         }
         self.0.quarantine.check(key)?;
@@ -311,29 +311,29 @@ impl<A: Agent> Execution<A> {
         let live = self.load(key).await?;
         let ended = {
             let mut inner = live.lock();
-            if inner.lost {
+            if inner.is_lost {
                 return Err(ownership_changed());
             }
-            if let Some((task, _)) = inner.shown().filter(|(task, _)| task.state().is_terminal()) {
+            if let Some((task, _)) = inner.committed().filter(|(task, _)| task.state().is_terminal()) {
                 return canceled(Arc::clone(task));
             }
             if self.0.journal.phase() == Phase::Stopped {
                 return Err(ownership_changed());
             }
-            let ended = inner.wait(WaitCondition::End);
-            if !inner.ahead.state().is_terminal() {
+            let ended = inner.wait_for(WaitCondition::TaskEnd);
+            if !inner.admission.state().is_terminal() {
                 // The row may contain the request already, from an earlier process.
-                inner.touched |= !inner.cancel;
-                inner.cancel = true;
+                inner.row_changed |= !inner.cancel_requested;
+                inner.cancel_requested = true;
                 if !inner.running {
                     let status = status_update(&live, TaskState::Canceled, None);
                     // The task is not in a terminal state, as checked above, so the event is accepted.
-                    drop(inner.push(status, Mark::ending(Ends::Task)));
+                    drop(inner.accept(status, Mark::ending(Ends::Task)));
                 }
             }
-            let wake = inner.fire_control();
+            let wake = inner.wake_control();
             self.0.journal.flush(&live, inner);
-            live.fire(wake);
+            live.send_wakeups(wake);
             ended
         };
         match self.wait_for_commit(&live, ended, self.0.limits.cancel.saturating_add(COMMIT_WAIT)).await? {
@@ -349,17 +349,17 @@ impl<A: Agent> Execution<A> {
         let Shared { journal, running, .. } = &*self.0;
         self.0.stop_sweeper();
         running.close();
-        journal.enter(Phase::Draining);
+        journal.enter_phase(Phase::Draining);
         let ended = async {
             running.wait().await;
             // Callers that wait for the end of a turn get it once it is durable.
-            journal.settled().await;
+            journal.wait_until_committed().await;
         };
         // Turns that run on are stopped by the next phase.
         drop(timeout(grace, ended).await);
-        journal.enter(Phase::Stopped);
+        journal.enter_phase(Phase::Stopped);
         drop(timeout(STOP_TIMEOUT, running.wait()).await);
-        drop(timeout(STOP_TIMEOUT, journal.settled()).await);
+        drop(timeout(STOP_TIMEOUT, journal.wait_until_committed()).await);
         journal.stop();
     }
 }
@@ -373,7 +373,7 @@ struct Waiter<'a> {
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.reply.close();
-        self.live.lock().forget_waiters();
+        self.live.lock().remove_closed_waiters();
     }
 }
 
@@ -397,19 +397,19 @@ async fn load(journal: &Arc<Journal>, key: &Key, bounds: TaskLimits) -> Result<L
     };
     let load = async || match read().await {
         Ok(Some((stored, task))) => {
-            let mut live = Live::loaded(key.clone(), store.fence(), stored, task);
-            live.bound(bounds);
+            let mut live = LiveTask::loaded(key.clone(), store.fence(), stored, task);
+            live.set_limits(bounds);
             if !live.has_ended() {
-                live.logged(store.log_bytes(key).await?);
+                live.set_log_bytes(store.log_bytes(key).await?);
             }
             Ok(live)
         }
         Ok(None) => Err(Error::task_not_found(key.id())),
         Err(cause) => Err(unreadable(store, key, cause).await),
     };
-    let live = journal.hold(key, load).await?;
+    let live = journal.get_or_load(key, load).await?;
     // A task that is not committed is not visible.
-    let is_committed = live.lock().shown().is_some();
+    let is_committed = live.lock().committed().is_some();
     if is_committed { Ok(live) } else { Err(Error::task_not_found(key.id())) }
 }
 
@@ -428,7 +428,7 @@ type PendingReply = (oneshot::Receiver<TurnReply>, Seq);
 /// Waits for the turn of the message that was just accepted, after `turns_before` others.
 fn watch_turn(inner: &mut Inner, turns_before: u32) -> PendingReply {
     let seq = inner.newest_message();
-    (inner.wait(WaitCondition::Turn(inner.turn + turns_before, seq)), seq)
+    (inner.wait_for(WaitCondition::Turn(inner.turn + turns_before, seq)), seq)
 }
 
 /// Returns the task of a cancel, or an error if it is in another terminal state.
@@ -447,10 +447,10 @@ fn task_ended(id: &str) -> Error {
 /// Returns the error for a waiter of a task that got no reply.
 fn wait_error(live: &LiveRef) -> Error {
     let inner = live.lock();
-    match inner.untaken {
+    match inner.commit_failure {
         Some(failure) => commit_error(failure),
-        None if inner.lost || inner.is_stopped() => ownership_changed(),
-        None if inner.shown().is_some() => outcome_unknown().with("taskId", live.key.id()),
+        None if inner.is_lost || inner.is_stopped() => ownership_changed(),
+        None if inner.committed().is_some() => outcome_unknown().with("taskId", live.key.id()),
         None => outcome_unknown(),
     }
 }
@@ -459,7 +459,7 @@ fn wait_error(live: &LiveRef) -> Error {
 pub(crate) fn commit_error(failure: CommitFailure) -> Error {
     match failure {
         CommitFailure::Full(limit) => store_full(limit),
-        CommitFailure::Away => {
+        CommitFailure::Unavailable => {
             unavailable("the store is unavailable; nothing was recorded, but the agent may have run; retry later")
         }
         CommitFailure::Rejected(Some(name)) => limit_error(

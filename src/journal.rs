@@ -22,11 +22,11 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-pub use self::reader::{Cut, Reader};
+pub use self::reader::{Interrupted, Reader};
 pub(crate) use self::turn_context::{TurnContext, complete_message, status_update};
 use self::{
     commit_retry::CommitRetry,
-    live::{Inner, Live, fold, fold_bytes},
+    live::{Inner, LiveTask, apply_to_checkpoint, apply_to_encoded_checkpoint},
     waiters::Wakeups,
 };
 use crate::{
@@ -99,7 +99,7 @@ struct Lane {
 struct Entry {
     key: Key,
     journal: Arc<Journal>,
-    live: OnceCell<Live>,
+    live: OnceCell<LiveTask>,
     /// Number of references. Only increased from zero under the lock of the shard.
     holders: AtomicUsize,
 }
@@ -152,7 +152,7 @@ impl Journal {
     }
 
     /// Returns whether the store is unavailable: it has a fault, or commits have failed or hung for over a second.
-    pub fn is_down(&self) -> bool {
+    pub fn is_store_unavailable(&self) -> bool {
         self.has_fault() || self.is_down_for(DOWN_AFTER)
     }
 
@@ -176,7 +176,7 @@ impl Journal {
     }
 
     /// Enters a phase, and wakes all waiters of live tasks.
-    pub fn enter(&self, phase: Phase) {
+    pub fn enter_phase(&self, phase: Phase) {
         let number = match phase {
             Phase::Open => 0,
             Phase::Draining => 1,
@@ -185,16 +185,16 @@ impl Journal {
         self.phase.store(number, Ordering::SeqCst);
         for task in self.all() {
             let mut inner = task.lock();
-            let wakeups = if phase == Phase::Stopped { inner.stop() } else { inner.wake() };
+            let wakeups = if phase == Phase::Stopped { inner.stop_waiting() } else { inner.wake() };
             drop(inner);
-            task.fire(wakeups);
+            task.send_wakeups(wakeups);
         }
     }
 
     // Map of live tasks.
 
     /// Inserts a new task.
-    pub(crate) fn insert(self: &Arc<Self>, live: Live) -> LiveRef {
+    pub(crate) fn insert(self: &Arc<Self>, live: LiveTask) -> LiveRef {
         let key = live.key.clone();
         let entry = Arc::new(Entry::new(&key, self, Some(live)));
         let task = entry.hold();
@@ -203,13 +203,13 @@ impl Journal {
     }
 
     /// Returns the task if it is in memory.
-    pub(crate) fn find(&self, key: &Key) -> Option<LiveRef> {
+    pub(crate) fn get(&self, key: &Key) -> Option<LiveRef> {
         let task = self.shards[key.shard(SHARDS)].lock().get(key).map(Entry::hold);
         task.filter(|task| task.0.live.initialized())
     }
 
     /// Returns the task, loading it with `load` if it is not in memory. Concurrent callers share one load.
-    pub(crate) async fn hold<E, F: Future<Output = Result<Live, E>>>(
+    pub(crate) async fn get_or_load<E, F: Future<Output = Result<LiveTask, E>>>(
         self: &Arc<Self>,
         key: &Key,
         load: impl FnOnce() -> F,
@@ -250,7 +250,7 @@ impl Journal {
         if !inner.is_dirty() || inner.queued {
             return;
         }
-        let live: &Live = task;
+        let live: &LiveTask = task;
         let Some(store) = self.store.immediate() else {
             inner.queued = true;
             drop(inner);
@@ -259,34 +259,34 @@ impl Journal {
             return lane.wake.notify_one();
         };
         let mut wakeups = Wakeups::default();
-        if let Some(completed) = inner.conclude(live) {
+        if let Some(completed) = inner.complete(live) {
             match store.commit_completed(&completed) {
-                Ok(()) => inner.concluded(&completed, &mut wakeups),
+                Ok(()) => inner.publish_completed(&completed, &mut wakeups),
                 Err(refusal) => wakeups = self.lose(task, &mut inner, &refusal),
             }
             drop(inner);
             drop(completed);
-            return live.fire(wakeups);
+            return live.send_wakeups(wakeups);
         }
-        let mut commit = inner.prepare(live, true);
-        fold(&mut commit);
+        let mut commit = inner.take_commit(live, true);
+        apply_to_checkpoint(&mut commit);
         match store.commit_now(&commit) {
             Ok(()) => {
-                inner.settle(&commit, &mut wakeups);
-                inner.reuse(mem::take(&mut commit.events));
+                inner.publish(&commit, &mut wakeups);
+                inner.reuse_events(mem::take(&mut commit.events));
             }
             Err(refusal) => wakeups = self.lose(task, &mut inner, &refusal),
         }
         drop(inner);
         drop(commit);
-        live.fire(wakeups);
+        live.send_wakeups(wakeups);
     }
 
     /// Drops the state of a task whose change the store has refused.
     fn lose(&self, task: &LiveRef, inner: &mut Inner, refusal: &Refused) -> Wakeups {
         // Removed from the map before waiters are woken: a new request must load the task from the store.
         drop(self.remove(&task.0));
-        inner.refuse(refusal)
+        inner.abandon_refused(refusal)
     }
 
     /// Commits and retries the changes of a lane. Runs until it is aborted.
@@ -295,11 +295,11 @@ impl Journal {
         loop {
             tokio::select! {
                 biased;
-                () = sleep_until(retry.due()), if retry.is_there_any() => retry.try_all(&self).await,
+                () = sleep_until(retry.next_attempt()), if retry.is_active() => retry.retry_all(&self).await,
                 batch = self.next_batch(lane) => {
                     let changes: Arc<[Change]> = batch.iter().map(change).collect();
                     if self.commit(&batch, &changes, false).await.is_err() {
-                        retry.failed(batch, &changes);
+                        retry.push(batch, &changes);
                     }
                 }
             }
@@ -357,11 +357,11 @@ impl Journal {
                     };
                     wakeups = rejected.unwrap_or_else(|| self.lose(task, &mut inner, &refusal));
                 }
-                (_, Change::Commit(commit)) => inner.settle(commit, &mut wakeups),
-                (_, Change::CompletedTask(completed)) => inner.concluded(completed, &mut wakeups),
+                (_, Change::Commit(commit)) => inner.publish(commit, &mut wakeups),
+                (_, Change::CompletedTask(completed)) => inner.publish_completed(completed, &mut wakeups),
             }
             self.flush(task, inner);
-            task.fire(wakeups);
+            task.send_wakeups(wakeups);
         }
         Ok(())
     }
@@ -371,14 +371,14 @@ impl Journal {
     /// [`fail_recorded_waiters`](Self::fail_recorded_waiters).
     fn fail_waiters(&self, batch: &[LiveRef]) {
         let queued: Vec<LiveRef> = self.lanes.iter().flat_map(|lane| lane.dirty.lock().clone()).collect();
-        batch.iter().chain(&queued).for_each(|task| task.lock().put_off());
+        batch.iter().chain(&queued).for_each(|task| task.lock().fail_waiters());
         self.fail_recorded_waiters();
     }
 
     /// Fails waiting senders and cancels of all tasks with UNAVAILABLE, since the store can't record their results.
     /// Turns continue. Messages that are not recorded yet are left to the retries of their own commits.
     fn fail_recorded_waiters(&self) {
-        self.all().iter().for_each(|task| task.lock().put_off_recorded());
+        self.all().iter().for_each(|task| task.lock().fail_recorded_waiters());
     }
 
     /// Fails waiting senders and cancels when a fault of the store lasts for [`COMMIT_TIMEOUT`]. Runs until it is
@@ -411,9 +411,9 @@ impl Journal {
     }
 
     /// Waits until every accepted change has been committed or abandoned.
-    pub(crate) async fn settled(&self) {
+    pub(crate) async fn wait_until_committed(&self) {
         const POLL_INTERVAL: Duration = Duration::from_millis(5);
-        while self.store.immediate().is_none() && self.all().iter().any(|task| task.lock().is_unsettled()) {
+        while self.store.immediate().is_none() && self.all().iter().any(|task| task.lock().has_uncommitted()) {
             pause(POLL_INTERVAL).await;
         }
     }
@@ -424,12 +424,12 @@ impl Journal {
 fn change(task: &LiveRef) -> Change {
     let mut commit = {
         let mut inner = task.lock();
-        if let Some(completed) = inner.conclude(task) {
+        if let Some(completed) = inner.complete(task) {
             return Change::CompletedTask(completed);
         }
-        inner.prepare(task, false)
+        inner.take_commit(task, false)
     };
-    fold_bytes(&mut commit);
+    apply_to_encoded_checkpoint(&mut commit);
     Change::Commit(commit)
 }
 
@@ -440,7 +440,7 @@ pub(crate) async fn pause(time: Duration) {
 }
 
 impl Entry {
-    fn new(key: &Key, journal: &Arc<Journal>, live: Option<Live>) -> Self {
+    fn new(key: &Key, journal: &Arc<Journal>, live: Option<LiveTask>) -> Self {
         let (key, journal, live) = (key.clone(), Arc::clone(journal), OnceCell::new_with(live));
         Self { key, journal, live, holders: AtomicUsize::new(0) }
     }
@@ -460,9 +460,9 @@ impl LiveRef {
 }
 
 impl Deref for LiveRef {
-    type Target = Live;
+    type Target = LiveTask;
 
-    fn deref(&self) -> &Live {
+    fn deref(&self) -> &LiveTask {
         match self.0.live.get() {
             Some(live) => live,
             None => unreachable!("a reference is returned only after the task is loaded"),

@@ -587,7 +587,7 @@ fn readiness_check(journal: Arc<Journal>, recovered: watch::Receiver<bool>) -> R
                 return false;
             }
             match timeout(CHECK_TIMEOUT, journal.store().check()).await {
-                Ok(Ok(())) => !journal.is_down(),
+                Ok(Ok(())) => !journal.is_store_unavailable(),
                 Ok(Err(cause)) => {
                     tracing::warn!(error.cause = %cause, "not ready: store unavailable");
                     false

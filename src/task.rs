@@ -1,7 +1,7 @@
 //! Task state machine: permitted state transitions, and the effect of an event on a task. Pure functions.
 
 pub use self::{
-    admission::{Admission, TaskLimits, Violation},
+    admission::{Admission, LimitViolation, TaskLimits},
     chunk::{join, joins},
     context::ContextBytes,
 };
@@ -33,7 +33,7 @@ impl TaskState {
     ///
     /// Terminal states are final, and no task returns to SUBMITTED or becomes UNSPECIFIED. The agent decides on
     /// everything else: it may complete a task that never was WORKING, and reject one that was.
-    pub fn may_become(self, next: Self) -> bool {
+    pub fn can_become(self, next: Self) -> bool {
         !self.is_terminal() && !matches!(next, Self::Submitted | Self::Unspecified)
     }
 }
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn chunks_and_replacements_are_folded_into_an_artifact() {
         let mut task = task_in(TaskState::Working);
-        let mut ahead = Admission::of(&task, 1);
+        let mut admission = Admission::new(&task, 1);
         let mut named = chunk("a", "3", true);
         let metadata = |n: f64| {
             let value = Value { kind: Some(crate::pb::wkt::value::Kind::NumberValue(n)) };
@@ -179,9 +179,9 @@ mod tests {
         ];
         for update in steps {
             let mut payload = Payload::ArtifactUpdate(update);
-            ahead.admit(&mut payload, false).unwrap();
+            admission.admit(&mut payload, false).unwrap();
             if let Payload::ArtifactUpdate(update) = &payload {
-                assert_eq!(update.append, update.artifact.as_ref().unwrap().artifact_id == "a" && ahead.seq() > 2);
+                assert_eq!(update.append, update.artifact.as_ref().unwrap().artifact_id == "a" && admission.seq() > 2);
             }
             apply(&mut task, &payload);
         }

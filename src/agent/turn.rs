@@ -93,7 +93,7 @@ impl Turn {
     /// Returns the state that an earlier turn or attempt has saved ([`Updates::save`](super::Updates::save)). `None` without
     /// one, and if it can't be deserialized to this type.
     pub fn saved<T: DeserializeOwned>(&self) -> Option<T> {
-        let saved = self.live.lock().saved()?;
+        let saved = self.live.lock().agent_state()?;
         serde_json::from_slice(&saved).ok()
     }
 
@@ -140,13 +140,13 @@ impl Turn {
     /// Waits until the task is canceled. The agent then has a grace period to return by itself
     /// ([`Limits::cancel`](crate::service::Limits::cancel)).
     pub async fn canceled(&self) {
-        self.wait_until(|inner| inner.cancel || inner.lost).await;
+        self.wait_until(|inner| inner.cancel_requested || inner.is_lost).await;
     }
 
     /// Waits until the server begins to stop. A turn that does not end in its grace period is interrupted, and recovered at
     /// the next start.
     pub async fn draining(&self) {
-        self.wait_until(|inner| inner.lost || self.live.journal().phase() > Phase::Open).await;
+        self.wait_until(|inner| inner.is_lost || self.live.journal().phase() > Phase::Open).await;
     }
 
     async fn wait_until(&self, condition: impl Fn(&Inner) -> bool) {

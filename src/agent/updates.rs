@@ -79,7 +79,7 @@ impl Updates {
     /// The state can't be serialized to JSON or exceeds the maximum size of an event, or the turn has ended.
     pub async fn save(&self, state: &impl Serialize) -> Result<(), Error> {
         let bytes = serde_json::to_vec(state)?;
-        let max = self.live.lock().ahead.max_event_bytes();
+        let max = self.live.lock().admission.max_event_bytes();
         if bytes.len() > max {
             return Err(Error::msg(format!(
                 "saved state: {} bytes exceed the limit of {max} (limits.event_bytes)",
@@ -87,7 +87,7 @@ impl Updates {
             )));
         }
         self.apply(|inner| {
-            inner.save(bytes.clone().into());
+            inner.save_agent_state(bytes.clone().into());
             Ok(())
         })
         .await?;
@@ -103,7 +103,7 @@ impl Updates {
         let mut event = Some(event);
         self.apply(move |inner| match event.take() {
             Some(event) if inner.repeats_working(&event) => Ok(()),
-            Some(event) => inner.push(event, Mark::NOTHING).map(drop).map_err(|violation| {
+            Some(event) => inner.accept(event, Mark::NOTHING).map(drop).map_err(|violation| {
                 inner.exceeded = violation.limit().map(|_| LimitExceeded::Task(violation));
                 Stopped
             }),
@@ -122,11 +122,17 @@ impl Updates {
                 let mut inner = self.live.lock();
                 let stopped = journal.phase() == Phase::Stopped;
                 let exceeded = inner.exceeded.is_some();
-                if stopped || exceeded || inner.lost || inner.cancel || !inner.running || inner.turn != self.turn {
-                    inner.late += 1;
+                if stopped
+                    || exceeded
+                    || inner.is_lost
+                    || inner.cancel_requested
+                    || !inner.running
+                    || inner.turn != self.turn
+                {
+                    inner.rejected_events += 1;
                     return Poll::Ready(Err(Stopped));
                 }
-                inner.real = true;
+                inner.has_task = true;
                 if inner.is_full() {
                     if journal.store().immediate().is_none() {
                         registration.register(&mut inner, cx);
@@ -137,17 +143,17 @@ impl Updates {
                     continue;
                 }
                 let result = update(&mut inner);
-                inner.words = inner.words.wrapping_add(1);
+                inner.updates = inner.updates.wrapping_add(1);
                 if inner.exceeded.is_some() {
                     // Wakes the runner, which fails the turn.
-                    let wake = inner.fire_control();
+                    let wake = inner.wake_control();
                     drop(inner);
-                    self.live.fire(wake);
+                    self.live.send_wakeups(wake);
                     return Poll::Ready(result);
                 }
                 // The runner flushes when the agent pauses. An agent that does not pause flushes here, once updates have been
                 // pending for too long.
-                if !inner.polled || inner.lingers(MAX_PENDING) {
+                if !inner.agent_polled || inner.has_pending_longer_than(MAX_PENDING) {
                     journal.flush(&self.live, inner);
                 }
                 budget.made_progress();
@@ -278,7 +284,7 @@ impl ArtifactWriter<'_> {
             metadata: None,
         };
         (self.append, self.begun) = (true, true);
-        self.out.push(Event::said(Payload::ArtifactUpdate(update)))
+        self.out.push(Event::pending(Payload::ArtifactUpdate(update)))
     }
 }
 

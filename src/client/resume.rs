@@ -158,7 +158,7 @@ impl ResumingStream {
 
     /// Records an event and returns it as the caller receives it.
     fn deliver(&mut self, event: Event) -> Event {
-        let is_snapshot = event.whole().is_some();
+        let is_snapshot = event.as_task().is_some();
         let resumed = matches!(self.phase, Phase::Resumed | Phase::FinalSnapshot);
         let gap = resumed && self.seen.any && (is_snapshot || !self.seen.has_own_cursor());
         // A snapshot after a reconnect is no progress: each reconnect may return the same one.
@@ -263,7 +263,7 @@ impl ResumingStream {
         if !task.state().is_terminal() && !task.state().is_interrupted() {
             return Ok(false);
         }
-        let event = Event::elsewhere(None, StreamResponse { payload: Some(Payload::Task(task)) });
+        let event = Event::from_remote(None, StreamResponse { payload: Some(Payload::Task(task)) });
         self.events = Box::pin(tokio_stream::once(Ok(event)));
         self.phase = Phase::FinalSnapshot;
         Ok(true)

@@ -66,7 +66,7 @@ fn change(event: Event, change: impl FnOnce(&mut Struct)) -> Event {
         change(metadata.get_or_insert_default());
         metadata.take_if(|metadata| metadata.fields.is_empty());
     }
-    Event::elsewhere(cursor, message)
+    Event::from_remote(cursor, message)
 }
 
 /// Returns the cursor in the metadata of a received event.

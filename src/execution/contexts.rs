@@ -89,18 +89,18 @@ impl Contexts {
     /// Registers the context of a task whose context id the server chose, so that the task is its only one. Called at the
     /// first pause of the agent: most tasks have ended before, and cost nothing here.
     pub(super) fn register(&self, live: &LiveRef, inner: &mut Inner) {
-        if self.limit().is_none() || inner.ahead.context().is_some() {
+        if self.limit().is_none() || inner.admission.context().is_some() {
             return;
         }
         let key = (Arc::clone(live.key.scope()), Arc::clone(&live.context));
         let mut cache = self.cache.lock();
         let size = cache.find(&key).unwrap_or_else(|| {
             let size = Arc::new(ContextBytes::default());
-            size.add(inner.ahead.bytes());
+            size.add(inner.admission.bytes());
             cache.insert(key, Arc::clone(&size));
             size
         });
-        inner.ahead.enter_context(size);
+        inner.admission.enter_context(size);
     }
 
     /// Returns the contexts whose size must be read again, because tasks were deleted.
@@ -168,13 +168,13 @@ impl<A> Shared<A> {
             return;
         }
         let key: Key = (Arc::clone(live.key.scope()), Arc::clone(&live.context));
-        let entered = live.lock().ahead.context().cloned();
+        let entered = live.lock().admission.context().cloned();
         let size = entered.unwrap_or_else(|| self.contexts.find(key.clone()));
         let max = self.contexts.max;
         if size.is_due(max) || size.get().saturating_add(bytes) > max {
             read_size(&**self.journal.store(), &key, &size, max).await;
         }
-        live.lock().ahead.enter_context(size);
+        live.lock().admission.enter_context(size);
     }
 
     /// Reads the sizes of contexts again whose tasks may have been deleted, as far as that matters for the limit.

@@ -166,8 +166,8 @@ impl PendingSend {
     /// Adds the record of the key to the commit of its message, which is event `seq`.
     pub(super) fn new(key: IdempotencyKey, inner: &mut Inner, seq: Seq, time: Millis) -> Self {
         let IdempotencyKey { key, hash, guard } = key;
-        inner.sends.push(IdempotencyRecord { key, hash, seq, time });
-        inner.real = true;
-        Self { written: inner.wait(WaitCondition::Written(seq)), guard }
+        inner.idempotency_records.push(IdempotencyRecord { key, hash, seq, time });
+        inner.has_task = true;
+        Self { written: inner.wait_for(WaitCondition::DurableForTurn(seq)), guard }
     }
 }

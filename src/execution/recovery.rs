@@ -26,7 +26,7 @@ use crate::{
     ids,
     journal::{
         Phase,
-        live::{Live, QueuedMessage},
+        live::{LiveTask, QueuedMessage},
         pause, status_update,
         turns::LogReplay,
     },
@@ -178,8 +178,8 @@ impl<A: Agent> Shared<A> {
         let counted = attempt.saturating_sub(stored.row.drained);
         let replayed = if !canceled && resumable && counted <= ATTEMPTS {
             let mut replay = self.replay(key, &stored).await?;
-            let (is_running, superseded) = (replay.is_running(), replay.superseded.take());
-            Some((is_running, replay.into_parts(), superseded))
+            let (is_running, answered) = (replay.is_running(), replay.answered.take());
+            Some((is_running, replay.into_parts(), answered))
         } else {
             None
         };
@@ -193,14 +193,14 @@ impl<A: Agent> Shared<A> {
             }
         }
         let mut referenced = referenced.into_iter();
-        let mut live = Live::loaded(key.clone(), self.journal.store().fence(), stored, task);
-        live.bound(self.limits.task_limits());
-        live.logged(self.journal.store().log_bytes(key).await?);
-        let Ok(live) = self.journal.hold(key, || ready(Ok::<_, Infallible>(live))).await;
+        let mut live = LiveTask::loaded(key.clone(), self.journal.store().fence(), stored, task);
+        live.set_limits(self.limits.task_limits());
+        live.set_log_bytes(self.journal.store().log_bytes(key).await?);
+        let Ok(live) = self.journal.get_or_load(key, || ready(Ok::<_, Infallible>(live))).await;
         let mut inner = live.lock();
         match replayed {
-            Some((true, (turn, waiting, turns), superseded)) => {
-                (inner.turns, inner.superseded) = (turns, superseded);
+            Some((true, (turn, waiting, turns), answered)) => {
+                (inner.turns, inner.answered) = (turns, answered);
                 let number = turn.last().map_or(1, Event::seq);
                 let context = contexts.context(number, referenced.next().unwrap_or_default());
                 let waiting = waiting.into_iter().zip(referenced);
@@ -224,7 +224,7 @@ impl<A: Agent> Shared<A> {
                 return Ok(());
             }
             // No turn is unfinished: only the row is updated.
-            Some((false, (.., turns), _)) => (inner.touched, inner.turns) = (true, turns),
+            Some((false, (.., turns), _)) => (inner.row_changed, inner.turns) = (true, turns),
             None => {
                 let (state, message) = if canceled {
                     (TaskState::Canceled, None)
@@ -237,11 +237,11 @@ impl<A: Agent> Shared<A> {
                     "ended the task of an interrupted turn"
                 );
                 let status = status_update(&live, state, message);
-                if inner.push(status, Mark::ending(Ends::Task)).is_err() {
-                    inner.touched = true;
+                if inner.accept(status, Mark::ending(Ends::Task)).is_err() {
+                    inner.row_changed = true;
                 }
                 contexts.restore(&mut inner);
-                inner.forget_notes(None);
+                inner.drop_contexts(None);
             }
         }
         self.journal.flush(&live, inner);
@@ -255,7 +255,7 @@ impl<A: Agent> Shared<A> {
             let log = self.journal.store().events(key, seq, READ_BATCH).await?;
             let last = log.events.last().map(Event::seq);
             seq = last.ok_or_else(|| Unavailable(format!("the log of task {} ends before its row", key.id())))?;
-            log.events.into_iter().for_each(|event| replay.see(event));
+            log.events.into_iter().for_each(|event| replay.apply(event));
         }
         Ok(replay)
     }

@@ -56,8 +56,8 @@ impl<A: Agent> Execution<A> {
     ) -> Result<Reader, Error> {
         let live = self.load(key).await?;
         let reader = self.reader(live.clone(), StreamStart::After(after)).await?;
-        let progress = self.progress(&live, MessageRef::Id(message_id.into()), reader.seen()).await?;
-        Ok(reader.until_end_of(progress).with_history(history))
+        let progress = self.progress(&live, MessageRef::Id(message_id.into()), reader.position()).await?;
+        Ok(reader.until_turn_end(progress).with_history(history))
     }
 
     /// Returns the stream of a retried send whose message is event `seq`: a snapshot of the task, and later events until
@@ -73,7 +73,7 @@ impl<A: Agent> Execution<A> {
         let (task, at, turns) = attach(&live)?;
         let reader = Reader::new(live, Arc::clone(&self.0.journal), at.seq + 1, None, permit);
         let progress = TurnProgress::known(seq, at.seq, turns);
-        Ok(reader.after_snapshot(task, at).until_end_of(progress).with_history(history))
+        Ok(reader.with_first_snapshot(task, at).until_turn_end(progress).with_history(history))
     }
 
     /// Waits for the result of a retried send whose message is event `seq`: until its turn has ended or is interrupted, or
@@ -87,11 +87,11 @@ impl<A: Agent> Execution<A> {
         let live = self.load(key).await?;
         let (task, at, turns) = attach(&live)?;
         let reader = Reader::new(live.clone(), Arc::clone(&self.0.journal), at.seq + 1, None, None);
-        let mut reader = reader.until_end_of(TurnProgress::known(seq, at.seq, turns)).folding(task);
+        let mut reader = reader.until_turn_end(TurnProgress::known(seq, at.seq, turns)).folding_into(task);
         // A reader retries while the store is unavailable; a sender gets the error.
-        let ended = live.lock().wait(WaitCondition::End);
+        let ended = live.lock().wait_for(WaitCondition::TaskEnd);
         let read = async {
-            while !matches!(reader.stage(), MessageStage::Over | MessageStage::Interrupted) {
+            while !matches!(reader.stage(), MessageStage::Ended | MessageStage::Interrupted) {
                 // A server that stops replies with the current task, as to the first sender.
                 if !matches!(reader.next().await, Some(Ok(_))) {
                     break;
@@ -125,12 +125,12 @@ impl<A: Agent> Execution<A> {
     /// Returns a stream of a task from this start.
     async fn reader(&self, live: LiveRef, start: StreamStart) -> Result<Reader, Error> {
         let (key, permit) = (live.key.clone(), self.reader_permit(&live)?);
-        let watermark = live.lock().shown().map(|(_, at)| at);
+        let watermark = live.lock().committed().map(|(_, at)| at);
         let reader = |next| {
             live.lock().attach();
             Reader::new(live.clone(), Arc::clone(&self.0.journal), next, None, permit)
         };
-        let StreamStart::After(after) = start else { return Ok(reader(1).and_snapshot(false)) };
+        let StreamStart::After(after) = start else { return Ok(reader(1).starting_with_snapshot(false)) };
         // An equal number with another fencing token is another event. But a snapshot has the token of the process that
         // sent it, which may be newer than that of the event: the position is valid if no other process wrote an event in
         // between. If the log has expired, only the watermark is known.
@@ -147,7 +147,7 @@ impl<A: Agent> Execution<A> {
             }
             Some(_) | None => after.seq == 0,
         };
-        Ok(if is_known { reader(after.seq + 1) } else { reader(1).and_snapshot(true) })
+        Ok(if is_known { reader(after.seq + 1) } else { reader(1).starting_with_snapshot(true) })
     }
 
     /// Reads the progress of a message from the log, up to event `end`.
@@ -157,9 +157,9 @@ impl<A: Agent> Execution<A> {
             let log = self.0.journal.store().events(&live.key, seq, READ_BATCH).await?;
             let Some(last) = log.events.last().map(Event::seq) else { break };
             seq = last;
-            log.events.iter().filter(|event| event.seq() <= end).for_each(|event| progress.see(event));
+            log.events.iter().filter(|event| event.seq() <= end).for_each(|event| progress.apply(event));
         }
-        progress.begin(live.lock().idle_at());
+        progress.finish_replay(live.lock().idle_position());
         Ok(progress)
     }
 }
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::{
         error::ErrorKind,
-        journal::{Journal, live::Live},
+        journal::{Journal, live::LiveTask},
         store::memory::Memory,
     };
 
@@ -187,7 +187,7 @@ mod tests {
         let (done, outcome) = mpsc::channel();
         thread::spawn(move || {
             let journal = Journal::new(Arc::new(Memory::default()));
-            let live = journal.insert(Live::new(Key::new(&Arc::default(), "t"), 1, Task::default(), 0));
+            let live = journal.insert(LiveTask::new(Key::new(&Arc::default(), "t"), 1, Task::default(), 0));
             _ = done.send(attach(&live).map(|(_, at, _)| at).map_err(|error| error.kind()));
         });
         let outcome = outcome.recv_timeout(Duration::from_secs(30)).expect("the lock was taken twice");

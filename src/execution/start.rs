@@ -25,14 +25,14 @@ use crate::{
     ids,
     journal::{
         LiveRef, Phase, TurnContext,
-        live::{Inner, Live, QueuedMessage},
+        live::{Inner, LiveTask, QueuedMessage},
         status_update,
-        turns::INBOX,
+        turns::MAX_MESSAGES_PER_TURN,
         waiters::WaitCondition,
     },
     pb::v1::{Message, Task, TaskState, TaskStatus, stream_response::Payload},
     store::Key,
-    task::Violation,
+    task::LimitViolation,
 };
 
 /// Mode in which a new turn is first polled.
@@ -95,8 +95,8 @@ impl<A: Agent> Execution<A> {
         let context_id = message.context_id.clone();
         let task = Task { id, context_id, status: Some(status), history: vec![message], ..Task::default() };
         let push = push.map(|push| (*push).for_task(&key));
-        let mut live = Live::new(key, journal.store().fence(), task, now);
-        live.bound(self.0.limits.task_limits());
+        let mut live = LiveTask::new(key, journal.store().fence(), task, now);
+        live.set_limits(self.0.limits.task_limits());
         let is_chosen = context.is_some();
         if let Some(context) = context {
             self.0.start_size_read(&context);
@@ -104,7 +104,7 @@ impl<A: Agent> Execution<A> {
         }
         live.check_first().map_err(|violation| {
             let name = violation.limit().unwrap_or_default();
-            let is_context_full = is_chosen && matches!(violation, Violation::ContextBytes(_));
+            let is_context_full = is_chosen && matches!(violation, LimitViolation::ContextBytes(_));
             let why = if is_context_full {
                 format!("context {} accepts no more messages: {violation} (limit {name})", live.context)
             } else {
@@ -112,7 +112,7 @@ impl<A: Agent> Execution<A> {
             };
             limit_error(name, why)
         })?;
-        live.push_to(push);
+        live.set_push_config(push);
         let live = journal.insert(live);
         let mut inner = live.lock();
         self.check_phase()?;
@@ -168,10 +168,10 @@ impl<A: Agent> Execution<A> {
         let ended = {
             let mut inner = live.lock();
             self.check_phase()?;
-            if inner.lost {
+            if inner.is_lost {
                 return Err(ownership_changed());
             }
-            if inner.inbox.len() >= self.0.limits.waiting && !inner.ahead.state().is_terminal() {
+            if inner.inbox.len() >= self.0.limits.waiting && !inner.admission.state().is_terminal() {
                 let why = format!(
                     "{} messages wait for task {}; retry once it has answered (limits.waiting)",
                     inner.inbox.len(),
@@ -179,28 +179,29 @@ impl<A: Agent> Execution<A> {
                 );
                 return Err(limit_error("waiting", why).retry_after(RETRY_AFTER));
             }
-            let permit = if inner.running || inner.ahead.state().is_terminal() {
+            let permit = if inner.running || inner.admission.state().is_terminal() {
                 None
             } else {
                 Some(self.0.permits.turn(&key.scope().owner)?)
             };
-            match inner.push(Event::said(Payload::Message(message)), Mark::HIDDEN) {
+            match inner.accept(Event::pending(Payload::Message(message)), Mark::HIDDEN) {
                 Ok(event) => {
-                    inner.real = true;
+                    inner.has_task = true;
                     let (seq, now) = (event.seq(), self.0.journal.clock().millis());
                     let send = idempotency_key.map(|key| PendingSend::new(*key, &mut inner, seq, now));
                     self.store_context(&mut inner, seq, &context);
                     let mut first = None;
                     if let Some(permit) = permit {
                         inner.turn += 1;
-                        (inner.running, inner.taken) = (true, seq);
+                        (inner.running, inner.delivered_seq) = (true, seq);
                         (inner.attempt, inner.drained) = (1, 0);
-                        inner.supersede(|| status_update(&live, TaskState::Working, None));
+                        inner.mark_working(|| status_update(&live, TaskState::Working, None));
                         first = Some((vec![event], context, permit));
                     } else {
                         inner.inbox.push_back(QueuedMessage { event, context });
                     }
-                    let turns_before = u32::try_from(inner.inbox.len().div_ceil(INBOX)).unwrap_or(u32::MAX);
+                    let turns_before =
+                        u32::try_from(inner.inbox.len().div_ceil(MAX_MESSAGES_PER_TURN)).unwrap_or(u32::MAX);
                     let watched = watch(&mut inner, turns_before);
                     if first.is_none() || send.is_some() {
                         self.0.journal.flush(&live, inner);
@@ -222,7 +223,7 @@ impl<A: Agent> Execution<A> {
                 }
                 Err(_) if inner.has_ended() => None,
                 // The end of the task is not durable yet, and so not visible.
-                Err(_) => Some(inner.wait(WaitCondition::End)),
+                Err(_) => Some(inner.wait_for(WaitCondition::TaskEnd)),
             }
         };
         if let Some(ended) = ended {
@@ -233,11 +234,11 @@ impl<A: Agent> Execution<A> {
 
     /// Rejects work while the store is unavailable, and from the start of a drain.
     pub(super) fn check_accepting(&self) -> Result<(), Error> {
-        if self.0.journal.is_down() { Err(not_accepting()) } else { self.check_phase() }
+        if self.0.journal.is_store_unavailable() { Err(not_accepting()) } else { self.check_phase() }
     }
 
     /// Rejects work from the start of a drain. Called under the task's lock: a caller that holds it before
-    /// [`Journal::enter`](crate::journal::Journal::enter) is woken by that, and a later one sees the phase.
+    /// [`Journal::enter_phase`](crate::journal::Journal::enter_phase) is woken by that, and a later one sees the phase.
     pub(super) fn check_phase(&self) -> Result<(), Error> {
         if self.0.journal.phase() > Phase::Open { Err(not_accepting()) } else { Ok(()) }
     }

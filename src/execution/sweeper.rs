@@ -57,7 +57,7 @@ impl<A: Agent> Execution<A> {
             }
             Some(_) | None => 0,
         };
-        let swept = journal.store().sweep(policy, now, &|key| journal.find(key).is_some()).await?;
+        let swept = journal.store().sweep(policy, now, &|key| journal.get(key).is_some()).await?;
         if canceled > 0 || swept != SweepResult::default() {
             let SweepResult { tasks, logs, push_configs, idempotency_keys } = swept;
             tracing::info!(
@@ -108,20 +108,20 @@ async fn end_if_idle(journal: &Arc<Journal>, bounds: TaskLimits, key: &Key, befo
     let live = load(journal, key, bounds).await?;
     let ended = {
         let mut inner = live.lock();
-        let is_idle = !inner.lost
+        let is_idle = !inner.is_lost
             && !inner.running
             && journal.phase() == Phase::Open
-            && inner.ahead.state().is_interrupted()
-            && inner.shown().is_some_and(|(task, _)| {
+            && inner.admission.state().is_interrupted()
+            && inner.committed().is_some_and(|(task, _)| {
                 let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(clock::millis);
                 time.is_some_and(|time| time < before)
             });
         let why = Message::agent("The task was canceled because the client did not answer in time.");
         let status = status_update(&live, TaskState::Canceled, Some(why));
-        if !is_idle || inner.push(status, Mark::ending(Ends::Task)).is_err() {
+        if !is_idle || inner.accept(status, Mark::ending(Ends::Task)).is_err() {
             return Ok(false);
         }
-        let ended = inner.wait(WaitCondition::End);
+        let ended = inner.wait_for(WaitCondition::TaskEnd);
         journal.flush(&live, inner);
         ended
     };

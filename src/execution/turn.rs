@@ -28,7 +28,7 @@ use crate::{
         LiveRef, Phase, TurnContext, complete_message,
         live::{Inner, LimitExceeded},
         status_update,
-        turns::INBOX,
+        turns::MAX_MESSAGES_PER_TURN,
         waiters::{TurnReply, WakerRegistration},
     },
     pb::v1::{Message, Task, TaskState},
@@ -64,7 +64,7 @@ impl<A: Agent> Shared<A> {
     ) {
         let mut permit = Some(permit);
         loop {
-            let found = live.lock().found();
+            let found = live.lock().task_for_turn();
             let task = match found {
                 Ok(task) => task,
                 Err(previous_end) => match previous_end.await {
@@ -72,7 +72,7 @@ impl<A: Agent> Shared<A> {
                     Ok(TurnReply::Message(_)) | Err(_) => return self.record_drain(&live),
                 },
             };
-            let task = live.lock().as_interrupted(task);
+            let task = live.lock().with_answered_status(task);
             let outcome = self.run(&live, task, messages, context).await;
             match self.end(&live, outcome, &mut permit) {
                 Some(next) => (messages, context) = next,
@@ -92,7 +92,7 @@ impl<A: Agent> Shared<A> {
     ) -> impl Future<Output = TurnOutcome> + Send {
         let (number, attempt, updates) = {
             let inner = live.lock();
-            (inner.turn, inner.attempt, inner.words)
+            (inner.turn, inner.attempt, inner.updates)
         };
         let started = Instant::now();
         let (real_at, deadline) =
@@ -130,17 +130,17 @@ impl<A: Agent> Shared<A> {
         let outcome = poll_fn(|cx| {
             {
                 let mut inner = live.lock();
-                if inner.lost || journal.phase() == Phase::Stopped {
+                if inner.is_lost || journal.phase() == Phase::Stopped {
                     return Poll::Ready(TurnOutcome::Abandoned);
                 }
                 if inner.exceeded.is_some() {
                     return Poll::Ready(TurnOutcome::LimitExceeded);
                 }
-                if inner.cancel && grace_ends.is_none() {
+                if inner.cancel_requested && grace_ends.is_none() {
                     grace_ends = Some(clock::after(Instant::now(), self.limits.cancel));
                 }
                 registration.register(&mut inner, cx);
-                inner.polled = true;
+                inner.agent_polled = true;
             }
             let poll = || agent.as_mut().map_or(Poll::Pending, |future| future.as_mut().poll(cx));
             match catch_unwind(AssertUnwindSafe(poll)) {
@@ -150,13 +150,13 @@ impl<A: Agent> Shared<A> {
             }
             loop {
                 let mut inner = live.lock();
-                inner.polled = false;
+                inner.agent_polled = false;
                 if !mem::replace(&mut is_registered, true) {
                     self.contexts.register(live, &mut inner);
                 }
                 let now = Instant::now();
-                inner.real |= now >= real_at;
-                let mut next = if inner.real { deadline } else { real_at.min(deadline) };
+                inner.has_task |= now >= real_at;
+                let mut next = if inner.has_task { deadline } else { real_at.min(deadline) };
                 let idle_at = idle_timer.update(&inner, now);
                 if inner.is_dirty() && now < commit_at {
                     next = next.min(commit_at);
@@ -208,8 +208,8 @@ impl<A: Agent> Shared<A> {
     ) -> Option<(Vec<Event>, TurnContext)> {
         let failed = |kind, cause: &str| (TaskState::Failed, Some(failure(live, kind, cause)));
         let mut inner = live.lock();
-        inner.polled = false;
-        if inner.lost || self.journal.phase() == Phase::Stopped {
+        inner.agent_polled = false;
+        if inner.is_lost || self.journal.phase() == Phase::Stopped {
             // The agent may have returned because it saw the stop.
             drop(inner);
             self.record_drain(live);
@@ -219,24 +219,26 @@ impl<A: Agent> Shared<A> {
             TurnOutcome::Abandoned => return None,
             _ if let Some(exceeded) = &inner.exceeded => (TaskState::Failed, Some(exceeded.message(&live.key))),
             TurnOutcome::Returned(Ok(End::Reply(message)))
-                if !inner.real && message.encoded_len() <= inner.ahead.max_event_bytes() =>
+                if !inner.has_task && message.encoded_len() <= inner.admission.max_event_bytes() =>
             {
                 let mut message = complete_message(message, "", &live.context);
                 message.task_id.clear();
-                let wake = inner.answer(message);
+                let wake = inner.reply_with(message);
                 drop(inner);
                 drop(permit.take());
-                live.fire(wake);
+                live.send_wakeups(wake);
                 return None;
             }
             TurnOutcome::Returned(Ok(End::Completed(message))) => (TaskState::Completed, message),
             TurnOutcome::Returned(Ok(End::Reply(message))) => (TaskState::Completed, Some(message)),
             TurnOutcome::Returned(Ok(End::Rejected(message))) => (TaskState::Rejected, Some(message)),
             // The client has canceled, and will not answer the request.
-            TurnOutcome::Returned(Ok(End::InputRequired(_) | End::AuthRequired(_))) if inner.cancel => {
+            TurnOutcome::Returned(Ok(End::InputRequired(_) | End::AuthRequired(_))) if inner.cancel_requested => {
                 (TaskState::Canceled, None)
             }
-            TurnOutcome::Returned(Err(error)) if inner.cancel && error.is_stopped() => (TaskState::Canceled, None),
+            TurnOutcome::Returned(Err(error)) if inner.cancel_requested && error.is_stopped() => {
+                (TaskState::Canceled, None)
+            }
             TurnOutcome::Returned(Ok(End::InputRequired(message))) => (TaskState::InputRequired, Some(message)),
             TurnOutcome::Returned(Ok(End::AuthRequired(message))) => (TaskState::AuthRequired, Some(message)),
             TurnOutcome::Returned(Err(error)) => match error.said() {
@@ -253,7 +255,7 @@ impl<A: Agent> Shared<A> {
             TurnOutcome::LimitExceeded => failed("limit", "the turn exceeded a limit of the task"),
         };
         let mut ends = if state.is_terminal() { Ends::Task } else { Ends::Turn };
-        let mut ended = inner.push(status_update(live, state, message), Mark::ending(ends));
+        let mut ended = inner.accept(status_update(live, state, message), Mark::ending(ends));
         if let Err(violation) = ended
             && violation.limit().is_some()
         {
@@ -261,14 +263,14 @@ impl<A: Agent> Shared<A> {
             ends = Ends::Task;
             let status =
                 status_update(live, TaskState::Failed, Some(LimitExceeded::Task(violation).message(&live.key)));
-            ended = inner.push(status, Mark::ending(ends));
+            ended = inner.accept(status, Mark::ending(ends));
         }
         if ended.is_err() {
             // Only its running turn may end a task.
             tracing::error!(task.id = live.key.id(), "turn ended after its task");
         }
-        inner.real = true;
-        let waiting = if ends == Ends::Task { 0 } else { inner.inbox.len().min(INBOX) };
+        inner.has_task = true;
+        let waiting = if ends == Ends::Task { 0 } else { inner.inbox.len().min(MAX_MESSAGES_PER_TURN) };
         let mut context = TurnContext::default();
         let next: Vec<Event> = inner
             .inbox
@@ -278,11 +280,11 @@ impl<A: Agent> Shared<A> {
                 message.event
             })
             .collect();
-        inner.forget_notes(next.last().map(Event::seq));
+        inner.drop_contexts(next.last().map(Event::seq));
         if let Some(last) = next.last() {
             inner.turn += 1;
-            (inner.taken, inner.attempt, inner.drained) = (last.seq(), 1, 0);
-            inner.supersede(|| status_update(live, TaskState::Working, None));
+            (inner.delivered_seq, inner.attempt, inner.drained) = (last.seq(), 1, 0);
+            inner.mark_working(|| status_update(live, TaskState::Working, None));
         } else {
             inner.running = false;
             drop(permit.take());
@@ -298,9 +300,9 @@ impl<A> Shared<A> {
     pub(super) fn record_drain(&self, live: &LiveRef) {
         let mut inner = live.lock();
         let is_persistent = self.journal.store().immediate().is_none();
-        if is_persistent && self.journal.phase() == Phase::Stopped && !inner.lost && inner.running {
+        if is_persistent && self.journal.phase() == Phase::Stopped && !inner.is_lost && inner.running {
             inner.drained = inner.drained.saturating_add(1);
-            inner.touched = true;
+            inner.row_changed = true;
             self.journal.flush(live, inner);
         }
     }
@@ -333,9 +335,9 @@ impl IdleTimer {
     fn update(&mut self, inner: &Inner, now: Instant) -> Option<Instant> {
         let timeout = self.timeout?;
         // Without an update of this turn, the state is that of the previous one.
-        let waits_for_client = inner.words != self.before && inner.ahead.state().is_interrupted();
-        if inner.words != self.updates || inner.is_full() || waits_for_client {
-            (self.updates, self.since) = (inner.words, now);
+        let waits_for_client = inner.updates != self.before && inner.admission.state().is_interrupted();
+        if inner.updates != self.updates || inner.is_full() || waits_for_client {
+            (self.updates, self.since) = (inner.updates, now);
         }
         Some(clock::after(self.since, timeout))
     }

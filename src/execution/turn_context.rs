@@ -58,7 +58,7 @@ impl<A: Agent> Execution<A> {
             text = serde_json::to_string(&record);
         }
         if let Some(text) = text.ok().filter(|text| text.len() <= MAX_BYTES) {
-            inner.note(seq, text.into());
+            inner.store_context(seq, text.into());
         }
     }
 }
@@ -74,7 +74,7 @@ impl TurnContexts {
     pub(super) fn restore(&self, inner: &mut Inner) {
         for record in &self.0 {
             if let Ok(text) = serde_json::to_string(record) {
-                inner.note(record.seq, text.into());
+                inner.store_context(record.seq, text.into());
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! The outcome of such a commit is unknown. Each task is retried on its own, so that one change can't block others.
 //! After [`COMMIT_TIMEOUT`], or at once if the store has a fault, a change is abandoned if that is safe (see
-//! [`abandon`]). Otherwise waiting callers are told that the outcome is unknown, and the retries continue.
+//! [`abandon`]). Otherwise waiting callers get an error that the outcome is unknown, and the retries continue.
 
 use std::{mem, slice, sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ const PROBE_FOR: Duration = Duration::from_mins(1);
 pub(super) struct CommitRetry {
     /// Task, change, and time of the first attempt.
     changes: Vec<(LiveRef, Change, Instant)>,
-    due: Instant,
+    next_attempt: Instant,
     backoff: Duration,
     /// Set once every change has been abandoned: the store is probed until then, so that its recovery is noticed.
     probe_until: Option<Instant>,
@@ -32,30 +32,30 @@ pub(super) struct CommitRetry {
 
 impl Default for CommitRetry {
     fn default() -> Self {
-        Self { changes: Vec::new(), due: Instant::now(), backoff: INITIAL_BACKOFF, probe_until: None }
+        Self { changes: Vec::new(), next_attempt: Instant::now(), backoff: INITIAL_BACKOFF, probe_until: None }
     }
 }
 
 impl CommitRetry {
     /// Returns whether there is anything to retry or probe.
-    pub(super) fn is_there_any(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         !self.changes.is_empty() || self.probe_until.is_some()
     }
 
     /// Returns the time of the next retry.
-    pub(super) fn due(&self) -> Instant {
-        self.due
+    pub(super) fn next_attempt(&self) -> Instant {
+        self.next_attempt
     }
 
     /// Adds changes whose first attempt was not acknowledged.
-    pub(super) fn failed(&mut self, batch: Vec<LiveRef>, changes: &[Change]) {
+    pub(super) fn push(&mut self, batch: Vec<LiveRef>, changes: &[Change]) {
         let now = Instant::now();
         self.changes.extend(batch.into_iter().zip(changes).map(|(task, change)| (task, change.clone(), now)));
-        self.due = now + self.backoff;
+        self.next_attempt = now + self.backoff;
     }
 
     /// Retries every change, one commit per task.
-    pub(super) async fn try_all(&mut self, journal: &Journal) {
+    pub(super) async fn retry_all(&mut self, journal: &Journal) {
         for (task, change, since) in mem::take(&mut self.changes) {
             let change = Arc::from([change]);
             if journal.commit(slice::from_ref(&task), &change, true).await.is_ok() {
@@ -81,8 +81,8 @@ impl CommitRetry {
                 self.probe_until = None;
             }
         }
-        self.backoff = if self.is_there_any() { (self.backoff * 2).min(MAX_BACKOFF) } else { INITIAL_BACKOFF };
-        self.due = Instant::now() + self.backoff;
+        self.backoff = if self.is_active() { (self.backoff * 2).min(MAX_BACKOFF) } else { INITIAL_BACKOFF };
+        self.next_attempt = Instant::now() + self.backoff;
     }
 }
 
@@ -90,7 +90,7 @@ impl CommitRetry {
 /// waiting senders, who may retry. Returns whether it did.
 ///
 /// This is safe only if the store holds nothing of the change, and no turn is open in what it holds. Otherwise, once
-/// `expired`, waiting callers are told that the outcome is unknown.
+/// `expired`, waiting callers get an error that the outcome is unknown.
 async fn abandon(journal: &Journal, task: &LiveRef, change: &Change, expired: bool) -> bool {
     let stored = journal.store().load(&task.key).await;
     let is_safe = match (stored, change.expected_position()) {
@@ -101,14 +101,14 @@ async fn abandon(journal: &Journal, task: &LiveRef, change: &Change, expired: bo
     let mut inner = task.lock();
     if !is_safe {
         if expired {
-            inner.put_off();
+            inner.fail_waiters();
         }
         return false;
     }
     // Removed from the map before waiters are woken: a new request must load the task from the store.
     drop(journal.remove(&task.0));
-    let wakeups = inner.take_back();
+    let wakeups = inner.abandon();
     drop(inner);
-    task.fire(wakeups);
+    task.send_wakeups(wakeups);
     true
 }

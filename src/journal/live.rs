@@ -10,7 +10,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::oneshot, time::Instant};
 
-pub(super) use self::commit::{fold, fold_bytes};
+pub(super) use self::commit::{apply_to_checkpoint, apply_to_encoded_checkpoint};
 pub(crate) use self::commit_failure::{CommitFailure, LimitExceeded};
 use super::{
     turns::Turns,
@@ -22,7 +22,7 @@ use crate::{
     journal::TurnContext,
     pb::v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
     store::{IdempotencyRecord, Key, PushConfig, StoredTask},
-    task::{Admission, ContextBytes, TaskLimits, Violation, join, joins},
+    task::{Admission, ContextBytes, LimitViolation, TaskLimits, join, joins},
 };
 
 mod commit;
@@ -31,25 +31,25 @@ mod complete;
 mod turn_contexts;
 
 /// Maximum number of events of an agent that are accepted but not durable.
-pub(crate) const BOUND: usize = 64;
+pub(crate) const MAX_PENDING_EVENTS: usize = 64;
 
 /// Maximum bytes of events of an agent that are accepted but not durable. One event may exceed it.
-const BOUND_BYTES: usize = 4 << 20;
+const MAX_PENDING_BYTES: usize = 4 << 20;
 
 /// Maximum number of events cached for readers. Slower readers read from the store.
-pub(crate) const NEWEST: usize = 256;
+pub(crate) const MAX_CACHED_EVENTS: usize = 256;
 
 /// Maximum approximate bytes of events cached for readers. One event may exceed it.
-pub(crate) const NEWEST_BYTES: usize = 256 << 10;
+pub(crate) const MAX_CACHED_BYTES: usize = 256 << 10;
 
 /// Maximum size of joined chunks of an artifact, in bytes.
-const JOIN: usize = 1024;
+const MAX_JOINED_BYTES: usize = 1024;
 
 /// Minimum bytes of events between two checkpoints of a task.
-const CHECKPOINT: usize = 16 * 1024;
+const MIN_CHECKPOINT_BYTES: usize = 16 * 1024;
 
 /// A task in memory.
-pub(crate) struct Live {
+pub(crate) struct LiveTask {
     pub(crate) key: Key,
     pub(crate) context: Arc<str>,
     inner: Mutex<Inner>,
@@ -59,99 +59,99 @@ pub(crate) struct Live {
 #[expect(clippy::struct_excessive_bools, reason = "independent flags")]
 pub(crate) struct Inner {
     /// Admission state for the next event.
-    pub(crate) ahead: Admission,
+    pub(crate) admission: Admission,
     fence: Fence,
     /// Accepted events that were not sent to the store.
     pending: Vec<Event>,
     /// Set until the first commit: the first event precedes `pending`, and is created with that commit.
-    begins: bool,
+    is_new: bool,
     /// Bytes of the last pending chunk, including those joined to it.
-    joined: usize,
+    joined_bytes: usize,
     /// Number of events sent to the store and not acknowledged.
     in_flight: usize,
     /// Bytes of events sent to the store.
-    bytes_taken: usize,
+    bytes_sent: usize,
     /// Bytes of durable events.
     bytes_durable: usize,
     /// Set if the row has changes without an event.
-    pub(crate) touched: bool,
+    pub(crate) row_changed: bool,
     /// Set while the task is queued in its lane or its change is in flight.
     pub(super) queued: bool,
     /// Set while the agent is being polled. Its output is committed together when it pauses.
-    pub(crate) polled: bool,
+    pub(crate) agent_polled: bool,
     /// Time at which there was first more than one pending event.
-    oldest: Option<Instant>,
+    oldest_pending_since: Option<Instant>,
     /// Set once there is a task. Before, the turn may still reply with a plain message.
-    pub(crate) real: bool,
+    pub(crate) has_task: bool,
     /// Set if the state is invalid: another writer has the task, or there never was one.
-    pub(crate) lost: bool,
+    pub(crate) is_lost: bool,
     /// Reason why the last change was not committed.
-    pub(crate) untaken: Option<CommitFailure>,
+    pub(crate) commit_failure: Option<CommitFailure>,
     /// Number of changes that the store has rejected.
     rejections: u32,
     /// Limit that the turn has exceeded, or rejection of its changes by the store. Either ends the turn.
     pub(crate) exceeded: Option<LimitExceeded>,
     /// Set once the server has stopped. New waiters fail at once.
-    stopped: bool,
+    server_stopped: bool,
     /// Number of events rejected by admission.
-    pub(crate) late: u64,
+    pub(crate) rejected_events: u64,
     /// Number of updates from the agent.
-    pub(crate) words: u64,
+    pub(crate) updates: u64,
 
     /// Position of the last durable event: the watermark.
-    at: Option<Position>,
+    durable_at: Option<Position>,
     /// State for which the store counts the task, including the change in flight.
-    counted: Option<TaskState>,
+    counted_state: Option<TaskState>,
     /// Event of the newest status, if uncommitted.
-    head: Option<Event>,
+    status_event: Option<Event>,
     /// Time of the newest status.
-    time: Millis,
+    status_time: Millis,
     /// Last message given to a turn.
-    pub(crate) taken: Seq,
+    pub(crate) delivered_seq: Seq,
     /// Set once a cancel is requested.
-    pub(crate) cancel: bool,
+    pub(crate) cancel_requested: bool,
     /// Number of attempts to run the newest turn.
     pub(crate) attempt: u32,
     /// Number of these attempts that a drain of the server interrupted.
     pub(crate) drained: u32,
     /// State saved by the agent for its next turn.
-    saved: Option<Bytes>,
-    /// Set while `saved` is uncommitted.
-    unsaved: bool,
+    agent_state: Option<Bytes>,
+    /// Set while `agent_state` is uncommitted.
+    agent_state_changed: bool,
     /// Contexts of the messages that are not answered yet, if they are stored.
-    notes: Vec<turn_contexts::StoredContext>,
+    contexts: Vec<turn_contexts::StoredContext>,
     /// Changed contexts for the next commit, encoded; empty if there are none left.
-    pub(crate) asked: Option<Bytes>,
+    pub(crate) changed_contexts: Option<Bytes>,
     /// Idempotency records for the next commit.
-    pub(crate) sends: Vec<IdempotencyRecord>,
+    pub(crate) idempotency_records: Vec<IdempotencyRecord>,
     /// Push configuration for the first commit.
     push: Option<Arc<PushConfig>>,
 
     /// Committed task. Copied on write if it is shared.
-    shown: Option<Arc<Task>>,
+    committed: Option<Arc<Task>>,
     /// Task at its first event, until that is durable.
-    base: Option<Arc<Task>>,
+    initial_task: Option<Arc<Task>>,
     /// Turns as of the watermark.
     pub(crate) turns: Turns,
     /// Newest durable events, cached for readers.
-    newest: VecDeque<Event>,
-    /// Approximate bytes of `newest`.
-    newest_bytes: usize,
+    cache: VecDeque<Event>,
+    /// Approximate bytes of `cache`.
+    cache_bytes: usize,
     /// Number of readers.
     readers: usize,
     /// Bytes of events since the last checkpoint.
-    since: usize,
+    bytes_since_checkpoint: usize,
     /// Bytes of events up to the last checkpoint.
-    last: usize,
+    checkpoint_bytes: usize,
 
     /// Number of the newest turn.
     pub(crate) turn: u32,
     /// Set while the newest turn is running.
     pub(crate) running: bool,
     /// Number of turns whose end is durable.
-    ended: u32,
+    ended_turns: u32,
     /// Interruption that the newest turn answers, if it answers one.
-    pub(crate) superseded: Option<AnsweredInterruption>,
+    pub(crate) answered: Option<AnsweredInterruption>,
     /// Messages that wait for the next turn.
     pub(crate) inbox: VecDeque<QueuedMessage>,
     /// Message with which the turn replied instead of a task.
@@ -181,13 +181,13 @@ pub(crate) struct QueuedMessage {
     pub(crate) context: TurnContext,
 }
 
-impl Live {
+impl LiveTask {
     /// Creates a new task.
     pub(crate) fn new(key: Key, fence: Fence, task: Task, time: Millis) -> Self {
         let context = task.context_id.as_str().into();
-        let mut inner = Inner::empty(Admission::of(&task, 1), fence, time);
+        let mut inner = Inner::empty(Admission::new(&task, 1), fence, time);
         inner.pending.reserve(4);
-        (inner.base, inner.begins, inner.taken, inner.attempt) = (Some(Arc::new(task)), true, 1, 1);
+        (inner.initial_task, inner.is_new, inner.delivered_seq, inner.attempt) = (Some(Arc::new(task)), true, 1, 1);
         Self { key, context, inner: Mutex::new(inner) }
     }
 
@@ -195,20 +195,21 @@ impl Live {
     pub(crate) fn loaded(key: Key, fence: Fence, stored: StoredTask, task: Task) -> Self {
         let StoredTask { position: at, row, agent_state: saved, .. } = stored;
         let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map_or(row.time, millis);
-        let mut inner = Inner::empty(Admission::of(&task, at.seq), fence, time);
-        (inner.at, inner.shown, inner.real, inner.saved) = (Some(at), Some(Arc::new(task)), true, saved);
-        inner.counted = Some(row.state);
+        let mut inner = Inner::empty(Admission::new(&task, at.seq), fence, time);
+        (inner.durable_at, inner.committed, inner.has_task, inner.agent_state) =
+            (Some(at), Some(Arc::new(task)), true, saved);
+        inner.counted_state = Some(row.state);
         inner.turns = Turns::loaded(row.open);
-        (inner.taken, inner.cancel) = (row.delivered_seq, row.cancel_requested);
+        (inner.delivered_seq, inner.cancel_requested) = (row.delivered_seq, row.cancel_requested);
         (inner.attempt, inner.drained) = (row.attempt, row.drained);
         Self { key, context: row.context, inner: Mutex::new(inner) }
     }
 
     /// Sets the size of the log of a loaded task, in bytes.
-    pub(crate) fn logged(&mut self, bytes: usize) {
+    pub(crate) fn set_log_bytes(&mut self, bytes: usize) {
         let inner = self.inner.get_mut();
-        inner.ahead.logged(bytes);
-        (inner.bytes_taken, inner.bytes_durable) = (inner.ahead.bytes(), inner.ahead.bytes());
+        inner.admission.set_log_bytes(bytes);
+        (inner.bytes_sent, inner.bytes_durable) = (inner.admission.bytes(), inner.admission.bytes());
     }
 
     /// Returns whether the committed task is in a terminal state.
@@ -218,21 +219,21 @@ impl Live {
 
     /// Sets the size of the context that the task counts in.
     pub(crate) fn enter_context(&mut self, context: Arc<ContextBytes>) {
-        self.inner.get_mut().ahead.enter_context(context);
+        self.inner.get_mut().admission.enter_context(context);
     }
 
     /// Checks the message that starts a task against the limits, and counts it in its context.
-    pub(crate) fn check_first(&mut self) -> Result<(), Violation> {
-        self.inner.get_mut().ahead.check_first()
+    pub(crate) fn check_first(&mut self) -> Result<(), LimitViolation> {
+        self.inner.get_mut().admission.check_first()
     }
 
     /// Sets the limits of the task.
-    pub(crate) fn bound(&mut self, bounds: TaskLimits) {
-        self.inner.get_mut().ahead.bound(bounds);
+    pub(crate) fn set_limits(&mut self, limits: TaskLimits) {
+        self.inner.get_mut().admission.set_limits(limits);
     }
 
     /// Sets the push configuration with which the task starts.
-    pub(crate) fn push_to(&mut self, push: Option<Arc<PushConfig>>) {
+    pub(crate) fn set_push_config(&mut self, push: Option<Arc<PushConfig>>) {
         self.inner.get_mut().push = push;
     }
 
@@ -242,8 +243,8 @@ impl Live {
     }
 
     /// Sends wake-ups and replies. Must be called without the lock.
-    pub(crate) fn fire(&self, wakeups: Wakeups) {
-        let emptied = wakeups.fire();
+    pub(crate) fn send_wakeups(&self, wakeups: Wakeups) {
+        let emptied = wakeups.send();
         if emptied.capacity() > 0 {
             self.lock().wakers.reuse(emptied);
         }
@@ -251,56 +252,56 @@ impl Live {
 }
 
 impl Inner {
-    fn empty(ahead: Admission, fence: Fence, time: Millis) -> Self {
+    fn empty(admission: Admission, fence: Fence, time: Millis) -> Self {
         // The first message of a task comes from the client, and does not count as pending output of the agent.
-        let bytes = ahead.bytes();
+        let bytes = admission.bytes();
         Self {
-            ahead,
+            admission,
             fence,
             pending: Vec::new(),
-            begins: false,
-            joined: 0,
+            is_new: false,
+            joined_bytes: 0,
             in_flight: 0,
-            bytes_taken: bytes,
+            bytes_sent: bytes,
             bytes_durable: bytes,
-            touched: false,
+            row_changed: false,
             queued: false,
-            polled: false,
-            oldest: None,
-            real: false,
-            lost: false,
-            untaken: None,
+            agent_polled: false,
+            oldest_pending_since: None,
+            has_task: false,
+            is_lost: false,
+            commit_failure: None,
             rejections: 0,
             exceeded: None,
-            stopped: false,
-            late: 0,
-            words: 0,
-            at: None,
-            counted: None,
-            head: None,
-            time,
-            taken: 0,
-            cancel: false,
+            server_stopped: false,
+            rejected_events: 0,
+            updates: 0,
+            durable_at: None,
+            counted_state: None,
+            status_event: None,
+            status_time: time,
+            delivered_seq: 0,
+            cancel_requested: false,
             attempt: 0,
             drained: 0,
-            saved: None,
-            unsaved: false,
-            notes: Vec::new(),
-            asked: None,
-            sends: Vec::new(),
+            agent_state: None,
+            agent_state_changed: false,
+            contexts: Vec::new(),
+            changed_contexts: None,
+            idempotency_records: Vec::new(),
             push: None,
-            shown: None,
-            base: None,
+            committed: None,
+            initial_task: None,
             turns: Turns::default(),
-            newest: VecDeque::new(),
-            newest_bytes: 0,
+            cache: VecDeque::new(),
+            cache_bytes: 0,
             readers: 0,
-            since: 0,
-            last: 0,
+            bytes_since_checkpoint: 0,
+            checkpoint_bytes: 0,
             turn: 0,
             running: false,
-            ended: 0,
-            superseded: None,
+            ended_turns: 0,
+            answered: None,
             inbox: VecDeque::new(),
             reply: None,
             waiters: Vec::new(),
@@ -313,23 +314,26 @@ impl Inner {
 
     /// Accepts an event and assigns its sequence number, or rejects it. Every event passes here, so the first terminal
     /// state is final.
-    pub(crate) fn push(&mut self, event: Event, mark: Mark) -> Result<Event, Violation> {
+    pub(crate) fn accept(&mut self, event: Event, mark: Mark) -> Result<Event, LimitViolation> {
         let mut event = event;
-        let Some(payload) = event.edit() else { return Ok(event) };
+        let Some(payload) = event.payload_mut() else { return Ok(event) };
         if let Payload::ArtifactUpdate(chunk) = payload
             && self.join(chunk)
             && let Some(before) = self.pending.last()
         {
             return Ok(before.clone());
         }
-        let seq = self.ahead.admit(payload, mark.ends != Ends::Nothing).inspect_err(|_| self.late += 1)?;
+        let seq =
+            self.admission.admit(payload, mark.ends != Ends::Nothing).inspect_err(|_| self.rejected_events += 1)?;
         let time = match payload {
-            Payload::StatusUpdate(update) => update.status.as_mut().and_then(|status| monotonic(status, self.time)),
+            Payload::StatusUpdate(update) => {
+                update.status.as_mut().and_then(|status| monotonic(status, self.status_time))
+            }
             Payload::Task(_) | Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
         };
-        event.place(Position { fence: self.fence, seq }, mark);
+        event.set_position(Position { fence: self.fence, seq }, mark);
         if let Some(time) = time {
-            (self.head, self.time) = (Some(event.clone()), time);
+            (self.status_event, self.status_time) = (Some(event.clone()), time);
         }
         self.pending.push(event.clone());
         Ok(event)
@@ -338,28 +342,29 @@ impl Inner {
     /// Sets an interrupted task to WORKING, with the event `working`, because a turn takes the messages that answer it.
     /// A polling client would otherwise take the old request for a new one. At its event limit, the task keeps its
     /// state, and the turn fails at the agent's first update.
-    pub(crate) fn supersede(&mut self, working: impl FnOnce() -> Event) {
-        let state = self.ahead.state();
-        self.superseded = None;
+    pub(crate) fn mark_working(&mut self, working: impl FnOnce() -> Event) {
+        let state = self.admission.state();
+        self.answered = None;
         if state.is_interrupted() {
-            let status = TaskStatus { state: state.into(), message: None, timestamp: Some(timestamp(self.time)) };
-            let pushed = self.push(working(), Mark::NOTHING);
-            self.superseded = pushed.ok().map(|event| AnsweredInterruption { status, seq: event.seq() });
+            let status =
+                TaskStatus { state: state.into(), message: None, timestamp: Some(timestamp(self.status_time)) };
+            let pushed = self.accept(working(), Mark::NOTHING);
+            self.answered = pushed.ok().map(|event| AnsweredInterruption { status, seq: event.seq() });
         }
     }
 
     /// Returns the number of the message that was just accepted: the last event, or the one before the WORKING with
     /// which its turn starts.
     pub(crate) fn newest_message(&self) -> Seq {
-        let accepted = self.ahead.seq();
-        let begins_turn = self.superseded.as_ref().is_some_and(|superseded| superseded.seq == accepted);
+        let accepted = self.admission.seq();
+        let begins_turn = self.answered.as_ref().is_some_and(|answered| answered.seq == accepted);
         accepted - Seq::from(begins_turn)
     }
 
-    /// Returns whether an event is a plain WORKING right after the one of [`supersede`](Self::supersede), and so
+    /// Returns whether an event is a plain WORKING right after the one of [`mark_working`](Self::mark_working), and so
     /// redundant.
     pub(crate) fn repeats_working(&self, event: &Event) -> bool {
-        self.superseded.as_ref().is_some_and(|superseded| superseded.seq == self.ahead.seq())
+        self.answered.as_ref().is_some_and(|answered| answered.seq == self.admission.seq())
             && matches!(event.payload(), Some(Payload::StatusUpdate(update))
                 if update.metadata.is_none() && update.status.as_ref().is_some_and(is_plain_working))
     }
@@ -367,64 +372,65 @@ impl Inner {
     /// Joins a small chunk to the last pending event. Returns `false` if it must be a separate event. A pending event
     /// has not been read by anyone, so its content may still change.
     fn join(&mut self, chunk: &mut TaskArtifactUpdateEvent) -> bool {
-        let heft = chunk_size(chunk);
-        let fits = chunk.append && self.joined + heft <= JOIN && !self.ahead.state().is_terminal();
-        let last = self.pending.last_mut().filter(|_| fits).and_then(Event::edit);
+        let added = chunk_size(chunk);
+        let fits =
+            chunk.append && self.joined_bytes + added <= MAX_JOINED_BYTES && !self.admission.state().is_terminal();
+        let last = self.pending.last_mut().filter(|_| fits).and_then(Event::payload_mut);
         let joined = match (last, &chunk.artifact) {
             (Some(Payload::ArtifactUpdate(last)), Some(artifact)) if joins(last, chunk) => {
-                self.ahead.grow(&artifact.artifact_id, heft) && join(last, chunk)
+                self.admission.admit_joined(&artifact.artifact_id, added) && join(last, chunk)
             }
             _ => false,
         };
-        self.joined = if joined { self.joined + heft } else { heft };
+        self.joined_bytes = if joined { self.joined_bytes + added } else { added };
         joined
     }
 
     /// Returns whether the agent must wait for the store.
     pub(crate) fn is_full(&self) -> bool {
-        let bytes = self.ahead.bytes().saturating_sub(self.bytes_durable);
-        self.pending.len() + self.in_flight >= BOUND || bytes >= BOUND_BYTES
+        let bytes = self.admission.bytes().saturating_sub(self.bytes_durable);
+        self.pending.len() + self.in_flight >= MAX_PENDING_EVENTS || bytes >= MAX_PENDING_BYTES
     }
 
     /// Returns whether there have been several pending events for longer than `time`.
-    pub(crate) fn lingers(&mut self, time: Duration) -> bool {
+    pub(crate) fn has_pending_longer_than(&mut self, time: Duration) -> bool {
         if self.pending.len() < 2 {
             return false;
         }
         let now = Instant::now();
-        now.duration_since(*self.oldest.get_or_insert(now)) > time
+        now.duration_since(*self.oldest_pending_since.get_or_insert(now)) > time
     }
 
     /// Saves state of the agent for its next turn.
-    pub(crate) fn save(&mut self, bytes: Bytes) {
-        (self.saved, self.unsaved, self.touched) = (Some(bytes), true, true);
+    pub(crate) fn save_agent_state(&mut self, bytes: Bytes) {
+        (self.agent_state, self.agent_state_changed, self.row_changed) = (Some(bytes), true, true);
     }
 
     /// Returns the state that the agent saved.
-    pub(crate) fn saved(&self) -> Option<Bytes> {
-        self.saved.clone()
+    pub(crate) fn agent_state(&self) -> Option<Bytes> {
+        self.agent_state.clone()
     }
 
     // Committed state.
 
     /// Returns the committed task and its position.
-    pub(crate) fn shown(&self) -> Option<(&Arc<Task>, Position)> {
-        Some((self.shown.as_ref()?, self.at?))
+    pub(crate) fn committed(&self) -> Option<(&Arc<Task>, Position)> {
+        Some((self.committed.as_ref()?, self.durable_at?))
     }
 
     /// Returns the task for the start of a turn, or a receiver to wait for first. The first turn gets the uncommitted
-    /// task; later ones wait until the end of the turn before is durable. See [`as_interrupted`](Self::as_interrupted).
-    pub(crate) fn found(&mut self) -> Result<Arc<Task>, oneshot::Receiver<TurnReply>> {
-        match self.base.as_ref().or(self.shown.as_ref()) {
-            Some(task) if self.ended + 1 >= self.turn => Ok(Arc::clone(task)),
-            _ => Err(self.wait(WaitCondition::Turn(self.turn.saturating_sub(1), 0))),
+    /// task; later ones wait until the end of the turn before is durable. See [`with_answered_status`](Self::with_answered_status).
+    pub(crate) fn task_for_turn(&mut self) -> Result<Arc<Task>, oneshot::Receiver<TurnReply>> {
+        match self.initial_task.as_ref().or(self.committed.as_ref()) {
+            Some(task) if self.ended_turns + 1 >= self.turn => Ok(Arc::clone(task)),
+            _ => Err(self.wait_for(WaitCondition::Turn(self.turn.saturating_sub(1), 0))),
         }
     }
 
     /// Returns the task with the status that the newest turn answers, if WORKING has replaced that status. Agents
     /// recognize by it that a message answers their question.
-    pub(crate) fn as_interrupted(&self, mut task: Arc<Task>) -> Arc<Task> {
-        if let Some(AnsweredInterruption { status, .. }) = &self.superseded
+    pub(crate) fn with_answered_status(&self, mut task: Arc<Task>) -> Arc<Task> {
+        if let Some(AnsweredInterruption { status, .. }) = &self.answered
             && task.status.as_ref().is_some_and(is_plain_working)
         {
             Arc::make_mut(&mut task).status = Some(status.clone());
@@ -434,12 +440,12 @@ impl Inner {
 
     /// Returns the number of the last durable event.
     pub(crate) fn watermark(&self) -> Seq {
-        self.at.map_or(0, |position| position.seq)
+        self.durable_at.map_or(0, |position| position.seq)
     }
 
     /// Returns whether the committed task is in a terminal state.
     pub(crate) fn has_ended(&self) -> bool {
-        self.shown.as_ref().is_some_and(|task| task.state().is_terminal())
+        self.committed.as_ref().is_some_and(|task| task.state().is_terminal())
     }
 
     /// Returns wake-ups for readers, the runner and its agent.
@@ -450,21 +456,21 @@ impl Inner {
     }
 
     /// Replies with a message instead of a task to all waiters, and to the stream of the send.
-    pub(crate) fn answer(&mut self, message: Message) -> Wakeups {
+    pub(crate) fn reply_with(&mut self, message: Message) -> Wakeups {
         let (mut wakeups, message) = (Wakeups::default(), Box::new(message));
         if self.readers == 0 && self.waiters.len() == 1 {
             let waiters = mem::take(&mut self.waiters).into_iter();
-            wakeups.answers.extend(waiters.map(|(_, sender)| sender).zip([TurnReply::Message(message)]));
+            wakeups.replies.extend(waiters.map(|(_, sender)| sender).zip([TurnReply::Message(message)]));
         } else {
             let waiters = mem::take(&mut self.waiters).into_iter();
-            wakeups.answers.extend(waiters.map(|(_, sender)| (sender, TurnReply::Message(message.clone()))));
+            wakeups.replies.extend(waiters.map(|(_, sender)| (sender, TurnReply::Message(message.clone()))));
             self.reply = Some(message);
         }
-        self.lost = true;
-        self.ahead.drop_task();
+        self.is_lost = true;
+        self.admission.drop_task();
         self.pending.clear();
-        self.begins = false;
-        self.wakers.take(&mut wakeups.wakers);
+        self.is_new = false;
+        self.wakers.drain_into(&mut wakeups.wakers);
         wakeups
     }
 
@@ -474,14 +480,14 @@ impl Inner {
     }
 
     fn wake_all(&mut self, wakeups: &mut Wakeups) {
-        self.wakers.take(&mut wakeups.wakers);
-        self.control.take(&mut wakeups.wakers);
+        self.wakers.drain_into(&mut wakeups.wakers);
+        self.control.drain_into(&mut wakeups.wakers);
     }
 
     /// Returns wake-ups for the runner and its agent.
-    pub(crate) fn fire_control(&mut self) -> Wakeups {
+    pub(crate) fn wake_control(&mut self) -> Wakeups {
         let mut wakeups = Wakeups::default();
-        self.control.take(&mut wakeups.wakers);
+        self.control.drain_into(&mut wakeups.wakers);
         wakeups
     }
 
@@ -494,7 +500,7 @@ impl Inner {
 
     /// Attaches a reader at the watermark. Returns the task at this position, the position, and the turns up to it.
     pub(crate) fn attach_at_watermark(&mut self) -> Option<(Arc<Task>, Position, Turns)> {
-        let (task, at) = self.shown().map(|(task, at)| (Arc::clone(task), at))?;
+        let (task, at) = self.committed().map(|(task, at)| (Arc::clone(task), at))?;
         self.attach();
         Some((task, at, self.turns.clone()))
     }
@@ -507,14 +513,14 @@ impl Inner {
     /// Removes a reader. The caller drops the returned waker after releasing the lock.
     pub(super) fn detach(&mut self, slot: Option<WakerSlot>) -> Option<Waker> {
         self.readers -= 1;
-        slot.and_then(|slot| self.wakers.forget(slot))
+        slot.and_then(|slot| self.wakers.remove(slot))
     }
 
     /// Returns a receiver of the reply once a condition is met. It fails at once if the task is lost or the server
     /// stopped.
-    pub(crate) fn wait(&mut self, condition: WaitCondition) -> oneshot::Receiver<TurnReply> {
+    pub(crate) fn wait_for(&mut self, condition: WaitCondition) -> oneshot::Receiver<TurnReply> {
         let (sender, receiver) = oneshot::channel();
-        if self.lost || self.stopped {
+        if self.is_lost || self.server_stopped {
             return receiver;
         }
         if self.waiters.len() == self.waiters.capacity() {
@@ -526,61 +532,61 @@ impl Inner {
 
     /// Returns a receiver that completes once everything accepted is durable, or `None` if it already is.
     pub(crate) fn wait_for_accepted(&mut self) -> Option<oneshot::Receiver<TurnReply>> {
-        let accepted = self.ahead.seq();
-        (self.watermark() < accepted).then(|| self.wait(WaitCondition::Shown(accepted)))
+        let accepted = self.admission.seq();
+        (self.watermark() < accepted).then(|| self.wait_for(WaitCondition::Durable(accepted)))
     }
 
     /// Removes waiters whose receivers were dropped.
-    pub(crate) fn forget_waiters(&mut self) {
+    pub(crate) fn remove_closed_waiters(&mut self) {
         self.waiters.retain(|(_, sender)| !sender.is_closed());
     }
 
     /// Caches durable events for readers, and evicts the oldest ones beyond the limits.
-    pub(super) fn keep_newest(&mut self, events: &[Event]) {
+    pub(super) fn cache_events(&mut self, events: &[Event]) {
         if self.readers == 0 {
-            self.newest.clear();
-            self.newest_bytes = 0;
+            self.cache.clear();
+            self.cache_bytes = 0;
             return;
         }
-        self.newest.extend(events.iter().cloned());
-        self.newest_bytes += events.iter().map(Event::approximate_size).sum::<usize>();
-        let mut surplus = self.newest.len().saturating_sub(NEWEST);
-        let mut bytes: usize = self.newest.range(..surplus).map(Event::approximate_size).sum();
-        while self.newest_bytes.saturating_sub(bytes) > NEWEST_BYTES && surplus + 1 < self.newest.len() {
-            bytes += self.newest[surplus].approximate_size();
+        self.cache.extend(events.iter().cloned());
+        self.cache_bytes += events.iter().map(Event::approximate_size).sum::<usize>();
+        let mut surplus = self.cache.len().saturating_sub(MAX_CACHED_EVENTS);
+        let mut bytes: usize = self.cache.range(..surplus).map(Event::approximate_size).sum();
+        while self.cache_bytes.saturating_sub(bytes) > MAX_CACHED_BYTES && surplus + 1 < self.cache.len() {
+            bytes += self.cache[surplus].approximate_size();
             surplus += 1;
         }
-        self.forget_newest(surplus);
+        self.evict(surplus);
     }
 
     /// Evicts the oldest cached events.
-    fn forget_newest(&mut self, count: usize) {
-        let dropped: usize = self.newest.drain(..count).map(|event| event.approximate_size()).sum();
-        self.newest_bytes = if self.newest.is_empty() { 0 } else { self.newest_bytes.saturating_sub(dropped) };
+    fn evict(&mut self, count: usize) {
+        let dropped: usize = self.cache.drain(..count).map(|event| event.approximate_size()).sum();
+        self.cache_bytes = if self.cache.is_empty() { 0 } else { self.cache_bytes.saturating_sub(dropped) };
     }
 
     /// Returns the event `from` from the cache, and appends those that follow to `rest`, up to `limit` events and about
     /// `bytes` bytes. Returns `None` if the event is older than the cache. A sole reader evicts what it reads: later
     /// readers read from the store.
-    pub(super) fn newest(
+    pub(super) fn read_cache(
         &mut self,
         from: Seq,
         (limit, mut bytes): (usize, usize),
         rest: &mut VecDeque<Event>,
     ) -> Option<Event> {
-        let first = self.newest.front()?.seq();
-        let skip = usize::try_from(from.checked_sub(first)?).ok().filter(|skip| *skip < self.newest.len())?;
+        let first = self.cache.front()?.seq();
+        let skip = usize::try_from(from.checked_sub(first)?).ok().filter(|skip| *skip < self.cache.len())?;
         let fits = |event: &&Event| {
             let fits = bytes > 0;
             bytes = bytes.saturating_sub(event.approximate_size());
             fits
         };
-        let mut events = self.newest.range(skip..).take(limit).take_while(fits).cloned();
+        let mut events = self.cache.range(skip..).take(limit).take_while(fits).cloned();
         let event = events.next();
         let before = rest.len();
         rest.extend(events);
         if self.readers == 1 {
-            self.forget_newest(skip + 1 + rest.len() - before);
+            self.evict(skip + 1 + rest.len() - before);
         }
         event
     }
@@ -591,8 +597,8 @@ impl Inner {
     }
 
     #[cfg(test)]
-    pub(super) fn kept(&self) -> usize {
-        self.newest.len()
+    pub(super) fn cached_events(&self) -> usize {
+        self.cache.len()
     }
 }
 
@@ -626,15 +632,15 @@ mod tests {
             ..TaskStatus::default()
         };
         let task = Task { status: Some(status(TaskState::Submitted, 5000)), ..Task::default() };
-        let live = Live::new(Key::new(&Arc::default(), "t"), 1, task, 5000);
+        let live = LiveTask::new(Key::new(&Arc::default(), "t"), 1, task, 5000);
         let mut inner = live.lock();
         for (time, expected) in [(6000, 6000), (1000, 6000), (7000, 7000)] {
             let status = Some(status(TaskState::Working, time));
             let update = TaskStatusUpdateEvent { status, ..TaskStatusUpdateEvent::default() };
-            let event = inner.push(Event::said(Payload::StatusUpdate(update)), Mark::NOTHING).unwrap();
+            let event = inner.accept(Event::pending(Payload::StatusUpdate(update)), Mark::NOTHING).unwrap();
             let Some(Payload::StatusUpdate(update)) = event.payload() else { panic!("{event:?}") };
             let actual = update.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(millis);
-            assert_eq!((actual, inner.time), (Some(expected), expected));
+            assert_eq!((actual, inner.status_time), (Some(expected), expected));
         }
     }
 }

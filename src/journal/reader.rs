@@ -31,7 +31,7 @@ use crate::{
 /// Maximum number of events taken from the log at a time.
 const BATCH: usize = 64;
 
-/// Approximate maximum of bytes taken from the log at a time, exceeded by one event at most. This bounds the memory of
+/// Approximate maximum of bytes taken from the log at a time, exceeded by one event at most. This limits the memory of
 /// a client that does not read.
 const BATCH_BYTES: usize = 64 << 10;
 
@@ -56,7 +56,7 @@ pub struct Reader {
     turns: Option<u32>,
     /// Progress of the message with whose turn this stream ends.
     progress: Option<Box<TurnProgress>>,
-    /// Task at the last event that was read, if requested with [`folding`](Self::folding).
+    /// Task at the last event that was read, if requested with [`folding_into`](Self::folding_into).
     folded: Option<Arc<Task>>,
     /// Limit of the history of tasks in the stream.
     history: HistoryLimit,
@@ -76,7 +76,7 @@ pub struct Reader {
 /// Error: the stream was interrupted. It can be resumed after its last cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("stream interrupted")]
-pub struct Cut;
+pub struct Interrupted;
 
 impl Reader {
     /// Creates a reader of a task to which it is already [attached](super::live::Inner::attach).
@@ -108,7 +108,7 @@ impl Reader {
 
     /// Starts with a snapshot of the committed task, followed by later events. `gap` is reported by
     /// [`take_gap`](Self::take_gap).
-    pub(crate) fn and_snapshot(mut self, gap: bool) -> Self {
+    pub(crate) fn starting_with_snapshot(mut self, gap: bool) -> Self {
         if let Some(event) = self.committed_snapshot() {
             (self.next, self.gap) = (event.seq() + 1, gap);
             self.ready.push_back(event);
@@ -117,43 +117,43 @@ impl Reader {
     }
 
     /// Starts with this snapshot of the task at position `at`, which precedes the first event to be read.
-    pub(crate) fn after_snapshot(mut self, task: Arc<Task>, at: Position) -> Self {
+    pub(crate) fn with_first_snapshot(mut self, task: Arc<Task>, at: Position) -> Self {
         self.ready.push_back(snapshot(task, at));
         self
     }
 
     /// Returns a snapshot of the committed task, in place of events that the log lacks.
     fn committed_snapshot(&self) -> Option<Event> {
-        let (task, at) = self.live.lock().shown().map(|(task, at)| (Arc::clone(task), at))?;
+        let (task, at) = self.live.lock().committed().map(|(task, at)| (Arc::clone(task), at))?;
         Some(snapshot(task, at))
     }
 
-    /// Starts with a snapshot of the task at event `seq`, folded from `shown`, followed by later events. The stream of
+    /// Starts with a snapshot of the task at event `seq`, folded from `committed`, followed by later events. The stream of
     /// a follow-up begins with its task (3.1.2), and shows what its turn does.
-    pub(crate) fn and_snapshot_at(mut self, shown: Arc<Task>, seq: Seq) -> Self {
-        self.snapshot = Some((shown, seq));
+    pub(crate) fn starting_with_snapshot_at(mut self, committed: Arc<Task>, seq: Seq) -> Self {
+        self.snapshot = Some((committed, seq));
         self
     }
 
     /// Ends with the turn that answers a message, given its progress before the first event to be read.
-    pub(crate) fn until_end_of(mut self, progress: TurnProgress) -> Self {
-        self.done = self.ready.is_empty() && progress.stage() == MessageStage::Over;
+    pub(crate) fn until_turn_end(mut self, progress: TurnProgress) -> Self {
+        self.done = self.ready.is_empty() && progress.stage() == MessageStage::Ended;
         self.progress = Some(Box::new(progress));
         self
     }
 
     /// Folds the events that are read into `task`, for [`into_task`](Self::into_task).
-    pub(crate) fn folding(mut self, task: Arc<Task>) -> Self {
+    pub(crate) fn folding_into(mut self, task: Arc<Task>) -> Self {
         self.folded = Some(task);
         self
     }
 
-    /// Returns the stage of the message given to [`until_end_of`](Self::until_end_of).
+    /// Returns the stage of the message given to [`until_turn_end`](Self::until_turn_end).
     pub(crate) fn stage(&self) -> MessageStage {
         self.progress.as_ref().map_or(MessageStage::Unknown, |progress| progress.stage())
     }
 
-    /// Returns the task at the last event that was read, if requested with [`folding`](Self::folding).
+    /// Returns the task at the last event that was read, if requested with [`folding_into`](Self::folding_into).
     pub(crate) fn into_task(mut self) -> Option<Arc<Task>> {
         self.folded.take()
     }
@@ -165,7 +165,7 @@ impl Reader {
     }
 
     /// Returns the last event that was read, or that precedes the start of the stream.
-    pub(crate) fn seen(&self) -> Seq {
+    pub(crate) fn position(&self) -> Seq {
         self.next - 1
     }
 
@@ -175,8 +175,8 @@ impl Reader {
     }
 
     /// Returns why the last change of this task was not committed, if that is so.
-    pub(crate) fn untaken(&self) -> Option<CommitFailure> {
-        self.live.lock().untaken
+    pub(crate) fn commit_failure(&self) -> Option<CommitFailure> {
+        self.live.lock().commit_failure
     }
 
     /// Returns the task id.
@@ -185,12 +185,12 @@ impl Reader {
     }
 
     #[cfg(test)]
-    pub(crate) fn kept(&self) -> usize {
-        self.live.lock().kept()
+    pub(crate) fn cached_events(&self) -> usize {
+        self.live.lock().cached_events()
     }
 
     /// Returns the next event, and buffers events read with it in `ready`. Returns `None` at the end of the log.
-    fn poll_log(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Event>, Cut>> {
+    fn poll_log(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Event>, Interrupted>> {
         loop {
             if let Some(fetch) = &mut self.fetch {
                 let events = ready!(fetch.as_mut().poll(cx));
@@ -199,14 +199,14 @@ impl Reader {
                     // The log has expired, and was folded into the task or deleted with it.
                     Some(events) if events.first().is_none_or(|event| event.seq() > self.next) => {
                         self.gap = true;
-                        return Poll::Ready(self.committed_snapshot().ok_or(Cut).map(Some));
+                        return Poll::Ready(self.committed_snapshot().ok_or(Interrupted).map(Some));
                     }
                     Some(events) => {
                         self.buffer(events);
                         return Poll::Ready(Ok(self.ready.pop_front()));
                     }
                     // While the store is unavailable, the reader retries.
-                    None if self.journal.phase() == Phase::Stopped => return Poll::Ready(Err(Cut)),
+                    None if self.journal.phase() == Phase::Stopped => return Poll::Ready(Err(Interrupted)),
                     None => {}
                 }
             }
@@ -219,20 +219,20 @@ impl Reader {
                     return Poll::Ready(Ok(Some(event)));
                 }
                 let is_cut = match self.journal.phase() {
-                    Phase::Open => inner.lost,
-                    Phase::Draining => inner.lost || inner.is_idle(),
+                    Phase::Open => inner.is_lost,
+                    Phase::Draining => inner.is_lost || inner.is_idle(),
                     Phase::Stopped => true,
                 };
                 if inner.has_ended() {
                     return Poll::Ready(Ok(None));
                 }
                 if is_cut {
-                    return Poll::Ready(Err(Cut));
+                    return Poll::Ready(Err(Interrupted));
                 }
                 inner.wakers.register(&mut self.slot, cx);
                 return Poll::Pending;
             }
-            if let Some(event) = inner.newest(self.next, (BATCH, BATCH_BYTES), &mut self.ready) {
+            if let Some(event) = inner.read_cache(self.next, (BATCH, BATCH_BYTES), &mut self.ready) {
                 return Poll::Ready(Ok(Some(event)));
             }
             drop(inner);
@@ -276,8 +276,8 @@ impl Reader {
         self.done = match (&mut self.progress, event.ends()) {
             (_, Ends::Task) => true,
             (Some(progress), _) => {
-                progress.see(&event);
-                progress.stage() == MessageStage::Over
+                progress.apply(&event);
+                progress.stage() == MessageStage::Ended
             }
             (None, Ends::Nothing) => false,
             (None, Ends::Turn) => {
@@ -291,7 +291,7 @@ impl Reader {
     /// Applies the limit on the history to an event with a whole task.
     fn shortened(&self, event: Event) -> Event {
         // The first event of a log is a task with one message, which no byte limit removes: it is not decoded for that.
-        let task = if self.history.messages.is_some() { event.whole() } else { event.shared_task() };
+        let task = if self.history.messages.is_some() { event.as_task() } else { event.shared_task() };
         if task.is_none_or(|task| self.history.surplus(&task.history) == 0) {
             return event;
         }
@@ -322,7 +322,7 @@ fn fetch(live: &LiveRef, journal: &Arc<Journal>, after: Seq, (limit, watermark):
 }
 
 impl Stream for Reader {
-    type Item = Result<Event, Cut>;
+    type Item = Result<Event, Interrupted>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let reader = &mut *self;
@@ -379,7 +379,7 @@ mod tests {
         execution::{Execution, Limits, SendRequest, StreamStart},
         journal::{
             TurnContext,
-            live::{NEWEST, NEWEST_BYTES},
+            live::{MAX_CACHED_BYTES, MAX_CACHED_EVENTS},
         },
         pb::v1::Message,
         store::memory::Memory,
@@ -413,10 +413,10 @@ mod tests {
         while let Some(event) = fast.next().await {
             last += 1;
             assert_eq!(event.unwrap().seq(), last);
-            assert!(slow.kept() <= NEWEST);
+            assert!(slow.cached_events() <= MAX_CACHED_EVENTS);
         }
         assert_eq!(last, 10_002);
-        assert!(slow.kept() > 0);
+        assert!(slow.cached_events() > 0);
         let mut slow_last = 1;
         while let Some(event) = slow.next().await {
             slow_last += 1;
@@ -455,7 +455,7 @@ mod tests {
                 last += 1;
                 assert_eq!(event.unwrap().seq(), last);
                 assert!(reader.ready.len() <= 1, "{}", reader.ready.len());
-                assert!(reader.kept() <= 1 + NEWEST_BYTES / SIZE, "{}", reader.kept());
+                assert!(reader.cached_events() <= 1 + MAX_CACHED_BYTES / SIZE, "{}", reader.cached_events());
             }
             assert_eq!(last, 202);
         }

@@ -29,7 +29,7 @@ pub(crate) fn status_update(live: &LiveRef, state: TaskState, message: Option<Me
     let message = message.map(|message| complete_message(message, &task_id, &context_id));
     let timestamp = Some(clock::timestamp(live.journal().clock().millis()));
     let status = Some(TaskStatus { state: state.into(), message, timestamp });
-    Event::said(Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status, metadata: None }))
+    Event::pending(Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status, metadata: None }))
 }
 
 /// Completes a message of the agent: sets its task and context, and its id and role if they are missing.

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Maximum number of waiting messages given to a turn.
-pub(crate) const INBOX: usize = 16;
+pub(crate) const MAX_MESSAGES_PER_TURN: usize = 16;
 
 /// Newest turn of a task and the messages that wait for the next one, folded from the log. The size does not grow with
 /// the log.
@@ -34,7 +34,7 @@ impl Turns {
 
     /// Processes the next event of the log, from the first one on. `interrupts` returns whether an event that ends
     /// nothing requests something from the client.
-    pub(crate) fn see(&mut self, event: &Event, interrupts: impl FnOnce(&Event) -> bool) {
+    pub(crate) fn apply(&mut self, event: &Event, interrupts: impl FnOnce(&Event) -> bool) {
         let seq = event.seq();
         match event.mark() {
             _ if seq == 1 => self.begin(1, 1),
@@ -42,7 +42,7 @@ impl Turns {
             Mark { hidden: true, .. } => self.begin(seq, seq),
             Mark { ends: Ends::Turn, .. } => {
                 self.running = false;
-                let next = self.waiting.len().min(INBOX);
+                let next = self.waiting.len().min(MAX_MESSAGES_PER_TURN);
                 let given = self.waiting.iter().take(next).copied();
                 if let (Some(first), Some(last)) = (given.clone().min(), given.max()) {
                     self.begin(first, last);
@@ -65,13 +65,13 @@ impl Turns {
     pub(crate) fn stage(&self, seq: Seq) -> MessageStage {
         let (first, last) = self.given;
         if !self.running {
-            MessageStage::Over
+            MessageStage::Ended
         } else if (first..=last).contains(&seq) {
-            if self.interrupted { MessageStage::Interrupted } else { MessageStage::Open }
+            if self.interrupted { MessageStage::Interrupted } else { MessageStage::Active }
         } else if seq > last {
-            MessageStage::Open
+            MessageStage::Active
         } else {
-            MessageStage::Over
+            MessageStage::Ended
         }
     }
 }
@@ -82,7 +82,7 @@ pub(crate) struct LogReplay {
     turns: Turns,
     messages: VecDeque<Event>,
     /// Interruption that the newest turn answers.
-    pub(crate) superseded: Option<AnsweredInterruption>,
+    pub(crate) answered: Option<AnsweredInterruption>,
     /// Newest status if it is an interruption, without its message.
     interrupted: Option<TaskStatus>,
     /// Number of the event with which the newest turn began.
@@ -91,13 +91,13 @@ pub(crate) struct LogReplay {
 
 impl LogReplay {
     /// Processes the next event of the log, from the first one on.
-    pub(crate) fn see(&mut self, event: Event) {
+    pub(crate) fn apply(&mut self, event: Event) {
         self.see_status(&event);
         let was_running = self.turns.running;
         // Interruptions are ignored: the turn runs again, and repeats its requests.
-        self.turns.see(&event, |_| false);
+        self.turns.apply(&event, |_| false);
         if self.turns.running && (!was_running || event.ends() == Ends::Turn) {
-            (self.began, self.superseded) = (event.seq(), None);
+            (self.began, self.answered) = (event.seq(), None);
         }
         if event.mark().hidden {
             self.messages.push_back(event);
@@ -130,7 +130,7 @@ impl LogReplay {
             && event.seq() == self.began + 1
             && is_plain_working(status)
         {
-            self.superseded = Some(AnsweredInterruption { status: interrupted, seq: event.seq() });
+            self.answered = Some(AnsweredInterruption { status: interrupted, seq: event.seq() });
         }
         if status.state().is_interrupted() {
             self.interrupted = Some(TaskStatus { message: None, ..status.clone() });
@@ -141,14 +141,14 @@ impl LogReplay {
 /// Progress of the turn that answers a message.
 #[derive(Debug)]
 pub(crate) struct TurnProgress {
-    of: MessageRef,
+    message: MessageRef,
     /// Number of the message's event, or zero until it is found.
     seq: Seq,
     /// Last event processed.
     seen: Seq,
     turns: Turns,
     /// Event after which the message is answered in any case, because no turn was running when it was the last one.
-    settled: Option<Seq>,
+    idle_after: Option<Seq>,
 }
 
 /// Identifies a message.
@@ -167,46 +167,46 @@ pub(crate) enum MessageStage {
     #[default]
     Unknown,
     /// The message waits for a turn, or its turn is running.
-    Open,
+    Active,
     /// Its turn continues while the client authorizes something (`AUTH_REQUIRED`).
     Interrupted,
     /// Its turn has ended.
-    Over,
+    Ended,
 }
 
 impl TurnProgress {
     /// Starts at the beginning of the log.
-    pub(crate) fn new(of: MessageRef) -> Self {
-        Self { of, seq: 0, seen: 0, turns: Turns::default(), settled: None }
+    pub(crate) fn new(message: MessageRef) -> Self {
+        Self { message, seq: 0, seen: 0, turns: Turns::default(), idle_after: None }
     }
 
     /// Creates the progress of the message at event `seq`, given the turns after event `seen`.
     pub(crate) fn known(seq: Seq, seen: Seq, turns: Turns) -> Self {
-        Self { of: MessageRef::Event(seq), seq, seen, turns, settled: None }
+        Self { message: MessageRef::Event(seq), seq, seen, turns, idle_after: None }
     }
 
     /// Marks the end of the log as read: a later message with this id is a different one. A message that was not found
     /// was in a part of the log that has expired, so its turn has ended.
-    pub(crate) fn begin(&mut self, settled: Option<Seq>) {
-        self.settled = if self.seq == 0 { Some(0) } else { settled };
-        self.of = MessageRef::Event(self.seq);
+    pub(crate) fn finish_replay(&mut self, idle_after: Option<Seq>) {
+        self.idle_after = if self.seq == 0 { Some(0) } else { idle_after };
+        self.message = MessageRef::Event(self.seq);
     }
 
     /// Returns the stage of the message, as far as the log was processed.
     pub(crate) fn stage(&self) -> MessageStage {
-        if self.settled.is_some_and(|settled| settled <= self.seen) {
-            MessageStage::Over
+        if self.idle_after.is_some_and(|settled| settled <= self.seen) {
+            MessageStage::Ended
         } else if self.seq == 0 {
             MessageStage::Unknown
         } else if self.seq > self.seen {
-            MessageStage::Open
+            MessageStage::Active
         } else {
             self.turns.stage(self.seq)
         }
     }
 
     /// Processes the next event of the log, from the first one on. Ignores events that were processed before.
-    pub(crate) fn see(&mut self, event: &Event) {
+    pub(crate) fn apply(&mut self, event: &Event) {
         if event.seq() <= self.seen {
             return;
         }
@@ -216,11 +216,11 @@ impl TurnProgress {
         }
         // Events before the message may be large, and are not decoded.
         let is_known = self.seq > 0;
-        self.turns.see(event, |event| is_known && interrupts(event));
+        self.turns.apply(event, |event| is_known && interrupts(event));
     }
 
     fn is_message(&self, event: &Event) -> bool {
-        match &self.of {
+        match &self.message {
             MessageRef::Event(seq) => *seq == event.seq(),
             MessageRef::Id(_) if event.seq() > 1 && !event.mark().hidden => false,
             MessageRef::Id(id) => match event.payload() {
@@ -279,7 +279,7 @@ mod tests {
 
     fn replay(log: &str) -> (bool, Vec<u64>, Vec<u64>) {
         let mut replay = LogReplay::default();
-        events(log).for_each(|event| replay.see(event));
+        events(log).for_each(|event| replay.apply(event));
         let running = replay.is_running();
         let (turn, waiting, _) = replay.into_parts();
         let seqs = |events: &mut dyn Iterator<Item = &Event>| events.map(Event::seq).collect::<Vec<_>>();
@@ -302,7 +302,7 @@ mod tests {
             assert_eq!(replay(log), expected, "{log}");
         }
         let (running, turn, waiting) = replay(&format!("t{}?.", "m".repeat(20)));
-        assert_eq!((running, turn.len(), waiting), (true, INBOX, (18..22).collect()));
+        assert_eq!((running, turn.len(), waiting), (true, MAX_MESSAGES_PER_TURN, (18..22).collect()));
     }
 
     #[test]
@@ -320,22 +320,22 @@ mod tests {
             ("tqmwqmw", Some((TaskState::InputRequired, 7))),
         ] {
             let mut replay = LogReplay::default();
-            events(log).for_each(|event| replay.see(event));
-            let found = replay.superseded.map(|found| (found.status.state(), found.seq));
+            events(log).for_each(|event| replay.apply(event));
+            let found = replay.answered.map(|found| (found.status.state(), found.seq));
             assert_eq!(found, expected, "{log}");
         }
     }
 
     /// Returns the stage after each event.
-    fn stages_of(log: &str, of: MessageRef) -> String {
-        let mut progress = TurnProgress::new(of);
+    fn stages_of(log: &str, message: MessageRef) -> String {
+        let mut progress = TurnProgress::new(message);
         let stage = |event: Event| {
-            progress.see(&event);
+            progress.apply(&event);
             match progress.stage() {
                 MessageStage::Unknown => '-',
-                MessageStage::Open => 'o',
+                MessageStage::Active => 'o',
                 MessageStage::Interrupted => 'i',
-                MessageStage::Over => 'x',
+                MessageStage::Ended => 'x',
             }
         };
         events(log).map(stage).collect()
@@ -359,10 +359,10 @@ mod tests {
         }
         let mut settled = TurnProgress::new(MessageRef::Event(1));
         let mut stages = events("t..").map(|event| {
-            settled.see(&event);
-            settled.begin(Some(3));
+            settled.apply(&event);
+            settled.finish_replay(Some(3));
             settled.stage()
         });
-        assert!(stages.by_ref().eq([MessageStage::Open, MessageStage::Open, MessageStage::Over]));
+        assert!(stages.by_ref().eq([MessageStage::Active, MessageStage::Active, MessageStage::Ended]));
     }
 }

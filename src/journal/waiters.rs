@@ -19,22 +19,22 @@ use crate::{
 pub(crate) enum WaitCondition {
     /// The event with this number is durable: a task exists with its first event, and a message can't be lost once its
     /// own event is durable.
-    Shown(Seq),
-    /// Like `Shown`, but for a caller that continues the work: it is not failed while the store is unavailable.
-    Written(Seq),
+    Durable(Seq),
+    /// Like `Durable`, but for a caller that continues the work: it is not failed while the store is unavailable.
+    DurableForTurn(Seq),
     /// The turn with this number has ended or needs something from the client. Also the event number of the message that
     /// the turn answers; zero for a turn that waits for the end of the previous one.
     Turn(u32, Seq),
     /// The task has ended.
-    End,
+    TaskEnd,
 }
 
 impl WaitCondition {
     /// Returns the event whose outcome the caller waits for. `None` for a caller that waits for the end of the task.
-    pub(super) fn said(&self) -> Option<Seq> {
+    pub(super) fn event(&self) -> Option<Seq> {
         match self {
-            Self::Shown(seq) | Self::Written(seq) | Self::Turn(_, seq) => Some(*seq),
-            Self::End => None,
+            Self::Durable(seq) | Self::DurableForTurn(seq) | Self::Turn(_, seq) => Some(*seq),
+            Self::TaskEnd => None,
         }
     }
 }
@@ -53,13 +53,13 @@ pub(crate) enum TurnReply {
 #[must_use]
 pub(crate) struct Wakeups {
     pub(super) wakers: Vec<Waker>,
-    pub(super) answers: Vec<(oneshot::Sender<TurnReply>, TurnReply)>,
+    pub(super) replies: Vec<(oneshot::Sender<TurnReply>, TurnReply)>,
 }
 
 impl Wakeups {
     /// Wakes and sends all. Returns the emptied list of wakers, so that its capacity is reused.
-    pub(super) fn fire(self) -> Vec<Waker> {
-        let Self { mut wakers, answers: replies } = self;
+    pub(super) fn send(self) -> Vec<Waker> {
+        let Self { mut wakers, replies } = self;
         for (sender, reply) in replies {
             // The receiver may have been dropped.
             drop(sender.send(reply));
@@ -104,7 +104,7 @@ impl Wakers {
 
     /// Removes a registration, so that the list does not grow with registrations that are dropped before a wake-up. The
     /// caller drops the returned waker after releasing the lock.
-    pub(super) fn forget(&mut self, slot: WakerSlot) -> Option<Waker> {
+    pub(super) fn remove(&mut self, slot: WakerSlot) -> Option<Waker> {
         if slot.round != self.round {
             return None;
         }
@@ -117,7 +117,7 @@ impl Wakers {
     }
 
     /// Moves all wakers to `into`.
-    pub(super) fn take(&mut self, into: &mut Vec<Waker>) {
+    pub(super) fn drain_into(&mut self, into: &mut Vec<Waker>) {
         self.round += 1;
         self.free.clear();
         if into.capacity() == 0 {
@@ -138,13 +138,13 @@ impl Wakers {
 /// RAII registration of a waker with a task.
 pub(crate) struct WakerRegistration<'a> {
     live: &'a LiveRef,
-    among: fn(&mut Inner) -> &mut Wakers,
+    list_of: fn(&mut Inner) -> &mut Wakers,
     slot: Option<WakerSlot>,
 }
 
 impl<'a> WakerRegistration<'a> {
-    pub(crate) fn new(live: &'a LiveRef, among: fn(&mut Inner) -> &mut Wakers) -> Self {
-        Self { live, among, slot: None }
+    pub(crate) fn new(live: &'a LiveRef, list_of: fn(&mut Inner) -> &mut Wakers) -> Self {
+        Self { live, list_of, slot: None }
     }
 
     /// Registers the waker of `cx`. `inner` must be that of the registration's task.
@@ -153,14 +153,14 @@ impl<'a> WakerRegistration<'a> {
         if cx.waker().will_wake(Waker::noop()) {
             return;
         }
-        (self.among)(inner).register(&mut self.slot, cx);
+        (self.list_of)(inner).register(&mut self.slot, cx);
     }
 }
 
 impl Drop for WakerRegistration<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            let removed = (self.among)(&mut self.live.lock()).forget(slot);
+            let removed = (self.list_of)(&mut self.live.lock()).remove(slot);
             drop(removed);
         }
     }
@@ -190,7 +190,7 @@ mod tests {
 
     fn wake(wakers: &mut Wakers) {
         let mut all = Vec::new();
-        wakers.take(&mut all);
+        wakers.drain_into(&mut all);
         all.into_iter().for_each(Waker::wake);
     }
 
@@ -214,17 +214,17 @@ mod tests {
         for n in 0..1000 {
             let mut slots = [(); 3].map(|()| wait(&mut wakers, &dropped, 1)).to_vec();
             for _ in 0..3 {
-                drop(wakers.forget(slots.swap_remove(n % slots.len()).unwrap()));
+                drop(wakers.remove(slots.swap_remove(n % slots.len()).unwrap()));
             }
             assert!(wakers.list.len() <= 5, "{}", wakers.list.len());
         }
-        drop(wakers.forget(first.unwrap()));
+        drop(wakers.remove(first.unwrap()));
         assert_eq!(Arc::strong_count(&dropped), 1);
         // A slot is invalid after a wake-up.
         let old = wait(&mut wakers, &dropped, 1).unwrap();
         wake(&mut wakers);
         wait(&mut wakers, &remaining, 1);
-        assert!(wakers.forget(old).is_none());
+        assert!(wakers.remove(old).is_none());
         wake(&mut wakers);
         assert_eq!((remaining.0.load(Ordering::SeqCst), dropped.0.load(Ordering::SeqCst)), (2, 1));
     }

@@ -22,7 +22,7 @@ use crate::{
     event::{Event, Position, resume},
     execution::{self, StreamStart},
     extension::Negotiated,
-    journal::{Cut, Reader, live::CommitFailure},
+    journal::{Interrupted, Reader, live::CommitFailure},
     pb::v1::SendMessageRequest,
     store::Key,
 };
@@ -106,7 +106,7 @@ impl Stream for Events {
         }
         let item = match Pin::new(&mut self.reader).poll_next(cx) {
             // A stream that always has events never polls its timer.
-            Poll::Ready(Some(_)) if self.until.is_some_and(|until| until <= Instant::now()) => Some(Err(Cut)),
+            Poll::Ready(Some(_)) if self.until.is_some_and(|until| until <= Instant::now()) => Some(Err(Interrupted)),
             Poll::Ready(item) => item,
             Poll::Pending => {
                 let Some(until) = self.until else { return Poll::Pending };
@@ -120,15 +120,15 @@ impl Stream for Events {
                     this.armed = has_budget_remaining().then(|| cx.waker().clone());
                     return Poll::Pending;
                 }
-                Some(Err(Cut))
+                Some(Err(Interrupted))
             }
         };
         Poll::Ready(item.map(|result| match result {
             Ok(event) if self.marks => Ok(resume::mark(event, self.reader.take_gap())),
             Ok(event) => Ok(event),
-            Err(Cut) => {
+            Err(Interrupted) => {
                 self.ended = true;
-                Err(cut_error(self.reader.untaken()))
+                Err(cut_error(self.reader.commit_failure()))
             }
         }))
     }

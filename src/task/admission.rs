@@ -16,7 +16,7 @@ use crate::{
 pub struct Admission {
     state: TaskState,
     seq: Seq,
-    bounds: TaskLimits,
+    limits: TaskLimits,
     /// Encoded size of all events so far.
     bytes: usize,
     /// Size of the context, which includes this task. `None` while the task is the only one of its context.
@@ -66,13 +66,13 @@ impl Default for TaskLimits {
 
 /// Reason why an event is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub enum LimitViolation {
     /// The task is in a terminal state; the first one is final.
     #[error("the task is in a terminal state")]
-    Ended,
+    Terminal,
     /// The state transition is not permitted.
     #[error("invalid state transition from {0:?} to {1:?}")]
-    State(TaskState, TaskState),
+    Transition(TaskState, TaskState),
     /// The task has the maximum number of events.
     #[error("a task has at most {0} events")]
     Events(Seq),
@@ -96,11 +96,11 @@ pub enum Violation {
     IdBytes(usize),
 }
 
-impl Violation {
+impl LimitViolation {
     /// Returns the name of the exceeded limit, or `None` for other reasons.
     pub fn limit(self) -> Option<&'static str> {
         match self {
-            Self::Ended | Self::State(..) => None,
+            Self::Terminal | Self::Transition(..) => None,
             Self::Events(_) => Some("events"),
             Self::Artifacts(_) => Some("artifacts"),
             Self::EventBytes(_) => Some("event_bytes"),
@@ -113,22 +113,22 @@ impl Violation {
 }
 
 impl Admission {
-    /// Creates the admission state of a task whose last event is `seq`. It has no limits until [`bound`](Self::bound).
-    pub fn of(task: &Task, seq: Seq) -> Self {
+    /// Creates the admission state of a task whose last event is `seq`. It has no limits until [`set_limits`](Self::set_limits).
+    pub fn new(task: &Task, seq: Seq) -> Self {
         let artifacts = task.artifacts.iter();
         let size = |artifact: &Artifact| ArtifactSize {
             id: artifact.artifact_id.as_str().into(),
             bytes: artifact.encoded_len(),
         };
         let artifacts = artifacts.map(size).collect();
-        let (bounds, bytes) = (TaskLimits::default(), task.encoded_len());
-        Self { state: task.state(), seq, bounds, bytes, context: None, artifacts }
+        let (limits, bytes) = (TaskLimits::default(), task.encoded_len());
+        Self { state: task.state(), seq, limits, bytes, context: None, artifacts }
     }
 
     /// Resets to the state after event `seq`, with which the task was `task`. Keeps the limits and the context.
-    pub fn rewind(&mut self, task: &Task, seq: Seq) {
+    pub fn reset_to(&mut self, task: &Task, seq: Seq) {
         self.drop_events();
-        *self = Self { bounds: self.bounds, context: self.context.take(), ..Self::of(task, seq) };
+        *self = Self { limits: self.limits, context: self.context.take(), ..Self::new(task, seq) };
     }
 
     /// Counts events in the size of this context from now on. Those so far have been counted.
@@ -156,18 +156,18 @@ impl Admission {
     }
 
     /// Sets the limits.
-    pub fn bound(&mut self, bounds: TaskLimits) {
-        self.bounds = bounds;
+    pub fn set_limits(&mut self, limits: TaskLimits) {
+        self.limits = limits;
     }
 
     /// Checks the size of the first event of a task, which [`admit`](Self::admit) does not see, and counts it in the context.
-    pub fn check_first(&self) -> Result<(), Violation> {
+    pub fn check_first(&self) -> Result<(), LimitViolation> {
         self.check_bytes(self.bytes, 0, false)?;
         self.count(self.bytes, 0, false)
     }
 
     /// Sets the size of the log of a loaded task. It may exceed that of the task, because artifacts were replaced.
-    pub fn logged(&mut self, bytes: usize) {
+    pub fn set_log_bytes(&mut self, bytes: usize) {
         self.bytes = self.bytes.max(bytes);
     }
 
@@ -178,7 +178,7 @@ impl Admission {
 
     /// Returns the maximum size of an event in bytes.
     pub fn max_event_bytes(&self) -> usize {
-        self.bounds.event_bytes
+        self.limits.event_bytes
     }
 
     /// Returns the current state of the task.
@@ -198,12 +198,12 @@ impl Admission {
     ///
     /// # Errors
     /// The reason for the rejection, in which case nothing changes.
-    pub fn admit(&mut self, payload: &mut Payload, ends: bool) -> Result<Seq, Violation> {
+    pub fn admit(&mut self, payload: &mut Payload, ends: bool) -> Result<Seq, LimitViolation> {
         if self.state.is_terminal() {
-            return Err(Violation::Ended);
+            return Err(LimitViolation::Terminal);
         }
-        if !ends && self.seq >= self.bounds.events {
-            return Err(Violation::Events(self.bounds.events));
+        if !ends && self.seq >= self.limits.events {
+            return Err(LimitViolation::Events(self.limits.events));
         }
         check_ids(payload)?;
         let bytes = weigh(payload);
@@ -221,24 +221,24 @@ impl Admission {
     }
 
     /// Updates the state or an artifact by an event of so many bytes. Changes nothing if that is rejected.
-    fn fold(&mut self, payload: &mut Payload, bytes: usize) -> Result<(), Violation> {
+    fn fold(&mut self, payload: &mut Payload, bytes: usize) -> Result<(), LimitViolation> {
         match payload {
             Payload::StatusUpdate(update) => {
                 let next = update.status.as_ref().map_or(TaskState::Unspecified, TaskStatus::state);
-                if !self.state.may_become(next) {
-                    return Err(Violation::State(self.state, next));
+                if !self.state.can_become(next) {
+                    return Err(LimitViolation::Transition(self.state, next));
                 }
                 self.state = next;
             }
             Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(artifact), append, .. }) => {
-                let max = self.bounds.artifact_bytes;
-                let fits = |bytes| if bytes > max { Err(Violation::ArtifactBytes(max)) } else { Ok(bytes) };
+                let max = self.limits.artifact_bytes;
+                let fits = |bytes| if bytes > max { Err(LimitViolation::ArtifactBytes(max)) } else { Ok(bytes) };
                 if let Some(old) = find(&mut self.artifacts, &artifact.artifact_id) {
                     let added = added_bytes(artifact, bytes);
                     old.bytes = fits(if *append { old.bytes.saturating_add(added) } else { bytes })?;
                 } else {
-                    if self.artifacts.len() >= self.bounds.artifacts {
-                        return Err(Violation::Artifacts(self.bounds.artifacts));
+                    if self.artifacts.len() >= self.limits.artifacts {
+                        return Err(LimitViolation::Artifacts(self.limits.artifacts));
                     }
                     let size = ArtifactSize { id: artifact.artifact_id.as_str().into(), bytes: fits(bytes)? };
                     self.artifacts.push(size);
@@ -251,8 +251,8 @@ impl Admission {
     }
 
     /// Counts bytes in the context, or rejects them if it would exceed its limit. Bytes that end a turn always count.
-    fn count(&self, bytes: usize, before: usize, ends: bool) -> Result<(), Violation> {
-        let most = self.bounds.context_bytes;
+    fn count(&self, bytes: usize, before: usize, ends: bool) -> Result<(), LimitViolation> {
+        let most = self.limits.context_bytes;
         let fits = match &self.context {
             Some(context) if ends => {
                 context.add(bytes);
@@ -261,15 +261,15 @@ impl Admission {
             Some(context) => context.try_add(bytes, most),
             None => ends || before.saturating_add(bytes) <= most,
         };
-        if fits { Ok(()) } else { Err(Violation::ContextBytes(most)) }
+        if fits { Ok(()) } else { Err(LimitViolation::ContextBytes(most)) }
     }
 
-    fn check_bytes(&self, bytes: usize, before: usize, ends: bool) -> Result<(), Violation> {
-        let TaskLimits { event_bytes, task_bytes, .. } = self.bounds;
+    fn check_bytes(&self, bytes: usize, before: usize, ends: bool) -> Result<(), LimitViolation> {
+        let TaskLimits { event_bytes, task_bytes, .. } = self.limits;
         if bytes > event_bytes {
-            Err(Violation::EventBytes(event_bytes))
+            Err(LimitViolation::EventBytes(event_bytes))
         } else if !ends && before.saturating_add(bytes) > task_bytes {
-            Err(Violation::TaskBytes(task_bytes))
+            Err(LimitViolation::TaskBytes(task_bytes))
         } else {
             Ok(())
         }
@@ -277,8 +277,8 @@ impl Admission {
 
     /// Counts `bytes` of parts that are joined to the last event, a chunk of this artifact. Returns `false` and counts
     /// nothing if a limit would be exceeded.
-    pub fn grow(&mut self, artifact: &str, bytes: usize) -> bool {
-        let TaskLimits { artifact_bytes, task_bytes, .. } = self.bounds;
+    pub fn admit_joined(&mut self, artifact: &str, bytes: usize) -> bool {
+        let TaskLimits { artifact_bytes, task_bytes, .. } = self.limits;
         let total = self.bytes.saturating_add(bytes);
         let Some(index) = self.artifacts.iter().rposition(|size| *size.id == *artifact) else { return false };
         let grown = self.artifacts[index].bytes.saturating_add(bytes);
@@ -317,7 +317,7 @@ fn added_bytes(chunk: &Artifact, bytes: usize) -> usize {
 }
 
 /// Checks the length of the ids that an agent chooses.
-fn check_ids(payload: &Payload) -> Result<(), Violation> {
+fn check_ids(payload: &Payload) -> Result<(), LimitViolation> {
     let id = match payload {
         Payload::ArtifactUpdate(update) => update.artifact.as_ref().map(|artifact| &artifact.artifact_id),
         Payload::StatusUpdate(update) => {
@@ -328,7 +328,7 @@ fn check_ids(payload: &Payload) -> Result<(), Violation> {
         Payload::Task(_) => None,
     };
     match id {
-        Some(id) if id.len() > MAX_ID_BYTES => Err(Violation::IdBytes(MAX_ID_BYTES)),
+        Some(id) if id.len() > MAX_ID_BYTES => Err(LimitViolation::IdBytes(MAX_ID_BYTES)),
         Some(_) | None => Ok(()),
     }
 }
@@ -358,139 +358,145 @@ mod tests {
         ];
         for (from, row) in transitions {
             for (to, legal) in STATES.into_iter().zip(row) {
-                assert_eq!(from.may_become(to), legal, "{from:?} to {to:?}");
-                let mut ahead = Admission::of(&task_in(from), 1);
-                assert_eq!(ahead.admit(&mut status(to, None), false).is_ok(), legal, "{from:?} to {to:?}");
-                assert_eq!((ahead.state(), ahead.seq()), if legal { (to, 2) } else { (from, 1) });
+                assert_eq!(from.can_become(to), legal, "{from:?} to {to:?}");
+                let mut admission = Admission::new(&task_in(from), 1);
+                assert_eq!(admission.admit(&mut status(to, None), false).is_ok(), legal, "{from:?} to {to:?}");
+                assert_eq!((admission.state(), admission.seq()), if legal { (to, 2) } else { (from, 1) });
             }
         }
     }
 
     #[test]
     fn full_task_accepts_only_events_that_end_a_turn() {
-        let bounds = TaskLimits { events: 4, artifacts: 2, ..TaskLimits::default() };
-        let mut ahead = Admission::of(&task_in(TaskState::Working), 1);
-        ahead.bound(bounds);
-        let mut begin = |id: &str, ends| ahead.admit(&mut Payload::ArtifactUpdate(chunk(id, "x", true)), ends);
+        let limits = TaskLimits { events: 4, artifacts: 2, ..TaskLimits::default() };
+        let mut admission = Admission::new(&task_in(TaskState::Working), 1);
+        admission.set_limits(limits);
+        let mut begin = |id: &str, ends| admission.admit(&mut Payload::ArtifactUpdate(chunk(id, "x", true)), ends);
         assert_eq!((begin("a", false), begin("b", false)), (Ok(2), Ok(3)));
-        assert_eq!(begin("c", false), Err(Violation::Artifacts(2)));
+        assert_eq!(begin("c", false), Err(LimitViolation::Artifacts(2)));
         assert_eq!(begin("a", false), Ok(4), "existing artifacts can grow");
-        assert_eq!(begin("a", false), Err(Violation::Events(4)));
-        assert_eq!(ahead.admit(&mut status(TaskState::InputRequired, None), true), Ok(5));
-        assert_eq!(ahead.admit(&mut status(TaskState::Working, None), false), Err(Violation::Events(4)));
-        assert_eq!(ahead.admit(&mut status(TaskState::Failed, None), true), Ok(6));
+        assert_eq!(begin("a", false), Err(LimitViolation::Events(4)));
+        assert_eq!(admission.admit(&mut status(TaskState::InputRequired, None), true), Ok(5));
+        assert_eq!(admission.admit(&mut status(TaskState::Working, None), false), Err(LimitViolation::Events(4)));
+        assert_eq!(admission.admit(&mut status(TaskState::Failed, None), true), Ok(6));
     }
 
     #[test]
     fn bytes_are_counted_by_event_artifact_and_task() {
         let text = |id: &str, bytes: usize, append| Payload::ArtifactUpdate(chunk(id, &"x".repeat(bytes), append));
-        let bounds = TaskLimits { event_bytes: 100, artifact_bytes: 150, task_bytes: 360, ..TaskLimits::default() };
-        let mut ahead = Admission::of(&task_in(TaskState::Working), 1);
-        ahead.bound(bounds);
-        assert_eq!(ahead.admit(&mut text("a", 100, false), false), Err(Violation::EventBytes(100)));
-        assert_eq!(ahead.admit(&mut text("a", 80, false), false), Ok(2));
-        assert_eq!(ahead.admit(&mut text("a", 80, true), false), Err(Violation::ArtifactBytes(150)));
+        let limits = TaskLimits { event_bytes: 100, artifact_bytes: 150, task_bytes: 360, ..TaskLimits::default() };
+        let mut admission = Admission::new(&task_in(TaskState::Working), 1);
+        admission.set_limits(limits);
+        assert_eq!(admission.admit(&mut text("a", 100, false), false), Err(LimitViolation::EventBytes(100)));
+        assert_eq!(admission.admit(&mut text("a", 80, false), false), Ok(2));
+        assert_eq!(admission.admit(&mut text("a", 80, true), false), Err(LimitViolation::ArtifactBytes(150)));
         // A replaced artifact counts once for the artifact, and twice for the log.
-        assert_eq!(ahead.admit(&mut text("a", 80, false), false), Ok(3));
-        assert_eq!(ahead.admit(&mut text("a", 40, true), false), Ok(4));
-        assert!(!ahead.grow("a", 40) && ahead.grow("a", 4));
-        assert_eq!(ahead.admit(&mut text("b", 80, false), false), Ok(5));
+        assert_eq!(admission.admit(&mut text("a", 80, false), false), Ok(3));
+        assert_eq!(admission.admit(&mut text("a", 40, true), false), Ok(4));
+        assert!(!admission.admit_joined("a", 40) && admission.admit_joined("a", 4));
+        assert_eq!(admission.admit(&mut text("b", 80, false), false), Ok(5));
         let text = "x".repeat(80);
-        assert_eq!(ahead.admit(&mut status(TaskState::Working, Some(&text)), false), Err(Violation::TaskBytes(360)));
-        assert_eq!((ahead.state(), ahead.seq()), (TaskState::Working, 5), "a rejection changes nothing");
-        assert!(!ahead.grow("b", 60), "exceeds the size of the task");
+        assert_eq!(
+            admission.admit(&mut status(TaskState::Working, Some(&text)), false),
+            Err(LimitViolation::TaskBytes(360))
+        );
+        assert_eq!((admission.state(), admission.seq()), (TaskState::Working, 5), "a rejection changes nothing");
+        assert!(!admission.admit_joined("b", 60), "exceeds the size of the task");
         // An event that ends the turn is exempt from the size of the task, but not from that of an event.
         let too_long = "x".repeat(100);
-        let mut end = |text: &str| ahead.admit(&mut status(TaskState::Failed, Some(text)), true);
-        assert_eq!((end(&too_long), end(&text)), (Err(Violation::EventBytes(100)), Ok(6)));
+        let mut end = |text: &str| admission.admit(&mut status(TaskState::Failed, Some(text)), true);
+        assert_eq!((end(&too_long), end(&text)), (Err(LimitViolation::EventBytes(100)), Ok(6)));
     }
 
     #[test]
     fn bytes_are_counted_by_context() {
         let text = |bytes: usize| Payload::ArtifactUpdate(chunk("a", &"x".repeat(bytes), true));
-        let bounds = TaskLimits { context_bytes: 300, artifacts: 1, ..TaskLimits::default() };
+        let limits = TaskLimits { context_bytes: 300, artifacts: 1, ..TaskLimits::default() };
         let context = Arc::new(ContextBytes::default());
         let mut tasks = [(); 2].map(|()| {
-            let mut ahead = Admission::of(&task_in(TaskState::Working), 1);
-            ahead.bound(bounds);
-            ahead.enter_context(Arc::clone(&context));
-            ahead.check_first().unwrap();
-            ahead
+            let mut admission = Admission::new(&task_in(TaskState::Working), 1);
+            admission.set_limits(limits);
+            admission.enter_context(Arc::clone(&context));
+            admission.check_first().unwrap();
+            admission
         });
         let first = tasks[0].bytes();
         assert_eq!(context.get(), 2 * first);
         let [one, two] = &mut tasks;
         assert_eq!(one.admit(&mut text(100), false), Ok(2));
-        assert!(one.grow("a", 50));
+        assert!(one.admit_joined("a", 50));
         assert_eq!(context.get(), one.bytes() + two.bytes());
-        assert_eq!(two.admit(&mut text(150), false), Err(Violation::ContextBytes(300)));
+        assert_eq!(two.admit(&mut text(150), false), Err(LimitViolation::ContextBytes(300)));
         assert_eq!(two.admit(&mut text(80), false), Ok(2));
-        assert!(!two.grow("a", 80) && !one.grow("a", 80));
+        assert!(!two.admit_joined("a", 80) && !one.admit_joined("a", 80));
         // What is refused for another reason is not counted.
         let full = context.get();
         let mut other = Payload::ArtifactUpdate(chunk("b", "", false));
-        assert_eq!(two.admit(&mut other, false), Err(Violation::Artifacts(1)));
+        assert_eq!(two.admit(&mut other, false), Err(LimitViolation::Artifacts(1)));
         assert_eq!((context.get(), full), (full, one.bytes() + two.bytes()));
         // The end of a turn always fits.
         let said = "x".repeat(200);
-        assert_eq!(one.admit(&mut status(TaskState::Working, Some(&said)), false), Err(Violation::ContextBytes(300)));
+        assert_eq!(
+            one.admit(&mut status(TaskState::Working, Some(&said)), false),
+            Err(LimitViolation::ContextBytes(300))
+        );
         assert_eq!(one.admit(&mut status(TaskState::Failed, Some(&said)), true), Ok(3));
         assert_eq!(context.get(), one.bytes() + two.bytes());
         two.drop_task();
         assert_eq!(context.get(), one.bytes());
         // A task that has its context to itself counts alone.
-        let mut alone = Admission::of(&task_in(TaskState::Working), 1);
-        alone.bound(bounds);
+        let mut alone = Admission::new(&task_in(TaskState::Working), 1);
+        alone.set_limits(limits);
         assert_eq!(alone.admit(&mut text(250), false), Ok(2));
-        assert_eq!(alone.admit(&mut text(80), false), Err(Violation::ContextBytes(300)));
-        alone.bound(TaskLimits { context_bytes: 0, ..bounds });
-        assert_eq!(alone.check_first(), Err(Violation::ContextBytes(0)));
+        assert_eq!(alone.admit(&mut text(80), false), Err(LimitViolation::ContextBytes(300)));
+        alone.set_limits(TaskLimits { context_bytes: 0, ..limits });
+        assert_eq!(alone.check_first(), Err(LimitViolation::ContextBytes(0)));
     }
 
     #[test]
     fn loaded_task_has_the_same_artifact_sizes() {
         let mut task = task_in(TaskState::Working);
-        let mut ahead = Admission::of(&task, 1);
+        let mut admission = Admission::new(&task, 1);
         for (id, append) in [("a", false), ("a", true), ("b", false), ("a", false), ("b", true)] {
             let mut payload = Payload::ArtifactUpdate(chunk(id, "text of a chunk", append));
-            ahead.admit(&mut payload, false).unwrap();
+            admission.admit(&mut payload, false).unwrap();
             crate::task::apply(&mut task, &payload);
         }
-        let loaded = Admission::of(&task, ahead.seq());
+        let loaded = Admission::new(&task, admission.seq());
         let size = |artifact: &ArtifactSize| (artifact.id.clone(), artifact.bytes);
         let sizes = |admission: &Admission| admission.artifacts.iter().map(size).collect::<Vec<_>>();
-        assert_eq!(sizes(&loaded), sizes(&ahead));
-        assert!(loaded.bytes() < ahead.bytes(), "the log exceeds the task; stores record its size");
+        assert_eq!(sizes(&loaded), sizes(&admission));
+        assert!(loaded.bytes() < admission.bytes(), "the log exceeds the task; stores record its size");
     }
 
     #[test]
     fn ids_that_agents_choose_have_a_maximum_length() {
         let id = "i".repeat(MAX_ID_BYTES + 1);
-        let mut ahead = Admission::of(&task_in(TaskState::Working), 1);
+        let mut admission = Admission::new(&task_in(TaskState::Working), 1);
         let named = crate::pb::v1::Message { message_id: id.clone(), ..crate::pb::v1::Message::agent("x") };
         let mut update = status(TaskState::Working, Some("x"));
         if let Payload::StatusUpdate(status_update) = &mut update {
             status_update.status.as_mut().unwrap().message = Some(named.clone());
         }
         for mut payload in [Payload::ArtifactUpdate(chunk(&id, "x", false)), update, Payload::Message(named)] {
-            assert_eq!(ahead.admit(&mut payload, false), Err(Violation::IdBytes(MAX_ID_BYTES)));
+            assert_eq!(admission.admit(&mut payload, false), Err(LimitViolation::IdBytes(MAX_ID_BYTES)));
         }
-        assert_eq!(ahead.admit(&mut Payload::ArtifactUpdate(chunk(&id[1..], "x", false)), false), Ok(2));
+        assert_eq!(admission.admit(&mut Payload::ArtifactUpdate(chunk(&id[1..], "x", false)), false), Ok(2));
     }
 
     proptest! {
         /// Terminal states are final, and every accepted event has the next sequence number.
         #[test]
         fn terminal_states_are_final(states in proptest::collection::vec(0..9_usize, 0..30)) {
-            let mut ahead = Admission::of(&task_in(TaskState::Submitted), 1);
+            let mut admission = Admission::new(&task_in(TaskState::Submitted), 1);
             let (mut ended, mut accepted) = (None, 1);
             for state in states.into_iter().map(|index| STATES[index]) {
-                if ahead.admit(&mut status(state, None), false).is_ok() {
+                if admission.admit(&mut status(state, None), false).is_ok() {
                     accepted += 1;
                     prop_assert_eq!(ended, None);
                     ended = state.is_terminal().then_some(state);
                 }
-                prop_assert_eq!(ahead.seq(), accepted);
+                prop_assert_eq!(admission.seq(), accepted);
             }
         }
     }

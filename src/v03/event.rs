@@ -100,7 +100,7 @@ impl From<event::Event> for Event {
 
 impl From<Event> for event::Event {
     fn from(event: Event) -> Self {
-        Self::elsewhere(event.cursor.clone(), event.message().clone().into())
+        Self::from_remote(event.cursor.clone(), event.message().clone().into())
     }
 }
 

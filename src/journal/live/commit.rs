@@ -2,7 +2,7 @@
 
 use std::{mem, sync::Arc};
 
-use super::{CHECKPOINT, Inner, Live};
+use super::{Inner, LiveTask, MIN_CHECKPOINT_BYTES};
 use crate::{
     event::{Ends, Event, Position, Seq},
     journal::{
@@ -17,29 +17,29 @@ use crate::{
 impl Inner {
     /// Returns whether there is anything to commit.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.real && !self.lost && (self.touched || self.begins || !self.pending.is_empty())
+        self.has_task && !self.is_lost && (self.row_changed || self.is_new || !self.pending.is_empty())
     }
 
     /// Returns whether anything is pending, queued or in flight.
-    pub(in crate::journal) fn is_unsettled(&self) -> bool {
+    pub(in crate::journal) fn has_uncommitted(&self) -> bool {
         self.queued || self.in_flight > 0 || self.is_dirty()
     }
 
     /// Returns whether no turn is running and everything accepted is durable: nothing happens until the next message.
     pub(in crate::journal) fn is_idle(&self) -> bool {
-        !self.running && !self.is_unsettled()
+        !self.running && !self.has_uncommitted()
     }
 
     /// Returns the last event if the task is idle and no message waits for a turn.
-    pub(crate) fn idle_at(&self) -> Option<Seq> {
+    pub(crate) fn idle_position(&self) -> Option<Seq> {
         (self.is_idle() && self.inbox.is_empty()).then(|| self.watermark())
     }
 
-    /// Creates a commit of everything pending. With `exclusive`, the lock is held until [`settle`](Self::settle), so
+    /// Creates a commit of everything pending. With `exclusive`, the lock is held until [`publish`](Self::publish), so
     /// that the committed task can be moved into the checkpoint instead of being copied.
-    pub(in crate::journal) fn prepare(&mut self, live: &Live, exclusive: bool) -> Commit {
+    pub(in crate::journal) fn take_commit(&mut self, live: &LiveTask, exclusive: bool) -> Commit {
         let mut events = mem::take(&mut self.pending);
-        if let Some(task) = self.base.as_ref().filter(|_| mem::take(&mut self.begins)) {
+        if let Some(task) = self.initial_task.as_ref().filter(|_| mem::take(&mut self.is_new)) {
             let at = Position { fence: self.fence, seq: 1 };
             // Without readers, the first event is encoded at once: the agent then is the sole owner of the task, and
             // changes it without copying.
@@ -48,31 +48,33 @@ impl Inner {
             } else {
                 Event::encoded_task(at, Ends::Nothing, task)
             };
-            self.head.get_or_insert_with(|| first.clone());
+            self.status_event.get_or_insert_with(|| first.clone());
             events.insert(0, first);
         }
-        (self.in_flight, self.touched, self.oldest) = (events.len(), false, None);
-        self.bytes_taken = self.ahead.bytes();
-        let ends = self.ahead.state().is_terminal();
+        (self.in_flight, self.row_changed, self.oldest_pending_since) = (events.len(), false, None);
+        self.bytes_sent = self.admission.bytes();
+        let ends = self.admission.state().is_terminal();
         if !exclusive {
-            self.since += events.iter().map(Event::weight).sum::<usize>();
+            self.bytes_since_checkpoint += events.iter().map(Event::weight).sum::<usize>();
         }
         // An immediate store keeps the events themselves until the task ends.
-        let due = ends || self.since > self.last.max(CHECKPOINT);
+        let due = ends || self.bytes_since_checkpoint > self.checkpoint_bytes.max(MIN_CHECKPOINT_BYTES);
         let whole = !ends_within(&events);
-        let checkpoint = due.then(|| match (&self.shown, &self.base) {
-            (Some(_), _) if exclusive && whole => self.shown.take().unwrap_or_default(),
+        let checkpoint = due.then(|| match (&self.committed, &self.initial_task) {
+            (Some(_), _) if exclusive && whole => self.committed.take().unwrap_or_default(),
             (Some(task), _) => Arc::clone(task),
-            (None, _) if whole => self.base.take().unwrap_or_default(),
+            (None, _) if whole => self.initial_task.take().unwrap_or_default(),
             (None, task) => task.clone().unwrap_or_default(),
         });
         if due {
-            (self.last, self.since) = (self.last + self.since, 0);
+            (self.checkpoint_bytes, self.bytes_since_checkpoint) =
+                (self.checkpoint_bytes + self.bytes_since_checkpoint, 0);
         }
         let row = self.row(live);
-        let expect = self.at.map_or(Expect::New, Expect::At);
-        let saved = mem::take(&mut self.unsaved).then(|| self.saved.clone()).flatten();
-        let (push, asked, sends) = (self.push.take(), self.asked.take(), mem::take(&mut self.sends));
+        let expect = self.durable_at.map_or(Expect::New, Expect::At);
+        let saved = mem::take(&mut self.agent_state_changed).then(|| self.agent_state.clone()).flatten();
+        let (push, asked, sends) =
+            (self.push.take(), self.changed_contexts.take(), mem::take(&mut self.idempotency_records));
         let key = live.key.clone();
         Commit {
             key,
@@ -89,18 +91,18 @@ impl Inner {
     }
 
     /// Returns the row of the task including pending changes.
-    pub(super) fn row(&mut self, live: &Live) -> Row {
-        let state = self.ahead.state();
+    pub(super) fn row(&mut self, live: &LiveTask) -> Row {
+        let state = self.admission.state();
         Row {
             context: Arc::clone(&live.context),
-            seq: self.ahead.seq(),
+            seq: self.admission.seq(),
             state,
-            previous_state: self.counted.replace(state),
-            status_event: self.head.take(),
-            time: self.time,
+            previous_state: self.counted_state.replace(state),
+            status_event: self.status_event.take(),
+            time: self.status_time,
             open: !state.is_terminal() && (self.running || !self.inbox.is_empty()),
-            delivered_seq: self.taken,
-            cancel_requested: self.cancel,
+            delivered_seq: self.delivered_seq,
+            cancel_requested: self.cancel_requested,
             attempt: self.attempt,
             drained: self.drained,
         }
@@ -108,34 +110,34 @@ impl Inner {
 
     /// Makes the events of a durable commit visible: updates the committed task and the watermark, and collects
     /// wake-ups.
-    pub(in crate::journal) fn settle(&mut self, commit: &Commit, wakeups: &mut Wakeups) {
+    pub(in crate::journal) fn publish(&mut self, commit: &Commit, wakeups: &mut Wakeups) {
         let Commit { events, checkpoint, row, fence, .. } = commit;
-        (self.in_flight, self.bytes_durable) = (0, self.bytes_taken);
-        self.at = Some(Position { fence: *fence, seq: row.seq });
+        (self.in_flight, self.bytes_durable) = (0, self.bytes_sent);
+        self.durable_at = Some(Position { fence: *fence, seq: row.seq });
         match checkpoint {
             Some(task) if !ends_within(events) => {
-                self.shown = Some(Arc::clone(task));
+                self.committed = Some(Arc::clone(task));
                 for event in events {
-                    self.tell(event, wakeups);
+                    self.notify_waiters(event, wakeups);
                 }
             }
             _ => {
                 for event in events {
                     if event.seq() == 1 {
-                        self.shown = self.base.take();
-                    } else if let (Some(task), Some(payload)) = (&mut self.shown, event.payload()) {
+                        self.committed = self.initial_task.take();
+                    } else if let (Some(task), Some(payload)) = (&mut self.committed, event.payload()) {
                         apply(Arc::make_mut(task), payload);
                     }
-                    self.tell(event, wakeups);
+                    self.notify_waiters(event, wakeups);
                 }
             }
         }
-        self.keep_newest(events);
-        self.wakers.take(&mut wakeups.wakers);
+        self.cache_events(events);
+        self.wakers.drain_into(&mut wakeups.wakers);
     }
 
     /// Reuses the capacity of a list of committed events.
-    pub(in crate::journal) fn reuse(&mut self, mut events: Vec<Event>) {
+    pub(in crate::journal) fn reuse_events(&mut self, mut events: Vec<Event>) {
         if self.pending.capacity() == 0 {
             events.clear();
             self.pending = events;
@@ -143,35 +145,35 @@ impl Inner {
     }
 
     /// Replies to the waiters whose condition an event fulfils, with the task at that event.
-    fn tell(&mut self, event: &Event, wakeups: &mut Wakeups) {
+    fn notify_waiters(&mut self, event: &Event, wakeups: &mut Wakeups) {
         let ends = event.ends();
         if ends != Ends::Nothing {
-            self.ended += 1;
+            self.ended_turns += 1;
         }
-        self.turns.see(event, |event| is_interrupted(event.known_payload()));
+        self.turns.apply(event, |event| is_interrupted(event.known_payload()));
         if self.waiters.is_empty() {
             return;
         }
         // `AUTH_REQUIRED` interrupts the turn for callers that wait, even if the agent continues (3.2.2).
         let interrupted = ends == Ends::Nothing && is_interrupted(event.known_payload());
-        let finished = self.ended + u32::from(interrupted);
-        self.answer_if(wakeups, |condition| match condition {
-            WaitCondition::Shown(seq) | WaitCondition::Written(seq) => *seq <= event.seq(),
+        let finished = self.ended_turns + u32::from(interrupted);
+        self.reply_if(wakeups, |condition| match condition {
+            WaitCondition::Durable(seq) | WaitCondition::DurableForTurn(seq) => *seq <= event.seq(),
             WaitCondition::Turn(turn, _) => ends == Ends::Task || *turn <= finished,
-            WaitCondition::End => ends == Ends::Task,
+            WaitCondition::TaskEnd => ends == Ends::Task,
         });
     }
 
     /// Replies to the waiters whose condition matches, with the committed task.
-    pub(super) fn answer_if(&mut self, wakeups: &mut Wakeups, is_met: impl Fn(&WaitCondition) -> bool) {
-        let Some(task) = &self.shown else { return };
+    pub(super) fn reply_if(&mut self, wakeups: &mut Wakeups, is_met: impl Fn(&WaitCondition) -> bool) {
+        let Some(task) = &self.committed else { return };
         let met = self.waiters.extract_if(.., |waiter| is_met(&waiter.0));
-        wakeups.answers.extend(met.map(|(_, sender)| (sender, TurnReply::Task(Arc::clone(task)))));
+        wakeups.replies.extend(met.map(|(_, sender)| (sender, TurnReply::Task(Arc::clone(task)))));
     }
 }
 
 /// Applies the events of a commit to its checkpoint.
-pub(in crate::journal) fn fold(commit: &mut Commit) {
+pub(in crate::journal) fn apply_to_checkpoint(commit: &mut Commit) {
     if let Some(task) = &mut commit.checkpoint {
         let task = Arc::make_mut(task);
         let events = commit.events.iter().filter(|event| event.seq() > 1);
@@ -179,11 +181,11 @@ pub(in crate::journal) fn fold(commit: &mut Commit) {
     }
 }
 
-/// Like [`fold`], for a store that takes encoded events. In the first commit of a task, artifacts are moved into the
+/// Like [`apply_to_checkpoint`], for a store that takes encoded events. In the first commit of a task, artifacts are moved into the
 /// checkpoint.
-pub(in crate::journal) fn fold_bytes(commit: &mut Commit) {
+pub(in crate::journal) fn apply_to_encoded_checkpoint(commit: &mut Commit) {
     if commit.expect != Expect::New {
-        return fold(commit);
+        return apply_to_checkpoint(commit);
     }
     let Some(task) = &mut commit.checkpoint else { return };
     let task = Arc::make_mut(task);

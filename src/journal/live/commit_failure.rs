@@ -15,7 +15,7 @@ use crate::{
     },
     pb::v1::{Message, TaskState, stream_response::Payload},
     store::{Change, Commit, Expect, Full, Key, Refused, Rejected},
-    task::Violation,
+    task::LimitViolation,
 };
 
 /// Reason why the last change of a task was not committed.
@@ -24,7 +24,7 @@ pub(crate) enum CommitFailure {
     /// The maximum number of tasks is reached.
     Full(Full),
     /// The store was unavailable for too long.
-    Away,
+    Unavailable,
     /// The store rejected the change, due to the limit with this configuration key if any.
     Rejected(Option<&'static str>),
 }
@@ -33,7 +33,7 @@ pub(crate) enum CommitFailure {
 #[derive(Clone, Debug)]
 pub(crate) enum LimitExceeded {
     /// A limit of the task.
-    Task(Violation),
+    Task(LimitViolation),
     /// The store rejected the changes of the turn.
     Store(Rejected),
 }
@@ -70,10 +70,10 @@ impl fmt::Display for LimitExceeded {
 impl Inner {
     /// Stops waiting because the server stops. Callers whose message is durable get the task as it is; all others, and
     /// those that wait for the end of the task, get an error.
-    pub(in crate::journal) fn stop(&mut self) -> Wakeups {
+    pub(in crate::journal) fn stop_waiting(&mut self) -> Wakeups {
         let (mut wakeups, durable) = (Wakeups::default(), self.watermark());
-        self.stopped = true;
-        self.answer_if(&mut wakeups, |condition| condition.said().is_some_and(|seq| seq <= durable));
+        self.server_stopped = true;
+        self.reply_if(&mut wakeups, |condition| condition.event().is_some_and(|seq| seq <= durable));
         self.waiters.clear();
         self.wake_all(&mut wakeups);
         wakeups
@@ -81,42 +81,42 @@ impl Inner {
 
     /// Returns whether the server has stopped.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.stopped
+        self.server_stopped
     }
 
     /// Fails waiting senders and cancels, even if their messages are not recorded. The pending changes may still be
     /// committed.
-    pub(in crate::journal) fn put_off(&mut self) {
+    pub(in crate::journal) fn fail_waiters(&mut self) {
         self.waiters
-            .retain(|(condition, _)| matches!(condition, WaitCondition::Written(_) | WaitCondition::Turn(_, 0)));
+            .retain(|(condition, _)| matches!(condition, WaitCondition::DurableForTurn(_) | WaitCondition::Turn(_, 0)));
     }
 
     /// Fails waiting cancels, and senders whose messages are recorded. The store is unavailable.
-    pub(in crate::journal) fn put_off_recorded(&mut self) {
+    pub(in crate::journal) fn fail_recorded_waiters(&mut self) {
         let durable = self.watermark();
         self.waiters.retain(|(condition, _)| match condition {
-            WaitCondition::Written(_) => true,
+            WaitCondition::DurableForTurn(_) => true,
             // Zero: a turn that waits for the one before it has no message.
-            WaitCondition::Shown(seq) | WaitCondition::Turn(_, seq) => *seq == 0 || *seq > durable,
-            WaitCondition::End => false,
+            WaitCondition::Durable(seq) | WaitCondition::Turn(_, seq) => *seq == 0 || *seq > durable,
+            WaitCondition::TaskEnd => false,
         });
     }
 
     /// Abandons the pending changes, of which the store has and gets nothing. The task must be loaded again.
-    pub(in crate::journal) fn take_back(&mut self) -> Wakeups {
+    pub(in crate::journal) fn abandon(&mut self) -> Wakeups {
         self.queued = false;
-        self.untaken = Some(CommitFailure::Away);
-        self.lose()
+        self.commit_failure = Some(CommitFailure::Unavailable);
+        self.mark_lost()
     }
 
     /// Abandons the pending changes, because the store has refused them. The task must be loaded again.
-    pub(in crate::journal) fn refuse(&mut self, refusal: &Refused) -> Wakeups {
+    pub(in crate::journal) fn abandon_refused(&mut self, refusal: &Refused) -> Wakeups {
         match refusal {
-            Refused::Full(full) => self.untaken = Some(CommitFailure::Full(*full)),
-            Refused::Rejected(rejection) => self.untaken = Some(CommitFailure::Rejected(rejection.limit())),
+            Refused::Full(full) => self.commit_failure = Some(CommitFailure::Full(*full)),
+            Refused::Rejected(rejection) => self.commit_failure = Some(CommitFailure::Rejected(rejection.limit())),
             Refused::Stale(_) | Refused::Duplicate { .. } => {}
         }
-        self.lose()
+        self.mark_lost()
     }
 
     /// Drops a change that the store can never commit, and everything accepted after it. Fails the task: at once, or
@@ -143,43 +143,46 @@ impl Inner {
             kept.clear();
         }
         let (task, first) = if begins {
-            (events.first().and_then(Event::whole).cloned().map(Into::into), 1)
+            (events.first().and_then(Event::as_task).cloned().map(Into::into), 1)
         } else {
-            (self.shown.clone(), self.watermark())
+            (self.committed.clone(), self.watermark())
         };
         let (task, last) = (task?, kept.last().map_or(first, Event::seq));
         // A turn that was to begin once its message is durable.
-        let start = WaitCondition::Written(self.taken);
-        let is_unstarted = self.taken > last && self.waiters.iter().any(|(condition, _)| *condition == start);
+        let start = WaitCondition::DurableForTurn(self.delivered_seq);
+        let is_unstarted = self.delivered_seq > last && self.waiters.iter().any(|(condition, _)| *condition == start);
         if self.rejections > 2 || begins && !(is_first && has_more) || is_unstarted && !has_more {
             return None;
         }
         let dropped = events.iter().chain(&self.pending).filter(|event| event.seq() > last && is_message(event));
         let dropped: Vec<Seq> = dropped.map(Event::seq).collect();
-        self.ahead.rewind(&task, last);
-        self.counted = self.shown.as_ref().map(|task| task.state());
-        self.time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map_or(self.time, millis);
+        self.admission.reset_to(&task, last);
+        self.counted_state = self.committed.as_ref().map(|task| task.state());
+        self.status_time =
+            task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map_or(self.status_time, millis);
         if begins {
-            (self.base, self.begins, self.push) = (Some(task), true, push);
+            (self.initial_task, self.is_new, self.push) = (Some(task), true, push);
         }
         sends.retain(|send| send.seq <= last);
-        (self.pending, self.sends, self.asked) = (kept, sends, asked.filter(|_| is_first));
-        (self.head, self.joined, self.in_flight, self.oldest) = (None, 0, 0, None);
-        (self.touched, self.unsaved, self.taken) = (false, false, self.taken.min(last));
+        (self.pending, self.idempotency_records, self.changed_contexts) = (kept, sends, asked.filter(|_| is_first));
+        (self.status_event, self.joined_bytes, self.in_flight, self.oldest_pending_since) = (None, 0, 0, None);
+        (self.row_changed, self.agent_state_changed, self.delivered_seq) = (false, false, self.delivered_seq.min(last));
         self.inbox.retain(|message| message.event.seq() <= last);
-        self.superseded = None;
+        self.answered = None;
         // Callers that wait for a dropped event of the agent wait for the failure instead.
         self.waiters.retain_mut(|(condition, _)| match condition {
-            WaitCondition::Shown(seq) if *seq > last && !dropped.contains(seq) => {
+            WaitCondition::Durable(seq) if *seq > last && !dropped.contains(seq) => {
                 *seq = last + 1;
                 true
             }
-            WaitCondition::Shown(seq) | WaitCondition::Written(seq) | WaitCondition::Turn(_, seq) => *seq <= last,
-            WaitCondition::End => true,
+            WaitCondition::Durable(seq) | WaitCondition::DurableForTurn(seq) | WaitCondition::Turn(_, seq) => {
+                *seq <= last
+            }
+            WaitCondition::TaskEnd => true,
         });
-        self.untaken = Some(CommitFailure::Rejected(rejection.limit()));
+        self.commit_failure = Some(CommitFailure::Rejected(rejection.limit()));
         let exceeded = LimitExceeded::Store(rejection.clone());
-        if !self.running || is_unstarted || self.ended + 1 < self.turn {
+        if !self.running || is_unstarted || self.ended_turns + 1 < self.turn {
             self.fail(live, &exceeded, last);
         }
         self.exceeded = Some(exceeded);
@@ -193,17 +196,17 @@ impl Inner {
         // Callers of a turn that was to begin after the dropped one.
         self.waiters.retain(|(condition, _)| !matches!(condition, WaitCondition::Turn(_, 0)));
         let status = status_update(live, TaskState::Failed, Some(exceeded.message(&live.key)));
-        if self.push(status, Mark::ending(Ends::Task)).is_err() {
+        if self.accept(status, Mark::ending(Ends::Task)).is_err() {
             tracing::error!(task.id = live.key.id(), event = last, "task is in a terminal state and can't fail");
         }
-        self.forget_notes(None);
+        self.drop_contexts(None);
     }
 
     /// Marks the task as lost: it has another writer, or does not exist. Waiters get an error, and readers are woken.
-    fn lose(&mut self) -> Wakeups {
+    fn mark_lost(&mut self) -> Wakeups {
         let mut wakeups = Wakeups::default();
-        (self.lost, self.in_flight) = (true, 0);
-        self.ahead.drop_events();
+        (self.is_lost, self.in_flight) = (true, 0);
+        self.admission.drop_events();
         self.pending.clear();
         self.waiters.clear();
         self.wake_all(&mut wakeups);

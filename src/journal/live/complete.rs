@@ -1,8 +1,9 @@
-//! A task that began and ends before anybody has seen it: what is said of it is moved into it, and its log is told by it.
+//! Commit of a new task that has already ended, in one piece: the payloads of its events are moved into the task, and its
+//! log refers to the parts of the task instead of repeating them.
 
 use std::{mem, sync::Arc, vec::Drain};
 
-use super::{Inner, Live};
+use super::{Inner, LiveTask};
 use crate::{
     clock::millis,
     event::{Ends, Event, Position},
@@ -16,79 +17,86 @@ use crate::{
 };
 
 impl Inner {
-    /// The whole of a task that ends with what is pending, before its first commit. None where there is more to it than
-    /// its events, or where somebody reads them.
-    pub(in crate::journal) fn conclude(&mut self, live: &Live) -> Option<CompletedTask> {
-        let whole = self.begins && self.real && !self.lost && self.ahead.state().is_terminal();
-        if !whole || self.readers > 0 || self.push.is_some() || self.unsaved || !self.sends.is_empty() {
+    /// Returns the completed task if it ends with the pending events, before its first commit. `None` if it has readers, or
+    /// state besides its events.
+    pub(in crate::journal) fn complete(&mut self, live: &LiveTask) -> Option<CompletedTask> {
+        let is_complete = self.is_new && self.has_task && !self.is_lost && self.admission.state().is_terminal();
+        if !is_complete
+            || self.readers > 0
+            || self.push.is_some()
+            || self.agent_state_changed
+            || !self.idempotency_records.is_empty()
+        {
             return None;
         }
-        let mut task = self.base.take()?;
-        let began = task.status.as_ref().and_then(|it| it.timestamp.as_ref()).map(millis).unwrap_or_default();
-        // The task tells it.
+        let mut task = self.initial_task.take()?;
+        let submitted_at =
+            task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(millis).unwrap_or_default();
+        // The task contains its status.
         let row = Row { status_event: None, ..self.row(live) };
-        (self.begins, self.touched, self.oldest) = (false, false, None);
-        let told = {
-            // Nobody else has it: the agent that was given it has returned.
+        (self.is_new, self.row_changed, self.oldest_pending_since) = (false, false, None);
+        let events = {
+            // Not copied: the agent, which held the other reference, has returned.
             let task = Arc::make_mut(&mut task);
             let mut rest = self.pending.drain(..);
-            let mut told = Vec::with_capacity(rest.len());
+            let mut events = Vec::with_capacity(rest.len());
             while let Some(event) = rest.next() {
-                told.push(fold(task, event, &rest));
+                events.push(move_into(task, event, &rest));
             }
-            told
+            events
         };
-        Some(CompletedTask { key: live.key.clone(), fence: self.fence, row, submitted_at: began, task, events: told })
+        Some(CompletedTask { key: live.key.clone(), fence: self.fence, row, submitted_at, task, events })
     }
 
-    /// It is durable: now it is shown, and whoever waited for anything of it has it.
-    pub(in crate::journal) fn concluded(&mut self, it: &CompletedTask, wake: &mut Wakeups) {
-        self.at = Some(Position { fence: it.fence, seq: it.row.seq });
-        self.ended += 1;
+    /// Makes a durable completed task visible, and collects replies to all waiters.
+    pub(in crate::journal) fn publish_completed(&mut self, completed: &CompletedTask, wakeups: &mut Wakeups) {
+        self.durable_at = Some(Position { fence: completed.fence, seq: completed.row.seq });
+        self.ended_turns += 1;
         self.turns = Turns::default();
         let waiters = mem::take(&mut self.waiters).into_iter();
-        wake.answers.extend(waiters.map(|(_, to)| (to, TurnReply::Task(Arc::clone(&it.task)))));
-        self.shown = Some(Arc::clone(&it.task));
-        self.wakers.take(&mut wake.wakers);
+        wakeups.replies.extend(waiters.map(|(_, sender)| (sender, TurnReply::Task(Arc::clone(&completed.task)))));
+        self.committed = Some(Arc::clone(&completed.task));
+        self.wakers.drain_into(&mut wakeups.wakers);
     }
 }
 
-/// Adds what an event says to the task, and says how the task then tells it: what it tells is moved and not copied.
-fn fold(task: &mut Task, event: Event, rest: &Drain<'_, Event>) -> EventRef {
+/// Applies an event to the task, and returns its entry in the log. If the task then contains the payload as it is, the payload
+/// is moved, and the entry refers to it.
+fn move_into(task: &mut Task, event: Event, rest: &Drain<'_, Event>) -> EventRef {
     let mark = event.mark();
-    let told = match event.known_payload() {
+    let reference = match event.known_payload() {
         Some(Payload::ArtifactUpdate(TaskArtifactUpdateEvent {
-            artifact: Some(it),
+            artifact: Some(artifact),
             append: false,
             last_chunk: last,
             metadata: None,
             ..
-        })) if !rest.as_slice().iter().any(|later| writes(later, &it.artifact_id))
-            && !task.artifacts.iter().any(|old| old.artifact_id == it.artifact_id) =>
+        })) if !rest.as_slice().iter().any(|later| changes_artifact(later, &artifact.artifact_id))
+            && !task.artifacts.iter().any(|old| old.artifact_id == artifact.artifact_id) =>
         {
             Some(EventRef::Artifact { mark, index: task.artifacts.len(), last: *last })
         }
-        Some(Payload::StatusUpdate(it)) if it.metadata.is_none() && mark.ends == Ends::Task => {
+        Some(Payload::StatusUpdate(update)) if update.metadata.is_none() && mark.ends == Ends::Task => {
             Some(EventRef::Status { mark })
         }
         _ => None,
     };
-    let event = match told {
+    let event = match reference {
         None => event,
-        Some(told) => match event.into_payload() {
-            Ok(it) => {
-                absorb(task, it);
-                return told;
+        Some(reference) => match event.into_payload() {
+            Ok(payload) => {
+                absorb(task, payload);
+                return reference;
             }
-            Err(it) => it,
+            Err(event) => event,
         },
     };
-    event.payload().into_iter().for_each(|it| apply(task, it));
+    event.payload().into_iter().for_each(|payload| apply(task, payload));
     EventRef::Event(event)
 }
 
-/// Whether an event says something of the artifact of this id.
-fn writes(event: &Event, id: &str) -> bool {
-    matches!(event.known_payload(), Some(Payload::ArtifactUpdate(it))
-        if it.artifact.as_ref().is_some_and(|it| it.artifact_id == id))
+/// Returns whether an event changes the artifact with this id.
+fn changes_artifact(event: &Event, id: &str) -> bool {
+    matches!(event.known_payload(), Some(Payload::ArtifactUpdate(update))
+        if update.artifact.as_ref().is_some_and(|artifact| artifact.artifact_id == id))
 }

@@ -14,30 +14,30 @@ pub(super) type StoredContext = (Seq, Box<str>);
 
 impl Inner {
     /// Stores the context of a message, given in JSON.
-    pub(crate) fn note(&mut self, seq: Seq, text: Box<str>) {
-        let total: usize = self.notes.iter().map(|context| context.1.len()).sum();
+    pub(crate) fn store_context(&mut self, seq: Seq, text: Box<str>) {
+        let total: usize = self.contexts.iter().map(|context| context.1.len()).sum();
         if total + text.len() <= MAX_BYTES {
-            self.notes.push((seq, text));
-            self.write_notes();
+            self.contexts.push((seq, text));
+            self.encode_contexts();
         }
     }
 
     /// Drops the contexts of messages before this one; with `None`, all.
-    pub(crate) fn forget_notes(&mut self, before: Option<Seq>) {
-        if self.notes.is_empty() {
+    pub(crate) fn drop_contexts(&mut self, before: Option<Seq>) {
+        if self.contexts.is_empty() {
             return;
         }
-        let count = self.notes.len();
-        self.notes.retain(|context| before.is_some_and(|before| context.0 >= before));
-        if self.notes.len() < count {
-            self.write_notes();
+        let count = self.contexts.len();
+        self.contexts.retain(|context| before.is_some_and(|before| context.0 >= before));
+        if self.contexts.len() < count {
+            self.encode_contexts();
         }
     }
 
     /// Encodes the contexts as a JSON array for the next commit. Empty if there are none.
-    fn write_notes(&mut self) {
-        let notes: Vec<&str> = self.notes.iter().map(|context| &*context.1).collect();
+    fn encode_contexts(&mut self) {
+        let notes: Vec<&str> = self.contexts.iter().map(|context| &*context.1).collect();
         let text = if notes.is_empty() { String::new() } else { format!("[{}]", notes.join(",")) };
-        self.asked = Some(Bytes::from(text));
+        self.changed_contexts = Some(Bytes::from(text));
     }
 }

@@ -134,7 +134,7 @@ async fn a_server_without_places_has_the_task(kind: ClientKind) {
             }
         };
         let gaps: Vec<_> = events.iter().enumerate().filter(|it| is_gap(it.1)).map(|it| it.0).collect();
-        assert_eq!(gaps.last().copied(), events.iter().rposition(|it| it.whole().is_some()), "{cut:?}");
+        assert_eq!(gaps.last().copied(), events.iter().rposition(|it| it.as_task().is_some()), "{cut:?}");
         assert_eq!((gaps.len(), proxy.left()), (2, 0), "{cut:?}: {gaps:?}");
         assert!(gaps[0] <= 2 && !events.iter().any(has_cursor_metadata));
         assert_eq!(events.last().and_then(state), Some(TaskState::Completed));
@@ -151,7 +151,7 @@ async fn a_server_that_keeps_its_places_to_itself(kind: ClientKind) {
     let gaps: Vec<_> = events.iter().filter(|it| is_gap(it)).collect();
     let untold = matches!(kind, ClientKind::Grpc | ClientKind::V03Grpc);
     assert_eq!((gaps.len(), proxy.left()), (usize::from(untold), 0));
-    assert!(gaps.iter().all(|it| it.whole().is_some()));
+    assert!(gaps.iter().all(|it| it.as_task().is_some()));
     assert_folds_to_task(&*kind.plain(&url), &events).await;
     assert!(matches!(task_of(&events[0]).state(), TaskState::Submitted | TaskState::Working));
 }
