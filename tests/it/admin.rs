@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use crate::{
     program::{a2a, message, output, post, signal, started},
     store::{
-        place::Opened,
+        opened::OpenedStore,
         writer::{Writer, chunk, message as user_message, scope, status},
     },
 };
@@ -47,7 +47,7 @@ async fn fail(directory: &Path, arguments: &[&str]) -> String {
 
 /// Creates a database with tasks of two owners in four states each, unused by any process.
 async fn filled(directory: &Path) {
-    let store = Opened::sqlite(Options::default());
+    let store = OpenedStore::sqlite(Options::default());
     let old = 1_000_000_000_000;
     for owner in ["ada", "bob"] {
         for (id, state, time) in [
@@ -299,7 +299,7 @@ async fn forget_deletes_all_data_of_an_owner() {
 async fn gc_skips_unreadable_idle_tasks() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let store = Opened::sqlite(Options::default());
+    let store = OpenedStore::sqlite(Options::default());
     for n in 0..140 {
         let mut task = Writer::within(&store, &scope("ada", ""), &format!("t-{n:03}"), "c-1", n);
         task.commit([]).await.unwrap();
@@ -414,14 +414,14 @@ async fn check_reports_unreadable_terminal_tasks() {
         ("UPDATE task SET key = CAST(x'74ff' AS TEXT) WHERE key = 't-1'", "task t\u{fffd}: "),
         ("UPDATE task SET scope = 99 WHERE key = 't-1'", "a task is nobody's (task): 2, t-1, 99"),
     ] {
-        let store = Opened::sqlite(Options::default());
+        let store = OpenedStore::sqlite(Options::default());
         for n in 0..3 {
             Writer::new(&store, &scope("ada", ""), &format!("t-{n}"))
                 .commit([status(TaskState::Completed, n)])
                 .await
                 .unwrap();
         }
-        let store = store.again();
+        let store = store.reopen();
         let path = store.path().unwrap();
         rusqlite::Connection::open(&path).unwrap().execute_batch(damage).unwrap();
         let (code, printed, errors) = run(path.parent().unwrap(), &["check"]).await;
@@ -436,7 +436,7 @@ async fn check_reports_unreadable_terminal_tasks() {
 async fn failed_import_leaves_no_file() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let store = Opened::sqlite(Options::default());
+    let store = OpenedStore::sqlite(Options::default());
     let large = "x".repeat(100_000);
     for n in 0..30 {
         let mut task = Writer::new(&store, &scope("ada", ""), &format!("t-{n}"));

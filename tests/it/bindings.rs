@@ -11,7 +11,7 @@ use a2a_service::{
     store::sqlite::Options,
 };
 
-use crate::{store::place::Opened, v03_client, v03_rpc_client};
+use crate::{store::opened::OpenedStore, v03_client, v03_rpc_client};
 
 /// Expands a test to one function per binding. A new binding needs a column here and a function below. A binding that
 /// cannot express a test is ignored with a reason: `not_at_0_3` excludes every binding of 0.3, `not_in_v03_proto` those that
@@ -118,7 +118,7 @@ pub(crate) async fn json_rpc_in_file<A: Agent>(server: Server<A>) -> Arc<dyn A2a
 
 /// Moves the tasks of a server to a temporary file, which exists until the test ends.
 fn in_a_file<A: Agent>(server: Server<A>) -> Server<A> {
-    let store = Opened::sqlite(Options::default());
+    let store = OpenedStore::sqlite(Options::default());
     let server = server.store(Arc::clone(&store.store));
     tokio::spawn(async move {
         std::future::pending::<()>().await;

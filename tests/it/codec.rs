@@ -22,7 +22,7 @@ use a2a_service::{
 use serde_json::Value;
 use tonic::{Request, Response, metadata::MetadataMap};
 
-mod elsewhere;
+mod remote;
 mod routes;
 
 /// Service that returns its request and records its metadata and context.

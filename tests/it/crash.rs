@@ -23,7 +23,7 @@ use crate::{
     history::{self, History, Line, StoreContents},
     program::{a2a, signal, started},
     scenarios::{remaining, send, stream, text},
-    store::place::Opened,
+    store::opened::OpenedStore,
     workload::{Clients, Rng, Unfinished, finish_all},
 };
 
@@ -109,7 +109,7 @@ async fn client_observations_survive_every_kill() {
 /// Checks the checker: each kind of corruption of a correct history is detected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn history_checker_detects_inconsistencies() {
-    let opened = Opened::sqlite(Options::default());
+    let opened = OpenedStore::sqlite(Options::default());
     let agent = server().store(Arc::clone(&opened.store)).into_service();
     let events = remaining(stream(&*agent, text("", "/stream 6 0")).await).await;
     let task = send(&*agent, text("", "hello")).await;

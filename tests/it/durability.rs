@@ -35,7 +35,7 @@ use crate::{
     scenarios::{
         assert_error_kind, get, next, remaining, request, send, send_payload, state, stream, subscribe, task_of, text,
     },
-    store::place::Opened,
+    store::opened::OpenedStore,
 };
 
 /// Wait for something that would otherwise happen immediately.
@@ -179,7 +179,7 @@ each_binding!(
 
 /// Commits are queued on the thread of the store, and nothing is visible before.
 async fn file_store_behaves_like_the_memory_store(serve: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let opened = Opened::sqlite(Options::default());
+    let opened = OpenedStore::sqlite(Options::default());
     let agent = serve(server().store(Arc::clone(&opened.store))).await;
     let asked = send(&*agent, text("", "/ask what?")).await;
     let mut events = subscribe(&*agent, &asked.id).await.unwrap();
@@ -197,7 +197,7 @@ each_binding!(file_store_behaves_like_the_memory_store, not_at_0_3 = "its proto 
 /// Tasks that a client has seen survive a kill of the process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn observed_tasks_survive_a_kill() {
-    let opened = Opened::sqlite(Options::default());
+    let opened = OpenedStore::sqlite(Options::default());
     let agent = server().store(Arc::clone(&opened.store)).into_service();
     let mut seen = Vec::new();
     for content in ["hello", "/ask what?", "!burst 300", "/fail"] {
@@ -220,7 +220,7 @@ async fn observed_tasks_survive_a_kill() {
     assert_eq!(rest, events_of(&left, &seen[2]).await[101..]);
 }
 
-async fn events_of(store: &Opened, task: &Task) -> Vec<Event> {
+async fn events_of(store: &OpenedStore, task: &Task) -> Vec<Event> {
     let key = Key::new(&Arc::<Scope>::default(), &task.id);
     store.events(&key, 0, usize::MAX).await.unwrap().events
 }
@@ -253,7 +253,7 @@ async fn server_with_an_unavailable_store_is_not_ready() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_with_a_corrupt_file_rejects_new_work() {
     const WITHIN: Duration = Duration::from_secs(2);
-    let opened = Opened::sqlite(Options::default());
+    let opened = OpenedStore::sqlite(Options::default());
     let agent = server().store(Arc::clone(&opened.store)).into_service();
     for n in 0..40 {
         send(&*agent, text("", &format!("{n} {}", "x".repeat(5000)))).await;

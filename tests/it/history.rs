@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::store::place::copy;
+use crate::store::opened::copy;
 
 /// Observation of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]

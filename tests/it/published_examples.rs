@@ -1,9 +1,8 @@
 //! Published request and reply examples of protocols 0.2 and 0.3: each request gets the printed reply.
-//! answer.
 
 mod agent;
+mod compare;
 mod examples;
-mod same;
 
 use std::time::Duration;
 
@@ -16,9 +15,9 @@ use a2a_service::{
 use serde_json::{Value, json};
 
 use self::{
-    agent::Player,
+    agent::ExampleAgent,
+    compare::IdMap,
     examples::{Exchange, Scene},
-    same::Names,
 };
 use crate::bindings::serve;
 
@@ -68,24 +67,24 @@ fn expected(exchange: &Exchange) -> Value {
     printed
 }
 
-async fn play(scene: Scene, server: Server<Player>) {
+async fn play(scene: Scene, server: Server<ExampleAgent>) {
     let url = format!("{}/rpc", serve(server).await);
-    let mut names = Names::default();
+    let mut ids = IdMap::default();
     for exchange in scene {
         let mut request: Value = serde_json::from_str(exchange.request).unwrap();
-        names.put_into(&mut request["params"]);
-        let answered = answer(&url, &request).await;
-        if let Err(difference) = names.compare("", &expected(exchange), &answered) {
-            panic!("{}: {difference}\n{answered:#}", exchange.from);
+        ids.substitute(&mut request["params"]);
+        let actual = answer(&url, &request).await;
+        if let Err(difference) = ids.compare("", &expected(exchange), &actual) {
+            panic!("{}: {difference}\n{actual:#}", exchange.from);
         }
     }
 }
 
-fn player(replies: bool) -> Server<Player> {
+fn example_server(replies: bool) -> Server<ExampleAgent> {
     // Disables coalescing: the sections of the paper are separate events.
     let mut limits = Limits::default();
     limits.pace = Duration::ZERO;
-    Server::new(Player { replies }).limits(limits)
+    Server::new(ExampleAgent { replies }).limits(limits)
 }
 
 /// Expands to a test per scene.
@@ -99,23 +98,23 @@ macro_rules! scenes {
 }
 
 scenes! {
-    a_joke: JOKE on player(false);
-    a_joke_without_a_task: JOKE_WITHOUT_A_TASK on player(true);
-    a_paper: PAPER on player(false);
-    a_flight: FLIGHT on player(false);
-    a_report: REPORT on player(false).push(true);
-    faces: FACES on player(false);
-    tickets: TICKETS on player(false);
-    orders: ORDERS on player(false).push(true);
-    orders_without_a_task: ORDERS_WITHOUT_A_TASK on player(true);
-    orders_canceled: ORDERS_CANCELED on player(false);
-    orders_streamed: ORDERS_STREAMED on player(false);
-    orders_with_an_error: ORDERS_ERROR on player(false);
-    orders_with_a_webhook: ORDERS_PUSH on player(false).push(true);
-    an_extended_card: EXTENDED_CARD on player(false);
-    a_researcher: RESEARCHER on player(false);
-    a_reference: REFERENCE on player(false);
-    a_reference_with_a_webhook: REFERENCE_PUSH on player(false).push(true);
+    joke_example: JOKE on example_server(false);
+    joke_example_without_a_task: JOKE_WITHOUT_A_TASK on example_server(true);
+    paper_example: PAPER on example_server(false);
+    flight_example: FLIGHT on example_server(false);
+    report_example: REPORT on example_server(false).push(true);
+    faces_example: FACES on example_server(false);
+    tickets_example: TICKETS on example_server(false);
+    orders_example: ORDERS on example_server(false).push(true);
+    orders_example_without_a_task: ORDERS_WITHOUT_A_TASK on example_server(true);
+    orders_example_canceled: ORDERS_CANCELED on example_server(false);
+    orders_example_streamed: ORDERS_STREAMED on example_server(false);
+    orders_example_with_an_error: ORDERS_ERROR on example_server(false);
+    orders_example_with_a_push_configuration: ORDERS_PUSH on example_server(false).push(true);
+    extended_card_example: EXTENDED_CARD on example_server(false);
+    researcher_example: RESEARCHER on example_server(false);
+    python_types_example: REFERENCE on example_server(false);
+    python_types_example_with_a_push_configuration: REFERENCE_PUSH on example_server(false).push(true);
 }
 
 fn send(text: &str) -> Value {
@@ -128,7 +127,7 @@ fn send(text: &str) -> Value {
 async fn errors_of_the_researcher_example() {
     let mut modes = Modes::default();
     modes.require_text = true;
-    let url = format!("{}/a2a", serve(player(false).modes(modes).max_body(4096)).await);
+    let url = format!("{}/a2a", serve(example_server(false).modes(modes).max_body(4096)).await);
     let call = |method: &str, params: Value| {
         json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()
     };
@@ -161,7 +160,7 @@ async fn errors_of_the_researcher_example() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn token_of_the_researcher_example() {
-    let server = player(false).authenticator(Bearer::new(Token::new("sk-1").unwrap()));
+    let server = example_server(false).authenticator(Bearer::new(Token::new("sk-1").unwrap()));
     let url = serve(server).await;
     let url = format!("{url}/a2a");
     assert_eq!(post(&url, send("hello").to_string()).await.status(), 401);
@@ -172,7 +171,7 @@ async fn token_of_the_researcher_example() {
 /// JSON-RPC ids of the tutorial: text, integer or null, returned unchanged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn json_rpc_ids_are_returned_unchanged() {
-    let url = format!("{}/rpc", serve(player(false)).await);
+    let url = format!("{}/rpc", serve(example_server(false)).await);
     for id in [json!("req-1"), json!(7), json!(0), Value::Null] {
         let mut request = send("hello");
         request["id"] = id.clone();
@@ -191,7 +190,7 @@ async fn json_rpc_ids_are_returned_unchanged() {
 #[tokio::test]
 async fn card_of_the_researcher_example() {
     let no_streams: CardConfig = serde_json::from_value(json!({"capabilities": {"streaming": false}})).unwrap();
-    let server = player(false).description("Research agent that summarizes topics").version("0.21.0");
+    let server = example_server(false).description("Research agent that summarizes topics").version("0.21.0");
     let url = serve(server.card(no_streams)).await;
     let printed = json!({
         "protocolVersion": "0.2.6", "name": "researcher", "description": "Research agent that summarizes topics", "url": "",

@@ -29,7 +29,7 @@ use crate::{
         assert_error_kind, configured, get, next, output, remaining, send, send_payload, state, status_text, stream,
         subscribe, task_of, text,
     },
-    store::place::Opened,
+    store::opened::OpenedStore,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -69,7 +69,7 @@ const NOT_RESUMABLE: RecordingAgent = RecordingAgent { resumable: false, ends: f
 const RESUMABLE: RecordingAgent = RecordingAgent { resumable: true, ends: false };
 const ENDING: RecordingAgent = RecordingAgent { resumable: true, ends: true };
 
-fn service(agent: RecordingAgent, store: &Opened) -> Arc<dyn A2aService> {
+fn service(agent: RecordingAgent, store: &OpenedStore) -> Arc<dyn A2aService> {
     let mut limits = Limits::default();
     // Agents ignore the cancellation.
     limits.cancel = Duration::from_hours(1);
@@ -115,7 +115,7 @@ async fn wait_until(agent: &dyn A2aService, id: &str, condition: impl Fn(&Task) 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn interrupted_turn_of_a_non_resumable_agent_fails() {
-    let store = Opened::sqlite(Options::default());
+    let store = OpenedStore::sqlite(Options::default());
     let agent = service(NOT_RESUMABLE, &store);
     let one = start_turn(&*agent, "", "go", "[1 go saved 0]").await;
     let other = start_turn(&*agent, "", "ask", "[1 ask saved 0]").await;
@@ -135,7 +135,7 @@ async fn interrupted_turn_of_a_non_resumable_agent_fails() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resumable_agent_is_run_again_with_messages_and_saved_state() {
-    let store = Opened::sqlite(Options::default());
+    let store = OpenedStore::sqlite(Options::default());
     let agent = service(RESUMABLE, &store);
     let task = start_turn(&*agent, "", "ask", "[1 ask saved 0]").await;
     let id = task.id.as_str();
@@ -164,7 +164,7 @@ fn key(id: &str) -> Key {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn turn_is_resumed_at_most_three_times() {
-    let mut store = Opened::sqlite(Options::default());
+    let mut store = OpenedStore::sqlite(Options::default());
     let agent = service(RESUMABLE, &store);
     let mut log = "[1 go saved 0]".to_owned();
     let id = start_turn(&*agent, "", "go", &log).await.id;
@@ -186,7 +186,7 @@ async fn turn_is_resumed_at_most_three_times() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn recorded_cancel_request_is_completed_after_a_restart() {
-    let store = Opened::sqlite(Options::default());
+    let store = OpenedStore::sqlite(Options::default());
     let agent = service(RESUMABLE, &store);
     let task = start_turn(&*agent, "", "go", "[1 go saved 0]").await;
     let cancel = CancelTaskRequest { id: task.id.clone(), ..CancelTaskRequest::default() };
@@ -210,7 +210,7 @@ async fn recorded_cancel_request_is_completed_after_a_restart() {
 /// stream can be resumed from a cursor of that state and from the last stored event.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cursor_of_a_claimed_task_can_be_resumed() {
-    let store = Opened::sqlite(Options::default());
+    let store = OpenedStore::sqlite(Options::default());
     let id = start_turn(&*service(NOT_RESUMABLE, &store), "", "go", "[1 go saved 0]").await.id;
     let store = store.killed();
     assert_eq!(store.claim(RunnerId(1), 9, Duration::ZERO).await.unwrap().len(), 1);
@@ -237,7 +237,7 @@ async fn cursor_of_a_claimed_task_can_be_resumed() {
 /// A message that arrives before its task was recovered waits for the recovery.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn message_during_recovery_gets_the_resumed_task() {
-    let store = Opened::sqlite(Options::default());
+    let store = OpenedStore::sqlite(Options::default());
     let agent = service(RESUMABLE, &store);
     let mut ids = Vec::new();
     for _ in 0..20 {
@@ -287,8 +287,8 @@ impl Agent for ContextAgent {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resumed_turn_has_its_request_context() {
     const EXTENSION: &str = "urn:e";
-    let store = Opened::sqlite(Options::default());
-    let serve = |ends, store: &Opened| {
+    let store = OpenedStore::sqlite(Options::default());
+    let serve = |ends, store: &OpenedStore| {
         let extension = AgentExtension { uri: EXTENSION.into(), ..AgentExtension::default() };
         Server::new(ContextAgent { ends }).extension(extension).store(Arc::clone(&store.store)).into_service()
     };
@@ -340,7 +340,7 @@ async fn resumed_turn_has_its_request_context() {
 /// Turns that a drain leaves unfinished are resumed by the next start; the drain cancels none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn turns_left_by_a_drain_are_resumed_at_the_next_start() {
-    let store = Opened::sqlite(Options::default());
+    let store = OpenedStore::sqlite(Options::default());
     let draining = Service::new(RESUMABLE, Arc::clone(&store.store), Limits::default());
     let task = start_turn(&draining, "", "go", "[1 go saved 0]").await;
     let mut events = stream(&draining, text(&task.id, "the last")).await;
@@ -365,7 +365,7 @@ async fn turns_left_by_a_drain_are_resumed_at_the_next_start() {
 /// task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn graceful_stops_do_not_count_as_attempts() {
-    let mut store = Opened::sqlite(Options::default());
+    let mut store = OpenedStore::sqlite(Options::default());
     let mut agent = Service::new(RESUMABLE, Arc::clone(&store.store), Limits::default());
     let mut log = "[1 go saved 0]".to_owned();
     let id = start_turn(&agent, "", "go", &log).await.id;
@@ -394,7 +394,7 @@ async fn graceful_stops_do_not_count_as_attempts() {
 /// The counters start again with the next message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn graceful_stops_are_counted_for_each_turn() {
-    let store = Opened::sqlite(Options::default());
+    let store = OpenedStore::sqlite(Options::default());
     let draining = Service::new(RESUMABLE, Arc::clone(&store.store), Limits::default());
     let id = start_turn(&draining, "", "go", "[1 go saved 0]").await.id;
     draining.drain(Duration::ZERO).await;
@@ -409,7 +409,7 @@ async fn graceful_stops_are_counted_for_each_turn() {
 /// Calls for a task that could not be recovered fail with an `errorId`; other tasks are not affected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unreadable_tasks_do_not_block_recovery() {
-    let store = Opened::sqlite(Options::default());
+    let store = OpenedStore::sqlite(Options::default());
     let agent = service(RESUMABLE, &store);
     let mut ids = Vec::new();
     for _ in 0..6 {
@@ -471,7 +471,7 @@ impl Agent for PanicsInResumable {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agent_whose_resumable_panics_is_not_resumable() {
-    let store = Opened::sqlite(Options::default());
+    let store = OpenedStore::sqlite(Options::default());
     let id = start_turn(&*service(RESUMABLE, &store), "", "go", "[1 go saved 0]").await.id;
     let store = store.killed();
     let agent = Server::new(PanicsInResumable).store(Arc::clone(&store.store)).into_service();
@@ -511,7 +511,7 @@ async fn retried_send_after_a_crash_returns_the_first_result() {
     for (before, after, state) in
         [(NOT_RESUMABLE, NOT_RESUMABLE, TaskState::Failed), (RESUMABLE, ENDING, TaskState::InputRequired)]
     {
-        let store = Opened::sqlite(Options::default());
+        let store = OpenedStore::sqlite(Options::default());
         let agent = service(before, &store);
         let first = at_once("", "go");
         let made = task(agent.send_message(keyed("first", &first)).await.unwrap().into_inner().payload);

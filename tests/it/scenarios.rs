@@ -14,19 +14,19 @@ use a2a_service::{
 use tokio_stream::StreamExt as _;
 use tonic::{Request, Status};
 
-mod away;
 mod cancel;
-mod classic;
 mod errors;
 mod extensions;
+mod idempotency;
 mod limits;
-mod modes;
+mod media_types;
+mod outage;
 mod push;
-mod repeat;
 mod resume;
 mod send;
 mod stream;
 mod tasks;
+mod v03;
 
 pub(crate) fn request<T>(message: T) -> Request<T> {
     Call::default().request(message)

@@ -12,7 +12,7 @@ use tokio::{
 use crate::{
     bindings::{serve, server},
     scenarios::{get, next, remaining, send, state, stream, subscribe, task_of, text},
-    store::place::Opened,
+    store::opened::OpenedStore,
 };
 
 const EVENTS: usize = 10_000;
@@ -50,8 +50,8 @@ fn numbers(text: &str) -> Vec<usize> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stalled_readers_do_not_affect_others_and_receive_everything() {
     // Sequential, because the memory of the whole process is measured.
-    stall_readers(Opened::memory(2000)).await;
-    stall_readers(Opened::sqlite(Options::default())).await;
+    stall_readers(OpenedStore::memory(2000)).await;
+    stall_readers(OpenedStore::sqlite(Options::default())).await;
 }
 
 /// HTTP/2 client with this initial window size in bytes.
@@ -65,7 +65,7 @@ async fn http2(url: &str, window: u32) -> h2::client::SendRequest<bytes::Bytes> 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn read_is_rejected_if_its_reply_exceeds_the_memory_budget() {
-    for store in [Opened::memory(2000), Opened::sqlite(Options::default())] {
+    for store in [OpenedStore::memory(2000), OpenedStore::sqlite(Options::default())] {
         let url = serve(server().unsent_bytes(8 << 20).store(Arc::clone(&store.store))).await;
         let agent = client::rest(&url).unwrap();
         // The text is in the history and in the artifact: 1.8 MB.
@@ -95,7 +95,7 @@ async fn read_is_rejected_if_its_reply_exceeds_the_memory_budget() {
     }
 }
 
-async fn stall_readers(store: Opened) {
+async fn stall_readers(store: OpenedStore) {
     let url = serve(server().store(Arc::clone(&store.store))).await;
     let agent = client::rest(&url).unwrap();
     let mut watched = stream(&*agent, text("", "!wait")).await;

@@ -1,14 +1,14 @@
 //! Conformance suite of stores, run over the memory store and the SQLite store with both durabilities.
 
-mod concluded;
 mod contexts;
 mod file;
 mod fixture;
-mod keeping;
 mod model;
+pub(crate) mod opened;
 mod paging;
-pub(crate) mod place;
 mod push;
+mod retention;
+mod single_commit_tasks;
 pub(crate) mod writer;
 
 use std::{sync::Arc, time::Duration};
@@ -23,19 +23,20 @@ use a2a_service::{
     },
 };
 
-use self::concluded::{a_batch_of_tasks_that_have_ended_has_one_too, a_task_that_has_ended_is_kept_whole};
-use self::contexts::size_of_a_context_is_that_of_its_tasks;
-use self::keeping::{
-    a_log_may_go_before_its_task, a_long_log_goes_too, evicted_owners_leave_nothing_behind,
-    push_configurations_may_go_before_their_task, refused_task_evicts_nothing,
-    the_key_of_a_send_may_go_before_its_task, what_is_in_use_is_swept_later, what_is_old_and_over_is_swept,
-    who_waits_for_an_answer_is_known,
-};
-use self::paging::{a_page_ends_before_the_task_that_exceeds_its_bytes, pages_skip_nothing_and_double_nothing};
-use self::place::Opened;
+use self::contexts::size_of_a_context_is_the_sum_of_its_tasks;
+use self::opened::OpenedStore;
+use self::paging::{page_ends_before_the_task_that_exceeds_its_bytes, pages_have_each_unchanged_task_once};
 use self::push::{
-    a_task_begins_with_a_push_configuration, a_task_takes_its_push_configurations_along,
-    push_configurations_are_of_their_task, push_configurations_come_in_pages,
+    push_configuration_is_stored_with_the_first_commit, push_configurations_are_deleted_with_their_task,
+    push_configurations_are_listed_in_pages, push_configurations_belong_to_their_task,
+};
+use self::retention::{
+    evicted_owners_leave_no_rows, expired_terminal_tasks_are_swept, idempotency_key_can_expire_before_its_task,
+    idle_interrupted_tasks_are_listed, log_can_expire_before_its_task, long_log_is_deleted_in_steps,
+    push_configurations_can_expire_before_their_task, rejected_task_evicts_nothing, tasks_in_use_are_swept_later,
+};
+use self::single_commit_tasks::{
+    batch_of_single_commit_tasks_has_one_outcome_each, single_commit_task_is_stored_whole,
 };
 use self::writer::{Writer, chunk, message, scope, status};
 
@@ -48,31 +49,31 @@ macro_rules! each_store {
             idempotency_key_is_recorded_once,
             request_context_of_a_message_is_stored,
             batch_has_one_outcome_per_commit,
-            a_batch_of_tasks_that_have_ended_has_one_too,
+            batch_of_single_commit_tasks_has_one_outcome_each,
             row_can_change_without_an_event,
             saved_state_is_kept_until_replaced,
             log_can_be_read_from_every_position,
             stored_task_equals_its_folded_log,
-            a_task_that_has_ended_is_kept_whole,
-            what_is_old_and_over_is_swept,
-            what_is_in_use_is_swept_later,
-            a_log_may_go_before_its_task,
-            a_long_log_goes_too,
-            push_configurations_may_go_before_their_task,
-            the_key_of_a_send_may_go_before_its_task,
-            who_waits_for_an_answer_is_known,
+            single_commit_task_is_stored_whole,
+            expired_terminal_tasks_are_swept,
+            tasks_in_use_are_swept_later,
+            log_can_expire_before_its_task,
+            long_log_is_deleted_in_steps,
+            push_configurations_can_expire_before_their_task,
+            idempotency_key_can_expire_before_its_task,
+            idle_interrupted_tasks_are_listed,
             owners_and_tenants_are_isolated,
-            push_configurations_are_of_their_task,
-            push_configurations_come_in_pages,
-            a_task_takes_its_push_configurations_along,
-            a_task_begins_with_a_push_configuration,
+            push_configurations_belong_to_their_task,
+            push_configurations_are_listed_in_pages,
+            push_configurations_are_deleted_with_their_task,
+            push_configuration_is_stored_with_the_first_commit,
             full_store_evicts_terminal_tasks,
-            evicted_owners_leave_nothing_behind,
-            refused_task_evicts_nothing,
+            evicted_owners_leave_no_rows,
+            rejected_task_evicts_nothing,
             totals_match_the_tasks,
-            size_of_a_context_is_that_of_its_tasks,
-            pages_skip_nothing_and_double_nothing,
-            a_page_ends_before_the_task_that_exceeds_its_bytes,
+            size_of_a_context_is_the_sum_of_its_tasks,
+            pages_have_each_unchanged_task_once,
+            page_ends_before_the_task_that_exceeds_its_bytes,
             store_agrees_with_the_model,
         );)*
     };
@@ -89,17 +90,17 @@ macro_rules! each_store {
 }
 
 each_store! {
-    memory: Opened::memory;
-    sqlite: |max_tasks| Opened::sqlite(options(max_tasks));
+    memory: OpenedStore::memory;
+    sqlite: |max_tasks| OpenedStore::sqlite(options(max_tasks));
     sqlite_power: |max_tasks| {
         let mut options = options(max_tasks);
         options.durability = Durability::Power;
-        Opened::sqlite(options)
+        OpenedStore::sqlite(options)
     };
 }
 
 /// Opens an empty store with this maximum number of tasks.
-type Open<'a> = &'a (dyn Fn(usize) -> Opened + Sync);
+type Open<'a> = &'a (dyn Fn(usize) -> OpenedStore + Sync);
 
 fn options(max_tasks: usize) -> Options {
     let mut options = Options::default();
@@ -205,12 +206,12 @@ async fn idempotency_key_is_recorded_once(open: Open<'_>) {
     assert_eq!(store.find_send(&ada, "g").await.unwrap(), None);
     // The key is kept after the end of the task, until the task is swept.
     one.commit([status(TaskState::Completed, 5)]).await.unwrap();
-    let mut again = Writer::new(&store, &ada, "t-4");
-    let commit = Commit { sends: keyed("k", 7, 1), ..again.next([]) };
-    assert_eq!(again.write(commit.clone()).await, Err(Refused::Duplicate { task_id: "t-1".into() }));
+    let mut repeated = Writer::new(&store, &ada, "t-4");
+    let commit = Commit { sends: keyed("k", 7, 1), ..repeated.next([]) };
+    assert_eq!(repeated.write(commit.clone()).await, Err(Refused::Duplicate { task_id: "t-1".into() }));
     store.sweep(&finished(0), 100, &|_| false).await.unwrap();
     assert_eq!(store.find_send(&ada, "f").await.unwrap(), None);
-    assert_eq!(again.write(commit).await, Ok(()));
+    assert_eq!(repeated.write(commit).await, Ok(()));
 }
 
 async fn request_context_of_a_message_is_stored(open: Open<'_>) {
@@ -220,9 +221,9 @@ async fn request_context_of_a_message_is_stored(open: Open<'_>) {
     let first = Commit { turn_contexts: Some("one".into()), ..task.next([]) };
     task.write(first).await.unwrap();
     task.commit([message("hi")]).await.unwrap();
-    task.leave();
-    let store = store.again();
-    task.go_on(&store);
+    task.release_store();
+    let store = store.reopen();
+    task.use_store(&store);
     let key = task.key.clone();
     assert_eq!(asked(&*store, &key).await.as_deref(), Some(&b"one"[..]));
     let later = Commit { turn_contexts: Some("".into()), ..task.next([message("hi")]) };
@@ -390,7 +391,7 @@ async fn totals_match_the_tasks(open: Open<'_>) {
         let commits: Vec<_> = batch.iter().map(|entry| entry.1.clone()).collect();
         assert!(store.commit(commits.into()).await.unwrap().iter().all(Result::is_ok));
         for (n, commit) in batch {
-            writers[n].wrote(commit);
+            writers[n].record(commit);
         }
         for state in [None, Some(TaskState::Submitted)].into_iter().chain(states.map(Some)) {
             let query = ListQuery { scope: scope("ada", ""), state, limit: 7, ..ListQuery::default() };

@@ -9,8 +9,8 @@ use a2a_service::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-mod back;
 mod parameters;
+mod round_trip;
 
 fn written<T>(message: &T) -> String
 where

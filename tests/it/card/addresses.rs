@@ -1,4 +1,4 @@
-//! Each URL that a card names can be called, however its server is reached.
+//! URLs on the agent card: every one can be called, on any host, below base paths and behind proxies.
 
 use a2a_service::{
     call::Call,
@@ -15,20 +15,23 @@ use tonic::Code;
 use super::{card, card_with};
 use crate::bindings::{program, serve, server};
 
-/// The interfaces of 1.0, which are those of 0.3 too.
+/// Returns the interfaces of 1.0, after checking that those of 0.3 are equal.
 fn interfaces(card: &Value) -> Vec<(&str, &str)> {
-    let of = |version: &str| {
+    let interfaces_of = |version: &str| {
         let members = card["supportedInterfaces"].as_array().unwrap().iter();
-        let members = members.filter(|it| it["protocolVersion"] == version);
-        members.map(|it| (it["protocolBinding"].as_str().unwrap(), it["url"].as_str().unwrap())).collect::<Vec<_>>()
+        let members = members.filter(|interface| interface["protocolVersion"] == version);
+        members
+            .map(|interface| (interface["protocolBinding"].as_str().unwrap(), interface["url"].as_str().unwrap()))
+            .collect::<Vec<_>>()
     };
     let additional = card["additionalInterfaces"].as_array().unwrap().iter();
-    let additional = additional.map(|it| (it["transport"].as_str().unwrap(), it["url"].as_str().unwrap()));
-    assert_eq!((of("0.3"), additional.collect()), (of("1.0"), of("1.0")));
-    of("1.0")
+    let additional =
+        additional.map(|interface| (interface["transport"].as_str().unwrap(), interface["url"].as_str().unwrap()));
+    assert_eq!((interfaces_of("0.3"), additional.collect()), (interfaces_of("1.0"), interfaces_of("1.0")));
+    interfaces_of("1.0")
 }
 
-/// Calls the server at every URL that its card names, in each version, and says over which bindings that was.
+/// Calls every URL of the card in each protocol version, and returns the bindings.
 async fn call_every_interface(url: &str) -> Vec<String> {
     let card = card(url).await;
     let mut called = Vec::new();
@@ -40,20 +43,20 @@ async fn call_every_interface(url: &str) -> Vec<String> {
             _ => panic!("{binding}"),
         };
         let list = agent.unwrap().list_tasks(Call::default().request(ListTasksRequest::default())).await;
-        assert_eq!(list.unwrap_or_else(|it| panic!("{binding} {url}: {it}")).into_inner().page_size, 50);
-        call_classic(binding, url).await;
+        assert_eq!(list.unwrap_or_else(|error| panic!("{binding} {url}: {error}")).into_inner().page_size, 50);
+        call_v03(binding, url).await;
         called.push(binding.to_owned());
     }
     called
 }
 
 async fn post(url: &str, body: Value) -> Value {
-    let asked = Client::new().post(url).header("content-type", "application/json").body(body.to_string());
-    serde_json::from_slice(&asked.send().await.unwrap().bytes().await.unwrap()).unwrap()
+    let request = Client::new().post(url).header("content-type", "application/json").body(body.to_string());
+    serde_json::from_slice(&request.send().await.unwrap().bytes().await.unwrap()).unwrap()
 }
 
-/// Calls a server as a client of 0.3 does, and is answered as one.
-async fn call_classic(binding: &str, url: &str) {
+/// Calls the server as a client of 0.3, and checks the form of the response.
+async fn call_v03(binding: &str, url: &str) {
     match binding {
         "JSONRPC" => {
             let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "t-9"}});
@@ -78,17 +81,17 @@ async fn call_classic(binding: &str, url: &str) {
 }
 
 #[tokio::test]
-async fn every_url_works() {
+async fn every_url_on_the_card_can_be_called() {
     let url = serve(server()).await;
     assert_eq!(call_every_interface(&url).await, ["JSONRPC", "HTTP+JSON", "GRPC"]);
-    // By another name of the same host, the card has that one.
-    let named = url.replace("127.0.0.1", "localhost");
-    assert_eq!(call_every_interface(&named).await, ["JSONRPC", "HTTP+JSON", "GRPC"]);
-    assert!(interfaces(&card(&named).await).iter().all(|it| it.1.contains("localhost")));
-    let named = serve(server().allowed_hosts(["b.example".parse().unwrap()])).await;
-    let other = card_with(&named, &[("host", "b.example:81")]).await;
+    // The card has the host name of the request.
+    let other_name = url.replace("127.0.0.1", "localhost");
+    assert_eq!(call_every_interface(&other_name).await, ["JSONRPC", "HTTP+JSON", "GRPC"]);
+    assert!(interfaces(&card(&other_name).await).iter().all(|interface| interface.1.contains("localhost")));
+    let other_name = serve(server().allowed_hosts(["b.example".parse().unwrap()])).await;
+    let other = card_with(&other_name, &[("host", "b.example:81")]).await;
     assert_eq!(interfaces(&other)[1], ("HTTP+JSON", "http://b.example:81"));
-    // What is no host is as if nothing had been said, and where hosts are checked it is refused.
+    // An invalid host is ignored, or rejected if hosts are checked.
     let bound = server().insecure(true).bind("0.0.0.0:0").await.unwrap();
     let any = format!("http://127.0.0.1:{}", bound.addr().port());
     tokio::spawn(bound.run_until(std::future::pending()));
@@ -100,7 +103,7 @@ async fn every_url_works() {
 }
 
 #[tokio::test]
-async fn every_url_works_below_a_path() {
+async fn every_url_can_be_called_below_a_nested_path() {
     let url = program(Router::new().nest("/agents/geo", server().router()).fallback_service(server().router())).await;
     assert_eq!(call_every_interface(&url).await, ["JSONRPC", "HTTP+JSON", "GRPC"]);
     let below = format!("{url}/agents/geo");
@@ -108,22 +111,22 @@ async fn every_url_works_below_a_path() {
     assert_eq!(interfaces(&card(&below).await)[0].1, format!("{below}/rpc"));
 }
 
-/// All is served below the base path and at the root, and the card of each names its own URLs.
+/// Every endpoint is served below the base path and at the root, and each card has its own URLs.
 #[tokio::test]
-async fn every_url_works_below_the_base_path() {
+async fn every_url_can_be_called_below_the_base_path() {
     let url = serve(server().base_path("/a2a/v1")).await;
     let below = format!("{url}/a2a/v1");
     assert_eq!(call_every_interface(&below).await, ["JSONRPC", "HTTP+JSON"], "gRPC has no path");
     assert_eq!(interfaces(&card(&below).await)[0].1, format!("{below}/rpc"));
     assert_eq!(call_every_interface(&url).await, ["JSONRPC", "HTTP+JSON", "GRPC"]);
-    // In a program that mounts the router below a path of its own.
+    // With the router nested below a path.
     let url = program(Router::new().nest("/agents", server().base_path("/geo").router())).await;
     assert_eq!(call_every_interface(&format!("{url}/agents/geo")).await, ["JSONRPC", "HTTP+JSON"]);
 }
 
-/// The path of the public URL needs no proxy that takes it off.
+/// The path of the public URL is served, so that no proxy has to remove it.
 #[tokio::test]
-async fn the_path_of_the_public_url_is_served() {
+async fn path_of_the_public_url_is_served() {
     let url = serve(server().url("https://agent.example/a2a/v1")).await;
     for base in [url.clone(), format!("{url}/a2a/v1")] {
         let card = card(&base).await;
@@ -134,46 +137,46 @@ async fn the_path_of_the_public_url_is_served() {
         }
         let tasks = client::rest(&base).unwrap().list_tasks(Call::default().request(ListTasksRequest::default())).await;
         assert_eq!(tasks.unwrap().into_inner().page_size, 50);
-        call_classic("HTTP+JSON", &base).await;
+        call_v03("HTTP+JSON", &base).await;
     }
-    // An operator whose proxy takes it off can say so.
+    // For a proxy that removes it, the base path can be set.
     let url = serve(server().url("https://agent.example/a2a/v1").base_path("/")).await;
     assert_eq!(Client::new().get(format!("{url}/a2a/v1/tasks")).send().await.unwrap().status(), 404);
 }
 
 #[tokio::test]
-async fn json_rpc_has_the_path_that_is_configured() {
+async fn json_rpc_is_served_at_the_configured_path() {
     let url = serve(server().rpc_path("/agents/geo").base_path("/base")).await;
     for base in [url.clone(), format!("{url}/base")] {
         assert_eq!(interfaces(&card(&base).await)[0], ("JSONRPC", &*format!("{base}/agents/geo")));
         assert_eq!(call_every_interface(&base).await[..2], ["JSONRPC", "HTTP+JSON"]);
-        call_classic("JSONRPC", &format!("{base}/rpc")).await;
+        call_v03("JSONRPC", &format!("{base}/rpc")).await;
     }
     let url = serve(server().rpc_path("/")).await;
     assert_eq!(interfaces(&card(&url).await)[0], ("JSONRPC", &*format!("{url}/")));
     assert_eq!(call_every_interface(&url).await, ["JSONRPC", "HTTP+JSON", "GRPC"]);
 }
 
-/// Some clients look for the card below the URL of an interface.
+/// Some clients request the card below the URL of an interface.
 #[tokio::test]
-async fn the_card_is_found_below_the_url_of_json_rpc() {
+async fn card_is_served_below_the_json_rpc_path() {
     let url = serve(server().rpc_path("/agents/geo").base_path("/base")).await;
-    for (base, ways) in [(url.clone(), 3), (format!("{url}/base"), 2)] {
+    for (base, interface_count) in [(url.clone(), 3), (format!("{url}/base"), 2)] {
         let card = card(&base).await;
-        assert_eq!(interfaces(&card).len(), ways);
-        for way in ["/rpc", "/a2a", "/agents/geo"] {
+        assert_eq!(interfaces(&card).len(), interface_count);
+        for rpc_path in ["/rpc", "/a2a", "/agents/geo"] {
             for path in ["/.well-known/agent-card.json", "/.well-known/agent.json", "/.well-known/agent-card.json/"] {
-                let reply = Client::new().get(format!("{base}{way}{path}")).send().await.unwrap();
-                assert_eq!(reply.status(), 200, "{way}{path}");
+                let reply = Client::new().get(format!("{base}{rpc_path}{path}")).send().await.unwrap();
+                assert_eq!(reply.status(), 200, "{rpc_path}{path}");
                 assert_eq!(serde_json::from_slice::<Value>(&reply.bytes().await.unwrap()).unwrap(), card);
             }
         }
     }
 }
 
-/// A server that listens everywhere is called at an address, and not at "any".
+/// The card of a server that listens on every address has the address of the request, not the wildcard.
 #[tokio::test]
-async fn any_address_is_no_address() {
+async fn wildcard_address_is_not_on_the_card() {
     let bound = server().insecure(true).bind("0.0.0.0:0").await.unwrap();
     let port = bound.addr().port();
     tokio::spawn(bound.run_until(std::future::pending()));
@@ -183,7 +186,7 @@ async fn any_address_is_no_address() {
     }
 }
 
-/// A proxy as they are: it takes its prefix off the path, speaks HTTP/1.1, and says what it was asked for.
+/// Proxy that removes its prefix from the path, uses HTTP/1.1, and sends `X-Forwarded-*` headers.
 async fn proxy(upstream: &str) -> String {
     async fn forward(
         State(upstream): State<String>,
@@ -208,21 +211,21 @@ async fn proxy(upstream: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_url_works_behind_a_proxy() {
+async fn every_url_can_be_called_behind_a_proxy() {
     let here: Network = "127.0.0.0/8".parse().unwrap();
     let url = proxy(&serve(server().trusted_proxies([here])).await).await;
     assert_eq!(call_every_interface(&url).await, ["JSONRPC", "HTTP+JSON"]);
     assert_eq!(interfaces(&card(&url).await)[0].1, format!("{url}/rpc"));
-    // Where gRPC is let through elsewhere, the operator says so.
+    // The operator can advertise another address for gRPC.
     let direct = server().bind("127.0.0.1:0").await.unwrap();
     let grpc = direct.addr().to_string();
     tokio::spawn(direct.run_until(std::future::pending()));
-    let url = proxy(&serve(server().trusted_proxies([here]).map_card(|it| it.grpc(grpc))).await).await;
+    let url = proxy(&serve(server().trusted_proxies([here]).map_card(|config| config.grpc(grpc))).await).await;
     assert_eq!(call_every_interface(&url).await, ["JSONRPC", "HTTP+JSON", "GRPC"]);
 }
 
 #[tokio::test]
-async fn who_is_believed() {
+async fn forwarded_headers_are_trusted_only_from_trusted_proxies() {
     let tls = [
         ("x-forwarded-proto", "https"),
         ("x-forwarded-host", "a.example"),
@@ -238,13 +241,14 @@ async fn who_is_believed() {
     );
     let trusted = card_with(&trusting, &standard).await;
     assert_eq!(interfaces(&trusted)[1..], [("HTTP+JSON", "https://a.example:8443"), ("GRPC", "a.example:8443")]);
-    // Those who are not on the list are nobody, and where there is no list nobody is.
+    // Headers of other peers are ignored, and without a list those of all.
     for url in [serve(server().trusted_proxies(["10.0.0.0/8".parse().unwrap()])).await, serve(server()).await] {
         assert_eq!(card_with(&url, &tls).await, card(&url).await);
         assert_eq!(card_with(&url, &standard).await, card(&url).await);
         assert_eq!(interfaces(&card(&url).await)[1].1, url);
     }
-    // What the operator says is not asked of a request.
-    let named = serve(server().url("https://public.example/x").trusted_proxies(["127.0.0.1".parse().unwrap()])).await;
-    assert_eq!(interfaces(&card_with(&named, &tls).await)[0].1, "https://public.example/x/rpc");
+    // The configured URL takes precedence over the request.
+    let other_name =
+        serve(server().url("https://public.example/x").trusted_proxies(["127.0.0.1".parse().unwrap()])).await;
+    assert_eq!(interfaces(&card_with(&other_name, &tls).await)[0].1, "https://public.example/x/rpc");
 }

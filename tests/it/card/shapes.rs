@@ -1,4 +1,5 @@
-//! One card for both generations, or one of either alone: each reader gets what it can read (3.6; 0.3, 5.5).
+//! Versions of the agent card: merged, 1.0 or 0.3, selected by request, host and path; extended cards (specification 3.6;
+//! 0.3, 5.5).
 
 use std::sync::Arc;
 
@@ -25,8 +26,8 @@ use tonic::{Request, Response, Status};
 use super::{PATH, card, card_with};
 use crate::bindings::{Actor, program, serve, server};
 
-/// What only a card of 0.3 has, of which one that offers nothing special.
-const CLASSIC: [&str; 5] =
+/// Members that only a card of 0.3 has, for a server without special features.
+const V03_MEMBERS: [&str; 5] =
     ["protocolVersion", "url", "preferredTransport", "additionalInterfaces", "supportsAuthenticatedExtendedCard"];
 
 fn only(version: Version) -> Server<Actor> {
@@ -37,7 +38,7 @@ async fn at(url: &str) -> Value {
     serde_json::from_slice(&Client::new().get(url).send().await.unwrap().bytes().await.unwrap()).unwrap()
 }
 
-/// What a reader of 1.0 says that refuses members which it does not know.
+/// Parses the card as a strict client of 1.0, which rejects unknown members.
 fn strict(card: &Value) -> Result<(), String> {
     let pool = DescriptorPool::decode(DESCRIPTORS).unwrap();
     let message = pool.get_message_by_name("lf.a2a.v1.AgentCard").unwrap();
@@ -48,7 +49,7 @@ fn strict(card: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn shape(card: &Value) -> CardVersion {
+fn card_version(card: &Value) -> CardVersion {
     match (card.get("supportedInterfaces").is_some(), card.get("url").is_some()) {
         (true, true) => CardVersion::Merged,
         (true, false) => CardVersion::V1_0,
@@ -57,40 +58,40 @@ fn shape(card: &Value) -> CardVersion {
 }
 
 #[tokio::test]
-async fn a_reader_of_either_version_finds_its_own() {
+async fn merged_card_is_readable_in_both_versions() {
     let url = serve(server()).await;
     let merged = card(&url).await;
     let interface = |url: String, binding: &str, version: &str| json!({"url": url, "protocolBinding": binding, "protocolVersion": version});
     let grpc = url.strip_prefix("http://").unwrap();
-    let of = |version| {
+    let interfaces = |version| {
         [
             interface(format!("{url}/rpc"), "JSONRPC", version),
             interface(url.clone(), "HTTP+JSON", version),
             interface(grpc.to_owned(), "GRPC", version),
         ]
     };
-    // Who takes the first interface of a binding gets the newest version.
-    assert_eq!(merged["supportedInterfaces"], json!([of("1.0"), of("0.3")].concat()));
+    // A client that takes the first interface of a binding gets the newest version.
+    assert_eq!(merged["supportedInterfaces"], json!([interfaces("1.0"), interfaces("0.3")].concat()));
     assert_eq!(merged["protocolVersion"], "0.3.0");
     assert_eq!((&merged["url"], &merged["preferredTransport"]), (&json!(format!("{url}/rpc")), &json!("JSONRPC")));
-    let further = json!([
+    let additional = json!([
         {"url": format!("{url}/rpc"), "transport": "JSONRPC"},
         {"url": url, "transport": "HTTP+JSON"},
         {"url": grpc, "transport": "GRPC"},
     ]);
-    assert_eq!(merged["additionalInterfaces"], further);
+    assert_eq!(merged["additionalInterfaces"], additional);
     assert_eq!(merged["supportsAuthenticatedExtendedCard"], false);
     let capabilities = json!({
         "streaming": true, "pushNotifications": false, "extendedAgentCard": false, "stateTransitionHistory": false,
     });
     assert_eq!(merged["capabilities"], capabilities);
-    assert!(strict(&merged).is_err(), "which is why there are shapes");
+    assert!(strict(&merged).is_err(), "a strict client cannot read the merged card");
 
-    let new = card_with(&url, &[("a2a-version", "1.0")]).await;
-    strict(&new).unwrap();
-    assert_eq!(new["supportedInterfaces"], merged["supportedInterfaces"]);
+    let v1 = card_with(&url, &[("a2a-version", "1.0")]).await;
+    strict(&v1).unwrap();
+    assert_eq!(v1["supportedInterfaces"], merged["supportedInterfaces"]);
     let old = card_with(&url, &[("a2a-version", "0.3")]).await;
-    for member in CLASSIC.iter().chain(&[
+    for member in V03_MEMBERS.iter().chain(&[
         "name",
         "description",
         "version",
@@ -106,13 +107,13 @@ async fn a_reader_of_either_version_finds_its_own() {
         );
         assert!(!old[*member].is_null(), "{member}");
     }
-    assert_eq!(old.as_object().unwrap().len(), 12, "and no others");
+    assert_eq!(old.as_object().unwrap().len(), 12, "no further members");
     let capabilities = json!({"streaming": true, "pushNotifications": false, "stateTransitionHistory": false});
     assert_eq!(old["capabilities"], capabilities);
 }
 
 #[tokio::test]
-async fn the_shape_goes_by_the_request_then_by_the_host_then_by_the_path() {
+async fn card_version_is_selected_by_request_then_host_then_path() {
     let config = json!({"shape": "1.0", "shapes": {"old.example": "0.3", "both.example": "merged"}});
     let config: CardConfig = serde_json::from_value(config).unwrap();
     for (server, usual, [old, both_of]) in [
@@ -121,7 +122,7 @@ async fn the_shape_goes_by_the_request_then_by_the_host_then_by_the_path() {
     ] {
         let url = serve(server).await;
         for path in [PATH, "/.well-known/agent.json", "/agent-card"] {
-            // Where only older clients look, there is a card that they can read.
+            // At paths that only older clients request, the card is readable for them.
             let usual = if path == PATH { usual } else { CardVersion::Merged };
             for (headers, query, expected) in [
                 (&[][..], "", usual),
@@ -136,64 +137,72 @@ async fn the_shape_goes_by_the_request_then_by_the_host_then_by_the_path() {
                 (&[("host", "both.example")], "", both_of),
                 (&[("host", "old.example"), ("a2a-version", "1.0")], "", CardVersion::V1_0),
             ] {
-                let mut asked = Client::new().get(format!("{url}{path}{query}"));
+                let mut request = Client::new().get(format!("{url}{path}{query}"));
                 for (name, value) in headers {
-                    asked = asked.header(*name, *value);
+                    request = request.header(*name, *value);
                 }
-                let card = serde_json::from_slice(&asked.send().await.unwrap().bytes().await.unwrap()).unwrap();
-                assert_eq!(shape(&card), expected, "{path}{query} {headers:?}");
+                let card = serde_json::from_slice(&request.send().await.unwrap().bytes().await.unwrap()).unwrap();
+                assert_eq!(card_version(&card), expected, "{path}{query} {headers:?}");
             }
         }
     }
 }
 
 #[tokio::test]
-async fn what_is_not_spoken_is_not_named() {
-    let url = serve(only(Version::V1_0).map_card(|it| it.shape(CardVersion::V0_3))).await;
+async fn disabled_protocol_versions_are_not_on_the_card() {
+    let url = serve(only(Version::V1_0).map_card(|config| config.shape(CardVersion::V0_3))).await;
     for path in [PATH, "/.well-known/agent.json", "/agent-card", "/agent-card?A2A-Version=0.3"] {
         let card = at(&format!("{url}{path}")).await;
         strict(&card).unwrap();
-        assert!(card["supportedInterfaces"].as_array().unwrap().iter().all(|it| it["protocolVersion"] == "1.0"));
+        assert!(
+            card["supportedInterfaces"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|interface| interface["protocolVersion"] == "1.0")
+        );
     }
     let url = serve(only(Version::V0_3)).await;
     let card = card(&url).await;
-    assert_eq!(shape(&card), CardVersion::Merged);
-    assert!(card["supportedInterfaces"].as_array().unwrap().iter().all(|it| it["protocolVersion"] == "0.3"));
+    assert_eq!(card_version(&card), CardVersion::Merged);
+    assert!(
+        card["supportedInterfaces"].as_array().unwrap().iter().all(|interface| interface["protocolVersion"] == "0.3")
+    );
 }
 
 #[tokio::test]
-async fn each_shape_has_a_name_of_its_own() {
+async fn each_card_version_has_its_own_etag() {
     let url = serve(server()).await;
     let http = Client::new();
-    let asked = async |method: Method, version: Option<&str>, tag: Option<&str>| {
-        let mut asked = http.request(method, format!("{url}{PATH}"));
+    let get = async |method: Method, version: Option<&str>, tag: Option<&str>| {
+        let mut request = http.request(method, format!("{url}{PATH}"));
         for (name, value) in [("a2a-version", version), ("if-none-match", tag)] {
-            if let Some(it) = value {
-                asked = asked.header(name, it);
+            if let Some(value) = value {
+                request = request.header(name, value);
             }
         }
-        let reply = asked.send().await.unwrap();
+        let reply = request.send().await.unwrap();
         assert!(reply.headers()["vary"].to_str().unwrap().contains("a2a-version"));
         (reply.status().as_u16(), reply.headers()["etag"].to_str().unwrap().to_owned())
     };
     let versions = [None, Some("1.0"), Some("0.3")];
     let mut tags = Vec::new();
     for version in versions {
-        tags.push(asked(Method::GET, version, None).await.1);
+        tags.push(get(Method::GET, version, None).await.1);
     }
     for (n, version) in versions.into_iter().enumerate() {
         for (m, tag) in tags.iter().enumerate() {
             for method in [Method::GET, Method::HEAD] {
                 let expected = if n == m { 304 } else { 200 };
-                assert_eq!(asked(method, version, Some(tag)).await, (expected, tags[n].clone()));
+                assert_eq!(get(method, version, Some(tag)).await, (expected, tags[n].clone()));
             }
         }
     }
 }
 
-/// The sample card of 0.3's documentation, as its operator would configure it, is that card.
+/// The sample card of the documentation of 0.3 can be configured.
 #[tokio::test]
-async fn a_classic_card_is_served_as_it_is_configured() {
+async fn v03_sample_card_can_be_configured() {
     let mut config: Value = serde_json::from_str(include_str!("geo.config.json")).unwrap();
     let mut sample: Value = serde_json::from_str(include_str!("geo.json")).unwrap();
     config["security_schemes"] = sample["securitySchemes"].clone();
@@ -202,7 +211,7 @@ async fn a_classic_card_is_served_as_it_is_configured() {
     let url = sample["url"].as_str().unwrap().to_owned();
     let server = Server::new(Actor).card(config).push(true).url(&*url);
     let mut card = card_with(&serve(server).await, &[("a2a-version", "0.3")]).await;
-    // Where it is reached, this server says in its own way; and there is no second card.
+    // Members that the server determines itself; it has no extended card.
     for (member, expected) in [
         ("url", json!(format!("{url}/rpc"))),
         ("preferredTransport", json!("JSONRPC")),
@@ -222,7 +231,7 @@ async fn a_classic_card_is_served_as_it_is_configured() {
 }
 
 #[tokio::test]
-async fn several_flows_are_on_the_classic_card() {
+async fn v03_card_has_several_oauth_flows() {
     let flows = json!({
         "authorizationCode": {"authorizationUrl": "https://h/a", "tokenUrl": "https://h/t", "scopes": {"r": "Reads"}},
         "clientCredentials": {"tokenUrl": "https://h/t", "scopes": {}},
@@ -243,7 +252,7 @@ async fn several_flows_are_on_the_classic_card() {
     let first = json!({"authorizationCode": flows["authorizationCode"]});
     assert_eq!(new["securitySchemes"]["o"]["oauth2SecurityScheme"]["flows"], first);
     assert_eq!(new["securityRequirements"], json!([{"schemes": {"o": {"list": ["r"]}}}]));
-    // Who asks for credentials says which.
+    // A server with authentication declares its scheme.
     let guarded = server().card(config).authenticator(Bearer::new(Token::new("t").unwrap()));
     let guarded = card(&serve(guarded).await).await;
     let scheme =
@@ -256,24 +265,24 @@ async fn several_flows_are_on_the_classic_card() {
 
 /// `{url}/../agent/authenticatedExtendedCard`, for each URL of JSON-RPC (0.2, 7.10).
 #[tokio::test]
-async fn the_second_card_of_0_2_is_asked_for_beside_json_rpc() {
+async fn extended_card_of_0_2_is_requested_relative_to_json_rpc() {
     let below = axum::Router::new().nest("/below", server().router());
     let (open, below) = (serve(server()).await, program(below).await + "/below");
     let guarded = serve(server().authenticator(Bearer::new(Token::new("t").unwrap()))).await;
     let http = Client::new();
     for url in [&open, &below, &guarded] {
         for rpc in ["/rpc", "/rpc/", "/a2a", "/a2a/", "/"] {
-            // As the client's URL parser resolves it.
+            // As the URL parser of the client resolves it.
             let base = format!("{url}{rpc}/../agent/authenticatedExtendedCard");
             if base.contains("below//..") {
                 continue;
             }
-            let asked = async |token: Option<&str>| {
-                let mut asked = http.get(&base);
-                if let Some(it) = token {
-                    asked = asked.bearer_auth(it);
+            let get = async |token: Option<&str>| {
+                let mut request = http.get(&base);
+                if let Some(token) = token {
+                    request = request.bearer_auth(token);
                 }
-                let reply = asked.send().await.unwrap();
+                let reply = request.send().await.unwrap();
                 let challenged = reply.headers().contains_key("www-authenticate");
                 let status = reply.status();
                 let body: Value = serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap();
@@ -282,22 +291,22 @@ async fn the_second_card_of_0_2_is_asked_for_beside_json_rpc() {
             };
             if *url == guarded {
                 for wrong in [None, Some("x")] {
-                    assert_eq!(asked(wrong).await, (StatusCode::UNAUTHORIZED, true), "{base}");
+                    assert_eq!(get(wrong).await, (StatusCode::UNAUTHORIZED, true), "{base}");
                 }
             }
-            assert_eq!(asked(Some("t")).await, (StatusCode::NOT_FOUND, false), "{base}");
+            assert_eq!(get(Some("t")).await, (StatusCode::NOT_FOUND, false), "{base}");
         }
     }
     let path = "/agent/authenticatedExtendedCard";
     assert_eq!(http.post(format!("{open}{path}")).send().await.unwrap().status(), StatusCode::METHOD_NOT_ALLOWED);
-    assert_eq!(http.get(format!("{open}/elsewhere{path}")).send().await.unwrap().status(), StatusCode::NOT_FOUND);
+    assert_eq!(http.get(format!("{open}/other{path}")).send().await.unwrap().status(), StatusCode::NOT_FOUND);
 }
 
-/// A service with a card for authenticated callers, which ours has not.
-struct Second;
+/// Service with an extended card, which this server does not have.
+struct ExtendedCardService;
 
 #[tonic::async_trait]
-impl A2aService for Second {
+impl A2aService for ExtendedCardService {
     async fn get_extended_agent_card(
         &self,
         _: Request<GetExtendedAgentCardRequest>,
@@ -309,16 +318,16 @@ impl A2aService for Second {
     }
 }
 
-/// Each way to ask for it has the form of its version.
+/// Each endpoint returns the form of its version.
 #[tokio::test]
-async fn a_second_card_has_the_form_of_the_call() {
-    let door = HttpService::new(Arc::new(Second), Settings::new(Arc::new(|_| Bytes::new())));
-    let url = program(door.into_router()).await;
+async fn extended_card_has_the_form_of_the_request() {
+    let service = HttpService::new(Arc::new(ExtendedCardService), Settings::new(Arc::new(|_| Bytes::new())));
+    let url = program(service.into_router()).await;
     let new = at(&format!("{url}/extendedAgentCard")).await;
-    assert_eq!(shape(&new), CardVersion::V1_0);
+    assert_eq!(card_version(&new), CardVersion::V1_0);
     for path in ["/v1/card", "/agent/authenticatedExtendedCard"] {
         let old = at(&format!("{url}{path}")).await;
-        assert_eq!(shape(&old), CardVersion::V0_3);
+        assert_eq!(card_version(&old), CardVersion::V0_3);
         assert_eq!(
             (&old["name"], &old["url"], &old["preferredTransport"]),
             (&json!("Second"), &json!("h:1"), &json!("GRPC"))

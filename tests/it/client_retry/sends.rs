@@ -1,4 +1,4 @@
-//! Sends that go out again where that is safe, and are taken once.
+//! Retries of sends: repeated where that is safe, and delivered once by their idempotency key.
 
 use std::sync::{
     Arc,
@@ -25,21 +25,21 @@ use crate::{
 };
 
 each_client_kind! {
-    a_send_is_taken_once
-    a_server_without_keys_is_told_once
+    retried_send_is_delivered_once
+    send_to_a_server_without_keys_is_not_retried
 }
 
-/// Counts what it is told.
+/// Agent that counts its turns.
 #[derive(Clone, Default)]
-struct Counts(Arc<AtomicUsize>);
+struct TurnCounter(Arc<AtomicUsize>);
 
-impl Counts {
+impl TurnCounter {
     fn count(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
 }
 
-impl Agent for Counts {
+impl Agent for TurnCounter {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Failure> {
         self.0.fetch_add(1, Ordering::SeqCst);
         out.artifact("answer").text(turn.text()).await?;
@@ -50,35 +50,35 @@ impl Agent for Counts {
     }
 }
 
-async fn a_send_is_taken_once(kind: ClientKind) {
-    let counts = Counts::default();
-    let url = serve(Server::new(counts.clone()).resume(true)).await;
+async fn retried_send_is_delivered_once(kind: ClientKind) {
+    let counter = TurnCounter::default();
+    let url = serve(Server::new(counter.clone()).resume(true)).await;
     let proxy = Proxy::before(&url).await;
     let agent = kind.client(&proxy.url);
     proxy.cut([RequestLost, ReplyLost, Busy, ReplyLost]);
     let task = send(&*agent, text("", "hello")).await;
-    assert_eq!((output(&task).as_str(), task.state(), counts.count()), ("hello", TaskState::Completed, 1));
+    assert_eq!((output(&task).as_str(), task.state(), counter.count()), ("hello", TaskState::Completed, 1));
     proxy.cut([Busy, ReplyLost, RequestLost, Ends(0), ReplyLost]);
     let events = remaining(stream(&*agent, text("", "there")).await).await;
     let task = get(&*agent, &task_of(&events[0]).id).await.unwrap();
-    assert_eq!((output(&task).as_str(), counts.count()), ("there", 2));
+    assert_eq!((output(&task).as_str(), counter.count()), ("there", 2));
     assert_eq!(events.last().and_then(state), Some(TaskState::Completed));
-    // What two calls say alike is said twice.
+    // Two equal sends are two sends.
     send(&*agent, text("", "hello")).await;
-    assert_eq!((counts.count(), proxy.left()), (3, 0));
-    // Who gives a key of their own means that one.
+    assert_eq!((counter.count(), proxy.left()), (3, 0));
+    // A key that the caller sets is kept.
     let (mut tasks, message) = (Vec::new(), text("", "mine"));
     for _ in 0..2 {
         proxy.cut([ReplyLost]);
-        let mine = Call { idempotency_key: Some("mine".into()), ..Call::default() };
-        tasks.push(agent.send_message(mine.request(message.clone())).await.unwrap().into_inner());
+        let call = Call { idempotency_key: Some("mine".into()), ..Call::default() };
+        tasks.push(agent.send_message(call.request(message.clone())).await.unwrap().into_inner());
     }
-    assert_eq!((&tasks[0], counts.count()), (&tasks[1], 4));
+    assert_eq!((&tasks[0], counter.count()), (&tasks[1], 4));
 }
 
-async fn a_server_without_keys_is_told_once(kind: ClientKind) {
-    let counts = Counts::default();
-    let url = serve(Server::new(counts.clone())).await;
+async fn send_to_a_server_without_keys_is_not_retried(kind: ClientKind) {
+    let counter = TurnCounter::default();
+    let url = serve(Server::new(counter.clone())).await;
     let proxy = Proxy::before_plain(&url).await;
     let agent = kind.client(&proxy.url);
     for (n, cut) in [ReplyLost, RequestLost, Busy].into_iter().enumerate() {
@@ -92,18 +92,18 @@ async fn a_server_without_keys_is_told_once(kind: ClientKind) {
         assert_eq!(Error::from(status).kind(), ErrorKind::Unavailable, "{cut:?}");
         assert_eq!((proxy.calls(), proxy.left()), (2 * n + 2, 0));
     }
-    assert_eq!(counts.count(), 2, "of those that it heard");
-    // Nobody knows what became of this one.
+    assert_eq!(counter.count(), 2, "requests that reached the agent");
+    // The outcome of this send is unknown.
     proxy.cut([Ends(0)]);
     let mut events = stream(&*agent, text("", "hello")).await;
     assert_eq!(Error::from(events.next().await.unwrap().unwrap_err()).kind(), ErrorKind::Unavailable);
     assert!(events.next().await.is_none());
-    assert_eq!((counts.count(), proxy.calls()), (3, 7));
+    assert_eq!((counter.count(), proxy.calls()), (3, 7));
 }
 
-/// Without a key, and before a server is there at all.
+/// Retried without a key, because the connection was never established.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_never_left_is_sent_again() {
+async fn unsent_request_is_retried_without_a_key() {
     for kind in [ClientKind::Rest, ClientKind::JsonRpc, ClientKind::Grpc] {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
@@ -113,13 +113,13 @@ async fn what_never_left_is_sent_again() {
         assert!(error.is_unsent(), "{error:?}");
         let mut retry = short_backoff();
         (retry.keys, retry.attempts) = (false, 100);
-        let (agent, counts) = (kind.retrying(&url, retry), Counts::default());
+        let (agent, counter) = (kind.retrying(&url, retry), TurnCounter::default());
         let appears = async {
             tokio::task::yield_now().await;
-            let bound = Server::new(counts.clone()).bind(addr).await.unwrap();
+            let bound = Server::new(counter.clone()).bind(addr).await.unwrap();
             tokio::spawn(bound.run_until(std::future::pending()));
         };
         let (task, ()) = tokio::join!(send(&*agent, text("", "hello")), appears);
-        assert_eq!((task.state(), counts.count()), (TaskState::Completed, 1));
+        assert_eq!((task.state(), counter.count()), (TaskState::Completed, 1));
     }
 }

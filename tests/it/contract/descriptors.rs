@@ -1,5 +1,4 @@
-//! Compares the proto files, as they were compiled, with the facts of the protocol, and sees to it that every element
-//! is explained.
+//! Compiled proto files compared with recorded facts of the published protocol; every element must have a comment.
 
 use std::collections::HashMap;
 
@@ -9,13 +8,13 @@ use prost_reflect::{
 };
 use serde_json::{Map, Value as Json, json};
 
-/// The protocol's packages, each with its facts. The facts were taken from the published definitions; what is in the
-/// proto files was written by hand, so this is where a slip of the hand shows.
+/// Packages of the protocol with their facts. The facts were taken from the published definitions, and the proto files were
+/// written by hand, so the comparison detects mistakes in them.
 const PACKAGES: [(&str, &str); 2] =
     [("lf.a2a.v1", include_str!("facts/lf.a2a.v1.json")), ("a2a.v1", include_str!("facts/a2a.v1.json"))];
 
 #[test]
-fn the_proto_files_say_what_the_protocol_says() {
+fn proto_files_match_the_protocol() {
     let pool = pool();
     let mut differences = Vec::new();
     for (package, facts) in PACKAGES {
@@ -26,28 +25,28 @@ fn the_proto_files_say_what_the_protocol_says() {
 }
 
 #[test]
-fn every_element_of_the_proto_files_is_explained() {
+fn every_element_of_the_proto_files_has_a_comment() {
     let pool = pool();
-    let mut silent = Vec::new();
+    let mut without_comment = Vec::new();
     for (package, _) in PACKAGES {
         for file in files(&pool, package) {
             let comments = comments(&file);
             for (name, path) in elements(&file) {
-                // The comments are published as descriptions, where a fragment would look odd.
+                // The comments are published as descriptions, so they must be sentences.
                 if !comments.get(path.as_slice()).is_some_and(|comment| comment.trim_end().ends_with('.')) {
-                    silent.push(name);
+                    without_comment.push(name);
                 }
             }
         }
     }
-    assert!(silent.is_empty(), "these have no comment that is a sentence:\n{}", silent.join("\n"));
+    assert!(without_comment.is_empty(), "these have no comment that is a sentence:\n{}", without_comment.join("\n"));
 }
 
 fn pool() -> DescriptorPool {
     DescriptorPool::decode(a2a_service::pb::DESCRIPTORS).expect("the descriptors are well formed")
 }
 
-/// The files of a package. There is at least one, so that nothing passes for want of something to look at.
+/// Files of a package. Asserts that there is at least one, so that no test passes without input.
 fn files(pool: &DescriptorPool, package: &str) -> Vec<FileDescriptor> {
     let files: Vec<_> = pool.files().filter(|file| file.package_name() == package).collect();
     assert!(!files.is_empty(), "{package} is not among the descriptors");
@@ -56,52 +55,54 @@ fn files(pool: &DescriptorPool, package: &str) -> Vec<FileDescriptor> {
 
 // === Comparing ===
 
-/// Notes every place where `have` is not `want`. Lists of named things are compared by name, so that one missing field
-/// is one difference and not one for each field after it.
-fn compare(place: &str, want: &Json, have: &Json, differences: &mut Vec<String>) {
+/// Records every difference between `want` and `have`. Named elements are compared by name, so that a missing field is one
+/// difference.
+fn compare(path: &str, want: &Json, have: &Json, differences: &mut Vec<String>) {
     match (want, have) {
-        (Json::Object(want), Json::Object(have)) => compare_members(place, want, have, differences),
+        (Json::Object(want), Json::Object(have)) => compare_members(path, want, have, differences),
         (Json::Array(want), Json::Array(have)) => match (by_name(want), by_name(have)) {
             (Some(want_by_name), Some(have_by_name)) => {
                 let before = differences.len();
-                compare_members(place, &want_by_name, &have_by_name, differences);
+                compare_members(path, &want_by_name, &have_by_name, differences);
                 if differences.len() == before && want != have {
-                    differences.push(format!("{place}: the order is {} and should be {}", names(have), names(want)));
+                    differences.push(format!("{path}: the order is {} and should be {}", names(have), names(want)));
                 }
             }
-            _ if want != have => differences.push(unequal(place, &json!(want), &json!(have))),
+            _ if want != have => differences.push(unequal(path, &json!(want), &json!(have))),
             _ => (),
         },
-        _ if want != have => differences.push(unequal(place, want, have)),
+        _ if want != have => differences.push(unequal(path, want, have)),
         _ => (),
     }
 }
 
-fn compare_members(place: &str, want: &Map<String, Json>, have: &Map<String, Json>, differences: &mut Vec<String>) {
+fn compare_members(path: &str, want: &Map<String, Json>, have: &Map<String, Json>, differences: &mut Vec<String>) {
     for (key, want) in want {
         match have.get(key) {
-            Some(have) => compare(&format!("{place} {key}"), want, have, differences),
-            None => differences.push(format!("{place} {key}: is missing and should be {want}")),
+            Some(have) => compare(&format!("{path} {key}"), want, have, differences),
+            None => differences.push(format!("{path} {key}: is missing and should be {want}")),
         }
     }
     for (key, have) in have.iter().filter(|(key, _)| !want.contains_key(*key)) {
-        differences.push(format!("{place} {key}: is {have} and should not be there"));
+        differences.push(format!("{path} {key}: is {have} and should be absent"));
     }
 }
 
-fn unequal(place: &str, want: &Json, have: &Json) -> String {
-    format!("{place}: is {have} and should be {want}")
+fn unequal(path: &str, want: &Json, have: &Json) -> String {
+    format!("{path}: is {have} and should be {want}")
 }
 
-/// The list as a map, if each of its elements has a name of its own.
+/// Returns the list as a map if its elements have distinct names.
 fn by_name(list: &[Json]) -> Option<Map<String, Json>> {
-    let map: Map<_, _> =
-        list.iter().map(|it| Some((it.get("name")?.as_str()?.to_owned(), it.clone()))).collect::<Option<_>>()?;
+    let map: Map<_, _> = list
+        .iter()
+        .map(|element| Some((element.get("name")?.as_str()?.to_owned(), element.clone())))
+        .collect::<Option<_>>()?;
     (map.len() == list.len()).then_some(map)
 }
 
 fn names(list: &[Json]) -> String {
-    list.iter().map(|it| it["name"].as_str().unwrap_or_default()).collect::<Vec<_>>().join(", ")
+    list.iter().map(|element| element["name"].as_str().unwrap_or_default()).collect::<Vec<_>>().join(", ")
 }
 
 // === From descriptors to facts ===
@@ -116,16 +117,22 @@ fn package_facts(pool: &DescriptorPool, package: &str) -> Json {
     syntaxes.dedup();
 
     let messages = pool.all_messages().filter(|message| message.package_name() == package && !message.is_map_entry());
-    let enums = pool.all_enums().filter(|it| it.package_name() == package);
+    let enums = pool.all_enums().filter(|descriptor| descriptor.package_name() == package);
     let mut facts = Map::from_iter([
         ("syntax".to_owned(), json!(syntaxes.join(" and "))),
         ("package".to_owned(), json!(package)),
         ("services".to_owned(), Json::Object(services)),
-        ("messages".to_owned(), messages.map(|it| (local(it.full_name(), package), message_facts(&it))).collect()),
-        ("enums".to_owned(), enums.map(|it| (local(it.full_name(), package), enum_facts(&it))).collect()),
+        (
+            "messages".to_owned(),
+            messages.map(|descriptor| (local(descriptor.full_name(), package), message_facts(&descriptor))).collect(),
+        ),
+        (
+            "enums".to_owned(),
+            enums.map(|descriptor| (local(descriptor.full_name(), package), enum_facts(&descriptor))).collect(),
+        ),
     ]);
-    let extensions = pool.all_extensions().filter(|it| it.package_name() == package);
-    add_list(&mut facts, "extensions", extensions.map(|it| json!(it.full_name())).collect());
+    let extensions = pool.all_extensions().filter(|extension| extension.package_name() == package);
+    add_list(&mut facts, "extensions", extensions.map(|extension| json!(extension.full_name())).collect());
     Json::Object(facts)
 }
 
@@ -147,7 +154,7 @@ fn method_facts(method: &MethodDescriptor) -> Json {
         facts.insert("http".to_owned(), http_facts(&rule));
     }
     let signatures = list(extension(&options, "google.api.method_signature"));
-    add_list(&mut facts, "method_signature", signatures.iter().map(|it| json!(it.as_str())).collect());
+    add_list(&mut facts, "method_signature", signatures.iter().map(|signature| json!(signature.as_str())).collect());
     Json::Object(facts)
 }
 
@@ -164,7 +171,7 @@ fn http_facts(rule: &DynamicMessage) -> Json {
         } else if let Value::List(rules) = value {
             add_list(&mut facts, &name, rules.iter().filter_map(Value::as_message).map(http_facts).collect());
         } else {
-            // The protocol uses nothing else, so this comes up as a difference.
+            // The protocol uses no other value, so this is reported as a difference.
             facts.insert(name, json!(format!("{value:?}")));
         }
     }
@@ -235,7 +242,7 @@ fn type_name(kind: &Kind, package: &str) -> String {
     local(&format!("{kind:?}"), package)
 }
 
-/// The name without the package, if it is of the package.
+/// Strips the package from a name of the package.
 fn local(full_name: &str, package: &str) -> String {
     let rest = full_name.strip_prefix(package).and_then(|rest| rest.strip_prefix('.'));
     rest.unwrap_or(full_name).to_owned()
@@ -269,30 +276,29 @@ fn add_flag(facts: &mut Map<String, Json>, key: &str, value: bool) {
 
 // === Comments ===
 
-/// The comment before each element that has one, by the element's path within the file.
+/// Leading comments by the path of their element within the file.
 fn comments(file: &FileDescriptor) -> HashMap<Vec<i32>, String> {
     let info = file.file_descriptor_proto().source_code_info.as_ref().expect("the descriptors have source info");
-    info.location.iter().map(|it| (it.path.clone(), it.leading_comments().to_owned())).collect()
+    info.location.iter().map(|location| (location.path.clone(), location.leading_comments().to_owned())).collect()
 }
 
-/// Everything in a file that has a name, with its path. Map entries and the oneofs behind `optional` are left out, as
-/// nobody wrote them.
+/// Named elements of a file with their paths, without map entries and the synthetic oneofs of `optional`.
 fn elements(file: &FileDescriptor) -> Vec<(String, Vec<i32>)> {
     let pool = file.parent_pool();
     let mut elements = Vec::new();
     for service in file.services() {
         elements.push((service.full_name().to_owned(), service.path().to_vec()));
-        elements.extend(service.methods().map(|it| (it.full_name().to_owned(), it.path().to_vec())));
+        elements.extend(service.methods().map(|method| (method.full_name().to_owned(), method.path().to_vec())));
     }
-    for message in pool.all_messages().filter(|it| it.parent_file() == *file && !it.is_map_entry()) {
+    for message in pool.all_messages().filter(|message| message.parent_file() == *file && !message.is_map_entry()) {
         elements.push((message.full_name().to_owned(), message.path().to_vec()));
-        elements.extend(message.fields().map(|it| (it.full_name().to_owned(), it.path().to_vec())));
-        let oneofs = message.oneofs().filter(|it| !it.is_synthetic());
-        elements.extend(oneofs.map(|it| (it.full_name().to_owned(), it.path().to_vec())));
+        elements.extend(message.fields().map(|field| (field.full_name().to_owned(), field.path().to_vec())));
+        let oneofs = message.oneofs().filter(|oneof| !oneof.is_synthetic());
+        elements.extend(oneofs.map(|oneof| (oneof.full_name().to_owned(), oneof.path().to_vec())));
     }
-    for descriptor in pool.all_enums().filter(|it| it.parent_file() == *file) {
+    for descriptor in pool.all_enums().filter(|descriptor| descriptor.parent_file() == *file) {
         elements.push((descriptor.full_name().to_owned(), descriptor.path().to_vec()));
-        elements.extend(descriptor.values().map(|it| (it.full_name().to_owned(), it.path().to_vec())));
+        elements.extend(descriptor.values().map(|value| (value.full_name().to_owned(), value.path().to_vec())));
     }
     elements
 }

@@ -15,7 +15,7 @@ use tokio::{task::yield_now, time::Instant};
 use super::support::*;
 use crate::{
     gate::{CommitOutcome, Gate},
-    store::place::Opened,
+    store::opened::OpenedStore,
 };
 
 async fn cancelable_countdown(turn: Turn, out: Updates) -> Result<End, agent::Error> {
@@ -32,7 +32,7 @@ async fn cancelable_countdown(turn: Turn, out: Updates) -> Result<End, agent::Er
 /// A second cancel returns the same outcome as the first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancel_racing_with_completion_yields_one_terminal_state() {
-    let file = Opened::sqlite(Options::default());
+    let file = OpenedStore::sqlite(Options::default());
     let stores: [Arc<dyn Store>; 3] = [Arc::new(Memory::default()), Gate::opened(), Arc::clone(&file.store)];
     for store in stores {
         let bench = bench(Arc::clone(&store), cancelable_countdown);

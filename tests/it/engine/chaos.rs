@@ -21,7 +21,7 @@ use tokio::{task::yield_now, time::timeout};
 use super::support::*;
 use crate::{
     gate::{CommitOutcome, Gate},
-    store::place::Opened,
+    store::opened::OpenedStore,
 };
 
 /// Deterministic pseudo-random numbers (`SplitMix64`).
@@ -190,7 +190,7 @@ enum StoreKind {
 
 async fn round(number: u64, kind: StoreKind) {
     let mut rng = Rng(number);
-    let file = (kind == StoreKind::File).then(|| Opened::sqlite(Options::default()));
+    let file = (kind == StoreKind::File).then(|| OpenedStore::sqlite(Options::default()));
     let gate = file.as_ref().map_or_else(Gate::memory, |opened| Gate::new(Arc::clone(&opened.store)));
     let store: Arc<dyn Store> = if kind == StoreKind::Memory { Arc::new(Memory::default()) } else { gate.store() };
     if kind == StoreKind::Lane {

@@ -12,7 +12,7 @@ use a2a_service::{
 use futures::StreamExt as _;
 
 use super::support::*;
-use crate::store::place::Opened;
+use crate::store::opened::OpenedStore;
 
 const DAY: u64 = 24 * 60 * 60 * 1000;
 
@@ -115,7 +115,7 @@ async fn drained_or_dropped_service_stops_sweeping() {
 /// After its log was deleted, a stream is resumed with one event, the task, and then ends.
 #[tokio::test]
 async fn stream_resumes_with_the_task_after_its_log_was_deleted() {
-    let opened = Opened::sqlite(Options::default());
+    let opened = OpenedStore::sqlite(Options::default());
     let store = Arc::clone(&opened.store);
     let bench = bench(Arc::clone(&store), scripted);
     let streamed = remaining_events(&mut bench.stream(Message::user("out:1 out:2 done")).await.unwrap()).await;
@@ -151,7 +151,7 @@ async fn stream_resumes_with_the_task_after_its_log_was_deleted() {
 /// Idempotency keys are kept longer than logs.
 #[tokio::test]
 async fn retried_send_finds_its_task_after_the_log_was_deleted() {
-    let opened = Opened::sqlite(Options::default());
+    let opened = OpenedStore::sqlite(Options::default());
     let store = Arc::clone(&opened.store);
     let bench = bench(Arc::clone(&store), scripted);
     let mut client = bench.client.clone();

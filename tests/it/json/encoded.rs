@@ -1,4 +1,4 @@
-//! What is written from protobuf that nobody decoded is what the decoded message writes, however it is encoded.
+//! Direct transcoding of stored protobuf to JSON: equal to the JSON of the decoded message, for every valid encoding.
 
 use std::sync::LazyLock;
 
@@ -20,7 +20,7 @@ fn descriptor(name: &str) -> MessageDescriptor {
     POOL.get_message_by_name(name).unwrap()
 }
 
-/// Choices, one after the other; zeros behind the last of them, for which everything below is short and plain.
+/// Sequence of random choices. After the last one it returns zeros, for which generated messages are short and plain.
 struct Tape<'a>(&'a [u8]);
 
 impl Tape<'_> {
@@ -35,7 +35,7 @@ impl Tape<'_> {
     }
 }
 
-/// A number, now and then longer than it need be.
+/// Encodes a number, sometimes longer than necessary.
 fn varint(tape: &mut Tape<'_>, mut number: u64) -> Vec<u8> {
     let mut out = Vec::new();
     let long = tape.once_in(60);
@@ -63,7 +63,7 @@ fn number(tape: &mut Tape<'_>) -> u64 {
     [0, 1, 2, 3, 5, 8, 99, 1 << 31, 1 << 32, 1_762_684_200, u64::MAX, u64::MAX - 4][usize::from(tape.pick(12))]
 }
 
-/// A field, as an encoder writes it.
+/// Encodes a field with a random value.
 fn field(tape: &mut Tape<'_>, field: &FieldDescriptor, depth: u32) -> Vec<u8> {
     let at = field.number();
     match field.kind() {
@@ -103,7 +103,7 @@ fn field(tape: &mut Tape<'_>, field: &FieldDescriptor, depth: u32) -> Vec<u8> {
     }
 }
 
-/// A field that is not in the proto file, or not of this encoding.
+/// Encodes a field that the proto file does not have, or another wire type.
 fn unknown(tape: &mut Tape<'_>) -> Vec<u8> {
     let at = [1, 3, 4, 9, 15, 16, 100, 1 << 20][usize::from(tape.pick(8))];
     match tape.pick(6) {
@@ -116,38 +116,38 @@ fn unknown(tape: &mut Tape<'_>) -> Vec<u8> {
     }
 }
 
-/// A message, mostly as an encoder writes it, and now and then in another way.
+/// Encodes a message, mostly in canonical form and sometimes in another valid or invalid one.
 fn message(tape: &mut Tape<'_>, of: &MessageDescriptor, depth: u32) -> Vec<u8> {
     let mut descriptors: Vec<_> = of.fields().collect();
     descriptors.sort_by_key(FieldDescriptor::number);
     let mut fields = Vec::new();
     let mut chosen = false;
-    for it in &descriptors {
-        let is_arm = it.containing_oneof().is_some();
+    for field_descriptor in &descriptors {
+        let is_arm = field_descriptor.containing_oneof().is_some();
         let wanted = tape.pick(2) == 1 && !(is_arm && chosen);
         chosen |= is_arm && wanted;
-        let count = if wanted && it.is_list() { 1 + tape.pick(3) } else { u8::from(wanted) };
-        if it.is_map() {
-            // In their order, as our own maps are.
+        let count = if wanted && field_descriptor.is_list() { 1 + tape.pick(3) } else { u8::from(wanted) };
+        if field_descriptor.is_map() {
+            // In key order, as the maps of this crate are.
             for name in ["", "a", "b", "c"].iter().take(usize::from(count) * (1 + usize::from(tape.pick(4)))) {
                 let inner = descriptor("google.protobuf.Value");
                 let value = if depth == 0 { Vec::new() } else { message(tape, &inner, depth - 1) };
                 let (name, value) = (delimited(tape, 1, name.as_bytes()), delimited(tape, 2, &value));
                 let entry = if tape.once_in(20) { [value, name] } else { [name, value] }.concat();
-                fields.push(delimited(tape, it.number(), &entry));
+                fields.push(delimited(tape, field_descriptor.number(), &entry));
             }
         } else {
-            fields.extend((0..count).map(|_| field(tape, it, depth)));
+            fields.extend((0..count).map(|_| field(tape, field_descriptor, depth)));
         }
     }
     let anywhere = |tape: &mut Tape<'_>, fields: &[Vec<u8>]| {
         usize::from(tape.pick(u8::try_from(fields.len() + 1).unwrap_or(u8::MAX)))
     };
     match tape.pick(40) {
-        // Once more, as it was or as another value; of a oneof another arm.
+        // Repeats a field with another value, or sets another arm of a oneof.
         34 | 35 if !descriptors.is_empty() => {
-            let it = &descriptors[usize::from(tape.pick(u8::try_from(descriptors.len()).unwrap()))];
-            let (at, again) = (anywhere(tape, &fields), field_or_entry(tape, it, depth));
+            let field_descriptor = &descriptors[usize::from(tape.pick(u8::try_from(descriptors.len()).unwrap()))];
+            let (at, again) = (anywhere(tape, &fields), field_or_entry(tape, field_descriptor, depth));
             fields.insert(at, again);
         }
         36 if !fields.is_empty() => {
@@ -168,46 +168,46 @@ fn message(tape: &mut Tape<'_>, of: &MessageDescriptor, depth: u32) -> Vec<u8> {
     fields.concat()
 }
 
-fn field_or_entry(tape: &mut Tape<'_>, it: &FieldDescriptor, depth: u32) -> Vec<u8> {
-    if it.is_map() { delimited(tape, it.number(), b"") } else { field(tape, it, depth) }
+fn field_or_entry(tape: &mut Tape<'_>, descriptor: &FieldDescriptor, depth: u32) -> Vec<u8> {
+    if descriptor.is_map() { delimited(tape, descriptor.number(), b"") } else { field(tape, descriptor, depth) }
 }
 
-/// Whether it is written without being decoded, as it is and as we encode it ourselves; none where it can't be read.
-fn same<T: Transcode + Message + Default + Serialize>(proto: &[u8]) -> Option<[bool; 2]> {
-    let (mut out, mut expected) = (b"behind ".to_vec(), b"behind ".to_vec());
+/// Returns whether the bytes, and their canonical encoding, are transcoded without decoding. `None` if they are invalid.
+fn assert_transcoded<T: Transcode + Message + Default + Serialize>(proto: &[u8]) -> Option<[bool; 2]> {
+    let (mut out, mut expected) = (b"before ".to_vec(), b"before ".to_vec());
     let written = write_encoded::<T>(&mut out, proto);
     let Ok(message) = T::decode(proto) else {
-        assert!(written.is_err(), "{proto:?} is none");
-        assert_eq!(out, expected, "half an answer");
+        assert!(written.is_err(), "{proto:?} is invalid");
+        assert_eq!(out, expected, "no partial output");
         return None;
     };
     written.unwrap();
     write_to(&mut expected, &message).unwrap();
     assert_eq!(String::from_utf8(out).unwrap(), String::from_utf8(expected).unwrap(), "{proto:?}");
-    Some([proto, &message.encode_to_vec()].map(|it| Encoded::<T>::new(it).write(&mut Vec::new()).is_ok()))
+    Some([proto, &message.encode_to_vec()].map(|proto| Encoded::<T>::new(proto).write(&mut Vec::new()).is_ok()))
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn however_it_is_encoded(choices in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn every_encoding_is_transcoded(choices in proptest::collection::vec(any::<u8>(), 0..600)) {
         let as_we_encode = [
-            same::<Task>(&message(&mut Tape(&choices), &descriptor("lf.a2a.v1.Task"), 7)),
-            same::<StreamResponse>(&message(&mut Tape(&choices), &descriptor("lf.a2a.v1.StreamResponse"), 7)),
+            assert_transcoded::<Task>(&message(&mut Tape(&choices), &descriptor("lf.a2a.v1.Task"), 7)),
+            assert_transcoded::<StreamResponse>(&message(&mut Tape(&choices), &descriptor("lf.a2a.v1.StreamResponse"), 7)),
         ];
-        prop_assert!(as_we_encode.into_iter().flatten().all(|it| it[1]));
+        prop_assert!(as_we_encode.into_iter().flatten().all(|outcome| outcome[1]));
     }
 
     #[test]
-    fn whatever_it_is(bytes in proptest::collection::vec(prop_oneof![0_u8..60, any::<u8>()], 0..60)) {
-        same::<Task>(&bytes);
+    fn arbitrary_bytes_are_transcoded_or_rejected(bytes in proptest::collection::vec(prop_oneof![0_u8..60, any::<u8>()], 0..60)) {
+        assert_transcoded::<Task>(&bytes);
     }
 }
 
-/// What an encoder is free to do, and whether the message had to be decoded for it.
+/// Encodings that protobuf permits, and whether they are transcoded directly.
 #[test]
-fn the_freedoms_of_an_encoder() {
+fn permitted_encodings_are_transcoded() {
     let task = |fields: &[&[u8]]| fields.concat();
     let part = |fields: &[&[u8]]| {
         let part = fields.concat();
@@ -215,7 +215,7 @@ fn the_freedoms_of_an_encoder() {
         [&[0x2a, u8::try_from(parts.len()).unwrap()], &*parts].concat()
     };
     let data = |value: &[u8]| part(&[&[0x22, u8::try_from(value.len()).unwrap()], value]);
-    for (what, straight, proto, json) in [
+    for (case, direct, proto, json) in [
         ("nothing at all", Some(true), vec![], r#"{"id":""}"#),
         ("in order", Some(true), task(&[b"\x0a\x01t", b"\x12\x01c"]), r#"{"id":"t","contextId":"c"}"#),
         ("out of order", Some(false), task(&[b"\x12\x01c", b"\x0a\x01t"]), r#"{"id":"t","contextId":"c"}"#),
@@ -285,18 +285,18 @@ fn the_freedoms_of_an_encoder() {
             r#"{"id":"","history":[{"messageId":"","role":"ROLE_UNSPECIFIED","parts":[{"data":{"a":null,"b":"hi"}}]}]}"#,
         ),
     ] {
-        assert_eq!(same::<Task>(&proto), straight.map(|it| [it, true]), "{what}");
+        assert_eq!(assert_transcoded::<Task>(&proto), direct.map(|is_direct| [is_direct, true]), "{case}");
         let mut out = Vec::new();
-        assert_eq!(write_encoded::<Task>(&mut out, &proto).is_ok(), straight.is_some(), "{what}");
-        assert_eq!(String::from_utf8(out).unwrap(), json, "{what}");
+        assert_eq!(write_encoded::<Task>(&mut out, &proto).is_ok(), direct.is_some(), "{case}");
+        assert_eq!(String::from_utf8(out).unwrap(), json, "{case}");
     }
 }
 
-/// What nests too deep for the decoder is refused, and what is about as deep as that is read by it.
+/// Messages over the depth limit of the decoder are rejected; messages near the limit are decoded.
 #[test]
-fn depth() {
+fn depth_is_limited_as_in_the_decoder() {
     for depth in 1..120 {
-        // Lists in lists: of each two messages.
+        // Nested lists, each of two messages.
         let mut value = Vec::new();
         for _ in 0..depth {
             for key in [0x0a, 0x32] {
@@ -305,9 +305,9 @@ fn depth() {
         }
         let metadata = [b"\x0a\x01m".as_slice(), &delimited(&mut Tape(&[]), 2, &value)].concat();
         let metadata = delimited(&mut Tape(&[]), 1, &metadata);
-        let straight = same::<Task>(&delimited(&mut Tape(&[]), 6, &metadata));
+        let direct = assert_transcoded::<Task>(&delimited(&mut Tape(&[]), 6, &metadata));
         assert_eq!(
-            straight,
+            direct,
             if depth <= 43 {
                 Some([true; 2])
             } else if depth <= 48 {

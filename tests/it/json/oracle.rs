@@ -1,7 +1,7 @@
-//! Second opinions on our ProtoJSON, over random messages: prost-reflect's, and pbjson's.
+//! ProtoJSON compared with prost-reflect and pbjson, over random messages.
 //!
-//! What they think otherwise is pinned, a test each. The day that such a test fails, somebody has changed their mind,
-//! and perhaps pbjson does what the protocol needs and `build/message.rs` is no longer needed.
+//! Known differences have a test each. A failing test of these means that the other crate changed; if pbjson then does what
+//! the protocol requires, `build/message.rs` is obsolete.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -19,11 +19,11 @@ use prost_reflect::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 
-/// Bytes that decide what a message is like. When they are used up all is zero, and so every message has an end.
+/// Random bytes that determine a message. After the last one it returns zeros, so every message is finite.
 struct Choices<'a> {
     bytes: std::slice::Iter<'a, u8>,
-    /// With what pbjson can't do.
-    odd: bool,
+    /// Includes values that pbjson does not support.
+    unsupported: bool,
 }
 
 impl Choices<'_> {
@@ -35,7 +35,7 @@ impl Choices<'_> {
         from[usize::from(self.byte()) % N]
     }
 
-    fn few<T>(&mut self, mut make: impl FnMut(&mut Self) -> T) -> Vec<T> {
+    fn up_to_three<T>(&mut self, mut make: impl FnMut(&mut Self) -> T) -> Vec<T> {
         (0..self.byte() % 4).map(|_| make(self)).collect()
     }
 
@@ -55,9 +55,9 @@ impl Choices<'_> {
             0 => Kind::BoolValue(true),
             1 => Kind::StringValue(self.text()),
             2 => Kind::NumberValue(self.of([0.0, 1.0, -2.0, 1.5, 0.1 + 0.2, 1e300, 5e-324, 9_007_199_254_740_991.0])),
-            3 if self.odd => Kind::NumberValue(self.of([9_007_199_254_740_992.0, 1e18, 1e19, -9.3e18])),
-            4 if self.odd => Kind::NullValue(0),
-            5 => Kind::ListValue(prost_types::ListValue { values: self.few(Self::json) }),
+            3 if self.unsupported => Kind::NumberValue(self.of([9_007_199_254_740_992.0, 1e18, 1e19, -9.3e18])),
+            4 if self.unsupported => Kind::NullValue(0),
+            5 => Kind::ListValue(prost_types::ListValue { values: self.up_to_three(Self::json) }),
             6 => Kind::StructValue(self.object()),
             _ => Kind::BoolValue(false),
         };
@@ -65,7 +65,9 @@ impl Choices<'_> {
     }
 
     fn object(&mut self) -> prost_types::Struct {
-        prost_types::Struct { fields: self.few(|it| (it.text(), it.json())).into_iter().collect() }
+        prost_types::Struct {
+            fields: self.up_to_three(|choices| (choices.text(), choices.json())).into_iter().collect(),
+        }
     }
 
     fn message(&mut self, descriptor: &MessageDescriptor) -> DynamicMessage {
@@ -75,7 +77,7 @@ impl Choices<'_> {
             "google.protobuf.Value" => message.transcode_from(&self.json()).unwrap(),
             "google.protobuf.Struct" => message.transcode_from(&self.object()).unwrap(),
             _ => {
-                for field in descriptor.fields().filter(|it| it.containing_oneof().is_none()) {
+                for field in descriptor.fields().filter(|field| field.containing_oneof().is_none()) {
                     if self.byte() % 2 == 1 {
                         message.set_field(&field, self.field(&field));
                     }
@@ -95,10 +97,10 @@ impl Choices<'_> {
     fn field(&mut self, field: &FieldDescriptor) -> Value {
         if field.is_map() {
             let value = field.kind().as_message().unwrap().map_entry_value_field();
-            let entries = self.few(|it| (MapKey::String(it.text()), it.one(&value.kind())));
+            let entries = self.up_to_three(|choices| (MapKey::String(choices.text()), choices.one(&value.kind())));
             Value::Map(entries.into_iter().collect::<HashMap<_, _>>())
         } else if field.is_list() {
-            Value::List(self.few(|it| it.one(&field.kind())))
+            Value::List(self.up_to_three(|choices| choices.one(&field.kind())))
         } else {
             self.one(&field.kind())
         }
@@ -110,16 +112,16 @@ impl Choices<'_> {
             Kind::String => Value::String(self.text()),
             Kind::Bool => Value::Bool(self.byte() % 2 == 1),
             Kind::Int32 => Value::I32(self.of([0, 1, -1, 50, i32::MIN, i32::MAX])),
-            Kind::Bytes => Value::Bytes(self.few(Self::byte).into()),
-            Kind::Enum(it) if self.odd && self.byte().is_multiple_of(8) => {
-                let known: BTreeSet<_> = it.values().map(|it| it.number()).collect();
+            Kind::Bytes => Value::Bytes(self.up_to_three(Self::byte).into()),
+            Kind::Enum(descriptor) if self.unsupported && self.byte().is_multiple_of(8) => {
+                let known: BTreeSet<_> = descriptor.values().map(|value| value.number()).collect();
                 Value::EnumNumber(self.of([-1, 99, i32::MAX]).max(*known.last().unwrap() + 1))
             }
-            Kind::Enum(it) => {
-                let known: Vec<_> = it.values().map(|it| it.number()).collect();
+            Kind::Enum(descriptor) => {
+                let known: Vec<_> = descriptor.values().map(|value| value.number()).collect();
                 Value::EnumNumber(known[usize::from(self.byte()) % known.len()])
             }
-            Kind::Message(it) => Value::Message(self.message(it)),
+            Kind::Message(descriptor) => Value::Message(self.message(descriptor)),
             other => panic!("the proto files have no {other:?}"),
         }
     }
@@ -135,56 +137,56 @@ fn descriptor(name: &str) -> MessageDescriptor {
     pool().get_message_by_name(name).unwrap()
 }
 
-/// A message of ours and what can be done to it.
-trait Ours: prost::Message + Default + Debug + PartialEq + Serialize + DeserializeOwned {}
-impl<T: prost::Message + Default + Debug + PartialEq + Serialize + DeserializeOwned> Ours for T {}
+/// Message of this crate with the traits that the comparison needs.
+trait OwnMessage: prost::Message + Default + Debug + PartialEq + Serialize + DeserializeOwned {}
+impl<T: prost::Message + Default + Debug + PartialEq + Serialize + DeserializeOwned> OwnMessage for T {}
 
-/// A message, random over its descriptor.
-fn random<T: Ours>(name: &str, bytes: &[u8], odd: bool) -> T {
-    Choices { bytes: bytes.iter(), odd }.message(&descriptor(name)).transcode_to().unwrap()
+/// Returns a random message of a descriptor.
+fn random<T: OwnMessage>(name: &str, bytes: &[u8], unsupported: bool) -> T {
+    Choices { bytes: bytes.iter(), unsupported }.message(&descriptor(name)).transcode_to().unwrap()
 }
 
-/// What we print prost-reflect reads, what it prints we read, and it is the same message.
-fn prost_reflect_agrees<T: Ours>(name: &str, bytes: &[u8]) -> Result<(), TestCaseError> {
+/// Asserts that each side reads the JSON of the other as an equal message.
+fn prost_reflect_agrees<T: OwnMessage>(name: &str, bytes: &[u8]) -> Result<(), TestCaseError> {
     let ours: T = random(name, bytes, true);
     let printed = serde_json::to_string(&ours).unwrap();
     let mut text = serde_json::Deserializer::from_str(&printed);
     let options = DeserializeOptions::new().deny_unknown_fields(false);
     let read = DynamicMessage::deserialize_with_options(descriptor(name), &mut text, &options).unwrap();
-    prop_assert_eq!(&read.transcode_to::<T>().unwrap(), &ours, "what it reads of {}", printed);
+    prop_assert_eq!(&read.transcode_to::<T>().unwrap(), &ours, "read by prost-reflect: {}", printed);
     let theirs = DynamicMessage::decode(descriptor(name), ours.encode_to_vec().as_slice()).unwrap();
     let printed = serde_json::to_string(&theirs).unwrap();
-    prop_assert_eq!(&serde_json::from_str::<T>(&printed).unwrap(), &ours, "what we read of {}", printed);
+    prop_assert_eq!(&serde_json::from_str::<T>(&printed).unwrap(), &ours, "read by this crate: {}", printed);
     Ok(())
 }
 
-/// The same of pbjson, where there is nothing that it can't do.
-fn pbjson_agrees<T: Ours, P: Ours>(name: &str, bytes: &[u8]) -> Result<(), TestCaseError> {
+/// Asserts the agreement with pbjson, for values that it supports.
+fn pbjson_agrees<T: OwnMessage, P: OwnMessage>(name: &str, bytes: &[u8]) -> Result<(), TestCaseError> {
     let ours: T = random(name, bytes, false);
     let theirs = P::decode(ours.encode_to_vec().as_slice()).unwrap();
     let printed = serde_json::to_string(&ours).unwrap();
     let read: P = serde_json::from_str(&printed).map_err(|e| TestCaseError::fail(format!("{e}: {printed}")))?;
-    prop_assert_eq!(&read, &theirs, "what it reads of {}", printed);
+    prop_assert_eq!(&read, &theirs, "read by pbjson: {}", printed);
     let printed = serde_json::to_string(&theirs).unwrap();
-    prop_assert_eq!(&serde_json::from_str::<T>(&printed).unwrap(), &ours, "what we read of {}", printed);
+    prop_assert_eq!(&serde_json::from_str::<T>(&printed).unwrap(), &ours, "read by this crate: {}", printed);
     Ok(())
 }
 
 macro_rules! messages {
-    ($($name:ident)*; $($old:ident)*) => {
+    ($($name:ident)*; $($v03_name:ident)*) => {
         const NAMES: &[&str] = &[
             $(concat!("lf.a2a.v1.", stringify!($name)),)*
-            $(concat!("a2a.v1.", stringify!($old)),)*
+            $(concat!("a2a.v1.", stringify!($v03_name)),)*
         ];
 
         proptest! {
-            // A seed means another message as soon as a proto file changes, so none is kept.
+            // Seeds are not stored: a seed yields another message once a proto file changes.
             #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..Default::default() })]
 
             #[test]
             fn prost_reflect_agrees_with_us(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
                 $(prost_reflect_agrees::<v1::$name>(concat!("lf.a2a.v1.", stringify!($name)), &bytes)?;)*
-                $(prost_reflect_agrees::<v03::$old>(concat!("a2a.v1.", stringify!($old)), &bytes)?;)*
+                $(prost_reflect_agrees::<v03::$v03_name>(concat!("a2a.v1.", stringify!($v03_name)), &bytes)?;)*
             }
 
             #[test]
@@ -206,16 +208,16 @@ messages! {
 #[test]
 fn every_message_of_the_service_is_compared() {
     let service = pool().get_service_by_name("lf.a2a.v1.A2AService").unwrap();
-    let messages = service.methods().flat_map(|it| [it.input(), it.output()]);
-    for message in messages.filter(|it| it.package_name() == "lf.a2a.v1") {
+    let messages = service.methods().flat_map(|method| [method.input(), method.output()]);
+    for message in messages.filter(|message| message.package_name() == "lf.a2a.v1") {
         assert!(NAMES.contains(&message.full_name()), "{}", message.full_name());
     }
 }
 
-// What pbjson does otherwise, and why we don't use it.
+// Differences of pbjson, which are the reasons not to use it.
 
 #[test]
-fn pbjson_refuses_null() {
+fn pbjson_rejects_null() {
     for json in [
         r#"{"extensions":null}"#,
         r#"{"messageId":null}"#,
@@ -234,7 +236,7 @@ fn pbjson_loses_null() {
 }
 
 #[test]
-fn pbjson_omits_what_is_required() {
+fn pbjson_omits_required_members() {
     assert_eq!(serde_json::to_value(pbjson::ListTasksResponse::default()).unwrap(), json!({}));
 }
 
@@ -245,7 +247,7 @@ fn pbjson_fails_to_print_an_unknown_number() {
 }
 
 #[test]
-fn pbjson_prints_times_as_the_protocol_forbids() {
+fn pbjson_prints_timestamps_in_a_forbidden_form() {
     let time = |nanos| {
         let timestamp = Some(pbjson_timestamp(1_762_684_200, nanos));
         serde_json::to_value(pbjson::TaskStatus { timestamp, ..Default::default() }).unwrap()["timestamp"].clone()
@@ -259,13 +261,13 @@ fn pbjson_timestamp<T: prost::Message + Default>(seconds: i64, nanos: i32) -> T 
 }
 
 #[test]
-fn pbjson_prints_whole_numbers_with_a_fraction_and_refuses_large_ones() {
+fn pbjson_prints_integers_with_a_fraction_and_rejects_large_ones() {
     let part: pbjson::Part = serde_json::from_str(r#"{"data":1}"#).unwrap();
     assert_eq!(serde_json::to_string(&part).unwrap(), r#"{"data":1.0}"#);
     assert!(serde_json::from_str::<pbjson::Part>(r#"{"data":9007199254740993}"#).is_err());
 }
 
-// What prost-reflect does otherwise.
+// Differences of prost-reflect.
 
 #[test]
 fn prost_reflect_fails_on_a_number_that_json_lacks() {

@@ -1,19 +1,19 @@
-//! A disk that keeps what was synced, and of the rest what it likes.
+//! Simulated disk: keeps synced data, and an arbitrary part of the rest.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use super::trace::Call;
 use crate::workload::Rng;
 
-/// What a piece of a write that is torn is as long as.
+/// Granularity of torn writes, in bytes.
 const SECTOR: usize = 512;
 
-/// The files of one directory.
+/// Files of one directory.
 #[derive(Default)]
 pub(super) struct Disk {
     directory: String,
     names: BTreeMap<String, usize>,
-    /// As they are on the disk, and what has happened to them since, in its order: a file system has a journal of that.
+    /// Directory entries on the disk, and later changes in order, as in the journal of a file system.
     synced: BTreeMap<String, usize>,
     changes: Vec<(usize, Change)>,
     files: Vec<File>,
@@ -26,9 +26,9 @@ enum Change {
 
 #[derive(Default)]
 struct File {
-    now: Vec<u8>,
+    current: Vec<u8>,
     synced: Vec<u8>,
-    /// What was done to it since, by the number of the call.
+    /// Writes since the last sync, with the number of the call.
     pending: Vec<(usize, Piece)>,
 }
 
@@ -37,14 +37,14 @@ enum Piece {
     Truncate(usize),
 }
 
-/// What is left when it ends.
+/// Failure that ends the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The process is killed: all that it wrote.
+    /// The process is killed: every write is kept.
     Killed,
-    /// The power fails, and nothing is there that was not synced.
+    /// The power fails: only synced data is kept.
     Forgotten,
-    /// The power fails, and some of that is there, in any order, and torn.
+    /// The power fails: any part of the unsynced data is kept, in any order, with torn writes.
     Torn,
 }
 
@@ -53,24 +53,24 @@ impl Disk {
         Self { directory: directory.display().to_string(), ..Self::default() }
     }
 
-    /// With the files that are there now.
+    /// Starts with the files of a directory.
     pub(super) fn of(directory: &Path) -> Self {
         let mut disk = Self::new(directory);
-        for it in fs::read_dir(directory).unwrap() {
-            let it = it.unwrap();
-            let bytes = fs::read(it.path()).unwrap();
-            disk.names.insert(it.file_name().into_string().unwrap(), disk.files.len());
-            disk.files.push(File { now: bytes.clone(), synced: bytes, pending: Vec::new() });
+        for entry in fs::read_dir(directory).unwrap() {
+            let entry = entry.unwrap();
+            let bytes = fs::read(entry.path()).unwrap();
+            disk.names.insert(entry.file_name().into_string().unwrap(), disk.files.len());
+            disk.files.push(File { current: bytes.clone(), synced: bytes, pending: Vec::new() });
         }
         disk.synced.clone_from(&disk.names);
         disk
     }
 
-    /// The name of a file that counts: what SQLite shares between connections is made anew, and so is the lock.
+    /// Name of a file to simulate: SQLite recreates its shared memory, and the lock is recreated too.
     fn name<'a>(&self, path: &'a str) -> Option<&'a str> {
         let name = path.strip_prefix(&self.directory)?.strip_prefix('/')?;
-        let made_anew = ["-shm", ".lock"].iter().any(|it| name.ends_with(it));
-        (!made_anew).then_some(name)
+        let recreated = ["-shm", ".lock"].iter().any(|suffix| name.ends_with(suffix));
+        (!recreated).then_some(name)
     }
 
     fn file(&mut self, path: &str) -> Option<&mut File> {
@@ -78,40 +78,41 @@ impl Disk {
         self.files.get_mut(at)
     }
 
-    /// Does what the call of this number did. A sync is of what had begun before it: the calls below `before`. Says
-    /// whether anything is different.
+    /// Applies a call. A sync covers the calls that began before it: those below `before`. Returns whether the disk changed.
     pub(super) fn apply(&mut self, number: usize, call: &Call, before: usize) -> bool {
         match call {
             Call::Create(path) => {
-                let Some(name) = self.name(path).filter(|it| !self.names.contains_key(*it)) else { return false };
+                let Some(name) = self.name(path).filter(|name| !self.names.contains_key(*name)) else { return false };
                 self.link(number, name.to_owned(), self.files.len());
                 self.files.push(File::default());
             }
             Call::Write(path, at, bytes) => {
                 let Some(file) = self.file(path) else { return false };
                 file.pending.push((number, Piece::Write(*at, bytes.clone())));
-                put(&mut file.now, *at, bytes);
+                overwrite(&mut file.current, *at, bytes);
             }
             Call::Truncate(path, length) => {
                 let Some(file) = self.file(path) else { return false };
                 file.pending.push((number, Piece::Truncate(*length)));
-                file.now.resize(*length, 0);
+                file.current.resize(*length, 0);
             }
             Call::Sync(path) if *path == self.directory => {
-                let late = self.changes.iter().position(|it| it.0 >= before).unwrap_or(self.changes.len());
-                for (_, change) in self.changes.drain(..late) {
+                let first_uncovered =
+                    self.changes.iter().position(|change| change.0 >= before).unwrap_or(self.changes.len());
+                for (_, change) in self.changes.drain(..first_uncovered) {
                     change.apply(&mut self.synced);
                 }
             }
             Call::Sync(path) => {
                 let Some(file) = self.file(path) else { return false };
-                let late = file.pending.iter().position(|it| it.0 >= before).unwrap_or(file.pending.len());
-                for (_, piece) in file.pending.drain(..late) {
+                let first_uncovered =
+                    file.pending.iter().position(|change| change.0 >= before).unwrap_or(file.pending.len());
+                for (_, piece) in file.pending.drain(..first_uncovered) {
                     piece.apply(&mut file.synced, usize::MAX);
                 }
             }
             Call::Remove(path) => {
-                let Some(name) = self.name(path).filter(|it| self.names.contains_key(*it)) else { return false };
+                let Some(name) = self.name(path).filter(|name| self.names.contains_key(*name)) else { return false };
                 let name = name.to_owned();
                 self.names.remove(&name);
                 self.changes.push((number, Change::Remove(name)));
@@ -132,18 +133,18 @@ impl Disk {
         self.changes.push((number, Change::Link(name, file)));
     }
 
-    /// Writes what is left to a directory.
+    /// Writes the files that remain after the failure to a directory.
     pub(super) fn left(&self, end: End, into: &Path, rng: &mut Rng) {
         let mut names = if end == End::Killed { self.names.clone() } else { self.synced.clone() };
         if end == End::Torn {
-            let some = rng.below(self.changes.len() + 1);
-            self.changes.iter().take(some).for_each(|it| it.1.apply(&mut names));
+            let count = rng.below(self.changes.len() + 1);
+            self.changes.iter().take(count).for_each(|change| change.1.apply(&mut names));
         }
         for (name, file) in names {
             let file = &self.files[file];
-            let mut bytes = if end == End::Killed { file.now.clone() } else { file.synced.clone() };
+            let mut bytes = if end == End::Killed { file.current.clone() } else { file.synced.clone() };
             if end == End::Torn {
-                // What is missing of most of them is the last: no run would see it otherwise.
+                // Mostly the last write is lost: random runs would rarely test that otherwise.
                 let likely = rng.below(5);
                 for (_, piece) in &file.pending {
                     let sectors = if rng.below(5) <= likely { usize::MAX } else { rng.below(9) * SECTOR };
@@ -165,17 +166,17 @@ impl Change {
 }
 
 impl Piece {
-    /// Does it, but not to more than so many bytes.
-    fn apply(&self, file: &mut Vec<u8>, most: usize) {
+    /// Applies the write, up to `max` bytes.
+    fn apply(&self, file: &mut Vec<u8>, max: usize) {
         match self {
-            Self::Write(..) | Self::Truncate(_) if most == 0 => {}
-            Self::Write(at, bytes) => put(file, *at, &bytes[..bytes.len().min(most)]),
+            Self::Write(..) | Self::Truncate(_) if max == 0 => {}
+            Self::Write(at, bytes) => overwrite(file, *at, &bytes[..bytes.len().min(max)]),
             Self::Truncate(length) => file.resize(*length, 0),
         }
     }
 }
 
-fn put(file: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+fn overwrite(file: &mut Vec<u8>, at: usize, bytes: &[u8]) {
     let end = at + bytes.len();
     if file.len() < end {
         file.resize(end, 0);

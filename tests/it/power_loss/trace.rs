@@ -1,4 +1,4 @@
-//! What a server did, call by call, as strace has seen it: what it wrote, what it synced, and what left it on a socket.
+//! System calls of a server as traced by strace: writes, syncs, and data sent to sockets.
 
 use std::{
     collections::HashMap,
@@ -7,31 +7,31 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// What a call did.
+/// Effect of a system call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Call {
-    /// A file is there, if it was not.
+    /// Creates the file unless it exists.
     Create(String),
     Write(String, usize, Vec<u8>),
     Truncate(String, usize),
-    /// A file, or a directory with its names.
+    /// Syncs a file, or the entries of a directory.
     Sync(String),
     Remove(String),
     Rename(String, String),
-    /// On a connection.
+    /// Sends data on a socket.
     Send(Vec<u8>),
 }
 
-/// The calls that strace is to look at.
+/// System calls to trace.
 const CALLS: &str = "openat,pwrite64,write,writev,sendto,fsync,fdatasync,ftruncate,unlink,rename";
 
-/// Whether there is a strace that may trace.
+/// Returns whether strace is installed and permitted.
 pub(super) fn is_available() -> bool {
     let tried = Command::new("strace").args(["-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
-    tried.is_ok_and(|it| it.success())
+    tried.is_ok_and(|status| status.success())
 }
 
-/// What comes before a command whose calls are written to a file. The process is that of the command.
+/// Prefix of a command that traces it to a file. The process id is that of the command.
 pub(super) fn strace(into: &Path) -> Vec<String> {
     let into = into.display().to_string();
     ["strace", "-D", "-f", "-q", "-y", "-xx", "-s", "4000000", "-e", "signal=none", "-e", &format!("trace={CALLS}")]
@@ -41,38 +41,39 @@ pub(super) fn strace(into: &Path) -> Vec<String> {
         .collect()
 }
 
-/// A call from its beginning, which is when what it does may be done, to its end, which is when that is sure.
+/// Call with the lines of its start and end: it may take effect from the start, and has taken effect at the end.
 struct Traced {
     began: usize,
     ended: usize,
     call: Call,
 }
 
-/// The calls of a trace, in the order in which they count: a sync when it is over, all others when they begin. With each
-/// sync comes how many calls had begun before it did.
+/// Returns the calls of a trace in the order in which they take effect: a sync at its end, others at their start. A sync
+/// has the number of calls that started before it did.
 pub(super) fn read(path: &Path) -> Vec<(Call, usize)> {
     let text = fs::read_to_string(path).unwrap();
     let mut unfinished: HashMap<&str, (usize, &str)> = HashMap::new();
-    let mut all = Vec::new();
+    let mut traced_calls = Vec::new();
     for (at, line) in text.lines().enumerate() {
         let Some((thread, line)) = line.split_once(' ') else { continue };
         let line = line.trim_start();
         if let Some(first) = line.strip_suffix("<unfinished ...>") {
             unfinished.insert(thread, (at, first));
-        } else if let Some((_, rest)) = line.strip_prefix("<... ").and_then(|it| it.split_once("resumed>")) {
+        } else if let Some((_, rest)) = line.strip_prefix("<... ").and_then(|line| line.split_once("resumed>")) {
             let Some((began, first)) = unfinished.remove(thread) else { continue };
-            all.extend(call(&format!("{first}{rest}")).map(|call| Traced { began, ended: at, call }));
+            traced_calls.extend(call(&format!("{first}{rest}")).map(|call| Traced { began, ended: at, call }));
         } else {
-            all.extend(call(line).map(|call| Traced { began: at, ended: at, call }));
+            traced_calls.extend(call(line).map(|call| Traced { began: at, ended: at, call }));
         }
     }
-    let counts = |it: &Traced| if matches!(it.call, Call::Sync(_)) { it.ended } else { it.began };
-    all.sort_by_key(counts);
-    let order: Vec<usize> = all.iter().map(counts).collect();
-    all.into_iter().map(|it| (it.call, order.partition_point(|at| *at < it.began))).collect()
+    let effective_line =
+        |traced: &Traced| if matches!(traced.call, Call::Sync(_)) { traced.ended } else { traced.began };
+    traced_calls.sort_by_key(effective_line);
+    let order: Vec<usize> = traced_calls.iter().map(effective_line).collect();
+    traced_calls.into_iter().map(|traced| (traced.call, order.partition_point(|at| *at < traced.began))).collect()
 }
 
-/// What a line tells; nothing of a call that failed, or that is nothing to us.
+/// Parses a line. Returns `None` for a failed or irrelevant call.
 fn call(line: &str) -> Option<Call> {
     let (name, rest) = line.split_once('(')?;
     let (arguments, result) = rest.rsplit_once(" = ")?;
@@ -81,7 +82,7 @@ fn call(line: &str) -> Option<Call> {
     }
     let file = || text(arguments.split_once('<')?.1.split_once('>')?.0);
     let strings = || arguments.split('"').skip(1).step_by(2).map(bytes);
-    let path = |n: usize| strings().nth(n).and_then(|it| String::from_utf8(it).ok());
+    let path = |n: usize| strings().nth(n).and_then(|bytes| String::from_utf8(bytes).ok());
     let last = || arguments.trim_end().trim_end_matches(')').rsplit(", ").next()?.trim().parse().ok();
     match name {
         "openat" if arguments.contains("O_CREAT") => path(0).map(Call::Create),
@@ -101,7 +102,7 @@ fn text(hex: &str) -> Option<String> {
     String::from_utf8(bytes(hex)).ok()
 }
 
-/// Bytes that are written as `\x2f\x74`.
+/// Decodes bytes of the form `\x2f\x74`.
 fn bytes(hex: &str) -> Vec<u8> {
-    hex.split("\\x").skip(1).filter_map(|it| u8::from_str_radix(it.get(..2)?, 16).ok()).collect()
+    hex.split("\\x").skip(1).filter_map(|digits| u8::from_str_radix(digits.get(..2)?, 16).ok()).collect()
 }

@@ -1,4 +1,4 @@
-//! The agents of the printed examples, in one: each is known by what it is told.
+//! Agent of the published examples, which selects the example by the text of the message.
 
 use a2a_service::{
     agent::{About, Agent, End, Error, Stopped, Turn, Updates},
@@ -7,10 +7,10 @@ use a2a_service::{
 use serde_json::json;
 use tokio::task::yield_now;
 
-/// Plays them all.
+/// Agent that answers as the published examples do.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Player {
-    /// Answers without a task, where it can.
+pub(super) struct ExampleAgent {
+    /// Replies with a message instead of a task where an example does.
     pub(super) replies: bool,
 }
 
@@ -19,7 +19,7 @@ const WHERE: &str = "Sure, I can help with that! Where would you like to fly to,
 const FOUND: &str = "Okay, I've found a flight for you. Confirmation XYZ123. Details are in the artifact.";
 const TICKETS: &str = r#"[{"ticketNumber":"REQ12312","description":"request for VPN access"},{"ticketNumber":"REQ23422","description":"Add to DL - team-gcp-onboarding"}]"#;
 
-impl Player {
+impl ExampleAgent {
     async fn joke(self, out: &Updates) -> Result<End, Error> {
         if self.replies {
             return Ok(End::Reply(Message::agent(JOKE)));
@@ -43,15 +43,15 @@ impl Player {
     }
 }
 
-impl Agent for Player {
+impl Agent for ExampleAgent {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
-        // What is said of its files too is not what it is known by.
+        // Only the first text selects the example.
         match turn.message().texts().next().unwrap_or_default() {
             "tell me a joke" => return self.joke(&out).await,
             "Process order #12345" => return self.orders(&turn, &out).await,
             "write a long paper describing the attached pictures" => {
                 let mut paper = out.artifact("");
-                // It thinks before each section, or they would be one.
+                // Yields before each section, so that the sections are separate events.
                 for section in ["<section 1...>", "<section 2...>"] {
                     paper.text(section).await?;
                     yield_now().await;
@@ -76,7 +76,7 @@ impl Agent for Player {
             "Research quantum computing trends" => out.artifact("response").text("They go on.").await?,
             "Raise" => return Err(std::io::Error::other("the key is under the mat").into()),
             "Order" => return Ok(End::InputRequired(Message::agent("What?"))),
-            // Takes its time.
+            // Runs until canceled.
             text if text.starts_with("Generate the Q1 sales report.") => {
                 turn.canceled().await;
                 return Err(Stopped.into());

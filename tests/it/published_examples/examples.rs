@@ -1,22 +1,22 @@
-//! The table: what is printed of each example, where it is from, and why an answer differs where it does.
+//! Published examples: requests, replies, their sources, and the reasons for differences of this server.
 //!
-//! What is cut short in print is filled in: comments and `...` are left out, `"..."` stands for anything, and what is
-//! printed without its envelope gets one.
+//! Abbreviations in print are completed: comments and `...` are omitted, `"..."` stands for anything, and examples printed
+//! without an envelope have one.
 
-/// A request and its answer, as printed.
+/// Printed request and reply.
 pub(super) struct Exchange {
-    /// Where it is from.
+    /// Source of the example.
     pub(super) from: &'static str,
     pub(super) request: &'static str,
-    /// One answer, or a list of the events of a stream.
+    /// One reply, or a list of the events of a stream.
     pub(super) answer: &'static str,
     pub(super) differs: &'static [Differs],
 }
 
-/// Where in the answer, what stands there instead (nothing, where it is left out), and why.
+/// JSON pointer into the reply, actual value (empty if the member is absent), and reason.
 pub(super) type Differs = (&'static str, &'static str, &'static str);
 
-/// Exchanges that follow upon each other, with names in common.
+/// Consecutive exchanges that share ids.
 pub(super) type Scene = &'static [Exchange];
 
 pub(super) const JOKE: Scene = &[Exchange {
@@ -43,7 +43,7 @@ pub(super) const JOKE_WITHOUT_A_TASK: Scene = &[Exchange {
     differs: &[],
 }];
 
-const SECTION: &str = "0.3, 6.5: the member that tells parts apart is `kind`";
+const SECTION: &str = "0.3, 6.5: the discriminator of parts is `kind`";
 
 pub(super) const PAPER: Scene = &[Exchange {
     from: "the specification of 0.2, 9.3: a paper about a picture, as a stream",
@@ -76,11 +76,11 @@ pub(super) const PAPER: Scene = &[Exchange {
             "contextId":"05217e44-7e9f-473e-ab4f-2c2dde50a2b1",
             "status":{"state":"completed","timestamp":"2025-04-02T16:59:35.331844"},"final":true,"kind":"status-update"}}]"#,
     differs: &[
-        ("/0/result/history/0/parts/1/file/data", "", "0.3, 6.6.1: the bytes of a file are called so"),
+        ("/0/result/history/0/parts/1/file/data", "", "0.3, 6.6.1: the member for file bytes is `bytes`"),
         (
             "/0/result/history/0/parts/1/file/bytes",
             r#""iVBORw0KGgo=""#,
-            "0.3, 6.6.1: the bytes of a file are called so",
+            "0.3, 6.6.1: the member for file bytes is `bytes`",
         ),
         ("/1/result/artifact/parts/0/type", "", SECTION),
         ("/1/result/artifact/parts/0/kind", r#""text""#, SECTION),
@@ -93,7 +93,7 @@ pub(super) const PAPER: Scene = &[Exchange {
 
 pub(super) const FLIGHT: Scene = &[
     Exchange {
-        from: "the specification of 0.2, 9.4: a flight, and what is not known of it yet",
+        from: "the specification of 0.2, 9.4: a flight booking, with a question for the details",
         request: r#"{"jsonrpc":"2.0","id":"req-003","method":"message/send","params":{"message":{"role":"user",
             "parts":[{"kind":"text","text":"I'd like to book a flight."}]},"messageId":"c53ba666-3f97-433c-a87b-6084276babe2"}}"#,
         answer: r#"{"jsonrpc":"2.0","id":"req-003","result":{"id":"3f36680c-7f37-4a5f-945e-d78981fafd36",
@@ -108,7 +108,7 @@ pub(super) const FLIGHT: Scene = &[
         differs: &[],
     },
     Exchange {
-        from: "the specification of 0.2, 9.4: the flight that was meant",
+        from: "the specification of 0.2, 9.4: the flight booking, with the details",
         request: r#"{"jsonrpc":"2.0","id":"req-004","method":"message/send","params":{"message":{"role":"user","parts":[{"kind":"text",
             "text":"I want to fly from New York (JFK) to London (LHR) around October 10th, returning October 17th."}],
             "contextId":"c295ea44-7543-4f78-b524-7a38915ad6e4","taskId":"3f36680c-7f37-4a5f-945e-d78981fafd36",
@@ -135,7 +135,7 @@ pub(super) const FLIGHT: Scene = &[
 ];
 
 pub(super) const REPORT: Scene = &[Exchange {
-    from: "the specification of 0.2, 9.5: a report that takes long, and somebody to tell",
+    from: "the specification of 0.2, 9.5: a long-running report with a push configuration",
     request: r#"{"jsonrpc":"2.0","id":"req-005","method":"message/send","params":{"message":{"role":"user","parts":[{"kind":"text",
             "text":"Generate the Q1 sales report. This usually takes a while. Notify me when it's ready."}],
             "messageId":"6dbc13b5-bd57-4c2b-b503-24e381b6c8d6"},
@@ -161,7 +161,7 @@ pub(super) const FACES: Scene = &[Exchange {
 }];
 
 pub(super) const TICKETS: Scene = &[Exchange {
-    from: "the specification of 0.2, 9.7: tickets, in a form that is asked for",
+    from: "the specification of 0.2, 9.7: tickets in a requested format",
     request: r#"{"jsonrpc":"2.0","id":9,"method":"message/send","params":{"message":{"role":"user","parts":[{"kind":"text",
             "text":"Show me a list of my open IT tickets","metadata":{"mimeType":"application/json","schema":{"type":"array",
                 "items":{"type":"object","properties":{"ticketNumber":{"type":"string"},"description":{"type":"string"}}}}}}],
@@ -174,9 +174,9 @@ pub(super) const TICKETS: Scene = &[Exchange {
     differs: &[],
 }];
 
-/// What an example goes on with, where it is printed without its beginning.
+/// First exchange of examples that are printed without it.
 const BEFORE: Exchange = Exchange {
-    from: "not printed: the task that the others go on with",
+    from: "not printed: the task of the following examples",
     request: r#"{"jsonrpc":"2.0","id":0,"method":"message/send","params":{"message":{"role":"user","parts":[{"kind":"text","text":"Order"}],
         "messageId":"msg-122"}}}"#,
     answer: r#"{"jsonrpc":"2.0","id":0,"result":{"id":"task-789","contextId":"ctx-456","status":{"state":"input-required","message":"..."}}}"#,
@@ -213,7 +213,7 @@ pub(super) const ORDERS: Scene = &[
         differs: &[],
     },
     Exchange {
-        from: "the page of core methods: tasks/resubscribe, of the task that has ended by now",
+        from: "the page of core methods: tasks/resubscribe, of the task, which is terminal by then",
         request: r#"{"jsonrpc":"2.0","id":"req-005","method":"tasks/resubscribe","params":{"id":"task-789"}}"#,
         answer: r#"[{"jsonrpc":"2.0","id":"req-005","result":{"kind":"task","id":"task-789","contextId":"ctx-456",
                 "status":{"state":"completed","timestamp":"2024-01-20T10:30:00Z"},"history":"...","artifacts":"..."}},
@@ -231,7 +231,7 @@ pub(super) const ORDERS_WITHOUT_A_TASK: Scene = &[Exchange {
     answer: r#"{"jsonrpc":"2.0","id":"req-001","result":{"role":"agent","parts":[{"kind":"text",
             "text":"Order #12345 has been processed successfully"}],"kind":"message","messageId":"msg-agent-456",
         "contextId":"ctx-456","taskId":"task-789"}}"#,
-    differs: &[("/result/taskId", "", "an answer in place of a task has none to name")],
+    differs: &[("/result/taskId", "", "a message reply has no task")],
 }];
 
 pub(super) const ORDERS_CANCELED: Scene = &[
@@ -241,7 +241,7 @@ pub(super) const ORDERS_CANCELED: Scene = &[
         request: r#"{"jsonrpc":"2.0","id":"req-003","method":"tasks/cancel","params":{"id":"task-789"}}"#,
         answer: r#"{"jsonrpc":"2.0","id":"req-003","result":{"id":"task-789","contextId":"ctx-456",
             "status":{"state":"cancelled","timestamp":"2024-01-20T10:32:00Z"},"artifacts":[],"history":"...","metadata":{}}}"#,
-        differs: &[("/result/status/state", r#""canceled""#, "0.3, 6.3; and the page itself says so in its notes")],
+        differs: &[("/result/status/state", r#""canceled""#, "0.3, 6.3, and the notes of the page")],
     },
 ];
 
@@ -260,7 +260,7 @@ pub(super) const ORDERS_STREAMED: Scene = &[Exchange {
             "append":false,"lastChunk":true}},
         {"jsonrpc":"2.0","id":"req-004","result":{"kind":"status-update","taskId":"task-789","contextId":"ctx-456",
             "status":{"state":"completed","timestamp":"2024-01-20T10:30:03Z"},"final":true}}]"#,
-    differs: &[("/0/result/history", r#""...""#, "0.3, 6.1: the message that the task is about is in it")],
+    differs: &[("/0/result/history", r#""...""#, "0.3, 6.1: the history has the message of the task")],
 }];
 
 pub(super) const ORDERS_ERROR: Scene = &[Exchange {
@@ -269,9 +269,13 @@ pub(super) const ORDERS_ERROR: Scene = &[Exchange {
     answer: r#"[{"jsonrpc":"2.0","id":"req-004","error":{"code":-32603,"message":"Internal error",
         "data":{"details":"Stream terminated unexpectedly"}}}]"#,
     differs: &[
-        ("/0/error/code", "-32001", "0.3, 8.2: nothing is wrong with the server; the task is not there"),
-        ("/0/error/message", r#""Task not found: nobody's""#, "the same"),
-        ("/0/error/data", "", "clients of 0.3 do not agree on what it is, and only without it can all read the answer"),
+        ("/0/error/code", "-32001", "0.3, 8.2: the task does not exist, which is not an internal error"),
+        (
+            "/0/error/message",
+            r#""Task not found: nobody's""#,
+            "0.3, 8.2: the task does not exist, which is not an internal error",
+        ),
+        ("/0/error/data", "", "clients of 0.3 expect different types of it; every client reads an error without it"),
     ],
 }];
 
@@ -283,10 +287,10 @@ pub(super) const ORDERS_PUSH: Scene = &[
             "pushNotificationConfig":{"url":"https://client.com/webhook",
                 "headers":{"Authorization":"Bearer webhook-secret","X-Custom-Header":"value"}}}}"#,
         answer: r#"{"jsonrpc":"2.0","id":"req-006","result":{"success":true}}"#,
-        differs: &[("/result/success", "", "0.3, 7.5: the answer is the configuration")],
+        differs: &[("/result/success", "", "0.3, 7.5: the result is the configuration")],
     },
     Exchange {
-        from: "not printed: what was set, read again (0.3, 7.6)",
+        from: "not printed: reading the configuration (0.3, 7.6)",
         request: r#"{"jsonrpc":"2.0","id":"req-008","method":"tasks/pushNotificationConfig/get","params":{"id":"task-789"}}"#,
         answer: r#"{"jsonrpc":"2.0","id":"req-008","result":{"taskId":"task-789","pushNotificationConfig":{"id":"default","url":"https://client.com/webhook",
             "headers":{"Authorization":"Bearer webhook-secret","X-Custom-Header":"value"}}}}"#,
@@ -299,7 +303,7 @@ pub(super) const EXTENDED_CARD: Scene = &[Exchange {
     request: r#"{"jsonrpc":"2.0","id":"req-007","method":"agent/authenticatedExtendedCard"}"#,
     answer: r#"{"jsonrpc":"2.0","id":"req-007","result":{}}"#,
     differs: &[
-        ("/result", "", "0.3, 7.10: the public card promises none"),
+        ("/result", "", "0.3, 7.10: the public card declares no extended card"),
         ("/error", r#"{"code":-32007,"message":"..."}"#, "0.3, 8.2"),
     ],
 }];
@@ -322,7 +326,7 @@ pub(super) const RESEARCHER: Scene = &[
         differs: &[],
     },
     Exchange {
-        from: "the researcher's page: tasks/cancel, of a task that was done with its request",
+        from: "the researcher's page: tasks/cancel, of a task that completed with its send",
         request: r#"{"jsonrpc":"2.0","id":3,"method":"tasks/cancel","params":{"id":"9f1c..."}}"#,
         answer: r#"{"jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"..."}}"#,
         differs: &[],

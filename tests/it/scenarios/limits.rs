@@ -1,4 +1,4 @@
-//! Everything is bounded, and who is refused at a bound is told which it is.
+//! Limits of messages, tasks, contexts, turns, streams and stored tasks: requests over a limit are rejected with its name.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,19 +26,19 @@ fn limited(change: impl FnOnce(&mut Limits)) -> Server<Actor> {
     Server::new(Actor).limits(limits(change))
 }
 
-/// Refused at the limit of this name, for now.
-fn busy(error: &Error, name: &str) {
+/// Asserts a temporary rejection at the limit of this name.
+fn assert_busy(error: &Error, name: &str) {
     assert_error_kind(error, ErrorKind::ResourceExhausted);
-    named(error, name);
+    assert_limit(error, name);
     assert_eq!(error.retry_after_seconds(), Some(1), "{error}");
 }
 
-/// The error says which limit it is.
-fn named(error: &Error, name: &str) {
+/// Asserts that the error names this limit.
+fn assert_limit(error: &Error, name: &str) {
     assert_eq!(error.metadata("limit"), Some(name), "{:?}", error.details());
 }
 
-async fn refused(agent: &dyn A2aService, sent: SendMessageRequest) -> Error {
+async fn rejected(agent: &dyn A2aService, sent: SendMessageRequest) -> Error {
     let error = send_payload(agent, sent.clone()).await.err().unwrap();
     let streamed: Error = agent.send_streaming_message(request(sent)).await.err().unwrap().into();
     assert_eq!((streamed.kind(), streamed.to_string()), (error.kind(), error.to_string()));
@@ -53,18 +53,18 @@ async fn cancel(agent: &dyn A2aService, id: &str) {
 async fn list(agent: &dyn A2aService, query: ListTasksRequest) -> Vec<String> {
     let page = agent.list_tasks(request(query)).await.unwrap().into_inner();
     assert_eq!(usize::try_from(page.total_size), Ok(page.tasks.len()));
-    page.tasks.into_iter().map(|it| it.id).collect()
+    page.tasks.into_iter().map(|task| task.id).collect()
 }
 
-scenario!(a_message_has_so_many_parts, async |agent: &dyn A2aService| {
+scenario!(message_over_the_limit_of_parts_is_rejected, async |agent: &dyn A2aService| {
     let mut sent = text("", "1");
     let parts = &mut sent.message.as_mut().unwrap().parts;
     parts.resize(1000, Part::text("x"));
     assert_eq!(send(agent, sent.clone()).await.state(), TaskState::Completed);
     sent.message.as_mut().unwrap().parts.push(Part::text("x"));
-    let error = refused(agent, sent).await;
+    let error = rejected(agent, sent).await;
     assert_error_kind(&error, ErrorKind::InvalidParams);
-    named(&error, "parts");
+    assert_limit(&error, "parts");
     assert_eq!(fields(&error), ["message.parts"]);
     assert!(
         error.to_string().ends_with("message.parts: 1001 parts exceed the limit of 1000 (limits.parts)"),
@@ -73,21 +73,21 @@ scenario!(a_message_has_so_many_parts, async |agent: &dyn A2aService| {
 });
 
 scenario!(
-    a_message_refers_to_so_many_tasks,
-    not_in_v03_proto = "a message of its proto file refers to no tasks",
+    message_over_the_limit_of_references_is_rejected,
+    not_in_v03_proto = "messages of its proto file have no task references",
     async |agent: &dyn A2aService| {
         let mut sent = text("", "1");
         sent.message.as_mut().unwrap().reference_task_ids.resize(17, "t".into());
-        let error = refused(agent, sent).await;
-        named(&error, "references");
+        let error = rejected(agent, sent).await;
+        assert_limit(&error, "references");
         assert_eq!(fields(&error), ["message.referenceTaskIds"]);
     }
 );
 
-/// Refused because of an identifier in this field.
-fn too_long(error: &Error, field: &str) {
+/// Asserts a rejection because of the identifier in this field.
+fn assert_too_long(error: &Error, field: &str) {
     assert_error_kind(error, ErrorKind::InvalidParams);
-    named(error, "id_bytes");
+    assert_limit(error, "id_bytes");
     assert_eq!(fields(error), [field]);
     assert!(
         error.to_string().ends_with("has 257 bytes, which exceeds the limit of 256 (id_bytes); send a shorter one"),
@@ -95,49 +95,49 @@ fn too_long(error: &Error, field: &str) {
     );
 }
 
-scenario!(identifiers_of_a_message_have_a_maximum_length, async |agent: &dyn A2aService| {
+scenario!(long_identifiers_of_a_message_are_rejected, async |agent: &dyn A2aService| {
     let (fits, longer) = ("i".repeat(256), "i".repeat(257));
     let changed = |change: &dyn Fn(&mut Message)| {
         let mut sent = text("", "hello");
         sent.message.as_mut().map(change);
         sent
     };
-    let sent = changed(&|it| (it.context_id, it.message_id) = (fits.clone(), fits.clone()));
+    let sent = changed(&|message| (message.context_id, message.message_id) = (fits.clone(), fits.clone()));
     assert_eq!(send(agent, sent).await.context_id, fits);
     for (field, sent) in [
-        ("message.contextId", changed(&|it| it.context_id.clone_from(&longer))),
-        ("message.messageId", changed(&|it| it.message_id.clone_from(&longer))),
-        ("message.taskId", changed(&|it| it.task_id.clone_from(&longer))),
+        ("message.contextId", changed(&|message| message.context_id.clone_from(&longer))),
+        ("message.messageId", changed(&|message| message.message_id.clone_from(&longer))),
+        ("message.taskId", changed(&|message| message.task_id.clone_from(&longer))),
     ] {
-        too_long(&refused(agent, sent).await, field);
+        assert_too_long(&rejected(agent, sent).await, field);
     }
-    let sent = changed(&|it| it.extensions = vec!["u".repeat(2048), "u".repeat(2049)]);
-    let error = refused(agent, sent).await;
-    named(&error, "uri_bytes");
+    let sent = changed(&|message| message.extensions = vec!["u".repeat(2048), "u".repeat(2049)]);
+    let error = rejected(agent, sent).await;
+    assert_limit(&error, "uri_bytes");
     assert_eq!(fields(&error), ["message.extensions[1]"]);
 });
 
 scenario!(
-    identifiers_that_only_1_0_has_have_a_maximum_length,
-    not_at_0_3 = "a message of its proto file refers to no tasks, and its requests have no tenant",
+    long_identifiers_of_1_0_are_rejected,
+    not_at_0_3 = "messages of its proto file have no task references, and its requests have no tenant",
     async |agent: &dyn A2aService| {
         let longer = "i".repeat(257);
         let mut sent = text("", "hello");
         sent.tenant.clone_from(&longer);
-        too_long(&refused(agent, sent).await, "tenant");
+        assert_too_long(&rejected(agent, sent).await, "tenant");
         let mut sent = text("", "hello");
         sent.message.as_mut().unwrap().reference_task_ids = vec!["t".into(), longer.clone()];
-        too_long(&refused(agent, sent).await, "message.referenceTaskIds[1]");
-        too_long(&get(agent, &longer).await.err().unwrap(), "id");
+        assert_too_long(&rejected(agent, sent).await, "message.referenceTaskIds[1]");
+        assert_too_long(&get(agent, &longer).await.err().unwrap(), "id");
         let query = ListTasksRequest { context_id: longer, ..Default::default() };
-        too_long(&agent.list_tasks(request(query)).await.err().unwrap().into(), "contextId");
+        assert_too_long(&agent.list_tasks(request(query)).await.err().unwrap().into(), "contextId");
     }
 );
 
-/// Says more than it may, each time in another way.
-struct Talker;
+/// Agent that exceeds the limits of events and artifacts in different ways.
+struct EventFlood;
 
-impl Agent for Talker {
+impl Agent for EventFlood {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, agent::Error> {
         match turn.text() {
             "events" => {
@@ -152,17 +152,17 @@ impl Agent for Talker {
                     out.artifact("one").text("x").await?;
                 }
             }
-            // However it takes it.
-            "deaf" => {
+            // Ignores errors.
+            "ignores errors" => {
                 for _ in 0..100 {
                     out.working().await.unwrap_or_default();
                 }
             }
-            "stuck" => {
+            "never ends" => {
                 while out.working().await.is_ok() {}
                 std::future::pending::<()>().await;
             }
-            "elsewhere" => {
+            "other tokio task" => {
                 let other = tokio::spawn(async move { while out.working().await.is_ok() {} });
                 other.await.unwrap();
                 std::future::pending::<()>().await;
@@ -173,47 +173,49 @@ impl Agent for Talker {
     }
 }
 
-async fn an_agent_that_says_too_much_fails(way: impl AsyncFn(Server<Talker>) -> Arc<dyn A2aService>) {
-    let limits = limits(|it| (it.events, it.artifacts) = (20, 5));
-    let agent = way(Server::new(Talker).limits(limits)).await;
-    for (does, limit, most) in [
+async fn agent_over_the_limit_of_events_or_artifacts_fails(
+    binding: impl AsyncFn(Server<EventFlood>) -> Arc<dyn A2aService>,
+) {
+    let limits = limits(|limits| (limits.events, limits.artifacts) = (20, 5));
+    let agent = binding(Server::new(EventFlood).limits(limits)).await;
+    for (command, limit, max) in [
         ("events", "events", "20 events"),
         ("artifacts", "artifacts", "5 artifacts"),
-        ("deaf", "events", "20 events"),
-        ("stuck", "events", "20 events"),
-        ("elsewhere", "events", "20 events"),
+        ("ignores errors", "events", "20 events"),
+        ("never ends", "events", "20 events"),
+        ("other tokio task", "events", "20 events"),
     ] {
-        let events = remaining(stream(&*agent, text("", does)).await).await;
-        assert_eq!(state(events.last().unwrap()), Some(TaskState::Failed), "{does}");
+        let events = remaining(stream(&*agent, text("", command)).await).await;
+        assert_eq!(state(events.last().unwrap()), Some(TaskState::Failed), "{command}");
         let task = get(&*agent, &task_of(&events[0]).id).await.unwrap();
-        assert_eq!(status_text(&task), format!("Agent execution failed (limit {limit}): a task has at most {most}"));
+        assert_eq!(status_text(&task), format!("Agent execution failed (limit {limit}): a task has at most {max}"));
         if limit == "events" {
-            assert_eq!(events.len(), 21, "{does}: its end is the one that may be more");
+            assert_eq!(events.len(), 21, "{command}: only the terminal event may exceed the limit");
         } else {
             assert_eq!((task.artifacts.len(), output(&task).as_str()), (5, "xxxxx"));
         }
     }
-    // Messages count too, and one that does not fit is refused and ends nothing.
-    let asked = send(&*agent, text("", "ask")).await;
+    // Messages count too: one over the limit is rejected, and the task continues.
+    let interrupted = send(&*agent, text("", "ask")).await;
     let error = loop {
-        match send_payload(&*agent, text(&asked.id, "ask")).await {
+        match send_payload(&*agent, text(&interrupted.id, "ask")).await {
             Ok(_) => {}
             Err(error) => break error,
         }
     };
     assert_error_kind(&error, ErrorKind::ResourceExhausted);
-    named(&error, "events");
+    assert_limit(&error, "events");
     assert!(error.to_string().ends_with("accepts no more messages: a task has at most 20 events"), "{error}");
-    assert_eq!(get(&*agent, &asked.id).await.unwrap().state(), TaskState::InputRequired);
-    cancel(&*agent, &asked.id).await;
+    assert_eq!(get(&*agent, &interrupted.id).await.unwrap().state(), TaskState::InputRequired);
+    cancel(&*agent, &interrupted.id).await;
 }
 
-each_binding!(an_agent_that_says_too_much_fails);
+each_binding!(agent_over_the_limit_of_events_or_artifacts_fails);
 
-/// Sends more bytes than it may, each time in another way.
-struct Large;
+/// Agent that exceeds the limits of bytes in different ways.
+struct ByteFlood;
 
-impl Agent for Large {
+impl Agent for ByteFlood {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, agent::Error> {
         let text = |bytes| "x".repeat(bytes);
         match turn.text() {
@@ -246,10 +248,10 @@ impl Agent for Large {
     }
 }
 
-async fn an_agent_that_sends_too_many_bytes_fails(way: impl AsyncFn(Server<Large>) -> Arc<dyn A2aService>) {
-    let limits = limits(|it| (it.event_bytes, it.artifact_bytes, it.task_bytes) = (2000, 3000, 5000));
-    let agent = way(Server::new(Large).limits(limits)).await;
-    for (does, limit, most) in [
+async fn agent_over_a_limit_of_bytes_fails(binding: impl AsyncFn(Server<ByteFlood>) -> Arc<dyn A2aService>) {
+    let limits = limits(|limits| (limits.event_bytes, limits.artifact_bytes, limits.task_bytes) = (2000, 3000, 5000));
+    let agent = binding(Server::new(ByteFlood).limits(limits)).await;
+    for (command, limit, max) in [
         ("event", "event_bytes", "an event has at most 2000 bytes"),
         ("artifact", "artifact_bytes", "an artifact has at most 3000 bytes"),
         ("small chunks", "artifact_bytes", "an artifact has at most 3000 bytes"),
@@ -259,80 +261,82 @@ async fn an_agent_that_sends_too_many_bytes_fails(way: impl AsyncFn(Server<Large
         ("question", "event_bytes", "an event has at most 2000 bytes"),
         ("reply", "event_bytes", "an event has at most 2000 bytes"),
     ] {
-        let task = send(&*agent, text("", does)).await;
-        assert_eq!(task.state(), TaskState::Failed, "{does}");
-        assert_eq!(status_text(&task), format!("Agent execution failed (limit {limit}): {most}"), "{does}");
-        assert!(output(&task).len() <= 3000, "{does}");
+        let task = send(&*agent, text("", command)).await;
+        assert_eq!(task.state(), TaskState::Failed, "{command}");
+        assert_eq!(status_text(&task), format!("Agent execution failed (limit {limit}): {max}"), "{command}");
+        assert!(output(&task).len() <= 3000, "{command}");
     }
     assert_eq!(send(&*agent, text("", "state")).await.state(), TaskState::Failed);
-    // Messages of clients count too, and one that does not fit is refused and ends nothing.
+    // Messages of clients count too: one over the limit is rejected, and the task continues.
     let large = "x".repeat(2000);
-    named(&refused(&*agent, text("", &large)).await, "event_bytes");
-    let asked = send(&*agent, text("", "ask")).await;
-    named(&refused(&*agent, text(&asked.id, &large)).await, "event_bytes");
+    assert_limit(&rejected(&*agent, text("", &large)).await, "event_bytes");
+    let interrupted = send(&*agent, text("", "ask")).await;
+    assert_limit(&rejected(&*agent, text(&interrupted.id, &large)).await, "event_bytes");
     let error = loop {
-        match send_payload(&*agent, text(&asked.id, &large[..900])).await {
+        match send_payload(&*agent, text(&interrupted.id, &large[..900])).await {
             Ok(_) => {}
             Err(error) => break error,
         }
     };
     assert_error_kind(&error, ErrorKind::ResourceExhausted);
-    named(&error, "task_bytes");
+    assert_limit(&error, "task_bytes");
     assert!(error.to_string().ends_with("accepts no more messages: a task has at most 5000 bytes"), "{error}");
-    assert_eq!(get(&*agent, &asked.id).await.unwrap().state(), TaskState::InputRequired);
-    cancel(&*agent, &asked.id).await;
+    assert_eq!(get(&*agent, &interrupted.id).await.unwrap().state(), TaskState::InputRequired);
+    cancel(&*agent, &interrupted.id).await;
 }
 
-each_binding!(an_agent_that_sends_too_many_bytes_fails);
+each_binding!(agent_over_a_limit_of_bytes_fails);
 
-/// A message that begins a task in this context.
-fn in_context(context: &str, words: &str) -> SendMessageRequest {
-    let mut sent = text("", words);
+/// Message that creates a task in this context.
+fn in_context(context: &str, content: &str) -> SendMessageRequest {
+    let mut sent = text("", content);
     context.clone_into(&mut sent.message.as_mut().unwrap().context_id);
     sent
 }
 
-async fn a_context_has_so_many_bytes(way: impl AsyncFn(Server<Large>) -> Arc<dyn A2aService>) {
-    let agent = way(Server::new(Large).limits(limits(|it| it.context_bytes = 5000))).await;
-    // A task that has its context to itself, and tasks that share one.
+async fn messages_over_the_limit_of_context_bytes_are_rejected(
+    binding: impl AsyncFn(Server<ByteFlood>) -> Arc<dyn A2aService>,
+) {
+    let agent = binding(Server::new(ByteFlood).limits(limits(|limits| limits.context_bytes = 5000))).await;
+    // A task alone in its context, and tasks that share one.
     let alone = send(&*agent, text("", "task")).await;
     assert_eq!(status_text(&alone), "Agent execution failed (limit context_bytes): a context has at most 5000 bytes");
-    let asked = send(&*agent, text("", "ask")).await;
+    let interrupted = send(&*agent, text("", "ask")).await;
     let mut tasks = 0;
-    while send_payload(&*agent, in_context(&asked.context_id, &"x".repeat(900))).await.is_ok() {
+    while send_payload(&*agent, in_context(&interrupted.context_id, &"x".repeat(900))).await.is_ok() {
         tasks += 1;
         assert!(tasks < 10);
     }
     assert!(tasks > 1);
     let large = "x".repeat(1900);
-    for sent in [in_context(&asked.context_id, &large), text(&asked.id, &large)] {
-        let error = refused(&*agent, sent).await;
+    for sent in [in_context(&interrupted.context_id, &large), text(&interrupted.id, &large)] {
+        let error = rejected(&*agent, sent).await;
         assert_error_kind(&error, ErrorKind::ResourceExhausted);
-        named(&error, "context_bytes");
+        assert_limit(&error, "context_bytes");
         assert!(error.to_string().contains("accepts no more messages: a context has at most 5000 bytes"), "{error}");
     }
-    assert_eq!(get(&*agent, &asked.id).await.unwrap(), asked, "nothing was recorded");
+    assert_eq!(get(&*agent, &interrupted.id).await.unwrap(), interrupted, "the task is unchanged");
     assert_eq!(send(&*agent, in_context("another", &large)).await.state(), TaskState::InputRequired);
 
-    let agent = way(Server::new(Large).limits(limits(|it| it.context_bytes = 0))).await;
+    let agent = binding(Server::new(ByteFlood).limits(limits(|limits| limits.context_bytes = 0))).await;
     for sent in [text("", "ask"), in_context("another", "ask")] {
-        named(&refused(&*agent, sent).await, "context_bytes");
+        assert_limit(&rejected(&*agent, sent).await, "context_bytes");
     }
 }
 
-each_binding!(a_context_has_so_many_bytes);
+each_binding!(messages_over_the_limit_of_context_bytes_are_rejected);
 
-/// Expects the newest messages of a history, and fewer bytes of them than the limit.
-fn is_newest(shown: &Task, whole: &[String], most: usize) {
-    let texts: Vec<String> = shown.history.iter().map(Message::text).collect();
+/// Asserts that a history is cut to the newest messages, within the limit of bytes or a single message.
+fn assert_newest(task: &Task, whole: &[String], max: usize) {
+    let texts: Vec<String> = task.history.iter().map(Message::text).collect();
     assert!(!texts.is_empty() && texts.len() < whole.len(), "{} messages", texts.len());
     assert_eq!(texts, whole[whole.len() - texts.len()..]);
-    let bytes: usize = shown.history.iter().map(prost::Message::encoded_len).sum();
-    assert!(bytes <= most || texts.len() == 1, "{bytes} bytes");
+    let bytes: usize = task.history.iter().map(prost::Message::encoded_len).sum();
+    assert!(bytes <= max || texts.len() == 1, "{bytes} bytes");
 }
 
 /// Sends messages of 900 bytes to a task, and returns its id, the last reply, and the texts of its history.
-async fn talk(agent: &dyn A2aService) -> (String, Task, Vec<String>) {
+async fn send_large_messages(agent: &dyn A2aService) -> (String, Task, Vec<String>) {
     let (mut task, mut whole) = (send(agent, text("", "ask")).await, vec!["ask".to_owned()]);
     for n in 0..4 {
         let large = format!("{n:0900}");
@@ -342,49 +346,56 @@ async fn talk(agent: &dyn A2aService) -> (String, Task, Vec<String>) {
     (task.id.clone(), task, whole)
 }
 
-async fn history_in_a_reply_has_a_maximum_size(way: impl AsyncFn(Server<Large>) -> Arc<dyn A2aService>) {
-    for (most, fits) in [(2700, 4), (0, 1)] {
-        let agent = way(Server::new(Large).limits(limits(|it| it.history_bytes = most))).await;
-        let (id, sent, mut whole) = talk(&*agent).await;
-        is_newest(&sent, &whole, most);
+async fn history_in_a_reply_is_cut_to_the_limit_of_bytes(
+    binding: impl AsyncFn(Server<ByteFlood>) -> Arc<dyn A2aService>,
+) {
+    for (max, fits) in [(2700, 4), (0, 1)] {
+        let agent = binding(Server::new(ByteFlood).limits(limits(|limits| limits.history_bytes = max))).await;
+        let (id, sent, mut whole) = send_large_messages(&*agent).await;
+        assert_newest(&sent, &whole, max);
         assert_eq!(sent.history.len(), fits);
         for (length, messages) in [(None, fits), (Some(100), fits), (Some(1), 1)] {
             let get = GetTaskRequest { id: id.clone(), history_length: length, ..GetTaskRequest::default() };
             let found = agent.get_task(request(get)).await.unwrap().into_inner().into_task().unwrap();
-            is_newest(&found, &whole, most);
+            assert_newest(&found, &whole, max);
             assert_eq!(found.history.len(), messages, "{length:?}");
         }
         let mut events = subscribe(&*agent, &id).await.unwrap();
-        is_newest(task_of(&next(&mut events).await), &whole, most);
+        assert_newest(task_of(&next(&mut events).await), &whole, max);
         drop(events);
         let events = remaining(stream(&*agent, text(&id, &"y".repeat(900))).await).await;
         whole.extend(["more?".to_owned(), "y".repeat(900)]);
-        is_newest(task_of(&events[0]), &whole, most);
+        assert_newest(task_of(&events[0]), &whole, max);
         whole.push("more?".to_owned());
         let cancel = CancelTaskRequest { id, ..CancelTaskRequest::default() };
         let canceled = agent.cancel_task(request(cancel)).await.unwrap().into_inner().into_task().unwrap();
-        is_newest(&canceled, &whole, most);
+        assert_newest(&canceled, &whole, max);
     }
 }
 
-each_binding!(history_in_a_reply_has_a_maximum_size);
+each_binding!(history_in_a_reply_is_cut_to_the_limit_of_bytes);
 
-async fn history_in_a_list_has_a_maximum_size(way: impl AsyncFn(Server<Large>) -> Arc<dyn A2aService>) {
-    let agent = way(Server::new(Large).limits(limits(|it| it.history_bytes = 2700))).await;
-    let (id, _, whole) = talk(&*agent).await;
+async fn history_in_a_list_is_cut_to_the_limit_of_bytes(
+    binding: impl AsyncFn(Server<ByteFlood>) -> Arc<dyn A2aService>,
+) {
+    let agent = binding(Server::new(ByteFlood).limits(limits(|limits| limits.history_bytes = 2700))).await;
+    let (id, _, whole) = send_large_messages(&*agent).await;
     for (length, messages) in [(None, 4), (Some(100), 4), (Some(1), 1)] {
         let query = ListTasksRequest { history_length: length, ..ListTasksRequest::default() };
         let page = agent.list_tasks(request(query)).await.unwrap().into_inner();
         let [task] = &page.tasks[..] else { panic!("{} tasks", page.tasks.len()) };
         assert_eq!((&task.id, task.history.len()), (&id, messages), "{length:?}");
-        is_newest(task, &whole, 2700);
+        assert_newest(task, &whole, 2700);
     }
 }
 
-each_binding!(history_in_a_list_has_a_maximum_size, not_in_v03_proto = "its proto file has no lists of tasks");
+each_binding!(
+    history_in_a_list_is_cut_to_the_limit_of_bytes,
+    not_in_v03_proto = "its proto file has no lists of tasks"
+);
 
-/// Requests of few bytes that take much memory once decoded; a call in process is not decoded.
-mod what_takes_too_much_once_decoded_is_refused {
+/// Requests of few bytes that take much memory once decoded. In-process requests are not decoded.
+mod request_over_the_decoded_size_limit_is_rejected {
     use a2a_service::pb::wkt::Struct;
 
     use super::*;
@@ -396,25 +407,25 @@ mod what_takes_too_much_once_decoded_is_refused {
             sent.message.as_mut().unwrap().metadata = Some(metadata);
             sent
         };
-        let error = refused(agent, nulls(200_000)).await;
+        let error = rejected(agent, nulls(200_000)).await;
         assert_error_kind(&error, ErrorKind::TooLarge);
-        named(&error, "decoded_bytes");
+        assert_limit(&error, "decoded_bytes");
         assert_eq!(send(agent, nulls(10_000)).await.state(), TaskState::Completed);
     }
 
     crate::bindings::columns!(
-        @ tokio::test, way => async { run(&*way(crate::bindings::server()).await).await };
+        @ tokio::test, binding => async { run(&*binding(crate::bindings::server()).await).await };
         grpc rest json_rpc v03_grpc v03_rest v03_rpc
     );
 }
 
-async fn the_longest_durations_and_highest_counts_are_taken(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+async fn maximum_durations_and_counts_are_accepted(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     const LONGEST: Duration = Duration::MAX;
     let mut limits = Limits::default();
     (limits.real_after, limits.turn, limits.idle) = (LONGEST, LONGEST, LONGEST);
     (limits.cancel, limits.wait, limits.stream_age) = (LONGEST, Some(LONGEST), LONGEST);
     let server = Server::new(Actor).limits(limits).keep_alive(LONGEST).grace(LONGEST).max_connections(usize::MAX);
-    let agent = way(server).await;
+    let agent = binding(server).await;
     assert_eq!(send(&*agent, text("", "hello")).await.state(), TaskState::Completed);
     let events = remaining(stream(&*agent, text("", "hello")).await).await;
     assert_eq!(state(events.last().unwrap()), Some(TaskState::Completed));
@@ -422,122 +433,134 @@ async fn the_longest_durations_and_highest_counts_are_taken(way: impl AsyncFn(Se
     drop(events);
 }
 
-each_binding!(the_longest_durations_and_highest_counts_are_taken);
+each_binding!(maximum_durations_and_counts_are_accepted);
 
-async fn so_many_turns_run_at_once(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let agent = way(limited(|it| it.turns = 2)).await;
-    let asked = send(&*agent, text("", "/ask what?")).await;
+async fn turns_over_the_limit_are_rejected(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = binding(limited(|limits| limits.turns = 2)).await;
+    let interrupted = send(&*agent, text("", "/ask what?")).await;
     let mut running = Vec::new();
     for _ in 0..2 {
         let events = stream(&*agent, text("", "!authorise")).await;
         running.push(events);
     }
     let mut ids = Vec::new();
-    for it in &mut running {
-        ids.push(task_of(&next(it).await).id.clone());
+    for events in &mut running {
+        ids.push(task_of(&next(events).await).id.clone());
     }
-    for sent in [text("", "hello"), text(&asked.id, "this")] {
-        busy(&refused(&*agent, sent).await, "turns");
+    for sent in [text("", "hello"), text(&interrupted.id, "this")] {
+        assert_busy(&rejected(&*agent, sent).await, "turns");
     }
-    assert_eq!(get(&*agent, &asked.id).await.unwrap(), asked, "nothing was done");
-    // A message to an agent that is busy needs no turn of its own yet.
+    assert_eq!(get(&*agent, &interrupted.id).await.unwrap(), interrupted, "the task is unchanged");
+    // A message to a running turn waits, and needs no turn of its own yet.
     let waiting = SendMessageConfiguration { return_immediately: true, ..Default::default() };
     send(&*agent, configured(text(&ids[0], "and this"), waiting)).await;
     cancel(&*agent, &ids[0]).await;
     for n in 0..5 {
-        // Who learns of the end of a turn finds its place free.
+        // The permit of a turn is released before its end is reported.
         assert_eq!(output(&send(&*agent, text("", &format!("hello {n}"))).await), format!("hello {n}"));
         assert!(matches!(send_payload(&*agent, text("", "/message hi")).await.unwrap(), Answer::Message(_)));
     }
     cancel(&*agent, &ids[1]).await;
 }
 
-each_binding!(so_many_turns_run_at_once);
+each_binding!(turns_over_the_limit_are_rejected);
 
-async fn so_many_streams_are_open_at_once(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let agent = way(limited(|it| (it.streams, it.subscribers) = (3, 2))).await;
+async fn streams_over_the_limit_are_rejected(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = binding(limited(|limits| (limits.streams, limits.subscribers) = (3, 2))).await;
     let mut events = stream(&*agent, text("", "!authorise")).await;
     let id = task_of(&next(&mut events).await).id.clone();
     let other = send(&*agent, text("", "/ask what?")).await;
     let mut second = subscribe(&*agent, &id).await.unwrap();
     next(&mut second).await;
-    busy(&subscribe(&*agent, &id).await.err().unwrap(), "subscribers");
+    assert_busy(&subscribe(&*agent, &id).await.err().unwrap(), "subscribers");
     let mut third = subscribe(&*agent, &other.id).await.unwrap();
     next(&mut third).await;
-    busy(&subscribe(&*agent, &other.id).await.err().unwrap(), "streams");
+    assert_busy(&subscribe(&*agent, &other.id).await.err().unwrap(), "streams");
     let error: Error = agent.send_streaming_message(request(text("", "hi"))).await.err().unwrap().into();
-    busy(&error, "streams");
-    assert_eq!(send(&*agent, text("", "hi")).await.state(), TaskState::Completed, "a send has no stream");
+    assert_busy(&error, "streams");
+    assert_eq!(
+        send(&*agent, text("", "hi")).await.state(),
+        TaskState::Completed,
+        "non-streaming sends are not counted"
+    );
     cancel(&*agent, &id).await;
     assert_eq!(state(remaining(events).await.last().unwrap()), Some(TaskState::Canceled));
     assert_eq!(state(remaining(second).await.last().unwrap()), Some(TaskState::Canceled));
-    assert!(third.next().now_or_never().is_none(), "the others go on");
+    assert!(third.next().now_or_never().is_none(), "other streams continue");
     drop(third);
-    // The server learns of who has gone when it looks.
+    // The server releases the permit once it notices the closed stream.
     while let Err(error) = agent.send_streaming_message(request(text("", "hi"))).await {
-        busy(&error.into(), "streams");
+        assert_busy(&error.into(), "streams");
         tokio::task::yield_now().await;
     }
 }
 
-each_binding!(so_many_streams_are_open_at_once);
+each_binding!(streams_over_the_limit_are_rejected);
 
-async fn so_many_tasks_are_kept(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let agent = way(limited(|_| {}).store(Arc::new(Memory::with_max_tasks(3)))).await;
-    let asked = send(&*agent, text("", "/ask what?")).await;
+async fn terminal_tasks_are_evicted_at_the_limit_of_tasks(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = binding(limited(|_| {}).store(Arc::new(Memory::with_max_tasks(3)))).await;
+    let interrupted = send(&*agent, text("", "/ask what?")).await;
     let mut done = Vec::new();
     for n in 0..5 {
         done.push(send(&*agent, text("", &n.to_string())).await);
     }
-    // Those that ended first made room, and are not there any more, to nobody.
-    for gone in &done[..3] {
-        assert_error_kind(&get(&*agent, &gone.id).await.err().unwrap(), ErrorKind::TaskNotFound);
-        assert_error_kind(&subscribe(&*agent, &gone.id).await.err().unwrap(), ErrorKind::TaskNotFound);
-        assert_error_kind(&send_payload(&*agent, text(&gone.id, "hi")).await.err().unwrap(), ErrorKind::TaskNotFound);
+    // The oldest terminal tasks were evicted, and are gone for every operation.
+    for evicted in &done[..3] {
+        assert_error_kind(&get(&*agent, &evicted.id).await.err().unwrap(), ErrorKind::TaskNotFound);
+        assert_error_kind(&subscribe(&*agent, &evicted.id).await.err().unwrap(), ErrorKind::TaskNotFound);
+        assert_error_kind(
+            &send_payload(&*agent, text(&evicted.id, "hi")).await.err().unwrap(),
+            ErrorKind::TaskNotFound,
+        );
     }
-    let mut left = [done[4].id.as_str(), &done[3].id, &asked.id];
+    let mut left = [done[4].id.as_str(), &done[3].id, &interrupted.id];
     left.sort_unstable();
     let mut listed = list(&*agent, ListTasksRequest::default()).await;
     listed.sort_unstable();
     assert_eq!(listed, left);
     let completed = ListTasksRequest { status: TaskState::Completed.into(), ..Default::default() };
     assert_eq!(list(&*agent, completed.clone()).await.len(), 2);
-    assert_eq!(get(&*agent, &asked.id).await.unwrap(), asked, "it waits for its caller");
-    // Where none has ended, there is no room.
+    assert_eq!(get(&*agent, &interrupted.id).await.unwrap(), interrupted, "interrupted tasks are not evicted");
+    // Without terminal tasks, nothing can be evicted.
     let second = send(&*agent, text("", "/ask what?")).await;
     let third = send(&*agent, text("", "/ask what?")).await;
     assert_eq!(list(&*agent, completed).await.len(), 0);
-    busy(&refused(&*agent, text("", "hello")).await, "max_tasks");
+    assert_busy(&rejected(&*agent, text("", "hello")).await, "max_tasks");
     assert_eq!(list(&*agent, ListTasksRequest::default()).await.len(), 3);
-    // What is there goes on.
+    // Stored tasks continue.
     assert_eq!(send(&*agent, text(&second.id, "this")).await.state(), TaskState::Completed);
     assert_eq!(send(&*agent, text("", "hello")).await.state(), TaskState::Completed);
     assert_error_kind(&get(&*agent, &second.id).await.err().unwrap(), ErrorKind::TaskNotFound);
     assert_eq!(get(&*agent, &third.id).await.unwrap(), third);
 }
 
-each_binding!(so_many_tasks_are_kept, not_in_v03_proto = "its proto file has no lists of tasks");
+each_binding!(
+    terminal_tasks_are_evicted_at_the_limit_of_tasks,
+    not_in_v03_proto = "its proto file has no lists of tasks"
+);
 
-/// In each tenant of theirs, or in all: it is the same owner.
-async fn so_many_tasks_are_kept_of_an_owner(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+/// The limit covers all tenants of an owner.
+async fn terminal_tasks_are_evicted_at_the_limit_per_owner(
+    binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>,
+) {
     let store = Memory::with_max_tasks(9).with_max_tasks_per_owner(2);
-    let agent = way(limited(|_| {}).store(Arc::new(store))).await;
+    let agent = binding(limited(|_| {}).store(Arc::new(store))).await;
     let first = send(&*agent, text("", "hello")).await;
-    let asked = send(&*agent, text("", "/ask what?")).await;
+    let interrupted = send(&*agent, text("", "/ask what?")).await;
     send(&*agent, text("", "/ask what?")).await;
     assert_error_kind(&get(&*agent, &first.id).await.err().unwrap(), ErrorKind::TaskNotFound);
-    busy(&refused(&*agent, text("", "hello")).await, "max_tasks_per_owner");
-    assert_eq!(send(&*agent, text(&asked.id, "this")).await.state(), TaskState::Completed);
+    assert_busy(&rejected(&*agent, text("", "hello")).await, "max_tasks_per_owner");
+    assert_eq!(send(&*agent, text(&interrupted.id, "this")).await.state(), TaskState::Completed);
     assert_eq!(send(&*agent, text("", "hello")).await.state(), TaskState::Completed);
-    assert_error_kind(&get(&*agent, &asked.id).await.err().unwrap(), ErrorKind::TaskNotFound);
+    assert_error_kind(&get(&*agent, &interrupted.id).await.err().unwrap(), ErrorKind::TaskNotFound);
 }
 
-each_binding!(so_many_tasks_are_kept_of_an_owner);
+each_binding!(terminal_tasks_are_evicted_at_the_limit_per_owner);
 
-/// Begins when two of it do.
-struct Pair(Barrier);
+/// Agent whose turns start in pairs.
+struct PairedAgent(Barrier);
 
-impl Agent for Pair {
+impl Agent for PairedAgent {
     async fn run(&self, _: Turn, out: Updates) -> Result<End, agent::Error> {
         self.0.wait().await;
         out.working().await?;
@@ -545,11 +568,11 @@ impl Agent for Pair {
     }
 }
 
-/// Tasks that begin at the same time are told apart by the store.
-async fn second(way: impl AsyncFn(Server<Pair>) -> Arc<dyn A2aService>, streamed: bool) -> Error {
+/// Error of the second of two simultaneous tasks, for which only the store can tell that there is capacity for one.
+async fn error_of_second(binding: impl AsyncFn(Server<PairedAgent>) -> Arc<dyn A2aService>, streamed: bool) -> Error {
     let store = Arc::new(Memory::with_max_tasks(1));
-    let limits = limits(|it| it.real_after = Duration::from_secs(5));
-    let agent = way(Server::new(Pair(Barrier::new(2))).limits(limits).store(store)).await;
+    let limits = limits(|limits| limits.real_after = Duration::from_secs(5));
+    let agent = binding(Server::new(PairedAgent(Barrier::new(2))).limits(limits).store(store)).await;
     let send = async || -> Result<(), Error> {
         if !streamed {
             return send_payload(&*agent, text("", "hello")).await.map(drop);
@@ -560,27 +583,34 @@ async fn second(way: impl AsyncFn(Server<Pair>) -> Arc<dyn A2aService>, streamed
     };
     let outcomes = futures::future::join(send(), send()).await;
     match outcomes {
-        (Ok(()), Err(it)) | (Err(it), Ok(())) => it,
-        it => panic!("{it:?}"),
+        (Ok(()), Err(error)) | (Err(error), Ok(())) => error,
+        other => panic!("{other:?}"),
     }
 }
 
-async fn who_comes_second_finds_no_room(way: impl AsyncFn(Server<Pair>) -> Arc<dyn A2aService>) {
-    busy(&second(way, false).await, "max_tasks");
+async fn simultaneous_send_over_the_limit_of_tasks_is_rejected(
+    binding: impl AsyncFn(Server<PairedAgent>) -> Arc<dyn A2aService>,
+) {
+    assert_busy(&error_of_second(binding, false).await, "max_tasks");
 }
 
-each_binding!(who_comes_second_finds_no_room);
+each_binding!(simultaneous_send_over_the_limit_of_tasks_is_rejected);
 
-async fn who_comes_second_has_no_stream(way: impl AsyncFn(Server<Pair>) -> Arc<dyn A2aService>) {
-    busy(&second(way, true).await, "max_tasks");
+async fn simultaneous_stream_over_the_limit_of_tasks_is_rejected(
+    binding: impl AsyncFn(Server<PairedAgent>) -> Arc<dyn A2aService>,
+) {
+    assert_busy(&error_of_second(binding, true).await, "max_tasks");
 }
 
-each_binding!(who_comes_second_has_no_stream, not_in_v03_json_rpc = "an event can't say when to come again");
+each_binding!(
+    simultaneous_stream_over_the_limit_of_tasks_is_rejected,
+    not_in_v03_json_rpc = "an event has no `Retry-After`"
+);
 
-async fn who_comes_second_reads_why(way: impl AsyncFn(Server<Pair>) -> Arc<dyn A2aService>) {
-    let refused = second(way, true).await;
-    assert_error_kind(&refused, ErrorKind::ResourceExhausted);
-    named(&refused, "max_tasks");
+async fn simultaneous_stream_in_v03_names_the_limit(binding: impl AsyncFn(Server<PairedAgent>) -> Arc<dyn A2aService>) {
+    let rejected = error_of_second(binding, true).await;
+    assert_error_kind(&rejected, ErrorKind::ResourceExhausted);
+    assert_limit(&rejected, "max_tasks");
 }
 
-each_v03_binding!(who_comes_second_reads_why);
+each_v03_binding!(simultaneous_stream_in_v03_names_the_limit);

@@ -1,4 +1,4 @@
-//! Push notification configurations, where they are offered (3.1.7 to 3.1.10, 4.3).
+//! Push notification configurations of a server that supports them (specification 3.1.7 to 3.1.10, 4.3).
 
 use std::sync::Arc;
 
@@ -36,8 +36,11 @@ fn config(task_id: &str, id: &str) -> TaskPushNotificationConfig {
     }
 }
 
-async fn create(agent: &dyn A2aService, it: TaskPushNotificationConfig) -> Result<TaskPushNotificationConfig, Error> {
-    Ok(agent.create_task_push_notification_config(request(it)).await?.into_inner())
+async fn create(
+    agent: &dyn A2aService,
+    config: TaskPushNotificationConfig,
+) -> Result<TaskPushNotificationConfig, Error> {
+    Ok(agent.create_task_push_notification_config(request(config)).await?.into_inner())
 }
 
 async fn read(agent: &dyn A2aService, task_id: &str, id: &str) -> Result<TaskPushNotificationConfig, Error> {
@@ -68,44 +71,44 @@ async fn delete(agent: &dyn A2aService, task_id: &str, id: &str) -> Result<(), E
     Ok(agent.delete_task_push_notification_config(request(delete)).await.map(|_| ())?)
 }
 
-/// A send that says where to.
-fn pushed(sent: SendMessageRequest, config: TaskPushNotificationConfig) -> SendMessageRequest {
+/// A send with a push configuration.
+fn with_push_config(sent: SendMessageRequest, config: TaskPushNotificationConfig) -> SendMessageRequest {
     configured(sent, SendMessageConfiguration { task_push_notification_config: Some(config), ..Default::default() })
 }
 
-async fn a_configuration_is_kept(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let agent = way(server().push(true)).await;
+async fn push_configuration_is_stored(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = binding(server().push(true)).await;
     let id = send(&*agent, text("", "/ask what?")).await.id;
     assert_eq!(list(&*agent, &id).await, []);
-    // With an id, and without: then it is given one.
+    // Without an id, the server generates one.
     let named = create(&*agent, config(&id, "mine")).await.unwrap();
     assert_eq!(named, config(&id, "mine"), "as it was registered");
-    let given = create(&*agent, config(&id, "")).await.unwrap();
-    assert!(!given.id.is_empty() && given == config(&id, &given.id), "{given:?}");
+    let generated = create(&*agent, config(&id, "")).await.unwrap();
+    assert!(!generated.id.is_empty() && generated == config(&id, &generated.id), "{generated:?}");
     let other = create(&*agent, config(&id, "")).await.unwrap();
-    assert_ne!(other.id, given.id);
-    assert_eq!(list(&*agent, &id).await, [named.clone(), given.clone(), other.clone()]);
-    assert_eq!(read(&*agent, &id, &given.id).await.unwrap(), given);
-    // The same id again is the same configuration with another content.
+    assert_ne!(other.id, generated.id);
+    assert_eq!(list(&*agent, &id).await, [named.clone(), generated.clone(), other.clone()]);
+    assert_eq!(read(&*agent, &id, &generated.id).await.unwrap(), generated);
+    // A configuration with a known id replaces the stored one.
     let mut changed = config(&id, "mine");
     (changed.url, changed.authentication) = ("http://localhost:1".into(), None);
     assert_eq!(create(&*agent, changed.clone()).await.unwrap(), changed);
-    assert_eq!(list(&*agent, &id).await, [changed, given, other.clone()]);
-    // Twice is as once.
+    assert_eq!(list(&*agent, &id).await, [changed, generated, other.clone()]);
+    // Deletion is idempotent.
     for _ in 0..2 {
         delete(&*agent, &id, "mine").await.unwrap();
     }
     delete(&*agent, &id, "never").await.unwrap();
     assert_error_kind(&read(&*agent, &id, "mine").await.unwrap_err(), ErrorKind::TaskNotFound);
-    // A task that has ended keeps what it has.
+    // A terminal task keeps its configurations.
     send(&*agent, text(&id, "that")).await;
     assert_eq!(list(&*agent, &id).await.last(), Some(&other));
 }
 
-each_binding!(a_configuration_is_kept, not_at_0_3 = "there one without an id replaces the last of those");
+each_binding!(push_configuration_is_stored, not_at_0_3 = "in 0.3, a configuration without an id replaces the last one");
 
-async fn a_task_has_to_be_there(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let agent = way(server().push(true)).await;
+async fn push_configuration_of_unknown_task_is_rejected(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = binding(server().push(true)).await;
     for error in [
         create(&*agent, config("t-9", "c")).await.unwrap_err(),
         read(&*agent, "t-9", "c").await.unwrap_err(),
@@ -117,26 +120,26 @@ async fn a_task_has_to_be_there(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aS
     }
 }
 
-each_binding!(a_task_has_to_be_there);
+each_binding!(push_configuration_of_unknown_task_is_rejected);
 
-/// In another tenant there is another task of that id, or none.
-async fn a_task_has_a_tenant(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let agent = way(server().push(true)).await;
+/// A task id is scoped to its tenant.
+async fn push_configuration_is_scoped_to_the_tenant(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = binding(server().push(true)).await;
     let id = send(&*agent, text("", "hello")).await.id;
     create(&*agent, config(&id, "c")).await.unwrap();
     let tenant = || "blue".to_owned();
     let get = GetTaskPushNotificationConfigRequest { tenant: tenant(), task_id: id.clone(), id: "c".into() };
     let error = agent.get_task_push_notification_config(request(get)).await.unwrap_err().into();
     assert_error_kind(&error, ErrorKind::TaskNotFound);
-    let elsewhere = TaskPushNotificationConfig { tenant: tenant(), ..config(&id, "d") };
-    assert_error_kind(&create(&*agent, elsewhere).await.unwrap_err(), ErrorKind::TaskNotFound);
+    let other = TaskPushNotificationConfig { tenant: tenant(), ..config(&id, "d") };
+    assert_error_kind(&create(&*agent, other).await.unwrap_err(), ErrorKind::TaskNotFound);
     assert_eq!(list(&*agent, &id).await.len(), 1);
 }
 
-each_binding!(a_task_has_a_tenant, not_at_0_3 = "it has no tenants");
+each_binding!(push_configuration_is_scoped_to_the_tenant, not_at_0_3 = "0.3 has no tenants");
 
-async fn a_list_has_pages(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let agent = way(server().push(true)).await;
+async fn push_configurations_are_listed_in_pages(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = binding(server().push(true)).await;
     let id = send(&*agent, text("", "hello")).await.id;
     for n in 0..5 {
         create(&*agent, config(&id, &format!("c-{n}"))).await.unwrap();
@@ -144,7 +147,7 @@ async fn a_list_has_pages(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService
     let (mut token, mut seen) = (String::new(), Vec::new());
     loop {
         let page = page(&*agent, &id, 2, &token).await.unwrap();
-        seen.extend(page.configs.into_iter().map(|it| it.id));
+        seen.extend(page.configs.into_iter().map(|config| config.id));
         token = page.next_page_token;
         if token.is_empty() {
             break;
@@ -158,116 +161,124 @@ async fn a_list_has_pages(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService
     }
 }
 
-each_binding!(a_list_has_pages, not_in_v03_json_rpc = "there a list has no pages");
+each_binding!(push_configurations_are_listed_in_pages, not_in_v03_json_rpc = "lists have no pages there");
 
 type Change = fn(&mut TaskPushNotificationConfig);
 
-async fn what_cannot_be_delivered_to_is_refused(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let agent = way(server().push(true)).await;
+async fn invalid_push_configuration_is_rejected_by_field(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = binding(server().push(true)).await;
     let id = send(&*agent, text("", "/ask what?")).await.id;
     let changes: [(Change, &str); 8] = [
-        (|it| it.url.clear(), "url"),
-        (|it| it.url = "/swordfish".into(), "url"),
-        (|it| it.url = "ftp://h/swordfish".into(), "url"),
-        (|it| it.url = format!("http://h/swordfish{}", "x".repeat(4096)), "url"),
-        (|it| it.url = "http://h/swordfish\r\nx: y".into(), "url"),
-        (|it| it.token = "swordfish\r\nx: y".into(), "token"),
-        (|it| it.id = "x".repeat(257), "id"),
-        (|it| it.authentication.as_mut().unwrap().credentials = "swordfish\n".into(), "authentication.credentials"),
+        (|config| config.url.clear(), "url"),
+        (|config| config.url = "/swordfish".into(), "url"),
+        (|config| config.url = "ftp://h/swordfish".into(), "url"),
+        (|config| config.url = format!("http://h/swordfish{}", "x".repeat(4096)), "url"),
+        (|config| config.url = "http://h/swordfish\r\nx: y".into(), "url"),
+        (|config| config.token = "swordfish\r\nx: y".into(), "token"),
+        (|config| config.id = "x".repeat(257), "id"),
+        (
+            |config| config.authentication.as_mut().unwrap().credentials = "swordfish\n".into(),
+            "authentication.credentials",
+        ),
     ];
     for (change, field) in changes {
-        let mut it = config(&id, "c");
-        change(&mut it);
-        let refused = create(&*agent, it.clone()).await.unwrap_err();
-        assert_eq!(fields(&refused), [field]);
-        let in_send = send_payload(&*agent, pushed(text(&id, "x"), it)).await.unwrap_err();
+        let mut invalid = config(&id, "c");
+        change(&mut invalid);
+        let rejected = create(&*agent, invalid.clone()).await.unwrap_err();
+        assert_eq!(fields(&rejected), [field]);
+        let in_send = send_payload(&*agent, with_push_config(text(&id, "x"), invalid)).await.unwrap_err();
         assert_eq!(fields(&in_send), [format!("configuration.taskPushNotificationConfig.{field}")]);
-        for error in [refused, in_send] {
+        for error in [rejected, in_send] {
             assert_error_kind(&error, ErrorKind::InvalidParams);
             assert!(!format!("{error} {:?}", error.details()).contains("swordfish"), "{error}");
         }
     }
     assert_eq!(list(&*agent, &id).await, []);
-    assert_eq!(get(&*agent, &id).await.unwrap().state(), TaskState::InputRequired, "the agent was not asked");
+    assert_eq!(get(&*agent, &id).await.unwrap().state(), TaskState::InputRequired, "the agent did not run");
 }
 
-each_binding!(what_cannot_be_delivered_to_is_refused);
+each_binding!(invalid_push_configuration_is_rejected_by_field);
 
-async fn authentication_has_a_scheme(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let agent = way(server().push(true)).await;
+async fn authentication_without_a_scheme_is_rejected(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = binding(server().push(true)).await;
     let id = send(&*agent, text("", "hello")).await.id;
-    let mut it = config(&id, "c");
-    it.authentication.as_mut().unwrap().scheme.clear();
-    let refused = create(&*agent, it).await.unwrap_err();
-    assert_error_kind(&refused, ErrorKind::InvalidParams);
-    assert_eq!(fields(&refused), ["authentication.scheme"]);
+    let mut without_scheme = config(&id, "c");
+    without_scheme.authentication.as_mut().unwrap().scheme.clear();
+    let rejected = create(&*agent, without_scheme).await.unwrap_err();
+    assert_error_kind(&rejected, ErrorKind::InvalidParams);
+    assert_eq!(fields(&rejected), ["authentication.scheme"]);
 }
 
-each_binding!(authentication_has_a_scheme, not_in_v03_json_rpc = "there a list without schemes is as good as none");
+each_binding!(
+    authentication_without_a_scheme_is_rejected,
+    not_in_v03_json_rpc = "an empty list of schemes equals none there"
+);
 
-async fn a_task_has_so_many(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+async fn push_configurations_over_the_limit_are_rejected(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let mut limits = Limits::default();
     limits.max_push_configs = 2;
-    let agent = way(server().limits(limits).push(true)).await;
-    let id = send(&*agent, pushed(text("", "/ask what?"), config("", "a"))).await.id;
+    let agent = binding(server().limits(limits).push(true)).await;
+    let id = send(&*agent, with_push_config(text("", "/ask what?"), config("", "a"))).await.id;
     create(&*agent, config(&id, "b")).await.unwrap();
     for error in [
         create(&*agent, config(&id, "c")).await.unwrap_err(),
-        send_payload(&*agent, pushed(text(&id, "x"), config("", ""))).await.unwrap_err(),
+        send_payload(&*agent, with_push_config(text(&id, "x"), config("", ""))).await.unwrap_err(),
     ] {
         assert_error_kind(&error, ErrorKind::ResourceExhausted);
         assert_eq!(error.metadata("limit"), Some("max_push_configs"), "{:?}", error.details());
         assert!(error.to_string().contains("2 push notification configurations"), "{error}");
     }
-    assert_eq!(get(&*agent, &id).await.unwrap().state(), TaskState::InputRequired, "the agent was not asked");
+    assert_eq!(get(&*agent, &id).await.unwrap().state(), TaskState::InputRequired, "the agent did not run");
     create(&*agent, config(&id, "a")).await.unwrap();
     delete(&*agent, &id, "a").await.unwrap();
     create(&*agent, config(&id, "c")).await.unwrap();
 }
 
-each_binding!(a_task_has_so_many);
+each_binding!(push_configurations_over_the_limit_are_rejected);
 
-async fn a_send_says_where_to(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let agent = way(server().push(true)).await;
-    // With the task that it begins, whatever task it names itself.
-    let id = send(&*agent, pushed(text("", "/ask what?"), config("t-9", "first"))).await.id;
+async fn send_can_include_a_push_configuration(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = binding(server().push(true)).await;
+    // The configuration belongs to the new task, whatever task id it has itself.
+    let id = send(&*agent, with_push_config(text("", "/ask what?"), config("t-9", "first"))).await.id;
     assert_eq!(list(&*agent, &id).await, [config(&id, "first")]);
-    // A follow-up adds one, or changes one.
+    // A follow-up adds or replaces a configuration.
     let changed = TaskPushNotificationConfig { token: "other".into(), ..config("", "first") };
-    send(&*agent, pushed(text(&id, "again"), changed)).await;
+    send(&*agent, with_push_config(text(&id, "again"), changed)).await;
     let token = list(&*agent, &id).await.remove(0).token;
     assert_eq!(token, "other");
-    let events = stream(&*agent, pushed(text(&id, "that"), config("", ""))).await;
+    let events = stream(&*agent, with_push_config(text(&id, "that"), config("", ""))).await;
     remaining(events).await;
     assert_eq!(list(&*agent, &id).await.len(), 2);
-    // A stream's task has it when the stream begins.
-    let mut events = stream(&*agent, pushed(text("", "hello"), config("", "s"))).await;
+    // Stored when a stream begins.
+    let mut events = stream(&*agent, with_push_config(text("", "hello"), config("", "s"))).await;
     let streamed = task_of(&next(&mut events).await).id.clone();
     assert_eq!(list(&*agent, &streamed).await, [config(&streamed, "s")]);
     remaining(events).await;
-    // As does that of a send that does not wait.
-    let at_once = SendMessageConfiguration {
+    // Stored when an immediate reply is returned.
+    let immediate = SendMessageConfiguration {
         return_immediately: true,
         task_push_notification_config: Some(config("", "i")),
         ..Default::default()
     };
-    let at_once = send(&*agent, configured(text("", "hello"), at_once)).await.id;
-    assert_eq!(list(&*agent, &at_once).await, [config(&at_once, "i")]);
-    // An answer without a task has nothing to send.
+    let immediate = send(&*agent, configured(text("", "hello"), immediate)).await.id;
+    assert_eq!(list(&*agent, &immediate).await, [config(&immediate, "i")]);
+    // A message reply has no task to configure.
     assert!(matches!(
-        send_payload(&*agent, pushed(text("", "/message hi"), config("", "m"))).await,
+        send_payload(&*agent, with_push_config(text("", "/message hi"), config("", "m"))).await,
         Ok(Answer::Message(_))
     ));
-    // What is refused leaves nothing behind.
-    send_payload(&*agent, pushed(text(&id, "more"), config("", "late"))).await.unwrap_err();
+    // A rejected send stores no configuration.
+    send_payload(&*agent, with_push_config(text(&id, "more"), config("", "late"))).await.unwrap_err();
     assert_eq!(list(&*agent, &id).await.len(), 2);
 }
 
-each_binding!(a_send_says_where_to);
+each_binding!(send_can_include_a_push_configuration);
 
-/// At 0.3 the one without an id has one of its own, and a second is put in its place.
-async fn a_configuration_without_an_id_is_one(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let agent = way(server().push(true)).await;
+/// In 0.3, a configuration without an id has the default id, so a second one replaces it.
+async fn push_configuration_without_an_id_has_the_default_id_in_v03(
+    binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>,
+) {
+    let agent = binding(server().push(true)).await;
     let id = send(&*agent, text("", "/ask what?")).await.id;
     let named = create(&*agent, config(&id, "mine")).await.unwrap();
     assert_eq!(named, config(&id, "mine"));
@@ -281,59 +292,59 @@ async fn a_configuration_without_an_id_is_one(way: impl AsyncFn(Server<Actor>) -
     assert_eq!(list(&*agent, &id).await.len(), 1);
 }
 
-each_v03_binding!(a_configuration_without_an_id_is_one);
+each_v03_binding!(push_configuration_without_an_id_has_the_default_id_in_v03);
 
-/// A message that can't be taken in takes the configuration back that came with it.
+/// A rejected message rolls back the configuration that it came with.
 #[tokio::test]
-async fn what_came_with_a_message_that_is_refused_goes_again() {
+async fn push_configuration_of_a_rejected_message_is_rolled_back() {
     let mut limits = Limits::default();
     limits.turns = 1;
     let agent = Server::new(Actor).limits(limits).push(true).into_service();
-    let id = send(&*agent, pushed(text("", "/ask what?"), config("", "kept"))).await.id;
+    let id = send(&*agent, with_push_config(text("", "/ask what?"), config("", "kept"))).await.id;
     let mut running = stream(&*agent, text("", "!authorise")).await;
     next(&mut running).await;
     let changed = TaskPushNotificationConfig { token: "other".into(), ..config("", "kept") };
-    for it in [config("", "new"), changed] {
+    for config in [config("", "new"), changed] {
         assert_error_kind(
-            &send_payload(&*agent, pushed(text(&id, "x"), it)).await.unwrap_err(),
+            &send_payload(&*agent, with_push_config(text(&id, "x"), config)).await.unwrap_err(),
             ErrorKind::ResourceExhausted,
         );
     }
-    let left: Vec<_> = list(&*agent, &id).await.into_iter().map(|it| it.id).collect();
-    assert_eq!(left, ["kept"]);
+    let remaining_ids: Vec<_> = list(&*agent, &id).await.into_iter().map(|config| config.id).collect();
+    assert_eq!(remaining_ids, ["kept"]);
 }
 
-/// A codec's words are kept as they are, with the version that they came in, and another owner sees nothing of it.
+/// Extra data of the 0.3 codec is stored unchanged with the protocol version, and is not visible to other owners.
 #[tokio::test]
-async fn what_1_0_cannot_say_is_kept_beside() {
+async fn push_extras_of_v03_are_stored() {
     let store = Arc::new(Memory::default());
     let shared: Arc<dyn Store> = Arc::<Memory>::clone(&store);
     let replies = agent::from_fn(|_, _| async { Ok(End::InputRequired(Message::agent("more?"))) });
     let agent = Server::new(replies).store(shared).push(true).into_service();
     let ada = || Call { version: Version::V0_3, ..Call::by("ada") };
-    let with = |words: &'static str| PushExtra(words.into());
+    let extra = |text: &'static str| PushExtra(text.into());
 
-    let mut sent = ada().request(pushed(text("", "x"), config("", "sent")));
-    sent.extensions_mut().insert(with("in a send"));
+    let mut sent = ada().request(with_push_config(text("", "x"), config("", "sent")));
+    sent.extensions_mut().insert(extra("in a send"));
     let Some(Answer::Task(task)) = agent.send_message(sent).await.unwrap().into_inner().payload else {
         panic!("no task")
     };
     let mut created = ada().request(config(&task.id, "created"));
-    created.extensions_mut().insert(with("by itself"));
+    created.extensions_mut().insert(extra("by itself"));
     let created = agent.create_task_push_notification_config(created).await.unwrap();
-    assert_eq!(created.extensions().get(), Some(&with("by itself")));
+    assert_eq!(created.extensions().get(), Some(&extra("by itself")));
     agent.create_task_push_notification_config(Call::by("ada").request(config(&task.id, "plain"))).await.unwrap();
 
     let listed = ListTaskPushNotificationConfigsRequest { task_id: task.id.clone(), ..Default::default() };
     let listed = agent.list_task_push_notification_configs(ada().request(listed)).await.unwrap();
-    let besides = ["in a send", "by itself", ""].map(|it| it.as_bytes().into());
-    assert_eq!(listed.extensions().get(), Some(&AllPushExtras(besides.into())));
+    let extras = ["in a send", "by itself", ""].map(|text| text.as_bytes().into());
+    assert_eq!(listed.extensions().get(), Some(&AllPushExtras(extras.into())));
     let one =
         GetTaskPushNotificationConfigRequest { task_id: task.id.clone(), id: "sent".into(), ..Default::default() };
     let read = agent.get_task_push_notification_config(ada().request(one.clone())).await.unwrap();
-    assert_eq!(read.extensions().get(), Some(&with("in a send")));
-    let theirs = agent.get_task_push_notification_config(Call::by("bob").request(one)).await.unwrap_err();
-    assert_error_kind(&theirs.into(), ErrorKind::TaskNotFound);
+    assert_eq!(read.extensions().get(), Some(&extra("in a send")));
+    let denied = agent.get_task_push_notification_config(Call::by("bob").request(one)).await.unwrap_err();
+    assert_error_kind(&denied.into(), ErrorKind::TaskNotFound);
 
     let key = Key::new(&Arc::new(Scope { owner: "ada".into(), tenant: "".into() }), &task.id);
     for (id, version) in [("sent", Version::V0_3), ("created", Version::V0_3), ("plain", Version::V1_0)] {
@@ -341,11 +352,12 @@ async fn what_1_0_cannot_say_is_kept_beside() {
     }
 }
 
-/// What 0.3 says of how to authenticate comes back at 0.3, by whichever binding, and 1.0 has the first of it.
+/// All authentication schemes are returned over every binding of 0.3; 1.0 returns the first.
 #[tokio::test]
-async fn further_schemes_survive() {
+async fn further_authentication_schemes_are_returned_in_v03() {
     let url = serve(server().push(true)).await;
-    let mut classic = a2a_service::v03::pb::a2a_service_client::A2aServiceClient::connect(url.clone()).await.unwrap();
+    let mut v03_client =
+        a2a_service::v03::pb::a2a_service_client::A2aServiceClient::connect(url.clone()).await.unwrap();
     let push = |id: &str| v03::PushNotificationConfig {
         id: id.into(),
         url: "https://hook.example".into(),
@@ -355,8 +367,8 @@ async fn further_schemes_survive() {
         }),
         ..Default::default()
     };
-    let schemes = |it: &v03::TaskPushNotificationConfig| {
-        it.push_notification_config.clone().unwrap().authentication.unwrap().schemes
+    let schemes = |config: &v03::TaskPushNotificationConfig| {
+        config.push_notification_config.clone().unwrap().authentication.unwrap().schemes
     };
     let expected = ["Bearer", "Basic", "Digest"];
     let message = v03::Message {
@@ -369,7 +381,7 @@ async fn further_schemes_survive() {
         v03::SendMessageConfiguration { push_notification: Some(push("sent")), blocking: true, ..Default::default() };
     let sent = v03::SendMessageRequest { request: Some(message), configuration: Some(configuration), metadata: None };
     let Some(v03::send_message_response::Payload::Task(task)) =
-        classic.send_message(sent).await.unwrap().into_inner().payload
+        v03_client.send_message(sent).await.unwrap().into_inner().payload
     else {
         panic!("no task")
     };
@@ -382,13 +394,13 @@ async fn further_schemes_survive() {
             ..Default::default()
         }),
     };
-    let created = classic.create_task_push_notification_config(create).await.unwrap().into_inner();
+    let created = v03_client.create_task_push_notification_config(create).await.unwrap().into_inner();
     assert_eq!(schemes(&created), expected);
     let name = format!("{parent}/pushNotificationConfigs/sent");
     let get = v03::GetTaskPushNotificationConfigRequest { name };
-    assert_eq!(schemes(&classic.get_task_push_notification_config(get).await.unwrap().into_inner()), expected);
+    assert_eq!(schemes(&v03_client.get_task_push_notification_config(get).await.unwrap().into_inner()), expected);
     let all = v03::ListTaskPushNotificationConfigRequest { parent, ..Default::default() };
-    let listed = classic.list_task_push_notification_config(all).await.unwrap().into_inner().configs;
+    let listed = v03_client.list_task_push_notification_config(all).await.unwrap().into_inner().configs;
     assert_eq!(listed.iter().map(schemes).collect::<Vec<_>>(), [expected, expected]);
     let agent = client::json_rpc(&format!("{url}/rpc")).unwrap();
     for config in list(&*agent, &task.id).await {

@@ -1,4 +1,4 @@
-//! Streams that broke: they go on behind the event that was seen last, without a gap and without anything twice.
+//! Resuming streams after a cursor: no gap and no duplicate events; retried sends; marked gaps; maximum stream age.
 
 use std::{
     sync::{
@@ -20,52 +20,52 @@ use a2a_service::{
 use super::*;
 use crate::{
     bindings::{Actor, each_binding, serve, server},
-    store::place::Opened,
+    store::opened::OpenedStore,
 };
 
-/// A call of somebody who wants to know where each event stands, and comes back behind one.
+/// Context of a request that asks for cursors, and resumes after one.
 fn after(cursor: Option<&Cursor>) -> Call {
     Call { cursor: cursor.cloned(), extensions: vec![resume::URI.into()], ..Call::default() }
 }
 
-async fn streamed(agent: &dyn A2aService, call: Call, sent: SendMessageRequest) -> Result<BoxStream<Event>, Error> {
+async fn stream_with(agent: &dyn A2aService, call: Call, sent: SendMessageRequest) -> Result<BoxStream<Event>, Error> {
     Ok(agent.send_streaming_message(call.request(sent)).await?.into_inner())
 }
 
-async fn subscribed(agent: &dyn A2aService, call: Call, id: &str) -> Result<BoxStream<Event>, Error> {
+async fn subscribe_with(agent: &dyn A2aService, call: Call, id: &str) -> Result<BoxStream<Event>, Error> {
     let subscription = SubscribeToTaskRequest { id: id.into(), ..SubscribeToTaskRequest::default() };
     Ok(agent.subscribe_to_task(call.request(subscription)).await?.into_inner())
 }
 
 fn metadata(event: &Event) -> Option<&Struct> {
     match event.payload().unwrap() {
-        Payload::Task(it) => it.metadata.as_ref(),
-        Payload::Message(it) => it.metadata.as_ref(),
-        Payload::StatusUpdate(it) => it.metadata.as_ref(),
-        Payload::ArtifactUpdate(it) => it.metadata.as_ref(),
+        Payload::Task(task) => task.metadata.as_ref(),
+        Payload::Message(message) => message.metadata.as_ref(),
+        Payload::StatusUpdate(update) => update.metadata.as_ref(),
+        Payload::ArtifactUpdate(update) => update.metadata.as_ref(),
     }
 }
 
-/// From every event on, of a task that has ended and of one that goes on, before the server was killed and after that.
-async fn every_stream_goes_on(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let mut store = Opened::sqlite(Options::default());
-    let agent = way(server().resume(true).store(Arc::clone(&store.store))).await;
+/// After every event of a terminal and of an interrupted task, before and after a crash.
+async fn stream_resumes_after_every_event(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let mut store = OpenedStore::sqlite(Options::default());
+    let agent = binding(server().resume(true).store(Arc::clone(&store.store))).await;
     let mut all = Vec::new();
-    for said in ["/stream 5 1", "/ask what?"] {
-        all.push(remaining(streamed(&*agent, after(None), text("", said)).await.unwrap()).await);
+    for command in ["/stream 5 1", "/ask what?"] {
+        all.push(remaining(stream_with(&*agent, after(None), text("", command)).await.unwrap()).await);
     }
     let mut agent = agent;
     for killed in [false, true] {
         if killed {
             store = store.killed();
-            agent = way(server().resume(true).store(Arc::clone(&store.store))).await;
+            agent = binding(server().resume(true).store(Arc::clone(&store.store))).await;
         }
         for (events, ends) in all.iter().zip([true, false]) {
             let id = &task_of(&events[0]).id;
-            // Of what goes on nothing follows its last event, and there are clients who wait for a first one.
+            // No event follows the last one of an interrupted task yet.
             for n in 0..events.len() - usize::from(!ends) {
-                let cursor = events[n].cursor().expect("each can be taken up after");
-                let mut rest = subscribed(&*agent, after(Some(cursor)), id).await.unwrap();
+                let cursor = events[n].cursor().expect("each event has a cursor");
+                let mut rest = subscribe_with(&*agent, after(Some(cursor)), id).await.unwrap();
                 for expected in &events[n + 1..] {
                     assert_eq!(next(&mut rest).await, *expected, "killed: {killed}, behind {cursor}");
                 }
@@ -77,39 +77,39 @@ async fn every_stream_goes_on(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aSer
     }
 }
 
-each_binding!(every_stream_goes_on);
+each_binding!(stream_resumes_after_every_event);
 
-/// What happens after it came back, it sees as who was there all the time.
-async fn a_stream_goes_on_with_what_follows(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let store = Opened::sqlite(Options::default());
-    let before = way(server().resume(true).store(Arc::clone(&store.store))).await;
-    let begun = remaining(streamed(&*before, after(None), text("", "/ask what?")).await.unwrap()).await;
-    let id = &task_of(&begun[0]).id;
+/// A resumed stream receives later events as an uninterrupted one does.
+async fn resumed_stream_receives_later_events(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let store = OpenedStore::sqlite(Options::default());
+    let before = binding(server().resume(true).store(Arc::clone(&store.store))).await;
+    let initial = remaining(stream_with(&*before, after(None), text("", "/ask what?")).await.unwrap()).await;
+    let id = &task_of(&initial[0]).id;
     let store = store.killed();
-    let agent = way(server().resume(true).store(Arc::clone(&store.store))).await;
+    let agent = binding(server().resume(true).store(Arc::clone(&store.store))).await;
     let mut streams = Vec::new();
-    for it in &begun {
-        streams.push(subscribed(&*agent, after(it.cursor()), id).await.unwrap());
+    for event in &initial {
+        streams.push(subscribe_with(&*agent, after(event.cursor()), id).await.unwrap());
     }
     send(&*agent, text(id, "Rome")).await;
     for (n, events) in streams.into_iter().enumerate() {
         let events = remaining(events).await;
-        assert_eq!(events[..begun.len() - n - 1], begun[n + 1..]);
+        assert_eq!(events[..initial.len() - n - 1], initial[n + 1..]);
         assert_eq!(events.last().and_then(state), Some(TaskState::Completed));
-        let whole: Vec<_> = begun[..=n].iter().chain(&events).cloned().collect();
+        let whole: Vec<_> = initial[..=n].iter().chain(&events).cloned().collect();
         let mut task = task_of(&whole[0]).clone();
-        whole[1..].iter().filter_map(Event::payload).for_each(|it| a2a_service::task::apply(&mut task, it));
+        whole[1..].iter().filter_map(Event::payload).for_each(|payload| a2a_service::task::apply(&mut task, payload));
         let done = get(&*agent, id).await.unwrap();
         assert_eq!((output(&task), task.status), (output(&done), done.status));
     }
 }
 
-each_binding!(a_stream_goes_on_with_what_follows, not_at_0_3 = "there a stream ends with a turn");
+each_binding!(resumed_stream_receives_later_events, not_at_0_3 = "a stream ends with the turn in 0.3");
 
-/// Counts how often it is asked for something, and answers when it may.
-struct Counts(Arc<AtomicUsize>);
+/// Agent that counts its turns.
+struct TurnCounter(Arc<AtomicUsize>);
 
-impl Agent for Counts {
+impl Agent for TurnCounter {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Failure> {
         self.0.fetch_add(1, Ordering::SeqCst);
         out.working().await?;
@@ -121,122 +121,122 @@ impl Agent for Counts {
     }
 }
 
-/// A client that repeats its request when its stream broke, as those do that know nothing of subscriptions.
-async fn a_send_that_is_repeated_is_not_sent_again(way: impl AsyncFn(Server<Counts>) -> Arc<dyn A2aService>) {
+/// Some clients resume a broken stream by repeating the send, because they know nothing of subscriptions.
+async fn repeated_send_resumes_its_stream(binding: impl AsyncFn(Server<TurnCounter>) -> Arc<dyn A2aService>) {
     let count = Arc::new(AtomicUsize::new(0));
-    let store = Opened::sqlite(Options::default());
-    let agent = way(Server::new(Counts(Arc::clone(&count))).resume(true).store(Arc::clone(&store.store))).await;
+    let store = OpenedStore::sqlite(Options::default());
+    let agent =
+        binding(Server::new(TurnCounter(Arc::clone(&count))).resume(true).store(Arc::clone(&store.store))).await;
     let first = text("", "ask");
-    let asked = remaining(streamed(&*agent, after(None), first.clone()).await.unwrap()).await;
-    let id = task_of(&asked[0]).id.clone();
+    let initial = remaining(stream_with(&*agent, after(None), first.clone()).await.unwrap()).await;
+    let id = task_of(&initial[0]).id.clone();
     let second = text(&id, "one two three");
-    let answered = remaining(streamed(&*agent, after(None), second.clone()).await.unwrap()).await;
+    let follow_up_events = remaining(stream_with(&*agent, after(None), second.clone()).await.unwrap()).await;
     assert_eq!(count.load(Ordering::SeqCst), 2);
-    for (sent, events) in [(&first, &asked), (&second, &answered)] {
+    for (sent, events) in [(&first, &initial), (&second, &follow_up_events)] {
         for n in 0..events.len() {
-            let again = streamed(&*agent, after(events[n].cursor()), sent.clone()).await.unwrap();
-            assert_eq!(remaining(again).await, events[n + 1..], "its own turn, and no other");
+            let again = stream_with(&*agent, after(events[n].cursor()), sent.clone()).await.unwrap();
+            assert_eq!(remaining(again).await, events[n + 1..], "only the turn of the send");
         }
     }
-    // A stream that breaks while the agent is at work.
+    // A stream that breaks during a turn.
     let third = text("", "one two three four five");
-    let mut broken = streamed(&*agent, after(None), third.clone()).await.unwrap();
+    let mut broken = stream_with(&*agent, after(None), third.clone()).await.unwrap();
     let mut seen = vec![next(&mut broken).await, next(&mut broken).await];
     drop(broken);
-    let rest = streamed(&*agent, after(seen[1].cursor()), third.clone()).await.unwrap();
+    let rest = stream_with(&*agent, after(seen[1].cursor()), third.clone()).await.unwrap();
     seen.extend(remaining(rest).await);
     let id = &task_of(&seen[0]).id;
     assert_eq!(seen.last().and_then(state), Some(TaskState::Completed));
-    let whole = remaining(subscribed(&*agent, after(seen[0].cursor()), id).await.unwrap()).await;
+    let whole = remaining(subscribe_with(&*agent, after(seen[0].cursor()), id).await.unwrap()).await;
     assert_eq!(whole, seen[1..]);
-    // What is no repetition might be a message that nobody has: it is refused, and not swallowed.
+    // A send that is not a retry may be an undelivered message, so it is rejected instead of ignored.
     let (other, foreign) = (text("", "something else"), text("nowhere", "one"));
     for (sent, cursor) in [
         (&other, seen[1].cursor().cloned()),
         (&foreign, seen[1].cursor().cloned()),
         (&third, Cursor::from_text("what?")),
     ] {
-        let error = streamed(&*agent, after(cursor.as_ref()), sent.clone()).await.err().unwrap();
+        let error = stream_with(&*agent, after(cursor.as_ref()), sent.clone()).await.err().unwrap();
         assert_error_kind(&error, ErrorKind::InvalidParams);
         assert!(error.to_string().contains("Last-Event-ID"), "{error}");
     }
-    let nobodys = Cursor::from_text("nowhere.1.1");
-    let error = streamed(&*agent, after(nobodys.as_ref()), third.clone()).await.err().unwrap();
+    let unknown_task = Cursor::from_text("nowhere.1.1");
+    let error = stream_with(&*agent, after(unknown_task.as_ref()), third.clone()).await.err().unwrap();
     assert_error_kind(&error, ErrorKind::TaskNotFound);
-    // A place that the log does not have: the task as it is.
+    // A position that the log does not have: the stream has the current task.
     let lost = Cursor::from_text(&format!("{id}.1.99"));
-    let again = remaining(streamed(&*agent, after(lost.as_ref()), third.clone()).await.unwrap()).await;
+    let again = remaining(stream_with(&*agent, after(lost.as_ref()), third.clone()).await.unwrap()).await;
     assert_eq!((again.len(), task_of(&again[0]).state()), (1, TaskState::Completed));
     assert!(resume::is_gap(again[0].payload().unwrap()));
-    assert_eq!(count.load(Ordering::SeqCst), 3, "nothing was sent twice");
+    assert_eq!(count.load(Ordering::SeqCst), 3, "no message is delivered twice");
 }
 
-each_binding!(a_send_that_is_repeated_is_not_sent_again);
+each_binding!(repeated_send_resumes_its_stream);
 
-/// What can't be made good is said, to whoever asks.
-async fn a_gap_is_marked(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let agent = way(server().resume(true)).await;
-    let asked = send(&*agent, text("", "/ask what?")).await;
+/// Missing events are reported to clients that request the extension.
+async fn missing_events_are_marked_as_a_gap(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let agent = binding(server().resume(true)).await;
+    let initial = send(&*agent, text("", "/ask what?")).await;
     let mut cursors = Vec::new();
-    for lost in [format!("{}.7.1", asked.id), format!("{}.1.99", asked.id), "elsewhere.1.1".into(), "?".into()] {
+    for lost in [format!("{}.7.1", initial.id), format!("{}.1.99", initial.id), "another.1.1".into(), "?".into()] {
         let lost = Cursor::from_text(&lost);
-        let mut events = subscribed(&*agent, after(lost.as_ref()), &asked.id).await.unwrap();
+        let mut events = subscribe_with(&*agent, after(lost.as_ref()), &initial.id).await.unwrap();
         let first = next(&mut events).await;
         assert!(resume::is_gap(first.payload().unwrap()), "{first:?}");
         assert_eq!(task_of(&first).state(), TaskState::InputRequired);
         cursors.extend(first.cursor().cloned());
         let plain = Call { cursor: lost, ..Call::default() };
-        let mut unmarked = subscribed(&*agent, plain, &asked.id).await.unwrap();
-        assert_eq!(metadata(&next(&mut unmarked).await), None, "who did not ask sees nothing of it");
-        let mut whole = subscribed(&*agent, after(None), &asked.id).await.unwrap();
+        let mut unmarked = subscribe_with(&*agent, plain, &initial.id).await.unwrap();
+        assert_eq!(metadata(&next(&mut unmarked).await), None, "clients without the extension get no cursors");
+        let mut whole = subscribe_with(&*agent, after(None), &initial.id).await.unwrap();
         assert!(!resume::is_gap(next(&mut whole).await.payload().unwrap()));
     }
-    // From there on, one can go on without a gap.
-    let done = send(&*agent, text(&asked.id, "Rome")).await;
-    for it in &cursors {
-        let rest = remaining(subscribed(&*agent, after(Some(it)), &asked.id).await.unwrap()).await;
+    // The cursor of the gap can be resumed after.
+    let done = send(&*agent, text(&initial.id, "Rome")).await;
+    for cursor in &cursors {
+        let rest = remaining(subscribe_with(&*agent, after(Some(cursor)), &initial.id).await.unwrap()).await;
         assert_eq!(rest.last().and_then(state), Some(TaskState::Completed));
-        assert!(rest.iter().all(|it| metadata(it).is_some() && !resume::is_gap(it.payload().unwrap())));
+        assert!(rest.iter().all(|event| metadata(event).is_some() && !resume::is_gap(event.payload().unwrap())));
     }
     assert_eq!((cursors.len(), done.state()), (4, TaskState::Completed));
 }
 
-each_binding!(a_gap_is_marked);
+each_binding!(missing_events_are_marked_as_a_gap);
 
-/// A stream that ends because it has become old ends in a way in which its client comes back, also where it is the one of
-/// somebody who came back and saw nothing.
-async fn an_old_stream_ends(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+/// A stream that reaches its maximum age ends so that the client reconnects, even if a resumed stream received no event.
+async fn stream_ends_at_its_maximum_age(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let mut limits = Limits::default();
     limits.stream_age = Duration::from_millis(50);
-    let agent = way(server().resume(true).limits(limits)).await;
-    let asked = send(&*agent, text("", "/ask what?")).await;
-    let mut events = subscribed(&*agent, after(None), &asked.id).await.unwrap();
+    let agent = binding(server().resume(true).limits(limits)).await;
+    let initial = send(&*agent, text("", "/ask what?")).await;
+    let mut events = subscribe_with(&*agent, after(None), &initial.id).await.unwrap();
     let first = next(&mut events).await;
     assert_eq!(task_of(&first).state(), TaskState::InputRequired);
-    for mut events in [events, subscribed(&*agent, after(first.cursor()), &asked.id).await.unwrap()] {
-        // There is no error that an `EventSource` would see, and in gRPC there is one that says to come again.
+    for mut events in [events, subscribe_with(&*agent, after(first.cursor()), &initial.id).await.unwrap()] {
+        // `EventSource` sees no error; gRPC returns a retryable one.
         if let Some(end) = events.next().await {
             assert_error_kind(&end.unwrap_err().into(), ErrorKind::Unavailable);
         }
         assert!(events.next().await.is_none());
     }
-    assert_eq!(send(&*agent, text(&asked.id, "Rome")).await.state(), TaskState::Completed);
+    assert_eq!(send(&*agent, text(&initial.id, "Rome")).await.state(), TaskState::Completed);
 }
 
-each_binding!(an_old_stream_ends);
+each_binding!(stream_ends_at_its_maximum_age);
 
-/// Where a stream goes on is a header, or a parameter where there can be none, of whatever is bound to HTTP.
+/// The cursor is a header, or a query parameter for clients that cannot set headers, over every HTTP binding.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_event_source_comes_back() {
+async fn cursor_resumes_over_every_http_binding() {
     let url = serve(server()).await;
     let http = reqwest::Client::new();
     let post = async |path: &str, id: &str, body: String| {
-        let asked = http.post(format!("{url}{path}")).header("content-type", "application/json").body(body);
-        let asked = if id.is_empty() { asked } else { asked.header("last-event-id", id) };
-        asked.send().await.unwrap().text().await.unwrap()
+        let request = http.post(format!("{url}{path}")).header("content-type", "application/json").body(body);
+        let request = if id.is_empty() { request } else { request.header("last-event-id", id) };
+        request.send().await.unwrap().text().await.unwrap()
     };
     let ids = |text: &str| -> Vec<String> {
-        text.lines().filter_map(|it| it.strip_prefix("id: ")).map(str::to_owned).collect()
+        text.lines().filter_map(|line| line.strip_prefix("id: ")).map(str::to_owned).collect()
     };
     let rpc =
         |method: &str, params: String| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
@@ -246,8 +246,8 @@ async fn an_event_source_comes_back() {
         (("/v1/message:stream", ""), ("/v1/tasks/ID:subscribe", "")),
         (("/rpc", "message/stream"), ("/rpc", "tasks/resubscribe")),
     ] {
-        let classic = send.0.starts_with("/v1") || send.1.contains('/');
-        let (role, part) = if classic {
+        let is_v03 = send.0.starts_with("/v1") || send.1.contains('/');
+        let (role, part) = if is_v03 {
             ("user", r#"{"kind":"text","text":"/stream 3 1"}"#)
         } else {
             ("ROLE_USER", r#"{"text":"/stream 3 1"}"#)
@@ -267,10 +267,10 @@ async fn an_event_source_comes_back() {
             let again = post(send.0, &all[n], message.clone()).await;
             assert_eq!(ids(&again), all[n + 1..], "{send:?}");
         }
-        // What can't be read is not nothing: then the message would be sent again.
+        // An invalid cursor is rejected: ignoring it would deliver the message again.
         for unreadable in ["x".repeat(300).as_str(), "ü"] {
-            let refused = post(send.0, unreadable, message.clone()).await;
-            assert!(refused.contains("Last-Event-ID"), "{send:?}: {refused}");
+            let rejected = post(send.0, unreadable, message.clone()).await;
+            assert!(rejected.contains("Last-Event-ID"), "{send:?}: {rejected}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Sending a message, and what comes back (3.1.1, 3.2, 3.4).
+//! Sending a message: tasks, contexts, parts, waiting and history (specification 3.1.1, 3.2, 3.4).
 
 use a2a_service::pb::{
     v1::{Part, Role, part::Content},
@@ -8,7 +8,7 @@ use a2a_service::pb::{
 use super::*;
 use crate::bindings::scenario;
 
-scenario!(an_echo_is_a_completed_task, async |agent: &dyn A2aService| {
+scenario!(send_to_the_echo_agent_returns_a_completed_task, async |agent: &dyn A2aService| {
     let task = send(agent, text("", "hello")).await;
     assert_eq!((task.state(), output(&task).as_str()), (TaskState::Completed, "hello"));
     assert_eq!(task.artifacts.len(), 1);
@@ -16,13 +16,13 @@ scenario!(an_echo_is_a_completed_task, async |agent: &dyn A2aService| {
     assert_eq!((message.role(), message.text().as_str()), (Role::User, "hello"));
     assert_eq!((&message.task_id, &message.context_id), (&task.id, &task.context_id));
     assert!(!task.id.is_empty() && !task.context_id.is_empty() && task.id != task.context_id);
-    // Milliseconds are all that a timestamp has (5.6.1).
+    // Timestamps have millisecond precision (5.6.1).
     let time = task.status.as_ref().unwrap().timestamp.unwrap();
     assert!(time.seconds > 1_700_000_000 && time.nanos % 1_000_000 == 0, "{time:?}");
     assert_eq!(get(agent, &task.id).await.unwrap(), task);
 });
 
-scenario!(a_context_is_kept_and_shared_with_nobody, async |agent: &dyn A2aService| {
+scenario!(context_is_kept_and_not_shared, async |agent: &dyn A2aService| {
     let one = send(agent, text("", "mine")).await;
     let two = send(agent, text("", "!history")).await;
     assert_ne!(one.context_id, two.context_id);
@@ -30,45 +30,49 @@ scenario!(a_context_is_kept_and_shared_with_nobody, async |agent: &dyn A2aServic
     let mut third = text("", "!history");
     third.message.as_mut().unwrap().context_id.clone_from(&one.context_id);
     let third = send(agent, third).await;
-    assert_eq!(third.context_id, one.context_id, "a caller's context is taken as it is (3.4.1)");
+    assert_eq!(third.context_id, one.context_id, "the context of the client is used unchanged (3.4.1)");
     assert_ne!(third.id, one.id);
-    // Another task of the same conversation begins with nothing of the first.
+    // Another task of the context starts without artifacts and history of the first.
     assert_eq!((output(&third).as_str(), third.artifacts.len(), third.history.len()), ("", 1, 1));
 });
 
-scenario!(what_is_asked_for_completes_the_task, async |agent: &dyn A2aService| {
-    let asked = send(agent, text("", "/ask Which city?")).await;
-    assert_eq!((asked.state(), status_text(&asked).as_str()), (TaskState::InputRequired, "Which city?"));
-    let again = send(agent, text(&asked.id, "again")).await;
+scenario!(follow_ups_complete_an_interrupted_task, async |agent: &dyn A2aService| {
+    let interrupted = send(agent, text("", "/ask Which city?")).await;
+    assert_eq!((interrupted.state(), status_text(&interrupted).as_str()), (TaskState::InputRequired, "Which city?"));
+    let again = send(agent, text(&interrupted.id, "again")).await;
     assert_eq!((again.state(), status_text(&again).as_str()), (TaskState::InputRequired, "again?"));
-    let mut rome = text(&asked.id, "Rome");
-    rome.message.as_mut().unwrap().context_id.clone_from(&asked.context_id);
+    let mut rome = text(&interrupted.id, "Rome");
+    rome.message.as_mut().unwrap().context_id.clone_from(&interrupted.context_id);
     let done = send(agent, rome).await;
-    assert_eq!((done.state(), output(&done).as_str(), &done.id), (TaskState::Completed, "Rome", &asked.id));
-    let said: Vec<_> = done.history.iter().map(Message::text).collect();
-    assert_eq!(said, ["/ask Which city?", "Which city?", "again", "again?", "Rome"]);
-    assert!(done.history.iter().all(|it| it.task_id == asked.id && it.context_id == asked.context_id));
+    assert_eq!((done.state(), output(&done).as_str(), &done.id), (TaskState::Completed, "Rome", &interrupted.id));
+    let texts: Vec<_> = done.history.iter().map(Message::text).collect();
+    assert_eq!(texts, ["/ask Which city?", "Which city?", "again", "again?", "Rome"]);
+    assert!(
+        done.history
+            .iter()
+            .all(|message| message.task_id == interrupted.id && message.context_id == interrupted.context_id)
+    );
 });
 
-scenario!(an_agent_knows_what_was_said, async |agent: &dyn A2aService| {
+scenario!(agent_sees_the_history, async |agent: &dyn A2aService| {
     let one = send(agent, text("", "!history")).await;
     let two = send(agent, text(&one.id, "!history")).await;
     let last = two.artifacts.last().unwrap();
     assert_eq!(last.parts[0].as_text(), Some("!history|more?"));
 });
 
-scenario!(an_authorisation_ends_the_wait, async |agent: &dyn A2aService| {
-    let asked = send(agent, text("", "/auth")).await;
-    assert_eq!(asked.state(), TaskState::AuthRequired);
-    assert!(!status_text(&asked).is_empty(), "it says what for (7.6.1)");
-    let done = send(agent, text(&asked.id, "done")).await;
+scenario!(auth_required_ends_the_wait, async |agent: &dyn A2aService| {
+    let interrupted = send(agent, text("", "/auth")).await;
+    assert_eq!(interrupted.state(), TaskState::AuthRequired);
+    assert!(!status_text(&interrupted).is_empty(), "the status message states the purpose (7.6.1)");
+    let done = send(agent, text(&interrupted.id, "done")).await;
     assert_eq!((done.state(), done.artifacts[0].name.as_str()), (TaskState::Completed, "authorised"));
-    // Also where the agent goes on meanwhile.
-    let asked = send(agent, text("", "!authorise")).await;
-    assert_eq!(asked.state(), TaskState::AuthRequired);
+    // The wait also ends if the agent continues to run.
+    let interrupted = send(agent, text("", "!authorise")).await;
+    assert_eq!(interrupted.state(), TaskState::AuthRequired);
 });
 
-scenario!(a_failure_says_no_more_than_it_should, async |agent: &dyn A2aService| {
+scenario!(failure_does_not_expose_internal_details, async |agent: &dyn A2aService| {
     for (command, begins) in [
         ("/panic", "Agent execution failed (panic): error id "),
         ("!error", "Agent execution failed (error): error id "),
@@ -83,7 +87,7 @@ scenario!(a_failure_says_no_more_than_it_should, async |agent: &dyn A2aService| 
     assert_eq!((rejected.state(), status_text(&rejected).as_str()), (TaskState::Rejected, "not mine"));
 });
 
-scenario!(a_plain_message_makes_no_task, async |agent: &dyn A2aService| {
+scenario!(message_reply_creates_no_task, async |agent: &dyn A2aService| {
     let mut sent = text("", "/message hi");
     sent.message.as_mut().unwrap().context_id = "c-1".into();
     let Answer::Message(message) = send_payload(agent, sent).await.unwrap() else { panic!("no message") };
@@ -93,10 +97,10 @@ scenario!(a_plain_message_makes_no_task, async |agent: &dyn A2aService| {
     let Answer::Message(message) = send_payload(agent, text("", "/message hi")).await.unwrap() else {
         panic!("no message")
     };
-    assert!(!message.context_id.is_empty(), "a context that was made is told (3.4.1)");
+    assert!(!message.context_id.is_empty(), "a generated context is returned (3.4.1)");
 });
 
-scenario!(each_kind_of_part_arrives, async |agent: &dyn A2aService| {
+scenario!(every_kind_of_part_is_transferred, async |agent: &dyn A2aService| {
     let task = send(agent, text("", "/parts")).await;
     let parts = &task.artifacts[0].parts;
     assert_eq!(parts[0].as_text(), Some("A text part."));
@@ -105,7 +109,7 @@ scenario!(each_kind_of_part_arrives, async |agent: &dyn A2aService| {
     let Some(Content::Data(data)) = &parts[3].content else { panic!("{parts:?}") };
     let Some(Kind::StructValue(data)) = &data.kind else { panic!("{data:?}") };
     assert_eq!(data.fields["nothing"].kind, Some(Kind::NullValue(0)));
-    // And in: what the message holds is in the history as it was sent.
+    // Parts of a message are in the history as they were sent.
     let mut sent = text("", "parts");
     let null = Part { content: Some(Content::Data(Kind::NullValue(0).into())), ..Part::default() };
     sent.message.as_mut().unwrap().parts.extend(parts.iter().cloned().chain([null]));
@@ -113,7 +117,7 @@ scenario!(each_kind_of_part_arrives, async |agent: &dyn A2aService| {
     assert_eq!(send(agent, sent).await.history[0].parts, sent_parts);
 });
 
-scenario!(at_once_is_at_once, async |agent: &dyn A2aService| {
+scenario!(return_immediately_returns_the_unfinished_task, async |agent: &dyn A2aService| {
     let configuration = SendMessageConfiguration { return_immediately: true, ..SendMessageConfiguration::default() };
     let begun = std::time::SystemTime::now();
     let task = send(agent, configured(text("", "/slow 30"), configuration)).await;
@@ -123,39 +127,39 @@ scenario!(at_once_is_at_once, async |agent: &dyn A2aService| {
 });
 
 scenario!(accepted_follow_up_sets_the_task_to_working, async |agent: &dyn A2aService| {
-    let at_once = SendMessageConfiguration { return_immediately: true, ..SendMessageConfiguration::default() };
-    let asked = send(agent, text("", "/ask Which city?")).await;
-    let accepted = send(agent, configured(text(&asked.id, "!silent"), at_once)).await;
+    let immediately = SendMessageConfiguration { return_immediately: true, ..SendMessageConfiguration::default() };
+    let interrupted = send(agent, text("", "/ask Which city?")).await;
+    let accepted = send(agent, configured(text(&interrupted.id, "!silent"), immediately)).await;
     assert_eq!(accepted.state(), TaskState::Working);
-    assert_eq!(get(agent, &asked.id).await.unwrap().state(), TaskState::Working);
-    let said: Vec<_> = accepted.history.iter().map(Message::text).collect();
-    assert_eq!(said, ["/ask Which city?", "Which city?", "!silent"]);
+    assert_eq!(get(agent, &interrupted.id).await.unwrap().state(), TaskState::Working);
+    let texts: Vec<_> = accepted.history.iter().map(Message::text).collect();
+    assert_eq!(texts, ["/ask Which city?", "Which city?", "!silent"]);
     // Subscribers get the event, and a stream begins with the task as it was accepted.
-    let asked = send(agent, text("", "/ask Which city?")).await;
-    let mut subscribed = subscribe(agent, &asked.id).await.unwrap();
+    let interrupted = send(agent, text("", "/ask Which city?")).await;
+    let mut subscribed = subscribe(agent, &interrupted.id).await.unwrap();
     assert_eq!(task_of(&next(&mut subscribed).await).state(), TaskState::InputRequired);
-    let events = remaining(stream(agent, text(&asked.id, "Rome")).await).await;
+    let events = remaining(stream(agent, text(&interrupted.id, "Rome")).await).await;
     assert_eq!(task_of(&events[0]).state(), TaskState::Working);
     assert_eq!(events.iter().filter_map(state).collect::<Vec<_>>(), [TaskState::Working, TaskState::Completed]);
-    let told: Vec<_> = remaining(subscribed).await.iter().filter_map(state).collect();
-    assert_eq!(told, [TaskState::Working, TaskState::Completed]);
+    let received: Vec<_> = remaining(subscribed).await.iter().filter_map(state).collect();
+    assert_eq!(received, [TaskState::Working, TaskState::Completed]);
 });
 
-scenario!(first_update_is_shown_right_after_a_reply_at_once, async |agent: &dyn A2aService| {
-    let at_once = SendMessageConfiguration { return_immediately: true, ..SendMessageConfiguration::default() };
-    let begun = send(agent, configured(text("", "/hang"), at_once)).await;
-    assert_eq!(get(agent, &begun.id).await.unwrap().state(), TaskState::Working);
+scenario!(first_update_is_visible_after_an_immediate_reply, async |agent: &dyn A2aService| {
+    let immediately = SendMessageConfiguration { return_immediately: true, ..SendMessageConfiguration::default() };
+    let task = send(agent, configured(text("", "/hang"), immediately)).await;
+    assert_eq!(get(agent, &task.id).await.unwrap().state(), TaskState::Working);
 });
 
-scenario!(a_wait_is_bounded_and_ends_nothing, async |agent: &dyn A2aService| {
+scenario!(wait_is_limited_and_the_task_continues, async |agent: &dyn A2aService| {
     let task = send(agent, text("", "/hang")).await;
-    assert_eq!(task.state(), TaskState::Working, "an unsettled task, and no error (3.2.2)");
+    assert_eq!(task.state(), TaskState::Working, "the response is the unfinished task, not an error (3.2.2)");
     assert_eq!(get(agent, &task.id).await.unwrap().state(), TaskState::Working);
 });
 
 scenario!(
-    a_message_refers_to_tasks_of_its_caller,
-    not_in_v03_proto = "a message of its proto file refers to no tasks",
+    references_resolve_to_tasks_of_the_caller,
+    not_in_v03_proto = "messages of its proto file have no task references",
     async |agent: &dyn A2aService| {
         let one = send(agent, text("", "one")).await;
         let mut sent = text("", "!referenced");
@@ -164,27 +168,35 @@ scenario!(
     }
 );
 
-/// What is left of a conversation of three messages.
+/// Asserts the messages that each history length leaves of a conversation of three messages.
 async fn history(agent: &dyn A2aService, lengths: &[(Option<i32>, &[&str])]) {
-    for (length, left) in lengths {
+    for (length, expected) in lengths {
         let length = *length;
-        let asked = send(agent, text("", "/ask a")).await;
+        let interrupted = send(agent, text("", "/ask a")).await;
         let configuration = SendMessageConfiguration { history_length: length, ..SendMessageConfiguration::default() };
-        let task = send(agent, configured(text(&asked.id, "again"), configuration.clone())).await;
-        assert_eq!(task.history.iter().map(Message::text).collect::<Vec<_>>(), *left, "{length:?}");
-        let get = GetTaskRequest { id: asked.id.clone(), history_length: length, ..GetTaskRequest::default() };
+        let task = send(agent, configured(text(&interrupted.id, "again"), configuration.clone())).await;
+        assert_eq!(task.history.iter().map(Message::text).collect::<Vec<_>>(), *expected, "{length:?}");
+        let get = GetTaskRequest { id: interrupted.id.clone(), history_length: length, ..GetTaskRequest::default() };
         let task = agent.get_task(request(get)).await.unwrap().into_inner().into_task().unwrap();
-        assert_eq!(task.history.iter().map(Message::text).collect::<Vec<_>>(), *left, "{length:?}");
-        let mut events = stream(agent, configured(text(&asked.id, "x"), configuration)).await;
+        assert_eq!(task.history.iter().map(Message::text).collect::<Vec<_>>(), *expected, "{length:?}");
+        let mut events = stream(agent, configured(text(&interrupted.id, "x"), configuration)).await;
         let first = next(&mut events).await;
-        assert_eq!(task_of(&first).history.len(), length.map_or(5, |it| usize::try_from(it).unwrap()), "{length:?}");
+        assert_eq!(
+            task_of(&first).history.len(),
+            length.map_or(5, |length| usize::try_from(length).unwrap()),
+            "{length:?}"
+        );
     }
 }
 
-scenario!(history_is_as_long_as_was_asked_for, async |agent: &dyn A2aService| {
+scenario!(history_is_cut_to_the_requested_length, async |agent: &dyn A2aService| {
     history(agent, &[(None, &["/ask a", "a", "again"]), (Some(1), &["again"])]).await;
 });
 
-scenario!(history_may_be_none_at_all, not_at_0_3 = "there 0 sets no limit", async |agent: &dyn A2aService| {
-    history(agent, &[(Some(0), &[])]).await;
-});
+scenario!(
+    history_length_of_0_returns_no_history,
+    not_at_0_3 = "0 means unlimited in 0.3",
+    async |agent: &dyn A2aService| {
+        history(agent, &[(Some(0), &[])]).await;
+    }
+);

@@ -1,4 +1,4 @@
-//! Reading tasks: one, and lists of them (3.1.3, 3.1.4).
+//! Reading and listing tasks (specification 3.1.3, 3.1.4).
 
 use a2a_service::pb::v1::{ListTasksRequest, ListTasksResponse};
 
@@ -10,60 +10,60 @@ async fn list(agent: &dyn A2aService, list: ListTasksRequest) -> Result<ListTask
 }
 
 fn ids(page: &ListTasksResponse) -> Vec<&str> {
-    page.tasks.iter().map(|it| it.id.as_str()).collect()
+    page.tasks.iter().map(|task| task.id.as_str()).collect()
 }
 
 scenario!(
-    a_list_is_paged_newest_first,
+    list_is_paged_newest_first,
     not_in_v03_proto = "its proto file has no lists of tasks",
     async |agent: &dyn A2aService| {
         let empty = list(agent, ListTasksRequest::default()).await.unwrap();
         assert_eq!((empty.tasks.len(), empty.page_size, empty.total_size, &*empty.next_page_token), (0, 50, 0, ""));
-        let mut made = Vec::new();
+        let mut created = Vec::new();
         for n in 0..5 {
-            made.push(send(agent, text("", &format!("task {n}"))).await.id);
+            created.push(send(agent, text("", &format!("task {n}"))).await.id);
         }
-        made.reverse();
+        created.reverse();
         let mut query = ListTasksRequest { page_size: Some(2), ..ListTasksRequest::default() };
         let mut seen = Vec::new();
         loop {
             let page = list(agent, query.clone()).await.unwrap();
-            assert_eq!((page.page_size, page.total_size), (2, 5), "totals are of all pages");
-            seen.extend(page.tasks.into_iter().map(|it| it.id));
+            assert_eq!((page.page_size, page.total_size), (2, 5), "the total counts all pages");
+            seen.extend(page.tasks.into_iter().map(|task| task.id));
             if page.next_page_token.is_empty() {
                 break;
             }
             query.page_token = page.next_page_token;
         }
-        assert_eq!(seen, made);
+        assert_eq!(seen, created);
     }
 );
 
 scenario!(
-    a_list_is_filtered,
+    list_is_filtered,
     not_in_v03_proto = "its proto file has no lists of tasks",
     async |agent: &dyn A2aService| {
         let done = send(agent, text("", "done")).await;
-        let asked = send(agent, text("", "/ask what?")).await;
+        let interrupted = send(agent, text("", "/ask what?")).await;
         let of = async |query: ListTasksRequest| {
             let page = list(agent, query).await.unwrap();
             assert_eq!(usize::try_from(page.total_size).unwrap(), page.tasks.len());
-            page.tasks.into_iter().map(|it| it.id).collect::<Vec<_>>()
+            page.tasks.into_iter().map(|task| task.id).collect::<Vec<_>>()
         };
         let by_state = ListTasksRequest { status: TaskState::InputRequired.into(), ..ListTasksRequest::default() };
-        assert_eq!(of(by_state).await, [asked.id.as_str()]);
+        assert_eq!(of(by_state).await, [interrupted.id.as_str()]);
         let by_context = ListTasksRequest { context_id: done.context_id.clone(), ..ListTasksRequest::default() };
         assert_eq!(of(by_context).await, [done.id.as_str()]);
-        let time = asked.status.as_ref().unwrap().timestamp;
+        let time = interrupted.status.as_ref().unwrap().timestamp;
         let by_time = ListTasksRequest { status_timestamp_after: time, ..ListTasksRequest::default() };
-        assert!(of(by_time).await.contains(&asked.id), "a time is part of what follows it");
+        assert!(of(by_time).await.contains(&interrupted.id), "the bound is inclusive");
         let nowhere = ListTasksRequest { context_id: "nowhere".into(), ..ListTasksRequest::default() };
         assert_eq!(of(nowhere).await, [""; 0]);
     }
 );
 
 scenario!(
-    a_list_shows_what_is_asked_for,
+    list_includes_artifacts_on_request,
     not_in_v03_proto = "its proto file has no lists of tasks",
     async |agent: &dyn A2aService| {
         let task = send(agent, text("", "hello")).await;
@@ -74,14 +74,14 @@ scenario!(
     }
 );
 
-scenario!(a_list_may_show_no_history, not_at_0_3 = "there 0 sets no limit", async |agent: &dyn A2aService| {
+scenario!(list_can_omit_the_history, not_at_0_3 = "0 means unlimited in 0.3", async |agent: &dyn A2aService| {
     let task = send(agent, text("", "hello")).await;
     let none = ListTasksRequest { history_length: Some(0), ..ListTasksRequest::default() };
     assert_eq!(list(agent, none).await.unwrap().tasks, [Task { history: vec![], artifacts: vec![], ..task }]);
 });
 
 scenario!(
-    a_list_has_bounds,
+    invalid_list_parameters_are_rejected_by_field,
     not_in_v03_proto = "its proto file has no lists of tasks",
     async |agent: &dyn A2aService| {
         for (query, field) in [
@@ -100,7 +100,7 @@ scenario!(
     }
 );
 
-scenario!(a_tenant_is_another_world, not_at_0_3 = "it has no tenants", async |agent: &dyn A2aService| {
+scenario!(tenants_are_isolated, not_at_0_3 = "0.3 has no tenants", async |agent: &dyn A2aService| {
     let of = |tenant: &str, sent: SendMessageRequest| SendMessageRequest { tenant: tenant.into(), ..sent };
     let acme = send(agent, of("acme", text("", "hello"))).await;
     assert_error_kind(&get(agent, &acme.id).await.err().unwrap(), ErrorKind::TaskNotFound);

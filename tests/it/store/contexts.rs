@@ -1,4 +1,4 @@
-//! Sizes of contexts, which limits count on.
+//! Size of a context in bytes, which the limits of contexts use.
 
 use a2a_service::{pb::v1::TaskState, store::Retention};
 
@@ -7,7 +7,7 @@ use super::{
     writer::{Writer, chunk, scope, status},
 };
 
-pub(super) async fn size_of_a_context_is_that_of_its_tasks(open: Open<'_>) {
+pub(super) async fn size_of_a_context_is_the_sum_of_its_tasks(open: Open<'_>) {
     let (store, ada, bob) = (open(MANY), scope("ada", ""), scope("bob", ""));
     let size = async |scope, context| store.context_bytes(scope, context, usize::MAX).await.unwrap();
     assert_eq!(size(&ada, "c-1").await, 0);
@@ -16,13 +16,13 @@ pub(super) async fn size_of_a_context_is_that_of_its_tasks(open: Open<'_>) {
     open_task.commit([chunk("a", &text, false)]).await.unwrap();
     let first = size(&ada, "c-1").await;
     assert!((5000..5500).contains(&first), "{first}");
-    // A log counts all its events, and not what is left of an artifact after them.
+    // A log counts all its events, not the folded artifact.
     open_task.commit([chunk("a", &text, false)]).await.unwrap();
     let open_size = size(&ada, "c-1").await;
     assert!((10_000..10_500).contains(&open_size), "{open_size}");
     assert_eq!(store.log_bytes(&open_task.key).await.unwrap(), open_size);
 
-    // Tasks that ended with their first commit are kept in other forms: small ones, and large ones.
+    // Single-commit tasks are stored in other forms, small and large.
     let mut sizes = vec![open_size];
     for (id, bytes) in [("short", 100), ("long", 5000)] {
         let mut task = Writer::within(&store, &ada, id, "c-1", 6);
@@ -42,7 +42,7 @@ pub(super) async fn size_of_a_context_is_that_of_its_tasks(open: Open<'_>) {
     let some = store.context_bytes(&ada, "c-1", 1).await.unwrap();
     assert!(sizes.contains(&some), "the sum may end with the task that brings it to the maximum: {some}");
 
-    // A task whose log was deleted has the size of what is left of it, and none once it is deleted itself.
+    // A task without its log has the size of what remains, and none once it is deleted.
     let mut logs = Retention::FOREVER;
     logs.logs = finished(1).finished;
     store.sweep(&logs, 1000, &|_| false).await.unwrap();

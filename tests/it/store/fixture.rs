@@ -1,4 +1,4 @@
-//! Files that released versions wrote: later ones open them, and find in them what was there.
+//! Migration of database files of released versions: opened, and equal to what was written.
 
 use std::{
     fs,
@@ -20,14 +20,14 @@ use serde_json::{Value, json};
 
 use super::{
     keyed,
-    place::Opened,
+    opened::OpenedStore,
     writer::{Writer, chunk, message, scope, status},
 };
 
 /// Version of the tables that this program writes.
 const VERSION: u32 = 5;
 
-/// Who has which; the last of them since version 4.
+/// Owner, tenant and id of each task. The last exists since version 4.
 const TASKS: [(&str, &str, &str); 5] =
     [("ada", "", "ended"), ("ada", "", "asked"), ("bob", "blue", "running"), ("", "", "new"), ("bob", "", "whole")];
 
@@ -40,8 +40,8 @@ fn push(id: &str) -> Arc<PushConfig> {
     Arc::new(PushConfig { config, version: Version::V0_3, extra: "beside".into() })
 }
 
-/// A bit of everything.
-async fn fill(store: &Opened) {
+/// Writes tasks of every kind.
+async fn fill(store: &OpenedStore) {
     let mut tasks = TASKS.map(|(owner, tenant, id)| Writer::new(store, &scope(owner, tenant), id));
     let [ended, asked, running, new, whole] = &mut tasks;
     let begin = Commit { sends: keyed("key", 7, 1), ..ended.next([message("hi")]) };
@@ -61,7 +61,7 @@ async fn fill(store: &Opened) {
     whole.commit([working, chunk("a", "1", false), status(TaskState::Failed, 1_700_000_003_000)]).await.unwrap();
 }
 
-/// What is there, as somebody could read it.
+/// Returns the content of the store as JSON.
 async fn found(store: &dyn Store, version: u32) -> Value {
     let mut all = Vec::new();
     let tasks = if version < 4 { &TASKS[..4] } else { &TASKS };
@@ -71,15 +71,19 @@ async fn found(store: &dyn Store, version: u32) -> Value {
         let (at, row, saved) = (stored.position, stored.row.clone(), stored.agent_state.clone());
         let task = stored.load_task(store, &key).await.unwrap();
         let events = store.events(&key, 0, usize::MAX).await.unwrap().events;
-        let place = |it: &Event| json!([it.position().fence, it.position().seq, it.mark().to_byte(), it.message()]);
+        let row_of = |event: &Event| {
+            json!([event.position().fence, event.position().seq, event.mark().to_byte(), event.message()])
+        };
         let pushes = store.list_push(&key, 0, 9).await.unwrap().unwrap().configs;
-        let push = |it: &Arc<PushConfig>| json!([it.config, it.version.as_str(), String::from_utf8_lossy(&it.extra)]);
+        let push = |stored: &Arc<PushConfig>| {
+            json!([stored.config, stored.version.as_str(), String::from_utf8_lossy(&stored.extra)])
+        };
         let mut found = json!({
             "at": [at.fence, at.seq],
             "row": [row.state.as_str_name(), row.time, row.open, row.delivered_seq, row.cancel_requested, row.attempt, &*row.context],
-            "saved": saved.map(|it| String::from_utf8(it.to_vec()).unwrap()),
+            "saved": saved.map(|state| String::from_utf8(state.to_vec()).unwrap()),
             "task": task,
-            "events": events.iter().map(place).collect::<Vec<_>>(),
+            "events": events.iter().map(row_of).collect::<Vec<_>>(),
             "pushes": pushes.iter().map(push).collect::<Vec<_>>(),
         });
         if version >= 5 {
@@ -90,17 +94,17 @@ async fn found(store: &dyn Store, version: u32) -> Value {
     Value::from(all)
 }
 
-/// `FIXTURE=1 cargo test` writes that of this version, until it is released.
+/// `FIXTURE=1 cargo test` writes the fixture of this version, which must not change once it is released.
 #[tokio::test]
-async fn a_file_of_every_version_can_be_opened() {
+async fn files_of_every_version_can_be_opened() {
     if std::env::var_os("FIXTURE").is_some() {
-        let store = Opened::sqlite(Options::default());
+        let store = OpenedStore::sqlite(Options::default());
         fill(&store).await;
         let text = serde_json::to_string_pretty(&found(&*store, VERSION).await).unwrap();
         fs::write(fixture(VERSION, "json"), text + "\n").unwrap();
         let path = store.path().unwrap();
         let kept = tempfile::tempdir().unwrap();
-        // With nothing of it in a log beside.
+        // Copied without a write-ahead log.
         let whole = rusqlite::Connection::open(path).unwrap();
         let into = kept.path().join("whole.db");
         whole.execute("VACUUM INTO ?", [into.to_str().unwrap()]).unwrap();
@@ -111,21 +115,21 @@ async fn a_file_of_every_version_can_be_opened() {
         let path = directory.path().join("a2a.db");
         fs::copy(fixture(version, "db"), &path).unwrap();
         let expected: Value = serde_json::from_slice(&fs::read(fixture(version, "json")).unwrap()).unwrap();
-        let store = Opened::of(Arc::new(Sqlite::open(&path, Options::default()).unwrap()));
+        let store = OpenedStore::of(Arc::new(Sqlite::open(&path, Options::default()).unwrap()));
         assert_eq!(found(&*store, version).await, expected, "version {version}");
         assert_eq!(store.fence(), 2);
         assert_eq!(path.with_extension(format!("db.v{version}")).exists(), version < VERSION);
-        // And it goes on from there.
+        // The store continues to work.
         let query = ListQuery { scope: scope("ada", ""), limit: 9, ..ListQuery::default() };
         let page = store.list(&query).await.unwrap();
-        let ids: Vec<_> = page.tasks.iter().map(|it| it.id.as_str()).collect();
+        let ids: Vec<_> = page.tasks.iter().map(|task| task.id.as_str()).collect();
         assert_eq!((page.total, ids), (2, vec!["asked", "ended"]));
-        let again = Writer::new(&store, &scope("ada", ""), "again");
-        let again = Commit { sends: keyed("key", 7, 1), ..again.next([]) };
-        let refused = store.commit([again].into()).await.unwrap();
+        let reopened = Writer::new(&store, &scope("ada", ""), "again");
+        let reopened = Commit { sends: keyed("key", 7, 1), ..reopened.next([]) };
+        let refused = store.commit([reopened].into()).await.unwrap();
         assert_eq!(refused, [Err(Refused::Duplicate { task_id: "ended".into() })]);
         let claimed = store.claim(RunnerId(1), 9, Duration::ZERO).await.unwrap();
-        let claimed: Vec<_> = claimed.iter().map(|it| it.0.id()).collect();
+        let claimed: Vec<_> = claimed.iter().map(|claim| claim.0.id()).collect();
         assert_eq!(claimed, ["asked", "running", "new"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Random commits, and a plain list that says what must have come of them.
+//! Model test: random commits, sweeps and restarts, compared with a plain map of tasks.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -17,25 +17,24 @@ use tokio::runtime::Handle;
 
 use super::{
     MANY, Open,
-    place::Opened,
+    opened::OpenedStore,
     writer::{Writer, chunk, message, scope, status},
 };
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// To this task, with so many chunks and messages and, perhaps, in the end a state.
+    /// Commits chunks and messages to a task, and a state at the end if there is one.
     Commit { task: usize, chunks: usize, messages: usize, state: Option<usize> },
-    /// The same commit twice.
-    Twice { task: usize },
-    /// A commit that is behind, or that makes what is there.
-    Late { task: usize },
-    /// Time goes on.
-    Pass(Millis),
-    /// What has ended for longer than this goes, and the logs of what has for longer than that; unless it is in use, as
-    /// each third task may be.
+    /// Repeats a commit.
+    Repeat { task: usize },
+    /// Commits at an old position, or creates a task that exists.
+    Stale { task: usize },
+    /// Advances the time.
+    Advance(Millis),
+    /// Sweeps terminal tasks and logs older than these times, except tasks that are in use.
     Sweep { finished: Option<u64>, logs: Option<u64>, in_use: Option<usize> },
-    /// The store is closed and opened again, or its process is killed.
-    Again { killed: bool },
+    /// Reopens the store, cleanly or after a crash.
+    Reopen { killed: bool },
 }
 
 const STATES: [TaskState; 8] = [
@@ -60,21 +59,21 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let sweep = (window(), window(), proptest::option::of(0..3_usize));
     let step = prop_oneof![
         12 => commit,
-        1 => task().prop_map(|task| Step::Twice { task }),
-        2 => task().prop_map(|task| Step::Late { task }),
-        2 => (0..4_i64).prop_map(Step::Pass),
+        1 => task().prop_map(|task| Step::Repeat { task }),
+        2 => task().prop_map(|task| Step::Stale { task }),
+        2 => (0..4_i64).prop_map(Step::Advance),
         1 => sweep.prop_map(|(finished, logs, in_use)| Step::Sweep { finished, logs, in_use }),
-        1 => any::<bool>().prop_map(|killed| Step::Again { killed }),
+        1 => any::<bool>().prop_map(|killed| Step::Reopen { killed }),
     ];
     proptest::collection::vec(step, 1..120)
 }
 
-/// The tasks that there are, and the time.
+/// Expected tasks, and the current time.
 struct Model {
-    store: Opened,
+    store: OpenedStore,
     tasks: BTreeMap<usize, Writer>,
     now: Millis,
-    made: usize,
+    created: usize,
 }
 
 impl Model {
@@ -83,11 +82,11 @@ impl Model {
     }
 
     fn task(&mut self, n: usize) -> &mut Writer {
-        let (store, now, made) = (&self.store, self.now, &mut self.made);
+        let (store, now, created) = (&self.store, self.now, &mut self.created);
         self.tasks.entry(n).or_insert_with(|| {
-            *made += 1;
+            *created += 1;
             let (scope, context) = (&Self::scopes()[n % 2], format!("c-{}", n % 3));
-            Writer::within(store, scope, &format!("t-{n}-{made}"), &context, now)
+            Writer::within(store, scope, &format!("t-{n}-{created}"), &context, now)
         })
     }
 
@@ -99,14 +98,14 @@ impl Model {
                 if task.task.state().is_terminal() {
                     return;
                 }
-                let chunks = (0..chunks).map(|it| chunk(["a", "b"][it % 2], "text", it > 0));
+                let chunks = (0..chunks).map(|number| chunk(["a", "b"][number % 2], "text", number > 0));
                 let messages = (0..messages).map(|_| message("hi"));
-                let state = state.map(|it| status(STATES[it], now));
+                let state = state.map(|state| status(STATES[state], now));
                 let commit = task.next(chunks.chain(messages).chain(state));
                 let open = !commit.row.state.is_terminal() && !commit.row.state.is_interrupted();
                 task.write(Commit { row: Row { open, ..commit.row }, ..commit }).await.unwrap();
             }
-            Step::Twice { task } => {
+            Step::Repeat { task } => {
                 let task = self.task(task);
                 if !task.task.state().is_terminal() {
                     let commit = task.next([message("once")]);
@@ -116,7 +115,7 @@ impl Model {
                     assert_eq!(task.write(commit).await, Err(Refused::Stale(Some(task.at))));
                 }
             }
-            Step::Late { task } => {
+            Step::Stale { task } => {
                 let Some(task) = self.tasks.get_mut(&task) else { return };
                 let commit = task.next([status(TaskState::Failed, now)]);
                 let late = Position { seq: task.at.seq - 1, ..task.at };
@@ -125,43 +124,43 @@ impl Model {
                     assert_eq!(task.write(commit).await, Err(Refused::Stale(Some(task.at))));
                 }
             }
-            Step::Pass(time) => self.now += time,
+            Step::Advance(time) => self.now += time,
             Step::Sweep { finished, logs, in_use } => {
-                let lasts = self.store.lasts();
+                let is_persistent = self.store.is_persistent();
                 let mut policy = Retention::FOREVER;
                 (policy.finished, policy.logs) = (finished.map(Duration::from_millis), logs.map(Duration::from_millis));
-                let used = |key: &Key| in_use.is_some_and(|it| key.id().len() % 3 == it);
+                let used = |key: &Key| in_use.is_some_and(|modulus| key.id().len() % 3 == modulus);
                 let swept = self.store.sweep(&policy, now, &used).await.unwrap();
-                let is_old = |it: &Writer, window: Option<u64>| {
-                    it.task.state().is_terminal()
-                        && window.is_some_and(|window| it.time < now - Millis::try_from(window).unwrap())
-                        && !used(&it.key)
+                let is_old = |task: &Writer, window: Option<u64>| {
+                    task.task.state().is_terminal()
+                        && window.is_some_and(|window| task.time < now - Millis::try_from(window).unwrap())
+                        && !used(&task.key)
                 };
                 let before = self.tasks.len();
-                self.tasks.retain(|_, it| !is_old(it, finished));
+                self.tasks.retain(|_, task| !is_old(task, finished));
                 assert_eq!(usize::try_from(swept.tasks), Ok(before - self.tasks.len()));
-                let folded = self.tasks.values_mut().filter(|it| lasts && !it.folded && is_old(it, logs));
-                assert_eq!(usize::try_from(swept.logs), Ok(folded.map(|it| it.folded = true).count()));
+                let folded = self.tasks.values_mut().filter(|task| is_persistent && !task.folded && is_old(task, logs));
+                assert_eq!(usize::try_from(swept.logs), Ok(folded.map(|task| task.folded = true).count()));
             }
-            Step::Again { killed } => {
+            Step::Reopen { killed } => {
                 let fence = self.store.fence();
-                self.tasks.values_mut().for_each(Writer::leave);
+                self.tasks.values_mut().for_each(Writer::release_store);
                 let store = self.store.clone();
-                self.store = Opened::memory(0);
-                self.store = if killed { store.killed() } else { store.again() };
-                assert!(self.store.fence() > fence || !self.store.lasts());
-                self.tasks.values_mut().for_each(|it| it.go_on(&self.store));
+                self.store = OpenedStore::memory(0);
+                self.store = if killed { store.killed() } else { store.reopen() };
+                assert!(self.store.fence() > fence || !self.store.is_persistent());
+                self.tasks.values_mut().for_each(|task| task.use_store(&self.store));
             }
         }
     }
 
-    /// What the store has, and lists, is what there is.
+    /// Asserts that the store has and lists the expected tasks.
     async fn check(&self) {
-        for it in self.tasks.values() {
-            it.check().await;
+        for task in self.tasks.values() {
+            task.check().await;
         }
-        let waits = |it: &&Writer| it.task.state().is_interrupted() && it.time < self.now;
-        let mut idle: Vec<_> = self.tasks.values().filter(waits).map(|it| it.key.clone()).collect();
+        let is_idle = |task: &&Writer| task.task.state().is_interrupted() && task.time < self.now;
+        let mut idle: Vec<_> = self.tasks.values().filter(is_idle).map(|task| task.key.clone()).collect();
         let mut found = self.store.idle_tasks(self.now, 0, MANY).await.unwrap();
         idle.sort();
         found.sort();
@@ -180,20 +179,20 @@ impl Model {
     }
 
     async fn list(&self, query: &ListQuery) {
-        let fits = |it: &&Writer| {
-            it.key.scope() == &query.scope
-                && query.context.as_ref().is_none_or(|context| **context == *it.task.context_id)
-                && query.state.is_none_or(|state| it.task.state() == state)
-                && query.since.is_none_or(|since| it.time >= since)
+        let matches = |task: &&Writer| {
+            task.key.scope() == &query.scope
+                && query.context.as_ref().is_none_or(|context| **context == *task.task.context_id)
+                && query.state.is_none_or(|state| task.task.state() == state)
+                && query.since.is_none_or(|since| task.time >= since)
         };
-        let mut expected: Vec<_> = self.tasks.values().filter(fits).collect();
+        let mut expected: Vec<_> = self.tasks.values().filter(matches).collect();
         expected.sort_by(|a, b| (b.time, b.key.id()).cmp(&(a.time, a.key.id())));
         for (limit, artifacts, history, history_bytes) in
             [(1, false, None, None), (5, true, Some(1), None), (100, true, None, None), (7, false, None, Some(100))]
         {
-            let most = HistoryLimit { messages: history, bytes: history_bytes.unwrap_or(usize::MAX) };
-            let shown = |it: &&Writer| view(&it.task, most, artifacts);
-            let expected: Vec<Task> = expected.iter().map(shown).collect();
+            let history_limit = HistoryLimit { messages: history, bytes: history_bytes.unwrap_or(usize::MAX) };
+            let visible = |task: &&Writer| view(&task.task, history_limit, artifacts);
+            let expected: Vec<Task> = expected.iter().map(visible).collect();
             let (mut tasks, mut after) = (Vec::new(), None);
             loop {
                 let query = ListQuery {
@@ -218,14 +217,14 @@ impl Model {
     }
 }
 
-/// Whatever is committed, refused and swept: the store has what the model has, and its totals are right.
+/// Asserts that the store agrees with the model over random steps, and that its totals are right.
 pub(super) fn agrees(open: Open<'_>) {
-    // A file takes longer to be opened.
-    let cases = if open(MANY).lasts() { 16 } else { 48 };
+    // A file takes longer to open.
+    let cases = if open(MANY).is_persistent() { 16 } else { 48 };
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let run = TestRunner::new(config).run(&steps(), |steps| {
         Handle::current().block_on(async {
-            let mut model = Model { store: open(MANY), tasks: BTreeMap::new(), now: 1000, made: 0 };
+            let mut model = Model { store: open(MANY), tasks: BTreeMap::new(), now: 1000, created: 0 };
             for (n, step) in steps.into_iter().enumerate() {
                 model.step(step).await;
                 if n % 16 == 0 {

@@ -1,4 +1,5 @@
-//! What pages promise while tasks come and change: one that did not change is on them once, and none is on them twice.
+//! Pages while tasks are created and change: an unchanged task is on exactly one page, and no task is on two. Limit of
+//! bytes per page.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,16 +12,16 @@ use super::{
 
 const TASKS: usize = 300;
 
-/// The time that all have at first.
+/// Initial time of all tasks.
 const TIME: i64 = 1000;
 
-pub(super) async fn pages_skip_nothing_and_double_nothing(open: Open<'_>) {
+pub(super) async fn pages_have_each_unchanged_task_once(open: Open<'_>) {
     for step in [0, 1] {
         let store = open(MANY);
         let ada = scope("ada", "");
         let mut tasks = Vec::new();
         for n in 0..TASKS {
-            // Not in the order of their ids.
+            // Created in another order than that of the ids.
             let mut task = Writer::within(&store, &ada, &format!("t-{:03}", n * 7 % TASKS), "c-1", TIME);
             task.commit([]).await.unwrap();
             tasks.push(task);
@@ -30,14 +31,14 @@ pub(super) async fn pages_skip_nothing_and_double_nothing(open: Open<'_>) {
         for n in 0.. {
             let page = store.list(&query).await.unwrap();
             assert_eq!(page.total, u64::try_from(TASKS + n).unwrap());
-            for it in page.tasks {
-                *seen.entry(it.id).or_default() += 1;
+            for task in page.tasks {
+                *seen.entry(task.id).or_default() += 1;
             }
             query.after = page.next;
             if query.after.is_none() {
                 break;
             }
-            // One comes and three change: in the same millisecond, or later than all the others.
+            // One task is created and three change, in the same millisecond or later than all others.
             let now = TIME + step * i64::try_from(n).unwrap();
             Writer::within(&store, &ada, &format!("u-{n:03}"), "c-1", now).commit([]).await.unwrap();
             for _ in 0..3 {
@@ -45,15 +46,15 @@ pub(super) async fn pages_skip_nothing_and_double_nothing(open: Open<'_>) {
                 changed += 5;
             }
         }
-        let still = tasks.iter().enumerate().filter(|(n, _)| n % 5 != 0 || *n >= changed);
-        assert!(still.map(|it| it.1.key.id()).all(|it| seen.get(it) == Some(&1)), "{step}");
-        assert!(seen.values().all(|it| *it == 1), "{step}");
+        let unchanged = tasks.iter().enumerate().filter(|(n, _)| n % 5 != 0 || *n >= changed);
+        assert!(unchanged.map(|task| task.1.key.id()).all(|id| seen.get(id) == Some(&1)), "{step}");
+        assert!(seen.values().all(|count| *count == 1), "{step}");
     }
 }
 
-pub(super) async fn a_page_ends_before_the_task_that_exceeds_its_bytes(open: Open<'_>) {
+pub(super) async fn page_ends_before_the_task_that_exceeds_its_bytes(open: Open<'_>) {
     let (store, ada) = (open(MANY), scope("ada", ""));
-    // One of each kind: tasks that go on and tasks that have ended are kept in different forms.
+    // Open and terminal tasks, which are stored in different forms.
     for (n, size) in [100_000, 20_000, 20_000, 100_000, 10_000].into_iter().enumerate() {
         let time = TIME - i64::try_from(n).unwrap();
         let mut task = Writer::within(&store, &ada, &format!("t-{n}"), "c-1", time);
@@ -76,5 +77,5 @@ pub(super) async fn a_page_ends_before_the_task_that_exceeds_its_bytes(open: Ope
 
     query.include_artifacts = false;
     let page = store.list(&query).await.unwrap();
-    assert_eq!(page.tasks.len(), 4, "what is not on the page does not count");
+    assert_eq!(page.tasks.len(), 4, "omitted artifacts do not count");
 }

@@ -1,4 +1,4 @@
-//! What every store promises of push configurations: they are their task's, and go with it.
+//! Push configurations: scoped to their task, paged, limited, and deleted with the task.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use super::{
 
 fn push(id: &str, url: &str) -> Arc<PushConfig> {
     let config = TaskPushNotificationConfig { id: id.into(), url: url.into(), ..Default::default() };
-    Arc::new(PushConfig { config, version: Version::V0_3, extra: format!("beside {url}").into() })
+    Arc::new(PushConfig { config, version: Version::V0_3, extra: format!("extra of {url}").into() })
 }
 
 async fn ids(store: &dyn Store, key: &Key) -> Option<Vec<String>> {
     let page = store.list_push(key, 0, 100).await.unwrap()?;
     assert_eq!(page.next, None);
-    Some(page.configs.iter().map(|it| it.config.id.clone()).collect())
+    Some(page.configs.iter().map(|stored| stored.config.id.clone()).collect())
 }
 
-pub(super) async fn push_configurations_are_of_their_task(open: Open<'_>) {
+pub(super) async fn push_configurations_belong_to_their_task(open: Open<'_>) {
     let store = open(MANY);
     let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     assert_eq!(store.put_push(&task.key, push("a", "http://1"), 9).await.unwrap(), PutResult::TaskNotFound);
@@ -35,21 +35,21 @@ pub(super) async fn push_configurations_are_of_their_task(open: Open<'_>) {
     for (id, url, expected) in [
         ("a", "http://1", PutResult::Created),
         ("b", "http://2", PutResult::Created),
-        // The bound is for those that are more, and the place of one that is replaced stays its own.
+        // The limit applies to new configurations; a replaced one keeps its position.
         ("c", "http://3", PutResult::Full),
         ("a", "http://4", PutResult::Replaced),
     ] {
         assert_eq!(store.put_push(&task.key, push(id, url), 2).await.unwrap(), expected);
     }
     assert_eq!(ids(&*store, &task.key).await.unwrap(), ["a", "b"]);
-    // With all that is known of it.
+    // All members are stored.
     assert_eq!(store.get_push(&task.key, "a").await.unwrap(), Some(push("a", "http://4")));
     assert_eq!(store.get_push(&task.key, "c").await.unwrap(), None);
-    // The task goes on as if there were none, and they do not mind its end.
+    // Configurations do not affect the task, and are kept when it is terminal.
     task.commit([status(TaskState::Completed, 5)]).await.unwrap();
     task.check().await;
     assert_eq!(ids(&*store, &task.key).await.unwrap(), ["a", "b"]);
-    // Other owners and tenants have other tasks of that id, or none.
+    // Other owners and tenants have no such task.
     for other in [scope("bob", ""), scope("ada", "blue"), scope("", "")] {
         let key = Key::new(&other, "t-1");
         assert_eq!(store.get_push(&key, "a").await.unwrap(), None);
@@ -58,18 +58,18 @@ pub(super) async fn push_configurations_are_of_their_task(open: Open<'_>) {
         assert_eq!(store.delete_push(&key, "a").await, Ok(false));
     }
     for _ in 0..2 {
-        assert_eq!(store.delete_push(&task.key, "a").await, Ok(true), "what is gone may be deleted again");
+        assert_eq!(store.delete_push(&task.key, "a").await, Ok(true), "deletion is idempotent");
     }
     assert_eq!(ids(&*store, &task.key).await.unwrap(), ["b"]);
     assert_eq!(store.put_push(&task.key, push("a", "http://6"), 2).await.unwrap(), PutResult::Created);
-    assert_eq!(ids(&*store, &task.key).await.unwrap(), ["b", "a"], "it is a new one");
+    assert_eq!(ids(&*store, &task.key).await.unwrap(), ["b", "a"], "it is a new configuration");
 }
 
-pub(super) async fn push_configurations_come_in_pages(open: Open<'_>) {
+pub(super) async fn push_configurations_are_listed_in_pages(open: Open<'_>) {
     let store = open(MANY);
     let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     task.commit([]).await.unwrap();
-    let all: Vec<String> = (0..7).map(|it| format!("c-{}", 9 - it)).collect();
+    let all: Vec<String> = (0..7).map(|number| format!("c-{}", 9 - number)).collect();
     for id in &all {
         store.put_push(&task.key, push(id, "http://h"), 9).await.unwrap();
     }
@@ -78,24 +78,24 @@ pub(super) async fn push_configurations_come_in_pages(open: Open<'_>) {
         loop {
             let page = store.list_push(&task.key, after, size).await.unwrap().unwrap();
             assert!(page.configs.len() == size || page.next.is_none());
-            seen.extend(page.configs.iter().map(|it| it.config.id.clone()));
+            seen.extend(page.configs.iter().map(|stored| stored.config.id.clone()));
             let Some(next) = page.next else { break };
             after = next;
         }
         assert_eq!(seen, all, "{size} on a page");
     }
     assert_eq!(store.list_push(&task.key, u64::MAX, 9).await.unwrap().unwrap().configs, []);
-    // What is deleted on the way costs no other one its turn.
+    // Deletions between pages skip no other configuration.
     let first = store.list_push(&task.key, 0, 3).await.unwrap().unwrap();
     for id in [&all[0], &all[2], &all[4]] {
         store.delete_push(&task.key, id).await.unwrap();
     }
     let second = store.list_push(&task.key, first.next.unwrap(), 9).await.unwrap().unwrap();
-    let second: Vec<_> = second.configs.iter().map(|it| it.config.id.clone()).collect();
+    let second: Vec<_> = second.configs.iter().map(|stored| stored.config.id.clone()).collect();
     assert_eq!(second, [&all[3], &all[5], &all[6]].map(String::clone));
 }
 
-pub(super) async fn a_task_takes_its_push_configurations_along(open: Open<'_>) {
+pub(super) async fn push_configurations_are_deleted_with_their_task(open: Open<'_>) {
     let store = open(MANY);
     let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     task.commit([]).await.unwrap();
@@ -103,23 +103,23 @@ pub(super) async fn a_task_takes_its_push_configurations_along(open: Open<'_>) {
     task.commit([status(TaskState::Failed, 5)]).await.unwrap();
     store.sweep(&finished(0), 100, &|_| false).await.unwrap();
     assert_eq!(ids(&*store, &task.key).await, None);
-    // A task that has the id of one that was there begins without.
-    let mut again = Writer::new(&store, &scope("ada", ""), "t-1");
-    again.commit([]).await.unwrap();
-    assert_eq!(ids(&*store, &again.key).await.unwrap(), [""; 0]);
+    // A new task with the id of a deleted one has no configurations.
+    let mut recreated = Writer::new(&store, &scope("ada", ""), "t-1");
+    recreated.commit([]).await.unwrap();
+    assert_eq!(ids(&*store, &recreated.key).await.unwrap(), [""; 0]);
 }
 
-pub(super) async fn a_task_begins_with_a_push_configuration(open: Open<'_>) {
+pub(super) async fn push_configuration_is_stored_with_the_first_commit(open: Open<'_>) {
     let store = open(MANY);
     let mut task = Writer::new(&store, &scope("ada", ""), "t-1");
     let begin = Commit { push: Some(push("a", "http://h")), ..task.next([]) };
     task.write(begin.clone()).await.unwrap();
     assert_eq!(store.get_push(&task.key, "a").await.unwrap(), begin.push);
-    // A commit that is refused changes nothing of them either.
+    // A rejected commit stores no configuration.
     let late = Commit { push: Some(push("b", "http://h")), ..begin };
     assert_eq!(task.write(late.clone()).await, Err(Refused::Stale(Some(task.at))));
-    let nowhere = Commit { key: Key::new(&scope("ada", ""), "t-2"), expect: Expect::At(task.at), ..late };
-    assert_eq!(store.commit([nowhere].into()).await.unwrap(), [Err(Refused::Stale(None))]);
+    let missing = Commit { key: Key::new(&scope("ada", ""), "t-2"), expect: Expect::At(task.at), ..late };
+    assert_eq!(store.commit([missing].into()).await.unwrap(), [Err(Refused::Stale(None))]);
     assert_eq!(ids(&*store, &task.key).await.unwrap(), ["a"]);
     store.put_push(&task.key, push("b", "http://h"), 2).await.unwrap();
     assert_eq!(store.put_push(&task.key, push("c", "http://h"), 2).await.unwrap(), PutResult::Full);

@@ -1,4 +1,4 @@
-//! Who writes a task into a store, event by event, and knows what has to be there.
+//! Test client of a store that commits events of one task, and knows the expected content.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use a2a_service::{
     task,
 };
 
-use super::place::Opened;
+use super::opened::OpenedStore;
 
 pub(crate) fn scope(owner: &str, tenant: &str) -> Arc<Scope> {
     Arc::new(Scope { owner: owner.into(), tenant: tenant.into() })
@@ -34,11 +34,11 @@ pub(crate) fn message(text: &str) -> Payload {
     Payload::Message(Message::user(text))
 }
 
-/// What is said of this task.
-fn of(task: &Task, mut payload: Payload) -> Payload {
+/// Sets the ids of the task in an event.
+fn with_ids(task: &Task, mut payload: Payload) -> Payload {
     let ids = match &mut payload {
-        Payload::StatusUpdate(it) => [&mut it.task_id, &mut it.context_id],
-        Payload::ArtifactUpdate(it) => [&mut it.task_id, &mut it.context_id],
+        Payload::StatusUpdate(update) => [&mut update.task_id, &mut update.context_id],
+        Payload::ArtifactUpdate(update) => [&mut update.task_id, &mut update.context_id],
         Payload::Task(_) | Payload::Message(_) => return payload,
     };
     for (id, name) in ids.into_iter().zip([&task.id, &task.context_id]) {
@@ -47,30 +47,30 @@ fn of(task: &Task, mut payload: Payload) -> Payload {
     payload
 }
 
-/// The task whole, where a commit makes it and ends it, and there is nothing else to it.
-pub(crate) fn concluded(commit: &Commit) -> Option<CompletedTask> {
+/// Returns the completed task if the commit creates a terminal task and has no further data.
+pub(crate) fn completed_task(commit: &Commit) -> Option<CompletedTask> {
     let Commit { key, expect, fence, row, events, checkpoint, agent_state: saved, turn_contexts: asked, sends, push } =
         commit;
-    let task = Arc::clone(checkpoint.as_ref().filter(|it| *expect == Expect::New && it.state().is_terminal())?);
+    let task = Arc::clone(checkpoint.as_ref().filter(|task| *expect == Expect::New && task.state().is_terminal())?);
     if saved.is_some() || asked.is_some() || push.is_some() || !sends.is_empty() {
         return None;
     }
     let Some(Payload::Task(first)) = events[0].payload() else { return None };
-    // It begins with its first message, as all do that are sent.
+    // The first event has the first message, as all sent tasks do.
     if !first.history.iter().eq(task.history.first()) {
         return None;
     }
-    let told = |it: &Event| match it.payload() {
-        Some(Payload::StatusUpdate(_)) if it.ends() == Ends::Task => EventRef::Status { mark: it.mark() },
+    let event_ref = |event: &Event| match event.payload() {
+        Some(Payload::StatusUpdate(_)) if event.ends() == Ends::Task => EventRef::Status { mark: event.mark() },
         Some(Payload::ArtifactUpdate(update)) if !update.append => {
-            match task.artifacts.iter().position(|of| Some(of) == update.artifact.as_ref()) {
-                Some(index) => EventRef::Artifact { mark: it.mark(), index, last: update.last_chunk },
-                None => EventRef::Event(it.clone()),
+            match task.artifacts.iter().position(|artifact| Some(artifact) == update.artifact.as_ref()) {
+                Some(index) => EventRef::Artifact { mark: event.mark(), index, last: update.last_chunk },
+                None => EventRef::Event(event.clone()),
             }
         }
-        _ => EventRef::Event(it.clone()),
+        _ => EventRef::Event(event.clone()),
     };
-    let (told, row) = (events[1..].iter().map(told).collect(), Row { status_event: None, ..row.clone() });
+    let (told, row) = (events[1..].iter().map(event_ref).collect(), Row { status_event: None, ..row.clone() });
     let began = clock::millis(first.status.as_ref()?.timestamp.as_ref()?);
     Some(CompletedTask { key: key.clone(), fence: *fence, row, submitted_at: began, task, events: told })
 }
@@ -82,17 +82,17 @@ pub(crate) struct Writer {
     pub(crate) at: Position,
     pub(crate) log: Vec<Event>,
     pub(crate) time: Millis,
-    /// The store keeps no log of it any more.
+    /// Set once the store has deleted the log.
     pub(crate) folded: bool,
 }
 
 impl Writer {
-    /// Of a task that is not there yet.
-    pub(crate) fn new(store: &Opened, scope: &Arc<Scope>, id: &str) -> Self {
+    /// Writer of a task that does not exist yet.
+    pub(crate) fn new(store: &OpenedStore, scope: &Arc<Scope>, id: &str) -> Self {
         Self::within(store, scope, id, "c-1", 0)
     }
 
-    pub(crate) fn within(store: &Opened, scope: &Arc<Scope>, id: &str, context: &str, at: Millis) -> Self {
+    pub(crate) fn within(store: &OpenedStore, scope: &Arc<Scope>, id: &str, context: &str, at: Millis) -> Self {
         let status =
             TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(clock::timestamp(at)) };
         let task = Task { id: id.into(), context_id: context.into(), status: Some(status), ..Task::default() };
@@ -108,7 +108,7 @@ impl Writer {
         }
     }
 
-    /// The commit of these events; for a task that is not there yet, the one that makes it.
+    /// Returns the commit of these events; the first one creates the task.
     pub(crate) fn next(&self, payloads: impl IntoIterator<Item = Payload>) -> Commit {
         let fence = self.store.fence();
         let (mut task, mut events) = (self.task.clone(), Vec::new());
@@ -119,7 +119,7 @@ impl Writer {
             head = Some(first.clone());
             events.push(first);
         }
-        for payload in payloads.into_iter().map(|it| of(&self.task, it)) {
+        for payload in payloads.into_iter().map(|payload| with_ids(&self.task, payload)) {
             let seq = self.at.seq + u64::try_from(events.len()).unwrap() + 1;
             task::apply(&mut task, &payload);
             let mark = match &payload {
@@ -129,8 +129,8 @@ impl Writer {
                 Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_) | Payload::Task(_) => Mark::NOTHING,
             };
             let event = Event::new(Position { fence, seq }, mark, payload);
-            if let Some(Payload::StatusUpdate(it)) = event.payload() {
-                let timestamp = it.status.as_ref().unwrap().timestamp.as_ref();
+            if let Some(Payload::StatusUpdate(update)) = event.payload() {
+                let timestamp = update.status.as_ref().unwrap().timestamp.as_ref();
                 (head, row_time) = (Some(event.clone()), clock::millis(timestamp.unwrap()));
             }
             events.push(event);
@@ -151,7 +151,7 @@ impl Writer {
             drained: 0,
         };
         let expect = if is_new { Expect::New } else { Expect::At(self.at) };
-        // Always at the end, and now and then before.
+        // Always for terminal tasks, and sometimes before.
         let checkpoint = (state.is_terminal() || seq % 5 == 4).then(|| Arc::new(task));
         let (key, sends) = (self.key.clone(), Vec::new());
         Commit {
@@ -168,29 +168,28 @@ impl Writer {
         }
     }
 
-    /// A commit that expects the row to be there.
+    /// Returns a commit that expects the row at this position.
     pub(crate) fn at_next(&self, at: Position) -> Commit {
         let commit = self.next([]);
         let row = Row { previous_state: Some(TaskState::Submitted), ..commit.row };
         Commit { expect: Expect::At(at), row, ..commit }
     }
 
-    /// Writes a commit, and remembers what it says if it came through. Every other task that ends with its first commit
-    /// is written whole.
+    /// Writes a commit, and records its events on success. Every other single-commit task is written whole.
     pub(crate) async fn write(&mut self, commit: Commit) -> Result<(), Refused> {
-        let whole = concluded(&commit).filter(|_| commit.events.len().is_multiple_of(2));
+        let whole = completed_task(&commit).filter(|_| commit.events.len().is_multiple_of(2));
         let change = whole.map_or_else(|| Change::Commit(commit.clone()), Change::CompletedTask);
         let outcome = self.store.commit_changes([change].into()).await.unwrap().remove(0);
         if outcome.is_ok() {
-            self.wrote(commit);
+            self.record(commit);
         }
         outcome
     }
 
-    /// Remembers what has come through.
-    pub(crate) fn wrote(&mut self, commit: Commit) {
-        let new = commit.events.iter().filter(|it| it.seq() > 1).filter_map(Event::payload);
-        new.for_each(|it| task::apply(&mut self.task, it));
+    /// Records a successful commit.
+    pub(crate) fn record(&mut self, commit: Commit) {
+        let new = commit.events.iter().filter(|event| event.seq() > 1).filter_map(Event::payload);
+        new.for_each(|payload| task::apply(&mut self.task, payload));
         self.at = Position { fence: commit.fence, seq: commit.row.seq };
         self.time = commit.row.time;
         self.log.extend(commit.events);
@@ -201,17 +200,17 @@ impl Writer {
         self.write(commit).await
     }
 
-    /// Lets go of the store.
-    pub(crate) fn leave(&mut self) {
+    /// Releases the reference to the store.
+    pub(crate) fn release_store(&mut self) {
         self.store = Arc::new(Memory::default());
     }
 
-    /// Goes on with the same store, which has been opened again.
-    pub(crate) fn go_on(&mut self, store: &Opened) {
+    /// Uses the reopened store.
+    pub(crate) fn use_store(&mut self, store: &OpenedStore) {
         self.store = Arc::clone(&store.store);
     }
 
-    /// What the store has of it is what was written.
+    /// Asserts that the store has what was written.
     pub(crate) async fn check(&self) {
         let mut stored = self.store.load(&self.key).await.unwrap().unwrap();
         assert_eq!((stored.position.seq, stored.row.seq), (self.at.seq, self.at.seq));

@@ -1,11 +1,11 @@
-//! What methods are asked in classic JSON.
+//! Method parameters and results in the JSON of protocol 0.3.
 
 use a2a_service::pb::{v1::*, wkt::Timestamp};
 
 use super::{full, metadata, read, written};
 
 #[test]
-fn parameters() {
+fn parameters_are_converted_in_both_directions() {
     let config = TaskPushNotificationConfig {
         id: "p".into(),
         task_id: "t".into(),
@@ -84,10 +84,10 @@ fn parameters() {
     assert_eq!(read::<ListTaskPushNotificationConfigsRequest>(&written(&list)), list);
 }
 
-/// What is not said of `blocking` waits, and a webhook says that nobody does (0.3, 9.5).
+/// A missing `blocking` waits, unless there is a push configuration (0.3, 9.5).
 #[test]
-fn blocking() {
-    for (configuration, at_once) in [
+fn blocking_defaults_to_true_without_a_push_configuration() {
+    for (configuration, returns_immediately) in [
         ("{}", false),
         (r#"{"blocking":true}"#, false),
         (r#"{"blocking":false}"#, true),
@@ -96,6 +96,6 @@ fn blocking() {
         (r#"{"pushNotificationConfig":{"url":"u"},"blocking":true}"#, false),
     ] {
         let send = read::<SendMessageRequest>(&format!(r#"{{"configuration":{configuration}}}"#));
-        assert_eq!(send.configuration.unwrap().return_immediately, at_once, "{configuration}");
+        assert_eq!(send.configuration.unwrap().return_immediately, returns_immediately, "{configuration}");
     }
 }

@@ -1,4 +1,5 @@
-//! Clients of this crate with foreign servers: error mapping, empty bodies, unexpected content types, streams, the event reader.
+//! Clients of this crate with foreign servers: error mapping, empty bodies, unexpected content types, streams, the event
+//! reader.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Timeouts and limits of one connection, keep-alive, batching of events into writes, and the accept loop. The clock is paused, so
-//! timeouts pass at once.
+//! Timeouts and limits of one connection, keep-alive, batching of events into writes, and the accept loop. The clock is
+//! paused, so timeouts pass at once.
 
 use std::{collections::VecDeque, io, sync::Arc, task::Poll, time::Duration};
 

@@ -1,5 +1,5 @@
-//! Slow readers: minimum rate, stalled streams and connections, and the budget of unsent bytes. The clock is paused, so timeouts
-//! pass at once.
+//! Slow readers: minimum rate, stalled streams and connections, and the budget of unsent bytes. The clock is paused, so
+//! timeouts pass at once.
 
 use std::{
     sync::{

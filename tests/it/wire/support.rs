@@ -79,8 +79,8 @@ pub(crate) async fn json(reply: reqwest::Response) -> Value {
 
 pub(crate) type Feed = UnboundedSender<Result<Event, Status>>;
 
-/// Service that echoes messages. The id of a message selects other behaviour: `fail` and `drain` end a stream with an error, `feed`
-/// streams what the test sends to [`Echo::feed`].
+/// Service that echoes messages. The id of a message selects other behaviour: `fail` and `drain` end a stream with an
+/// error, `feed` streams what the test sends to [`Echo::feed`].
 #[derive(Default)]
 pub(crate) struct Echo {
     /// Context of each request.

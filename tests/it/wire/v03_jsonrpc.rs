@@ -157,8 +157,8 @@ async fn extended_card_has_the_v03_form() {
     assert_eq!(*service.requests.lock(), ["GetExtendedAgentCard {}", "GetExtendedAgentCard {}"]);
 }
 
-/// A message requires an id (0.3, 6.4). Before 0.2 it had none, so one is generated for the old methods. An example of 0.2 has the
-/// id outside of the message.
+/// A message requires an id (0.3, 6.4). Before 0.2 it had none, so one is generated for the old methods. An example of 0.2
+/// has the id outside of the message.
 #[tokio::test]
 async fn message_requires_an_id_except_in_the_oldest_methods() {
     let (url, service) = &CannedService::serve(settings()).await;

@@ -1,4 +1,5 @@
-//! Push configuration members that only 0.3 has (headers, further authentication schemes): stored, and returned to 0.3 clients.
+//! Push configuration members that only 0.3 has (headers, further authentication schemes): stored, and returned to 0.3
+//! clients.
 
 use a2a_service::{
     agent::{self, End},

@@ -1,4 +1,4 @@
-//! Media types: a hint where nobody says more, and a rule where the server is strict (4.1.6, 4.4.1, 5.4).
+//! Media types: ignored by default, enforced by a strict server (specification 4.1.6, 4.4.1, 5.4).
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn message(parts: Vec<Part>) -> SendMessageRequest {
 }
 
 fn accepting(modes: &[&str]) -> SendMessageRequest {
-    let accepted_output_modes = modes.iter().map(|it| (*it).to_owned()).collect();
+    let accepted_output_modes = modes.iter().map(|mode| (*mode).to_owned()).collect();
     configured(text("", "hello"), SendMessageConfiguration { accepted_output_modes, ..Default::default() })
 }
 
@@ -26,18 +26,18 @@ fn data() -> Part {
     Part::data(&serde_json::json!({"city": "Rome"})).unwrap()
 }
 
-scenario!(a_text_agent_can_read_every_part, async |agent: &dyn A2aService| {
+scenario!(text_agent_reads_every_kind_of_part, async |agent: &dyn A2aService| {
     let map = Part::url("https://example.com/map.png", "image/png").named("map.png");
     let parts = vec![Part::text("Where is this?"), data(), Part::bytes("\x01\x02", "image/png"), map];
     let task = send(agent, message(parts.clone())).await;
     let lines = "Where is this?\n{\"city\":\"Rome\"}\n[file image/png, 2 bytes]\n\
                  [file map.png, image/png, https://example.com/map.png]";
     assert_eq!((task.state(), output(&task).as_str()), (TaskState::Completed, lines));
-    assert_eq!(task.history[0].parts, parts, "the message itself is as it was sent");
+    assert_eq!(task.history[0].parts, parts, "the message is stored as it was sent");
     assert_eq!(output(&send(agent, message(vec![data()])).await), "{\"city\":\"Rome\"}");
 });
 
-scenario!(media_types_are_a_hint, async |agent: &dyn A2aService| {
+scenario!(media_types_are_not_enforced_by_default, async |agent: &dyn A2aService| {
     let part = Part::bytes("x", "application/x-unheard-of");
     assert_eq!(send(agent, message(vec![part])).await.state(), TaskState::Completed);
     assert_eq!(send(agent, accepting(&["image/png"])).await.state(), TaskState::Completed);
@@ -49,15 +49,17 @@ fn modes(change: impl FnOnce(&mut Modes)) -> Modes {
     modes
 }
 
-async fn refused(agent: &dyn A2aService, sent: SendMessageRequest) -> Error {
+async fn rejected(agent: &dyn A2aService, sent: SendMessageRequest) -> Error {
     let error = send_payload(agent, sent.clone()).await.err().unwrap();
     let streamed: Error = agent.send_streaming_message(request(sent)).await.err().unwrap().into();
     assert_eq!((streamed.kind(), streamed.to_string()), (error.kind(), error.to_string()));
     error
 }
 
-async fn a_strict_server_takes_what_its_card_says(way: impl AsyncFn(Server<Reader>) -> Arc<dyn A2aService>) {
-    let agent = way(Server::new(Reader).modes(modes(|it| it.strict_modes = true))).await;
+async fn strict_server_accepts_the_media_types_of_its_card(
+    binding: impl AsyncFn(Server<Reader>) -> Arc<dyn A2aService>,
+) {
+    let agent = binding(Server::new(Reader).modes(modes(|modes| modes.strict_modes = true))).await;
     let png = || Part::bytes("x", "image/png; q=1");
     for parts in [vec![Part::text("x")], vec![Part::text("x"), data()], vec![png()]] {
         assert_eq!(send(&*agent, message(parts)).await.state(), TaskState::Completed);
@@ -68,56 +70,63 @@ async fn a_strict_server_takes_what_its_card_says(way: impl AsyncFn(Server<Reade
         (Part::url("https://example.com/x", "text/csv"), "text/csv"),
         (Part::url("https://example.com/x", ""), "application/octet-stream"),
     ] {
-        let error = refused(&*agent, message(vec![Part::text("x"), part])).await;
+        let error = rejected(&*agent, message(vec![Part::text("x"), part])).await;
         assert_error_kind(&error, ErrorKind::ContentTypeNotSupported);
-        let why = format!("message.parts[1]: {name} is not accepted; send text/plain, application/json, image/*");
-        assert!(error.to_string().ends_with(&why), "{error}");
+        let detail = format!("message.parts[1]: {name} is not accepted; send text/plain, application/json, image/*");
+        assert!(error.to_string().ends_with(&detail), "{error}");
         assert_eq!(error.metadata("field"), Some("message.parts[1]"));
     }
     for modes in [&["text/plain"][..], &["image/png", "TEXT/*"], &["*/*"], &["application/pdf"], &[]] {
         assert_eq!(send(&*agent, accepting(modes)).await.state(), TaskState::Completed, "{modes:?}");
     }
-    let error = refused(&*agent, accepting(&["image/png", "audio/*"])).await;
+    let error = rejected(&*agent, accepting(&["image/png", "audio/*"])).await;
     assert_error_kind(&error, ErrorKind::ContentTypeNotSupported);
     assert_eq!(error.metadata("field"), Some("configuration.acceptedOutputModes"));
     let after = agent.list_tasks(request(a2a_service::pb::v1::ListTasksRequest::default())).await.unwrap();
-    assert_eq!(after.get_ref().total_size, before.get_ref().total_size + 5, "what is refused makes no task");
+    assert_eq!(after.get_ref().total_size, before.get_ref().total_size + 5, "rejected messages create no task");
 }
 
-/// The default of a kind of part counts only where the sender names no media type.
-async fn a_named_media_type_counts_for_every_kind_of_part(way: impl AsyncFn(Server<Reader>) -> Arc<dyn A2aService>) {
-    let agent = way(Server::new(Reader).modes(modes(|it| it.strict_modes = true))).await;
+/// The default media type of a kind of part applies only if the client states none.
+async fn stated_media_type_is_checked_for_every_kind_of_part(
+    binding: impl AsyncFn(Server<Reader>) -> Arc<dyn A2aService>,
+) {
+    let agent = binding(Server::new(Reader).modes(modes(|modes| modes.strict_modes = true))).await;
     let named = |part: Part, media_type: &str| Part { media_type: media_type.into(), ..part };
     for (part, name) in [
         (named(Part::text("x"), "text/markdown"), "text/markdown"),
         (named(data(), "application/geo+json"), "application/geo+json"),
     ] {
-        let error = refused(&*agent, message(vec![part])).await;
+        let error = rejected(&*agent, message(vec![part])).await;
         assert_error_kind(&error, ErrorKind::ContentTypeNotSupported);
         assert!(error.to_string().contains(&format!("message.parts[0]: {name} is not accepted; send")), "{error}");
     }
-    let taken = vec![named(Part::text("x"), "Text/Plain; charset=utf-8"), named(data(), "application/json")];
-    assert_eq!(send(&*agent, message(taken)).await.state(), TaskState::Completed);
+    let accepted = vec![named(Part::text("x"), "Text/Plain; charset=utf-8"), named(data(), "application/json")];
+    assert_eq!(send(&*agent, message(accepted)).await.state(), TaskState::Completed);
 }
 
 each_binding!(
-    a_named_media_type_counts_for_every_kind_of_part,
-    not_at_0_3 = "its parts of text and data have no media types"
+    stated_media_type_is_checked_for_every_kind_of_part,
+    not_at_0_3 = "text and data parts have no media types in 0.3"
 );
 
-each_binding!(a_strict_server_takes_what_its_card_says, not_in_v03_proto = "its proto file has no lists of tasks");
+each_binding!(
+    strict_server_accepts_the_media_types_of_its_card,
+    not_in_v03_proto = "its proto file has no lists of tasks"
+);
 
-async fn an_agent_may_need_text(way: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let agent = way(server().modes(modes(|it| it.require_text = true))).await;
-    let error = refused(&*agent, message(vec![data()])).await;
+async fn message_without_text_is_rejected_if_text_is_required(
+    binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>,
+) {
+    let agent = binding(server().modes(modes(|modes| modes.require_text = true))).await;
+    let error = rejected(&*agent, message(vec![data()])).await;
     assert_error_kind(&error, ErrorKind::InvalidParams);
     assert_eq!(fields(&error), ["message.parts"]);
     assert_eq!(send(&*agent, message(vec![data(), Part::text("hello")])).await.state(), TaskState::Completed);
 }
 
-each_binding!(an_agent_may_need_text);
+each_binding!(message_without_text_is_rejected_if_text_is_required);
 
-/// Takes text, and by one of its skills more than that.
+/// Agent that accepts text and JSON, and images by one of its skills.
 struct Reader;
 
 impl a2a_service::agent::Agent for Reader {
@@ -130,7 +139,7 @@ impl a2a_service::agent::Agent for Reader {
     }
 
     fn about(&self) -> About {
-        let types = |all: &[&str]| all.iter().map(|it| (*it).to_owned()).collect();
+        let types = |all: &[&str]| all.iter().map(|media_type| (*media_type).to_owned()).collect();
         About::new("Reader").modes(["text/plain", "application/json"], ["text/plain"]).with_skill(AgentSkill {
             id: "see".into(),
             input_modes: types(&["image/*"]),

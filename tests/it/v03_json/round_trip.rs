@@ -1,4 +1,4 @@
-//! Whatever classic JSON can say of 1.0 comes back as it was.
+//! Round trips of random 1.0 messages through the JSON of protocol 0.3.
 
 use a2a_service::{
     pb::{
@@ -24,21 +24,21 @@ fn any_value() -> impl Strategy<Value = Value> {
         Just(Kind::NullValue(0)),
         any::<bool>().prop_map(Kind::BoolValue),
         (-1e15..1e15).prop_map(Kind::NumberValue),
-        any::<i32>().prop_map(|it| Kind::NumberValue(it.into())),
+        any::<i32>().prop_map(|number| Kind::NumberValue(number.into())),
         ".*".prop_map(Kind::StringValue),
     ];
     leaf.prop_map(Value::from).prop_recursive(3, 12, 3, |inner| {
         let list = prop::collection::vec(inner.clone(), 0..3);
         prop_oneof![
             list.prop_map(|values| Kind::ListValue(a2a_service::pb::wkt::ListValue { values }).into()),
-            struct_of(inner).prop_map(|it| Kind::StructValue(it).into()),
+            struct_of(inner).prop_map(|fields| Kind::StructValue(fields).into()),
         ]
     })
 }
 
-/// Metadata without the mark; not empty, as that of data that is no object must not be.
+/// Metadata without the compatibility mark, and not empty, which data other than objects cannot preserve.
 fn any_metadata() -> impl Strategy<Value = Option<Struct>> {
-    prop::option::of(struct_of(any_value()).prop_filter("not empty", |it| !it.fields.is_empty()))
+    prop::option::of(struct_of(any_value()).prop_filter("not empty", |fields| !fields.fields.is_empty()))
 }
 
 fn any_part() -> impl Strategy<Value = Part> {
@@ -134,8 +134,9 @@ fn any_config() -> impl Strategy<Value = TaskPushNotificationConfig> {
 }
 
 fn any_send() -> impl Strategy<Value = SendMessageRequest> {
-    let config =
-        prop::option::of(any_config().prop_map(|it| TaskPushNotificationConfig { task_id: String::new(), ..it }));
+    let config = prop::option::of(
+        any_config().prop_map(|config| TaskPushNotificationConfig { task_id: String::new(), ..config }),
+    );
     let configuration = (texts(), config, prop::option::of(any::<i32>()), any::<bool>()).prop_map(
         |(accepted_output_modes, task_push_notification_config, history_length, return_immediately)| {
             SendMessageConfiguration {
@@ -155,24 +156,24 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_result_comes_back(payload in any_payload(), last in any::<bool>()) {
+    fn result_is_preserved(payload in any_payload(), last in any::<bool>()) {
         let json = serde_json::to_string(&FinalEvent { payload: &payload, last }).unwrap();
         prop_assert!(!json.contains('\n'));
         prop_assert_eq!(read::<StreamResponse>(&json).payload, Some(payload));
     }
 
     #[test]
-    fn a_task_comes_back(task in any_task()) {
+    fn task_is_preserved(task in any_task()) {
         prop_assert_eq!(read::<Task>(&written(&task)), task);
     }
 
     #[test]
-    fn a_send_comes_back(send in any_send()) {
+    fn send_is_preserved(send in any_send()) {
         prop_assert_eq!(read::<SendMessageRequest>(&written(&send)), send);
     }
 
     #[test]
-    fn a_webhook_comes_back(config in any_config()) {
+    fn push_configuration_is_preserved(config in any_config()) {
         prop_assert_eq!(read::<TaskPushNotificationConfig>(&written(&config)), config);
     }
 }

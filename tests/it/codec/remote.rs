@@ -1,4 +1,5 @@
-//! Agents elsewhere: what goes out to them, and what is made of what they answer.
+//! Remote agents over a JSON transport or gRPC: equal service behaviour, invalid responses, cursors, and no forwarding of
+//! credentials.
 
 use std::{
     sync::{Arc, Mutex},
@@ -27,25 +28,25 @@ use tower_service::Service;
 
 use super::{Echo, body, echo, message};
 
-/// JSON out and in again, without HTTP between.
-struct Loop(ServiceHandle);
+/// Transport that passes JSON to a local service without HTTP.
+struct Loopback(ServiceHandle);
 
 #[tonic::async_trait]
-impl Transport for Loop {
+impl Transport for Loopback {
     async fn send(&self, rpc: &'static str, rule: HttpRule, request: Request<Value>) -> Result<Reply, Status> {
         let rpc = Rpc::from_name(rpc).unwrap();
         assert_eq!(rule, rpc.http_rule());
-        let request =
-            request.map(|it| Params { source: ParamSource::Json(it.to_string().into_bytes().into()), path: vec![] });
+        let request = request
+            .map(|value| Params { source: ParamSource::Json(value.to_string().into_bytes().into()), path: vec![] });
         self.0.call(rpc, request).await
     }
 }
 
-/// Answers all calls in the wrong way.
-struct Wrong;
+/// Transport with invalid responses.
+struct InvalidResponses;
 
 #[tonic::async_trait]
-impl Transport for Wrong {
+impl Transport for InvalidResponses {
     async fn send(&self, rpc: &'static str, _: HttpRule, _: Request<Value>) -> Result<Reply, Status> {
         Ok(match rpc {
             "GetTask" => Reply::Stream(Box::pin(tokio_stream::empty()), MetadataMap::new()),
@@ -57,10 +58,10 @@ impl Transport for Wrong {
 }
 
 #[tokio::test]
-async fn an_agent_elsewhere_is_the_same_service() {
+async fn remote_agent_behaves_as_the_local_service() {
     let remotes: [Arc<dyn A2aService>; 3] = [
         Arc::new(echo()),
-        Arc::new(Remote(Loop(echo()))),
+        Arc::new(Remote(Loopback(echo()))),
         Arc::new(A2aServiceClient::new(A2aServiceServer::new(echo()))),
     ];
     for agent in remotes {
@@ -89,16 +90,16 @@ async fn an_agent_elsewhere_is_the_same_service() {
 }
 
 #[tokio::test]
-async fn an_agent_that_answers_wrongly_is_to_blame() {
-    let agent = Remote(Wrong);
+async fn invalid_response_is_an_agent_error() {
+    let agent = Remote(InvalidResponses);
     let error = agent.get_task(Request::new(GetTaskRequest::default())).await.unwrap_err();
     assert_eq!(Error::from(error).kind(), ErrorKind::InvalidAgentResponse);
     let request = Request::new(SubscribeToTaskRequest::default());
     let events: Vec<_> = agent.subscribe_to_task(request).await.unwrap().into_inner().collect().await;
-    assert_eq!(events.len(), 1, "one message is a stream of that");
+    assert_eq!(events.len(), 1, "a single message is a stream of one event");
     let error = agent.send_message(Request::new(SendMessageRequest::default())).await.unwrap_err();
     assert_eq!(Error::from(error).kind(), ErrorKind::InvalidAgentResponse);
-    // To say nothing is an answer to one of these.
+    // An empty body is a valid response of this method.
     agent
         .delete_task_push_notification_config(Request::new(DeleteTaskPushNotificationConfigRequest::default()))
         .await
@@ -106,7 +107,7 @@ async fn an_agent_that_answers_wrongly_is_to_blame() {
     assert!(agent.cancel_task(Request::new(CancelTaskRequest::default())).await.is_err());
 }
 
-/// The cursor of an event goes where its stream goes, if that has a place for it.
+/// Frames carry the cursors of their events, and the JSON transport preserves them.
 #[tokio::test]
 async fn frames_have_cursors() {
     let request = Call::by("ada").request(Params { source: body(r#"{"id":"7"}"#), path: Vec::new() });
@@ -119,29 +120,29 @@ async fn frames_have_cursors() {
         (first.cursor.as_ref().unwrap().as_str(), &**first.data.bytes()),
         ("7.1.1", &br#"{"task":{"id":"7"}}"#[..])
     );
-    let agent = Remote(Loop(echo()));
+    let agent = Remote(Loopback(echo()));
     let request = SubscribeToTaskRequest { id: "7".into(), ..Default::default() };
     let events = agent.subscribe_to_task(Call::by("ada").request(request)).await.unwrap().into_inner();
-    let cursors: Vec<_> = events.filter_map(async |it| it.ok()?.cursor().cloned()).collect().await;
+    let cursors: Vec<_> = events.filter_map(async |event| event.ok()?.cursor().cloned()).collect().await;
     assert_eq!(cursors.iter().map(Cursor::as_str).collect::<Vec<_>>(), ["7.1.1", "7.1.2"]);
 }
 
-/// A secret in the headers or in the extensions gets neither to the service nor, from there, to another agent.
+/// Secrets in headers or request extensions reach neither the service nor another agent.
 #[tokio::test]
-async fn no_credential_is_passed_on() {
+async fn credentials_are_not_forwarded() {
     let service = Arc::new(Echo::default());
     let sent = Arc::new(Mutex::new(MetadataMap::new()));
-    let seen = Arc::clone(&sent);
-    let edge = move |mut request: Request<()>| {
-        *seen.lock().unwrap() = request.metadata().clone();
+    let recorded = Arc::clone(&sent);
+    let interceptor = move |mut request: Request<()>| {
+        *recorded.lock().unwrap() = request.metadata().clone();
         request.metadata_mut().insert("authorization", "Bearer secret".parse().unwrap());
         let call = Call { binding: Binding::Grpc, ..Call::by("ada") };
         request.extensions_mut().insert(call);
         request.extensions_mut().insert("a secret");
         Ok(request)
     };
-    let bound = ServiceHandle(Arc::<Echo>::clone(&service));
-    let agent = A2aServiceClient::new(A2aServiceServer::with_interceptor(bound, edge));
+    let handle = ServiceHandle(Arc::<Echo>::clone(&service));
+    let agent = A2aServiceClient::new(A2aServiceServer::with_interceptor(handle, interceptor));
     let agent: &dyn A2aService = &agent;
 
     let call = Call { request_id: Some("r".into()), idempotency_key: Some("k".into()), ..Call::by("bob") };
@@ -158,7 +159,7 @@ async fn no_credential_is_passed_on() {
     assert_eq!(sent.get("a2a-version").unwrap(), "1.0");
 }
 
-/// An agent that answers with a frame of one byte, which begins a field and does not go on.
+/// gRPC service whose response is a frame of one byte, the start of an incomplete field.
 #[derive(Clone)]
 struct Malformed;
 impl Service<http::Request<tonic::body::Body>> for Malformed {
@@ -180,7 +181,7 @@ fn malformed() -> tonic::body::Body {
 }
 
 #[tokio::test]
-async fn malformed_protobuf_is_the_fault_of_whoever_wrote_it() {
+async fn malformed_protobuf_is_attributed_to_its_sender() {
     let request = http::Request::post("/lf.a2a.v1.A2AService/GetTask").header("content-type", "application/grpc");
     let response = A2aServiceServer::new(echo()).call(request.body(malformed()).unwrap()).await.unwrap();
     let error = Error::from(Status::from_header_map(response.headers()).unwrap());
