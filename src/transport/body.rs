@@ -1,4 +1,4 @@
-//! Bodies: of answers, in as few boxes as there are kinds of them, and of requests, which are read up to a limit.
+//! HTTP bodies: the response [`Body`] of all bindings, and reading of request bodies up to a limit.
 
 use std::{
     error::Error as StdError,
@@ -21,17 +21,17 @@ use crate::{
     response_budget::ResponseBudget,
 };
 
-/// What is read and thrown away of a body that is too large, so that its sender comes to read the answer. Closed on, a
-/// sender in the middle of its body would see a broken connection.
-const DISCARD: u64 = 8 << 20;
+/// Maximum number of bytes of a rejected body that are read and discarded. A client whose connection is closed while it
+/// sends would see a connection error, and not the response.
+const MAX_DISCARD: u64 = 8 << 20;
 
-/// The body of an answer.
+/// Response body.
 #[derive(Default)]
 pub struct Body {
     kind: Kind,
     /// Budget that counts the frames until they are sent.
     unsent: Option<ResponseBudget>,
-    /// Counts the request as open.
+    /// Counts the request as open until the body is dropped.
     permit: Option<Box<PeerPermit>>,
 }
 
@@ -41,18 +41,18 @@ enum Kind {
     Empty,
     Whole(Bytes),
     Grpc(tonic::body::Body),
-    /// The first frame, which was made in advance, and the rest.
-    Begun(Bytes, tonic::body::Body),
+    /// First frame, encoded in advance, and the rest.
+    Started(Bytes, tonic::body::Body),
     Events(Pin<Box<dyn http_body::Body<Data = Bytes, Error = Status> + Send>>),
 }
 
 impl Body {
-    /// What tonic answers with.
+    /// Creates a body from one of tonic.
     pub(crate) fn grpc(body: tonic::body::Body) -> Self {
         Self::of(Kind::Grpc(body))
     }
 
-    /// What comes bit by bit.
+    /// Creates a body that streams frames.
     pub(crate) fn events(body: impl http_body::Body<Data = Bytes, Error = Status> + Send + 'static) -> Self {
         Self::of(Kind::Events(Box::pin(body)))
     }
@@ -61,7 +61,7 @@ impl Body {
         Self { kind, unsent: None, permit: None }
     }
 
-    /// Makes the first frame of what tonic answers with.
+    /// Encodes the first frame of a gRPC body.
     pub(super) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         use http_body::Body as _;
         let Kind::Grpc(body) = &mut self.kind else { return Poll::Ready(()) };
@@ -70,7 +70,7 @@ impl Body {
         }
         let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
         self.kind = match frame.transpose().map(|frame| frame.map(Frame::into_data)) {
-            Ok(Some(Ok(data))) => Kind::Begun(data, mem::take(body)),
+            Ok(Some(Ok(data))) => Kind::Started(data, mem::take(body)),
             Ok(Some(Err(trailers))) => Kind::Events(Box::pin(StreamBody::new(tokio_stream::once(Ok(trailers))))),
             Err(status) => Kind::Events(Box::pin(StreamBody::new(tokio_stream::once(Err(status))))),
             Ok(None) => Kind::Empty,
@@ -78,20 +78,20 @@ impl Body {
         Poll::Ready(())
     }
 
-    /// Number of bytes that are already encoded.
+    /// Returns the number of bytes that are already encoded.
     pub(super) fn encoded_len(&self) -> usize {
         match &self.kind {
-            Kind::Whole(data) | Kind::Begun(data, _) => data.len(),
+            Kind::Whole(data) | Kind::Started(data, _) => data.len(),
             Kind::Empty | Kind::Grpc(_) | Kind::Events(_) => 0,
         }
     }
 
-    /// Counts its frames from now on until they are sent.
+    /// Counts the frames in the budget until they are sent.
     pub(super) fn counted(mut self, unsent: &ResponseBudget) -> Self {
-        if let Kind::Whole(data) | Kind::Begun(data, _) = &mut self.kind {
+        if let Kind::Whole(data) | Kind::Started(data, _) = &mut self.kind {
             *data = unsent.count(mem::take(data));
         }
-        if let Kind::Grpc(_) | Kind::Begun(..) | Kind::Events(_) = &self.kind {
+        if let Kind::Grpc(_) | Kind::Started(..) | Kind::Events(_) = &self.kind {
             self.unsent = Some(unsent.clone());
         }
         self
@@ -106,7 +106,7 @@ impl Body {
     }
 
     /// Attaches a permit, which is released when the body is dropped.
-    pub(super) fn holding(mut self, permit: PeerPermit) -> Self {
+    pub(super) fn with_permit(mut self, permit: PeerPermit) -> Self {
         self.permit = Some(Box::new(permit));
         self
     }
@@ -123,7 +123,7 @@ impl fmt::Debug for Body {
         f.write_str(match &self.kind {
             Kind::Empty => "empty",
             Kind::Whole(_) => "whole",
-            Kind::Grpc(_) | Kind::Begun(..) => "grpc",
+            Kind::Grpc(_) | Kind::Started(..) => "grpc",
             Kind::Events(_) => "events",
         })
     }
@@ -141,7 +141,7 @@ impl http_body::Body for Body {
                 self.kind = Kind::Empty;
                 return Poll::Ready(Some(Ok(Frame::data(data))));
             }
-            Kind::Begun(data, rest) => {
+            Kind::Started(data, rest) => {
                 let data = mem::take(data);
                 self.kind = Kind::Grpc(mem::take(rest));
                 return Poll::Ready(Some(Ok(Frame::data(data))));
@@ -155,7 +155,7 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Empty => true,
-            Kind::Whole(_) | Kind::Begun(..) => false,
+            Kind::Whole(_) | Kind::Started(..) => false,
             Kind::Grpc(body) => body.is_end_stream(),
             Kind::Events(body) => body.is_end_stream(),
         }
@@ -164,7 +164,7 @@ impl http_body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Empty => SizeHint::with_exact(0),
-            Kind::Begun(..) => SizeHint::default(),
+            Kind::Started(..) => SizeHint::default(),
             Kind::Whole(data) => SizeHint::with_exact(u64::try_from(data.len()).unwrap_or(u64::MAX)),
             Kind::Grpc(body) => body.size_hint(),
             Kind::Events(body) => body.size_hint(),
@@ -172,17 +172,19 @@ impl http_body::Body for Body {
     }
 }
 
-/// Reads the whole body of a request. Rejects a body that is larger than `max_body`, slower than `body_timeout`, or exceeds
-/// the budget of received bytes.
+/// Reads the whole body of a request.
+///
+/// # Errors
+/// The body is larger than `max_body`, is not received within `body_timeout`, or exceeds the budget of received bytes.
 pub(super) async fn read<B>(headers: &HeaderMap, body: B, limits: &Limits) -> Result<Bytes, Error>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
     let mut whole = pin!(collect(headers, body, limits));
-    // Most come with their heads, and are not waited for.
-    if let Poll::Ready(it) = poll_fn(|cx| Poll::Ready(whole.as_mut().poll(cx))).await {
-        return it;
+    // Most bodies arrive with their headers and need no timer.
+    if let Poll::Ready(body) = poll_fn(|cx| Poll::Ready(whole.as_mut().poll(cx))).await {
+        return body;
     }
     let timed = Box::pin(tokio::time::timeout(limits.body_timeout, whole)).await;
     timed.map_err(|_| request_budget::too_slow(limits.body_timeout))?
@@ -198,41 +200,42 @@ where
     let limit = u64::try_from(max).unwrap_or(u64::MAX);
     let mut reserved = limits.receiving.reservation();
     let (mut first, mut rest, mut length) = (Bytes::new(), BytesMut::new(), 0_u64);
-    let mut refusal = (body.size_hint().lower() > limit).then(|| too_large_for(max));
-    while refusal.is_none() {
+    let mut rejection = (body.size_hint().lower() > limit).then(|| too_large_for(max));
+    while rejection.is_none() {
         let Some(frame) = body.frame().await else { break };
-        // The cause is that the other end went away, or broke HTTP; neither is one for the log of errors.
-        let frame =
-            frame.map_err(|it| ErrorKind::InvalidRequest.because(format!("the body broke off: {}", it.into())))?;
+        // The client closed the connection or violated HTTP. Neither is an internal error.
+        let frame = frame
+            .map_err(|error| ErrorKind::InvalidRequest.because(format!("the body is incomplete: {}", error.into())))?;
         let Ok(data) = frame.into_data() else { continue };
         length = length.saturating_add(u64::try_from(data.len()).unwrap_or(u64::MAX));
         if length > limit {
-            refusal = Some(too_large_for(max));
+            rejection = Some(too_large_for(max));
         } else if let Err(error) = reserved.grow(data.len()) {
-            refusal = Some(error);
+            rejection = Some(error);
         }
-        if refusal.is_some() || data.is_empty() {
+        if rejection.is_some() || data.is_empty() {
             continue;
         }
-        // Most bodies come in one piece, which is taken as it is.
+        // Most bodies arrive in one piece, which is not copied.
         if first.is_empty() && rest.is_empty() {
             first = data;
         } else {
             if rest.is_empty() {
-                // No more than is reserved, whatever length was announced: the rest grows as it comes.
+                // Based on the received length: the announced length may be false.
                 rest.reserve(2 * (first.len() + data.len()));
                 rest.extend_from_slice(&mem::take(&mut first));
             }
             rest.extend_from_slice(&data);
         }
     }
-    if let Some(error) = refusal {
+    if let Some(error) = rejection {
         drop((reserved, first, rest));
-        // Who asked before sending gets the answer instead of leave to send.
+        // A client that sent `Expect` waits for the response before it sends the body.
         if !headers.contains_key(header::EXPECT) {
             while let Some(Ok(frame)) = body.frame().await {
-                length = length.saturating_add(frame.data_ref().map_or(0, |it| u64::try_from(it.len()).unwrap_or(0)));
-                if length > DISCARD {
+                length =
+                    length.saturating_add(frame.data_ref().map_or(0, |data| u64::try_from(data.len()).unwrap_or(0)));
+                if length > MAX_DISCARD {
                     break;
                 }
             }
@@ -242,7 +245,9 @@ where
     Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
-/// A body or a message that has more than `max` bytes.
+/// Returns the error for a body or a message of more than `max` bytes.
 pub(crate) fn too_large_for(max: usize) -> Error {
-    ErrorKind::TooLarge.because(format!("up to {max} bytes are taken")).with("limit", max.to_string())
+    ErrorKind::TooLarge
+        .because(format!("the request exceeds the limit of {max} bytes (max_body)"))
+        .with("limit", max.to_string())
 }

@@ -1,4 +1,4 @@
-//! gRPC on the server side: error details for tonic's own refusals, health and reflection.
+//! gRPC binding of the server: error details for tonic's own errors, health service and reflection.
 
 use tonic::{Code, Status, server::NamedService, service::Routes};
 use tonic_health::pb::{FILE_DESCRIPTOR_SET as HEALTH, health_server::HealthServer};
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// Gives the refusals of tonic's own, which know a code and nothing more, the details that all of ours have (10.6).
+/// Adds error details (10.6) to errors that tonic itself generated, which have only a code and a message.
 pub(super) fn complete(
     response: http::Response<tonic::body::Body>,
     max_message: usize,
@@ -27,36 +27,36 @@ pub(super) fn complete(
         remove_framing(response.headers_mut());
     }
     let headers = response.headers();
-    // Of those that have details, the ones of the codec don't know which version they are for.
-    let whole = headers.contains_key(Status::GRPC_STATUS_DETAILS) && version == Version::V1_0;
-    if !headers.contains_key(Status::GRPC_STATUS) || whole {
+    // Errors of 0.3 with details are converted too: those of the codec have the form of 1.0.
+    let is_complete = headers.contains_key(Status::GRPC_STATUS_DETAILS) && version == Version::V1_0;
+    if !headers.contains_key(Status::GRPC_STATUS) || is_complete {
         return response;
     }
-    let say = |error: Error| error.into_status(version);
+    let status_of = |error: Error| error.into_status(version);
     match Status::from_header_map(headers) {
         None => response,
         Some(status) if status.code() == Code::Ok => response,
-        // No error of ours has this code; of tonic it is what it says of a message that is too long.
-        Some(status) if status.code() == Code::OutOfRange => say(too_large_for(max_message)).into_http(),
-        // gRPC has no word for a call that breaks off before its message has come; it is not we who are at fault.
+        // Only tonic uses this code, for a message that is too large.
+        Some(status) if status.code() == Code::OutOfRange => status_of(too_large_for(max_message)).into_http(),
+        // gRPC has no code for a request that ends before its message. The client caused it, so it is not INTERNAL.
         Some(status) if status.code() == Code::Internal && TRUNCATED.contains(&status.message()) => {
-            say(ErrorKind::InvalidRequest.because(status.message().to_owned())).into_http()
+            status_of(ErrorKind::InvalidRequest.because(status.message().to_owned())).into_http()
         }
         Some(mut status) => {
             let metadata = std::mem::take(status.metadata_mut());
-            let said = status.message().split(':').next().unwrap_or_default().to_owned();
+            let prefix = status.message().split(':').next().unwrap_or_default().to_owned();
             let error = Error::from(status);
-            if version == Version::V0_3 && said == error.kind().classic_name() {
+            if version == Version::V0_3 && prefix == error.kind().classic_name() {
                 return response;
             }
-            let mut complete = say(error);
+            let mut complete = status_of(error);
             *complete.metadata_mut() = metadata;
             complete.into_http()
         }
     }
 }
 
-/// Both versions of the reflection service. Tools ask for either, and many for the older one first.
+/// Both versions of the reflection service. Many tools try the older one first.
 const REFLECTION: [&str; 2] = ["grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"];
 
 /// Returns true if a path is a method of a reflection service.
@@ -65,10 +65,9 @@ pub(super) fn is_reflection(path: &str) -> bool {
     service.is_some_and(|service| REFLECTION.contains(&service))
 }
 
-/// The services that tools look for beside ours: health, and reflection in both of its versions, which says what is
-/// served here with the comments of the proto files.
+/// Builds the health service, and reflection in both versions with the comments of the proto files.
 pub(super) fn auxiliary_services(service: Health) -> Routes {
-    /// Requests of reflection name a service, a file or a symbol.
+    /// Maximum size of a reflection request in bytes. It names a service, a file or a symbol.
     const MAX_MESSAGE: usize = 16 << 10;
     let services = service.services.clone();
     let health = HealthServer::new(service).max_decoding_message_size(health::MAX_MESSAGE);
@@ -85,7 +84,7 @@ pub(super) fn auxiliary_services(service: Health) -> Routes {
         (Ok(v1), Ok(v1alpha)) => routes.add_service(v1).add_service(v1alpha).prepare(),
         (v1, v1alpha) => {
             let errors = [v1.err(), v1alpha.err()];
-            tracing::error!(?errors, "the descriptors can't be read, and there is no reflection");
+            tracing::error!(?errors, "reflection unavailable: invalid descriptors");
             routes.prepare()
         }
     }
@@ -95,11 +94,11 @@ fn name_of<S: NamedService>(_: &S) -> &'static str {
     S::NAME
 }
 
-/// Gives the answer to a service that is not there the details that all of our errors have. What the services beside
-/// ours say is not for us to complete.
+/// Adds error details to the response of an unknown service. Responses of health and reflection are unchanged.
 pub(super) fn complete_unimplemented(response: http::Response<tonic::body::Body>) -> http::Response<Body> {
+    const UNIMPLEMENTED: &[u8] = b"12";
     let status = response.headers().get(Status::GRPC_STATUS);
-    if status.is_some_and(|it| it.as_bytes() == b"12") {
+    if status.is_some_and(|code| code.as_bytes() == UNIMPLEMENTED) {
         complete(response, 0, Version::V1_0)
     } else {
         response.map(Body::grpc)

@@ -1,5 +1,4 @@
-//! Whether a server is there, and whether it takes work: for whoever starts, watches and balances servers, over HTTP and
-//! as gRPC's own health service.
+//! Health checks: `/healthz` (liveness), `/readyz` (readiness) and `grpc.health.v1.Health`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,25 +17,26 @@ use super::{body::Body, response::respond};
 use crate::contract::BoxStream;
 use crate::error::{Error, ErrorKind};
 
-/// The process answers: for who would start it anew if it didn't.
+/// Path of the liveness check: the process responds.
 pub(super) const LIVE: &str = "/healthz";
 
-/// The server takes work: for who sends it some. It no longer does when it drains.
+/// Path of the readiness check: the server accepts work. It fails while the server drains.
 pub(super) const READY: &str = "/readyz";
 
-/// Maximum size of a request in bytes. It has the name of a service and nothing else.
+/// Maximum size of a gRPC request in bytes. It contains only the name of a service.
 pub(super) const MAX_MESSAGE: usize = 1 << 10;
 
 /// Interval at which a health watch polls the readiness.
-const WATCH: Duration = Duration::from_secs(1);
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// When a client may retry a `Watch` that was refused.
+/// Delay after which a client may retry a rejected `Watch`.
 const WATCH_RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// Finds out whether what the server works with is there. Anybody may ask, and as often as they like.
+/// Checks whether the store and other dependencies are available. It must be cheap: clients need no authentication, and no
+/// rate limit applies.
 pub type ReadinessCheck = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
 
-/// Answers at one of the paths above.
+/// Responds to a request for [`LIVE`] or [`READY`].
 pub(super) async fn respond_with_health(
     path: &str,
     drain: &CancellationToken,
@@ -44,7 +44,7 @@ pub(super) async fn respond_with_health(
 ) -> Response<Body> {
     let (status, text) = match path.starts_with(READY) {
         true if drain.is_cancelled() => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
-        // Why not is for the log.
+        // The cause is logged, and not disclosed to clients.
         true if !ready().await => (StatusCode::SERVICE_UNAVAILABLE, "the store does not answer\n"),
         _ => (StatusCode::OK, "ok\n"),
     };
@@ -52,7 +52,7 @@ pub(super) async fn respond_with_health(
     respond(status, HeaderMap::new(), plain, Bytes::from_static(text.as_bytes()))
 }
 
-/// `grpc.health.v1.Health`, of the server as a whole and of the services that it names.
+/// `grpc.health.v1.Health` for the server as a whole and for its services by name.
 pub(super) struct Health {
     drain: CancellationToken,
     ready: ReadinessCheck,
@@ -62,7 +62,7 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// The health of these services, with up to `max_watches` streams of all clients together.
+    /// Creates the health service for these service names, with at most `max_watches` streams of all clients together.
     pub(super) fn new(
         drain: CancellationToken,
         ready: ReadinessCheck,
@@ -73,7 +73,7 @@ impl Health {
         Self { drain, ready, services, watches, max_watches }
     }
 
-    /// Counts a `Watch` stream, until the permit is dropped.
+    /// Counts a `Watch` stream until the permit is dropped.
     fn watch_permit(&self) -> Result<OwnedSemaphorePermit, Error> {
         Arc::clone(&self.watches).try_acquire_owned().map_err(|_| {
             let max = self.max_watches;
@@ -84,7 +84,7 @@ impl Health {
         })
     }
 
-    fn knows(&self, service: &str) -> bool {
+    fn is_known(&self, service: &str) -> bool {
         service.is_empty() || self.services.contains(&service)
     }
 }
@@ -99,38 +99,40 @@ impl health_server::Health for Health {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<tonic::Response<HealthCheckResponse>, Status> {
-        if !self.knows(&request.get_ref().service) {
-            return Err(Status::not_found("no service of this name is served here"));
+        if !self.is_known(&request.get_ref().service) {
+            return Err(Status::not_found(
+                "service: unknown name; use a name from reflection, or an empty one for the server",
+            ));
         }
-        let serves = !self.drain.is_cancelled() && (self.ready)().await;
-        Ok(tonic::Response::new(reply(if serves { ServingStatus::Serving } else { ServingStatus::NotServing })))
+        let is_serving = !self.drain.is_cancelled() && (self.ready)().await;
+        Ok(tonic::Response::new(reply(if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing })))
     }
 
     type WatchStream = BoxStream<HealthCheckResponse>;
 
-    /// Sends each change of readiness, and ends with the drain, which would otherwise wait for the watchers.
+    /// Sends each change of readiness. Ends on drain, which otherwise would wait for the streams.
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<tonic::Response<Self::WatchStream>, Status> {
         let (drain, ready) = (self.drain.clone(), Arc::clone(&self.ready));
-        // An unknown service may be added later, so that it is not an error here, unlike above.
-        let is_known = self.knows(&request.get_ref().service);
+        // Unlike for `check`, an unknown service is not an error: the protocol allows that it is added later.
+        let is_known = self.is_known(&request.get_ref().service);
         let start = (None, drain, ready, self.watch_permit()?);
-        let changes = stream::unfold(start, move |(told, drain, ready, permit)| async move {
+        let changes = stream::unfold(start, move |(sent, drain, ready, permit)| async move {
             loop {
-                let draining = drain.is_cancelled();
+                let is_draining = drain.is_cancelled();
                 let status = if !is_known {
                     ServingStatus::ServiceUnknown
-                } else if !draining && ready().await {
+                } else if !is_draining && ready().await {
                     ServingStatus::Serving
                 } else {
                     ServingStatus::NotServing
                 };
-                if told != Some(status) {
+                if sent != Some(status) {
                     return Some((Ok(reply(status)), (Some(status), drain, ready, permit)));
                 }
-                if draining {
+                if is_draining {
                     return None;
                 }
-                drop(timeout(WATCH, drain.cancelled()).await);
+                drop(timeout(WATCH_INTERVAL, drain.cancelled()).await);
             }
         });
         Ok(tonic::Response::new(Box::pin(changes)))

@@ -1,4 +1,4 @@
-//! Checks that every request passes before it is authenticated and dispatched, whichever binding it is for.
+//! Checks of HTTP framing and of the per-client request limit, before authentication and dispatch.
 
 use std::{
     convert::Infallible,
@@ -13,7 +13,7 @@ use tower_service::Service;
 use super::{Body, RequestBody, ResponseFuture, error_response, now, peer_limit::PeerLimit};
 use crate::error::{Error, ErrorKind};
 
-/// A tower service that checks requests before it passes them on to another.
+/// Tower service that checks requests before it passes them on to another.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestChecks<S> {
     inner: S,
@@ -22,12 +22,12 @@ pub(crate) struct RequestChecks<S> {
 }
 
 impl<S> RequestChecks<S> {
-    /// Checks what comes to a service, and counts requests through trusted proxies by client address.
+    /// Creates the checks in front of a service. Requests through trusted proxies are counted by client address.
     pub(crate) fn new(inner: S, peers: PeerLimit) -> Self {
         Self { inner, peers, framing: true }
     }
 
-    /// Checks without those of HTTP itself, for a service that is mounted in another server, which checks HTTP itself.
+    /// Creates the checks without HTTP framing, for a service that is mounted in another server.
     pub(crate) fn mounted(inner: S, peers: PeerLimit) -> Self {
         Self { inner, peers, framing: false }
     }
@@ -61,16 +61,16 @@ where
             Ok(permit) => permit,
             Err(error) => return now(error_response(&parts, error)),
         };
-        let answering = self.inner.call(Request::from_parts(parts, body));
-        let Some(permit) = permit else { return answering };
+        let response = self.inner.call(Request::from_parts(parts, body));
+        let Some(permit) = permit else { return response };
         Box::pin(async move {
-            let response = answering.await?;
-            Ok(response.map(|body| body.holding(permit)))
+            let response = response.await?;
+            Ok(response.map(|body| body.with_permit(permit)))
         })
     }
 }
 
-/// Checks what HTTP/1.1 demands of a request and hyper does not check.
+/// Checks requirements of HTTP/1.1 that hyper does not check.
 ///
 /// # Errors
 /// `Host` is missing or there are several (RFC 9112, 3.2), or the body has a transfer coding other than `chunked`
@@ -91,7 +91,7 @@ fn check_framing(parts: &Parts) -> Result<(), Error> {
     }
 }
 
-/// There is no transfer coding, or `chunked` alone and once.
+/// Returns true if there is no transfer coding, or only `chunked`, once.
 fn is_chunked_at_most(headers: &HeaderMap) -> bool {
     let mut lines = headers.get_all(header::TRANSFER_ENCODING).iter();
     let first = lines.next();

@@ -1,5 +1,5 @@
-//! The HTTP+JSON binding (section 11): routes from `google.api.http`, messages in ProtoJSON, streams as server-sent
-//! events, errors as `google.rpc.Status`.
+//! HTTP+JSON (REST) binding (section 11): routes from `google.api.http`, ProtoJSON messages, streams as server-sent events,
+//! errors as `google.rpc.Status`.
 
 use std::{borrow::Cow, convert::Infallible};
 
@@ -31,29 +31,29 @@ use crate::{
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const A2A_JSON: HeaderValue = HeaderValue::from_static("application/a2a+json");
 
-/// No route has more segments.
-const SEGMENTS: usize = 8;
+/// Maximum number of path segments of a route.
+const MAX_SEGMENTS: usize = 8;
 
-/// Serves every route of a binding, and answers in its terms to any other. The extensions of the request have its
-/// `Call` and nothing else, where it was `admitted`.
+/// Serves a REST request, and rejects unknown routes. `checked` is the result of the checks of version and deadline. The
+/// extensions of the request are its `Call` alone.
 ///
-/// No `async fn`, which would keep what it is given twice.
+/// No `async fn`: its future would store the arguments twice.
 pub(super) fn serve<T: Dispatch, B: RequestBody>(
     binding: T,
     mut parts: Parts,
     body: B,
     limits: Limits,
-    admitted: Result<(), Error>,
+    checked: Result<(), Error>,
     version: Version,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send {
     let extensions = std::mem::take(&mut parts.extensions);
     let resumes = is_resumption(&extensions);
-    let route = route::<T>(&parts.method, parts.uri.path());
-    let route = route.and_then(|it| admitted.map(|()| it).map_err(Status::from));
+    let route = find_route::<T>(&parts.method, parts.uri.path());
+    let route = route.and_then(|route| checked.map(|()| route).map_err(Status::from));
     async move {
-        // A body that nobody asked for is read all the same: the next request stands behind it.
+        // A body is read even if the route has none: the next request of the connection follows it.
         let body = body::read(&parts.headers, body, &limits).await;
-        let reply = match request(&parts, route, &body, extensions) {
+        let reply = match build_request(&parts, route, &body, extensions) {
             Ok((rpc, request)) => {
                 let reply = binding.call(rpc, request).await;
                 let sent = body.as_ref().map(|body| &body[..]).unwrap_or_default();
@@ -74,8 +74,8 @@ pub(super) fn serve<T: Dispatch, B: RequestBody>(
     }
 }
 
-/// What is called, and with what.
-fn request<'a, R>(
+/// Builds the request of a route.
+fn build_request<'a, R>(
     parts: &'a Parts,
     route: Result<Route<R>, Status>,
     body: &'a Result<Bytes, Error>,
@@ -87,10 +87,10 @@ fn request<'a, R>(
     let source = match mapping {
         BodyMapping::None => ParamSource::Query(query(parts).into()),
         BodyMapping::Whole => ParamSource::Json(Cow::Borrowed(json(&parts.headers, body)?)),
-        BodyMapping::Field(name) => ParamSource::Json(Cow::Owned(member(name, json(&parts.headers, body)?)?)),
+        BodyMapping::Field(name) => ParamSource::Json(Cow::Owned(wrap_member(name, json(&parts.headers, body)?)?)),
         BodyMapping::Anywhere => ParamSource::Both(Cow::Borrowed(json(&parts.headers, body)?), query(parts)),
     };
-    // The headers stay outside: what a service may know of them is in the `Call`.
+    // The service gets no headers: its part of them is in the `Call`.
     Ok((rpc, tonic::Request::from_parts(MetadataMap::new(), extensions, Params { source, path: fields })))
 }
 
@@ -98,27 +98,27 @@ fn query(parts: &Parts) -> &str {
     parts.uri.query().unwrap_or_default()
 }
 
-/// What a request line stands for. A path that is for other verbs says for which (RFC 9110, 15.5.6).
-fn route<T: Dispatch>(method: &Method, path: &str) -> Result<Route<T::Rpc>, Status> {
-    // Whoever may GET may ask for the head of it (RFC 9110, 9.1).
+/// Finds the route of a request line. The error for a path with other methods lists them in `allow` (RFC 9110, 15.5.6).
+fn find_route<T: Dispatch>(method: &Method, path: &str) -> Result<Route<T::Rpc>, Status> {
+    // HEAD is supported wherever GET is (RFC 9110, 9.1).
     let verb = if *method == Method::HEAD { "GET" } else { method.as_str() };
-    let line = || brief(&format!("{method} {path}"));
+    let request_line = || brief(&format!("{method} {path}"));
     let path = path.strip_suffix('/').unwrap_or(path);
-    // What looks like an action and is none of this path is the end of an id.
-    for (stem, action) in [action(path, T::CUSTOM_VERBS), (path, "")] {
-        if let Some(route) = bound::<T>(verb, stem, action)? {
+    // A suffix that is no custom verb of this path is the end of an id.
+    for (stem, custom_verb) in [split_custom_verb(path, T::CUSTOM_VERBS), (path, "")] {
+        if let Some(route) = match_route::<T>(verb, stem, custom_verb)? {
             return Ok(route);
         }
         let mut verbs = Vec::new();
         for verb in T::VERBS {
-            if bound::<T>(verb, stem, action)?.is_some() {
+            if match_route::<T>(verb, stem, custom_verb)?.is_some() {
                 verbs.push(*verb);
             }
         }
         if !verbs.is_empty() {
-            let mut status = Status::from(ErrorKind::VerbNotAllowed.because(line()));
+            let mut status = Status::from(ErrorKind::VerbNotAllowed.because(request_line()));
             let verbs = verbs.join(", ").replace("GET", "GET, HEAD");
-            // What is metadata here is a header there.
+            // Metadata of a status is sent as headers.
             if let Ok(verbs) = MetadataValue::try_from(verbs) {
                 status.metadata_mut().insert("allow", verbs);
             }
@@ -126,44 +126,44 @@ fn route<T: Dispatch>(method: &Method, path: &str) -> Result<Route<T::Rpc>, Stat
         }
     }
     let hint = hint::<T>(path)?.map(|hint| format!("; use {hint}")).unwrap_or_default();
-    Err(ErrorKind::MethodNotFound.because(line() + &hint).into())
+    Err(ErrorKind::MethodNotFound.because(request_line() + &hint).into())
 }
 
-/// The route that a path with a slash before the action means: `/message/send` is `/message:send`.
+/// Suggests a route for a path with a slash before the custom verb: `/message:send` for `/message/send`.
 fn hint<T: Dispatch>(path: &str) -> Result<Option<String>, Error> {
-    let Some((stem, action)) = path.rsplit_once('/').filter(|(_, action)| T::CUSTOM_VERBS.contains(action)) else {
+    let Some((stem, custom_verb)) = path.rsplit_once('/').filter(|(_, verb)| T::CUSTOM_VERBS.contains(verb)) else {
         return Ok(None);
     };
     for verb in T::VERBS {
-        if bound::<T>(verb, stem, action)?.is_some() {
-            return Ok(Some(brief(&format!("{verb} {stem}:{action}"))));
+        if match_route::<T>(verb, stem, custom_verb)?.is_some() {
+            return Ok(Some(brief(&format!("{verb} {stem}:{custom_verb}"))));
         }
     }
     Ok(None)
 }
 
-/// What the protocol binds to a verb and a path.
-fn bound<T: Dispatch>(verb: &str, path: &str, action: &str) -> Result<Option<Route<T::Rpc>>, Error> {
-    let mut decoded: [Cow<'_, str>; SEGMENTS] = Default::default();
-    let count = segments(path, &mut decoded)?;
-    let segments: [&str; SEGMENTS] = std::array::from_fn(|at| &*decoded[at]);
-    Ok(segments.get(..count).and_then(|it| T::route(verb, it, action)))
+/// Returns the route of an HTTP method, a path and a custom verb.
+fn match_route<T: Dispatch>(verb: &str, path: &str, custom_verb: &str) -> Result<Option<Route<T::Rpc>>, Error> {
+    let mut decoded: [Cow<'_, str>; MAX_SEGMENTS] = Default::default();
+    let count = decode_segments(path, &mut decoded)?;
+    let segments: [&str; MAX_SEGMENTS] = std::array::from_fn(|index| &*decoded[index]);
+    Ok(segments.get(..count).and_then(|segments| T::route(verb, segments, custom_verb)))
 }
 
-/// The action that follows a colon in the last segment of a path: `/tasks/42:cancel`. Any other colon belongs to an id,
-/// such as `urn:x:1`, and so does one that is written `%3A`.
-fn action<'a>(path: &'a str, actions: &[&str]) -> (&'a str, &'a str) {
-    path.rsplit_once(':').filter(|it| actions.contains(&it.1)).unwrap_or((path, ""))
+/// Splits a path such as `/tasks/42:cancel` at its custom verb. Any other colon belongs to an id, such as `urn:x:1`, and so
+/// does the encoded form `%3A`.
+fn split_custom_verb<'a>(path: &'a str, custom_verbs: &[&str]) -> (&'a str, &'a str) {
+    path.rsplit_once(':').filter(|(_, suffix)| custom_verbs.contains(suffix)).unwrap_or((path, ""))
 }
 
-/// Decodes the segments of a path, and says how many there are. Of those that are too many none is decoded.
-fn segments<'a>(path: &'a str, decoded: &mut [Cow<'a, str>; SEGMENTS]) -> Result<usize, Error> {
+/// Decodes the first segments of a path. Returns the number of all its segments.
+fn decode_segments<'a>(path: &'a str, decoded: &mut [Cow<'a, str>; MAX_SEGMENTS]) -> Result<usize, Error> {
     let mut count = 0;
     for segment in path.strip_prefix('/').unwrap_or(path).split('/') {
-        if let Some(place) = decoded.get_mut(count) {
-            let wrong = |_| Error::invalid_params("the path is not in UTF-8");
+        if let Some(slot) = decoded.get_mut(count) {
+            let invalid = |_| Error::invalid_params("the path is not valid UTF-8");
             let plain = !segment.as_bytes().contains(&b'%');
-            *place = if plain { segment.into() } else { percent_decode_str(segment).decode_utf8().map_err(wrong)? };
+            *slot = if plain { segment.into() } else { percent_decode_str(segment).decode_utf8().map_err(invalid)? };
         }
         count += 1;
     }
@@ -174,42 +174,46 @@ fn segments<'a>(path: &'a str, decoded: &mut [Cow<'a, str>; SEGMENTS]) -> Result
 fn json<'a>(headers: &HeaderMap, body: &'a Bytes) -> Result<&'a [u8], Error> {
     match media_type(headers) {
         None if !body.is_empty() => Err(missing_media_type()),
-        Some(it) if !body.is_empty() && !is(it, &JSON) && !is(it, &A2A_JSON) => Err(ErrorKind::ContentTypeNotSupported
-            .because(format!("`{}` is not taken, but application/json and application/a2a+json are", brief(it)))),
+        Some(name) if !body.is_empty() && !is(name, &JSON) && !is(name, &A2A_JSON) => {
+            let name = brief(name);
+            let reason = format!("content-type: `{name}` is not application/json or application/a2a+json");
+            Err(ErrorKind::ContentTypeNotSupported.because(reason))
+        }
         _ => Ok(body),
     }
 }
 
-fn is(media_type: &str, json: &HeaderValue) -> bool {
-    media_type.as_bytes().eq_ignore_ascii_case(json.as_bytes())
+fn is(media_type: &str, expected: &HeaderValue) -> bool {
+    media_type.as_bytes().eq_ignore_ascii_case(expected.as_bytes())
 }
 
-/// A body that is one field, as an object that has it.
-fn member(name: &str, body: &[u8]) -> Result<Vec<u8>, Error> {
-    // It has to be one value: text that is put between braces could else bring members of its own.
-    let value: &RawValue = serde_json::from_slice(body).map_err(|e| ErrorKind::Parse.because(e.to_string()))?;
+/// Wraps a body that is the value of one member in an object.
+fn wrap_member(name: &str, body: &[u8]) -> Result<Vec<u8>, Error> {
+    // Parsed as one value, so that the text cannot add members to the object.
+    let value: &RawValue = serde_json::from_slice(body).map_err(|error| ErrorKind::Parse.because(error.to_string()))?;
     Ok(format!("{{\"{name}\":{value}}}").into_bytes())
 }
 
-/// The type of a reply: what is asked for by name, ours before the general one; else that of the request. 0.3 has none
-/// of its own.
+/// Returns the content type of a response: `application/a2a+json` if `Accept` names it, else JSON if `Accept` names that,
+/// else the type of the request. 0.3 has only `application/json`.
 fn reply_type(headers: &HeaderMap, version: Version) -> HeaderValue {
     if version == Version::V0_3 {
         return JSON;
     }
-    let lines = headers.get_all(header::ACCEPT).into_iter().filter_map(|it| it.to_str().ok());
-    let mut general = false;
-    for range in lines.flat_map(|it| it.split(',')) {
+    let lines = headers.get_all(header::ACCEPT).into_iter().filter_map(|line| line.to_str().ok());
+    let mut accepts_json = false;
+    for range in lines.flat_map(|line| line.split(',')) {
         let name = range.split(';').next().unwrap_or_default().trim();
         if is(name, &A2A_JSON) {
             return A2A_JSON;
         }
-        general |= is(name, &JSON);
+        accepts_json |= is(name, &JSON);
     }
-    if !general && media_type(headers).is_some_and(|it| is(it, &A2A_JSON)) { A2A_JSON } else { JSON }
+    if !accepts_json && media_type(headers).is_some_and(|name| is(name, &A2A_JSON)) { A2A_JSON } else { JSON }
 }
 
-/// Refuses a call. It is JSON by its general name, since a client of another make reads errors under no other.
+/// Builds the error response for a status. Its content type is `application/json`, since some clients parse errors of no
+/// other type.
 pub(super) fn status_response(status: Status, version: Version) -> Response<Body> {
     let (error, headers) = error_parts(status);
     let wire = error.wire_for(version);

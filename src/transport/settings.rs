@@ -1,4 +1,4 @@
-//! What can be set of a door.
+//! Settings of the HTTP service: limits, timeouts, protocol versions, agent card and readiness check, with their defaults.
 
 use std::{fmt, future, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{card::CardRequest, protocol::Protocols};
 
-/// How large a request may be, where nothing else is said.
+/// Default of `max_body`.
 pub(crate) const MAX_BODY: usize = 1 << 20;
 
 /// Default of `body_timeout`.
@@ -20,7 +20,7 @@ pub(crate) const BODY_TIMEOUT: Duration = Duration::from_mins(1);
 /// Default of `limits.health_watches`.
 pub(crate) const HEALTH_WATCHES: usize = 100;
 
-/// How long a stream is silent before it has a sign of life, where nothing else is said.
+/// Default of `keep_alive`.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Default of [`Settings::batch_bytes`].
@@ -29,25 +29,25 @@ pub(crate) const BATCH_BYTES: usize = 8 << 20;
 /// Default of [`Settings::unsent_bytes`].
 pub(crate) const UNSENT_BYTES: usize = 256 << 20;
 
-/// Form of the bytes of files in the messages of 0.3's proto, over gRPC and HTTP+JSON.
+/// Encoding of file bytes in the protobuf messages of 0.3, over gRPC and HTTP+JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileBytes {
-    /// By what the `User-Agent` of the client is known to expect.
+    /// The encoding that the client expects, according to its `User-Agent`.
     #[default]
     Auto,
-    /// Their base64, as SDKs for Python have them.
+    /// Base64, as SDKs for Python expect.
     Base64,
-    /// The bytes themselves, as SDKs for JavaScript have them, and Go's of 1.0.
+    /// Raw bytes, as the SDKs for JavaScript and the 1.0 SDK for Go expect.
     Raw,
 }
 
-/// Makes the card that a request is for, in JSON.
+/// Builds the agent card for a request, as JSON.
 pub type CardSource = Arc<dyn Fn(&CardRequest<'_>) -> Bytes + Send + Sync>;
 
-/// What can be set of a door.
+/// Settings of an [`HttpService`](super::HttpService).
 #[derive(Clone)]
 pub struct Settings {
-    /// A request may have a body, or a message, of so many bytes.
+    /// Maximum size of a request body, or of a gRPC message, in bytes.
     pub max_body: usize,
     /// Timeout for receiving the body of a request, whichever binding it is for.
     pub body_timeout: Duration,
@@ -55,34 +55,34 @@ pub struct Settings {
     pub receiving_bytes: usize,
     /// Maximum number of open `Watch` streams of gRPC's health service.
     pub health_watches: usize,
-    /// How long a stream of server-sent events is silent before it has a comment. Zero: for ever.
+    /// Interval of keep-alive comments on a stream of server-sent events without events. Zero: none.
     pub keep_alive: Duration,
-    /// Maximum age of a stream, enforced also where its client does not read. Zero: no limit.
+    /// Maximum age of a stream, enforced even if its client does not read. Zero: no limit.
     pub stream_age: Duration,
-    /// Maximum size of the results of a JSON-RPC batch in bytes. A call whose result exceeds it is answered with an error.
+    /// Maximum size of the results of a JSON-RPC batch in bytes. A call whose result exceeds it gets an error.
     pub batch_bytes: usize,
-    /// Maximum size in bytes of all answers together that are being made or wait for slow readers. At it calls are refused as
-    /// unavailable.
+    /// Maximum total size in bytes of responses that are in preparation or wait for slow readers. Further calls are rejected
+    /// as unavailable.
     pub unsent_bytes: usize,
-    /// What `/.well-known/agent-card.json` is.
+    /// Source of `/.well-known/agent-card.json`.
     pub card: CardSource,
-    /// A call that does not say its version is refused, as one of 0.3 (3.6.2). Else it is taken by its form.
+    /// Rejects requests of 1.0 without `A2A-Version`, which the specification treats as 0.3 (3.6.2).
     pub strict_version: bool,
-    /// The versions that are spoken; a call in another is refused as one that says it right.
+    /// Supported protocol versions. Requests of other versions are rejected.
     pub protocols: Protocols,
-    /// The form of files in the messages of 0.3's proto.
+    /// Encoding of file bytes in the protobuf messages of 0.3.
     pub v03_file_bytes: FileBytes,
-    /// The service takes a send with an `Idempotency-Key` once. Then the answer to a call that has a key has it too, whatever
-    /// it is and whatever was called: so a client can find out, by a call that changes nothing, whether it may send again.
+    /// The service deduplicates sends by `Idempotency-Key`. Every response then repeats the key of its request, for all
+    /// methods: a client finds out by a read whether it may retry a send.
     pub idempotency_keys: bool,
-    /// Canceled when the server begins to end: from then on it says that it takes no work, to whoever asks it.
+    /// Canceled when the server begins to drain. Health checks then report that it is not ready.
     pub drain: CancellationToken,
-    /// What else it asks before it says that it takes work.
+    /// Readiness check of the service.
     pub readiness: ReadinessCheck,
 }
 
 impl Settings {
-    /// The defaults.
+    /// Creates settings with the defaults.
     pub fn new(card: CardSource) -> Self {
         Self {
             max_body: MAX_BODY,
@@ -103,7 +103,7 @@ impl Settings {
         }
     }
 
-    /// Limits of a new service, with a budget of its own.
+    /// Creates the limits of a new service, with a separate receive budget.
     pub(super) fn limits(&self) -> Limits {
         Limits {
             max_body: self.max_body,
@@ -128,7 +128,7 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// What the bindings need of the settings.
+/// Limits of requests and responses, shared by the bindings.
 #[derive(Clone)]
 pub(super) struct Limits {
     pub(super) max_body: usize,
@@ -140,7 +140,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Limits of gRPC's health service, whose callers are not authenticated: small messages, and a budget of their own.
+    /// Limits of gRPC's health service, whose clients are not authenticated: small messages, and a separate receive budget.
     pub(super) fn of_health(&self) -> Self {
         Self { max_body: health::MAX_MESSAGE, receiving: ReceiveBudget::of_health(), ..self.clone() }
     }
