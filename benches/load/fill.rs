@@ -91,16 +91,16 @@ fn commit(n: u64, is_running: bool, fence: u64) -> Commit {
         context: context.into(),
         seq: 3,
         state,
-        was: None,
-        head: Some(head),
+        previous_state: None,
+        status_event: Some(head),
         time,
         open: is_running,
-        taken: 1,
+        delivered_seq: 1,
         cancel_requested: false,
         attempt: 1,
         drained: 0,
     };
     let key = Key::new(&Arc::<Scope>::default(), &id);
     let (checkpoint, sends) = (Some(Arc::new(task)), Vec::new());
-    Commit { key, expect: Expect::New, fence, row, events, checkpoint, saved: None, asked: None, sends, push: None }
+    Commit { key, expect: Expect::New, fence, row, events, checkpoint, agent_state: None, turn_contexts: None, sends, push: None }
 }

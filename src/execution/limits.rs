@@ -145,8 +145,8 @@ const READS: usize = 4;
 /// Memory reserved for a read, in pages of the maximum size: stored, decoded, and encoded form.
 const PAGES_PER_READ: usize = 3;
 
-/// Memory of a response, in multiples of its known size: decoded, and encoded form.
-const COPIES: usize = 2;
+/// Memory of a response, in multiples of its known size: stored, decoded, and encoded form.
+const COPIES: usize = 3;
 
 /// Number of running turns by task owner.
 type OwnerTurns = Mutex<HashMap<Arc<str>, usize>>;
