@@ -27,7 +27,7 @@ use crate::{
     server,
     service::{Dedupe, Limits, Modes},
     store::{Retention, sqlite::Durability},
-    telemetry::LogFormat,
+    telemetry::log::LogFormat,
     transport::{self, AllowedHost, AllowedOrigin, FileBytes},
     v03::card::{CardVersion, Requirement},
 };

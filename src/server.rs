@@ -24,7 +24,7 @@ use crate::{
     service::{Dedupe, Limits, Modes, Service},
     store::{Retention, Store, memory::Memory},
     telemetry::{
-        RequestLog,
+        request_log::RequestLog,
         wire_log::{WireLog, WireLogService},
     },
     transport::{

@@ -35,6 +35,7 @@ pub mod memory;
 pub mod page;
 mod push;
 mod retention;
+#[cfg(feature = "sqlite")]
 pub mod sqlite;
 
 /// Storage backend for tasks.

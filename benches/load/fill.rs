@@ -102,5 +102,16 @@ fn commit(n: u64, is_running: bool, fence: u64) -> Commit {
     };
     let key = Key::new(&Arc::<Scope>::default(), &id);
     let (checkpoint, sends) = (Some(Arc::new(task)), Vec::new());
-    Commit { key, expect: Expect::New, fence, row, events, checkpoint, agent_state: None, turn_contexts: None, sends, push: None }
+    Commit {
+        key,
+        expect: Expect::New,
+        fence,
+        row,
+        events,
+        checkpoint,
+        agent_state: None,
+        turn_contexts: None,
+        sends,
+        push: None,
+    }
 }

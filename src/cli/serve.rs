@@ -33,9 +33,9 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     let mut filter = config.log_filter.to_filter();
     if config.print_wire {
         // `print_wire` takes precedence over the log filter.
-        filter = filter.add_directive(telemetry::wire_log::directive()?);
+        filter = filter.add_directive(format!("{}=info", telemetry::wire_log::TARGET).parse()?);
     }
-    telemetry::init(config.log, filter);
+    telemetry::log::init(config.log, filter);
     for warning in warnings {
         tracing::warn!("{warning}");
     }

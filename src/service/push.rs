@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
-use reqwest::Url;
 use tonic::{Extensions, Request, Response};
+use url::Url;
 
 use super::{DEFAULT_PAGE_SIZE, PAGE_SIZES, Service};
 use crate::{

@@ -18,7 +18,6 @@ use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 use tonic::Status;
 use tower_service::Service;
 use tracing::{Instrument as _, Span};
-use tracing_subscriber::filter::{Directive, ParseError};
 
 pub(crate) use self::called::WireLogService;
 use self::text::{Media, headers, target, without_userinfo};
@@ -28,15 +27,10 @@ mod called;
 mod text;
 
 /// Log target of the wire log.
-const TARGET: &str = "a2a_service::wire";
+pub(crate) const TARGET: &str = "a2a_service::wire";
 
 /// Number of the next request.
 static NEXT: AtomicU64 = AtomicU64::new(1);
-
-/// Returns the filter directive that enables the wire log.
-pub(crate) fn directive() -> Result<Directive, ParseError> {
-    format!("{TARGET}=info").parse()
-}
 
 /// Maximum number of bytes of a body, or of an event of a stream, that are buffered for the log.
 const MAX_BUFFERED: usize = 64 << 10;

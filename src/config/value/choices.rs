@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{Value, brief, quoted};
 use crate::{
-    card::ProtocolBinding, service::Dedupe, store::sqlite::Durability, telemetry::LogFormat, transport::FileBytes,
+    card::ProtocolBinding, service::Dedupe, store::sqlite::Durability, telemetry::log::LogFormat, transport::FileBytes,
     v03::card::CardVersion,
 };
 
