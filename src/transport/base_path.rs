@@ -1,6 +1,5 @@
-//! Paths below which a server is reached: the base path, and the path of JSON-RPC.
-//!
-//! Rewrites requests to the paths that the transports serve, before any other processing.
+//! Base path and configured JSON-RPC path of a server: requests are rewritten to the paths that the bindings serve, before any
+//! other processing.
 
 use std::{
     sync::Arc,
@@ -21,11 +20,11 @@ use crate::{
     protocol::{Protocols, Version},
 };
 
-/// Path prefix of a request that its transport does not see, for the URLs of the card.
+/// Path prefix that was removed from a request, for the URLs of the card.
 #[derive(Clone, Debug)]
 pub(super) struct PathPrefix(pub(super) Box<str>);
 
-/// Configured paths of a server. Whatever they are, all is served at the root and at `/rpc` too.
+/// Configured paths of a server. In addition, everything is served at the root, and JSON-RPC at `/rpc`.
 #[derive(Clone, Debug)]
 pub(crate) struct Paths {
     base: String,
@@ -34,23 +33,23 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    /// A base path without a slash at its end, which may be empty, and the path of JSON-RPC below it.
+    /// Creates the paths from a base path, which may be empty, and the path of JSON-RPC below it.
     pub(crate) fn new(base: &str, json_rpc: &str, protocols: Protocols) -> Self {
         let json_rpc = json_rpc.trim_end_matches('/').to_owned();
         Self { base: base.trim_end_matches('/').to_owned(), json_rpc, protocols }
     }
 
-    /// Rewrites the path of a request to one that the transports serve.
+    /// Rewrites the path of a request to one that the bindings serve.
     fn apply<B>(&self, request: &mut Request<B>) {
         version::store_protocols(self.protocols, request.extensions_mut());
         let path = request.uri().path();
-        let Some((prefix, known)) = self.known(request.method(), request.uri(), request.headers()) else { return };
+        let Some((prefix, served)) = self.rewrite(request.method(), request.uri(), request.headers()) else { return };
         // Prefix that an outer router has already stripped.
-        let outer = request.extensions().get::<OriginalUri>().and_then(|it| it.path().strip_suffix(path));
+        let outer = request.extensions().get::<OriginalUri>().and_then(|uri| uri.path().strip_suffix(path));
         let prefix = format!("{}{prefix}", outer.unwrap_or_default());
         let whole = match request.uri().query() {
-            Some(query) => format!("{known}?{query}"),
-            None => known,
+            Some(query) => format!("{served}?{query}"),
+            None => served,
         };
         let Ok(whole) = whole.parse::<PathAndQuery>() else { return };
         let mut parts = request.uri().clone().into_parts();
@@ -64,22 +63,22 @@ impl Paths {
         }
     }
 
-    /// The prefix of a path, and what the transports know the rest as. `None` where they know the path as it is.
-    fn known(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<(&str, String)> {
+    /// Returns the removed prefix and the rewritten path. `None` if the path is unchanged.
+    fn rewrite(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<(&str, String)> {
         let path = uri.path();
-        let rest = below(path, &self.base).filter(|rest| !self.is_classic(rest, method, uri, headers));
-        let (prefix, rest) = rest.map_or(("", path), |it| (&*self.base, it));
+        let rest = below(path, &self.base).filter(|rest| !self.is_v03_rest(rest, method, uri, headers));
+        let (prefix, rest) = rest.map_or(("", path), |rest| (&*self.base, rest));
         let rest = if rest.is_empty() { "/" } else { rest };
         match below(rest, &self.json_rpc).filter(|_| self.json_rpc != JSON_RPC) {
-            Some(end) if is_beside_json_rpc(end) => Some((prefix, format!("{JSON_RPC}{end}"))),
+            Some(end) if is_served_at_json_rpc(end) => Some((prefix, format!("{JSON_RPC}{end}"))),
             _ if prefix.is_empty() => None,
             _ => Some((prefix, rest.to_owned())),
         }
     }
 
-    /// Paths of HTTP+JSON at 0.3 begin with `/v1` at the root. If `/v1` is the base path, calls of 1.0 have to name
-    /// their version.
-    fn is_classic(&self, rest: &str, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
+    /// Returns true for an HTTP+JSON path of 0.3, which begins with `/v1`, if `/v1` is also the base path. Requests of 1.0 then
+    /// have to name their version.
+    fn is_v03_rest(&self, rest: &str, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
         self.base == "/v1"
             && self.protocols.has(Version::V0_3)
             && !rest.starts_with("/v1/")
@@ -94,8 +93,8 @@ fn below<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
     (rest.is_empty() || rest.starts_with('/')).then_some(rest)
 }
 
-/// JSON-RPC itself, and the cards that are found by its URL.
-fn is_beside_json_rpc(end: &str) -> bool {
+/// Returns true for the URL of JSON-RPC itself, and for the cards relative to it. `end` is the path after that of JSON-RPC.
+fn is_served_at_json_rpc(end: &str) -> bool {
     let path = format!("{JSON_RPC}{end}");
     matches!(end, "" | "/") || card_below_json_rpc(&path).is_some() || card::is_extended(&path)
 }
@@ -132,17 +131,17 @@ impl<S: Service<Request<B>>, B> Service<Request<B>> for BasePath<S> {
 mod tests {
     use super::*;
 
-    /// The path that a transport sees, and the prefix of the card.
-    fn seen(paths: &Paths, method: Method, uri: &str, version: &'static str) -> (String, Option<String>) {
+    /// Returns the rewritten URI of a request, and the removed prefix.
+    fn rewritten(paths: &Paths, method: Method, uri: &str, version: &'static str) -> (String, Option<String>) {
         let request = Request::builder().method(method).uri(uri).header("a2a-version", version);
         let mut request = request.body(()).unwrap();
         paths.apply(&mut request);
-        let prefix = request.extensions().get::<PathPrefix>().map(|it| it.0.to_string());
+        let prefix = request.extensions().get::<PathPrefix>().map(|prefix| prefix.0.to_string());
         (request.uri().to_string(), prefix)
     }
 
     #[test]
-    fn all_is_served_below_the_base_path_and_at_the_root() {
+    fn requests_are_served_below_the_base_path_and_at_the_root() {
         let paths = Paths::new("/a2a/v1/", "/rpc", Protocols::default());
         for (uri, known) in [
             ("/a2a/v1/tasks?pageSize=5", "/tasks?pageSize=5"),
@@ -154,17 +153,21 @@ mod tests {
             ("/a2a/v1/.well-known/agent-card.json", "/.well-known/agent-card.json"),
             ("/a2a/v1/tasks/a%2Fb", "/tasks/a%2Fb"),
         ] {
-            assert_eq!(seen(&paths, Method::GET, uri, ""), (known.to_owned(), Some("/a2a/v1".to_owned())), "{uri}");
+            assert_eq!(
+                rewritten(&paths, Method::GET, uri, ""),
+                (known.to_owned(), Some("/a2a/v1".to_owned())),
+                "{uri}"
+            );
         }
         for uri in
             ["/tasks", "/rpc", "/a2a", "/a2a/v10/tasks", "/a2a/tasks", "/a2a%2Fv1/tasks", "/v1/message:send", "/"]
         {
-            assert_eq!(seen(&paths, Method::GET, uri, ""), (uri.to_owned(), None), "{uri}");
+            assert_eq!(rewritten(&paths, Method::GET, uri, ""), (uri.to_owned(), None), "{uri}");
         }
     }
 
     #[test]
-    fn json_rpc_has_a_path_of_its_own() {
+    fn json_rpc_is_served_at_its_configured_path() {
         let paths = Paths::new("/base", "/agents/rpc", Protocols::default());
         for (uri, known, prefix) in [
             ("/agents/rpc", "/rpc", ""),
@@ -173,18 +176,18 @@ mod tests {
             ("/base/agents/rpc/.well-known/agent-card.json", "/rpc/.well-known/agent-card.json", "/base"),
             ("/agents/rpc/../agent/authenticatedExtendedCard", "/rpc/../agent/authenticatedExtendedCard", ""),
         ] {
-            assert_eq!(seen(&paths, Method::POST, uri, ""), (known.to_owned(), Some(prefix.to_owned())), "{uri}");
+            assert_eq!(rewritten(&paths, Method::POST, uri, ""), (known.to_owned(), Some(prefix.to_owned())), "{uri}");
         }
         for uri in ["/rpc", "/agents/rpc/tasks", "/agents/rpcs", "/agents"] {
-            assert_eq!(seen(&paths, Method::POST, uri, ""), (uri.to_owned(), None), "{uri}");
+            assert_eq!(rewritten(&paths, Method::POST, uri, ""), (uri.to_owned(), None), "{uri}");
         }
     }
 
     #[test]
-    fn a_base_path_of_v1_leaves_the_paths_of_0_3_where_they_are() {
+    fn base_path_v1_does_not_hide_rest_paths_of_v03() {
         let both = Paths::new("/v1", "/rpc", Protocols::default());
         let only_1_0 = Paths::new("/v1", "/rpc", [Version::V1_0].into_iter().collect());
-        let path = |paths, uri, version| seen(paths, Method::POST, uri, version).0;
+        let path = |paths, uri, version| rewritten(paths, Method::POST, uri, version).0;
         assert_eq!(path(&both, "/v1/message:send", ""), "/v1/message:send");
         assert_eq!(path(&both, "/v1/message:send", "1.0"), "/message:send");
         assert_eq!(path(&both, "/v1/v1/message:send", ""), "/v1/message:send");

@@ -1,4 +1,4 @@
-//! A connection that is watched: what it speaks, whether it waits for its client, and whether that is still there.
+//! State of a connection, observed at its I/O: HTTP version, idleness, write stalls, floods and disconnect of the client.
 
 use std::{
     io,
@@ -19,125 +19,125 @@ use tokio::{
 
 use super::{control_frames::FrameBudget, write_timeout::WriteTimeout};
 
-/// What an HTTP/2 client says first.
+/// Connection preface of an HTTP/2 client (RFC 9113, 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What is seen of a connection, for who decides how long it is kept.
+/// State of a connection, by which [`listener`](super::listener) decides when to close it.
 #[derive(Default)]
 pub(super) struct ConnectionState {
-    /// A request has come, or the preface of HTTP/2.
-    open: AtomicBool,
-    /// Number of requests so far, and of completed answers.
-    calls: AtomicU32,
-    /// The last of them has no answer yet.
-    busy: AtomicBool,
-    /// HTTP/1: more is read from it as soon as it comes.
-    reads: AtomicBool,
-    /// HTTP/1: when the answer that is being sent has to end.
-    until: Mutex<Option<Instant>>,
+    /// A request or the HTTP/2 preface was received.
+    is_open: AtomicBool,
+    /// Number of received requests plus completed responses: any change is activity.
+    activity: AtomicU32,
+    /// The last request has no response yet.
+    is_busy: AtomicBool,
+    /// HTTP/1: hyper waits for input.
+    is_reading: AtomicBool,
+    /// HTTP/1: deadline of the response that is being sent.
+    response_deadline: Mutex<Option<Instant>>,
     /// The connection uses HTTP/2.
-    http2: AtomicBool,
-    /// Requests whose answers are not whole yet.
-    streams: AtomicUsize,
+    is_http2: AtomicBool,
+    /// Number of requests whose responses are not complete.
+    open_streams: AtomicUsize,
     /// HTTP/2: the client has exceeded its budget of control frames.
-    flooded: AtomicBool,
+    is_flooded: AtomicBool,
 }
 
 impl ConnectionState {
-    /// A request has come.
-    pub(super) fn called(&self) {
-        self.open.store(true, Relaxed);
-        self.busy.store(true, Relaxed);
-        self.calls.fetch_add(1, Relaxed);
+    /// Records a received request.
+    pub(super) fn request_received(&self) {
+        self.is_open.store(true, Relaxed);
+        self.is_busy.store(true, Relaxed);
+        self.activity.fetch_add(1, Relaxed);
     }
 
-    pub(super) fn calls(&self) -> u32 {
-        self.calls.load(Relaxed)
+    /// Returns a counter that changes with every request and completed response.
+    pub(super) fn activity(&self) -> u32 {
+        self.activity.load(Relaxed)
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.open.load(Relaxed)
+        self.is_open.load(Relaxed)
     }
 
-    /// HTTP/1: the next answer has to end at this time.
-    pub(super) fn ends_at(&self, until: Option<Instant>) {
-        *self.until.lock() = until;
+    /// HTTP/1: sets the deadline of the next response.
+    pub(super) fn set_response_deadline(&self, deadline: Option<Instant>) {
+        *self.response_deadline.lock() = deadline;
     }
 
     pub(super) fn is_http2(&self) -> bool {
-        self.http2.load(Relaxed)
+        self.is_http2.load(Relaxed)
     }
 
-    /// Returns true if the connection is idle: no answer is due, and over HTTP/2 no stream is open.
+    /// Returns true if the connection is idle: no response is due, and over HTTP/2 no stream is open.
     pub(super) fn is_idle(&self) -> bool {
         if self.is_http2() {
-            self.streams.load(Relaxed) == 0
+            self.open_streams.load(Relaxed) == 0
         } else {
-            self.reads.load(Relaxed) && !self.busy.load(Relaxed)
+            self.is_reading.load(Relaxed) && !self.is_busy.load(Relaxed)
         }
     }
 
     /// Completes once the client has exceeded its budget of control frames, if it is polled after each read.
     pub(super) async fn flooded(&self) {
-        let flooded = || if self.flooded.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending };
-        std::future::poll_fn(|_| flooded()).await;
+        std::future::poll_fn(|_| if self.is_flooded.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 }
 
-/// A request that is counted as open until this is dropped.
+/// Guard that counts a request as open until it is dropped.
 pub(super) struct OpenStream(Arc<ConnectionState>);
 
 impl OpenStream {
-    pub(super) fn new(watch: &Arc<ConnectionState>) -> Self {
-        watch.streams.fetch_add(1, Relaxed);
-        Self(Arc::clone(watch))
+    pub(super) fn new(state: &Arc<ConnectionState>) -> Self {
+        state.open_streams.fetch_add(1, Relaxed);
+        Self(Arc::clone(state))
     }
 }
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.0.streams.fetch_sub(1, Relaxed);
+        self.0.open_streams.fetch_sub(1, Relaxed);
         // The idle timeout begins here.
-        self.0.calls.fetch_add(1, Relaxed);
+        self.0.activity.fetch_add(1, Relaxed);
     }
 }
 
-/// What a connection speaks.
+/// HTTP version of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Speaks {
-    /// So much of the preface of HTTP/2 was read, and nothing else.
-    Begins(usize),
+enum HttpVersion {
+    /// Not known yet: the input so far is this number of bytes of the HTTP/2 preface.
+    Undetermined(usize),
     Http1,
     Http2,
 }
 
-/// Notes when a client has begun with HTTP/2, which is not seen from outside: somebody who connects and waits is let go,
-/// and so is one who stops in the middle of the preface. Over HTTP/1 it is seen here that a client has gone while it is
-/// answered, which nobody reads from then.
+/// I/O of a connection that updates its [`ConnectionState`].
+///
+/// Detects the HTTP/2 preface, which hyper does not report: a connection without a request or a complete preface is closed.
+/// Over HTTP/1, detects that the client disconnects during a response, while hyper does not read.
 pub(super) struct CountedIo<I> {
     io: I,
-    watch: Arc<ConnectionState>,
-    speaks: Speaks,
-    /// It speaks HTTP/2, and nothing was written to it yet. Whoever writes it asks at the beginning whether pieces may
-    /// stay apart; told that they may not, it puts what is up to 1 KiB, the headers before it and the trailers after it
-    /// into one write, where it else makes two. Larger pieces are for a vectored write all the same.
-    joins: bool,
-    /// What a client has sent of its next request before the answer to this one has ended.
-    ahead: Option<u8>,
-    /// Time with too little progress while written data waits for the socket.
+    state: Arc<ConnectionState>,
+    version: HttpVersion,
+    /// Reports that vectored writes are not supported: HTTP/2, before the first write. h2 asks once, at its start. It then
+    /// joins headers, up to 1 KiB of data and trailers in one write instead of two. Larger frames are written vectored anyway.
+    hides_vectored: bool,
+    /// HTTP/1: first byte of the next request, read during the response while checking for a disconnect.
+    peeked: Option<u8>,
+    /// Timeout of writes that wait for the socket.
     stall: WriteTimeout,
     frames: FrameBudget,
 }
 
 impl<I> CountedIo<I> {
-    /// `write_timeout`: how long a write may make too little progress, for ever if zero.
-    pub(super) fn new(io: I, watch: Arc<ConnectionState>, write_timeout: Duration) -> Self {
+    /// Wraps the I/O of a connection. `write_timeout`: see [`WriteTimeout`]; zero is no limit.
+    pub(super) fn new(io: I, state: Arc<ConnectionState>, write_timeout: Duration) -> Self {
         let (stall, frames) = (WriteTimeout::new(write_timeout), FrameBudget::new());
-        Self { io, watch, speaks: Speaks::Begins(0), joins: false, ahead: None, stall, frames }
+        Self { io, state, version: HttpVersion::Undetermined(0), hides_vectored: false, peeked: None, stall, frames }
     }
 
-    /// Fails a write of `offered` bytes that has made too little progress for too long.
-    fn in_time(
+    /// Fails a write of `offered` bytes once the write timeout has passed.
+    fn check_write_timeout(
         &mut self,
         written: Poll<io::Result<usize>>,
         offered: usize,
@@ -151,96 +151,97 @@ impl<I> CountedIo<I> {
         if written.is_ready() {
             return written;
         }
-        let until = if self.speaks == Speaks::Http1 { *self.watch.until.lock() } else { None };
-        self.stall.poll(until, cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        let deadline = if self.version == HttpVersion::Http1 { *self.state.response_deadline.lock() } else { None };
+        self.stall.poll(deadline, cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    fn look(&mut self, matched: usize, read: &[u8]) {
+    /// Compares input with the HTTP/2 preface, of which `matched` bytes were read before.
+    fn detect_version(&mut self, matched: usize, read: &[u8]) {
         let expected = &PREFACE[matched..];
         let common = expected.len().min(read.len());
-        let same = read.get(..common) == expected.get(..common);
-        self.speaks = match matched + common {
-            _ if !same => Speaks::Http1,
-            matched if matched < PREFACE.len() => Speaks::Begins(matched),
-            _ => Speaks::Http2,
+        let is_match = read.get(..common) == expected.get(..common);
+        self.version = match matched + common {
+            _ if !is_match => HttpVersion::Http1,
+            matched if matched < PREFACE.len() => HttpVersion::Undetermined(matched),
+            _ => HttpVersion::Http2,
         };
-        if self.speaks == Speaks::Http2 {
-            self.watch.open.store(true, Relaxed);
-            self.watch.http2.store(true, Relaxed);
-            self.joins = true;
-            self.count(read.get(common..).unwrap_or_default());
+        if self.version == HttpVersion::Http2 {
+            self.state.is_open.store(true, Relaxed);
+            self.state.is_http2.store(true, Relaxed);
+            self.hides_vectored = true;
+            self.count_frames(read.get(common..).unwrap_or_default());
         }
     }
 
-    /// Counts the frames of HTTP/2 in what was read.
-    fn count(&mut self, read: &[u8]) {
+    /// Counts the HTTP/2 frames in the input.
+    fn count_frames(&mut self, read: &[u8]) {
         if self.frames.read(read) {
-            self.watch.flooded.store(true, Relaxed);
+            self.state.is_flooded.store(true, Relaxed);
         }
     }
 
-    fn wrote(&mut self, written: &Poll<io::Result<usize>>) {
+    fn record_write(&mut self, written: &Poll<io::Result<usize>>) {
         if let Poll::Ready(Ok(written)) = written
-            && self.speaks == Speaks::Http2
+            && self.version == HttpVersion::Http2
         {
             self.frames.wrote(*written);
         }
     }
 
-    fn reads(&mut self, reads: bool) {
-        if self.speaks == Speaks::Http1 {
-            self.watch.reads.store(reads, Relaxed);
+    fn set_reading(&mut self, is_reading: bool) {
+        if self.version == HttpVersion::Http1 {
+            self.state.is_reading.store(is_reading, Relaxed);
         }
     }
 }
 
 impl<I: AsyncRead + Unpin> CountedIo<I> {
-    /// Whether the client is still there, while nobody reads what it says. It is said once; whoever asks is woken to ask
-    /// again.
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+    /// Completes with an error if the client has disconnected, by reading one byte while hyper does not read. Registers the
+    /// waker otherwise.
+    fn poll_disconnect(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let mut byte = [0];
         let mut buf = ReadBuf::new(&mut byte);
         if let Err(error) = ready!(Pin::new(&mut self.io).poll_read(cx, &mut buf)) {
             return Poll::Ready(error);
         }
-        self.ahead = buf.filled().first().copied();
-        if self.ahead.is_some() { Poll::Pending } else { Poll::Ready(io::ErrorKind::UnexpectedEof.into()) }
+        self.peeked = buf.filled().first().copied();
+        if self.peeked.is_some() { Poll::Pending } else { Poll::Ready(io::ErrorKind::UnexpectedEof.into()) }
     }
 }
 
 impl<I: AsyncRead + Unpin> AsyncRead for CountedIo<I> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.watch.flooded.load(Relaxed) {
+        if self.state.is_flooded.load(Relaxed) {
             // Further input is not read: the connection is about to be closed.
             return Poll::Pending;
         }
         let before = buf.filled().len();
         if buf.remaining() > 0
-            && let Some(it) = self.ahead.take()
+            && let Some(byte) = self.peeked.take()
         {
-            buf.put_slice(&[it]);
+            buf.put_slice(&[byte]);
         }
-        // What follows that byte comes with it: a body is not to be read byte by byte.
+        // Reads on after the peeked byte, since a read of one byte is inefficient.
         let polled = Pin::new(&mut self.io).poll_read(cx, buf);
-        match self.speaks {
-            Speaks::Begins(matched) => self.look(matched, &buf.filled()[before..]),
-            Speaks::Http1 => {}
-            Speaks::Http2 => self.count(&buf.filled()[before..]),
+        match self.version {
+            HttpVersion::Undetermined(matched) => self.detect_version(matched, &buf.filled()[before..]),
+            HttpVersion::Http1 => {}
+            HttpVersion::Http2 => self.count_frames(&buf.filled()[before..]),
         }
-        // Of an error that comes behind the byte, the next read tells.
+        // After the peeked byte, an error is reported by the next read.
         let polled = if buf.filled().len() > before { Poll::Ready(Ok(())) } else { polled };
-        self.reads(polled.is_pending());
+        self.set_reading(polled.is_pending());
         polled
     }
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for CountedIo<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.joins = false;
-        self.watch.busy.store(false, Relaxed);
+        self.hides_vectored = false;
+        self.state.is_busy.store(false, Relaxed);
         let written = Pin::new(&mut self.io).poll_write(cx, buf);
-        self.wrote(&written);
-        self.in_time(written, buf.len(), cx)
+        self.record_write(&written);
+        self.check_write_timeout(written, buf.len(), cx)
     }
 
     fn poll_write_vectored(
@@ -248,22 +249,22 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for CountedIo<I> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.joins = false;
-        self.watch.busy.store(false, Relaxed);
+        self.hides_vectored = false;
+        self.state.is_busy.store(false, Relaxed);
         let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
-        self.wrote(&written);
-        self.in_time(written, bufs.iter().map(|buf| buf.len()).sum(), cx)
+        self.record_write(&written);
+        self.check_write_timeout(written, bufs.iter().map(|buf| buf.len()).sum(), cx)
     }
 
     fn is_write_vectored(&self) -> bool {
-        !self.joins && self.io.is_write_vectored()
+        !self.hides_vectored && self.io.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.speaks == Speaks::Http1
-            && !self.watch.reads.load(Relaxed)
-            && self.ahead.is_none()
-            && let Poll::Ready(error) = self.poll_gone(cx)
+        if self.version == HttpVersion::Http1
+            && !self.state.is_reading.load(Relaxed)
+            && self.peeked.is_none()
+            && let Poll::Ready(error) = self.poll_disconnect(cx)
         {
             return Poll::Ready(Err(error));
         }
@@ -284,7 +285,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_comes_while_nobody_reads_is_read_whole() {
+    async fn input_during_a_response_is_read_completely() {
         let (mut client, server) = tokio::io::duplex(1 << 10);
         let mut server = CountedIo::new(server, Arc::default(), Duration::ZERO);
         let mut read = [0; 1 << 10];
@@ -301,10 +302,10 @@ mod tests {
         client.write_all(b"!").await.unwrap();
         poll_fn(|cx| Pin::new(&mut server).poll_flush(cx)).await.unwrap();
         assert_eq!(server.read(&mut read).await.unwrap(), 1);
-        assert!(!server.watch.reads.load(Relaxed), "what it has read is looked at first");
+        assert!(!server.state.is_reading.load(Relaxed), "hyper handles the byte before it reads on");
 
         drop(client);
-        let gone = poll_fn(|cx| Pin::new(&mut server).poll_flush(cx)).await;
-        assert_eq!(gone.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        let disconnect = poll_fn(|cx| Pin::new(&mut server).poll_flush(cx)).await;
+        assert_eq!(disconnect.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 }

@@ -1,40 +1,40 @@
-//! Watches the frames that an HTTP/2 client sends, for floods of control frames.
+//! Flood protection of HTTP/2: a budget of control frames per connection.
 
 use tokio::time::Instant;
 
-/// Control frames that a client may send at once.
+/// Maximum number of control frames in a burst.
 const BURST: i64 = 10_000;
 
-/// Control frames per second that a client may send besides.
+/// Number of control frames per second that are added to the budget.
 const PER_SECOND: i64 = 1000;
 
-/// Control frames that a request may have: priorities, window updates, a reset.
+/// Number of control frames that a request adds to the budget: priorities, window updates, a reset.
 const PER_REQUEST: i64 = 8;
 
-/// A client may answer so many written bytes with a control frame, for window updates. Few clients send one for less
-/// than a kilobyte; and the answers to pings and settings, of 17 and 9 bytes, do not pay for further ones.
+/// Number of written bytes that add one control frame to the budget, for window updates. Few clients send one for less than
+/// 1 KiB. Acknowledgements of pings and settings have 17 and 9 bytes, and so do not pay for further ones.
 const BYTES_PER_FRAME: i64 = 64;
 
 /// Length of a frame's header (RFC 9113, 4.1).
 const HEADER: usize = 9;
 
-/// Types of frames that carry requests (RFC 9113, 6). The others are control frames, including those of unknown types.
+/// Types of frames that carry requests (RFC 9113, 6). All other types count as control frames.
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 
-/// Budget of control frames that a client has: `SETTINGS`, `PING`, `PRIORITY`, `WINDOW_UPDATE` and others that cost
-/// work and carry no request, and empty `DATA`.
+/// Budget of control frames of a connection: `SETTINGS`, `PING`, `PRIORITY`, `WINDOW_UPDATE` and others that cost work and
+/// carry no request, and empty `DATA`.
 ///
 /// Time, requests and responses add to it. A connection that exceeds it is flooded.
 #[derive(Debug)]
 pub(super) struct FrameBudget {
-    /// The bytes of a frame's header that have been read.
+    /// Bytes of an incomplete frame header.
     header: [u8; HEADER],
     filled: usize,
-    /// Bytes of the frame's payload that are still to come.
+    /// Number of payload bytes of the current frame that are not read yet.
     payload: usize,
     left: i64,
-    /// When time was last added.
+    /// Time of the last refill.
     refilled: Instant,
 }
 
@@ -43,7 +43,7 @@ impl FrameBudget {
         Self { header: [0; HEADER], filled: 0, payload: 0, left: BURST, refilled: Instant::now() }
     }
 
-    /// Counts the frames in what was read. Returns whether the budget is exceeded.
+    /// Counts the frames in the input. Returns true if the budget is exceeded.
     pub(super) fn read(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             let skipped = self.payload.min(bytes.len());
@@ -70,7 +70,7 @@ impl FrameBudget {
         self.left < 0 && !self.refill()
     }
 
-    /// Counts what was written.
+    /// Adds written bytes to the budget.
     pub(super) fn wrote(&mut self, bytes: usize) {
         self.add(i64::try_from(bytes).unwrap_or(i64::MAX) / BYTES_PER_FRAME);
     }
@@ -79,7 +79,7 @@ impl FrameBudget {
         self.left = self.left.saturating_add(frames).min(BURST);
     }
 
-    /// Adds what the time since the last call is worth. Returns whether that suffices.
+    /// Adds the frames for the time since the last refill. Returns true if the budget is no longer exceeded.
     fn refill(&mut self) -> bool {
         let millis = i64::try_from(self.refilled.elapsed().as_millis()).unwrap_or(i64::MAX);
         self.refilled = Instant::now();
@@ -104,7 +104,7 @@ mod tests {
         frame
     }
 
-    /// Reads the same frame until the budget is exceeded, and returns how often it was not.
+    /// Reads a frame repeatedly until the budget is exceeded. Returns the number of reads within the budget.
     fn read(budget: &mut FrameBudget, frame: &[u8], most: i64) -> i64 {
         (0..most).take_while(|_| !budget.read(frame)).count().try_into().unwrap()
     }
@@ -116,20 +116,20 @@ mod tests {
             let frame = frame(kind, if kind == DATA { 0 } else { 8 });
             assert_eq!(read(&mut budget, &frame, 2 * BURST), BURST, "{kind}");
             tokio::time::advance(Duration::from_secs(1)).await;
-            // The one that exceeded it is paid for first.
+            // The frame that exceeded the budget is subtracted.
             assert_eq!(read(&mut budget, &frame, 2 * BURST), PER_SECOND - 1, "{kind}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn frames_are_counted_however_they_are_cut() {
+    async fn frames_are_counted_across_read_boundaries() {
         for size in [1, 2, 8, 9, 10, 17, 1000] {
             let mut budget = FrameBudget::new();
             let frames = [frame(PING, 8), frame(DATA, 1000), frame(HEADERS, 3), frame(WINDOW_UPDATE, 4)].concat();
             for piece in frames.repeat(10).chunks(size) {
                 assert!(!budget.read(piece));
             }
-            // Two control frames and a request at a time; no more than a burst is saved.
+            // Two control frames and one request per repetition. The budget never exceeds a burst.
             assert_eq!((budget.left, budget.filled, budget.payload), (BURST - 1, 0, 0), "{size}");
         }
     }
@@ -144,13 +144,13 @@ mod tests {
             assert!(!budget.read(&frame(DATA, 1)));
             assert!(!budget.read(&frame(HEADERS, 20)) && !budget.read(&frame(3, 4)));
         }
-        // The answers to pings do not pay for pings.
+        // Acknowledgements of pings do not pay for pings.
         let mut pings = 0;
         while !budget.read(&frame(PING, 8)) {
             budget.wrote(HEADER + 8);
             pings += 1;
         }
-        // The reset before them is the first of the burst.
+        // The reset before the pings took one frame of the burst.
         assert_eq!(pings, BURST - 1);
     }
 }

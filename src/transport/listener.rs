@@ -1,5 +1,6 @@
-//! Connections: taken, guarded, served and drained. Our own loop, since `axum::serve` has no time for headers and waits
-//! for streams for ever.
+//! Accept loop: accepts connections, enforces connection limits and idle timeouts, serves them and drains on shutdown.
+//!
+//! `axum::serve` is not used: it has no header timeout, and its graceful shutdown waits for streams without limit.
 
 use std::{
     convert::Infallible,
@@ -37,56 +38,55 @@ use super::{
 };
 use crate::clock;
 
-/// How long nothing is accepted after the system said that it can't: out of descriptors, most often.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Pause after an error of accept, which is usually a lack of file descriptors.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
-/// Length of the queue of connections that wait to be accepted. The system cuts it to its own maximum
-/// (`net.core.somaxconn` on Linux), which Tokio's default of 1024 stays below.
+/// Length of the queue of connections that wait to be accepted. The system reduces it to its own maximum
+/// (`net.core.somaxconn` on Linux). Tokio's default is 1024.
 const BACKLOG: u32 = 65_535;
 
-/// Minimum interval between two log lines about connections that are not accepted for the same cause.
+/// Minimum interval between two log lines about connections that are not accepted, per cause.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// An idle connection is looked at so often until it has been idle for too long.
-const LOOKS: u32 = 8;
+/// Number of checks within the idle timeout. A connection that is idle at this many checks in a row is closed.
+const IDLE_CHECKS: u32 = 8;
 
-/// It is not looked at sooner than this, however short that is.
-const SOON: Duration = Duration::from_millis(10);
+/// Minimum interval between two checks.
+const MIN_IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Time in which a client of HTTP/2 can receive that its connection is closed (`GOAWAY`), and finish requests that it had
-/// sent before.
+/// Time for a client of HTTP/2 to receive `GOAWAY`, and to complete requests that it sent before.
 const GOAWAY_GRACE: Duration = Duration::from_secs(1);
 
 /// Default of `connection.idle`.
 pub(crate) const CONNECTION_IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// How many connections there may be at a time, where nothing else is said.
+/// Default of [`ListenerSettings::max_connections`].
 pub(crate) const MAX_CONNECTIONS: usize = 10_000;
 
 /// Default of [`ListenerSettings::write_timeout`].
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// What holds for every connection.
+/// Limits and timeouts of connections.
 #[derive(Clone, Debug)]
 pub struct ListenerSettings {
-    /// So many at a time; more wait to be accepted.
+    /// Maximum number of open connections. Further ones wait in the queue of the system.
     pub max_connections: usize,
-    /// From the start of a connection to its first request, or to the preface of HTTP/2.
+    /// Timeout from the start of a connection to its first request, or to the end of the HTTP/2 preface.
     pub opening_timeout: Duration,
-    /// Idle timeout, or up to an eighth more: over HTTP/1 from the end of an answer to the head of the next request, over
-    /// HTTP/2 without an open stream, whether pings are answered or not. Longer than what load balancers keep idle
-    /// connections for, since one that we close first costs them a request. Zero: none.
+    /// Idle timeout, exceeded by up to an eighth. HTTP/1: from the end of a response to the headers of the next request.
+    /// HTTP/2: without an open stream, regardless of pings. It should be longer than that of a load balancer, whose requests
+    /// fail if the server closes a connection first. Zero: none.
     pub idle_timeout: Duration,
     /// Maximum number of connections per client address.
     pub peer_limit: PeerLimit,
-    /// HTTP/2: how often the other end is asked whether it is still there, and how long it has to say so.
+    /// HTTP/2: interval of keep-alive pings, and timeout of their acknowledgement.
     pub ping_interval: Duration,
-    /// HTTP/2: calls at a time on one connection.
+    /// HTTP/2: maximum number of concurrent streams per connection.
     pub max_streams: u32,
-    /// Time in which a client has to take 64 KiB of an answer that waits for it, or all of it if less waits. Otherwise the
-    /// connection is closed, over HTTP/2 only the stream reset. Zero: no limit.
+    /// Time in which a client has to receive 64 KiB of a pending response, or the rest if that is less. Otherwise the
+    /// connection is closed; over HTTP/2 only the stream is reset. Zero: no limit.
     pub write_timeout: Duration,
-    /// How long a drain waits for what runs.
+    /// Time for running requests to end on drain.
     pub grace_period: Duration,
 }
 
@@ -109,7 +109,7 @@ impl Default for ListenerSettings {
 /// that the system allows.
 ///
 /// # Errors
-/// No address can be listened on.
+/// None of the addresses can be bound.
 pub(crate) async fn bind(addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
     let mut failed = None;
     for addr in lookup_host(addr).await? {
@@ -118,7 +118,7 @@ pub(crate) async fn bind(addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
             Err(error) => failed = Some(error),
         }
     }
-    Err(failed.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the name has no address")))
+    Err(failed.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the host name has no address")))
 }
 
 fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
@@ -131,7 +131,7 @@ fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Rate limit of a log line: the first at once, then at most one per [`LOG_INTERVAL`].
+/// Rate limit of a log line: the first occurrence is logged immediately, then at most one per [`LOG_INTERVAL`].
 #[derive(Default)]
 struct LogLimit {
     logged: Option<Instant>,
@@ -140,7 +140,7 @@ struct LogLimit {
 }
 
 impl LogLimit {
-    /// Counts an occurrence. Returns the number of them since the last line if it is time for another.
+    /// Counts an occurrence. Returns the number since the last line if another line is due.
     fn count(&mut self) -> Option<u64> {
         self.count = self.count.saturating_add(1);
         let due = self.logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL);
@@ -148,7 +148,7 @@ impl LogLimit {
     }
 }
 
-/// What answers on a connection: a [`HttpService`](super::Door), or layers around one.
+/// Service of a connection: an [`HttpService`](super::HttpService), or layers around one.
 pub trait ConnectionService<B>:
     Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Send + 'static
 {
@@ -159,8 +159,8 @@ impl<S, B> ConnectionService<B> for S where
 {
 }
 
-/// Serves what connects, until `drain`. Then nothing more is accepted, what runs has its `grace`, and what is left after
-/// it is cut off. Says whether nothing was.
+/// Serves the connections of a listener until `drain`. Then no connection is accepted, and running requests have the grace
+/// period to end, after which their connections are closed. Returns true if all ended within the grace period.
 pub async fn serve<S, B>(
     listener: TcpListener,
     service: S,
@@ -173,9 +173,9 @@ where
 {
     let accept = move |cx: &mut Context<'_>| {
         listener.poll_accept(cx).map_ok(|(stream, peer)| {
-            // Without it the second write of an answer waits for the client's delayed acknowledgement: 40 ms.
+            // Otherwise the second write of a response waits for the delayed acknowledgement of the client, up to 40 ms.
             if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "TCP_NODELAY could not be set");
+                tracing::debug!(%error, "TCP_NODELAY not set");
             }
             (stream, peer)
         })
@@ -183,7 +183,7 @@ where
     serve_accepted(accept, service, settings, drain).await
 }
 
-/// The same for connections of any kind. `accept` is the loop's only source of them, and of errors.
+/// Serves the connections that `accept` returns, of any type: see [`serve`].
 pub async fn serve_accepted<A, I, S, B>(
     mut accept: A,
     service: S,
@@ -196,13 +196,13 @@ where
     S: ConnectionService<B>,
     B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
 {
-    let (running, cut) = (TaskTracker::new(), CancellationToken::new());
-    let free = Arc::new(Semaphore::new(settings.max_connections.min(Semaphore::MAX_PERMITS)));
+    let (running, abort) = (TaskTracker::new(), CancellationToken::new());
+    let permits = Arc::new(Semaphore::new(settings.max_connections.min(Semaphore::MAX_PERMITS)));
     let settings = Arc::new(settings.clone());
     let (mut errors, mut refusals) = (LogLimit::default(), LogLimit::default());
     loop {
         let next = async {
-            let permit = Arc::clone(&free).acquire_owned().await.ok();
+            let permit = Arc::clone(&permits).acquire_owned().await.ok();
             (std::future::poll_fn(&mut accept).await, permit)
         };
         let (accepted, permit) = tokio::select! {
@@ -222,41 +222,41 @@ where
                     }
                 };
                 let (service, settings) = (service.clone(), Arc::clone(&settings));
-                let (drain, cut) = (drain.clone(), cut.clone());
+                let (drain, abort) = (drain.clone(), abort.clone());
                 running.spawn(async move {
-                    serve_until(io, Some(peer), service, &settings, (&drain, &cut)).await;
+                    serve_until(io, Some(peer), service, &settings, (&drain, &abort)).await;
                     drop((permit, counted));
                 });
             }
-            // It was there and went away before we took it.
-            Err(error) if gone(&error) => {}
+            // The client disconnected before the connection was accepted.
+            Err(error) if is_disconnect(&error) => {}
             Err(error) => {
                 if let Some(errors) = errors.count() {
                     tracing::error!(%error, errors, "connections cannot be accepted");
                 }
-                _ = timeout(PAUSE, drain.cancelled()).await;
+                _ = timeout(ACCEPT_BACKOFF, drain.cancelled()).await;
             }
         }
     }
-    // What would still be accepted is refused by the system from here on, and not left to wait.
+    // Closes the listener, so that the system rejects further connections.
     drop(accept);
     running.close();
-    let settled = timeout(settings.grace_period, running.wait()).await.is_ok();
-    if !settled {
-        tracing::warn!(connections = running.len(), grace = ?settings.grace_period, "connections are cut off");
-        cut.cancel();
+    let all_ended = timeout(settings.grace_period, running.wait()).await.is_ok();
+    if !all_ended {
+        tracing::warn!(connections = running.len(), grace = ?settings.grace_period, "grace period exceeded; closing connections");
+        abort.cancel();
         running.wait().await;
     }
-    settled
+    all_ended
 }
 
-fn gone(error: &io::Error) -> bool {
+fn is_disconnect(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Serves one connection in HTTP/1.1 or in HTTP/2 by prior knowledge, whichever it begins with. After `drain`, what runs
-/// on it is finished and nothing more is begun.
+/// Serves one connection over HTTP/1.1, or over HTTP/2 if it begins with the preface. After `drain`, running requests are
+/// completed, and no further ones are accepted.
 pub async fn serve_connection<I, S, B>(
     io: I,
     peer: Option<SocketAddr>,
@@ -271,121 +271,124 @@ pub async fn serve_connection<I, S, B>(
     serve_until(io, peer, service, settings, (drain, &CancellationToken::new())).await;
 }
 
-/// What a connection is told while it is served.
+/// Event for a connection while it is served.
 enum ConnectionSignal {
-    /// Nothing more is begun.
+    /// Complete running requests and accept no further ones.
     Drain,
-    /// It is over, whatever runs.
-    Cut,
-    /// It is time to look whether it says something.
-    Look,
-    /// Its client has sent too many control frames.
+    /// Close immediately.
+    Abort,
+    /// Check whether the connection is idle.
+    CheckIdle,
+    /// The client has sent too many control frames.
     Flooded,
     /// The client was sent `GOAWAY`, and had time to receive it.
     Close,
 }
 
-/// The same until `cut`, which comes after `drain`.
+/// Serves one connection until it ends or `abort` is canceled, which happens after `drain`.
 async fn serve_until<I, S, B>(
     io: I,
     peer: Option<SocketAddr>,
     service: S,
     settings: &ListenerSettings,
-    (drain, cut): (&CancellationToken, &CancellationToken),
+    (drain, abort): (&CancellationToken, &CancellationToken),
 ) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: ConnectionService<B>,
     B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
 {
-    let watch = Arc::new(ConnectionState::default());
-    let io = CountedIo::new(io, Arc::clone(&watch), settings.write_timeout);
-    let seen = Arc::clone(&watch);
+    let state = Arc::new(ConnectionState::default());
+    let io = CountedIo::new(io, Arc::clone(&state), settings.write_timeout);
+    let service_state = Arc::clone(&state);
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-        seen.called();
+        service_state.request_received();
         if let Some(peer) = peer {
             request.extensions_mut().insert(ConnectInfo(peer));
         }
-        let (mut service, seen, open) = (service.clone(), Arc::clone(&seen), OpenStream::new(&seen));
+        let (mut service, state, open) = (service.clone(), Arc::clone(&service_state), OpenStream::new(&service_state));
         async move {
             std::future::poll_fn(|cx| service.poll_ready(cx)).await?;
             let response = service.call(request).await?;
-            let (response, until) = observe(response.map(|body| Counted { body, _open: open }));
-            seen.ends_at(until);
+            let (response, deadline) = observe(response.map(|body| Counted { body, _open: open }));
+            state.set_response_deadline(deadline);
             Ok::<_, Infallible>(response)
         }
     });
     let builder = builder(settings);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
-    let wait = |(told, after)| async move {
-        match told {
+    let wait = |(signal, after)| async move {
+        match signal {
             ConnectionSignal::Drain => drain.cancelled().await,
-            ConnectionSignal::Cut => cut.cancelled().await,
-            ConnectionSignal::Look | ConnectionSignal::Flooded | ConnectionSignal::Close => {
+            ConnectionSignal::Abort => abort.cancelled().await,
+            ConnectionSignal::CheckIdle | ConnectionSignal::Flooded | ConnectionSignal::Close => {
                 sleep_until(clock::after(Instant::now(), after)).await;
             }
         }
-        told
+        signal
     };
-    // Each has a waker of its own, so that it costs nothing while the connection is busy.
-    let mut tells: FuturesUnordered<_> =
-        [(ConnectionSignal::Drain, Duration::ZERO), (ConnectionSignal::Look, settings.opening_timeout)]
+    // `FuturesUnordered` gives each its own waker, so that they are not polled with every event of the connection.
+    let mut signals: FuturesUnordered<_> =
+        [(ConnectionSignal::Drain, Duration::ZERO), (ConnectionSignal::CheckIdle, settings.opening_timeout)]
             .into_iter()
             .map(wait)
             .collect();
-    let (mut calls, mut quiet) = (0, 0);
+    let (mut activity, mut idle_checks) = (0, 0);
     let mut flooded = false;
     loop {
-        let told = tokio::select! {
+        let signal = tokio::select! {
             biased;
             served = connection.as_mut() => {
                 if let Err(error) = served {
-                    tracing::debug!(%error, "a connection ended");
+                    tracing::debug!(%error, "connection ended with an error");
                 }
                 return;
             }
-            () = watch.flooded(), if !flooded => ConnectionSignal::Flooded,
-            Some(told) = tells.next() => told,
+            () = state.flooded(), if !flooded => ConnectionSignal::Flooded,
+            Some(signal) = signals.next() => signal,
         };
-        match told {
+        match signal {
             ConnectionSignal::Drain => {
-                tells.push(wait((ConnectionSignal::Cut, Duration::ZERO)));
+                signals.push(wait((ConnectionSignal::Abort, Duration::ZERO)));
                 connection.as_mut().graceful_shutdown();
             }
-            ConnectionSignal::Cut => return,
-            ConnectionSignal::Look if !watch.is_open() => {
-                tracing::debug!("a connection said nothing");
+            ConnectionSignal::Abort => return,
+            ConnectionSignal::CheckIdle if !state.is_open() => {
+                tracing::debug!("connection closed: no request received");
                 return;
             }
-            // hyper has no way to say ENHANCE_YOUR_CALM, and so it is NO_ERROR. Nothing more is read meanwhile.
+            // The error code is NO_ERROR, since hyper can't send ENHANCE_YOUR_CALM. No more input is read.
             ConnectionSignal::Flooded => {
                 tracing::warn!(?peer, "connection closed: too many HTTP/2 control frames");
                 flooded = true;
                 connection.as_mut().graceful_shutdown();
-                tells.push(wait((ConnectionSignal::Close, GOAWAY_GRACE)));
+                signals.push(wait((ConnectionSignal::Close, GOAWAY_GRACE)));
             }
-            ConnectionSignal::Close if flooded || watch.is_idle() => return,
-            // A request had been sent before the client could know. The connection ends with its answer.
-            ConnectionSignal::Close => tells.push(wait((ConnectionSignal::Close, GOAWAY_GRACE))),
-            ConnectionSignal::Look if settings.idle_timeout.is_zero() => {}
-            ConnectionSignal::Look => {
-                let before = mem::replace(&mut calls, watch.calls());
-                quiet = if watch.is_idle() && calls == before { quiet + 1 } else { 0 };
-                if quiet == LOOKS {
+            ConnectionSignal::Close if flooded || state.is_idle() => return,
+            // The client sent a request before it received `GOAWAY`. The connection ends after its response.
+            ConnectionSignal::Close => signals.push(wait((ConnectionSignal::Close, GOAWAY_GRACE))),
+            ConnectionSignal::CheckIdle if settings.idle_timeout.is_zero() => {}
+            ConnectionSignal::CheckIdle => {
+                let before = mem::replace(&mut activity, state.activity());
+                idle_checks = if state.is_idle() && activity == before { idle_checks + 1 } else { 0 };
+                if idle_checks == IDLE_CHECKS {
                     tracing::debug!("idle connection closed");
-                    if !watch.is_http2() {
+                    if !state.is_http2() {
                         return;
                     }
                     connection.as_mut().graceful_shutdown();
-                    tells.push(wait((ConnectionSignal::Close, GOAWAY_GRACE)));
+                    signals.push(wait((ConnectionSignal::Close, GOAWAY_GRACE)));
                     continue;
                 }
-                tells.push(wait((ConnectionSignal::Look, (settings.idle_timeout / LOOKS).max(SOON))));
+                signals.push(wait((
+                    ConnectionSignal::CheckIdle,
+                    (settings.idle_timeout / IDLE_CHECKS).max(MIN_IDLE_CHECK_INTERVAL),
+                )));
             }
         }
     }
 }
 
-/// The body of an answer, which counts as an open stream until it is dropped.
+/// Response body that counts as an open stream until it is dropped.
 struct Counted<B> {
     body: B,
     _open: OpenStream,
@@ -412,23 +415,23 @@ impl<B: http_body::Body + Unpin> http_body::Body for Counted<B> {
 }
 
 fn builder(settings: &ListenerSettings) -> auto::Builder<StreamExecutor> {
-    const BUFFER: usize = 64 << 10;
-    const HEAD: u32 = 64 << 10;
+    const MAX_BUFFER: usize = 64 << 10;
+    const MAX_HEADERS: u32 = 64 << 10;
     let mut builder = auto::Builder::new(StreamExecutor { timeout: settings.write_timeout });
-    // Who closes their half, and who sends nothing more, is seen in [`CountedIo`] and above, where it costs a call less than
-    // it does here: a timer, and a read of which nothing comes with a buffer for it.
-    builder.http1().half_close(true).max_buf_size(BUFFER);
+    // `CountedIo` and `serve_until` detect disconnects and idle connections. hyper's own detection would cost each request a
+    // timer, and a read with a buffer.
+    builder.http1().half_close(true).max_buf_size(MAX_BUFFER);
     builder
         .http2()
         .timer(TokioTimer::new())
         .keep_alive_interval(settings.ping_interval)
         .keep_alive_timeout(settings.ping_interval)
         .max_concurrent_streams(settings.max_streams)
-        // Streams that are opened and reset at once cost us more than their sender.
+        // Streams that are opened and immediately reset cost the server more than the client.
         .max_pending_accept_reset_streams(20)
         .max_local_error_reset_streams(100)
-        .max_header_list_size(HEAD)
-        .max_send_buf_size(BUFFER);
+        .max_header_list_size(MAX_HEADERS)
+        .max_send_buf_size(MAX_BUFFER);
     builder
 }
 
@@ -437,7 +440,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn log_lines_have_a_count_and_an_interval() {
+    async fn log_lines_are_rate_limited_and_counted() {
         let mut errors = LogLimit::default();
         assert_eq!(errors.count(), Some(1));
         for _ in 0..99 {

@@ -1,8 +1,8 @@
 //! Host and origin checks: protection of a server against DNS rebinding and cross-site requests from web pages.
 //!
-//! A page in a browser can make requests to any address that the browser reaches, a loopback address too. It can't set
-//! `Host`, `Origin` and `Sec-Fetch-*`, which is what the checks rely on. Programs that are no browsers are not the
-//! subject: they can send whatever headers they like.
+//! A page in a browser can send requests to any address that the browser reaches, including loopback addresses. It can't set
+//! `Host`, `Origin` and `Sec-Fetch-*`, on which the checks rely. Other programs can send any headers, so the checks do not
+//! protect against them.
 
 use std::{
     collections::BTreeSet,
@@ -32,11 +32,11 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Maximum length of a host name in bytes (RFC 1035, section 2.3.4).
 const MAX_HOST: usize = 253;
 
-/// Seconds for which a browser may keep the answer to a preflight.
+/// Seconds for which a browser may cache the response to a preflight.
 const PREFLIGHT_MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 
-/// Host that requests may name: `agent.example`, with any port; `agent.example:8080`; `*.agent.example`, each name below
-/// that one; or `*`, every host, which switches the check off.
+/// Host that requests may name: `agent.example`, with any port; `agent.example:8080`; `*.agent.example`, for each subdomain;
+/// or `*`, for every host, which disables the check.
 ///
 /// ```
 /// use a2a_service::transport::AllowedHost;
@@ -51,7 +51,7 @@ pub struct AllowedHost(HostPattern);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HostPattern {
     Any,
-    /// With the dot that it begins with.
+    /// Begins with a dot.
     Suffix(String),
     Host(Host),
 }
@@ -67,12 +67,13 @@ impl Host {
     fn parse(text: &str) -> Option<Self> {
         let (name, port) = split_port(text)?;
         let name = name.strip_suffix('.').unwrap_or(name);
-        let plain = |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'.' | b'_');
-        let is_host = is_ip(name) || ((1..=MAX_HOST).contains(&name.len()) && name.bytes().all(plain));
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+        let is_host = is_ip(name) || ((1..=MAX_HOST).contains(&name.len()) && name.bytes().all(is_allowed));
         is_host.then(|| Self { name: name.to_ascii_lowercase(), port })
     }
 
-    /// IP addresses: DNS rebinding needs a name. And the names that resolvers keep on the machine (RFC 6761, 6.3).
+    /// Returns true for hosts that are safe against DNS rebinding: IP addresses, and names that resolvers map to loopback
+    /// addresses (RFC 6761, 6.3).
     fn is_address_or_loopback(&self) -> bool {
         is_ip(&self.name) || self.name == "localhost" || self.name.ends_with(".localhost")
     }
@@ -84,18 +85,18 @@ fn split_port(text: &str) -> Option<(&str, Option<u16>)> {
         Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
         _ => (text, None),
     };
-    let digits = |it: &str| it.bytes().all(|it| it.is_ascii_digit());
+    let is_number = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     match port {
         None => Some((name, None)),
-        Some(port) if digits(port) => Some((name, Some(port.parse().ok()?))),
+        Some(port) if is_number(port) => Some((name, Some(port.parse().ok()?))),
         Some(_) => None,
     }
 }
 
 /// Returns true if a host is an IPv4 address, or an IPv6 address in brackets, with or without a zone.
 fn is_ip(host: &str) -> bool {
-    if let Some(address) = host.strip_prefix('[').and_then(|it| it.strip_suffix(']')) {
-        let address = address.split_once('%').map_or(address, |it| it.0);
+    if let Some(address) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        let address = address.split_once('%').map_or(address, |(address, _)| address);
         return address.parse::<std::net::Ipv6Addr>().is_ok();
     }
     host.parse::<std::net::Ipv4Addr>().is_ok()
@@ -144,8 +145,8 @@ impl fmt::Display for AllowedHost {
     }
 }
 
-/// Origin of web pages that may call the server: `https://app.example`, `http://localhost:3000`, or `*`, every origin,
-/// which switches the check off.
+/// Origin of web pages that may call the server: `https://app.example`, `http://localhost:3000`, or `*`, for every origin,
+/// which disables the check.
 ///
 /// ```
 /// use a2a_service::transport::AllowedOrigin;
@@ -157,26 +158,26 @@ impl fmt::Display for AllowedHost {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllowedOrigin(Option<Origin>);
 
-/// Scheme, host and port, as a browser serializes them (RFC 6454, 6.2): in lower case, without the usual port of HTTP.
+/// Scheme, host and port, as a browser serializes them (RFC 6454, 6.2): in lower case, without the default port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Origin(String);
 
 impl Origin {
-    /// Returns `None` for `null`, and for whatever is not an origin.
+    /// Returns `None` for `null` and for invalid origins.
     fn parse(text: &str) -> Option<Self> {
         let (scheme, authority) = text.split_once("://")?;
-        let named = |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'+' | b'-' | b'.');
-        if scheme.is_empty() || !scheme.bytes().all(named) {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+        if scheme.is_empty() || !scheme.bytes().all(is_allowed) {
             return None;
         }
         let Host { name, port } = Host::parse(authority)?;
         let scheme = scheme.to_ascii_lowercase();
-        let usual = match &*scheme {
+        let default_port = match &*scheme {
             "http" => Some(80),
             "https" => Some(443),
             _ => None,
         };
-        Some(Self(match port.filter(|it| Some(*it) != usual) {
+        Some(Self(match port.filter(|port| Some(*port) != default_port) {
             Some(port) => format!("{scheme}://{name}:{port}"),
             None => format!("{scheme}://{name}"),
         }))
@@ -191,13 +192,13 @@ impl FromStr for AllowedOrigin {
             return Ok(Self(None));
         }
         let wrong = || format!("`{}` is not an origin; write https://app.example, without a path, or *", brief(text));
-        Origin::parse(text).map(|it| Self(Some(it))).ok_or_else(wrong)
+        Origin::parse(text).map(|origin| Self(Some(origin))).ok_or_else(wrong)
     }
 }
 
 impl fmt::Display for AllowedOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.as_ref().map_or("*", |it| &it.0))
+        f.write_str(self.0.as_ref().map_or("*", |origin| &origin.0))
     }
 }
 
@@ -206,41 +207,41 @@ impl fmt::Display for AllowedOrigin {
 pub(crate) struct OriginPolicy {
     /// From `allowed_hosts`, `public_url` and `card.shapes`.
     hosts: Vec<AllowedHost>,
-    /// The host is checked on every bind, not only on a loopback address.
-    everywhere: bool,
+    /// The host is checked on every listen address, not only on a loopback address.
+    checks_all_addresses: bool,
     /// From `cors.origins`.
     origins: BTreeSet<Origin>,
     any_origin: bool,
-    /// Of `public_url`.
+    /// Origin of `public_url`.
     public: Option<Origin>,
     address: Address,
 }
 
 impl OriginPolicy {
     pub(crate) fn new(card: &Card, hosts: Vec<AllowedHost>, origins: Vec<AllowedOrigin>) -> Self {
-        let everywhere = !hosts.is_empty();
+        let checks_all_addresses = !hosts.is_empty();
         let address = card.address().clone();
-        let public = address.public.as_deref().and_then(|it| it.parse::<http::Uri>().ok());
+        let public = address.public.as_deref().and_then(|url| url.parse::<http::Uri>().ok());
         let named = card.hosts().chain(public.as_ref().and_then(http::Uri::host));
-        let named = named.filter_map(|it| it.parse().ok()).collect::<Vec<_>>();
-        let any_origin = origins.iter().any(|it| it.0.is_none());
+        let named = named.filter_map(|host| host.parse().ok()).collect::<Vec<_>>();
+        let any_origin = origins.iter().any(|origin| origin.0.is_none());
         Self {
             hosts: [hosts, named].concat(),
-            everywhere,
-            origins: origins.into_iter().filter_map(|it| it.0).collect(),
+            checks_all_addresses,
+            origins: origins.into_iter().filter_map(|origin| origin.0).collect(),
             any_origin,
-            public: public.and_then(|it| origin(it.scheme_str()?, it.authority()?.as_str())),
+            public: public.and_then(|url| origin(url.scheme_str()?, url.authority()?.as_str())),
             address,
         }
     }
 
-    /// Decides on a request that came in by this address, where that is known.
+    /// Checks a request. `bound`: its listen address, if known.
     fn check(&self, parts: &Parts, bound: Option<SocketAddr>) -> Result<(), Error> {
-        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|it| it.0.ip());
-        let forwarded = peer.and_then(|it| self.address.forwarded_by(it, &parts.headers));
-        let is_loopback = bound.is_some_and(|it| it.ip().to_canonical().is_loopback());
-        if (self.everywhere || is_loopback)
-            && forwarded.as_ref().is_none_or(|it| !it.by_proxy)
+        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+        let forwarded = peer.and_then(|peer| self.address.forwarded_by(peer, &parts.headers));
+        let is_loopback = bound.is_some_and(|addr| addr.ip().to_canonical().is_loopback());
+        if (self.checks_all_addresses || is_loopback)
+            && forwarded.as_ref().is_none_or(|forwarded| !forwarded.by_proxy)
             && !RequestKind::of(parts).is_health(parts.uri.path())
         {
             self.check_hosts(parts)?;
@@ -252,43 +253,47 @@ impl OriginPolicy {
     /// `Host` (RFC 9112, 3.2.2); if both are present, both are checked. Browsers never send a request without either.
     fn check_hosts(&self, parts: &Parts) -> Result<(), Error> {
         for text in hosts(parts) {
-            let permitted = |host: Host| host.is_address_or_loopback() || self.hosts.iter().any(|it| it.permits(&host));
-            // Most are, and need not be parsed as a whole.
-            let is_usual = |text| split_port(text).is_some_and(|it| it.0 == "localhost" || is_ip(it.0));
-            let known = text.is_some_and(|text| is_usual(text) || Host::parse(text).is_some_and(permitted));
-            if !known && text != Some("") {
+            let is_permitted =
+                |host: Host| host.is_address_or_loopback() || self.hosts.iter().any(|allowed| allowed.permits(&host));
+            // Fast path without an allocation.
+            let is_usual = |text| split_port(text).is_some_and(|(name, _)| name == "localhost" || is_ip(name));
+            let is_known = text.is_some_and(|text| is_usual(text) || Host::parse(text).is_some_and(is_permitted));
+            if !is_known && text != Some("") {
                 let host = brief(text.unwrap_or("?"));
-                let why = format!("host: `{host}` is not a name of this server; add it to allowed_hosts");
-                return Err(ErrorKind::Misdirected.because(why).with("setting", "allowed_hosts"));
+                let reason = format!("host: `{host}` is not a name of this server; add it to allowed_hosts");
+                return Err(ErrorKind::Misdirected.because(reason).with("setting", "allowed_hosts"));
             }
         }
         Ok(())
     }
 
-    /// Rejects requests from pages of other origins. Exempt are the card and health, which every page may read, and
-    /// documents that a browser shows by itself without handing them to the page that linked to them.
+    /// Rejects requests from pages of other origins. Exempt are the card and health checks, which are public, and
+    /// navigation: the page that links to a document can't read it.
     fn check_origin(&self, parts: &Parts, forwarded: Option<&Forwarded>, bound: bool) -> Result<(), Error> {
         let (origins, site) = (parts.headers.get_all(header::ORIGIN), parts.headers.get(SEC_FETCH_SITE));
-        let crosses = |it: &HeaderValue| it.as_bytes() == b"cross-site" || it.as_bytes() == b"same-site";
-        let crosses = site.is_some_and(crosses);
-        if self.any_origin || (origins.iter().next().is_none() && !crosses) || is_public(parts) || navigates(parts) {
+        let is_cross_origin = site.is_some_and(|site| matches!(site.as_bytes(), b"cross-site" | b"same-site"));
+        if self.any_origin
+            || (origins.iter().next().is_none() && !is_cross_origin)
+            || is_public(parts)
+            || is_navigation(parts)
+        {
             return Ok(());
         }
-        let refused = |who: &str| {
-            let why = format!("origin: {who} may not call this server; add it to cors.origins");
-            Err(ErrorKind::ForeignOrigin.because(why).with("setting", "cors.origins"))
+        let rejected = |origin: &str| {
+            let reason = format!("origin: {origin} may not call this server; add it to cors.origins");
+            Err(ErrorKind::ForeignOrigin.because(reason).with("setting", "cors.origins"))
         };
-        let mut named = false;
+        let mut is_allowed = false;
         for value in origins {
             let text = value.to_str().unwrap_or("?");
             let origin = Origin::parse(text);
-            named = origin.as_ref().is_some_and(|it| self.origins.contains(it));
-            let own = || origin.as_ref().is_some_and(|it| self.is_own(it, parts, forwarded, bound));
-            if !named && (crosses || !own()) {
-                return refused(&format!("`{}`", brief(text)));
+            is_allowed = origin.as_ref().is_some_and(|origin| self.origins.contains(origin));
+            let is_own = || origin.as_ref().is_some_and(|origin| self.is_own(origin, parts, forwarded, bound));
+            if !is_allowed && (is_cross_origin || !is_own()) {
+                return rejected(&format!("`{}`", brief(text)));
             }
         }
-        if crosses && !named { refused("a page of another origin") } else { Ok(()) }
+        if is_cross_origin && !is_allowed { rejected("a page of another origin") } else { Ok(()) }
     }
 
     /// Returns true if this is the origin of the server itself: `public_url`, or the host of the request. A mounted
@@ -299,48 +304,48 @@ impl OriginPolicy {
         }
         if let Some(Forwarded { host: Some(host), port, https, .. }) = forwarded {
             let port = if host.has_port() { None } else { *port };
-            let port = port.map_or_else(String::new, |it| format!(":{it}"));
+            let port = port.map_or_else(String::new, |port| format!(":{port}"));
             let scheme = if *https { "https" } else { "http" };
             return self::origin(scheme, &format!("{host}{port}")).as_ref() == Some(origin);
         }
-        let over_tls = forwarded.is_some_and(|it| it.https);
-        let said = if parts.version >= Version::HTTP_2 { parts.uri.scheme_str() } else { None };
+        let over_tls = forwarded.is_some_and(|forwarded| forwarded.https);
+        let target_scheme = if parts.version >= Version::HTTP_2 { parts.uri.scheme_str() } else { None };
         let schemes = match (over_tls, bound) {
             (true, _) => &["https"][..],
             (false, true) => &["http"],
             (false, false) => &["http", "https"],
         };
         let host = hosts(parts).next().flatten();
-        let mut schemes = schemes.iter().copied().chain(said);
-        host.is_some_and(|host| schemes.any(|it| self::origin(it, host).as_ref() == Some(origin)))
+        let mut schemes = schemes.iter().copied().chain(target_scheme);
+        host.is_some_and(|host| schemes.any(|scheme| self::origin(scheme, host).as_ref() == Some(origin)))
     }
 
-    /// The origin to name in the answer to a page that may call the server and is not the server's own.
-    fn named(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+    /// Returns the value of `Access-Control-Allow-Origin` for a page of an allowed origin.
+    fn allowed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         let value = headers.get(header::ORIGIN)?;
-        let named = || self.origins.contains(&Origin::parse(value.to_str().ok()?)?).then_some(());
-        (self.any_origin || named().is_some()).then(|| value.clone())
+        let is_allowed = || self.origins.contains(&Origin::parse(value.to_str().ok()?)?).then_some(());
+        (self.any_origin || is_allowed().is_some()).then(|| value.clone())
     }
 }
 
-/// The hosts that a request names; `None` is one that is not in ASCII.
+/// Returns the hosts that a request names; `None` for one that is not ASCII.
 fn hosts(parts: &Parts) -> impl Iterator<Item = Option<&str>> {
-    let target = parts.uri.authority().map(|it| Some(it.as_str()));
-    target.into_iter().chain(parts.headers.get_all(header::HOST).into_iter().map(|it| it.to_str().ok()))
+    let target = parts.uri.authority().map(|authority| Some(authority.as_str()));
+    target.into_iter().chain(parts.headers.get_all(header::HOST).into_iter().map(|host| host.to_str().ok()))
 }
 
 fn origin(scheme: &str, authority: &str) -> Option<Origin> {
     Origin::parse(&format!("{scheme}://{authority}"))
 }
 
-/// A document that a browser shows. The page that led there can't read it, and a GET changes nothing. A stream is no
-/// document.
-fn navigates(parts: &Parts) -> bool {
-    let reads = matches!(parts.method, Method::GET | Method::HEAD) && !parts.uri.path().ends_with(":subscribe");
-    reads && parts.headers.get(SEC_FETCH_MODE).is_some_and(|it| it == "navigate")
+/// Returns true for navigation to a document. The page that links to it can't read it, and a GET changes nothing. Streams are
+/// not documents.
+fn is_navigation(parts: &Parts) -> bool {
+    let is_document = matches!(parts.method, Method::GET | Method::HEAD) && !parts.uri.path().ends_with(":subscribe");
+    is_document && parts.headers.get(SEC_FETCH_MODE).is_some_and(|mode| mode == "navigate")
 }
 
-/// The card and health.
+/// Returns true for the card and health checks.
 fn is_public(parts: &Parts) -> bool {
     RequestKind::of(parts).is_public(parts.uri.path())
 }
@@ -350,15 +355,15 @@ fn is_preflight(parts: &Parts) -> bool {
     parts.method == Method::OPTIONS && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// The answer to a preflight of an origin that may call the server.
+/// Builds the response to a preflight from an allowed origin.
 fn preflight(parts: &Parts, origin: HeaderValue) -> Response<Body> {
     let mut response = status(StatusCode::NO_CONTENT);
     let headers = response.headers_mut();
     let methods = HeaderValue::from_static("GET, HEAD, POST, DELETE");
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
-    // Whatever it asks for: a wildcard does not cover `Authorization`.
-    if let Some(asked) = parts.headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
-        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked.clone());
+    // All requested headers are listed, since a wildcard does not cover `Authorization`.
+    if let Some(requested) = parts.headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, requested.clone());
     }
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, PREFLIGHT_MAX_AGE);
     let varies = [header::ACCESS_CONTROL_REQUEST_METHOD, header::ACCESS_CONTROL_REQUEST_HEADERS];
@@ -369,7 +374,7 @@ fn preflight(parts: &Parts, origin: HeaderValue) -> Response<Body> {
     response
 }
 
-/// Lets a page of this origin read a response. Public responses already allow every origin.
+/// Adds CORS headers, so that a page of this origin can read a response. Public responses already allow every origin.
 fn allow(headers: &mut HeaderMap, origin: HeaderValue) {
     const EXPOSED: HeaderValue = HeaderValue::from_static(
         "a2a-extensions, x-a2a-extensions, idempotency-key, x-request-id, retry-after, www-authenticate, etag",
@@ -387,7 +392,7 @@ fn allow(headers: &mut HeaderMap, origin: HeaderValue) {
 pub(crate) struct OriginGuard<S> {
     inner: S,
     policy: Arc<OriginPolicy>,
-    /// The address that is listened on. A router that is mounted elsewhere has none.
+    /// Listen address. `None` for a router that is mounted in another server.
     bound: Option<SocketAddr>,
 }
 
@@ -415,15 +420,15 @@ where
         if let Err(error) = self.policy.check(&parts, self.bound) {
             return now(error_response(&parts, error));
         }
-        let Some(origin) = self.policy.named(&parts.headers) else {
+        let Some(origin) = self.policy.allowed_origin(&parts.headers) else {
             return self.inner.call(Request::from_parts(parts, body));
         };
         if is_preflight(&parts) && !is_public(&parts) {
             return now(preflight(&parts, origin));
         }
-        let answering = self.inner.call(Request::from_parts(parts, body));
+        let response = self.inner.call(Request::from_parts(parts, body));
         Box::pin(async move {
-            let mut response = answering.await?;
+            let mut response = response.await?;
             allow(response.headers_mut(), origin);
             Ok(response)
         })
@@ -444,8 +449,8 @@ mod tests {
     }
 
     fn policy(card: &Card, hosts: &[&str], origins: &[&str]) -> OriginPolicy {
-        let hosts = hosts.iter().map(|it| it.parse().unwrap()).collect();
-        OriginPolicy::new(card, hosts, origins.iter().map(|it| it.parse().unwrap()).collect())
+        let hosts = hosts.iter().map(|host| host.parse().unwrap()).collect();
+        OriginPolicy::new(card, hosts, origins.iter().map(|origin| origin.parse().unwrap()).collect())
     }
 
     fn card() -> Card {
@@ -497,16 +502,16 @@ mod tests {
             "localhost/",
             "1:2:3",
         ] {
-            assert_eq!(check(host).map_err(|it| it.kind()), Err(ErrorKind::Misdirected), "{host}");
+            assert_eq!(check(host).map_err(|error| error.kind()), Err(ErrorKind::Misdirected), "{host}");
         }
         let error = check("evil.example").unwrap_err().to_string();
         assert!(error.contains("allowed_hosts") && error.contains("evil.example"), "{error}");
     }
 
     #[test]
-    fn the_host_is_checked_on_a_loopback_address_or_where_hosts_are_named() {
+    fn host_is_checked_on_loopback_addresses_or_with_allowed_hosts() {
         let foreign = request(&[("host", "evil.example")]);
-        let [loopback, any] = ["[::1]:80", "0.0.0.0:80"].map(|it| it.parse().ok());
+        let [loopback, any] = ["[::1]:80", "0.0.0.0:80"].map(|addr| addr.parse().ok());
         let (open, named) = (policy(&card(), &[], &[]), policy(&card(), &["a.example"], &[]));
         assert!(open.check(&foreign, loopback).is_err());
         assert!(open.check(&foreign, any).is_ok() && open.check(&foreign, None).is_ok());
@@ -517,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_of_the_target_is_checked_beside_host() {
+    fn authority_of_target_and_host_are_both_checked() {
         let policy = policy(&card(), &[], &[]);
         for (target, host, allowed) in [
             ("http://localhost:1/tasks", "127.0.0.1", true),
@@ -531,12 +536,12 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_own_named_or_foreign() {
+    fn own_and_allowed_origins_are_accepted() {
         let policy = policy(&card().url("https://public.example"), &[], &["https://app.example", "http://[::1]:3000"]);
         let bound = "127.0.0.1:8080".parse().ok();
         let check = |lines: &[(&'static str, &'static str)]| {
             let lines = [&[("host", "127.0.0.1:8080")], lines].concat();
-            policy.check(&request(&lines), bound).map_err(|it| it.kind())
+            policy.check(&request(&lines), bound).map_err(|error| error.kind())
         };
         for origin in [
             "http://127.0.0.1:8080",
@@ -573,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mounted_router_may_be_behind_tls() {
+    fn mounted_router_accepts_https_origin_of_its_host() {
         let policy = policy(&card(), &[], &[]);
         let of = |origin| request(&[("host", "a.example"), ("origin", origin)]);
         assert!(policy.check(&of("https://a.example"), None).is_ok());
@@ -582,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trusted_proxy_says_what_was_asked_for() {
+    fn forwarded_host_of_trusted_proxy_is_used() {
         let policy = policy(&card().trusted_proxies(["10.0.0.0/8".parse().unwrap()]), &[], &[]);
         let check = |peer: &str, lines: &[(&'static str, &'static str)]| {
             let mut parts = request(&[&[("host", "up.internal:1")], lines].concat());
@@ -595,7 +600,7 @@ mod tests {
         assert!(check("10.0.0.1", &[("x-forwarded-for", "192.0.2.1")]) && !check("10.0.0.1", &[]));
         assert!(check("10.0.0.1", &[("forwarded", "for=192.0.2.1;host=a.example")]));
         let other = [("x-forwarded-host", "a.example"), ("origin", "https://a.example")];
-        assert!(!check("10.0.0.1", &other), "the proxy did not say https");
+        assert!(!check("10.0.0.1", &other), "the proxy did not forward https");
         let ported = [("forwarded", "for=192.0.2.1;proto=https;host=\"a.example:8443\"")];
         assert!(check("10.0.0.1", &[&ported[..], &[("origin", "https://a.example:8443")]].concat()));
     }

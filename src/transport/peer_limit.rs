@@ -1,4 +1,4 @@
-//! Limits per client address: connections, and for clients behind trusted proxies the requests that are open.
+//! Limit per client address: open connections, or open requests of clients behind trusted proxies.
 
 use std::{
     borrow::Cow,
@@ -19,16 +19,16 @@ use crate::{
 /// Default of `limits.connections_per_peer`.
 pub(crate) const CONNECTIONS_PER_PEER: usize = 256;
 
-/// The address of a proxy's client, and of the proxies before it.
+/// `X-Forwarded-For`: address of the client, and of the proxies in order.
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// When a client that was refused may retry.
+/// Delay after which a rejected client may retry.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Maximum number of connections that one address may have open, of all listeners that share it.
+/// Maximum number of open connections per client address, over all listeners that share it.
 ///
-/// Loopback addresses and trusted proxies have no limit. Requests that come through a trusted proxy are counted for the
-/// address that it forwards, as connections are. An IPv6 address counts as its /64 network, which is what one client
+/// Loopback addresses and trusted proxies have no limit. Requests through a trusted proxy are counted for the address
+/// that it forwards, as connections are. An IPv6 address counts as its /64 network, which is what one client
 /// usually has.
 #[derive(Clone, Debug)]
 pub struct PeerLimit(Arc<Peers>);
@@ -48,7 +48,7 @@ impl Default for PeerLimit {
 }
 
 impl PeerLimit {
-    /// A limit of `max` connections per address, zero for none, and the proxies whose forwarded addresses are trusted.
+    /// Creates a limit of `max` connections per address, zero for none. Addresses forwarded by `trusted` proxies are used.
     pub fn new(max: usize, trusted: Vec<Network>) -> Self {
         Self(Arc::new(Peers { max, trusted, open: Mutex::default() }))
     }
@@ -56,15 +56,15 @@ impl PeerLimit {
     /// Counts a connection.
     ///
     /// # Errors
-    /// The address has as many as it may have.
+    /// `ResourceExhausted` if the address has reached the limit.
     pub(super) fn connect(&self, peer: SocketAddr) -> Result<Option<PeerPermit>, Error> {
         self.count(peer.ip())
     }
 
-    /// Counts a request that comes through a trusted proxy. Other requests are not counted.
+    /// Counts a request through a trusted proxy. Other requests are not counted.
     ///
     /// # Errors
-    /// The client of the proxy has as many open as it may have.
+    /// `ResourceExhausted` if the client of the proxy has reached the limit.
     pub(super) fn request(&self, peer: Option<SocketAddr>, headers: &HeaderMap) -> Result<Option<PeerPermit>, Error> {
         match peer.filter(|peer| self.trusts(peer.ip())).and_then(|_| self.forwarded_client(headers)) {
             Some(client) => self.count(client),
@@ -82,7 +82,7 @@ impl PeerLimit {
         let count = open.get(&network).copied().unwrap_or(0);
         if count >= max {
             let error = ErrorKind::ResourceExhausted.because(format!(
-                "{max} connections or requests of one client address are open; close some or retry later \
+                "too many open connections or requests ({max}) from one client address; close some or retry later \
                  (limits.connections_per_peer)"
             ));
             return Err(error.with("limit", "limits.connections_per_peer").retry_after(RETRY_AFTER));
@@ -95,15 +95,15 @@ impl PeerLimit {
         self.0.trusted.iter().any(|network| network.contains(addr))
     }
 
-    /// The last address before the trusted proxies, which is the only one that the client cannot make up. `Forwarded`
-    /// counts only without `X-Forwarded-For`, as for the host: most proxies set that, and pass on a `Forwarded` of the
-    /// client.
+    /// Returns the last forwarded address that is not a trusted proxy, the only one that the client cannot forge. `Forwarded`
+    /// is used only without `X-Forwarded-For`, as for the host: most proxies set the latter, and pass on a `Forwarded` of the
+    /// client unchanged.
     fn forwarded_client(&self, headers: &HeaderMap) -> Option<IpAddr> {
-        // Bytes that are no text, which a client may have sent, make their own node unreadable, and not those behind it.
+        // Invalid UTF-8 from a client invalidates its own entry, and not the entries that proxies append.
         let lines = |name| headers.get_all(name).iter().rev().map(|value| String::from_utf8_lossy(value.as_bytes()));
         let untrusted = |node: Option<IpAddr>| match node {
             Some(addr) if self.trusts(addr) => None,
-            // An entry without an address ends the search, since the proxies that it trusts are unknown.
+            // An entry without an address ends the search: the entries before it may be forged.
             node => Some(node),
         };
         if headers.contains_key(FORWARDED_FOR) {
@@ -122,7 +122,7 @@ impl PeerLimit {
     }
 }
 
-/// A connection or a request that is counted until this is dropped.
+/// Guard that counts a connection or a request until it is dropped.
 #[derive(Debug)]
 pub(super) struct PeerPermit {
     peers: Arc<Peers>,
@@ -141,7 +141,7 @@ impl Drop for PeerPermit {
     }
 }
 
-/// The address that is counted for an address.
+/// Returns the network that an address is counted for: the /64 of an IPv6 address.
 fn network_of(addr: IpAddr) -> IpAddr {
     match addr {
         IpAddr::V4(_) => addr,

@@ -1,4 +1,5 @@
-//! Limits on request bodies while they are received: the bytes of all connections together, and the time that one takes.
+//! Limits of request bodies in receipt: total bytes of all connections (`limits.receiving_bytes`) and time per body
+//! (`body_timeout`).
 
 use std::{
     error::Error as StdError,
@@ -26,58 +27,58 @@ use crate::{
 /// Default of `limits.receiving_bytes`.
 pub(crate) const RECEIVING_BYTES: usize = 256 << 20;
 
-/// Size of a small body. Those may use the whole budget, and larger ones seven eighths of it, so that large slow bodies do
-/// not block small requests.
+/// Maximum size of a small body in bytes. Small bodies may use the whole budget, and larger ones seven eighths of it, so that
+/// large slow bodies do not block small requests.
 const SMALL: usize = 16 << 10;
 
-/// Budget of the requests of gRPC's health service. Its callers are not authenticated, so the budget of other requests is
-/// not theirs to fill.
+/// Budget for requests of gRPC's health service in bytes. Its clients are not authenticated, so they must not exhaust the
+/// budget of other requests.
 const HEALTH_BYTES: usize = 4 << 20;
 
-/// Size of a small request of the health service: nearly all of them.
+/// Maximum size of a small request of the health service in bytes. Nearly all are small.
 const SMALL_HEALTH: usize = 64;
 
-/// When a client that was refused for the budget may retry.
+/// Delay after which a client that exceeded the budget may retry.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Maximum age of a request that is a stream of messages. Among the services here, only reflection has such requests.
+/// Maximum age of a request that is a stream of messages. Only reflection has such requests.
 const MAX_STREAM_AGE: Duration = Duration::from_mins(10);
 
-/// Length of what gRPC puts before a message.
+/// Length of the gRPC message prefix in bytes.
 const PREFIX: usize = 5;
 
-/// Number of bytes that the unfinished request bodies of all connections may have together.
+/// Budget for the incomplete request bodies of all connections.
 #[derive(Debug)]
 pub(super) struct ReceiveBudget {
     limit: usize,
-    /// Bodies up to this many bytes may use the last eighth.
+    /// Maximum size of a body that may use the last eighth of the budget.
     small: usize,
-    /// Name of the bodies and of the limit, for errors.
+    /// Names of the bodies and of the limit in errors.
     names: (&'static str, &'static str),
     used: AtomicUsize,
 }
 
 impl ReceiveBudget {
-    /// A budget of `limit` bytes; zero is no limit.
+    /// Creates a budget of `limit` bytes; zero is no limit.
     pub(super) fn new(limit: usize) -> Arc<Self> {
         let limit = if limit == 0 { usize::MAX } else { limit };
         let names = ("request", "limits.receiving_bytes");
         Arc::new(Self { limit, small: SMALL, names, used: AtomicUsize::new(0) })
     }
 
-    /// A budget for the requests of gRPC's health service.
+    /// Creates a budget for requests of gRPC's health service.
     pub(super) fn of_health() -> Arc<Self> {
         let names = ("health check", "fixed limit");
         Arc::new(Self { limit: HEALTH_BYTES, small: SMALL_HEALTH, names, used: AtomicUsize::new(0) })
     }
 
-    /// A reservation for a body of which nothing was received yet.
+    /// Creates an empty reservation for a body.
     pub(super) fn reservation(self: &Arc<Self>) -> ReceiveReservation {
         ReceiveReservation { budget: Arc::clone(self), bytes: 0 }
     }
 }
 
-/// Bytes of a body that is being received, given back to the budget on drop.
+/// Reservation for the received bytes of a body, released on drop.
 #[derive(Debug)]
 pub(super) struct ReceiveReservation {
     budget: Arc<ReceiveBudget>,
@@ -103,7 +104,7 @@ impl ReceiveReservation {
         Ok(())
     }
 
-    /// Gives everything back.
+    /// Releases all bytes.
     pub(super) fn release(&mut self) {
         self.budget.used.fetch_sub(std::mem::take(&mut self.bytes), Relaxed);
     }
@@ -115,23 +116,22 @@ impl Drop for ReceiveReservation {
     }
 }
 
-/// The error for a body that is not complete after the timeout.
+/// Returns the error for a body that is not complete after the timeout.
 pub(super) fn too_slow(timeout: Duration) -> Error {
     ErrorKind::RequestTimeout.because(format!("the body was not received within {timeout:?} (body_timeout)"))
 }
 
-/// Number of messages of a gRPC request: one, or a stream of them.
+/// Number of messages in a gRPC request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Messages {
     /// A single message: the body has to be complete within the timeout.
     One,
-    /// Any number: the timeout is for the time between two frames, and the stream has a maximum age.
+    /// A stream: the timeout applies between two frames, and the stream has a maximum age.
     Many,
 }
 
 pin_project! {
-    /// The body of a gRPC request. tonic, which reads it, has no limit for the time that a message takes, and buffers as
-    /// much of it as has come.
+    /// Body of a gRPC request with limits. tonic has no timeout for the receipt of a message, and buffers an incomplete one.
     pub(super) struct LimitedBody<B> {
         #[pin]
         body: B,
@@ -139,7 +139,7 @@ pin_project! {
         max: usize,
         timeout: Duration,
         started: Instant,
-        // Set while nothing comes, which most bodies never see.
+        // Created at the first wait. Most bodies never wait.
         expires: Option<Pin<Box<Sleep>>>,
         reserved: ReceiveReservation,
         received: usize,
@@ -184,7 +184,7 @@ where
         };
         if *this.messages == Messages::Many {
             *this.expires = None;
-            // The frames before it have become messages, or nearly so.
+            // Earlier frames were decoded, except for at most one incomplete message.
             this.reserved.release();
             *this.received = 0;
         }
@@ -192,7 +192,7 @@ where
             let frame = frame.map_err(|error| Status::from_error(error.into()))?;
             let length = frame.data_ref().map_or(0, Bytes::len);
             *this.received = this.received.saturating_add(length);
-            // A message that is too long is refused by its prefix; this is for what comes behind it.
+            // tonic rejects a message that is too large by its prefix. This limits data after the message.
             if *this.messages == Messages::One && *this.received > this.max.saturating_add(PREFIX) {
                 return Err(too_large_for(*this.max).into());
             }

@@ -1,9 +1,9 @@
-//! Write-progress timeout: ends answers of which the client takes too little, and streams that are too old.
+//! Write timeout (`stream.write_timeout`) for clients that read a response too slowly, and the maximum age of streams.
 //!
-//! An HTTP/2 stream without a window is never polled by hyper, so nothing in a body can end it. Its deadline is kept by the
-//! task that drives it: [`StreamExecutor`] wraps each of hyper's stream futures. Dropping one resets its stream and frees what
-//! it holds, and leaves the other streams of the connection alone. Over HTTP/1 a connection has one answer at a time, and
-//! [`CountedIo`](super::connection::Guarded) fails a write that makes no progress, by a [`WriteTimeout`] of its own.
+//! hyper does not poll an HTTP/2 stream without a send window, so its body cannot end it. The task of the stream enforces the
+//! timeout: [`StreamExecutor`] wraps each of hyper's stream futures. Dropping one resets its stream and frees its memory, and
+//! does not affect other streams of the connection. Over HTTP/1 a connection has one response at a time:
+//! [`CountedIo`](super::connection::CountedIo) fails a write that makes no progress, by a [`WriteTimeout`] of its own.
 
 use std::{
     cell::RefCell,
@@ -26,8 +26,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::response_budget::SMALL;
 
-/// Bytes that are given to HTTP/2 at once. A client has to take as many within the timeout, or all that wait if they are
-/// fewer.
+/// Number of bytes that are passed to h2 at once. A client has to receive as many within the timeout, or all pending bytes if
+/// there are fewer.
 const PIECE: usize = 64 << 10;
 
 tokio::task_local! {
@@ -35,35 +35,35 @@ tokio::task_local! {
     static FLOW: RefCell<WriteProgress>;
 }
 
-/// When an answer has to end, as an extension of its response.
+/// Deadline of a response, stored in its extensions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriteDeadline(Instant);
 
 impl WriteDeadline {
-    /// After so long from now; never if zero.
+    /// Returns the deadline in `age` from now; `None` if zero.
     pub(super) fn after(age: Duration) -> Option<Self> {
         Instant::now().checked_add(age).filter(|_| !age.is_zero()).map(Self)
     }
 }
 
-/// State of the answer on one HTTP/2 stream.
+/// State of the response on one HTTP/2 stream.
 #[derive(Debug, Default)]
 struct WriteProgress {
-    /// There is an answer. Before, nothing waits for the client.
-    answered: bool,
-    /// The body has nothing to send yet.
-    idle: bool,
-    /// The body gave something, so what it gave before was taken. Reset for each poll.
+    /// The response has started. Before, nothing waits for the client.
+    has_response: bool,
+    /// The body is pending.
+    is_idle: bool,
+    /// The body returned a frame, so the earlier ones were taken. Reset for each poll.
     progressed: bool,
-    until: Option<Instant>,
-    /// Made with the first piece.
+    deadline: Option<Instant>,
+    /// Created with the first piece.
     pieces: Option<Arc<Pieces>>,
 }
 
 impl WriteProgress {
     /// Returns true if bytes wait for the client.
     fn is_waiting(&self) -> bool {
-        self.answered && (!self.idle || self.pieces.as_ref().is_some_and(|pieces| pieces.held() > 0))
+        self.has_response && (!self.is_idle || self.pieces.as_ref().is_some_and(|pieces| pieces.held() > 0))
     }
 
     fn taken(&self) -> usize {
@@ -71,13 +71,13 @@ impl WriteProgress {
     }
 }
 
-/// Pieces of one body that hyper and HTTP/2 have.
+/// Counters of the pieces of one body that were passed to hyper.
 #[derive(Debug, Default)]
 struct Pieces {
     given: AtomicUsize,
-    /// Sent, or dropped with their stream.
+    /// Pieces that were sent, or dropped with their stream.
     taken: AtomicUsize,
-    /// The body, where only its end is left.
+    /// Waker of the body, if only its end remains.
     end: AtomicWaker,
 }
 
@@ -87,7 +87,7 @@ impl Pieces {
     }
 }
 
-/// Bytes in the send buffer of HTTP/2.
+/// Bytes in the send buffer of h2.
 struct Piece {
     data: Bytes,
     pieces: Arc<Pieces>,
@@ -106,26 +106,26 @@ impl Drop for Piece {
     }
 }
 
-/// Watches the body of a response. Returns the time when the answer has to end, if there is one.
+/// Tracks the progress of a response. Also returns its deadline, if it has one.
 pub(super) fn observe<B>(response: Response<B>) -> (Response<ProgressBody<B>>, Option<Instant>) {
-    let until = response.extensions().get::<WriteDeadline>().map(|until| until.0);
+    let deadline = response.extensions().get::<WriteDeadline>().map(|deadline| deadline.0);
     let tracked = FLOW.try_with(|flow| {
         let mut flow = flow.borrow_mut();
-        (flow.answered, flow.until) = (true, until);
+        (flow.has_response, flow.deadline) = (true, deadline);
     });
     let tracked = tracked.is_ok();
-    (response.map(|body| ProgressBody { body, tracked, rest: Bytes::new(), end: None, pieces: None }), until)
+    (response.map(|body| ProgressBody { body, tracked, rest: Bytes::new(), end: None, pieces: None }), deadline)
 }
 
-/// A body that reports to the task of its HTTP/2 stream whether it waits for the client. The body is sent in pieces,
-/// and ends once all of them were sent: at its end, hyper would drop the stream, which could then no longer be reset.
+/// Body that reports to the task of its HTTP/2 stream whether it waits for the client. It is sent in pieces and ends once all
+/// were sent: hyper drops the future of a stream at the end of the body, after which the stream can't be reset.
 pub(super) struct ProgressBody<B> {
     body: B,
-    /// This is an answer over HTTP/2.
+    /// The response is sent over HTTP/2.
     tracked: bool,
-    /// Rest of the last frame.
+    /// Rest of the last frame, not yet passed on.
     rest: Bytes,
-    /// Set once all else was given.
+    /// Set once all data was passed on.
     end: Option<End>,
     pieces: Option<Arc<Pieces>>,
 }
@@ -137,9 +137,9 @@ enum End {
 }
 
 impl<B> ProgressBody<B> {
-    fn piece(&mut self) -> Frame<Bytes> {
+    fn next_piece(&mut self) -> Frame<Bytes> {
         let pieces = Arc::clone(self.pieces.get_or_insert_default());
-        note(|flow| {
+        update_progress(|flow| {
             flow.pieces.get_or_insert_with(|| Arc::clone(&pieces));
         });
         pieces.given.fetch_add(1, Ordering::AcqRel);
@@ -147,7 +147,7 @@ impl<B> ProgressBody<B> {
         Frame::data(Bytes::from_owner(Piece { data, pieces }))
     }
 
-    /// Returns the end of the body once its pieces were sent.
+    /// Completes with the end of the body once all pieces were sent.
     fn poll_end(&mut self, cx: &Context<'_>) -> Poll<Option<Frame<Bytes>>> {
         if let Some(pieces) = self.pieces.as_ref().filter(|pieces| pieces.held() > 0) {
             pieces.end.register(cx.waker());
@@ -162,8 +162,8 @@ impl<B> ProgressBody<B> {
     }
 }
 
-/// Changes the state of the stream that is being polled.
-fn note(change: impl FnOnce(&mut WriteProgress)) {
+/// Updates the state of the stream that is being polled.
+fn update_progress(change: impl FnOnce(&mut WriteProgress)) {
     // A body that was moved out of its task is not tracked.
     _ = FLOW.try_with(|flow| change(&mut flow.borrow_mut()));
 }
@@ -173,28 +173,28 @@ impl<B: Body<Data = Bytes> + Unpin> Body for ProgressBody<B> {
     type Error = B::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let it = &mut *self;
-        if !it.tracked {
-            return Pin::new(&mut it.body).poll_frame(cx);
+        let this = &mut *self;
+        if !this.tracked {
+            return Pin::new(&mut this.body).poll_frame(cx);
         }
-        if it.rest.is_empty() && it.end.is_none() {
-            let Poll::Ready(frame) = Pin::new(&mut it.body).poll_frame(cx) else {
-                note(|flow| flow.idle = true);
+        if this.rest.is_empty() && this.end.is_none() {
+            let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else {
+                update_progress(|flow| flow.is_idle = true);
                 return Poll::Pending;
             };
-            note(|flow| (flow.idle, flow.progressed) = (false, true));
+            update_progress(|flow| (flow.is_idle, flow.progressed) = (false, true));
             match frame.transpose()?.map(Frame::into_data) {
-                Some(Ok(data)) if data.len() > SMALL => it.rest = data,
+                Some(Ok(data)) if data.len() > SMALL => this.rest = data,
                 Some(Ok(data)) => return Poll::Ready(Some(Ok(Frame::data(data)))),
-                Some(Err(trailers)) => it.end = Some(End::Trailers(trailers)),
-                None => it.end = Some(End::Nothing),
+                Some(Err(trailers)) => this.end = Some(End::Trailers(trailers)),
+                None => this.end = Some(End::Nothing),
             }
         }
-        if it.rest.is_empty() {
-            return it.poll_end(cx).map(|end| end.map(Ok));
+        if this.rest.is_empty() {
+            return this.poll_end(cx).map(|end| end.map(Ok));
         }
-        note(|flow| (flow.idle, flow.progressed) = (false, true));
-        Poll::Ready(Some(Ok(it.piece())))
+        update_progress(|flow| (flow.is_idle, flow.progressed) = (false, true));
+        Poll::Ready(Some(Ok(this.next_piece())))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -207,10 +207,10 @@ impl<B: Body<Data = Bytes> + Unpin> Body for ProgressBody<B> {
     }
 }
 
-/// Runs the HTTP/2 streams of a connection as tasks that end when the client takes too little for the timeout.
+/// Executor of the HTTP/2 streams of a connection. Their tasks end when the write timeout has passed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamExecutor {
-    /// Never if zero.
+    /// Write timeout; zero is no limit.
     pub(super) timeout: Duration,
 }
 
@@ -226,7 +226,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for StreamE
 }
 
 pin_project! {
-    /// A stream of HTTP/2. Once it is over, its answer is dropped, which resets it.
+    /// Task of an HTTP/2 stream. At the timeout it ends, which drops the response and resets the stream.
     struct Timed<F> {
         #[pin]
         stream: F,
@@ -241,35 +241,36 @@ impl<F: Future<Output = ()>> Future for Timed<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let it = self.project();
-        let flow = RefCell::new(mem::take(it.flow));
-        let (polled, flow) = FLOW.sync_scope(flow, || (it.stream.poll(cx), FLOW.with(RefCell::take)));
-        *it.flow = flow;
+        let this = self.project();
+        let flow = RefCell::new(mem::take(this.flow));
+        let (polled, flow) = FLOW.sync_scope(flow, || (this.stream.poll(cx), FLOW.with(RefCell::take)));
+        *this.flow = flow;
         if polled.is_ready() {
             return Poll::Ready(());
         }
-        let taken = mem::replace(it.taken, it.flow.taken());
-        if mem::take(&mut it.flow.progressed) || taken != *it.taken || !it.flow.is_waiting() {
-            it.stall.progressed();
+        let taken = mem::replace(this.taken, this.flow.taken());
+        if mem::take(&mut this.flow.progressed) || taken != *this.taken || !this.flow.is_waiting() {
+            this.stall.progressed();
         }
-        if !it.flow.is_waiting() {
+        if !this.flow.is_waiting() {
             return Poll::Pending;
         }
-        ready!(it.stall.poll(it.flow.until, cx));
-        tracing::debug!("stream reset: the client took too little of its answer");
+        ready!(this.stall.poll(this.flow.deadline, cx));
+        tracing::debug!("stream reset: write timeout");
         Poll::Ready(())
     }
 }
 
-/// Time since enough was last taken of what waits to be written.
+/// Write timeout of one response or connection: passes if the client receives too little of the pending bytes.
 #[derive(Debug)]
 pub(super) struct WriteTimeout {
-    /// Never over if zero.
+    /// Zero is no limit.
     timeout: Duration,
+    /// Time of the last sufficient progress. `None` if nothing is pending.
     since: Option<Instant>,
-    /// Bytes that were taken since then.
+    /// Number of bytes that were taken since then.
     taken: usize,
-    /// Made when something has to wait for the first time, and moved only when it fires.
+    /// Created at the first wait, and reset only when it fires.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -278,12 +279,12 @@ impl WriteTimeout {
         Self { timeout, since: None, taken: 0, timer: None }
     }
 
-    /// Enough was taken, or nothing waits.
+    /// Records sufficient progress, or that nothing is pending.
     pub(super) fn progressed(&mut self) {
         (self.since, self.taken) = (None, 0);
     }
 
-    /// Counts bytes that were taken. Fewer than [`PIECE`] within the timeout are not enough.
+    /// Counts taken bytes. Progress is sufficient at [`PIECE`] bytes.
     pub(super) fn took(&mut self, bytes: usize) {
         if self.since.is_some() {
             self.taken = self.taken.saturating_add(bytes);
@@ -293,11 +294,11 @@ impl WriteTimeout {
         }
     }
 
-    /// Returns once too little was taken for the timeout, or at `until` if that comes first.
-    pub(super) fn poll(&mut self, until: Option<Instant>, cx: &mut Context<'_>) -> Poll<()> {
+    /// Completes when the timeout passes without sufficient progress, or at `deadline`, whichever is earlier.
+    pub(super) fn poll(&mut self, deadline: Option<Instant>, cx: &mut Context<'_>) -> Poll<()> {
         let since = *self.since.get_or_insert_with(Instant::now);
         let stalled = since.checked_add(self.timeout).filter(|_| !self.timeout.is_zero());
-        let Some(due) = stalled.into_iter().chain(until).min() else { return Poll::Pending };
+        let Some(due) = stalled.into_iter().chain(deadline).min() else { return Poll::Pending };
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
         if timer.deadline() > due {
             timer.as_mut().reset(due);
