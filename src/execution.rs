@@ -35,7 +35,7 @@ use crate::{
     history::HistoryLimit,
     journal::{
         Journal, LiveRef, Phase, Reader, TurnContext,
-        live::{CommitFailure, Inner, LiveTask},
+        live::{CommitFailure, LiveState, LiveTask},
         status_update,
         waiters::{TurnReply, WaitCondition},
     },
@@ -197,7 +197,7 @@ impl<A: Agent> Execution<A> {
         {
             return Ok(TurnReply::Task(self.get(&key, None).await?.into_shared()?));
         }
-        let watch = |inner: &mut Inner, _| {
+        let watch = |inner: &mut LiveState, _| {
             inner.has_task = true;
             inner.wait_for(WaitCondition::Durable(inner.admission.seq()))
         };
@@ -244,7 +244,7 @@ impl<A: Agent> Execution<A> {
             return Box::pin(self.stream_earlier_send(&key, seq, history)).await;
         }
         let permit = self.0.permits.stream()?;
-        let watch = |inner: &mut Inner, turns_before| {
+        let watch = |inner: &mut LiveState, turns_before| {
             inner.attach();
             (inner.committed().map(|(task, at)| (Arc::clone(task), at.seq)), inner.admission.seq(), turns_before + 1)
         };
@@ -323,9 +323,9 @@ impl<A: Agent> Execution<A> {
             let ended = inner.wait_for(WaitCondition::TaskEnd);
             if !inner.admission.state().is_terminal() {
                 // The row may contain the request already, from an earlier process.
-                inner.row_changed |= !inner.cancel_requested;
-                inner.cancel_requested = true;
-                if !inner.running {
+                inner.accepted.row_changed |= !inner.turn.cancel_requested;
+                inner.turn.cancel_requested = true;
+                if !inner.turn.is_running {
                     let status = status_update(&live, TaskState::Canceled, None);
                     // The task is not in a terminal state, as checked above, so the event is accepted.
                     drop(inner.accept(status, Mark::ending(Ends::Task)));
@@ -426,9 +426,9 @@ async fn unreadable(store: &dyn Store, key: &Key, cause: Unavailable) -> Error {
 type PendingReply = (oneshot::Receiver<TurnReply>, Seq);
 
 /// Waits for the turn of the message that was just accepted, after `turns_before` others.
-fn watch_turn(inner: &mut Inner, turns_before: u32) -> PendingReply {
+fn watch_turn(inner: &mut LiveState, turns_before: u32) -> PendingReply {
     let seq = inner.newest_message();
-    (inner.wait_for(WaitCondition::Turn(inner.turn + turns_before, seq)), seq)
+    (inner.wait_for(WaitCondition::Turn(inner.turn.number + turns_before, seq)), seq)
 }
 
 /// Returns the task of a cancel, or an error if it is in another terminal state.

@@ -26,7 +26,7 @@ pub use self::reader::{Interrupted, Reader};
 pub(crate) use self::turn_context::{TurnContext, complete_message, status_update};
 use self::{
     commit_retry::CommitRetry,
-    live::{Inner, LiveTask, apply_to_checkpoint, apply_to_encoded_checkpoint},
+    live::{LiveState, LiveTask, apply_to_checkpoint, apply_to_encoded_checkpoint},
     waiters::Wakeups,
 };
 use crate::{
@@ -246,7 +246,7 @@ impl Journal {
     // Commits.
 
     /// Commits the pending changes of a task: in the caller if the store is immediate, otherwise by the task's lane.
-    pub(crate) fn flush(&self, task: &LiveRef, mut inner: MutexGuard<'_, Inner>) {
+    pub(crate) fn flush(&self, task: &LiveRef, mut inner: MutexGuard<'_, LiveState>) {
         if !inner.is_dirty() || inner.queued {
             return;
         }
@@ -283,7 +283,7 @@ impl Journal {
     }
 
     /// Drops the state of a task whose change the store has refused.
-    fn lose(&self, task: &LiveRef, inner: &mut Inner, refusal: &Refused) -> Wakeups {
+    fn lose(&self, task: &LiveRef, inner: &mut LiveState, refusal: &Refused) -> Wakeups {
         // Removed from the map before waiters are woken: a new request must load the task from the store.
         drop(self.remove(&task.0));
         inner.abandon_refused(refusal)

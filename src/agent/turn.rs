@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::{
     event::Event,
-    journal::{LiveRef, Phase, TurnContext, live::Inner, waiters::WakerRegistration},
+    journal::{LiveRef, Phase, TurnContext, live::LiveState, waiters::WakerRegistration},
     pb::{
         v1::{Message, Part, Task, part::Content, stream_response::Payload},
         wkt::Struct,
@@ -140,7 +140,7 @@ impl Turn {
     /// Waits until the task is canceled. The agent then has a grace period to return by itself
     /// ([`Limits::cancel`](crate::service::Limits::cancel)).
     pub async fn canceled(&self) {
-        self.wait_until(|inner| inner.cancel_requested || inner.is_lost).await;
+        self.wait_until(|inner| inner.turn.cancel_requested || inner.is_lost).await;
     }
 
     /// Waits until the server begins to stop. A turn that does not end in its grace period is interrupted, and recovered at
@@ -149,8 +149,8 @@ impl Turn {
         self.wait_until(|inner| inner.is_lost || self.live.journal().phase() > Phase::Open).await;
     }
 
-    async fn wait_until(&self, condition: impl Fn(&Inner) -> bool) {
-        let mut registration = WakerRegistration::new(&self.live, |inner| &mut inner.control);
+    async fn wait_until(&self, condition: impl Fn(&LiveState) -> bool) {
+        let mut registration = WakerRegistration::new(&self.live, |inner| &mut inner.waiters.control);
         poll_fn(|cx| {
             let mut inner = self.live.lock();
             if condition(&inner) {

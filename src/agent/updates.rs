@@ -20,7 +20,7 @@ use crate::{
     ids,
     journal::{
         LiveRef, Phase,
-        live::{Inner, LimitExceeded},
+        live::{LimitExceeded, LiveState},
         status_update,
         waiters::WakerRegistration,
     },
@@ -104,7 +104,7 @@ impl Updates {
         self.apply(move |inner| match event.take() {
             Some(event) if inner.repeats_working(&event) => Ok(()),
             Some(event) => inner.accept(event, Mark::NOTHING).map(drop).map_err(|violation| {
-                inner.exceeded = violation.limit().map(|_| LimitExceeded::Task(violation));
+                inner.turn.exceeded = violation.limit().map(|_| LimitExceeded::Task(violation));
                 Stopped
             }),
             None => Ok(()),
@@ -112,8 +112,8 @@ impl Updates {
     }
 
     /// Applies an update to the task as soon as there is capacity for pending events, unless the turn has ended.
-    async fn apply(&self, mut update: impl FnMut(&mut Inner) -> Result<(), Stopped>) -> Result<(), Stopped> {
-        let mut registration = WakerRegistration::new(&self.live, |inner| &mut inner.wakers);
+    async fn apply(&self, mut update: impl FnMut(&mut LiveState) -> Result<(), Stopped>) -> Result<(), Stopped> {
+        let mut registration = WakerRegistration::new(&self.live, |inner| &mut inner.waiters.wakers);
         let journal = self.live.journal();
         poll_fn(|cx| {
             // Yields to the runtime from time to time, even if the store never makes the agent wait.
@@ -121,15 +121,15 @@ impl Updates {
             loop {
                 let mut inner = self.live.lock();
                 let stopped = journal.phase() == Phase::Stopped;
-                let exceeded = inner.exceeded.is_some();
+                let exceeded = inner.turn.exceeded.is_some();
                 if stopped
                     || exceeded
                     || inner.is_lost
-                    || inner.cancel_requested
-                    || !inner.running
-                    || inner.turn != self.turn
+                    || inner.turn.cancel_requested
+                    || !inner.turn.is_running
+                    || inner.turn.number != self.turn
                 {
-                    inner.rejected_events += 1;
+                    inner.turn.rejected_events += 1;
                     return Poll::Ready(Err(Stopped));
                 }
                 inner.has_task = true;
@@ -143,8 +143,8 @@ impl Updates {
                     continue;
                 }
                 let result = update(&mut inner);
-                inner.updates = inner.updates.wrapping_add(1);
-                if inner.exceeded.is_some() {
+                inner.turn.updates = inner.turn.updates.wrapping_add(1);
+                if inner.turn.exceeded.is_some() {
                     // Wakes the runner, which fails the turn.
                     let wake = inner.wake_control();
                     drop(inner);
@@ -153,7 +153,7 @@ impl Updates {
                 }
                 // The runner flushes when the agent pauses. An agent that does not pause flushes here, once updates have been
                 // pending for too long.
-                if !inner.agent_polled || inner.has_pending_longer_than(MAX_PENDING) {
+                if !inner.turn.agent_polled || inner.has_pending_longer_than(MAX_PENDING) {
                     journal.flush(&self.live, inner);
                 }
                 budget.made_progress();

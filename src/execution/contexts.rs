@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Shared;
 use crate::{
-    journal::{LiveRef, live::Inner},
+    journal::{LiveRef, live::LiveState},
     pb::v1::Message,
     store::{Scope, Store},
     task::ContextBytes,
@@ -88,7 +88,7 @@ impl Contexts {
 
     /// Registers the context of a task whose context id the server chose, so that the task is its only one. Called at the
     /// first pause of the agent: most tasks have ended before, and cost nothing here.
-    pub(super) fn register(&self, live: &LiveRef, inner: &mut Inner) {
+    pub(super) fn register(&self, live: &LiveRef, inner: &mut LiveState) {
         if self.limit().is_none() || inner.admission.context().is_some() {
             return;
         }

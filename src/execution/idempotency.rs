@@ -21,7 +21,7 @@ use crate::{
     event::{Event, Seq},
     journal::{
         LiveRef, TurnContext,
-        live::Inner,
+        live::LiveState,
         waiters::{TurnReply, WaitCondition},
     },
     store::{IdempotencyRecord, Key, Scope, SendOutcome},
@@ -164,9 +164,9 @@ pub(super) struct PendingSend {
 
 impl PendingSend {
     /// Adds the record of the key to the commit of its message, which is event `seq`.
-    pub(super) fn new(key: IdempotencyKey, inner: &mut Inner, seq: Seq, time: Millis) -> Self {
+    pub(super) fn new(key: IdempotencyKey, inner: &mut LiveState, seq: Seq, time: Millis) -> Self {
         let IdempotencyKey { key, hash, guard } = key;
-        inner.idempotency_records.push(IdempotencyRecord { key, hash, seq, time });
+        inner.accepted.idempotency_records.push(IdempotencyRecord { key, hash, seq, time });
         inner.has_task = true;
         Self { written: inner.wait_for(WaitCondition::DurableForTurn(seq)), guard }
     }

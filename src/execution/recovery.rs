@@ -200,7 +200,7 @@ impl<A: Agent> Shared<A> {
         let mut inner = live.lock();
         match replayed {
             Some((true, (turn, waiting, turns), answered)) => {
-                (inner.turns, inner.answered) = (turns, answered);
+                (inner.durable.turns, inner.turn.answered) = (turns, answered);
                 let number = turn.last().map_or(1, Event::seq);
                 let context = contexts.context(number, referenced.next().unwrap_or_default());
                 let waiting = waiting.into_iter().zip(referenced);
@@ -208,10 +208,10 @@ impl<A: Agent> Shared<A> {
                     let context = contexts.context(event.seq(), referenced);
                     QueuedMessage { event, context }
                 });
-                inner.inbox.extend(waiting);
+                inner.turn.inbox.extend(waiting);
                 contexts.restore(&mut inner);
-                inner.turn += 1;
-                inner.running = true;
+                inner.turn.number += 1;
+                inner.turn.is_running = true;
                 drop(inner);
                 tracing::info!(task.id = key.id(), attempt, "running an interrupted turn again");
                 let parts = Arc::clone(self);
@@ -224,7 +224,7 @@ impl<A: Agent> Shared<A> {
                 return Ok(());
             }
             // No turn is unfinished: only the row is updated.
-            Some((false, (.., turns), _)) => (inner.row_changed, inner.turns) = (true, turns),
+            Some((false, (.., turns), _)) => (inner.accepted.row_changed, inner.durable.turns) = (true, turns),
             None => {
                 let (state, message) = if canceled {
                     (TaskState::Canceled, None)
@@ -238,7 +238,7 @@ impl<A: Agent> Shared<A> {
                 );
                 let status = status_update(&live, state, message);
                 if inner.accept(status, Mark::ending(Ends::Task)).is_err() {
-                    inner.row_changed = true;
+                    inner.accepted.row_changed = true;
                 }
                 contexts.restore(&mut inner);
                 inner.drop_contexts(None);

@@ -25,7 +25,7 @@ use crate::{
     ids,
     journal::{
         LiveRef, Phase, TurnContext,
-        live::{Inner, LiveTask, QueuedMessage},
+        live::{LiveState, LiveTask, QueuedMessage},
         status_update,
         turns::MAX_MESSAGES_PER_TURN,
         waiters::WaitCondition,
@@ -54,7 +54,7 @@ impl<A: Agent> Execution<A> {
         &'a self,
         request: SendRequest,
         mode: StartMode,
-        watch: impl FnOnce(&mut Inner, u32) -> T + Send + 'a,
+        watch: impl FnOnce(&mut LiveState, u32) -> T + Send + 'a,
     ) -> impl Future<Output = Result<(LiveRef, T), Error>> + Send + 'a {
         if !request.message.task_id.is_empty() {
             return Either::Right(Box::pin(Either::Left(self.follow_up(request, mode, watch))));
@@ -76,7 +76,7 @@ impl<A: Agent> Execution<A> {
         request: SendRequest,
         context: Option<ChosenContext>,
         mode: StartMode,
-        watch: impl FnOnce(&mut Inner, u32) -> T,
+        watch: impl FnOnce(&mut LiveState, u32) -> T,
     ) -> Result<(LiveRef, T), Error> {
         self.check_accepting()?;
         let journal = &self.0.journal;
@@ -116,7 +116,7 @@ impl<A: Agent> Execution<A> {
         let live = journal.insert(live);
         let mut inner = live.lock();
         self.check_phase()?;
-        (inner.running, inner.turn) = (true, 1);
+        (inner.turn.is_running, inner.turn.number) = (true, 1);
         self.store_context(&mut inner, 1, &turn_context);
         let send = idempotency_key.map(|key| PendingSend::new(*key, &mut inner, 1, now));
         let watched = watch(&mut inner, 0);
@@ -130,7 +130,7 @@ impl<A: Agent> Execution<A> {
         &self,
         request: SendRequest,
         mode: StartMode,
-        watch: impl FnOnce(&mut Inner, u32) -> T,
+        watch: impl FnOnce(&mut LiveState, u32) -> T,
     ) -> Result<(LiveRef, T), Error> {
         self.check_accepting()?;
         let SendRequest { scope, mut message, context: turn_context, push, idempotency_key } = request;
@@ -162,7 +162,7 @@ impl<A: Agent> Execution<A> {
         live: LiveRef,
         (message, context, idempotency_key): (Message, TurnContext, Option<Box<IdempotencyKey>>),
         mode: StartMode,
-        watch: impl FnOnce(&mut Inner, u32) -> T,
+        watch: impl FnOnce(&mut LiveState, u32) -> T,
     ) -> Result<(LiveRef, T), Error> {
         let key = live.key.clone();
         let ended = {
@@ -171,15 +171,15 @@ impl<A: Agent> Execution<A> {
             if inner.is_lost {
                 return Err(ownership_changed());
             }
-            if inner.inbox.len() >= self.0.limits.waiting && !inner.admission.state().is_terminal() {
+            if inner.turn.inbox.len() >= self.0.limits.waiting && !inner.admission.state().is_terminal() {
                 let why = format!(
                     "{} messages wait for task {}; retry once it has answered (limits.waiting)",
-                    inner.inbox.len(),
+                    inner.turn.inbox.len(),
                     key.id()
                 );
                 return Err(limit_error("waiting", why).retry_after(RETRY_AFTER));
             }
-            let permit = if inner.running || inner.admission.state().is_terminal() {
+            let permit = if inner.turn.is_running || inner.admission.state().is_terminal() {
                 None
             } else {
                 Some(self.0.permits.turn(&key.scope().owner)?)
@@ -192,16 +192,16 @@ impl<A: Agent> Execution<A> {
                     self.store_context(&mut inner, seq, &context);
                     let mut first = None;
                     if let Some(permit) = permit {
-                        inner.turn += 1;
-                        (inner.running, inner.delivered_seq) = (true, seq);
-                        (inner.attempt, inner.drained) = (1, 0);
+                        inner.turn.number += 1;
+                        (inner.turn.is_running, inner.turn.delivered_seq) = (true, seq);
+                        (inner.turn.attempt, inner.turn.drained) = (1, 0);
                         inner.mark_working(|| status_update(&live, TaskState::Working, None));
                         first = Some((vec![event], context, permit));
                     } else {
-                        inner.inbox.push_back(QueuedMessage { event, context });
+                        inner.turn.inbox.push_back(QueuedMessage { event, context });
                     }
                     let turns_before =
-                        u32::try_from(inner.inbox.len().div_ceil(MAX_MESSAGES_PER_TURN)).unwrap_or(u32::MAX);
+                        u32::try_from(inner.turn.inbox.len().div_ceil(MAX_MESSAGES_PER_TURN)).unwrap_or(u32::MAX);
                     let watched = watch(&mut inner, turns_before);
                     if first.is_none() || send.is_some() {
                         self.0.journal.flush(&live, inner);

@@ -109,7 +109,7 @@ async fn end_if_idle(journal: &Arc<Journal>, bounds: TaskLimits, key: &Key, befo
     let ended = {
         let mut inner = live.lock();
         let is_idle = !inner.is_lost
-            && !inner.running
+            && !inner.turn.is_running
             && journal.phase() == Phase::Open
             && inner.admission.state().is_interrupted()
             && inner.committed().is_some_and(|(task, _)| {

@@ -26,7 +26,7 @@ use crate::{
     ids,
     journal::{
         LiveRef, Phase, TurnContext, complete_message,
-        live::{Inner, LimitExceeded},
+        live::{LimitExceeded, LiveState},
         status_update,
         turns::MAX_MESSAGES_PER_TURN,
         waiters::{TurnReply, WakerRegistration},
@@ -92,7 +92,7 @@ impl<A: Agent> Shared<A> {
     ) -> impl Future<Output = TurnOutcome> + Send {
         let (number, attempt, updates) = {
             let inner = live.lock();
-            (inner.turn, inner.attempt, inner.updates)
+            (inner.turn.number, inner.turn.attempt, inner.turn.updates)
         };
         let started = Instant::now();
         let (real_at, deadline) =
@@ -125,7 +125,7 @@ impl<A: Agent> Shared<A> {
         let mut timer = pin!(sleep_until(real_at));
         // Waker that the timer has: it is not polled again for each update of the agent.
         let mut armed: Option<Waker> = None;
-        let mut registration = WakerRegistration::new(live, |inner| &mut inner.control);
+        let mut registration = WakerRegistration::new(live, |inner| &mut inner.waiters.control);
         let mut is_registered = false;
         let outcome = poll_fn(|cx| {
             {
@@ -133,14 +133,14 @@ impl<A: Agent> Shared<A> {
                 if inner.is_lost || journal.phase() == Phase::Stopped {
                     return Poll::Ready(TurnOutcome::Abandoned);
                 }
-                if inner.exceeded.is_some() {
+                if inner.turn.exceeded.is_some() {
                     return Poll::Ready(TurnOutcome::LimitExceeded);
                 }
-                if inner.cancel_requested && grace_ends.is_none() {
+                if inner.turn.cancel_requested && grace_ends.is_none() {
                     grace_ends = Some(clock::after(Instant::now(), self.limits.cancel));
                 }
                 registration.register(&mut inner, cx);
-                inner.agent_polled = true;
+                inner.turn.agent_polled = true;
             }
             let poll = || agent.as_mut().map_or(Poll::Pending, |future| future.as_mut().poll(cx));
             match catch_unwind(AssertUnwindSafe(poll)) {
@@ -150,7 +150,7 @@ impl<A: Agent> Shared<A> {
             }
             loop {
                 let mut inner = live.lock();
-                inner.agent_polled = false;
+                inner.turn.agent_polled = false;
                 if !mem::replace(&mut is_registered, true) {
                     self.contexts.register(live, &mut inner);
                 }
@@ -208,7 +208,7 @@ impl<A: Agent> Shared<A> {
     ) -> Option<(Vec<Event>, TurnContext)> {
         let failed = |kind, cause: &str| (TaskState::Failed, Some(failure(live, kind, cause)));
         let mut inner = live.lock();
-        inner.agent_polled = false;
+        inner.turn.agent_polled = false;
         if inner.is_lost || self.journal.phase() == Phase::Stopped {
             // The agent may have returned because it saw the stop.
             drop(inner);
@@ -217,7 +217,7 @@ impl<A: Agent> Shared<A> {
         }
         let (state, message) = match outcome {
             TurnOutcome::Abandoned => return None,
-            _ if let Some(exceeded) = &inner.exceeded => (TaskState::Failed, Some(exceeded.message(&live.key))),
+            _ if let Some(exceeded) = &inner.turn.exceeded => (TaskState::Failed, Some(exceeded.message(&live.key))),
             TurnOutcome::Returned(Ok(End::Reply(message)))
                 if !inner.has_task && message.encoded_len() <= inner.admission.max_event_bytes() =>
             {
@@ -233,10 +233,10 @@ impl<A: Agent> Shared<A> {
             TurnOutcome::Returned(Ok(End::Reply(message))) => (TaskState::Completed, Some(message)),
             TurnOutcome::Returned(Ok(End::Rejected(message))) => (TaskState::Rejected, Some(message)),
             // The client has canceled, and will not answer the request.
-            TurnOutcome::Returned(Ok(End::InputRequired(_) | End::AuthRequired(_))) if inner.cancel_requested => {
+            TurnOutcome::Returned(Ok(End::InputRequired(_) | End::AuthRequired(_))) if inner.turn.cancel_requested => {
                 (TaskState::Canceled, None)
             }
-            TurnOutcome::Returned(Err(error)) if inner.cancel_requested && error.is_stopped() => {
+            TurnOutcome::Returned(Err(error)) if inner.turn.cancel_requested && error.is_stopped() => {
                 (TaskState::Canceled, None)
             }
             TurnOutcome::Returned(Ok(End::InputRequired(message))) => (TaskState::InputRequired, Some(message)),
@@ -270,9 +270,10 @@ impl<A: Agent> Shared<A> {
             tracing::error!(task.id = live.key.id(), "turn ended after its task");
         }
         inner.has_task = true;
-        let waiting = if ends == Ends::Task { 0 } else { inner.inbox.len().min(MAX_MESSAGES_PER_TURN) };
+        let waiting = if ends == Ends::Task { 0 } else { inner.turn.inbox.len().min(MAX_MESSAGES_PER_TURN) };
         let mut context = TurnContext::default();
         let next: Vec<Event> = inner
+            .turn
             .inbox
             .drain(..waiting)
             .map(|message| {
@@ -282,11 +283,11 @@ impl<A: Agent> Shared<A> {
             .collect();
         inner.drop_contexts(next.last().map(Event::seq));
         if let Some(last) = next.last() {
-            inner.turn += 1;
-            (inner.delivered_seq, inner.attempt, inner.drained) = (last.seq(), 1, 0);
+            inner.turn.number += 1;
+            (inner.turn.delivered_seq, inner.turn.attempt, inner.turn.drained) = (last.seq(), 1, 0);
             inner.mark_working(|| status_update(live, TaskState::Working, None));
         } else {
-            inner.running = false;
+            inner.turn.is_running = false;
             drop(permit.take());
         }
         self.journal.flush(live, inner);
@@ -300,9 +301,9 @@ impl<A> Shared<A> {
     pub(super) fn record_drain(&self, live: &LiveRef) {
         let mut inner = live.lock();
         let is_persistent = self.journal.store().immediate().is_none();
-        if is_persistent && self.journal.phase() == Phase::Stopped && !inner.is_lost && inner.running {
-            inner.drained = inner.drained.saturating_add(1);
-            inner.row_changed = true;
+        if is_persistent && self.journal.phase() == Phase::Stopped && !inner.is_lost && inner.turn.is_running {
+            inner.turn.drained = inner.turn.drained.saturating_add(1);
+            inner.accepted.row_changed = true;
             self.journal.flush(live, inner);
         }
     }
@@ -332,12 +333,12 @@ impl IdleTimer {
     }
 
     /// Returns the time at which the timeout expires. An update restarts it, and so does waiting for the client or the store.
-    fn update(&mut self, inner: &Inner, now: Instant) -> Option<Instant> {
+    fn update(&mut self, inner: &LiveState, now: Instant) -> Option<Instant> {
         let timeout = self.timeout?;
         // Without an update of this turn, the state is that of the previous one.
-        let waits_for_client = inner.updates != self.before && inner.admission.state().is_interrupted();
-        if inner.updates != self.updates || inner.is_full() || waits_for_client {
-            (self.updates, self.since) = (inner.updates, now);
+        let waits_for_client = inner.turn.updates != self.before && inner.admission.state().is_interrupted();
+        if inner.turn.updates != self.updates || inner.is_full() || waits_for_client {
+            (self.updates, self.since) = (inner.turn.updates, now);
         }
         Some(clock::after(self.since, timeout))
     }

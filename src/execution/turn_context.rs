@@ -9,7 +9,7 @@ use super::{Execution, Shared};
 use crate::{
     agent::Agent,
     event::{Event, Seq},
-    journal::{TurnContext, live::Inner},
+    journal::{TurnContext, live::LiveState},
     pb::{
         v1::{Message, Task, stream_response::Payload},
         wkt::Struct,
@@ -38,7 +38,7 @@ pub(super) struct TurnContexts(Vec<ContextRecord>);
 
 impl<A: Agent> Execution<A> {
     /// Stores the context of a message, unless it is empty or the store does not outlive the process.
-    pub(super) fn store_context(&self, inner: &mut Inner, seq: Seq, context: &TurnContext) {
+    pub(super) fn store_context(&self, inner: &mut LiveState, seq: Seq, context: &TurnContext) {
         let is_anonymous = context.principal.is_none() && context.metadata.is_none();
         if (is_anonymous && context.extensions.is_empty() && context.accepted_output_modes.is_empty())
             || self.0.journal.store().immediate().is_some()
@@ -71,7 +71,7 @@ impl TurnContexts {
     }
 
     /// Restores the contexts of a live task.
-    pub(super) fn restore(&self, inner: &mut Inner) {
+    pub(super) fn restore(&self, inner: &mut LiveState) {
         for record in &self.0 {
             if let Ok(text) = serde_json::to_string(record) {
                 inner.store_context(record.seq, text.into());

@@ -52,72 +52,55 @@ const MIN_CHECKPOINT_BYTES: usize = 16 * 1024;
 pub(crate) struct LiveTask {
     pub(crate) key: Key,
     pub(crate) context: Arc<str>,
-    inner: Mutex<Inner>,
+    state: Mutex<LiveState>,
 }
 
 /// Mutable state of a live task.
-#[expect(clippy::struct_excessive_bools, reason = "independent flags")]
-pub(crate) struct Inner {
+pub(crate) struct LiveState {
     /// Admission state for the next event.
     pub(crate) admission: Admission,
     fence: Fence,
-    /// Accepted events that were not sent to the store.
-    pending: Vec<Event>,
-    /// Set until the first commit: the first event precedes `pending`, and is created with that commit.
-    is_new: bool,
-    /// Bytes of the last pending chunk, including those joined to it.
-    joined_bytes: usize,
-    /// Number of events sent to the store and not acknowledged.
-    in_flight: usize,
-    /// Bytes of events sent to the store.
-    bytes_sent: usize,
-    /// Bytes of durable events.
-    bytes_durable: usize,
-    /// Set if the row has changes without an event.
-    pub(crate) row_changed: bool,
-    /// Set while the task is queued in its lane or its change is in flight.
-    pub(super) queued: bool,
-    /// Set while the agent is being polled. Its output is committed together when it pauses.
-    pub(crate) agent_polled: bool,
-    /// Time at which there was first more than one pending event.
-    oldest_pending_since: Option<Instant>,
+    /// Changes that are accepted and not durable.
+    pub(crate) accepted: Accepted,
+    /// Committed state.
+    pub(crate) durable: Durable,
+    /// Turns, and the messages that wait for them.
+    pub(crate) turn: TurnState,
+    /// Callers, readers and agents that wait.
+    pub(crate) waiters: Waiters,
     /// Set once there is a task. Before, the turn may still reply with a plain message.
     pub(crate) has_task: bool,
     /// Set if the state is invalid: another writer has the task, or there never was one.
     pub(crate) is_lost: bool,
+    /// Set while the task is queued in its lane or its change is in flight.
+    pub(super) queued: bool,
     /// Reason why the last change was not committed.
     pub(crate) commit_failure: Option<CommitFailure>,
     /// Number of changes that the store has rejected.
     rejections: u32,
-    /// Limit that the turn has exceeded, or rejection of its changes by the store. Either ends the turn.
-    pub(crate) exceeded: Option<LimitExceeded>,
-    /// Set once the server has stopped. New waiters fail at once.
-    server_stopped: bool,
-    /// Number of events rejected by admission.
-    pub(crate) rejected_events: u64,
-    /// Number of updates from the agent.
-    pub(crate) updates: u64,
+}
 
-    /// Position of the last durable event: the watermark.
-    durable_at: Option<Position>,
-    /// State for which the store counts the task, including the change in flight.
-    counted_state: Option<TaskState>,
+/// Accepted changes of a task that are not durable: events, changes of the row, and what is committed with them.
+#[derive(Default)]
+pub(crate) struct Accepted {
+    /// Accepted events that were not sent to the store.
+    pending: Vec<Event>,
+    /// Set until the first commit: the first event precedes `pending`, and is created with that commit.
+    is_new: bool,
+    /// Task at its first event, until that is durable.
+    initial_task: Option<Arc<Task>>,
+    /// Bytes of the last pending chunk, including those joined to it.
+    joined_bytes: usize,
+    /// Time at which there was first more than one pending event.
+    oldest_pending_since: Option<Instant>,
+    /// Set if the row has changes without an event.
+    pub(crate) row_changed: bool,
     /// Event of the newest status, if uncommitted.
     status_event: Option<Event>,
     /// Time of the newest status.
     status_time: Millis,
-    /// Last message given to a turn.
-    pub(crate) delivered_seq: Seq,
-    /// Set once a cancel is requested.
-    pub(crate) cancel_requested: bool,
-    /// Number of attempts to run the newest turn.
-    pub(crate) attempt: u32,
-    /// Number of these attempts that a drain of the server interrupted.
-    pub(crate) drained: u32,
-    /// State saved by the agent for its next turn.
-    agent_state: Option<Bytes>,
-    /// Set while `agent_state` is uncommitted.
-    agent_state_changed: bool,
+    /// State for which the store counts the task, including the change in flight.
+    counted_state: Option<TaskState>,
     /// Contexts of the messages that are not answered yet, if they are stored.
     contexts: Vec<turn_contexts::StoredContext>,
     /// Changed contexts for the next commit, encoded; empty if there are none left.
@@ -126,42 +109,83 @@ pub(crate) struct Inner {
     pub(crate) idempotency_records: Vec<IdempotencyRecord>,
     /// Push configuration for the first commit.
     push: Option<Arc<PushConfig>>,
+    /// Bytes of events sent to the store.
+    bytes_sent: usize,
+    /// Number of events sent to the store and not acknowledged.
+    in_flight: usize,
+    /// Set while `agent_state` is uncommitted.
+    agent_state_changed: bool,
+}
 
+/// Committed state of a task, which is visible to clients, and the cache of its newest events.
+#[derive(Default)]
+pub(crate) struct Durable {
+    /// Position of the last durable event: the watermark.
+    position: Option<Position>,
     /// Committed task. Copied on write if it is shared.
-    committed: Option<Arc<Task>>,
-    /// Task at its first event, until that is durable.
-    initial_task: Option<Arc<Task>>,
+    task: Option<Arc<Task>>,
     /// Turns as of the watermark.
     pub(crate) turns: Turns,
     /// Newest durable events, cached for readers.
     cache: VecDeque<Event>,
     /// Approximate bytes of `cache`.
     cache_bytes: usize,
-    /// Number of readers.
-    readers: usize,
+    /// Bytes of durable events.
+    bytes: usize,
     /// Bytes of events since the last checkpoint.
     bytes_since_checkpoint: usize,
     /// Bytes of events up to the last checkpoint.
     checkpoint_bytes: usize,
+}
 
+/// State of the turns of a task and of their agent.
+#[derive(Default)]
+pub(crate) struct TurnState {
     /// Number of the newest turn.
-    pub(crate) turn: u32,
+    pub(crate) number: u32,
     /// Set while the newest turn is running.
-    pub(crate) running: bool,
+    pub(crate) is_running: bool,
     /// Number of turns whose end is durable.
-    ended_turns: u32,
+    ended: u32,
     /// Interruption that the newest turn answers, if it answers one.
     pub(crate) answered: Option<AnsweredInterruption>,
     /// Messages that wait for the next turn.
     pub(crate) inbox: VecDeque<QueuedMessage>,
-    /// Message with which the turn replied instead of a task.
-    reply: Option<Box<Message>>,
+    /// Number of attempts to run the newest turn.
+    pub(crate) attempt: u32,
+    /// Number of these attempts that a drain of the server interrupted.
+    pub(crate) drained: u32,
+    /// Last message given to a turn.
+    pub(crate) delivered_seq: Seq,
+    /// Set while the agent is being polled. Its output is committed together when it pauses.
+    pub(crate) agent_polled: bool,
+    /// Set once a cancel is requested.
+    pub(crate) cancel_requested: bool,
+    /// Limit that the turn has exceeded, or rejection of its changes by the store. Either ends the turn.
+    pub(crate) exceeded: Option<LimitExceeded>,
+    /// Number of updates from the agent.
+    pub(crate) updates: u64,
+    /// Number of events rejected by admission.
+    pub(crate) rejected_events: u64,
+    /// State saved by the agent for its next turn.
+    agent_state: Option<Bytes>,
+}
+
+/// Callers, readers and agents that wait for a task.
+#[derive(Default)]
+pub(crate) struct Waiters {
     /// Callers that wait for a condition.
-    waiters: Vec<(WaitCondition, oneshot::Sender<TurnReply>)>,
+    conditions: Vec<(WaitCondition, oneshot::Sender<TurnReply>)>,
     /// Wakers of readers, and of an agent that waits for the store.
     pub(crate) wakers: Wakers,
     /// Wakers of the runner and its agent, which wait for a cancel or a drain.
     pub(crate) control: Wakers,
+    /// Number of readers.
+    readers: usize,
+    /// Message with which the turn replied instead of a task.
+    reply: Option<Box<Message>>,
+    /// Set once the server has stopped. New waiters fail at once.
+    stopped: bool,
 }
 
 /// Interrupted status (`INPUT_REQUIRED`, `AUTH_REQUIRED`) that WORKING replaced, because a turn took the message that
@@ -185,128 +209,89 @@ impl LiveTask {
     /// Creates a new task.
     pub(crate) fn new(key: Key, fence: Fence, task: Task, time: Millis) -> Self {
         let context = task.context_id.as_str().into();
-        let mut inner = Inner::empty(Admission::new(&task, 1), fence, time);
-        inner.pending.reserve(4);
-        (inner.initial_task, inner.is_new, inner.delivered_seq, inner.attempt) = (Some(Arc::new(task)), true, 1, 1);
-        Self { key, context, inner: Mutex::new(inner) }
+        let mut inner = LiveState::empty(Admission::new(&task, 1), fence, time);
+        inner.accepted.pending.reserve(4);
+        (inner.accepted.initial_task, inner.accepted.is_new, inner.turn.delivered_seq, inner.turn.attempt) =
+            (Some(Arc::new(task)), true, 1, 1);
+        Self { key, context, state: Mutex::new(inner) }
     }
 
     /// Creates a live task from its stored state.
     pub(crate) fn loaded(key: Key, fence: Fence, stored: StoredTask, task: Task) -> Self {
         let StoredTask { position: at, row, agent_state: saved, .. } = stored;
         let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map_or(row.time, millis);
-        let mut inner = Inner::empty(Admission::new(&task, at.seq), fence, time);
-        (inner.durable_at, inner.committed, inner.has_task, inner.agent_state) =
+        let mut inner = LiveState::empty(Admission::new(&task, at.seq), fence, time);
+        (inner.durable.position, inner.durable.task, inner.has_task, inner.turn.agent_state) =
             (Some(at), Some(Arc::new(task)), true, saved);
-        inner.counted_state = Some(row.state);
-        inner.turns = Turns::loaded(row.open);
-        (inner.delivered_seq, inner.cancel_requested) = (row.delivered_seq, row.cancel_requested);
-        (inner.attempt, inner.drained) = (row.attempt, row.drained);
-        Self { key, context: row.context, inner: Mutex::new(inner) }
+        inner.accepted.counted_state = Some(row.state);
+        inner.durable.turns = Turns::loaded(row.open);
+        (inner.turn.delivered_seq, inner.turn.cancel_requested) = (row.delivered_seq, row.cancel_requested);
+        (inner.turn.attempt, inner.turn.drained) = (row.attempt, row.drained);
+        Self { key, context: row.context, state: Mutex::new(inner) }
     }
 
     /// Sets the size of the log of a loaded task, in bytes.
     pub(crate) fn set_log_bytes(&mut self, bytes: usize) {
-        let inner = self.inner.get_mut();
+        let inner = self.state.get_mut();
         inner.admission.set_log_bytes(bytes);
-        (inner.bytes_sent, inner.bytes_durable) = (inner.admission.bytes(), inner.admission.bytes());
+        (inner.accepted.bytes_sent, inner.durable.bytes) = (inner.admission.bytes(), inner.admission.bytes());
     }
 
     /// Returns whether the committed task is in a terminal state.
     pub(crate) fn has_ended(&mut self) -> bool {
-        self.inner.get_mut().has_ended()
+        self.state.get_mut().has_ended()
     }
 
     /// Sets the size of the context that the task counts in.
     pub(crate) fn enter_context(&mut self, context: Arc<ContextBytes>) {
-        self.inner.get_mut().admission.enter_context(context);
+        self.state.get_mut().admission.enter_context(context);
     }
 
     /// Checks the message that starts a task against the limits, and counts it in its context.
     pub(crate) fn check_first(&mut self) -> Result<(), LimitViolation> {
-        self.inner.get_mut().admission.check_first()
+        self.state.get_mut().admission.check_first()
     }
 
     /// Sets the limits of the task.
     pub(crate) fn set_limits(&mut self, limits: TaskLimits) {
-        self.inner.get_mut().admission.set_limits(limits);
+        self.state.get_mut().admission.set_limits(limits);
     }
 
     /// Sets the push configuration with which the task starts.
     pub(crate) fn set_push_config(&mut self, push: Option<Arc<PushConfig>>) {
-        self.inner.get_mut().push = push;
+        self.state.get_mut().accepted.push = push;
     }
 
     /// Locks the state.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LiveState> {
+        self.state.lock()
     }
 
     /// Sends wake-ups and replies. Must be called without the lock.
     pub(crate) fn send_wakeups(&self, wakeups: Wakeups) {
         let emptied = wakeups.send();
         if emptied.capacity() > 0 {
-            self.lock().wakers.reuse(emptied);
+            self.lock().waiters.wakers.reuse(emptied);
         }
     }
 }
 
-impl Inner {
+impl LiveState {
     fn empty(admission: Admission, fence: Fence, time: Millis) -> Self {
         // The first message of a task comes from the client, and does not count as pending output of the agent.
         let bytes = admission.bytes();
         Self {
             admission,
             fence,
-            pending: Vec::new(),
-            is_new: false,
-            joined_bytes: 0,
-            in_flight: 0,
-            bytes_sent: bytes,
-            bytes_durable: bytes,
-            row_changed: false,
-            queued: false,
-            agent_polled: false,
-            oldest_pending_since: None,
+            accepted: Accepted { status_time: time, bytes_sent: bytes, ..Accepted::default() },
+            durable: Durable { bytes, ..Durable::default() },
+            turn: TurnState::default(),
+            waiters: Waiters::default(),
             has_task: false,
             is_lost: false,
+            queued: false,
             commit_failure: None,
             rejections: 0,
-            exceeded: None,
-            server_stopped: false,
-            rejected_events: 0,
-            updates: 0,
-            durable_at: None,
-            counted_state: None,
-            status_event: None,
-            status_time: time,
-            delivered_seq: 0,
-            cancel_requested: false,
-            attempt: 0,
-            drained: 0,
-            agent_state: None,
-            agent_state_changed: false,
-            contexts: Vec::new(),
-            changed_contexts: None,
-            idempotency_records: Vec::new(),
-            push: None,
-            committed: None,
-            initial_task: None,
-            turns: Turns::default(),
-            cache: VecDeque::new(),
-            cache_bytes: 0,
-            readers: 0,
-            bytes_since_checkpoint: 0,
-            checkpoint_bytes: 0,
-            turn: 0,
-            running: false,
-            ended_turns: 0,
-            answered: None,
-            inbox: VecDeque::new(),
-            reply: None,
-            waiters: Vec::new(),
-            wakers: Wakers::default(),
-            control: Wakers::default(),
         }
     }
 
@@ -319,23 +304,25 @@ impl Inner {
         let Some(payload) = event.payload_mut() else { return Ok(event) };
         if let Payload::ArtifactUpdate(chunk) = payload
             && self.join(chunk)
-            && let Some(before) = self.pending.last()
+            && let Some(before) = self.accepted.pending.last()
         {
             return Ok(before.clone());
         }
-        let seq =
-            self.admission.admit(payload, mark.ends != Ends::Nothing).inspect_err(|_| self.rejected_events += 1)?;
+        let seq = self
+            .admission
+            .admit(payload, mark.ends != Ends::Nothing)
+            .inspect_err(|_| self.turn.rejected_events += 1)?;
         let time = match payload {
             Payload::StatusUpdate(update) => {
-                update.status.as_mut().and_then(|status| monotonic(status, self.status_time))
+                update.status.as_mut().and_then(|status| monotonic(status, self.accepted.status_time))
             }
             Payload::Task(_) | Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
         };
         event.set_position(Position { fence: self.fence, seq }, mark);
         if let Some(time) = time {
-            (self.status_event, self.status_time) = (Some(event.clone()), time);
+            (self.accepted.status_event, self.accepted.status_time) = (Some(event.clone()), time);
         }
-        self.pending.push(event.clone());
+        self.accepted.pending.push(event.clone());
         Ok(event)
     }
 
@@ -344,12 +331,15 @@ impl Inner {
     /// state, and the turn fails at the agent's first update.
     pub(crate) fn mark_working(&mut self, working: impl FnOnce() -> Event) {
         let state = self.admission.state();
-        self.answered = None;
+        self.turn.answered = None;
         if state.is_interrupted() {
-            let status =
-                TaskStatus { state: state.into(), message: None, timestamp: Some(timestamp(self.status_time)) };
+            let status = TaskStatus {
+                state: state.into(),
+                message: None,
+                timestamp: Some(timestamp(self.accepted.status_time)),
+            };
             let pushed = self.accept(working(), Mark::NOTHING);
-            self.answered = pushed.ok().map(|event| AnsweredInterruption { status, seq: event.seq() });
+            self.turn.answered = pushed.ok().map(|event| AnsweredInterruption { status, seq: event.seq() });
         }
     }
 
@@ -357,14 +347,14 @@ impl Inner {
     /// which its turn starts.
     pub(crate) fn newest_message(&self) -> Seq {
         let accepted = self.admission.seq();
-        let begins_turn = self.answered.as_ref().is_some_and(|answered| answered.seq == accepted);
+        let begins_turn = self.turn.answered.as_ref().is_some_and(|answered| answered.seq == accepted);
         accepted - Seq::from(begins_turn)
     }
 
     /// Returns whether an event is a plain WORKING right after the one of [`mark_working`](Self::mark_working), and so
     /// redundant.
     pub(crate) fn repeats_working(&self, event: &Event) -> bool {
-        self.answered.as_ref().is_some_and(|answered| answered.seq == self.admission.seq())
+        self.turn.answered.as_ref().is_some_and(|answered| answered.seq == self.admission.seq())
             && matches!(event.payload(), Some(Payload::StatusUpdate(update))
                 if update.metadata.is_none() && update.status.as_ref().is_some_and(is_plain_working))
     }
@@ -373,64 +363,66 @@ impl Inner {
     /// has not been read by anyone, so its content may still change.
     fn join(&mut self, chunk: &mut TaskArtifactUpdateEvent) -> bool {
         let added = chunk_size(chunk);
-        let fits =
-            chunk.append && self.joined_bytes + added <= MAX_JOINED_BYTES && !self.admission.state().is_terminal();
-        let last = self.pending.last_mut().filter(|_| fits).and_then(Event::payload_mut);
+        let fits = chunk.append
+            && self.accepted.joined_bytes + added <= MAX_JOINED_BYTES
+            && !self.admission.state().is_terminal();
+        let last = self.accepted.pending.last_mut().filter(|_| fits).and_then(Event::payload_mut);
         let joined = match (last, &chunk.artifact) {
             (Some(Payload::ArtifactUpdate(last)), Some(artifact)) if joins(last, chunk) => {
                 self.admission.admit_joined(&artifact.artifact_id, added) && join(last, chunk)
             }
             _ => false,
         };
-        self.joined_bytes = if joined { self.joined_bytes + added } else { added };
+        self.accepted.joined_bytes = if joined { self.accepted.joined_bytes + added } else { added };
         joined
     }
 
     /// Returns whether the agent must wait for the store.
     pub(crate) fn is_full(&self) -> bool {
-        let bytes = self.admission.bytes().saturating_sub(self.bytes_durable);
-        self.pending.len() + self.in_flight >= MAX_PENDING_EVENTS || bytes >= MAX_PENDING_BYTES
+        let bytes = self.admission.bytes().saturating_sub(self.durable.bytes);
+        self.accepted.pending.len() + self.accepted.in_flight >= MAX_PENDING_EVENTS || bytes >= MAX_PENDING_BYTES
     }
 
     /// Returns whether there have been several pending events for longer than `time`.
     pub(crate) fn has_pending_longer_than(&mut self, time: Duration) -> bool {
-        if self.pending.len() < 2 {
+        if self.accepted.pending.len() < 2 {
             return false;
         }
         let now = Instant::now();
-        now.duration_since(*self.oldest_pending_since.get_or_insert(now)) > time
+        now.duration_since(*self.accepted.oldest_pending_since.get_or_insert(now)) > time
     }
 
     /// Saves state of the agent for its next turn.
     pub(crate) fn save_agent_state(&mut self, bytes: Bytes) {
-        (self.agent_state, self.agent_state_changed, self.row_changed) = (Some(bytes), true, true);
+        (self.turn.agent_state, self.accepted.agent_state_changed, self.accepted.row_changed) =
+            (Some(bytes), true, true);
     }
 
     /// Returns the state that the agent saved.
     pub(crate) fn agent_state(&self) -> Option<Bytes> {
-        self.agent_state.clone()
+        self.turn.agent_state.clone()
     }
 
     // Committed state.
 
     /// Returns the committed task and its position.
     pub(crate) fn committed(&self) -> Option<(&Arc<Task>, Position)> {
-        Some((self.committed.as_ref()?, self.durable_at?))
+        Some((self.durable.task.as_ref()?, self.durable.position?))
     }
 
     /// Returns the task for the start of a turn, or a receiver to wait for first. The first turn gets the uncommitted
     /// task; later ones wait until the end of the turn before is durable. See [`with_answered_status`](Self::with_answered_status).
     pub(crate) fn task_for_turn(&mut self) -> Result<Arc<Task>, oneshot::Receiver<TurnReply>> {
-        match self.initial_task.as_ref().or(self.committed.as_ref()) {
-            Some(task) if self.ended_turns + 1 >= self.turn => Ok(Arc::clone(task)),
-            _ => Err(self.wait_for(WaitCondition::Turn(self.turn.saturating_sub(1), 0))),
+        match self.accepted.initial_task.as_ref().or(self.durable.task.as_ref()) {
+            Some(task) if self.turn.ended + 1 >= self.turn.number => Ok(Arc::clone(task)),
+            _ => Err(self.wait_for(WaitCondition::Turn(self.turn.number.saturating_sub(1), 0))),
         }
     }
 
     /// Returns the task with the status that the newest turn answers, if WORKING has replaced that status. Agents
     /// recognize by it that a message answers their question.
     pub(crate) fn with_answered_status(&self, mut task: Arc<Task>) -> Arc<Task> {
-        if let Some(AnsweredInterruption { status, .. }) = &self.answered
+        if let Some(AnsweredInterruption { status, .. }) = &self.turn.answered
             && task.status.as_ref().is_some_and(is_plain_working)
         {
             Arc::make_mut(&mut task).status = Some(status.clone());
@@ -440,12 +432,12 @@ impl Inner {
 
     /// Returns the number of the last durable event.
     pub(crate) fn watermark(&self) -> Seq {
-        self.durable_at.map_or(0, |position| position.seq)
+        self.durable.position.map_or(0, |position| position.seq)
     }
 
     /// Returns whether the committed task is in a terminal state.
     pub(crate) fn has_ended(&self) -> bool {
-        self.committed.as_ref().is_some_and(|task| task.state().is_terminal())
+        self.durable.task.as_ref().is_some_and(|task| task.state().is_terminal())
     }
 
     /// Returns wake-ups for readers, the runner and its agent.
@@ -458,36 +450,36 @@ impl Inner {
     /// Replies with a message instead of a task to all waiters, and to the stream of the send.
     pub(crate) fn reply_with(&mut self, message: Message) -> Wakeups {
         let (mut wakeups, message) = (Wakeups::default(), Box::new(message));
-        if self.readers == 0 && self.waiters.len() == 1 {
-            let waiters = mem::take(&mut self.waiters).into_iter();
+        if self.waiters.readers == 0 && self.waiters.conditions.len() == 1 {
+            let waiters = mem::take(&mut self.waiters.conditions).into_iter();
             wakeups.replies.extend(waiters.map(|(_, sender)| sender).zip([TurnReply::Message(message)]));
         } else {
-            let waiters = mem::take(&mut self.waiters).into_iter();
+            let waiters = mem::take(&mut self.waiters.conditions).into_iter();
             wakeups.replies.extend(waiters.map(|(_, sender)| (sender, TurnReply::Message(message.clone()))));
-            self.reply = Some(message);
+            self.waiters.reply = Some(message);
         }
         self.is_lost = true;
         self.admission.drop_task();
-        self.pending.clear();
-        self.is_new = false;
-        self.wakers.drain_into(&mut wakeups.wakers);
+        self.accepted.pending.clear();
+        self.accepted.is_new = false;
+        self.waiters.wakers.drain_into(&mut wakeups.wakers);
         wakeups
     }
 
     /// Returns the message with which the turn replied, for the stream of the send.
     pub(super) fn take_reply(&mut self) -> Option<Box<Message>> {
-        self.reply.take()
+        self.waiters.reply.take()
     }
 
     fn wake_all(&mut self, wakeups: &mut Wakeups) {
-        self.wakers.drain_into(&mut wakeups.wakers);
-        self.control.drain_into(&mut wakeups.wakers);
+        self.waiters.wakers.drain_into(&mut wakeups.wakers);
+        self.waiters.control.drain_into(&mut wakeups.wakers);
     }
 
     /// Returns wake-ups for the runner and its agent.
     pub(crate) fn wake_control(&mut self) -> Wakeups {
         let mut wakeups = Wakeups::default();
-        self.control.drain_into(&mut wakeups.wakers);
+        self.waiters.control.drain_into(&mut wakeups.wakers);
         wakeups
     }
 
@@ -495,38 +487,38 @@ impl Inner {
 
     /// Adds a reader. Events are cached while there are any.
     pub(crate) fn attach(&mut self) {
-        self.readers += 1;
+        self.waiters.readers += 1;
     }
 
     /// Attaches a reader at the watermark. Returns the task at this position, the position, and the turns up to it.
     pub(crate) fn attach_at_watermark(&mut self) -> Option<(Arc<Task>, Position, Turns)> {
         let (task, at) = self.committed().map(|(task, at)| (Arc::clone(task), at))?;
         self.attach();
-        Some((task, at, self.turns.clone()))
+        Some((task, at, self.durable.turns.clone()))
     }
 
     /// Returns the number of readers.
     pub(crate) fn readers(&self) -> usize {
-        self.readers
+        self.waiters.readers
     }
 
     /// Removes a reader. The caller drops the returned waker after releasing the lock.
     pub(super) fn detach(&mut self, slot: Option<WakerSlot>) -> Option<Waker> {
-        self.readers -= 1;
-        slot.and_then(|slot| self.wakers.remove(slot))
+        self.waiters.readers -= 1;
+        slot.and_then(|slot| self.waiters.wakers.remove(slot))
     }
 
     /// Returns a receiver of the reply once a condition is met. It fails at once if the task is lost or the server
     /// stopped.
     pub(crate) fn wait_for(&mut self, condition: WaitCondition) -> oneshot::Receiver<TurnReply> {
         let (sender, receiver) = oneshot::channel();
-        if self.is_lost || self.server_stopped {
+        if self.is_lost || self.waiters.stopped {
             return receiver;
         }
-        if self.waiters.len() == self.waiters.capacity() {
-            self.waiters.retain(|waiter| !waiter.1.is_closed());
+        if self.waiters.conditions.len() == self.waiters.conditions.capacity() {
+            self.waiters.conditions.retain(|waiter| !waiter.1.is_closed());
         }
-        self.waiters.push((condition, sender));
+        self.waiters.conditions.push((condition, sender));
         receiver
     }
 
@@ -538,22 +530,24 @@ impl Inner {
 
     /// Removes waiters whose receivers were dropped.
     pub(crate) fn remove_closed_waiters(&mut self) {
-        self.waiters.retain(|(_, sender)| !sender.is_closed());
+        self.waiters.conditions.retain(|(_, sender)| !sender.is_closed());
     }
 
     /// Caches durable events for readers, and evicts the oldest ones beyond the limits.
     pub(super) fn cache_events(&mut self, events: &[Event]) {
-        if self.readers == 0 {
-            self.cache.clear();
-            self.cache_bytes = 0;
+        if self.waiters.readers == 0 {
+            self.durable.cache.clear();
+            self.durable.cache_bytes = 0;
             return;
         }
-        self.cache.extend(events.iter().cloned());
-        self.cache_bytes += events.iter().map(Event::approximate_size).sum::<usize>();
-        let mut surplus = self.cache.len().saturating_sub(MAX_CACHED_EVENTS);
-        let mut bytes: usize = self.cache.range(..surplus).map(Event::approximate_size).sum();
-        while self.cache_bytes.saturating_sub(bytes) > MAX_CACHED_BYTES && surplus + 1 < self.cache.len() {
-            bytes += self.cache[surplus].approximate_size();
+        self.durable.cache.extend(events.iter().cloned());
+        self.durable.cache_bytes += events.iter().map(Event::approximate_size).sum::<usize>();
+        let mut surplus = self.durable.cache.len().saturating_sub(MAX_CACHED_EVENTS);
+        let mut bytes: usize = self.durable.cache.range(..surplus).map(Event::approximate_size).sum();
+        while self.durable.cache_bytes.saturating_sub(bytes) > MAX_CACHED_BYTES
+            && surplus + 1 < self.durable.cache.len()
+        {
+            bytes += self.durable.cache[surplus].approximate_size();
             surplus += 1;
         }
         self.evict(surplus);
@@ -561,8 +555,9 @@ impl Inner {
 
     /// Evicts the oldest cached events.
     fn evict(&mut self, count: usize) {
-        let dropped: usize = self.cache.drain(..count).map(|event| event.approximate_size()).sum();
-        self.cache_bytes = if self.cache.is_empty() { 0 } else { self.cache_bytes.saturating_sub(dropped) };
+        let dropped: usize = self.durable.cache.drain(..count).map(|event| event.approximate_size()).sum();
+        self.durable.cache_bytes =
+            if self.durable.cache.is_empty() { 0 } else { self.durable.cache_bytes.saturating_sub(dropped) };
     }
 
     /// Returns the event `from` from the cache, and appends those that follow to `rest`, up to `limit` events and about
@@ -574,18 +569,18 @@ impl Inner {
         (limit, mut bytes): (usize, usize),
         rest: &mut VecDeque<Event>,
     ) -> Option<Event> {
-        let first = self.cache.front()?.seq();
-        let skip = usize::try_from(from.checked_sub(first)?).ok().filter(|skip| *skip < self.cache.len())?;
+        let first = self.durable.cache.front()?.seq();
+        let skip = usize::try_from(from.checked_sub(first)?).ok().filter(|skip| *skip < self.durable.cache.len())?;
         let fits = |event: &&Event| {
             let fits = bytes > 0;
             bytes = bytes.saturating_sub(event.approximate_size());
             fits
         };
-        let mut events = self.cache.range(skip..).take(limit).take_while(fits).cloned();
+        let mut events = self.durable.cache.range(skip..).take(limit).take_while(fits).cloned();
         let event = events.next();
         let before = rest.len();
         rest.extend(events);
-        if self.readers == 1 {
+        if self.waiters.readers == 1 {
             self.evict(skip + 1 + rest.len() - before);
         }
         event
@@ -593,12 +588,12 @@ impl Inner {
 
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
-        self.waiters.len()
+        self.waiters.conditions.len()
     }
 
     #[cfg(test)]
     pub(super) fn cached_events(&self) -> usize {
-        self.cache.len()
+        self.durable.cache.len()
     }
 }
 
@@ -640,7 +635,7 @@ mod tests {
             let event = inner.accept(Event::pending(Payload::StatusUpdate(update)), Mark::NOTHING).unwrap();
             let Some(Payload::StatusUpdate(update)) = event.payload() else { panic!("{event:?}") };
             let actual = update.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(millis);
-            assert_eq!((actual, inner.status_time), (Some(expected), expected));
+            assert_eq!((actual, inner.accepted.status_time), (Some(expected), expected));
         }
     }
 }

@@ -79,7 +79,7 @@ pub struct Reader {
 pub struct Interrupted;
 
 impl Reader {
-    /// Creates a reader of a task to which it is already [attached](super::live::Inner::attach).
+    /// Creates a reader of a task to which it is already [attached](super::live::LiveState::attach).
     pub(crate) fn new(
         live: LiveRef,
         journal: Arc<Journal>,
@@ -229,7 +229,7 @@ impl Reader {
                 if is_cut {
                     return Poll::Ready(Err(Interrupted));
                 }
-                inner.wakers.register(&mut self.slot, cx);
+                inner.waiters.wakers.register(&mut self.slot, cx);
                 return Poll::Pending;
             }
             if let Some(event) = inner.read_cache(self.next, (BATCH, BATCH_BYTES), &mut self.ready) {

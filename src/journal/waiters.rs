@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::{LiveRef, live::Inner};
+use super::{LiveRef, live::LiveState};
 use crate::{
     event::Seq,
     pb::v1::{Message, Task},
@@ -138,17 +138,17 @@ impl Wakers {
 /// RAII registration of a waker with a task.
 pub(crate) struct WakerRegistration<'a> {
     live: &'a LiveRef,
-    list_of: fn(&mut Inner) -> &mut Wakers,
+    list_of: fn(&mut LiveState) -> &mut Wakers,
     slot: Option<WakerSlot>,
 }
 
 impl<'a> WakerRegistration<'a> {
-    pub(crate) fn new(live: &'a LiveRef, list_of: fn(&mut Inner) -> &mut Wakers) -> Self {
+    pub(crate) fn new(live: &'a LiveRef, list_of: fn(&mut LiveState) -> &mut Wakers) -> Self {
         Self { live, list_of, slot: None }
     }
 
     /// Registers the waker of `cx`. `inner` must be that of the registration's task.
-    pub(crate) fn register(&mut self, inner: &mut Inner, cx: &Context<'_>) {
+    pub(crate) fn register(&mut self, inner: &mut LiveState, cx: &Context<'_>) {
         // A no-op waker needs no wake-up.
         if cx.waker().will_wake(Waker::noop()) {
             return;

@@ -2,7 +2,7 @@
 
 use std::{mem, sync::Arc};
 
-use super::{Inner, LiveTask, MIN_CHECKPOINT_BYTES};
+use super::{LiveState, LiveTask, MIN_CHECKPOINT_BYTES};
 use crate::{
     event::{Ends, Event, Position, Seq},
     journal::{
@@ -14,67 +14,73 @@ use crate::{
     task::{absorb, apply},
 };
 
-impl Inner {
+impl LiveState {
     /// Returns whether there is anything to commit.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.has_task && !self.is_lost && (self.row_changed || self.is_new || !self.pending.is_empty())
+        self.has_task
+            && !self.is_lost
+            && (self.accepted.row_changed || self.accepted.is_new || !self.accepted.pending.is_empty())
     }
 
     /// Returns whether anything is pending, queued or in flight.
     pub(in crate::journal) fn has_uncommitted(&self) -> bool {
-        self.queued || self.in_flight > 0 || self.is_dirty()
+        self.queued || self.accepted.in_flight > 0 || self.is_dirty()
     }
 
     /// Returns whether no turn is running and everything accepted is durable: nothing happens until the next message.
     pub(in crate::journal) fn is_idle(&self) -> bool {
-        !self.running && !self.has_uncommitted()
+        !self.turn.is_running && !self.has_uncommitted()
     }
 
     /// Returns the last event if the task is idle and no message waits for a turn.
     pub(crate) fn idle_position(&self) -> Option<Seq> {
-        (self.is_idle() && self.inbox.is_empty()).then(|| self.watermark())
+        (self.is_idle() && self.turn.inbox.is_empty()).then(|| self.watermark())
     }
 
     /// Creates a commit of everything pending. With `exclusive`, the lock is held until [`publish`](Self::publish), so
     /// that the committed task can be moved into the checkpoint instead of being copied.
     pub(in crate::journal) fn take_commit(&mut self, live: &LiveTask, exclusive: bool) -> Commit {
-        let mut events = mem::take(&mut self.pending);
-        if let Some(task) = self.initial_task.as_ref().filter(|_| mem::take(&mut self.is_new)) {
+        let mut events = mem::take(&mut self.accepted.pending);
+        if let Some(task) = self.accepted.initial_task.as_ref().filter(|_| mem::take(&mut self.accepted.is_new)) {
             let at = Position { fence: self.fence, seq: 1 };
             // Without readers, the first event is encoded at once: the agent then is the sole owner of the task, and
             // changes it without copying.
-            let first = if exclusive || self.readers > 0 {
+            let first = if exclusive || self.waiters.readers > 0 {
                 Event::task(at, Ends::Nothing, Arc::clone(task))
             } else {
                 Event::encoded_task(at, Ends::Nothing, task)
             };
-            self.status_event.get_or_insert_with(|| first.clone());
+            self.accepted.status_event.get_or_insert_with(|| first.clone());
             events.insert(0, first);
         }
-        (self.in_flight, self.row_changed, self.oldest_pending_since) = (events.len(), false, None);
-        self.bytes_sent = self.admission.bytes();
+        (self.accepted.in_flight, self.accepted.row_changed, self.accepted.oldest_pending_since) =
+            (events.len(), false, None);
+        self.accepted.bytes_sent = self.admission.bytes();
         let ends = self.admission.state().is_terminal();
         if !exclusive {
-            self.bytes_since_checkpoint += events.iter().map(Event::weight).sum::<usize>();
+            self.durable.bytes_since_checkpoint += events.iter().map(Event::weight).sum::<usize>();
         }
         // An immediate store keeps the events themselves until the task ends.
-        let due = ends || self.bytes_since_checkpoint > self.checkpoint_bytes.max(MIN_CHECKPOINT_BYTES);
+        let due = ends || self.durable.bytes_since_checkpoint > self.durable.checkpoint_bytes.max(MIN_CHECKPOINT_BYTES);
         let whole = !ends_within(&events);
-        let checkpoint = due.then(|| match (&self.committed, &self.initial_task) {
-            (Some(_), _) if exclusive && whole => self.committed.take().unwrap_or_default(),
+        let checkpoint = due.then(|| match (&self.durable.task, &self.accepted.initial_task) {
+            (Some(_), _) if exclusive && whole => self.durable.task.take().unwrap_or_default(),
             (Some(task), _) => Arc::clone(task),
-            (None, _) if whole => self.initial_task.take().unwrap_or_default(),
+            (None, _) if whole => self.accepted.initial_task.take().unwrap_or_default(),
             (None, task) => task.clone().unwrap_or_default(),
         });
         if due {
-            (self.checkpoint_bytes, self.bytes_since_checkpoint) =
-                (self.checkpoint_bytes + self.bytes_since_checkpoint, 0);
+            (self.durable.checkpoint_bytes, self.durable.bytes_since_checkpoint) =
+                (self.durable.checkpoint_bytes + self.durable.bytes_since_checkpoint, 0);
         }
         let row = self.row(live);
-        let expect = self.durable_at.map_or(Expect::New, Expect::At);
-        let saved = mem::take(&mut self.agent_state_changed).then(|| self.agent_state.clone()).flatten();
-        let (push, asked, sends) =
-            (self.push.take(), self.changed_contexts.take(), mem::take(&mut self.idempotency_records));
+        let expect = self.durable.position.map_or(Expect::New, Expect::At);
+        let saved = mem::take(&mut self.accepted.agent_state_changed).then(|| self.turn.agent_state.clone()).flatten();
+        let (push, asked, sends) = (
+            self.accepted.push.take(),
+            self.accepted.changed_contexts.take(),
+            mem::take(&mut self.accepted.idempotency_records),
+        );
         let key = live.key.clone();
         Commit {
             key,
@@ -97,14 +103,14 @@ impl Inner {
             context: Arc::clone(&live.context),
             seq: self.admission.seq(),
             state,
-            previous_state: self.counted_state.replace(state),
-            status_event: self.status_event.take(),
-            time: self.status_time,
-            open: !state.is_terminal() && (self.running || !self.inbox.is_empty()),
-            delivered_seq: self.delivered_seq,
-            cancel_requested: self.cancel_requested,
-            attempt: self.attempt,
-            drained: self.drained,
+            previous_state: self.accepted.counted_state.replace(state),
+            status_event: self.accepted.status_event.take(),
+            time: self.accepted.status_time,
+            open: !state.is_terminal() && (self.turn.is_running || !self.turn.inbox.is_empty()),
+            delivered_seq: self.turn.delivered_seq,
+            cancel_requested: self.turn.cancel_requested,
+            attempt: self.turn.attempt,
+            drained: self.turn.drained,
         }
     }
 
@@ -112,11 +118,11 @@ impl Inner {
     /// wake-ups.
     pub(in crate::journal) fn publish(&mut self, commit: &Commit, wakeups: &mut Wakeups) {
         let Commit { events, checkpoint, row, fence, .. } = commit;
-        (self.in_flight, self.bytes_durable) = (0, self.bytes_sent);
-        self.durable_at = Some(Position { fence: *fence, seq: row.seq });
+        (self.accepted.in_flight, self.durable.bytes) = (0, self.accepted.bytes_sent);
+        self.durable.position = Some(Position { fence: *fence, seq: row.seq });
         match checkpoint {
             Some(task) if !ends_within(events) => {
-                self.committed = Some(Arc::clone(task));
+                self.durable.task = Some(Arc::clone(task));
                 for event in events {
                     self.notify_waiters(event, wakeups);
                 }
@@ -124,8 +130,8 @@ impl Inner {
             _ => {
                 for event in events {
                     if event.seq() == 1 {
-                        self.committed = self.initial_task.take();
-                    } else if let (Some(task), Some(payload)) = (&mut self.committed, event.payload()) {
+                        self.durable.task = self.accepted.initial_task.take();
+                    } else if let (Some(task), Some(payload)) = (&mut self.durable.task, event.payload()) {
                         apply(Arc::make_mut(task), payload);
                     }
                     self.notify_waiters(event, wakeups);
@@ -133,14 +139,14 @@ impl Inner {
             }
         }
         self.cache_events(events);
-        self.wakers.drain_into(&mut wakeups.wakers);
+        self.waiters.wakers.drain_into(&mut wakeups.wakers);
     }
 
     /// Reuses the capacity of a list of committed events.
     pub(in crate::journal) fn reuse_events(&mut self, mut events: Vec<Event>) {
-        if self.pending.capacity() == 0 {
+        if self.accepted.pending.capacity() == 0 {
             events.clear();
-            self.pending = events;
+            self.accepted.pending = events;
         }
     }
 
@@ -148,15 +154,15 @@ impl Inner {
     fn notify_waiters(&mut self, event: &Event, wakeups: &mut Wakeups) {
         let ends = event.ends();
         if ends != Ends::Nothing {
-            self.ended_turns += 1;
+            self.turn.ended += 1;
         }
-        self.turns.apply(event, |event| is_interrupted(event.known_payload()));
-        if self.waiters.is_empty() {
+        self.durable.turns.apply(event, |event| is_interrupted(event.known_payload()));
+        if self.waiters.conditions.is_empty() {
             return;
         }
         // `AUTH_REQUIRED` interrupts the turn for callers that wait, even if the agent continues (3.2.2).
         let interrupted = ends == Ends::Nothing && is_interrupted(event.known_payload());
-        let finished = self.ended_turns + u32::from(interrupted);
+        let finished = self.turn.ended + u32::from(interrupted);
         self.reply_if(wakeups, |condition| match condition {
             WaitCondition::Durable(seq) | WaitCondition::DurableForTurn(seq) => *seq <= event.seq(),
             WaitCondition::Turn(turn, _) => ends == Ends::Task || *turn <= finished,
@@ -166,8 +172,8 @@ impl Inner {
 
     /// Replies to the waiters whose condition matches, with the committed task.
     pub(super) fn reply_if(&mut self, wakeups: &mut Wakeups, is_met: impl Fn(&WaitCondition) -> bool) {
-        let Some(task) = &self.committed else { return };
-        let met = self.waiters.extract_if(.., |waiter| is_met(&waiter.0));
+        let Some(task) = &self.durable.task else { return };
+        let met = self.waiters.conditions.extract_if(.., |waiter| is_met(&waiter.0));
         wakeups.replies.extend(met.map(|(_, sender)| (sender, TurnReply::Task(Arc::clone(task)))));
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde_json::json;
 
-use super::Inner;
+use super::LiveState;
 use crate::{
     clock::millis,
     event::{Ends, Event, Mark, Seq},
@@ -67,34 +67,35 @@ impl fmt::Display for LimitExceeded {
     }
 }
 
-impl Inner {
+impl LiveState {
     /// Stops waiting because the server stops. Callers whose message is durable get the task as it is; all others, and
     /// those that wait for the end of the task, get an error.
     pub(in crate::journal) fn stop_waiting(&mut self) -> Wakeups {
         let (mut wakeups, durable) = (Wakeups::default(), self.watermark());
-        self.server_stopped = true;
+        self.waiters.stopped = true;
         self.reply_if(&mut wakeups, |condition| condition.event().is_some_and(|seq| seq <= durable));
-        self.waiters.clear();
+        self.waiters.conditions.clear();
         self.wake_all(&mut wakeups);
         wakeups
     }
 
     /// Returns whether the server has stopped.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.server_stopped
+        self.waiters.stopped
     }
 
     /// Fails waiting senders and cancels, even if their messages are not recorded. The pending changes may still be
     /// committed.
     pub(in crate::journal) fn fail_waiters(&mut self) {
         self.waiters
+            .conditions
             .retain(|(condition, _)| matches!(condition, WaitCondition::DurableForTurn(_) | WaitCondition::Turn(_, 0)));
     }
 
     /// Fails waiting cancels, and senders whose messages are recorded. The store is unavailable.
     pub(in crate::journal) fn fail_recorded_waiters(&mut self) {
         let durable = self.watermark();
-        self.waiters.retain(|(condition, _)| match condition {
+        self.waiters.conditions.retain(|(condition, _)| match condition {
             WaitCondition::DurableForTurn(_) => true,
             // Zero: a turn that waits for the one before it has no message.
             WaitCondition::Durable(seq) | WaitCondition::Turn(_, seq) => *seq == 0 || *seq > durable,
@@ -145,32 +146,41 @@ impl Inner {
         let (task, first) = if begins {
             (events.first().and_then(Event::as_task).cloned().map(Into::into), 1)
         } else {
-            (self.committed.clone(), self.watermark())
+            (self.durable.task.clone(), self.watermark())
         };
         let (task, last) = (task?, kept.last().map_or(first, Event::seq));
         // A turn that was to begin once its message is durable.
-        let start = WaitCondition::DurableForTurn(self.delivered_seq);
-        let is_unstarted = self.delivered_seq > last && self.waiters.iter().any(|(condition, _)| *condition == start);
+        let start = WaitCondition::DurableForTurn(self.turn.delivered_seq);
+        let is_unstarted =
+            self.turn.delivered_seq > last && self.waiters.conditions.iter().any(|(condition, _)| *condition == start);
         if self.rejections > 2 || begins && !(is_first && has_more) || is_unstarted && !has_more {
             return None;
         }
-        let dropped = events.iter().chain(&self.pending).filter(|event| event.seq() > last && is_message(event));
+        let dropped =
+            events.iter().chain(&self.accepted.pending).filter(|event| event.seq() > last && is_message(event));
         let dropped: Vec<Seq> = dropped.map(Event::seq).collect();
         self.admission.reset_to(&task, last);
-        self.counted_state = self.committed.as_ref().map(|task| task.state());
-        self.status_time =
-            task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map_or(self.status_time, millis);
+        self.accepted.counted_state = self.durable.task.as_ref().map(|task| task.state());
+        self.accepted.status_time =
+            task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map_or(self.accepted.status_time, millis);
         if begins {
-            (self.initial_task, self.is_new, self.push) = (Some(task), true, push);
+            (self.accepted.initial_task, self.accepted.is_new, self.accepted.push) = (Some(task), true, push);
         }
         sends.retain(|send| send.seq <= last);
-        (self.pending, self.idempotency_records, self.changed_contexts) = (kept, sends, asked.filter(|_| is_first));
-        (self.status_event, self.joined_bytes, self.in_flight, self.oldest_pending_since) = (None, 0, 0, None);
-        (self.row_changed, self.agent_state_changed, self.delivered_seq) = (false, false, self.delivered_seq.min(last));
-        self.inbox.retain(|message| message.event.seq() <= last);
-        self.answered = None;
+        (self.accepted.pending, self.accepted.idempotency_records, self.accepted.changed_contexts) =
+            (kept, sends, asked.filter(|_| is_first));
+        (
+            self.accepted.status_event,
+            self.accepted.joined_bytes,
+            self.accepted.in_flight,
+            self.accepted.oldest_pending_since,
+        ) = (None, 0, 0, None);
+        (self.accepted.row_changed, self.accepted.agent_state_changed, self.turn.delivered_seq) =
+            (false, false, self.turn.delivered_seq.min(last));
+        self.turn.inbox.retain(|message| message.event.seq() <= last);
+        self.turn.answered = None;
         // Callers that wait for a dropped event of the agent wait for the failure instead.
-        self.waiters.retain_mut(|(condition, _)| match condition {
+        self.waiters.conditions.retain_mut(|(condition, _)| match condition {
             WaitCondition::Durable(seq) if *seq > last && !dropped.contains(seq) => {
                 *seq = last + 1;
                 true
@@ -182,19 +192,19 @@ impl Inner {
         });
         self.commit_failure = Some(CommitFailure::Rejected(rejection.limit()));
         let exceeded = LimitExceeded::Store(rejection.clone());
-        if !self.running || is_unstarted || self.ended_turns + 1 < self.turn {
+        if !self.turn.is_running || is_unstarted || self.turn.ended + 1 < self.turn.number {
             self.fail(live, &exceeded, last);
         }
-        self.exceeded = Some(exceeded);
+        self.turn.exceeded = Some(exceeded);
         Some(self.wake())
     }
 
     /// Fails a task without a running turn. `last` is its last event.
     fn fail(&mut self, live: &LiveRef, exceeded: &LimitExceeded, last: Seq) {
-        self.running = false;
-        self.inbox.clear();
+        self.turn.is_running = false;
+        self.turn.inbox.clear();
         // Callers of a turn that was to begin after the dropped one.
-        self.waiters.retain(|(condition, _)| !matches!(condition, WaitCondition::Turn(_, 0)));
+        self.waiters.conditions.retain(|(condition, _)| !matches!(condition, WaitCondition::Turn(_, 0)));
         let status = status_update(live, TaskState::Failed, Some(exceeded.message(&live.key)));
         if self.accept(status, Mark::ending(Ends::Task)).is_err() {
             tracing::error!(task.id = live.key.id(), event = last, "task is in a terminal state and can't fail");
@@ -205,10 +215,10 @@ impl Inner {
     /// Marks the task as lost: it has another writer, or does not exist. Waiters get an error, and readers are woken.
     fn mark_lost(&mut self) -> Wakeups {
         let mut wakeups = Wakeups::default();
-        (self.is_lost, self.in_flight) = (true, 0);
+        (self.is_lost, self.accepted.in_flight) = (true, 0);
         self.admission.drop_events();
-        self.pending.clear();
-        self.waiters.clear();
+        self.accepted.pending.clear();
+        self.waiters.conditions.clear();
         self.wake_all(&mut wakeups);
         wakeups
     }

@@ -3,7 +3,7 @@
 
 use std::{mem, sync::Arc, vec::Drain};
 
-use super::{Inner, LiveTask};
+use super::{LiveState, LiveTask};
 use crate::{
     clock::millis,
     event::{Ends, Event, Position},
@@ -16,29 +16,30 @@ use crate::{
     task::{absorb, apply},
 };
 
-impl Inner {
+impl LiveState {
     /// Returns the completed task if it ends with the pending events, before its first commit. `None` if it has readers, or
     /// state besides its events.
     pub(in crate::journal) fn complete(&mut self, live: &LiveTask) -> Option<CompletedTask> {
-        let is_complete = self.is_new && self.has_task && !self.is_lost && self.admission.state().is_terminal();
+        let is_complete =
+            self.accepted.is_new && self.has_task && !self.is_lost && self.admission.state().is_terminal();
         if !is_complete
-            || self.readers > 0
-            || self.push.is_some()
-            || self.agent_state_changed
-            || !self.idempotency_records.is_empty()
+            || self.waiters.readers > 0
+            || self.accepted.push.is_some()
+            || self.accepted.agent_state_changed
+            || !self.accepted.idempotency_records.is_empty()
         {
             return None;
         }
-        let mut task = self.initial_task.take()?;
+        let mut task = self.accepted.initial_task.take()?;
         let submitted_at =
             task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(millis).unwrap_or_default();
         // The task contains its status.
         let row = Row { status_event: None, ..self.row(live) };
-        (self.is_new, self.row_changed, self.oldest_pending_since) = (false, false, None);
+        (self.accepted.is_new, self.accepted.row_changed, self.accepted.oldest_pending_since) = (false, false, None);
         let events = {
             // Not copied: the agent, which held the other reference, has returned.
             let task = Arc::make_mut(&mut task);
-            let mut rest = self.pending.drain(..);
+            let mut rest = self.accepted.pending.drain(..);
             let mut events = Vec::with_capacity(rest.len());
             while let Some(event) = rest.next() {
                 events.push(move_into(task, event, &rest));
@@ -50,13 +51,13 @@ impl Inner {
 
     /// Makes a durable completed task visible, and collects replies to all waiters.
     pub(in crate::journal) fn publish_completed(&mut self, completed: &CompletedTask, wakeups: &mut Wakeups) {
-        self.durable_at = Some(Position { fence: completed.fence, seq: completed.row.seq });
-        self.ended_turns += 1;
-        self.turns = Turns::default();
-        let waiters = mem::take(&mut self.waiters).into_iter();
+        self.durable.position = Some(Position { fence: completed.fence, seq: completed.row.seq });
+        self.turn.ended += 1;
+        self.durable.turns = Turns::default();
+        let waiters = mem::take(&mut self.waiters.conditions).into_iter();
         wakeups.replies.extend(waiters.map(|(_, sender)| (sender, TurnReply::Task(Arc::clone(&completed.task)))));
-        self.committed = Some(Arc::clone(&completed.task));
-        self.wakers.drain_into(&mut wakeups.wakers);
+        self.durable.task = Some(Arc::clone(&completed.task));
+        self.waiters.wakers.drain_into(&mut wakeups.wakers);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::Inner;
+use super::LiveState;
 use crate::event::Seq;
 
 /// Maximum size of the contexts of a task in bytes. Contexts that exceed it are not stored.
@@ -12,32 +12,32 @@ const MAX_BYTES: usize = 1 << 20;
 /// Sequence number of a message, and its context in JSON.
 pub(super) type StoredContext = (Seq, Box<str>);
 
-impl Inner {
+impl LiveState {
     /// Stores the context of a message, given in JSON.
     pub(crate) fn store_context(&mut self, seq: Seq, text: Box<str>) {
-        let total: usize = self.contexts.iter().map(|context| context.1.len()).sum();
+        let total: usize = self.accepted.contexts.iter().map(|context| context.1.len()).sum();
         if total + text.len() <= MAX_BYTES {
-            self.contexts.push((seq, text));
+            self.accepted.contexts.push((seq, text));
             self.encode_contexts();
         }
     }
 
     /// Drops the contexts of messages before this one; with `None`, all.
     pub(crate) fn drop_contexts(&mut self, before: Option<Seq>) {
-        if self.contexts.is_empty() {
+        if self.accepted.contexts.is_empty() {
             return;
         }
-        let count = self.contexts.len();
-        self.contexts.retain(|context| before.is_some_and(|before| context.0 >= before));
-        if self.contexts.len() < count {
+        let count = self.accepted.contexts.len();
+        self.accepted.contexts.retain(|context| before.is_some_and(|before| context.0 >= before));
+        if self.accepted.contexts.len() < count {
             self.encode_contexts();
         }
     }
 
     /// Encodes the contexts as a JSON array for the next commit. Empty if there are none.
     fn encode_contexts(&mut self) {
-        let notes: Vec<&str> = self.contexts.iter().map(|context| &*context.1).collect();
+        let notes: Vec<&str> = self.accepted.contexts.iter().map(|context| &*context.1).collect();
         let text = if notes.is_empty() { String::new() } else { format!("[{}]", notes.join(",")) };
-        self.changed_contexts = Some(Bytes::from(text));
+        self.accepted.changed_contexts = Some(Bytes::from(text));
     }
 }
