@@ -63,6 +63,6 @@ pub mod transport;
 pub mod v03;
 
 /// Compiles the Rust blocks of the README as doc tests.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "cli"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
