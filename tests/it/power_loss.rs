@@ -158,7 +158,7 @@ async fn fail_at_every_call(durability: &str, ends: &[(End, bool)]) -> usize {
         }
         for (end, has_all) in ends {
             let left = memory_directory();
-            disk.left(*end, left.path(), &mut rng);
+            disk.write_remaining(*end, left.path(), &mut rng);
             let (errors, missing) = inconsistencies(left.path(), &lines).await;
             let all = calls.len();
             assert!(errors.is_empty(), "{end:?} after call {number} of {all}: {errors:?}");
@@ -213,7 +213,7 @@ async fn backup_is_durable_before_the_file_is_upgraded() {
         }
         for end in [End::Forgotten, End::Torn] {
             let left = memory_directory();
-            disk.left(end, left.path(), &mut rng);
+            disk.write_remaining(end, left.path(), &mut rng);
             let (version, tasks) = version_and_tasks(&left.path().join("a2a.db"));
             assert_eq!(tasks, 4, "{end:?} after call {number}");
             if version == 1 {

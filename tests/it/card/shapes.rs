@@ -42,7 +42,7 @@ async fn at(url: &str) -> Value {
 fn strict(card: &Value) -> Result<(), String> {
     let pool = DescriptorPool::decode(DESCRIPTORS).unwrap();
     let message = pool.get_message_by_name("lf.a2a.v1.AgentCard").unwrap();
-    let read = DynamicMessage::deserialize(message, card).map_err(|it| it.to_string())?;
+    let read = DynamicMessage::deserialize(message, card).map_err(|error| error.to_string())?;
     for required in ["name", "description", "version", "supported_interfaces", "skills"] {
         assert!(read.has_field_by_name(required), "{required}");
     }

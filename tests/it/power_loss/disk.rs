@@ -134,7 +134,7 @@ impl Disk {
     }
 
     /// Writes the files that remain after the failure to a directory.
-    pub(super) fn left(&self, end: End, into: &Path, rng: &mut Rng) {
+    pub(super) fn write_remaining(&self, end: End, into: &Path, rng: &mut Rng) {
         let mut names = if end == End::Killed { self.names.clone() } else { self.synced.clone() };
         if end == End::Torn {
             let count = rng.below(self.changes.len() + 1);

@@ -95,8 +95,8 @@ scenario!(
             assert_error_kind(&error, ErrorKind::InvalidParams);
             assert_eq!(fields(&error), [field]);
         }
-        let most = ListTasksRequest { page_size: Some(100), ..ListTasksRequest::default() };
-        assert_eq!(list(agent, most).await.unwrap().page_size, 100);
+        let query = ListTasksRequest { page_size: Some(100), ..ListTasksRequest::default() };
+        assert_eq!(list(agent, query).await.unwrap().page_size, 100);
     }
 );
 

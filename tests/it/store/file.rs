@@ -103,12 +103,12 @@ async fn lost_or_replaced_file_makes_the_store_unavailable() {
     let backup = directory.path().join("b.db");
     fs::rename(&path, &backup).unwrap();
     // An idle store detects it, too.
-    let Unavailable(why) = fault.wait_for(Option::is_some).await.unwrap().clone().unwrap();
-    assert!(why.contains("a.db") && why.contains("not there any more"), "{why}");
-    assert_eq!(store.check().await, Err(Unavailable(why)));
+    let Unavailable(reason) = fault.wait_for(Option::is_some).await.unwrap().clone().unwrap();
+    assert!(reason.contains("a.db") && reason.contains("not there any more"), "{reason}");
+    assert_eq!(store.check().await, Err(Unavailable(reason)));
     fs::copy(&backup, &path).unwrap();
-    let Err(Unavailable(why)) = store.check().await else { panic!("another file was accepted") };
-    assert!(why.contains("is another file"), "{why}");
+    let Err(Unavailable(reason)) = store.check().await else { panic!("another file was accepted") };
+    assert!(reason.contains("is another file"), "{reason}");
     let key = Key::new(&scope("ada", ""), "t-1");
     let task = Writer::new(&OpenedStore::of(Arc::new(Memory::default())), key.scope(), "t-1").next([]);
     assert!(store.commit([task.clone()].into()).await.is_err(), "the commit must not be acknowledged");
@@ -163,18 +163,18 @@ async fn full_store_is_unavailable_and_consistent() {
     other.commit([]).await.unwrap();
     over.commit([chunk("a", &large, false), status(TaskState::Completed, 5)]).await.unwrap();
     store.check().await.unwrap();
-    let why = loop {
+    let reason = loop {
         let batch = [task.next([chunk("a", &large, false)]), other.next([message("hi")])];
         match store.commit(batch.clone().into()).await {
             Ok(outcomes) => assert_eq!(outcomes, [Ok(()), Ok(())]),
-            Err(Unavailable(why)) => break why,
+            Err(Unavailable(reason)) => break reason,
         }
         let [one, two] = batch;
         task.record(one);
         other.record(two);
     };
-    assert!(why.contains("there is no room for more") && why.contains("a2a.db"), "{why}");
-    assert_eq!(store.check().await, Err(Unavailable(why)), "the store is unavailable even if smaller commits fit");
+    assert!(reason.contains("there is no room for more") && reason.contains("a2a.db"), "{reason}");
+    assert_eq!(store.check().await, Err(Unavailable(reason)), "the store is unavailable even if smaller commits fit");
     let check = async || {
         // Stored tasks can be read.
         task.check().await;
@@ -189,8 +189,8 @@ async fn full_store_is_unavailable_and_consistent() {
         }
         store.check().await.unwrap();
     }
-    let Err(Unavailable(why)) = store.check().await else { panic!("a full store was reported as available") };
-    assert!(why.contains("there is no room for more"), "{why}");
+    let Err(Unavailable(reason)) = store.check().await else { panic!("a full store was reported as available") };
+    assert!(reason.contains("there is no room for more"), "{reason}");
     check().await;
     // Writable again once a sweep freed space.
     assert_eq!(store.sweep(&finished(0), 100, &|_| false).await.unwrap().tasks, 1);
@@ -287,16 +287,16 @@ async fn damage_is_reported_and_other_tasks_are_readable() {
         match (store.load(&task.key).await, store.events(&task.key, 0, 100).await) {
             (Ok(Some(_)), Ok(log)) if log.events == task.log => good += 1,
             (Ok(Some(_)), Ok(log)) => panic!("wrong events: {log:?}"),
-            (_, Err(Unavailable(why))) | (Err(Unavailable(why)), _) => {
-                assert!(why.contains("it is damaged"), "{why}");
+            (_, Err(Unavailable(reason))) | (Err(Unavailable(reason)), _) => {
+                assert!(reason.contains("it is damaged"), "{reason}");
                 bad += 1;
             }
             (Ok(None), _) => panic!("the task is missing"),
         }
     }
     assert!(good > 0 && bad > 0, "{good} {bad}");
-    let Err(Unavailable(why)) = store.check().await else { panic!("a damaged store was reported as available") };
-    assert!(why.contains("it is damaged"), "{why}");
+    let Err(Unavailable(reason)) = store.check().await else { panic!("a damaged store was reported as available") };
+    assert!(reason.contains("it is damaged"), "{reason}");
 }
 
 #[tokio::test]

@@ -114,7 +114,7 @@ pub(super) async fn log_can_expire_before_its_task(open: Open<'_>) {
     let listed = store.list(&query).await.unwrap().tasks;
     assert_eq!(listed.iter().map(|task| task.id.as_str()).collect::<Vec<_>>(), ["young", "bare", "old", "interrupted"]);
     assert_eq!(listed[2], old.task);
-    // It is then deleted as any other task.
+    // The task is deleted later as any other.
     assert_eq!(store.sweep(&finished(0), 20, NOT_IN_USE).await.unwrap().tasks, 2);
     assert_eq!(at(&*store, &old.key).await, None);
     interrupted.check().await;

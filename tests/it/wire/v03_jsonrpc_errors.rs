@@ -161,7 +161,7 @@ async fn invalid_requests_have_distinct_codes_and_messages() {
         let message = error["message"].as_str().unwrap();
         assert_eq!(message.split_once(": ").unwrap().1, detail, "{body}");
     }
-    let bindings: Vec<_> = service.calls.lock().iter().map(|it| it.binding).collect();
+    let bindings: Vec<_> = service.calls.lock().iter().map(|call| call.binding).collect();
     assert_eq!(bindings.len(), 1, "only the request for the missing task reaches the service");
 }
 
@@ -195,7 +195,7 @@ async fn batch_mixes_calls_of_both_versions() {
         [5, null, false]
     ]);
     assert_eq!(Value::from(summary), expected, "{text}");
-    let versions: Vec<_> = service.calls.lock().iter().map(|it| it.version).collect();
+    let versions: Vec<_> = service.calls.lock().iter().map(|call| call.version).collect();
     assert_eq!(versions.iter().filter(|version| **version == Version::V1_0).count(), 2);
     assert_eq!(versions.len(), 5);
 }
