@@ -24,7 +24,7 @@ use crate::{
     history::HistoryLimit,
     pb::v1::{Task, TaskState},
     snapshot::Snapshot,
-    task::{self},
+    task,
 };
 
 pub(crate) mod completed;

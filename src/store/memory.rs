@@ -1,5 +1,5 @@
-//! Tasks in memory, as bytes. There are only so many: the one that ended first makes room for the next, and what has not
-//! ended is never dropped.
+//! Task store in memory, which keeps tasks in encoded form. The number of tasks is limited: a new task evicts the one that
+//! reached its terminal state first. Other tasks are never evicted.
 
 use std::{array, collections::HashMap, sync::Arc};
 
@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use self::{
     index::Index,
-    push::Pushes,
-    quota::{EndedSeq, Quota},
+    push::PushConfigs,
+    quota::{Quota, TerminalSeq},
 };
 use super::{
     Change, Claim, Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, PageToken, PushConfig,
@@ -34,76 +34,78 @@ mod quota;
 #[cfg(test)]
 mod tests;
 
-/// So many that the one that grows, while all who want it wait, is small: at a million tasks each has four thousand.
+/// Number of shards. A map that grows blocks its shard, so shards should be small: 4,000 tasks each at a million tasks.
 const SHARDS: usize = 256;
 
-/// How many tasks are kept where nobody says.
+/// Default of the maximum number of tasks.
 pub const DEFAULT_MAX_TASKS: usize = 2000;
 
-/// A store that forgets everything when its process ends.
+/// Store in memory. Its contents are lost when the process ends.
 pub struct Memory {
-    /// Boxed, because a map that grows moves what it has.
+    /// Boxed entries, because a map that grows moves its values.
     shards: [Mutex<KeyMap<Box<TaskEntry>>>; SHARDS],
-    /// Its lock is taken under that of a shard, never the other way round.
+    /// Lock order: shard, index, quota.
     index: Mutex<HashMap<Arc<Scope>, Index>>,
-    /// Its lock is taken last.
-    room: Mutex<Quota>,
+    quota: Mutex<Quota>,
     max_tasks: usize,
     max_tasks_per_owner: Option<usize>,
 }
 
 struct TaskEntry {
-    at: Position,
+    position: Position,
     row: Row,
-    saved: Option<Bytes>,
-    asked: Option<Bytes>,
-    /// The keys of its sends. Most tasks have none.
-    sends: Box<[Box<str>]>,
-    /// Most tasks have none.
-    push: Option<Box<Pushes>>,
-    /// Its number among the tasks that have ended, if it has.
-    ended: Option<EndedSeq>,
-    log: Kind,
+    agent_state: Option<Bytes>,
+    turn_contexts: Option<Bytes>,
+    /// Idempotency keys of its messages. Usually empty.
+    idempotency_keys: Box<[Box<str>]>,
+    /// Boxed, because most tasks have none.
+    push: Option<Box<PushConfigs>>,
+    /// Number in the order of eviction, if the task is in a terminal state.
+    terminal_seq: Option<TerminalSeq>,
+    log: EntryLog,
 }
 
-/// What is kept of a log.
-enum Kind {
+/// Stored log of a task.
+enum EntryLog {
     Open(OpenLog),
-    SealedLog(SealedLog),
+    Sealed(SealedLog),
 }
 
 impl Memory {
-    /// A store of this many tasks at most. When there are as many, the one that ended first makes room for the next;
-    /// where none has ended, the next is refused.
+    /// Creates a store with a maximum number of tasks. At the limit, a new task evicts the one that reached its terminal
+    /// state first. If there is none, the new task is refused.
     pub fn with_max_tasks(max_tasks: usize) -> Self {
         Self {
             shards: array::from_fn(|_| Mutex::default()),
             index: Mutex::default(),
-            room: Mutex::default(),
+            quota: Mutex::default(),
             max_tasks,
             max_tasks_per_owner: None,
         }
     }
 
-    /// With so many tasks of an owner at most, in all tenants together. When there are as many, theirs that ended first
-    /// makes room for the next.
+    /// Sets the maximum number of tasks of one owner, over all tenants. At the limit, a new task evicts the owner's task that
+    /// reached its terminal state first.
     #[must_use]
-    pub fn with_max_tasks_per_owner(self, most: usize) -> Self {
-        Self { max_tasks_per_owner: Some(most), ..self }
+    pub fn with_max_tasks_per_owner(self, max: usize) -> Self {
+        Self { max_tasks_per_owner: Some(max), ..self }
     }
 
-    /// How many tasks it has, and how many bytes of those that have ended.
+    /// Returns the number of tasks, and the size in bytes of those in a terminal state.
     pub fn size(&self) -> (usize, usize) {
-        let sizes: [(usize, usize); SHARDS] = array::from_fn(|it| {
-            let shard = self.shards[it].lock();
-            let bytes = |it: &TaskEntry| if let Kind::SealedLog(it) = &it.log { it.bytes().len() } else { 0 };
-            (shard.len(), shard.values().map(|it| bytes(it)).sum())
+        let sizes: [(usize, usize); SHARDS] = array::from_fn(|n| {
+            let shard = self.shards[n].lock();
+            let sealed_bytes = |entry: &TaskEntry| match &entry.log {
+                EntryLog::Sealed(log) => log.bytes().len(),
+                EntryLog::Open(_) => 0,
+            };
+            (shard.len(), shard.values().map(|entry| sealed_bytes(entry)).sum())
         });
-        sizes.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
+        sizes.iter().fold((0, 0), |sum, size| (sum.0 + size.0, sum.1 + size.1))
     }
 
     fn with<T>(&self, key: &Key, read: impl FnOnce(&TaskEntry) -> T) -> Option<T> {
-        self.shards[key.shard(SHARDS)].lock().get(key).map(|it| read(it))
+        self.shards[key.shard(SHARDS)].lock().get(key).map(|entry| read(entry))
     }
 }
 
@@ -113,28 +115,28 @@ impl Default for Memory {
     }
 }
 
-/// What a list shows of a task.
-fn listed(kept: &TaskEntry, key: &Key, query: &ListQuery) -> Task {
-    match &kept.log {
-        Kind::SealedLog(it) => {
-            let mut task = it.task().unwrap_or_default();
+/// Decodes a task for a list.
+fn listed_task(entry: &TaskEntry, key: &Key, query: &ListQuery) -> Task {
+    match &entry.log {
+        EntryLog::Sealed(log) => {
+            let mut task = log.task().unwrap_or_default();
             history::shorten(&mut task.history, query.history_limit());
             if !query.include_artifacts {
                 task.artifacts = Vec::new();
             }
             task
         }
-        Kind::Open(log) => {
-            let (mut task, names) = (Task::default(), TaskIds { id: key.id(), context: &kept.row.context });
-            let mut fold = |it: Event| {
-                if let Some(it) = it.payload() {
-                    task::apply(&mut task, it);
+        EntryLog::Open(log) => {
+            let (mut task, ids) = (Task::default(), TaskIds { id: key.id(), context: &entry.row.context });
+            let mut apply = |event: Event| {
+                if let Some(payload) = event.payload() {
+                    task::apply(&mut task, payload);
                 }
             };
             if query.include_artifacts {
-                log.events(0, names).for_each(&mut fold);
+                log.events(0, ids).for_each(&mut apply);
             } else {
-                log.without_artifacts(names).for_each(&mut fold);
+                log.without_artifacts(ids).for_each(&mut apply);
             }
             history::shorten(&mut task.history, query.history_limit());
             key.id().clone_into(&mut task.id);
@@ -150,7 +152,7 @@ impl Store for Memory {
     }
 
     fn check_capacity(&self, scope: &Scope) -> Result<(), Full> {
-        self.has_room(scope)
+        self.check_quota(scope)
     }
 
     fn immediate(&self) -> Option<&dyn Immediate> {
@@ -158,44 +160,44 @@ impl Store for Memory {
     }
 
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
-        Ok(batch.iter().map(|it| self.commit_now(it)).collect())
+        Ok(batch.iter().map(|commit| self.commit_now(commit)).collect())
     }
 
     async fn commit_changes(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
-        let write = |it: &Change| match it {
-            Change::Commit(it) => self.commit_now(it),
-            Change::CompletedTask(it) => self.commit_completed(it),
+        let write = |change: &Change| match change {
+            Change::Commit(commit) => self.commit_now(commit),
+            Change::CompletedTask(completed) => self.commit_completed(completed),
         };
         Ok(batch.iter().map(write).collect())
     }
 
     async fn load(&self, key: &Key) -> Result<Option<StoredTask>, Unavailable> {
-        Ok(self.with(key, |TaskEntry { at, row, saved, asked, log, .. }| StoredTask {
-            position: *at,
+        Ok(self.with(key, |TaskEntry { position, row, agent_state, turn_contexts, log, .. }| StoredTask {
+            position: *position,
             row: row.clone(),
-            agent_state: saved.clone(),
-            turn_contexts: asked.clone(),
+            agent_state: agent_state.clone(),
+            turn_contexts: turn_contexts.clone(),
             checkpoint: match log {
-                Kind::Open(_) => None,
-                Kind::SealedLog(it) => it.snapshot().map(|it| (at.seq, it)),
+                EntryLog::Open(_) => None,
+                EntryLog::Sealed(log) => log.snapshot().map(|snapshot| (position.seq, snapshot)),
             },
         }))
     }
 
     async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable> {
         let after = usize::try_from(after).unwrap_or(usize::MAX);
-        let events = self.with(key, |it| {
-            let names = TaskIds { id: key.id(), context: &it.row.context };
-            match &it.log {
-                Kind::Open(log) => log.events(after, names).take(limit).collect(),
-                Kind::SealedLog(settled) => settled.events(after, names).take(limit).collect(),
+        let events = self.with(key, |entry| {
+            let ids = TaskIds { id: key.id(), context: &entry.row.context };
+            match &entry.log {
+                EntryLog::Open(log) => log.events(after, ids).take(limit).collect(),
+                EntryLog::Sealed(log) => log.events(after, ids).take(limit).collect(),
             }
         });
         Ok(Log { events: events.unwrap_or_default() })
     }
 
     async fn find_send(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
-        Ok(self.index.lock().get(scope).and_then(|it| it.sends.get(key)).cloned())
+        Ok(self.index.lock().get(scope).and_then(|index| index.sends.get(key)).cloned())
     }
 
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable> {
@@ -203,20 +205,20 @@ impl Store for Memory {
             let index = self.index.lock();
             let Some(index) = index.get(&query.scope) else { return Ok(ListPage::default()) };
             let total = if query.context.is_none() && query.since.is_none() {
-                index.total(query.state)
+                index.count(query.state)
             } else {
                 let all = ListQuery { after: None, ..query.clone() };
                 index.find(&all).count()
             };
             let total = u64::try_from(total).unwrap_or(u64::MAX);
-            // One more than fits on the page tells whether there is a next one.
+            // One key more than the limit shows whether there is a next page.
             let keys = index.find(query).take(query.limit + 1).map(|(time, key)| (time, key.clone()));
             (total, keys.collect::<Vec<_>>())
         };
         let (mut page, mut last) = (PageTasks::new(query), None);
-        for (at, (time, key)) in keys.iter().enumerate() {
-            let fits =
-                at < query.limit && self.with(key, |kept| listed(kept, key, query)).is_none_or(|task| page.push(task));
+        for (n, (time, key)) in keys.iter().enumerate() {
+            let fits = n < query.limit
+                && self.with(key, |entry| listed_task(entry, key, query)).is_none_or(|task| page.push(task));
             if !fits {
                 let next = last.map(|(time, key): (Millis, &Key)| PageToken { time, id: key.id().into() });
                 return Ok(ListPage { tasks: page.into_tasks(), total, next });
@@ -226,51 +228,51 @@ impl Store for Memory {
         Ok(ListPage { tasks: page.into_tasks(), total, next: None })
     }
 
-    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<PutResult, Unavailable> {
-        Ok(self.put(key, push, most))
+    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable> {
+        Ok(self.put_push_config(key, push, max))
     }
 
     async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
-        Ok(self.push_of(key, id))
+        Ok(self.push_config(key, id))
     }
 
     async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
-        Ok(self.pushes_of(key, after, limit))
+        Ok(self.push_page(key, after, limit))
     }
 
     async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable> {
-        Ok(self.delete(key, id))
+        Ok(self.delete_push_config(key, id))
     }
 
     async fn claim(&self, _: RunnerId, _: usize, _: std::time::Duration) -> Result<Vec<Claim>, Unavailable> {
-        // Whatever ran when the process ended, its tasks ended with it.
+        // Unfinished turns do not survive the process.
         Ok(Vec::new())
     }
 
     async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
-        let mut asked: Vec<(Millis, Key)> = {
+        let mut interrupted: Vec<(Millis, Key)> = {
             let index = self.index.lock();
-            index.values().flat_map(|it| it.asked(before)).cloned().collect()
+            index.values().flat_map(|index| index.interrupted(before)).cloned().collect()
         };
-        asked.sort_unstable();
-        asked.retain(|it| self.with(&it.1, |kept| !kept.row.open).unwrap_or(false));
-        Ok(asked.into_iter().skip(skip).take(limit).map(|it| it.1).collect())
+        interrupted.sort_unstable();
+        interrupted.retain(|(_, key)| self.with(key, |entry| !entry.row.open).unwrap_or(false));
+        Ok(interrupted.into_iter().skip(skip).take(limit).map(|(_, key)| key).collect())
     }
 
     async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<SweepResult, Unavailable> {
-        /// So many, and then it is others' turn.
+        /// Number of tasks after which the sweep yields to other work.
         const BATCH: usize = 256;
         let Some(before) = Retention::cutoff(policy.finished, now) else { return Ok(SweepResult::default()) };
-        let old: Vec<Key> = {
+        let expired: Vec<Key> = {
             let index = self.index.lock();
-            index.values().flat_map(|it| it.ended(before)).cloned().collect()
+            index.values().flat_map(|index| index.terminal(before)).cloned().collect()
         };
-        let mut gone = 0;
-        for some in old.chunks(BATCH) {
-            gone += some.iter().filter(|it| !in_use(it) && self.forget(it).is_some()).count();
+        let mut deleted = 0;
+        for batch in expired.chunks(BATCH) {
+            deleted += batch.iter().filter(|key| !in_use(key) && self.delete_terminal(key).is_some()).count();
             tokio::task::yield_now().await;
         }
-        Ok(SweepResult { tasks: u64::try_from(gone).unwrap_or(u64::MAX), ..SweepResult::default() })
+        Ok(SweepResult { tasks: u64::try_from(deleted).unwrap_or(u64::MAX), ..SweepResult::default() })
     }
 
     async fn check(&self) -> Result<(), Unavailable> {
@@ -278,14 +280,14 @@ impl Store for Memory {
     }
 
     async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable> {
-        let bytes = self.with(key, |it| match &it.log {
-            Kind::Open(log) => log.len(),
-            Kind::SealedLog(_) => 0,
+        let bytes = self.with(key, |entry| match &entry.log {
+            EntryLog::Open(log) => log.len(),
+            EntryLog::Sealed(_) => 0,
         });
         Ok(bytes.unwrap_or_default())
     }
 
-    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, most: usize) -> Result<usize, Unavailable> {
+    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, max: usize) -> Result<usize, Unavailable> {
         let query = ListQuery { scope: Arc::clone(scope), context: Some(context.into()), ..ListQuery::default() };
         let keys: Vec<Key> = {
             let index = self.index.lock();
@@ -293,12 +295,12 @@ impl Store for Memory {
         };
         let mut sum: usize = 0;
         for key in &keys {
-            let bytes = self.with(key, |kept| match &kept.log {
-                Kind::Open(log) => log.len(),
-                Kind::SealedLog(settled) => settled.bytes().len(),
+            let bytes = self.with(key, |entry| match &entry.log {
+                EntryLog::Open(log) => log.len(),
+                EntryLog::Sealed(log) => log.bytes().len(),
             });
             sum = sum.saturating_add(bytes.unwrap_or_default());
-            if sum >= most {
+            if sum >= max {
                 break;
             }
         }

@@ -1,8 +1,8 @@
-//! Tasks in a file, by SQLite: what was committed is there after a restart, whatever ended the process.
+//! Persistent task store in an SQLite file. Committed data survives the end of the process.
 //!
-//! One thread writes, and takes whatever waits, from all tasks, into one transaction; some read, each on a connection
-//! of its own. A file is one server's at a time. Where SQLite fails, the transaction fails whole, and the next one is
-//! tried as if nothing had been.
+//! One thread writes, and combines waiting changes of all tasks into one transaction (group commit). Reads run on a pool of
+//! threads with one connection each. A lock file gives one server exclusive use of the database. After an SQLite error, the
+//! transaction is rolled back, and the next one is attempted normally.
 
 use std::{
     fmt,
@@ -26,7 +26,7 @@ use self::{
     checkpoint::Checkpoints,
     file::{LockedFile, Role},
     quota::Quota,
-    reader::Readers,
+    worker::Readers,
     writer::Writer,
 };
 pub(crate) use self::{
@@ -56,8 +56,6 @@ mod log_rows;
 mod push;
 mod quota;
 mod read;
-mod reader;
-mod retention;
 mod schema;
 mod sweep;
 #[cfg(test)]
@@ -66,16 +64,16 @@ mod worker;
 mod write;
 mod writer;
 
-/// How many threads read.
+/// Number of reader threads.
 const READERS: usize = 4;
 
-/// Trial write of the size of a commit, which shows before the first commit whether there is space for it.
+/// Trial write of the size of a typical commit, which detects a full or read-only disk.
 const PROBE: &str = "INSERT INTO probe VALUES(zeroblob(16384)); DELETE FROM probe";
 
-/// How many tasks are kept where nobody says.
+/// Default of [`Options::max_tasks`].
 pub const DEFAULT_MAX_TASKS: usize = 1_000_000;
 
-/// A store in a file.
+/// Store in an SQLite file.
 ///
 /// ```no_run
 /// use std::{path::Path, sync::Arc};
@@ -86,20 +84,20 @@ pub const DEFAULT_MAX_TASKS: usize = 1_000_000;
 /// let server = Server::new(Demo).store(Arc::new(store));
 /// # Ok::<_, a2a_service::store::sqlite::Error>(())
 /// ```
-// In this order they are dropped: who reads, who writes, what waits for the writer's word, and then the claim.
+// Fields are dropped in this order: the lock file is released after all threads have ended.
 pub struct Sqlite {
     readers: Readers,
     writer: Writer,
     _checkpoints: Checkpoints,
-    claimed: LockedFile,
+    file: LockedFile,
     fence: Fence,
-    /// The last row that claims have reached. An unreadable row can't always be marked as claimed.
+    /// Last row that a claim has examined, since an unreadable row can't always be marked as claimed.
     last_claimed: AtomicI64,
-    room: Arc<Mutex<Quota>>,
+    quota: Arc<Mutex<Quota>>,
     health: Arc<Health>,
 }
 
-/// Options of a store in a file.
+/// Options of an SQLite store.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Options {
@@ -125,43 +123,43 @@ pub enum Durability {
     Power,
 }
 
-/// Why a file can't be opened.
+/// Reason why a database can't be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Two servers would not know of each other's tasks.
+    /// Another process uses the database.
     #[error("{} is in use by {by}", path.display())]
     InUse {
-        /// The file.
+        /// Path of the database.
         path: PathBuf,
-        /// By whom, and since when.
+        /// Process that uses it, and since when, as far as known.
         by: String,
     },
-    /// It was written by a version of this program that is newer than this one.
+    /// A newer version of this program wrote the database.
     #[error(
-        "{} has version {version} of the tables, and this program knows those up to {newest}: a newer one wrote it",
+        "{} has schema version {version}, but this program supports versions up to {newest}; use a newer program",
         path.display()
     )]
     Newer {
-        /// The file.
+        /// Path of the database.
         path: PathBuf,
-        /// Its version.
+        /// Schema version of the database.
         version: i32,
-        /// The newest one that is known.
+        /// Newest supported schema version.
         newest: i32,
     },
-    /// It was written by a version of this program that is older than this one, and has not been brought up yet.
-    #[error("{} has version {version} of the tables; a server that opens it brings it to the newest", path.display())]
+    /// An older version of this program wrote the database, and it has not been migrated yet.
+    #[error("{} has the old schema version {version}; start a server with it once to migrate it", path.display())]
     Older {
-        /// The file.
+        /// Path of the database.
         path: PathBuf,
-        /// Its version.
+        /// Schema version of the database.
         version: i32,
     },
-    /// It is something else, and is left as it is.
-    #[error("{} is no file of this program", path.display())]
+    /// The file is not a database of this program. It is not changed.
+    #[error("{} is not a database of this program", path.display())]
     Foreign {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The file is larger than [`Options::max_bytes`].
@@ -171,148 +169,154 @@ pub enum Error {
         path.display()
     )]
     TooLarge {
-        /// The file.
+        /// Path of the database.
         path: PathBuf,
         /// Its size in bytes.
         bytes: u64,
         /// The configured maximum in bytes.
         max_bytes: u64,
     },
-    /// It can't be reached, or there is nothing to run on.
+    /// The file can't be accessed, or a thread can't be started.
     #[error("{}: {cause}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         cause: io::Error,
     },
-    /// SQLite can't use it.
-    #[error("{}: {}", path.display(), said(cause))]
+    /// SQLite reports an error.
+    #[error("{}: {}", path.display(), describe(cause))]
     Sqlite {
-        /// The file.
+        /// Path of the database.
         path: PathBuf,
-        /// What SQLite says.
+        /// Error of SQLite.
         cause: rusqlite::Error,
     },
 }
 
-/// What goes wrong while a file is opened.
+/// Failure while a database is opened.
 #[derive(Debug)]
-enum Fault {
+enum OpenFailure {
     Sqlite(rusqlite::Error),
     System(io::Error),
 }
 
-/// What has been seen of the file.
+/// Observed state of the database file.
 struct Health {
     path: PathBuf,
-    /// The database and its log, and which files these names were when the store was opened.
+    /// The database and its write-ahead log, with their identities when the store was opened.
     files: Vec<(PathBuf, file::FileId)>,
-    /// Set while one of the names is missing or is another file.
+    /// Set while one of the paths is missing or is another file, and after corruption was found.
     fault: watch::Sender<Option<Unavailable>>,
-    /// Something in it can't be read. That does not go away by itself.
+    /// Corruption that was found. Permanent.
     damaged: Mutex<Option<Unavailable>>,
-    /// What came of the last transaction, and when.
+    /// Time and outcome of the last transaction.
     last: Mutex<Option<(Instant, Result<(), Unavailable>)>>,
 }
 
 impl Sqlite {
-    /// Opens a file, which is made where there is none. Blocks while it does.
+    /// Opens a database, and creates it if it does not exist. Blocks the thread.
     ///
     /// # Errors
-    /// Another server has it, a newer program wrote it, it is something else, or it can't be reached or written to.
+    /// Another process uses the database, a newer program wrote it, the file is not a database of this program or exceeds
+    /// the maximum size, or it can't be read or written.
     pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
-        let claimed = LockedFile::new(path)?;
-        let at = claimed.path.clone();
-        let failed = |it: Fault| Error::of(&at, it);
-        // The number of an opening is on the disk before anything has it, whatever may be lost later: it is never
-        // given again.
-        let mut db = claimed.connect(Role::Write(Durability::Power)).map_err(|it| failed(it.into()))?;
+        let file = LockedFile::lock(path)?;
+        let path = file.path.clone();
+        let failed = |failure: OpenFailure| Error::new(&path, failure);
+        // The fence is durable before it is used, whatever the configured durability, so that it is never reused.
+        let mut db = file.connect(Role::Write(Durability::Power)).map_err(|error| failed(error.into()))?;
         // Before the migration, which copies an old file, and after it, which adds tables to a new one.
-        check_size(&db, &at, &options)?;
-        schema::migrate(&mut db, &at, schema::STEPS)?;
-        check_size(&db, &at, &options)?;
+        check_size(&db, &path, &options)?;
+        schema::migrate(&mut db, &path, schema::STEPS)?;
+        check_size(&db, &path, &options)?;
         let opened = || {
             failpoint::at("open.fence")?;
-            let begun = begin(&db, &options)?;
-            failpoint::at("open.done").map(|()| begun)
+            let opening = begin_opening(&db, &options)?;
+            failpoint::at("open.done").map(|()| opening)
         };
-        let (fence, room) = opened().map_err(|it| failed(it.into()))?;
-        sync_directory(&at).map_err(|it| failed(it.into()))?;
-        Self::start(claimed, db, &options, fence, room).map_err(failed)
+        let (fence, quota) = opened().map_err(|error| failed(error.into()))?;
+        sync_directory(&path).map_err(|error| failed(error.into()))?;
+        Self::start(file, db, &options, fence, quota).map_err(failed)
     }
 
-    fn start(claimed: LockedFile, db: Connection, options: &Options, fence: Fence, room: Quota) -> Result<Self, Fault> {
+    fn start(
+        file: LockedFile,
+        db: Connection,
+        options: &Options,
+        fence: Fence,
+        quota: Quota,
+    ) -> Result<Self, OpenFailure> {
         options.durability.apply(&db)?;
-        let health = Arc::new(Health::new(&claimed.path)?);
-        let (room, behind) = (Arc::new(Mutex::new(room)), Arc::new(AtomicBool::new(false)));
+        let health = Arc::new(Health::new(&file.path)?);
+        let (quota, wal_is_long) = (Arc::new(Mutex::new(quota)), Arc::new(AtomicBool::new(false)));
         let (wake, woken) = mpsc::sync_channel(1);
-        let reading = (0..READERS).map(|_| claimed.connect(Role::Read)).collect::<rusqlite::Result<_>>()?;
-        let checkpoint = claimed.connect(Role::Checkpoint)?;
-        let file = File::options().read(true).write(true).open(&claimed.path)?;
-        let checkpoints = Checkpoints::new(checkpoint, file, woken, Arc::clone(&behind), Arc::clone(&health))?;
-        let writer = Writer::new(db, Arc::clone(&room), Arc::clone(&health), behind, wake, options.max_bytes)?;
-        let readers = Readers::new(reading, Arc::clone(&health))?;
+        let readers = (0..READERS).map(|_| file.connect(Role::Read)).collect::<rusqlite::Result<_>>()?;
+        let checkpoint = file.connect(Role::Checkpoint)?;
+        let handle = File::options().read(true).write(true).open(&file.path)?;
+        let checkpoints = Checkpoints::new(checkpoint, handle, woken, Arc::clone(&wal_is_long), Arc::clone(&health))?;
+        let writer = Writer::new(db, Arc::clone(&quota), Arc::clone(&health), wal_is_long, wake, options.max_bytes)?;
+        let readers = Readers::new(readers, Arc::clone(&health))?;
         let last_claimed = AtomicI64::new(0);
-        Ok(Self { readers, writer, _checkpoints: checkpoints, claimed, fence, last_claimed, room, health })
+        Ok(Self { readers, writer, _checkpoints: checkpoints, file, fence, last_claimed, quota, health })
     }
 
-    /// Where it is.
+    /// Canonical path of the database.
     pub fn path(&self) -> &Path {
-        &self.claimed.path
+        &self.file.path
     }
 }
 
-/// Rejects a file that is larger than the configured maximum: SQLite would ignore a smaller one without an error.
+/// Rejects a database that is larger than the configured maximum: SQLite would silently ignore such a maximum.
 fn check_size(db: &Connection, path: &Path, options: &Options) -> Result<(), Error> {
     let Some(max_bytes) = options.max_bytes else { return Ok(()) };
-    let value = |name| db.pragma_query_value(None, name, |row| row.get(0)).map(number);
+    let value = |name| db.pragma_query_value(None, name, |row| row.get(0)).map(unsigned);
     let pages = value("page_count").and_then(|pages| Ok(pages.saturating_mul(value("page_size")?)));
-    let bytes = pages.map_err(|cause| Error::of(path, cause))?;
+    let bytes = pages.map_err(|cause| Error::new(path, cause))?;
     if bytes > max_bytes { Err(Error::TooLarge { path: path.to_owned(), bytes, max_bytes }) } else { Ok(()) }
 }
 
-/// Raises the fence, and counts what is there.
-fn begin(db: &Connection, options: &Options) -> rusqlite::Result<(Fence, Quota)> {
-    if let Some(bytes) = options.max_bytes {
-        let page: u64 = db.pragma_query_value(None, "page_size", |it| it.get(0)).map(number)?;
-        let pages = i64::try_from(bytes / page.max(1)).unwrap_or(i64::MAX);
-        db.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
+/// Raises the fence, and loads the task counts.
+fn begin_opening(db: &Connection, options: &Options) -> rusqlite::Result<(Fence, Quota)> {
+    if let Some(max_bytes) = options.max_bytes {
+        let page_size: u64 = db.pragma_query_value(None, "page_size", |row| row.get(0)).map(unsigned)?;
+        let max_pages = i64::try_from(max_bytes / page_size.max(1)).unwrap_or(i64::MAX);
+        db.pragma_update_and_check(None, "max_page_count", max_pages, |_| Ok(()))?;
     }
     let sql = "UPDATE opening SET fence = fence + 1 RETURNING fence";
-    let fence = db.query_row(sql, [], |it| it.get(0)).map(number)?;
-    Ok((fence, Quota::new(db, options)?))
+    let fence = db.query_row(sql, [], |row| row.get(0)).map(unsigned)?;
+    Ok((fence, Quota::load(db, options)?))
 }
 
-/// A file that is new is in its directory for good only when that is on the disk too.
+/// Syncs the directory of a file, which makes a new directory entry durable.
 fn sync_directory(path: &Path) -> io::Result<()> {
     match path.parent() {
-        Some(it) if cfg!(unix) => File::open(it)?.sync_all(),
+        Some(parent) if cfg!(unix) => File::open(parent)?.sync_all(),
         _ => Ok(()),
     }
 }
 
-/// A number as it was before SQLite had it.
-fn number(it: i64) -> u64 {
-    u64::try_from(it).unwrap_or(0)
+/// Converts an SQLite integer back to an unsigned number. See [`signed`](write::signed).
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
 }
 
-/// What is wrong, as people say it, and then as SQLite does.
-fn said(error: &rusqlite::Error) -> String {
-    let plain = match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => "there is no room for more",
-        Some(ErrorCode::ReadOnly) => "it can't be written to",
-        Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => "it can't be opened",
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => "it is damaged",
-        Some(ErrorCode::SystemIoFailure) => "the system can't read or write it",
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => "something else has it open",
-        _ if is_damage(error) => "it is damaged",
+/// Describes an error: a summary for operators, followed by SQLite's message.
+fn describe(error: &rusqlite::Error) -> String {
+    let summary = match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => "the disk or the database is full",
+        Some(ErrorCode::ReadOnly) => "the database is read-only",
+        Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => "the database can't be opened",
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => "the database is damaged",
+        Some(ErrorCode::SystemIoFailure) => "I/O error",
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => "another process has locked the database",
+        _ if is_damage(error) => "the database is damaged",
         _ => return error.to_string(),
     };
-    format!("{plain} ({error})")
+    format!("{summary} ({error})")
 }
 
-/// Returns whether something can't be read: a value of a row, or more than that.
+/// Returns whether data can't be read: a value of a row, or a structure of the file.
 fn is_damage(error: &rusqlite::Error) -> bool {
     use rusqlite::Error::{FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType, Utf8Error};
     is_corruption(error)
@@ -322,28 +326,28 @@ fn is_damage(error: &rusqlite::Error) -> bool {
         )
 }
 
-/// Returns whether SQLite can't read its own structures, which may be those of any task.
+/// Returns whether SQLite can't read the structure of the file, which may concern any task.
 fn is_corruption(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
 impl Health {
-    /// Of the files that have these names now.
+    /// Records the identities of the files at these paths.
     fn new(path: &Path) -> io::Result<Self> {
-        let mut files = vec![(path.to_owned(), file::which(path)?)];
-        let log = file::log_of(path);
-        // Where SQLite has no log yet, nothing is known of it.
-        files.extend(file::which(&log).ok().map(|which| (log, which)));
+        let mut files = vec![(path.to_owned(), file::file_id(path)?)];
+        let wal = file::wal_path(path);
+        // If SQLite has not created the write-ahead log yet, it is not checked.
+        files.extend(file::file_id(&wal).ok().map(|id| (wal, id)));
         let (damaged, last, fault) = (Mutex::default(), Mutex::default(), watch::Sender::new(None));
         Ok(Self { path: path.to_owned(), files, fault, damaged, last })
     }
 
     /// Checks that the files are still those that were opened. Writes to a file that was deleted or replaced do not
     /// fail, but are lost with the process. Takes two system calls.
-    fn look(&self) -> Result<(), Unavailable> {
-        let lost = self.files.iter().find(|(path, opened)| file::which(path).ok().as_ref() != Some(opened));
+    fn check_files(&self) -> Result<(), Unavailable> {
+        let lost = self.files.iter().find(|(path, opened)| file::file_id(path).ok().as_ref() != Some(opened));
         match lost {
-            // Corruption does not go away by itself.
+            // Corruption is permanent.
             None if self.fault.borrow().is_none() || self.damaged.lock().is_some() => Ok(()),
             None => {
                 tracing::info!(store.path = %self.path.display(), "database file found again");
@@ -351,92 +355,89 @@ impl Health {
                 Ok(())
             }
             Some((path, _)) => {
-                let gone = Unavailable(format!("{}: it is not there any more, or is another file", path.display()));
-                self.fault.send_if_modified(|it| {
-                    let is_new = it.is_none();
+                let lost = Unavailable(format!("{}: the file is missing or is another file", path.display()));
+                self.fault.send_if_modified(|fault| {
+                    let is_new = fault.is_none();
                     if is_new {
                         tracing::error!(
                             store.path = %path.display(),
                             "database file deleted, moved or replaced: no new work is accepted; move the original file \
-                             back, or restart the server, which then opens what has this path"
+                             back, or restart the server, which then opens the file at this path"
                         );
-                        *it = Some(gone.clone());
+                        *fault = Some(lost.clone());
                     }
                     is_new
                 });
-                Err(gone)
+                Err(lost)
             }
         }
     }
 
-    /// What is known without another try. What could be written a moment ago can be, so that whoever asks all the time
-    /// writes no more than others do. What could not be a little while ago is tried again by those who wanted it
-    /// written, and that something smaller can be is no comfort to them.
-    fn known(&self) -> Option<Result<(), Unavailable>> {
-        if let Some(it) = &*self.damaged.lock() {
-            return Some(Err(it.clone()));
+    /// Returns the outcome of a recent transaction, so that frequent health checks write no more than rare ones: a success
+    /// is valid for 1 s. A failure is valid for 5 s, because the small trial write may succeed where commits fail.
+    fn recent_outcome(&self) -> Option<Result<(), Unavailable>> {
+        if let Some(damaged) = &*self.damaged.lock() {
+            return Some(Err(damaged.clone()));
         }
         let last = self.last.lock();
-        let (at, outcome) = last.as_ref()?;
-        let while_true = Duration::from_secs(if outcome.is_ok() { 1 } else { 5 });
-        (at.elapsed() < while_true).then(|| outcome.clone())
+        let (time, outcome) = last.as_ref()?;
+        let valid_for = Duration::from_secs(if outcome.is_ok() { 1 } else { 5 });
+        (time.elapsed() < valid_for).then(|| outcome.clone())
     }
 
-    /// A transaction has come to its end.
-    fn tried(&self, outcome: &Result<(), Unavailable>) {
+    /// Records the outcome of a transaction.
+    fn record(&self, outcome: &Result<(), Unavailable>) {
         *self.last.lock() = Some((Instant::now(), outcome.clone()));
     }
 
     /// Converts an error for the caller. Corruption of the file is recorded; an unreadable value concerns only its
     /// task.
-    fn failed(&self, error: &rusqlite::Error) -> Unavailable {
-        let failed = Unavailable(format!("{}: {}", self.path.display(), said(error)));
+    fn unavailable(&self, error: &rusqlite::Error) -> Unavailable {
+        let unavailable = Unavailable(format!("{}: {}", self.path.display(), describe(error)));
         if is_corruption(error) {
-            self.damaged.lock().get_or_insert_with(|| failed.clone());
-            // New work is refused by the same finding that makes the store unready.
-            self.fault.send_if_modified(|fault| fault.is_none() && fault.replace(failed.clone()).is_none());
+            self.damaged.lock().get_or_insert_with(|| unavailable.clone());
+            // New work is rejected from the moment that the store is not ready.
+            self.fault.send_if_modified(|fault| fault.is_none() && fault.replace(unavailable.clone()).is_none());
         }
-        failed
+        unavailable
     }
 }
 
 impl Error {
-    fn of(path: &Path, fault: impl Into<Fault>) -> Self {
+    fn new(path: &Path, failure: impl Into<OpenFailure>) -> Self {
         let path = path.to_owned();
-        match fault.into() {
-            Fault::Sqlite(it) if it.sqlite_error_code() == Some(ErrorCode::NotADatabase) => Self::Foreign { path },
-            Fault::Sqlite(cause) => Self::Sqlite { path, cause },
-            Fault::System(cause) => Self::Io { path, cause },
+        match failure.into() {
+            OpenFailure::Sqlite(cause) if cause.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
+                Self::Foreign { path }
+            }
+            OpenFailure::Sqlite(cause) => Self::Sqlite { path, cause },
+            OpenFailure::System(cause) => Self::Io { path, cause },
         }
     }
 }
 
-impl From<rusqlite::Error> for Fault {
-    fn from(it: rusqlite::Error) -> Self {
-        Self::Sqlite(it)
+impl From<rusqlite::Error> for OpenFailure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
     }
 }
 
-impl From<io::Error> for Fault {
-    fn from(it: io::Error) -> Self {
-        Self::System(it)
+impl From<io::Error> for OpenFailure {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
     }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            durability: Durability::default(),
-            max_tasks: DEFAULT_MAX_TASKS,
-            max_tasks_per_owner: None,
-            max_bytes: None,
-        }
+        let max_tasks = DEFAULT_MAX_TASKS;
+        Self { durability: Durability::default(), max_tasks, max_tasks_per_owner: None, max_bytes: None }
     }
 }
 
 #[async_trait]
 impl Store for Sqlite {
-    /// While one of them is written, the other comes together.
+    /// Two lanes: while one batch is written, the next one is collected.
     fn lanes(&self) -> usize {
         2
     }
@@ -446,26 +447,26 @@ impl Store for Sqlite {
     }
 
     fn check_capacity(&self, scope: &Scope) -> Result<(), Full> {
-        self.room.lock().takes(&scope.owner)
+        self.quota.lock().check(&scope.owner)
     }
 
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
-        self.writer.change(batch.iter().cloned().map(Change::Commit).collect()).await
+        self.writer.commit(batch.iter().cloned().map(Change::Commit).collect()).await
     }
 
     async fn commit_changes(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
-        self.writer.change(batch).await
+        self.writer.commit(batch).await
     }
 
     async fn load(&self, key: &Key) -> Result<Option<StoredTask>, Unavailable> {
         let key = key.clone();
-        self.readers.run(move |it| read::load(it, &key)).await
+        self.readers.run(move |db| read::load(db, &key)).await
     }
 
     async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable> {
         let key = key.clone();
-        let events = self.readers.run(move |it| match read::id(it, &key)? {
-            Some(task) => read::events(it, task, after, limit),
+        let events = self.readers.run(move |db| match read::row_id(db, &key)? {
+            Some(task) => read::events(db, task, after, limit),
             None => Ok(Vec::new()),
         });
         Ok(Log { events: events.await? })
@@ -473,19 +474,19 @@ impl Store for Sqlite {
 
     async fn find_send(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
         let (scope, key) = (Arc::clone(scope), key.to_owned());
-        self.readers.run(move |it| read::sent(it, &scope, &key)).await
+        self.readers.run(move |db| read::find_send(db, &scope, &key)).await
     }
 
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable> {
         let query = query.clone();
-        self.readers.run(move |it| list::list(it, &query)).await
+        self.readers.run(move |db| list::list(db, &query)).await
     }
 
-    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<PutResult, Unavailable> {
+    async fn put_push(&self, key: &Key, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable> {
         let key = key.clone();
         self.writer
-            .run(move |it| match read::id(it.db, &key)? {
-                Some(task) => push::keep(it.db, task, &push, most),
+            .run(move |transaction| match read::row_id(transaction.db, &key)? {
+                Some(task) => push::put(transaction.db, task, &push, max),
                 None => Ok(PutResult::TaskNotFound),
             })
             .await
@@ -493,65 +494,66 @@ impl Store for Sqlite {
 
     async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
         let (key, id) = (key.clone(), id.to_owned());
-        self.readers.run(move |it| push::get(it, &key, &id)).await
+        self.readers.run(move |db| push::get(db, &key, &id)).await
     }
 
     async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
         let key = key.clone();
-        self.readers.run(move |it| push::page(it, &key, after, limit)).await
+        self.readers.run(move |db| push::page(db, &key, after, limit)).await
     }
 
     async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable> {
         let (key, id) = (key.clone(), id.to_owned());
         self.writer
-            .run(move |it| {
-                let task = read::id(it.db, &key)?;
-                task.map(|task| push::delete(it.db, task, &id)).transpose().map(|it| it.is_some())
+            .run(move |transaction| {
+                let task = read::row_id(transaction.db, &key)?;
+                let deleted = task.map(|task| push::delete(transaction.db, task, &id)).transpose()?;
+                Ok(deleted.is_some())
             })
             .await
     }
 
     async fn claim(&self, _: RunnerId, limit: usize, _: Duration) -> Result<Vec<Claim>, Unavailable> {
         let (fence, after) = (self.fence, self.last_claimed.load(Ordering::Acquire));
-        let (claimed, last) = self.writer.run(move |it| it.claim(fence, after, limit)).await?;
+        let (claimed, last) = self.writer.run(move |transaction| transaction.claim(fence, after, limit)).await?;
         self.last_claimed.fetch_max(last, Ordering::AcqRel);
         Ok(claimed)
     }
 
     async fn diagnose(&self, key: &Key) -> Result<Option<Damaged>, Unavailable> {
         let key = key.clone();
-        let found = self.readers.run(move |db| match read::id(db, &key)? {
-            Some(id) => check::task(db, id),
+        let problem = self.readers.run(move |db| match read::row_id(db, &key)? {
+            Some(id) => check::check_task(db, id),
             None => Ok(None),
         });
-        Ok(found.await?.map(Damaged))
+        Ok(problem.await?.map(Damaged))
     }
 
     async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
-        self.waiting(before, skip, limit).await
+        self.find_idle(before, skip, limit).await
     }
 
     async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<SweepResult, Unavailable> {
-        self.keep(policy, now, in_use).await
+        self.delete_expired(policy, now, in_use).await
     }
 
     async fn log_bytes(&self, key: &Key) -> Result<usize, Unavailable> {
         let key = key.clone();
-        self.readers.run(move |it| read::log_bytes(it, &key)).await
+        self.readers.run(move |db| read::log_bytes(db, &key)).await
     }
 
-    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, most: usize) -> Result<usize, Unavailable> {
+    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, max: usize) -> Result<usize, Unavailable> {
         let (scope, context) = (Arc::clone(scope), context.to_owned());
-        self.readers.run(move |db| read::context_bytes(db, &scope, &context, most)).await
+        self.readers.run(move |db| read::context_bytes(db, &scope, &context, max)).await
     }
 
     async fn check(&self) -> Result<(), Unavailable> {
         let health = Arc::clone(&self.health);
-        self.readers.run(move |_| Ok(health.look())).await??;
-        if let Some(it) = self.health.known() {
-            return it;
+        self.readers.run(move |_| Ok(health.check_files())).await??;
+        if let Some(outcome) = self.health.recent_outcome() {
+            return outcome;
         }
-        self.writer.run(|it| it.db.execute_batch(PROBE)).await
+        self.writer.run(|transaction| transaction.db.execute_batch(PROBE)).await
     }
 
     fn fault(&self) -> Option<watch::Receiver<Option<Unavailable>>> {
@@ -561,7 +563,7 @@ impl Store for Sqlite {
 
 impl fmt::Debug for Sqlite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tasks = self.room.lock().tasks();
+        let tasks = self.quota.lock().tasks();
         f.debug_struct("Sqlite").field("path", &self.path()).field("tasks", &tasks).finish_non_exhaustive()
     }
 }

@@ -165,20 +165,23 @@ async fn exported_tasks_can_be_imported_into_another_database() {
     std::fs::copy(from.join("ada.jsonl"), to.join("ada.jsonl")).unwrap();
     // Nothing is overwritten, and a rejected import leaves nothing behind.
     let errors = fail(to, &["import", "ada.jsonl"]).await;
-    assert!(errors.contains("line 2: task old: it is there already"), "{errors}");
+    assert!(errors.contains("line 2: task old: the task exists already"), "{errors}");
     assert_eq!(succeed(to, &["forget", "--owner", "ada"]).await, "deleted 4 tasks\n");
     let (head, rest) = ada.split_once('\n').unwrap();
     let (first, rest) = rest.split_once('\n').unwrap();
     for (broken, reason) in [
-        (format!("{head}\n{first}\n{first}\n"), "line 3: task old: it is there already"),
-        (format!("{head}\n{}\n", first.replace("\"seq\":3", "\"seq\":9")), "task old: its log has a hole"),
+        (format!("{head}\n{first}\n{first}\n"), "line 3: task old: the task exists already"),
+        (
+            format!("{head}\n{}\n", first.replace("\"seq\":3", "\"seq\":9")),
+            "task old: log: the sequence numbers have a gap",
+        ),
         (
             format!("{head}\n{}\n", first.replacen("TASK_STATE_COMPLETED", "TASK_STATE_FAILED", 1)),
-            "its row says another state",
+            "the state of the row differs from the task",
         ),
         (format!("{head}\n{{}}\n"), "line 2: missing field"),
-        (first.to_owned(), "line 1: these are no tasks of ours"),
-        ("{\"a2a_tasks\":9}\n".to_owned(), "only 1 is known"),
+        (first.to_owned(), "line 1: not an export of this program"),
+        ("{\"a2a_tasks\":9}\n".to_owned(), "supports format 1"),
     ] {
         std::fs::write(to.join("broken.jsonl"), broken).unwrap();
         let errors = fail(to, &["import", "broken.jsonl"]).await;
@@ -197,7 +200,7 @@ async fn exported_tasks_can_be_imported_into_another_database() {
     let before = files();
     let (code, _, errors) = run(to, &["import", "broken.jsonl", "--store", "sqlite:new.db"]).await;
     assert!(
-        code == 1 && errors.contains("nothing was written to new.db") && errors.contains("only 1 is known"),
+        code == 1 && errors.contains("nothing was written to new.db") && errors.contains("supports format 1"),
         "{errors}"
     );
     assert_eq!(files(), before);
@@ -325,43 +328,49 @@ async fn check_reports_inconsistencies() {
     for (damage, expected) in [
         (
             "DELETE FROM log WHERE id = (SELECT min(id) FROM log WHERE id >> 28 = 2)",
-            "task asked: its log has no beginning",
+            "task asked: the start of the log is missing",
         ),
         (
             "DELETE FROM log WHERE id = (SELECT max(id) FROM log WHERE id >> 28 = 2)",
-            "task asked: its log ends with 4, and its row says 5",
+            "task asked: the log ends with event 4, but the row is at 5",
         ),
-        ("DELETE FROM log WHERE id = 2 << 28 | 3", "task asked: its log has 5 where 3 would come"),
-        ("UPDATE task SET state = 4 WHERE id = 1", "task old: its row says another state"),
-        ("UPDATE task SET time = 4 WHERE id = 1", "task old: its row says another time"),
+        ("DELETE FROM log WHERE id = 2 << 28 | 3", "task asked: the log has event 5 instead of 3"),
+        ("UPDATE task SET state = 4 WHERE id = 1", "task old: the state of the row differs from the task"),
+        ("UPDATE task SET time = 4 WHERE id = 1", "task old: the time of the row differs from the task"),
         ("UPDATE task SET attempt = -1 WHERE id = 1", "task old: Integer"),
-        ("UPDATE task SET key = 'new name' WHERE id = 1", "task new name: its row says another name"),
-        ("UPDATE task SET folded = 1 WHERE id = 1", "task old: its log is there, and should not be"),
-        ("DELETE FROM log WHERE id >> 28 = 3", "task runs: it has no log"),
+        ("UPDATE task SET key = 'new name' WHERE id = 1", "task new name: the ids of the row differ from the task"),
+        (
+            "UPDATE task SET folded = 1 WHERE id = 1",
+            "task old: there is a log although the row says that it was deleted",
+        ),
+        ("DELETE FROM log WHERE id >> 28 = 3", "task runs: the log is missing"),
         (
             "UPDATE log SET events = x'ff' WHERE id = 2 << 28 | 1",
-            "the piece of its log that begins with 1 can't be read",
+            "the log row that begins with event 1 can't be decoded",
         ),
         (
             "UPDATE checkpoint SET task = CAST(task || x'3200' AS BLOB) WHERE id = 1",
-            "task old: its checkpoint is not what its log says",
+            "task old: the checkpoint differs from the log",
         ),
         (
             "UPDATE total SET tasks = tasks + 1 WHERE state = 3",
-            "tasks are counted wrongly (owner, state, tasks): 1, 3, 1",
+            "wrong task count of an owner (owner, state, tasks): 1, 3, 1",
         ),
-        ("INSERT INTO total VALUES(9, 1, 4)", "tasks are counted that are not there (owner, state, counted): 9, 1, 4"),
-        ("INSERT INTO crowd VALUES(1, 'c-1', 3, 7)", "tasks of a context are counted wrongly"),
-        ("INSERT INTO log VALUES(99 << 28, x'')", "a log is of no task (task): 99"),
+        (
+            "INSERT INTO total VALUES(9, 1, 4)",
+            "task count of an owner without such tasks (owner, state, count): 9, 1, 4",
+        ),
+        ("INSERT INTO crowd VALUES(1, 'c-1', 3, 7)", "wrong task count of a context"),
+        ("INSERT INTO log VALUES(99 << 28, x'')", "log without a task (task): 99"),
         (
             "INSERT INTO push VALUES(99, 1, 'p', '1.0', x'', x'')",
-            "a push configuration is of no task (task, configuration): 99, p",
+            "push configuration without a task (task, configuration): 99, p",
         ),
         (
             "UPDATE send SET task = 99 WHERE task = 1",
-            "the key of a send is of no task of its owner (task, key): 99, key of old",
+            "idempotency key without a task of its owner (task, key): 99, key of old",
         ),
-        ("DELETE FROM scope WHERE id = 2", "a task is nobody's (task): 5, old, 2"),
+        ("DELETE FROM scope WHERE id = 2", "task without an owner (task): 5, old, 2"),
         ("UPDATE task SET context = CAST(x'ff' AS TEXT) WHERE id = 1", "task old: "),
         ("UPDATE task SET key = CAST(x'6fff' AS TEXT) WHERE id = 1", "task o\u{fffd}: "),
     ] {
@@ -392,13 +401,13 @@ async fn commands_reject_missing_and_foreign_files() {
     std::fs::write(directory.join("a2a.db"), "not a database, but something else that somebody needs").unwrap();
     for arguments in [&["stats"][..], &["gc"], &["check"]] {
         let errors = fail(directory, arguments).await;
-        assert!(errors.contains("is no file of this program"), "{errors}");
+        assert!(errors.contains("is not a database of this program"), "{errors}");
     }
     // A file of an older schema version is reported; commands that write upgrade it.
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/store/fixtures/1.db");
     std::fs::copy(fixture, directory.join("a2a.db")).unwrap();
     let errors = fail(directory, &["stats"]).await;
-    assert!(errors.contains("has version 1 of the tables"), "{errors}");
+    assert!(errors.contains("has the old schema version 1"), "{errors}");
     succeed(directory, &["gc"]).await;
     succeed(directory, &["stats"]).await;
     let errors = fail(directory, &["backup", "a2a.db"]).await;
@@ -412,7 +421,7 @@ async fn check_reports_unreadable_terminal_tasks() {
         ("UPDATE task SET whole = x'ffff' WHERE key = 't-1'", "task t-1: "),
         ("UPDATE task SET context = CAST(x'ff' AS TEXT) WHERE key = 't-1'", "task t-1: "),
         ("UPDATE task SET key = CAST(x'74ff' AS TEXT) WHERE key = 't-1'", "task t\u{fffd}: "),
-        ("UPDATE task SET scope = 99 WHERE key = 't-1'", "a task is nobody's (task): 2, t-1, 99"),
+        ("UPDATE task SET scope = 99 WHERE key = 't-1'", "task without an owner (task): 2, t-1, 99"),
     ] {
         let store = OpenedStore::sqlite(Options::default());
         for n in 0..3 {

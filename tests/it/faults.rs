@@ -35,7 +35,7 @@ fn fault_injected(child: &mut Child) -> oneshot::Receiver<()> {
     tokio::spawn(async move {
         let mut sender = Some(sender);
         while let Ok(Some(line)) = lines.next_line().await {
-            if line.contains("a fault, as planned") {
+            if line.contains("planned fault injected") {
                 sender.take().map(|sender| sender.send(()));
             }
         }

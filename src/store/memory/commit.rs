@@ -1,8 +1,8 @@
-//! How what is said of a task is written in memory, together with what came with it.
+//! Commits in memory: the row, the log and the index of a task.
 
 use std::{collections::hash_map::Entry, sync::Arc};
 
-use super::{Kind, Memory, SHARDS, TaskEntry};
+use super::{EntryLog, Memory, SHARDS, TaskEntry};
 use crate::{
     clock::Millis,
     event::Position,
@@ -16,25 +16,25 @@ use crate::{
 impl Immediate for Memory {
     fn commit_now(&self, commit: &Commit) -> Result<(), Refused> {
         let is_new = commit.expect == Expect::New;
-        // What was there before must not cost another task its place.
-        if is_new && let Some(at) = self.with(&commit.key, |it| it.at) {
-            return Err(Refused::Stale(Some(at)));
+        // A retry of a committed change must not evict another task.
+        if is_new && let Some(position) = self.with(&commit.key, |entry| entry.position) {
+            return Err(Refused::Stale(Some(position)));
         }
         if !commit.sends.is_empty() {
-            // One that was written before and whose answer was lost has its sends entered.
-            if let Expect::At(then) = commit.expect
-                && let at = self.with(&commit.key, |it| it.at)
-                && at != Some(then)
+            // Before the idempotency keys, which a committed change that is retried has registered itself.
+            if let Expect::At(expected) = commit.expect
+                && let position = self.with(&commit.key, |entry| entry.position)
+                && position != Some(expected)
             {
-                return Err(Refused::Stale(at));
+                return Err(Refused::Stale(position));
             }
-            self.enter(commit)?;
+            self.register_sends(commit)?;
         }
         let written = if is_new {
-            self.make_room(&commit.key).and_then(|()| {
+            self.reserve(&commit.key).and_then(|()| {
                 let written = self.write(commit);
                 if written.is_err() {
-                    self.free(&commit.key);
+                    self.release(&commit.key);
                 }
                 written
             })
@@ -42,154 +42,169 @@ impl Immediate for Memory {
             self.write(commit)
         };
         if written.is_err() && !commit.sends.is_empty() {
-            self.leave(commit);
+            self.unregister_sends(commit);
         }
         written
     }
 
-    fn commit_completed(&self, whole: &CompletedTask) -> Result<(), Refused> {
-        // What was there before must not cost another task its place.
-        if let Some(at) = self.with(&whole.key, |it| it.at) {
-            return Err(Refused::Stale(Some(at)));
+    fn commit_completed(&self, completed: &CompletedTask) -> Result<(), Refused> {
+        // A retry of a committed change must not evict another task.
+        if let Some(position) = self.with(&completed.key, |entry| entry.position) {
+            return Err(Refused::Stale(Some(position)));
         }
-        self.make_room(&whole.key)?;
-        let kept = self.keep(whole);
-        if kept.is_err() {
-            self.free(&whole.key);
+        self.reserve(&completed.key)?;
+        let inserted = self.insert_completed(completed);
+        if inserted.is_err() {
+            self.release(&completed.key);
         }
-        kept
+        inserted
     }
 }
 
 impl Memory {
-    /// Keeps a task that has ended and is not there.
-    fn keep(&self, whole: &CompletedTask) -> Result<(), Refused> {
-        let CompletedTask { key, fence, row, .. } = whole;
-        let at = Position { fence: *fence, seq: row.seq };
-        let log = Kind::SealedLog(SealedLog::from_completed(whole));
+    /// Inserts a completed new task.
+    fn insert_completed(&self, completed: &CompletedTask) -> Result<(), Refused> {
+        let CompletedTask { key, fence, row, .. } = completed;
+        let position = Position { fence: *fence, seq: row.seq };
+        let log = EntryLog::Sealed(SealedLog::from_completed(completed));
         {
             let mut shard = self.shards[key.shard(SHARDS)].lock();
-            let Entry::Vacant(free) = shard.entry(key.clone()) else {
-                return Err(Refused::Stale(shard.get(key).map(|it| it.at)));
+            let Entry::Vacant(vacant) = shard.entry(key.clone()) else {
+                return Err(Refused::Stale(shard.get(key).map(|entry| entry.position)));
             };
-            let (kept, sends) = (row.clone(), Box::default());
-            let ended = Some(self.room.lock().end(key));
-            free.insert(Box::new(TaskEntry { at, row: kept, saved: None, asked: None, sends, push: None, ended, log }));
-            self.index(key, row, None);
+            let row_copy = row.clone();
+            let terminal_seq = Some(self.quota.lock().insert_terminal(key));
+            vacant.insert(Box::new(TaskEntry {
+                position,
+                row: row_copy,
+                agent_state: None,
+                turn_contexts: None,
+                idempotency_keys: Box::default(),
+                push: None,
+                terminal_seq,
+                log,
+            }));
+            self.update_index(key, row, None);
         }
         Ok(())
     }
 
-    /// Puts a task where lists find it. Under the lock of its shard, so that the index is never behind what a sweep sees
-    /// of the row.
-    fn index(&self, key: &Key, row: &Row, old: Option<(Millis, TaskState)>) {
-        let mut index = self.index.lock();
-        match index.get_mut(key.scope()) {
-            Some(it) => it.place(key, row, old),
-            None => index.entry(Arc::clone(key.scope())).or_default().place(key, row, old),
+    /// Updates the index. Called with the lock of the shard, so that the index matches the row whenever a sweep reads both.
+    fn update_index(&self, key: &Key, row: &Row, old: Option<(Millis, TaskState)>) {
+        let mut indexes = self.index.lock();
+        match indexes.get_mut(key.scope()) {
+            Some(index) => index.insert(key, row, old),
+            None => indexes.entry(Arc::clone(key.scope())).or_default().insert(key, row, old),
         }
     }
 
     fn write(&self, commit: &Commit) -> Result<(), Refused> {
-        let Commit { key, expect, row, agent_state: saved, turn_contexts: asked, .. } = commit;
-        let at = Position { fence: commit.fence, seq: row.seq };
+        let Commit { key, expect, row, agent_state, turn_contexts, .. } = commit;
+        let position = Position { fence: commit.fence, seq: row.seq };
         let mut shard = self.shards[key.shard(SHARDS)].lock();
         let old = match (shard.entry(key.clone()), expect) {
-            (Entry::Vacant(free), Expect::New) => {
-                let log = Kind::Open(OpenLog::default());
-                let (saved, asked, sends) = (saved.clone(), asked.clone(), Box::default());
-                let kept = TaskEntry { at, row: row.clone(), saved, asked, sends, push: None, ended: None, log };
-                let kept = free.insert(Box::new(kept));
-                note(kept, commit);
-                register(kept, commit);
-                write_log(kept, commit);
+            (Entry::Vacant(vacant), Expect::New) => {
+                let entry = vacant.insert(Box::new(TaskEntry {
+                    position,
+                    row: row.clone(),
+                    agent_state: agent_state.clone(),
+                    turn_contexts: turn_contexts.clone(),
+                    idempotency_keys: Box::default(),
+                    push: None,
+                    terminal_seq: None,
+                    log: EntryLog::Open(OpenLog::default()),
+                }));
+                add_idempotency_keys(entry, commit);
+                add_push_config(entry, commit);
+                append_log(entry, commit);
                 None
             }
-            (Entry::Occupied(it), Expect::At(then)) if it.get().at == *then => {
-                let kept = it.into_mut();
-                let old = (kept.row.time, kept.row.state);
-                let head = row.status_event.clone().or_else(|| kept.row.status_event.take());
-                (kept.at, kept.row) = (at, Row { status_event: head, ..row.clone() });
-                if saved.is_some() {
-                    kept.saved.clone_from(saved);
+            (Entry::Occupied(occupied), Expect::At(expected)) if occupied.get().position == *expected => {
+                let entry = occupied.into_mut();
+                let old = (entry.row.time, entry.row.state);
+                let status_event = row.status_event.clone().or_else(|| entry.row.status_event.take());
+                (entry.position, entry.row) = (position, Row { status_event, ..row.clone() });
+                if agent_state.is_some() {
+                    entry.agent_state.clone_from(agent_state);
                 }
-                if asked.is_some() {
-                    kept.asked.clone_from(asked);
+                if turn_contexts.is_some() {
+                    entry.turn_contexts.clone_from(turn_contexts);
                 }
-                note(kept, commit);
-                register(kept, commit);
-                write_log(kept, commit);
+                add_idempotency_keys(entry, commit);
+                add_push_config(entry, commit);
+                append_log(entry, commit);
                 Some(old)
             }
-            (Entry::Occupied(it), _) => return Err(Refused::Stale(Some(it.get().at))),
+            (Entry::Occupied(occupied), _) => return Err(Refused::Stale(Some(occupied.get().position))),
             (Entry::Vacant(_), Expect::At(_)) => return Err(Refused::Stale(None)),
         };
         if old != Some((row.time, row.state)) {
-            self.index(key, row, old);
+            self.update_index(key, row, old);
         }
         if row.state.is_terminal()
             && row.previous_state != Some(row.state)
-            && let Some(kept) = shard.get_mut(key)
+            && let Some(entry) = shard.get_mut(key)
         {
-            kept.ended = Some(self.room.lock().end(key));
+            entry.terminal_seq = Some(self.quota.lock().insert_terminal(key));
         }
         Ok(())
     }
 
-    /// Enters the sends of a commit, unless one of them is there.
-    fn enter(&self, commit: &Commit) -> Result<(), Refused> {
+    /// Registers the idempotency keys of a commit, unless one of them exists.
+    fn register_sends(&self, commit: &Commit) -> Result<(), Refused> {
         let key = &commit.key;
-        let mut all = self.index.lock();
-        let there = all.get(key.scope()).and_then(|it| commit.sends.iter().find_map(|send| it.sends.get(&send.key)));
-        if let Some(made) = there {
-            return Err(Refused::Duplicate { task_id: made.task_id.clone() });
+        let mut indexes = self.index.lock();
+        let duplicate =
+            indexes.get(key.scope()).and_then(|index| commit.sends.iter().find_map(|send| index.sends.get(&send.key)));
+        if let Some(earlier) = duplicate {
+            return Err(Refused::Duplicate { task_id: earlier.task_id.clone() });
         }
-        let index = all.entry(Arc::clone(key.scope())).or_default();
-        for IdempotencyRecord { key: send, hash, seq, .. } in &commit.sends {
-            let made = SendOutcome { task_id: key.id().into(), seq: *seq, hash: Box::new(*hash) };
-            index.sends.insert(send.clone(), made);
+        let index = indexes.entry(Arc::clone(key.scope())).or_default();
+        for IdempotencyRecord { key: idempotency_key, hash, seq, .. } in &commit.sends {
+            let outcome = SendOutcome { task_id: key.id().into(), seq: *seq, hash: Box::new(*hash) };
+            index.sends.insert(idempotency_key.clone(), outcome);
         }
         Ok(())
     }
 
-    /// Takes sends back of which nothing came.
-    fn leave(&self, commit: &Commit) {
-        let mut all = self.index.lock();
-        if let Some(index) = all.get_mut(commit.key.scope()) {
-            for it in &commit.sends {
-                index.sends.remove(&it.key);
+    /// Removes the idempotency keys of a commit that was refused.
+    fn unregister_sends(&self, commit: &Commit) {
+        let mut indexes = self.index.lock();
+        if let Some(index) = indexes.get_mut(commit.key.scope()) {
+            for send in &commit.sends {
+                index.sends.remove(&send.key);
             }
             if index.is_empty() {
-                all.remove(commit.key.scope());
+                indexes.remove(commit.key.scope());
             }
         }
     }
 }
 
-/// Notes the sends that came with what is committed, to forget them with the task.
-fn note(kept: &mut TaskEntry, commit: &Commit) {
+/// Adds the idempotency keys of a commit to the entry, so that they are deleted with the task.
+fn add_idempotency_keys(entry: &mut TaskEntry, commit: &Commit) {
     if !commit.sends.is_empty() {
-        let new = commit.sends.iter().map(|it| it.key.clone());
-        kept.sends = kept.sends.iter().cloned().chain(new).collect();
+        let new = commit.sends.iter().map(|send| send.key.clone());
+        entry.idempotency_keys = entry.idempotency_keys.iter().cloned().chain(new).collect();
     }
 }
 
-/// A configuration that came with what is committed. Who sent it has counted those that there are.
-fn register(kept: &mut TaskEntry, commit: &Commit) {
-    if let Some(it) = &commit.push {
-        _ = kept.push.get_or_insert_default().put(Arc::clone(it), usize::MAX);
+/// Adds the push configuration of a commit. The caller has checked the limit.
+fn add_push_config(entry: &mut TaskEntry, commit: &Commit) {
+    if let Some(push) = &commit.push {
+        _ = entry.push.get_or_insert_default().put(Arc::clone(push), usize::MAX);
     }
 }
 
-/// What is said is written behind what was said; what has ended has its task before that.
-fn write_log(kept: &mut TaskEntry, commit: &Commit) {
-    let Kind::Open(log) = &mut kept.log else { return };
-    let (names, events) = (TaskIds { id: commit.key.id(), context: &kept.row.context }, &commit.events);
-    match (&commit.checkpoint, kept.row.state.is_terminal()) {
+/// Appends the events of a commit. In a terminal state, the log is sealed.
+fn append_log(entry: &mut TaskEntry, commit: &Commit) {
+    let EntryLog::Open(log) = &mut entry.log else { return };
+    let (ids, events) = (TaskIds { id: commit.key.id(), context: &entry.row.context }, &commit.events);
+    match (&commit.checkpoint, entry.row.state.is_terminal()) {
         (Some(task), true) => {
-            kept.log = Kind::SealedLog(SealedLog::seal(task, log, events, names));
-            (kept.row.status_event, kept.saved, kept.asked) = (None, None, None);
+            entry.log = EntryLog::Sealed(SealedLog::seal(task, log, events, ids));
+            (entry.row.status_event, entry.agent_state, entry.turn_contexts) = (None, None, None);
         }
-        _ => log.append(events, names),
+        _ => log.append(events, ids),
     }
 }

@@ -1,4 +1,4 @@
-//! An owner's tasks in the order of lists, and how many there are in each state.
+//! Index of an owner's tasks in list order, with counts by state and the idempotency keys.
 
 use std::{
     cmp::Reverse,
@@ -13,129 +13,133 @@ use crate::{
     store::{Key, ListQuery, Row, SendOutcome},
 };
 
-/// An owner's tasks, in the order of lists: what is newest is first, which is also where a tree looks first. Its lock is
-/// taken under that of a shard, never the other way round.
+/// Index of the tasks of a scope. Sets are in list order, newest first, because searching the start of a B-tree is fastest.
 #[derive(Default)]
 pub(super) struct Index {
-    /// By state, so that those that few tasks are in are found without a look at the others.
+    /// One set per state, so that a state with few tasks is found quickly.
     pub(super) by_state: [BTreeSet<Reverse<(Millis, Key)>>; STATES],
     pub(super) by_context: BTreeMap<Reverse<(Arc<str>, Millis, Key)>, TaskState>,
-    /// The sends that have a key, and what came of them.
+    /// Outcomes of sends by idempotency key.
     pub(super) sends: HashMap<Box<str>, SendOutcome>,
 }
 
-/// How many states there are.
+/// Number of task states.
 const STATES: usize = 9;
 
-/// The place of a state.
-pub(super) fn place(state: TaskState) -> usize {
+/// Index of a state in [`Index::by_state`].
+fn slot(state: TaskState) -> usize {
     usize::try_from(i32::from(state)).unwrap_or(0)
 }
 
 impl Index {
-    /// Puts a task where it belongs, which was at this time and in this state, if it was there.
-    pub(super) fn place(&mut self, key: &Key, row: &Row, old: Option<(Millis, TaskState)>) {
+    /// Inserts a task, or moves it from its previous time and state.
+    pub(super) fn insert(&mut self, key: &Key, row: &Row, old: Option<(Millis, TaskState)>) {
         if let Some((time, state)) = old {
-            self.leave_state(key, time, state);
+            self.remove_from_state(key, time, state);
             if time != row.time {
-                self.leave_context(key, &row.context, time);
+                self.remove_from_context(key, &row.context, time);
             }
         }
-        self.by_state[place(row.state)].insert(Reverse((row.time, key.clone())));
+        self.by_state[slot(row.state)].insert(Reverse((row.time, key.clone())));
         self.by_context.insert(Reverse((Arc::clone(&row.context), row.time, key.clone())), row.state);
     }
 
     pub(super) fn remove(&mut self, key: &Key, row: &Row) {
-        self.leave_state(key, row.time, row.state);
-        self.leave_context(key, &row.context, row.time);
+        self.remove_from_state(key, row.time, row.state);
+        self.remove_from_context(key, &row.context, row.time);
     }
 
-    /// The oldest, which mostly is the one that goes, need not be looked for. So it is below.
-    fn leave_state(&mut self, key: &Key, time: Millis, state: TaskState) {
-        let all = &mut self.by_state[place(state)];
-        if all.last().is_some_and(|it| it.0.1 == *key) {
-            all.pop_last();
+    fn remove_from_state(&mut self, key: &Key, time: Millis, state: TaskState) {
+        let keys = &mut self.by_state[slot(state)];
+        // Usually the oldest task is removed, which needs no search.
+        if keys.last().is_some_and(|Reverse((_, oldest))| oldest == key) {
+            keys.pop_last();
         } else {
-            all.remove(&Reverse((time, key.clone())));
+            keys.remove(&Reverse((time, key.clone())));
         }
     }
 
-    fn leave_context(&mut self, key: &Key, context: &Arc<str>, time: Millis) {
-        let all = &mut self.by_context;
-        if all.last_key_value().is_some_and(|it| it.0.0.2 == *key) {
-            all.pop_last();
+    fn remove_from_context(&mut self, key: &Key, context: &Arc<str>, time: Millis) {
+        let keys = &mut self.by_context;
+        // Usually the oldest task is removed, which needs no search.
+        if keys.last_key_value().is_some_and(|(Reverse((_, _, oldest)), _)| oldest == key) {
+            keys.pop_last();
         } else {
-            all.remove(&Reverse((Arc::clone(context), time, key.clone())));
+            keys.remove(&Reverse((Arc::clone(context), time, key.clone())));
         }
     }
 
-    /// The tasks that ended before a time.
-    pub(super) fn ended(&self, before: Millis) -> impl Iterator<Item = &Key> {
+    /// Tasks that reached a terminal state before a time.
+    pub(super) fn terminal(&self, before: Millis) -> impl Iterator<Item = &Key> {
         use TaskState::{Canceled, Completed, Failed, Rejected};
         let states = [Completed, Failed, Canceled, Rejected].into_iter();
-        states.flat_map(move |it| self.before(it, before)).map(|it| &it.1)
+        states.flat_map(move |state| self.older(state, before)).map(|(_, key)| key)
     }
 
-    /// The tasks that asked their clients for something before a time. One whose agent goes on all the same is among
-    /// them.
-    pub(super) fn asked(&self, before: Millis) -> impl Iterator<Item = &(Millis, Key)> {
+    /// Tasks that have required input or authorization since before a time, including those with a running turn.
+    pub(super) fn interrupted(&self, before: Millis) -> impl Iterator<Item = &(Millis, Key)> {
         let states = [TaskState::InputRequired, TaskState::AuthRequired].into_iter();
-        states.flat_map(move |it| self.before(it, before))
+        states.flat_map(move |state| self.older(state, before))
     }
 
-    /// The tasks that came to a state before a time, the oldest first.
-    fn before(&self, state: TaskState, time: Millis) -> impl Iterator<Item = &(Millis, Key)> {
-        self.by_state[place(state)].iter().rev().map(|it| &it.0).take_while(move |it| it.0 < time)
+    /// Tasks that entered a state before a time, oldest first.
+    fn older(&self, state: TaskState, before: Millis) -> impl Iterator<Item = &(Millis, Key)> {
+        let oldest_first = self.by_state[slot(state)].iter().rev().map(|Reverse(entry)| entry);
+        oldest_first.take_while(move |(time, _)| *time < before)
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.by_context.is_empty() && self.sends.is_empty()
     }
 
-    /// How many tasks there are, in a state if one is named.
-    pub(super) fn total(&self, state: Option<TaskState>) -> usize {
-        state.map_or(self.by_context.len(), |it| self.by_state[place(it)].len())
+    /// Number of tasks, in one state or in all.
+    pub(super) fn count(&self, state: Option<TaskState>) -> usize {
+        state.map_or(self.by_context.len(), |state| self.by_state[slot(state)].len())
     }
 
-    /// What fits a query, the newest first, from its token on.
+    /// Tasks that match a query, newest first, after the query's page token.
     pub(super) fn find<'a>(&'a self, query: &'a ListQuery) -> Box<dyn Iterator<Item = (Millis, &'a Key)> + 'a> {
-        let (first, last) = query.range();
-        let bottom = || Key::new(&Arc::default(), "");
-        let all: Box<dyn Iterator<Item = (Millis, &Key)>> = match &query.context {
+        let (first, end) = query.time_range();
+        let least_key = || Key::new(&Arc::default(), "");
+        let matches: Box<dyn Iterator<Item = (Millis, &Key)>> = match &query.context {
             None => {
-                let (newest, oldest) = (Reverse((last, bottom())), Reverse((first, bottom())));
+                let (newest, oldest) = (Reverse((end, least_key())), Reverse((first, least_key())));
                 let range = (Excluded(newest), Included(oldest));
-                let in_state = |it: &'a BTreeSet<_>| it.range(range.clone()).map(|it: &Reverse<_>| &it.0).peekable();
-                let mut states: Vec<_> = match query.state {
-                    Some(it) => vec![in_state(&self.by_state[place(it)])],
-                    None => self.by_state.iter().filter(|it| !it.is_empty()).map(in_state).collect(),
+                let in_range = |keys: &'a BTreeSet<_>| {
+                    keys.range(range.clone()).map(|Reverse(entry): &Reverse<(Millis, Key)>| entry).peekable()
                 };
-                // Each is in order, so the newest of all is the first of one of them.
+                let mut states: Vec<_> = match query.state {
+                    Some(state) => vec![in_range(&self.by_state[slot(state)])],
+                    None => self.by_state.iter().filter(|keys| !keys.is_empty()).map(in_range).collect(),
+                };
+                // Merge of the sorted states.
                 Box::new(std::iter::from_fn(move || {
-                    let heads = states.iter_mut().enumerate().filter_map(|(n, it)| Some((*it.peek()?, n)));
+                    let heads = states.iter_mut().enumerate().filter_map(|(n, keys)| Some((*keys.peek()?, n)));
                     let (_, n) = heads.max()?;
                     states[n].next().map(|(time, key)| (*time, key))
                 }))
             }
             Some(context) => {
                 let context: Arc<str> = context.as_ref().into();
-                let newest = Reverse((Arc::clone(&context), last, bottom()));
-                let range = (Excluded(newest), Included(Reverse((context, first, bottom()))));
-                let fits = |it: &(_, &TaskState)| query.state.is_none_or(|state| state == *it.1);
-                let found = self.by_context.range(range).filter(fits);
-                Box::new(found.map(|(Reverse((_, time, key)), _)| (*time, key)))
+                let newest = Reverse((Arc::clone(&context), end, least_key()));
+                let range = (Excluded(newest), Included(Reverse((context, first, least_key()))));
+                let in_range = self.by_context.range(range);
+                let in_state = in_range.filter(|(_, state)| query.state.is_none_or(|wanted| wanted == **state));
+                Box::new(in_state.map(|(Reverse((_, time, key)), _)| (*time, key)))
             }
         };
-        let behind = |it: &(Millis, &Key)| query.after.as_ref().is_none_or(|at| (it.0, it.1.id()) < (at.time, &*at.id));
-        Box::new(all.filter(behind))
+        let is_after_token = |(time, key): &(Millis, &Key)| {
+            query.after.as_ref().is_none_or(|token| (*time, key.id()) < (token.time, &*token.id))
+        };
+        Box::new(matches.filter(is_after_token))
     }
 }
 
 impl ListQuery {
-    /// The times that it can find, from the first to before the last.
-    fn range(&self) -> (Millis, Millis) {
-        let last = self.after.as_ref().map_or(Millis::MAX, |it| it.time.saturating_add(1));
+    /// Range of status times that can match: inclusive start and exclusive end.
+    fn time_range(&self) -> (Millis, Millis) {
+        let end = self.after.as_ref().map_or(Millis::MAX, |token| token.time.saturating_add(1));
         let first = self.since.unwrap_or(Millis::MIN);
-        (first.min(last), last)
+        (first.min(end), end)
     }
 }

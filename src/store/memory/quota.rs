@@ -1,4 +1,4 @@
-//! Who has a place in memory, and who leaves for whom: the task that ended first goes, and none that has not.
+//! Task quotas of the store in memory, and eviction of the task that reached its terminal state first.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -8,51 +8,51 @@ use std::{
 use super::{Memory, SHARDS};
 use crate::store::{Full, Key, Refused, Scope};
 
-/// Number of a task that has ended, in the order in which they did.
-pub(super) type EndedSeq = u64;
+/// Number of a task in the order in which tasks reached a terminal state.
+pub(super) type TerminalSeq = u64;
 
-/// Counts of tasks, and the order in which those that have ended are evicted. Each operation takes logarithmic time.
+/// Task counts, and the order of eviction. Each operation takes logarithmic time.
 #[derive(Default)]
 pub(super) struct Quota {
     pub(super) tasks: usize,
-    /// The tasks of each owner, if there is a limit per owner.
-    owners: HashMap<Arc<str>, Owner>,
-    pub(super) ended: BTreeMap<EndedSeq, Key>,
-    next: EndedSeq,
+    /// Tasks of each owner, only if there is a limit per owner.
+    owners: HashMap<Arc<str>, OwnerTasks>,
+    pub(super) terminal: BTreeMap<TerminalSeq, Key>,
+    next: TerminalSeq,
 }
 
-/// Tasks of one owner, and the numbers of those that have ended.
+/// Number of tasks of one owner, and those in a terminal state.
 #[derive(Default)]
-struct Owner {
+struct OwnerTasks {
     tasks: usize,
-    ended: BTreeSet<EndedSeq>,
+    terminal: BTreeSet<TerminalSeq>,
 }
 
 impl Quota {
-    /// Inserts a task that has ended.
-    pub(super) fn end(&mut self, key: &Key) -> EndedSeq {
-        let number = self.next;
+    /// Records that a task reached a terminal state.
+    pub(super) fn insert_terminal(&mut self, key: &Key) -> TerminalSeq {
+        let seq = self.next;
         self.next += 1;
-        self.ended.insert(number, key.clone());
-        if let Some(it) = self.owners.get_mut(&key.scope().owner) {
-            it.ended.insert(number);
+        self.terminal.insert(seq, key.clone());
+        if let Some(owner) = self.owners.get_mut(&key.scope().owner) {
+            owner.terminal.insert(seq);
         }
-        number
+        seq
     }
 
-    /// Removes a task that has ended, and frees its place. `None` if that was done before.
-    fn take(&mut self, number: EndedSeq) -> Option<Key> {
-        let key = self.ended.remove(&number)?;
-        if let Some(theirs) = self.owners.get_mut(&key.scope().owner) {
-            theirs.ended.remove(&number);
+    /// Removes a task in a terminal state. Returns `None` if it was removed before.
+    fn remove_terminal(&mut self, seq: TerminalSeq) -> Option<Key> {
+        let key = self.terminal.remove(&seq)?;
+        if let Some(owner) = self.owners.get_mut(&key.scope().owner) {
+            owner.terminal.remove(&seq);
         }
         self.subtract(&key.scope().owner);
         Some(key)
     }
 
-    /// Number of tasks of an owner, and the number of the one of them that ended first.
-    fn of(&self, owner: &str) -> (usize, Option<EndedSeq>) {
-        self.owners.get(owner).map_or((0, None), |theirs| (theirs.tasks, theirs.ended.first().copied()))
+    /// Number of tasks of an owner, and the first of them that reached a terminal state.
+    fn owner(&self, owner: &str) -> (usize, Option<TerminalSeq>) {
+        self.owners.get(owner).map_or((0, None), |owner| (owner.tasks, owner.terminal.first().copied()))
     }
 
     fn add(&mut self, owner: &Arc<str>, is_limited: bool) {
@@ -64,9 +64,9 @@ impl Quota {
 
     fn subtract(&mut self, owner: &str) {
         self.tasks -= 1;
-        if let Some(theirs) = self.owners.get_mut(owner) {
-            theirs.tasks -= 1;
-            if theirs.tasks == 0 {
+        if let Some(counts) = self.owners.get_mut(owner) {
+            counts.tasks -= 1;
+            if counts.tasks == 0 {
                 self.owners.remove(owner);
             }
         }
@@ -74,74 +74,73 @@ impl Quota {
 }
 
 impl Memory {
-    /// Whether there is room for another task of theirs.
-    pub(super) fn has_room(&self, scope: &Scope) -> Result<(), Full> {
-        let room = self.room.lock();
-        if let Some(most) = self.max_tasks_per_owner {
-            let (tasks, ended) = room.owners.get(&scope.owner).map_or((0, 0), |it| (it.tasks, it.ended.len()));
-            if tasks >= most && ended == 0 {
-                return Err(Full::per_owner(most));
+    /// Checks whether another task of an owner is admitted, after an eviction if necessary.
+    pub(super) fn check_quota(&self, scope: &Scope) -> Result<(), Full> {
+        let quota = self.quota.lock();
+        if let Some(max) = self.max_tasks_per_owner {
+            let (tasks, oldest) = quota.owner(&scope.owner);
+            if tasks >= max && oldest.is_none() {
+                return Err(Full::per_owner(max));
             }
         }
-        if room.tasks < self.max_tasks || !room.ended.is_empty() { Ok(()) } else { Err(Full::tasks(self.max_tasks)) }
+        let fits = quota.tasks < self.max_tasks || !quota.terminal.is_empty();
+        if fits { Ok(()) } else { Err(Full::tasks(self.max_tasks)) }
     }
 
-    /// Takes a place for a task that begins: a free one, or that of a task that has ended, which is evicted. A task that
-    /// is refused evicts nothing.
-    pub(super) fn make_room(&self, key: &Key) -> Result<(), Refused> {
+    /// Reserves quota for a new task. Evicts a task in a terminal state if necessary. A task that is refused evicts nothing.
+    pub(super) fn reserve(&self, key: &Key) -> Result<(), Refused> {
         let owner = &key.scope().owner;
         let evicted = {
-            let mut room = self.room.lock();
-            let (theirs, their_oldest) = room.of(owner);
-            // There are never more tasks than the limits allow, so that one eviction is enough for both.
+            let mut quota = self.quota.lock();
+            let (owner_tasks, owner_oldest) = quota.owner(owner);
+            // The counts never exceed the limits, so that one eviction is enough for both.
             let oldest = match self.max_tasks_per_owner {
-                Some(most) if theirs >= most => Some(their_oldest.ok_or(Refused::Full(Full::per_owner(most)))?),
-                _ if room.tasks < self.max_tasks => None,
+                Some(max) if owner_tasks >= max => Some(owner_oldest.ok_or(Refused::Full(Full::per_owner(max)))?),
+                _ if quota.tasks < self.max_tasks => None,
                 _ => {
-                    let oldest = room.ended.first_key_value().map(|(number, _)| *number);
+                    let oldest = quota.terminal.first_key_value().map(|(seq, _)| *seq);
                     Some(oldest.ok_or(Refused::Full(Full::tasks(self.max_tasks)))?)
                 }
             };
-            let evicted = oldest.and_then(|number| room.take(number));
-            room.add(owner, self.max_tasks_per_owner.is_some());
+            let evicted = oldest.and_then(|seq| quota.remove_terminal(seq));
+            quota.add(owner, self.max_tasks_per_owner.is_some());
             evicted
         };
         if let Some(evicted) = evicted {
-            // Its place is taken already.
-            drop(self.forget(&evicted));
+            drop(self.delete_terminal(&evicted));
         }
         Ok(())
     }
 
-    /// The place of this task is free.
-    pub(super) fn free(&self, key: &Key) {
-        self.room.lock().subtract(&key.scope().owner);
+    /// Releases the quota of a task.
+    pub(super) fn release(&self, key: &Key) {
+        self.quota.lock().subtract(&key.scope().owner);
     }
 
-    /// Deletes a task that has ended, unless it is gone already.
-    pub(super) fn forget(&self, key: &Key) -> Option<impl Sized + use<>> {
+    /// Deletes a task in a terminal state. Returns `None` if it does not exist. The caller drops the result, so that no lock
+    /// is held meanwhile.
+    pub(super) fn delete_terminal(&self, key: &Key) -> Option<impl Sized + use<>> {
         let mut shard = self.shards[key.shard(SHARDS)].lock();
-        if !shard.get(key).is_some_and(|it| it.row.state.is_terminal()) {
+        if !shard.get(key).is_some_and(|entry| entry.row.state.is_terminal()) {
             return None;
         }
-        let kept = shard.remove(key)?;
-        let mut all = self.index.lock();
-        if let Some(index) = all.get_mut(key.scope()) {
-            index.remove(key, &kept.row);
-            for it in &kept.sends {
-                index.sends.remove(it);
+        let entry = shard.remove(key)?;
+        let mut indexes = self.index.lock();
+        if let Some(index) = indexes.get_mut(key.scope()) {
+            index.remove(key, &entry.row);
+            for idempotency_key in &entry.idempotency_keys {
+                index.sends.remove(idempotency_key);
             }
             if index.is_empty() {
-                all.remove(key.scope());
+                indexes.remove(key.scope());
             }
         }
-        drop(all);
-        match kept.ended {
-            // The place of an evicted task was freed before.
-            Some(number) => drop(self.room.lock().take(number)),
-            None => self.free(key),
+        drop(indexes);
+        match entry.terminal_seq {
+            // No effect for an evicted task, whose quota was released before.
+            Some(seq) => drop(self.quota.lock().remove_terminal(seq)),
+            None => self.release(key),
         }
-        // For the caller to drop, with the locks free.
-        Some(kept)
+        Some(entry)
     }
 }

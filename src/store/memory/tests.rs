@@ -1,4 +1,4 @@
-//! The store against a list of what should be there.
+//! Property tests against a model, and tests of completed tasks and of the quota.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -20,10 +20,10 @@ const MAX: usize = 5;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A task of this owner in this context begins, perhaps by a send that has a key.
-    Begin(u8, u8, Option<u8>),
-    /// One of those that are there gets a status, at this time.
-    Tell(prop::sample::Index, TaskState, u8),
+    /// Creates a task of an owner in a context, with an optional idempotency key.
+    Create(u8, u8, Option<u8>),
+    /// Sets the status of a task at a time.
+    Update(prop::sample::Index, TaskState, u8),
     Sweep(u8),
 }
 
@@ -36,14 +36,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         TaskState::Canceled,
     ]);
     let step = prop_oneof![
-        3 => (0..2_u8, 0..2_u8, proptest::option::of(0..4_u8)).prop_map(|it| Step::Begin(it.0, it.1, it.2)),
-        4 => (any::<prop::sample::Index>(), state, 0..20_u8).prop_map(|it| Step::Tell(it.0, it.1, it.2)),
+        3 => (0..2_u8, 0..2_u8, proptest::option::of(0..4_u8)).prop_map(|(owner, context, send)| Step::Create(owner, context, send)),
+        4 => (any::<prop::sample::Index>(), state, 0..20_u8).prop_map(|(task, state, time)| Step::Update(task, state, time)),
         1 => (0..20_u8).prop_map(Step::Sweep),
     ];
     proptest::collection::vec(step, 1..60)
 }
 
-/// A task as it should be.
+/// Expected task.
 #[derive(Clone, Debug)]
 struct Expected {
     key: Key,
@@ -52,15 +52,15 @@ struct Expected {
     state: TaskState,
     time: Millis,
     seq: Seq,
-    /// Its place among those that have ended.
-    ended: Option<usize>,
+    /// Number in the order in which tasks reached a terminal state.
+    terminal_seq: Option<usize>,
 }
 
 #[derive(Default)]
 struct Model {
     rows: Vec<Expected>,
-    begun: usize,
-    ends: usize,
+    created: usize,
+    terminal: usize,
 }
 
 fn status(task_id: &str, context_id: &str, state: TaskState, time: Millis) -> Payload {
@@ -69,10 +69,10 @@ fn status(task_id: &str, context_id: &str, state: TaskState, time: Millis) -> Pa
     Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status, metadata: None })
 }
 
-fn commit(row: &Expected, was: Option<TaskState>) -> Commit {
+fn commit(row: &Expected, previous: Option<TaskState>) -> Commit {
     let (id, fence) = (row.key.id(), 1);
     let position = Position { fence, seq: row.seq };
-    let payload = match was {
+    let payload = match previous {
         None => {
             let status = TaskStatus { state: row.state.into(), message: None, timestamp: Some(timestamp(row.time)) };
             let (id, context_id) = (id.to_owned(), row.context.clone());
@@ -86,15 +86,15 @@ fn commit(row: &Expected, was: Option<TaskState>) -> Commit {
         task::apply(&mut task, event.payload().unwrap());
         Arc::new(task)
     });
-    let expect = match was {
+    let expect = match previous {
         None => Expect::New,
         Some(_) => Expect::At(Position { fence, seq: row.seq - 1 }),
     };
-    let kept = Row {
+    let new_row = Row {
         context: row.context.as_str().into(),
         seq: row.seq,
         state: row.state,
-        previous_state: was,
+        previous_state: previous,
         status_event: Some(event.clone()),
         time: row.time,
         open: !row.state.is_terminal(),
@@ -103,15 +103,15 @@ fn commit(row: &Expected, was: Option<TaskState>) -> Commit {
         attempt: 1,
         drained: 0,
     };
-    let send = row.send.as_deref().filter(|_| was.is_none());
+    let send = row.send.as_deref().filter(|_| previous.is_none());
     let sends =
-        send.map(|it| IdempotencyRecord { key: it.into(), hash: [7; 16], seq: 1, time: 0 }).into_iter().collect();
+        send.map(|key| IdempotencyRecord { key: key.into(), hash: [7; 16], seq: 1, time: 0 }).into_iter().collect();
     let (key, events) = (row.key.clone(), vec![event]);
     Commit {
         key,
         expect,
         fence,
-        row: kept,
+        row: new_row,
         events,
         checkpoint,
         agent_state: None,
@@ -124,60 +124,66 @@ fn commit(row: &Expected, was: Option<TaskState>) -> Commit {
 impl Model {
     fn step(&mut self, store: &Memory, step: &Step) {
         match step.clone() {
-            Step::Begin(owner, context, send) => {
+            Step::Create(owner, context, send) => {
                 let scope = Arc::new(Scope { owner: format!("o{owner}").into(), tenant: "".into() });
-                let key = Key::new(&scope, &format!("t{:03}", self.begun));
-                self.begun += 1;
-                let (context, send) = (format!("c{context}"), send.map(|it| it.to_string()));
-                let row = Expected { key, context, send, state: TaskState::Submitted, time: 0, seq: 1, ended: None };
+                let key = Key::new(&scope, &format!("t{:03}", self.created));
+                self.created += 1;
+                let (context, send) = (format!("c{context}"), send.map(|key| key.to_string()));
+                let row =
+                    Expected { key, context, send, state: TaskState::Submitted, time: 0, seq: 1, terminal_seq: None };
                 let is_full = self.rows.len() == MAX;
-                let oldest = self.rows.iter().filter(|it| it.ended.is_some()).min_by_key(|it| it.ended);
-                let oldest = oldest.map(|it| it.key.clone());
+                let oldest =
+                    self.rows.iter().filter(|row| row.terminal_seq.is_some()).min_by_key(|row| row.terminal_seq);
+                let oldest = oldest.map(|row| row.key.clone());
                 assert_eq!(store.check_capacity(row.key.scope()).is_ok(), !is_full || oldest.is_some());
                 let written = store.commit_now(&commit(&row, None));
-                let same = |it: &&Expected| it.key.scope() == row.key.scope() && it.send == row.send;
-                if let Some(it) = self.rows.iter().find(same).filter(|_| row.send.is_some()) {
-                    return assert_eq!(written, Err(Refused::Duplicate { task_id: it.key.id().into() }));
+                let has_same_send = |other: &&Expected| other.key.scope() == row.key.scope() && other.send == row.send;
+                if let Some(earlier) = self.rows.iter().find(has_same_send).filter(|_| row.send.is_some()) {
+                    return assert_eq!(written, Err(Refused::Duplicate { task_id: earlier.key.id().into() }));
                 }
                 match (is_full, oldest) {
                     (true, None) => return assert_eq!(written, Err(Refused::Full(Full::tasks(MAX)))),
-                    (true, Some(oldest)) => self.rows.retain(|it| it.key != oldest),
+                    (true, Some(oldest)) => self.rows.retain(|row| row.key != oldest),
                     (false, _) => {}
                 }
                 assert_eq!(written, Ok(()));
-                let again = store.commit_now(&commit(&row, None));
-                assert_eq!(again, Err(Refused::Stale(Some(Position { fence: 1, seq: 1 }))));
+                let repeated = store.commit_now(&commit(&row, None));
+                assert_eq!(repeated, Err(Refused::Stale(Some(Position { fence: 1, seq: 1 }))));
                 self.rows.push(row);
             }
-            Step::Tell(which, state, time) => {
-                let running: Vec<usize> = (0..self.rows.len()).filter(|it| self.rows[*it].ended.is_none()).collect();
+            Step::Update(which, state, time) => {
+                let running: Vec<usize> =
+                    (0..self.rows.len()).filter(|n| self.rows[*n].terminal_seq.is_none()).collect();
                 if running.is_empty() {
                     return;
                 }
                 let row = &mut self.rows[*which.get(&running)];
-                let was = row.state;
+                let previous = row.state;
                 (row.state, row.time, row.seq) = (state, time.into(), row.seq + 1);
                 if state.is_terminal() {
-                    row.ended = Some(self.ends);
-                    self.ends += 1;
+                    row.terminal_seq = Some(self.terminal);
+                    self.terminal += 1;
                 }
-                assert_eq!(store.commit_now(&commit(row, Some(was))), Ok(()));
+                assert_eq!(store.commit_now(&commit(row, Some(previous))), Ok(()));
             }
             Step::Sweep(now) => {
                 let policy = Retention { finished: Some(Duration::ZERO), ..Retention::FOREVER };
                 let swept = block_on(store.sweep(&policy, now.into(), &|_| false)).unwrap();
                 let before = self.rows.len();
-                self.rows.retain(|it| it.ended.is_none() || it.time >= now.into());
+                self.rows.retain(|row| row.terminal_seq.is_none() || row.time >= now.into());
                 assert_eq!(usize::try_from(swept.tasks), Ok(before - self.rows.len()));
             }
         }
     }
 
-    /// Rows, lists and totals say the same.
+    /// Compares rows, lists and counts with the model.
     fn check(&self, store: &Memory) {
         assert_eq!(store.size().0, self.rows.len());
-        assert_eq!(store.room.lock().tasks, self.rows.len());
-        assert_eq!(store.room.lock().ended.len(), self.rows.iter().filter(|it| it.ended.is_some()).count());
+        assert_eq!(store.quota.lock().tasks, self.rows.len());
+        assert_eq!(
+            store.quota.lock().terminal.len(),
+            self.rows.iter().filter(|row| row.terminal_seq.is_some()).count()
+        );
         let mut scopes: HashMap<Arc<Scope>, Vec<&Expected>> = HashMap::new();
         for row in &self.rows {
             scopes.entry(Arc::clone(row.key.scope())).or_default().push(row);
@@ -186,24 +192,26 @@ impl Model {
             let log = store.events(&row.key, 0, 100).now_or_never().unwrap().unwrap();
             assert_eq!(u64::try_from(log.events.len()), Ok(row.seq));
         }
-        assert_eq!(store.index.lock().len(), scopes.len(), "owners of nothing are forgotten");
+        assert_eq!(store.index.lock().len(), scopes.len(), "scopes without tasks are removed");
         for (scope, mut rows) in scopes {
-            let sends = rows.iter().filter(|it| it.send.is_some()).count();
+            let sends = rows.iter().filter(|row| row.send.is_some()).count();
             assert_eq!(store.index.lock()[&scope].sends.len(), sends);
             assert_eq!(store.index.lock()[&scope].by_context.len(), rows.len());
-            rows.sort_by_key(|it| std::cmp::Reverse((it.time, it.key.id())));
+            rows.sort_by_key(|row| std::cmp::Reverse((row.time, row.key.id())));
             let states = [None, Some(TaskState::Submitted), Some(TaskState::Working), Some(TaskState::Completed)];
-            for (state, context) in states.into_iter().flat_map(|it| [(it, None), (it, Some("c0")), (it, Some("c1"))]) {
-                let fits = |it: &&&Expected| {
-                    state.is_none_or(|state| it.state == state) && context.is_none_or(|context| it.context == context)
+            for (state, context) in
+                states.into_iter().flat_map(|state| [(state, None), (state, Some("c0")), (state, Some("c1"))])
+            {
+                let matches = |row: &&&Expected| {
+                    state.is_none_or(|state| row.state == state) && context.is_none_or(|context| row.context == context)
                 };
-                let ids: Vec<&str> = rows.iter().filter(fits).map(|it| it.key.id()).collect();
+                let ids: Vec<&str> = rows.iter().filter(matches).map(|row| row.key.id()).collect();
                 let (mut query, mut seen) = (ListQuery { limit: 2, state, ..ListQuery::default() }, Vec::new());
                 (query.scope, query.context) = (Arc::clone(&scope), context.map(Into::into));
                 loop {
                     let page = store.list(&query).now_or_never().unwrap().unwrap();
                     assert_eq!(usize::try_from(page.total), Ok(ids.len()));
-                    seen.extend(page.tasks.into_iter().map(|it| it.id));
+                    seen.extend(page.tasks.into_iter().map(|task| task.id));
                     let Some(next) = page.next else { break };
                     query.after = Some(next);
                 }
@@ -215,17 +223,17 @@ impl Model {
 
 proptest! {
     #[test]
-    fn rows_lists_and_totals_agree_whatever_made_room(steps in steps()) {
+    fn rows_lists_and_counts_match_the_model(steps in steps()) {
         let (store, mut model) = (Memory::with_max_tasks(MAX), Model::default());
-        for it in steps {
-            model.step(&store, &it);
+        for step in steps {
+            model.step(&store, &step);
             model.check(&store);
         }
     }
 }
 
 #[test]
-fn tasks_that_begin_at_once_do_not_take_the_same_place() {
+fn concurrent_tasks_do_not_exceed_the_quota() {
     let store = Memory::with_max_tasks(MAX);
     let (threads, each) = (4, 50);
     std::thread::scope(|all| {
@@ -236,26 +244,25 @@ fn tasks_that_begin_at_once_do_not_take_the_same_place() {
                 for n in 0..each {
                     let key = Key::new(&scope, &format!("t{thread}-{n}"));
                     let (context, state, time) = ("c".to_owned(), TaskState::Submitted, n);
-                    let mut row = Expected { key, context, send: None, state, time, seq: 1, ended: None };
+                    let mut row = Expected { key, context, send: None, state, time, seq: 1, terminal_seq: None };
                     if store.commit_now(&commit(&row, None)).is_ok() {
                         (row.state, row.seq) = (TaskState::Completed, 2);
                         assert_eq!(store.commit_now(&commit(&row, Some(TaskState::Submitted))), Ok(()));
                     }
-                    assert!(store.room.lock().tasks <= MAX);
+                    assert!(store.quota.lock().tasks <= MAX);
                 }
             });
         }
     });
-    assert_eq!(store.size().0, MAX, "what has ended is kept until its place is needed");
-    let totals = store.index.lock().values().map(|it| it.total(None)).sum::<usize>();
-    let room = store.room.lock();
-    assert_eq!((totals, room.tasks, room.ended.len()), (5, MAX, MAX));
+    assert_eq!(store.size().0, MAX, "terminal tasks are kept until their quota is needed");
+    let totals = store.index.lock().values().map(|index| index.count(None)).sum::<usize>();
+    let quota = store.quota.lock();
+    assert_eq!((totals, quota.tasks, quota.terminal.len()), (5, MAX, MAX));
 }
 
-/// A task that has ended when it is first committed, and whose log is told by it, reads as if it had been committed in
-/// full.
+/// The reconstructed log of a completed task equals the log of a commit with all events in full.
 #[test]
-fn what_a_task_tells_of_its_log_is_its_log() {
+fn completed_task_has_the_same_log_as_a_full_commit() {
     let (context, seq) = (Arc::from("c"), 6);
     let named = |id: &str, text: &str| Artifact {
         artifact_id: id.to_owned(),
@@ -282,7 +289,7 @@ fn what_a_task_tells_of_its_log_is_its_log() {
         artifact: Some(named("b", "two")),
         ..TaskArtifactUpdateEvent::default()
     };
-    let told = vec![
+    let events = vec![
         EventRef::Event(working),
         EventRef::Artifact { mark: Mark::NOTHING, index: 0, last: true },
         EventRef::Event(Event::new(at(4), Mark::NOTHING, Payload::ArtifactUpdate(update))),
@@ -303,34 +310,34 @@ fn what_a_task_tells_of_its_log_is_its_log() {
         drained: 0,
     };
     let key = Key::new(&Arc::default(), "t");
-    let whole = CompletedTask { key: key.clone(), fence: 1, row, submitted_at: 3, task: Arc::new(task), events: told };
+    let completed = CompletedTask { key: key.clone(), fence: 1, row, submitted_at: 3, task: Arc::new(task), events };
     let (short, long) = (Memory::with_max_tasks(1), Memory::with_max_tasks(1));
-    short.commit_completed(&whole).unwrap();
-    long.commit_now(&whole.to_commit()).unwrap();
+    short.commit_completed(&completed).unwrap();
+    long.commit_now(&completed.to_commit()).unwrap();
     assert!(short.size().1 < long.size().1, "{short:?} {long:?}");
     for after in 0..=seq {
-        let events = [&short, &long].map(|it| it.events(&key, after, 10).now_or_never().unwrap().unwrap().events);
+        let events = [&short, &long].map(|store| store.events(&key, after, 10).now_or_never().unwrap().unwrap().events);
         assert_eq!(events[0].len(), usize::try_from(seq - after).unwrap());
         assert_eq!(format!("{:?}", events[0]), format!("{:?}", events[1]));
     }
-    let loaded = [&short, &long].map(|it| it.load(&key).now_or_never().unwrap().unwrap().unwrap());
+    let loaded = [&short, &long].map(|store| store.load(&key).now_or_never().unwrap().unwrap().unwrap());
     let [first, second] =
-        loaded.each_ref().map(|it| it.checkpoint.clone().map(|(seq, task)| (seq, task.into_task().unwrap())));
+        loaded.each_ref().map(|stored| stored.checkpoint.clone().map(|(seq, task)| (seq, task.into_task().unwrap())));
     assert_eq!(first, second);
     assert!(first.is_some());
     assert_eq!(loaded[0].position, loaded[1].position);
-    assert!(short.commit_completed(&whole).is_err_and(|it| it == Refused::Stale(Some(at(seq)))));
+    assert!(short.commit_completed(&completed).is_err_and(|refused| refused == Refused::Stale(Some(at(seq)))));
     assert_eq!(short.size().0, 1);
-    // What is not there yet takes the place of what has ended.
-    let other = CompletedTask { key: Key::new(&Arc::default(), "other"), ..whole };
+    // A new task evicts the terminal one.
+    let other = CompletedTask { key: Key::new(&Arc::default(), "other"), ..completed };
     short.commit_completed(&other).unwrap();
     assert_eq!(short.size().0, 1);
 }
 
-/// The tasks of each owner are evicted in the order in which they ended, whatever the order across owners. Tasks that a
-/// sweep or another owner's eviction removed leave no entries.
+/// The tasks of each owner are evicted in the order in which they became terminal, whatever the order across owners. Tasks
+/// that a sweep or another owner's eviction removed leave no entries.
 #[test]
-fn the_quota_of_an_owner_evicts_what_ended_first() {
+fn owner_quota_evicts_the_first_terminal_task() {
     let store = Memory::with_max_tasks(4).with_max_tasks_per_owner(2);
     let key = |owner: &str, id: &str| {
         let scope = Arc::new(Scope { owner: owner.into(), tenant: "".into() });
@@ -353,31 +360,24 @@ fn the_quota_of_an_owner_evicts_what_ended_first() {
             attempt: 1,
             drained: 0,
         };
-        let told = vec![EventRef::Status { mark: Mark::ending(Ends::Task) }];
-        store.commit_completed(&CompletedTask {
-            key: key.clone(),
-            fence: 1,
-            row,
-            submitted_at: time,
-            task,
-            events: told,
-        })
+        let events = vec![EventRef::Status { mark: Mark::ending(Ends::Task) }];
+        store.commit_completed(&CompletedTask { key: key.clone(), fence: 1, row, submitted_at: time, task, events })
     };
-    let there = |keys: &[&Key]| keys.iter().map(|it| store.with(it, |_| ()).is_some()).collect::<Vec<_>>();
-    let (a, b) = (["a1", "a2", "a3", "a4"].map(|it| key("ada", it)), ["b1", "b2", "b3"].map(|it| key("bob", it)));
-    // The times are not in the order of the ends.
+    let exist = |keys: &[&Key]| keys.iter().map(|key| store.with(key, |_| ()).is_some()).collect::<Vec<_>>();
+    let (a, b) = (["a1", "a2", "a3", "a4"].map(|id| key("ada", id)), ["b1", "b2", "b3"].map(|id| key("bob", id)));
+    // The status times differ from the order of the commits.
     for (key, time) in [(&a[0], 9), (&b[0], 8), (&a[1], 1), (&b[1], 2), (&a[2], 7)] {
         end(key, time).unwrap();
     }
-    assert_eq!(there(&[&a[0], &a[1], &a[2], &b[0], &b[1]]), [false, true, true, true, true]);
+    assert_eq!(exist(&[&a[0], &a[1], &a[2], &b[0], &b[1]]), [false, true, true, true, true]);
     let policy = Retention { finished: Some(Duration::from_millis(10)), ..Retention::FOREVER };
-    // Of both owners goes what ended before 5.
+    // Expires tasks of both owners with a status time before 5.
     let swept = block_on(store.sweep(&policy, 15, &|_| false)).unwrap();
-    assert_eq!((swept.tasks, there(&[&a[2], &b[0]])), (2, vec![true, true]));
+    assert_eq!((swept.tasks, exist(&[&a[2], &b[0]])), (2, vec![true, true]));
     for key in [&a[3], &b[2], &b[1]] {
         end(key, 20).unwrap();
     }
-    assert_eq!(there(&[&a[2], &a[3], &b[0], &b[1], &b[2]]), [true, true, false, true, true]);
-    let room = store.room.lock();
-    assert_eq!((room.tasks, room.ended.len()), (4, 4));
+    assert_eq!(exist(&[&a[2], &a[3], &b[0], &b[1], &b[2]]), [true, true, false, true, true]);
+    let quota = store.quota.lock();
+    assert_eq!((quota.tasks, quota.terminal.len()), (4, 4));
 }

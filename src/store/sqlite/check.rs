@@ -1,4 +1,5 @@
-//! Whether a file is what it should be: as SQLite sees it, and as we do.
+//! Integrity check of a database: SQLite's structures, references between tables, counters, and the log, checkpoint and row
+//! of each task.
 
 use bytes::Bytes;
 use rusqlite::{Connection, Row, types::ValueRef};
@@ -6,9 +7,9 @@ use rusqlite::{Connection, Row, types::ValueRef};
 use super::{
     Error,
     inspect::Inspector,
-    log_rows::unpack,
-    number, read,
-    write::{first_of, piece},
+    log_rows::decode_events,
+    read, unsigned,
+    write::{first_seq, log_row_id},
 };
 use crate::{
     clock,
@@ -18,87 +19,87 @@ use crate::{
     task::apply,
 };
 
-/// So much that is wrong is told; who has more, has all of it.
-const TOLD: usize = 100;
+/// Maximum number of reported problems.
+const MAX_PROBLEMS: usize = 100;
 
-/// What nobody has, and what is counted wrongly.
-const NOTHING: [(&str, &str); 9] = [
+/// Queries that find inconsistent rows, with the description of the problem and its columns.
+const INCONSISTENCIES: [(&str, &str); 9] = [
     (
         "SELECT scope, state, count(*) FROM task GROUP BY scope, state
          EXCEPT SELECT scope, state, tasks FROM total",
-        "tasks are counted wrongly (owner, state, tasks)",
+        "wrong task count of an owner (owner, state, tasks)",
     ),
     (
         "SELECT scope, state, tasks FROM total WHERE tasks <> 0
          EXCEPT SELECT scope, state, count(*) FROM task GROUP BY scope, state",
-        "tasks are counted that are not there (owner, state, counted)",
+        "task count of an owner without such tasks (owner, state, count)",
     ),
     (
         "SELECT task.scope, task.context, task.state || ': ' || count(*) FROM task
          WHERE (scope, context) IN (SELECT scope, context FROM crowd) GROUP BY task.scope, task.context, task.state
          EXCEPT SELECT scope, context, state || ': ' || tasks FROM crowd",
-        "tasks of a context are counted wrongly (owner, context, state and tasks)",
+        "wrong task count of a context (owner, context, state and tasks)",
     ),
     (
         "SELECT scope, context, state || ': ' || tasks FROM crowd WHERE tasks <> 0
          EXCEPT SELECT scope, context, state || ': ' || count(*) FROM task GROUP BY scope, context, state",
-        "tasks of a context are counted that are not there (owner, context, state and counted)",
+        "task count of a context without such tasks (owner, context, state and count)",
     ),
-    ("SELECT id, key, scope FROM task WHERE scope NOT IN (SELECT id FROM scope)", "a task is nobody's (task)"),
+    ("SELECT id, key, scope FROM task WHERE scope NOT IN (SELECT id FROM scope)", "task without an owner (task)"),
     (
         "SELECT DISTINCT id >> 28, '', '' FROM log WHERE id >> 28 NOT IN (SELECT id FROM task)",
-        "a log is of no task (task)",
+        "log without a task (task)",
     ),
     (
         "SELECT id, '', '' FROM checkpoint WHERE id NOT IN (SELECT id FROM task)
          UNION ALL SELECT id, '', '' FROM saved WHERE id NOT IN (SELECT id FROM task)",
-        "what is kept beside a task is of none (task)",
+        "checkpoint or agent state without a task (task)",
     ),
     (
         "SELECT task, id, '' FROM push WHERE task NOT IN (SELECT id FROM task)",
-        "a push configuration is of no task (task, configuration)",
+        "push configuration without a task (task, configuration)",
     ),
     (
         "SELECT send.task, send.key, '' FROM send LEFT JOIN task ON task.id = send.task
          WHERE task.id IS NULL OR task.scope <> send.scope",
-        "the key of a send is of no task of its owner (task, key)",
+        "idempotency key without a task of its owner (task, key)",
     ),
 ];
 
 impl Inspector {
-    /// What is wrong with it, each thing in a sentence; and how many tasks there are.
+    /// Checks the database. Returns a description of each problem, and the number of checked tasks.
     pub(crate) fn check(&self) -> Result<(Vec<String>, u64), Error> {
         self.read(|db| {
-            let mut wrong = Vec::new();
-            let mut pages = db.prepare(&format!("PRAGMA integrity_check({TOLD})"))?;
-            let said = pages.query_map([], |it| it.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
-            wrong.extend(said.into_iter().filter(|it| it != "ok"));
-            for (sql, what) in NOTHING {
-                let mut found = db.prepare(sql)?;
-                let mut found = found.query([])?;
-                while let Some(it) = found.next()? {
-                    let column = |at| it.get_ref(at).ok().map(|it| text(it)).filter(|it| !it.is_empty());
-                    let which: Vec<_> = (0..3).filter_map(column).collect();
-                    wrong.push(format!("{what}: {}", which.join(", ")));
+            let mut problems = Vec::new();
+            let mut check = db.prepare(&format!("PRAGMA integrity_check({MAX_PROBLEMS})"))?;
+            let reports = check.query_map([], |row| row.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
+            problems.extend(reports.into_iter().filter(|report| report != "ok"));
+            for (sql, problem) in INCONSISTENCIES {
+                let mut query = db.prepare(sql)?;
+                let mut rows = query.query([])?;
+                while let Some(row) = rows.next()? {
+                    let column = |at| row.get_ref(at).ok().map(text).filter(|text| !text.is_empty());
+                    let columns: Vec<_> = (0..3).filter_map(column).collect();
+                    problems.push(format!("{problem}: {}", columns.join(", ")));
                 }
             }
-            let (mut all, mut tasks) = (db.prepare("SELECT id, key FROM task ORDER BY id")?, 0);
-            let mut all = all.query([])?;
-            while let Some(it) = all.next()?
-                && wrong.len() < TOLD
+            let (mut query, mut tasks) = (db.prepare("SELECT id, key FROM task ORDER BY id")?, 0);
+            let mut rows = query.query([])?;
+            while let Some(row) = rows.next()?
+                && problems.len() < MAX_PROBLEMS
             {
                 tasks += 1;
-                if let Some(why) = task(db, it.get(0)?)? {
-                    wrong.push(format!("task {}: {why}", text(it.get_ref(1)?)));
+                if let Some(problem) = check_task(db, row.get(0)?)? {
+                    problems.push(format!("task {}: {problem}", text(row.get_ref(1)?)));
                 }
             }
-            wrong.truncate(TOLD);
-            Ok((wrong, tasks))
+            problems.truncate(MAX_PROBLEMS);
+            Ok((problems, tasks))
         })
     }
 }
 
-/// A number or a text, as far as that is readable.
+/// Formats a number or a text. Invalid UTF-8 is replaced.
 fn text(value: ValueRef<'_>) -> String {
     match value {
         ValueRef::Integer(number) => number.to_string(),
@@ -107,10 +108,11 @@ fn text(value: ValueRef<'_>) -> String {
     }
 }
 
-/// A log as far as it has been read.
+/// Replay of a log: applies its events to a task and checks their order.
 struct Replay {
-    /// The number that comes next, and the first one that there was.
+    /// Expected sequence number of the next event.
     next: Seq,
+    /// Sequence number of the first event.
     first: Seq,
     fence: Fence,
     task: Task,
@@ -118,109 +120,116 @@ struct Replay {
 }
 
 impl Replay {
-    /// Of a log that begins with this event.
+    /// Starts the replay of a log with this first event.
     fn new(first: Seq) -> Self {
         Self { next: first, first, fence: 0, task: Task::default(), ended: false }
     }
 
-    fn see(&mut self, event: &Event) -> Result<(), String> {
-        let at = event.position();
-        if at.seq != self.next {
-            return Err(format!("its log has {} where {} would come", at.seq, self.next));
+    fn apply(&mut self, event: &Event) -> Result<(), String> {
+        let position = event.position();
+        if position.seq != self.next {
+            return Err(format!("the log has event {} instead of {}", position.seq, self.next));
         }
-        if at.fence < self.fence {
-            return Err(format!("event {} was written by who had lost it", at.seq));
+        if position.fence < self.fence {
+            return Err(format!("event {} has an older fence than the one before it", position.seq));
         }
         if self.ended {
-            return Err(format!("event {} comes after its end", at.seq));
+            return Err(format!("event {} is after the final event", position.seq));
         }
-        let payload = event.payload().ok_or_else(|| format!("event {} can't be read", at.seq))?;
+        let payload = event.payload().ok_or_else(|| format!("event {} can't be decoded", position.seq))?;
         apply(&mut self.task, payload);
-        (self.next, self.fence, self.ended) = (at.seq + 1, at.fence, event.ends() == Ends::Task);
+        (self.next, self.fence, self.ended) = (position.seq + 1, position.fence, event.ends() == Ends::Task);
         Ok(())
     }
 }
 
-/// What is wrong with a task: its log has no hole and one end at most, and its row and its checkpoint say what that does.
-pub(super) fn task(db: &Connection, id: i64) -> rusqlite::Result<Option<String>> {
-    let found = of_task(db, id).and_then(|found| read::row(db, id).map(|_| found));
-    match found {
-        Ok(found) => Ok(found.err()),
+/// Checks a task: its log has no gap and at most one final event, and matches the row and the checkpoint. Returns the first
+/// problem.
+pub(super) fn check_task(db: &Connection, id: i64) -> rusqlite::Result<Option<String>> {
+    let checked = check_log(db, id).and_then(|checked| read::load_row(db, id).map(|_| checked));
+    match checked {
+        Ok(checked) => Ok(checked.err()),
         Err(error) if super::is_damage(&error) => Ok(Some(error.to_string())),
         Err(error) => Err(error),
     }
 }
 
-fn of_task(db: &Connection, id: i64) -> rusqlite::Result<Result<(), String>> {
+fn check_log(db: &Connection, id: i64) -> rusqlite::Result<Result<(), String>> {
     let sql = "SELECT t.seq, t.fence, t.state, t.time, t.folded, t.key, t.context, c.seq, t.whole
         FROM task t LEFT JOIN checkpoint c ON c.id = t.id WHERE t.id = ?";
-    let row = |it: &Row<'_>| {
-        let checkpoint: Option<i64> = it.get(7)?;
-        let place = (number(it.get(0)?), number(it.get(1)?), checkpoint.map(number));
+    let columns = |row: &Row<'_>| {
+        let checkpoint: Option<i64> = row.get(7)?;
+        let numbers = (unsigned(row.get(0)?), unsigned(row.get(1)?), checkpoint.map(unsigned));
         Ok((
-            place,
-            it.get::<_, i32>(2)?,
-            it.get::<_, i64>(3)?,
-            it.get::<_, bool>(4)?,
-            [it.get::<_, String>(5)?, it.get(6)?],
-            it.get_ref(8)?.as_blob_or_null()?.map(read::settled),
+            numbers,
+            row.get::<_, i32>(2)?,
+            row.get::<_, i64>(3)?,
+            row.get::<_, bool>(4)?,
+            [row.get::<_, String>(5)?, row.get(6)?],
+            row.get_ref(8)?.as_blob_or_null()?.map(read::sealed_log),
         ))
     };
-    let ((seq, fence, checkpoint), state, time, folded, [key, context], whole) =
-        db.prepare_cached(sql)?.query_row([id], row)?;
-    let ended = TaskState::try_from(state).is_ok_and(TaskState::is_terminal);
-    if checkpoint.is_some_and(|it| it > seq) {
-        return Ok(Err("its checkpoint is ahead of its row".into()));
+    let ((seq, fence, checkpoint), state, time, without_log, [key, context], sealed) =
+        db.prepare_cached(sql)?.query_row([id], columns)?;
+    let is_terminal = TaskState::try_from(state).is_ok_and(TaskState::is_terminal);
+    if checkpoint.is_some_and(|checkpoint| checkpoint > seq) {
+        return Ok(Err("the checkpoint is after the position of the row".into()));
     }
-    if whole.is_some() && checkpoint.is_some() {
-        return Ok(Err("it has a checkpoint beside what stands in its row".into()));
+    if sealed.is_some() && checkpoint.is_some() {
+        return Ok(Err("there is a checkpoint although the row contains the task".into()));
     }
     let mut replay = None;
-    let names = TaskIds { id: &key, context: &context };
-    if let Some(it) = &whole {
+    let ids = TaskIds { id: &key, context: &context };
+    if let Some(sealed) = &sealed {
         let replay = replay.insert(Replay::new(1));
-        if let Err(why) = it.events(0, names).try_for_each(|it| replay.see(&it)) {
-            return Ok(Err(why));
+        if let Err(problem) = sealed.events(0, ids).try_for_each(|event| replay.apply(&event)) {
+            return Ok(Err(problem));
         }
     }
-    let mut log = db.prepare_cached("SELECT id, events FROM log WHERE id >= ? AND id < ? ORDER BY id")?;
-    let mut log = log.query((piece(id, 0)?, piece(id + 1, 0)?))?;
-    while let Some(it) = log.next()? {
-        let first = first_of(it.get(0)?);
-        let Some(events) = unpack(first, Bytes::copy_from_slice(it.get_ref(1)?.as_blob()?), names) else {
-            return Ok(Err(format!("the piece of its log that begins with {first} can't be read")));
+    let mut query = db.prepare_cached("SELECT id, events FROM log WHERE id >= ? AND id < ? ORDER BY id")?;
+    let mut rows = query.query((log_row_id(id, 0)?, log_row_id(id + 1, 0)?))?;
+    while let Some(row) = rows.next()? {
+        let first = first_seq(row.get(0)?);
+        let Some(events) = decode_events(first, Bytes::copy_from_slice(row.get_ref(1)?.as_blob()?), ids) else {
+            return Ok(Err(format!("the log row that begins with event {first} can't be decoded")));
         };
         let replay = replay.get_or_insert_with(|| Replay::new(first));
-        if let Err(why) = events.iter().try_for_each(|it| replay.see(it)) {
-            return Ok(Err(why));
+        if let Err(problem) = events.iter().try_for_each(|event| replay.apply(event)) {
+            return Ok(Err(problem));
         }
     }
-    // What has ended may have lost its log, and the first of it sooner than the last.
-    let may_be_short = ended && checkpoint == Some(seq);
+    // With a complete checkpoint, a sweep may have deleted the log, or the start of it.
+    let may_be_truncated = is_terminal && checkpoint == Some(seq);
     match &replay {
-        None if !(folded && may_be_short) => return Ok(Err("it has no log".into())),
-        Some(_) if folded => return Ok(Err("its log is there, and should not be".into())),
-        Some(it) if it.next != seq + 1 => {
-            return Ok(Err(format!("its log ends with {}, and its row says {seq}", it.next - 1)));
+        None if !(without_log && may_be_truncated) => return Ok(Err("the log is missing".into())),
+        Some(_) if without_log => {
+            return Ok(Err("there is a log although the row says that it was deleted".into()));
         }
-        Some(it) if it.fence > fence => return Ok(Err("its log is ahead of its row".into())),
-        Some(it) if it.first != 1 && !may_be_short => return Ok(Err("its log has no beginning".into())),
-        Some(it) if it.ended != ended => return Ok(Err("its row and its log do not agree on its end".into())),
+        Some(replay) if replay.next != seq + 1 => {
+            return Ok(Err(format!("the log ends with event {}, but the row is at {seq}", replay.next - 1)));
+        }
+        Some(replay) if replay.fence > fence => return Ok(Err("the log has a newer fence than the row".into())),
+        Some(replay) if replay.first != 1 && !may_be_truncated => {
+            return Ok(Err("the start of the log is missing".into()));
+        }
+        Some(replay) if replay.ended != is_terminal => {
+            return Ok(Err("the state of the row contradicts the final event of the log".into()));
+        }
         Some(_) | None => {}
     }
-    let task = read::TaskRows::new(db, true)?.at(id, seq)?;
+    let task = read::TaskReader::new(db, true)?.read(id, seq)?;
     let status = task.status.clone().unwrap_or_default();
     if status.state != state {
-        return Ok(Err("its row says another state".into()));
+        return Ok(Err("the state of the row differs from the task".into()));
     }
-    if status.timestamp.as_ref().is_some_and(|it| clock::millis(it) != time) {
-        return Ok(Err("its row says another time".into()));
+    if status.timestamp.as_ref().is_some_and(|timestamp| clock::millis(timestamp) != time) {
+        return Ok(Err("the time of the row differs from the task".into()));
     }
     if task.id != key || task.context_id != context {
-        return Ok(Err("its row says another name".into()));
+        return Ok(Err("the ids of the row differ from the task".into()));
     }
-    if replay.is_some_and(|it| it.first == 1 && it.task != task) {
-        return Ok(Err("its checkpoint is not what its log says".into()));
+    if replay.is_some_and(|replay| replay.first == 1 && replay.task != task) {
+        return Ok(Err("the checkpoint differs from the log".into()));
     }
     Ok(Ok(()))
 }

@@ -1,4 +1,5 @@
-//! Puts what is in SQLite's log into the file, on a connection of its own, so that nobody waits for it who writes.
+//! Checkpoint thread: transfers SQLite's write-ahead log (WAL) to the database on its own connection, so that commits do not
+//! wait for it. Also checks regularly that the database file still exists.
 
 use std::{
     ffi::c_int,
@@ -15,23 +16,22 @@ use std::{
 
 use rusqlite::Connection;
 
-use super::{Health, failpoint, write::refused};
+use super::{Health, failpoint, write::other_error};
 
-/// After so many pages of the log it is time: 16 MiB.
-pub(super) const SOME: c_int = 4096;
+/// Number of new WAL pages that triggers a checkpoint: 16 MiB.
+pub(super) const CHECKPOINT_PAGES: c_int = 4096;
 
-/// A log of more pages than this is to begin anew: 48 MiB, so that what comes until it does leaves it shorter than
-/// [`LOG`](super::file::LOG), and nothing of it has to be cut.
-pub(super) const SHORT: c_int = 12_288;
+/// Number of pages above which the WAL should restart: 48 MiB. The pages that are written until it does then leave it
+/// shorter than [`WAL_SIZE_LIMIT`](super::file::WAL_SIZE_LIMIT), and SQLite need not truncate it.
+pub(super) const LONG_WAL_PAGES: c_int = 12_288;
 
-/// So often what is in a long log is put into the file before who writes is asked for the rest: each time less has come
-/// meanwhile.
+/// Number of checkpoints of a long WAL before the writer completes it. Each one leaves fewer new pages.
 const ROUNDS: usize = 3;
 
 /// Interval between two checks of the file's identity while the writer is idle.
-const LOOK: Duration = Duration::from_millis(500);
+const FILE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A thread that ends when nobody can wake it any more. Who drops this waits for that.
+/// Handle of the checkpoint thread, which ends when its channel is disconnected. Dropping it joins the thread.
 pub(super) struct Checkpoints(Option<JoinHandle<()>>);
 
 impl Checkpoints {
@@ -39,53 +39,53 @@ impl Checkpoints {
         db: Connection,
         file: File,
         wake: Receiver<()>,
-        behind: Arc<AtomicBool>,
+        wal_is_long: Arc<AtomicBool>,
         health: Arc<Health>,
     ) -> io::Result<Self> {
         let run = move || {
-            let put = || {
+            let checkpoint = || {
                 let sql = "PRAGMA wal_checkpoint(PASSIVE)";
                 let pages =
-                    failpoint::at("log.before").and_then(|()| db.query_row(sql, [], |it| it.get::<_, c_int>(1)))?;
-                // SQLite has the file on the disk only once nothing is left of the log. Until then there is so much of it
-                // that whoever writes the rest would wait for that.
-                file.sync_data().map_err(refused)?;
+                    failpoint::at("log.before").and_then(|()| db.query_row(sql, [], |row| row.get::<_, c_int>(1)))?;
+                // SQLite syncs the database only in a complete checkpoint. Syncing it here keeps the sync in the writer's
+                // checkpoint short.
+                file.sync_data().map_err(other_error)?;
                 failpoint::at("log.after").map(|()| pages)
             };
-            let begins_anew = || {
-                if put()? <= SHORT {
+            let checkpoint_all = || {
+                if checkpoint()? <= LONG_WAL_PAGES {
                     return Ok(false);
                 }
-                (1..ROUNDS).try_for_each(|_| put().map(drop)).map(|()| true)
+                (1..ROUNDS).try_for_each(|_| checkpoint().map(drop)).map(|()| true)
             };
             loop {
-                match wake.recv_timeout(LOOK) {
+                match wake.recv_timeout(FILE_CHECK_INTERVAL) {
                     Ok(()) => {}
                     Err(RecvTimeoutError::Timeout) => {
                         // The check reports a fault itself. This finds faults on a server that writes nothing.
-                        drop(health.look());
+                        drop(health.check_files());
                         continue;
                     }
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
-                match begins_anew() {
-                    Ok(true) => behind.store(true, Ordering::Relaxed),
+                match checkpoint_all() {
+                    Ok(true) => wal_is_long.store(true, Ordering::Relaxed),
                     Ok(false) => {}
-                    Err(error) => drop(health.failed(&error)),
+                    Err(error) => drop(health.unavailable(&error)),
                 }
             }
-            // Last: a process that closes a file loses its locks there, also those that others took (POSIX).
+            // Last: under POSIX, closing a file releases all locks of the process on it.
             drop(db);
             drop(file);
         };
-        thread::Builder::new().name("sqlite-log".into()).spawn(run).map(|it| Self(Some(it)))
+        thread::Builder::new().name("sqlite-log".into()).spawn(run).map(|thread| Self(Some(thread)))
     }
 }
 
 impl Drop for Checkpoints {
     fn drop(&mut self) {
-        if let Some(it) = self.0.take() {
-            drop(it.join());
+        if let Some(thread) = self.0.take() {
+            drop(thread.join());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How many tasks there are: of each owner in each state, and the same within contexts that have many.
+//! Stored task counts per owner and state, and per state within large contexts, so that lists need not count rows.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -8,93 +8,93 @@ use std::{
 
 use rusqlite::Row;
 
-use super::writer::Transaction;
+use super::writer::WriteTransaction;
 use crate::ids::mix;
 
-/// A context of so many tasks is a crowd, whose totals are kept. To count fewer takes no longer than to look for those.
-const CROWD: i64 = 1024;
+/// Number of tasks from which a context has stored counts. Counting the rows of a smaller one is as fast as reading them.
+const LARGE: i64 = 1024;
 
-/// So many new tasks are made until one is asked whether its context has become a crowd.
-const ASKED: u64 = 256;
+/// Average number of new tasks per check of whether their context has become large.
+const CHECK_INTERVAL: u64 = 256;
 
-/// What changes until the end of a transaction.
+/// Changes of the counters within a transaction.
 #[derive(Default)]
 pub(super) struct Counters {
     /// By scope and state.
-    of_all: HashMap<(i64, i32), i64>,
+    totals: HashMap<(i64, i32), i64>,
     /// By scope, context and state.
-    of_crowds: HashMap<(i64, Arc<str>, i32), i64>,
+    large_contexts: HashMap<(i64, Arc<str>, i32), i64>,
 }
 
-/// The crowds that there are; nothing where that has to be read again.
+/// Contexts with stored counts. `None` if they must be loaded again.
 pub(super) type LargeContexts = Option<HashSet<(i64, Arc<str>)>>;
 
-/// Which tasks: those of a context.
+/// Scope and id of a context.
 pub(super) type ContextRef<'a> = (i64, &'a Arc<str>);
 
-impl Transaction<'_> {
-    /// Says that a task is in another state, or is there, or not any more.
-    pub(super) fn moved(
+impl WriteTransaction<'_> {
+    /// Counts a state transition of a task. `from` is `None` for a new task, and `to` for a deleted one.
+    pub(super) fn count_transition(
         &mut self,
         (scope, context): ContextRef<'_>,
         from: Option<i32>,
         to: Option<i32>,
     ) -> rusqlite::Result<()> {
-        let among = (scope, Arc::clone(context));
-        let crowds = self.crowds()?;
-        let in_crowd = !crowds.is_empty() && crowds.contains(&among);
-        for (state, by) in [(from, -1), (to, 1)] {
+        let key = (scope, Arc::clone(context));
+        let large_contexts = self.large_contexts()?;
+        let is_large = !large_contexts.is_empty() && large_contexts.contains(&key);
+        for (state, delta) in [(from, -1), (to, 1)] {
             if let Some(state) = state {
-                *self.totals.of_all.entry((scope, state)).or_default() += by;
-                if in_crowd {
-                    *self.totals.of_crowds.entry((scope, Arc::clone(context), state)).or_default() += by;
+                *self.counters.totals.entry((scope, state)).or_default() += delta;
+                if is_large {
+                    *self.counters.large_contexts.entry((scope, Arc::clone(context), state)).or_default() += delta;
                 }
             }
         }
         Ok(())
     }
 
-    /// A task has come to a context. Now and then it is seen whether that has become a crowd: by tasks that nobody can
-    /// choose, so that however they come, none stays unseen for long.
-    pub(super) fn joined(&mut self, (scope, context): ContextRef<'_>, task: i64) -> rusqlite::Result<()> {
-        let among = (scope, Arc::clone(context));
-        if !mix(task.unsigned_abs()).is_multiple_of(ASKED) || self.crowds()?.contains(&among) {
+    /// Checks for one of [`CHECK_INTERVAL`] new tasks whether its context has become large. The tasks are selected by a hash
+    /// of their row id, which clients can't choose, so that every large context is detected soon.
+    pub(super) fn detect_large_context(&mut self, (scope, context): ContextRef<'_>, task: i64) -> rusqlite::Result<()> {
+        let key = (scope, Arc::clone(context));
+        if !mix(task.unsigned_abs()).is_multiple_of(CHECK_INTERVAL) || self.large_contexts()?.contains(&key) {
             return Ok(());
         }
         let sql = "SELECT count(*) FROM (SELECT 1 FROM task WHERE scope = ? AND context = ? LIMIT ?)";
-        let there: i64 = self.db.prepare_cached(sql)?.query_row((scope, &**context, CROWD), |it| it.get(0))?;
-        if there == CROWD {
-            // With all that this transaction has done so far.
+        let count: i64 = self.db.prepare_cached(sql)?.query_row((scope, &**context, LARGE), |row| row.get(0))?;
+        if count == LARGE {
+            // Includes the changes of this transaction.
             let sql = "INSERT INTO crowd SELECT scope, context, state, count(*) FROM task
                 WHERE scope = ? AND context = ? GROUP BY state";
             self.db.prepare_cached(sql)?.execute((scope, &**context))?;
-            self.crowds()?.insert(among);
+            self.large_contexts()?.insert(key);
         }
         Ok(())
     }
 
-    fn crowds(&mut self) -> rusqlite::Result<&mut HashSet<(i64, Arc<str>)>> {
-        if self.crowds.is_none() {
-            let mut all = self.db.prepare_cached("SELECT DISTINCT scope, context FROM crowd")?;
-            let crowd = |it: &Row<'_>| Ok((it.get(0)?, Arc::from(it.get_ref(1)?.as_str()?)));
-            *self.crowds = Some(all.query_map([], crowd)?.collect::<rusqlite::Result<_>>()?);
+    fn large_contexts(&mut self) -> rusqlite::Result<&mut HashSet<(i64, Arc<str>)>> {
+        if self.large_contexts.is_none() {
+            let mut query = self.db.prepare_cached("SELECT DISTINCT scope, context FROM crowd")?;
+            let key = |row: &Row<'_>| Ok((row.get(0)?, Arc::from(row.get_ref(1)?.as_str()?)));
+            *self.large_contexts = Some(query.query_map([], key)?.collect::<rusqlite::Result<_>>()?);
         }
-        Ok(self.crowds.get_or_insert_default())
+        Ok(self.large_contexts.get_or_insert_default())
     }
 
-    /// Writes what has changed.
-    pub(super) fn count(&mut self) -> rusqlite::Result<()> {
-        let Counters { of_all, of_crowds } = mem::take(&mut self.totals);
+    /// Writes the changes of the counters.
+    pub(super) fn write_counters(&mut self) -> rusqlite::Result<()> {
+        let Counters { totals, large_contexts } = mem::take(&mut self.counters);
         let sql = "INSERT INTO total VALUES(?1, ?2, ?3) ON CONFLICT DO UPDATE SET tasks = tasks + ?3";
-        let mut count = self.db.prepare_cached(sql)?;
-        for ((scope, state), by) in of_all.into_iter().filter(|it| it.1 != 0) {
-            count.execute((scope, state, by))?;
+        let mut update = self.db.prepare_cached(sql)?;
+        for ((scope, state), delta) in totals.into_iter().filter(|(_, delta)| *delta != 0) {
+            update.execute((scope, state, delta))?;
         }
         let sql = "INSERT INTO crowd VALUES(?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET tasks = tasks + ?4";
-        for ((scope, context, state), by) in of_crowds.into_iter().filter(|it| it.1 != 0) {
-            self.db.prepare_cached(sql)?.execute((scope, &*context, state, by))?;
-            if by < 0 {
-                // One that nobody is left of is none.
+        for ((scope, context, state), delta) in large_contexts.into_iter().filter(|(_, delta)| *delta != 0) {
+            self.db.prepare_cached(sql)?.execute((scope, &*context, state, delta))?;
+            if delta < 0 {
+                // Without counts, the context is no longer large.
                 let sql = "DELETE FROM crowd WHERE scope = ? AND context = ? AND state = ? AND tasks = 0";
                 self.db.prepare_cached(sql)?.execute((scope, &*context, state))?;
             }
@@ -102,15 +102,15 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Deletes what is known of an owner, of whom nothing is there any more.
-    pub(super) fn uncount(&mut self, scope: i64) -> rusqlite::Result<()> {
+    /// Deletes the counters of a scope without tasks.
+    pub(super) fn delete_counters(&mut self, scope: i64) -> rusqlite::Result<()> {
         for table in ["total", "crowd"] {
             self.db.prepare_cached(&format!("DELETE FROM {table} WHERE scope = ?"))?.execute([scope])?;
         }
-        // What has been counted since is of tasks that are gone.
-        self.totals.of_all.retain(|it, _| it.0 != scope);
-        self.totals.of_crowds.retain(|it, _| it.0 != scope);
-        self.crowds()?.retain(|it| it.0 != scope);
+        // The remaining changes are those of deleted tasks.
+        self.counters.totals.retain(|key, _| key.0 != scope);
+        self.counters.large_contexts.retain(|key, _| key.0 != scope);
+        self.large_contexts()?.retain(|key| key.0 != scope);
         Ok(())
     }
 }

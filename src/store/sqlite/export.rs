@@ -1,4 +1,4 @@
-//! Tasks as lines of JSON, one for each with all that is kept of it: out of a file, and into another.
+//! Export and import of tasks as JSON Lines: one task with all its data per line. Also the deletion of an owner's data.
 
 use std::{
     io::{BufRead, Write},
@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use super::{
     Error, Sqlite, check,
     inspect::Inspector,
-    log_rows::{halves, pack},
-    number, push, read,
-    write::{piece, refused, signed},
-    writer::Transaction,
+    log_rows::{encode_events, split_task},
+    push, read, unsigned,
+    write::{log_row_id, other_error, signed},
+    writer::WriteTransaction,
 };
 use crate::{
     event::{Event, Mark, Position},
@@ -25,22 +25,22 @@ use crate::{
     store::{Key, PushConfig, Scope, Unavailable, log_codec::TaskIds},
 };
 
-/// The layout of the lines; another one is another number.
-const LAYOUT: u32 = 1;
+/// Version of the format.
+const FORMAT: u32 = 1;
 
-/// So many events are a piece of a log.
-const PIECE: usize = 64;
+/// Number of events per imported log row.
+const EVENTS_PER_ROW: usize = 64;
 
-/// The first line: what the others are.
+/// First line: the version of the format.
 #[derive(Debug, Serialize, Deserialize)]
-struct Head {
+struct Header {
     a2a_tasks: u32,
 }
 
-/// A task.
+/// Task with all its data.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct TaskLine {
     owner: String,
     tenant: String,
     id: String,
@@ -55,17 +55,17 @@ struct Line {
     attempt: u32,
     #[serde(default, skip_serializing_if = "is_zero")]
     drained: u32,
-    /// Nothing is left of its log.
+    /// The log was deleted.
     folded: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     checkpoint: Option<Checkpoint>,
-    log: Vec<Logged>,
+    log: Vec<LogEntry>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     saved: Option<Blob>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     asked: Option<Blob>,
-    pushes: Vec<Push>,
-    sends: Vec<Send>,
+    pushes: Vec<PushEntry>,
+    sends: Vec<SendEntry>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -80,7 +80,7 @@ struct Checkpoint {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Logged {
+struct LogEntry {
     seq: u64,
     fence: u64,
     mark: u8,
@@ -88,21 +88,21 @@ struct Logged {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Push {
+struct PushEntry {
     version: String,
     config: TaskPushNotificationConfig,
     beside: Blob,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Send {
+struct SendEntry {
     key: String,
     hash: Blob,
     time: i64,
     seq: u64,
 }
 
-/// Bytes that nobody reads, in base64.
+/// Opaque bytes, as base64 text.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 struct Blob(Vec<u8>);
@@ -110,96 +110,98 @@ struct Blob(Vec<u8>);
 impl TryFrom<String> for Blob {
     type Error = base64::DecodeError;
 
-    fn try_from(it: String) -> Result<Self, Self::Error> {
-        STANDARD.decode(it).map(Self)
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        STANDARD.decode(text).map(Self)
     }
 }
 
 impl From<Blob> for String {
-    fn from(it: Blob) -> Self {
-        STANDARD.encode(it.0)
+    fn from(blob: Blob) -> Self {
+        STANDARD.encode(blob.0)
     }
 }
 
 impl Inspector {
-    /// Writes the tasks of one owner or of all, as they are at this moment, and says how many.
+    /// Writes a consistent snapshot of the tasks of one owner or of all. Returns their number.
     pub(crate) fn export(&self, owner: Option<&str>, out: &mut dyn Write) -> Result<u64, Error> {
         self.read(|db| {
-            let (written, mut tasks) = (|it: Result<(), _>| it.map_err(refused), 0);
-            written(line(out, &Head { a2a_tasks: LAYOUT }))?;
+            let (written, mut tasks) = (|result: Result<(), _>| result.map_err(other_error), 0);
+            written(write_line(out, &Header { a2a_tasks: FORMAT }))?;
             let sql = "SELECT task.id FROM task JOIN scope ON scope.id = task.scope
                 WHERE ?1 IS NULL OR scope.owner = ?1 ORDER BY task.id";
-            let mut all = db.prepare(sql)?;
-            let mut all = all.query([owner])?;
-            while let Some(it) = all.next()? {
-                written(line(out, &exported(db, it.get(0)?)?))?;
+            let mut query = db.prepare(sql)?;
+            let mut rows = query.query([owner])?;
+            while let Some(row) = rows.next()? {
+                written(write_line(out, &task_line(db, row.get(0)?)?))?;
                 tasks += 1;
             }
-            out.flush().map_err(refused)?;
+            out.flush().map_err(other_error)?;
             Ok(tasks)
         })
     }
 }
 
-fn line(out: &mut dyn Write, it: &impl Serialize) -> std::io::Result<()> {
-    serde_json::to_writer(&mut *out, it)?;
+fn write_line(out: &mut dyn Write, line: &impl Serialize) -> std::io::Result<()> {
+    serde_json::to_writer(&mut *out, line)?;
     out.write_all(b"\n")
 }
 
-fn exported(db: &Connection, id: i64) -> rusqlite::Result<Line> {
-    let blob = |it: &Row<'_>, at| Ok::<_, rusqlite::Error>(Blob(it.get(at)?));
+fn task_line(db: &Connection, id: i64) -> rusqlite::Result<TaskLine> {
+    let blob = |row: &Row<'_>, at| Ok::<_, rusqlite::Error>(Blob(row.get(at)?));
     let sql = "SELECT version, config, beside, number FROM push WHERE task = ? ORDER BY number";
     let mut pushes = db.prepare_cached(sql)?;
-    let pushes = pushes.query_map([id], |it| {
-        let PushConfig { config, version, extra: beside } = &*push::config(it)?;
-        Ok(Push { version: version.as_str().to_owned(), config: config.clone(), beside: Blob(beside.to_vec()) })
+    let pushes = pushes.query_map([id], |row| {
+        let PushConfig { config, version, extra } = &*push::config(row)?;
+        Ok(PushEntry { version: version.as_str().to_owned(), config: config.clone(), beside: Blob(extra.to_vec()) })
     })?;
     let mut sends = db.prepare_cached("SELECT key, hash, time, seq FROM send WHERE task = ? ORDER BY time, key")?;
-    let sends = sends.query_map([id], |it| {
-        Ok(Send { key: it.get(0)?, hash: blob(it, 1)?, time: it.get(2)?, seq: number(it.get(3)?) })
+    let sends = sends.query_map([id], |row| {
+        Ok(SendEntry { key: row.get(0)?, hash: blob(row, 1)?, time: row.get(2)?, seq: unsigned(row.get(3)?) })
     })?;
-    let logged = |it: &Event| {
-        let Position { seq, fence } = it.position();
-        Logged { seq, fence, mark: it.mark().to_byte(), event: it.message().clone() }
+    let log_entry = |event: &Event| {
+        let Position { seq, fence } = event.position();
+        LogEntry { seq, fence, mark: event.mark().to_byte(), event: event.message().clone() }
     };
-    let log = read::events(db, id, 0, usize::MAX)?.iter().map(logged).collect();
+    let log = read::events(db, id, 0, usize::MAX)?.iter().map(log_entry).collect();
     let saved = "SELECT bytes FROM saved WHERE id = ?";
-    let saved = db.prepare_cached(saved)?.query_row([id], |it| blob(it, 0)).optional()?;
+    let saved = db.prepare_cached(saved)?.query_row([id], |row| blob(row, 0)).optional()?;
     let checkpoint = "SELECT seq, task, artifacts FROM checkpoint WHERE id = ?";
-    let checkpoint = db.prepare_cached(checkpoint)?.query_row([id], |it| {
-        let task = read::task(it.get_ref(1)?.as_blob()?, it.get_ref(2)?.as_blob()?)?;
-        Ok(Checkpoint { seq: number(it.get(0)?), task })
+    let checkpoint = db.prepare_cached(checkpoint)?.query_row([id], |row| {
+        let task = read::task(row.get_ref(1)?.as_blob()?, row.get_ref(2)?.as_blob()?)?;
+        Ok(Checkpoint { seq: unsigned(row.get(0)?), task })
     });
     let (checkpoint, pushes, sends) =
         (checkpoint.optional()?, pushes.collect::<rusqlite::Result<_>>()?, sends.collect::<rusqlite::Result<_>>()?);
     let sql = "SELECT o.owner, o.tenant, t.* FROM task t JOIN scope o ON o.id = t.scope WHERE t.id = ?";
-    db.prepare_cached(sql)?.query_row([id], |it| {
-        let state = TaskState::try_from(it.get::<_, i32>("state")?).unwrap_or_default();
-        let seq = number(it.get("seq")?);
-        // A short log is its own checkpoint. Who reads a line is to find what has ended in one piece.
+    db.prepare_cached(sql)?.query_row([id], |row| {
+        let state = TaskState::try_from(row.get::<_, i32>("state")?).unwrap_or_default();
+        let seq = unsigned(row.get("seq")?);
+        // A short log is its own checkpoint. A line has a checkpoint of every task in a terminal state.
         let checkpoint = match checkpoint {
-            None if state.is_terminal() => Some(Checkpoint { seq, task: read::TaskRows::new(db, true)?.at(id, seq)? }),
+            None if state.is_terminal() => {
+                Some(Checkpoint { seq, task: read::TaskReader::new(db, true)?.read(id, seq)? })
+            }
             found => found,
         };
-        Ok(Line {
-            owner: it.get("owner")?,
-            tenant: it.get("tenant")?,
-            id: it.get("key")?,
-            context: it.get("context")?,
+        Ok(TaskLine {
+            owner: row.get("owner")?,
+            tenant: row.get("tenant")?,
+            id: row.get("key")?,
+            context: row.get("context")?,
             state: state.as_str_name().to_owned(),
-            time: it.get("time")?,
+            time: row.get("time")?,
             seq,
-            fence: number(it.get("fence")?),
-            open: it.get("open")?,
-            taken: number(it.get("taken")?),
-            cancel: it.get("cancel")?,
-            attempt: it.get("attempt")?,
-            drained: it.get("drained")?,
-            folded: it.get("folded")?,
+            fence: unsigned(row.get("fence")?),
+            open: row.get("open")?,
+            taken: unsigned(row.get("taken")?),
+            cancel: row.get("cancel")?,
+            attempt: row.get("attempt")?,
+            drained: row.get("drained")?,
+            folded: row.get("folded")?,
             checkpoint,
             log,
             saved,
-            asked: it.get::<_, Option<_>>("asked")?.map(Blob),
+            asked: row.get::<_, Option<_>>("asked")?.map(Blob),
             pushes,
             sends,
         })
@@ -207,63 +209,66 @@ fn exported(db: &Connection, id: i64) -> rusqlite::Result<Line> {
 }
 
 impl Sqlite {
-    /// Takes the tasks of these lines, all or none: none where one of them is there already, or is not what a task is.
-    pub(crate) async fn import(&self, lines: impl BufRead + std::marker::Send + 'static) -> Result<u64, Unavailable> {
-        self.writer.run_once(move |it| it.import(lines)).await
+    /// Imports the tasks of an export in one transaction. Imports none if one of them exists already or is invalid.
+    pub(crate) async fn import(&self, lines: impl BufRead + Send + 'static) -> Result<u64, Unavailable> {
+        self.writer.run_once(move |transaction| transaction.import(lines)).await
     }
 
-    /// Deletes all that is there of an owner, and what it was from the file. Says how many tasks.
+    /// Deletes all data of an owner, and overwrites it in the file. Returns the number of deleted tasks.
     pub(crate) async fn forget(&self, owner: &str) -> Result<u64, Unavailable> {
-        // What is deleted is overwritten.
-        self.writer.run(|it| it.db.pragma_update(None, "secure_delete", true)).await?;
+        self.writer.run(|transaction| transaction.db.pragma_update(None, "secure_delete", true)).await?;
         let (owner, mut tasks): (Arc<str>, _) = (owner.into(), 0);
         loop {
-            let whose = Arc::clone(&owner);
-            let (some, more) = self.writer.run(move |it| it.forget_some_of(&whose)).await?;
-            tasks += some;
-            if !more {
+            let owner = Arc::clone(&owner);
+            let (deleted, has_more) = self.writer.run(move |transaction| transaction.delete_some_of(&owner)).await?;
+            tasks += deleted;
+            if !has_more {
                 return Ok(tasks);
             }
         }
     }
 }
 
-impl Transaction<'_> {
+impl WriteTransaction<'_> {
     fn import(&mut self, lines: impl BufRead) -> rusqlite::Result<u64> {
         let mut tasks = 0;
         for (n, text) in (1_u64..).zip(lines.lines()) {
-            let wrong = |why: String| refused(format!("line {n}: {why}"));
-            let text = text.map_err(|it| wrong(it.to_string()))?;
+            let invalid = |problem: String| other_error(format!("line {n}: {problem}"));
+            let text = text.map_err(|error| invalid(error.to_string()))?;
             if n == 1 {
-                let head: Head = serde_json::from_str(&text).map_err(|_| wrong("these are no tasks of ours".into()))?;
-                if head.a2a_tasks != LAYOUT {
-                    return Err(wrong(format!(
-                        "these are tasks in the form {}, and only {LAYOUT} is known",
-                        head.a2a_tasks
-                    )));
+                let header: Header =
+                    serde_json::from_str(&text).map_err(|_| invalid("not an export of this program".into()))?;
+                if header.a2a_tasks != FORMAT {
+                    let problem = format!(
+                        "export format {} is not supported; this program supports format {FORMAT}",
+                        header.a2a_tasks
+                    );
+                    return Err(invalid(problem));
                 }
                 continue;
             }
-            let line: Line = serde_json::from_str(&text).map_err(|it| wrong(it.to_string()))?;
+            let line: TaskLine = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
             let id = line.id.clone();
-            if let Some(why) = self.take(line)? {
-                return Err(wrong(format!("task {id}: {why}")));
+            if let Some(problem) = self.import_task(line)? {
+                return Err(invalid(format!("task {id}: {problem}")));
             }
             tasks += 1;
         }
         Ok(tasks)
     }
 
-    /// Takes a task, or says why not.
-    fn take(&mut self, line: Line) -> rusqlite::Result<Option<String>> {
-        let Some(state) = TaskState::from_str_name(&line.state) else { return Ok(Some("it has no state".into())) };
+    /// Imports a task. Returns a problem if it is invalid.
+    fn import_task(&mut self, line: TaskLine) -> rusqlite::Result<Option<String>> {
+        let Some(state) = TaskState::from_str_name(&line.state) else {
+            return Ok(Some(format!("state: unknown state {}", line.state)));
+        };
         let key = Key::new(&Arc::new(Scope { owner: line.owner.into(), tenant: line.tenant.into() }), &line.id);
         let scope = match self.scope(key.scope())? {
-            Some(it) => it,
-            None => self.new_scope(key.scope())?,
+            Some(scope) => scope,
+            None => self.insert_scope(key.scope())?,
         };
         if self.find(scope, &key)?.is_some() {
-            return Ok(Some("it is there already".into()));
+            return Ok(Some("the task exists already".into()));
         }
         let sql = "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, drained, pushes, folded, asked)
             VALUES(:scope, :key, :context, :state, :time, :seq, :fence, :open, :taken, :cancel, :attempt, :drained, 0, :folded, :asked)";
@@ -271,52 +276,53 @@ impl Transaction<'_> {
             ":scope": scope, ":key": key.id(), ":context": &line.context, ":state": i32::from(state), ":time": line.time,
             ":seq": signed(line.seq)?, ":fence": signed(line.fence)?, ":open": line.open, ":taken": signed(line.taken)?,
             ":cancel": line.cancel, ":attempt": line.attempt, ":drained": line.drained, ":folded": line.folded,
-            ":asked": line.asked.map(|it| it.0),
+            ":asked": line.asked.map(|blob| blob.0),
         })?;
         let id = self.db.last_insert_rowid();
-        if line.log.windows(2).any(|it| it[0].seq.checked_add(1) != Some(it[1].seq)) {
-            return Ok(Some("its log has a hole".into()));
+        if line.log.windows(2).any(|pair| pair[0].seq.checked_add(1) != Some(pair[1].seq)) {
+            return Ok(Some("log: the sequence numbers have a gap".into()));
         }
-        let names = TaskIds { id: key.id(), context: &line.context };
-        for some in line.log.chunks(PIECE) {
-            let event = |it: &Logged| {
-                let payload = it.event.payload.clone()?;
-                Some(Event::new(Position { fence: it.fence, seq: it.seq }, Mark::from_byte(it.mark), payload))
+        let ids = TaskIds { id: key.id(), context: &line.context };
+        for entries in line.log.chunks(EVENTS_PER_ROW) {
+            let event = |entry: &LogEntry| {
+                let payload = entry.event.payload.clone()?;
+                let position = Position { fence: entry.fence, seq: entry.seq };
+                Some(Event::new(position, Mark::from_byte(entry.mark), payload))
             };
-            let Some(events) = some.iter().map(event).collect::<Option<Vec<_>>>() else {
-                return Ok(Some("an event of its log says nothing".into()));
+            let Some(events) = entries.iter().map(event).collect::<Option<Vec<_>>>() else {
+                return Ok(Some("log: an event is empty".into()));
             };
-            let first = piece(id, some.first().map_or(0, |it| it.seq))?;
-            self.db.prepare_cached("INSERT INTO log VALUES(?, ?)")?.execute((first, pack(&events, names)))?;
+            let first = log_row_id(id, entries.first().map_or(0, |entry| entry.seq))?;
+            self.db.prepare_cached("INSERT INTO log VALUES(?, ?)")?.execute((first, encode_events(&events, ids)))?;
         }
         if let Some(Checkpoint { seq, task }) = line.checkpoint {
-            let [head, artifacts] = halves(&task);
+            let [head, artifacts] = split_task(&task);
             let sql = "INSERT INTO checkpoint VALUES(?, ?, ?, ?)";
             self.db.prepare_cached(sql)?.execute((id, signed(seq)?, head, artifacts))?;
         }
-        if let Some(it) = line.saved {
-            self.db.prepare_cached("INSERT INTO saved VALUES(?, ?)")?.execute((id, it.0))?;
+        if let Some(Blob(bytes)) = line.saved {
+            self.db.prepare_cached("INSERT INTO saved VALUES(?, ?)")?.execute((id, bytes))?;
         }
-        for Push { version, config, beside } in line.pushes {
+        for PushEntry { version, config, beside } in line.pushes {
             let Some(version) = Version::from_text(&version) else {
-                return Ok(Some("a push configuration is of a version that there is not".into()));
+                return Ok(Some(format!("pushes: unknown protocol version {version}")));
             };
             let config = PushConfig { config, version, extra: Bytes::from(beside.0) };
-            push::keep(self.db, id, &config, usize::MAX)?;
+            push::put(self.db, id, &config, usize::MAX)?;
         }
-        for Send { key, hash, time, seq } in line.sends {
+        for SendEntry { key, hash, time, seq } in line.sends {
             let sql = "INSERT INTO send VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
-            let taken = self.db.prepare_cached(sql)?.execute((scope, &key, hash.0, time, id, signed(seq)?))?;
-            if taken == 0 {
-                return Ok(Some(format!("a send of its owner has the key {key} already")));
+            let inserted = self.db.prepare_cached(sql)?.execute((scope, &key, hash.0, time, id, signed(seq)?))?;
+            if inserted == 0 {
+                return Ok(Some(format!("sends: another message of the owner has the idempotency key {key}")));
             }
         }
-        // What is written from the next opening on is of another one than what was.
+        // The fence of the next opening must be greater than any imported one.
         self.db.prepare_cached("UPDATE opening SET fence = max(fence, ?)")?.execute([signed(line.fence)?])?;
         let context: Arc<str> = line.context.into();
-        self.moved((scope, &context), None, Some(state.into()))?;
-        self.joined((scope, &context), id)?;
-        self.room.moved(&key.scope().owner, None, Some(state.is_terminal()));
-        check::task(self.db, id)
+        self.count_transition((scope, &context), None, Some(state.into()))?;
+        self.detect_large_context((scope, &context), id)?;
+        self.quota.count(&key.scope().owner, None, Some(state.is_terminal()));
+        check::check_task(self.db, id)
     }
 }

@@ -1,12 +1,12 @@
-//! Places on the way of a commit, by name, where a test lets things go wrong.
+//! Failpoints: named points in a commit where tests inject faults.
 //!
-//! Only a program that was built for debugging has them: in a release, and so in a bench, nothing is left of them. A
-//! Cargo feature would not do, as benches are built with the features that tests want. `FAULT_POINT=batch.commit=abort@3`
-//! has the process end when it comes there for the third time.
+//! Only builds with debug assertions contain them, so that releases and benchmarks have no overhead. (A Cargo feature would
+//! not do: benchmarks are built with the features of the tests.) For example, `FAULT_POINT=batch.commit=abort@3` aborts the
+//! process when it passes `batch.commit` for the third time. The actions are `abort`, `error` and `delay`.
 
-/// Comes to this place. Fails where it is to.
+/// Passes a failpoint. Fails if a fault is planned for it.
 #[cfg(not(debug_assertions))]
-#[expect(clippy::unnecessary_wraps, reason = "it is the other one's type")]
+#[expect(clippy::unnecessary_wraps, reason = "same signature as with debug assertions")]
 pub(super) const fn at(_: &str) -> rusqlite::Result<()> {
     Ok(())
 }
@@ -28,21 +28,21 @@ mod debugging {
 
     use rusqlite::ffi;
 
-    /// Long enough for whoever waits to do something else meanwhile.
+    /// Duration of an injected delay: long enough for concurrent work of the test.
     const DELAY: Duration = Duration::from_millis(300);
 
     static PLANNED: LazyLock<Option<Fault>> =
-        LazyLock::new(|| env::var("FAULT_POINT").ok().and_then(|it| it.parse().ok()));
+        LazyLock::new(|| env::var("FAULT_POINT").ok().and_then(|text| text.parse().ok()));
 
     struct Fault {
         point: String,
-        act: Act,
-        /// How often one comes there until it happens: that time alone, so that whoever tries again succeeds.
+        action: Action,
+        /// Remaining passes until the fault occurs. It occurs once, so that a retry succeeds.
         left: AtomicU32,
     }
 
     #[derive(Clone, Copy, Debug)]
-    enum Act {
+    enum Action {
         Abort,
         Error,
         Delay,
@@ -53,33 +53,33 @@ mod debugging {
 
         fn from_str(text: &str) -> Result<Self, ()> {
             let (point, rest) = text.split_once('=').ok_or(())?;
-            let (act, times) = rest.split_once('@').unwrap_or((rest, "1"));
-            let act = match act {
-                "abort" => Act::Abort,
-                "error" => Act::Error,
-                "delay" => Act::Delay,
+            let (action, passes) = rest.split_once('@').unwrap_or((rest, "1"));
+            let action = match action {
+                "abort" => Action::Abort,
+                "error" => Action::Error,
+                "delay" => Action::Delay,
                 _ => return Err(()),
             };
-            Ok(Self { point: point.to_owned(), act, left: times.parse().map(AtomicU32::new).map_err(drop)? })
+            Ok(Self { point: point.to_owned(), action, left: passes.parse().map(AtomicU32::new).map_err(drop)? })
         }
     }
 
-    /// Comes to this place. Fails where it is to.
+    /// Passes a failpoint. Fails if a fault is planned for it.
     pub(in crate::store::sqlite) fn at(point: &str) -> rusqlite::Result<()> {
-        let Some(it) = PLANNED.as_ref().filter(|it| it.point == point) else { return Ok(()) };
-        let left = it.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |it| it.checked_sub(1));
+        let Some(fault) = PLANNED.as_ref().filter(|fault| fault.point == point) else { return Ok(()) };
+        let left = fault.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         if left != Ok(1) {
             return Ok(());
         }
-        tracing::error!(point, act = ?it.act, "a fault, as planned");
-        match it.act {
-            Act::Abort => std::process::abort(),
-            Act::Delay => {
-                #[expect(clippy::disallowed_methods, reason = "it is what it is for")]
+        tracing::error!(point, action = ?fault.action, "planned fault injected");
+        match fault.action {
+            Action::Abort => std::process::abort(),
+            Action::Delay => {
+                #[expect(clippy::disallowed_methods, reason = "the delay must block the thread")]
                 std::thread::sleep(DELAY);
                 Ok(())
             }
-            Act::Error => {
+            Action::Error => {
                 Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_IOERR_WRITE), Some(point.to_owned())))
             }
         }

@@ -1,4 +1,4 @@
-//! The file: who has it, and how connections to it are made.
+//! Database file: the lock file that gives one server exclusive use, connection setup, and paths of companion files.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -13,45 +13,45 @@ use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use super::{Durability, Error, sync_directory};
 use crate::clock::Clock;
 
-/// How long a connection waits for another one of ours, which is busy for moments only.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum time that a connection waits for a lock of another connection, which is held only briefly.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The log is cut to this many bytes once all of it is in the file.
-pub(super) const LOG: i64 = 64 << 20;
+/// Size in bytes to which SQLite truncates the write-ahead log after a complete checkpoint.
+pub(super) const WAL_SIZE_LIMIT: i64 = 64 << 20;
 
-/// How many statements a connection keeps prepared: all that there are.
+/// Capacity of the prepared statement cache of a connection: enough for all statements.
 const STATEMENTS: usize = 64;
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Role {
     Write(Durability),
-    /// Its cache is for itself.
     Read,
     Checkpoint,
 }
 
-/// A file that no other server has as long as this lives.
+/// Database file that this process has locked. The lock is released on drop.
 #[derive(Debug)]
 pub(super) struct LockedFile {
+    /// Canonical path of the database.
     pub(super) path: PathBuf,
-    /// The operating system lets go of it with the process, however that ends.
+    /// The operating system releases the lock when the process ends for any reason.
     _lock: File,
 }
 
 impl LockedFile {
-    /// Claims the file, which may not be there yet.
-    pub(super) fn new(path: &Path) -> Result<Self, Error> {
+    /// Locks a database file, which need not exist yet.
+    pub(super) fn lock(path: &Path) -> Result<Self, Error> {
         let failed = |cause| Error::Io { path: path.to_owned(), cause };
-        let path = whole(path).map_err(failed)?;
-        let beside = beside(&path, "lock");
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&beside);
-        let mut lock = options.map_err(failed)?;
+        let path = canonical(path).map_err(failed)?;
+        let lock_path = sibling(&path, "lock");
+        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock_path);
+        let mut lock = opened.map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut by = String::new();
-                // Where a lock keeps others from reading too, nothing is known of its owner.
+                // On some systems, a locked file can't be read.
                 let read = lock.read_to_string(&mut by);
                 let by = if read.is_ok() && !by.is_empty() { by } else { "another process".to_owned() };
                 return Err(Error::InUse { path, by: by.trim_end().to_owned() });
@@ -59,24 +59,24 @@ impl LockedFile {
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
         let since = jiff::Timestamp::from_millisecond(Clock::new().millis()).unwrap_or_default();
-        let who = format!("process {}, since {since:.0}\n", process::id());
-        lock.set_len(0).and_then(|()| lock.write_all(who.as_bytes())).map_err(failed)?;
+        let holder = format!("process {}, since {since:.0}\n", process::id());
+        lock.set_len(0).and_then(|()| lock.write_all(holder.as_bytes())).map_err(failed)?;
         Ok(Self { path, _lock: lock })
     }
 
-    /// Another connection.
+    /// Opens a connection.
     pub(super) fn connect(&self, role: Role) -> rusqlite::Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let db = Connection::open_with_flags(&self.path, flags)?;
-        db.busy_timeout(PATIENCE)?;
+        db.busy_timeout(BUSY_TIMEOUT)?;
         db.set_prepared_statement_cache_capacity(STATEMENTS);
-        // Whoever writes this file otherwise, by accident or not, is not to make us run their code.
+        // The schema of a manipulated file must not run functions.
         db.pragma_update(None, "trusted_schema", false)?;
-        // What a statement is given is no part of its plan. Else one with a limit is made anew each time that it is run.
+        // Query plans must not depend on bound values. Otherwise a statement with a bound LIMIT is prepared again on each use.
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         match role {
             Role::Write(durability) => {
-                db.pragma_update(None, "journal_size_limit", LOG)?;
+                db.pragma_update(None, "journal_size_limit", WAL_SIZE_LIMIT)?;
                 db.pragma_update(None, "cache_size", -32_768)?;
                 durability.apply(&db)?;
             }
@@ -93,76 +93,78 @@ impl LockedFile {
 /// Moves a closed database to a path where there is none yet.
 ///
 /// # Errors
-/// A server has the path, a file or the write-ahead log of one is there, some of the new file is in its log alone (most often
-/// because the disk is full), or the system can't rename it.
+/// A server has locked the path, a database or its write-ahead log exists there, the new file has a write-ahead log with data
+/// that is not in the file (most often because the disk is full), or the system can't rename it.
 pub(crate) fn publish(from: &Path, to: &Path) -> Result<(), Error> {
     let failed = |path: &Path, cause| Error::Io { path: path.to_owned(), cause };
-    // SQLite deletes a log when all of it is in the file.
-    if log_of(from).exists() {
-        return Err(failed(to, std::io::Error::other("not all of it could be written; is the disk full?")));
+    // SQLite deletes the write-ahead log after a complete checkpoint.
+    if wal_path(from).exists() {
+        let cause =
+            std::io::Error::other("the database could not be written completely; check that the disk is not full");
+        return Err(failed(to, cause));
     }
-    // SQLite would replay an old log over the new file.
+    // SQLite would replay an old write-ahead log over the new file.
     let is_free = |path: &Path| {
-        let taken = [path.to_owned(), log_of(path)].into_iter().find(|path| path.exists());
-        taken.map_or(Ok(()), |path| Err(failed(&path, std::io::ErrorKind::AlreadyExists.into())))
+        let existing = [path.to_owned(), wal_path(path)].into_iter().find(|path| path.exists());
+        existing.map_or(Ok(()), |path| Err(failed(&path, std::io::ErrorKind::AlreadyExists.into())))
     };
-    // Before the lock, which would leave a file.
+    // Before locking, which would leave a lock file.
     is_free(to)?;
-    // A server that starts meanwhile has either the lock or the whole file.
-    let claimed = LockedFile::new(to)?;
-    is_free(&claimed.path)?;
-    let renamed = File::open(from).and_then(|file| file.sync_all()).and_then(|()| fs::rename(from, &claimed.path));
-    renamed.and_then(|()| sync_directory(&claimed.path)).map_err(|cause| failed(&claimed.path, cause))
+    // A server that starts concurrently gets either the lock or the complete file.
+    let locked = LockedFile::lock(to)?;
+    is_free(&locked.path)?;
+    let renamed = File::open(from).and_then(|file| file.sync_all()).and_then(|()| fs::rename(from, &locked.path));
+    renamed.and_then(|()| sync_directory(&locked.path)).map_err(|cause| failed(&locked.path, cause))
 }
 
 impl Durability {
-    /// From the next transaction on.
+    /// Configures a connection, with effect from the next transaction.
     pub(super) fn apply(self, db: &Connection) -> rusqlite::Result<()> {
         let (level, full) = match self {
             Self::Process => ("NORMAL", false),
             Self::Power => ("FULL", true),
         };
         db.pragma_update(None, "synchronous", level)?;
-        // Where an ordinary sync leaves bytes in the drive (macOS).
+        // On macOS, an ordinary sync leaves data in the cache of the drive.
         db.pragma_update(None, "fullfsync", full)?;
         db.pragma_update(None, "checkpoint_fullfsync", full)
     }
 }
 
-/// Device and number of a file.
+/// Device and inode number of a file.
 pub(super) type FileId = (u64, u64);
 
-/// Which file has this name now, where the system tells files apart by more than their names.
-pub(super) fn which(path: &Path) -> std::io::Result<FileId> {
-    let found = fs::metadata(path)?;
+/// Returns the identity of the file at a path. Without inode numbers, all files are the same.
+pub(super) fn file_id(path: &Path) -> std::io::Result<FileId> {
+    let metadata = fs::metadata(path)?;
     #[cfg(unix)]
-    let which = (std::os::unix::fs::MetadataExt::dev(&found), std::os::unix::fs::MetadataExt::ino(&found));
+    let id = (std::os::unix::fs::MetadataExt::dev(&metadata), std::os::unix::fs::MetadataExt::ino(&metadata));
     #[cfg(not(unix))]
-    let which = (0, u64::from(found.is_file()));
-    Ok(which)
+    let id = (0, u64::from(metadata.is_file()));
+    Ok(id)
 }
 
 /// Path of SQLite's write-ahead log of a database.
-pub(super) fn log_of(path: &Path) -> PathBuf {
+pub(super) fn wal_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
     name.into()
 }
 
-/// The name of a file beside the database.
-pub(super) fn beside(path: &Path, what: &str) -> PathBuf {
+/// Path of a companion file of the database: its path with another extension appended.
+pub(super) fn sibling(path: &Path, extension: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
-    name.push(what);
+    name.push(extension);
     name.into()
 }
 
-/// The one path of a file, by whichever of its names it is meant.
-fn whole(path: &Path) -> std::io::Result<PathBuf> {
+/// Canonical path of a file that may not exist yet.
+fn canonical(path: &Path) -> std::io::Result<PathBuf> {
     if path.exists() {
         return fs::canonicalize(path);
     }
-    let parent = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().ok_or(std::io::ErrorKind::InvalidFilename)?;
     Ok(fs::canonicalize(parent)?.join(name))
 }

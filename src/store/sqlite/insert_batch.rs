@@ -1,5 +1,4 @@
-//! A batch: the rows of tasks that end with their first commit are made by few statements, each of which looks for the
-//! place of one where it has put the one before.
+//! Batched inserts of completed tasks: one statement inserts several rows, which is faster than a statement per row.
 
 use std::{
     collections::HashSet,
@@ -11,16 +10,16 @@ use rusqlite::ToSql;
 
 use super::{
     failpoint,
-    write::{SHORT, signed},
-    writer::Transaction,
+    write::{MAX_INLINE_BYTES, signed},
+    writer::WriteTransaction,
 };
 use crate::store::{Change, CompletedTask, Refused, log_codec};
 
-/// How many rows a statement makes.
+/// Numbers of rows per statement.
 const ROWS: [usize; 5] = [16, 8, 4, 2, 1];
 
-/// Where one of them fails, all of the transaction does: so SQLite need not remember what was there before the statement,
-/// as it else would for several rows.
+/// Insert statements, one per element of [`ROWS`]. `OR FAIL` spares SQLite a statement journal for several rows: after an
+/// error, the whole transaction is rolled back anyway.
 static SQL: LazyLock<[String; 5]> = LazyLock::new(|| {
     ROWS.map(|rows| {
         let row = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)";
@@ -32,81 +31,90 @@ static SQL: LazyLock<[String; 5]> = LazyLock::new(|| {
     })
 });
 
-/// Changes, and of each task that is to stand in its row the bytes: they are made by who has what they are made of at
-/// hand, and not by the thread that all others wait for.
+/// Batch of changes. Short completed tasks are encoded in advance, by the caller instead of the writer thread.
 pub(super) struct InsertBatch {
-    all: Arc<[Change]>,
+    changes: Arc<[Change]>,
     bytes: Vec<u8>,
-    wholes: Vec<Option<Range<usize>>>,
+    /// Ranges of the encoded tasks in `bytes`, one entry per change.
+    encoded: Vec<Option<Range<usize>>>,
 }
 
 impl InsertBatch {
-    pub(super) fn new(all: Arc<[Change]>) -> Self {
-        let (mut bytes, mut wholes) = (Vec::new(), Vec::with_capacity(all.len()));
-        for it in &*all {
-            let before = bytes.len();
-            let whole = match it {
-                Change::CompletedTask(it) => log_codec::encode_completed(it, SHORT, &mut bytes),
+    pub(super) fn new(changes: Arc<[Change]>) -> Self {
+        let (mut bytes, mut encoded) = (Vec::new(), Vec::with_capacity(changes.len()));
+        for change in &*changes {
+            let start = bytes.len();
+            let is_encoded = match change {
+                Change::CompletedTask(completed) => {
+                    log_codec::encode_completed(completed, MAX_INLINE_BYTES, &mut bytes)
+                }
                 Change::Commit(_) => false,
             };
-            wholes.push(whole.then_some(before..bytes.len()));
+            encoded.push(is_encoded.then_some(start..bytes.len()));
         }
-        Self { all, bytes, wholes }
+        Self { changes, bytes, encoded }
     }
 
     /// Number of changes.
     pub(super) fn len(&self) -> usize {
-        self.all.len()
+        self.changes.len()
     }
 }
 
-/// A row that is to be made.
+/// Row to be inserted.
 struct NewRow<'a> {
     scope: i64,
-    task: &'a CompletedTask,
-    whole: &'a [u8],
+    completed: &'a CompletedTask,
+    encoded: &'a [u8],
 }
 
-impl Transaction<'_> {
-    /// Writes these changes of a batch, in their order. A change that is refused has changed nothing.
-    pub(super) fn change(
+impl WriteTransaction<'_> {
+    /// Writes a range of the changes of a batch, in order. A change that is refused has no effect.
+    pub(super) fn commit_batch(
         &mut self,
         batch: &InsertBatch,
-        which: Range<usize>,
+        range: Range<usize>,
     ) -> rusqlite::Result<Vec<Result<(), Refused>>> {
-        let InsertBatch { all, bytes, wholes } = batch;
-        let (mut outcomes, mut rows) = (Vec::with_capacity(which.len()), Vec::with_capacity(which.len()));
-        for (change, whole) in all[which.clone()].iter().zip(&wholes[which]) {
-            let short = match (change, whole) {
-                (Change::CompletedTask(it), Some(at)) => Some((it, &bytes[at.clone()])),
+        let InsertBatch { changes, bytes, encoded } = batch;
+        let (mut outcomes, mut rows) = (Vec::with_capacity(range.len()), Vec::with_capacity(range.len()));
+        for (change, encoded) in changes[range.clone()].iter().zip(&encoded[range]) {
+            let short = match (change, encoded) {
+                (Change::CompletedTask(completed), Some(range)) => Some((completed, &bytes[range.clone()])),
                 _ => None,
             };
-            // Each takes its place before the next one asks for one.
-            if short.as_ref().is_none_or(|(it, _)| !self.room.has(&it.key.scope().owner, rows.len() + 1)) {
-                self.make(&mut rows, &mut outcomes)?;
+            // Collected rows must be counted before a task that may not fit into the quota.
+            let fits = short
+                .as_ref()
+                .is_some_and(|(completed, _)| self.quota.admits(&completed.key.scope().owner, rows.len() + 1));
+            if !fits {
+                self.insert_rows(&mut rows, &mut outcomes)?;
             }
             match (short, change) {
-                (Some((task, whole)), _) => match self.admit(&task.key, &[])? {
-                    Ok(scope) => rows.push(NewRow { scope, task, whole }),
-                    Err(why) => {
-                        self.make(&mut rows, &mut outcomes)?;
-                        outcomes.push(Err(why));
+                (Some((completed, encoded)), _) => match self.admit(&completed.key, &[])? {
+                    Ok(scope) => rows.push(NewRow { scope, completed, encoded }),
+                    Err(refused) => {
+                        self.insert_rows(&mut rows, &mut outcomes)?;
+                        outcomes.push(Err(refused));
                     }
                 },
-                (None, Change::Commit(it)) => outcomes.push(self.commit(it)?),
-                (None, Change::CompletedTask(it)) => outcomes.push(self.commit(&it.to_commit())?),
+                (None, Change::Commit(commit)) => outcomes.push(self.commit(commit)?),
+                (None, Change::CompletedTask(completed)) => outcomes.push(self.commit(&completed.to_commit())?),
             }
         }
-        self.make(&mut rows, &mut outcomes)?;
+        self.insert_rows(&mut rows, &mut outcomes)?;
         Ok(outcomes)
     }
 
-    /// Makes these rows.
-    fn make(&mut self, rows: &mut Vec<NewRow<'_>>, outcomes: &mut Vec<Result<(), Refused>>) -> rusqlite::Result<()> {
+    /// Inserts all collected rows.
+    fn insert_rows(
+        &mut self,
+        rows: &mut Vec<NewRow<'_>>,
+        outcomes: &mut Vec<Result<(), Refused>>,
+    ) -> rusqlite::Result<()> {
         let mut rest = rows.as_slice();
         for (size, sql) in ROWS.iter().zip(&*SQL) {
-            while let Some((some, left)) = rest.split_at_checked(*size) {
-                outcomes.extend(self.insert(sql, some)?);
+            while let Some((chunk, left)) = rest.split_at_checked(*size) {
+                outcomes.extend(self.insert_chunk(sql, chunk)?);
                 rest = left;
             }
         }
@@ -114,13 +122,13 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    fn insert(&mut self, sql: &str, rows: &[NewRow<'_>]) -> rusqlite::Result<Vec<Result<(), Refused>>> {
-        let made = {
+    fn insert_chunk(&mut self, sql: &str, rows: &[NewRow<'_>]) -> rusqlite::Result<Vec<Result<(), Refused>>> {
+        let inserted = {
             let mut statement = self.db.prepare_cached(sql)?;
-            let mut at = 0;
-            for NewRow { scope, task, whole } in rows {
-                let CompletedTask { key, row, fence, .. } = task;
-                let (seq, fence, taken) = (signed(row.seq)?, signed(*fence)?, signed(row.delivered_seq)?);
+            let mut parameter = 0;
+            for NewRow { scope, completed, encoded } in rows {
+                let CompletedTask { key, row, fence, .. } = completed;
+                let (seq, fence, delivered_seq) = (signed(row.seq)?, signed(*fence)?, signed(row.delivered_seq)?);
                 let values: [&dyn ToSql; 12] = [
                     scope,
                     &key.id(),
@@ -130,35 +138,35 @@ impl Transaction<'_> {
                     &seq,
                     &fence,
                     &row.open,
-                    &taken,
+                    &delivered_seq,
                     &row.cancel_requested,
                     &row.attempt,
-                    whole,
+                    encoded,
                 ];
-                for it in values {
-                    at += 1;
-                    statement.raw_bind_parameter(at, it)?;
+                for value in values {
+                    parameter += 1;
+                    statement.raw_bind_parameter(parameter, value)?;
                 }
             }
             statement.raw_execute()?
         };
         let last = self.db.last_insert_rowid();
-        let first = last + 1 - i64::try_from(made).unwrap_or(i64::MAX);
+        let first = last + 1 - i64::try_from(inserted).unwrap_or(i64::MAX);
         let mut outcomes = Vec::with_capacity(rows.len());
-        if made == rows.len() {
-            for (id, NewRow { scope, task, .. }) in (first..).zip(rows) {
-                self.came(*scope, id, &task.key, &task.row)?;
+        if inserted == rows.len() {
+            for (id, NewRow { scope, completed, .. }) in (first..).zip(rows) {
+                self.count_new_task(*scope, id, &completed.key, &completed.row)?;
                 outcomes.push(Ok(()));
             }
         } else {
-            // Some were there before: those that were made have the last numbers.
-            let mut ours: HashSet<_> = (first..=last).collect();
-            for NewRow { scope, task, .. } in rows {
-                let found = self.find(*scope, &task.key)?;
-                let id = found.as_ref().map(|it| it.id).filter(|it| ours.remove(it));
+            // Some tasks existed before. The inserted rows have the highest ids.
+            let mut new_ids: HashSet<_> = (first..=last).collect();
+            for NewRow { scope, completed, .. } in rows {
+                let found = self.find(*scope, &completed.key)?;
+                let id = found.as_ref().map(|row| row.id).filter(|id| new_ids.remove(id));
                 outcomes.push(match id {
-                    Some(id) => self.came(*scope, id, &task.key, &task.row).map(Ok)?,
-                    None => Err(Refused::Stale(found.map(|it| it.at))),
+                    Some(id) => self.count_new_task(*scope, id, &completed.key, &completed.row).map(Ok)?,
+                    None => Err(Refused::Stale(found.map(|row| row.position))),
                 });
             }
         }

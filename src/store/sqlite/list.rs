@@ -1,4 +1,4 @@
-//! Pages of an owner's tasks: along an index, from where the last page ended, whatever there is before and behind it.
+//! Task lists: pages of an owner's tasks, read along an index from the page token on, without sorting or scanning.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use rusqlite::{
     types::{ToSqlOutput, Value},
 };
 
-use super::{is_damage, number, read::TaskRows};
+use super::{is_damage, read::TaskReader, unsigned};
 use crate::{
     clock::Millis,
     event::Seq,
@@ -15,114 +15,116 @@ use crate::{
     store::{ListPage, ListQuery, PageToken, page::PageTasks},
 };
 
-/// Every state that there is.
+/// Codes of all task states.
 const STATES: [i32; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
 
-/// All of an owner's, and those in a context.
-const AMONG: [&str; 2] = ["scope = :scope", "scope = :scope AND context = :context"];
+/// Conditions: all tasks of a scope, and those of a context.
+const FILTERS: [&str; 2] = ["scope = :scope", "scope = :scope AND context = :context"];
 
-/// The part of a query that all forms of it share. What comes behind a place is before it in the index.
+/// Condition on the order of the list, which is descending: later pages have smaller values.
 const RANGE: &str = "time >= :since AND (time, key) < (:time, :after)";
 
 const ORDER: &str = "ORDER BY time DESC, key DESC LIMIT :limit";
 
-/// How many there are in a state, of all and of a context.
+/// Counts the tasks in a state: all of a scope, and those of a context.
 const COUNT: [&str; 2] = [
     "SELECT count(*) FROM task WHERE scope = ?1 AND state = ?2 AND time >= ?3",
     "SELECT count(*) FROM task WHERE scope = ?1 AND state = ?2 AND time >= ?3 AND context = ?4",
 ];
 
-/// Those in one state, of all or of a context.
-static OF_STATE: LazyLock<[String; 2]> = LazyLock::new(|| {
-    AMONG.map(|among| {
-        format!("SELECT id, key, time, seq FROM task WHERE {among} AND state = :state AND {RANGE} {ORDER}")
+/// Selects the tasks in one state, one query per element of [`FILTERS`].
+static ONE_STATE: LazyLock<[String; 2]> = LazyLock::new(|| {
+    FILTERS.map(|filter| {
+        format!("SELECT id, key, time, seq FROM task WHERE {filter} AND state = :state AND {RANGE} {ORDER}")
     })
 });
 
-/// Those in all states: each has its own order, and they are merged as they are read.
-static OF_ALL: LazyLock<[String; 2]> = LazyLock::new(|| {
-    AMONG.map(|among| {
-        let each =
-            STATES.map(|it| format!("SELECT id, key, time, seq FROM task WHERE {among} AND state = {it} AND {RANGE}"));
-        format!("{} {ORDER}", each.join(" UNION ALL "))
+/// Selects the tasks in all states, one query per element of [`FILTERS`]. The index is sorted within each state; SQLite merges
+/// the states while it reads them.
+static ALL_STATES: LazyLock<[String; 2]> = LazyLock::new(|| {
+    FILTERS.map(|filter| {
+        let selects = STATES
+            .map(|state| format!("SELECT id, key, time, seq FROM task WHERE {filter} AND state = {state} AND {RANGE}"));
+        format!("{} {ORDER}", selects.join(" UNION ALL "))
     })
 });
 
-/// Each form of a query.
+/// All queries, for the test of the query plans.
 #[cfg(test)]
-pub(super) static ALL: [&LazyLock<[String; 2]>; 2] = [&OF_STATE, &OF_ALL];
+pub(super) static QUERIES: [&LazyLock<[String; 2]>; 2] = [&ONE_STATE, &ALL_STATES];
 
-/// A place among an owner's tasks.
-struct ListPosition {
+/// Listed row.
+struct ListRow {
     id: i64,
     key: String,
     time: Millis,
     seq: Seq,
 }
 
-/// What a key comes before where there is none: in SQLite's order, bytes are behind all text.
-enum After<'a> {
-    Key(&'a str),
-    All,
+/// Upper bound of the keys. In SQLite's order, a blob is greater than all text.
+enum KeyBound<'a> {
+    Before(&'a str),
+    Unbounded,
 }
 
-impl ToSql for After<'_> {
+impl ToSql for KeyBound<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         match self {
-            Self::Key(it) => it.to_sql(),
-            Self::All => Ok(ToSqlOutput::Owned(Value::Blob(Vec::new()))),
+            Self::Before(key) => key.to_sql(),
+            Self::Unbounded => Ok(ToSqlOutput::Owned(Value::Blob(Vec::new()))),
         }
     }
 }
 
-/// A page of tasks.
+/// Returns a page of tasks. Damaged tasks are omitted.
 pub(super) fn list(db: &Connection, query: &ListQuery) -> rusqlite::Result<ListPage> {
     let sql = "SELECT id FROM scope WHERE owner = ? AND tenant = ?";
     let (owner, tenant) = (&*query.scope.owner, &*query.scope.tenant);
-    let Some(scope) = db.prepare_cached(sql)?.query_row((owner, tenant), |it| it.get(0)).optional()? else {
+    let Some(scope) = db.prepare_cached(sql)?.query_row((owner, tenant), |row| row.get(0)).optional()? else {
         return Ok(ListPage::default());
     };
-    let places = places(db, scope, query)?;
-    let mut all = TaskRows::new(db, query.include_artifacts)?;
+    let rows = list_rows(db, scope, query)?;
+    let mut reader = TaskReader::new(db, query.include_artifacts)?;
     let mut page = PageTasks::new(query);
     let (mut last, mut next) = (None, None);
-    for (at, place) in places.iter().enumerate() {
-        let fits = at < query.limit && {
-            match all.at(place.id, place.seq) {
+    for (n, row) in rows.iter().enumerate() {
+        let fits = n < query.limit && {
+            match reader.read(row.id, row.seq) {
                 Ok(mut task) => {
                     history::shorten(&mut task.history, query.history_limit());
                     page.push(task)
                 }
                 Err(error) if is_damage(&error) => {
-                    tracing::warn!(task.id = place.key, error.cause = %error, "a damaged task is left out of a list");
+                    tracing::warn!(task.id = row.key, error.cause = %error, "damaged task omitted from a list");
                     true
                 }
                 Err(error) => return Err(error),
             }
         };
         if !fits {
-            next = last.map(|it: &ListPosition| PageToken { time: it.time, id: it.key.as_str().into() });
+            next = last.map(|row: &ListRow| PageToken { time: row.time, id: row.key.as_str().into() });
             break;
         }
-        last = Some(place);
+        last = Some(row);
     }
     Ok(ListPage { tasks: page.into_tasks(), total: total(db, scope, query)?, next })
 }
 
-fn places(db: &Connection, scope: i64, query: &ListQuery) -> rusqlite::Result<Vec<ListPosition>> {
-    let place =
-        |it: &Row<'_>| Ok(ListPosition { id: it.get(0)?, key: it.get(1)?, time: it.get(2)?, seq: number(it.get(3)?) });
+fn list_rows(db: &Connection, scope: i64, query: &ListQuery) -> rusqlite::Result<Vec<ListRow>> {
+    let list_row = |row: &Row<'_>| {
+        Ok(ListRow { id: row.get(0)?, key: row.get(1)?, time: row.get(2)?, seq: unsigned(row.get(3)?) })
+    };
     let (time, after) = match &query.after {
-        Some(it) => (it.time, After::Key(&it.id)),
-        None => (Millis::MAX, After::All),
+        Some(token) => (token.time, KeyBound::Before(&token.id)),
+        None => (Millis::MAX, KeyBound::Unbounded),
     };
     let since = query.since.unwrap_or(Millis::MIN);
-    // One more than fits on the page tells whether there is a next one.
+    // One row more than the limit shows whether there is a next page.
     let limit = i64::try_from(query.limit.saturating_add(1)).unwrap_or(i64::MAX);
     let state = query.state.map(i32::from);
-    let form = usize::from(query.context.is_some());
-    let mut find = db.prepare_cached(&(if state.is_some() { &OF_STATE } else { &OF_ALL })[form])?;
-    let all: [(&str, &dyn ToSql); 7] = [
+    let filter = usize::from(query.context.is_some());
+    let mut statement = db.prepare_cached(&(if state.is_some() { &ONE_STATE } else { &ALL_STATES })[filter])?;
+    let parameters: [(&str, &dyn ToSql); 7] = [
         (":scope", &scope),
         (":since", &since),
         (":time", &time),
@@ -131,43 +133,42 @@ fn places(db: &Connection, scope: i64, query: &ListQuery) -> rusqlite::Result<Ve
         (":context", &query.context),
         (":state", &state),
     ];
-    // Those that this form has.
-    for (name, value) in all {
-        if let Some(it) = find.parameter_index(name)? {
-            find.raw_bind_parameter(it, value)?;
+    // Each query has some of the parameters.
+    for (name, value) in parameters {
+        if let Some(index) = statement.parameter_index(name)? {
+            statement.raw_bind_parameter(index, value)?;
         }
     }
-    find.raw_query().mapped(place).collect()
+    statement.raw_query().mapped(list_row).collect()
 }
 
-/// How many tasks there are on all pages: a number that is kept, where one is, and else the length of a piece of an
-/// index.
+/// Returns the number of tasks on all pages: a stored count if there is one, and otherwise a count of index entries.
 fn total(db: &Connection, scope: i64, query: &ListQuery) -> rusqlite::Result<u64> {
     let (state, context) = (query.state.map(i32::from), query.context.as_deref());
-    let kept: Option<i64> = match (query.since, context) {
+    let stored: Option<i64> = match (query.since, context) {
         (Some(_), _) => None,
         (None, None) => {
             let sql = "SELECT ifnull(sum(tasks), 0) FROM total WHERE scope = ? AND (?2 IS NULL OR state = ?2)";
-            db.prepare_cached(sql)?.query_row((scope, state), |it| it.get(0))?
+            db.prepare_cached(sql)?.query_row((scope, state), |row| row.get(0))?
         }
-        // Nothing where it is no crowd.
+        // NULL if the context is not large.
         (None, Some(context)) => {
             let sql =
                 "SELECT sum(iif(?3 IS NULL OR state = ?3, tasks, 0)) FROM crowd WHERE scope = ?1 AND context = ?2";
-            db.prepare_cached(sql)?.query_row((scope, context, state), |it| it.get(0))?
+            db.prepare_cached(sql)?.query_row((scope, context, state), |row| row.get(0))?
         }
     };
-    let total = if let Some(it) = kept {
-        it
+    let total = if let Some(stored) = stored {
+        stored
     } else {
         let sql = COUNT[usize::from(context.is_some())];
         let (mut count, since) = (db.prepare_cached(sql)?, query.since.unwrap_or(Millis::MIN));
-        let states = STATES.iter().filter(|it| state.is_none_or(|state| state == **it));
-        let counts = states.map(|it| match context {
-            Some(context) => count.query_row((scope, it, since, context), |it| it.get::<_, i64>(0)),
-            None => count.query_row((scope, it, since), |it| it.get(0)),
+        let states = STATES.iter().filter(|code| state.is_none_or(|state| state == **code));
+        let counts = states.map(|code| match context {
+            Some(context) => count.query_row((scope, code, since, context), |row| row.get::<_, i64>(0)),
+            None => count.query_row((scope, code, since), |row| row.get(0)),
         });
         counts.sum::<rusqlite::Result<_>>()?
     };
-    Ok(number(total))
+    Ok(unsigned(total))
 }

@@ -1,4 +1,4 @@
-//! What is kept as bytes: pieces of logs, and tasks in two halves.
+//! Encoding of log rows and checkpoints: the events of a commit, and tasks in two columns.
 
 use bytes::{Buf, BufMut, Bytes};
 use prost::{
@@ -12,84 +12,86 @@ use crate::{
     store::log_codec::TaskIds,
 };
 
-/// Keys of the fields of `StreamResponse` that hold an update.
+/// Protobuf keys of the fields of `StreamResponse` that hold an update.
 const STATUS_UPDATE: u8 = 3 << 3 | 2;
 const ARTIFACT_UPDATE: u8 = 4 << 3 | 2;
 
-/// Keys of the ids in either update, which come first in it.
+/// Protobuf keys of the ids in an update, which are its first fields.
 const TASK_ID: u8 = 1 << 3 | 2;
 const CONTEXT_ID: u8 = 2 << 3 | 2;
 
-/// Flag in the byte of a mark: the ids of task and context are left out of an update, since the row of the task has
-/// them. The update then has its key and its other fields. Since version 5 of the tables.
+/// Flag in the byte of a mark: the ids of task and context are omitted from an update, since the row of the task has
+/// them. The update then consists of its key and its other fields. Since schema version 5.
 const WITHOUT_IDS: u8 = 1 << 7;
 
-/// The events of a commit: of each its mark, its fence, and it behind its length.
-pub(super) fn pack(events: &[Event], names: TaskIds<'_>) -> Vec<u8> {
-    // A byte, and two numbers that are small.
-    const AROUND: usize = 9;
-    let mut bytes = Vec::with_capacity(events.iter().map(|it| it.weight() + AROUND).sum());
-    for it in events {
-        let (proto, mark) = (it.proto(), it.mark().to_byte());
-        let (mark, key, rest) = match without_ids(proto, names) {
+/// Encodes the events of a commit. Each event consists of its mark, its fence, its length in bytes, and its content.
+pub(super) fn encode_events(events: &[Event], ids: TaskIds<'_>) -> Vec<u8> {
+    // Estimate: a byte and two small varints.
+    const OVERHEAD: usize = 9;
+    let mut bytes = Vec::with_capacity(events.iter().map(|event| event.weight() + OVERHEAD).sum());
+    for event in events {
+        let (proto, mark) = (event.proto(), event.mark().to_byte());
+        let (mark, key, rest) = match without_ids(proto, ids) {
             Some((key, rest)) => (mark | WITHOUT_IDS, key, rest),
             None => (mark, &[][..], &**proto),
         };
         bytes.put_u8(mark);
-        encode_varint(it.position().fence, &mut bytes);
-        encode_varint(length(key.len() + rest.len()), &mut bytes);
+        encode_varint(event.position().fence, &mut bytes);
+        encode_varint(to_u64(key.len() + rest.len()), &mut bytes);
         bytes.put_slice(key);
         bytes.put_slice(rest);
     }
     bytes
 }
 
-fn length(length: usize) -> u64 {
+fn to_u64(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// The key of an update, and its fields after the ids of task and context; `None` for what is no update, and for one that has
-/// other ids.
-fn without_ids<'a>(proto: &'a [u8], names: TaskIds<'_>) -> Option<(&'a [u8], &'a [u8])> {
-    let (key, mut rest) = proto.split_at_checked(1).filter(|it| matches!(it.0, [STATUS_UPDATE | ARTIFACT_UPDATE]))?;
-    let update = decode_varint(&mut rest).ok()?;
-    if update != length(rest.len()) {
+/// Returns the key of an update, and its fields after the ids of task and context. `None` if it is not an update, or has other
+/// ids.
+fn without_ids<'a>(proto: &'a [u8], ids: TaskIds<'_>) -> Option<(&'a [u8], &'a [u8])> {
+    let (key, mut rest) =
+        proto.split_at_checked(1).filter(|(key, _)| matches!(key, [STATUS_UPDATE | ARTIFACT_UPDATE]))?;
+    let length = decode_varint(&mut rest).ok()?;
+    if length != to_u64(rest.len()) {
         return None;
     }
-    for (field, id) in [(TASK_ID, names.id), (CONTEXT_ID, names.context)] {
-        // An encoder leaves out what is empty.
+    for (field, id) in [(TASK_ID, ids.id), (CONTEXT_ID, ids.context)] {
+        // An encoder omits empty fields.
         if !id.is_empty() {
             rest = rest.strip_prefix(&[field])?;
-            let there = decode_varint(&mut rest).ok()?;
-            rest = if there == length(id.len()) { rest.strip_prefix(id.as_bytes())? } else { return None };
+            let length = decode_varint(&mut rest).ok()?;
+            rest = if length == to_u64(id.len()) { rest.strip_prefix(id.as_bytes())? } else { return None };
         }
     }
     Some((key, rest))
 }
 
-/// An update with its ids, as an encoder writes it.
-fn with_ids(stored: &[u8], names: TaskIds<'_>) -> Option<Bytes> {
+/// Restores an update with its ids, in the encoding of a Protobuf encoder.
+fn with_ids(stored: &[u8], ids: TaskIds<'_>) -> Option<Bytes> {
     let (key, rest) = stored.split_first()?;
-    let ids = [(1, names.id), (2, names.context)].map(|(number, id)| {
+    let fields = [(1, ids.id), (2, ids.context)].map(|(number, id)| {
         let mut field = Vec::new();
         if !id.is_empty() {
             string::encode(number, &id.to_owned(), &mut field);
         }
         field
     });
-    let update = ids.iter().map(Vec::len).sum::<usize>() + rest.len();
-    let mut proto = Vec::with_capacity(1 + encoded_len_varint(length(update)) + update);
+    let length = fields.iter().map(Vec::len).sum::<usize>() + rest.len();
+    let mut proto = Vec::with_capacity(1 + encoded_len_varint(to_u64(length)) + length);
     proto.put_u8(*key);
-    encode_varint(length(update), &mut proto);
-    for it in &ids {
-        proto.put_slice(it);
+    encode_varint(to_u64(length), &mut proto);
+    for field in &fields {
+        proto.put_slice(field);
     }
     proto.put_slice(rest);
     Some(proto.into())
 }
 
-/// The events of a commit, the first of which has this number; none where that is not what the bytes are.
-pub(super) fn unpack(first: Seq, mut bytes: Bytes, names: TaskIds<'_>) -> Option<Vec<Event>> {
+/// Decodes the events of a commit, the first of which has the sequence number `first`. Returns `None` if the bytes are
+/// damaged.
+pub(super) fn decode_events(first: Seq, mut bytes: Bytes, ids: TaskIds<'_>) -> Option<Vec<Event>> {
     let mut events = Vec::new();
     for seq in first.. {
         if !bytes.has_remaining() {
@@ -97,62 +99,62 @@ pub(super) fn unpack(first: Seq, mut bytes: Bytes, names: TaskIds<'_>) -> Option
         }
         let bits = bytes.get_u8();
         let fence = decode_varint(&mut bytes).ok()?;
-        let length = usize::try_from(decode_varint(&mut bytes).ok()?).ok().filter(|it| *it <= bytes.len())?;
+        let length = usize::try_from(decode_varint(&mut bytes).ok()?).ok().filter(|length| *length <= bytes.len())?;
         let stored = bytes.split_to(length);
-        let proto = if bits & WITHOUT_IDS == 0 { stored } else { with_ids(&stored, names)? };
+        let proto = if bits & WITHOUT_IDS == 0 { stored } else { with_ids(&stored, ids)? };
         events.push(Event::from_proto(Position { fence, seq }, Mark::from_byte(bits), proto));
     }
     Some(events)
 }
 
-/// Whether an event adds to an artifact: its first byte tells, and nothing else of it need be read.
-pub(super) fn is_of_artifact(event: &Event) -> bool {
+/// Returns whether an event is an artifact update, without decoding it.
+pub(super) fn is_artifact_update(event: &Event) -> bool {
     event.proto().first() == Some(&ARTIFACT_UPDATE)
 }
 
-/// A task without its artifacts, and those. Protobuf takes what follows as more of the same message: both, one behind
-/// the other, are the task.
-pub(super) fn halves(task: &Task) -> [Vec<u8>; 2] {
-    // All that there is: another field is another line here.
+/// Encodes a task without its artifacts, and its artifacts. Protobuf merges concatenated messages: both together decode to
+/// the task.
+pub(super) fn split_task(task: &Task) -> [Vec<u8>; 2] {
+    // Exhaustive, so that a new field does not get lost.
     let Task { id, context_id, status, artifacts, history, metadata } = task;
     let (mut head, mut rest) = (Vec::new(), Vec::new());
     string::encode(1, id, &mut head);
     string::encode(2, context_id, &mut head);
-    if let Some(it) = status {
-        message::encode(3, it, &mut head);
+    if let Some(status) = status {
+        message::encode(3, status, &mut head);
     }
     message::encode_repeated(5, history, &mut head);
-    if let Some(it) = metadata {
-        message::encode(6, it, &mut head);
+    if let Some(metadata) = metadata {
+        message::encode(6, metadata, &mut head);
     }
     message::encode_repeated(4, artifacts, &mut rest);
     [head, rest]
 }
 
-/// The task of these halves, or without its artifacts where they are not given.
-pub(super) fn whole(head: &[u8], artifacts: &[u8]) -> Result<Task, DecodeError> {
+/// Decodes a task from both parts, or without artifacts if `artifacts` is empty.
+pub(super) fn decode_task(head: &[u8], artifacts: &[u8]) -> Result<Task, DecodeError> {
     Task::decode(head.chain(artifacts))
 }
 
-/// The same in protobuf, with the artifacts where an encoder would have them.
-pub(super) fn joined(head: &[u8], artifacts: &[u8]) -> Bytes {
-    let (before, after) = head.split_at_checked(before_artifacts(head)).unwrap_or((head, &[]));
+/// Joins both parts in the field order of a Protobuf encoder.
+pub(super) fn join_task(head: &[u8], artifacts: &[u8]) -> Bytes {
+    let (before, after) = head.split_at_checked(artifacts_offset(head)).unwrap_or((head, &[]));
     let mut bytes = Vec::with_capacity(head.len() + artifacts.len());
-    for it in [before, artifacts, after] {
-        bytes.put_slice(it);
+    for part in [before, artifacts, after] {
+        bytes.put_slice(part);
     }
     bytes.into()
 }
 
-/// How much of a task's head comes before its artifacts; all of it, where that can't be read.
-fn before_artifacts(head: &[u8]) -> usize {
+/// Offset in the head at which the artifacts belong, or its length if it can't be decoded.
+fn artifacts_offset(head: &[u8]) -> usize {
     const ARTIFACTS: u8 = 4 << 3;
     let mut rest = head;
-    // The fields of lower numbers are all behind their lengths.
+    // All fields with lower numbers are length-delimited.
     while let [..ARTIFACTS, value @ ..] = rest {
         let mut value = value;
-        let length = decode_varint(&mut value).ok().and_then(|it| usize::try_from(it).ok());
-        let Some(after) = length.and_then(|it| value.get(it..)) else { return head.len() };
+        let length = decode_varint(&mut value).ok().and_then(|length| usize::try_from(length).ok());
+        let Some(after) = length.and_then(|length| value.get(length..)) else { return head.len() };
         rest = after;
     }
     head.len() - rest.len()
@@ -186,25 +188,25 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_its_halves() {
+    fn split_task_decodes_to_the_task() {
         let task = task();
-        let [head, artifacts] = halves(&task);
-        assert_eq!(whole(&head, &artifacts), Ok(task.clone()));
-        assert_eq!(joined(&head, &artifacts), task.encode_to_vec());
+        let [head, artifacts] = split_task(&task);
+        assert_eq!(decode_task(&head, &artifacts), Ok(task.clone()));
+        assert_eq!(join_task(&head, &artifacts), task.encode_to_vec());
         for length in 0..head.len() {
-            // Nothing is made of what is broken that was not in it before.
+            // Joining truncated data must not change its meaning.
             let head = &head[..length];
-            if let Ok(task) = Task::decode(joined(head, &artifacts)) {
-                assert_eq!(whole(head, &artifacts), Ok(task));
+            if let Ok(task) = Task::decode(join_task(head, &artifacts)) {
+                assert_eq!(decode_task(head, &artifacts), Ok(task));
             }
         }
-        assert_eq!(whole(&head, &[]), Ok(Task { artifacts: Vec::new(), ..task }));
-        let [head, artifacts] = halves(&Task::default());
-        assert_eq!(whole(&head, &artifacts), Ok(Task::default()));
+        assert_eq!(decode_task(&head, &[]), Ok(Task { artifacts: Vec::new(), ..task }));
+        let [head, artifacts] = split_task(&Task::default());
+        assert_eq!(decode_task(&head, &artifacts), Ok(Task::default()));
     }
 
     #[test]
-    fn a_piece_of_a_log_is_read_as_it_was() {
+    fn log_row_round_trips() {
         let position = |seq| Position { fence: 300, seq };
         let update = |last_chunk| {
             let artifact = task().artifacts.pop();
@@ -215,24 +217,24 @@ mod tests {
             Event::new(position(8), Mark::HIDDEN, Payload::Message(Message::user("more"))),
             Event::new(position(9), Mark::ending(Ends::Task), update(true)),
         ];
-        let names = TaskIds { id: "t", context: "c" };
-        let bytes = pack(&events, names);
-        let read = unpack(7, bytes.clone().into(), names).unwrap();
-        let place = |it: &Event| (it.position(), it.mark(), it.proto().clone());
-        assert!(read.iter().map(place).eq(events.iter().map(place)));
-        assert_eq!(read.iter().map(is_of_artifact).collect::<Vec<_>>(), [false, false, true]);
+        let ids = TaskIds { id: "t", context: "c" };
+        let bytes = encode_events(&events, ids);
+        let read = decode_events(7, bytes.clone().into(), ids).unwrap();
+        let parts = |event: &Event| (event.position(), event.mark(), event.proto().clone());
+        assert!(read.iter().map(parts).eq(events.iter().map(parts)));
+        assert_eq!(read.iter().map(is_artifact_update).collect::<Vec<_>>(), [false, false, true]);
         for length in 0..bytes.len() {
-            let read = unpack(7, Bytes::copy_from_slice(&bytes[..length]), names);
-            assert!(read.is_none_or(|it| it.len() < events.len()));
+            let read = decode_events(7, Bytes::copy_from_slice(&bytes[..length]), ids);
+            assert!(read.is_none_or(|read| read.len() < events.len()));
         }
     }
 
     #[test]
-    fn an_update_does_not_repeat_the_ids_of_its_row() {
+    fn update_omits_the_ids_of_its_row() {
         let long = "c".repeat(200);
         for (id, context) in [("t", "c"), ("t", ""), ("", "c"), ("", ""), ("t", long.as_str())] {
-            let names = TaskIds { id, context };
-            let (ours, other) = ((id.to_owned(), context.to_owned()), ("other".to_owned(), context.to_owned()));
+            let ids = TaskIds { id, context };
+            let (own, other) = ((id.to_owned(), context.to_owned()), ("other".to_owned(), context.to_owned()));
             let update = |(task_id, context_id): (String, String)| {
                 let artifact = task().artifacts.pop();
                 let metadata = Some(Struct::default());
@@ -240,27 +242,32 @@ mod tests {
                 Event::new(Position { fence: 1, seq: 1 }, Mark::NOTHING, Payload::ArtifactUpdate(update))
             };
             let status =
-                TaskStatusUpdateEvent { task_id: ours.0.clone(), context_id: ours.1.clone(), ..Default::default() };
+                TaskStatusUpdateEvent { task_id: own.0.clone(), context_id: own.1.clone(), ..Default::default() };
             let status = Payload::StatusUpdate(status);
             let status = Event::new(Position { fence: 1, seq: 2 }, Mark::ending(Ends::Turn), status);
-            let events = [update(ours), status, update(other)];
-            let stored = pack(&events, names);
-            let repeated =
-                stored.windows(context.len() + 2).filter(|it| it[0] == CONTEXT_ID && it[2..] == *context.as_bytes());
-            assert!(context.len() < 2 || repeated.count() <= 1, "only what another task's row says is there");
-            let read = unpack(1, stored.into(), names).unwrap();
-            let protos = |all: &[Event]| all.iter().map(|it| (it.mark(), it.proto().clone())).collect::<Vec<_>>();
+            let events = [update(own), status, update(other)];
+            let stored = encode_events(&events, ids);
+            let repeated = stored
+                .windows(context.len() + 2)
+                .filter(|window| window[0] == CONTEXT_ID && window[2..] == *context.as_bytes());
+            assert!(
+                context.len() < 2 || repeated.count() <= 1,
+                "only the update with another task id contains the context id"
+            );
+            let read = decode_events(1, stored.into(), ids).unwrap();
+            let protos =
+                |all: &[Event]| all.iter().map(|event| (event.mark(), event.proto().clone())).collect::<Vec<_>>();
             assert_eq!(protos(&read), protos(&events));
         }
     }
 
     #[test]
-    fn events_that_were_stored_with_their_ids_are_read() {
-        let names = TaskIds { id: "t", context: "c" };
+    fn events_stored_with_ids_are_decoded() {
+        let ids = TaskIds { id: "t", context: "c" };
         let update = TaskStatusUpdateEvent { task_id: "t".into(), context_id: "c".into(), ..Default::default() };
         let event = Event::new(Position { fence: 1, seq: 1 }, Mark::NOTHING, Payload::StatusUpdate(update));
         let mut stored = vec![0, 1, u8::try_from(event.proto().len()).unwrap()];
         stored.extend_from_slice(event.proto());
-        assert_eq!(unpack(1, stored.into(), names).unwrap()[0].proto(), event.proto());
+        assert_eq!(decode_events(1, stored.into(), ids).unwrap()[0].proto(), event.proto());
     }
 }

@@ -1,130 +1,132 @@
-//! How many tasks there are, and how many there may be: of all owners, and of each.
+//! Task quotas: numbers of stored tasks, and their limits over all owners and per owner.
 
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, Row};
 
-use super::{Options, number, sweep::ENDED};
+use super::{Options, sweep::TERMINAL, unsigned};
 use crate::store::Full;
 
-/// Tasks that are there, and those of them that have ended and may be asked to leave.
+/// Numbers of tasks, and of those in a terminal state, which can be evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
     tasks: usize,
-    ended: usize,
+    terminal: usize,
 }
 
-/// How many there may be.
+/// Maximum numbers of tasks.
 #[derive(Clone, Copy, Debug)]
-struct Most {
-    of_all: usize,
-    of_each: Option<usize>,
+struct Limits {
+    total: usize,
+    per_owner: Option<usize>,
 }
 
-/// The room that there is.
+/// Committed task counts, with their limits.
 pub(super) struct Quota {
-    all: Count,
-    /// Where each may have only so many.
+    total: Count,
+    /// Counts per owner, only if there is a limit per owner.
     owners: HashMap<Arc<str>, Count>,
-    most: Most,
+    limits: Limits,
 }
 
-/// The room as a transaction sees it: nobody else does, until it is through.
+/// Task counts as a transaction sees them. Not visible to others until the transaction is committed.
 pub(super) struct PendingQuota {
-    room: Arc<Mutex<Quota>>,
-    all: Count,
+    committed: Arc<Mutex<Quota>>,
+    total: Count,
     owners: HashMap<Arc<str>, Count>,
-    most: Most,
+    limits: Limits,
 }
 
 impl Quota {
-    /// Counts what is there.
-    pub(super) fn new(db: &Connection, options: &Options) -> rusqlite::Result<Self> {
-        let most = Most { of_all: options.max_tasks, of_each: options.max_tasks_per_owner };
-        let tasks = format!("ifnull(sum(tasks), 0), ifnull(sum(iif({ENDED}, tasks, 0)), 0)");
-        let count = |it: &Row<'_>, at: usize| {
-            let size = |at| it.get(at).map(|it| usize::try_from(number(it)).unwrap_or(usize::MAX));
-            Ok(Count { tasks: size(at)?, ended: size(at + 1)? })
+    /// Loads the stored counts.
+    pub(super) fn load(db: &Connection, options: &Options) -> rusqlite::Result<Self> {
+        let limits = Limits { total: options.max_tasks, per_owner: options.max_tasks_per_owner };
+        let sums = format!("ifnull(sum(tasks), 0), ifnull(sum(iif({TERMINAL}, tasks, 0)), 0)");
+        let count = |row: &Row<'_>, first: usize| {
+            let size = |at| row.get(at).map(|n| usize::try_from(unsigned(n)).unwrap_or(usize::MAX));
+            Ok(Count { tasks: size(first)?, terminal: size(first + 1)? })
         };
-        let all = db.query_row(&format!("SELECT {tasks} FROM total"), [], |it| count(it, 0))?;
+        let total = db.query_row(&format!("SELECT {sums} FROM total"), [], |row| count(row, 0))?;
         let mut owners = HashMap::new();
-        if most.of_each.is_some() {
-            let sql = format!("SELECT o.owner, {tasks} FROM total t JOIN scope o ON o.id = t.scope GROUP BY o.owner");
-            let mut each = db.prepare(&sql)?;
-            let each = each.query_map([], |it| Ok((Arc::from(it.get_ref(0)?.as_str()?), count(it, 1)?)))?;
-            owners = each.collect::<rusqlite::Result<_>>()?;
+        if limits.per_owner.is_some() {
+            let sql = format!("SELECT o.owner, {sums} FROM total t JOIN scope o ON o.id = t.scope GROUP BY o.owner");
+            let mut query = db.prepare(&sql)?;
+            let counts = query.query_map([], |row| Ok((Arc::from(row.get_ref(0)?.as_str()?), count(row, 1)?)))?;
+            owners = counts.collect::<rusqlite::Result<_>>()?;
         }
-        Ok(Self { all, owners, most })
+        Ok(Self { total, owners, limits })
     }
 
-    /// How many tasks there are.
+    /// Number of tasks.
     pub(super) fn tasks(&self) -> usize {
-        self.all.tasks
+        self.total.tasks
     }
 
-    /// Whether this owner may have another one.
-    pub(super) fn takes(&self, owner: &str) -> Result<(), Full> {
-        let Most { of_all, of_each } = self.most;
-        let there = self.owners.get(owner).copied().unwrap_or_default();
-        if let Some(most) = of_each.filter(|it| there.tasks >= *it && there.ended == 0) {
-            return Err(Full::per_owner(most));
+    /// Checks whether another task of this owner is admitted, after an eviction if necessary.
+    pub(super) fn check(&self, owner: &str) -> Result<(), Full> {
+        let Limits { total, per_owner } = self.limits;
+        let count = self.owners.get(owner).copied().unwrap_or_default();
+        if let Some(max) = per_owner.filter(|max| count.tasks >= *max && count.terminal == 0) {
+            return Err(Full::per_owner(max));
         }
-        if self.all.tasks >= of_all && self.all.ended == 0 { Err(Full::tasks(of_all)) } else { Ok(()) }
+        if self.total.tasks >= total && self.total.terminal == 0 { Err(Full::tasks(total)) } else { Ok(()) }
     }
 }
 
 impl PendingQuota {
-    pub(super) fn new(room: &Arc<Mutex<Quota>>) -> Self {
-        let Quota { all, most, .. } = *room.lock();
-        Self { room: Arc::clone(room), all, owners: HashMap::new(), most }
+    pub(super) fn new(committed: &Arc<Mutex<Quota>>) -> Self {
+        let Quota { total, limits, .. } = *committed.lock();
+        Self { committed: Arc::clone(committed), total, owners: HashMap::new(), limits }
     }
 
-    /// There are as many tasks as there may be.
+    /// Returns the limit over all owners if it is reached.
     pub(super) fn is_full(&self) -> Option<Full> {
-        (self.all.tasks >= self.most.of_all).then(|| Full::tasks(self.most.of_all))
+        (self.total.tasks >= self.limits.total).then(|| Full::tasks(self.limits.total))
     }
 
-    /// There is room for so many more, of this owner.
-    pub(super) fn has(&mut self, owner: &Arc<str>, more: usize) -> bool {
-        let Most { of_all, of_each } = self.most;
-        let fits = |there: usize, most: usize| most.checked_sub(there).is_some_and(|room| room >= more);
-        fits(self.all.tasks, of_all) && of_each.is_none_or(|most| fits(self.of(owner).tasks, most))
+    /// Returns whether `n` more tasks of this owner are within the limits without an eviction.
+    pub(super) fn admits(&mut self, owner: &Arc<str>, n: usize) -> bool {
+        let Limits { total, per_owner } = self.limits;
+        let fits = |tasks: usize, max: usize| max.checked_sub(tasks).is_some_and(|free| free >= n);
+        fits(self.total.tasks, total) && per_owner.is_none_or(|max| fits(self.owner(owner).tasks, max))
     }
 
-    /// This owner has as many as one may have.
+    /// Returns the limit per owner if this owner has reached it.
     pub(super) fn is_full_for(&mut self, owner: &Arc<str>) -> Option<Full> {
-        let most = self.most.of_each?;
-        (self.of(owner).tasks >= most).then(|| Full::per_owner(most))
+        let max = self.limits.per_owner?;
+        (self.owner(owner).tasks >= max).then(|| Full::per_owner(max))
     }
 
-    fn of(&mut self, owner: &Arc<str>) -> &mut Count {
-        let room = &self.room;
-        let there = || room.lock().owners.get(owner).copied().unwrap_or_default();
-        self.owners.entry(Arc::clone(owner)).or_insert_with(there)
+    fn owner(&mut self, owner: &Arc<str>) -> &mut Count {
+        let committed = &self.committed;
+        let load = || committed.lock().owners.get(owner).copied().unwrap_or_default();
+        self.owners.entry(Arc::clone(owner)).or_insert_with(load)
     }
 
-    /// A task of this owner was there, and is: and whether it had ended, and has.
-    pub(super) fn moved(&mut self, owner: &Arc<str>, was: Option<bool>, is: Option<bool>) {
-        let change = |it: &mut Count| {
-            it.tasks = it.tasks + usize::from(is.is_some()) - usize::from(was.is_some());
-            it.ended = it.ended + usize::from(is == Some(true)) - usize::from(was == Some(true));
+    /// Counts a change of a task of this owner. The values say whether its state was and is terminal; `None` if it did not
+    /// or does not exist.
+    pub(super) fn count(&mut self, owner: &Arc<str>, was_terminal: Option<bool>, is_terminal: Option<bool>) {
+        let update = |count: &mut Count| {
+            count.tasks = count.tasks + usize::from(is_terminal.is_some()) - usize::from(was_terminal.is_some());
+            count.terminal =
+                count.terminal + usize::from(is_terminal == Some(true)) - usize::from(was_terminal == Some(true));
         };
-        change(&mut self.all);
-        if self.most.of_each.is_some() {
-            change(self.of(owner));
+        update(&mut self.total);
+        if self.limits.per_owner.is_some() {
+            update(self.owner(owner));
         }
     }
 
-    /// Tells the others.
-    pub(super) fn show(self) {
-        let mut room = self.room.lock();
-        room.all = self.all;
+    /// Makes the counts visible, after the commit.
+    pub(super) fn publish(self) {
+        let mut committed = self.committed.lock();
+        committed.total = self.total;
         for (owner, count) in self.owners {
             if count == Count::default() {
-                room.owners.remove(&owner);
+                committed.owners.remove(&owner);
             } else {
-                room.owners.insert(owner, count);
+                committed.owners.insert(owner, count);
             }
         }
     }

@@ -1,14 +1,14 @@
-//! What is read of a task: its row, its checkpoint, and its log.
+//! Reads of a task: row, checkpoint, event log, and idempotency records.
 
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
-use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row as Found};
+use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row as SqlRow};
 
 use super::{
-    log_rows::{is_of_artifact, joined, unpack, whole},
-    number,
-    write::{SEQ_BITS, damaged, first_of, piece},
+    log_rows::{decode_events, decode_task, is_artifact_update, join_task},
+    unsigned,
+    write::{SEQ_BITS, damaged, first_seq, log_row_id},
 };
 use crate::{
     event::{Event, Position, Seq},
@@ -21,21 +21,21 @@ use crate::{
     task::absorb,
 };
 
-/// The columns of [`stored`].
+/// Columns that [`stored_task`] decodes.
 const COLUMNS: &str = "t.seq, t.fence, t.context, t.state, t.time, t.open, t.taken, t.cancel, t.attempt, c.seq, c.task, c.artifacts, s.bytes, t.asked, t.whole, t.drained";
 
-/// Where they come from.
+/// Tables of the columns.
 const TABLES: &str =
     "task t LEFT JOIN checkpoint c ON c.id = t.id AND t.whole IS NULL LEFT JOIN saved s ON s.id = t.id";
 
-/// The number of a task, if it is there.
-pub(super) fn id(db: &Connection, key: &Key) -> rusqlite::Result<Option<i64>> {
+/// Returns the row id of a task, if it exists.
+pub(super) fn row_id(db: &Connection, key: &Key) -> rusqlite::Result<Option<i64>> {
     let sql = "SELECT id FROM task WHERE scope = (SELECT id FROM scope WHERE owner = ? AND tenant = ?) AND key = ?";
     let (owner, tenant) = (&*key.scope().owner, &*key.scope().tenant);
-    db.prepare_cached(sql)?.query_row((owner, tenant, key.id()), |it| it.get(0)).optional()
+    db.prepare_cached(sql)?.query_row((owner, tenant, key.id()), |row| row.get(0)).optional()
 }
 
-/// A row and its checkpoint.
+/// Loads the row and the checkpoint of a task.
 pub(super) fn load(db: &Connection, key: &Key) -> rusqlite::Result<Option<StoredTask>> {
     static SQL: LazyLock<String> = LazyLock::new(|| {
         format!(
@@ -44,57 +44,57 @@ pub(super) fn load(db: &Connection, key: &Key) -> rusqlite::Result<Option<Stored
         )
     });
     let (owner, tenant) = (&*key.scope().owner, &*key.scope().tenant);
-    db.prepare_cached(&SQL)?.query_row((owner, tenant, key.id()), stored).optional()
+    db.prepare_cached(&SQL)?.query_row((owner, tenant, key.id()), stored_task).optional()
 }
 
-/// A row and its checkpoint, by the number of the task.
-pub(super) fn row(db: &Connection, id: i64) -> rusqlite::Result<StoredTask> {
+/// Loads the row and the checkpoint of a task by its row id.
+pub(super) fn load_row(db: &Connection, id: i64) -> rusqlite::Result<StoredTask> {
     static SQL: LazyLock<String> = LazyLock::new(|| format!("SELECT {COLUMNS} FROM {TABLES} WHERE t.id = ?"));
-    db.prepare_cached(&SQL)?.query_row([id], stored)
+    db.prepare_cached(&SQL)?.query_row([id], stored_task)
 }
 
-/// What these [columns](COLUMNS) say.
-fn stored(found: &Found<'_>) -> rusqlite::Result<StoredTask> {
-    let at = Position { seq: number(found.get(0)?), fence: number(found.get(1)?) };
-    let state = TaskState::try_from(found.get::<_, i32>(3)?).map_err(|_| damaged("a state that there is not"))?;
-    let row = Row {
-        context: Arc::from(found.get_ref(2)?.as_str()?),
-        seq: at.seq,
-        state,
-        previous_state: None,
-        status_event: None,
-        time: found.get(4)?,
-        open: found.get(5)?,
-        delivered_seq: number(found.get(6)?),
-        cancel_requested: found.get(7)?,
-        attempt: found.get(8)?,
-        drained: found.get(15)?,
-    };
-    let checkpoint = match (found.get_ref(14)?.as_blob_or_null()?, found.get::<_, Option<i64>>(9)?) {
-        (Some(whole), _) => Some((at.seq, settled(whole).snapshot().ok_or_else(unreadable)?)),
+/// Decodes [`COLUMNS`].
+fn stored_task(row: &SqlRow<'_>) -> rusqlite::Result<StoredTask> {
+    let position = Position { seq: unsigned(row.get(0)?), fence: unsigned(row.get(1)?) };
+    let state = TaskState::try_from(row.get::<_, i32>(3)?).map_err(|_| damaged("unknown task state"))?;
+    let checkpoint = match (row.get_ref(14)?.as_blob_or_null()?, row.get::<_, Option<i64>>(9)?) {
+        (Some(bytes), _) => Some((position.seq, sealed_log(bytes).snapshot().ok_or_else(undecodable)?)),
         (None, Some(seq)) => {
-            let task = joined(found.get_ref(10)?.as_blob()?, found.get_ref(11)?.as_blob()?);
-            Some((number(seq), Snapshot::from_proto(task)))
+            let task = join_task(row.get_ref(10)?.as_blob()?, row.get_ref(11)?.as_blob()?);
+            Some((unsigned(seq), Snapshot::from_proto(task)))
         }
         (None, None) => None,
     };
-    let saved = found.get_ref(12)?.as_blob_or_null()?.map(Bytes::copy_from_slice);
-    let asked = found.get_ref(13)?.as_blob_or_null()?.map(Bytes::copy_from_slice);
-    Ok(StoredTask { position: at, row, checkpoint, agent_state: saved, turn_contexts: asked })
+    let agent_state = row.get_ref(12)?.as_blob_or_null()?.map(Bytes::copy_from_slice);
+    let turn_contexts = row.get_ref(13)?.as_blob_or_null()?.map(Bytes::copy_from_slice);
+    let row = Row {
+        context: Arc::from(row.get_ref(2)?.as_str()?),
+        seq: position.seq,
+        state,
+        previous_state: None,
+        status_event: None,
+        time: row.get(4)?,
+        open: row.get(5)?,
+        delivered_seq: unsigned(row.get(6)?),
+        cancel_requested: row.get(7)?,
+        attempt: row.get(8)?,
+        drained: row.get(15)?,
+    };
+    Ok(StoredTask { position, row, checkpoint, agent_state, turn_contexts })
 }
 
-/// Size of the log of a task in bytes. Of its pieces, SQLite reads no more than their lengths for that.
+/// Size of the log of a task in bytes. SQLite determines the length of a blob without reading it.
 pub(super) fn log_bytes(db: &Connection, key: &Key) -> rusqlite::Result<usize> {
-    let Some(task) = id(db, key)? else { return Ok(0) };
+    let Some(task) = row_id(db, key)? else { return Ok(0) };
     let sql = "SELECT ifnull(sum(length(events)), 0) FROM log WHERE id >= ? AND id < ?";
-    let range = (piece(task, 0)?, piece(task + 1, 0)?);
-    let bytes: i64 = db.prepare_cached(sql)?.query_row(range, |it| it.get(0))?;
+    let range = (log_row_id(task, 0)?, log_row_id(task + 1, 0)?);
+    let bytes: i64 = db.prepare_cached(sql)?.query_row(range, |row| row.get(0))?;
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// Size of the tasks of a context in bytes: of their logs, or of what is kept in place of those. The sum ends with the task
-/// that brings it to `most`. Of what is counted, SQLite reads no more than the lengths.
-pub(super) fn context_bytes(db: &Connection, scope: &Scope, context: &str, most: usize) -> rusqlite::Result<usize> {
+/// Size of the tasks of a context in bytes: of their logs, or of their checkpoints if the logs were deleted. Counting stops at
+/// the task that reaches `max`. SQLite determines the length of a blob without reading it.
+pub(super) fn context_bytes(db: &Connection, scope: &Scope, context: &str, max: usize) -> rusqlite::Result<usize> {
     static SQL: LazyLock<String> = LazyLock::new(|| {
         let (first, end) = (format!("t.id << {SEQ_BITS}"), format!("(t.id + 1) << {SEQ_BITS}"));
         format!(
@@ -107,7 +107,7 @@ pub(super) fn context_bytes(db: &Connection, scope: &Scope, context: &str, most:
     let mut sizes = db.prepare_cached(&SQL)?;
     let mut sizes = sizes.query((&*scope.owner, &*scope.tenant, context))?;
     let mut sum: usize = 0;
-    while sum < most
+    while sum < max
         && let Some(size) = sizes.next()?
     {
         sum = sum.saturating_add(usize::try_from(size.get::<_, i64>(0)?).unwrap_or(usize::MAX));
@@ -115,127 +115,130 @@ pub(super) fn context_bytes(db: &Connection, scope: &Scope, context: &str, most:
     Ok(sum)
 }
 
-/// What came of a send that had a key.
-pub(super) fn sent(db: &Connection, scope: &Scope, key: &str) -> rusqlite::Result<Option<SendOutcome>> {
+/// Looks up a send by its idempotency key.
+pub(super) fn find_send(db: &Connection, scope: &Scope, key: &str) -> rusqlite::Result<Option<SendOutcome>> {
     let sql = "SELECT t.key, s.seq, s.hash FROM send s JOIN task t ON t.id = s.task
         WHERE s.scope = (SELECT id FROM scope WHERE owner = ? AND tenant = ?) AND s.key = ?";
-    let made = |it: &Found<'_>| {
-        let (task_id, hash) = (it.get_ref(0)?.as_str()?.into(), it.get_ref(2)?.as_blob()?.into());
-        Ok(SendOutcome { task_id, seq: number(it.get(1)?), hash })
+    let outcome = |row: &SqlRow<'_>| {
+        let (task_id, hash) = (row.get_ref(0)?.as_str()?.into(), row.get_ref(2)?.as_blob()?.into());
+        Ok(SendOutcome { task_id, seq: unsigned(row.get(1)?), hash })
     };
-    db.prepare_cached(sql)?.query_row((&*scope.owner, &*scope.tenant, key), made).optional()
+    db.prepare_cached(sql)?.query_row((&*scope.owner, &*scope.tenant, key), outcome).optional()
 }
 
-/// A task that stands in its row.
-pub(super) fn settled(whole: &[u8]) -> SealedLog {
-    SealedLog::from_bytes(Bytes::copy_from_slice(whole))
+/// Wraps the column `whole`: a completed task with its log.
+pub(super) fn sealed_log(bytes: &[u8]) -> SealedLog {
+    SealedLog::from_bytes(Bytes::copy_from_slice(bytes))
 }
 
-/// The events after one of a task that stands in its row, if this one does.
-fn settled_events(db: &Connection, task: i64, after: Seq, limit: usize) -> rusqlite::Result<Option<Vec<Event>>> {
+/// Reads the events of a task that is stored as a sealed log in its row. Returns `None` for other tasks.
+fn sealed_events(db: &Connection, task: i64, after: Seq, limit: usize) -> rusqlite::Result<Option<Vec<Event>>> {
     let sql = "SELECT whole, key, context, seq FROM task WHERE id = ? AND whole IS NOT NULL";
-    let read = |it: &Found<'_>| {
-        let (whole, names) =
-            (it.get_ref(0)?.as_blob()?, TaskIds { id: it.get_ref(1)?.as_str()?, context: it.get_ref(2)?.as_str()? });
-        let before = usize::try_from(after).unwrap_or(usize::MAX);
-        let events: Vec<_> = settled(whole).events(before, names).take(limit).collect();
-        let is_all = events.len() == limit || events.last().map_or(after, Event::seq) >= number(it.get(3)?);
-        if is_all { Ok(events) } else { Err(unreadable()) }
+    let events = |row: &SqlRow<'_>| {
+        let ids = TaskIds { id: row.get_ref(1)?.as_str()?, context: row.get_ref(2)?.as_str()? };
+        let skip = usize::try_from(after).unwrap_or(usize::MAX);
+        let events: Vec<_> = sealed_log(row.get_ref(0)?.as_blob()?).events(skip, ids).take(limit).collect();
+        let is_complete = events.len() == limit || events.last().map_or(after, Event::seq) >= unsigned(row.get(3)?);
+        if is_complete { Ok(events) } else { Err(undecodable()) }
     };
-    db.prepare_cached(sql)?.query_row([task], read).optional()
+    db.prepare_cached(sql)?.query_row([task], events).optional()
 }
 
-/// A task from its halves.
+/// Decodes a task from the columns of its checkpoint.
 pub(super) fn task(head: &[u8], artifacts: &[u8]) -> rusqlite::Result<Task> {
-    whole(head, artifacts).map_err(|_| damaged("a task can't be read"))
+    decode_task(head, artifacts).map_err(|_| damaged("a task can't be decoded"))
 }
 
-/// The events of a task after one, at most so many.
+/// Reads at most `limit` events of a task after a sequence number.
 pub(super) fn events(db: &Connection, task: i64, after: Seq, limit: usize) -> rusqlite::Result<Vec<Event>> {
-    if let Some(events) = settled_events(db, task, after, limit)? {
+    if let Some(events) = sealed_events(db, task, after, limit)? {
         return Ok(events);
     }
     let mut events = Vec::new();
-    // A number that no event can have comes after all that there are.
-    let Ok(next) = piece(task, after.saturating_add(1)) else { return Ok(events) };
-    let (first, end) = (piece(task, 0)?, piece(task + 1, 0)?);
+    // A sequence number above the maximum is after all events.
+    let Ok(next) = log_row_id(task, after.saturating_add(1)) else { return Ok(events) };
+    let (first, end) = (log_row_id(task, 0)?, log_row_id(task + 1, 0)?);
     let (key, context) = db
         .prepare_cached("SELECT key, context FROM task WHERE id = ?")?
-        .query_row([task], |it| Ok((it.get::<_, String>(0)?, it.get::<_, String>(1)?)))?;
-    let names = TaskIds { id: &key, context: &context };
-    // From the piece on that has the next event: the last one that begins with it or before.
+        .query_row([task], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?;
+    let ids = TaskIds { id: &key, context: &context };
+    // Start at the last log row that begins at or before the next event.
     let sql = "SELECT id, events FROM log
         WHERE id >= ifnull((SELECT max(id) FROM log WHERE id BETWEEN ?1 AND ?2), ?1) AND id < ?3 ORDER BY id";
-    let mut found = db.prepare_cached(sql)?;
-    let mut found = found.query((first, next, end))?;
+    let mut query = db.prepare_cached(sql)?;
+    let mut rows = query.query((first, next, end))?;
     while events.len() < limit
-        && let Some(it) = found.next()?
+        && let Some(row) = rows.next()?
     {
-        let bytes = Bytes::copy_from_slice(it.get_ref(1)?.as_blob()?);
-        let piece = unpack(first_of(it.get(0)?), bytes, names).ok_or_else(unreadable)?;
+        let bytes = Bytes::copy_from_slice(row.get_ref(1)?.as_blob()?);
+        let decoded = decode_events(first_seq(row.get(0)?), bytes, ids).ok_or_else(undecodable)?;
         let left = limit - events.len();
-        events.extend(piece.into_iter().filter(|it| it.seq() > after).take(left));
+        events.extend(decoded.into_iter().filter(|event| event.seq() > after).take(left));
     }
     Ok(events)
 }
 
-/// Tasks, one after the other, with or without their artifacts: those that are not asked for are not even read.
-pub(super) struct TaskRows<'a> {
+/// Reads the current state of several tasks, with or without their artifacts. Artifacts in checkpoints are not read unless
+/// they are requested.
+pub(super) struct TaskReader<'a> {
     db: &'a Connection,
-    find: CachedStatement<'a>,
-    artifacts: bool,
+    query: CachedStatement<'a>,
+    include_artifacts: bool,
 }
 
-impl<'a> TaskRows<'a> {
-    pub(super) fn new(db: &'a Connection, artifacts: bool) -> rusqlite::Result<Self> {
-        // Where there is no checkpoint, the first piece of a log is most often all of it.
+impl<'a> TaskReader<'a> {
+    pub(super) fn new(db: &'a Connection, include_artifacts: bool) -> rusqlite::Result<Self> {
+        // Without a checkpoint, the first log row usually is the whole log.
         static SQL: LazyLock<[String; 2]> = LazyLock::new(|| {
-            ["x''", "c.artifacts"].map(|it| {
+            ["x''", "c.artifacts"].map(|artifacts| {
                 format!(
-                    "SELECT c.seq, c.task, {it}, l.events, t.whole, t.key, t.context FROM task t
+                    "SELECT c.seq, c.task, {artifacts}, l.events, t.whole, t.key, t.context FROM task t
                      LEFT JOIN checkpoint c ON c.id = t.id AND t.whole IS NULL
                      LEFT JOIN log l ON l.id = ?2 AND c.id IS NULL AND t.whole IS NULL WHERE t.id = ?1"
                 )
             })
         });
-        Ok(Self { db, find: db.prepare_cached(&SQL[usize::from(artifacts)])?, artifacts })
+        let query = db.prepare_cached(&SQL[usize::from(include_artifacts)])?;
+        Ok(Self { db, query, include_artifacts })
     }
 
-    /// A task after its event of this number: its checkpoint, and what came after that.
-    pub(super) fn at(&mut self, id: i64, until: Seq) -> rusqlite::Result<Task> {
-        /// Events that are read at once.
-        const STEP: usize = 256;
+    /// Reads a task as of the event `until`: the checkpoint with the later events applied.
+    pub(super) fn read(&mut self, id: i64, until: Seq) -> rusqlite::Result<Task> {
+        /// Maximum number of events per query.
+        const BATCH: usize = 256;
         let (mut seq, mut task) = (0, Task::default());
-        let mut events = self.find.query_row((id, piece(id, 1)?), |it| {
-            if let Some(whole) = it.get_ref(4)?.as_blob_or_null()? {
-                (seq, task) = (until, settled(whole).task().ok_or_else(unreadable)?);
-            } else if let Some(at) = it.get::<_, Option<i64>>(0)? {
-                (seq, task) = (number(at), self::task(it.get_ref(1)?.as_blob()?, it.get_ref(2)?.as_blob()?)?);
+        let mut events = self.query.query_row((id, log_row_id(id, 1)?), |row| {
+            if let Some(bytes) = row.get_ref(4)?.as_blob_or_null()? {
+                (seq, task) = (until, sealed_log(bytes).task().ok_or_else(undecodable)?);
+            } else if let Some(checkpoint) = row.get::<_, Option<i64>>(0)? {
+                let decoded = self::task(row.get_ref(1)?.as_blob()?, row.get_ref(2)?.as_blob()?)?;
+                (seq, task) = (unsigned(checkpoint), decoded);
             }
-            let Some(piece) = it.get_ref(3)?.as_blob_or_null()? else { return Ok(Vec::new()) };
-            let names = TaskIds { id: it.get_ref(5)?.as_str()?, context: it.get_ref(6)?.as_str()? };
-            unpack(1, Bytes::copy_from_slice(piece), names).ok_or_else(unreadable)
+            let Some(bytes) = row.get_ref(3)?.as_blob_or_null()? else { return Ok(Vec::new()) };
+            let ids = TaskIds { id: row.get_ref(5)?.as_str()?, context: row.get_ref(6)?.as_str()? };
+            decode_events(1, Bytes::copy_from_slice(bytes), ids).ok_or_else(undecodable)
         })?;
         loop {
             seq = events.last().map_or(seq, Event::seq);
-            let shown = events.into_iter().filter(|it| self.artifacts || !is_of_artifact(it));
-            shown.filter_map(|it| it.into_message().payload).for_each(|it| absorb(&mut task, it));
+            let selected = events.into_iter().filter(|event| self.include_artifacts || !is_artifact_update(event));
+            let payloads = selected.filter_map(|event| event.into_message().payload);
+            payloads.for_each(|payload| absorb(&mut task, payload));
             if seq >= until {
                 break;
             }
-            events = self::events(self.db, id, seq, STEP)?;
+            events = self::events(self.db, id, seq, BATCH)?;
             if events.is_empty() {
-                return Err(damaged("a log ends before its row"));
+                return Err(damaged("the log of a task ends before the position of its row"));
             }
         }
-        if !self.artifacts {
-            // What is in one piece may have some.
+        if !self.include_artifacts {
+            // A sealed log and the first event of a task may contain artifacts.
             task.artifacts = Vec::new();
         }
         Ok(task)
     }
 }
 
-fn unreadable() -> rusqlite::Error {
-    damaged("a log can't be read")
+fn undecodable() -> rusqlite::Error {
+    damaged("a log can't be decoded")
 }

@@ -1,4 +1,4 @@
-//! The tables, their versions, and the way from one to the next.
+//! Database schema: versions, migrations, and the backup copy before a migration.
 
 use std::{
     fs, io,
@@ -7,12 +7,12 @@ use std::{
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::{Error, failpoint, file::beside, sync_directory};
+use super::{Error, failpoint, file::sibling, sync_directory};
 
-/// Says that a file is ours: "A2AT".
-const APPLICATION: i32 = 0x4132_4154;
+/// SQLite application id of databases of this program: "A2AT".
+const APPLICATION_ID: i32 = 0x4132_4154;
 
-/// The way from each version to the next: the first one begins with nothing. What has been released does not change.
+/// Migrations from each schema version to the next, starting with an empty file. Released steps must not change.
 pub(super) const STEPS: &[&str] = &[
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
@@ -21,24 +21,24 @@ pub(super) const STEPS: &[&str] = &[
     include_str!("schema/5.sql"),
 ];
 
-/// Brings a file to the newest version: in one transaction, and with a copy of it as it was.
+/// Migrates a database to the newest schema version in one transaction, after copying the old file.
 pub(super) fn migrate(db: &mut Connection, path: &Path, steps: &[&str]) -> Result<(), Error> {
-    let failed = |source| Error::of(path, source);
-    let there = |db: &Connection, name| value(db, path, name);
+    let failed = |source| Error::new(path, source);
     let newest = i32::try_from(steps.len()).unwrap_or(i32::MAX);
-    let version = there(db, "user_version")?;
+    let version = pragma(db, path, "user_version")?;
     let tables = "SELECT count(*) FROM sqlite_schema";
-    let is_empty = version == 0 && db.query_row(tables, [], |it| it.get::<_, i64>(0)).map_err(failed)? == 0;
-    if !is_empty && there(db, "application_id")? != APPLICATION {
+    let is_empty = version == 0 && db.query_row(tables, [], |row| row.get::<_, i64>(0)).map_err(failed)? == 0;
+    if !is_empty && pragma(db, path, "application_id")? != APPLICATION_ID {
         return Err(Error::Foreign { path: path.to_owned() });
     }
     if version > newest {
         return Err(Error::Newer { path: path.to_owned(), version, newest });
     }
-    // Before anything is written: it can't be changed in a transaction, and stays with the file.
-    let mode = db.pragma_update_and_check(None, "journal_mode", "WAL", |it| it.get::<_, String>(0)).map_err(failed)?;
+    // Persistent, and not possible within a transaction.
+    let mode =
+        db.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0)).map_err(failed)?;
     if mode != "wal" {
-        let cause = io::Error::other("its file system does not let several connections share a log");
+        let cause = io::Error::other("the file system does not support shared memory for WAL mode; use a local disk");
         return Err(Error::Io { path: path.to_owned(), cause });
     }
     if version == newest {
@@ -48,44 +48,44 @@ pub(super) fn migrate(db: &mut Connection, path: &Path, steps: &[&str]) -> Resul
         copy(db, path, version)?;
     }
     let steps = &steps[usize::try_from(version).unwrap_or(0)..];
-    let migrated = db.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|all| {
-        steps.iter().try_for_each(|it| all.execute_batch(it))?;
-        all.pragma_update(None, "application_id", APPLICATION)?;
-        all.pragma_update(None, "user_version", newest)?;
+    let migrated = db.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|transaction| {
+        steps.iter().try_for_each(|step| transaction.execute_batch(step))?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", newest)?;
         failpoint::at("tables.commit")?;
-        all.commit()
+        transaction.commit()
     });
     migrated.map_err(failed)
 }
 
-/// Whether a file is one of ours, of this version.
-pub(super) fn is_ours(db: &Connection, path: &Path) -> Result<(), Error> {
-    let (version, newest) = (value(db, path, "user_version")?, i32::try_from(STEPS.len()).unwrap_or(i32::MAX));
+/// Checks that a file is a database of this program with the current schema version.
+pub(super) fn check_version(db: &Connection, path: &Path) -> Result<(), Error> {
+    let (version, newest) = (pragma(db, path, "user_version")?, i32::try_from(STEPS.len()).unwrap_or(i32::MAX));
     let path = path.to_owned();
-    if value(db, &path, "application_id")? != APPLICATION {
+    if pragma(db, &path, "application_id")? != APPLICATION_ID {
         return Err(Error::Foreign { path });
     }
     match version {
-        it if it > newest => Err(Error::Newer { path, version, newest }),
-        it if it < newest => Err(Error::Older { path, version }),
+        _ if version > newest => Err(Error::Newer { path, version, newest }),
+        _ if version < newest => Err(Error::Older { path, version }),
         _ => Ok(()),
     }
 }
 
-fn value(db: &Connection, path: &Path, name: &str) -> Result<i32, Error> {
-    db.pragma_query_value(None, name, |it| it.get(0)).map_err(|it| Error::of(path, it))
+fn pragma(db: &Connection, path: &Path, name: &str) -> Result<i32, Error> {
+    db.pragma_query_value(None, name, |row| row.get(0)).map_err(|error| Error::new(path, error))
 }
 
-/// Where the copy of a version is.
-fn copy_of(path: &Path, version: i32) -> PathBuf {
-    beside(path, &format!("v{version}"))
+/// Path of the copy of a database with an old schema version.
+fn copy_path(path: &Path, version: i32) -> PathBuf {
+    sibling(path, &format!("v{version}"))
 }
 
 fn copy(db: &Connection, path: &Path, version: i32) -> Result<(), Error> {
-    let copy = copy_of(path, version);
-    let part = beside(&copy, "part");
+    let copy = copy_path(path, version);
+    let part = sibling(&copy, "part");
     let failed = |cause| Error::Io { path: copy.clone(), cause };
-    // What is left of a copy that was never finished, or of the one of an earlier try.
+    // An interrupted attempt may have left a partial copy.
     match fs::remove_file(&part) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -93,9 +93,9 @@ fn copy(db: &Connection, path: &Path, version: i32) -> Result<(), Error> {
     }
     let text = part.to_str().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
     let copied = failpoint::at("copy.begin").and_then(|()| db.execute("VACUUM INTO ?", [text]));
-    copied.and_then(|_| failpoint::at("copy.made")).map_err(|it| Error::of(path, it))?;
+    copied.and_then(|_| failpoint::at("copy.made")).map_err(|error| Error::new(path, error))?;
     fs::rename(&part, &copy).map_err(failed)?;
-    // Not only before the file is new, but there before that when the power fails.
+    // The copy must be durable before the migration is.
     sync_directory(&copy).map_err(failed)?;
-    failpoint::at("copy.done").map_err(|it| Error::of(path, it))
+    failpoint::at("copy.done").map_err(|error| Error::new(path, error))
 }

@@ -1,5 +1,5 @@
-//! What goes: what has been kept for long enough, and tasks whose place is needed. Each step follows an index that has
-//! only what is left to do, and takes some of it at a time.
+//! Deletion of tasks: retention sweeps of expired data, and evictions for the quota. Each step follows a partial index that
+//! contains only candidates, and deletes a small batch per transaction, so that commits do not wait.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -8,30 +8,36 @@ use std::{
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
-use super::{failpoint, is_corruption, is_damage, log_rows::halves, number, read, write::piece, writer::Transaction};
+use super::{
+    Sqlite, failpoint, is_corruption, is_damage, log_rows::split_task, read, unsigned, write::log_row_id,
+    writer::WriteTransaction,
+};
 use crate::{
     clock::Millis,
     pb::v1::TaskState,
-    store::{Key, Scope},
+    store::{InUse, Key, Retention, Scope, SweepResult, Unavailable},
 };
 
-/// So many tasks go in one transaction, or pieces of their logs: commits wait for no more than that.
-pub(super) const BATCH: i64 = 64;
-const PIECES: i64 = 1024;
+/// Maximum number of tasks per transaction.
+const TASK_BATCH: i64 = 64;
 
-/// The states that are ends. The indexes have these words, and are used by who has them too.
-pub(super) const ENDED: &str = "state >= 3 AND state <= 7 AND state <> 6";
+/// Maximum number of log rows or idempotency keys per transaction.
+const ROW_BATCH: i64 = 1024;
 
-/// Those that ended first: of those whose log is there, and of those whose log has gone, each in their order.
+/// Condition for terminal states. SQLite uses the partial indexes only for queries with this exact condition.
+pub(super) const TERMINAL: &str = "state >= 3 AND state <= 7 AND state <> 6";
+
+/// Selects tasks in a terminal state, oldest first, with and without a log: each group is sorted in the index.
 pub(super) static OLDEST: LazyLock<String> = LazyLock::new(|| {
-    let each =
-        [0, 1].map(|it| format!("SELECT id, scope, key, time FROM task WHERE {ENDED} AND folded = {it} AND time < ?1"));
-    format!("{} ORDER BY time LIMIT ?2", each.join(" UNION ALL "))
+    let selects = [0, 1].map(|folded| {
+        format!("SELECT id, scope, key, time FROM task WHERE {TERMINAL} AND folded = {folded} AND time < ?1")
+    });
+    format!("{} ORDER BY time LIMIT ?2", selects.join(" UNION ALL "))
 });
 
-/// Task of an owner that ended first, without those of a JSON array: of each tenant and state the first one, and of
-/// those the first.
-pub(super) const OLDEST_OF: &str = "SELECT id FROM (
+/// Selects the oldest task of an owner in a terminal state, except those in a JSON array: the first one of each tenant and
+/// state, and the oldest of those.
+const OLDEST_OF_OWNER: &str = "SELECT id FROM (
         SELECT (
             SELECT t.id FROM task t WHERE t.scope = o.id AND t.state = s.column1
             AND t.id NOT IN (SELECT value FROM json_each(?2)) ORDER BY t.time LIMIT 1
@@ -39,50 +45,51 @@ pub(super) const OLDEST_OF: &str = "SELECT id FROM (
         FROM scope o, (VALUES (3), (4), (5), (7)) s WHERE o.owner = ?1
     ) JOIN task ON id = first ORDER BY time LIMIT 1";
 
-/// Those of them whose log is there.
+/// Selects tasks in a terminal state that have a log.
 pub(super) static WITH_LOG: LazyLock<String> = LazyLock::new(|| {
-    format!("SELECT id, scope, key FROM task WHERE {ENDED} AND folded = 0 AND time < ?1 ORDER BY time LIMIT ?2")
+    format!("SELECT id, scope, key FROM task WHERE {TERMINAL} AND folded = 0 AND time < ?1 ORDER BY time LIMIT ?2")
 });
 
-/// Those that have push configurations, or had them.
+/// Selects tasks in a terminal state that have or had push configurations.
 pub(super) static WITH_PUSHES: LazyLock<String> =
-    LazyLock::new(|| format!("SELECT id FROM task WHERE pushes > 0 AND {ENDED} AND time < ? ORDER BY time LIMIT ?"));
+    LazyLock::new(|| format!("SELECT id FROM task WHERE pushes > 0 AND {TERMINAL} AND time < ? ORDER BY time LIMIT ?"));
 
-/// Those that wait for their clients, and nobody works on.
+/// Selects tasks that wait for their clients and have no turn.
 pub(super) const IDLE: &str =
     "SELECT id, scope, key FROM task WHERE open = 0 AND state IN (6, 8) AND time < ?1 ORDER BY time LIMIT ?2";
 
-/// How many there are of those.
-pub(super) fn waiting() -> String {
-    "SELECT count(*) FROM task WHERE open = 0 AND state IN (6, 8) AND time < ?".to_owned()
-}
+/// Counts the tasks that [`IDLE`] selects.
+pub(super) const COUNT_IDLE: &str = "SELECT count(*) FROM task WHERE open = 0 AND state IN (6, 8) AND time < ?";
 
-/// The keys of sends that were taken first.
+/// Selects idempotency keys, oldest first.
 pub(super) const SENDS: &str = "SELECT scope, key FROM send WHERE time < ? ORDER BY time LIMIT ?";
 
-/// A task that may have to go.
-pub(super) struct RetentionCandidate {
-    pub(super) id: i64,
-    pub(super) key: Key,
+/// Task that may be deleted, unless it is in use.
+struct Candidate {
+    id: i64,
+    key: Key,
 }
 
-/// What came of a step.
+/// Result of a step for a batch of tasks.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct SweepStep {
-    /// How many tasks it is done with.
-    pub(super) tasks: u64,
-    /// There was more to it than is done at a time.
-    pub(super) more: bool,
+pub(super) struct StepResult {
+    /// Number of completed tasks.
+    tasks: u64,
+    /// The batch was not completed, because a task has many log rows.
+    incomplete: bool,
 }
+
+/// Step of a sweep, for tasks that reached a terminal state before a time.
+type Step = fn(&mut WriteTransaction<'_>, &[i64], Millis) -> rusqlite::Result<StepResult>;
 
 /// Maximum number of unreadable tasks that evictions skip. With more of them, a full store rejects new tasks.
 const MAX_UNREADABLE: usize = 1000;
 
-/// Ended tasks that can't be read, by row. They are kept, and each is reported once.
+/// Tasks in a terminal state that can't be read, by row id. They are not deleted, and each is reported once.
 #[derive(Debug, Default)]
-pub(super) struct Unreadable(BTreeSet<i64>);
+pub(super) struct UnreadableTasks(BTreeSet<i64>);
 
-impl Unreadable {
+impl UnreadableTasks {
     /// Adds a row, and reports it, unless there are too many to remember it.
     fn add(&mut self, db: &Connection, id: i64, cause: &rusqlite::Error) -> rusqlite::Result<()> {
         if self.0.len() >= MAX_UNREADABLE || !self.0.insert(id) {
@@ -93,20 +100,20 @@ impl Unreadable {
         let key = db.prepare_cached(sql)?.query_row([id], |row| row.get::<_, Vec<u8>>(0))?;
         tracing::error!(
             task.row = id, task.id = %String::from_utf8_lossy(&key), error.cause = %cause,
-            "ended task can't be read: it is kept, and skipped by evictions and sweeps; see `a2a admin check`"
+            "terminal task can't be read: it is not deleted, and skipped by evictions and sweeps; see `a2a admin check`"
         );
         Ok(())
     }
 
-    /// Rows as a JSON array.
-    fn json(&self) -> String {
+    /// Row ids as a JSON array.
+    fn to_json(&self) -> String {
         let rows: Vec<_> = self.0.iter().map(i64::to_string).collect();
         format!("[{}]", rows.join(","))
     }
 }
 
-/// A task that goes: one that has ended, where nobody says otherwise.
-struct EvictionCandidate {
+/// Task that is to be deleted. In a terminal state, unless all data of its owner is deleted.
+struct DeletedTask {
     id: i64,
     scope: i64,
     context: Arc<str>,
@@ -114,140 +121,223 @@ struct EvictionCandidate {
     owner: Arc<str>,
 }
 
-/// Returns at most `limit` of the tasks that are due, after the first `skip`. A row that can't be read is skipped and
-/// kept, such as one without an owner, and `a2a admin check` reports it.
-pub(super) fn due(
+/// Returns at most `limit` candidates of a query, after the first `skip`. Unreadable rows are skipped, for example a task
+/// without an owner, and `a2a admin check` reports them.
+fn candidates(
     db: &Connection,
     sql: &str,
     before: Millis,
     skip: usize,
     limit: usize,
-) -> rusqlite::Result<Vec<RetentionCandidate>> {
-    let mut of = db.prepare_cached("SELECT owner, tenant FROM scope WHERE id = ?")?;
-    let mut find = db.prepare_cached(sql)?;
-    let found = find.query_map((before, -1), |it| {
-        let scope = of.query_row([it.get::<_, i64>(1)?], |it| {
-            Ok(Scope { owner: it.get_ref(0)?.as_str()?.into(), tenant: it.get_ref(1)?.as_str()?.into() })
+) -> rusqlite::Result<Vec<Candidate>> {
+    let mut scope_query = db.prepare_cached("SELECT owner, tenant FROM scope WHERE id = ?")?;
+    let mut query = db.prepare_cached(sql)?;
+    let found = query.query_map((before, -1), |row| {
+        let scope = scope_query.query_row([row.get::<_, i64>(1)?], |row| {
+            Ok(Scope { owner: row.get_ref(0)?.as_str()?.into(), tenant: row.get_ref(1)?.as_str()?.into() })
         });
-        Ok(RetentionCandidate { id: it.get(0)?, key: Key::new(&Arc::new(scope?), it.get_ref(2)?.as_str()?) })
+        Ok(Candidate { id: row.get(0)?, key: Key::new(&Arc::new(scope?), row.get_ref(2)?.as_str()?) })
     })?;
     let is_unreadable = |error: &_| is_damage(error) || *error == rusqlite::Error::QueryReturnedNoRows;
-    found.filter(|due| !due.as_ref().is_err_and(is_unreadable)).skip(skip).take(limit).collect()
+    found.filter(|candidate| !candidate.as_ref().is_err_and(is_unreadable)).skip(skip).take(limit).collect()
 }
 
-impl Transaction<'_> {
-    /// Deletes these, if they ended before this. One that can't be read is kept.
-    pub(super) fn sweep(&mut self, ids: &[i64], before: Millis) -> rusqlite::Result<SweepStep> {
-        let (mut scopes, mut done, mut left) = (HashSet::new(), SweepStep::default(), PIECES);
-        for id in ids {
-            let Some(it) = self.readable(*id, before)? else { continue };
-            if !self.clear_log(*id, &mut left)? {
-                done.more = true;
-                break;
-            }
-            scopes.insert(it.scope);
-            self.forget(&it)?;
-            done.tasks += 1;
-        }
-        // Of the owners too, once there is nothing of theirs.
-        scopes.into_iter().try_for_each(|it| self.forget_scope(it))?;
-        Ok(done)
+impl Sqlite {
+    /// Returns tasks that have waited for their clients since before a time: at most `limit` after the first `skip`.
+    pub(super) async fn find_idle(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
+        let found = self.readers.run(move |db| candidates(db, IDLE, before, skip, limit)).await?;
+        Ok(found.into_iter().map(|candidate| candidate.key).collect())
     }
 
-    /// Deletes the logs of these, if they ended before this. One that can't be read is kept.
-    pub(super) fn fold(&mut self, ids: &[i64], before: Millis) -> rusqlite::Result<SweepStep> {
-        let (mut done, mut left) = (SweepStep::default(), PIECES);
+    /// Deletes all expired data.
+    pub(super) async fn delete_expired(
+        &self,
+        policy: &Retention,
+        now: Millis,
+        in_use: InUse<'_>,
+    ) -> Result<SweepResult, Unavailable> {
+        let mut result = SweepResult::default();
+        if let Some(before) = Retention::cutoff(policy.finished, now) {
+            let step: Step = |transaction, ids, before| transaction.delete_tasks(ids, before);
+            result.tasks = self.sweep_tasks(&OLDEST, step, before, in_use).await?;
+        }
+        if let Some(before) = Retention::cutoff(policy.logs, now) {
+            let step: Step = |transaction, ids, before| transaction.delete_logs(ids, before);
+            result.logs = self.sweep_tasks(&WITH_LOG, step, before, in_use).await?;
+        }
+        if let Some(before) = Retention::cutoff(policy.push, now) {
+            let step = |transaction: &mut WriteTransaction<'_>, before| transaction.delete_push_configs(before);
+            result.push_configs = self.sweep_rows(&WITH_PUSHES, step, before).await?;
+        }
+        if let Some(before) = Retention::cutoff(policy.sends, now) {
+            let step = |transaction: &mut WriteTransaction<'_>, before| transaction.delete_sends(before);
+            result.idempotency_keys = self.sweep_rows(SENDS, step, before).await?;
+        }
+        Ok(result)
+    }
+
+    /// Applies a step to all candidates that are not in use, in batches. Returns the number of completed tasks.
+    async fn sweep_tasks(
+        &self,
+        sql: &'static str,
+        step: Step,
+        before: Millis,
+        in_use: InUse<'_>,
+    ) -> Result<u64, Unavailable> {
+        let (mut tasks, mut skip, batch) = (0, 0, usize::try_from(TASK_BATCH).unwrap_or(usize::MAX));
+        loop {
+            let mut found = self.readers.run(move |db| candidates(db, sql, before, skip, batch)).await?;
+            let (count, is_last) = (found.len(), found.len() < batch);
+            found.retain(|candidate| !in_use(&candidate.key));
+            let ids: Vec<i64> = found.iter().map(|candidate| candidate.id).collect();
+            let result = if ids.is_empty() {
+                StepResult::default()
+            } else {
+                self.writer.run(move |transaction| step(transaction, &ids, before)).await?
+            };
+            tasks += result.tasks;
+            if !result.incomplete {
+                if is_last {
+                    return Ok(tasks);
+                }
+                // Tasks that were not completed remain in the index.
+                skip += count - usize::try_from(result.tasks).unwrap_or(count).min(count);
+            }
+        }
+    }
+
+    /// Repeats a step until it reports that no rows are left. The writer is not involved if there are no candidates.
+    async fn sweep_rows(
+        &self,
+        sql: &'static str,
+        step: fn(&mut WriteTransaction<'_>, Millis) -> rusqlite::Result<(u64, bool)>,
+        before: Millis,
+    ) -> Result<u64, Unavailable> {
+        if !self.readers.run(move |db| db.prepare_cached(sql)?.exists((before, 1))).await? {
+            return Ok(0);
+        }
+        let mut total = 0;
+        loop {
+            let (deleted, has_more) = self.writer.run(move |transaction| step(transaction, before)).await?;
+            total += deleted;
+            if !has_more {
+                return Ok(total);
+            }
+        }
+    }
+}
+
+impl WriteTransaction<'_> {
+    /// Deletes those of the tasks that reached a terminal state before a time. An unreadable one is skipped.
+    fn delete_tasks(&mut self, ids: &[i64], before: Millis) -> rusqlite::Result<StepResult> {
+        let (mut scopes, mut result, mut budget) = (HashSet::new(), StepResult::default(), ROW_BATCH);
         for id in ids {
-            if self.readable(*id, before)?.is_none() {
+            let Some(task) = self.find_readable(*id, before)? else { continue };
+            if !self.delete_log(*id, &mut budget)? {
+                result.incomplete = true;
+                break;
+            }
+            scopes.insert(task.scope);
+            self.delete_task(&task)?;
+            result.tasks += 1;
+        }
+        scopes.into_iter().try_for_each(|scope| self.delete_empty_scope(scope))?;
+        Ok(result)
+    }
+
+    /// Deletes the logs of those of the tasks that reached a terminal state before a time. An unreadable one is skipped.
+    fn delete_logs(&mut self, ids: &[i64], before: Millis) -> rusqlite::Result<StepResult> {
+        let (mut result, mut budget) = (StepResult::default(), ROW_BATCH);
+        for id in ids {
+            if self.find_readable(*id, before)?.is_none() {
                 continue;
             }
-            match self.complete(*id) {
+            match self.complete_checkpoint(*id) {
                 Ok(()) => {}
-                // It stays as it is, and is in nobody's way.
                 Err(error) if is_damage(&error) => {
-                    tracing::warn!(error.cause = %error, "a log can't be folded");
+                    tracing::warn!(error.cause = %error, "damaged log not deleted");
                     continue;
                 }
                 Err(error) => return Err(error),
             }
-            if !self.clear_log(*id, &mut left)? {
-                done.more = true;
+            if !self.delete_log(*id, &mut budget)? {
+                result.incomplete = true;
                 break;
             }
             self.db.prepare_cached("UPDATE task SET folded = 1, whole = NULL WHERE id = ?")?.execute([id])?;
-            done.tasks += 1;
+            result.tasks += 1;
         }
-        Ok(done)
+        Ok(result)
     }
 
-    /// Sees to it that the checkpoint of a task that has ended is all of it, as it is where its end came with one.
-    fn complete(&self, id: i64) -> rusqlite::Result<()> {
+    /// Writes a checkpoint of the whole task, unless there is one.
+    fn complete_checkpoint(&self, id: i64) -> rusqlite::Result<()> {
         let sql = "SELECT seq FROM task WHERE id = ?1 AND seq > ifnull((SELECT seq FROM checkpoint WHERE id = ?1), 0)";
-        let seq: Option<i64> = self.db.prepare_cached(sql)?.query_row([id], |it| it.get(0)).optional()?;
+        let seq: Option<i64> = self.db.prepare_cached(sql)?.query_row([id], |row| row.get(0)).optional()?;
         if let Some(seq) = seq {
-            let [head, artifacts] = halves(&read::TaskRows::new(self.db, true)?.at(id, number(seq))?);
+            let [head, artifacts] = split_task(&read::TaskReader::new(self.db, true)?.read(id, unsigned(seq))?);
             let sql = "INSERT OR REPLACE INTO checkpoint VALUES(?, ?, ?, ?)";
             self.db.prepare_cached(sql)?.execute((id, seq, head, artifacts))?;
         }
         Ok(())
     }
 
-    /// Deletes a log, as far as it has no more pieces than are left to be deleted. Whether that is all of it: who reads
-    /// one whose beginning has gone, finds that their place is not there.
-    fn clear_log(&self, id: i64, left: &mut i64) -> rusqlite::Result<bool> {
+    /// Deletes the rows of a log from its start, up to `budget`. Returns whether the log is deleted completely. A reader of a
+    /// partially deleted log finds that its cursor does not exist.
+    fn delete_log(&self, id: i64, budget: &mut i64) -> rusqlite::Result<bool> {
         let sql = "DELETE FROM log WHERE id IN (SELECT id FROM log WHERE id >= ? AND id < ? ORDER BY id LIMIT ?)";
-        let cleared = self.db.prepare_cached(sql)?.execute((piece(id, 0)?, piece(id + 1, 0)?, *left))?;
-        *left -= i64::try_from(cleared).unwrap_or(*left);
-        Ok(*left > 0)
+        let deleted = self.db.prepare_cached(sql)?.execute((log_row_id(id, 0)?, log_row_id(id + 1, 0)?, *budget))?;
+        *budget -= i64::try_from(deleted).unwrap_or(*budget);
+        Ok(*budget > 0)
     }
 
-    /// Deletes the push configurations of some tasks that ended before this, and says how many there were, and whether
-    /// there may be more.
-    pub(super) fn sweep_pushes(&mut self, before: Millis) -> rusqlite::Result<(u64, bool)> {
-        let mut find = self.db.prepare_cached(&WITH_PUSHES)?;
-        let ids = find.query_map((before, BATCH), |it| it.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
-        let mut gone = 0;
+    /// Deletes the push configurations of some tasks that reached a terminal state before a time. Returns their number, and
+    /// whether there may be more.
+    fn delete_push_configs(&mut self, before: Millis) -> rusqlite::Result<(u64, bool)> {
+        let mut query = self.db.prepare_cached(&WITH_PUSHES)?;
+        let ids = query.query_map((before, TASK_BATCH), |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
+        let mut deleted = 0;
         for id in &ids {
-            gone += self.db.prepare_cached("DELETE FROM push WHERE task = ?")?.execute([id])?;
+            deleted += self.db.prepare_cached("DELETE FROM push WHERE task = ?")?.execute([id])?;
             self.db.prepare_cached("UPDATE task SET pushes = 0 WHERE id = ?")?.execute([id])?;
         }
-        Ok((u64::try_from(gone).unwrap_or(u64::MAX), i64::try_from(ids.len()) == Ok(BATCH)))
+        Ok((u64::try_from(deleted).unwrap_or(u64::MAX), i64::try_from(ids.len()) == Ok(TASK_BATCH)))
     }
 
-    /// Deletes some keys of sends that were taken before this, and says how many, and whether there may be more.
-    pub(super) fn sweep_sends(&mut self, before: Millis) -> rusqlite::Result<(u64, bool)> {
+    /// Deletes some idempotency keys from before a time. Returns their number, and whether there may be more.
+    fn delete_sends(&mut self, before: Millis) -> rusqlite::Result<(u64, bool)> {
         let sql = format!("DELETE FROM send WHERE (scope, key) IN ({SENDS})");
-        let gone = self.db.prepare_cached(&sql)?.execute((before, PIECES))?;
-        Ok((u64::try_from(gone).unwrap_or(u64::MAX), i64::try_from(gone) == Ok(PIECES)))
+        let deleted = self.db.prepare_cached(&sql)?.execute((before, ROW_BATCH))?;
+        Ok((u64::try_from(deleted).unwrap_or(u64::MAX), i64::try_from(deleted) == Ok(ROW_BATCH)))
     }
 
-    /// Evicts the task that ended first, of those that can be read. Returns its scope, whose row stays, or `None` if there
+    /// Evicts the readable task that reached a terminal state first. Returns its scope, whose row stays, or `None` if there
     /// is no such task.
     pub(super) fn evict_oldest(&mut self) -> rusqlite::Result<Option<i64>> {
         let db = self.db;
-        let mut find = db.prepare_cached(&OLDEST)?;
-        // Most often the first row is the one.
+        let mut query = db.prepare_cached(&OLDEST)?;
+        // Usually the first row is readable.
         let limit = i64::try_from(MAX_UNREADABLE).unwrap_or(i64::MAX).saturating_add(1);
-        let mut ids = find.query_map((Millis::MAX, limit), |row| row.get(0))?;
+        let mut ids = query.query_map((Millis::MAX, limit), |row| row.get(0))?;
         let mut oldest = None;
         while oldest.is_none()
             && let Some(id) = ids.next().transpose()?
         {
-            oldest = self.readable(id, Millis::MAX)?;
+            oldest = self.find_readable(id, Millis::MAX)?;
         }
         drop(ids);
         oldest.map(|task| self.evict(&task)).transpose()
     }
 
-    /// Evicts the task of this owner that ended first, of those that can be read. Returns its scope, whose row stays, or
+    /// Evicts the readable task of an owner that reached a terminal state first. Returns its scope, whose row stays, or
     /// `None` if there is no such task.
     pub(super) fn evict_oldest_of(&mut self, owner: &str) -> rusqlite::Result<Option<i64>> {
         loop {
             let skipped = self.unreadable.0.len();
-            let mut find = self.db.prepare_cached(OLDEST_OF)?;
-            let id = find.query_row((owner, self.unreadable.json()), |row| row.get(0)).optional()?;
+            let mut query = self.db.prepare_cached(OLDEST_OF_OWNER)?;
+            let id = query.query_row((owner, self.unreadable.to_json()), |row| row.get(0)).optional()?;
             let Some(id) = id else { return Ok(None) };
-            if let Some(task) = self.readable(id, Millis::MAX)? {
+            if let Some(task) = self.find_readable(id, Millis::MAX)? {
                 return self.evict(&task).map(Some);
             }
             if self.unreadable.0.len() == skipped {
@@ -256,20 +346,20 @@ impl Transaction<'_> {
         }
     }
 
-    /// Deletes a task to make room for another one. Returns its scope.
-    fn evict(&mut self, task: &EvictionCandidate) -> rusqlite::Result<i64> {
-        let mut all = i64::MAX;
-        self.clear_log(task.id, &mut all)?;
-        self.forget(task)?;
+    /// Deletes a task for the quota. Returns its scope.
+    fn evict(&mut self, task: &DeletedTask) -> rusqlite::Result<i64> {
+        let mut unlimited = i64::MAX;
+        self.delete_log(task.id, &mut unlimited)?;
+        self.delete_task(task)?;
         Ok(task.scope)
     }
 
-    /// A task, if it ended before this and can be read. One that can't be read is reported once.
-    fn readable(&mut self, id: i64, before: Millis) -> rusqlite::Result<Option<EvictionCandidate>> {
+    /// Finds a task that reached a terminal state before a time and can be read. An unreadable one is reported once.
+    fn find_readable(&mut self, id: i64, before: Millis) -> rusqlite::Result<Option<DeletedTask>> {
         if self.unreadable.0.contains(&id) {
             return Ok(None);
         }
-        match self.ended(id, before) {
+        match self.find_terminal(id, before) {
             // Corruption concerns the whole file.
             Err(error) if is_damage(&error) && !is_corruption(&error) => {
                 self.unreadable.add(self.db, id, &error).map(|()| None)
@@ -278,50 +368,50 @@ impl Transaction<'_> {
         }
     }
 
-    /// Deletes some of an owner's tasks, in any state. Returns how many, and whether there are more. The last call
-    /// deletes the owner's name.
-    pub(super) fn forget_some_of(&mut self, owner: &Arc<str>) -> rusqlite::Result<(u64, bool)> {
+    /// Deletes some tasks of an owner, in any state. Returns their number, and whether there are more. The last call
+    /// deletes the owner.
+    pub(super) fn delete_some_of(&mut self, owner: &Arc<str>) -> rusqlite::Result<(u64, bool)> {
         let sql = "SELECT task.id, task.scope, context, state FROM task JOIN scope ON scope.id = task.scope
             WHERE owner = ? LIMIT ?";
-        let mut find = self.db.prepare_cached(sql)?;
-        let some = find.query_map((&**owner, BATCH), |it| {
-            let (context, owner) = (Arc::from(it.get_ref(2)?.as_str()?), Arc::clone(owner));
-            Ok(EvictionCandidate { id: it.get(0)?, scope: it.get(1)?, context, state: it.get(3)?, owner })
+        let mut query = self.db.prepare_cached(sql)?;
+        let tasks = query.query_map((&**owner, TASK_BATCH), |row| {
+            let (context, owner) = (Arc::from(row.get_ref(2)?.as_str()?), Arc::clone(owner));
+            Ok(DeletedTask { id: row.get(0)?, scope: row.get(1)?, context, state: row.get(3)?, owner })
         })?;
-        let some = some.collect::<rusqlite::Result<Vec<_>>>()?;
-        let (mut gone, mut left) = (0, PIECES);
-        for it in &some {
-            if !self.clear_log(it.id, &mut left)? {
+        let tasks = tasks.collect::<rusqlite::Result<Vec<_>>>()?;
+        let (mut deleted, mut budget) = (0, ROW_BATCH);
+        for task in &tasks {
+            if !self.delete_log(task.id, &mut budget)? {
                 break;
             }
-            self.forget(it)?;
-            gone += 1;
+            self.delete_task(task)?;
+            deleted += 1;
         }
-        if some.is_empty() {
-            self.forget_scopes_of(owner)?;
+        if tasks.is_empty() {
+            self.delete_scopes_of(owner)?;
         }
-        Ok((gone, !some.is_empty()))
+        Ok((deleted, !tasks.is_empty()))
     }
 
-    /// A task, if it ended before this.
-    fn ended(&self, id: i64, before: Millis) -> rusqlite::Result<Option<EvictionCandidate>> {
+    /// Finds a task that reached a terminal state before a time.
+    fn find_terminal(&self, id: i64, before: Millis) -> rusqlite::Result<Option<DeletedTask>> {
         static SQL: LazyLock<String> = LazyLock::new(|| {
             format!(
                 "SELECT scope, context, state, owner FROM task LEFT JOIN scope ON scope.id = task.scope
-                 WHERE task.id = ? AND {ENDED} AND time < ?"
+                 WHERE task.id = ? AND {TERMINAL} AND time < ?"
             )
         });
-        let ended = |it: &Row<'_>| {
+        let task = |row: &Row<'_>| {
             // The owner is NULL where the row of its scope is missing: an unreadable value.
-            let text = |at| Ok::<_, rusqlite::Error>(Arc::from(it.get_ref(at)?.as_str()?));
-            Ok(EvictionCandidate { id, scope: it.get(0)?, context: text(1)?, state: it.get(2)?, owner: text(3)? })
+            let text = |at| Ok::<_, rusqlite::Error>(Arc::from(row.get_ref(at)?.as_str()?));
+            Ok(DeletedTask { id, scope: row.get(0)?, context: text(1)?, state: row.get(2)?, owner: text(3)? })
         };
-        self.db.prepare_cached(&SQL)?.query_row((id, before), ended).optional()
+        self.db.prepare_cached(&SQL)?.query_row((id, before), task).optional()
     }
 
-    /// Deletes a task whose log has gone.
-    fn forget(&mut self, ended: &EvictionCandidate) -> rusqlite::Result<()> {
-        let id = ended.id;
+    /// Deletes a task whose log is deleted.
+    fn delete_task(&mut self, task: &DeletedTask) -> rusqlite::Result<()> {
+        let id = task.id;
         for table in ["checkpoint", "saved", "task"] {
             self.db.prepare_cached(&format!("DELETE FROM {table} WHERE id = ?"))?.execute([id])?;
         }
@@ -329,21 +419,21 @@ impl Transaction<'_> {
             self.db.prepare_cached(&format!("DELETE FROM {table} WHERE task = ?"))?.execute([id])?;
         }
         failpoint::at("sweep")?;
-        self.moved((ended.scope, &ended.context), Some(ended.state), None)?;
-        let had_ended = TaskState::try_from(ended.state).is_ok_and(TaskState::is_terminal);
-        self.room.moved(&ended.owner, Some(had_ended), None);
+        self.count_transition((task.scope, &task.context), Some(task.state), None)?;
+        let was_terminal = TaskState::try_from(task.state).is_ok_and(TaskState::is_terminal);
+        self.quota.count(&task.owner, Some(was_terminal), None);
         Ok(())
     }
 
-    /// Deletes the rows of an owner, in all tenants, who has no tasks.
-    fn forget_scopes_of(&mut self, owner: &str) -> rusqlite::Result<()> {
-        let mut find = self.db.prepare_cached("SELECT id FROM scope WHERE owner = ?")?;
-        let scopes = find.query_map([owner], |it| it.get(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
-        scopes.into_iter().try_for_each(|scope| self.forget_scope(scope))
+    /// Deletes the scopes of an owner without tasks, in all tenants.
+    fn delete_scopes_of(&mut self, owner: &str) -> rusqlite::Result<()> {
+        let mut query = self.db.prepare_cached("SELECT id FROM scope WHERE owner = ?")?;
+        let scopes = query.query_map([owner], |row| row.get(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
+        scopes.into_iter().try_for_each(|scope| self.delete_empty_scope(scope))
     }
 
-    /// Deletes the row of an owner in a tenant, unless there is a task of theirs.
-    pub(super) fn forget_scope(&mut self, scope: i64) -> rusqlite::Result<()> {
+    /// Deletes a scope and its counters, unless it has tasks.
+    pub(super) fn delete_empty_scope(&mut self, scope: i64) -> rusqlite::Result<()> {
         let sql = "DELETE FROM scope WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM task WHERE scope = ?1)
             RETURNING owner, tenant";
         let deleted = self.db.prepare_cached(sql)?.query_row([scope], |row| {
@@ -351,7 +441,7 @@ impl Transaction<'_> {
         });
         if let Some(deleted) = deleted.optional()? {
             self.scopes.remove(&deleted);
-            self.uncount(scope)?;
+            self.delete_counters(scope)?;
         }
         Ok(())
     }

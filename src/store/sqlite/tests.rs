@@ -1,4 +1,4 @@
-//! What the outside can't see: how versions follow each other, what goes together, and along which index.
+//! Internal behaviour: migrations, query plans, group commit with rejected parts, and the size of the write-ahead log.
 
 use std::pin::pin;
 
@@ -6,7 +6,7 @@ use futures::poll;
 use rusqlite::OpenFlags;
 use tokio::sync::oneshot;
 
-use super::*;
+use super::{writer::WriteTransaction, *};
 use crate::{
     event::{Ends, Event, Position},
     pb::v1::{Message, Task, TaskState},
@@ -22,56 +22,57 @@ fn read_only(path: &Path) -> Connection {
 }
 
 fn version(db: &Connection) -> i32 {
-    db.pragma_query_value(None, "user_version", |it| it.get(0)).unwrap()
+    db.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
 }
 
 #[test]
-fn a_file_is_brought_to_the_newest_version_and_kept_as_it_was() {
+fn migration_copies_the_old_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a.db");
     let mut db = Connection::open(&path).unwrap();
     schema::migrate(&mut db, &path, &[ONE]).unwrap();
-    assert!(!directory.path().join("a.db.v1").exists(), "of nothing there is no copy");
-    // One that fails has done nothing, and can be tried again.
+    assert!(!directory.path().join("a.db.v1").exists(), "an empty file is not copied");
+    // A failed migration has no effect and can be repeated.
     for _ in 0..2 {
         let failed = schema::migrate(&mut db, &path, &[ONE, TWO, BROKEN]).unwrap_err().to_string();
         assert!(failed.contains("nowhere"), "{failed}");
         assert_eq!(version(&db), 1);
-        assert_eq!(db.query_row("SELECT * FROM a", [], |it| Ok(it.as_ref().column_count())), Ok(1));
+        assert_eq!(db.query_row("SELECT * FROM a", [], |row| Ok(row.as_ref().column_count())), Ok(1));
     }
     schema::migrate(&mut db, &path, &[ONE, TWO]).unwrap();
     assert_eq!(version(&db), 2);
-    assert_eq!(db.query_row("SELECT x, y FROM a", [], |it| <(i32, String)>::try_from(it)), Ok((1, "two".into())));
+    assert_eq!(db.query_row("SELECT x, y FROM a", [], |row| <(i32, String)>::try_from(row)), Ok((1, "two".into())));
     let before = read_only(&directory.path().join("a.db.v1"));
     assert_eq!(version(&before), 1);
-    assert_eq!(before.query_row("SELECT * FROM a", [], |it| it.get::<_, i32>(0)), Ok(1));
+    assert_eq!(before.query_row("SELECT * FROM a", [], |row| row.get::<_, i32>(0)), Ok(1));
     assert!(before.query_row("SELECT y FROM a", [], |_| Ok(())).is_err());
     drop(before);
-    // It is up to date.
+    // A database with the newest version is not copied.
     schema::migrate(&mut db, &path, &[ONE, TWO]).unwrap();
     assert!(!directory.path().join("a.db.v2").exists());
     let newer = schema::migrate(&mut db, &path, &[ONE]).unwrap_err();
     assert!(matches!(newer, Error::Newer { version: 2, newest: 1, .. }), "{newer}");
 }
 
-/// A list is as quick at a million tasks as at a hundred: it follows an index from its place on, and sorts nothing.
+/// The time of a list does not depend on the number of tasks.
 #[test]
-fn nothing_is_scanned_or_sorted() {
+fn queries_neither_scan_nor_sort() {
     let directory = tempfile::tempdir().unwrap();
     drop(open(&directory));
     let db = read_only(&directory.path().join("a.db"));
-    let sweeps = [&sweep::OLDEST, &sweep::WITH_LOG, &sweep::WITH_PUSHES].map(|it| String::clone(it));
+    let sweeps = [&sweep::OLDEST, &sweep::WITH_LOG, &sweep::WITH_PUSHES].map(|sql| String::clone(sql));
     let sweeps = sweeps.into_iter().chain([sweep::IDLE, sweep::SENDS].map(str::to_owned));
     let claim = claim::OPEN.to_owned();
     let log = "SELECT max(id) FROM log WHERE id BETWEEN 1 AND 2".to_owned();
     let crowd = "SELECT sum(tasks) FROM crowd WHERE scope = 1 AND context = 'a'".to_owned();
-    for sql in list::ALL.iter().flat_map(|it| it.iter().cloned()).chain(sweeps).chain([claim, log, crowd]) {
+    for sql in list::QUERIES.iter().flat_map(|queries| queries.iter().cloned()).chain(sweeps).chain([claim, log, crowd])
+    {
         let mut plan = db.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let unbound = plan.parameter_count();
-        (1..=unbound).for_each(|it| plan.raw_bind_parameter(it, 1).unwrap());
+        (1..=unbound).for_each(|parameter| plan.raw_bind_parameter(parameter, 1).unwrap());
         let mut rows = plan.raw_query();
-        while let Some(it) = rows.next().unwrap() {
-            let step: String = it.get("detail").unwrap();
+        while let Some(row) = rows.next().unwrap() {
+            let step: String = row.get("detail").unwrap();
             assert!(!step.contains("TEMP B-TREE") && !step.starts_with("SCAN"), "{sql}: {step}");
         }
     }
@@ -81,20 +82,20 @@ fn open(directory: &tempfile::TempDir) -> Sqlite {
     Sqlite::open(&directory.path().join("a.db"), Options::default()).unwrap()
 }
 
-/// What waits goes into one transaction, and one part that fails takes the others along, and nothing else.
+/// Waiting jobs are combined into one transaction. If one of them fails, all of them do, and no other transaction.
 #[tokio::test]
-async fn what_waits_is_written_together_or_not_at_all() {
+async fn waiting_jobs_are_committed_together_or_not_at_all() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(&directory);
-    let put = |it: &mut writer::Transaction<'_>| it.db.execute("INSERT INTO probe VALUES(x'00')", []);
-    let fail = |it: &mut writer::Transaction<'_>| it.db.execute("INSERT INTO nowhere VALUES(1)", []);
+    let put = |transaction: &mut WriteTransaction<'_>| transaction.db.execute("INSERT INTO probe VALUES(x'00')", []);
+    let fail = |transaction: &mut WriteTransaction<'_>| transaction.db.execute("INSERT INTO nowhere VALUES(1)", []);
     for fails in [true, false] {
         let (go, gone) = mpsc::channel::<()>();
         let (started, starting) = oneshot::channel();
-        let mut first = pin!(store.writer.run_once(move |it| {
-            put(it)?;
+        let mut first = pin!(store.writer.run_once(move |transaction| {
+            put(transaction)?;
             _ = started.send(());
-            // Until the others wait.
+            // Blocks until the other jobs are queued.
             gone.recv().map_err(|_| rusqlite::Error::InvalidQuery)
         }));
         assert!(poll!(&mut first).is_pending());
@@ -105,7 +106,7 @@ async fn what_waits_is_written_together_or_not_at_all() {
         go.send(()).unwrap();
         first.await.unwrap();
         let outcomes = (second.await, third.await);
-        let there = store.readers.run(|it| it.query_row("SELECT count(*) FROM probe", [], |it| it.get::<_, i32>(0)));
+        let there = store.readers.run(|db| db.query_row("SELECT count(*) FROM probe", [], |row| row.get::<_, i32>(0)));
         let there = there.await.unwrap();
         if fails {
             assert!(outcomes.0.is_err() && outcomes.0 == outcomes.1, "{outcomes:?}");
@@ -118,15 +119,15 @@ async fn what_waits_is_written_together_or_not_at_all() {
 
 /// A change that can't be stored is rejected alone, without the other changes of its batch.
 #[tokio::test]
-async fn what_waits_with_a_change_that_is_rejected_is_written() {
+async fn rejected_change_does_not_affect_other_changes() {
     let directory = tempfile::tempdir().unwrap();
     let options = Options { max_bytes: Some(1 << 20), ..Options::default() };
     let store = Sqlite::open(&directory.path().join("a.db"), options).unwrap();
-    let put = |it: &mut writer::Transaction<'_>| it.db.execute("INSERT INTO probe VALUES(x'00')", []);
+    let put = |transaction: &mut WriteTransaction<'_>| transaction.db.execute("INSERT INTO probe VALUES(x'00')", []);
     let (go, gone) = mpsc::channel::<()>();
     let mut first = pin!(store.writer.run_once(move |_| gone.recv().map_err(|_| rusqlite::Error::InvalidQuery)));
     assert!(poll!(&mut first).is_pending());
-    let begin = |id: &str, bytes| Change::Commit(begun(&store, id, bytes));
+    let begin = |id: &str, bytes| Change::Commit(new_task(&store, id, bytes));
     let (mut second, mut third, mut fourth) = (
         pin!(store.writer.run(put)),
         pin!(store.commit_changes([begin("a", 1), begin("b", 2 << 20), begin("c", 1)].into())),
@@ -139,23 +140,24 @@ async fn what_waits_with_a_change_that_is_rejected_is_written() {
     let rejected = || Err(Refused::Rejected(Rejected::Size { limit: "store.max_size", max: 1 << 20 }));
     assert_eq!(third.await.unwrap(), [Ok(()), rejected(), Ok(())]);
     assert_eq!(fourth.await.unwrap(), [rejected(), Ok(())]);
-    let tasks = store.readers.run(|it| it.query_row("SELECT sum(tasks) FROM total", [], |it| it.get::<_, i32>(0)));
-    assert_eq!((tasks.await, store.room.lock().tasks()), (Ok(3), 3));
-    assert_eq!(store.health.known(), Some(Ok(())));
+    let tasks = store.readers.run(|db| db.query_row("SELECT sum(tasks) FROM total", [], |row| row.get::<_, i32>(0)));
+    assert_eq!((tasks.await, store.quota.lock().tasks()), (Ok(3), 3));
+    assert_eq!(store.health.recent_outcome(), Some(Ok(())));
 }
 
 /// A job that can't be written fails alone, without the changes and jobs of its transaction.
 #[tokio::test]
-async fn jobs_that_wait_with_one_that_is_rejected_are_written() {
+async fn rejected_job_does_not_affect_other_jobs() {
     let directory = tempfile::tempdir().unwrap();
     let options = Options { max_bytes: Some(1 << 20), ..Options::default() };
     let store = Sqlite::open(&directory.path().join("a.db"), options).unwrap();
-    let put = |pass: &mut writer::Transaction<'_>| pass.db.execute("INSERT INTO probe VALUES(x'00')", []);
-    let rejected = |pass: &mut writer::Transaction<'_>| pass.db.execute("INSERT INTO probe VALUES('text')", []);
+    let put = |transaction: &mut WriteTransaction<'_>| transaction.db.execute("INSERT INTO probe VALUES(x'00')", []);
+    let rejected =
+        |transaction: &mut WriteTransaction<'_>| transaction.db.execute("INSERT INTO probe VALUES('text')", []);
     let (go, gone) = mpsc::channel::<()>();
     let mut first = pin!(store.writer.run_once(move |_| gone.recv().map_err(|_| rusqlite::Error::InvalidQuery)));
     assert!(poll!(&mut first).is_pending());
-    let begin = |id: &str, bytes| Change::Commit(begun(&store, id, bytes));
+    let begin = |id: &str, bytes| Change::Commit(new_task(&store, id, bytes));
     let (mut before, mut fails, mut after, mut once) = (
         pin!(store.writer.run(put)),
         pin!(store.writer.run(rejected)),
@@ -168,40 +170,40 @@ async fn jobs_that_wait_with_one_that_is_rejected_are_written() {
     go.send(()).unwrap();
     first.await.unwrap();
     assert_eq!((before.await, after.await, once.await), (Ok(1), Ok(1), Ok(1)));
-    let Err(Unavailable(why)) = fails.await else { panic!("a text is no blob") };
+    let Err(Unavailable(why)) = fails.await else { panic!("a text was accepted as a blob") };
     assert!(why.contains("probe"), "{why}");
     let too_large = Rejected::Size { limit: "store.max_size", max: 1 << 20 };
     assert_eq!(changes.await.unwrap(), [Ok(()), Err(Refused::Rejected(too_large))]);
     let there = store.readers.run(|db| db.query_row("SELECT count(*) FROM probe", [], |row| row.get::<_, i32>(0)));
-    assert_eq!((there.await, store.room.lock().tasks()), (Ok(3), 1));
-    assert_eq!(store.health.known(), Some(Ok(())));
+    assert_eq!((there.await, store.quota.lock().tasks()), (Ok(3), 1));
+    assert_eq!(store.health.recent_outcome(), Some(Ok(())));
 }
 
-/// A file whose last commits are in its log only, as after a checkpoint that failed, is not published.
+/// After a failed checkpoint, the last commits are only in the write-ahead log.
 #[tokio::test]
-async fn file_with_a_log_is_not_published() {
+async fn database_with_a_write_ahead_log_is_not_published() {
     let directory = tempfile::tempdir().unwrap();
     let [from, to] = ["from.db", "to.db"].map(|name| directory.path().join(name));
     let store = Sqlite::open(&from, Options::default()).unwrap();
-    let moment = read_only(&from);
-    moment.execute_batch("BEGIN; SELECT count(*) FROM task").unwrap();
-    assert_eq!(store.commit_changes([Change::Commit(begun(&store, "a", 1))].into()).await, Ok(vec![Ok(())]));
-    // The log can't be put into the file while somebody reads what was there before.
+    let reader = read_only(&from);
+    reader.execute_batch("BEGIN; SELECT count(*) FROM task").unwrap();
+    assert_eq!(store.commit_changes([Change::Commit(new_task(&store, "a", 1))].into()).await, Ok(vec![Ok(())]));
+    // An older snapshot in use prevents a complete checkpoint.
     drop(store);
-    assert!(file::log_of(&from).exists());
+    assert!(file::wal_path(&from).exists());
     let refused = publish(&from, &to).unwrap_err().to_string();
-    assert!(refused.contains("to.db: not all of it could be written"), "{refused}");
+    assert!(refused.contains("to.db: the database could not be written completely"), "{refused}");
     let left = || std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(left().all(|name| name.to_str().unwrap().starts_with("from.db")));
-    drop(moment);
-    // Whoever opens the file next completes it.
+    drop(reader);
+    // The next opening completes the checkpoint.
     drop(Sqlite::open(&from, Options::default()).unwrap());
     publish(&from, &to).unwrap();
     assert_eq!(read_only(&to).query_row("SELECT key FROM task", [], |row| row.get::<_, String>(0)), Ok("a".into()));
 }
 
-/// The commit that makes a task, with a message of so many bytes.
-fn begun(store: &Sqlite, id: &str, bytes: usize) -> Commit {
+/// Commit of a new task with a message of `bytes` bytes.
+fn new_task(store: &Sqlite, id: &str, bytes: usize) -> Commit {
     let task = Task { id: id.into(), history: vec![Message::user("x".repeat(bytes))], ..Task::default() };
     let first = Event::task(Position { fence: store.fence, seq: 1 }, Ends::Nothing, task.into());
     let row = Row {
@@ -231,25 +233,25 @@ fn begun(store: &Sqlite, id: &str, bytes: usize) -> Commit {
     }
 }
 
-/// However long transactions follow each other, the log of SQLite begins anew now and then.
+/// SQLite restarts the write-ahead log even under continuous load.
 #[tokio::test]
-async fn the_log_of_sqlite_does_not_grow_for_ever() {
+async fn write_ahead_log_has_a_bounded_size() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(&directory);
-    let log = || std::fs::metadata(directory.path().join("a.db-wal")).unwrap().len();
-    let pages = u64::try_from(checkpoint::SHORT).unwrap();
+    let wal_bytes = || std::fs::metadata(directory.path().join("a.db-wal")).unwrap().len();
+    let pages = u64::try_from(checkpoint::LONG_WAL_PAGES).unwrap();
     let mut largest = 0;
     for _ in 0..80 {
-        // Four at a time, so that there is always one that waits.
+        // Four at a time, so that a job is always waiting.
         let write = || {
-            store.writer.run(|it| {
-                it.db.execute("DELETE FROM probe", [])?;
-                it.db.execute("INSERT INTO probe VALUES(zeroblob(4000000))", [])
+            store.writer.run(|transaction| {
+                transaction.db.execute("DELETE FROM probe", [])?;
+                transaction.db.execute("INSERT INTO probe VALUES(zeroblob(4000000))", [])
             })
         };
         let (a, b, c, d) = tokio::join!(write(), write(), write(), write());
         assert_eq!([a, b, c, d], [const { Ok(1) }; 4]);
-        largest = largest.max(log());
+        largest = largest.max(wal_bytes());
     }
-    assert!(largest < 3 * pages * 4096, "{largest} bytes of log");
+    assert!(largest < 3 * pages * 4096, "{largest} bytes");
 }

@@ -1,53 +1,59 @@
-//! Threads that do what they are given, one thing after the other, until nobody can give them anything.
+//! Worker threads with bounded job queues, and the pool of reader threads with one connection each. In WAL mode, readers and
+//! the writer do not block each other.
 
 use std::{sync::Arc, thread::JoinHandle};
 
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use rusqlite::{Connection, Transaction};
+use tokio::sync::{mpsc, oneshot};
 
+use super::{Health, OpenFailure};
 use crate::store::Unavailable;
 
-/// Some threads, and the way to them. Who drops this waits for them: what was begun is done.
+/// Capacity of the job queue of the readers.
+const QUEUE: usize = 1024;
+
+/// Group of threads with a shared job queue. Dropping it completes the queued jobs and joins the threads.
 pub(super) struct WorkerThreads<J> {
     jobs: Option<mpsc::Sender<J>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Where a thread gets its jobs. Several threads share them.
+/// Receiving end of the job queue.
 pub(super) struct Jobs<J>(Arc<Mutex<mpsc::Receiver<J>>>);
 
 impl<J: Send + 'static> WorkerThreads<J> {
-    /// A thread for each of these, which run it. `waiting` jobs may be on their way; who has more, waits.
-    pub(super) fn new<R: FnOnce(Jobs<J>) + Send + 'static>(
+    /// Spawns a thread for each closure. The queue holds up to `capacity` jobs.
+    pub(super) fn spawn<R: FnOnce(Jobs<J>) + Send + 'static>(
         name: &str,
-        waiting: usize,
-        run: impl IntoIterator<Item = R>,
+        capacity: usize,
+        closures: impl IntoIterator<Item = R>,
     ) -> std::io::Result<Self> {
-        let (jobs, receiver) = mpsc::channel(waiting);
+        let (jobs, receiver) = mpsc::channel(capacity);
         let receiver = Arc::new(Mutex::new(receiver));
         let start = |run: R| {
             let jobs = Jobs(Arc::clone(&receiver));
             std::thread::Builder::new().name(name.to_owned()).spawn(move || run(jobs))
         };
-        let threads = run.into_iter().map(start).collect::<std::io::Result<_>>()?;
+        let threads = closures.into_iter().map(start).collect::<std::io::Result<_>>()?;
         Ok(Self { jobs: Some(jobs), threads })
     }
 
-    /// Gives them a job, when there is room for one.
-    pub(super) async fn give(&self, job: J) -> Result<(), Unavailable> {
-        let gone = || Unavailable("its threads have ended".into());
-        self.jobs.as_ref().ok_or_else(gone)?.send(job).await.map_err(|_| gone())
+    /// Queues a job. Waits while the queue is full.
+    pub(super) async fn submit(&self, job: J) -> Result<(), Unavailable> {
+        let stopped = || Unavailable("the store's threads have stopped".into());
+        self.jobs.as_ref().ok_or_else(stopped)?.send(job).await.map_err(|_| stopped())
     }
 }
 
 impl<J> Jobs<J> {
-    /// The next job, when there is one; none where there will be none.
+    /// Waits for the next job. Returns `None` after the queue was closed.
     pub(super) fn next(&self) -> Option<J> {
         self.0.lock().blocking_recv()
     }
 
-    /// The next job, if there is one.
-    pub(super) fn waiting(&self) -> Option<J> {
+    /// Returns the next job without waiting.
+    pub(super) fn try_next(&self) -> Option<J> {
         self.0.lock().try_recv().ok()
     }
 }
@@ -55,9 +61,49 @@ impl<J> Jobs<J> {
 impl<J> Drop for WorkerThreads<J> {
     fn drop(&mut self) {
         self.jobs = None;
-        for it in self.threads.drain(..) {
-            // One that has panicked has said so.
-            drop(it.join());
+        for thread in self.threads.drain(..) {
+            // A panic was reported by the panic hook.
+            drop(thread.join());
         }
+    }
+}
+
+type ReadJob = Box<dyn FnOnce(&mut Connection) + Send>;
+
+/// Pool of reader threads.
+pub(super) struct Readers {
+    threads: WorkerThreads<ReadJob>,
+    health: Arc<Health>,
+}
+
+impl Readers {
+    /// Spawns a thread for each connection.
+    pub(super) fn new(connections: Vec<Connection>, health: Arc<Health>) -> Result<Self, OpenFailure> {
+        let run = |mut db: Connection| {
+            move |jobs: Jobs<ReadJob>| {
+                while let Some(job) = jobs.next() {
+                    job(&mut db);
+                }
+            }
+        };
+        let threads = WorkerThreads::spawn("sqlite-read", QUEUE, connections.into_iter().map(run))?;
+        Ok(Self { threads, health })
+    }
+
+    /// Runs a query in a read transaction, which provides a consistent snapshot.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        let (reply, result) = oneshot::channel();
+        let job = move |db: &mut Connection| {
+            // The caller may have been dropped while the job was queued.
+            if !reply.is_closed() {
+                drop(reply.send(db.transaction().and_then(|transaction| query(&transaction))));
+            }
+        };
+        self.threads.submit(Box::new(job)).await?;
+        let result = result.await.map_err(|_| Unavailable("a reader thread has stopped".into()))?;
+        result.map_err(|error| self.health.unavailable(&error))
     }
 }

@@ -1,14 +1,14 @@
-//! What a commit writes: the row first, which says whether it may.
+//! Commit of one task: checks the position of the row, inserts or updates it, and appends the event log.
 
 use std::sync::Arc;
 
-use rusqlite::{OptionalExtension as _, Row as Found};
+use rusqlite::{OptionalExtension as _, Row as SqlRow};
 
 use super::{
     failpoint,
-    log_rows::{halves, pack},
-    number, push,
-    writer::Transaction,
+    log_rows::{encode_events, split_task},
+    push, unsigned,
+    writer::WriteTransaction,
 };
 use crate::{
     event::{Position, Seq},
@@ -16,69 +16,65 @@ use crate::{
     store::{Commit, Expect, Full, IdempotencyRecord, Key, Refused, Row, Scope, log_codec::TaskIds},
 };
 
-/// In the number of a piece of log, that of its first event has so many bits.
+/// Number of bits of the first sequence number in the id of a log row.
 pub(super) const SEQ_BITS: u32 = 28;
 
-/// Where a row stands.
-pub(super) struct RowPosition {
+/// Row id and indexed columns of a task.
+pub(super) struct TaskRow {
     pub(super) id: i64,
-    pub(super) at: Position,
+    pub(super) position: Position,
     state: i32,
     time: i64,
     open: bool,
 }
 
-/// The number of the piece of a log that begins with this event. There is none where a task has more than 2^28.
-pub(super) fn piece(task: i64, first: Seq) -> rusqlite::Result<i64> {
-    let seq = i64::try_from(first).ok().filter(|it| it >> SEQ_BITS == 0);
-    seq.map(|it| task << SEQ_BITS | it).ok_or_else(|| too_large("a task has too many events"))
+/// Id of the log row of a task that begins with this event. Fails if a task has more than 2^28 events.
+pub(super) fn log_row_id(task: i64, first: Seq) -> rusqlite::Result<i64> {
+    let seq = i64::try_from(first).ok().filter(|seq| seq >> SEQ_BITS == 0);
+    seq.map(|seq| task << SEQ_BITS | seq).ok_or_else(|| other_error("a task has too many events"))
 }
 
-/// The number of the first event of a piece.
-pub(super) fn first_of(piece: i64) -> Seq {
-    number(piece & ((1 << SEQ_BITS) - 1))
+/// Sequence number of the first event of a log row.
+pub(super) fn first_seq(log_row_id: i64) -> Seq {
+    unsigned(log_row_id & ((1 << SEQ_BITS) - 1))
 }
 
-/// Something is not as we write it.
-pub(super) fn damaged(what: &'static str) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, what.into())
+/// Error for stored data that this program can't have written.
+pub(super) fn damaged(problem: &'static str) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, problem.into())
 }
 
-/// What somebody wanted can't be done.
-pub(super) fn refused(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> rusqlite::Error {
-    rusqlite::Error::ToSqlConversionFailure(why.into())
+/// Error that does not come from SQLite.
+pub(super) fn other_error(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> rusqlite::Error {
+    rusqlite::Error::ToSqlConversionFailure(error.into())
 }
 
-/// Something can't be written.
-fn too_large(what: &'static str) -> rusqlite::Error {
-    rusqlite::Error::ToSqlConversionFailure(what.into())
-}
+/// Maximum size in bytes of the log of a new task that serves as its own checkpoint: reading it is as fast as reading a
+/// checkpoint, and it is written once.
+pub(super) const MAX_INLINE_BYTES: usize = 2 << 10;
 
-/// A log of so many bytes, all of which came at once, is its own checkpoint: it is read as soon as one, and written once.
-pub(super) const SHORT: usize = 2 << 10;
-
-impl Transaction<'_> {
-    /// Writes a commit, or says why not: then it has changed nothing.
+impl WriteTransaction<'_> {
+    /// Writes a commit. A commit that is refused has no effect.
     pub(super) fn commit(&mut self, commit: &Commit) -> rusqlite::Result<Result<(), Refused>> {
         let outcome = match &commit.expect {
-            Expect::New => self.begin(commit),
-            Expect::At(at) => self.go_on(commit, *at),
+            Expect::New => self.create_task(commit),
+            Expect::At(position) => self.update_task(commit, *position),
         };
         failpoint::at("batch.task").and(outcome)
     }
 
-    fn begin(&mut self, commit: &Commit) -> rusqlite::Result<Result<(), Refused>> {
+    fn create_task(&mut self, commit: &Commit) -> rusqlite::Result<Result<(), Refused>> {
         let Commit { key, row, .. } = commit;
         let scope = match self.admit(key, &commit.sends)? {
-            Ok(it) => it,
-            Err(why) => return Ok(Err(why)),
+            Ok(scope) => scope,
+            Err(refused) => return Ok(Err(refused)),
         };
         let sql =
             "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, drained, asked, pushes)
             VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT(scope, key) DO NOTHING";
-        let (state, seq, fence, taken) =
+        let (state, seq, fence, delivered_seq) =
             (i32::from(row.state), signed(row.seq)?, signed(commit.fence)?, signed(row.delivered_seq)?);
-        let made = self.new_task.get(self.db, sql)?.execute((
+        let inserted = self.insert_task.get(self.db, sql)?.execute((
             scope,
             key.id(),
             &*row.context,
@@ -87,75 +83,75 @@ impl Transaction<'_> {
             seq,
             fence,
             row.open,
-            taken,
+            delivered_seq,
             row.cancel_requested,
             row.attempt,
             row.drained,
             commit.turn_contexts.as_deref(),
         ))?;
-        if made == 0 {
-            return Ok(Err(Refused::Stale(self.find(scope, key)?.map(|it| it.at))));
+        if inserted == 0 {
+            return Ok(Err(Refused::Stale(self.find(scope, key)?.map(|existing| existing.position))));
         }
         let task = self.db.last_insert_rowid();
-        self.keep_sends(scope, task, &commit.sends)?;
-        self.came(scope, task, key, row)?;
-        self.put_down(task, commit)?;
+        self.insert_sends(scope, task, &commit.sends)?;
+        self.count_new_task(scope, task, key, row)?;
+        self.write_details(task, commit)?;
         Ok(Ok(()))
     }
 
-    /// Sees to it that there is room for a new task, and says whose number it has.
+    /// Admits a new task: evicts others if the quota requires it. Returns the row id of the scope.
     pub(super) fn admit(&mut self, key: &Key, sends: &[IdempotencyRecord]) -> rusqlite::Result<Result<i64, Refused>> {
         let known = self.scope(key.scope())?;
         let owner = &key.scope().owner;
-        let crowded = self.room.is_full().is_some() || self.room.is_full_for(owner).is_some();
+        let is_full = self.quota.is_full().is_some() || self.quota.is_full_for(owner).is_some();
         if let Some(scope) = known
-            && (!sends.is_empty() || crowded)
+            && (!sends.is_empty() || is_full)
         {
-            // What was there before must not cost another task its place.
-            if let Some(it) = self.find(scope, key)? {
-                return Ok(Err(Refused::Stale(Some(it.at))));
+            // A retry of a committed change must not evict another task.
+            if let Some(existing) = self.find(scope, key)? {
+                return Ok(Err(Refused::Stale(Some(existing.position))));
             }
-            if let Some(task_id) = self.sent(scope, sends)? {
+            if let Some(task_id) = self.find_duplicate(scope, sends)? {
                 return Ok(Err(Refused::Duplicate { task_id }));
             }
         }
-        let evicted = match self.make_room(owner)? {
+        let evicted = match self.evict_for(owner)? {
             Ok(evicted) => evicted,
             Err(full) => return Ok(Err(Refused::Full(full))),
         };
         // The scope of the new task stays.
         for scope in evicted.into_iter().filter(|scope| Some(*scope) != known) {
-            self.forget_scope(scope)?;
+            self.delete_empty_scope(scope)?;
         }
-        known.map_or_else(|| self.new_scope(key.scope()), Ok).map(Ok)
+        known.map_or_else(|| self.insert_scope(key.scope()), Ok).map(Ok)
     }
 
-    /// A new task is there.
-    pub(super) fn came(&mut self, scope: i64, task: i64, key: &Key, row: &Row) -> rusqlite::Result<()> {
-        self.moved((scope, &row.context), None, Some(row.state.into()))?;
-        self.joined((scope, &row.context), task)?;
-        self.room.moved(&key.scope().owner, None, Some(row.state.is_terminal()));
+    /// Adds a new task to the counters.
+    pub(super) fn count_new_task(&mut self, scope: i64, task: i64, key: &Key, row: &Row) -> rusqlite::Result<()> {
+        self.count_transition((scope, &row.context), None, Some(row.state.into()))?;
+        self.detect_large_context((scope, &row.context), task)?;
+        self.quota.count(&key.scope().owner, None, Some(row.state.is_terminal()));
         Ok(())
     }
 
-    /// Evicts tasks for a new one of this owner: their own where they have as many as they may, and then of all. Returns
+    /// Evicts tasks for a new one of this owner: first the owner's, up to the owner's limit, and then any. Returns
     /// the scopes of the evicted tasks, or why the new task is refused; then nothing was evicted.
     ///
-    /// One eviction makes the new task acceptable to both limits: the number of tasks does not rise. Where a limit was
-    /// lowered below what is kept, two are evicted for each new task, so that the number falls.
-    fn make_room(&mut self, owner: &Arc<str>) -> rusqlite::Result<Result<Vec<i64>, Full>> {
-        const EACH: usize = 2;
+    /// One eviction makes the new task acceptable to both limits: the number of tasks does not rise. If a limit was
+    /// lowered below the number of stored tasks, two are evicted for each new task, so that the number falls.
+    fn evict_for(&mut self, owner: &Arc<str>) -> rusqlite::Result<Result<Vec<i64>, Full>> {
+        const MAX_EVICTIONS: usize = 2;
         let mut evicted = Vec::new();
-        for _ in 0..EACH {
-            let Some(full) = self.room.is_full_for(owner) else { break };
+        for _ in 0..MAX_EVICTIONS {
+            let Some(full) = self.quota.is_full_for(owner) else { break };
             match self.evict_oldest_of(owner)? {
                 Some(scope) => evicted.push(scope),
                 None if evicted.is_empty() => return Ok(Err(full)),
                 None => break,
             }
         }
-        for _ in 0..EACH {
-            let Some(full) = self.room.is_full() else { break };
+        for _ in 0..MAX_EVICTIONS {
+            let Some(full) = self.quota.is_full() else { break };
             match self.evict_oldest()? {
                 Some(scope) => evicted.push(scope),
                 None if evicted.is_empty() => return Ok(Err(full)),
@@ -165,66 +161,66 @@ impl Transaction<'_> {
         Ok(Ok(evicted))
     }
 
-    fn go_on(&mut self, commit: &Commit, expected: Position) -> rusqlite::Result<Result<(), Refused>> {
+    fn update_task(&mut self, commit: &Commit, expected: Position) -> rusqlite::Result<Result<(), Refused>> {
         let Commit { key, row, .. } = commit;
         let Some(scope) = self.scope(key.scope())? else { return Ok(Err(Refused::Stale(None))) };
         let Some(old) = self.find(scope, key)? else { return Ok(Err(Refused::Stale(None))) };
-        if old.at != expected {
-            return Ok(Err(Refused::Stale(Some(old.at))));
+        if old.position != expected {
+            return Ok(Err(Refused::Stale(Some(old.position))));
         }
-        if let Some(task_id) = self.sent(scope, &commit.sends)? {
+        if let Some(task_id) = self.find_duplicate(scope, &commit.sends)? {
             return Ok(Err(Refused::Duplicate { task_id }));
         }
-        self.update(&old, commit)?;
-        self.keep_sends(scope, old.id, &commit.sends)?;
+        self.update_row(&old, commit)?;
+        self.insert_sends(scope, old.id, &commit.sends)?;
         let state = i32::from(row.state);
         if old.state != state {
-            self.moved((scope, &row.context), Some(old.state), Some(state))?;
-            let had_ended = TaskState::try_from(old.state).is_ok_and(TaskState::is_terminal);
-            self.room.moved(&key.scope().owner, Some(had_ended), Some(row.state.is_terminal()));
+            self.count_transition((scope, &row.context), Some(old.state), Some(state))?;
+            let was_terminal = TaskState::try_from(old.state).is_ok_and(TaskState::is_terminal);
+            self.quota.count(&key.scope().owner, Some(was_terminal), Some(row.state.is_terminal()));
         }
-        self.put_down(old.id, commit)?;
+        self.write_details(old.id, commit)?;
         if row.state.is_terminal() {
             self.db.prepare_cached("DELETE FROM saved WHERE id = ?")?.execute([old.id])?;
         }
         Ok(Ok(()))
     }
 
-    /// Most commits add to a log and change nothing that an index has: then none of them is touched.
-    fn update(&self, old: &RowPosition, commit: &Commit) -> rusqlite::Result<()> {
-        let Row { seq, state, time, open, delivered_seq: taken, cancel_requested, attempt, drained, .. } = &commit.row;
-        let (seq, fence, taken) = (signed(*seq)?, signed(commit.fence)?, signed(*taken)?);
+    /// Updates the row. Most commits change no indexed column: SQLite then updates no index.
+    fn update_row(&self, old: &TaskRow, commit: &Commit) -> rusqlite::Result<()> {
+        let Row { seq, state, time, open, delivered_seq, cancel_requested, attempt, drained, .. } = &commit.row;
+        let (seq, fence, delivered_seq) = (signed(*seq)?, signed(commit.fence)?, signed(*delivered_seq)?);
         if (old.state, old.time, old.open) == (i32::from(*state), *time, *open) {
             let sql =
                 "UPDATE task SET seq = ?, fence = ?, taken = ?, cancel = ?, attempt = ?, drained = ? WHERE id = ?";
-            let row = (seq, fence, taken, cancel_requested, attempt, drained, old.id);
+            let row = (seq, fence, delivered_seq, cancel_requested, attempt, drained, old.id);
             self.db.prepare_cached(sql)?.execute(row)?;
         } else {
             let sql = "UPDATE task SET seq = ?, fence = ?, taken = ?, cancel = ?, attempt = ?, drained = ?, state = ?,
                 time = ?, open = ? WHERE id = ?";
             let state = i32::from(*state);
-            let row = (seq, fence, taken, cancel_requested, attempt, drained, state, time, open, old.id);
+            let row = (seq, fence, delivered_seq, cancel_requested, attempt, drained, state, time, open, old.id);
             self.db.prepare_cached(sql)?.execute(row)?;
         }
-        if let Some(it) = &commit.turn_contexts {
-            self.db.prepare_cached("UPDATE task SET asked = ? WHERE id = ?")?.execute((&**it, old.id))?;
+        if let Some(contexts) = &commit.turn_contexts {
+            self.db.prepare_cached("UPDATE task SET asked = ? WHERE id = ?")?.execute((&**contexts, old.id))?;
         }
         Ok(())
     }
 
-    /// The task that has one of these sends already.
-    fn sent(&self, scope: i64, sends: &[IdempotencyRecord]) -> rusqlite::Result<Option<Box<str>>> {
+    /// Returns the id of a task that has one of these idempotency keys.
+    fn find_duplicate(&self, scope: i64, sends: &[IdempotencyRecord]) -> rusqlite::Result<Option<Box<str>>> {
         let sql = "SELECT t.key FROM send s JOIN task t ON t.id = s.task WHERE s.scope = ? AND s.key = ?";
-        for it in sends {
-            let made = self.db.prepare_cached(sql)?.query_row((scope, &*it.key), |it| it.get(0)).optional()?;
-            if made.is_some() {
-                return Ok(made);
+        for send in sends {
+            let found = self.db.prepare_cached(sql)?.query_row((scope, &*send.key), |row| row.get(0)).optional()?;
+            if found.is_some() {
+                return Ok(found);
             }
         }
         Ok(None)
     }
 
-    fn keep_sends(&self, scope: i64, task: i64, sends: &[IdempotencyRecord]) -> rusqlite::Result<()> {
+    fn insert_sends(&self, scope: i64, task: i64, sends: &[IdempotencyRecord]) -> rusqlite::Result<()> {
         for IdempotencyRecord { key, hash, seq, time } in sends {
             let sql = "INSERT INTO send VALUES(?, ?, ?, ?, ?, ?)";
             self.db.prepare_cached(sql)?.execute((scope, &**key, hash, time, task, signed(*seq)?))?;
@@ -232,57 +228,55 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// What is beside the row.
-    fn put_down(&mut self, id: i64, commit: &Commit) -> rusqlite::Result<()> {
+    /// Writes the parts of a commit that are in other tables: events, checkpoint, agent state and push configuration.
+    fn write_details(&mut self, id: i64, commit: &Commit) -> rusqlite::Result<()> {
         let mut is_short = false;
         if let Some(first) = commit.events.first() {
-            let (sql, events) = (
-                "INSERT INTO log VALUES(?, ?)",
-                pack(&commit.events, TaskIds { id: commit.key.id(), context: &commit.row.context }),
-            );
-            is_short = commit.expect == Expect::New && events.len() <= SHORT;
-            self.new_piece.get(self.db, sql)?.execute((piece(id, first.seq())?, events))?;
+            let ids = TaskIds { id: commit.key.id(), context: &commit.row.context };
+            let (sql, events) = ("INSERT INTO log VALUES(?, ?)", encode_events(&commit.events, ids));
+            is_short = commit.expect == Expect::New && events.len() <= MAX_INLINE_BYTES;
+            self.insert_log.get(self.db, sql)?.execute((log_row_id(id, first.seq())?, events))?;
         }
         if let Some(task) = commit.checkpoint.as_ref().filter(|_| !is_short) {
             let sql = "INSERT OR REPLACE INTO checkpoint VALUES(?, ?, ?, ?)";
-            let [head, artifacts] = halves(task);
+            let [head, artifacts] = split_task(task);
             self.db.prepare_cached(sql)?.execute((id, signed(commit.row.seq)?, head, artifacts))?;
         }
-        if let Some(it) = &commit.agent_state {
-            self.db.prepare_cached("INSERT OR REPLACE INTO saved VALUES(?, ?)")?.execute((id, &**it))?;
+        if let Some(state) = &commit.agent_state {
+            self.db.prepare_cached("INSERT OR REPLACE INTO saved VALUES(?, ?)")?.execute((id, &**state))?;
         }
-        if let Some(it) = &commit.push {
-            // Who sent it has counted those that there are.
-            push::keep(self.db, id, it, usize::MAX)?;
+        if let Some(push) = &commit.push {
+            // The caller has checked the limit.
+            push::put(self.db, id, push, usize::MAX)?;
         }
         Ok(())
     }
 
-    /// Where a task stands.
-    pub(super) fn find(&self, scope: i64, key: &Key) -> rusqlite::Result<Option<RowPosition>> {
+    /// Finds the row of a task.
+    pub(super) fn find(&self, scope: i64, key: &Key) -> rusqlite::Result<Option<TaskRow>> {
         let sql = "SELECT id, seq, fence, state, time, open FROM task WHERE scope = ? AND key = ?";
-        let place = |it: &Found<'_>| {
-            let at = Position { seq: number(it.get(1)?), fence: number(it.get(2)?) };
-            Ok(RowPosition { id: it.get(0)?, at, state: it.get(3)?, time: it.get(4)?, open: it.get(5)? })
+        let task_row = |row: &SqlRow<'_>| {
+            let position = Position { seq: unsigned(row.get(1)?), fence: unsigned(row.get(2)?) };
+            Ok(TaskRow { id: row.get(0)?, position, state: row.get(3)?, time: row.get(4)?, open: row.get(5)? })
         };
-        self.db.prepare_cached(sql)?.query_row((scope, key.id()), place).optional()
+        self.db.prepare_cached(sql)?.query_row((scope, key.id()), task_row).optional()
     }
 
-    /// The number of an owner, if there is anything of theirs.
+    /// Returns the row id of a scope, if it has a row.
     pub(super) fn scope(&mut self, scope: &Arc<Scope>) -> rusqlite::Result<Option<i64>> {
-        if let Some(it) = self.scopes.get(scope) {
-            return Ok(Some(*it));
+        if let Some(id) = self.scopes.get(scope) {
+            return Ok(Some(*id));
         }
         let sql = "SELECT id FROM scope WHERE owner = ? AND tenant = ?";
         let found =
-            self.db.prepare_cached(sql)?.query_row((&*scope.owner, &*scope.tenant), |it| it.get(0)).optional()?;
-        if let Some(it) = found {
-            self.scopes.insert(Arc::clone(scope), it);
+            self.db.prepare_cached(sql)?.query_row((&*scope.owner, &*scope.tenant), |row| row.get(0)).optional()?;
+        if let Some(id) = found {
+            self.scopes.insert(Arc::clone(scope), id);
         }
         Ok(found)
     }
 
-    pub(super) fn new_scope(&mut self, scope: &Arc<Scope>) -> rusqlite::Result<i64> {
+    pub(super) fn insert_scope(&mut self, scope: &Arc<Scope>) -> rusqlite::Result<i64> {
         let sql = "INSERT INTO scope(owner, tenant) VALUES(?, ?)";
         self.db.prepare_cached(sql)?.execute((&*scope.owner, &*scope.tenant))?;
         let id = self.db.last_insert_rowid();
@@ -291,7 +285,7 @@ impl Transaction<'_> {
     }
 }
 
-/// A number as SQLite has them.
-pub(super) fn signed(it: u64) -> rusqlite::Result<i64> {
-    i64::try_from(it).map_err(|_| too_large("a number is too large"))
+/// Converts a number to an SQLite integer, which is signed.
+pub(super) fn signed(number: u64) -> rusqlite::Result<i64> {
+    i64::try_from(number).map_err(|_| other_error("a number is too large"))
 }

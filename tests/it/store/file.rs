@@ -134,7 +134,7 @@ async fn foreign_file_is_rejected_unchanged() {
     for name in ["text", "other"] {
         let before = fs::read(path(name)).unwrap();
         let error = open_error(&path(name));
-        assert!(error.ends_with("is no file of this program"), "{error}");
+        assert!(error.ends_with("is not a database of this program"), "{error}");
         assert_eq!(fs::read(path(name)).unwrap(), before);
     }
     drop(open(&path("newer")).unwrap());
@@ -142,12 +142,12 @@ async fn foreign_file_is_rejected_unchanged() {
     newer.pragma_update(None, "user_version", 77).unwrap();
     drop(newer);
     let error = open_error(&path("newer"));
-    assert!(error.contains("has version 77 of the tables, and this program knows those up to "), "{error}");
+    assert!(error.contains("has schema version 77, but this program supports versions up to "), "{error}");
     // An empty file is treated as a missing one.
     fs::write(path("empty"), "").unwrap();
     drop(open(&path("empty")).unwrap());
     assert!(open_error(&path("missing/a.db")).contains("missing"));
-    assert!(open_error(directory.path()).contains("can't be opened"), "{}", open_error(directory.path()));
+    assert!(open_error(directory.path()).contains("the database can't be opened"), "{}", open_error(directory.path()));
 }
 
 #[tokio::test]
@@ -173,7 +173,7 @@ async fn full_store_is_unavailable_and_consistent() {
         task.record(one);
         other.record(two);
     };
-    assert!(reason.contains("there is no room for more") && reason.contains("a2a.db"), "{reason}");
+    assert!(reason.contains("the disk or the database is full") && reason.contains("a2a.db"), "{reason}");
     assert_eq!(store.check().await, Err(Unavailable(reason)), "the store is unavailable even if smaller commits fit");
     let check = async || {
         // Stored tasks can be read.
@@ -190,7 +190,7 @@ async fn full_store_is_unavailable_and_consistent() {
         store.check().await.unwrap();
     }
     let Err(Unavailable(reason)) = store.check().await else { panic!("a full store was reported as available") };
-    assert!(reason.contains("there is no room for more"), "{reason}");
+    assert!(reason.contains("the disk or the database is full"), "{reason}");
     check().await;
     // Writable again once a sweep freed space.
     assert_eq!(store.sweep(&finished(0), 100, &|_| false).await.unwrap().tasks, 1);
@@ -288,7 +288,7 @@ async fn damage_is_reported_and_other_tasks_are_readable() {
             (Ok(Some(_)), Ok(log)) if log.events == task.log => good += 1,
             (Ok(Some(_)), Ok(log)) => panic!("wrong events: {log:?}"),
             (_, Err(Unavailable(reason))) | (Err(Unavailable(reason)), _) => {
-                assert!(reason.contains("it is damaged"), "{reason}");
+                assert!(reason.contains("the database is damaged"), "{reason}");
                 bad += 1;
             }
             (Ok(None), _) => panic!("the task is missing"),
@@ -296,7 +296,7 @@ async fn damage_is_reported_and_other_tasks_are_readable() {
     }
     assert!(good > 0 && bad > 0, "{good} {bad}");
     let Err(Unavailable(reason)) = store.check().await else { panic!("a damaged store was reported as available") };
-    assert!(reason.contains("it is damaged"), "{reason}");
+    assert!(reason.contains("the database is damaged"), "{reason}");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
--- Whose tasks: so that an owner's name is written once, and not in each index again.
+-- Owners within tenants. Other tables refer to a scope by its id, which keeps their indexes small.
 CREATE TABLE scope(
     id INTEGER PRIMARY KEY,
     owner TEXT NOT NULL,
@@ -6,8 +6,8 @@ CREATE TABLE scope(
     UNIQUE(owner, tenant)
 ) STRICT;
 
--- Where each task stands. `send` is the key of the send that made it, and `pushes` the number of the newest of its push
--- configurations.
+-- Current status and position of each task. `send` is the idempotency key of the message that created it, `pushes` the
+-- number of its newest push configuration, `open` marks an unfinished turn, and `taken` is the last delivered message.
 CREATE TABLE task(
     id INTEGER PRIMARY KEY,
     scope INTEGER NOT NULL,
@@ -26,22 +26,22 @@ CREATE TABLE task(
     UNIQUE(scope, key)
 ) STRICT;
 
--- In the order of lists: of each state, and of each context.
+-- Indexes in list order: by state, and by context.
 CREATE INDEX task_state ON task(scope, state, time, key);
 CREATE INDEX task_context ON task(scope, context, time, key, state);
--- What recovery looks for, what sweeps look for (see `ENDED`), and what has been sent before: each has few of all.
+-- Partial indexes with few rows, for recovery, retention sweeps (see `TERMINAL`) and deduplication.
 CREATE INDEX task_open ON task(open) WHERE open = 1;
 CREATE INDEX task_ended ON task(time) WHERE state IN (3, 4, 5, 7);
 CREATE UNIQUE INDEX task_send ON task(scope, send) WHERE send IS NOT NULL;
 
--- What a commit adds to the log of a task is one row. Its number is that of the task, and in the lower 28 bits that of
--- its first event: a log lies together, in its order, and needs no index.
+-- Event log: one row per commit. The id consists of the task's id and, in the lower 28 bits, the sequence number of the
+-- first event. The rows of a log are therefore adjacent and in order, without an index.
 CREATE TABLE log(
     id INTEGER PRIMARY KEY,
     events BLOB NOT NULL
 ) STRICT;
 
--- A task after its event `seq`: what a list shows of it, and behind that its artifacts.
+-- Checkpoint: the task after its event `seq`. Artifacts have their own column, because lists often omit them.
 CREATE TABLE checkpoint(
     id INTEGER PRIMARY KEY,
     seq INTEGER NOT NULL,
@@ -49,7 +49,7 @@ CREATE TABLE checkpoint(
     artifacts BLOB NOT NULL
 ) STRICT;
 
--- What its agent keeps for its next turn.
+-- State that the agent saves for its next turn.
 CREATE TABLE saved(
     id INTEGER PRIMARY KEY,
     bytes BLOB NOT NULL
@@ -65,7 +65,7 @@ CREATE TABLE push(
     PRIMARY KEY(task, number)
 ) STRICT, WITHOUT ROWID;
 
--- How many tasks there are, so that nobody has to count them.
+-- Stored task counts.
 CREATE TABLE total(
     scope INTEGER NOT NULL,
     state INTEGER NOT NULL,
@@ -73,12 +73,12 @@ CREATE TABLE total(
     PRIMARY KEY(scope, state)
 ) STRICT, WITHOUT ROWID;
 
--- One row. What is written from an opening on carries its number, which no earlier one had.
+-- One row with the fencing token, which is raised whenever the database is opened.
 CREATE TABLE opening(
     id INTEGER PRIMARY KEY CHECK (id = 0),
     fence INTEGER NOT NULL
 ) STRICT;
 INSERT INTO opening VALUES(0, 0);
 
--- Empty: written to by whoever wants to know whether it can be.
+-- Empty. Target of trial writes.
 CREATE TABLE probe(bytes BLOB NOT NULL) STRICT;

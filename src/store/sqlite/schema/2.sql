@@ -1,5 +1,5 @@
--- A send that has a key, so that the same one is taken once: whose, what it said (a hash of it), when it was taken, and
--- the event that it became. It goes with its task, or sooner. Keys were on the task before, and only of those that made it.
+-- Idempotency keys of messages, with a digest of the request, the time, and the event of the message. Before version 2, only
+-- the key of the message that created a task was stored, in the row of the task.
 CREATE TABLE send(
     scope INTEGER NOT NULL,
     key TEXT NOT NULL,
@@ -15,23 +15,22 @@ CREATE INDEX send_time ON send(time);
 DROP INDEX task_send;
 ALTER TABLE task DROP COLUMN send;
 
--- What came with the message of the turn that runs, beside it. Whether the log has gone, so that the checkpoint is all
--- that there is: only that of a task that has ended does.
+-- `asked`: request contexts of the messages that still need a turn. `folded`: the log was deleted, and only the checkpoint
+-- is left; only for tasks in a terminal state.
 ALTER TABLE task ADD COLUMN asked BLOB;
 ALTER TABLE task ADD COLUMN folded INTEGER NOT NULL DEFAULT 0;
 
--- By state within a context too: a state that few of its tasks are in is found without a look at the others.
+-- Includes the state, so that a state with few tasks of a context is found quickly.
 DROP INDEX task_context;
 CREATE INDEX task_context ON task(scope, context, state, time, key);
 
--- What sweeps look for (see `ENDED`): each finds what it is to do, and passes nothing that it has done.
+-- Indexes of retention sweeps (see `TERMINAL`): each contains only tasks that are not processed yet.
 DROP INDEX task_ended;
 CREATE INDEX task_ended ON task(folded, time) WHERE state IN (3, 4, 5, 7);
 CREATE INDEX task_pushed ON task(time) WHERE pushes > 0 AND state IN (3, 4, 5, 7);
 CREATE INDEX task_idle ON task(time) WHERE open = 0 AND state IN (6, 8);
 
--- How many tasks there are in a context that has many. Most have few, whose index is as soon counted, and each number
--- that is kept costs whoever writes.
+-- Stored task counts of large contexts. Counting the index of a small one is fast, and stored counts slow down commits.
 CREATE TABLE crowd(
     scope INTEGER NOT NULL,
     context TEXT NOT NULL,

@@ -1,4 +1,4 @@
--- What has ended, said without a list: to see whether a new row belongs to an index, SQLite makes a table of a list.
+-- Terminal states by comparisons: for an `IN` list, SQLite builds a temporary table on each insert.
 DROP INDEX task_ended;
 CREATE INDEX task_ended ON task(folded, time) WHERE state >= 3 AND state <= 7 AND state <> 6;
 DROP INDEX task_pushed;

@@ -1,7 +1,7 @@
--- How many of the attempts at a turn were cut by a graceful stop of the server: they do not count towards the limit.
+-- Number of attempts at a turn that a graceful shutdown interrupted. They do not count towards the limit of attempts.
 ALTER TABLE task ADD COLUMN drained INTEGER NOT NULL DEFAULT 0;
 
--- Owners without tasks: evictions left them behind.
+-- Evictions of older versions left scopes without tasks.
 DELETE FROM scope WHERE NOT EXISTS (SELECT 1 FROM task WHERE task.scope = scope.id);
 DELETE FROM total WHERE scope NOT IN (SELECT id FROM scope);
 DELETE FROM crowd WHERE scope NOT IN (SELECT id FROM scope);
