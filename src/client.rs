@@ -8,6 +8,7 @@ pub mod http;
 mod resume;
 mod retry;
 mod retrying;
+pub mod sse;
 mod tls;
 
 use std::{sync::Arc, time::Duration};

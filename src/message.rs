@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     json::wkt::{Value, value::Kind},
-    proto::v1::{Message, Part, Role, part::Content},
+    proto::v1::{Message, Part, Role, Task, TaskState, TaskStatus, part::Content},
 };
 
 impl Message {
@@ -120,6 +120,33 @@ impl From<Content> for Part {
 /// Converts to JSON as represented in messages.
 pub(crate) fn json_value(data: &impl Serialize) -> Result<Value, serde_json::Error> {
     serde_json::from_value(serde_json::to_value(data)?)
+}
+
+impl Task {
+    /// Returns the state of the task's status.
+    pub fn state(&self) -> TaskState {
+        self.status.as_ref().map_or(TaskState::Unspecified, TaskStatus::state)
+    }
+}
+
+impl TaskState {
+    /// Returns whether no other state can follow.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Canceled | Self::Rejected)
+    }
+
+    /// Returns whether the agent needs input or authorization from the client.
+    pub fn is_interrupted(self) -> bool {
+        matches!(self, Self::InputRequired | Self::AuthRequired)
+    }
+
+    /// Returns whether a task may change from this state to `next` (4.1.3).
+    ///
+    /// Terminal states are final, and no task returns to SUBMITTED or becomes UNSPECIFIED. The agent decides on
+    /// everything else: it may complete a task that never was WORKING, and reject one that was.
+    pub fn can_become(self, next: Self) -> bool {
+        !self.is_terminal() && !matches!(next, Self::Submitted | Self::Unspecified)
+    }
 }
 
 #[cfg(test)]

@@ -5,38 +5,11 @@ pub use self::{
     chunk::{join, joins},
     context::ContextBytes,
 };
-use crate::proto::v1::{Artifact, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload};
+use crate::proto::v1::{Artifact, Task, TaskArtifactUpdateEvent, stream_response::Payload};
 
 mod admission;
 mod chunk;
 mod context;
-
-impl Task {
-    /// Returns the state of the task's status.
-    pub fn state(&self) -> TaskState {
-        self.status.as_ref().map_or(TaskState::Unspecified, TaskStatus::state)
-    }
-}
-
-impl TaskState {
-    /// Returns whether no other state can follow.
-    pub fn is_terminal(self) -> bool {
-        matches!(self, Self::Completed | Self::Failed | Self::Canceled | Self::Rejected)
-    }
-
-    /// Returns whether the agent needs input or authorization from the client.
-    pub fn is_interrupted(self) -> bool {
-        matches!(self, Self::InputRequired | Self::AuthRequired)
-    }
-
-    /// Returns whether a task may change from this state to `next` (4.1.3).
-    ///
-    /// Terminal states are final, and no task returns to SUBMITTED or becomes UNSPECIFIED. The agent decides on
-    /// everything else: it may complete a task that never was WORKING, and reject one that was.
-    pub fn can_become(self, next: Self) -> bool {
-        !self.is_terminal() && !matches!(next, Self::Submitted | Self::Unspecified)
-    }
-}
 
 /// Applies an event to a task. The cost depends on the size of the event, not on that of the task.
 pub fn apply(task: &mut Task, payload: &Payload) {
@@ -106,7 +79,7 @@ mod tests {
 
     use super::*;
     use crate::pb::{
-        v1::{Part, Role, TaskStatusUpdateEvent},
+        v1::{Part, Role, TaskState, TaskStatus, TaskStatusUpdateEvent},
         wkt::{Struct, Value},
     };
     use crate::{

@@ -25,9 +25,9 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 use super::{CONNECT, MAX_REPLY};
 use crate::{
     call::{Call, IDEMPOTENCY_KEY},
+    client::sse::SseReader,
     contract::{Frame, HttpRule, Reply, Transport},
     error::{DOMAIN, Error, ErrorKind, chain},
-    transport::sse,
 };
 
 /// Characters that are percent-encoded in a path segment: all but the unreserved ones (RFC 3986, 2.3).
@@ -233,7 +233,7 @@ async fn receive(call: Call, request: RequestBuilder, framing: Framing) -> Resul
     }
     let metadata = MetadataMap::from_headers(headers.clone());
     let chunks = Box::pin(response.bytes_stream().map(|chunk| chunk.map_err(|e| transport_error(e).to_string())));
-    let frames = sse::Reader::new(chunks).map(move |frame| {
+    let frames = SseReader::new(chunks).map(move |frame| {
         let Frame { cursor, data } = frame?;
         Ok(Frame { cursor, data: framing.unwrap_message(status, &headers, data.bytes())?.into() })
     });

@@ -1,16 +1,15 @@
-//! Server-sent events (SSE): writes the `id:`, `event:` and `data:` lines of a stream and its keep-alive comments, and parses
-//! them for clients.
+//! Server-sent events (SSE): writes the `id:`, `event:` and `data:` lines of a stream, and its keep-alive
+//! comments.
 //!
 //! `id:` is the cursor of an event, which a client sends as `Last-Event-ID` to resume the stream.
 
 use std::{
-    fmt::Display,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_stream::Stream;
@@ -21,14 +20,10 @@ use crate::{
     clock,
     contract::{BoxStream, Frame, JsonLine},
     error::{Error, ErrorKind},
-    event::Cursor,
 };
 
 /// Number of bytes at which ready events are written. Fewer are written if no event is ready.
 const WRITE_SIZE: usize = 32 << 10;
-
-/// Maximum size of a received event in bytes.
-const MAX_EVENT: usize = 16 << 20;
 
 const COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
 
@@ -173,131 +168,6 @@ impl<W: WriteData> Events<W> {
             if is_due {
                 return Poll::Ready(http_body::Frame::data(COMMENT));
             }
-        }
-    }
-}
-
-/// Parser of server-sent events (HTML standard, 9.2.6). Event names, comments and retry times are ignored.
-#[derive(Debug)]
-pub struct Reader<S> {
-    chunks: S,
-    buffer: BytesMut,
-    /// Length of the prefix of the buffer that has no line end.
-    searched: usize,
-    /// The last line ended with CR, so that a following LF belongs to it.
-    after_cr: bool,
-    /// No bytes were parsed yet: they may begin with a byte order mark.
-    at_start: bool,
-    /// Last `id:`, which applies to all events until the next one.
-    cursor: Option<Cursor>,
-    data: Option<BytesMut>,
-    /// The stream has ended.
-    is_done: bool,
-}
-
-impl<S> Reader<S> {
-    /// Creates a parser of chunks of a response body.
-    pub fn new(chunks: S) -> Self {
-        Self {
-            chunks,
-            buffer: BytesMut::new(),
-            searched: 0,
-            after_cr: false,
-            at_start: true,
-            cursor: None,
-            data: None,
-            is_done: false,
-        }
-    }
-
-    /// Returns the next complete event in the buffer.
-    fn next_event(&mut self) -> Option<Frame> {
-        while let Some(line) = self.next_line() {
-            if line.is_empty() {
-                if let Some(data) = self.data.take() {
-                    return Some(Frame { cursor: self.cursor.clone(), data: data.freeze().into() });
-                }
-                continue;
-            }
-            let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
-            let (name, value) = line.split_at(colon);
-            let value = value.strip_prefix(b":").unwrap_or(value);
-            let value = value.strip_prefix(b" ").unwrap_or(value);
-            match (name, &mut self.data) {
-                (b"data", Some(data)) => {
-                    data.extend_from_slice(b"\n");
-                    data.extend_from_slice(value);
-                }
-                (b"data", data) => *data = Some(value.into()),
-                (b"id", _) => self.cursor = std::str::from_utf8(value).ok().and_then(Cursor::from_text),
-                _ => {}
-            }
-        }
-        None
-    }
-
-    /// Returns the next complete line in the buffer without its end: LF, CR or CRLF.
-    fn next_line(&mut self) -> Option<BytesMut> {
-        const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
-        if let (true, Some(next)) = (self.after_cr, self.buffer.first()) {
-            if *next == b'\n' {
-                _ = self.buffer.split_to(1);
-            }
-            self.after_cr = false;
-        }
-        if self.at_start {
-            if self.buffer.len() < BYTE_ORDER_MARK.len() && BYTE_ORDER_MARK.starts_with(&self.buffer) {
-                return None;
-            }
-            self.at_start = false;
-            if self.buffer.starts_with(BYTE_ORDER_MARK) {
-                _ = self.buffer.split_to(BYTE_ORDER_MARK.len());
-            }
-        }
-        let Some(end) = self.buffer[self.searched..].iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
-            self.searched = self.buffer.len();
-            return None;
-        };
-        let line = self.buffer.split_to(self.searched + end);
-        self.after_cr = self.buffer.split_to(1).first() == Some(&b'\r');
-        self.searched = 0;
-        Some(line)
-    }
-}
-
-impl<S, E> Stream for Reader<S>
-where
-    S: Stream<Item = Result<Bytes, E>> + Unpin,
-    E: Display,
-{
-    type Item = Result<Frame, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        loop {
-            if self.is_done {
-                return Poll::Ready(None);
-            }
-            if let Some(event) = self.next_event() {
-                return Poll::Ready(Some(Ok(event)));
-            }
-            let error = if self.buffer.len() + self.data.as_ref().map_or(0, BytesMut::len) > MAX_EVENT {
-                ErrorKind::InvalidAgentResponse.because(format!("the event exceeds the limit of {MAX_EVENT} bytes"))
-            } else {
-                match ready!(Pin::new(&mut self.chunks).poll_next(cx)) {
-                    Some(Ok(chunk)) => {
-                        self.buffer.extend_from_slice(&chunk);
-                        continue;
-                    }
-                    Some(Err(error)) => ErrorKind::Unavailable.because(format!("the stream broke off: {error}")),
-                    // An event without its final empty line is incomplete and is discarded.
-                    None => {
-                        self.is_done = true;
-                        continue;
-                    }
-                }
-            };
-            self.is_done = true;
-            return Poll::Ready(Some(Err(error.into())));
         }
     }
 }

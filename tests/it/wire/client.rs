@@ -4,11 +4,10 @@
 use std::sync::Arc;
 
 use a2a_service::{
-    client,
+    client::{self, sse::SseReader},
     contract::Frame,
     error::{Error, ErrorKind},
     pb::v1::{a2a_service_server::A2aService, *},
-    transport::sse::Reader,
 };
 use axum::{Router, response::IntoResponse};
 use bytes::Bytes;
@@ -165,7 +164,7 @@ async fn read_events(chunks: Vec<Bytes>) -> Vec<(String, String)> {
     let text = |Frame { cursor, data }: Frame| {
         (cursor.map(|cursor| cursor.to_string()).unwrap_or_default(), String::from_utf8(data.bytes().to_vec()).unwrap())
     };
-    Reader::new(chunks).map(|frame| text(frame.unwrap())).collect().await
+    SseReader::new(chunks).map(|frame| text(frame.unwrap())).collect().await
 }
 
 /// Events are equal for every line ending and every split of the bytes.
@@ -193,7 +192,7 @@ async fn size_of_an_event_is_limited() {
     for chunk in ["x".repeat(1 << 20), line.repeat(1000)] {
         let chunk = Bytes::from(chunk);
         let endless = tokio_stream::iter(std::iter::repeat_with(move || Ok::<_, String>(chunk.clone())));
-        let mut reader = Reader::new(endless);
+        let mut reader = SseReader::new(endless);
         let error = Error::from(reader.next().await.unwrap().unwrap_err());
         assert_eq!(error.kind(), ErrorKind::InvalidAgentResponse);
         assert!(error.to_string().contains("16777216"), "{error}");
