@@ -138,7 +138,7 @@ pub type Requirement = BTreeMap<String, Vec<String>>;
 /// ```
 /// use a2a_service::{agent::About, card::Card, v03::card};
 ///
-/// let card = card::classic(&Card::new(About::new("Geo")).at("http://127.0.0.1:8080"));
+/// let card = card::v03_card(&Card::new(About::new("Geo")).at("http://127.0.0.1:8080"));
 /// assert_eq!((card.protocol_version.as_str(), card.name.as_str()), ("0.3.0", "Geo"));
 /// ```
 pub fn v03_card(card: &AgentCard) -> V03Card {

@@ -160,7 +160,7 @@ async fn fault_while_the_file_is_opened() {
                 let errors = String::from_utf8(ended.stderr).unwrap();
                 match fault {
                     "abort" => assert_eq!(ended.status.signal(), Some(ABORTED), "{errors}"),
-                    _ => assert!(ended.status.code() == Some(1) && errors.contains("can't keep tasks"), "{errors}"),
+                    _ => assert!(ended.status.code() == Some(1) && errors.contains("can't open the store"), "{errors}"),
                 }
             }
             bed.check(&mut rng).await;
@@ -186,7 +186,7 @@ async fn fault_while_the_schema_is_upgraded() {
                 match fault {
                     "abort" => assert_eq!(ended.status.signal(), Some(ABORTED), "{spec}: {errors}"),
                     _ => assert!(
-                        ended.status.code() == Some(1) && errors.contains("can't keep tasks"),
+                        ended.status.code() == Some(1) && errors.contains("can't open the store"),
                         "{spec}: {errors}"
                     ),
                 }

@@ -525,7 +525,10 @@ async fn retried_send_after_a_crash_returns_the_first_result() {
         for (key, sent) in [("first", waits(&first)), ("second", waits(&second))] {
             let retried = agent.send_message(keyed(key, &sent)).await.unwrap().into_inner().payload;
             let retried = task(retried);
-            assert_eq!((&retried.id, retried.state()), (&made.id, state));
+            assert_eq!(retried.id, made.id);
+            // The turn of the second message may already run when the result of the first one is read.
+            let is_next_running = key == "first" && retried.state() == TaskState::Working;
+            assert!(retried.state() == state || is_next_running, "{key}: {:?}", retried.state());
         }
         let events = agent.send_streaming_message(keyed("second", &second)).await.unwrap().into_inner();
         let events = timeout(TIMEOUT, remaining(events)).await.unwrap();

@@ -66,12 +66,15 @@ async fn http2(url: &str, window: u32) -> h2::client::SendRequest<bytes::Bytes> 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn read_is_rejected_if_its_reply_exceeds_the_memory_budget() {
     for store in [OpenedStore::memory(2000), OpenedStore::sqlite(Options::default())] {
-        let url = serve(server().unsent_bytes(8 << 20).store(Arc::clone(&store.store))).await;
-        let agent = client::rest(&url).unwrap();
-        // The text is in the history and in the artifact: 1.8 MB.
-        let large = send(&*agent, text("", &"x".repeat(900_000))).await.id;
-        let small = send(&*agent, text("", "x")).await.id;
-        for path in [format!("/tasks/{large}"), "/tasks?includeArtifacts=true".to_owned()] {
+        for lists in [false, true] {
+            // A server for each case: the connections of the one before are closed in the background.
+            let url = serve(server().unsent_bytes(10 << 20).store(Arc::clone(&store.store))).await;
+            let agent = client::rest(&url).unwrap();
+            // The text is in the history and in the artifact: 1.8 MB.
+            let small = send(&*agent, text("", "x")).await.id;
+            let large = send(&*agent, text("", &"x".repeat(900_000))).await.id;
+            let path =
+                if lists { "/tasks?includeArtifacts=true&pageSize=1".to_owned() } else { format!("/tasks/{large}") };
             let get = async |client: &h2::client::SendRequest<bytes::Bytes>, path: &str| {
                 let mut client = client.clone().ready().await.unwrap();
                 let request = http::Request::get(format!("{url}{path}")).body(()).unwrap();
@@ -84,7 +87,7 @@ async fn read_is_rejected_if_its_reply_exceeds_the_memory_budget() {
                 assert_eq!(answer.status(), 200, "{path}");
                 unread.push(answer);
             }
-            // Unread replies hold 5.4 MB, and encoding a reply of 1.8 MB takes two copies of it.
+            // Unread replies hold 5.4 MB, and making a reply of 1.8 MB takes three copies of it.
             let refused = get(&stalled, &path).await;
             assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (503, &"1".parse().unwrap()));
             let reader = http2(&url, 1 << 20).await;
@@ -96,7 +99,9 @@ async fn read_is_rejected_if_its_reply_exceeds_the_memory_budget() {
 }
 
 async fn stall_readers(store: OpenedStore) {
-    let url = serve(server().store(Arc::clone(&store.store))).await;
+    // Readers stall for longer than the default write timeout on a slow machine.
+    let server = server().store(Arc::clone(&store.store)).write_timeout(Duration::from_mins(30));
+    let url = serve(server).await;
     let agent = client::rest(&url).unwrap();
     let mut watched = stream(&*agent, text("", "!wait")).await;
     let id = task_of(&next(&mut watched).await).id.clone();
