@@ -288,8 +288,8 @@ async fn agent_over_a_limit_of_bytes_fails(binding: impl AsyncFn(Server<ByteFloo
 each_binding!(agent_over_a_limit_of_bytes_fails);
 
 /// Message that creates a task in this context.
-fn in_context(context: &str, content: &str) -> SendMessageRequest {
-    let mut sent = text("", content);
+fn in_context(context: &str, command: &str) -> SendMessageRequest {
+    let mut sent = text("", command);
     context.clone_into(&mut sent.message.as_mut().unwrap().context_id);
     sent
 }

@@ -35,7 +35,7 @@ scenario!(stream_has_the_task_and_its_events, async |agent: &dyn A2aService| {
         match event.payload().unwrap() {
             Payload::StatusUpdate(update) => assert_eq!((&update.task_id, &update.context_id), (id, &task.context_id)),
             Payload::ArtifactUpdate(update) => {
-                assert_eq!((&update.task_id, &update.context_id), (id, &task.context_id))
+                assert_eq!((&update.task_id, &update.context_id), (id, &task.context_id));
             }
             other @ (Payload::Task(_) | Payload::Message(_)) => panic!("{other:?}"),
         }
