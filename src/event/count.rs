@@ -1,4 +1,4 @@
-//! How often the events of a task were encoded, by form; in tests only.
+//! Counter of event encodings, for tests: an event is encoded at most once per form, however many readers it has.
 
 use super::Event;
 
@@ -25,7 +25,7 @@ pub(super) fn encoding(event: &Event, form: Form) {
     }
 }
 
-/// How often artifact events of a task were encoded in protobuf, and in JSON.
+/// Returns the number of encodings of the artifact events of a task: in protobuf, and in JSON.
 #[cfg(test)]
 pub(crate) fn encodings(task_id: &str) -> [usize; 2] {
     ENCODINGS.lock().get(task_id).copied().unwrap_or_default()
