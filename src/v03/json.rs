@@ -24,7 +24,7 @@
 //! | authentication without a scheme | empty list of schemes | unset |
 //!
 //! In the other direction, `final` is not stored: it is derived from the event. The `headers` of a push configuration and its
-//! `schemes` after the first are read into separate [extras](super::beside).
+//! `schemes` after the first are read into separate [push extras](super::push_extras).
 
 pub(super) mod enum_names;
 mod read;
