@@ -5,7 +5,7 @@ use std::{ops::Deref, path::Path, sync::Arc};
 use a2a_service::store::{
     Store,
     memory::Memory,
-    sqlite::{Options, Sqlite},
+    sqlite::{Error as SqliteError, Options, Sqlite},
 };
 use tempfile::TempDir;
 
@@ -41,7 +41,18 @@ impl OpenedStore {
     }
 
     fn file(directory: TempDir, options: Options) -> Self {
-        let store = Arc::new(Sqlite::open(&directory.path().join(FILE), options).unwrap());
+        let path = directory.path().join(FILE);
+        let mut attempts = 0;
+        let store = loop {
+            match Sqlite::open(&path, options) {
+                // A process that another test starts at this moment has the lock until it executes its program.
+                Err(SqliteError::InUse { .. }) if attempts < 20_000 => {
+                    attempts += 1;
+                    std::thread::yield_now();
+                }
+                opened => break Arc::new(opened.unwrap()),
+            }
+        };
         Self { store, location: Location::File(Arc::new(directory), options) }
     }
 
