@@ -265,12 +265,8 @@ async fn server_with_a_corrupt_file_rejects_new_work() {
     let url = serve(server().store(Arc::clone(&opened.store))).await;
     let ready = async || reqwest::get(format!("{url}/readyz")).await.unwrap().status().as_u16();
     // The server accepts connections before the recovery is complete.
-    let is_ready = async {
-        while ready().await != 200 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), is_ready).await.unwrap();
+    let is_ready = async { while ready().await != 200 {} };
+    timeout(Duration::from_secs(30), is_ready).await.unwrap();
     let path = opened.path().unwrap();
     let pages = std::fs::metadata(&path).unwrap().len() / 4096 - 1;
     let mut file = std::fs::File::options().write(true).open(&path).unwrap();
