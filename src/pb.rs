@@ -9,41 +9,29 @@ pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descrip
 /// Defines a module with the messages of a package, its generated service trait, client and server, and their bindings.
 macro_rules! service {
     ($(#[$doc:meta])* $module:ident = $package:literal, $messages:ident) => {
-        $(#[$doc])*
-        #[allow(
-            clippy::all,
-            clippy::nursery,
-            clippy::pedantic,
-            clippy::restriction,
-            deprecated,
-            missing_debug_implementations,
-            missing_docs,
-            unused,
-            unused_qualifications,
-            reason = "generated"
-        )]
-        pub mod $module {
-            pub use crate::proto::$messages::*;
+        crate::proto::generated! {
+            $(#[$doc])*
+            pub mod $module {
+                pub use crate::proto::$messages::*;
 
-            include!(concat!(env!("OUT_DIR"), "/services/", $package, ".rs"));
+                include!(concat!(env!("OUT_DIR"), "/services/", $package, ".rs"));
 
-            /// Bindings of the RPCs to HTTP and JSON-RPC, and adapters of the service trait.
-            #[deny(unreachable_patterns, reason = "two routes collide")]
-            pub mod bindings {
-                use std::sync::Arc;
+                /// Bindings of the RPCs to HTTP and JSON-RPC, and adapters of the service trait.
+                #[deny(unreachable_patterns, reason = "two routes collide")]
+                pub mod bindings {
+                    use std::sync::Arc;
 
-                use bytes::Bytes;
-                use tonic::{
-                    client::GrpcService,
-                    codegen::{Body as HttpBody, StdError},
-                };
+                    use bytes::Bytes;
+                    use tonic::{
+                        client::GrpcService,
+                        codegen::{Body as HttpBody, StdError},
+                    };
 
-                use super::*;
-                use crate::{
-                    contract::{grpc, *},
-                };
+                    use super::*;
+                    use crate::contract::{grpc, *};
 
-                include!(concat!(env!("OUT_DIR"), "/services/", $package, ".bindings.rs"));
+                    include!(concat!(env!("OUT_DIR"), "/services/", $package, ".bindings.rs"));
+                }
             }
         }
     };

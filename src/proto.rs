@@ -2,8 +2,9 @@
 
 mod secret;
 
-macro_rules! messages {
-    ($(#[$doc:meta])* $module:ident = $package:literal) => {
+/// Defines a module of generated code, to which no lint applies.
+macro_rules! generated {
+    ($(#[$doc:meta])* pub mod $module:ident { $($code:tt)* }) => {
         $(#[$doc])*
         #[allow(
             clippy::all,
@@ -18,11 +19,21 @@ macro_rules! messages {
             unused_qualifications,
             reason = "generated"
         )]
-        pub mod $module {
-            use crate::{check::*, json};
+        pub mod $module { $($code)* }
+    };
+}
+pub(crate) use generated;
 
-            include!(concat!(env!("OUT_DIR"), "/messages/", $package, ".rs"));
-            include!(concat!(env!("OUT_DIR"), "/messages/", $package, ".json.rs"));
+macro_rules! messages {
+    ($(#[$doc:meta])* $module:ident = $package:literal) => {
+        generated! {
+            $(#[$doc])*
+            pub mod $module {
+                use crate::{check::*, json};
+
+                include!(concat!(env!("OUT_DIR"), "/messages/", $package, ".rs"));
+                include!(concat!(env!("OUT_DIR"), "/messages/", $package, ".json.rs"));
+            }
         }
     };
 }
