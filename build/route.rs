@@ -43,7 +43,7 @@ impl Schema {
 pub(crate) struct Route {
     rpc: Ident,
     pub(crate) verb: String,
-    /// One entry per path segment; `None` matches any segment.
+    /// Entries, one per path segment; `None` matches any segment.
     segments: Vec<Option<String>>,
     /// Members of the request that the path carries, and the range of segments of each.
     fields: Vec<(String, Range<usize>)>,

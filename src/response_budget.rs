@@ -1,6 +1,6 @@
 //! Memory budget of responses (`limits.unsent_bytes`): responses in preparation, and those that wait for slow readers.
 //!
-//! One budget covers all connections. A read reserves memory before it loads data from the store. A frame of a response
+//! The budget covers all connections. A read reserves memory before it loads data from the store. A frame of a response
 //! counts from when it is encoded until hyper or h2 has sent or dropped it. Until then it counts with its full length,
 //! because its bytes are one allocation. Frames of up to [`SMALL`] bytes do not count: the number of connections and streams
 //! bounds them.

@@ -20,7 +20,7 @@ use crate::{
 
 /// Snapshot of a task: the response of `GetTask` (3.1.3) and `CancelTask` (3.1.5).
 ///
-/// It is a decoded task, or the protobuf that a store holds. Protobuf is sent unchanged over gRPC, and transcoded to
+/// Holds a decoded task, or the protobuf that a store holds. Protobuf is sent unchanged over gRPC, and transcoded to
 /// ProtoJSON without decoding. Accessors decode it. An implementation of the service returns a task:
 ///
 /// ```

@@ -1,6 +1,6 @@
 //! Persistent task store in an SQLite file. Committed data survives the end of the process.
 //!
-//! One thread writes, and combines waiting changes of all tasks into one transaction (group commit). Reads run on a pool of
+//! A single thread writes, and combines waiting changes of all tasks into one transaction (group commit). Reads run on a pool of
 //! threads with one connection each. A lock file gives one server exclusive use of the database. After an SQLite error, the
 //! transaction is rolled back, and the next one is attempted normally.
 

@@ -36,8 +36,8 @@ impl LiveState {
 
     /// Encodes the contexts as a JSON array for the next commit. Empty if there are none.
     fn encode_contexts(&mut self) {
-        let notes: Vec<&str> = self.accepted.contexts.iter().map(|context| &*context.1).collect();
-        let text = if notes.is_empty() { String::new() } else { format!("[{}]", notes.join(",")) };
+        let contexts: Vec<&str> = self.accepted.contexts.iter().map(|context| &*context.1).collect();
+        let text = if contexts.is_empty() { String::new() } else { format!("[{}]", contexts.join(",")) };
         self.accepted.changed_contexts = Some(Bytes::from(text));
     }
 }

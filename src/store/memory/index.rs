@@ -16,7 +16,7 @@ use crate::{
 /// Index of the tasks of a scope. Sets are in list order, newest first, because searching the start of a B-tree is fastest.
 #[derive(Default)]
 pub(super) struct Index {
-    /// One set per state, so that a state with few tasks is found quickly.
+    /// Tasks by state, in a set each, so that a state with few tasks is found quickly.
     pub(super) by_state: [BTreeSet<Reverse<(Millis, Key)>>; STATES],
     pub(super) by_context: BTreeMap<Reverse<(Arc<str>, Millis, Key)>, TaskState>,
     /// Outcomes of sends by idempotency key.

@@ -137,7 +137,7 @@ impl WriteTransaction<'_> {
     /// Evicts tasks for a new one of this owner: first the owner's, up to the owner's limit, and then any. Returns
     /// the scopes of the evicted tasks, or why the new task is refused; then nothing was evicted.
     ///
-    /// One eviction makes the new task acceptable to both limits: the number of tasks does not rise. If a limit was
+    /// A single eviction makes the new task acceptable to both limits: the number of tasks does not rise. If a limit was
     /// lowered below the number of stored tasks, two are evicted for each new task, so that the number falls.
     fn evict_for(&mut self, owner: &Arc<str>) -> rusqlite::Result<Result<Vec<i64>, Full>> {
         const MAX_EVICTIONS: usize = 2;

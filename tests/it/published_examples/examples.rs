@@ -8,7 +8,7 @@ pub(super) struct Exchange {
     /// Source of the example.
     pub(super) from: &'static str,
     pub(super) request: &'static str,
-    /// One reply, or a list of the events of a stream.
+    /// A reply, or a list of the events of a stream.
     pub(super) answer: &'static str,
     pub(super) differs: &'static [Differs],
 }
