@@ -2,8 +2,8 @@
 //!
 //! The budget covers all connections. A read reserves memory before it loads data from the store. A frame of a response
 //! counts from when it is encoded until hyper or h2 has sent or dropped it. Until then it counts with its full length,
-//! because its bytes are one allocation. Frames of up to [`SMALL`] bytes do not count: the number of connections and streams
-//! bounds them.
+//! because its bytes are one allocation, and a quarter more for what the allocator needs beside it. Frames of up to [`SMALL`]
+//! bytes do not count: the number of connections and streams bounds them.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -22,6 +22,9 @@ use crate::error::{Error, ErrorKind};
 
 /// Maximum size of a frame that does not count, in bytes. The state of its stream has about that size.
 pub(crate) const SMALL: usize = 1 << 10;
+
+/// Divisor of a frame's length that gives the memory for fragmentation, as measured with glibc.
+const ALLOCATOR_SHARE: usize = 4;
 
 /// Delay after which a client may retry a call that was rejected for lack of memory.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -100,7 +103,7 @@ impl ResponseBudget {
             return data;
         }
         let reserved = self.reservation();
-        reserved.add_unchecked(data.len());
+        reserved.add_unchecked(data.len() + data.len() / ALLOCATOR_SHARE);
         Bytes::from_owner(Counted { data, _reserved: reserved })
     }
 
