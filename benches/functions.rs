@@ -164,8 +164,6 @@ fn store(c: &mut Criterion) {
             context: ID.into(),
             seq: 4,
             state: TaskState::Completed,
-            previous_state: None,
-            status_event: None,
             time: 1_790_000_000_123,
             open: false,
             delivered_seq: 1,

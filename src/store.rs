@@ -4,7 +4,7 @@
 //! after one of its events. The current task is the checkpoint with the later events applied. A store makes no decisions:
 //! it commits a change atomically if the row is at the expected position, and refuses it otherwise.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -77,7 +77,7 @@ pub trait Store: Send + Sync + 'static {
     async fn load(&self, key: &Key) -> Result<Option<StoredTask>, Unavailable>;
 
     /// Reads at most `limit` events after the sequence number `after`, in order.
-    async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable>;
+    async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Vec<Event>, Unavailable>;
 
     /// Looks up an earlier send of an owner by its idempotency key.
     async fn find_send(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable>;
@@ -99,9 +99,9 @@ pub trait Store: Send + Sync + 'static {
     /// Deletes a push configuration, if it exists. Returns whether its task exists.
     async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable>;
 
-    /// Claims unfinished turns that have no runner for `runner`: raises and commits their `attempt` and `fence`. A task
+    /// Claims at most `limit` unfinished turns of earlier openings: raises and commits their `attempt` and `fence`. A task
     /// that can't be read is returned as damaged, once, and is not changed.
-    async fn claim(&self, runner: RunnerId, limit: usize, lease: Duration) -> Result<Vec<Claim>, Unavailable>;
+    async fn claim(&self, limit: usize) -> Result<Vec<Claim>, Unavailable>;
 
     /// Returns tasks that have waited for their clients since before a time, longest wait first: at most `limit` after the
     /// first `skip`.
@@ -225,10 +225,6 @@ pub struct Row {
     pub seq: Seq,
     /// State of the task.
     pub state: TaskState,
-    /// State that this commit replaces, for the counters. `None` for a new task.
-    pub previous_state: Option<TaskState>,
-    /// Event that carries the current status, if this commit changes it.
-    pub status_event: Option<Event>,
     /// Timestamp of the status.
     pub time: Millis,
     /// A turn is running, or messages are waiting for one: recovery searches for these rows. Independent of the state.
@@ -256,13 +252,6 @@ pub struct StoredTask {
     pub agent_state: Option<Bytes>,
     /// Request contexts of the messages that still need a turn.
     pub turn_contexts: Option<Bytes>,
-}
-
-/// Part of an event log.
-#[derive(Clone, Debug, Default)]
-pub struct Log {
-    /// Events in ascending order of their sequence numbers.
-    pub events: Vec<Event>,
 }
 
 /// Reason why a change of one task was not committed.
@@ -393,10 +382,6 @@ pub struct ListPage {
     pub next: Option<PageToken>,
 }
 
-/// Identifies a process that runs turns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RunnerId(pub u64);
-
 impl StoredTask {
     /// Loads the current task: the checkpoint with the later events applied.
     pub async fn load_task(&mut self, store: &dyn Store, key: &Key) -> Result<Task, Unavailable> {
@@ -412,8 +397,8 @@ impl StoredTask {
         }
         let mut task = snapshot.into_task().map_err(|error| unreadable(key, &error))?;
         while seq < self.position.seq {
-            let log = store.events(key, seq, BATCH).await?;
-            let Some(last) = log.events.last() else {
+            let events = store.events(key, seq, BATCH).await?;
+            let Some(last) = events.last() else {
                 return Err(Unavailable(format!(
                     "task {}: the event log ends before the position of the row",
                     key.id()
@@ -421,7 +406,7 @@ impl StoredTask {
             };
             seq = last.seq();
             // The log may have grown since the row was read.
-            let events = log.events.iter().filter(|event| event.seq() <= self.position.seq);
+            let events = events.iter().filter(|event| event.seq() <= self.position.seq);
             events.filter_map(Event::payload).for_each(|payload| task::apply(&mut task, payload));
         }
         Ok(task.into())

@@ -1,4 +1,4 @@
-//! Test harness for agents: sends messages to an agent without a server.
+//! Test harness for agents, which sends messages to an agent without a server, and a conformance suite for [stores](store).
 
 use std::sync::Arc;
 
@@ -16,6 +16,8 @@ use crate::{
     service::{Limits, Service},
     store::memory::Memory,
 };
+
+pub mod store;
 
 /// Runs an agent with a store in memory, and otherwise like a server.
 ///

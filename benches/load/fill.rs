@@ -85,14 +85,11 @@ fn commit(n: u64, is_running: bool, fence: u64) -> Commit {
     task::apply(&mut task, &chunk);
     task::apply(&mut task, &update);
     let mark = if is_running { Mark::NOTHING } else { Mark::ending(Ends::Task) };
-    let head = Event::new(at(3), mark, update);
-    let events = vec![first, Event::new(at(2), Mark::NOTHING, chunk), head.clone()];
+    let events = vec![first, Event::new(at(2), Mark::NOTHING, chunk), Event::new(at(3), mark, update)];
     let row = Row {
         context: context.into(),
         seq: 3,
         state,
-        previous_state: None,
-        status_event: Some(head),
         time,
         open: is_running,
         delivered_seq: 1,

@@ -31,7 +31,7 @@ use crate::{
         turns::LogReplay,
     },
     pb::v1::{Message, TaskState},
-    store::{Claim, Key, RunnerId, StoredTask, Unavailable},
+    store::{Claim, Key, StoredTask, Unavailable},
 };
 
 /// Maximum number of attempts to run a turn, including the first. Attempts that a graceful stop interrupted do not count.
@@ -45,9 +45,6 @@ const CONCURRENCY: usize = 16;
 
 /// Number of events per read of a log.
 const READ_BATCH: usize = 256;
-
-/// Lease of a claim, in a store that several processes share.
-const LEASE: Duration = Duration::from_secs(30);
 
 /// Initial delay between attempts while the store is unavailable. Doubles with each attempt, up to 1 s.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -103,11 +100,11 @@ impl<A: Agent> Shared<A> {
 
     /// Recovers all unfinished turns. The number of tasks at a time is bounded, and so is memory.
     pub(super) async fn recover(self: Arc<Self>) {
-        let (store, runner) = (self.journal.store(), RunnerId(self.journal.store().fence()));
+        let store = self.journal.store();
         let resumable = self.is_resumable();
         let (mut tasks, mut wait) = (0, RETRY_DELAY);
         while self.journal.phase() < Phase::Stopped {
-            match store.claim(runner, CLAIM_BATCH, LEASE).await {
+            match store.claim(CLAIM_BATCH).await {
                 Ok(claimed) if claimed.is_empty() => {
                     if tasks > 0 {
                         tracing::info!(tasks, "recovered unfinished tasks");
@@ -252,10 +249,12 @@ impl<A: Agent> Shared<A> {
     async fn replay(&self, key: &Key, stored: &StoredTask) -> Result<LogReplay, Unavailable> {
         let (mut replay, mut seq) = (LogReplay::default(), 0);
         while seq < stored.position.seq {
-            let log = self.journal.store().events(key, seq, READ_BATCH).await?;
-            let last = log.events.last().map(Event::seq);
+            let events = self.journal.store().events(key, seq, READ_BATCH).await?;
+            let last = events.last().map(Event::seq);
             seq = last.ok_or_else(|| Unavailable(format!("the log of task {} ends before its row", key.id())))?;
-            log.events.into_iter().for_each(|event| replay.apply(event));
+            for event in events {
+                replay.apply(event);
+            }
         }
         Ok(replay)
     }

@@ -136,7 +136,7 @@ impl<A: Agent> Execution<A> {
         // between. If the log has expired, only the watermark is known.
         let is_known = match watermark {
             Some(watermark) if 0 < after.seq && after.seq <= watermark.seq => {
-                let events = self.0.journal.store().events(&key, after.seq - 1, 2).await?.events;
+                let events = self.0.journal.store().events(&key, after.seq - 1, 2).await?;
                 let mut positions = events.iter().map(Event::position);
                 match positions.next() {
                     Some(at) if at.seq == after.seq => {
@@ -154,10 +154,10 @@ impl<A: Agent> Execution<A> {
     async fn progress(&self, live: &LiveRef, message: MessageRef, end: Seq) -> Result<TurnProgress, Error> {
         let (mut progress, mut seq) = (TurnProgress::new(message), 0);
         while seq < end {
-            let log = self.0.journal.store().events(&live.key, seq, READ_BATCH).await?;
-            let Some(last) = log.events.last().map(Event::seq) else { break };
+            let events = self.0.journal.store().events(&live.key, seq, READ_BATCH).await?;
+            let Some(last) = events.last().map(Event::seq) else { break };
             seq = last;
-            log.events.iter().filter(|event| event.seq() <= end).for_each(|event| progress.apply(event));
+            events.iter().filter(|event| event.seq() <= end).for_each(|event| progress.apply(event));
         }
         progress.finish_replay(live.lock().idle_position());
         Ok(progress)

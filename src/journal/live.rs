@@ -95,12 +95,8 @@ pub(crate) struct Accepted {
     oldest_pending_since: Option<Instant>,
     /// Set if the row has changes without an event.
     pub(crate) row_changed: bool,
-    /// Event of the newest status, if uncommitted.
-    status_event: Option<Event>,
     /// Time of the newest status.
     status_time: Millis,
-    /// State for which the store counts the task, including the change in flight.
-    counted_state: Option<TaskState>,
     /// Contexts of the messages that are not answered yet, if they are stored.
     contexts: Vec<turn_contexts::StoredContext>,
     /// Changed contexts for the next commit, encoded; empty if there are none left.
@@ -223,7 +219,6 @@ impl LiveTask {
         let mut inner = LiveState::empty(Admission::new(&task, at.seq), fence, time);
         (inner.durable.position, inner.durable.task, inner.has_task, inner.turn.agent_state) =
             (Some(at), Some(Arc::new(task)), true, saved);
-        inner.accepted.counted_state = Some(row.state);
         inner.durable.turns = Turns::loaded(row.open);
         (inner.turn.delivered_seq, inner.turn.cancel_requested) = (row.delivered_seq, row.cancel_requested);
         (inner.turn.attempt, inner.turn.drained) = (row.attempt, row.drained);
@@ -320,7 +315,7 @@ impl LiveState {
         };
         event.set_position(Position { fence: self.fence, seq }, mark);
         if let Some(time) = time {
-            (self.accepted.status_event, self.accepted.status_time) = (Some(event.clone()), time);
+            self.accepted.status_time = time;
         }
         self.accepted.pending.push(event.clone());
         Ok(event)

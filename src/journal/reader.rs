@@ -312,9 +312,9 @@ fn snapshot(task: Arc<Task>, at: Position) -> Event {
 fn fetch(live: &LiveRef, journal: &Arc<Journal>, after: Seq, (limit, watermark): (usize, Seq)) -> Fetch {
     let (key, journal) = (live.key.clone(), Arc::clone(journal));
     Box::pin(async move {
-        if let Ok(mut log) = journal.store().events(&key, after, limit).await {
-            log.events.retain(|event| event.seq() <= watermark);
-            return Some(log.events);
+        if let Ok(mut events) = journal.store().events(&key, after, limit).await {
+            events.retain(|event| event.seq() <= watermark);
+            return Some(events);
         }
         super::pause(RETRY_DELAY).await;
         None

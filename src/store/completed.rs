@@ -17,7 +17,7 @@ pub struct CompletedTask {
     pub key: Key,
     /// Fencing token of the writer.
     pub fence: Fence,
-    /// Contents of the row. Its status event is the last of the events.
+    /// Contents of the row.
     pub row: Row,
     /// Time of submission. The first event is the task at that time.
     pub submitted_at: Millis,
@@ -63,12 +63,11 @@ impl CompletedTask {
                 EventRef::Event(event) => event.clone(),
             });
         }
-        let row = Row { status_event: events.last().cloned(), ..self.row.clone() };
         Commit {
             key: self.key.clone(),
             expect: Expect::New,
             fence: self.fence,
-            row,
+            row: self.row.clone(),
             events,
             checkpoint: Some(Arc::clone(&self.task)),
             agent_state: None,

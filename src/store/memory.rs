@@ -13,9 +13,8 @@ use self::{
     quota::{Quota, TerminalSeq},
 };
 use super::{
-    Change, Claim, Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, Log, PageToken, PushConfig,
-    PushPage, PutResult, Refused, Retention, Row, RunnerId, Scope, SendOutcome, Store, StoredTask, SweepResult,
-    Unavailable,
+    Change, Claim, Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, PageToken, PushConfig, PushPage,
+    PutResult, Refused, Retention, Row, Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable,
     log_codec::{OpenLog, SealedLog, TaskIds},
     page::PageTasks,
 };
@@ -184,7 +183,7 @@ impl Store for Memory {
         }))
     }
 
-    async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable> {
+    async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Vec<Event>, Unavailable> {
         let after = usize::try_from(after).unwrap_or(usize::MAX);
         let events = self.with(key, |entry| {
             let ids = TaskIds { id: key.id(), context: &entry.row.context };
@@ -193,7 +192,7 @@ impl Store for Memory {
                 EntryLog::Sealed(log) => log.events(after, ids).take(limit).collect(),
             }
         });
-        Ok(Log { events: events.unwrap_or_default() })
+        Ok(events.unwrap_or_default())
     }
 
     async fn find_send(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
@@ -244,7 +243,7 @@ impl Store for Memory {
         Ok(self.delete_push_config(key, id))
     }
 
-    async fn claim(&self, _: RunnerId, _: usize, _: std::time::Duration) -> Result<Vec<Claim>, Unavailable> {
+    async fn claim(&self, _: usize) -> Result<Vec<Claim>, Unavailable> {
         // Unfinished turns do not survive the process.
         Ok(Vec::new())
     }

@@ -34,12 +34,12 @@ pub(crate) use self::{
     inspect::{Inspector, Stats},
 };
 use super::{
-    Change, Claim, Commit, Damaged, Full, InUse, Key, ListPage, ListQuery, Log, PushConfig, PushPage, PutResult,
-    Refused, Retention, RunnerId, Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable,
+    Change, Claim, Commit, Damaged, Full, InUse, Key, ListPage, ListQuery, PushConfig, PushPage, PutResult, Refused,
+    Retention, Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable,
 };
 use crate::{
     clock::Millis,
-    event::{Fence, Seq},
+    event::{Event, Fence, Seq},
 };
 
 mod check;
@@ -463,13 +463,14 @@ impl Store for Sqlite {
         self.readers.run(move |db| read::load(db, &key)).await
     }
 
-    async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable> {
+    async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Vec<Event>, Unavailable> {
         let key = key.clone();
-        let events = self.readers.run(move |db| match read::row_id(db, &key)? {
-            Some(task) => read::events(db, task, after, limit),
-            None => Ok(Vec::new()),
-        });
-        Ok(Log { events: events.await? })
+        self.readers
+            .run(move |db| match read::row_id(db, &key)? {
+                Some(task) => read::events(db, task, after, limit),
+                None => Ok(Vec::new()),
+            })
+            .await
     }
 
     async fn find_send(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
@@ -513,7 +514,7 @@ impl Store for Sqlite {
             .await
     }
 
-    async fn claim(&self, _: RunnerId, limit: usize, _: Duration) -> Result<Vec<Claim>, Unavailable> {
+    async fn claim(&self, limit: usize) -> Result<Vec<Claim>, Unavailable> {
         let (fence, after) = (self.fence, self.last_claimed.load(Ordering::Acquire));
         let (claimed, last) = self.writer.run(move |transaction| transaction.claim(fence, after, limit)).await?;
         self.last_claimed.fetch_max(last, Ordering::AcqRel);

@@ -140,8 +140,6 @@ async fn invalid_stored_values_can_be_read(serve: impl AsyncFn(Server<Actor>) ->
         context: "c".into(),
         seq: 1,
         state: TaskState::Unspecified,
-        previous_state: None,
-        status_event: Some(first.clone()),
         time: 0,
         open: false,
         delivered_seq: 1,
@@ -222,7 +220,7 @@ async fn observed_tasks_survive_a_kill() {
 
 async fn events_of(store: &OpenedStore, task: &Task) -> Vec<Event> {
     let key = Key::new(&Arc::<Scope>::default(), &task.id);
-    store.events(&key, 0, usize::MAX).await.unwrap().events
+    store.events(&key, 0, usize::MAX).await.unwrap()
 }
 
 /// Readiness follows the store; liveness does not.

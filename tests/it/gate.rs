@@ -6,15 +6,14 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use a2a_service::{
     clock::Millis,
-    event::{Fence, Seq},
+    event::{Event, Fence, Seq},
     store::{
-        Change, Claim, Commit, InUse, Key, ListPage, ListQuery, Log, PushConfig, PushPage, PutResult, Refused,
-        Rejected, Retention, RunnerId, Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable, memory::Memory,
+        Change, Claim, Commit, InUse, Key, ListPage, ListQuery, PushConfig, PushPage, PutResult, Refused, Rejected,
+        Retention, Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable, memory::Memory,
     },
 };
 use parking_lot::Mutex;
@@ -201,7 +200,7 @@ impl Store for Gate {
         self.store.load(key).await
     }
 
-    async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Log, Unavailable> {
+    async fn events(&self, key: &Key, after: Seq, limit: usize) -> Result<Vec<Event>, Unavailable> {
         self.check_readable()?;
         self.logs_read.fetch_add(1, Ordering::SeqCst);
         self.store.events(key, after, limit).await
@@ -235,11 +234,11 @@ impl Store for Gate {
         self.store.delete_push(key, id).await
     }
 
-    async fn claim(&self, runner: RunnerId, limit: usize, lease: Duration) -> Result<Vec<Claim>, Unavailable> {
+    async fn claim(&self, limit: usize) -> Result<Vec<Claim>, Unavailable> {
         if self.failing_claims.load(Ordering::SeqCst) {
             return Err(Unavailable("claim failed by the test".into()));
         }
-        self.store.claim(runner, limit, lease).await
+        self.store.claim(limit).await
     }
 
     async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {

@@ -16,7 +16,7 @@ use a2a_service::{
     },
     server::Server,
     service::{Limits, Service},
-    store::{Key, RunnerId, sqlite::Options},
+    store::{Key, sqlite::Options},
 };
 use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
@@ -152,7 +152,7 @@ async fn resumable_agent_is_run_again_with_messages_and_saved_state() {
     let history: Vec<_> = done.history.iter().map(Message::text).collect();
     assert_eq!(history, ["ask", "what?", "one", "two", "the last", "more?"]);
     // The log is continuous.
-    let events = store.events(&key(id), 0, usize::MAX).await.unwrap().events;
+    let events = store.events(&key(id), 0, usize::MAX).await.unwrap();
     let seqs: Vec<_> = events.iter().map(Event::seq).collect();
     assert_eq!(seqs, (1..=u64::try_from(events.len()).unwrap()).collect::<Vec<_>>());
     assert!(events.windows(2).all(|pair| pair[0].position().fence <= pair[1].position().fence));
@@ -213,12 +213,12 @@ async fn cursor_of_a_claimed_task_can_be_resumed() {
     let store = OpenedStore::sqlite(Options::default());
     let id = start_turn(&*service(NOT_RESUMABLE, &store), "", "go", "[1 go saved 0]").await.id;
     let store = store.killed();
-    assert_eq!(store.claim(RunnerId(1), 9, Duration::ZERO).await.unwrap().len(), 1);
+    assert_eq!(store.claim(9).await.unwrap().len(), 1);
     let agent = service(NOT_RESUMABLE, &store);
     let first = next(&mut subscribe(&*agent, &id).await.unwrap()).await;
     assert_eq!(output(task_of(&first)), "[1 go saved 0]");
     // The last stored event has another cursor at the same position.
-    let last = store.events(&key(&id), 0, usize::MAX).await.unwrap().events.pop().unwrap();
+    let last = store.events(&key(&id), 0, usize::MAX).await.unwrap().pop().unwrap();
     assert!(last.seq() == first.cursor().unwrap().parts().unwrap().1.seq && last.cursor() != first.cursor());
     let mut streams = Vec::new();
     for event in [&first, &last] {

@@ -50,7 +50,6 @@ impl LiveState {
             } else {
                 Event::encoded_task(at, Ends::Nothing, task)
             };
-            self.accepted.status_event.get_or_insert_with(|| first.clone());
             events.insert(0, first);
         }
         (self.accepted.in_flight, self.accepted.row_changed, self.accepted.oldest_pending_since) =
@@ -103,8 +102,6 @@ impl LiveState {
             context: Arc::clone(&live.context),
             seq: self.admission.seq(),
             state,
-            previous_state: self.accepted.counted_state.replace(state),
-            status_event: self.accepted.status_event.take(),
             time: self.accepted.status_time,
             open: !state.is_terminal() && (self.turn.is_running || !self.turn.inbox.is_empty()),
             delivered_seq: self.turn.delivered_seq,

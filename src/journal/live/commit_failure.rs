@@ -160,7 +160,6 @@ impl LiveState {
             events.iter().chain(&self.accepted.pending).filter(|event| event.seq() > last && is_message(event));
         let dropped: Vec<Seq> = dropped.map(Event::seq).collect();
         self.admission.reset_to(&task, last);
-        self.accepted.counted_state = self.durable.task.as_ref().map(|task| task.state());
         self.accepted.status_time =
             task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map_or(self.accepted.status_time, millis);
         if begins {
@@ -169,12 +168,7 @@ impl LiveState {
         sends.retain(|send| send.seq <= last);
         (self.accepted.pending, self.accepted.idempotency_records, self.accepted.changed_contexts) =
             (kept, sends, asked.filter(|_| is_first));
-        (
-            self.accepted.status_event,
-            self.accepted.joined_bytes,
-            self.accepted.in_flight,
-            self.accepted.oldest_pending_since,
-        ) = (None, 0, 0, None);
+        (self.accepted.joined_bytes, self.accepted.in_flight, self.accepted.oldest_pending_since) = (0, 0, None);
         (self.accepted.row_changed, self.accepted.agent_state_changed, self.turn.delivered_seq) =
             (false, false, self.turn.delivered_seq.min(last));
         self.turn.inbox.retain(|message| message.event.seq() <= last);

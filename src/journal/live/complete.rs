@@ -12,7 +12,7 @@ use crate::{
         waiters::{TurnReply, Wakeups},
     },
     pb::v1::{Task, TaskArtifactUpdateEvent, stream_response::Payload},
-    store::{CompletedTask, EventRef, Row},
+    store::{CompletedTask, EventRef},
     task::{absorb, apply},
 };
 
@@ -33,8 +33,7 @@ impl LiveState {
         let mut task = self.accepted.initial_task.take()?;
         let submitted_at =
             task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(millis).unwrap_or_default();
-        // The task contains its status.
-        let row = Row { status_event: None, ..self.row(live) };
+        let row = self.row(live);
         (self.accepted.is_new, self.accepted.row_changed, self.accepted.oldest_pending_since) = (false, false, None);
         let events = {
             // Not copied: the agent, which held the other reference, has returned.

@@ -122,8 +122,7 @@ impl Memory {
             (Entry::Occupied(occupied), Expect::At(expected)) if occupied.get().position == *expected => {
                 let entry = occupied.into_mut();
                 let old = (entry.row.time, entry.row.state);
-                let status_event = row.status_event.clone().or_else(|| entry.row.status_event.take());
-                (entry.position, entry.row) = (position, Row { status_event, ..row.clone() });
+                (entry.position, entry.row) = (position, row.clone());
                 if agent_state.is_some() {
                     entry.agent_state.clone_from(agent_state);
                 }
@@ -142,7 +141,7 @@ impl Memory {
             self.update_index(key, row, old);
         }
         if row.state.is_terminal()
-            && row.previous_state != Some(row.state)
+            && old.is_none_or(|(_, state)| state != row.state)
             && let Some(entry) = shard.get_mut(key)
         {
             entry.terminal_seq = Some(self.quota.lock().insert_terminal(key));
@@ -203,7 +202,7 @@ fn append_log(entry: &mut TaskEntry, commit: &Commit) {
     match (&commit.checkpoint, entry.row.state.is_terminal()) {
         (Some(task), true) => {
             entry.log = EntryLog::Sealed(SealedLog::seal(task, log, events, ids));
-            (entry.row.status_event, entry.agent_state, entry.turn_contexts) = (None, None, None);
+            (entry.agent_state, entry.turn_contexts) = (None, None);
         }
         _ => log.append(events, ids),
     }

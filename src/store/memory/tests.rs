@@ -94,8 +94,6 @@ fn commit(row: &Expected, previous: Option<TaskState>) -> Commit {
         context: row.context.as_str().into(),
         seq: row.seq,
         state: row.state,
-        previous_state: previous,
-        status_event: Some(event.clone()),
         time: row.time,
         open: !row.state.is_terminal(),
         delivered_seq: 1,
@@ -190,7 +188,7 @@ impl Model {
             let stored = store.load(&row.key).now_or_never().unwrap().unwrap().unwrap();
             assert_eq!((stored.position.seq, stored.row.state, stored.row.time), (row.seq, row.state, row.time));
             let log = store.events(&row.key, 0, 100).now_or_never().unwrap().unwrap();
-            assert_eq!(u64::try_from(log.events.len()), Ok(row.seq));
+            assert_eq!(u64::try_from(log.len()), Ok(row.seq));
         }
         assert_eq!(store.index.lock().len(), scopes.len(), "scopes without tasks are removed");
         for (scope, mut rows) in scopes {
@@ -300,8 +298,6 @@ fn completed_task_has_the_same_log_as_a_full_commit() {
         context,
         seq,
         state: TaskState::Failed,
-        previous_state: None,
-        status_event: None,
         time: 7,
         open: false,
         delivered_seq: 1,
@@ -316,7 +312,7 @@ fn completed_task_has_the_same_log_as_a_full_commit() {
     long.commit_now(&completed.to_commit()).unwrap();
     assert!(short.size().1 < long.size().1, "{short:?} {long:?}");
     for after in 0..=seq {
-        let events = [&short, &long].map(|store| store.events(&key, after, 10).now_or_never().unwrap().unwrap().events);
+        let events = [&short, &long].map(|store| store.events(&key, after, 10).now_or_never().unwrap().unwrap());
         assert_eq!(events[0].len(), usize::try_from(seq - after).unwrap());
         assert_eq!(format!("{:?}", events[0]), format!("{:?}", events[1]));
     }
@@ -351,8 +347,6 @@ fn owner_quota_evicts_the_first_terminal_task() {
             context,
             seq: 2,
             state,
-            previous_state: None,
-            status_event: None,
             time,
             open: false,
             delivered_seq: 1,

@@ -71,8 +71,6 @@ fn stored_task(row: &SqlRow<'_>) -> rusqlite::Result<StoredTask> {
         context: Arc::from(row.get_ref(2)?.as_str()?),
         seq: position.seq,
         state,
-        previous_state: None,
-        status_event: None,
         time: row.get(4)?,
         open: row.get(5)?,
         delivered_seq: unsigned(row.get(6)?),

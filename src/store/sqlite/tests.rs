@@ -210,8 +210,6 @@ fn new_task(store: &Sqlite, id: &str, bytes: usize) -> Commit {
         context: "c".into(),
         seq: 1,
         state: TaskState::Submitted,
-        previous_state: None,
-        status_event: Some(first.clone()),
         time: 0,
         open: true,
         delivered_seq: 1,

@@ -204,8 +204,6 @@ async fn recorded_cancel_request_is_completed_after_a_restart() {
         context: "c-1".into(),
         seq: 1,
         state: TaskState::Working,
-        previous_state: None,
-        status_event: Some(first.clone()),
         time: 0,
         open: true,
         delivered_seq: 1,

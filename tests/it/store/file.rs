@@ -1,12 +1,11 @@
-//! SQLite store: locking, lost and foreign files, reopening, full disk, damage, recovery of open tasks, counters, eviction.
+//! SQLite store: locking, lost and foreign files, reopening, full disk, damage, counters, eviction.
 
-use std::{fs, path::Path, sync::Arc, time::Duration};
+use std::{fs, path::Path, sync::Arc};
 
 use a2a_service::{
-    event::Position,
     pb::v1::TaskState,
     store::{
-        Change, Commit, Full, Key, ListQuery, Refused, Rejected, RunnerId, Store, Unavailable,
+        Full, Key, ListQuery, Refused, Rejected, Store, Unavailable,
         memory::Memory,
         sqlite::{Durability, Error, Options, Sqlite},
     },
@@ -15,10 +14,8 @@ use a2a_service::{
 use super::{
     finished,
     opened::{OpenedStore, copy},
-    writer::{Writer, chunk, completed_task, message, scope, status},
+    writer::{Writer, chunk, message, scope, status, whole_change},
 };
-
-const LEASE: Duration = Duration::from_secs(1);
 
 fn open(path: &Path) -> Result<Sqlite, Error> {
     Sqlite::open(path, Options::default())
@@ -221,9 +218,7 @@ async fn change_over_the_store_size_is_rejected_alone() {
         tasks[6].next([chunk("a", &large, false), chunk("b", "1", false), end()]),
         tasks[7].next([chunk("a", &large, false)]),
     ];
-    let whole =
-        |commit: &Commit| completed_task(commit).map_or_else(|| Change::Commit(commit.clone()), Change::CompletedTask);
-    let outcomes = store.commit_changes(batch.iter().map(whole).collect()).await.unwrap();
+    let outcomes = store.commit_changes(batch.iter().map(whole_change).collect()).await.unwrap();
     let is_large = |n: usize| [1, 3, 6, 7].contains(&n);
     for (n, outcome) in outcomes.into_iter().enumerate() {
         assert_eq!(outcome, if is_large(n) { rejected() } else { Ok(()) }, "{n}");
@@ -285,7 +280,7 @@ async fn damage_is_reported_and_other_tasks_are_readable() {
     for task in &mut tasks {
         task.use_store(&store);
         match (store.load(&task.key).await, store.events(&task.key, 0, 100).await) {
-            (Ok(Some(_)), Ok(log)) if log.events == task.log => good += 1,
+            (Ok(Some(_)), Ok(log)) if log == task.log => good += 1,
             (Ok(Some(_)), Ok(log)) => panic!("wrong events: {log:?}"),
             (_, Err(Unavailable(reason))) | (Err(Unavailable(reason)), _) => {
                 assert!(reason.contains("the database is damaged"), "{reason}");
@@ -299,52 +294,38 @@ async fn damage_is_reported_and_other_tasks_are_readable() {
     assert!(reason.contains("the database is damaged"), "{reason}");
 }
 
+/// Owners whose last task was evicted.
 #[tokio::test]
-async fn open_tasks_are_claimed_once() {
-    let store = OpenedStore::sqlite(Options::default());
-    let mut writers = Vec::new();
-    for (n, state) in
-        [None, Some(TaskState::Working), Some(TaskState::Completed), Some(TaskState::Working)].iter().enumerate()
-    {
-        let mut task = Writer::new(&store, &scope("ada", "blue"), &format!("t-{n}"));
-        task.commit(state.map(|state| status(state, 5))).await.unwrap();
-        writers.push(task);
-    }
-    let runner = RunnerId(1);
-    assert!(store.claim(runner, 9, LEASE).await.unwrap().is_empty(), "tasks opened by this instance are not claimable");
-    writers.iter_mut().for_each(Writer::release_store);
-    let store = store.reopen();
-    for task in &mut writers {
-        task.use_store(&store);
-    }
-    // This task continues before it is claimed.
-    writers[3].commit([message("hi")]).await.unwrap();
-    let mut claimed = Vec::new();
-    loop {
-        let some = store.claim(runner, 1, LEASE).await.unwrap();
-        assert!(some.len() <= 1);
-        if some.is_empty() {
-            break;
+async fn evicted_owners_leave_no_rows() {
+    let mut options = Options::default();
+    options.max_tasks = 2;
+    let store = OpenedStore::sqlite(options);
+    let count = |table: &str| {
+        let file = rusqlite::Connection::open(store.path().unwrap()).unwrap();
+        file.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    for n in 0..50 {
+        // Every other task is the next one of the same owner, and every third one is written whole.
+        let owner = scope("ada", &format!("tenant-{}", n / 2));
+        let mut task = Writer::new(&store, &owner, &format!("t-{n}"));
+        let end = status(TaskState::Completed, n);
+        if n % 3 == 0 {
+            task.commit([end]).await.unwrap();
+        } else {
+            task.commit([]).await.unwrap();
+            task.commit([end]).await.unwrap();
         }
-        claimed.extend(some);
-    }
-    let keys: Vec<_> = claimed.iter().map(|claim| claim.0.id()).collect();
-    assert_eq!(keys, ["t-0", "t-1"]);
-    for (key, stored) in claimed {
-        let mut stored = stored.unwrap();
-        let task = writers.iter_mut().find(|task| task.key.id() == key.id()).unwrap();
-        assert_eq!(&*key.scope().tenant, "blue");
-        assert_eq!((stored.row.attempt, stored.position.fence, stored.position.seq), (2, store.fence(), task.at.seq));
-        assert_eq!(stored.load_task(&*store, &task.key).await.unwrap(), task.task);
-        // The previous owner is fenced out.
-        let late = task.commit([message("late")]).await;
-        assert_eq!(late, Err(Refused::Stale(Some(stored.position))));
-        task.at = Position { fence: store.fence(), ..task.at };
-        task.commit([status(TaskState::Failed, 9)]).await.unwrap();
         task.check().await;
+        let query = ListQuery { scope: owner, limit: 9, ..ListQuery::default() };
+        assert_eq!(store.list(&query).await.unwrap().total, u64::try_from(n % 2 + 1).unwrap());
+        assert!(count("scope") <= 2 && count("total") <= 4);
     }
-    let owner = Key::new(&scope("ada", "blue"), "t-2");
-    assert_eq!(store.load(&owner).await.unwrap().unwrap().row.attempt, 1);
+    // A rejected task leaves no rows either.
+    for (id, owner) in [("a", "bob"), ("b", "eve")] {
+        Writer::new(&store, &scope(owner, ""), id).commit([]).await.unwrap();
+    }
+    let rejected = Writer::new(&store, &scope("cid", ""), "c").commit([]).await;
+    assert_eq!((rejected, count("scope")), (Err(Refused::Full(Full::tasks(2))), 2));
 }
 
 /// The totals of large contexts are maintained by commits, and not counted by lists.

@@ -4,7 +4,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use a2a_service::{
@@ -12,7 +11,7 @@ use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
     store::{
-        Commit, Key, ListQuery, PushConfig, Refused, Row, RunnerId, Store,
+        Commit, Key, ListQuery, PushConfig, Refused, Row, Store,
         sqlite::{Options, Sqlite},
     },
 };
@@ -70,7 +69,7 @@ async fn found(store: &dyn Store, version: u32) -> Value {
         let mut stored = store.load(&key).await.unwrap().unwrap();
         let (at, row, saved) = (stored.position, stored.row.clone(), stored.agent_state.clone());
         let task = stored.load_task(store, &key).await.unwrap();
-        let events = store.events(&key, 0, usize::MAX).await.unwrap().events;
+        let events = store.events(&key, 0, usize::MAX).await.unwrap();
         let row_of = |event: &Event| {
             json!([event.position().fence, event.position().seq, event.mark().to_byte(), event.message()])
         };
@@ -128,7 +127,7 @@ async fn files_of_every_version_can_be_opened() {
         let reopened = Commit { sends: keyed("key", 7, 1), ..reopened.next([]) };
         let refused = store.commit([reopened].into()).await.unwrap();
         assert_eq!(refused, [Err(Refused::Duplicate { task_id: "ended".into() })]);
-        let claimed = store.claim(RunnerId(1), 9, Duration::ZERO).await.unwrap();
+        let claimed = store.claim(9).await.unwrap();
         let claimed: Vec<_> = claimed.iter().map(|claim| claim.0.id()).collect();
         assert_eq!(claimed, ["asked", "running", "new"]);
     }

@@ -16,7 +16,7 @@ use proptest::{
 use tokio::runtime::Handle;
 
 use super::{
-    MANY, Open,
+    Open,
     opened::OpenedStore,
     writer::{Writer, chunk, message, scope, status},
 };
@@ -139,8 +139,9 @@ impl Model {
                 let before = self.tasks.len();
                 self.tasks.retain(|_, task| !is_old(task, finished));
                 assert_eq!(usize::try_from(swept.tasks), Ok(before - self.tasks.len()));
-                let folded = self.tasks.values_mut().filter(|task| is_persistent && !task.folded && is_old(task, logs));
-                assert_eq!(usize::try_from(swept.logs), Ok(folded.map(|task| task.folded = true).count()));
+                let folded =
+                    self.tasks.values_mut().filter(|task| is_persistent && !task.is_log_deleted && is_old(task, logs));
+                assert_eq!(usize::try_from(swept.logs), Ok(folded.map(|task| task.is_log_deleted = true).count()));
             }
             Step::Reopen { killed } => {
                 let fence = self.store.fence();
@@ -161,7 +162,7 @@ impl Model {
         }
         let is_idle = |task: &&Writer| task.task.state().is_interrupted() && task.time < self.now;
         let mut idle: Vec<_> = self.tasks.values().filter(is_idle).map(|task| task.key.clone()).collect();
-        let mut found = self.store.idle_tasks(self.now, 0, MANY).await.unwrap();
+        let mut found = self.store.idle_tasks(self.now, 0, usize::MAX).await.unwrap();
         idle.sort();
         found.sort();
         assert_eq!(found, idle);
@@ -220,11 +221,11 @@ impl Model {
 /// Asserts that the store agrees with the model over random steps, and that its totals are right.
 pub(super) fn agrees(open: Open<'_>) {
     // A file takes longer to open.
-    let cases = if open(MANY).is_persistent() { 16 } else { 48 };
+    let cases = if open().is_persistent() { 16 } else { 48 };
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let run = TestRunner::new(config).run(&steps(), |steps| {
         Handle::current().block_on(async {
-            let mut model = Model { store: open(MANY), tasks: BTreeMap::new(), now: 1000, created: 0 };
+            let mut model = Model { store: open(), tasks: BTreeMap::new(), now: 1000, created: 0 };
             for (n, step) in steps.into_iter().enumerate() {
                 model.step(step).await;
                 if n % 16 == 0 {

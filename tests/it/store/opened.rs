@@ -41,18 +41,7 @@ impl OpenedStore {
     }
 
     fn file(directory: TempDir, options: Options) -> Self {
-        let path = directory.path().join(FILE);
-        let mut attempts = 0;
-        let store = loop {
-            match Sqlite::open(&path, options) {
-                // A process that another test starts at this moment has the lock until it executes its program.
-                Err(SqliteError::InUse { .. }) if attempts < 20_000 => {
-                    attempts += 1;
-                    std::thread::yield_now();
-                }
-                opened => break Arc::new(opened.unwrap()),
-            }
-        };
+        let store = Arc::new(open_file(&directory.path().join(FILE), options));
         Self { store, location: Location::File(Arc::new(directory), options) }
     }
 
@@ -105,6 +94,21 @@ impl OpenedStore {
         match &self.location {
             Location::Memory => None,
             Location::File(directory, _) => Some(directory.path().join(FILE)),
+        }
+    }
+}
+
+/// Opens a SQLite store.
+pub(crate) fn open_file(path: &Path, options: Options) -> Sqlite {
+    let mut attempts = 0;
+    loop {
+        match Sqlite::open(path, options) {
+            // A process that another test starts at this moment has the lock until it executes its program.
+            Err(SqliteError::InUse { .. }) if attempts < 20_000 => {
+                attempts += 1;
+                std::thread::yield_now();
+            }
+            opened => return opened.unwrap(),
         }
     }
 }

@@ -1,0 +1,219 @@
+//! Writer of one task, which knows the content that a store must have, and the payloads that the cases write.
+
+use std::sync::Arc;
+
+use super::{Failure, load};
+use crate::{
+    clock::{self, Millis},
+    event::{Ends, Event, Mark, Position},
+    pb::v1::{
+        Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
+        stream_response::Payload,
+    },
+    store::{Change, Commit, CompletedTask, EventRef, Expect, Key, Refused, Row, Scope, Store, Unavailable},
+    task,
+};
+
+/// Creates a scope.
+pub fn scope(owner: &str, tenant: &str) -> Arc<Scope> {
+    Arc::new(Scope { owner: owner.into(), tenant: tenant.into() })
+}
+
+/// Creates a status update, with a message if the state waits for the client.
+pub fn status(state: TaskState, time: Millis) -> Payload {
+    let message = state.is_interrupted().then(|| Message::agent("what?"));
+    let status = Some(TaskStatus { state: state.into(), message, timestamp: Some(clock::timestamp(time)) });
+    Payload::StatusUpdate(TaskStatusUpdateEvent { status, ..Default::default() })
+}
+
+/// Creates an artifact with one part of text, or an update that appends such a part to an artifact.
+pub fn chunk(artifact_id: &str, text: &str, append: bool) -> Payload {
+    let artifact = Artifact { artifact_id: artifact_id.into(), parts: vec![Part::text(text)], ..Default::default() };
+    Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(artifact), append, ..Default::default() })
+}
+
+/// Creates a message of the client.
+pub fn message(text: &str) -> Payload {
+    Payload::Message(Message::user(text))
+}
+
+/// Sets the ids of the task in an event.
+fn with_ids(task: &Task, mut payload: Payload) -> Payload {
+    let ids = match &mut payload {
+        Payload::StatusUpdate(update) => [&mut update.task_id, &mut update.context_id],
+        Payload::ArtifactUpdate(update) => [&mut update.task_id, &mut update.context_id],
+        Payload::Task(_) | Payload::Message(_) => return payload,
+    };
+    for (id, name) in ids.into_iter().zip([&task.id, &task.context_id]) {
+        id.clone_from(name);
+    }
+    payload
+}
+
+/// Converts a commit to a change: to a completed task if it creates a terminal task and has no further data.
+pub fn whole_change(commit: &Commit) -> Change {
+    completed_task(commit).map_or_else(|| Change::Commit(commit.clone()), Change::CompletedTask)
+}
+
+fn completed_task(commit: &Commit) -> Option<CompletedTask> {
+    let Commit { key, expect, fence, row, events, checkpoint, agent_state, turn_contexts, sends, push } = commit;
+    let task = Arc::clone(checkpoint.as_ref().filter(|task| *expect == Expect::New && task.state().is_terminal())?);
+    if agent_state.is_some() || turn_contexts.is_some() || push.is_some() || !sends.is_empty() {
+        return None;
+    }
+    let (first, rest) = events.split_first()?;
+    let Some(Payload::Task(first)) = first.payload() else { return None };
+    // The first event has the first message, as all sent tasks do.
+    if !first.history.iter().eq(task.history.first()) {
+        return None;
+    }
+    let event_ref = |event: &Event| match event.payload() {
+        Some(Payload::StatusUpdate(_)) if event.ends() == Ends::Task => EventRef::Status { mark: event.mark() },
+        Some(Payload::ArtifactUpdate(update)) if !update.append => {
+            match task.artifacts.iter().position(|artifact| Some(artifact) == update.artifact.as_ref()) {
+                Some(index) => EventRef::Artifact { mark: event.mark(), index, last: update.last_chunk },
+                None => EventRef::Event(event.clone()),
+            }
+        }
+        _ => EventRef::Event(event.clone()),
+    };
+    let events = rest.iter().map(event_ref).collect();
+    let submitted_at = clock::millis(first.status.as_ref()?.timestamp.as_ref()?);
+    Some(CompletedTask { key: key.clone(), fence: *fence, row: row.clone(), submitted_at, task, events })
+}
+
+/// Writer of one task.
+#[derive(Clone, Debug)]
+pub struct TaskWriter {
+    /// Key of the task.
+    pub key: Key,
+    /// Expected task.
+    pub task: Task,
+    /// Expected position of the row. Sequence number 0 before the task exists.
+    pub at: Position,
+    /// Expected log.
+    pub log: Vec<Event>,
+    /// Expected timestamp of the status.
+    pub time: Millis,
+    /// Set once the store has deleted the log.
+    pub is_log_deleted: bool,
+}
+
+impl TaskWriter {
+    /// Creates the writer of a task that does not exist yet.
+    pub fn new(scope: &Arc<Scope>, id: &str) -> Self {
+        Self::within(scope, id, "c-1", 0)
+    }
+
+    /// Creates the writer of a task of this context, which is submitted at this time.
+    pub fn within(scope: &Arc<Scope>, id: &str, context: &str, time: Millis) -> Self {
+        let timestamp = Some(clock::timestamp(time));
+        let status = TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp };
+        let task = Task { id: id.into(), context_id: context.into(), status: Some(status), ..Task::default() };
+        let (key, at, log) = (Key::new(scope, id), Position::default(), Vec::new());
+        Self { key, task, at, log, time, is_log_deleted: false }
+    }
+
+    /// Creates the commit of these payloads, with the fence of the store. The first commit creates the task.
+    pub fn next(&self, store: &dyn Store, payloads: impl IntoIterator<Item = Payload>) -> Commit {
+        let fence = store.fence();
+        let (mut task, mut events, mut time) = (self.task.clone(), Vec::new(), self.time);
+        let (is_new, mut seq) = (self.at.seq == 0, self.at.seq);
+        if is_new {
+            seq += 1;
+            events.push(Event::task(Position { fence, seq }, Ends::Nothing, task.clone().into()));
+        }
+        for payload in payloads.into_iter().map(|payload| with_ids(&self.task, payload)) {
+            seq += 1;
+            task::apply(&mut task, &payload);
+            let mark = match &payload {
+                Payload::Message(_) => Mark::HIDDEN,
+                Payload::StatusUpdate(_) if task.state().is_terminal() => Mark::ending(Ends::Task),
+                Payload::StatusUpdate(_) if task.state().is_interrupted() => Mark::ending(Ends::Turn),
+                Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_) | Payload::Task(_) => Mark::NOTHING,
+            };
+            if let Payload::StatusUpdate(TaskStatusUpdateEvent { status: Some(status), .. }) = &payload {
+                time = status.timestamp.as_ref().map_or(time, clock::millis);
+            }
+            events.push(Event::new(Position { fence, seq }, mark, payload));
+        }
+        let state = task.state();
+        let row = Row {
+            context: self.task.context_id.as_str().into(),
+            seq,
+            state,
+            time,
+            open: !state.is_terminal(),
+            delivered_seq: 0,
+            cancel_requested: false,
+            attempt: 1,
+            drained: 0,
+        };
+        Commit {
+            key: self.key.clone(),
+            expect: if is_new { Expect::New } else { Expect::At(self.at) },
+            fence,
+            row,
+            events,
+            // Always for terminal tasks, and sometimes before.
+            checkpoint: (state.is_terminal() || seq % 5 == 4).then(|| Arc::new(task)),
+            agent_state: None,
+            turn_contexts: None,
+            sends: Vec::new(),
+            push: None,
+        }
+    }
+
+    /// Commits these payloads.
+    ///
+    /// # Errors
+    /// As [`Store::commit`].
+    pub async fn commit(
+        &mut self,
+        store: &dyn Store,
+        payloads: impl IntoIterator<Item = Payload>,
+    ) -> Result<Result<(), Refused>, Unavailable> {
+        let commit = self.next(store, payloads);
+        self.write(store, commit).await
+    }
+
+    /// Writes a commit, and records it on success. Every other task that is terminal at once is written as a completed
+    /// task.
+    ///
+    /// # Errors
+    /// As [`Store::commit`].
+    pub async fn write(&mut self, store: &dyn Store, commit: Commit) -> Result<Result<(), Refused>, Unavailable> {
+        let is_whole = commit.events.len().is_multiple_of(2);
+        let change = if is_whole { whole_change(&commit) } else { Change::Commit(commit.clone()) };
+        let outcomes = store.commit_changes([change].into()).await?;
+        let outcome = outcomes.into_iter().next();
+        let outcome = outcome.ok_or_else(|| Unavailable("a commit has no outcome".to_owned()))?;
+        if outcome.is_ok() {
+            self.record(commit);
+        }
+        Ok(outcome)
+    }
+
+    /// Records a successful commit.
+    pub fn record(&mut self, commit: Commit) {
+        let new = commit.events.iter().filter(|event| event.seq() > 1).filter_map(Event::payload);
+        new.for_each(|payload| task::apply(&mut self.task, payload));
+        self.at = Position { fence: commit.fence, seq: commit.row.seq };
+        self.time = commit.row.time;
+        self.log.extend(commit.events);
+    }
+
+    /// Checks that the store has what was written.
+    ///
+    /// # Errors
+    /// The row, the task or the log differs, or the store is unavailable.
+    pub async fn check(&self, store: &dyn Store) -> Result<(), Failure> {
+        let mut stored = load(store, &self.key).await?;
+        ensure_eq!((stored.position.seq, stored.row.seq), (self.at.seq, self.at.seq));
+        ensure_eq!((stored.row.state, stored.row.time), (self.task.state(), self.time));
+        ensure_eq!(stored.load_task(store, &self.key).await?, self.task);
+        let log = if self.is_log_deleted { &[][..] } else { &self.log };
+        ensure_eq!(store.events(&self.key, 0, usize::MAX >> 1).await?, log);
+        Ok(())
+    }
+}
