@@ -10,7 +10,7 @@ use tonic::{Status, metadata::MetadataValue};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
 pub use self::kind::{ErrorKind, Wire};
-use crate::{check::Violation, json::DecodedTooLarge, protocol::Version, report::report};
+use crate::{check::Violation, env::Ids, json::DecodedTooLarge, protocol::Version, report::report};
 
 mod kind;
 mod v03;
@@ -129,7 +129,7 @@ impl Error {
     /// Adds an internal cause: logs it under a new error id, and adds only the id to the detail and the metadata.
     #[must_use]
     pub fn hide(mut self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        let (id, cause) = (crate::ids::fresh_id(), cause.into());
+        let (id, cause) = (Ids::default().time_ordered(), cause.into());
         let (kind, chain) = (self.0.kind, chain(&*cause));
         tracing::warn!(error.id = %id, error.kind = ?kind, error.cause = %chain, "call failed");
         report(format_args!("call failed: error.id={id} error.kind={kind:?} error.cause={chain}"));

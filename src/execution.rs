@@ -30,6 +30,7 @@ use self::{
 pub(crate) use self::{idempotency::IdempotencyKey, resubscribe::StreamStart};
 use crate::{
     agent::Agent,
+    env::Env,
     error::{Error, ErrorKind},
     event::{Ends, Mark, Seq},
     history::HistoryLimit,
@@ -104,8 +105,8 @@ struct Shared<A> {
 }
 
 impl<A: Agent> Execution<A> {
-    pub(crate) fn new(agent: A, store: Arc<dyn Store>, limits: Limits) -> Self {
-        let (journal, running, permits) = (Journal::new(store), TaskTracker::new(), Permits::new(&limits));
+    pub(crate) fn new(agent: A, store: Arc<dyn Store>, limits: Limits, env: Env) -> Self {
+        let (journal, running, permits) = (Journal::new(store, env), TaskTracker::new(), Permits::new(&limits));
         // An immediate store does not outlive the process: there is nothing to recover.
         let is_persistent = journal.store().immediate().is_none();
         let recovered = watch::Sender::new(!is_persistent);
@@ -538,7 +539,7 @@ mod tests {
             std::future::pending::<Result<End, agent::Error>>().await
         });
         let (execution, scope) =
-            (Execution::new(agent, Arc::new(Memory::default()), Limits::default()), Arc::default());
+            (Execution::new(agent, Arc::new(Memory::default()), Limits::default(), Env::default()), Arc::default());
         let TurnReply::Task(task) = execution.start(sent(&scope, Message::user("go")), None).await.unwrap() else {
             panic!("reply is a message")
         };

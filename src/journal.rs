@@ -30,7 +30,7 @@ use self::{
     waiters::Wakeups,
 };
 use crate::{
-    clock::Clock,
+    env::Env,
     store::{Change, Key, KeyMap, Refused, Store, Unavailable},
 };
 
@@ -59,7 +59,7 @@ const FAIL_WAITERS_INTERVAL: Duration = Duration::from_secs(1);
 /// Live tasks, and their commits to a store.
 pub struct Journal {
     store: Arc<dyn Store>,
-    clock: Clock,
+    env: Env,
     shards: [Mutex<KeyMap<Arc<Entry>>>; SHARDS],
     lanes: Vec<Lane>,
     runners: OnceLock<Vec<AbortHandle>>,
@@ -109,12 +109,12 @@ pub(crate) struct LiveRef(Arc<Entry>);
 
 impl Journal {
     /// Creates a journal over a store, and spawns its lanes unless the store is immediate.
-    pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
+    pub fn new(store: Arc<dyn Store>, env: Env) -> Arc<Self> {
         let lanes: Vec<Lane> = (0..store.lanes().max(1)).map(|_| Lane::default()).collect();
         let fault = store.fault();
         let journal = Arc::new(Self {
             store,
-            clock: Clock::new(),
+            env,
             shards: array::from_fn(|_| Mutex::new(KeyMap::with_hasher(BuildHasherDefault::new()))),
             lanes,
             runners: OnceLock::new(),
@@ -136,9 +136,9 @@ impl Journal {
         &self.store
     }
 
-    /// Returns the wall clock.
-    pub fn clock(&self) -> &Clock {
-        &self.clock
+    /// Returns the sources of time, ids and randomness.
+    pub fn env(&self) -> &Env {
+        &self.env
     }
 
     /// Aborts the lanes. Changes that are not committed by then are lost.
@@ -227,11 +227,14 @@ impl Journal {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
+    /// Returns the tasks in memory, ordered by key.
     fn all(&self) -> Vec<LiveRef> {
         let loaded = |shard: &Mutex<KeyMap<Arc<Entry>>>| {
             shard.lock().values().filter(|entry| entry.live.initialized()).map(Entry::hold).collect::<Vec<_>>()
         };
-        self.shards.iter().flat_map(loaded).collect()
+        let mut tasks: Vec<LiveRef> = self.shards.iter().flat_map(loaded).collect();
+        tasks.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        tasks
     }
 
     fn remove(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
@@ -254,7 +257,7 @@ impl Journal {
         let Some(store) = self.store.immediate() else {
             inner.queued = true;
             drop(inner);
-            let lane = &self.lanes[live.key.shard(self.lanes.len())];
+            let lane = &self.lanes[live.key.lane(self.lanes.len())];
             lane.dirty.lock().push(task.clone());
             return lane.wake.notify_one();
         };

@@ -25,6 +25,7 @@ pub mod clock;
 #[cfg(feature = "cli")]
 mod config;
 pub mod contract;
+pub mod env;
 pub mod error;
 pub mod event;
 #[cfg(feature = "server")]
@@ -34,7 +35,6 @@ pub mod extension;
 #[cfg(feature = "server")]
 mod fingerprint;
 pub mod history;
-pub mod ids;
 #[cfg(feature = "server")]
 pub mod journal;
 pub mod json;

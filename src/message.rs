@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use crate::{
+    env::Ids,
     json::wkt::{Value, value::Kind},
     proto::v1::{Message, Part, Role, Task, TaskState, TaskStatus, part::Content},
 };
@@ -23,7 +24,7 @@ impl Message {
 
     /// Creates a user message with one text part and a new message id.
     pub fn user(text: impl Into<String>) -> Self {
-        let (message_id, role) = (crate::ids::fresh_id(), Role::User.into());
+        let (message_id, role) = (Ids::default().time_ordered(), Role::User.into());
         Self { message_id, role, parts: vec![Part::text(text)], ..Self::default() }
     }
 

@@ -16,6 +16,7 @@ use crate::{
     agent::Agent,
     auth::{Authenticator, Guard},
     card::{Card, CardConfig, CardRequest, JSON_RPC, Network},
+    env::{Env, Ids},
     extension::{self, ExtendedService, Extension},
     journal::Journal,
     pb::v1::{a2a_service_server::A2aService, bindings::Checked},
@@ -53,6 +54,8 @@ struct Layers {
     origins: Arc<OriginPolicy>,
     peers: PeerLimit,
     paths: Arc<Paths>,
+    /// Ids of requests.
+    ids: Ids,
 }
 
 /// The transports with all [`Layers`].
@@ -94,7 +97,10 @@ impl Layers {
             Some(_) => RequestChecks::new(guarded, self.peers.clone()),
             None => RequestChecks::mounted(guarded, self.peers.clone()),
         };
-        BasePath::new(RequestLog::new(WireLog::new(checked, self.print_wire)), Arc::clone(&self.paths))
+        BasePath::new(
+            RequestLog::new(WireLog::new(checked, self.print_wire), self.ids.clone()),
+            Arc::clone(&self.paths),
+        )
     }
 }
 
@@ -147,6 +153,7 @@ pub struct Server<A> {
     base_path: Option<String>,
     rpc_path: Option<String>,
     v03_file_bytes: FileBytes,
+    env: Env,
 }
 
 impl<A: Agent> Server<A> {
@@ -188,6 +195,7 @@ impl<A: Agent> Server<A> {
             base_path: None,
             rpc_path: None,
             v03_file_bytes: FileBytes::default(),
+            env: Env::default(),
         }
     }
 
@@ -267,6 +275,12 @@ impl<A: Agent> Server<A> {
     /// Changes the card, for fields without a setting of their own: another gRPC address, security schemes.
     pub fn map_card(mut self, change: impl FnOnce(Card) -> Card) -> Self {
         self.card = change(self.card);
+        self
+    }
+
+    /// Sources of time, ids and randomness. Those of the system by default; a simulation sets its own.
+    pub fn env(mut self, env: Env) -> Self {
+        self.env = env;
         self
     }
 
@@ -516,13 +530,14 @@ impl<A: Agent> Server<A> {
         let peers = PeerLimit::new(self.connections_per_peer, self.card.trusted().to_vec());
         let base = self.base_path.as_deref().or_else(|| self.card.address().path()).unwrap_or_default();
         let paths = Arc::new(Paths::new(base, self.rpc_path.as_deref().unwrap_or(JSON_RPC), self.protocols));
-        Layers { authenticator, insecure: self.insecure, print_wire, origins: Arc::new(origins), peers, paths }
+        let ids = self.env.ids.clone();
+        Layers { authenticator, insecure: self.insecure, print_wire, origins: Arc::new(origins), peers, paths, ids }
     }
 
     fn build(self) -> (Built<A>, impl FnOnce(Option<SocketAddr>) -> HttpService) {
         let store = self.store.unwrap_or_else(|| Arc::new(Memory::default()));
         let mut card = self.card.protocols(self.protocols.iter());
-        let service = Service::new(self.agent, store, self.limits).offering(card.offers());
+        let service = Service::with_env(self.agent, store, self.limits, self.env.clone()).offering(card.offers());
         let service = Arc::new(service.modes(self.modes, &card.about).dedupe(self.dedupe));
         service.start_retention(self.retention);
         let ready = readiness_check(Arc::clone(service.journal()), service.recovered());
@@ -556,7 +571,7 @@ impl<A: Agent> Server<A> {
         let (body_timeout, receiving_bytes, health_watches) =
             (self.body_timeout, self.receiving_bytes, self.health_watches);
         let (strict_version, protocols, v03_file_bytes) = (self.strict_version, self.protocols, self.v03_file_bytes);
-        let outer = Arc::clone(&checked);
+        let (outer, env) = (Arc::clone(&checked), self.env);
         let make_http = move |addr: Option<SocketAddr>| {
             let card = match addr {
                 Some(addr) => card.bound(addr),
@@ -569,6 +584,7 @@ impl<A: Agent> Server<A> {
             settings.health_watches = health_watches;
             (settings.strict_version, settings.protocols) = (strict_version, protocols);
             (settings.readiness, settings.idempotency_keys, settings.v03_file_bytes) = (ready, true, v03_file_bytes);
+            settings.env = env;
             HttpService::new(checked, settings)
         };
         ((service, outer), make_http)

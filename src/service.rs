@@ -16,6 +16,7 @@ use crate::{
     call::Call,
     clock,
     contract::BoxStream,
+    env::Env,
     error::{Error, ErrorKind},
     event::Event,
     execution::{Execution, SendRequest},
@@ -86,7 +87,12 @@ impl Capabilities {
 impl<A: Agent> Service<A> {
     /// Creates the service of an agent with a store.
     pub fn new(agent: A, store: Arc<dyn Store>, limits: Limits) -> Self {
-        let (execution, anonymous) = (Execution::new(agent, store, limits), Arc::default());
+        Self::with_env(agent, store, limits, Env::default())
+    }
+
+    /// Creates the service of an agent with a store and the sources of time, ids and randomness.
+    pub fn with_env(agent: A, store: Arc<dyn Store>, limits: Limits, env: Env) -> Self {
+        let (execution, anonymous) = (Execution::new(agent, store, limits, env), Arc::default());
         let (gate, offers, dedupe) =
             (media_types::MediaTypeCheck::default(), Capabilities::default(), Dedupe::default());
         Self { execution, anonymous, gate, offers, dedupe }

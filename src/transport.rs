@@ -153,7 +153,7 @@ impl HttpService {
         let inner = Inner {
             service,
             grpc,
-            v03_json_rpc: V03JsonRpc(Arc::clone(&semantics)),
+            v03_json_rpc: V03JsonRpc::new(Arc::clone(&semantics), settings.env.ids.clone()),
             v03_json_rpc_without_id: V03JsonRpc::without_id(),
             v03_rest: V03Rest::new(v03, semantics),
             v03_grpc,
@@ -161,8 +161,8 @@ impl HttpService {
             unsent: ResponseBudget::new(settings.unsent_bytes),
             health_limits: limits.of_health(),
             limits,
+            card_dates: card::CardDates::now(settings.env.clock),
             settings,
-            card_dates: card::CardDates::now(),
         };
         Self { inner: Arc::new(inner), grpc_only: false }
     }

@@ -17,7 +17,6 @@ use tokio::task::coop::poll_proceed;
 use super::{Error, Stopped};
 use crate::{
     event::{Event, Mark},
-    ids,
     journal::{
         LiveRef, Phase,
         live::{LimitExceeded, LiveState},
@@ -68,7 +67,8 @@ impl Updates {
 
     /// Creates a writer for an artifact with a name. Several artifacts may be written concurrently.
     pub fn artifact(&self, name: impl Into<String>) -> ArtifactWriter<'_> {
-        let artifact = Artifact { artifact_id: ids::random_id(), name: name.into(), ..Artifact::default() };
+        let artifact =
+            Artifact { artifact_id: self.live.journal().env().ids.random(), name: name.into(), ..Artifact::default() };
         ArtifactWriter { out: self, artifact, append: false, begun: false, last: false }
     }
 

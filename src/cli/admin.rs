@@ -15,6 +15,7 @@ use super::{say, warn};
 use crate::{
     clock::{Clock, Millis},
     config::{self, Config, Loaded, StorePath},
+    env::Env,
     execution,
     journal::Journal,
     store::{
@@ -90,7 +91,7 @@ pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
         )
         .into());
     };
-    let now = Clock::new().millis();
+    let now = Clock::default().millis();
     match &arguments.action {
         Action::Gc { dry_run: true } => {
             let (swept, idle) = Inspector::open(path)?.preview_sweep(&config.retention(), now)?;
@@ -150,7 +151,7 @@ fn gc(path: &Path, config: &Config, now: Millis) -> anyhow::Result<()> {
     let (policy, task_limits) = (config.retention(), config.limits().task_limits());
     let (swept, idle) = with_existing_store(path, config, in_use, async |store| {
         let shared: Arc<Sqlite> = Arc::clone(store);
-        let journal = Journal::new(shared);
+        let journal = Journal::new(shared, Env::default());
         let idle = match Retention::cutoff(policy.idle, now) {
             Some(before) => execution::end_idle(&journal, task_limits, before).await?,
             None => 0,

@@ -7,8 +7,8 @@ use tokio::time::{Instant, sleep_until};
 use crate::{
     call::Call,
     clock,
+    env::Rng,
     error::{Error, ErrorKind},
-    ids,
 };
 
 /// Longest `Retry-After` that is honored, unless [`Retry::longest`] is longer. Beyond it the error is returned.
@@ -79,7 +79,7 @@ impl Backoff {
     /// Waits before the next retry. Returns false at once if the attempts are exhausted, `Retry-After` is too long, or the
     /// deadline of the call would pass.
     pub(super) async fn wait(&mut self, error: &Error, call: &Call) -> bool {
-        let Some(delay) = self.delay(error, ids::random()) else { return false };
+        let Some(delay) = self.delay(error, Rng::default().next_u64()) else { return false };
         if call.time_left().is_some_and(|left| left <= delay) {
             return false;
         }

@@ -14,9 +14,9 @@ use super::{
 use crate::{
     call::{Call, IDEMPOTENCY_KEY},
     contract::{BoxStream, ServiceFuture},
+    env::Ids,
     error::Error,
     event::{Event, resume},
-    ids,
     pb::{
         v1::{
             AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
@@ -107,7 +107,8 @@ impl Retrying {
         if call.idempotency_key.is_none() {
             return Ok(false);
         }
-        let unknown_task = GetTaskRequest { tenant: tenant.to_owned(), id: ids::random_id(), history_length: None };
+        let unknown_task =
+            GetTaskRequest { tenant: tenant.to_owned(), id: Ids::default().random(), history_length: None };
         let probe = Call { cursor: None, ..call.clone() };
         match self.agent.get_task(probe.request(unknown_task)).await {
             Ok(response) => Ok(echoes_key(response.metadata(), call)),
@@ -123,7 +124,7 @@ impl Retrying {
     fn with_key<T>(&self, mut request: Request<T>) -> Request<T> {
         let mut call = request.extensions_mut().remove::<Call>().unwrap_or_default();
         if self.retry.keys {
-            call.idempotency_key.get_or_insert_with(ids::random_id);
+            call.idempotency_key.get_or_insert_with(|| Ids::default().random());
         }
         request.extensions_mut().insert(call);
         request

@@ -103,11 +103,14 @@ impl Contexts {
         inner.admission.enter_context(size);
     }
 
-    /// Returns the contexts whose size must be read again, because tasks were deleted.
+    /// Returns the contexts whose size must be read again, because tasks were deleted, ordered by key.
     fn stale(&self) -> Vec<(Key, Arc<ContextBytes>)> {
         let cache = self.cache.lock();
         let all = cache.recent.iter().chain(&cache.older);
-        all.filter(|(_, size)| size.is_due(self.max)).map(|(key, size)| (key.clone(), Arc::clone(size))).collect()
+        let due = all.filter(|(_, size)| size.is_due(self.max)).map(|(key, size)| (key.clone(), Arc::clone(size)));
+        let mut due: Vec<_> = due.collect();
+        due.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        due
     }
 }
 

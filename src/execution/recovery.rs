@@ -21,9 +21,9 @@ use super::{
 };
 use crate::{
     agent::Agent,
+    env::Ids,
     error::{Error, ErrorKind},
     event::{Ends, Event, Mark},
-    ids,
     journal::{
         Phase,
         live::{LiveTask, QueuedMessage},
@@ -72,8 +72,8 @@ impl Quarantine {
         }
     }
 
-    fn add(&self, key: &Key, cause: &str) {
-        let id = ids::fresh_id();
+    fn add(&self, key: &Key, cause: &str, ids: &Ids) {
+        let id = ids.time_ordered();
         tracing::error!(error.id = %id, task.id = key.id(), error.cause = cause, "task can't be recovered until the next start");
         let mut all = self.0.write();
         if all.len() < Self::MAX {
@@ -139,9 +139,10 @@ impl<A: Agent> Shared<A> {
 
     /// Recovers a task, or quarantines it. Waits while the store is unavailable.
     async fn try_recover_task(self: &Arc<Self>, (key, stored): Claim, resumable: bool) {
+        let quarantine = |cause: &str| self.quarantine.add(&key, cause, &self.journal.env().ids);
         let stored = match stored {
             Ok(stored) => stored,
-            Err(damaged) => return self.quarantine.add(&key, &damaged.to_string()),
+            Err(damaged) => return quarantine(&damaged.to_string()),
         };
         let (store, mut attempts) = (self.journal.store(), 0);
         while self.journal.phase() < Phase::Stopped {
@@ -150,15 +151,15 @@ impl<A: Agent> Shared<A> {
                 Ok(Ok(())) => return,
                 Ok(Err(cause)) => cause,
                 Err(panic) => {
-                    return self.quarantine.add(&key, &format!("recovery panicked: {}", panic_message(&*panic)));
+                    return quarantine(&format!("recovery panicked: {}", panic_message(&*panic)));
                 }
             };
             if let Ok(Some(damaged)) = store.diagnose(&key).await {
-                return self.quarantine.add(&key, &damaged.to_string());
+                return quarantine(&damaged.to_string());
             }
             attempts += 1;
             if attempts >= READ_ATTEMPTS && store.check().await.is_ok() {
-                return self.quarantine.add(&key, &cause.to_string());
+                return quarantine(&cause.to_string());
             }
             pause(RETRY_DELAY).await;
         }

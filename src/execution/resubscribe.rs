@@ -176,6 +176,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        env::Env,
         error::ErrorKind,
         journal::{Journal, live::LiveTask},
         store::memory::Memory,
@@ -186,7 +187,7 @@ mod tests {
     fn uncommitted_task_can_not_be_read() {
         let (done, outcome) = mpsc::channel();
         thread::spawn(move || {
-            let journal = Journal::new(Arc::new(Memory::default()));
+            let journal = Journal::new(Arc::new(Memory::default()), Env::default());
             let live = journal.insert(LiveTask::new(Key::new(&Arc::default(), "t"), 1, Task::default(), 0));
             _ = done.send(attach(&live).map(|(_, at, _)| at).map_err(|error| error.kind()));
         });

@@ -22,7 +22,6 @@ use crate::{
     clock,
     error::Error,
     event::{Event, Mark},
-    ids,
     journal::{
         LiveRef, Phase, TurnContext,
         live::{LiveState, LiveTask, QueuedMessage},
@@ -81,15 +80,16 @@ impl<A: Agent> Execution<A> {
         self.check_accepting()?;
         let journal = &self.0.journal;
         let SendRequest { scope, mut message, context: turn_context, push, idempotency_key } = request;
-        let id = ids::fresh_id();
+        let env = journal.env();
+        let id = env.ids.time_ordered();
         if message.context_id.is_empty() {
-            message.context_id = ids::fresh_id();
+            message.context_id = env.ids.time_ordered();
         }
         message.task_id.clone_from(&id);
         // Checked before the agent runs, whose work would be lost.
         journal.store().check_capacity(&scope).map_err(store_full)?;
         let permit = self.0.permits.turn(&scope.owner)?;
-        let (key, now) = (Key::new(&scope, &id), journal.clock().millis());
+        let (key, now) = (Key::new(&scope, &id), env.clock.millis());
         let status =
             TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(clock::timestamp(now)) };
         let context_id = message.context_id.clone();
@@ -187,7 +187,7 @@ impl<A: Agent> Execution<A> {
             match inner.accept(Event::pending(Payload::Message(message)), Mark::HIDDEN) {
                 Ok(event) => {
                     inner.has_task = true;
-                    let (seq, now) = (event.seq(), self.0.journal.clock().millis());
+                    let (seq, now) = (event.seq(), self.0.journal.env().clock.millis());
                     let send = idempotency_key.map(|key| PendingSend::new(*key, &mut inner, seq, now));
                     self.store_context(&mut inner, seq, &context);
                     let mut first = None;

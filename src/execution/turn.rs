@@ -23,7 +23,6 @@ use crate::{
     agent::{self, Agent, End, Turn, Updates},
     clock,
     event::{Ends, Event, Mark},
-    ids,
     journal::{
         LiveRef, Phase, TurnContext, complete_message,
         live::{LimitExceeded, LiveState},
@@ -221,7 +220,7 @@ impl<A: Agent> Shared<A> {
             TurnOutcome::Returned(Ok(End::Reply(message)))
                 if !inner.has_task && message.encoded_len() <= inner.admission.max_event_bytes() =>
             {
-                let mut message = complete_message(message, "", &live.context);
+                let mut message = complete_message(&self.journal.env().ids, message, "", &live.context);
                 message.task_id.clear();
                 let wake = inner.reply_with(message);
                 drop(inner);
@@ -346,7 +345,7 @@ impl IdleTimer {
 
 /// Returns the status message of a failed turn, with the id of the log line that has the cause.
 fn failure(live: &LiveRef, kind: &'static str, cause: &str) -> Message {
-    let id = ids::fresh_id();
+    let id = live.journal().env().ids.time_ordered();
     tracing::warn!(error.id = %id, task.id = live.key.id(), error.kind = kind, error.cause = cause, "turn failed");
     let task = live.key.id();
     report::report(format_args!("turn failed: error.id={id} task.id={task} error.kind={kind} error.cause={cause}"));

@@ -376,6 +376,7 @@ mod tests {
     use super::*;
     use crate::{
         agent::{self, End},
+        env::Env,
         execution::{Execution, Limits, SendRequest, StreamStart},
         journal::{
             TurnContext,
@@ -395,7 +396,7 @@ mod tests {
             }
             Ok(End::Completed(None))
         });
-        let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default());
+        let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default(), Env::default());
         let request = SendRequest {
             scope: Arc::default(),
             message: Message::user("go"),
@@ -435,7 +436,7 @@ mod tests {
             }
             Ok(End::Completed(None))
         });
-        let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default());
+        let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default(), Env::default());
         let request = SendRequest {
             scope: Arc::default(),
             message: Message::user("go"),

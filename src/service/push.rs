@@ -13,7 +13,6 @@ use crate::{
     call::Call,
     check::MAX_ID_BYTES,
     error::{Error, ErrorKind},
-    ids,
     pb::{
         v1::{
             DeleteTaskPushNotificationConfigRequest, GetTaskPushNotificationConfigRequest,
@@ -75,7 +74,7 @@ impl<A: Agent> Service<A> {
             return Err(Error::invalid_field(format!("{prefix}url"), why));
         }
         if config.id.is_empty() {
-            config.id = ids::fresh_id();
+            config.id = self.execution.journal().env().ids.time_ordered();
         }
         Ok(PushConfig { config, version, extra: beside })
     }

@@ -24,8 +24,9 @@ pub struct Key(Arc<Parts>);
 struct Parts {
     // First, because the derived order must sort the keys of a scope by id.
     id: Box<str>,
-    hash: u64,
     scope: Arc<Scope>,
+    /// Random from process to process, so that clients can't choose ids with equal hashes.
+    hash: u64,
 }
 
 impl Key {
@@ -46,7 +47,12 @@ impl Key {
         &self.0.scope
     }
 
-    /// Returns the shard of this key, out of `n`. Stable only within the process.
+    /// Returns the lane of this key, out of `n`. Depends only on the id: the lane decides which tasks are committed together.
+    pub(crate) fn lane(&self, n: usize) -> usize {
+        self.id().bytes().fold(0, |hash: usize, byte| hash.wrapping_mul(31).wrapping_add(byte.into())) % n
+    }
+
+    /// Returns the shard of this key, out of `n`. Stable only within the process, so it must not decide an order.
     pub fn shard(&self, n: usize) -> usize {
         usize::try_from(self.0.hash >> 33).unwrap_or(0) % n
     }
@@ -83,5 +89,5 @@ impl Hasher for Hashed {
     }
 }
 
-/// Map from task keys to values.
+/// Map from task keys to values. Its order is random.
 pub type KeyMap<V> = HashMap<Key, V, BuildHasherDefault<Hashed>>;

@@ -262,10 +262,11 @@ impl Store for Memory {
         /// Number of tasks after which the sweep yields to other work.
         const BATCH: usize = 256;
         let Some(before) = Retention::cutoff(policy.finished, now) else { return Ok(SweepResult::default()) };
-        let expired: Vec<Key> = {
+        let mut expired: Vec<Key> = {
             let index = self.index.lock();
             index.values().flat_map(|index| index.terminal(before)).cloned().collect()
         };
+        expired.sort_unstable();
         let mut deleted = 0;
         for batch in expired.chunks(BATCH) {
             deleted += batch.iter().filter(|key| !in_use(key) && self.delete_terminal(key).is_some()).count();

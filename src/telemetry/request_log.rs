@@ -20,6 +20,7 @@ use tracing::{Level, Span, field};
 
 use crate::{
     call::REQUEST_ID,
+    env::Ids,
     transport::{Body, CallOutcome, REQUEST_LOG, RequestBody, ResponseFuture, binding},
 };
 
@@ -41,13 +42,13 @@ fn hide_credentials(headers: &mut HeaderMap) {
 
 /// Returns the request id: the value of `X-Request-Id` if it is 1 to 128 visible ASCII characters, else a new UUID, which
 /// replaces it.
-fn request_id(headers: &mut HeaderMap) -> HeaderValue {
+fn request_id(headers: &mut HeaderMap, ids: &Ids) -> HeaderValue {
     let is_valid = |id: &&HeaderValue| (1..=128).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);
     if let Some(id) = headers.get(REQUEST_ID).filter(is_valid) {
         return id.clone();
     }
     // Infallible: a UUID is a valid header value.
-    let id = HeaderValue::try_from(crate::ids::fresh_id()).unwrap_or(HeaderValue::from_static("unknown"));
+    let id = HeaderValue::try_from(ids.time_ordered()).unwrap_or(HeaderValue::from_static("unknown"));
     headers.insert(REQUEST_ID, id.clone());
     id
 }
@@ -55,12 +56,15 @@ fn request_id(headers: &mut HeaderMap) -> HeaderValue {
 /// Tower service that writes the request log: it assigns each request an id, which the response returns, and logs a line
 /// when the response body has ended. Log lines in between are in a span with the id. Credentials are hidden from `Debug`.
 #[derive(Clone, Debug)]
-pub(crate) struct RequestLog<S>(S);
+pub(crate) struct RequestLog<S> {
+    inner: S,
+    ids: Ids,
+}
 
 impl<S> RequestLog<S> {
-    /// Wraps a service.
-    pub(crate) fn new(inner: S) -> Self {
-        Self(inner)
+    /// Wraps a service. `ids` are those of requests without an id.
+    pub(crate) fn new(inner: S, ids: Ids) -> Self {
+        Self { inner, ids }
     }
 }
 
@@ -74,16 +78,16 @@ where
     type Future = LoggedResponse;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.0.poll_ready(cx)
+        self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, mut request: Request<B>) -> LoggedResponse {
         hide_credentials(request.headers_mut());
-        let id = request_id(request.headers_mut());
+        let id = request_id(request.headers_mut(), &self.ids);
         let enabled = tracing::enabled!(target: REQUEST_LOG, Level::INFO);
         let line = enabled.then(|| Box::new(RequestRecord::new(&request, &id)));
         let entered = line.as_ref().map(|line| line.span.enter());
-        let inner = self.0.call(request);
+        let inner = self.inner.call(request);
         drop(entered);
         LoggedResponse { inner, id: Some(id), line }
     }
@@ -278,7 +282,7 @@ mod tests {
         let assigned = |id: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(REQUEST_ID, HeaderValue::from_str(id).unwrap());
-            let id = request_id(&mut headers);
+            let id = request_id(&mut headers, &Ids::default());
             assert_eq!(headers[REQUEST_ID], id);
             id.to_str().unwrap().to_owned()
         };

@@ -54,8 +54,8 @@ pub(super) struct CardDates {
 }
 
 impl CardDates {
-    pub(super) fn now() -> Self {
-        let time = Timestamp::from_second(Clock::new().millis().div_euclid(1000)).unwrap_or_default();
+    pub(super) fn now(clock: Clock) -> Self {
+        let time = Timestamp::from_second(clock.millis().div_euclid(1000)).unwrap_or_default();
         let text = DateTimePrinter::new().timestamp_to_rfc9110_string(&time).ok();
         Self { time, text: text.and_then(|text| text.parse().ok()) }
     }

@@ -9,7 +9,7 @@ use super::{
     ReadinessCheck, health,
     request_budget::{RECEIVING_BYTES, ReceiveBudget},
 };
-use crate::{card::CardRequest, protocol::Protocols};
+use crate::{card::CardRequest, env::Env, protocol::Protocols};
 
 /// Default of `max_body`.
 pub(crate) const MAX_BODY: usize = 1 << 20;
@@ -79,6 +79,8 @@ pub struct Settings {
     pub drain: CancellationToken,
     /// Readiness check of the service.
     pub readiness: ReadinessCheck,
+    /// Clock and ids of the server.
+    pub env: Env,
 }
 
 impl Settings {
@@ -100,6 +102,7 @@ impl Settings {
             idempotency_keys: false,
             drain: CancellationToken::new(),
             readiness: Arc::new(|| Box::pin(future::ready(true))),
+            env: Env::default(),
         }
     }
 

@@ -18,9 +18,9 @@ use super::{
 use crate::{
     call::Call,
     contract::{BoxStream, Dispatch, Reply, Request, Route, decode, encode_line},
+    env::Ids,
     error::{Error, ErrorKind},
     event::Event,
-    ids,
     pb::v1::{
         GetExtendedAgentCardRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest, SendMessageRequest,
         TaskPushNotificationConfig,
@@ -32,7 +32,10 @@ use crate::{
 
 /// JSON-RPC methods of 0.3, implemented on a 1.0 service.
 #[derive(Clone)]
-pub struct Methods(pub Arc<dyn A2aService>);
+pub struct Methods {
+    service: Arc<dyn A2aService>,
+    ids: Ids,
+}
 
 /// JSON-RPC method of 0.3 or of an earlier version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,14 +133,19 @@ macro_rules! reject_all {
 each_rpc!(reject_all);
 
 impl Methods {
+    /// Creates the methods of a service. Messages without an id get one of `ids`.
+    pub fn new(service: Arc<dyn A2aService>, ids: Ids) -> Self {
+        Self { service, ids }
+    }
+
     /// Methods for requests without a JSON-RPC `id`, which 0.3 does not treat as notifications. They validate the parameters,
     /// like the first 0.3 servers, then reject the request, and never execute it.
     pub fn without_id() -> Self {
-        Self(Arc::new(Semantics::new(Arc::new(Checked(Arc::new(RejectMissingId))))))
+        Self::new(Arc::new(Semantics::new(Arc::new(Checked(Arc::new(RejectMissingId))))), Ids::default())
     }
 
     async fn dispatch(&self, method: Method, request: Request<'_>) -> Result<Reply, Status> {
-        let service = &*self.0;
+        let service = &*self.service;
         let reply = match method {
             Method::Send => unary(service.send_message(parse_send(request)?.0).await?),
             Method::Stream => Ok(streaming(service.send_streaming_message(parse_send(request)?.0).await?)),
@@ -182,12 +190,12 @@ impl Methods {
         let call = Call::of(&request)?.clone();
         let message = request.get_mut().message.as_mut();
         if let Some(message) = message.filter(|message| message.message_id.is_empty()) {
-            message.message_id = ids::fresh_id();
+            message.message_id = self.ids.time_ordered();
         }
         let message = request.get_mut().message.as_mut();
         if let Some(message) = message.filter(|message| message.task_id.is_empty() && !task_id.is_empty()) {
             let get = GetTaskRequest { id: task_id, history_length: Some(1), ..GetTaskRequest::default() };
-            match self.0.get_task(call.request(get)).await.map_err(Error::from) {
+            match self.service.get_task(call.request(get)).await.map_err(Error::from) {
                 Ok(task) => message.task_id = task.into_inner().into_task()?.id,
                 Err(error) if error.kind() == ErrorKind::TaskNotFound => {}
                 Err(error) => return Err(error.into()),
@@ -204,7 +212,8 @@ impl Methods {
         let (call, first_page) = (Call::of(&request)?.clone(), request.get_ref().clone());
         let (mut request, mut configs, mut all_extras) = (request, Vec::new(), Vec::new());
         loop {
-            let (metadata, page, extensions) = self.0.list_task_push_notification_configs(request).await?.into_parts();
+            let (metadata, page, extensions) =
+                self.service.list_task_push_notification_configs(request).await?.into_parts();
             let mut extras = PushExtras::kept_of_each(&extensions);
             extras.resize(page.configs.len(), PushExtras::default());
             all_extras.append(&mut extras);

@@ -13,6 +13,7 @@ mod outage;
 mod readers;
 mod rejected_commits;
 mod retention;
+mod simulation;
 pub(crate) mod support;
 mod turns;
 mod waiting;

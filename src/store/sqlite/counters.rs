@@ -9,7 +9,7 @@ use std::{
 use rusqlite::Row;
 
 use super::writer::WriteTransaction;
-use crate::ids::mix;
+use crate::env::mix;
 
 /// Number of tasks from which a context has stored counts. Counting the rows of a smaller one is as fast as reading them.
 const LARGE: i64 = 1024;

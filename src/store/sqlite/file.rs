@@ -58,7 +58,7 @@ impl LockedFile {
             }
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
-        let since = jiff::Timestamp::from_millisecond(Clock::new().millis()).unwrap_or_default();
+        let since = jiff::Timestamp::from_millisecond(Clock::default().millis()).unwrap_or_default();
         let holder = format!("process {}, since {since:.0}\n", process::id());
         lock.set_len(0).and_then(|()| lock.write_all(holder.as_bytes())).map_err(failed)?;
         Ok(Self { path, _lock: lock })

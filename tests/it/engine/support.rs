@@ -1,11 +1,18 @@
 //! Test bench of the engine tests: an in-process service, a client of it, two scripted agents and event helpers.
 
-use std::{collections::BTreeMap, ops::Deref, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    ops::Deref,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use a2a_service::{
     agent::{self, Agent, End, FromFn, Turn, Updates},
     call::Call,
+    clock::Clock,
     contract::BoxStream,
+    env::Env,
     error::{Error, ErrorKind},
     event::{Cursor, Ends, Event},
     pb::v1::{
@@ -50,7 +57,13 @@ where
 }
 
 pub(crate) fn with_agent<A: Agent>(store: Arc<dyn Store>, limits: Limits, agent: A) -> Bench<A> {
-    let service = Arc::new(Service::new(agent, store, limits));
+    let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
+    // Wall time advances with tokio's clock if a test pauses that.
+    with_env(store, limits, Env { clock: Clock::simulated(now), ..Env::default() }, agent)
+}
+
+pub(crate) fn with_env<A: Agent>(store: Arc<dyn Store>, limits: Limits, env: Env, agent: A) -> Bench<A> {
+    let service = Arc::new(Service::with_env(agent, store, limits, env));
     let inner: Arc<Service<A>> = Arc::clone(&service);
     let api: Arc<dyn A2aService> = Arc::new(Checked(inner));
     Bench { service, client: Client { api, call: Call::by("ada"), tenant: String::new(), config: None } }
