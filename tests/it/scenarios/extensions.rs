@@ -56,7 +56,7 @@ impl Extension for Notes {
         Ok(())
     }
 
-    fn said(&self, said: &Payload, _: &Call) -> Result<Option<Struct>, Error> {
+    fn response_metadata(&self, said: &Payload, _: &Call) -> Result<Option<Struct>, Error> {
         Ok(match said {
             Payload::Task(task) => Some(note(&format!("{} artifacts", task.artifacts.len()))),
             Payload::Message(_) => Some(note("message")),
