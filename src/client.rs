@@ -7,7 +7,6 @@
 pub mod http;
 mod resume;
 mod retry;
-mod retrying;
 pub mod sse;
 mod tls;
 
@@ -19,7 +18,7 @@ use tonic::{Request, Status, transport::Endpoint};
 pub use self::retry::Retry;
 use self::{
     http::{JsonRpc, Rest},
-    retrying::Retrying,
+    retry::Retrying,
     tls::RootCertificates,
 };
 use crate::{
@@ -177,13 +176,13 @@ impl Client {
         self.wrap(agent, true, false)
     }
 
-    /// Adds retries and resumed streams. `marks` requests the extension `resume`, for bindings without event ids. `lasts`
+    /// Adds retries and resumed streams. `requests_cursors` adds the extension `resume`, for bindings without event ids. `outlasts_turns`
     /// states that subscriptions end with their task, so that one that ends while its task waits was interrupted.
-    fn wrap(&self, agent: Arc<dyn A2aService>, marks: bool, lasts: bool) -> Arc<dyn A2aService> {
+    fn wrap(&self, agent: Arc<dyn A2aService>, requests_cursors: bool, outlasts_turns: bool) -> Arc<dyn A2aService> {
         if self.retry == Retry::never() {
             return agent;
         }
-        Arc::new(Retrying { agent, retry: self.retry.clone(), marks, lasts })
+        Arc::new(Retrying { agent, retry: self.retry.clone(), requests_cursors, outlasts_turns })
     }
 
     fn http(&self, url: &str) -> Result<reqwest::Client, Error> {

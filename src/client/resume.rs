@@ -10,10 +10,7 @@ use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 use tonic::Status;
 
-use super::{
-    retry::{Backoff, passes},
-    retrying::Retrying,
-};
+use super::retry::{Backoff, Retrying, is_transient};
 use crate::{
     call::Call,
     contract::BoxStream,
@@ -39,7 +36,7 @@ pub(super) struct StreamContext {
     /// The agent supports the idempotency key of this send: repeating the send resumes its stream.
     pub(super) keyed: bool,
     /// The caller has not requested the extension `resume`: its metadata is removed from the events.
-    pub(super) unmarks: bool,
+    pub(super) strips_cursors: bool,
 }
 
 /// A stream of events that is resumed when its connection is lost.
@@ -112,7 +109,7 @@ impl ResumingStream {
                 break;
             }
             let resumed = match (interruption, error) {
-                (Some(status), Some(error)) if !passes(&error) => Err(status),
+                (Some(status), Some(error)) if !is_transient(&error) => Err(status),
                 (_, Some(error)) => self.resume(error).await,
                 (_, None) => {
                     self.resume(ErrorKind::Unavailable.because("the stream ended before its task or turn")).await
@@ -134,16 +131,17 @@ impl ResumingStream {
             Ends::Task => true,
             // The stream was resumed, and the agent had no further events.
             Ends::Turn if self.seen.is_end_uncertain => error.is_none() && self.phase == Phase::Resumed,
-            Ends::Turn => {
-                error.map_or_else(|| !self.was_interrupted(), |error| passes(error) && !self.continues_after_turn())
-            }
+            Ends::Turn => error
+                .map_or_else(|| !self.was_interrupted(), |error| is_transient(error) && !self.continues_after_turn()),
         }
     }
 
     /// Returns true if a graceful end was an interruption. A server that stops or limits the age of streams closes them
     /// gracefully. A server of this crate closes no subscription for another reason while its task waits.
     fn was_interrupted(&self) -> bool {
-        self.retrying.lasts && self.seen.has_own_cursor() && matches!(self.request, StreamRequest::Subscribe(_))
+        self.retrying.outlasts_turns
+            && self.seen.has_own_cursor()
+            && matches!(self.request, StreamRequest::Subscribe(_))
     }
 
     /// Returns true if the stream may continue after the end of a turn: a subscription lasts until its task is terminal
@@ -179,10 +177,10 @@ impl ResumingStream {
         // `AUTH_REQUIRED` does not tell if the agent continues while the caller authorizes something (7.6.1).
         let may_continue = self.continues_after_turn()
             && self.seen.has_own_cursor()
-            && self.retrying.lasts
+            && self.retrying.outlasts_turns
             && matches!(self.request, StreamRequest::Send(_));
         self.seen.is_end_uncertain = ends_turn && (is_snapshot && continues_task || may_continue);
-        let event = if self.context.unmarks { resume::unmarked(event) } else { event };
+        let event = if self.context.strips_cursors { resume::unmarked(event) } else { event };
         if gap { resume::after_gap(event) } else { event }
     }
 
@@ -203,7 +201,7 @@ impl ResumingStream {
                 match self.seen.task_id.clone() {
                     Some(id) => self.request = StreamRequest::Rest(SubscribeToTaskRequest { tenant, id }),
                     // The outcome of the send is unknown; without a supported key, a retry could be executed twice.
-                    None => match self.retrying.knows_keys(&self.call, &tenant).await {
+                    None => match self.retrying.supports_keys(&self.call, &tenant).await {
                         Ok(true) => self.context.keyed = true,
                         Ok(false) => return Err(last_error.into()),
                         Err(transient) => {
@@ -230,7 +228,7 @@ impl ResumingStream {
                 Err(status) => status,
             };
             let error = Error::from(status.clone());
-            last_error = if passes(&error) {
+            last_error = if is_transient(&error) {
                 error
             } else {
                 match self.fetch_final_snapshot().await {
@@ -257,7 +255,7 @@ impl ResumingStream {
         let call = Call { cursor: None, ..self.call.clone() };
         let task = match self.retrying.agent.get_task(call.request(get)).await.map_err(Error::from) {
             Ok(response) => response.into_inner().into_task()?,
-            Err(error) if passes(&error) => return Err(error),
+            Err(error) if is_transient(&error) => return Err(error),
             Err(_) => return Ok(false),
         };
         if !task.state().is_terminal() && !task.state().is_interrupted() {
