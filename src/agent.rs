@@ -71,7 +71,7 @@ pub enum End {
     /// The agent rejects the task.
     Rejected(Message),
     /// A message without a task. Only before the agent's first update and within the first 100 ms
-    /// ([`Limits::real_after`](crate::service::Limits::real_after)): after that, it completes the task as its status message.
+    /// ([`Limits::task_delay`](crate::service::Limits::task_delay)): after that, it completes the task as its status message.
     Reply(Message),
 }
 

@@ -66,7 +66,7 @@ pub struct Card {
     rpc_path: String,
     protocols: Vec<Version>,
     v03_fields: V03CardFields,
-    shapes: version::CardVersions,
+    formats: version::CardVersions,
     address: Address,
 }
 
@@ -87,7 +87,7 @@ impl Card {
             rpc_path: JSON_RPC.to_owned(),
             protocols: vec![Version::V1_0],
             v03_fields: V03CardFields::default(),
-            shapes: version::CardVersions::default(),
+            formats: version::CardVersions::default(),
             address: Address::default(),
         }
     }
@@ -202,15 +202,15 @@ impl Card {
     /// Sets the form of the card for requests that do not name a protocol version. Merged by default, which clients of 1.0
     /// and 0.3 can read.
     #[must_use]
-    pub fn shape(mut self, shape: CardVersion) -> Self {
-        self.shapes.usual = shape;
+    pub fn format(mut self, format: CardVersion) -> Self {
+        self.formats.usual = format;
         self
     }
 
     /// Sets the form of the card for requests to a host (`host` or `host:port`) that do not name a protocol version.
     #[must_use]
-    pub fn shape_at(mut self, host: impl AsRef<str>, shape: CardVersion) -> Self {
-        self.shapes.hosts.insert(host.as_ref().to_ascii_lowercase(), shape);
+    pub fn format_for_host(mut self, host: impl AsRef<str>, format: CardVersion) -> Self {
+        self.formats.hosts.insert(host.as_ref().to_ascii_lowercase(), format);
         self
     }
 
@@ -229,9 +229,9 @@ impl Card {
         &self.address
     }
 
-    /// Hosts with a [form of the card](Self::shape_at) of their own.
+    /// Hosts with a [form of the card](Self::format_for_host) of their own.
     pub(crate) fn hosts(&self) -> impl Iterator<Item = &str> {
-        self.shapes.hosts.keys().map(String::as_str)
+        self.formats.hosts.keys().map(String::as_str)
     }
 
     /// Capabilities that the card declares. The service rejects calls that need others.
@@ -246,9 +246,9 @@ impl Card {
 
     /// Returns the card for a request in JSON, in the form for its protocol version and host.
     pub fn json(&self, request: &CardRequest<'_>) -> Bytes {
-        let shape = self.shapes.of(request, self.address.host(request).as_ref());
+        let format = self.formats.of(request, self.address.host(request).as_ref());
         // Serialization can't fail: all keys are strings, and the output is in memory.
-        v03::to_json(&self.of(request), &self.v03_fields, shape).unwrap_or_default().into()
+        v03::to_json(&self.of(request), &self.v03_fields, format).unwrap_or_default().into()
     }
 
     /// Returns the card of a server at this base URL, unless [`url`](Self::url) set another.
@@ -284,7 +284,7 @@ impl Card {
     /// Returns warnings about the card for the operator, which name the configuration keys.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        for (key, address) in [("card.grpc", &self.grpc), ("card.grpc_v03", &self.grpc_v03)] {
+        for (key, address) in [("card.grpc_url", &self.grpc), ("card.grpc_url_v03", &self.grpc_v03)] {
             if address.as_ref().is_some_and(|address| !is_grpc_address(address)) {
                 let why = "not a gRPC address, and left off the agent card; write agent.example:443";
                 warnings.push(format!("{key}: {why}"));
@@ -294,7 +294,7 @@ impl Card {
         let needs_address =
             self.protocols.iter().any(|version| lists_grpc(*version) && self.grpc_of(*version).is_none());
         if needs_address && self.address.public.as_deref().is_some_and(|url| grpc_authority(url).is_none()) {
-            let why = "public_url: gRPC does not support a path, and is left off the agent card; set card.grpc";
+            let why = "public_url: gRPC does not support a path, and is left off the agent card; set card.grpc_url";
             warnings.push(why.to_owned());
         }
         if self.push {
@@ -492,13 +492,13 @@ mod tests {
         };
         assert_eq!(card().url("https://a.example").warnings(), [""; 0]);
         let below = || card().url("https://a.example/a2a/v1");
-        warns_of(below(), "card.grpc");
+        warns_of(below(), "card.grpc_url");
         assert_eq!(below().grpc("a.example:443").warnings(), [""; 0]);
         let rest = [ProtocolBinding::HttpJson];
         assert_eq!(below().bindings(Version::V1_0, rest).bindings(Version::V0_3, rest).warnings(), [""; 0]);
         warns_of(card().push(true), "push.enabled");
-        warns_of(card().grpc("x"), "card.grpc");
-        warns_of(card().grpc_v03(""), "card.grpc_v03");
+        warns_of(card().grpc("x"), "card.grpc_url");
+        warns_of(card().grpc_v03(""), "card.grpc_url_v03");
     }
 
     #[test]

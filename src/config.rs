@@ -25,7 +25,7 @@ use crate::{
     },
     protocol::Protocols,
     server,
-    service::{Dedupe, Limits, Modes},
+    service::{DefaultKey, Limits, Modes},
     store::{Retention, sqlite::Durability},
     telemetry::log::LogFormat,
     transport::{self, AllowedHost, AllowedOrigin, FileBytes},
@@ -41,14 +41,16 @@ pub(crate) struct Key {
     pub(crate) name: &'static str,
     /// Shorthand in place of the table: `agent = "demo"` is `[agent] kind`. The variable and the flag have this name.
     short: &'static [&'static str],
+    /// Former names in the file, accepted with a warning, as are the variables and flags with these names.
+    former: &'static [&'static str],
     /// Description, as full sentences.
-    pub(crate) sentence: &'static str,
+    pub(crate) description: &'static str,
     /// Type of the value, for the reference and the help.
     pub(crate) kind: &'static str,
     /// The value is redacted wherever it is printed.
     pub(crate) secret: bool,
     /// Value of the flag without an argument.
-    pub(crate) alone: Option<&'static str>,
+    pub(crate) value_without_argument: Option<&'static str>,
     read: fn(&mut Config, RawValue<'_, '_>) -> Result<(), String>,
     show: fn(&Config) -> Option<String>,
 }
@@ -72,16 +74,33 @@ impl RawValue<'_, '_> {
 impl Key {
     /// Returns the name of the environment variable: `A2A_TURN_DEADLINE` for `turn.deadline`.
     pub(crate) fn variable(&self) -> String {
-        format!("A2A_{}", self.shortest_name().replace('.', "_").to_uppercase())
+        variable(self.shortest_name())
+    }
+
+    /// Returns the former names of the environment variable.
+    fn former_variables(&self) -> impl Iterator<Item = String> {
+        let current = self.variable();
+        self.former_short_names().map(variable).filter(move |former| *former != current)
     }
 
     /// Returns the name of the flag without its leading dashes: `turn-deadline` for `turn.deadline`.
     pub(crate) fn flag(&self) -> String {
-        self.shortest_name().replace(['.', '_'], "-")
+        flag(self.shortest_name())
+    }
+
+    /// Returns the former names of the flag.
+    pub(crate) fn former_flags(&self) -> impl Iterator<Item = String> {
+        let current = self.flag();
+        self.former_short_names().map(flag).filter(move |former| *former != current)
     }
 
     fn shortest_name(&self) -> &'static str {
         self.short.first().unwrap_or(&self.name)
+    }
+
+    /// Returns the former names of the variable and the flag. A shorthand has always been their name.
+    fn former_short_names(&self) -> impl Iterator<Item = &'static str> {
+        self.former.iter().copied().filter(|_| self.short.is_empty())
     }
 
     /// Formats the value of this key as TOML. Returns `None` if it is not set.
@@ -90,13 +109,22 @@ impl Key {
     }
 }
 
-/// Declares the keys, one per line: name, optional shorthand, field, type, default, description.
+fn variable(name: &str) -> String {
+    format!("A2A_{}", name.replace('.', "_").to_uppercase())
+}
+
+fn flag(name: &str) -> String {
+    name.replace(['.', '_'], "-")
+}
+
+/// Declares the keys, one per line: name, optional shorthand and former name, field, type, default, description.
 macro_rules! keys {
-    ($($name:literal $(| $short:literal)? => $field:ident: $type:ty = $default:expr, $sentence:literal;)*) => {
+    ($($name:literal $(| $short:literal)? $(was $former:literal)? =>
+        $field:ident: $type:ty = $default:expr, $description:literal;)*) => {
         /// Server configuration, one field per key.
         #[derive(Clone, Debug)]
         pub(crate) struct Config {
-            $(#[doc = $sentence] pub(crate) $field: $type,)*
+            $(#[doc = $description] pub(crate) $field: $type,)*
         }
 
         impl Default for Config {
@@ -109,10 +137,11 @@ macro_rules! keys {
         pub(crate) static KEYS: &[Key] = &[$(Key {
             name: $name,
             short: &[$($short)?],
-            sentence: $sentence,
+            former: &[$($former)?],
+            description: $description,
             kind: <$type as Value>::KIND,
             secret: <$type as Value>::SECRET,
-            alone: <$type as Value>::ALONE,
+            value_without_argument: <$type as Value>::WITHOUT_ARGUMENT,
             read: |config, value| {
                 config.$field = value.read()?;
                 Ok(())
@@ -124,57 +153,62 @@ macro_rules! keys {
 
 keys! {
     "listen" => listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)), "Address to listen on. Port 0 picks a free port; the first line of output shows it.";
-    "grpc_listen" => grpc_listen: Option<SocketAddr> = None, "Additional address that serves gRPC only. `listen` serves gRPC too. Set `card.grpc` to advertise this address on the agent card.";
+    "grpc_listen" => grpc_listen: Option<SocketAddr> = None, "Additional address that serves gRPC only. `listen` serves gRPC too. Set `card.grpc_url` to advertise this address on the agent card.";
     "agent.kind" | "agent" => agent: Agent = Agent::Demo, "Agent to serve.";
     "agent.require_text" => require_text: bool = false, "Rejects messages that have no text part.";
     "public_url" => public_url: Option<BaseUrl> = None, "Base URL at which clients reach this server, for the agent card. If not set, the card uses the URL of the request, or else the listen address.";
     "trusted_proxies" => trusted_proxies: Vec<Network> = Vec::new(), "IP addresses and CIDR ranges of proxies whose `Forwarded` and `X-Forwarded-*` headers are trusted.";
     "base_path" => base_path: Option<UrlPath> = None, "Path prefix below which everything is served in addition to the root, such as `/a2a/v1`. Defaults to the path of `public_url`. `/` serves the root only.";
     "rpc_path" => rpc_path: UrlPath = UrlPath(card::JSON_RPC.to_owned()), "Path of JSON-RPC below `public_url`, as listed on the agent card. `/rpc`, `/a2a` and `/` are always served too.";
-    "allowed_hosts" => allowed_hosts: Vec<AllowedHost> = Vec::new(), "Hosts that requests may name: `agent.example`, `agent.example:8080`, `*.agent.example`, or `*` for all. Loopback names, IP addresses, and the hosts of `public_url` and `card.shapes` are always allowed. Other hosts get 421, which protects against DNS rebinding. If not set, only servers on a loopback address check the host.";
+    "allowed_hosts" => allowed_hosts: Vec<AllowedHost> = Vec::new(), "Hosts that requests may name: `agent.example`, `agent.example:8080`, `*.agent.example`, or `*` for all. Loopback names, IP addresses, and the hosts of `public_url` and `card.formats_by_host` are always allowed. Other hosts get 421, which protects against DNS rebinding. If not set, only servers on a loopback address check the host.";
     "cors.origins" => cors_origins: Vec<AllowedOrigin> = Vec::new(), "Origins of web pages that may call this server, such as `https://app.example`, or `*` for all. The server's own origin is always allowed. Pages of other origins get 403, except for the agent card and health checks.";
     "token" => token: Option<Token> = None, "Bearer token required on every request except the agent card and health checks. Prefer the environment variable: other users of the machine can see flags.";
     "insecure" => insecure: bool = false, "Allows a non-loopback listen address without a token. All callers then share one anonymous owner and see each other's tasks.";
-    "log" => log: LogFormat = LogFormat::Text, "Log format on stderr.";
-    "log_filter" => log_filter: Filter = Filter::standard(), "Log filter, as directives of `tracing`. The variable `RUST_LOG` sets it too, unless `A2A_LOG_FILTER` is set.";
     "protocols" => protocols: Protocols = Protocols::default(), "Protocol versions to serve: `1.0`, and `0.3`, which includes the parts of 0.2 that are identical.";
-    "print_wire" => print_wire: bool = false, "Enables the wire log, under the target `a2a_service::wire`: each request as received, the call of 1.0 that it stands for, and the response. Credentials are redacted; message content is not.";
-    "strict_version" => strict_version: bool = false, "Rejects calls that do not name their protocol version, which the protocol treats as calls of 0.3. By default, the version is inferred from the form of the call.";
+    "log.format" | "log" => log_format: LogFormat = LogFormat::Text, "Log format on stderr.";
+    "log.filter" was "log_filter" => log_filter: Filter = Filter::standard(), "Log filter, as directives of `tracing`. The variable `RUST_LOG` sets it too, unless `A2A_LOG_FILTER` is set.";
+    "log.wire" was "print_wire" => log_wire: bool = false, "Enables the wire log, under the target `a2a_service::wire`: each request as received, the call of 1.0 that it stands for, and the response. Credentials are redacted; message content is not.";
+    "strict.version" was "strict_version" => strict_version: bool = false, "Rejects calls that do not name their protocol version, which the protocol treats as calls of 0.3. By default, the version is inferred from the form of the call.";
+    "strict.extensions" was "strict_extensions" => strict_extensions: bool = false, "Rejects callers of 0.3 that do not request an extension that the card requires, as callers of 1.0 always are. Off by default, because 0.3 has no error for it.";
+    "strict.media_types" was "strict_modes" => strict_media_types: bool = false, "Rejects messages with a part whose media type is not on the card, and messages whose senders accept no output media type of the card. A part without a media type has the default of its kind: `text/plain`, `application/json` or `application/octet-stream`.";
     "v03.file_bytes" => v03_file_bytes: FileBytes = FileBytes::Auto, "Encoding of file bytes for clients of 0.3 over gRPC and HTTP+JSON, whose SDKs disagree: base64, the raw bytes, or the encoding that the `User-Agent` of the client is known to expect.";
-    "strict_extensions" => strict_extensions: bool = false, "Rejects callers of 0.3 that do not request an extension that the card requires, as callers of 1.0 always are. Off by default, because 0.3 has no error for it.";
-    "strict_modes" => strict_modes: bool = false, "Rejects messages with a part whose media type is not on the card, and messages whose senders accept no output media type of the card. A part without a media type has the default of its kind: `text/plain`, `application/json` or `application/octet-stream`.";
-    "dedupe" => dedupe: Dedupe = Dedupe::Off, "Idempotency key of sends without an `Idempotency-Key`: none, or the message id. A repeated send with the same key gets the result of the first one. A send with a key always has a task, even if the agent answers with a message.";
-    "wait" => wait: Option<Duration> = Limits::default().wait, "Timeout of a blocking send. When it expires, the client gets the task in its current state, such as `TASK_STATE_WORKING`, and has to poll or subscribe. If not set, a blocking send waits until the task is terminal or needs input or authorization, as the protocol demands; `turn.deadline` bounds that. Zero answers as soon as the message is stored. Set it below the timeout of a proxy that closes idle requests.";
-    "turn.deadline" => turn_deadline: Duration = Limits::default().turn, "Maximum duration of one turn; a turn that exceeds it fails. Zero fails every turn that does not end at once.";
-    "turn.idle" => turn_idle: Duration = Limits::default().idle, "Idle timeout of an agent: a turn without an update for this long fails. Waiting for authorization or for the store does not count. Zero disables it.";
-    "turn.pace" => turn_pace: Duration = Limits::default().pace, "Minimum interval between two commits of a running turn; updates in between are batched. Zero commits at each pause of the agent.";
-    "cancel.grace" => cancel_grace: Duration = Limits::default().cancel, "Grace period in which a canceled agent can return by itself. Then it is stopped, and its task is canceled. Zero stops it at once.";
+    "idempotency.default_key" was "dedupe" => idempotency_default_key: DefaultKey = DefaultKey::Off, "Idempotency key of sends without an `Idempotency-Key`: none, or the message id. A repeated send with the same key gets the result of the first one. A send with a key always has a task, even if the agent answers with a message.";
+    "send.timeout" was "wait" => send_timeout: Option<Duration> = Limits::default().send_timeout, "Timeout of a blocking send. When it expires, the client gets the task in its current state, such as `TASK_STATE_WORKING`, and has to poll or subscribe. If not set, a blocking send waits until the task is terminal or needs input or authorization, as the protocol demands; `turn.deadline` bounds that. Zero answers as soon as the message is stored. Set it below the timeout of a proxy that closes idle requests.";
+    "turn.deadline" => turn_deadline: Duration = Limits::default().turn_deadline, "Maximum duration of one turn; a turn that exceeds it fails. Zero fails every turn that does not end at once.";
+    "turn.idle_timeout" was "turn.idle" => turn_idle_timeout: Duration = Limits::default().turn_idle_timeout, "Idle timeout of an agent: a turn without an update for this long fails. Waiting for authorization or for the store does not count. Zero disables it.";
+    "turn.commit_interval" was "turn.pace" => turn_commit_interval: Duration = Limits::default().commit_interval, "Minimum interval between two commits of a running turn; updates in between are batched. Zero commits at each pause of the agent.";
+    "cancel.grace" => cancel_grace: Duration = Limits::default().cancel_grace, "Grace period in which a canceled agent can return by itself. Then it is stopped, and its task is canceled. Zero stops it at once.";
     "drain.grace" => drain_grace: Duration = server::GRACE, "Grace period for running turns and open requests when the server stops. Then they are interrupted; turns that were interrupted are recovered at the next start.";
-    "max_body" => max_body: ByteSize = ByteSize(transport::MAX_BODY), "Maximum size of a request body, and of a message over gRPC. Larger requests get 413.";
-    "keep_alive" => keep_alive: Duration = transport::KEEP_ALIVE, "Interval of keep-alive comments on a stream of server-sent events that has no events. Zero disables them.";
+    "stream.keep_alive" was "keep_alive" => stream_keep_alive: Duration = transport::KEEP_ALIVE, "Interval of keep-alive comments on a stream of server-sent events that has no events. Zero disables them.";
     "stream.write_timeout" => stream_write_timeout: Duration = transport::listener::WRITE_TIMEOUT, "Time in which a client has to take 64 KiB of a response that waits for it, or all of it if less waits. Otherwise the connection is closed; over HTTP/2, only the stream is reset. Zero disables it.";
-    "stream.max_age" => stream_max_age: Duration = Limits::default().stream_age, "Maximum age of a stream. Then it ends, and its client can resume it. This includes streams whose clients do not read. Zero: no limit.";
+    "stream.max_age" => stream_max_age: Duration = Limits::default().stream_max_age, "Maximum age of a stream. Then it ends, and its client can resume it. This includes streams whose clients do not read. Zero: no limit.";
     "stream.resume" => stream_resume: bool = false, "Enables the extension `urn:a2a-service:resume:v1` and lists it on the agent card. Clients that request it get the cursor for `Last-Event-ID` in the metadata of each event, over gRPC too, and a mark where events are missing.";
-    "max_connections" => max_connections: usize = transport::listener::MAX_CONNECTIONS, "Maximum number of open connections for each listen address; more wait to be accepted.";
-    "limits.connections_per_peer" => limits_connections_per_peer: usize = transport::CONNECTIONS_PER_PEER, "Maximum number of connections per client address; further ones are closed. An IPv6 /64 network counts as one address. Loopback addresses and `trusted_proxies` have no limit: behind a proxy, the open requests of each forwarded client address are counted instead. Zero: no limit.";
-    "limits.receiving_bytes" => limits_receiving_bytes: ByteSize = ByteSize(transport::RECEIVING_BYTES), "Maximum total size of the request bodies that are being received. Beyond it, requests are rejected with 503; bodies of more than 16 KiB already at seven eighths of it. Requests of gRPC's health service have a budget of 4 MiB of their own. Zero: no limit.";
-    "limits.health_watches" => limits_health_watches: usize = transport::HEALTH_WATCHES, "Maximum number of open `Watch` streams of gRPC's health service, over all clients. Zero rejects all.";
-    "connection.idle" => connection_idle: Duration = transport::listener::CONNECTION_IDLE_TIMEOUT, "Idle timeout for connections: between two requests of HTTP/1.1, and without open streams of HTTP/2, even if pings are answered. Set it above the idle timeout of a load balancer in front of the server. Zero disables it.";
-    "body_timeout" => body_timeout: Duration = transport::BODY_TIMEOUT, "Timeout for receiving a request body, on every binding. Then the request gets 408, or `DEADLINE_EXCEEDED` over gRPC.";
-    "max_tasks" => max_tasks: Option<usize> = None, "Maximum number of tasks in the store. At the limit, a new task evicts the task that reached its terminal state first; without one, it is rejected. If not set, 2000 in memory, and 1000000 in a file.";
-    "max_tasks_per_owner" => max_tasks_per_owner: Option<usize> = None, "Maximum number of tasks of one owner, over all tenants. At the limit, a new task evicts the owner's task that reached its terminal state first; without one, it is rejected. Defaults to `max_tasks`.";
-    "store.place" | "store" => store: StorePath = StorePath::Sqlite(DEFAULT_STORE_FILE.into()), "Store of the tasks: a SQLite file, which is created if it does not exist, or memory, which is lost when the process ends.";
+    "connection.idle_timeout" was "connection.idle" => connection_idle_timeout: Duration = transport::listener::CONNECTION_IDLE_TIMEOUT, "Idle timeout for connections: between two requests of HTTP/1.1, and without open streams of HTTP/2, even if pings are answered. Set it above the idle timeout of a load balancer in front of the server. Zero disables it.";
+    "store.path" | "store" was "store.place" => store_path: StorePath = StorePath::Sqlite(DEFAULT_STORE_FILE.into()), "Store of the tasks: a SQLite file, which is created if it does not exist, or memory, which is lost when the process ends.";
     "store.durability" => store_durability: Durability = Durability::Process, "Failures that a commit to a file survives: the end of the process, or also a power failure, for which each commit waits for the disk.";
     "store.max_size" => store_max_size: Option<ByteSize> = None, "Maximum size of the store's file. A task whose result exceeds it fails with the name of this limit; when the file is full, new work is rejected, as on a full disk. Deleted data frees capacity. The server does not start with a file that is already larger. If not set, only the disk limits it.";
-    "retention.finished" => retention_finished: OptionalTimeout = OptionalTimeout(Retention::default().finished), "Retention of a task after it has reached a terminal state. Zero keeps it until `max_tasks` evicts it.";
+    "retention.finished" => retention_finished: OptionalTimeout = OptionalTimeout(Retention::default().finished), "Retention of a task after it has reached a terminal state. Zero keeps it until `limits.tasks` evicts it.";
     "retention.idle" => retention_idle: OptionalTimeout = OptionalTimeout(Retention::default().idle), "Maximum time that a task waits for input or authorization from its client. Then it is canceled, and retained like any other task in a terminal state. Zero: no limit.";
     "retention.logs" => retention_logs: OptionalTimeout = OptionalTimeout(Retention::default().logs), "Retention of the event log of a task in a file, after the task has reached a terminal state. A stream that is resumed later begins with the final task. Zero keeps it as long as the task.";
     "retention.push" => retention_push: OptionalTimeout = OptionalTimeout(Retention::default().push), "Retention of the push notification configurations of a task in a file, after the task has reached a terminal state. Zero keeps them as long as the task.";
-    "retention.sends" => retention_sends: OptionalTimeout = OptionalTimeout(Retention::default().sends), "Retention of idempotency keys in a file, after the send. A send that is repeated later counts as a new one. Zero keeps them as long as the task.";
-    "retention.every" => retention_every: Duration = Retention::default().interval, "Interval between retention sweeps (minimum 1 s).";
-    "max_push_configs" => max_push_configs: usize = Limits::default().max_push_configs, "Maximum number of push notification configurations per task.";
+    "retention.idempotency_keys" was "retention.sends" => retention_idempotency_keys: OptionalTimeout = OptionalTimeout(Retention::default().idempotency_keys), "Retention of idempotency keys in a file, after the send. A send that is repeated later counts as a new one. Zero keeps them as long as the task.";
+    "retention.interval" was "retention.every" => retention_interval: Duration = Retention::default().interval, "Interval between retention sweeps (minimum 1 s).";
     "push.enabled" => push_enabled: bool = false, "Enables push notification configurations, which are stored with their tasks. Notifications are not delivered yet.";
-    "limits.waiting" => limits_waiting: usize = Limits::default().waiting, "Maximum number of messages that wait for a task whose agent is busy; more are rejected. Zero rejects every message to an existing task.";
+    "limits.body_bytes" was "max_body" => limits_body_bytes: ByteSize = ByteSize(transport::BODY_BYTES), "Maximum size of a request body, and of a message over gRPC. Larger requests get 413.";
+    "limits.body_timeout" was "body_timeout" => limits_body_timeout: Duration = transport::BODY_TIMEOUT, "Timeout for receiving a request body, on every binding. Then the request gets 408, or `DEADLINE_EXCEEDED` over gRPC.";
+    "limits.connections" was "max_connections" => limits_connections: usize = transport::listener::CONNECTIONS, "Maximum number of open connections for each listen address; more wait to be accepted.";
+    "limits.connections_per_peer" => limits_connections_per_peer: usize = transport::CONNECTIONS_PER_PEER, "Maximum number of connections per client address; further ones are closed. An IPv6 /64 network counts as one address. Loopback addresses and `trusted_proxies` have no limit: behind a proxy, the open requests of each forwarded client address are counted instead. Zero: no limit.";
+    "limits.incoming_bytes" was "limits.receiving_bytes" => limits_incoming_bytes: ByteSize = ByteSize(transport::INCOMING_BYTES), "Maximum total size of the request bodies that are being received. Beyond it, requests are rejected with 503; bodies of more than 16 KiB already at seven eighths of it. Requests of gRPC's health service have a budget of 4 MiB of their own. Zero: no limit.";
+    "limits.outgoing_bytes" was "limits.unsent_bytes" => limits_outgoing_bytes: ByteSize = ByteSize(transport::OUTGOING_BYTES), "Maximum total size of responses that are being made or wait for slow readers. Beyond it, calls are rejected with 503 or `UNAVAILABLE`, except for health checks and the card. At half of it, a connection whose responses have more than an eighth of it is rejected, unless no other connection has any.";
+    "limits.health_watches" => limits_health_watches: usize = transport::HEALTH_WATCHES, "Maximum number of open `Watch` streams of gRPC's health service, over all clients. Zero rejects all.";
+    "limits.tasks" was "max_tasks" => limits_tasks: Option<usize> = None, "Maximum number of tasks in the store. At the limit, a new task evicts the task that reached its terminal state first; without one, it is rejected. If not set, 2000 in memory, and 1000000 in a file.";
+    "limits.tasks_per_owner" was "max_tasks_per_owner" => limits_tasks_per_owner: Option<usize> = None, "Maximum number of tasks of one owner, over all tenants. At the limit, a new task evicts the owner's task that reached its terminal state first; without one, it is rejected. Defaults to `limits.tasks`.";
+    "limits.turns" => limits_turns: usize = Limits::default().turns, "Maximum number of running turns, over all tasks. Messages that need another one are rejected.";
+    "limits.turns_per_owner" => limits_turns_per_owner: usize = Limits::default().turns_per_owner, "Maximum number of running turns of one task owner, over all tenants. Callers without a name share one owner.";
+    "limits.streams" => limits_streams: usize = Limits::default().streams, "Maximum number of open streams, over all tasks. Further ones are rejected.";
+    "limits.streams_per_task" was "limits.subscribers" => limits_streams_per_task: usize = Limits::default().streams_per_task, "Maximum number of open streams of one task. Further subscriptions are rejected; streaming sends are not.";
+    "limits.queued_messages" was "limits.waiting" => limits_queued_messages: usize = Limits::default().queued_messages, "Maximum number of messages that wait for a task whose agent is busy; more are rejected. Zero rejects every message to an existing task.";
+    "limits.push_configs" was "max_push_configs" => limits_push_configs: usize = Limits::default().push_configs, "Maximum number of push notification configurations per task.";
     "limits.parts" => limits_parts: usize = Limits::default().parts, "Maximum number of parts in a message.";
     "limits.references" => limits_references: usize = Limits::default().references, "Maximum number of tasks that a message may reference.";
     "limits.events" => limits_events: u64 = Limits::default().events, "Maximum number of events of a task, including its client's messages. A turn that exceeds it fails.";
@@ -183,12 +217,7 @@ keys! {
     "limits.artifact_bytes" => limits_artifact_bytes: ByteSize = ByteSize(Limits::default().artifact_bytes), "Maximum size of an artifact. A turn that exceeds it fails.";
     "limits.task_bytes" => limits_task_bytes: ByteSize = ByteSize(Limits::default().task_bytes), "Maximum total size of all events of a task, including its client's messages. A turn that exceeds it fails, and further messages are rejected.";
     "limits.context_bytes" => limits_context_bytes: ByteSize = ByteSize(Limits::default().context_bytes), "Maximum total size of the events of all tasks of a context. A turn that exceeds it fails, and further messages are rejected. The size of a context without live tasks is read from the store with its next message, and limits new tasks from then on. Deleted tasks do not count. Zero rejects all messages.";
-    "limits.turns" => limits_turns: usize = Limits::default().turns, "Maximum number of running turns, over all tasks. Messages that need another one are rejected.";
-    "limits.turns_per_owner" => limits_turns_per_owner: usize = Limits::default().turns_per_owner, "Maximum number of running turns of one task owner, over all tenants. Callers without a name share one owner.";
-    "limits.streams" => limits_streams: usize = Limits::default().streams, "Maximum number of open streams, over all tasks. Further ones are rejected.";
-    "limits.subscribers" => limits_subscribers: usize = Limits::default().subscribers, "Maximum number of open streams of one task. Further subscriptions are rejected; streaming sends are not.";
     "limits.batch_bytes" => limits_batch_bytes: ByteSize = ByteSize(transport::BATCH_BYTES), "Maximum total size of the results of a JSON-RPC batch. A call whose result exceeds it gets an error.";
-    "limits.unsent_bytes" => limits_unsent_bytes: ByteSize = ByteSize(transport::UNSENT_BYTES), "Maximum total size of responses that are being made or wait for slow readers. Beyond it, calls are rejected with 503 or `UNAVAILABLE`, except for health checks and the card. At half of it, a connection whose responses have more than an eighth of it is rejected, unless no other connection has any.";
     "limits.page_bytes" => limits_page_bytes: ByteSize = ByteSize(Limits::default().page_bytes), "Maximum size of a page of `ListTasks`, encoded in protobuf. A page that reaches it ends early, with a token for the next page. A larger task gets a page of its own.";
     "limits.history_bytes" => limits_history_bytes: ByteSize = ByteSize(Limits::default().history_bytes), "Maximum size of the history of a task in a response, encoded in protobuf: the newest messages that fit, whatever `historyLength` requests. The newest message is always included; zero leaves that alone.";
     "card.name" => card_name: Option<String> = None, "Name of the agent. Defaults to the agent's own value.";
@@ -205,10 +234,10 @@ keys! {
     "card.capabilities" => card_capabilities: Option<Structure<CapabilitiesConfig>> = None, "Capabilities on the card. `streaming = false` also rejects streaming calls. `state_transition_history = true` declares an agent that provides the history of its states, on cards of 0.3 only.";
     "card.security_schemes" => card_security_schemes: Option<Structure<SchemesConfig>> = None, "Security schemes by name, in the form of OpenAPI: tables with `type` and the members of that type. The program checks `token` only, and then lists that scheme instead. It does not start with this key and without `token`.";
     "card.security" => card_security: Option<Structure<Vec<Requirement>>> = None, "Security requirements, of which a call has to meet one: tables with scopes by the name of a scheme in `card.security_schemes`.";
-    "card.shape" => card_shape: CardVersion = CardVersion::Merged, "Form of the card for requests that do not name a protocol version: that of 1.0, that of 0.3, or both merged into one document. If 0.3 is not served, always that of 1.0.";
-    "card.shapes" => card_shapes: Option<Structure<BTreeMap<String, CardVersion>>> = None, "Form of the card by the requested host, as `\"host\" = \"1.0\"`. Overrides `card.shape`.";
-    "card.grpc" => card_grpc: Option<GrpcAddress> = None, "Address of gRPC on the card, if it differs from that of the other bindings: `host:port`, optionally after `dns:///`, or a URL without a path.";
-    "card.grpc_v03" => card_grpc_v03: Option<GrpcAddress> = None, "Address of gRPC on the card for clients of 0.3, some of which need a URL such as `https://agent.example:443`. Defaults to the address for 1.0.";
+    "card.format" was "card.shape" => card_format: CardVersion = CardVersion::Merged, "Form of the card for requests that do not name a protocol version: that of 1.0, that of 0.3, or both merged into one document. If 0.3 is not served, always that of 1.0.";
+    "card.formats_by_host" was "card.shapes" => card_formats_by_host: Option<Structure<BTreeMap<String, CardVersion>>> = None, "Form of the card by the requested host, as `\"host\" = \"1.0\"`. Overrides `card.format`.";
+    "card.grpc_url" was "card.grpc" => card_grpc_url: Option<GrpcAddress> = None, "Address of gRPC on the card, if it differs from that of the other bindings: `host:port`, optionally after `dns:///`, or a URL without a path.";
+    "card.grpc_url_v03" was "card.grpc_v03" => card_grpc_url_v03: Option<GrpcAddress> = None, "Address of gRPC on the card for clients of 0.3, some of which need a URL such as `https://agent.example:443`. Defaults to the address for 1.0.";
     "card.bindings" => card_bindings: Vec<ProtocolBinding> = ProtocolBinding::ALL.to_vec(), "Bindings that the card lists among the server's own interfaces of 1.0: `JSONRPC`, `HTTP+JSON` and `GRPC`. The others are still served.";
     "card.bindings_v03" => card_bindings_v03: Vec<ProtocolBinding> = ProtocolBinding::ALL.to_vec(), "Bindings that the card lists among the server's own interfaces of 0.3. Omit `GRPC` for clients that can't parse a bare `host:port`.";
 }
@@ -217,13 +246,13 @@ impl Config {
     /// Limits of the execution of turns.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
-            turn: self.turn_deadline,
-            idle: self.turn_idle,
-            stream_age: self.stream_max_age,
-            pace: self.turn_pace,
-            cancel: self.cancel_grace,
-            wait: self.wait,
-            waiting: self.limits_waiting,
+            turn_deadline: self.turn_deadline,
+            turn_idle_timeout: self.turn_idle_timeout,
+            stream_max_age: self.stream_max_age,
+            commit_interval: self.turn_commit_interval,
+            cancel_grace: self.cancel_grace,
+            send_timeout: self.send_timeout,
+            queued_messages: self.limits_queued_messages,
             parts: self.limits_parts,
             references: self.limits_references,
             events: self.limits_events,
@@ -235,8 +264,8 @@ impl Config {
             turns: self.limits_turns,
             turns_per_owner: self.limits_turns_per_owner,
             streams: self.limits_streams,
-            subscribers: self.limits_subscribers,
-            max_push_configs: self.max_push_configs,
+            streams_per_task: self.limits_streams_per_task,
+            push_configs: self.limits_push_configs,
             page_bytes: self.limits_page_bytes.0,
             history_bytes: self.limits_history_bytes.0,
             ..Limits::default()
@@ -248,14 +277,14 @@ impl Config {
         let mut retention = Retention::FOREVER;
         (retention.finished, retention.idle) = (self.retention_finished.0, self.retention_idle.0);
         (retention.logs, retention.push) = (self.retention_logs.0, self.retention_push.0);
-        (retention.sends, retention.interval) = (self.retention_sends.0, self.retention_every);
+        (retention.idempotency_keys, retention.interval) = (self.retention_idempotency_keys.0, self.retention_interval);
         retention
     }
 
     /// Constraints on the media types of messages.
     pub(crate) fn modes(&self) -> Modes {
         let mut modes = Modes::default();
-        (modes.strict_modes, modes.require_text) = (self.strict_modes, self.require_text);
+        (modes.strict_media_types, modes.require_text) = (self.strict_media_types, self.require_text);
         modes
     }
 
@@ -279,8 +308,8 @@ impl Config {
             capabilities: value(self.card_capabilities.as_ref()).unwrap_or_default(),
             security_schemes: value(self.card_security_schemes.as_ref()).unwrap_or_default(),
             security: value(self.card_security.as_ref()).unwrap_or_default(),
-            shape: Some(self.card_shape),
-            shapes: value(self.card_shapes.as_ref()).unwrap_or_default(),
+            format: Some(self.card_format),
+            formats_by_host: value(self.card_formats_by_host.as_ref()).unwrap_or_default(),
         }
     }
 }
@@ -292,14 +321,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_and_flags_are_unique() {
-        for names in [Key::variable, Key::flag] {
-            let names: BTreeSet<_> = KEYS.iter().map(names).chain(["A2A_CONFIG".into(), "config".into()]).collect();
-            assert_eq!(names.len(), KEYS.len() + 2);
+    fn names_of_keys_are_unique() {
+        let names = |key: &Key| [&[key.name], key.short, key.former].concat();
+        for names in [
+            KEYS.iter().flat_map(|key| key.former_variables().chain([key.variable()])).collect::<Vec<_>>(),
+            KEYS.iter().flat_map(|key| key.former_flags().chain([key.flag()])).collect(),
+            KEYS.iter().flat_map(names).map(str::to_owned).collect(),
+        ] {
+            let unique: BTreeSet<_> = names.iter().map(String::as_str).chain(["A2A_CONFIG", "config"]).collect();
+            assert_eq!(unique.len(), names.len() + 2);
         }
         for key in KEYS {
             let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_');
-            assert!(key.name.chars().all(is_allowed) && key.sentence.ends_with('.'), "{}", key.name);
+            assert!(key.name.chars().all(is_allowed) && key.description.ends_with('.'), "{}", key.name);
         }
     }
 

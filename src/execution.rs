@@ -131,14 +131,14 @@ impl<A: Agent> Execution<A> {
 
     /// Returns when the turn that processes the message has ended or is interrupted, with the task as it was then
     /// (3.2.2). Returns the current task earlier: shortly before the caller's deadline in `left`, or after
-    /// [`Limits::wait`] if that is set.
+    /// [`Limits::send_timeout`] if that is set.
     pub(crate) fn send(
         &self,
         request: SendRequest,
         left: Option<Duration>,
     ) -> impl Future<Output = Result<TurnReply, Error>> + Send {
         let reply_after = left.map(|left| left.saturating_sub(REPLY_MARGIN.min(left / 10)));
-        let wait = [self.0.limits.wait, reply_after].into_iter().flatten().min();
+        let wait = [self.0.limits.send_timeout, reply_after].into_iter().flatten().min();
         if request.idempotency_key.is_none() {
             return Either::Left(self.wait_for_turn(self.accept(request, StartMode::Inline, watch_turn), wait, left));
         }
@@ -337,7 +337,7 @@ impl<A: Agent> Execution<A> {
             live.send_wakeups(wake);
             ended
         };
-        match self.wait_for_commit(&live, ended, self.0.limits.cancel.saturating_add(COMMIT_WAIT)).await? {
+        match self.wait_for_commit(&live, ended, self.0.limits.cancel_grace.saturating_add(COMMIT_WAIT)).await? {
             TurnReply::Task(task) => canceled(task),
             TurnReply::Message(_) => Err(Error::task_not_found(key.id())),
         }

@@ -1,4 +1,4 @@
-//! Memory budget of responses (`limits.unsent_bytes`): responses in preparation, and those that wait for slow readers.
+//! Memory budget of responses (`limits.outgoing_bytes`): responses in preparation, and those that wait for slow readers.
 //!
 //! The budget covers all connections. A read reserves memory before it loads data from the store. A frame of a response
 //! counts from when it is encoded until hyper or h2 has sent or dropped it. Until then it counts with its full length,
@@ -129,8 +129,8 @@ impl ResponseBudget {
             used.add(self.peer, bytes);
             return Ok(());
         };
-        let error = ErrorKind::Unavailable.because(format!("{reason} (limits.unsent_bytes)"));
-        Err(error.with("limit", "unsent_bytes").retry_after(RETRY_AFTER))
+        let error = ErrorKind::Unavailable.because(format!("{reason} (limits.outgoing_bytes)"));
+        Err(error.with("limit", "outgoing_bytes").retry_after(RETRY_AFTER))
     }
 
     fn release_bytes(&self, bytes: usize) {
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(read.bytes.load(Relaxed), 2000);
         let error = read.resize(6001).unwrap_err();
         assert_eq!((error.kind(), error.retry_after_seconds()), (ErrorKind::Unavailable, Some(1)));
-        assert!(error.to_string().contains("limits.unsent_bytes"), "{error}");
+        assert!(error.to_string().contains("limits.outgoing_bytes"), "{error}");
         assert!(read.resize(6000).is_ok() && unsent.reservation().reserve_for_read(1).is_err());
         assert!(read.resize(1000).is_ok() && unsent.reservation().reserve_for_read(1).is_ok());
         drop((frame, read));
@@ -255,7 +255,9 @@ mod tests {
         let other = second.reservation();
         assert!(other.resize(2000).is_ok());
         let error = first.reservation().resize(1).unwrap_err();
-        assert!(error.to_string().contains("on this connection") && error.to_string().contains("limits.unsent_bytes"));
+        assert!(
+            error.to_string().contains("on this connection") && error.to_string().contains("limits.outgoing_bytes")
+        );
         assert!(other.resize(1000).is_ok() && first.reservation().resize(1).is_ok());
         let shares: Vec<_> = [&third, &third, &second].map(ResponseBudget::reservation).into();
         assert!(shares.iter().all(|share| share.resize(1000).is_ok()));

@@ -22,17 +22,17 @@ use crate::{
     pb::v1::{a2a_service_server::A2aService, bindings::Checked},
     protocol::Protocols,
     report::{self, ReportGuard},
-    service::{Dedupe, Limits, Modes, Service},
+    service::{DefaultKey, Limits, Modes, Service},
     store::{Retention, Store, memory::Memory},
     telemetry::{
         request_log::RequestLog,
         wire_log::{WireLog, WireLogService},
     },
     transport::{
-        AllowedHost, AllowedOrigin, BATCH_BYTES, BODY_TIMEOUT, BasePath, CONNECTIONS_PER_PEER, FileBytes,
-        HEALTH_WATCHES, HttpService, KEEP_ALIVE, MAX_BODY, OriginGuard, OriginPolicy, Paths, PeerLimit,
-        RECEIVING_BYTES, ReadinessCheck, RequestChecks, Settings, UNSENT_BYTES,
-        listener::{self, CONNECTION_IDLE_TIMEOUT, MAX_CONNECTIONS, WRITE_TIMEOUT},
+        AllowedHost, AllowedOrigin, BATCH_BYTES, BODY_BYTES, BODY_TIMEOUT, BasePath, CONNECTIONS_PER_PEER, FileBytes,
+        HEALTH_WATCHES, HttpService, INCOMING_BYTES, KEEP_ALIVE, OUTGOING_BYTES, OriginGuard, OriginPolicy, Paths,
+        PeerLimit, ReadinessCheck, RequestChecks, Settings,
+        listener::{self, CONNECTION_IDLE_TIMEOUT, CONNECTIONS, WRITE_TIMEOUT},
     },
 };
 
@@ -50,7 +50,7 @@ type Built<A> = (Arc<Service<A>>, Arc<dyn A2aService>);
 struct Layers {
     authenticator: Option<Arc<dyn Authenticator>>,
     insecure: bool,
-    print_wire: bool,
+    log_wire: bool,
     origins: Arc<OriginPolicy>,
     peers: PeerLimit,
     paths: Arc<Paths>,
@@ -97,10 +97,7 @@ impl Layers {
             Some(_) => RequestChecks::new(guarded, self.peers.clone()),
             None => RequestChecks::mounted(guarded, self.peers.clone()),
         };
-        BasePath::new(
-            RequestLog::new(WireLog::new(checked, self.print_wire), self.ids.clone()),
-            Arc::clone(&self.paths),
-        )
+        BasePath::new(RequestLog::new(WireLog::new(checked, self.log_wire), self.ids.clone()), Arc::clone(&self.paths))
     }
 }
 
@@ -124,28 +121,28 @@ pub struct Server<A> {
     card: Card,
     store: Option<Arc<dyn Store>>,
     limits: Limits,
-    max_body: usize,
+    body_bytes: usize,
     keep_alive: Duration,
     body_timeout: Duration,
-    receiving_bytes: usize,
+    incoming_bytes: usize,
     health_watches: usize,
-    max_connections: usize,
+    connections: usize,
     batch_bytes: usize,
-    unsent_bytes: usize,
+    outgoing_bytes: usize,
     write_timeout: Duration,
     connections_per_peer: usize,
-    connection_idle: Duration,
+    connection_idle_timeout: Duration,
     grace: Duration,
     modes: Modes,
     extensions: Vec<Arc<dyn Extension>>,
     resume: bool,
-    dedupe: Dedupe,
+    default_key: DefaultKey,
     strict_version: bool,
     strict_extensions: bool,
     insecure: bool,
     report: bool,
     protocols: Protocols,
-    print_wire: bool,
+    log_wire: bool,
     authenticator: Option<Arc<dyn Authenticator>>,
     retention: Retention,
     allowed_hosts: Vec<AllowedHost>,
@@ -166,28 +163,28 @@ impl<A: Agent> Server<A> {
             card,
             store: None,
             limits,
-            max_body: MAX_BODY,
+            body_bytes: BODY_BYTES,
             keep_alive: KEEP_ALIVE,
             body_timeout: BODY_TIMEOUT,
-            receiving_bytes: RECEIVING_BYTES,
+            incoming_bytes: INCOMING_BYTES,
             health_watches: HEALTH_WATCHES,
-            max_connections: MAX_CONNECTIONS,
+            connections: CONNECTIONS,
             batch_bytes: BATCH_BYTES,
-            unsent_bytes: UNSENT_BYTES,
+            outgoing_bytes: OUTGOING_BYTES,
             write_timeout: WRITE_TIMEOUT,
             connections_per_peer: CONNECTIONS_PER_PEER,
-            connection_idle: CONNECTION_IDLE_TIMEOUT,
+            connection_idle_timeout: CONNECTION_IDLE_TIMEOUT,
             grace: GRACE,
             modes: Modes::default(),
             extensions: Vec::new(),
             resume: false,
-            dedupe: Dedupe::default(),
+            default_key: DefaultKey::default(),
             strict_version: false,
             strict_extensions: false,
             insecure: false,
             report: true,
             protocols: Protocols::default(),
-            print_wire: false,
+            log_wire: false,
             authenticator: None,
             retention: Retention::default(),
             allowed_hosts: Vec::new(),
@@ -250,8 +247,8 @@ impl<A: Agent> Server<A> {
     }
 
     /// Host names accepted in `Host` or `:authority`, in addition to loopback names, IP addresses, the host of the
-    /// [URL](Self::url) and those of [shapes](Card::shape_at). Other hosts are rejected with 421 on every transport, as
-    /// protection against DNS rebinding.
+    /// [URL](Self::url) and those of [card formats](Card::format_for_host). Other hosts are rejected with 421 on every
+    /// transport, as protection against DNS rebinding.
     ///
     /// By default only a server on a loopback address checks the host; with this setting, every server and a mounted
     /// [router](Self::router) does. `*` disables the check.
@@ -315,8 +312,8 @@ impl<A: Agent> Server<A> {
     }
 
     /// Deduplication of sends without an `Idempotency-Key`. Off by default.
-    pub fn dedupe(mut self, dedupe: Dedupe) -> Self {
-        self.dedupe = dedupe;
+    pub fn idempotency_default_key(mut self, default_key: DefaultKey) -> Self {
+        self.default_key = default_key;
         self
     }
 
@@ -328,8 +325,8 @@ impl<A: Agent> Server<A> {
     }
 
     /// Maximum size of a request body in bytes. 1 MiB by default.
-    pub fn max_body(mut self, bytes: usize) -> Self {
-        self.max_body = bytes;
+    pub fn body_bytes(mut self, bytes: usize) -> Self {
+        self.body_bytes = bytes;
         self
     }
 
@@ -340,8 +337,8 @@ impl<A: Agent> Server<A> {
     }
 
     /// Maximum number of open connections; further ones wait to be accepted. 10 000 by default.
-    pub fn max_connections(mut self, count: usize) -> Self {
-        self.max_connections = count;
+    pub fn connections(mut self, count: usize) -> Self {
+        self.connections = count;
         self
     }
 
@@ -354,8 +351,8 @@ impl<A: Agent> Server<A> {
     /// Maximum total size of responses that are being made or wait for slow readers, in bytes. Beyond it, calls are rejected
     /// as unavailable, except for health checks and the card. At half of it, a connection whose responses have more than an
     /// eighth of it is rejected, unless no other connection has any. 256 MiB by default.
-    pub fn unsent_bytes(mut self, bytes: usize) -> Self {
-        self.unsent_bytes = bytes;
+    pub fn outgoing_bytes(mut self, bytes: usize) -> Self {
+        self.outgoing_bytes = bytes;
         self
     }
 
@@ -377,8 +374,8 @@ impl<A: Agent> Server<A> {
 
     /// Idle timeout for connections: between two requests over HTTP/1.1, and without open streams over HTTP/2. 75 s by
     /// default, zero for none.
-    pub fn connection_idle(mut self, timeout: Duration) -> Self {
-        self.connection_idle = timeout;
+    pub fn connection_idle_timeout(mut self, timeout: Duration) -> Self {
+        self.connection_idle_timeout = timeout;
         self
     }
 
@@ -391,8 +388,8 @@ impl<A: Agent> Server<A> {
     /// Maximum total size of the request bodies that are being received, in bytes. 256 MiB by default, 0 for no limit.
     /// Bodies of more than 16 KiB are already rejected at seven eighths of it. Requests of gRPC's health service have a
     /// budget of 4 MiB of their own.
-    pub fn receiving_bytes(mut self, bytes: usize) -> Self {
-        self.receiving_bytes = bytes;
+    pub fn incoming_bytes(mut self, bytes: usize) -> Self {
+        self.incoming_bytes = bytes;
         self
     }
 
@@ -437,7 +434,7 @@ impl<A: Agent> Server<A> {
     }
 
     /// Grace period for running turns when the server stops. 10 s by default.
-    pub fn grace(mut self, grace: Duration) -> Self {
+    pub fn drain_grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
@@ -465,8 +462,8 @@ impl<A: Agent> Server<A> {
 
     /// Logs each request, the 1.0 call that it maps to, and the response under the target `a2a_service::wire` at level
     /// `info`. Credentials are redacted by name; message content is not, so do not use this in production. Off by default.
-    pub fn print_wire(mut self, print: bool) -> Self {
-        self.print_wire = print;
+    pub fn log_wire(mut self, enabled: bool) -> Self {
+        self.log_wire = enabled;
         self
     }
 
@@ -497,8 +494,8 @@ impl<A: Agent> Server<A> {
         let (layers, grace) = (self.layers(), self.grace);
         let (listener, addr) = layers.listen(addr).await?;
         let settings = listener::ListenerSettings {
-            max_connections: self.max_connections,
-            idle_timeout: self.connection_idle,
+            connections: self.connections,
+            idle_timeout: self.connection_idle_timeout,
             peer_limit: layers.peers.clone(),
             write_timeout: self.write_timeout,
             ..listener::ListenerSettings::default()
@@ -526,19 +523,19 @@ impl<A: Agent> Server<A> {
 
     fn layers(&self) -> Layers {
         let origins = OriginPolicy::new(&self.card, self.allowed_hosts.clone(), self.cors_origins.clone());
-        let (authenticator, print_wire) = (self.authenticator.clone(), self.print_wire);
+        let (authenticator, log_wire) = (self.authenticator.clone(), self.log_wire);
         let peers = PeerLimit::new(self.connections_per_peer, self.card.trusted().to_vec());
         let base = self.base_path.as_deref().or_else(|| self.card.address().path()).unwrap_or_default();
         let paths = Arc::new(Paths::new(base, self.rpc_path.as_deref().unwrap_or(JSON_RPC), self.protocols));
         let ids = self.env.ids.clone();
-        Layers { authenticator, insecure: self.insecure, print_wire, origins: Arc::new(origins), peers, paths, ids }
+        Layers { authenticator, insecure: self.insecure, log_wire, origins: Arc::new(origins), peers, paths, ids }
     }
 
     fn build(self) -> (Built<A>, impl FnOnce(Option<SocketAddr>) -> HttpService) {
         let store = self.store.unwrap_or_else(|| Arc::new(Memory::default()));
         let mut card = self.card.protocols(self.protocols.iter());
         let service = Service::with_env(self.agent, store, self.limits, self.env.clone()).offering(card.offers());
-        let service = Arc::new(service.modes(self.modes, &card.about).dedupe(self.dedupe));
+        let service = Arc::new(service.modes(self.modes, &card.about).idempotency_default_key(self.default_key));
         service.start_retention(self.retention);
         let ready = readiness_check(Arc::clone(service.journal()), service.recovered());
         let mut inner: Arc<dyn A2aService> = Arc::<Service<A>>::clone(&service);
@@ -550,7 +547,7 @@ impl<A: Agent> Server<A> {
             inner = Arc::new(ExtendedService::new(inner, extensions).strict(self.strict_extensions));
         }
         let mut checked: Arc<dyn A2aService> = Arc::new(Checked(inner));
-        if self.print_wire {
+        if self.log_wire {
             checked = Arc::new(WireLogService(checked));
         }
         match &self.authenticator {
@@ -566,10 +563,10 @@ impl<A: Agent> Server<A> {
         if let Some(path) = &self.rpc_path {
             card = card.rpc_path(path);
         }
-        let (max_body, keep_alive, stream_age) = (self.max_body, self.keep_alive, self.limits.stream_age);
-        let (batch_bytes, unsent_bytes) = (self.batch_bytes, self.unsent_bytes);
-        let (body_timeout, receiving_bytes, health_watches) =
-            (self.body_timeout, self.receiving_bytes, self.health_watches);
+        let (body_bytes, keep_alive, stream_max_age) = (self.body_bytes, self.keep_alive, self.limits.stream_max_age);
+        let (batch_bytes, outgoing_bytes) = (self.batch_bytes, self.outgoing_bytes);
+        let (body_timeout, incoming_bytes, health_watches) =
+            (self.body_timeout, self.incoming_bytes, self.health_watches);
         let (strict_version, protocols, v03_file_bytes) = (self.strict_version, self.protocols, self.v03_file_bytes);
         let (outer, env) = (Arc::clone(&checked), self.env);
         let make_http = move |addr: Option<SocketAddr>| {
@@ -578,9 +575,10 @@ impl<A: Agent> Server<A> {
                 None => card,
             };
             let mut settings = Settings::new(Arc::new(move |request: &CardRequest<'_>| card.json(request)));
-            (settings.max_body, settings.keep_alive, settings.stream_age) = (max_body, keep_alive, stream_age);
-            (settings.batch_bytes, settings.unsent_bytes) = (batch_bytes, unsent_bytes);
-            (settings.body_timeout, settings.receiving_bytes) = (body_timeout, receiving_bytes);
+            (settings.body_bytes, settings.keep_alive, settings.stream_max_age) =
+                (body_bytes, keep_alive, stream_max_age);
+            (settings.batch_bytes, settings.outgoing_bytes) = (batch_bytes, outgoing_bytes);
+            (settings.body_timeout, settings.incoming_bytes) = (body_timeout, incoming_bytes);
             settings.health_watches = health_watches;
             (settings.strict_version, settings.protocols) = (strict_version, protocols);
             (settings.readiness, settings.idempotency_keys, settings.v03_file_bytes) = (ready, true, v03_file_bytes);

@@ -9,7 +9,7 @@ use futures_util::future::Either;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-pub use self::{idempotency::Dedupe, media_types::Modes};
+pub use self::{idempotency::DefaultKey, media_types::Modes};
 pub use crate::execution::Limits;
 use crate::{
     agent::{About, Agent},
@@ -55,7 +55,7 @@ pub struct Service<A> {
     anonymous: Arc<Scope>,
     gate: media_types::MediaTypeCheck,
     offers: Capabilities,
-    dedupe: Dedupe,
+    default_key: DefaultKey,
 }
 
 /// Optional capabilities of the protocol (3.3.4). The card declares them, and the service rejects calls that need others.
@@ -93,9 +93,9 @@ impl<A: Agent> Service<A> {
     /// Creates the service of an agent with a store and the sources of time, ids and randomness.
     pub fn with_env(agent: A, store: Arc<dyn Store>, limits: Limits, env: Env) -> Self {
         let (execution, anonymous) = (Execution::new(agent, store, limits, env), Arc::default());
-        let (gate, offers, dedupe) =
-            (media_types::MediaTypeCheck::default(), Capabilities::default(), Dedupe::default());
-        Self { execution, anonymous, gate, offers, dedupe }
+        let (gate, offers, default_key) =
+            (media_types::MediaTypeCheck::default(), Capabilities::default(), DefaultKey::default());
+        Self { execution, anonymous, gate, offers, default_key }
     }
 
     pub(crate) fn journal(&self) -> &Arc<Journal> {
@@ -109,8 +109,8 @@ impl<A: Agent> Service<A> {
 
     /// Sets the idempotency key of sends without an `Idempotency-Key`.
     #[must_use]
-    pub fn dedupe(self, dedupe: Dedupe) -> Self {
-        Self { dedupe, ..self }
+    pub fn idempotency_default_key(self, default_key: DefaultKey) -> Self {
+        Self { default_key, ..self }
     }
 
     /// Sets the capabilities.
@@ -171,7 +171,7 @@ impl<A: Agent> Service<A> {
         let negotiated = request.extensions().get::<Negotiated>().is_some();
         let extensions = if negotiated { call.extensions.clone() } else { Vec::new() };
         let principal = call.principal.clone();
-        let idempotency_key = self.dedupe.key(call, request.get_ref())?;
+        let idempotency_key = self.default_key.key(call, request.get_ref())?;
         let (_, request_extensions, body) = request.into_parts();
         let SendMessageRequest { message, configuration, metadata, .. } = body;
         let message = message.ok_or_else(|| Error::invalid_field("message", "is required"))?;

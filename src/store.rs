@@ -281,7 +281,7 @@ pub enum Rejected {
     /// The change exceeds the remaining capacity of the store.
     #[error("the change does not fit into the maximum size of the store of {max} bytes ({limit})")]
     Size {
-        /// Configuration key of the limit.
+        /// Name of the limit, below `limits` in the configuration.
         limit: &'static str,
         /// The limit in bytes.
         max: u64,
@@ -303,10 +303,10 @@ impl Rejected {
 
 /// Exhausted task quota: the maximum number of tasks exists, and none of them is in a terminal state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{max} tasks reach the limit of stored tasks ({limit}), and none of them is in a terminal state")]
+#[error("{max} tasks reach the limit of stored tasks (limits.{limit}), and none of them is in a terminal state")]
 #[non_exhaustive]
 pub struct Full {
-    /// Configuration key of the limit.
+    /// Name of the limit, below `limits` in the configuration.
     pub limit: &'static str,
     /// Maximum number of tasks.
     pub max: usize,
@@ -315,12 +315,12 @@ pub struct Full {
 impl Full {
     /// Quota over all owners.
     pub const fn tasks(max: usize) -> Self {
-        Self { limit: "max_tasks", max }
+        Self { limit: "tasks", max }
     }
 
     /// Quota of one owner.
     pub const fn per_owner(max: usize) -> Self {
-        Self { limit: "max_tasks_per_owner", max }
+        Self { limit: "tasks_per_owner", max }
     }
 }
 

@@ -56,10 +56,10 @@ pub(crate) use self::{
     base_path::{BasePath, Paths},
     origin::{OriginGuard, OriginPolicy},
     peer_limit::CONNECTIONS_PER_PEER,
-    request_budget::RECEIVING_BYTES,
+    request_budget::INCOMING_BYTES,
     request_checks::RequestChecks,
     response::{CallOutcome, REQUEST_LOG},
-    settings::{BATCH_BYTES, BODY_TIMEOUT, HEALTH_WATCHES, KEEP_ALIVE, MAX_BODY, UNSENT_BYTES},
+    settings::{BATCH_BYTES, BODY_BYTES, BODY_TIMEOUT, HEALTH_WATCHES, KEEP_ALIVE, OUTGOING_BYTES},
 };
 pub use self::{
     body::Body,
@@ -146,9 +146,9 @@ impl HttpService {
     pub fn new(service: Arc<dyn A2aService>, settings: Settings) -> Self {
         let semantics: Arc<dyn A2aService> = Arc::new(Semantics::new(Arc::clone(&service)));
         let v03 = crate::v03::pb::bindings::ServiceHandle(Arc::new(GrpcService(Arc::clone(&semantics))));
-        let v03_grpc = V03Server::new(v03.clone()).max_decoding_message_size(settings.max_body);
+        let v03_grpc = V03Server::new(v03.clone()).max_decoding_message_size(settings.body_bytes);
         let service = ServiceHandle(service);
-        let grpc = A2aServiceServer::new(service.clone()).max_decoding_message_size(settings.max_body);
+        let grpc = A2aServiceServer::new(service.clone()).max_decoding_message_size(settings.body_bytes);
         let limits = settings.limits();
         let inner = Inner {
             service,
@@ -158,7 +158,7 @@ impl HttpService {
             v03_rest: V03Rest::new(v03, semantics),
             v03_grpc,
             auxiliary: OnceLock::new(),
-            unsent: ResponseBudget::new(settings.unsent_bytes),
+            unsent: ResponseBudget::new(settings.outgoing_bytes),
             health_limits: limits.of_health(),
             limits,
             card_dates: card::CardDates::now(settings.env.clock),
@@ -276,8 +276,8 @@ impl HttpService {
                     Version::V0_3 => self.inner.v03_grpc.clone().call(request),
                 };
                 Box::pin(async move {
-                    let mut response = grpc::complete(response.await?, limits.max_body, version);
-                    match WriteDeadline::after(limits.stream_age) {
+                    let mut response = grpc::complete(response.await?, limits.body_bytes, version);
+                    match WriteDeadline::after(limits.stream_max_age) {
                         Some(deadline) if traits.is_streaming => drop(response.extensions_mut().insert(deadline)),
                         _ if traits.is_streaming => {}
                         _ => future::poll_fn(|cx| response.body_mut().poll_begin(cx)).await,
@@ -400,7 +400,7 @@ impl RpcTraits {
     }
 }
 
-/// Accounts for the memory of a response in the budget `limits.unsent_bytes`, and rejects a read that exceeds it.
+/// Accounts for the memory of a response in the budget `limits.outgoing_bytes`, and rejects a read that exceeds it.
 struct ResponseAccounting {
     unsent: ResponseBudget,
     /// Memory of the response to a read, until it is encoded.

@@ -69,7 +69,7 @@ fn allocations(waste: usize, client: impl Fn(SocketAddr, usize)) -> f64 {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         // Commits every chunk separately.
         let mut limits = Limits::default();
-        limits.pace = Duration::ZERO;
+        limits.commit_interval = Duration::ZERO;
         let bound = runtime.block_on(Server::new(Echo(waste)).limits(limits).bind("127.0.0.1:0")).unwrap();
         started.send(bound.addr()).unwrap();
         runtime.spawn(bound.run_until(std::future::pending()));

@@ -39,7 +39,7 @@ pub(crate) fn run(kind: &str) {
                 let store = Arc::new(Memory::with_max_tasks(max_tasks));
                 let mut limits = Limits::default();
                 if kind == "server-uncoalesced" {
-                    limits.pace = Duration::ZERO;
+                    limits.commit_interval = Duration::ZERO;
                 }
                 serve(store, limits).await;
             }
@@ -50,7 +50,7 @@ pub(crate) fn run(kind: &str) {
 }
 
 async fn serve(store: Arc<dyn Store>, mut limits: Limits) {
-    (limits.streams, limits.subscribers) = (100_000, 100_000);
+    (limits.streams, limits.streams_per_task) = (100_000, 100_000);
     let server = Server::new(Echo).store(store).limits(limits).retention(Retention::FOREVER);
     let bound = server.bind("127.0.0.1:0").await.unwrap();
     println!("{}", bound.addr());

@@ -138,7 +138,7 @@ impl Turn {
     }
 
     /// Waits until the task is canceled. The agent then has a grace period to return by itself
-    /// ([`Limits::cancel`](crate::service::Limits::cancel)).
+    /// ([`Limits::cancel_grace`](crate::service::Limits::cancel_grace)).
     pub async fn canceled(&self) {
         self.wait_until(|inner| inner.turn.cancel_requested || inner.is_lost).await;
     }

@@ -56,9 +56,9 @@ pub struct CardConfig {
     /// Security requirements, of which a call has to meet one: scopes by the name of a scheme.
     pub security: Vec<Requirement>,
     /// Form of the card for requests that do not name a protocol version.
-    pub shape: Option<CardVersion>,
-    /// Form of the card by the requested host. Overrides `shape`.
-    pub shapes: BTreeMap<String, CardVersion>,
+    pub format: Option<CardVersion>,
+    /// Form of the card by the requested host. Overrides `format`.
+    pub formats_by_host: BTreeMap<String, CardVersion>,
 }
 
 /// Provider of an agent.
@@ -163,7 +163,7 @@ impl Card {
     pub fn configure(mut self, config: CardConfig) -> Self {
         let CardConfig { name, description, version, provider, icon_url, documentation_url, .. } = config;
         let CardConfig { input_modes, output_modes, skills, extensions, interfaces, capabilities, .. } = config;
-        let CardConfig { security_schemes, security, shape, shapes, .. } = config;
+        let CardConfig { security_schemes, security, format, formats_by_host, .. } = config;
         let about = &mut self.about;
         let set = |field: &mut Option<String>, value: Option<String>| {
             if value.is_some() {
@@ -200,11 +200,11 @@ impl Card {
         if !security_schemes.0.is_empty() || !security.is_empty() {
             self = self.classic_security(security_schemes.0, security);
         }
-        if let Some(shape) = shape {
-            self = self.shape(shape);
+        if let Some(format) = format {
+            self = self.format(format);
         }
-        for (host, shape) in shapes {
-            self = self.shape_at(host, shape);
+        for (host, format) in formats_by_host {
+            self = self.format_for_host(host, format);
         }
         self
     }

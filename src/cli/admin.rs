@@ -79,13 +79,13 @@ enum Action {
 
 /// Runs an `a2a admin` command.
 pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
-    let flag = |text: &String| config::KEYS.iter().find(|key| key.name == "store.place").map(|key| (key, text.clone()));
-    let flags: Vec<_> = arguments.store.iter().filter_map(flag).collect();
+    let flag = |text: &String| ("store".to_owned(), text.clone());
+    let flags: Vec<_> = arguments.store.iter().map(flag).collect();
     let Loaded { config, warnings, .. } = config::load(arguments.config.as_deref(), &flags)?;
     for warning in &warnings {
         warn(warning);
     }
-    let StorePath::Sqlite(path) = &config.store else {
+    let StorePath::Sqlite(path) = &config.store_path else {
         return Err(config::Error::new(
             "store: a store in memory can't be maintained from another process; --store names a file",
         )
@@ -147,7 +147,8 @@ fn with_store<T>(
 }
 
 fn gc(path: &Path, config: &Config, now: Millis) -> anyhow::Result<()> {
-    let in_use = "a server is using the database and does this by itself (retention.every); use --dry-run for a report";
+    let in_use =
+        "a server is using the database and does this by itself (retention.interval); use --dry-run for a report";
     let (policy, task_limits) = (config.retention(), config.limits().task_limits());
     let (swept, idle) = with_existing_store(path, config, in_use, async |store| {
         let shared: Arc<Sqlite> = Arc::clone(store);

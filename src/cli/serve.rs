@@ -31,11 +31,11 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     }
     let Loaded { config, warnings, .. } = loaded;
     let mut filter = config.log_filter.to_filter();
-    if config.print_wire {
-        // `print_wire` takes precedence over the log filter.
+    if config.log_wire {
+        // `log.wire` takes precedence over the log filter.
         filter = filter.add_directive(format!("{}=info", telemetry::wire_log::TARGET).parse()?);
     }
-    telemetry::log::init(config.log, filter);
+    telemetry::log::init(config.log_format, filter);
     for warning in warnings {
         tracing::warn!("{warning}");
     }
@@ -82,25 +82,25 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
         .store(store)
         .limits(config.limits())
         .retention(config.retention())
-        .max_body(config.max_body.0)
-        .keep_alive(config.keep_alive)
-        .max_connections(config.max_connections)
+        .body_bytes(config.limits_body_bytes.0)
+        .keep_alive(config.stream_keep_alive)
+        .connections(config.limits_connections)
         .batch_bytes(config.limits_batch_bytes.0)
-        .unsent_bytes(config.limits_unsent_bytes.0)
+        .outgoing_bytes(config.limits_outgoing_bytes.0)
         .write_timeout(config.stream_write_timeout)
         .connections_per_peer(config.limits_connections_per_peer)
-        .connection_idle(config.connection_idle)
-        .body_timeout(config.body_timeout)
-        .receiving_bytes(config.limits_receiving_bytes.0)
+        .connection_idle_timeout(config.connection_idle_timeout)
+        .body_timeout(config.limits_body_timeout)
+        .incoming_bytes(config.limits_incoming_bytes.0)
         .health_watches(config.limits_health_watches)
-        .grace(config.drain_grace)
+        .drain_grace(config.drain_grace)
         .strict_version(config.strict_version)
         .strict_extensions(config.strict_extensions)
         .insecure(config.insecure)
         .protocols(config.protocols)
-        .dedupe(config.dedupe)
+        .idempotency_default_key(config.idempotency_default_key)
         .resume(config.stream_resume)
-        .print_wire(config.print_wire)
+        .log_wire(config.log_wire)
         .modes(config.modes())
         .push(config.push_enabled)
         .card(config.card())
@@ -119,10 +119,10 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
     if let Some(path) = &config.base_path {
         server = server.base_path(&*path.0);
     }
-    if let Some(address) = &config.card_grpc {
+    if let Some(address) = &config.card_grpc_url {
         server = server.map_card(|card| card.grpc(&*address.0));
     }
-    if let Some(address) = &config.card_grpc_v03 {
+    if let Some(address) = &config.card_grpc_url_v03 {
         server = server.map_card(|card| card.grpc_v03(&*address.0));
     }
     if let Some(token) = &config.token {
@@ -133,10 +133,10 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
 
 /// Opens the configured store. Returns it with a line for the startup message.
 fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, String)> {
-    match &config.store {
+    match &config.store_path {
         config::StorePath::Memory => {
-            let memory = config.max_tasks.map_or_else(Memory::default, Memory::with_max_tasks);
-            let memory = match config.max_tasks_per_owner {
+            let memory = config.limits_tasks.map_or_else(Memory::default, Memory::with_max_tasks);
+            let memory = match config.limits_tasks_per_owner {
                 Some(count) => memory.with_max_tasks_per_owner(count),
                 None => memory,
             };
@@ -145,8 +145,8 @@ fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, String)> {
         config::StorePath::Sqlite(path) => {
             let mut options = Options::default();
             options.durability = config.store_durability;
-            options.max_tasks = config.max_tasks.unwrap_or(options.max_tasks);
-            options.max_tasks_per_owner = config.max_tasks_per_owner;
+            options.max_tasks = config.limits_tasks.unwrap_or(options.max_tasks);
+            options.max_tasks_per_owner = config.limits_tasks_per_owner;
             options.max_bytes = config.store_max_size.map(|size| size.0.try_into()).transpose()?;
             let store = Sqlite::open(path, options).context("can't open the store; set another one with --store")?;
             let line = format!("tasks are stored in {}\n", store.path().display());
@@ -159,17 +159,17 @@ fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, String)> {
 /// readers, runtime.
 const OTHER_DESCRIPTORS: u64 = 64;
 
-/// Raises the soft limit of open files to the hard limit, and warns if it is too low for `max_connections`.
+/// Raises the soft limit of open files to the hard limit, and warns if it is too low for `limits.connections`.
 fn raise_descriptor_limit(config: &Config) {
     let listeners = 1 + u64::from(config.grpc_listen.is_some());
-    let connections = u64::try_from(config.max_connections).unwrap_or(u64::MAX).saturating_mul(listeners);
+    let connections = u64::try_from(config.limits_connections).unwrap_or(u64::MAX).saturating_mul(listeners);
     let needed = connections.saturating_add(OTHER_DESCRIPTORS);
     if let Some(limit) = descriptor_limit(needed).filter(|limit| *limit < needed) {
         tracing::warn!(
             limit,
             needed,
-            "the limit of open files does not suffice for max_connections; raise the hard limit (ulimit -Hn, LimitNOFILE) \
-             or lower max_connections"
+            "the limit of open files does not suffice for limits.connections; raise the hard limit (ulimit -Hn, LimitNOFILE) \
+             or lower limits.connections"
         );
     }
 }

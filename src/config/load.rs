@@ -3,7 +3,7 @@
 use std::{
     env,
     ffi::OsString,
-    fmt, fs, io,
+    fmt, fs, io, mem,
     path::{Path, PathBuf},
 };
 
@@ -47,8 +47,8 @@ impl std::error::Error for Error {}
 pub(crate) enum Origin {
     #[default]
     Default,
-    /// File and line, counted from 1.
-    File(PathBuf, usize),
+    /// File and line, counted from 1, and the name of the key there.
+    File(PathBuf, usize, String),
     /// Name of the environment variable.
     Variable(String),
     /// Name of the flag, without its leading dashes.
@@ -59,9 +59,31 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
-            Self::File(path, line) => write!(f, "{}:{line}", path.display()),
+            Self::File(path, line, _) => write!(f, "{}:{line}", path.display()),
             Self::Variable(name) => write!(f, "{name}"),
             Self::Flag(name) => write!(f, "--{name}"),
+        }
+    }
+}
+
+impl Origin {
+    /// Returns the name of a key at this origin, and its current name in such a source.
+    fn names(&self, key: &Key) -> (String, String) {
+        match self {
+            Self::Default => (key.name.to_owned(), key.name.to_owned()),
+            Self::File(_, _, name) => (name.clone(), key.name.to_owned()),
+            Self::Variable(name) => (name.clone(), key.variable()),
+            Self::Flag(name) => (format!("--{name}"), format!("--{}", key.flag())),
+        }
+    }
+
+    /// Returns true if this is a former name of a key.
+    fn is_former(&self, key: &Key) -> bool {
+        match self {
+            Self::Default => false,
+            Self::File(_, _, name) => key.former.contains(&&**name),
+            Self::Variable(name) => key.former_variables().any(|former| former == *name),
+            Self::Flag(name) => key.former_flags().any(|former| former == *name),
         }
     }
 }
@@ -70,7 +92,7 @@ impl fmt::Display for Origin {
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) config: Config,
-    /// Warnings about unknown environment variables, one line each.
+    /// Warnings about unknown environment variables and former names, one line each.
     pub(crate) warnings: Vec<String>,
     /// In the order of [`KEYS`].
     origins: Vec<Origin>,
@@ -89,14 +111,14 @@ impl Loaded {
 ///
 /// # Errors
 /// All errors of all sources, together with the warnings.
-pub(crate) fn load(file: Option<&Path>, flags: &[(&'static Key, String)]) -> Result<Loaded, Error> {
+pub(crate) fn load(file: Option<&Path>, flags: &[(String, String)]) -> Result<Loaded, Error> {
     load_with(file, env::vars_os(), flags)
 }
 
 fn load_with(
     file: Option<&Path>,
     variables: impl Iterator<Item = (OsString, OsString)>,
-    flags: &[(&'static Key, String)],
+    flags: &[(String, String)],
 ) -> Result<Loaded, Error> {
     let mut layers = Layers::new();
     let variables = layers.variables(variables);
@@ -105,9 +127,7 @@ fn load_with(
         layers.apply_file(&path, &text);
     }
     layers.apply_environment(&variables);
-    for (key, text) in flags {
-        layers.set(key, RawValue::Text(text), &Origin::Flag(key.flag()));
-    }
+    layers.apply_flags(flags);
     layers.finish()
 }
 
@@ -139,17 +159,27 @@ impl Layers {
         Err(Error(errors))
     }
 
-    fn set(&mut self, key: &'static Key, value: RawValue<'_, '_>, origin: &Origin) {
+    fn set(&mut self, key: &'static Key, value: RawValue<'_, '_>, origin: Origin) {
+        let (name, current) = origin.names(key);
+        // The origin of a flag or variable names the key already.
+        let subject = |name: &str| match origin {
+            Origin::File(..) => format!("{origin}: {name}"),
+            Origin::Default | Origin::Variable(_) | Origin::Flag(_) => origin.to_string(),
+        };
+        if origin.is_former(key) {
+            self.warnings.push(format!("{}: renamed to {current}", subject(&name)));
+        }
+        let mut origins = KEYS.iter().zip(&mut self.origins).filter(|(known, _)| known.name == key.name);
+        let Some((_, previous)) = origins.next() else { return };
+        let is_same_source = mem::discriminant(previous) == mem::discriminant(&origin);
+        if is_same_source && *previous != Origin::Variable(RUST_LOG.to_owned()) {
+            let (previous, _) = previous.names(key);
+            self.errors.push(format!("{}: {previous} sets the same key; keep only {current}", subject(&name)));
+            return;
+        }
         match (key.read)(&mut self.config, value) {
-            Ok(()) => {
-                let origins = KEYS.iter().zip(&mut self.origins).filter(|(known, _)| known.name == key.name);
-                origins.for_each(|(_, previous)| *previous = origin.clone());
-            }
-            // The origin of a flag or variable names the key already.
-            Err(error) if matches!(origin, Origin::File(..)) => {
-                self.errors.push(format!("{origin}: {}: {error}", key.name));
-            }
-            Err(error) => self.errors.push(format!("{origin}: {error}")),
+            Ok(()) => *previous = origin,
+            Err(error) => self.errors.push(format!("{}: {error}", subject(key.name))),
         }
     }
 
@@ -171,8 +201,8 @@ impl Layers {
         match DeTable::parse(text) {
             Ok(table) => self.apply_table(&file, "", table.get_ref()),
             Err(error) => {
-                let origin = file.origin(error.span().map_or(0, |span| span.start));
-                self.errors.push(format!("{origin}: {}", error.message()));
+                let line = file.line(error.span().map_or(0, |span| span.start));
+                self.errors.push(format!("{}:{line}: {}", path.display(), error.message()));
             }
         }
     }
@@ -182,10 +212,11 @@ impl Layers {
         members.sort_by_key(|(member, _)| member.span().start);
         for (member, value) in members {
             let name = format!("{prefix}{}", member.get_ref());
-            let origin = file.origin(member.span().start);
+            let origin = Origin::File(file.path.to_owned(), file.line(member.span().start), name.clone());
             let is_shorthand = |key: &Key| key.short.contains(&&*name) && value.get_ref().as_table().is_none();
-            if let Some(key) = KEYS.iter().find(|key| key.name == name || is_shorthand(key)) {
-                self.set(key, RawValue::Toml(value), &origin);
+            let is_name = |key: &Key| key.name == name || key.former.contains(&&*name) || is_shorthand(key);
+            if let Some(key) = KEYS.iter().find(|key| is_name(key)) {
+                self.set(key, RawValue::Toml(value), origin);
             } else {
                 let inner = format!("{name}.");
                 let is_known_table = KEYS.iter().any(|key| key.name.starts_with(&inner));
@@ -235,8 +266,18 @@ impl Layers {
                 // Compose files and charts pass an unset value on as an empty one. An empty secret is an error instead:
                 // an operator who meant to set a token must not run without one.
                 Some(key) if value.is_empty() && !key.secret => {}
-                Some(key) => self.set(key, RawValue::Text(value), &Origin::Variable(name.clone())),
+                Some(key) => self.set(key, RawValue::Text(value), Origin::Variable(name.clone())),
                 None => self.warn_unknown_variable(name),
+            }
+        }
+    }
+
+    fn apply_flags(&mut self, flags: &[(String, String)]) {
+        for (name, value) in flags {
+            let is_name = |key: &Key| key.flag() == *name || key.former_flags().any(|former| former == *name);
+            match KEYS.iter().find(|key| is_name(key)) {
+                Some(key) => self.set(key, RawValue::Text(value), Origin::Flag(name.clone())),
+                None => self.errors.push(format!("--{name}: unknown flag")),
             }
         }
     }
@@ -251,7 +292,10 @@ impl Layers {
 
 /// Returns the key that an environment variable sets.
 fn key_of(variable: &str) -> Option<&'static Key> {
-    KEYS.iter().find(|key| key.variable() == variable || (variable == RUST_LOG && key.name == "log_filter"))
+    KEYS.iter().find(|key| {
+        let is_former = || key.former_variables().any(|former| former == variable);
+        key.variable() == variable || is_former() || (variable == RUST_LOG && key.name == "log.filter")
+    })
 }
 
 /// Returns true for the variables that Kubernetes sets in the pods of a namespace with a service named `a2a`.
@@ -278,10 +322,10 @@ struct File<'a> {
 }
 
 impl File<'_> {
-    /// Returns the origin of a byte offset.
-    fn origin(&self, offset: usize) -> Origin {
+    /// Returns the line of a byte offset, counted from 1.
+    fn line(&self, offset: usize) -> usize {
         let before = self.text.get(..offset).unwrap_or(self.text);
-        Origin::File(self.path.to_owned(), 1 + before.matches('\n').count())
+        1 + before.matches('\n').count()
     }
 }
 
@@ -290,6 +334,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::service::DefaultKey;
 
     /// Loads a configuration from the text of a file, variables and flags.
     fn load_from(text: &str, variables: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Loaded, String> {
@@ -298,10 +343,7 @@ mod tests {
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
         let variables = layers.variables(variables.collect::<Vec<_>>().into_iter());
         layers.apply_environment(&variables);
-        for (name, value) in flags {
-            let key = KEYS.iter().find(|key| key.flag() == *name).unwrap();
-            layers.set(key, RawValue::Text(value), &Origin::Flag(key.flag()));
-        }
+        layers.apply_flags(&flags.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect::<Vec<_>>());
         layers.finish().map_err(|error| error.0.join("\n"))
     }
 
@@ -311,16 +353,19 @@ mod tests {
 
     #[test]
     fn flags_override_variables_and_variables_override_the_file() {
-        let file = "wait = '1s'\nmax_connections = 7\nkeep_alive = '1s'\n\n[turn]\ndeadline = '2s'\n[card]\nname = 'A'";
-        let variables = [("A2A_WAIT", "3s"), ("A2A_KEEP_ALIVE", "3s"), ("A2A_CARD_VERSION", ""), ("PATH", "x")];
-        let loaded = load_from(file, &variables, &[("wait", "4s")]).unwrap();
-        let Config { wait, keep_alive, turn_deadline, max_connections, card_name, card_version, .. } = &loaded.config;
-        let seconds = [&wait.unwrap_or_default(), keep_alive, turn_deadline].map(Duration::as_secs);
-        assert_eq!((seconds, *max_connections, card_name.as_deref()), ([4, 3, 2], 7, Some("A")));
+        let file = "send.timeout = '1s'\nlimits.connections = 7\nstream.keep_alive = '1s'\n\n[turn]\ndeadline = '2s'\n\
+                    [card]\nname = 'A'";
+        let variables =
+            [("A2A_SEND_TIMEOUT", "3s"), ("A2A_STREAM_KEEP_ALIVE", "3s"), ("A2A_CARD_VERSION", ""), ("PATH", "x")];
+        let loaded = load_from(file, &variables, &[("send-timeout", "4s")]).unwrap();
+        let Config { send_timeout, stream_keep_alive, turn_deadline, limits_connections, .. } = &loaded.config;
+        let Config { card_name, card_version, .. } = &loaded.config;
+        let seconds = [&send_timeout.unwrap_or_default(), stream_keep_alive, turn_deadline].map(Duration::as_secs);
+        assert_eq!((seconds, *limits_connections, card_name.as_deref()), ([4, 3, 2], 7, Some("A")));
         assert_eq!(*card_version, None, "an empty variable is unset");
-        let names = ["wait", "keep_alive", "turn.deadline", "max_body"];
+        let names = ["send.timeout", "stream.keep_alive", "turn.deadline", "limits.body_bytes"];
         let origins = names.map(|name| origin(&loaded, name));
-        assert_eq!(origins, ["--wait", "A2A_KEEP_ALIVE", "a2a.toml:6", "default"]);
+        assert_eq!(origins, ["--send-timeout", "A2A_STREAM_KEEP_ALIVE", "a2a.toml:6", "default"]);
     }
 
     #[test]
@@ -351,13 +396,17 @@ mod tests {
             ("agent = 'dmo'", "a2a.toml:1: agent.kind: `dmo` is not `demo`"),
             ("[agent]\nname = 'demo'", "a2a.toml:2: unknown key `agent.name`; did you mean `agent.kind`?"),
             ("[listen]\nx = 1", "a2a.toml:1: listen: table is not an address"),
-            ("wait = 10", "a2a.toml:1: wait: `10` is not a duration; write 500ms, 10s, 5m or 1h"),
+            ("send.timeout = 10", "a2a.toml:1: send.timeout: `10` is not a duration; write 500ms, 10s, 5m or 1h"),
             ("card.name = 10", "a2a.toml:1: card.name: integer is not text; put it in quotes"),
-            ("log = 'xml'", "a2a.toml:1: log: `xml` is not `text` or `json`"),
+            ("log = 'xml'", "a2a.toml:1: log.format: `xml` is not `text` or `json`"),
         ] {
             assert_eq!(load_from(text, &[], &[]).unwrap_err(), expected, "{text}");
         }
-        assert!(load_from("wait = '1s'\nwait = '2s'", &[], &[]).unwrap_err().starts_with("a2a.toml:2: duplicate key"));
+        assert!(
+            load_from("base_path = '/a'\nbase_path = '/b'", &[], &[])
+                .unwrap_err()
+                .starts_with("a2a.toml:2: duplicate key")
+        );
         let error = load_from("a = [", &[], &[]).unwrap_err();
         assert!(error.starts_with("a2a.toml:1: "), "{error}");
         for (name, value, expected) in [
@@ -372,13 +421,13 @@ mod tests {
             let error = load_from("", &[(name, value)], &[]).unwrap_err();
             assert!(error.starts_with(expected), "{error}");
         }
-        let error = load_from("", &[], &[("max-body", "lots")]).unwrap_err();
-        assert_eq!(error, "--max-body: `lots` is not a size; write 65536, 64KiB or 1MiB");
+        let error = load_from("", &[], &[("limits-body-bytes", "lots")]).unwrap_err();
+        assert_eq!(error, "--limits-body-bytes: `lots` is not a size; write 65536, 64KiB or 1MiB");
     }
 
     #[test]
     fn all_errors_are_reported_together() {
-        let error = load_from("wait = 1\nlisten = 1", &[("A2A_LOG", "1")], &[("insecure", "1")]).unwrap_err();
+        let error = load_from("send.timeout = 1\nlisten = 1", &[("A2A_LOG", "1")], &[("insecure", "1")]).unwrap_err();
         assert_eq!(error.lines().count(), 4, "{error}");
     }
 
@@ -401,18 +450,86 @@ mod tests {
             ("A2A_CONFG", "A2A_CONFG: unknown variable, ignored; did you mean A2A_CONFIG?"),
         ] {
             assert_eq!(load_from("", &[(name, "x")], &[]).unwrap().warnings, [warning]);
-            let error = load_from("wait = 1", &[(name, "x")], &[]).unwrap_err();
+            let error = load_from("send.timeout = 1", &[(name, "x")], &[]).unwrap_err();
             assert_eq!(error.lines().last(), Some(warning), "a warning may explain an error");
         }
-        assert!(load_from("", &[("A2A_WAIT", "1s"), ("PATH", "x")], &[]).unwrap().warnings.is_empty());
+        assert!(load_from("", &[("A2A_SEND_TIMEOUT", "1s"), ("PATH", "x")], &[]).unwrap().warnings.is_empty());
     }
 
     #[test]
     fn a2a_log_filter_overrides_rust_log() {
-        let loaded = load_from("log_filter = 'info'", &[("RUST_LOG", "debug")], &[]).unwrap();
-        assert_eq!(origin(&loaded, "log_filter"), "RUST_LOG");
+        let loaded = load_from("log.filter = 'info'", &[("RUST_LOG", "debug")], &[]).unwrap();
+        assert_eq!(origin(&loaded, "log.filter"), "RUST_LOG");
         let loaded = load_from("", &[("A2A_LOG_FILTER", "trace"), ("RUST_LOG", "debug")], &[]).unwrap();
-        assert_eq!(origin(&loaded, "log_filter"), "A2A_LOG_FILTER");
+        assert_eq!(origin(&loaded, "log.filter"), "A2A_LOG_FILTER");
+    }
+
+    #[test]
+    fn former_names_are_accepted_with_a_warning() {
+        for (file, variables, flags, warning) in [
+            ("wait = '4s'", &[][..], &[][..], "a2a.toml:1: wait: renamed to send.timeout"),
+            ("", &[("A2A_WAIT", "4s")], &[], "A2A_WAIT: renamed to A2A_SEND_TIMEOUT"),
+            ("", &[], &[("wait", "4s")], "--wait: renamed to --send-timeout"),
+            ("wait = '1s'", &[("A2A_SEND_TIMEOUT", "4s")], &[], "a2a.toml:1: wait: renamed to send.timeout"),
+            ("[send]\ntimeout = '1s'", &[("A2A_WAIT", "4s")], &[], "A2A_WAIT: renamed to A2A_SEND_TIMEOUT"),
+        ] {
+            let loaded = load_from(file, variables, flags).unwrap();
+            assert_eq!(
+                (loaded.config.send_timeout, &*loaded.warnings),
+                (Some(Duration::from_secs(4)), &[warning.into()][..])
+            );
+        }
+        let file = "store.place = 'memory'\nlog_filter = 'info'\n[retention]\nsends = '1h'";
+        let loaded =
+            load_from(file, &[("A2A_STORE", "memory"), ("A2A_LOG_FILTER", "warn")], &[("log", "json")]).unwrap();
+        let warnings = [
+            "a2a.toml:1: store.place: renamed to store.path",
+            "a2a.toml:2: log_filter: renamed to log.filter",
+            "a2a.toml:4: retention.sends: renamed to retention.idempotency_keys",
+        ];
+        assert_eq!(loaded.warnings, warnings);
+        assert_eq!(
+            load_from("dedupe = 'message-id'", &[], &[]).unwrap().config.idempotency_default_key,
+            DefaultKey::MessageId
+        );
+        for (name, value) in [("A2A_WAIT", ""), ("A2A_LOG", "json")] {
+            assert!(load_from("log = 'json'", &[(name, value)], &[]).unwrap().warnings.is_empty(), "{name}");
+        }
+        let error = load_from("wait = 4", &[], &[]).unwrap_err();
+        assert!(error.starts_with("a2a.toml:1: send.timeout: `4` is not a duration"), "{error}");
+    }
+
+    #[test]
+    fn name_and_former_name_together_are_rejected() {
+        for (file, variables, flags, expected) in [
+            (
+                "wait = '1s'\nsend.timeout = '1s'",
+                &[][..],
+                &[][..],
+                "a2a.toml:2: send.timeout: wait sets the same key; keep only send.timeout",
+            ),
+            (
+                "[card]\ngrpc_url = 'a:1'\ngrpc = 'a:1'",
+                &[],
+                &[],
+                "a2a.toml:3: card.grpc: card.grpc_url sets the same key; keep only card.grpc_url",
+            ),
+            (
+                "",
+                &[("A2A_WAIT", "1s"), ("A2A_SEND_TIMEOUT", "1s")],
+                &[],
+                "A2A_SEND_TIMEOUT: A2A_WAIT sets the same key; keep only A2A_SEND_TIMEOUT",
+            ),
+            (
+                "",
+                &[],
+                &[("send-timeout", "1s"), ("wait", "1s")],
+                "--wait: --send-timeout sets the same key; keep only --send-timeout",
+            ),
+        ] {
+            let error = load_from(file, variables, flags).unwrap_err();
+            assert!(error.starts_with(expected) && error.contains("renamed"), "{error}");
+        }
     }
 
     #[test]

@@ -15,6 +15,8 @@ origin of each value. Unknown keys and invalid values are errors. Unknown variab
 because other programs may use the prefix too.
 
 A name with a dot is a key in a table: `turn.deadline` is `deadline` in `[turn]`, `A2A_TURN_DEADLINE` and `--turn-deadline`.
+Former names of keys, variables and flags are accepted with a warning. A name and its former name together are an error.
+
 A duration is a number with a unit, such as `500ms`, `10s`, `5m` or `1h`. A size is a number of bytes, optionally with a unit:
 `64KiB`, `1MiB`. An empty variable counts as not set; for a secret, it is an error.
 ";
@@ -25,12 +27,18 @@ pub(crate) fn reference() -> String {
     let mut text = HEAD.to_owned();
     for key in KEYS {
         let default = key.show(&defaults).map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"));
-        let (name, kind, sentence) = (key.name, key.kind, key.sentence);
+        let (name, kind, description) = (key.name, key.kind, key.description);
         let (variable, flag) = (key.variable(), key.flag());
         // Writing to memory does not fail.
-        _ = write!(text, "\n## `{name}`\n\n{sentence}\n\n- {kind}; default: {default}\n- `{variable}`, `--{flag}`\n");
+        _ = write!(
+            text,
+            "\n## `{name}`\n\n{description}\n\n- {kind}; default: {default}\n- `{variable}`, `--{flag}`\n"
+        );
         for short in key.short {
             _ = writeln!(text, "- shorthand: `{short} = {default}`", default = default.trim_matches('`'));
+        }
+        for former in key.former {
+            _ = writeln!(text, "- formerly `{former}`");
         }
     }
     text

@@ -31,7 +31,7 @@ pub(crate) trait Value: Sized {
     /// The value is redacted wherever it is printed.
     const SECRET: bool = false;
     /// Value of a flag without an argument. `None` if it needs one.
-    const ALONE: Option<&'static str> = None;
+    const WITHOUT_ARGUMENT: Option<&'static str> = None;
 
     /// Parses the text of a variable or flag.
     ///
@@ -94,7 +94,7 @@ impl Value for String {
 
 impl Value for bool {
     const KIND: &'static str = "boolean";
-    const ALONE: Option<&'static str> = Some("true");
+    const WITHOUT_ARGUMENT: Option<&'static str> = Some("true");
 
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|_| format!("{} is not a boolean; write `true` or `false`", brief(text)))

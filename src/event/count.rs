@@ -75,7 +75,7 @@ mod tests {
                 Ok(End::InputRequired(Message::agent("more?")))
             }
         });
-        let limits = Limits { pace: Duration::ZERO, ..Limits::default() };
+        let limits = Limits { commit_interval: Duration::ZERO, ..Limits::default() };
         let service = Arc::new(Service::new(agent, Arc::new(Memory::default()), limits));
         let configuration = SendMessageConfiguration { return_immediately: true, ..Default::default() };
         let request = SendMessageRequest {

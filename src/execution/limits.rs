@@ -27,25 +27,25 @@ const MIN_EVENT_BYTES: usize = 1024;
 #[non_exhaustive]
 pub struct Limits {
     /// Time after which a turn has a task, even if its agent has not sent an update. 100 ms by default.
-    pub real_after: Duration,
+    pub task_delay: Duration,
     /// Minimum interval between two commits of a running turn; updates in between are batched. Zero commits at each pause of
     /// the agent. 1 ms by default.
-    pub pace: Duration,
+    pub commit_interval: Duration,
     /// Maximum duration of one turn. A turn that exceeds it fails. 1 h by default.
-    pub turn: Duration,
+    pub turn_deadline: Duration,
     /// Idle timeout of an agent: a turn without an update for this long fails. Waiting for authorization or for the store does
     /// not count. Zero, the default, disables it.
-    pub idle: Duration,
+    pub turn_idle_timeout: Duration,
     /// Grace period in which a canceled agent can return by itself. 5 s by default.
-    pub cancel: Duration,
+    pub cancel_grace: Duration,
     /// Timeout of a blocking send; the client then gets the current task, which is not terminal and may be SUBMITTED or
-    /// WORKING. Unlimited by default: the send waits until the task is terminal or interrupted (3.2.2), and `turn` bounds that.
-    /// Zero answers as soon as the message is stored.
-    pub wait: Option<Duration>,
+    /// WORKING. Unlimited by default: the send waits until the task is terminal or interrupted (3.2.2), and `turn_deadline` bounds
+    /// that. Zero answers as soon as the message is stored.
+    pub send_timeout: Option<Duration>,
     /// Maximum age of a stream. Then it ends, and its client can resume it. Zero: no limit. 24 h by default.
-    pub stream_age: Duration,
+    pub stream_max_age: Duration,
     /// Maximum number of messages that wait for a task whose agent is busy. 256 by default.
-    pub waiting: usize,
+    pub queued_messages: usize,
     /// Maximum number of parts in a message. 1000 by default.
     pub parts: usize,
     /// Maximum number of tasks that a message may reference. 16 by default.
@@ -78,9 +78,9 @@ pub struct Limits {
     pub streams: usize,
     /// Maximum number of open streams of one task. Further subscriptions are rejected; streaming sends are not. 1000 by
     /// default.
-    pub subscribers: usize,
+    pub streams_per_task: usize,
     /// Maximum number of push notification configurations per task. 32 by default.
-    pub max_push_configs: usize,
+    pub push_configs: usize,
     /// Maximum size of a page of `ListTasks` in bytes, encoded in protobuf. A page that reaches it ends early, with a token
     /// for the next page. A larger task gets a page of its own. 8 MiB by default.
     pub page_bytes: usize,
@@ -102,14 +102,14 @@ impl Default for Limits {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         Self {
-            real_after: Duration::from_millis(100),
-            pace: Duration::from_millis(1),
-            turn: seconds(3600),
-            idle: Duration::ZERO,
-            cancel: seconds(5),
-            wait: None,
-            stream_age: seconds(86_400),
-            waiting: 256,
+            task_delay: Duration::from_millis(100),
+            commit_interval: Duration::from_millis(1),
+            turn_deadline: seconds(3600),
+            turn_idle_timeout: Duration::ZERO,
+            cancel_grace: seconds(5),
+            send_timeout: None,
+            stream_max_age: seconds(86_400),
+            queued_messages: 256,
             parts: 1000,
             references: 16,
             events: 200_000,
@@ -121,8 +121,8 @@ impl Default for Limits {
             turns: 10_000,
             turns_per_owner: 5000,
             streams: 10_000,
-            subscribers: 1000,
-            max_push_configs: 32,
+            streams_per_task: 1000,
+            push_configs: 32,
             page_bytes: 8 << 20,
             history_bytes: 8 << 20,
         }
@@ -243,6 +243,6 @@ pub(super) fn limit_error(name: &'static str, why: String) -> Error {
 /// Returns the error for a store at its maximum number of tasks, none of which can be evicted.
 pub(super) fn store_full(Full { limit: name, max, .. }: Full) -> Error {
     let whose = if name == Full::per_owner(max).limit { " of your" } else { "" };
-    let why = format!("{max}{whose} tasks are stored, and none has ended; retry later ({name})");
+    let why = format!("{max}{whose} tasks are stored, and none has ended; retry later (limits.{name})");
     limit_error(name, why).retry_after(RETRY_AFTER)
 }

@@ -25,7 +25,7 @@ impl<A: Agent> Execution<A> {
         key: &Key,
         push: PushConfig,
     ) -> Result<(Arc<PushConfig>, Option<String>), Error> {
-        let (push, max) = (push.for_task(key), self.0.limits.max_push_configs);
+        let (push, max) = (push.for_task(key), self.0.limits.push_configs);
         match self.0.journal.store().put_push(key, Arc::clone(&push), max).await? {
             PutResult::Created => {
                 let id = push.config.id.clone();
@@ -35,10 +35,10 @@ impl<A: Agent> Execution<A> {
             PutResult::TaskNotFound => Err(Error::task_not_found(key.id())),
             PutResult::Full => {
                 let why = format!(
-                    "task {} has {max} push notification configurations; delete one first (max_push_configs)",
+                    "task {} has {max} push notification configurations; delete one first (limits.push_configs)",
                     key.id()
                 );
-                Err(limit_error("max_push_configs", why).with("taskId", key.id()))
+                Err(limit_error("push_configs", why).with("taskId", key.id()))
             }
         }
     }

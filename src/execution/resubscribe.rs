@@ -77,7 +77,7 @@ impl<A: Agent> Execution<A> {
     }
 
     /// Waits for the result of a retried send whose message is event `seq`: until its turn has ended or is interrupted, or
-    /// for `wait`. Does not read the log.
+    /// for `send.timeout`. Does not read the log.
     pub(crate) async fn wait_for_earlier_send(
         &self,
         key: &Key,
@@ -113,11 +113,13 @@ impl<A: Agent> Execution<A> {
 
     /// Acquires the permit for one more stream of a task.
     fn reader_permit(&self, live: &LiveRef) -> Result<OwnedSemaphorePermit, Error> {
-        let (permit, max) = (self.0.permits.stream()?, self.0.limits.subscribers);
+        let (permit, max) = (self.0.permits.stream()?, self.0.limits.streams_per_task);
         if live.lock().readers() >= max {
-            let why =
-                format!("task {} has {max} streams; close some or retry later (limits.subscribers)", live.key.id());
-            return Err(limit_error("subscribers", why).with("taskId", live.key.id()).retry_after(RETRY_AFTER));
+            let why = format!(
+                "task {} has {max} streams; close some or retry later (limits.streams_per_task)",
+                live.key.id()
+            );
+            return Err(limit_error("streams_per_task", why).with("taskId", live.key.id()).retry_after(RETRY_AFTER));
         }
         Ok(permit)
     }

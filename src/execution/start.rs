@@ -171,13 +171,13 @@ impl<A: Agent> Execution<A> {
             if inner.is_lost {
                 return Err(ownership_changed());
             }
-            if inner.turn.inbox.len() >= self.0.limits.waiting && !inner.admission.state().is_terminal() {
+            if inner.turn.inbox.len() >= self.0.limits.queued_messages && !inner.admission.state().is_terminal() {
                 let why = format!(
-                    "{} messages wait for task {}; retry once it has answered (limits.waiting)",
+                    "{} messages wait for task {}; retry once it has answered (limits.queued_messages)",
                     inner.turn.inbox.len(),
                     key.id()
                 );
-                return Err(limit_error("waiting", why).retry_after(RETRY_AFTER));
+                return Err(limit_error("queued_messages", why).retry_after(RETRY_AFTER));
             }
             let permit = if inner.turn.is_running || inner.admission.state().is_terminal() {
                 None

@@ -95,13 +95,13 @@ impl<A: Agent> Shared<A> {
         };
         let started = Instant::now();
         let (real_at, deadline) =
-            (clock::after(started, self.limits.real_after), clock::after(started, self.limits.turn));
+            (clock::after(started, self.limits.task_delay), clock::after(started, self.limits.turn_deadline));
         let turn = Turn { live: live.clone(), task, messages, context, attempt, deadline, text: OnceLock::new() };
         let sender = Updates { live: live.clone(), turn: number };
         // The agent may panic before it returns a future.
         let started_agent = catch_unwind(AssertUnwindSafe(|| Box::pin(self.agent.run(turn, sender))));
         let deadlines = TurnDeadlines { started, real_at, deadline };
-        let idle_timer = IdleTimer::new(self.limits.idle, updates, started);
+        let idle_timer = IdleTimer::new(self.limits.turn_idle_timeout, updates, started);
         self.poll(live, started_agent, deadlines, idle_timer)
     }
 
@@ -136,7 +136,7 @@ impl<A: Agent> Shared<A> {
                     return Poll::Ready(TurnOutcome::LimitExceeded);
                 }
                 if inner.turn.cancel_requested && grace_ends.is_none() {
-                    grace_ends = Some(clock::after(Instant::now(), self.limits.cancel));
+                    grace_ends = Some(clock::after(Instant::now(), self.limits.cancel_grace));
                 }
                 registration.register(&mut inner, cx);
                 inner.turn.agent_polled = true;
@@ -161,7 +161,7 @@ impl<A: Agent> Shared<A> {
                     next = next.min(commit_at);
                     drop(inner);
                 } else if inner.is_dirty() {
-                    commit_at = clock::after(now, self.limits.pace);
+                    commit_at = clock::after(now, self.limits.commit_interval);
                     journal.flush(live, inner);
                 } else {
                     drop(inner);
@@ -250,7 +250,7 @@ impl<A: Agent> Shared<A> {
             TurnOutcome::Canceled => (TaskState::Canceled, None),
             TurnOutcome::Panicked(cause) => failed("panic", &cause),
             TurnOutcome::Deadline => failed("deadline", "the turn exceeded its maximum duration (turn.deadline)"),
-            TurnOutcome::Idle => failed("idle", "the agent sent no update within its idle timeout (turn.idle)"),
+            TurnOutcome::Idle => failed("idle", "the agent sent no update within its idle timeout (turn.idle_timeout)"),
             TurnOutcome::LimitExceeded => failed("limit", "the turn exceeded a limit of the task"),
         };
         let mut ends = if state.is_terminal() { Ends::Task } else { Ends::Turn };

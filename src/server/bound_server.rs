@@ -47,7 +47,7 @@ impl<A: Agent> BoundServer<A> {
     }
 
     /// Serves until `stop` completes, then drains: rejects new connections and calls, waits for running turns up to the
-    /// [grace period](super::Server::grace), and closes the remaining streams, which clients can resume later. No task is
+    /// [grace period](super::Server::drain_grace), and closes the remaining streams, which clients can resume later. No task is
     /// canceled.
     pub async fn run_until(self, stop: impl Future<Output = ()>) {
         let Self { listener, addr, http, grpc, layers, service, draining, settings, grace } = self;

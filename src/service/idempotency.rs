@@ -15,7 +15,7 @@ const MAX_KEY_BYTES: usize = 255;
 
 /// Idempotency key of sends without an `Idempotency-Key`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dedupe {
+pub enum DefaultKey {
     /// No key. The default, because hand-written clients may reuse message ids.
     #[default]
     Off,
@@ -23,7 +23,7 @@ pub enum Dedupe {
     MessageId,
 }
 
-impl Dedupe {
+impl DefaultKey {
     /// Returns the idempotency key of a send, if it has one.
     pub(super) fn key(self, call: &Call, send: &SendMessageRequest) -> Result<Option<Box<IdempotencyKey>>, Error> {
         // The prefixes separate keys from message ids.

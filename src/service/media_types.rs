@@ -12,7 +12,7 @@ use crate::{
 pub struct Modes {
     /// Rejects messages with a part whose media type neither the agent nor any of its skills accepts, and messages whose
     /// senders accept none of their output media types. Off by default.
-    pub strict_modes: bool,
+    pub strict_media_types: bool,
     /// Rejects messages without a text part. Off by default.
     pub require_text: bool,
 }
@@ -31,7 +31,7 @@ const TEXT: &str = "text/plain";
 impl MediaTypeCheck {
     /// Creates the check for an agent.
     pub(super) fn new(modes: Modes, about: &About) -> Self {
-        if !modes.strict_modes {
+        if !modes.strict_media_types {
             return Self { modes, ..Self::default() };
         }
         let all = |default: &[String], skills: &mut dyn Iterator<Item = &String>| {
@@ -55,7 +55,7 @@ impl MediaTypeCheck {
         if self.modes.require_text && message.texts().next().is_none() {
             return Err(Error::invalid_field("message.parts", "no text part; this agent requires one"));
         }
-        if self.modes.strict_modes {
+        if self.modes.strict_media_types {
             for (n, part) in message.parts.iter().enumerate() {
                 let media_type = media_type(part);
                 if !self.accepts(media_type) {
@@ -130,7 +130,7 @@ mod tests {
     fn parts_have_their_own_media_type_or_that_of_their_kind() {
         let check = |modes: &[&str]| {
             let about = About::default().modes(modes.iter().copied(), ["text/plain"]);
-            MediaTypeCheck::new(Modes { strict_modes: true, require_text: false }, &about)
+            MediaTypeCheck::new(Modes { strict_media_types: true, require_text: false }, &about)
         };
         let data = || Part::data(&1).unwrap();
         for (modes, part, is_accepted) in [

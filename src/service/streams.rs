@@ -59,7 +59,7 @@ impl<A: Agent> Service<A> {
 
     /// Returns the stream of a reader, with the maximum age.
     pub(super) fn streamed(&self, reader: Reader, marks: bool) -> Response<BoxStream<Event>> {
-        let age = self.execution.limits().stream_age;
+        let age = self.execution.limits().stream_max_age;
         let until = Instant::now().checked_add(age).filter(|_| !age.is_zero());
         Response::new(Box::pin(Events { reader, marks, until, timer: None, armed: None, ended: false }))
     }

@@ -24,15 +24,21 @@ pub struct Retention {
     /// store in memory keeps them as long as the task.
     pub push: Option<Duration>,
     /// Retention of idempotency keys after the send. 24 h by default. The store in memory keeps them as long as the task.
-    pub sends: Option<Duration>,
+    pub idempotency_keys: Option<Duration>,
     /// Interval between retention sweeps (minimum 1 s). 1 min by default.
     pub interval: Duration,
 }
 
 impl Retention {
     /// Unlimited retention.
-    pub const FOREVER: Self =
-        Self { finished: None, idle: None, logs: None, push: None, sends: None, interval: Duration::from_mins(1) };
+    pub const FOREVER: Self = Self {
+        finished: None,
+        idle: None,
+        logs: None,
+        push: None,
+        idempotency_keys: None,
+        interval: Duration::from_mins(1),
+    };
 
     /// Returns the time before which data is expired, or `None` if the retention is unlimited.
     pub fn cutoff(retention: Option<Duration>, now: Millis) -> Option<Millis> {
@@ -48,7 +54,7 @@ impl Default for Retention {
             idle: Some(30 * DAY),
             logs: Some(HOUR),
             push: Some(DAY),
-            sends: Some(DAY),
+            idempotency_keys: Some(DAY),
             ..Self::FOREVER
         }
     }

@@ -1,4 +1,4 @@
-//! Wire log (`print_wire`): logs each request, the protocol 1.0 call that it maps to, and the response.
+//! Wire log (`log.wire`): logs each request, the protocol 1.0 call that it maps to, and the response.
 //!
 //! For debugging, for example a migration between protocol versions; off by default. Credentials are redacted by the names
 //! of headers and members, and long texts are truncated. Message content is not redacted.

@@ -175,7 +175,8 @@ impl http_body::Body for Body {
 /// Reads the whole body of a request.
 ///
 /// # Errors
-/// The body is larger than `max_body`, is not received within `body_timeout`, or exceeds the budget of received bytes.
+/// The body is larger than `limits.body_bytes`, is not received within `limits.body_timeout`, or exceeds the budget of
+/// received bytes.
 pub(super) async fn read<B>(headers: &HeaderMap, body: B, limits: &Limits) -> Result<Bytes, Error>
 where
     B: http_body::Body<Data = Bytes>,
@@ -196,7 +197,7 @@ where
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
     let mut body = pin!(body);
-    let max = limits.max_body;
+    let max = limits.body_bytes;
     let limit = u64::try_from(max).unwrap_or(u64::MAX);
     let mut reserved = limits.receiving.reservation();
     let (mut first, mut rest, mut length) = (Bytes::new(), BytesMut::new(), 0_u64);
@@ -248,6 +249,6 @@ where
 /// Returns the error for a body or a message of more than `max` bytes.
 pub(crate) fn too_large_for(max: usize) -> Error {
     ErrorKind::TooLarge
-        .because(format!("the request exceeds the limit of {max} bytes (max_body)"))
+        .because(format!("the request exceeds the limit of {max} bytes (limits.body_bytes)"))
         .with("limit", max.to_string())
 }

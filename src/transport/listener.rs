@@ -57,11 +57,11 @@ const MIN_IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Time for a client of HTTP/2 to receive `GOAWAY`, and to complete requests that it sent before.
 const GOAWAY_GRACE: Duration = Duration::from_secs(1);
 
-/// Default of `connection.idle`.
+/// Default of `connection.idle_timeout`.
 pub(crate) const CONNECTION_IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// Default of [`ListenerSettings::max_connections`].
-pub(crate) const MAX_CONNECTIONS: usize = 10_000;
+/// Default of [`ListenerSettings::connections`].
+pub(crate) const CONNECTIONS: usize = 10_000;
 
 /// Default of [`ListenerSettings::write_timeout`].
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
@@ -70,7 +70,7 @@ pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 #[derive(Clone, Debug)]
 pub struct ListenerSettings {
     /// Maximum number of open connections. Further ones wait in the queue of the system.
-    pub max_connections: usize,
+    pub connections: usize,
     /// Timeout from the start of a connection to its first request, or to the end of the HTTP/2 preface.
     pub opening_timeout: Duration,
     /// Idle timeout, exceeded by up to an eighth. HTTP/1: from the end of a response to the headers of the next request.
@@ -93,7 +93,7 @@ pub struct ListenerSettings {
 impl Default for ListenerSettings {
     fn default() -> Self {
         Self {
-            max_connections: MAX_CONNECTIONS,
+            connections: CONNECTIONS,
             opening_timeout: Duration::from_secs(10),
             idle_timeout: CONNECTION_IDLE_TIMEOUT,
             peer_limit: PeerLimit::default(),
@@ -197,7 +197,7 @@ where
     B: http_body::Body<Data = Bytes, Error: Into<Box<dyn StdError + Send + Sync>>> + Unpin + Send + 'static,
 {
     let (running, abort) = (TaskTracker::new(), CancellationToken::new());
-    let permits = Arc::new(Semaphore::new(settings.max_connections.min(Semaphore::MAX_PERMITS)));
+    let permits = Arc::new(Semaphore::new(settings.connections.min(Semaphore::MAX_PERMITS)));
     let settings = Arc::new(settings.clone());
     let (mut errors, mut refusals) = (LogLimit::default(), LogLimit::default());
     loop {

@@ -205,7 +205,7 @@ impl fmt::Display for AllowedOrigin {
 /// Hosts and origins that a server accepts.
 #[derive(Clone, Debug)]
 pub(crate) struct OriginPolicy {
-    /// From `allowed_hosts`, `public_url` and `card.shapes`.
+    /// From `allowed_hosts`, `public_url` and `card.formats_by_host`.
     hosts: Vec<AllowedHost>,
     /// The host is checked on every listen address, not only on a loopback address.
     checks_all_addresses: bool,

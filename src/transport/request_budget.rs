@@ -1,5 +1,5 @@
-//! Limits of request bodies in receipt: total bytes of all connections (`limits.receiving_bytes`) and time per body
-//! (`body_timeout`).
+//! Limits of request bodies in receipt: total bytes of all connections (`limits.incoming_bytes`) and time per body
+//! (`limits.body_timeout`).
 
 use std::{
     error::Error as StdError,
@@ -24,8 +24,8 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-/// Default of `limits.receiving_bytes`.
-pub(crate) const RECEIVING_BYTES: usize = 256 << 20;
+/// Default of `limits.incoming_bytes`.
+pub(crate) const INCOMING_BYTES: usize = 256 << 20;
 
 /// Maximum size of a small body in bytes. Small bodies may use the whole budget, and larger ones seven eighths of it, so that
 /// large slow bodies do not block small requests.
@@ -62,7 +62,7 @@ impl ReceiveBudget {
     /// Creates a budget of `limit` bytes; zero is no limit.
     pub(super) fn new(limit: usize) -> Arc<Self> {
         let limit = if limit == 0 { usize::MAX } else { limit };
-        let names = ("request", "limits.receiving_bytes");
+        let names = ("request", "limits.incoming_bytes");
         Arc::new(Self { limit, small: SMALL, names, used: AtomicUsize::new(0) })
     }
 
@@ -118,7 +118,7 @@ impl Drop for ReceiveReservation {
 
 /// Returns the error for a body that is not complete after the timeout.
 pub(super) fn too_slow(timeout: Duration) -> Error {
-    ErrorKind::RequestTimeout.because(format!("the body was not received within {timeout:?} (body_timeout)"))
+    ErrorKind::RequestTimeout.because(format!("the body was not received within {timeout:?} (limits.body_timeout)"))
 }
 
 /// Number of messages in a gRPC request.
@@ -151,7 +151,7 @@ impl<B> LimitedBody<B> {
         Self {
             body,
             messages,
-            max: limits.max_body,
+            max: limits.body_bytes,
             timeout: limits.body_timeout,
             started: Instant::now(),
             expires: None,
@@ -221,7 +221,7 @@ mod tests {
         assert!(large.grow(7 * SMALL).is_ok());
         let error = large.grow(1).unwrap_err();
         assert_eq!((error.kind(), error.retry_after_seconds()), (ErrorKind::Unavailable, Some(1)));
-        assert!(error.to_string().contains("limits.receiving_bytes = 131072"), "{error}");
+        assert!(error.to_string().contains("limits.incoming_bytes = 131072"), "{error}");
 
         let mut small = budget.reservation();
         assert!(small.grow(SMALL).is_ok() && budget.reservation().grow(1).is_err());

@@ -7,27 +7,27 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ReadinessCheck, health,
-    request_budget::{RECEIVING_BYTES, ReceiveBudget},
+    request_budget::{INCOMING_BYTES, ReceiveBudget},
 };
 use crate::{card::CardRequest, env::Env, protocol::Protocols};
 
-/// Default of `max_body`.
-pub(crate) const MAX_BODY: usize = 1 << 20;
+/// Default of `limits.body_bytes`.
+pub(crate) const BODY_BYTES: usize = 1 << 20;
 
-/// Default of `body_timeout`.
+/// Default of `limits.body_timeout`.
 pub(crate) const BODY_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Default of `limits.health_watches`.
 pub(crate) const HEALTH_WATCHES: usize = 100;
 
-/// Default of `keep_alive`.
+/// Default of `stream.keep_alive`.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Default of [`Settings::batch_bytes`].
 pub(crate) const BATCH_BYTES: usize = 8 << 20;
 
-/// Default of [`Settings::unsent_bytes`].
-pub(crate) const UNSENT_BYTES: usize = 256 << 20;
+/// Default of [`Settings::outgoing_bytes`].
+pub(crate) const OUTGOING_BYTES: usize = 256 << 20;
 
 /// Encoding of file bytes in the protobuf messages of 0.3, over gRPC and HTTP+JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,22 +48,22 @@ pub type CardSource = Arc<dyn Fn(&CardRequest<'_>) -> Bytes + Send + Sync>;
 #[derive(Clone)]
 pub struct Settings {
     /// Maximum size of a request body, or of a gRPC message, in bytes.
-    pub max_body: usize,
+    pub body_bytes: usize,
     /// Timeout for receiving the body of a request, whichever binding it is for.
     pub body_timeout: Duration,
     /// Maximum number of bytes in the request bodies that all connections are receiving. Zero: no limit.
-    pub receiving_bytes: usize,
+    pub incoming_bytes: usize,
     /// Maximum number of open `Watch` streams of gRPC's health service.
     pub health_watches: usize,
     /// Interval of keep-alive comments on a stream of server-sent events without events. Zero: none.
     pub keep_alive: Duration,
     /// Maximum age of a stream, enforced even if its client does not read. Zero: no limit.
-    pub stream_age: Duration,
+    pub stream_max_age: Duration,
     /// Maximum size of the results of a JSON-RPC batch in bytes. A call whose result exceeds it gets an error.
     pub batch_bytes: usize,
     /// Maximum total size in bytes of responses that are in preparation or wait for slow readers. Further calls are rejected
     /// as unavailable.
-    pub unsent_bytes: usize,
+    pub outgoing_bytes: usize,
     /// Source of `/.well-known/agent-card.json`.
     pub card: CardSource,
     /// Rejects requests of 1.0 without `A2A-Version`, which the specification treats as 0.3 (3.6.2).
@@ -87,14 +87,14 @@ impl Settings {
     /// Creates settings with the defaults.
     pub fn new(card: CardSource) -> Self {
         Self {
-            max_body: MAX_BODY,
+            body_bytes: BODY_BYTES,
             body_timeout: BODY_TIMEOUT,
-            receiving_bytes: RECEIVING_BYTES,
+            incoming_bytes: INCOMING_BYTES,
             health_watches: HEALTH_WATCHES,
             keep_alive: KEEP_ALIVE,
-            stream_age: Duration::ZERO,
+            stream_max_age: Duration::ZERO,
             batch_bytes: BATCH_BYTES,
-            unsent_bytes: UNSENT_BYTES,
+            outgoing_bytes: OUTGOING_BYTES,
             card,
             strict_version: false,
             protocols: Protocols::default(),
@@ -109,12 +109,12 @@ impl Settings {
     /// Creates the limits of a new service, with a separate receive budget.
     pub(super) fn limits(&self) -> Limits {
         Limits {
-            max_body: self.max_body,
+            body_bytes: self.body_bytes,
             body_timeout: self.body_timeout,
             keep_alive: self.keep_alive,
-            stream_age: self.stream_age,
+            stream_max_age: self.stream_max_age,
             batch_bytes: self.batch_bytes,
-            receiving: ReceiveBudget::new(self.receiving_bytes),
+            receiving: ReceiveBudget::new(self.incoming_bytes),
         }
     }
 }
@@ -122,10 +122,10 @@ impl Settings {
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut f = f.debug_struct("Settings");
-        f.field("max_body", &self.max_body).field("body_timeout", &self.body_timeout);
-        f.field("keep_alive", &self.keep_alive).field("stream_age", &self.stream_age);
+        f.field("body_bytes", &self.body_bytes).field("body_timeout", &self.body_timeout);
+        f.field("keep_alive", &self.keep_alive).field("stream_max_age", &self.stream_max_age);
         f.field("batch_bytes", &self.batch_bytes)
-            .field("unsent_bytes", &self.unsent_bytes)
+            .field("outgoing_bytes", &self.outgoing_bytes)
             .field("strict_version", &self.strict_version);
         f.field("protocols", &self.protocols).field("idempotency_keys", &self.idempotency_keys).finish_non_exhaustive()
     }
@@ -134,10 +134,10 @@ impl fmt::Debug for Settings {
 /// Limits of requests and responses, shared by the bindings.
 #[derive(Clone)]
 pub(super) struct Limits {
-    pub(super) max_body: usize,
+    pub(super) body_bytes: usize,
     pub(super) body_timeout: Duration,
     pub(super) keep_alive: Duration,
-    pub(super) stream_age: Duration,
+    pub(super) stream_max_age: Duration,
     pub(super) batch_bytes: usize,
     pub(super) receiving: Arc<ReceiveBudget>,
 }
@@ -145,6 +145,6 @@ pub(super) struct Limits {
 impl Limits {
     /// Limits of gRPC's health service, whose clients are not authenticated: small messages, and a separate receive budget.
     pub(super) fn of_health(&self) -> Self {
-        Self { max_body: health::MAX_MESSAGE, receiving: ReceiveBudget::of_health(), ..self.clone() }
+        Self { body_bytes: health::MAX_MESSAGE, receiving: ReceiveBudget::of_health(), ..self.clone() }
     }
 }

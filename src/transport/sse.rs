@@ -45,7 +45,7 @@ pub(super) fn response(
     limits: &Limits,
     write: impl WriteData,
 ) -> Response<Body> {
-    let &Limits { keep_alive, stream_age, .. } = limits;
+    let &Limits { keep_alive, stream_max_age, .. } = limits;
     let events = Events {
         event_line,
         items: Some(items),
@@ -57,7 +57,7 @@ pub(super) fn response(
     };
     let mut response = Response::new(Body::events(events));
     *response.headers_mut() = headers;
-    if let Some(deadline) = WriteDeadline::after(stream_age) {
+    if let Some(deadline) = WriteDeadline::after(stream_max_age) {
         response.extensions_mut().insert(deadline);
     }
     let headers = response.headers_mut();

@@ -154,7 +154,7 @@ pub(crate) async fn v03_rpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> 
 /// Server of the scenarios. A blocking send waits at most half a second, so that tests can observe the timeout.
 pub(crate) fn server() -> Server<Actor> {
     let mut limits = Limits::default();
-    limits.wait = Some(Duration::from_millis(500));
+    limits.send_timeout = Some(Duration::from_millis(500));
     Server::new(Actor).limits(limits)
 }
 

@@ -42,9 +42,10 @@ async fn configuration_document_is_up_to_date() {
 #[tokio::test]
 async fn print_config_shows_each_value_with_its_origin() {
     let directory = directory("printed");
-    std::fs::write(directory.join("a2a.toml"), "token = 'hunter2'\nwait = '1s'\n\n[card]\nname = \"Ada's\"\n").unwrap();
-    let mut command = a2a(&["serve", "--print-config", "--max-body=64KiB", "--insecure"]);
-    command.current_dir(&directory).env("A2A_WAIT", "2s").env("A2A_TURN_DEADLINE", "3m");
+    std::fs::write(directory.join("a2a.toml"), "token = 'hunter2'\nsend.timeout = '1s'\n\n[card]\nname = \"Ada's\"\n")
+        .unwrap();
+    let mut command = a2a(&["serve", "--print-config", "--limits-body-bytes=64KiB", "--insecure"]);
+    command.current_dir(&directory).env("A2A_SEND_TIMEOUT", "2s").env("A2A_TURN_DEADLINE", "3m");
     let (code, printed, errors) = run(command).await;
     assert_eq!((code, &*errors), (0, ""));
     assert!(!printed.contains("hunter2"), "{printed}");
@@ -52,9 +53,9 @@ async fn print_config_shows_each_value_with_its_origin() {
     for line in [
         "listen = \"127.0.0.1:8080\" # default",
         "token = \"(hidden)\" # a2a.toml:1",
-        "wait = \"2s\" # A2A_WAIT",
+        "timeout = \"2s\" # A2A_SEND_TIMEOUT",
         "deadline = \"3m\" # A2A_TURN_DEADLINE",
-        "max_body = \"64KiB\" # --max-body",
+        "body_bytes = \"64KiB\" # --limits-body-bytes",
         "insecure = true # --insecure",
         "name = \"Ada's\" # a2a.toml:5",
         "# public_url = # default",
@@ -77,7 +78,7 @@ async fn print_config_shows_each_value_with_its_origin() {
 #[tokio::test]
 async fn configuration_errors_name_their_source_before_the_server_starts() {
     let directory = directory("wrong");
-    std::fs::write(directory.join("other.toml"), "wait = '1s'\n\n[turn]\ndeadlin = '1s'\n").unwrap();
+    std::fs::write(directory.join("other.toml"), "insecure = true\n\n[turn]\ndeadlin = '1s'\n").unwrap();
     for (arguments, variable, expected) in [
         (
             vec!["--config", "other.toml"],
@@ -85,9 +86,9 @@ async fn configuration_errors_name_their_source_before_the_server_starts() {
             "other.toml:4: unknown key `turn.deadlin`; did you mean `turn.deadline`?",
         ),
         (vec![], Some(("A2A_CONFIG", "other.toml")), "other.toml:4: unknown key"),
-        (vec![], Some(("A2A_WAIT", "soon")), "A2A_WAIT: `soon` is not a duration"),
-        (vec!["--wait", "soon"], None, "--wait: `soon` is not a duration"),
-        (vec!["--waitt", "1s"], None, "--wait"),
+        (vec![], Some(("A2A_SEND_TIMEOUT", "soon")), "A2A_SEND_TIMEOUT: `soon` is not a duration"),
+        (vec!["--send-timeout", "soon"], None, "--send-timeout: `soon` is not a duration"),
+        (vec!["--send-timeoutt", "1s"], None, "--send-timeout"),
         (vec!["--config", "missing.toml"], None, "missing.toml: "),
     ] {
         let mut command = a2a(&["serve"]);
@@ -101,13 +102,13 @@ async fn configuration_errors_name_their_source_before_the_server_starts() {
 /// Other programs use the prefix too, so an unknown variable does not stop the server from starting.
 #[tokio::test]
 async fn unknown_variables_are_reported_as_warnings() {
-    let warning = "A2A_WAITT: unknown variable, ignored; did you mean A2A_WAIT?";
+    let warning = "A2A_SEND_TIMEOUTT: unknown variable, ignored; did you mean A2A_SEND_TIMEOUT?";
     let mut command = a2a(&["serve", "--print-config"]);
-    command.env("A2A_WAITT", "1s");
+    command.env("A2A_SEND_TIMEOUTT", "1s");
     let (code, _, errors) = run(command).await;
     assert_eq!((code, &*errors), (0, &*format!("warning: {warning}\n")));
     let mut command = a2a(&["serve", "--listen", "127.0.0.1:0"]);
-    command.env("A2A_WAITT", "1s");
+    command.env("A2A_SEND_TIMEOUTT", "1s");
     let (mut child, _) = started(command).await;
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let first = lines.next_line().await.unwrap().unwrap();

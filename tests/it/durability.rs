@@ -101,7 +101,7 @@ async fn canceled_agent_is_dropped_after_the_grace_period(
 ) {
     let count = Arc::new(AtomicU64::new(0));
     let mut limits = a2a_service::service::Limits::default();
-    limits.cancel = MOMENT;
+    limits.cancel_grace = MOMENT;
     let agent = serve(Server::new(Counting(Arc::clone(&count))).limits(limits)).await;
     let mut events = stream(&*agent, text("", "go")).await;
     let id = task_of(&next(&mut events).await).id.clone();

@@ -290,7 +290,7 @@ async fn full_or_failing_disk_rejects_sends_until_it_recovers() {
     for (call, error) in [("pwrite64", "ENOSPC"), ("fsync", "EIO")] {
         let (bed, mut rng) = (TestBed::new(), seed());
         // `store.max_size` must not be reported as the cause.
-        let settings = [("A2A_STORE_DURABILITY", "power"), ("A2A_WAIT", "1s"), ("A2A_STORE_MAX_SIZE", "1GiB")];
+        let settings = [("A2A_STORE_DURABILITY", "power"), ("A2A_SEND_TIMEOUT", "1s"), ("A2A_STORE_MAX_SIZE", "1GiB")];
         let (mut child, url) = bed.start(&settings).await;
         let agent = client::rest(&url).unwrap();
         let record = |task: Task| bed.history.record(&Line::Reply { binding: "REST".into(), task: Box::new(task) });

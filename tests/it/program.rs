@@ -154,7 +154,7 @@ async fn card_with_unchecked_security_is_rejected() {
     command.args(["--public-url", "https://agent.example/a2a"]).env("A2A_TOKEN", "secret");
     let (mut child, _url) = started(command).await;
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    for setting in ["card.grpc", "push.enabled"] {
+    for setting in ["card.grpc_url", "push.enabled"] {
         let mut line = String::new();
         while !line.contains(setting) {
             line = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
@@ -228,7 +228,7 @@ async fn descriptor_limit_is_raised_and_reported() {
     for (connections, suffices) in [("200", true), ("1000", false)] {
         let mut command = Command::new("sh");
         command.args(["-c", r#"ulimit -Sn 100 && ulimit -Hn 300 && exec "$0" "$@""#, env!("CARGO_BIN_EXE_a2a")]);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn", "--max-connections", connections]);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn", "--limits-connections", connections]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         command.env_clear().env("A2A_STORE", "memory");
         let (mut child, _) = started(command).await;
@@ -238,7 +238,7 @@ async fn descriptor_limit_is_raised_and_reported() {
         signal(&child, "-TERM");
         let mut errors = String::new();
         child.stderr.take().unwrap().read_to_string(&mut errors).await.unwrap();
-        let warned = errors.contains("does not suffice for max_connections") && errors.contains("needed=1064");
+        let warned = errors.contains("does not suffice for limits.connections") && errors.contains("needed=1064");
         assert_eq!(warned, !suffices, "{errors}");
     }
 }
@@ -375,7 +375,7 @@ async fn request_log_line_has_method_and_reason() {
 async fn client_input_cannot_forge_log_lines() {
     let fake = "2026-01-01T00:00:00Z ERROR a2a_service: fake\u{1b}[31m\u{9b}1m\u{2028}";
     for format in ["text", "json"] {
-        let arguments = ["serve", "--listen", "127.0.0.1:0", "--log", format, "--print-wire"];
+        let arguments = ["serve", "--listen", "127.0.0.1:0", "--log", format, "--log-wire"];
         let (mut child, url) = started(a2a(&arguments)).await;
         let mut errors = child.stderr.take().unwrap();
         let text = format!("/fail x\n{fake}");

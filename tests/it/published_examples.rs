@@ -83,7 +83,7 @@ async fn play(scene: Scene, server: Server<ExampleAgent>) {
 fn example_server(replies: bool) -> Server<ExampleAgent> {
     // Disables coalescing: the sections of the paper are separate events.
     let mut limits = Limits::default();
-    limits.pace = Duration::ZERO;
+    limits.commit_interval = Duration::ZERO;
     Server::new(ExampleAgent { replies }).limits(limits)
 }
 
@@ -127,7 +127,7 @@ fn send(text: &str) -> Value {
 async fn errors_of_the_researcher_example() {
     let mut modes = Modes::default();
     modes.require_text = true;
-    let url = format!("{}/a2a", serve(example_server(false).modes(modes).max_body(4096)).await);
+    let url = format!("{}/a2a", serve(example_server(false).modes(modes).body_bytes(4096)).await);
     let call = |method: &str, params: Value| {
         json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()
     };

@@ -72,8 +72,8 @@ const ENDING: RecordingAgent = RecordingAgent { resumable: true, ends: true };
 fn service(agent: RecordingAgent, store: &OpenedStore) -> Arc<dyn A2aService> {
     let mut limits = Limits::default();
     // Agents ignore the cancellation.
-    limits.cancel = Duration::from_hours(1);
-    limits.wait = Some(TIMEOUT);
+    limits.cancel_grace = Duration::from_hours(1);
+    limits.send_timeout = Some(TIMEOUT);
     Server::new(agent).limits(limits).store(Arc::clone(&store.store)).into_service()
 }
 

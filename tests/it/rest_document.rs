@@ -64,7 +64,7 @@ const TAIL: &str = "
 
 | Path | Content |
 | --- | --- |
-| `GET /.well-known/agent-card.json` | Agent card. Without `A2A-Version`, `card.shape` decides its form |
+| `GET /.well-known/agent-card.json` | Agent card. Without `A2A-Version`, `card.format` decides its form |
 | `GET /.well-known/agent.json`, `GET /agent-card` | Agent card in a form that clients of 0.3 can read. All cards are also served below `/rpc` and `/a2a` |
 | `GET /agent/authenticatedExtendedCard` | Extended agent card of 0.2; also below `/rpc` and `/a2a` |
 | `GET /healthz` | 200 as long as the process responds |

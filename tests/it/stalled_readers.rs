@@ -68,7 +68,7 @@ async fn read_is_rejected_if_its_reply_exceeds_the_memory_budget() {
     for store in [OpenedStore::memory(2000), OpenedStore::sqlite(Options::default())] {
         for lists in [false, true] {
             // A server for each case: the connections of the one before are closed in the background.
-            let url = serve(server().unsent_bytes(10 << 20).store(Arc::clone(&store.store))).await;
+            let url = serve(server().outgoing_bytes(10 << 20).store(Arc::clone(&store.store))).await;
             let agent = client::rest(&url).unwrap();
             // The text is in the history and in the artifact: 1.8 MB.
             let small = send(&*agent, text("", "x")).await.id;

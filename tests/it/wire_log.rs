@@ -1,4 +1,4 @@
-//! Wire log (`--print-wire`): content, redaction of secrets, and off by default.
+//! Wire log (`--log-wire`): content, redaction of secrets, and off by default.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ async fn wire_log_has_requests_and_replies_without_secrets() {
     let stream =
         json!({"message": {"messageId": "m-2", "role": "ROLE_USER", "parts": [{"text": "hello"}]}}).to_string();
     let log = log_of(
-        &["--print-wire"],
+        &["--log-wire"],
         &[
             ("POST", "/rpc", "application/json", send("SendMessage")),
             ("POST", "/message:stream", "application/json", stream),

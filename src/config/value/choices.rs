@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use super::{Value, brief, quoted};
 use crate::{
-    card::ProtocolBinding, service::Dedupe, store::sqlite::Durability, telemetry::log::LogFormat, transport::FileBytes,
-    v03::card::CardVersion,
+    card::ProtocolBinding, service::DefaultKey, store::sqlite::Durability, telemetry::log::LogFormat,
+    transport::FileBytes, v03::card::CardVersion,
 };
 
-/// Implements [`Value`] for an enum, with one word for each variant.
+/// Implements [`Value`] for an enum, with one word for each variant, and for the last one also a former word.
 macro_rules! word_values {
-    ($name:ident: $first:ident = $first_word:literal $(, $variant:ident = $word:literal)* $(; $last:ident = $last_word:literal)?) => {
+    ($name:ident: $first:ident = $first_word:literal $(, $variant:ident = $word:literal)* $(; $last:ident = $last_word:literal $(| $former:literal)?)?) => {
         impl Value for $name {
             const KIND: &'static str =
                 concat!("`", $first_word, "`" $(, ", `", $word, "`")* $(, " or `", $last_word, "`")?);
@@ -19,7 +19,7 @@ macro_rules! word_values {
                 match text {
                     $first_word => Ok(Self::$first),
                     $($word => Ok(Self::$variant),)*
-                    $($last_word => Ok(Self::$last),)?
+                    $($last_word $(| $former)? => Ok(Self::$last),)?
                     _ => Err(format!("{} is not {}", brief(text), Self::KIND)),
                 }
             }
@@ -35,7 +35,7 @@ macro_rules! word_values {
     };
 }
 
-word_values!(Dedupe: Off = "off"; MessageId = "message-id");
+word_values!(DefaultKey: Off = "off"; MessageId = "message_id" | "message-id");
 word_values!(FileBytes: Auto = "auto", Base64 = "base64"; Raw = "raw");
 word_values!(ProtocolBinding: JsonRpc = "JSONRPC", HttpJson = "HTTP+JSON"; Grpc = "GRPC");
 word_values!(LogFormat: Text = "text"; Json = "json");

@@ -132,7 +132,7 @@ impl Inspector {
                     ),
                 )?,
                 idempotency_keys: count(
-                    policy.sends,
+                    policy.idempotency_keys,
                     &format!(
                         "SELECT count(*) FROM send JOIN task ON task.id = send.task
                          WHERE send.time < ? AND NOT ({TERMINAL} AND task.time < {task_cutoff})"

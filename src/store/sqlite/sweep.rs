@@ -169,7 +169,7 @@ impl Sqlite {
             let step = |transaction: &mut WriteTransaction<'_>, before| transaction.delete_push_configs(before);
             result.push_configs = self.sweep_rows(&WITH_PUSHES, step, before).await?;
         }
-        if let Some(before) = Retention::cutoff(policy.sends, now) {
+        if let Some(before) = Retention::cutoff(policy.idempotency_keys, now) {
             let step = |transaction: &mut WriteTransaction<'_>, before| transaction.delete_sends(before);
             result.idempotency_keys = self.sweep_rows(SENDS, step, before).await?;
         }

@@ -194,7 +194,7 @@ pub(super) async fn idempotency_key_can_expire_before_its_task(suite: &Suite) ->
     let created = store.commit([begin("t-1", "one", 5), begin("t-2", "two", 50)].into()).await?;
     ensure_eq!(created, [Ok(()), Ok(())]);
     let mut policy = Retention::FOREVER;
-    policy.sends = Some(Duration::from_millis(10));
+    policy.idempotency_keys = Some(Duration::from_millis(10));
     let deleted = u64::from(suite.has_separate_retention);
     ensure_eq!(
         store.sweep(&policy, 20, NOT_IN_USE).await?,

@@ -114,7 +114,7 @@ async fn merged_card_is_readable_in_both_versions() {
 
 #[tokio::test]
 async fn card_version_is_selected_by_request_then_host_then_path() {
-    let config = json!({"shape": "1.0", "shapes": {"old.example": "0.3", "both.example": "merged"}});
+    let config = json!({"format": "1.0", "formats_by_host": {"old.example": "0.3", "both.example": "merged"}});
     let config: CardConfig = serde_json::from_value(config).unwrap();
     for (server, usual, [old, both_of]) in [
         (server().allowed_hosts(["*".parse().unwrap()]), CardVersion::Merged, [CardVersion::Merged; 2]),
@@ -150,7 +150,7 @@ async fn card_version_is_selected_by_request_then_host_then_path() {
 
 #[tokio::test]
 async fn disabled_protocol_versions_are_not_on_the_card() {
-    let url = serve(only(Version::V1_0).map_card(|config| config.shape(CardVersion::V0_3))).await;
+    let url = serve(only(Version::V1_0).map_card(|config| config.format(CardVersion::V0_3))).await;
     for path in [PATH, "/.well-known/agent.json", "/agent-card", "/agent-card?A2A-Version=0.3"] {
         let card = at(&format!("{url}{path}")).await;
         strict(&card).unwrap();

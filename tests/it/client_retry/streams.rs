@@ -70,7 +70,7 @@ async fn broken_subscription_is_resumed(kind: ClientKind) {
 /// A stream that reaches its maximum age ends with an error in gRPC, and without one elsewhere.
 async fn stream_over_its_maximum_age_is_resumed(kind: ClientKind) {
     let mut limits = Limits::default();
-    limits.stream_age = Duration::from_millis(20);
+    limits.stream_max_age = Duration::from_millis(20);
     let url = serve(server().resume(true).limits(limits)).await;
     let proxy = Proxy::before(&url).await;
     let events = remaining(stream(&*kind.client(&proxy.url), text("", "/stream 20 10")).await).await;

@@ -93,7 +93,7 @@ async fn turn_exposes_the_request_context_of_its_message() {
     let observed: Arc<Mutex<Vec<String>>> = Arc::default();
     let recorder = Arc::clone(&observed);
     let mut limits = Limits::default();
-    limits.turn = Duration::from_secs(77);
+    limits.turn_deadline = Duration::from_secs(77);
     let bench = with_limits(Arc::new(Memory::default()), limits, move |turn: Turn, _| {
         let mut observed = recorder.lock();
         observed.push(format!("{} {} {:?}", turn.owner(), turn.tenant(), turn.principal()));

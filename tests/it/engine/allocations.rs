@@ -25,7 +25,7 @@ fn runtime() -> Runtime {
 /// Limits that commit each update when the agent pauses.
 fn each() -> Limits {
     let mut limits = Limits::default();
-    limits.pace = Duration::ZERO;
+    limits.commit_interval = Duration::ZERO;
     limits
 }
 

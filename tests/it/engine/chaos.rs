@@ -197,9 +197,9 @@ async fn round(number: u64, kind: StoreKind) {
         gate.open();
     }
     let mut limits = Limits::default();
-    (limits.turn, limits.wait) = (Duration::from_millis(150), Some(Duration::from_millis(50)));
-    (limits.cancel, limits.waiting) = (Duration::from_millis(5), 4);
-    limits.real_after = Duration::from_millis(10);
+    (limits.turn_deadline, limits.send_timeout) = (Duration::from_millis(150), Some(Duration::from_millis(50)));
+    (limits.cancel_grace, limits.queued_messages) = (Duration::from_millis(5), 4);
+    limits.task_delay = Duration::from_millis(10);
     let bench = with_limits(Arc::clone(&store), limits, scripted);
     let seen = Arc::new(Seen::default());
     let mut callers = tokio::task::JoinSet::new();

@@ -133,7 +133,7 @@ async fn streams_of_idle_tasks_are_cut_at_once() {
 #[tokio::test(start_paused = true)]
 async fn drain_rejects_new_work_and_serves_reads() {
     let mut limits = Limits::default();
-    limits.cancel = Duration::from_secs(1);
+    limits.cancel_grace = Duration::from_secs(1);
     for store in stores() {
         let bench = with_limits(store, limits, scripted);
         let id = bench.send(Message::user("ask:what")).await.unwrap().id;

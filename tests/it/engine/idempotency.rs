@@ -13,7 +13,7 @@ use a2a_service::{
     call::Call,
     error::ErrorKind,
     pb::v1::{Message, TaskState, send_message_response::Payload as Answer},
-    service::{Dedupe, Service},
+    service::{DefaultKey, Service},
     store::{Store, memory::Memory},
 };
 use futures::future::join_all;
@@ -236,7 +236,7 @@ async fn rejected_send_may_be_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn message_id_is_the_key_with_dedupe_by_message_id() {
+async fn message_id_is_the_default_key_if_configured() {
     for store in stores() {
         let count = Arc::new(AtomicUsize::new(0));
         let counts = Arc::clone(&count);
@@ -244,7 +244,8 @@ async fn message_id_is_the_key_with_dedupe_by_message_id() {
             counts.fetch_add(1, Ordering::SeqCst);
             scripted(turn, out)
         });
-        let service = Service::new(agent, store, a2a_service::service::Limits::default()).dedupe(Dedupe::MessageId);
+        let service = Service::new(agent, store, a2a_service::service::Limits::default())
+            .idempotency_default_key(DefaultKey::MessageId);
         let client = Client { api: Arc::new(service), call: Call::by("ada"), tenant: String::new(), config: None };
         let message = Message::user("ask:what");
         let task = client.send(message.clone()).await.unwrap();

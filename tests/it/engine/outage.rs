@@ -218,7 +218,7 @@ async fn store_recovery_is_detected_by_probing() {
 async fn long_outage_fails_waiting_senders_and_short_outage_does_not() {
     let gate = Gate::opened();
     let mut limits = Limits::default();
-    limits.wait = Some(Duration::from_hours(24));
+    limits.send_timeout = Some(Duration::from_hours(24));
     let bench = with_limits(gate.store(), limits, scripted);
     let hang = Message::user("work pass:60000 done");
     let keyed =

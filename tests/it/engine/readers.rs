@@ -371,7 +371,7 @@ async fn each_reader_sees_each_event_before_the_next_update() {
 async fn stream_with_a_backlog_is_cut_at_its_maximum_age() {
     for store in stores() {
         let mut limits = Limits::default();
-        limits.stream_age = Duration::from_secs(10);
+        limits.stream_max_age = Duration::from_secs(10);
         let bench = with_limits(store, limits, write_chunks);
         let mut slow = bench.stream(Message::user("1000")).await.unwrap();
         let first = next_event(&mut slow).await;

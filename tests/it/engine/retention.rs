@@ -42,7 +42,7 @@ async fn terminal_task_is_deleted_after_its_retention() {
 /// Limits without a maximum age of streams.
 fn unlimited_stream_age() -> Limits {
     let mut limits = Limits::default();
-    limits.stream_age = Duration::ZERO;
+    limits.stream_max_age = Duration::ZERO;
     limits
 }
 
@@ -166,7 +166,7 @@ async fn retried_send_finds_its_task_after_the_log_was_deleted() {
     let events = remaining_events(&mut client.stream(message.clone()).await.unwrap()).await;
     assert_eq!(events.iter().map(task_in).collect::<Vec<_>>(), [&task]);
     // After the key has expired, the send is a new one.
-    policy.sends = Some(Duration::ZERO);
+    policy.idempotency_keys = Some(Duration::ZERO);
     bench.wait_until_evicted().await;
     assert_eq!(store.sweep(&policy, i64::MAX, &|_| false).await.unwrap().idempotency_keys, 1);
     assert_ne!(client.send(message).await.unwrap().id, task.id);

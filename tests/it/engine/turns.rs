@@ -48,9 +48,18 @@ fn extreme_limits() -> impl Strategy<Value = Limits> {
     (durations, count(), count(), count()).prop_map(|(durations, turns, streams, waiting)| {
         let mut limits = Limits::default();
         let wait;
-        [limits.real_after, limits.pace, limits.turn, limits.idle, limits.cancel, wait, limits.stream_age] = durations;
-        limits.wait = Some(wait);
-        (limits.turns, limits.turns_per_owner, limits.streams, limits.waiting) = (turns, turns, streams, waiting);
+        [
+            limits.task_delay,
+            limits.commit_interval,
+            limits.turn_deadline,
+            limits.turn_idle_timeout,
+            limits.cancel_grace,
+            wait,
+            limits.stream_max_age,
+        ] = durations;
+        limits.send_timeout = Some(wait);
+        (limits.turns, limits.turns_per_owner, limits.streams, limits.queued_messages) =
+            (turns, turns, streams, waiting);
         limits
     })
 }
@@ -366,7 +375,7 @@ impl Agent for FaultyAgent {
 async fn turn_of_a_faulty_agent_ends_once() {
     for store in stores() {
         let mut limits = Limits::default();
-        limits.turn = Duration::from_mins(1);
+        limits.turn_deadline = Duration::from_mins(1);
         let bench = with_agent(Arc::clone(&store), limits, FaultyAgent);
         for (text, end, prefix) in [
             ("pass:150 reply:late", TaskState::Completed, "late"),
@@ -436,7 +445,7 @@ async fn agent_may_reply_with_a_message_before_a_task_exists() {
 #[tokio::test(start_paused = true)]
 async fn pending_messages_of_a_task_are_bounded() {
     let mut limits = Limits::default();
-    limits.waiting = 3;
+    limits.queued_messages = 3;
     let go = Arc::new(Notify::new());
     let notified = Arc::clone(&go);
     let bench = with_limits(Arc::new(Memory::default()), limits, move |turn, out| {

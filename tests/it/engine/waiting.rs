@@ -62,7 +62,7 @@ async fn blocking_send_waits_for_the_end_of_its_turn_however_long_that_takes() {
 async fn wait_limit_returns_the_unfinished_task() {
     for store in stores() {
         let mut limits = Limits::default();
-        limits.wait = Some(ms(50_000));
+        limits.send_timeout = Some(ms(50_000));
         let bench = with_limits(store, limits, scripted);
         let started = Instant::now();
         let task = bench.send(Message::user("work pass:60000 done")).await.unwrap();
@@ -80,7 +80,7 @@ async fn wait_limit_returns_the_unfinished_task() {
 async fn wait_shorter_than_task_creation_still_returns_a_task() {
     for store in stores() {
         let mut limits = Limits::default();
-        limits.wait = Some(ms(30));
+        limits.send_timeout = Some(ms(30));
         let bench = with_limits(store, limits, scripted);
         let started = Instant::now();
         let task = bench.send(Message::user("pass:60 reply:late")).await.unwrap();
@@ -230,7 +230,7 @@ async fn deadline_of_the_caller_bounds_the_wait() {
     // A long deadline does not extend the wait limit of the server.
     for store in stores() {
         let mut limits = Limits::default();
-        limits.wait = Some(ms(50_000));
+        limits.send_timeout = Some(ms(50_000));
         let bench = with_limits(store, limits, scripted);
         let started = Instant::now();
         bench.with_deadline(Duration::from_secs(1000)).send(Message::user("hang")).await.unwrap();
@@ -281,8 +281,8 @@ async fn wait_for_an_unresponsive_store_is_bounded() {
 async fn silent_agent_fails_at_the_idle_timeout() {
     for store in stores() {
         let mut limits = Limits::default();
-        limits.idle = Duration::from_secs(10);
-        limits.turn = Duration::from_mins(1);
+        limits.turn_idle_timeout = Duration::from_secs(10);
+        limits.turn_deadline = Duration::from_mins(1);
         let bench = with_limits(store, limits, scripted);
         for (text, state, waited, reason) in [
             ("hang", TaskState::Failed, 10_000, "(idle)"),
@@ -322,7 +322,7 @@ async fn silent_agent_fails_at_the_idle_timeout() {
 async fn agent_waiting_for_the_store_is_not_idle() {
     let gate = Gate::memory();
     let mut limits = Limits::default();
-    limits.idle = Duration::from_secs(1);
+    limits.turn_idle_timeout = Duration::from_secs(1);
     let bench = with_limits(gate.store(), limits, |_: Turn, out: Updates| async move {
         for n in 0..200 {
             out.artifact(n.to_string()).text("x").await?;
@@ -340,7 +340,7 @@ async fn agent_waiting_for_the_store_is_not_idle() {
 async fn stream_cut_at_its_maximum_age_can_be_resumed() {
     for store in stores() {
         let mut limits = Limits::default();
-        limits.stream_age = Duration::from_secs(10);
+        limits.stream_max_age = Duration::from_secs(10);
         let bench = with_limits(store, limits, scripted);
         let started = Instant::now();
         let words = "work pass:4000 ".repeat(9);

@@ -8,7 +8,7 @@ use std::sync::{
 use a2a_service::{
     agent::{Agent, End, Error as Failure, Turn, Updates},
     server::Server,
-    service::Dedupe,
+    service::DefaultKey,
     store::sqlite::Options,
 };
 use futures::future::join_all;
@@ -94,7 +94,7 @@ each_binding!(retried_send_is_delivered_once);
 
 async fn message_id_can_be_the_idempotency_key(binding: impl AsyncFn(Server<MessageCounter>) -> Arc<dyn A2aService>) {
     let counter = MessageCounter::default();
-    let agent = binding(Server::new(counter.clone()).dedupe(Dedupe::MessageId)).await;
+    let agent = binding(Server::new(counter.clone()).idempotency_default_key(DefaultKey::MessageId)).await;
     let first = text("", "the last");
     let task = send(&*agent, first.clone()).await;
     assert_eq!(send(&*agent, first.clone()).await, task);

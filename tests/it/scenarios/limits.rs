@@ -17,7 +17,7 @@ use crate::bindings::{Actor, each_binding, each_v03_binding, scenario};
 
 fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
     let mut limits = Limits::default();
-    limits.wait = Some(Duration::from_millis(500));
+    limits.send_timeout = Some(Duration::from_millis(500));
     change(&mut limits);
     limits
 }
@@ -422,9 +422,9 @@ mod request_over_the_decoded_size_limit_is_rejected {
 async fn maximum_durations_and_counts_are_accepted(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     const LONGEST: Duration = Duration::MAX;
     let mut limits = Limits::default();
-    (limits.real_after, limits.turn, limits.idle) = (LONGEST, LONGEST, LONGEST);
-    (limits.cancel, limits.wait, limits.stream_age) = (LONGEST, Some(LONGEST), LONGEST);
-    let server = Server::new(Actor).limits(limits).keep_alive(LONGEST).grace(LONGEST).max_connections(usize::MAX);
+    (limits.task_delay, limits.turn_deadline, limits.turn_idle_timeout) = (LONGEST, LONGEST, LONGEST);
+    (limits.cancel_grace, limits.send_timeout, limits.stream_max_age) = (LONGEST, Some(LONGEST), LONGEST);
+    let server = Server::new(Actor).limits(limits).keep_alive(LONGEST).drain_grace(LONGEST).connections(usize::MAX);
     let agent = binding(server).await;
     assert_eq!(send(&*agent, text("", "hello")).await.state(), TaskState::Completed);
     let events = remaining(stream(&*agent, text("", "hello")).await).await;
@@ -466,13 +466,13 @@ async fn turns_over_the_limit_are_rejected(binding: impl AsyncFn(Server<Actor>) 
 each_binding!(turns_over_the_limit_are_rejected);
 
 async fn streams_over_the_limit_are_rejected(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    let agent = binding(limited(|limits| (limits.streams, limits.subscribers) = (3, 2))).await;
+    let agent = binding(limited(|limits| (limits.streams, limits.streams_per_task) = (3, 2))).await;
     let mut events = stream(&*agent, text("", "!authorise")).await;
     let id = task_of(&next(&mut events).await).id.clone();
     let other = send(&*agent, text("", "/ask what?")).await;
     let mut second = subscribe(&*agent, &id).await.unwrap();
     next(&mut second).await;
-    assert_busy(&subscribe(&*agent, &id).await.err().unwrap(), "subscribers");
+    assert_busy(&subscribe(&*agent, &id).await.err().unwrap(), "streams_per_task");
     let mut third = subscribe(&*agent, &other.id).await.unwrap();
     next(&mut third).await;
     assert_busy(&subscribe(&*agent, &other.id).await.err().unwrap(), "streams");
@@ -525,7 +525,7 @@ async fn terminal_tasks_are_evicted_at_the_limit_of_tasks(binding: impl AsyncFn(
     let second = send(&*agent, text("", "/ask what?")).await;
     let third = send(&*agent, text("", "/ask what?")).await;
     assert_eq!(list(&*agent, completed).await.len(), 0);
-    assert_busy(&rejected(&*agent, text("", "hello")).await, "max_tasks");
+    assert_busy(&rejected(&*agent, text("", "hello")).await, "tasks");
     assert_eq!(list(&*agent, ListTasksRequest::default()).await.len(), 3);
     // Stored tasks continue.
     assert_eq!(send(&*agent, text(&second.id, "this")).await.state(), TaskState::Completed);
@@ -549,7 +549,7 @@ async fn terminal_tasks_are_evicted_at_the_limit_per_owner(
     let interrupted = send(&*agent, text("", "/ask what?")).await;
     send(&*agent, text("", "/ask what?")).await;
     assert_error_kind(&get(&*agent, &first.id).await.err().unwrap(), ErrorKind::TaskNotFound);
-    assert_busy(&rejected(&*agent, text("", "hello")).await, "max_tasks_per_owner");
+    assert_busy(&rejected(&*agent, text("", "hello")).await, "tasks_per_owner");
     assert_eq!(send(&*agent, text(&interrupted.id, "this")).await.state(), TaskState::Completed);
     assert_eq!(send(&*agent, text("", "hello")).await.state(), TaskState::Completed);
     assert_error_kind(&get(&*agent, &interrupted.id).await.err().unwrap(), ErrorKind::TaskNotFound);
@@ -571,7 +571,7 @@ impl Agent for PairedAgent {
 /// Error of the second of two simultaneous tasks, for which only the store can tell that there is capacity for one.
 async fn error_of_second(binding: impl AsyncFn(Server<PairedAgent>) -> Arc<dyn A2aService>, streamed: bool) -> Error {
     let store = Arc::new(Memory::with_max_tasks(1));
-    let limits = limits(|limits| limits.real_after = Duration::from_secs(5));
+    let limits = limits(|limits| limits.task_delay = Duration::from_secs(5));
     let agent = binding(Server::new(PairedAgent(Barrier::new(2))).limits(limits).store(store)).await;
     let send = async || -> Result<(), Error> {
         if !streamed {
@@ -591,7 +591,7 @@ async fn error_of_second(binding: impl AsyncFn(Server<PairedAgent>) -> Arc<dyn A
 async fn simultaneous_send_over_the_limit_of_tasks_is_rejected(
     binding: impl AsyncFn(Server<PairedAgent>) -> Arc<dyn A2aService>,
 ) {
-    assert_busy(&error_of_second(binding, false).await, "max_tasks");
+    assert_busy(&error_of_second(binding, false).await, "tasks");
 }
 
 each_binding!(simultaneous_send_over_the_limit_of_tasks_is_rejected);
@@ -599,7 +599,7 @@ each_binding!(simultaneous_send_over_the_limit_of_tasks_is_rejected);
 async fn simultaneous_stream_over_the_limit_of_tasks_is_rejected(
     binding: impl AsyncFn(Server<PairedAgent>) -> Arc<dyn A2aService>,
 ) {
-    assert_busy(&error_of_second(binding, true).await, "max_tasks");
+    assert_busy(&error_of_second(binding, true).await, "tasks");
 }
 
 each_binding!(
@@ -610,7 +610,7 @@ each_binding!(
 async fn simultaneous_stream_in_v03_names_the_limit(binding: impl AsyncFn(Server<PairedAgent>) -> Arc<dyn A2aService>) {
     let rejected = error_of_second(binding, true).await;
     assert_error_kind(&rejected, ErrorKind::ResourceExhausted);
-    assert_limit(&rejected, "max_tasks");
+    assert_limit(&rejected, "tasks");
 }
 
 each_v03_binding!(simultaneous_stream_in_v03_names_the_limit);

@@ -59,7 +59,7 @@ async fn rejected(agent: &dyn A2aService, sent: SendMessageRequest) -> Error {
 async fn strict_server_accepts_the_media_types_of_its_card(
     binding: impl AsyncFn(Server<Reader>) -> Arc<dyn A2aService>,
 ) {
-    let agent = binding(Server::new(Reader).modes(modes(|modes| modes.strict_modes = true))).await;
+    let agent = binding(Server::new(Reader).modes(modes(|modes| modes.strict_media_types = true))).await;
     let png = || Part::bytes("x", "image/png; q=1");
     for parts in [vec![Part::text("x")], vec![Part::text("x"), data()], vec![png()]] {
         assert_eq!(send(&*agent, message(parts)).await.state(), TaskState::Completed);
@@ -90,7 +90,7 @@ async fn strict_server_accepts_the_media_types_of_its_card(
 async fn stated_media_type_is_checked_for_every_kind_of_part(
     binding: impl AsyncFn(Server<Reader>) -> Arc<dyn A2aService>,
 ) {
-    let agent = binding(Server::new(Reader).modes(modes(|modes| modes.strict_modes = true))).await;
+    let agent = binding(Server::new(Reader).modes(modes(|modes| modes.strict_media_types = true))).await;
     let named = |part: Part, media_type: &str| Part { media_type: media_type.into(), ..part };
     for (part, name) in [
         (named(Part::text("x"), "text/markdown"), "text/markdown"),

@@ -216,7 +216,7 @@ each_binding!(
 
 async fn push_configurations_over_the_limit_are_rejected(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let mut limits = Limits::default();
-    limits.max_push_configs = 2;
+    limits.push_configs = 2;
     let agent = binding(server().limits(limits).push(true)).await;
     let id = send(&*agent, with_push_config(text("", "/ask what?"), config("", "a"))).await.id;
     create(&*agent, config(&id, "b")).await.unwrap();
@@ -225,7 +225,7 @@ async fn push_configurations_over_the_limit_are_rejected(binding: impl AsyncFn(S
         send_payload(&*agent, with_push_config(text(&id, "x"), config("", ""))).await.unwrap_err(),
     ] {
         assert_error_kind(&error, ErrorKind::ResourceExhausted);
-        assert_eq!(error.metadata("limit"), Some("max_push_configs"), "{:?}", error.details());
+        assert_eq!(error.metadata("limit"), Some("push_configs"), "{:?}", error.details());
         assert!(error.to_string().contains("2 push notification configurations"), "{error}");
     }
     assert_eq!(get(&*agent, &id).await.unwrap().state(), TaskState::InputRequired, "the agent did not run");

@@ -207,7 +207,7 @@ each_binding!(missing_events_are_marked_as_a_gap);
 /// A stream that reaches its maximum age ends so that the client reconnects, even if a resumed stream received no event.
 async fn stream_ends_at_its_maximum_age(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let mut limits = Limits::default();
-    limits.stream_age = Duration::from_millis(50);
+    limits.stream_max_age = Duration::from_millis(50);
     let agent = binding(server().resume(true).limits(limits)).await;
     let initial = send(&*agent, text("", "/ask what?")).await;
     let mut events = subscribe_with(&*agent, after(None), &initial.id).await.unwrap();

@@ -124,7 +124,10 @@ async fn slowly_sent_body_is_rejected() {
         connection.write(&format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{{")).await;
         let reply = connection.read_response().await;
         assert!(reply.starts_with("HTTP/1.1 408 Request Timeout\r\n") && reply.contains(code), "{reply}");
-        assert!(reply.contains("connection: close\r\n") && reply.contains("within 60s (body_timeout)"), "{reply}");
+        assert!(
+            reply.contains("connection: close\r\n") && reply.contains("within 60s (limits.body_timeout)"),
+            "{reply}"
+        );
         assert_eq!(seconds_rounded_up(start.elapsed()), 60);
     }
 }
@@ -295,7 +298,7 @@ async fn number_of_connections_is_limited() {
     let (mut second, other) = tokio::io::duplex(64 << 10);
     let backlog: Backlog = Arc::new(Mutex::new([Ok(far), Ok(other)].into()));
     let drain = CancellationToken::new();
-    let settings = listener::ListenerSettings { max_connections: 1, ..Default::default() };
+    let settings = listener::ListenerSettings { connections: 1, ..Default::default() };
     let served = serve(&backlog, settings, &drain);
     second.write_all(b"GET /tasks/t HTTP/1.1\r\n").await.unwrap();
     tokio::task::yield_now().await;

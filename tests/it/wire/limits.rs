@@ -115,7 +115,7 @@ async fn unfinished_grpc_bodies_time_out() {
 #[tokio::test(start_paused = true)]
 async fn unfinished_health_checks_do_not_block_other_requests() {
     const CHECK: &str = "/grpc.health.v1.Health/Check";
-    let (service, _) = service(|settings| settings.receiving_bytes = 64 << 10);
+    let (service, _) = service(|settings| settings.incoming_bytes = 64 << 10);
     let mut half = BytesMut::from(&[0, 0, 0, 4, 0][..]);
     half.resize(1000, 0);
     let (mut client, _connection) = http2(&service).await;
@@ -237,7 +237,7 @@ async fn exchange(service: &HttpService, request: &str) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn bytes_being_received_are_limited_over_all_connections() {
-    let (service, _) = service(|settings| settings.receiving_bytes = 160 << 10);
+    let (service, _) = service(|settings| settings.incoming_bytes = 160 << 10);
     let mut slow = connect(&service);
     let large = padded(140 << 10);
     slow.write_all(&large.as_bytes()[..130 << 10]).await.unwrap();
@@ -245,7 +245,7 @@ async fn bytes_being_received_are_limited_over_all_connections() {
 
     let reply = exchange(&service, &padded(20 << 10)).await;
     assert!(reply.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{reply}");
-    assert!(reply.contains("retry-after: 1\r\n") && reply.contains("limits.receiving_bytes = 163840"), "{reply}");
+    assert!(reply.contains("retry-after: 1\r\n") && reply.contains("limits.incoming_bytes = 163840"), "{reply}");
     let (mut client, _connection) = http2(&service).await;
     let (response, mut body) = grpc(&mut client, "/lf.a2a.v1.A2AService/GetTask");
     let mut message = BytesMut::from(&[0, 0, 0, 80, 0][..]);

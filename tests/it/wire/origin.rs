@@ -185,7 +185,10 @@ async fn configured_hosts_are_accepted() {
     let server = || Server::new(Counting::default());
     assert_eq!(status("127.0.0.1", server()).await, 421);
     assert_eq!(status("127.0.0.1", server().url("https://agent.example/a")).await, 200);
-    assert_eq!(status("127.0.0.1", server().map_card(|card| card.shape_at(OTHER, CardVersion::V1_0))).await, 200);
+    assert_eq!(
+        status("127.0.0.1", server().map_card(|card| card.format_for_host(OTHER, CardVersion::V1_0))).await,
+        200
+    );
     let allowed = |text: &str| server().allowed_hosts([text.parse().unwrap()]);
     for (text, expected) in [(OTHER, 200), ("*.example", 200), ("*", 200), ("agent.example:1", 421), ("b.example", 421)]
     {

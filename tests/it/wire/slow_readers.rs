@@ -219,7 +219,7 @@ async fn reader_of_http1_below_the_minimum_rate_is_closed() {
 
 #[tokio::test(start_paused = true)]
 async fn unread_stream_ends_at_its_maximum_age() {
-    let (service, echo) = service(|settings| settings.stream_age = Duration::from_secs(10));
+    let (service, echo) = service(|settings| settings.stream_max_age = Duration::from_secs(10));
     for window in [0, 1000] {
         let mut client = Client::connect(&service, window).await;
         let feed = echo.feed();
@@ -237,7 +237,7 @@ async fn unread_stream_ends_at_its_maximum_age() {
 #[tokio::test(start_paused = true)]
 async fn unread_http1_connection_is_closed() {
     for (age, path, expected) in [(0, "/message:send", 60), (10, "/message:send", 60), (10, "/message:stream", 10)] {
-        let (service, _) = service(|settings| settings.stream_age = Duration::from_secs(age));
+        let (service, _) = service(|settings| settings.stream_max_age = Duration::from_secs(age));
         let (mut io, body) = (open(&service), sized(LARGE));
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
@@ -264,7 +264,7 @@ fn is_unavailable(status: StatusCode, headers: &HeaderMap) -> bool {
 async fn requests_are_rejected_while_slow_readers_hold_the_budget() {
     const LIST: &str = "/lf.a2a.v1.A2AService/ListTasks";
     const CHECK: &str = "/grpc.health.v1.Health/Check";
-    let (service, echo) = service(|settings| settings.unsent_bytes = 100_000);
+    let (service, echo) = service(|settings| settings.outgoing_bytes = 100_000);
     let mut slow = Client::connect(&service, 0).await;
     let mut client = Client::connect(&service, 1 << 20).await;
     let held = slow.post("/message:send", "application/json", sized(150_000)).await;
@@ -274,12 +274,12 @@ async fn requests_are_rejected_while_slow_readers_hold_the_budget() {
     let (parts, mut body) = client.get("/tasks/a").await.into_parts();
     assert!(is_unavailable(parts.status, &parts.headers), "{parts:?}");
     let text = String::from_utf8(read(&mut body).await.unwrap()).unwrap();
-    assert!(text.contains("(limits.unsent_bytes)") && text.contains("UNAVAILABLE"), "{text}");
+    assert!(text.contains("(limits.outgoing_bytes)") && text.contains("UNAVAILABLE"), "{text}");
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"ListTasks"}"#;
     let (parts, mut body) = client.post("/rpc", "application/json", call).await.into_parts();
     assert!(is_unavailable(parts.status, &parts.headers), "{parts:?}");
     let error: Value = serde_json::from_slice(&read(&mut body).await.unwrap()).unwrap();
-    assert!(error["error"]["message"].as_str().unwrap().contains("(limits.unsent_bytes)"), "{error}");
+    assert!(error["error"]["message"].as_str().unwrap().contains("(limits.outgoing_bytes)"), "{error}");
     let rejected = client.post(LIST, "application/grpc", framed(&())).await;
     assert_eq!(rejected.headers()["grpc-status"], "14");
     assert_eq!(echo.calls.lock().len(), calls);
@@ -299,7 +299,7 @@ async fn requests_are_rejected_while_slow_readers_hold_the_budget() {
 
 #[tokio::test(start_paused = true)]
 async fn slow_connection_uses_at_most_half_of_a_shared_budget() {
-    let (service, _) = service(|settings| settings.unsent_bytes = 1_000_000);
+    let (service, _) = service(|settings| settings.outgoing_bytes = 1_000_000);
     let (mut slow, mut other) = (Client::connect(&service, 0).await, Client::connect(&service, 0).await);
     let mut held = Vec::new();
     for _ in 0..4 {
@@ -322,7 +322,7 @@ async fn slow_connection_uses_at_most_half_of_a_shared_budget() {
 
 #[tokio::test(start_paused = true)]
 async fn read_over_the_budget_is_rejected_and_a_send_is_answered() {
-    let (service, _) = service(|settings| settings.unsent_bytes = 200);
+    let (service, _) = service(|settings| settings.outgoing_bytes = 200);
     let mut client = Client::connect(&service, 1 << 20).await;
     let large = "t".repeat(250);
     let (parts, _) = client.get(&format!("/tasks/{large}")).await.into_parts();

@@ -165,7 +165,7 @@ async fn invalid_messages_are_rejected_by_field() {
 /// header (3.6.2), and clients of both versions can read an error of 0.3.
 #[tokio::test]
 async fn bodies_that_are_not_json_rpc_requests_are_rejected() {
-    let settings = Settings { max_body: 4096, ..settings() };
+    let settings = Settings { body_bytes: 4096, ..settings() };
     let server = Server::with(settings.clone(), listener::ListenerSettings::default()).await;
     let large = format!("[{}", " ".repeat(5000));
     let post = async |url: &str, version: &str, body: &str| {
