@@ -7,6 +7,7 @@
 //!                                         +-- message.rs -----------> ProtoJSON and checks of every message
 //!                                         +-- encoded.rs -----------> ProtoJSON of messages that are kept in protobuf
 //!                                         +-- service.rs, route.rs -> REST routes, JSON-RPC methods, adapters
+//!                                         +-- v03.rs ---------------> conversions between 0.3 and 1.0
 //! ```
 //!
 //! Exceptions, where the proto files are silent or differ from the specification, are in `build/schema.rs` only. The
@@ -19,6 +20,7 @@ mod build {
     pub(crate) mod route;
     pub(crate) mod schema;
     pub(crate) mod service;
+    pub(crate) mod v03;
 }
 
 use std::{env, error::Error, path::Path};

@@ -124,16 +124,20 @@ pub(crate) fn numbers(descriptor: &EnumDescriptor) -> TokenStream {
 }
 
 /// Returns the Rust name of a field: a raw identifier for a keyword, such as `final` in protocol 0.3.
-fn ident(name: &str) -> Ident {
+pub(super) fn ident(name: &str) -> Ident {
     syn::parse_str(name).unwrap_or_else(|_| format_ident!("r#{name}"))
 }
 
 pub(crate) fn rust_type(message: &MessageDescriptor) -> TokenStream {
-    let name = format_ident!("{}", message.name().to_upper_camel_case());
+    let (module, name) = (rust_module(message), format_ident!("{}", message.name().to_upper_camel_case()));
+    quote!(#module::#name)
+}
+
+pub(super) fn rust_module(message: &MessageDescriptor) -> TokenStream {
     let package = PACKAGES.iter().find(|package| package.name == message.package_name());
     let module = package.map_or(WELL_KNOWN_MODULE, |package| package.module);
     let module = module.split("::").map(|segment| format_ident!("{segment}"));
-    quote!(#(#module::)*#name)
+    quote!(#(#module)::*)
 }
 
 fn enum_type(descriptor: &EnumDescriptor) -> Ident {

@@ -76,7 +76,7 @@ pub(crate) fn run(proto: &Path, out: &Path) -> Result<()> {
         }
         write(&messages.join(format!("{name}.json.rs")), code)?;
     }
-    Ok(())
+    write(&out.join("v03.rs"), schema.conversions()?)
 }
 
 fn write(file: &Path, code: TokenStream) -> Result<()> {

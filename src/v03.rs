@@ -11,6 +11,7 @@ pub mod json;
 pub mod jsonrpc;
 mod message;
 pub mod push_extras;
+mod resource_name;
 pub mod rest;
 pub mod semantics;
 

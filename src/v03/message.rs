@@ -24,156 +24,334 @@
 //!
 //! Enum numbers are equal in both versions. Unknown numbers are passed on; the 1.0 service validates them.
 
-pub(crate) mod name;
-mod part;
-mod push;
-mod request;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 
-use crate::pb::{v1, v03};
+use super::{
+    resource_name::{self, ResourceName},
+    semantics::returns_at_once,
+};
+use crate::{
+    error::Error,
+    pb::{
+        v1::{self, TaskPushNotificationConfig as Config, part::Content},
+        v03::{self, DataPart, FilePart, PushNotificationConfig, file_part::File, part::Part as OldPart},
+        wkt::{Struct, Value, value::Kind},
+    },
+};
+
+crate::proto::generated! {
+    /// Conversions of messages whose fields correspond.
+    pub mod fields {
+        use super::*;
+
+        include!(concat!(env!("OUT_DIR"), "/v03.rs"));
+    }
+}
 
 fn convert_all<T, U: From<T>>(items: Vec<T>) -> Vec<U> {
     items.into_iter().map(U::from).collect()
 }
 
-impl From<v1::Message> for v03::Message {
-    fn from(message: v1::Message) -> Self {
-        let v1::Message { message_id, context_id, task_id, role, parts, metadata, extensions, reference_task_ids: _ } =
-            message;
-        Self { message_id, context_id, task_id, role, content: convert_all(parts), metadata, extensions }
+/// Returns whether a status update is the last one of its task.
+fn is_final(update: &v1::TaskStatusUpdateEvent) -> bool {
+    update.status.as_ref().is_some_and(|status| status.state().is_terminal())
+}
+
+/// Converts the message of a status. An empty one is unset: some clients print unset messages as empty ones.
+fn status_message(message: Option<v03::Message>) -> Option<v1::Message> {
+    message.filter(|message| !message.message_id.is_empty() || !message.content.is_empty()).map(Into::into)
+}
+
+// Parts: 0.3 has text, file and data parts, 1.0 has one message for all of them.
+
+/// Metadata key that marks wrapped data: the data is an object whose [`WRAPPED_VALUE`] member is the 1.0 value. SDKs of
+/// both versions use it.
+pub(super) const WRAPPED_MARK: &str = "data_part_compat";
+
+/// Member of a wrapper object that holds the 1.0 value.
+pub(super) const WRAPPED_VALUE: &str = "value";
+
+/// Unwraps marked data and removes the mark from `metadata`. Returns other data unchanged.
+pub(super) fn unwrap_data(data: Value, metadata: &mut Option<Struct>) -> Value {
+    let is_marked = |metadata: &Struct| {
+        metadata.fields.get(WRAPPED_MARK).is_some_and(|mark| mark.kind == Some(Kind::BoolValue(true)))
+    };
+    let Some(marked) = metadata.as_mut().filter(|metadata| is_marked(metadata)) else { return data };
+    match data.kind {
+        Some(Kind::StructValue(mut wrapper))
+            if wrapper.fields.len() == 1 && wrapper.fields.contains_key(WRAPPED_VALUE) =>
+        {
+            marked.fields.remove(WRAPPED_MARK);
+            if marked.fields.is_empty() {
+                *metadata = None;
+            }
+            wrapper.fields.remove(WRAPPED_VALUE).unwrap_or_default()
+        }
+        kind => Value { kind },
     }
 }
 
-impl From<v03::Message> for v1::Message {
-    fn from(message: v03::Message) -> Self {
-        let v03::Message { message_id, context_id, task_id, role, content, metadata, extensions } = message;
-        let (parts, reference_task_ids) = (convert_all(content), Vec::new());
-        Self { message_id, context_id, task_id, role, parts, metadata, extensions, reference_task_ids }
+impl From<v1::Part> for v03::Part {
+    fn from(part: v1::Part) -> Self {
+        let v1::Part { content, mut metadata, filename: name, media_type: mime_type } = part;
+        let part = match content {
+            None => None,
+            Some(Content::Text(text)) => Some(OldPart::Text(text)),
+            Some(Content::Raw(raw)) => {
+                let file = Some(File::FileWithBytes(STANDARD.encode(raw).into()));
+                Some(OldPart::File(FilePart { mime_type, name, file }))
+            }
+            Some(Content::Url(url)) => {
+                Some(OldPart::File(FilePart { mime_type, name, file: Some(File::FileWithUri(url)) }))
+            }
+            Some(Content::Data(Value { kind: Some(Kind::StructValue(data)) })) => {
+                Some(OldPart::Data(DataPart { data: Some(data) }))
+            }
+            Some(Content::Data(value)) => {
+                let mark = Value { kind: Some(Kind::BoolValue(true)) };
+                metadata.get_or_insert_default().fields.insert(WRAPPED_MARK.to_owned(), mark);
+                let data = Struct { fields: [(WRAPPED_VALUE.to_owned(), value)].into() };
+                Some(OldPart::Data(DataPart { data: Some(data) }))
+            }
+        };
+        Self { part, metadata }
     }
 }
 
-impl From<v1::Artifact> for v03::Artifact {
-    fn from(artifact: v1::Artifact) -> Self {
-        let v1::Artifact { artifact_id, name, description, parts, metadata, extensions } = artifact;
-        Self { artifact_id, name, description, parts: convert_all(parts), metadata, extensions }
+impl From<v03::Part> for v1::Part {
+    fn from(part: v03::Part) -> Self {
+        let v03::Part { part, mut metadata } = part;
+        let (mut filename, mut media_type) = (String::new(), String::new());
+        let content = match part {
+            None => None,
+            Some(OldPart::Text(text)) => Some(Content::Text(text)),
+            Some(OldPart::File(FilePart { mime_type, name, file })) => {
+                (filename, media_type) = (name, mime_type);
+                file.map(|file| match file {
+                    File::FileWithUri(uri) => Content::Url(uri),
+                    File::FileWithBytes(bytes) => Content::Raw(decode_file(bytes)),
+                })
+            }
+            Some(OldPart::Data(DataPart { data })) => {
+                let data = Kind::StructValue(data.unwrap_or_default()).into();
+                Some(Content::Data(unwrap_data(data, &mut metadata)))
+            }
+        };
+        Self { content, metadata, filename, media_type }
     }
 }
 
-impl From<v03::Artifact> for v1::Artifact {
-    fn from(artifact: v03::Artifact) -> Self {
-        let v03::Artifact { artifact_id, name, description, parts, metadata, extensions } = artifact;
-        Self { artifact_id, name, description, parts: convert_all(parts), metadata, extensions }
+/// Decodes file contents that are valid base64 text, and returns other contents unchanged.
+///
+/// Most clients send base64 text in the `bytes` field, some send raw bytes. Raw contents are rarely valid base64.
+fn decode_file(bytes: Vec<u8>) -> Vec<u8> {
+    STANDARD.decode(&bytes).unwrap_or(bytes)
+}
+
+// Push notification configurations: 0.3 nests them under a resource name, 1.0 has one flat message.
+
+impl From<v1::AuthenticationInfo> for v03::AuthenticationInfo {
+    fn from(info: v1::AuthenticationInfo) -> Self {
+        let v1::AuthenticationInfo { scheme, credentials } = info;
+        Self { schemes: vec![scheme], credentials }
     }
 }
 
-impl From<v1::TaskStatus> for v03::TaskStatus {
-    fn from(status: v1::TaskStatus) -> Self {
-        let v1::TaskStatus { state, message, timestamp } = status;
-        Self { state, update: message.map(Into::into), timestamp }
+/// Returns the first scheme with the credentials, or `None` if there is no scheme.
+fn first_scheme(info: v03::AuthenticationInfo) -> Option<v1::AuthenticationInfo> {
+    let v03::AuthenticationInfo { schemes, credentials } = info;
+    Some(v1::AuthenticationInfo { scheme: schemes.into_iter().next()?, credentials })
+}
+
+impl From<Config> for PushNotificationConfig {
+    fn from(config: Config) -> Self {
+        let Config { tenant: _, id, task_id: _, url, token, authentication } = config;
+        Self { id, url, token, authentication: authentication.map(Into::into) }
     }
 }
 
-impl From<v03::TaskStatus> for v1::TaskStatus {
-    fn from(status: v03::TaskStatus) -> Self {
-        let v03::TaskStatus { state, update, timestamp } = status;
-        let message = update.filter(|message| !message.message_id.is_empty() || !message.content.is_empty());
-        Self { state, message: message.map(Into::into), timestamp }
+/// `task_id` is left empty: a configuration in a send belongs to the task of the message.
+impl From<PushNotificationConfig> for Config {
+    fn from(config: PushNotificationConfig) -> Self {
+        let PushNotificationConfig { id, url, token, authentication } = config;
+        let (tenant, task_id) = (String::new(), String::new());
+        Self { tenant, id, task_id, url, token, authentication: authentication.and_then(first_scheme) }
     }
 }
 
-impl From<v1::Task> for v03::Task {
-    fn from(task: v1::Task) -> Self {
-        let v1::Task { id, context_id, status, artifacts, history, metadata } = task;
-        let (status, artifacts, history) = (status.map(Into::into), convert_all(artifacts), convert_all(history));
-        Self { id, context_id, status, artifacts, history, metadata }
+impl From<Config> for v03::TaskPushNotificationConfig {
+    fn from(config: Config) -> Self {
+        let name = resource_name::of_config(&config.task_id, &config.id);
+        Self { name, push_notification_config: Some(config.into()) }
     }
 }
 
-impl From<v03::Task> for v1::Task {
-    fn from(task: v03::Task) -> Self {
-        let v03::Task { id, context_id, status, artifacts, history, metadata } = task;
-        let (status, artifacts, history) = (status.map(Into::into), convert_all(artifacts), convert_all(history));
-        Self { id, context_id, status, artifacts, history, metadata }
+impl TryFrom<v03::TaskPushNotificationConfig> for Config {
+    type Error = Error;
+
+    fn try_from(config: v03::TaskPushNotificationConfig) -> Result<Self, Error> {
+        let v03::TaskPushNotificationConfig { name, push_notification_config } = config;
+        let (task_id, id) = ResourceName::config("name", &name)?;
+        let config = Self::from(push_notification_config.unwrap_or_default());
+        // The id in the name takes precedence: get and delete use it.
+        let id = if id.is_empty() { config.id } else { id };
+        Ok(Self { task_id, id, ..config })
     }
 }
 
-impl From<v1::TaskStatusUpdateEvent> for v03::TaskStatusUpdateEvent {
-    fn from(update: v1::TaskStatusUpdateEvent) -> Self {
-        let v1::TaskStatusUpdateEvent { task_id, context_id, status, metadata } = update;
-        let r#final = status.as_ref().is_some_and(|status| status.state().is_terminal());
-        Self { task_id, context_id, status: status.map(Into::into), r#final, metadata }
+impl From<Config> for v03::CreateTaskPushNotificationConfigRequest {
+    fn from(config: Config) -> Self {
+        Self {
+            parent: resource_name::of_task(&config.task_id),
+            config_id: config.id.clone(),
+            config: Some(config.into()),
+        }
     }
 }
 
-impl From<v03::TaskStatusUpdateEvent> for v1::TaskStatusUpdateEvent {
-    fn from(update: v03::TaskStatusUpdateEvent) -> Self {
-        let v03::TaskStatusUpdateEvent { task_id, context_id, status, r#final: _, metadata } = update;
-        Self { task_id, context_id, status: status.map(Into::into), metadata }
+impl TryFrom<v03::CreateTaskPushNotificationConfigRequest> for Config {
+    type Error = Error;
+
+    /// Takes the task id from `parent` (the path in HTTP+JSON), else from `config.name`. Takes the configuration id from
+    /// `config_id`, else from the configuration, else from `config.name`.
+    fn try_from(request: v03::CreateTaskPushNotificationConfigRequest) -> Result<Self, Error> {
+        let v03::CreateTaskPushNotificationConfigRequest { parent, config_id, config } = request;
+        let v03::TaskPushNotificationConfig { name, push_notification_config } = config.unwrap_or_default();
+        let name = ResourceName::parse(&name);
+        let task_id = match (parent.is_empty(), name) {
+            (true, Some(name)) => name.task.to_owned(),
+            _ => ResourceName::task("parent", &parent)?,
+        };
+        let config = Self::from(push_notification_config.unwrap_or_default());
+        let id_in_name = name.map(|name| name.config.to_owned()).unwrap_or_default();
+        let id = [config_id, config.id, id_in_name].into_iter().find(|id| !id.is_empty()).unwrap_or_default();
+        Ok(Self { task_id, id, ..config })
     }
 }
 
-impl From<v1::TaskArtifactUpdateEvent> for v03::TaskArtifactUpdateEvent {
-    fn from(update: v1::TaskArtifactUpdateEvent) -> Self {
-        let v1::TaskArtifactUpdateEvent { task_id, context_id, artifact, append, last_chunk, metadata } = update;
-        Self { task_id, context_id, artifact: artifact.map(Into::into), append, last_chunk, metadata }
+impl From<v1::ListTaskPushNotificationConfigsResponse> for v03::ListTaskPushNotificationConfigResponse {
+    fn from(response: v1::ListTaskPushNotificationConfigsResponse) -> Self {
+        let v1::ListTaskPushNotificationConfigsResponse { configs, next_page_token } = response;
+        Self { configs: convert_all(configs), next_page_token }
     }
 }
 
-impl From<v03::TaskArtifactUpdateEvent> for v1::TaskArtifactUpdateEvent {
-    fn from(update: v03::TaskArtifactUpdateEvent) -> Self {
-        let v03::TaskArtifactUpdateEvent { task_id, context_id, artifact, append, last_chunk, metadata } = update;
-        Self { task_id, context_id, artifact: artifact.map(Into::into), append, last_chunk, metadata }
+impl TryFrom<v03::ListTaskPushNotificationConfigResponse> for v1::ListTaskPushNotificationConfigsResponse {
+    type Error = Error;
+
+    fn try_from(response: v03::ListTaskPushNotificationConfigResponse) -> Result<Self, Error> {
+        let v03::ListTaskPushNotificationConfigResponse { configs, next_page_token } = response;
+        let configs = configs.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?;
+        Ok(Self { configs, next_page_token })
     }
 }
 
-impl From<v1::SendMessageResponse> for v03::SendMessageResponse {
-    fn from(response: v1::SendMessageResponse) -> Self {
-        use v1::send_message_response::Payload as New;
-        use v03::send_message_response::Payload as Old;
-        let payload = response.payload.map(|payload| match payload {
-            New::Task(task) => Old::Task(task.into()),
-            New::Message(message) => Old::Msg(message.into()),
-        });
-        Self { payload }
+// Requests: resource names in 0.3 are ids in 1.0.
+
+impl From<v1::SendMessageConfiguration> for v03::SendMessageConfiguration {
+    fn from(configuration: v1::SendMessageConfiguration) -> Self {
+        let v1::SendMessageConfiguration { accepted_output_modes, history_length, return_immediately, .. } =
+            configuration;
+        Self {
+            accepted_output_modes,
+            push_notification: configuration.task_push_notification_config.map(Into::into),
+            history_length: history_length.unwrap_or_default(),
+            blocking: !return_immediately,
+        }
     }
 }
 
-impl From<v03::SendMessageResponse> for v1::SendMessageResponse {
-    fn from(response: v03::SendMessageResponse) -> Self {
-        use v1::send_message_response::Payload as New;
-        use v03::send_message_response::Payload as Old;
-        let payload = response.payload.map(|payload| match payload {
-            Old::Task(task) => New::Task(task.into()),
-            Old::Msg(message) => New::Message(message.into()),
-        });
-        Self { payload }
+impl From<v03::SendMessageConfiguration> for v1::SendMessageConfiguration {
+    fn from(configuration: v03::SendMessageConfiguration) -> Self {
+        let v03::SendMessageConfiguration { accepted_output_modes, push_notification, history_length, blocking } =
+            configuration;
+        Self {
+            accepted_output_modes,
+            return_immediately: returns_at_once(Some(blocking), push_notification.is_some()),
+            task_push_notification_config: push_notification.map(Into::into),
+            history_length: (history_length != 0).then_some(history_length),
+        }
     }
 }
 
-impl From<v1::StreamResponse> for v03::StreamResponse {
-    fn from(response: v1::StreamResponse) -> Self {
-        use v1::stream_response::Payload as New;
-        use v03::stream_response::Payload as Old;
-        let payload = response.payload.map(|payload| match payload {
-            New::Task(task) => Old::Task(task.into()),
-            New::Message(message) => Old::Msg(message.into()),
-            New::StatusUpdate(update) => Old::StatusUpdate(update.into()),
-            New::ArtifactUpdate(update) => Old::ArtifactUpdate(update.into()),
-        });
-        Self { payload }
+impl From<v1::GetTaskRequest> for v03::GetTaskRequest {
+    fn from(request: v1::GetTaskRequest) -> Self {
+        Self { name: resource_name::of_task(&request.id), history_length: request.history_length.unwrap_or_default() }
     }
 }
 
-impl From<v03::StreamResponse> for v1::StreamResponse {
-    fn from(response: v03::StreamResponse) -> Self {
-        use v1::stream_response::Payload as New;
-        use v03::stream_response::Payload as Old;
-        let payload = response.payload.map(|payload| match payload {
-            Old::Task(task) => New::Task(task.into()),
-            Old::Msg(message) => New::Message(message.into()),
-            Old::StatusUpdate(update) => New::StatusUpdate(update.into()),
-            Old::ArtifactUpdate(update) => New::ArtifactUpdate(update.into()),
-        });
-        Self { payload }
+impl TryFrom<v03::GetTaskRequest> for v1::GetTaskRequest {
+    type Error = Error;
+
+    fn try_from(request: v03::GetTaskRequest) -> Result<Self, Error> {
+        let history_length = (request.history_length != 0).then_some(request.history_length);
+        Ok(Self { tenant: String::new(), id: ResourceName::task("name", &request.name)?, history_length })
+    }
+}
+
+impl From<v1::CancelTaskRequest> for v03::CancelTaskRequest {
+    fn from(request: v1::CancelTaskRequest) -> Self {
+        Self { name: resource_name::of_task(&request.id) }
+    }
+}
+
+impl TryFrom<v03::CancelTaskRequest> for v1::CancelTaskRequest {
+    type Error = Error;
+
+    fn try_from(request: v03::CancelTaskRequest) -> Result<Self, Error> {
+        Ok(Self { tenant: String::new(), id: ResourceName::task("name", &request.name)?, metadata: None })
+    }
+}
+
+impl From<v1::SubscribeToTaskRequest> for v03::TaskSubscriptionRequest {
+    fn from(request: v1::SubscribeToTaskRequest) -> Self {
+        Self { name: resource_name::of_task(&request.id) }
+    }
+}
+
+impl TryFrom<v03::TaskSubscriptionRequest> for v1::SubscribeToTaskRequest {
+    type Error = Error;
+
+    fn try_from(request: v03::TaskSubscriptionRequest) -> Result<Self, Error> {
+        Ok(Self { tenant: String::new(), id: ResourceName::task("name", &request.name)? })
+    }
+}
+
+/// Conversions of a request whose only field names a push configuration.
+macro_rules! push_config_request {
+    ($($request:ident),*) => { $(
+        impl From<v1::$request> for v03::$request {
+            fn from(request: v1::$request) -> Self {
+                Self { name: resource_name::of_config(&request.task_id, &request.id) }
+            }
+        }
+
+        impl TryFrom<v03::$request> for v1::$request {
+            type Error = Error;
+
+            fn try_from(request: v03::$request) -> Result<Self, Error> {
+                let (task_id, id) = ResourceName::config("name", &request.name)?;
+                Ok(Self { tenant: String::new(), task_id, id })
+            }
+        }
+    )* };
+}
+
+push_config_request!(GetTaskPushNotificationConfigRequest, DeleteTaskPushNotificationConfigRequest);
+
+impl From<v1::ListTaskPushNotificationConfigsRequest> for v03::ListTaskPushNotificationConfigRequest {
+    fn from(request: v1::ListTaskPushNotificationConfigsRequest) -> Self {
+        let v1::ListTaskPushNotificationConfigsRequest { tenant: _, task_id, page_size, page_token } = request;
+        Self { parent: resource_name::of_task(&task_id), page_size, page_token }
+    }
+}
+
+impl TryFrom<v03::ListTaskPushNotificationConfigRequest> for v1::ListTaskPushNotificationConfigsRequest {
+    type Error = Error;
+
+    fn try_from(request: v03::ListTaskPushNotificationConfigRequest) -> Result<Self, Error> {
+        let v03::ListTaskPushNotificationConfigRequest { parent, page_size, page_token } = request;
+        Ok(Self { tenant: String::new(), task_id: ResourceName::task("parent", &parent)?, page_size, page_token })
     }
 }
 

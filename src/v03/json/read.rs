@@ -19,6 +19,7 @@ use crate::{
         },
         wkt::{Struct, Value, value::Kind},
     },
+    v03::message::unwrap_data,
 };
 
 mod params;
@@ -255,30 +256,6 @@ fn is_null(value: &Value) -> bool {
 
 fn is_scalar(value: &Value) -> bool {
     !matches!(value.kind, Some(Kind::StructValue(_) | Kind::ListValue(_)))
-}
-
-/// Metadata key that marks wrapped data: the data is an object whose [`VALUE`] member is the 1.0 value. SDKs of both
-/// versions use it.
-pub(super) const MARK: &str = "data_part_compat";
-
-/// Member of a wrapper object that holds the 1.0 value.
-pub(super) const VALUE: &str = "value";
-
-/// Unwraps marked data and removes the mark from `metadata`. Returns other data unchanged.
-fn unwrap_data(data: Value, metadata: &mut Option<Struct>) -> Value {
-    let is_marked =
-        |metadata: &Struct| metadata.fields.get(MARK).is_some_and(|mark| mark.kind == Some(Kind::BoolValue(true)));
-    let Some(marked) = metadata.as_mut().filter(|metadata| is_marked(metadata)) else { return data };
-    match data.kind {
-        Some(Kind::StructValue(mut wrapper)) if wrapper.fields.len() == 1 && wrapper.fields.contains_key(VALUE) => {
-            marked.fields.remove(MARK);
-            if marked.fields.is_empty() {
-                *metadata = None;
-            }
-            wrapper.fields.remove(VALUE).unwrap_or_default()
-        }
-        kind => Value { kind },
-    }
 }
 
 /// 1.0 part that is read from a `file` member.

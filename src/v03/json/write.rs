@@ -2,10 +2,7 @@
 
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
-use super::{
-    enum_names::EnumNames as _,
-    read::{MARK, VALUE},
-};
+use super::enum_names::EnumNames as _;
 use crate::{
     json::Base64,
     pb::{
@@ -19,7 +16,10 @@ use crate::{
         },
         wkt::{Struct, Value, value::Kind},
     },
-    v03::push_extras::PushExtras,
+    v03::{
+        message::{WRAPPED_MARK, WRAPPED_VALUE},
+        push_extras::PushExtras,
+    },
 };
 
 /// Wrapper that serializes a 1.0 message as 0.3 JSON.
@@ -149,7 +149,7 @@ struct Wrapped<'a>(&'a Value);
 
 impl Serialize for Wrapped<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map([(VALUE, self.0)])
+        serializer.collect_map([(WRAPPED_VALUE, self.0)])
     }
 }
 
@@ -159,11 +159,12 @@ struct Marked<'a>(Option<&'a Struct>);
 impl Serialize for Marked<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        for (name, value) in self.0.into_iter().flat_map(|metadata| &metadata.fields).filter(|(name, _)| *name != MARK)
+        for (name, value) in
+            self.0.into_iter().flat_map(|metadata| &metadata.fields).filter(|(name, _)| *name != WRAPPED_MARK)
         {
             map.serialize_entry(name, value)?;
         }
-        map.serialize_entry(MARK, &true)?;
+        map.serialize_entry(WRAPPED_MARK, &true)?;
         map.end()
     }
 }

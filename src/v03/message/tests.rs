@@ -218,8 +218,8 @@ fn old_part(part: OldPart) -> v03::Part {
     v03::Part { part: Some(part), metadata: None }
 }
 
-fn old_file(file: File) -> v03::FilePart {
-    v03::FilePart { file: Some(file), ..v03::FilePart::default() }
+fn old_file(file: File) -> FilePart {
+    FilePart { file: Some(file), ..FilePart::default() }
 }
 
 fn object_with(name: &str, kind: Kind) -> Struct {
@@ -253,15 +253,15 @@ fn data_that_is_not_an_object_is_wrapped_and_marked() {
     let wrapped = v03::Part::from(five.clone());
     assert_eq!(wrapped.metadata, Some(object_with("data_part_compat", Kind::BoolValue(true))));
     let data = Some(object_with("value", Kind::NumberValue(5.0)));
-    assert_eq!(wrapped.part, Some(OldPart::Data(v03::DataPart { data: data.clone() })));
+    assert_eq!(wrapped.part, Some(OldPart::Data(DataPart { data: data.clone() })));
     assert_eq!(v1::Part::from(wrapped.clone()), five);
     // An object without the mark, or with further members, is not unwrapped.
     let unmarked = v1::Part::from(v03::Part { metadata: None, ..wrapped.clone() });
     assert_eq!(unmarked.content, data.map(|data| Content::Data(Kind::StructValue(data).into())));
     let more = Struct { fields: [("value".to_owned(), Value::default()), ("b".to_owned(), Value::default())].into() };
-    let more = v1::Part::from(v03::Part { part: Some(OldPart::Data(v03::DataPart { data: Some(more) })), ..wrapped });
+    let more = v1::Part::from(v03::Part { part: Some(OldPart::Data(DataPart { data: Some(more) })), ..wrapped });
     assert!(more.metadata.is_some());
-    let unset = v1::Part::from(old_part(OldPart::Data(v03::DataPart { data: None })));
+    let unset = v1::Part::from(old_part(OldPart::Data(DataPart { data: None })));
     assert_eq!(unset.content, Some(Content::Data(Kind::StructValue(Struct::default()).into())));
 }
 
@@ -273,7 +273,7 @@ fn round_trips_lose_only_the_documented_fields() {
     let marked = v1::Part { metadata: Some(Struct::default()), ..Content::Data(Kind::NullValue(0).into()).into() };
     assert_eq!(v1::Part::from(v03::Part::from(marked)).metadata, None);
     assert_eq!(v1::Part::from(v03::Part::default()), v1::Part::default());
-    assert_eq!(v1::Part::from(old_part(OldPart::File(v03::FilePart::default()))).content, None);
+    assert_eq!(v1::Part::from(old_part(OldPart::File(FilePart::default()))).content, None);
 
     let message = v1::Message { message_id: "m".into(), reference_task_ids: vec!["t".into()], ..Default::default() };
     let back = v1::Message::from(v03::Message::from(message.clone()));
@@ -305,7 +305,7 @@ fn ids_of_a_push_configuration_are_taken_from_the_request_in_order() {
     };
     let config = |id: &str, schemes: &[&str]| {
         let id = id.to_owned();
-        Some(v03::PushNotificationConfig { id, url: "u".into(), authentication: auth(schemes), ..Default::default() })
+        Some(PushNotificationConfig { id, url: "u".into(), authentication: auth(schemes), ..Default::default() })
     };
     let ids = |parent: &str, config_id: &str, name: &str, id: &str| {
         let config =

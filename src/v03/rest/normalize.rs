@@ -12,6 +12,7 @@ use crate::{
     v03::{
         file_part::FileEncoding,
         json::{BYTES_AND_URI, SCALAR},
+        message::{WRAPPED_MARK, WRAPPED_VALUE},
     },
 };
 
@@ -108,9 +109,9 @@ fn normalize_part(part: &mut Object, files: FileEncoding) -> Result<(), PartProb
                 *metadata = json!({});
             }
             if let Value::Object(metadata) = metadata {
-                metadata.insert("data_part_compat".to_owned(), true.into());
+                metadata.insert(WRAPPED_MARK.to_owned(), true.into());
             }
-            json!({"value": data})
+            json!({WRAPPED_VALUE: data})
         };
         part.insert("data".to_owned(), json!({"data": data}));
     }
