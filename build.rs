@@ -7,7 +7,7 @@
 //!                                         +-- message.rs -----------> ProtoJSON and checks of every message
 //!                                         +-- encoded.rs -----------> ProtoJSON of messages that are kept in protobuf
 //!                                         +-- service.rs, route.rs -> REST routes, JSON-RPC methods, adapters
-//!                                         +-- v03.rs ---------------> conversions between 0.3 and 1.0
+//!                                         +-- v03.rs ---------------> conversions and JSON of protocol 0.3
 //! ```
 //!
 //! Exceptions, where the proto files are silent or differ from the specification, are in `build/schema.rs` only. The

@@ -140,7 +140,7 @@ pub(super) fn rust_module(message: &MessageDescriptor) -> TokenStream {
     quote!(#(#module)::*)
 }
 
-fn enum_type(descriptor: &EnumDescriptor) -> Ident {
+pub(super) fn enum_type(descriptor: &EnumDescriptor) -> Ident {
     format_ident!("{}", descriptor.name().to_upper_camel_case())
 }
 

@@ -25,6 +25,7 @@ pub(crate) fn run(proto: &Path, out: &Path) -> Result<()> {
         Ok(folder)
     };
     let (well_known, messages, services) = (folder("well_known")?, folder("messages")?, folder("services")?);
+    let v03 = folder("v03")?;
 
     let mut compiler = protox::Compiler::new([proto])?;
     compiler.include_source_info(true).include_imports(true).open_files(PACKAGES.map(|package| package.file))?;
@@ -76,7 +77,8 @@ pub(crate) fn run(proto: &Path, out: &Path) -> Result<()> {
         }
         write(&messages.join(format!("{name}.json.rs")), code)?;
     }
-    write(&out.join("v03.rs"), schema.conversions()?)
+    write(&v03.join("conversions.rs"), schema.conversions()?)?;
+    write(&v03.join("json.rs"), schema.classic_json()?)
 }
 
 fn write(file: &Path, code: TokenStream) -> Result<()> {

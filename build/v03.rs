@@ -1,12 +1,15 @@
-//! Code generation for protocol 0.3: conversions of messages that correspond to 1.0 field by field. All others are
-//! converted in `src/v03/message.rs`.
+//! Code generation for protocol 0.3: conversions between the messages of both versions, and the JSON of 0.3 JSON-RPC,
+//! for messages that correspond to 1.0 field by field. All others are in `src/v03/message.rs` and `src/v03/json.rs`.
 
-use proc_macro2::TokenStream;
+#![expect(clippy::wildcard_enum_match_arm, reason = "most field kinds are converted alike")]
+
+use heck::ToLowerCamelCase as _;
+use proc_macro2::{Literal, TokenStream};
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 use quote::quote;
 
 use super::{
-    message::{Place, ident, place, rust_module, rust_type},
+    message::{Place, enum_type, ident, is_set, place, rust_module, rust_type},
     schema::Schema,
 };
 use crate::Result;
@@ -35,6 +38,53 @@ const DERIVED: [(&str, &str); 6] = [
     ("a2a.v1.TaskStatusUpdateEvent.final", "is_final(&message)"),
 ];
 
+/// Messages whose members in 0.3 JSON-RPC are fields of the 1.0 message: names in 1.0 and in 0.3, `kind`, and the members
+/// in the order in which they are written.
+///
+/// `!` marks a member that is written even if it is unset. `=` precedes the names of a member, separated by `|`, if they
+/// differ from the name of the field; the first is written, all are read.
+const JSON: [(&str, &str, &str, &str); 13] = [
+    ("Artifact", "Artifact", "", "artifact_id! name description parts! extensions metadata"),
+    ("CancelTaskRequest", "TaskIdParams", "", "id! metadata"),
+    (
+        "DeleteTaskPushNotificationConfigRequest",
+        "DeleteTaskPushNotificationConfigParams",
+        "",
+        "task_id=id! id=push_notification_config_id!",
+    ),
+    (
+        "GetTaskPushNotificationConfigRequest",
+        "GetTaskPushNotificationConfigParams",
+        "",
+        "task_id=id! id=push_notification_config_id",
+    ),
+    ("GetTaskRequest", "TaskQueryParams", "", "id! history_length"),
+    ("ListTaskPushNotificationConfigsRequest", "ListTaskPushNotificationConfigParams", "", "task_id=id!"),
+    (
+        "ListTasksRequest",
+        "ListTasksParams",
+        "",
+        "context_id status page_size page_token history_length \
+         status_timestamp_after=last_updated_after|status_timestamp_after include_artifacts",
+    ),
+    ("ListTasksResponse", "ListTasksResult", "", "tasks! total_size! page_size! next_page_token!"),
+    (
+        "Message",
+        "Message",
+        "message",
+        "message_id! context_id task_id role! parts! reference_task_ids extensions metadata",
+    ),
+    ("SubscribeToTaskRequest", "TaskIdParams", "", "id!"),
+    ("Task", "Task", "task", "id! context_id! status! artifacts history metadata"),
+    (
+        "TaskArtifactUpdateEvent",
+        "TaskArtifactUpdateEvent",
+        "artifact-update",
+        "task_id! context_id! artifact! append! last_chunk! metadata",
+    ),
+    ("TaskStatus", "TaskStatus", "", "state! message timestamp"),
+];
+
 impl Schema {
     /// Generates `From` in both directions for the messages in `CONVERTED`.
     pub(crate) fn conversions(&self) -> Result<TokenStream> {
@@ -46,6 +96,112 @@ impl Schema {
         }
         Ok(code)
     }
+
+    /// Generates `json::Members` and `Classic`, which read 0.3 JSON, and `Write` for the messages in `JSON`.
+    pub(crate) fn classic_json(&self) -> Result<TokenStream> {
+        let mut code = TokenStream::new();
+        for (name, v03_name, kind, members) in JSON {
+            let name = format!("lf.a2a.v1.{name}");
+            let message = self.pool.get_message_by_name(&name).ok_or_else(|| format!("{name}: no such message"))?;
+            let rust = rust_type(&message);
+            let (mut names, mut numbers, mut reads, mut writes) = (vec![], vec![], vec![], vec![]);
+            if !kind.is_empty() {
+                names.push(quote!((63, "kind")));
+                numbers.push(quote!("kind" => 63));
+                reads.push(quote!(63 => map.next_value_seed(Kind(#kind))?));
+                writes.push(quote!(map.serialize_entry("kind", #kind)?;));
+            }
+            for member in members.split_whitespace() {
+                let (member, always) = member.strip_suffix('!').map_or((member, false), |member| (member, true));
+                let (field, spellings) = member.split_once('=').unwrap_or((member, member));
+                let field = message.get_field_by_name(field).ok_or_else(|| format!("{name}: no field {field}"))?;
+                let number = Literal::u32_unsuffixed(field.number());
+                let spellings = spellings.split('|').flat_map(|name| [name.to_lower_camel_case(), name.to_owned()]);
+                let mut spellings: Vec<_> = spellings.collect();
+                spellings.dedup();
+                let first = &spellings[0];
+                names.push(quote!((#number, #first)));
+                numbers.push(quote!(#(#spellings)|* => #number));
+                reads.extend(read(&field).map(|read| quote!(#number => #read)));
+                writes.push(write(&field, first, always));
+            }
+            code.extend(quote! {
+                impl Members for DirectDraft<#rust> {
+                    const NAME: &'static str = #v03_name;
+                    const FIELDS: &'static [(u32, &'static str)] = &[#(#names),*];
+
+                    fn field(name: &str) -> Option<u32> {
+                        Some(match name { #(#numbers,)* _ => return None })
+                    }
+
+                    fn read<'de, A: MapAccess<'de>>(&mut self, field: u32, map: &mut A) -> Result<(), A::Error> {
+                        match field { #(#reads,)* _ => self.message.read(field, map)? }
+                        Ok(())
+                    }
+                }
+
+                impl Classic for #rust {
+                    type Draft = DirectDraft<Self>;
+
+                    fn finish<E: Error>(draft: DirectDraft<Self>) -> Result<Self, E> {
+                        Ok(draft.message)
+                    }
+                }
+
+                impl Serialize for Write<'_, #rust> {
+                    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                        let (message, mut map) = (self.0, serializer.serialize_map(None)?);
+                        #(#writes)*
+                        map.end()
+                    }
+                }
+            });
+        }
+        Ok(code)
+    }
+}
+
+/// Generates the statement that reads a field that differs from ProtoJSON: enums, and messages of the protocol.
+fn read(field: &FieldDescriptor) -> Option<TokenStream> {
+    let (name, module) = (ident(field.name()), rust_module(field.parent_message()));
+    let value = match field.kind() {
+        Kind::Enum(descriptor) => {
+            let descriptor = enum_type(&descriptor);
+            quote!(enum_value::<#module::#descriptor, A>(map)?)
+        }
+        _ if !is_protocol_message(field) => return None,
+        _ if field.is_list() => quote!(nested_list(map)?),
+        _ => quote!(nested(map)?),
+    };
+    Some(quote!(self.message.#name = #value))
+}
+
+/// Generates the statements that write a field, or that write it only if it is set.
+fn write(field: &FieldDescriptor, name: &str, always: bool) -> TokenStream {
+    let (member, module) = (ident(field.name()), rust_module(field.parent_message()));
+    let value = match field.kind() {
+        Kind::Enum(descriptor) => {
+            let descriptor = enum_type(&descriptor);
+            quote!(#module::#descriptor::word(*value))
+        }
+        _ if !is_protocol_message(field) => quote!(value),
+        _ if field.is_list() => quote!(&Array(value)),
+        _ => quote!(&Write(value)),
+    };
+    let (entry, set) = (quote!(map.serialize_entry(#name, #value)?;), is_set(field));
+    match place(field) {
+        Place::Option if always => {
+            quote!(let empty = Default::default(); let value = message.#member.as_ref().unwrap_or(&empty); #entry)
+        }
+        Place::Option => quote!(if let Some(value) = &message.#member { #entry }),
+        _ if always => quote!(let value = &message.#member; #entry),
+        _ => quote!(let value = &message.#member; if #set { #entry }),
+    }
+}
+
+/// Returns whether the type of a field is a message of the protocol, not of `google.protobuf`.
+fn is_protocol_message(field: &FieldDescriptor) -> bool {
+    matches!(field.kind(), Kind::Message(inner) if inner.package_name() == field.parent_message().package_name())
 }
 
 fn derived(field: &FieldDescriptor) -> Option<&'static str> {
@@ -74,15 +230,14 @@ fn conversion(from: &MessageDescriptor, to: &MessageDescriptor) -> Result<TokenS
         }
         let other = counterpart(&field, from)?;
         let value = ident(other.name());
-        let is_converted = matches!(field.kind(), Kind::Message(inner) if inner.package_name() == to.package_name());
         values.push(match (place(&field), place(&other)) {
             (Place::Arm(to, to_arm), Place::Arm(from, from_arm)) => {
                 arms.push(quote!(#source_module::#from_arm(value) => #target_module::#to_arm(value.into())));
                 oneof = Some((to, from));
                 continue;
             }
-            (Place::Many, _) if is_converted => quote!(#name: convert_all(message.#value)),
-            _ if is_converted => quote!(#name: message.#value.map(Into::into)),
+            (Place::Many, _) if is_protocol_message(&field) => quote!(#name: convert_all(message.#value)),
+            _ if is_protocol_message(&field) => quote!(#name: message.#value.map(Into::into)),
             _ => quote!(#name: message.#value),
         });
     }

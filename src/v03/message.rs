@@ -44,7 +44,7 @@ crate::proto::generated! {
     pub mod fields {
         use super::*;
 
-        include!(concat!(env!("OUT_DIR"), "/v03.rs"));
+        include!(concat!(env!("OUT_DIR"), "/v03/conversions.rs"));
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     card::v03_card,
     file_part::{FileEncoding, FileParts},
     grpc::{answer, refusal},
-    json::enum_names::EnumNames as _,
+    json::EnumNames as _,
 };
 use crate::{
     contract::{BodyMapping, Dispatch, ParamSource, Reply, Request, Route, UnaryOutput, unary},
@@ -142,7 +142,7 @@ fn normalized_list_query(query: &str) -> String {
     let normalized_status = |parameter: &str| {
         let value = parameter.strip_prefix("status=")?;
         let state = percent_decode_str(value).decode_utf8().ok()?;
-        Some(format!("status={}", TaskState::try_from(TaskState::liberal(&state)?).ok()?.as_str_name()))
+        Some(format!("status={}", TaskState::liberal(&state)?.as_str_name()))
     };
     let parameters =
         query.split('&').map(|parameter| normalized_status(parameter).unwrap_or_else(|| parameter.to_owned()));

@@ -1,21 +1,20 @@
-//! Parameters of the 0.3 JSON-RPC methods, and push configurations.
+//! Parameters of the 0.3 JSON-RPC methods that differ from 1.0, and push configurations.
 
 use std::collections::BTreeMap;
 
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize, Serializer,
     de::{Error, MapAccess},
+    ser::SerializeMap,
 };
 
-use super::{Classic, DirectDraft, Read, integer, members, message, nested, nested_list, or_default, state};
+use super::{Array, Classic, Read, Write, members, nested, optional, or_default, text};
 use crate::{
     json::{Members, any, number},
     pb::{
         v1::{
-            AuthenticationInfo, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest,
-            GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
-            ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, Message,
-            SendMessageConfiguration, SendMessageRequest, SubscribeToTaskRequest, TaskPushNotificationConfig,
+            AuthenticationInfo, ListTaskPushNotificationConfigsResponse, Message, SendMessageConfiguration,
+            SendMessageRequest, TaskPushNotificationConfig,
         },
         wkt::Struct,
     },
@@ -82,6 +81,16 @@ impl Classic for V02Send {
     }
 }
 
+impl Serialize for Write<'_, SendMessageRequest> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (request, mut map) = (self.0, serializer.serialize_map(None)?);
+        optional(&mut map, "message", request.message.as_ref().map(Write))?;
+        optional(&mut map, "configuration", request.configuration.as_ref().map(Write))?;
+        optional(&mut map, "metadata", request.metadata.as_ref())?;
+        map.end()
+    }
+}
+
 /// Configuration of a send, and the members of its push configuration that 1.0 lacks.
 #[derive(Clone, Debug)]
 struct Configuration {
@@ -117,50 +126,22 @@ impl Classic for Configuration {
     }
 }
 
-message! { GetTaskRequest, "TaskQueryParams" {
-    1 "id" => message.id = or_default;
-    2 "historyLength" "history_length" => message.history_length = number;
-} }
-
-message! { CancelTaskRequest, "TaskIdParams" {
-    1 "id" => message.id = or_default;
-    2 "metadata" => message.metadata = any;
-} }
-
-message! { SubscribeToTaskRequest, "TaskIdParams" {
-    1 "id" => message.id = or_default;
-} }
-
-message! { ListTasksRequest, "ListTasksParams" {
-    1 "contextId" "context_id" => message.context_id = or_default;
-    2 "status" => message.status = state;
-    3 "pageSize" "page_size" => message.page_size = number;
-    4 "pageToken" "page_token" => message.page_token = or_default;
-    5 "historyLength" "history_length" => message.history_length = number;
-    6 "statusTimestampAfter" "status_timestamp_after" "lastUpdatedAfter" "last_updated_after" => message.status_timestamp_after = any;
-    7 "includeArtifacts" "include_artifacts" => message.include_artifacts = any;
-} }
-
-message! { ListTasksResponse, "ListTasksResult" {
-    1 "tasks" => message.tasks = nested_list;
-    2 "nextPageToken" "next_page_token" => message.next_page_token = or_default;
-    3 "pageSize" "page_size" => message.page_size = integer;
-    4 "totalSize" "total_size" => message.total_size = integer;
-} }
-
-message! { GetTaskPushNotificationConfigRequest, "GetTaskPushNotificationConfigParams" {
-    1 "id" => message.task_id = or_default;
-    2 "pushNotificationConfigId" "push_notification_config_id" => message.id = or_default;
-} }
-
-message! { DeleteTaskPushNotificationConfigRequest, "DeleteTaskPushNotificationConfigParams" {
-    1 "id" => message.task_id = or_default;
-    2 "pushNotificationConfigId" "push_notification_config_id" => message.id = or_default;
-} }
-
-message! { ListTaskPushNotificationConfigsRequest, "ListTaskPushNotificationConfigParams" {
-    1 "id" => message.task_id = or_default;
-} }
+impl Serialize for Write<'_, SendMessageConfiguration> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (configuration, mut map) = (self.0, serializer.serialize_map(None)?);
+        let no_extras = PushExtras::default();
+        let push = configuration.task_push_notification_config.as_ref();
+        if !configuration.accepted_output_modes.is_empty() {
+            map.serialize_entry("acceptedOutputModes", &configuration.accepted_output_modes)?;
+        }
+        optional(&mut map, "historyLength", configuration.history_length)?;
+        let push = push.map(|config| WritePush(Webhook { config, kept: &no_extras }));
+        optional(&mut map, "pushNotificationConfig", push)?;
+        // Always written, because servers disagree about its default.
+        map.serialize_entry("blocking", &!configuration.return_immediately)?;
+        map.end()
+    }
+}
 
 /// Push configuration without its task, and the members that 1.0 lacks.
 #[derive(Clone, Debug)]
@@ -270,5 +251,68 @@ impl<'de> Deserialize<'de> for Read<ListTaskPushNotificationConfigsResponse> {
         let configs = Option::<Vec<Read<TaskPushNotificationConfig>>>::deserialize(deserializer)?.unwrap_or_default();
         let configs = configs.into_iter().map(|it| it.0).collect();
         Ok(Self(ListTaskPushNotificationConfigsResponse { configs, ..Default::default() }))
+    }
+}
+
+impl Serialize for Write<'_, TaskPushNotificationConfig> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Webhook { config: self.0, kept: &PushExtras::default() }.serialize(serializer)
+    }
+}
+
+/// Push configuration of a task with the members that 1.0 lacks.
+#[derive(Clone, Copy, Debug)]
+pub struct Webhook<'a> {
+    /// The 1.0 configuration.
+    pub config: &'a TaskPushNotificationConfig,
+    /// Members that 1.0 lacks.
+    pub kept: &'a PushExtras,
+}
+
+impl Serialize for Webhook<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("taskId", &self.config.task_id)?;
+        map.serialize_entry("pushNotificationConfig", &WritePush(*self))?;
+        map.end()
+    }
+}
+
+/// Push configuration without its task.
+struct WritePush<'a>(Webhook<'a>);
+
+impl Serialize for WritePush<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (Webhook { config, kept }, mut map) = (self.0, serializer.serialize_map(None)?);
+        text(&mut map, "id", &config.id)?;
+        map.serialize_entry("url", &config.url)?;
+        text(&mut map, "token", &config.token)?;
+        let authentication = config.authentication.as_ref().map(|info| WriteAuthentication(info, &kept.schemes));
+        optional(&mut map, "authentication", authentication)?;
+        if !kept.headers.is_empty() {
+            map.serialize_entry("headers", &kept.headers)?;
+        }
+        map.end()
+    }
+}
+
+/// Authentication for notifications: the scheme of 1.0, and the further schemes of 0.3.
+struct WriteAuthentication<'a>(&'a AuthenticationInfo, &'a [String]);
+
+impl Serialize for WriteAuthentication<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (Self(info, further_schemes), mut map) = (self, serializer.serialize_map(None)?);
+        let first_scheme = Some(&info.scheme).filter(|scheme| !scheme.is_empty());
+        let schemes: Vec<_> = first_scheme.into_iter().chain(*further_schemes).collect();
+        map.serialize_entry("schemes", &schemes)?;
+        text(&mut map, "credentials", &info.credentials)?;
+        map.end()
+    }
+}
+
+/// 0.3 has a plain array, without an object around it.
+impl Serialize for Write<'_, ListTaskPushNotificationConfigsResponse> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Array(&self.0.configs).serialize(serializer)
     }
 }
