@@ -5,24 +5,25 @@
 
 use std::collections::BTreeMap;
 
+use prost::Message;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub(crate) use self::{extended::extended, scheme::to_v1};
-pub use self::{
-    proto::proto,
-    scheme::{Flow, Flows, Scheme},
-};
+pub(crate) use self::scheme::to_v1;
+pub use self::scheme::{Flow, Flows, Scheme};
 use crate::{
-    pb::v1::{
-        AgentCapabilities, AgentCard, AgentCardSignature, AgentExtension, AgentInterface, AgentProvider, AgentSkill,
-        SecurityRequirement, StringList,
+    call::Call,
+    error::{Error, ErrorKind},
+    pb::{
+        v1::{
+            AgentCapabilities, AgentCard, AgentCardSignature, AgentExtension, AgentInterface, AgentProvider,
+            AgentSkill, GetExtendedAgentCardRequest, SecurityRequirement, StringList, a2a_service_server::A2aService,
+        },
+        v03,
     },
     protocol::Version,
 };
 
-mod extended;
-mod proto;
 mod scheme;
 #[cfg(test)]
 mod tests;
@@ -175,6 +176,46 @@ pub fn v03_card_with(card: &AgentCard, kept: &V03CardFields) -> V03Card {
         supports_authenticated_extended_card: capabilities.extended_agent_card.unwrap_or_default(),
         signatures: card.signatures.clone(),
     }
+}
+
+/// Converts a 1.0 card to the protobuf card of 0.3 gRPC.
+pub fn proto(card: &AgentCard) -> v03::AgentCard {
+    let additional_interfaces: Vec<Interface> = v03_interfaces(card).map(Interface::from).collect();
+    let preferred = preferred_interface(&additional_interfaces).cloned().unwrap_or_default();
+    let to_proto = |interface: Interface| v03::AgentInterface { url: interface.url, transport: interface.transport };
+    let capabilities = card.capabilities.as_ref();
+    v03::AgentCard {
+        protocol_version: PROTOCOL_VERSION.to_owned(),
+        name: card.name.clone(),
+        description: card.description.clone(),
+        url: preferred.url,
+        preferred_transport: preferred.transport,
+        additional_interfaces: additional_interfaces.into_iter().map(to_proto).collect(),
+        provider: complete_provider(card).as_ref().map(reencode),
+        version: card.version.clone(),
+        documentation_url: card.documentation_url.clone().unwrap_or_default(),
+        capabilities: capabilities.map(reencode),
+        security_schemes: card.security_schemes.iter().map(|(name, scheme)| (name.clone(), reencode(scheme))).collect(),
+        security: card.security_requirements.iter().map(reencode).collect(),
+        default_input_modes: card.default_input_modes.clone(),
+        default_output_modes: card.default_output_modes.clone(),
+        skills: card.skills.iter().map(reencode).collect(),
+        supports_authenticated_extended_card: capabilities.and_then(|it| it.extended_agent_card).unwrap_or_default(),
+        signatures: card.signatures.iter().map(reencode).collect(),
+        icon_url: card.icon_url.clone().unwrap_or_default(),
+    }
+}
+
+impl From<AgentCard> for v03::AgentCard {
+    fn from(card: AgentCard) -> Self {
+        proto(&card)
+    }
+}
+
+/// Converts a message by encoding and decoding it. The messages in a card have equal field numbers in both versions (a test
+/// compares the descriptors). Fields that only 1.0 has are dropped.
+fn reencode<A: Message, B: Message + Default>(message: &A) -> B {
+    B::decode(message.encode_to_vec().as_slice()).unwrap_or_default()
 }
 
 /// Serializes a card. A card without a 0.3 interface has the members of 1.0 only, whatever `shape` is: a 0.3 client cannot
@@ -336,4 +377,27 @@ impl From<V03Card> for AgentCard {
         converted.provider = complete_provider(&converted);
         converted
     }
+}
+
+// Authenticated extended card of 0.2: a GET request that is answered with HTTP status codes (0.2, 7.10).
+
+/// Returns the extended agent card as 0.3 JSON.
+///
+/// # Errors
+/// `MethodNotFound` if the agent has no extended card, otherwise the error of the service.
+pub(crate) async fn extended(service: &dyn A2aService, call: Call) -> Result<Vec<u8>, Error> {
+    let call = Call { version: Version::V0_3, ..call };
+    match service.get_extended_agent_card(call.request(GetExtendedAgentCardRequest::default())).await {
+        Ok(card) => serde_json::to_vec(&v03_card(card.get_ref())).map_err(Error::internal),
+        Err(status) => Err(to_not_found(status.into())),
+    }
+}
+
+/// Maps the errors for a missing extended card to 404. Versions before 0.3 have no error code for it.
+fn to_not_found(error: Error) -> Error {
+    use ErrorKind::{ExtendedAgentCardNotConfigured, ExtendedCardNotSupported, UnsupportedOperation};
+    if matches!(error.kind(), ExtendedCardNotSupported | ExtendedAgentCardNotConfigured | UnsupportedOperation) {
+        return ErrorKind::MethodNotFound.because("this agent has no authenticated extended card");
+    }
+    error
 }

@@ -1,7 +1,10 @@
 //! Conversion of cards between 1.0 and 0.3.
 
+use std::{future::ready, sync::Arc};
+
 use prost_reflect::{DescriptorPool, Kind, MessageDescriptor};
 use serde_json::{Value, json};
+use tonic::{Request, Response, Status};
 
 use super::*;
 use crate::pb::{self, v03};
@@ -232,7 +235,7 @@ fn protobuf_card_has_the_members_of_the_card() {
     let _: v03::AgentCard = serde_json::from_value(json).unwrap();
 }
 
-/// `proto::reencode` relies on this.
+/// `reencode` relies on this.
 #[test]
 fn messages_in_a_card_have_equal_field_numbers_in_both_versions() {
     fn compare(old: &MessageDescriptor, new: &MessageDescriptor) {
@@ -257,5 +260,41 @@ fn messages_in_a_card_have_equal_field_numbers_in_both_versions() {
         ("AgentCardSignature", "AgentCardSignature"),
     ] {
         compare(&message(format!("a2a.v1.{old}")), &message(format!("lf.a2a.v1.{new}")));
+    }
+}
+
+/// Service with a given result of `get_extended_agent_card`.
+struct CardService(CardResult);
+
+type CardResult = fn(&Call) -> Result<AgentCard, Error>;
+
+#[tonic::async_trait]
+impl A2aService for CardService {
+    async fn get_extended_agent_card(
+        &self,
+        request: Request<GetExtendedAgentCardRequest>,
+    ) -> Result<Response<AgentCard>, Status> {
+        Ok(ready((self.0)(Call::of(&request)?)).await.map(Response::new)?)
+    }
+}
+
+#[tokio::test]
+async fn extended_card_is_a_0_3_card_or_an_http_status() {
+    let card = |call: &Call| {
+        let name = format!("{:?} {}", call.version, call.owner);
+        Ok(AgentCard { name, ..AgentCard::default() })
+    };
+    let service: Arc<dyn A2aService> = Arc::new(CardService(card));
+    let json: serde_json::Value = serde_json::from_slice(&extended(&*service, Call::by("ada")).await.unwrap()).unwrap();
+    assert_eq!((json["name"].as_str(), json["protocolVersion"].as_str()), (Some("V0_3 ada"), Some("0.3.0")));
+    let errors: [(CardResult, u16); 4] = [
+        (|_| Err(ErrorKind::ExtendedCardNotSupported.error()), 404),
+        (|_| Err(ErrorKind::ExtendedAgentCardNotConfigured.error()), 404),
+        (|_| Err(ErrorKind::PermissionDenied.error()), 403),
+        (|_| Err(ErrorKind::Unauthenticated.error()), 401),
+    ];
+    for (result, status) in errors {
+        let error = extended(&CardService(result), Call::default()).await.unwrap_err();
+        assert_eq!(error.wire().http, status, "{error}");
     }
 }
