@@ -1,25 +1,31 @@
-//! Stream events in the formats of 0.3: `a2a.v1` protobuf, its ProtoJSON, and the JSON of 0.3 JSON-RPC.
+//! Stream events in the formats of 0.3: `a2a.v1` protobuf, its ProtoJSON, and the JSON of 0.3 JSON-RPC; and `final`, which
+//! marks the last event of a stream.
 //!
 //! Each encoding of an event is produced at most once and shared by all its subscribers.
 
 use std::{
     fmt,
+    pin::{Pin, pin},
     sync::{Arc, OnceLock},
+    task::{Context, Poll, ready},
 };
 
 use bytes::{Buf, BufMut, Bytes};
+use futures_core::Stream;
 use prost::{
     DecodeError, Message as _,
     encoding::{DecodeContext, WireType},
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tokio::task::coop::unconstrained;
+use tokio_stream::StreamExt as _;
 use tonic::Status;
 
 use super::json::FinalEvent;
 use crate::{
-    contract::{Frame, StreamItem, encode_line, from_json, to_json},
+    contract::{BoxStream, Frame, StreamItem, encode_line, from_json, to_json},
     error::Error,
-    event::{self, Cursor, Ends},
+    event::{self, Cursor, Ends, Mark},
     json::Measure,
     pb::v03::{StreamResponse, stream_response::Payload},
 };
@@ -169,13 +175,63 @@ impl StreamItem for Event {
     }
 }
 
+/// Stream whose last event, and no other, ends a turn or the task: that event is sent with `final` (0.3, 7.2.2).
+pub(super) struct FinalStream {
+    events: BoxStream<event::Event>,
+    /// Ends the stream at the end of a turn. The stream of a send may contain the end of an earlier turn, so its source
+    /// ends it instead.
+    closes_at_turn_end: bool,
+    /// Item read ahead, to find out whether an event is the last one.
+    next: Option<Result<event::Event, Status>>,
+    is_done: bool,
+}
+
+impl FinalStream {
+    pub(super) fn boxed(events: BoxStream<event::Event>, closes_at_turn_end: bool) -> BoxStream<event::Event> {
+        Box::pin(Self { events, closes_at_turn_end, next: None, is_done: false })
+    }
+}
+
+impl Stream for FinalStream {
+    type Item = Result<event::Event, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.is_done {
+            return Poll::Ready(None);
+        }
+        let item = match self.next.take() {
+            Some(item) => Some(item),
+            None => ready!(self.events.as_mut().poll_next(cx)),
+        };
+        let Some(Ok(event)) = item else { return Poll::Ready(item) };
+        match event.ends() {
+            Ends::Nothing => return Poll::Ready(Some(Ok(event))),
+            Ends::Turn if !self.closes_at_turn_end => {}
+            Ends::Turn | Ends::Task => {
+                self.is_done = true;
+                return Poll::Ready(Some(Ok(event)));
+            }
+        }
+        // An ended stream is ready immediately. Unconstrained, because an exhausted task budget would make it look pending.
+        match pin!(unconstrained(self.events.next())).poll(cx) {
+            Poll::Ready(None) => {
+                self.is_done = true;
+                return Poll::Ready(Some(Ok(event)));
+            }
+            Poll::Ready(next) => self.next = next,
+            Poll::Pending => {}
+        }
+        // Not the last event: sent without its mark.
+        let (position, payload) = (event.position(), event.into_message().payload);
+        let mark = Mark { ends: Ends::Nothing, hidden: false };
+        Poll::Ready(Some(Ok(payload.map(|payload| event::Event::new(position, mark, payload)).unwrap_or_default())))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        event::{Mark, Position},
-        pb::v1,
-    };
+    use crate::{event::Position, pb::v1};
 
     fn update(ends: Ends) -> event::Event {
         let status = Some(v1::TaskStatus { state: v1::TaskState::Working.into(), ..v1::TaskStatus::default() });

@@ -34,18 +34,11 @@
 //! | `stateTransitionHistory` | on the card (0.3, 5.5.2) | removed | the card |
 //! | `tenant` | does not exist: requests use the unnamed tenant | in every request (3.1) | the codecs |
 
-use std::{
-    fmt,
-    pin::{Pin, pin},
-    sync::Arc,
-    task::{Context, Poll, ready},
-};
+use std::{fmt, sync::Arc};
 
-use futures_core::Stream;
-use tokio::task::coop::unconstrained;
-use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status};
 
+use super::event::FinalStream;
 use crate::{
     call::{Binding, Call},
     contract::BoxStream,
@@ -293,59 +286,6 @@ fn apply_defaults(request: &mut SendMessageRequest) {
 fn set_default_id(config: &mut TaskPushNotificationConfig) {
     if config.id.is_empty() {
         DEFAULT_CONFIG.clone_into(&mut config.id);
-    }
-}
-
-/// Stream whose last event, and no other, ends a turn or the task: that event is sent with `final` (0.3, 7.2.2).
-struct FinalStream {
-    events: BoxStream<Event>,
-    /// Ends the stream at the end of a turn. The stream of a send may contain the end of an earlier turn, so its source
-    /// ends it instead.
-    closes_at_turn_end: bool,
-    /// Item read ahead, to find out whether an event is the last one.
-    next: Option<Result<Event, Status>>,
-    is_done: bool,
-}
-
-impl FinalStream {
-    fn boxed(events: BoxStream<Event>, closes_at_turn_end: bool) -> BoxStream<Event> {
-        Box::pin(Self { events, closes_at_turn_end, next: None, is_done: false })
-    }
-}
-
-impl Stream for FinalStream {
-    type Item = Result<Event, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.is_done {
-            return Poll::Ready(None);
-        }
-        let item = match self.next.take() {
-            Some(item) => Some(item),
-            None => ready!(self.events.as_mut().poll_next(cx)),
-        };
-        let Some(Ok(event)) = item else { return Poll::Ready(item) };
-        match event.ends() {
-            Ends::Nothing => return Poll::Ready(Some(Ok(event))),
-            Ends::Turn if !self.closes_at_turn_end => {}
-            Ends::Turn | Ends::Task => {
-                self.is_done = true;
-                return Poll::Ready(Some(Ok(event)));
-            }
-        }
-        // An ended stream is ready immediately. Unconstrained, because an exhausted task budget would make it look pending.
-        match pin!(unconstrained(self.events.next())).poll(cx) {
-            Poll::Ready(None) => {
-                self.is_done = true;
-                return Poll::Ready(Some(Ok(event)));
-            }
-            Poll::Ready(next) => self.next = next,
-            Poll::Pending => {}
-        }
-        // Not the last event: sent without its mark.
-        let (position, payload) = (event.position(), event.into_message().payload);
-        let mark = Mark { ends: Ends::Nothing, hidden: false };
-        Poll::Ready(Some(Ok(payload.map(|payload| Event::new(position, mark, payload)).unwrap_or_default())))
     }
 }
 
