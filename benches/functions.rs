@@ -152,7 +152,7 @@ fn store(c: &mut Criterion) {
     group.bench_function("make a key", |b| b.iter(|| Key::new(&scope, black_box(ID))));
     let task = Arc::new(finished());
     let log = || {
-        let mut all = vec![Event::task(Position { fence: 1, seq: 1 }, Ends::Nothing, submitted().into())];
+        let mut all = vec![Event::from_task(Position { fence: 1, seq: 1 }, Ends::Nothing, submitted().into())];
         all.extend((2..).zip(updates()).map(|(seq, payload)| event(seq, payload)));
         all
     };

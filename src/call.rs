@@ -108,7 +108,7 @@ impl Call {
         for (name, value) in headers {
             let Some(text) = value.to_str().ok().filter(|text| !text.is_empty()) else {
                 if name == LAST_EVENT_ID && !value.is_empty() {
-                    call.cursor.get_or_insert_with(Cursor::nowhere);
+                    call.cursor.get_or_insert_with(Cursor::invalid);
                 }
                 continue;
             };
@@ -120,7 +120,7 @@ impl Call {
                 name if name == IDEMPOTENCY_KEY => _ = call.idempotency_key.get_or_insert_with(|| text.to_owned()),
                 // An invalid cursor must not restart the stream from the beginning without a gap mark.
                 name if name == LAST_EVENT_ID => {
-                    call.cursor.get_or_insert_with(|| Cursor::from_text(text).unwrap_or_else(Cursor::nowhere));
+                    call.cursor.get_or_insert_with(|| Cursor::from_text(text).unwrap_or_else(Cursor::invalid));
                 }
                 name if name == TRACE => _ = call.trace.get_or_insert_with(|| text.to_owned()),
                 name if name == REQUEST_ID && text.len() <= 128 => {

@@ -16,7 +16,6 @@ use crate::{
     proto::v1::{StreamResponse, Task, TaskState, TaskStatus, stream_response::Payload},
 };
 
-pub(crate) mod count;
 mod cursor;
 mod encoding;
 pub mod resume;
@@ -35,14 +34,14 @@ struct Inner {
     position: Position,
     /// `None` for an event of a remote agent, of which only the message is known.
     mark: Option<Mark>,
-    weight: OnceLock<usize>,
+    proto_len: OnceLock<usize>,
     cursor: OnceLock<Option<Cursor>>,
     /// Caches of representations other than the origin.
     message: OnceLock<Box<StreamResponse>>,
     proto: OnceLock<Bytes>,
     json: OnceLock<Bytes>,
-    /// Cache for an encoding of another protocol version; see `Event::others`.
-    others: OnceLock<Arc<dyn Any + Send + Sync>>,
+    /// Cache for an encoding of another protocol version; see `Event::version_cache`.
+    version_cache: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Initial representation of an event.
@@ -62,10 +61,10 @@ impl Default for Origin {
 
 impl Inner {
     /// Invalidates the caches before the message changes.
-    fn forget(&mut self) {
-        (self.weight, self.cursor) = (OnceLock::new(), OnceLock::new());
+    fn clear_caches(&mut self) {
+        (self.proto_len, self.cursor) = (OnceLock::new(), OnceLock::new());
         (self.message, self.proto, self.json) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        self.others = OnceLock::new();
+        self.version_cache = OnceLock::new();
     }
 }
 
@@ -99,13 +98,13 @@ impl Event {
     }
 
     /// Creates an event that carries a whole task: the first event of a task, or a snapshot.
-    pub fn task(position: Position, ends: Ends, task: Arc<Task>) -> Self {
+    pub fn from_task(position: Position, ends: Ends, task: Arc<Task>) -> Self {
         let mark = Some(Mark { ends, hidden: false });
         Self(Arc::new(Inner { origin: Origin::Task(task), position, mark, ..Inner::default() }))
     }
 
     /// Creates an event from a borrowed task, which is encoded at once.
-    pub(crate) fn encoded_task(position: Position, ends: Ends, task: &Task) -> Self {
+    pub(crate) fn encode_task(position: Position, ends: Ends, task: &Task) -> Self {
         let mut proto = vec![0; prost::encoding::message::encoded_len(1, task)];
         prost::encoding::message::encode(1, task, &mut proto.as_mut_slice());
         Self::from_proto(position, Mark { ends, hidden: false }, proto.into())
@@ -123,7 +122,7 @@ impl Event {
 
     /// Returns the mark. For an event of a remote agent, it is derived from the task state.
     pub fn mark(&self) -> Mark {
-        self.0.mark.unwrap_or_else(|| Mark { ends: suggested(self.payload()), hidden: false })
+        self.0.mark.unwrap_or_else(|| Mark { ends: end_by_state(self.payload()), hidden: false })
     }
 
     /// Returns what the event ends: nothing, the turn or the task.
@@ -134,10 +133,10 @@ impl Event {
     /// Returns the cursor to resume a stream after this event. `None` for an event that is not in a log, and for one
     /// that a remote agent sent without a cursor.
     pub fn cursor(&self) -> Option<&Cursor> {
-        self.0.cursor.get_or_init(|| self.make_cursor()).as_ref()
+        self.0.cursor.get_or_init(|| self.compute_cursor()).as_ref()
     }
 
-    fn make_cursor(&self) -> Option<Cursor> {
+    fn compute_cursor(&self) -> Option<Cursor> {
         if self.0.mark.is_none() {
             // A remote agent may send the cursor in the metadata; over gRPC there is nowhere else.
             return resume::cursor(self.payload()?);
@@ -194,7 +193,7 @@ impl Event {
     }
 
     /// Returns the payload if it is already decoded. `None` for an event that was created from a whole task.
-    pub(crate) fn known_payload(&self) -> Option<&Payload> {
+    pub(crate) fn decoded_payload(&self) -> Option<&Payload> {
         match &self.0.origin {
             Origin::Message(message) => message.payload.as_ref(),
             Origin::Proto(_) | Origin::Task(_) => self.0.message.get()?.payload.as_ref(),
@@ -204,7 +203,7 @@ impl Event {
     /// Returns the payload for modification. `None` if the event is shared or was not created from a message.
     pub(crate) fn payload_mut(&mut self) -> Option<&mut Payload> {
         let inner = Arc::get_mut(&mut self.0)?;
-        inner.forget();
+        inner.clear_caches();
         match &mut inner.origin {
             Origin::Message(message) => message.payload.as_mut(),
             Origin::Proto(_) | Origin::Task(_) => None,
@@ -235,7 +234,7 @@ impl Event {
         }
         let proto = Origin::Proto(self.proto().clone());
         let inner = Arc::get_mut(&mut self.0)?;
-        inner.forget();
+        inner.clear_caches();
         mem::replace(&mut inner.origin, proto).into_message().payload
     }
 
@@ -274,7 +273,7 @@ fn task_id(proto: &[u8]) -> Option<&str> {
 }
 
 /// Derives what an event of a remote agent ends from its task state.
-fn suggested(payload: Option<&Payload>) -> Ends {
+fn end_by_state(payload: Option<&Payload>) -> Ends {
     let status = match payload {
         Some(Payload::Task(task)) => task.status.as_ref(),
         Some(Payload::StatusUpdate(update)) => update.status.as_ref(),

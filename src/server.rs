@@ -540,7 +540,7 @@ impl<A: Agent> Server<A> {
         let ready = readiness_check(Arc::clone(service.journal()), service.recovered());
         let mut inner: Arc<dyn A2aService> = Arc::<Service<A>>::clone(&service);
         if self.resume {
-            card.about.extensions.push(extension::resume::declared());
+            card.about.extensions.push(extension::resume::declaration());
         }
         let extensions = extension::all(self.extensions, &mut card.about.extensions);
         if !extensions.is_empty() {

@@ -4,17 +4,15 @@
 //! after one of its events. The current task is the checkpoint with the later events applied. A store makes no decisions:
 //! it commits a change atomically if the row is at the expected position, and refuses it otherwise.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
 
 pub use completed::{CompletedTask, EventRef};
-pub use idempotency::{IdempotencyRecord, SendOutcome};
 pub use key::{Hashed, Key, KeyMap, Scope};
 pub use page::PageToken;
-pub use push::{PushConfig, PushPage, PutResult};
 pub use retention::{Retention, SweepResult};
 
 use crate::{
@@ -22,18 +20,18 @@ use crate::{
     error::Error,
     event::{Event, Fence, Position, Seq},
     history::HistoryLimit,
-    pb::v1::{Task, TaskState},
+    pb::v1::{Task, TaskPushNotificationConfig, TaskState},
+    protocol::Version,
     snapshot::Snapshot,
     task,
 };
 
 pub(crate) mod completed;
-mod idempotency;
 pub mod key;
 mod log_codec;
 pub mod memory;
 pub mod page;
-mod push;
+mod quota;
 mod retention;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
@@ -252,6 +250,78 @@ pub struct StoredTask {
     pub agent_state: Option<Bytes>,
     /// Request contexts of the messages that still need a turn.
     pub turn_contexts: Option<Bytes>,
+}
+
+/// Idempotency key of a message, committed together with the message. Stored with the task of the message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdempotencyRecord {
+    /// Key chosen by the client, unique per owner.
+    pub key: Box<str>,
+    /// Digest of the request. A request with the same key and another digest is a conflict.
+    pub hash: [u8; 16],
+    /// Event of the message, or of the task that the message created.
+    pub seq: Seq,
+    /// Time at which the message was accepted.
+    pub time: Millis,
+}
+
+/// Outcome of an earlier send with an idempotency key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SendOutcome {
+    /// Task that contains the message.
+    pub task_id: Box<str>,
+    /// Event of the message, or of the task that the message created.
+    pub seq: Seq,
+    /// Digest of the request. Empty in data of older versions, which did not store it.
+    pub hash: Box<[u8]>,
+}
+
+impl SendOutcome {
+    /// Returns whether the earlier request had this digest. A missing digest matches every request.
+    pub fn matches(&self, hash: &[u8; 16]) -> bool {
+        self.hash.is_empty() || *self.hash == *hash
+    }
+}
+
+/// Registered webhook for updates of a task (4.3).
+#[derive(Clone, PartialEq)]
+pub struct PushConfig {
+    /// Configuration, with its own id and that of its task.
+    pub config: TaskPushNotificationConfig,
+    /// Protocol version of the registration. Notifications have the format of this version.
+    pub version: Version,
+    /// Fields of that version that `config` can't represent, in an encoding private to the version's implementation.
+    pub extra: Bytes,
+}
+
+/// Omits everything that may be a secret: the URL, the token and the credentials.
+impl fmt::Debug for PushConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("PushConfig");
+        f.field("id", &self.config.id).field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+/// Result of storing a push configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PutResult {
+    /// The configuration was added.
+    Created,
+    /// The configuration of the same id was replaced.
+    Replaced,
+    /// The task does not exist.
+    TaskNotFound,
+    /// The task has the maximum number of configurations.
+    Full,
+}
+
+/// Page of push configurations, in the order in which their ids were first stored.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PushPage {
+    /// Configurations of the page.
+    pub configs: Vec<Arc<PushConfig>>,
+    /// Cursor of the next page, if there is one.
+    pub next: Option<u64>,
 }
 
 /// Reason why a change of one task was not committed.

@@ -65,7 +65,7 @@ fn commit(n: u64, is_running: bool, fence: u64) -> Commit {
         ..Task::default()
     };
     let at = |seq| Position { fence, seq };
-    let first = Event::task(at(1), Ends::Nothing, Arc::new(task.clone()));
+    let first = Event::from_task(at(1), Ends::Nothing, Arc::new(task.clone()));
     let artifact = Artifact { artifact_id: "a".into(), parts: vec![Part::text(PING)], ..Artifact::default() };
     let (task_id, context_id) = (id.clone(), context.clone());
     let chunk = Payload::ArtifactUpdate(TaskArtifactUpdateEvent {

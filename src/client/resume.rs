@@ -180,8 +180,8 @@ impl ResumingStream {
             && self.retrying.outlasts_turns
             && matches!(self.request, StreamRequest::Send(_));
         self.seen.is_end_uncertain = ends_turn && (is_snapshot && continues_task || may_continue);
-        let event = if self.context.strips_cursors { resume::unmarked(event) } else { event };
-        if gap { resume::after_gap(event) } else { event }
+        let event = if self.context.strips_cursors { resume::without_cursor(event) } else { event };
+        if gap { resume::with_gap(event) } else { event }
     }
 
     /// Reconnects after the last event. Returns an error if the stream can't be resumed.

@@ -109,7 +109,7 @@ impl Cursor {
     }
 
     /// Returns a cursor that matches no log, for one that was received but is invalid.
-    pub(crate) fn nowhere() -> Self {
+    pub(crate) fn invalid() -> Self {
         Self(Text::Long("?".into()))
     }
 

@@ -10,7 +10,7 @@ use prost::{
 };
 use serde::{Deserialize, Serialize, ser::SerializeStruct as _};
 
-use super::{Cursor, Event, Origin, count};
+use super::{Cursor, Event, Origin};
 use crate::{
     json::{Measure, write_encoded, write_to},
     proto::v1::{Part, StreamResponse, Task, TaskArtifactUpdateEvent, stream_response::Payload},
@@ -23,8 +23,9 @@ impl Event {
             return proto;
         }
         self.0.proto.get_or_init(|| {
-            count::encoding(self, count::Form::Proto);
-            let mut proto = Vec::with_capacity(self.weight());
+            #[cfg(test)]
+            tests::count_encoding(self, tests::PROTO);
+            let mut proto = Vec::with_capacity(self.proto_len());
             self.encode_to(&mut proto);
             proto.into()
         })
@@ -51,24 +52,24 @@ impl Event {
     pub fn json(&self) -> &Bytes {
         self.0.json.get_or_init(|| {
             let mut json = Vec::with_capacity(self.line_length());
-            self.make_json(&mut json);
+            self.encode_json(&mut json);
             json.into()
         })
     }
 
     /// Appends the event in ProtoJSON. Cached if the event is shared.
     pub(crate) fn write_json(&self, out: &mut Vec<u8>) {
-        if self.0.json.get().is_none() && self.is_alone() {
-            self.make_json(out);
+        if self.0.json.get().is_none() && self.is_unshared() {
+            self.encode_json(out);
         } else {
             out.extend_from_slice(self.json());
         }
     }
 
-    fn make_json(&self, out: &mut Vec<u8>) {
+    fn encode_json(&self, out: &mut Vec<u8>) {
         let start = out.len();
         let written = match &self.0.origin {
-            Origin::Task(task) => write_to(out, &Whole { task }),
+            Origin::Task(task) => write_to(out, &TaskEvent { task }),
             Origin::Message(_) | Origin::Proto(_) => match self.encoded() {
                 Some(proto) => write_encoded::<StreamResponse>(out, proto),
                 None => write_to(out, self.message()),
@@ -79,7 +80,8 @@ impl Event {
             out.truncate(start);
             out.extend_from_slice(b"{}");
         }
-        count::encoding(self, count::Form::Json);
+        #[cfg(test)]
+        tests::count_encoding(self, tests::JSON);
     }
 
     /// Returns the approximate length in ProtoJSON, in bytes.
@@ -88,11 +90,11 @@ impl Event {
             return json.len();
         }
         // Names and quotes double the length of a small message in JSON; a large one hardly grows.
-        let weight = match self.known_payload() {
+        let length = match self.decoded_payload() {
             Some(Payload::ArtifactUpdate(update)) => chunk_size(update) + 192,
-            _ => self.weight(),
+            _ => self.proto_len(),
         };
-        weight + weight.min(16 << 10) + 64
+        length + length.min(16 << 10) + 64
     }
 
     /// Returns the approximate size in bytes. It is cheap, and does not depend on what is cached.
@@ -101,19 +103,19 @@ impl Event {
             Origin::Message(StreamResponse { payload: Some(Payload::ArtifactUpdate(update)) }) => {
                 chunk_size(update) + 192
             }
-            Origin::Message(_) | Origin::Proto(_) | Origin::Task(_) => self.weight(),
+            Origin::Message(_) | Origin::Proto(_) | Origin::Task(_) => self.proto_len(),
         }
     }
 
     /// Returns whether this is the only reference, so that caching an encoding is pointless.
-    fn is_alone(&self) -> bool {
+    fn is_unshared(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 
     /// Returns the cache for encodings of another protocol version, shared by all readers of the event. There is one
     /// per event: with a second type `T`, callers get an unshared cache.
-    pub(crate) fn others<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
-        let cache = self.0.others.get_or_init(|| Arc::<T>::default());
+    pub(crate) fn version_cache<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
+        let cache = self.0.version_cache.get_or_init(|| Arc::<T>::default());
         Arc::downcast(Arc::clone(cache)).unwrap_or_default()
     }
 
@@ -121,21 +123,21 @@ impl Event {
     pub(crate) fn frame_cursor(&self) -> Option<Cursor> {
         match self.0.cursor.get() {
             Some(cursor) => cursor.clone(),
-            None if self.is_alone() => self.make_cursor(),
+            None if self.is_unshared() => self.compute_cursor(),
             None => self.cursor().cloned(),
         }
     }
 
     /// Returns the encoded length in protobuf, in bytes, without encoding.
-    pub fn weight(&self) -> usize {
+    pub fn proto_len(&self) -> usize {
         match &self.0.origin {
-            Origin::Message(message) => *self.0.weight.get_or_init(|| message.encoded_len()),
+            Origin::Message(message) => *self.0.proto_len.get_or_init(|| message.encoded_len()),
             Origin::Proto(proto) => proto.len(),
-            Origin::Task(task) => *self.0.weight.get_or_init(|| prost::encoding::message::encoded_len(1, &**task)),
+            Origin::Task(task) => *self.0.proto_len.get_or_init(|| prost::encoding::message::encoded_len(1, &**task)),
         }
     }
 
-    /// Appends the event in protobuf. `out` must have space for its [`weight`](Self::weight).
+    /// Appends the event in protobuf. `out` must have space for its [`proto_len`](Self::proto_len).
     pub(crate) fn write_proto(&self, out: &mut impl BufMut) {
         match self.0.proto.get() {
             Some(proto) => out.put_slice(proto),
@@ -153,11 +155,11 @@ pub(crate) fn chunk_size(chunk: &TaskArtifactUpdateEvent) -> usize {
 }
 
 /// A borrowed task, serialized as an event of a stream.
-struct Whole<'a> {
+struct TaskEvent<'a> {
     task: &'a Task,
 }
 
-impl Serialize for Whole<'_> {
+impl Serialize for TaskEvent<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut members = serializer.serialize_struct("StreamResponse", 1)?;
         members.serialize_field("task", self.task)?;
@@ -171,8 +173,9 @@ impl Measure for Event {}
 /// Makes the event usable with tonic's codec and any tonic client.
 impl prost::Message for Event {
     fn encode_raw(&self, buf: &mut impl BufMut) {
-        if self.0.proto.get().is_none() && self.is_alone() {
-            count::encoding(self, count::Form::Proto);
+        if self.0.proto.get().is_none() && self.is_unshared() {
+            #[cfg(test)]
+            tests::count_encoding(self, tests::PROTO);
             self.encode_to(buf);
         } else {
             buf.put_slice(self.proto());
@@ -180,7 +183,7 @@ impl prost::Message for Event {
     }
 
     fn encoded_len(&self) -> usize {
-        self.weight()
+        self.proto_len()
     }
 
     fn merge_field(
@@ -192,7 +195,7 @@ impl prost::Message for Event {
     ) -> Result<(), DecodeError> {
         let inner = Arc::make_mut(&mut self.0);
         let mut message = mem::take(&mut inner.origin).into_message();
-        inner.forget();
+        inner.clear_caches();
         let merged = message.merge_field(tag, wire_type, buf, context);
         inner.origin = Origin::Message(message);
         merged
@@ -217,13 +220,39 @@ impl<'de> Deserialize<'de> for Event {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::OnceLock;
+    use std::{borrow::Cow, collections::BTreeMap, sync::OnceLock, time::Duration};
+
+    use parking_lot::Mutex;
+    use tokio::sync::Notify;
+    use tokio_stream::StreamExt as _;
+    use tonic::Request;
 
     use super::*;
     use crate::{
-        event::{Cursor, Mark, Position},
-        pb::v1::{Message, Part, TaskArtifactUpdateEvent, TaskStatusUpdateEvent},
+        agent::{self, End},
+        call::Call,
+        contract::{ParamSource, Params, Reply, streaming},
+        event::{Mark, Position},
+        execution::Limits,
+        pb::v1::{
+            Message, SendMessageConfiguration, SendMessageRequest, SubscribeToTaskRequest, TaskStatusUpdateEvent,
+            a2a_service_server::A2aService, send_message_response,
+        },
+        service::Service,
+        store::memory::Memory,
     };
+
+    pub(super) const PROTO: usize = 0;
+    pub(super) const JSON: usize = 1;
+
+    /// Numbers of encodings of the artifact events of each task, in protobuf and in JSON.
+    static ENCODINGS: Mutex<BTreeMap<String, [usize; 2]>> = Mutex::new(BTreeMap::new());
+
+    pub(super) fn count_encoding(event: &Event, form: usize) {
+        if let Some(Payload::ArtifactUpdate(update)) = event.payload() {
+            ENCODINGS.lock().entry(update.task_id.clone()).or_default()[form] += 1;
+        }
+    }
 
     fn update(n: u64) -> Event {
         let update = TaskArtifactUpdateEvent { task_id: "t.1".into(), ..Default::default() };
@@ -268,13 +297,72 @@ mod tests {
         let event = update(1);
         let (mut copy, before) = (event.clone(), event.proto().clone());
         let task = StreamResponse { payload: Some(Payload::Task(Task { id: "t2".into(), ..Default::default() })) };
-        event.others::<OnceLock<u8>>().set(7).unwrap();
-        assert_eq!(copy.others::<OnceLock<u8>>().get(), Some(&7), "the copy shares the cache");
-        assert_eq!(copy.others::<OnceLock<u16>>().get(), None);
+        event.version_cache::<OnceLock<u8>>().set(7).unwrap();
+        assert_eq!(copy.version_cache::<OnceLock<u8>>().get(), Some(&7), "the copy shares the cache");
+        assert_eq!(copy.version_cache::<OnceLock<u16>>().get(), None);
         copy.merge(task.encode_to_vec().as_slice()).unwrap();
-        assert_eq!(copy.others::<OnceLock<u8>>().get(), None);
+        assert_eq!(copy.version_cache::<OnceLock<u8>>().get(), None);
         assert_eq!(copy.message(), &task);
         assert_eq!(Event::decode(copy.proto().clone()).unwrap().into_message(), task);
         assert_eq!(event.proto(), &before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn event_is_encoded_once_for_all_readers() {
+        const EVENTS: usize = 1000;
+        const READERS: usize = 100;
+        let go = Arc::new(Notify::new());
+        let gone = Arc::clone(&go);
+        let agent = agent::from_fn(move |_, out| {
+            let go = Arc::clone(&gone);
+            async move {
+                go.notified().await;
+                let mut answer = out.artifact("a");
+                for n in 0..EVENTS {
+                    tokio::task::yield_now().await;
+                    answer.text(n.to_string()).await?;
+                }
+                Ok(End::InputRequired(Message::agent("more?")))
+            }
+        });
+        let limits = Limits { commit_interval: Duration::ZERO, ..Limits::default() };
+        let service = Arc::new(Service::new(agent, Arc::new(Memory::default()), limits));
+        let configuration = SendMessageConfiguration { return_immediately: true, ..Default::default() };
+        let request = SendMessageRequest {
+            message: Some(Message::user("go")),
+            configuration: Some(configuration),
+            ..Default::default()
+        };
+        let answer = service.send_message(Call::default().request(request)).await.unwrap().into_inner();
+        let Some(send_message_response::Payload::Task(task)) = answer.payload else { panic!("no task") };
+        let mut readers = tokio::task::JoinSet::new();
+        for _ in 0..READERS {
+            // A subscriber over JSON.
+            let params = Params {
+                source: ParamSource::Json(Cow::Owned(format!(r#"{{"id": "{}"}}"#, task.id).into_bytes())),
+                path: Vec::new(),
+            };
+            let subscribe = |request: Request<SubscribeToTaskRequest>| service.subscribe_to_task(request);
+            let reply = streaming(Call::default().request(params), subscribe).await.unwrap();
+            let Reply::Stream(frames, _) = reply else { panic!("no stream") };
+            readers.spawn(async move {
+                let frames: Vec<_> =
+                    frames.take(EVENTS + 2).map(|frame| frame.unwrap().data.bytes().clone()).collect().await;
+                frames.iter().map(Bytes::len).sum::<usize>()
+            });
+            // A subscriber over gRPC.
+            let request = SubscribeToTaskRequest { id: task.id.clone(), ..Default::default() };
+            let events = service.subscribe_to_task(Call::default().request(request)).await.unwrap().into_inner();
+            readers.spawn(async move {
+                let events: Vec<_> = events.take(EVENTS + 2).map(Result::unwrap).collect().await;
+                events.iter().map(|event| event.encode_to_vec().len()).sum()
+            });
+        }
+        go.notify_one();
+        let mut sizes = readers.join_all().await;
+        sizes.sort_unstable();
+        sizes.dedup();
+        assert_eq!(sizes.len(), 2, "all readers of a binding read the same");
+        assert_eq!(ENCODINGS.lock()[&task.id], [EVENTS; 2]);
     }
 }

@@ -20,7 +20,7 @@ const CURSOR: &str = "urn:a2a-service:resume:v1/cursor";
 const GAP: &str = "urn:a2a-service:resume:v1/gap";
 
 /// Returns the declaration on the agent card.
-pub(crate) fn declared() -> AgentExtension {
+pub(crate) fn declaration() -> AgentExtension {
     AgentExtension {
         uri: URI.to_owned(),
         description:
@@ -31,7 +31,7 @@ pub(crate) fn declared() -> AgentExtension {
 }
 
 /// Adds the cursor to the metadata of an event, and the mark of a gap before it. Leaves events without a cursor as they are.
-pub(crate) fn mark(event: Event, gap: bool) -> Event {
+pub(crate) fn with_cursor(event: Event, gap: bool) -> Event {
     let Some(cursor) = event.cursor().map(ToString::to_string) else { return event };
     let (position, mark) = (event.position(), event.mark());
     let Some(mut payload) = event.into_message().payload else { return Event::default() };
@@ -44,7 +44,7 @@ pub(crate) fn mark(event: Event, gap: bool) -> Event {
 }
 
 /// Marks a received event: others are missing before it.
-pub(crate) fn after_gap(event: Event) -> Event {
+pub(crate) fn with_gap(event: Event) -> Event {
     change(event, mark_gap)
 }
 
@@ -53,7 +53,7 @@ fn mark_gap(metadata: &mut Struct) {
 }
 
 /// Removes the cursor from the metadata of a received event, for callers that did not request the extension.
-pub(crate) fn unmarked(event: Event) -> Event {
+pub(crate) fn without_cursor(event: Event) -> Event {
     if event.payload().and_then(cursor).is_none() {
         return event;
     }

@@ -271,7 +271,7 @@ impl Reader {
                 return None;
             }
             let (task, _) = self.snapshot.take()?;
-            return Some(self.shortened(Event::task(event.position(), Ends::Nothing, task)));
+            return Some(self.shortened(Event::from_task(event.position(), Ends::Nothing, task)));
         }
         self.done = match (&mut self.progress, event.ends()) {
             (_, Ends::Task) => true,
@@ -298,14 +298,14 @@ impl Reader {
         let (position, ends) = (event.position(), event.ends());
         let Some(Payload::Task(mut task)) = event.into_message().payload else { return Event::default() };
         shorten(&mut task.history, self.history);
-        Event::task(position, ends, Arc::new(task))
+        Event::from_task(position, ends, Arc::new(task))
     }
 }
 
 /// Creates the event that replaces all events up to `at` by the task.
 fn snapshot(task: Arc<Task>, at: Position) -> Event {
     let ends = if task.state().is_terminal() { Ends::Task } else { Ends::Nothing };
-    Event::task(at, ends, task)
+    Event::from_task(at, ends, task)
 }
 
 /// Reads up to `limit` events after `after` from the store, and ignores those beyond the watermark.

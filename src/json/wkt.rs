@@ -16,8 +16,6 @@ use serde::{
 use crate::json;
 pub use generated::*;
 
-mod encoded;
-
 #[expect(clippy::pedantic, missing_docs, reason = "generated")]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/well_known/google.protobuf.rs"));

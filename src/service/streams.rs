@@ -124,7 +124,7 @@ impl Stream for Events {
             }
         };
         Poll::Ready(item.map(|result| match result {
-            Ok(event) if self.marks => Ok(resume::mark(event, self.reader.take_gap())),
+            Ok(event) if self.marks => Ok(resume::with_cursor(event, self.reader.take_gap())),
             Ok(event) => Ok(event),
             Err(Interrupted) => {
                 self.ended = true;

@@ -53,7 +53,7 @@ impl CompletedTask {
     pub fn to_commit(&self) -> Commit {
         let mut events = Vec::with_capacity(self.events.len() + 1);
         let at = |seq| Position { fence: self.fence, seq };
-        events.push(Event::task(at(1), Ends::Nothing, Arc::new(submitted(&self.task, self.submitted_at))));
+        events.push(Event::from_task(at(1), Ends::Nothing, Arc::new(submitted(&self.task, self.submitted_at))));
         for (seq, event_ref) in (2..).zip(&self.events) {
             events.push(match event_ref {
                 EventRef::Artifact { mark, index, last } => {

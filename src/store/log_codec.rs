@@ -71,7 +71,7 @@ impl<'a> Form<'a> {
 
     fn of(event: &'a Event, ids: TaskIds<'_>) -> Self {
         let is_own = |task: &str, context: &str| task == ids.id && context == ids.context;
-        match event.known_payload() {
+        match event.decoded_payload() {
             Some(Payload::StatusUpdate(TaskStatusUpdateEvent {
                 task_id,
                 context_id,
@@ -102,7 +102,7 @@ impl<'a> Form<'a> {
 
     fn len(self) -> usize {
         match self {
-            Self::Whole(event) => event.weight(),
+            Self::Whole(event) => event.proto_len(),
             Self::Status(status) => status.encoded_len(),
             Self::Artifact { artifact, .. } => artifact.encoded_len(),
         }
@@ -334,7 +334,7 @@ impl EncodedEvent<'_> {
             _ if last => Event::new(position, mark, completed::status_update(task)),
             _ => {
                 let submitted_at = Millis::try_from(decode_varint(&mut content).ok()?).ok()?;
-                Event::task(position, mark.ends, Arc::new(completed::submitted(task, submitted_at)))
+                Event::from_task(position, mark.ends, Arc::new(completed::submitted(task, submitted_at)))
             }
         })
     }

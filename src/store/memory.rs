@@ -8,9 +8,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use self::{
+    eviction::{Evictions, TerminalSeq},
     index::Index,
-    push::PushConfigs,
-    quota::{Quota, TerminalSeq},
 };
 use super::{
     Change, Claim, Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, PageToken, PushConfig, PushPage,
@@ -27,9 +26,8 @@ use crate::{
 };
 
 mod commit;
+mod eviction;
 mod index;
-mod push;
-mod quota;
 #[cfg(test)]
 mod tests;
 
@@ -43,11 +41,10 @@ pub const DEFAULT_MAX_TASKS: usize = 2000;
 pub struct Memory {
     /// Boxed entries, because a map that grows moves its values.
     shards: [Mutex<KeyMap<Box<TaskEntry>>>; SHARDS],
-    /// Lock order: shard, index, quota.
+    /// Lock order: shard, index, evictions.
     index: Mutex<HashMap<Arc<Scope>, Index>>,
-    quota: Mutex<Quota>,
+    evictions: Mutex<Evictions>,
     max_tasks: usize,
-    max_tasks_per_owner: Option<usize>,
 }
 
 struct TaskEntry {
@@ -70,6 +67,38 @@ enum EntryLog {
     Sealed(SealedLog),
 }
 
+/// Configurations of a task with their numbers. Numbers only rise, so that a page can continue after the last number of the
+/// page before it.
+#[derive(Default)]
+struct PushConfigs {
+    last_number: u64,
+    configs: Vec<(u64, Arc<PushConfig>)>,
+}
+
+impl PushConfigs {
+    /// Stores a configuration. Replaces the one of the same id; adds one only while there are less than `max`.
+    fn put(&mut self, push: Arc<PushConfig>, max: usize) -> PutResult {
+        if let Some((_, config)) = self.configs.iter_mut().find(|(_, config)| config.config.id == push.config.id) {
+            *config = push;
+            return PutResult::Replaced;
+        }
+        if self.configs.len() >= max {
+            return PutResult::Full;
+        }
+        self.last_number += 1;
+        self.configs.push((self.last_number, push));
+        PutResult::Created
+    }
+
+    fn page(&self, after: u64, limit: usize) -> PushPage {
+        let start = self.configs.partition_point(|(number, _)| *number <= after);
+        let rest = &self.configs[start..];
+        let page = &rest[..limit.min(rest.len())];
+        let next = if page.len() < rest.len() { page.last().map(|(number, _)| *number) } else { None };
+        PushPage { configs: page.iter().map(|(_, config)| Arc::clone(config)).collect(), next }
+    }
+}
+
 impl Memory {
     /// Creates a store with a maximum number of tasks. At the limit, a new task evicts the one that reached its terminal
     /// state first. If there is none, the new task is refused.
@@ -77,9 +106,8 @@ impl Memory {
         Self {
             shards: array::from_fn(|_| Mutex::default()),
             index: Mutex::default(),
-            quota: Mutex::default(),
+            evictions: Mutex::new(Evictions::new(max_tasks, None)),
             max_tasks,
-            max_tasks_per_owner: None,
         }
     }
 
@@ -87,7 +115,7 @@ impl Memory {
     /// reached its terminal state first.
     #[must_use]
     pub fn with_max_tasks_per_owner(self, max: usize) -> Self {
-        Self { max_tasks_per_owner: Some(max), ..self }
+        Self { evictions: Mutex::new(Evictions::new(self.max_tasks, Some(max))), ..self }
     }
 
     /// Returns the number of tasks, and the size in bytes of those in a terminal state.
@@ -151,7 +179,7 @@ impl Store for Memory {
     }
 
     fn check_capacity(&self, scope: &Scope) -> Result<(), Full> {
-        self.check_quota(scope)
+        self.evictions.lock().quota.check(&scope.owner)
     }
 
     fn immediate(&self) -> Option<&dyn Immediate> {
@@ -228,19 +256,29 @@ impl Store for Memory {
     }
 
     async fn put_push(&self, key: &Key, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable> {
-        Ok(self.put_push_config(key, push, max))
+        let mut shard = self.shards[key.shard(SHARDS)].lock();
+        let Some(entry) = shard.get_mut(key) else { return Ok(PutResult::TaskNotFound) };
+        Ok(entry.push.get_or_insert_default().put(push, max))
     }
 
     async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
-        Ok(self.push_config(key, id))
+        let find = |push: &PushConfigs| push.configs.iter().find(|(_, config)| config.config.id == id).cloned();
+        let found = self.with(key, |entry| find(entry.push.as_ref()?));
+        Ok(found.flatten().map(|(_, config)| config))
     }
 
     async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
-        Ok(self.push_page(key, after, limit))
+        let page = |entry: &TaskEntry| entry.push.as_ref().map(|push| push.page(after, limit)).unwrap_or_default();
+        Ok(self.with(key, page))
     }
 
     async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable> {
-        Ok(self.delete_push_config(key, id))
+        let mut shard = self.shards[key.shard(SHARDS)].lock();
+        let Some(entry) = shard.get_mut(key) else { return Ok(false) };
+        if let Some(push) = &mut entry.push {
+            push.configs.retain(|(_, config)| config.config.id != id);
+        }
+        Ok(true)
     }
 
     async fn claim(&self, _: usize) -> Result<Vec<Claim>, Unavailable> {

@@ -22,45 +22,38 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode};
 use tokio::{sync::watch, time::Instant};
 
-use self::{
-    checkpoint::Checkpoints,
-    file::{LockedFile, Role},
-    quota::Quota,
-    worker::Readers,
-    writer::Writer,
-};
 pub(crate) use self::{
     file::publish,
     inspect::{Inspector, Stats},
 };
+use self::{
+    file::{LockedFile, Role},
+    threads::{Checkpoints, Readers},
+    writer::Writer,
+};
 use super::{
     Change, Claim, Commit, Damaged, Full, InUse, Key, ListPage, ListQuery, PushConfig, PushPage, PutResult, Refused,
-    Retention, Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable,
+    Retention, Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable, quota::Quota,
 };
 use crate::{
     clock::Millis,
     event::{Event, Fence, Seq},
 };
 
-mod check;
-mod checkpoint;
-mod claim;
 mod counters;
 mod export;
 mod failpoint;
 mod file;
-mod insert_batch;
 mod inspect;
 mod list;
 mod log_rows;
 mod push;
-mod quota;
 mod read;
 mod schema;
 mod sweep;
 #[cfg(test)]
 mod tests;
-mod worker;
+mod threads;
 mod write;
 mod writer;
 
@@ -285,7 +278,7 @@ fn begin_opening(db: &Connection, options: &Options) -> rusqlite::Result<(Fence,
     }
     let sql = "UPDATE opening SET fence = fence + 1 RETURNING fence";
     let fence = db.query_row(sql, [], |row| row.get(0)).map(unsigned)?;
-    Ok((fence, Quota::load(db, options)?))
+    Ok((fence, counters::load_quota(db, options)?))
 }
 
 /// Syncs the directory of a file, which makes a new directory entry durable.
@@ -524,7 +517,7 @@ impl Store for Sqlite {
     async fn diagnose(&self, key: &Key) -> Result<Option<Damaged>, Unavailable> {
         let key = key.clone();
         let problem = self.readers.run(move |db| match read::row_id(db, &key)? {
-            Some(id) => check::check_task(db, id),
+            Some(id) => inspect::check_task(db, id),
             None => Ok(None),
         });
         Ok(problem.await?.map(Damaged))
@@ -564,7 +557,7 @@ impl Store for Sqlite {
 
 impl fmt::Debug for Sqlite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tasks = self.quota.lock().tasks();
+        let tasks = self.quota.lock().total().tasks;
         f.debug_struct("Sqlite").field("path", &self.path()).field("tasks", &tasks).finish_non_exhaustive()
     }
 }

@@ -60,7 +60,7 @@ pub(super) fn attach_call(parts: &mut Parts, binding: Binding, settings: &Settin
     if call.cursor.is_none() {
         // A browser's `EventSource` can't set a header on its first request.
         let text = query_parameter(&parts.uri, "lastEventId").filter(|text| !text.is_empty());
-        call.cursor = text.map(|text| Cursor::from_text(&text).unwrap_or_else(Cursor::nowhere));
+        call.cursor = text.map(|text| Cursor::from_text(&text).unwrap_or_else(Cursor::invalid));
     }
     let requested = RequestedVersion::of(parts, settings.protocols, settings.strict_version);
     let deadline = call.in_time();

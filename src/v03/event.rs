@@ -51,8 +51,8 @@ fn cached(cache: &OnceLock<Bytes>, encode: impl FnOnce() -> Result<Bytes, Error>
 /// Encodes an event for a 0.3 JSON-RPC stream. Returns `None` if the event has no payload of a known kind.
 pub(super) fn classic(event: &event::Event) -> Result<Option<Frame>, Error> {
     let Some(payload) = event.payload() else { return Ok(None) };
-    let encode = || encode_line(event.weight(), &FinalEvent { payload, last: event.ends() != Ends::Nothing });
-    let data = cached(&event.others::<Encodings>().json_rpc, encode)?;
+    let encode = || encode_line(event.proto_len(), &FinalEvent { payload, last: event.ends() != Ends::Nothing });
+    let data = cached(&event.version_cache::<Encodings>().json_rpc, encode)?;
     Ok(Some(Frame { cursor: event.cursor().cloned(), data: data.into() }))
 }
 
@@ -100,7 +100,7 @@ fn to_message(event: &event::Event) -> StreamResponse {
 
 impl From<event::Event> for Event {
     fn from(event: event::Event) -> Self {
-        Self { cursor: event.cursor().cloned(), encodings: event.others(), origin: Some(event) }
+        Self { cursor: event.cursor().cloned(), encodings: event.version_cache(), origin: Some(event) }
     }
 }
 

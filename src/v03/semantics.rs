@@ -111,7 +111,7 @@ impl Semantics {
             metadata: None,
         });
         let ends = if update.is_some() { Ends::Nothing } else { Ends::Task };
-        let first = Event::task(Position::default(), ends, Arc::new(task));
+        let first = Event::from_task(Position::default(), ends, Arc::new(task));
         let last = update
             .map(|update| Event::new(Position::default(), Mark::ending(Ends::Task), Payload::StatusUpdate(update)));
         Ok(Box::pin(tokio_stream::iter([Some(first), last].into_iter().flatten().map(Ok))))

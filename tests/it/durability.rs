@@ -135,7 +135,7 @@ async fn invalid_stored_values_can_be_read(serve: impl AsyncFn(Server<Actor>) ->
     };
     let memory = Arc::new(Memory::default());
     let position = Position { fence: 1, seq: 1 };
-    let first = Event::task(position, Ends::Nothing, stored.clone().into());
+    let first = Event::from_task(position, Ends::Nothing, stored.clone().into());
     let row = Row {
         context: "c".into(),
         seq: 1,

@@ -46,9 +46,9 @@ impl LiveState {
             // Without readers, the first event is encoded at once: the agent then is the sole owner of the task, and
             // changes it without copying.
             let first = if exclusive || self.waiters.readers > 0 {
-                Event::task(at, Ends::Nothing, Arc::clone(task))
+                Event::from_task(at, Ends::Nothing, Arc::clone(task))
             } else {
-                Event::encoded_task(at, Ends::Nothing, task)
+                Event::encode_task(at, Ends::Nothing, task)
             };
             events.insert(0, first);
         }
@@ -57,7 +57,7 @@ impl LiveState {
         self.accepted.bytes_sent = self.admission.bytes();
         let ends = self.admission.state().is_terminal();
         if !exclusive {
-            self.durable.bytes_since_checkpoint += events.iter().map(Event::weight).sum::<usize>();
+            self.durable.bytes_since_checkpoint += events.iter().map(Event::proto_len).sum::<usize>();
         }
         // An immediate store keeps the events themselves until the task ends.
         let due = ends || self.durable.bytes_since_checkpoint > self.durable.checkpoint_bytes.max(MIN_CHECKPOINT_BYTES);
@@ -153,12 +153,12 @@ impl LiveState {
         if ends != Ends::Nothing {
             self.turn.ended += 1;
         }
-        self.durable.turns.apply(event, |event| is_interrupted(event.known_payload()));
+        self.durable.turns.apply(event, |event| is_interrupted(event.decoded_payload()));
         if self.waiters.conditions.is_empty() {
             return;
         }
         // `AUTH_REQUIRED` interrupts the turn for callers that wait, even if the agent continues (3.2.2).
-        let interrupted = ends == Ends::Nothing && is_interrupted(event.known_payload());
+        let interrupted = ends == Ends::Nothing && is_interrupted(event.decoded_payload());
         let finished = self.turn.ended + u32::from(interrupted);
         self.reply_if(wakeups, |condition| match condition {
             WaitCondition::Durable(seq) | WaitCondition::DurableForTurn(seq) => *seq <= event.seq(),
@@ -193,7 +193,7 @@ pub(in crate::journal) fn apply_to_encoded_checkpoint(commit: &mut Commit) {
     let Some(task) = &mut commit.checkpoint else { return };
     let task = Arc::make_mut(task);
     for event in commit.events.iter_mut().filter(|event| event.seq() > 1) {
-        let is_artifact = matches!(event.known_payload(), Some(Payload::ArtifactUpdate(_)));
+        let is_artifact = matches!(event.decoded_payload(), Some(Payload::ArtifactUpdate(_)));
         match if is_artifact { event.take_payload() } else { None } {
             Some(payload) => absorb(task, payload),
             None => event.payload().into_iter().for_each(|payload| apply(task, payload)),

@@ -64,7 +64,7 @@ impl LiveState {
 /// is moved, and the entry refers to it.
 fn move_into(task: &mut Task, event: Event, rest: &Drain<'_, Event>) -> EventRef {
     let mark = event.mark();
-    let reference = match event.known_payload() {
+    let reference = match event.decoded_payload() {
         Some(Payload::ArtifactUpdate(TaskArtifactUpdateEvent {
             artifact: Some(artifact),
             append: false,
@@ -97,6 +97,6 @@ fn move_into(task: &mut Task, event: Event, rest: &Drain<'_, Event>) -> EventRef
 
 /// Returns whether an event changes the artifact with this id.
 fn changes_artifact(event: &Event, id: &str) -> bool {
-    matches!(event.known_payload(), Some(Payload::ArtifactUpdate(update))
+    matches!(event.decoded_payload(), Some(Payload::ArtifactUpdate(update))
         if update.artifact.as_ref().is_some_and(|artifact| artifact.artifact_id == id))
 }

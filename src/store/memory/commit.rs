@@ -73,7 +73,7 @@ impl Memory {
                 return Err(Refused::Stale(shard.get(key).map(|entry| entry.position)));
             };
             let row_copy = row.clone();
-            let terminal_seq = Some(self.quota.lock().insert_terminal(key));
+            let terminal_seq = Some(self.evictions.lock().insert_terminal(key));
             vacant.insert(Box::new(TaskEntry {
                 position,
                 row: row_copy,
@@ -144,7 +144,7 @@ impl Memory {
             && old.is_none_or(|(_, state)| state != row.state)
             && let Some(entry) = shard.get_mut(key)
         {
-            entry.terminal_seq = Some(self.quota.lock().insert_terminal(key));
+            entry.terminal_seq = Some(self.evictions.lock().insert_terminal(key));
         }
         Ok(())
     }

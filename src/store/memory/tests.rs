@@ -177,9 +177,9 @@ impl Model {
     /// Compares rows, lists and counts with the model.
     fn check(&self, store: &Memory) {
         assert_eq!(store.size().0, self.rows.len());
-        assert_eq!(store.quota.lock().tasks, self.rows.len());
+        assert_eq!(store.evictions.lock().quota.total().tasks, self.rows.len());
         assert_eq!(
-            store.quota.lock().terminal.len(),
+            store.evictions.lock().terminal.len(),
             self.rows.iter().filter(|row| row.terminal_seq.is_some()).count()
         );
         let mut scopes: HashMap<Arc<Scope>, Vec<&Expected>> = HashMap::new();
@@ -247,15 +247,15 @@ fn concurrent_tasks_do_not_exceed_the_quota() {
                         (row.state, row.seq) = (TaskState::Completed, 2);
                         assert_eq!(store.commit_now(&commit(&row, Some(TaskState::Submitted))), Ok(()));
                     }
-                    assert!(store.quota.lock().tasks <= MAX);
+                    assert!(store.evictions.lock().quota.total().tasks <= MAX);
                 }
             });
         }
     });
     assert_eq!(store.size().0, MAX, "terminal tasks are kept until their quota is needed");
     let totals = store.index.lock().values().map(|index| index.count(None)).sum::<usize>();
-    let quota = store.quota.lock();
-    assert_eq!((totals, quota.tasks, quota.terminal.len()), (5, MAX, MAX));
+    let evictions = store.evictions.lock();
+    assert_eq!((totals, evictions.quota.total().tasks, evictions.terminal.len()), (5, MAX, MAX));
 }
 
 /// The reconstructed log of a completed task equals the log of a commit with all events in full.
@@ -372,6 +372,6 @@ fn owner_quota_evicts_the_first_terminal_task() {
         end(key, 20).unwrap();
     }
     assert_eq!(exist(&[&a[2], &a[3], &b[0], &b[1], &b[2]]), [true, true, false, true, true]);
-    let quota = store.quota.lock();
-    assert_eq!((quota.tasks, quota.terminal.len()), (4, 4));
+    let evictions = store.evictions.lock();
+    assert_eq!((evictions.quota.total().tasks, evictions.terminal.len()), (4, 4));
 }

@@ -1,4 +1,5 @@
-//! Stored task counts per owner and state, and per state within large contexts, so that lists need not count rows.
+//! Stored task counts per owner and state, and per state within large contexts, so that lists need not count rows. The quota
+//! of a store is loaded from them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -6,10 +7,13 @@ use std::{
     sync::Arc,
 };
 
-use rusqlite::Row;
+use rusqlite::{Connection, Row};
 
-use super::writer::WriteTransaction;
-use crate::env::mix;
+use super::{Options, sweep::TERMINAL, unsigned, writer::WriteTransaction};
+use crate::{
+    env::mix,
+    store::quota::{Count, Quota},
+};
 
 /// Number of tasks from which a context has stored counts. Counting the rows of a smaller one is as fast as reading them.
 const LARGE: i64 = 1024;
@@ -32,7 +36,32 @@ pub(super) type LargeContexts = Option<HashSet<(i64, Arc<str>)>>;
 /// Scope and id of a context.
 pub(super) type ContextRef<'a> = (i64, &'a Arc<str>);
 
+/// Loads the stored counts.
+pub(super) fn load_quota(db: &Connection, options: &Options) -> rusqlite::Result<Quota> {
+    let sums = format!("ifnull(sum(tasks), 0), ifnull(sum(iif({TERMINAL}, tasks, 0)), 0)");
+    let count = |row: &Row<'_>, first: usize| {
+        let size = |at| row.get(at).map(|n| usize::try_from(unsigned(n)).unwrap_or(usize::MAX));
+        Ok(Count { tasks: size(first)?, terminal: size(first + 1)? })
+    };
+    let total = db.query_row(&format!("SELECT {sums} FROM total"), [], |row| count(row, 0))?;
+    let mut owners = HashMap::new();
+    if options.max_tasks_per_owner.is_some() {
+        let sql = format!("SELECT o.owner, {sums} FROM total t JOIN scope o ON o.id = t.scope GROUP BY o.owner");
+        let mut query = db.prepare(&sql)?;
+        let counts = query.query_map([], |row| Ok((Arc::from(row.get_ref(0)?.as_str()?), count(row, 1)?)))?;
+        owners = counts.collect::<rusqlite::Result<_>>()?;
+    }
+    Ok(Quota::with_counts(options.max_tasks, options.max_tasks_per_owner, total, owners))
+}
+
 impl WriteTransaction<'_> {
+    /// Counts a change of a task of this owner for the quota. The values say whether its state was and is terminal; `None`
+    /// if it did not or does not exist.
+    pub(super) fn count_for_quota(&mut self, owner: &Arc<str>, was: Option<bool>, is: Option<bool>) {
+        self.quota.lock().count(owner, was, is);
+        self.quota_changes.push((Arc::clone(owner), was, is));
+    }
+
     /// Counts a state transition of a task. `from` is `None` for a new task, and `to` for a deleted one.
     pub(super) fn count_transition(
         &mut self,

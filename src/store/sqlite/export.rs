@@ -11,8 +11,8 @@ use rusqlite::{Connection, OptionalExtension as _, Row, named_params};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Error, Sqlite, check,
-    inspect::Inspector,
+    Error, Sqlite,
+    inspect::{Inspector, check_task},
     log_rows::{encode_events, split_task},
     push, read, unsigned,
     write::{log_row_id, other_error, signed},
@@ -322,7 +322,7 @@ impl WriteTransaction<'_> {
         let context: Arc<str> = line.context.into();
         self.count_transition((scope, &context), None, Some(state.into()))?;
         self.detect_large_context((scope, &context), id)?;
-        self.quota.count(&key.scope().owner, None, Some(state.is_terminal()));
-        check::check_task(self.db, id)
+        self.count_for_quota(&key.scope().owner, None, Some(state.is_terminal()));
+        check_task(self.db, id)
     }
 }

@@ -28,7 +28,7 @@ const WITHOUT_IDS: u8 = 1 << 7;
 pub(super) fn encode_events(events: &[Event], ids: TaskIds<'_>) -> Vec<u8> {
     // Estimate: a byte and two small varints.
     const OVERHEAD: usize = 9;
-    let mut bytes = Vec::with_capacity(events.iter().map(|event| event.weight() + OVERHEAD).sum());
+    let mut bytes = Vec::with_capacity(events.iter().map(|event| event.proto_len() + OVERHEAD).sum());
     for event in events {
         let (proto, mark) = (event.proto(), event.mark().to_byte());
         let (mark, key, rest) = match without_ids(proto, ids) {
@@ -213,7 +213,7 @@ mod tests {
             Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact, last_chunk, ..Default::default() })
         };
         let events = [
-            Event::task(position(7), Ends::Nothing, task().into()),
+            Event::from_task(position(7), Ends::Nothing, task().into()),
             Event::new(position(8), Mark::HIDDEN, Payload::Message(Message::user("more"))),
             Event::new(position(9), Mark::ending(Ends::Task), update(true)),
         ];

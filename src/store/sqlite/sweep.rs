@@ -421,7 +421,7 @@ impl WriteTransaction<'_> {
         failpoint::at("sweep")?;
         self.count_transition((task.scope, &task.context), Some(task.state), None)?;
         let was_terminal = TaskState::try_from(task.state).is_ok_and(TaskState::is_terminal);
-        self.quota.count(&task.owner, Some(was_terminal), None);
+        self.count_for_quota(&task.owner, Some(was_terminal), None);
         Ok(())
     }
 

@@ -62,7 +62,7 @@ fn queries_neither_scan_nor_sort() {
     let db = read_only(&directory.path().join("a.db"));
     let sweeps = [&sweep::OLDEST, &sweep::WITH_LOG, &sweep::WITH_PUSHES].map(|sql| String::clone(sql));
     let sweeps = sweeps.into_iter().chain([sweep::IDLE, sweep::SENDS].map(str::to_owned));
-    let claim = claim::OPEN.to_owned();
+    let claim = write::UNFINISHED.to_owned();
     let log = "SELECT max(id) FROM log WHERE id BETWEEN 1 AND 2".to_owned();
     let crowd = "SELECT sum(tasks) FROM crowd WHERE scope = 1 AND context = 'a'".to_owned();
     for sql in list::QUERIES.iter().flat_map(|queries| queries.iter().cloned()).chain(sweeps).chain([claim, log, crowd])
@@ -141,7 +141,7 @@ async fn rejected_change_does_not_affect_other_changes() {
     assert_eq!(third.await.unwrap(), [Ok(()), rejected(), Ok(())]);
     assert_eq!(fourth.await.unwrap(), [rejected(), Ok(())]);
     let tasks = store.readers.run(|db| db.query_row("SELECT sum(tasks) FROM total", [], |row| row.get::<_, i32>(0)));
-    assert_eq!((tasks.await, store.quota.lock().tasks()), (Ok(3), 3));
+    assert_eq!((tasks.await, store.quota.lock().total().tasks), (Ok(3), 3));
     assert_eq!(store.health.recent_outcome(), Some(Ok(())));
 }
 
@@ -175,7 +175,7 @@ async fn rejected_job_does_not_affect_other_jobs() {
     let too_large = Rejected::Size { limit: "store.max_size", max: 1 << 20 };
     assert_eq!(changes.await.unwrap(), [Ok(()), Err(Refused::Rejected(too_large))]);
     let there = store.readers.run(|db| db.query_row("SELECT count(*) FROM probe", [], |row| row.get::<_, i32>(0)));
-    assert_eq!((there.await, store.quota.lock().tasks()), (Ok(3), 1));
+    assert_eq!((there.await, store.quota.lock().total().tasks), (Ok(3), 1));
     assert_eq!(store.health.recent_outcome(), Some(Ok(())));
 }
 
@@ -205,7 +205,7 @@ async fn database_with_a_write_ahead_log_is_not_published() {
 /// Commit of a new task with a message of `bytes` bytes.
 fn new_task(store: &Sqlite, id: &str, bytes: usize) -> Commit {
     let task = Task { id: id.into(), history: vec![Message::user("x".repeat(bytes))], ..Task::default() };
-    let first = Event::task(Position { fence: store.fence, seq: 1 }, Ends::Nothing, task.into());
+    let first = Event::from_task(Position { fence: store.fence, seq: 1 }, Ends::Nothing, task.into());
     let row = Row {
         context: "c".into(),
         seq: 1,
@@ -237,7 +237,7 @@ async fn write_ahead_log_has_a_bounded_size() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(&directory);
     let wal_bytes = || std::fs::metadata(directory.path().join("a.db-wal")).unwrap().len();
-    let pages = u64::try_from(checkpoint::LONG_WAL_PAGES).unwrap();
+    let pages = u64::try_from(threads::LONG_WAL_PAGES).unwrap();
     let mut largest = 0;
     for _ in 0..80 {
         // Four at a time, so that a job is always waiting.

@@ -1,19 +1,28 @@
-//! Commit of one task: checks the position of the row, inserts or updates it, and appends the event log.
+//! Writes of tasks: commits, which check the position of the row, insert or update it, and append the event log; batched
+//! inserts of completed tasks; and claims of the unfinished turns that an earlier opening of the database left behind.
 
-use std::sync::Arc;
+use std::{
+    collections::HashSet,
+    ops::Range,
+    sync::{Arc, LazyLock},
+};
 
-use rusqlite::{OptionalExtension as _, Row as SqlRow};
+use rusqlite::{OptionalExtension as _, Row as SqlRow, ToSql};
 
 use super::{
-    failpoint,
+    failpoint, is_damage,
     log_rows::{encode_events, split_task},
-    push, unsigned,
+    push, read, unsigned,
     writer::WriteTransaction,
 };
 use crate::{
-    event::{Position, Seq},
+    event::{Fence, Position, Seq},
     pb::v1::TaskState,
-    store::{Commit, Expect, Full, IdempotencyRecord, Key, Refused, Row, Scope, log_codec::TaskIds},
+    store::{
+        Change, Claim, Commit, CompletedTask, Damaged, Expect, Full, IdempotencyRecord, Key, Refused, Row, Scope,
+        StoredTask,
+        log_codec::{self, TaskIds},
+    },
 };
 
 /// Number of bits of the first sequence number in the id of a log row.
@@ -103,7 +112,7 @@ impl WriteTransaction<'_> {
     pub(super) fn admit(&mut self, key: &Key, sends: &[IdempotencyRecord]) -> rusqlite::Result<Result<i64, Refused>> {
         let known = self.scope(key.scope())?;
         let owner = &key.scope().owner;
-        let is_full = self.quota.is_full().is_some() || self.quota.is_full_for(owner).is_some();
+        let is_full = !self.quota.lock().admits(owner, 1);
         if let Some(scope) = known
             && (!sends.is_empty() || is_full)
         {
@@ -130,7 +139,7 @@ impl WriteTransaction<'_> {
     pub(super) fn count_new_task(&mut self, scope: i64, task: i64, key: &Key, row: &Row) -> rusqlite::Result<()> {
         self.count_transition((scope, &row.context), None, Some(row.state.into()))?;
         self.detect_large_context((scope, &row.context), task)?;
-        self.quota.count(&key.scope().owner, None, Some(row.state.is_terminal()));
+        self.count_for_quota(&key.scope().owner, None, Some(row.state.is_terminal()));
         Ok(())
     }
 
@@ -143,7 +152,8 @@ impl WriteTransaction<'_> {
         const MAX_EVICTIONS: usize = 2;
         let mut evicted = Vec::new();
         for _ in 0..MAX_EVICTIONS {
-            let Some(full) = self.quota.is_full_for(owner) else { break };
+            let full = self.quota.lock().is_full_for(owner);
+            let Some(full) = full else { break };
             match self.evict_oldest_of(owner)? {
                 Some(scope) => evicted.push(scope),
                 None if evicted.is_empty() => return Ok(Err(full)),
@@ -151,7 +161,8 @@ impl WriteTransaction<'_> {
             }
         }
         for _ in 0..MAX_EVICTIONS {
-            let Some(full) = self.quota.is_full() else { break };
+            let full = self.quota.lock().is_full();
+            let Some(full) = full else { break };
             match self.evict_oldest()? {
                 Some(scope) => evicted.push(scope),
                 None if evicted.is_empty() => return Ok(Err(full)),
@@ -177,7 +188,7 @@ impl WriteTransaction<'_> {
         if old.state != state {
             self.count_transition((scope, &row.context), Some(old.state), Some(state))?;
             let was_terminal = TaskState::try_from(old.state).is_ok_and(TaskState::is_terminal);
-            self.quota.count(&key.scope().owner, Some(was_terminal), Some(row.state.is_terminal()));
+            self.count_for_quota(&key.scope().owner, Some(was_terminal), Some(row.state.is_terminal()));
         }
         self.write_details(old.id, commit)?;
         if row.state.is_terminal() {
@@ -282,6 +293,233 @@ impl WriteTransaction<'_> {
         let id = self.db.last_insert_rowid();
         self.scopes.insert(Arc::clone(scope), id);
         Ok(id)
+    }
+}
+
+/// Numbers of rows per statement.
+const ROWS: [usize; 5] = [16, 8, 4, 2, 1];
+
+/// Insert statements, one per element of [`ROWS`]. `OR FAIL` spares SQLite a statement journal for several rows: after an
+/// error, the whole transaction is rolled back anyway.
+static SQL: LazyLock<[String; 5]> = LazyLock::new(|| {
+    ROWS.map(|rows| {
+        let row = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)";
+        format!(
+            "INSERT OR FAIL INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, whole, pushes)
+             VALUES{} ON CONFLICT(scope, key) DO NOTHING",
+            vec![row; rows].join(", ")
+        )
+    })
+});
+
+/// Batch of changes. Short completed tasks are encoded in advance, by the caller instead of the writer thread.
+pub(super) struct InsertBatch {
+    changes: Arc<[Change]>,
+    bytes: Vec<u8>,
+    /// Ranges of the encoded tasks in `bytes`, one entry per change.
+    encoded: Vec<Option<Range<usize>>>,
+}
+
+impl InsertBatch {
+    pub(super) fn new(changes: Arc<[Change]>) -> Self {
+        let (mut bytes, mut encoded) = (Vec::new(), Vec::with_capacity(changes.len()));
+        for change in &*changes {
+            let start = bytes.len();
+            let is_encoded = match change {
+                Change::CompletedTask(completed) => {
+                    log_codec::encode_completed(completed, MAX_INLINE_BYTES, &mut bytes)
+                }
+                Change::Commit(_) => false,
+            };
+            encoded.push(is_encoded.then_some(start..bytes.len()));
+        }
+        Self { changes, bytes, encoded }
+    }
+
+    /// Number of changes.
+    pub(super) fn len(&self) -> usize {
+        self.changes.len()
+    }
+}
+
+/// Row to be inserted.
+struct NewRow<'a> {
+    scope: i64,
+    completed: &'a CompletedTask,
+    encoded: &'a [u8],
+}
+
+/// Batched inserts: one statement inserts several rows, which is faster than a statement per row.
+impl WriteTransaction<'_> {
+    /// Writes a range of the changes of a batch, in order. A change that is refused has no effect.
+    pub(super) fn commit_batch(
+        &mut self,
+        batch: &InsertBatch,
+        range: Range<usize>,
+    ) -> rusqlite::Result<Vec<Result<(), Refused>>> {
+        let InsertBatch { changes, bytes, encoded } = batch;
+        let (mut outcomes, mut rows) = (Vec::with_capacity(range.len()), Vec::with_capacity(range.len()));
+        for (change, encoded) in changes[range.clone()].iter().zip(&encoded[range]) {
+            let short = match (change, encoded) {
+                (Change::CompletedTask(completed), Some(range)) => Some((completed, &bytes[range.clone()])),
+                _ => None,
+            };
+            // Collected rows must be counted before a task that may not fit into the quota.
+            let fits = short
+                .as_ref()
+                .is_some_and(|(completed, _)| self.quota.lock().admits(&completed.key.scope().owner, rows.len() + 1));
+            if !fits {
+                self.insert_rows(&mut rows, &mut outcomes)?;
+            }
+            match (short, change) {
+                (Some((completed, encoded)), _) => match self.admit(&completed.key, &[])? {
+                    Ok(scope) => rows.push(NewRow { scope, completed, encoded }),
+                    Err(refused) => {
+                        self.insert_rows(&mut rows, &mut outcomes)?;
+                        outcomes.push(Err(refused));
+                    }
+                },
+                (None, Change::Commit(commit)) => outcomes.push(self.commit(commit)?),
+                (None, Change::CompletedTask(completed)) => outcomes.push(self.commit(&completed.to_commit())?),
+            }
+        }
+        self.insert_rows(&mut rows, &mut outcomes)?;
+        Ok(outcomes)
+    }
+
+    /// Inserts all collected rows.
+    fn insert_rows(
+        &mut self,
+        rows: &mut Vec<NewRow<'_>>,
+        outcomes: &mut Vec<Result<(), Refused>>,
+    ) -> rusqlite::Result<()> {
+        let mut rest = rows.as_slice();
+        for (size, sql) in ROWS.iter().zip(&*SQL) {
+            while let Some((chunk, left)) = rest.split_at_checked(*size) {
+                outcomes.extend(self.insert_chunk(sql, chunk)?);
+                rest = left;
+            }
+        }
+        rows.clear();
+        Ok(())
+    }
+
+    fn insert_chunk(&mut self, sql: &str, rows: &[NewRow<'_>]) -> rusqlite::Result<Vec<Result<(), Refused>>> {
+        let inserted = {
+            let mut statement = self.db.prepare_cached(sql)?;
+            let mut parameter = 0;
+            for NewRow { scope, completed, encoded } in rows {
+                let CompletedTask { key, row, fence, .. } = completed;
+                let (seq, fence, delivered_seq) = (signed(row.seq)?, signed(*fence)?, signed(row.delivered_seq)?);
+                let values: [&dyn ToSql; 12] = [
+                    scope,
+                    &key.id(),
+                    &&*row.context,
+                    &i32::from(row.state),
+                    &row.time,
+                    &seq,
+                    &fence,
+                    &row.open,
+                    &delivered_seq,
+                    &row.cancel_requested,
+                    &row.attempt,
+                    encoded,
+                ];
+                for value in values {
+                    parameter += 1;
+                    statement.raw_bind_parameter(parameter, value)?;
+                }
+            }
+            statement.raw_execute()?
+        };
+        let last = self.db.last_insert_rowid();
+        let first = last + 1 - i64::try_from(inserted).unwrap_or(i64::MAX);
+        let mut outcomes = Vec::with_capacity(rows.len());
+        if inserted == rows.len() {
+            for (id, NewRow { scope, completed, .. }) in (first..).zip(rows) {
+                self.count_new_task(*scope, id, &completed.key, &completed.row)?;
+                outcomes.push(Ok(()));
+            }
+        } else {
+            // Some tasks existed before. The inserted rows have the highest ids.
+            let mut new_ids: HashSet<_> = (first..=last).collect();
+            for NewRow { scope, completed, .. } in rows {
+                let found = self.find(*scope, &completed.key)?;
+                let id = found.as_ref().map(|row| row.id).filter(|id| new_ids.remove(id));
+                outcomes.push(match id {
+                    Some(id) => self.count_new_task(*scope, id, &completed.key, &completed.row).map(Ok)?,
+                    None => Err(Refused::Stale(found.map(|row| row.position))),
+                });
+            }
+        }
+        failpoint::at("batch.task").map(|()| outcomes)
+    }
+}
+
+/// Selects rows of unfinished turns of earlier openings, after a row.
+pub(super) const UNFINISHED: &str =
+    "SELECT id FROM task WHERE open = 1 AND fence < ?1 AND id > ?2 ORDER BY id LIMIT ?3";
+
+/// Claims of unfinished turns.
+impl WriteTransaction<'_> {
+    /// Claims at most `limit` rows after a row for the opening with this fence. No other process has the file open,
+    /// so that no other process runs these turns. Also returns the last row that was examined.
+    ///
+    /// A row that can't be read does not fail the claims of others. It is returned unchanged, and not counted as an
+    /// attempt.
+    pub(super) fn claim(&mut self, fence: Fence, after: i64, limit: usize) -> rusqlite::Result<(Vec<Claim>, i64)> {
+        let (mut claims, mut last) = (Vec::new(), after);
+        // Skipped rows do not count against the limit.
+        while claims.len() < limit {
+            let ids = self.open_rows(fence, last, limit - claims.len())?;
+            if ids.is_empty() {
+                break;
+            }
+            for id in ids {
+                last = id;
+                let key = match self.key_of(id) {
+                    Ok(key) => key,
+                    Err(error) if is_damage(&error) || error == rusqlite::Error::QueryReturnedNoRows => {
+                        tracing::error!(
+                            task.row = id, error.cause = %error,
+                            "unfinished task without a readable key skipped; see `a2a admin check`"
+                        );
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                };
+                let claimed = match self.claim_row(fence, id) {
+                    Ok(stored) => Ok(stored),
+                    Err(error) if is_damage(&error) => Err(Damaged(error.to_string())),
+                    Err(error) => return Err(error),
+                };
+                failpoint::at("claim")?;
+                claims.push((key, claimed));
+            }
+        }
+        Ok((claims, last))
+    }
+
+    fn open_rows(&self, fence: Fence, after: i64, limit: usize) -> rusqlite::Result<Vec<i64>> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut query = self.db.prepare_cached(UNFINISHED)?;
+        query.query_map((signed(fence)?, after, limit), |row| row.get(0))?.collect()
+    }
+
+    fn key_of(&self, id: i64) -> rusqlite::Result<Key> {
+        let sql = "SELECT o.owner, o.tenant, t.key FROM task t JOIN scope o ON o.id = t.scope WHERE t.id = ?";
+        self.db.prepare_cached(sql)?.query_row([id], |row| {
+            let scope = Scope { owner: row.get_ref(0)?.as_str()?.into(), tenant: row.get_ref(1)?.as_str()?.into() };
+            Ok(Key::new(&Arc::new(scope), row.get_ref(2)?.as_str()?))
+        })
+    }
+
+    fn claim_row(&self, fence: Fence, id: i64) -> rusqlite::Result<StoredTask> {
+        let mut stored = read::load_row(self.db, id)?;
+        (stored.position.fence, stored.row.attempt) = (fence, stored.row.attempt.saturating_add(1));
+        let sql = "UPDATE task SET fence = ?, attempt = ? WHERE id = ?";
+        self.db.prepare_cached(sql)?.execute((signed(fence)?, stored.row.attempt, id))?;
+        Ok(stored)
     }
 }
 

@@ -16,17 +16,13 @@ use tokio::sync::oneshot;
 
 use super::{
     Health, OpenFailure, PROBE,
-    checkpoint::{CHECKPOINT_PAGES, LONG_WAL_PAGES},
     counters::{Counters, LargeContexts},
-    describe, failpoint,
-    insert_batch::InsertBatch,
-    is_damage,
-    quota::{PendingQuota, Quota},
+    describe, failpoint, is_damage,
     sweep::UnreadableTasks,
-    worker::{Jobs, WorkerThreads},
-    write::other_error,
+    threads::{CHECKPOINT_PAGES, Jobs, LONG_WAL_PAGES, WorkerThreads},
+    write::{InsertBatch, other_error},
 };
-use crate::store::{Change, Refused, Rejected, Scope, Unavailable};
+use crate::store::{Change, Refused, Rejected, Scope, Unavailable, quota::Quota};
 
 /// Maximum number of jobs in a transaction.
 const MAX_BATCH: usize = 256;
@@ -142,13 +138,18 @@ pub(super) struct WriteTransaction<'a> {
     pub(super) db: &'a Connection,
     /// Row ids of scopes.
     pub(super) scopes: &'a mut HashMap<Arc<Scope>, i64>,
-    pub(super) quota: PendingQuota,
+    /// Includes the changes of this transaction, which are undone if it is rolled back.
+    pub(super) quota: &'a Mutex<Quota>,
+    pub(super) quota_changes: Vec<QuotaChange>,
     pub(super) large_contexts: &'a mut LargeContexts,
     pub(super) unreadable: &'a mut UnreadableTasks,
     pub(super) counters: Counters,
     pub(super) insert_task: CachedInsert<'a>,
     pub(super) insert_log: CachedInsert<'a>,
 }
+
+/// Change of the quota: the owner, and whether the state of the task was and is terminal.
+type QuotaChange = (Arc<str>, Option<bool>, Option<bool>);
 
 /// Statement that is used often within a transaction, and looked up in the statement cache once.
 #[derive(Default)]
@@ -165,8 +166,8 @@ impl<'a> CachedInsert<'a> {
 
 impl WriteTransaction<'_> {
     /// Ends the borrow of the connection, so that the transaction can be committed.
-    fn into_quota(self) -> PendingQuota {
-        self.quota
+    fn into_quota_changes(self) -> Vec<QuotaChange> {
+        self.quota_changes
     }
 }
 
@@ -306,7 +307,8 @@ impl State {
             scopes: &mut self.scopes,
             large_contexts: &mut self.large_contexts,
             unreadable: &mut self.unreadable,
-            quota: PendingQuota::new(&self.quota),
+            quota: &self.quota,
+            quota_changes: Vec::new(),
             counters: Counters::default(),
             insert_task: CachedInsert::default(),
             insert_log: CachedInsert::default(),
@@ -315,14 +317,16 @@ impl State {
             transaction.scopes.clear();
         }
         let done = run(&mut transaction).and_then(|()| transaction.write_counters());
-        let quota = transaction.into_quota();
+        let quota_changes = transaction.into_quota_changes();
         let done = done.and_then(|()| failpoint::at("batch.commit")).and_then(|()| sql_transaction.commit());
         match done {
-            Ok(()) => {
-                quota.publish();
-                failpoint::at("batch.answer")
-            }
+            Ok(()) => failpoint::at("batch.answer"),
             Err(error) => {
+                let mut quota = self.quota.lock();
+                for (owner, was_terminal, is_terminal) in quota_changes.into_iter().rev() {
+                    quota.count(&owner, is_terminal, was_terminal);
+                }
+                drop(quota);
                 // The caches may contain rows that were rolled back.
                 self.scopes.clear();
                 self.large_contexts = None;

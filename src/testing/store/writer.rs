@@ -121,7 +121,7 @@ impl TaskWriter {
         let (is_new, mut seq) = (self.at.seq == 0, self.at.seq);
         if is_new {
             seq += 1;
-            events.push(Event::task(Position { fence, seq }, Ends::Nothing, task.clone().into()));
+            events.push(Event::from_task(Position { fence, seq }, Ends::Nothing, task.clone().into()));
         }
         for payload in payloads.into_iter().map(|payload| with_ids(&self.task, payload)) {
             seq += 1;

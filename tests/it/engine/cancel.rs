@@ -199,7 +199,7 @@ async fn recorded_cancel_request_is_completed_after_a_restart() {
     let key = Key::new(&Arc::new(Scope { owner: "ada".into(), tenant: "".into() }), "t-1");
     let status = TaskStatus { state: TaskState::Working.into(), ..Default::default() };
     let task = Task { id: "t-1".into(), context_id: "c-1".into(), status: Some(status), ..Default::default() };
-    let first = Event::task(Position { fence: 1, seq: 1 }, Ends::Nothing, task.clone().into());
+    let first = Event::from_task(Position { fence: 1, seq: 1 }, Ends::Nothing, task.clone().into());
     let row = Row {
         context: "c-1".into(),
         seq: 1,

@@ -1,0 +1,90 @@
+//! Task quotas: numbers of stored tasks, in all and per owner, and the limits at which a new task evicts another one.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::Full;
+
+/// Numbers of tasks, and of those in a terminal state, which can be evicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) tasks: usize,
+    pub(super) terminal: usize,
+}
+
+/// Task counts with their limits.
+#[derive(Debug)]
+pub(super) struct Quota {
+    max_tasks: usize,
+    max_tasks_per_owner: Option<usize>,
+    total: Count,
+    /// Counts per owner, only if there is a limit per owner.
+    owners: HashMap<Arc<str>, Count>,
+}
+
+impl Quota {
+    pub(super) fn new(max_tasks: usize, max_tasks_per_owner: Option<usize>) -> Self {
+        Self::with_counts(max_tasks, max_tasks_per_owner, Count::default(), HashMap::new())
+    }
+
+    /// Creates a quota of stored tasks. Counts per owner are needed only if there is a limit per owner.
+    pub(super) fn with_counts(
+        max_tasks: usize,
+        max_tasks_per_owner: Option<usize>,
+        total: Count,
+        owners: HashMap<Arc<str>, Count>,
+    ) -> Self {
+        Self { max_tasks, max_tasks_per_owner, total, owners }
+    }
+
+    /// Numbers of all tasks.
+    pub(super) fn total(&self) -> Count {
+        self.total
+    }
+
+    fn owner(&self, owner: &str) -> Count {
+        self.owners.get(owner).copied().unwrap_or_default()
+    }
+
+    /// Returns the limit over all owners if it is reached.
+    pub(super) fn is_full(&self) -> Option<Full> {
+        (self.total.tasks >= self.max_tasks).then(|| Full::tasks(self.max_tasks))
+    }
+
+    /// Returns the limit per owner if this owner has reached it.
+    pub(super) fn is_full_for(&self, owner: &str) -> Option<Full> {
+        let max = self.max_tasks_per_owner?;
+        (self.owner(owner).tasks >= max).then(|| Full::per_owner(max))
+    }
+
+    /// Checks whether another task of this owner is admitted, after an eviction if necessary.
+    pub(super) fn check(&self, owner: &str) -> Result<(), Full> {
+        let owner_limit = self.is_full_for(owner).filter(|_| self.owner(owner).terminal == 0);
+        owner_limit.or(self.is_full().filter(|_| self.total.terminal == 0)).map_or(Ok(()), Err)
+    }
+
+    /// Returns whether `n` more tasks of this owner are within the limits without an eviction.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn admits(&self, owner: &str, n: usize) -> bool {
+        let fits = |tasks: usize, max: usize| max.checked_sub(tasks).is_some_and(|free| free >= n);
+        fits(self.total.tasks, self.max_tasks)
+            && self.max_tasks_per_owner.is_none_or(|max| fits(self.owner(owner).tasks, max))
+    }
+
+    /// Counts a change of a task of this owner. The values say whether its state was and is terminal; `None` if it did not
+    /// or does not exist.
+    pub(super) fn count(&mut self, owner: &Arc<str>, was_terminal: Option<bool>, is_terminal: Option<bool>) {
+        let update = |count: &mut Count| {
+            count.tasks = count.tasks + usize::from(is_terminal.is_some()) - usize::from(was_terminal.is_some());
+            count.terminal =
+                count.terminal + usize::from(is_terminal == Some(true)) - usize::from(was_terminal == Some(true));
+        };
+        update(&mut self.total);
+        if self.max_tasks_per_owner.is_some() {
+            let count = self.owners.entry(Arc::clone(owner)).or_default();
+            update(count);
+            if *count == Count::default() {
+                self.owners.remove(owner);
+            }
+        }
+    }
+}
