@@ -5,7 +5,6 @@
 
 use a2a_service::{
     agent::{self, End},
-    pb::v1::Message,
     server::Server,
 };
 use serde::{Deserialize, Serialize};
@@ -21,13 +20,13 @@ async fn main() -> std::io::Result<()> {
         let order: Order = turn.saved().unwrap_or_default();
         let Some(dish) = order.dish else {
             out.save(&Order { dish: Some(turn.text().to_owned()) }).await?;
-            return Ok(End::InputRequired(Message::agent(format!("{}: for how many?", turn.text()))));
+            return Ok(End::input_required(format!("{}: for how many?", turn.text())));
         };
         let Ok(guests) = turn.text().trim().parse::<u32>() else {
-            return Ok(End::InputRequired(Message::agent("A number, please.")));
+            return Ok(End::input_required("A number, please."));
         };
         out.artifact("order").last().data(&serde_json::json!({"dish": dish, "guests": guests})).await?;
-        Ok(End::Completed(Some(Message::agent("It is on its way."))))
+        Ok(End::completed("It is on its way."))
     });
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:8080".to_owned());
     Server::new(waiter).name("Waiter").serve(address).await

@@ -14,7 +14,7 @@ struct Counter;
 
 impl Agent for Counter {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Error> {
-        let last: u32 = turn.text().trim().parse().map_err(|_| Error::say("Send a number to count up to."))?;
+        let last: u32 = turn.text().trim().parse().map_err(|_| Error::public("Send a number to count up to."))?;
         out.working().await?;
         let mut counted = out.artifact("counted");
         let mut interval = tokio::time::interval(Duration::from_millis(50));

@@ -4,7 +4,7 @@
 //! An agent writes to its task and not to a connection. Updates are committed to the task's log before clients see them, and
 //! the agent keeps running when all clients have disconnected.
 
-use std::{error::Error as StdError, fmt, iter, sync::Arc};
+use std::{error::Error as StdError, fmt, iter, pin::Pin, sync::Arc};
 
 pub use self::{
     about::About,
@@ -40,8 +40,8 @@ pub trait Agent: Send + Sync + 'static {
     /// Runs one turn. The result ends it: an agent can't end a turn twice, send updates after its end, or leave it open.
     ///
     /// # Errors
-    /// Any error ends the task as FAILED. The caller gets an error id, under which the log has the cause. [`Error::say`]
-    /// creates an error whose text is sent to the caller.
+    /// Any error ends the task as FAILED. The client gets an error id, under which the log has the cause. [`Error::public`]
+    /// creates an error with a status message for the client.
     fn run(&self, turn: Turn, out: Updates) -> impl Future<Output = Result<End, Error>> + Send;
 
     /// Describes the agent for the agent card. The server's configuration may override it.
@@ -59,6 +59,17 @@ pub trait Agent: Send + Sync + 'static {
 }
 
 /// Result of a turn.
+///
+/// Messages can be given as text or as a [`Message`]:
+///
+/// ```
+/// use a2a_service::{agent::End, pb::v1::{Message, Part}};
+///
+/// let end = End::input_required("Which city?");
+/// let other = End::rejected(Message::agent("Not this file:").and(Part::url("https://example.com/a", "text/plain")));
+/// # assert_eq!(end, End::InputRequired(Message::agent("Which city?")));
+/// # assert!(matches!(other, End::Rejected(message) if message.parts.len() == 2));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
     /// The task is completed, optionally with a status message. Results belong in artifacts (3.7).
@@ -75,30 +86,93 @@ pub enum End {
     Reply(Message),
 }
 
-/// Failure of a turn. The `?` operator converts any error.
+impl End {
+    /// Completes the task with a status message. Without one, use `End::Completed(None)`.
+    pub fn completed(message: impl Into<Message>) -> Self {
+        Self::Completed(Some(message.into()))
+    }
+
+    /// Requests input from the client.
+    pub fn input_required(message: impl Into<Message>) -> Self {
+        Self::InputRequired(message.into())
+    }
+
+    /// Requests an authorization from the client.
+    pub fn auth_required(message: impl Into<Message>) -> Self {
+        Self::AuthRequired(message.into())
+    }
+
+    /// Rejects the task.
+    pub fn rejected(message: impl Into<Message>) -> Self {
+        Self::Rejected(message.into())
+    }
+
+    /// Replies with a message instead of a task (see [`End::Reply`]).
+    pub fn reply(message: impl Into<Message>) -> Self {
+        Self::Reply(message.into())
+    }
+}
+
+/// Failure of a turn, which ends the task as FAILED.
+///
+/// The `?` operator converts any error, including `anyhow::Error`, `Box<dyn Error + Send + Sync>` and text. Such an error is
+/// written to the log only, and the status message has an id that identifies it there. [`Error::public`] creates an error
+/// with a status message of the agent.
+///
+/// ```
+/// use a2a_service::{agent::{self, End, Error}, testing};
+///
+/// let agent = agent::from_fn(|turn, _| async move {
+///     let number: u32 = turn.text().parse().map_err(|cause| Error::public("Send a number.").caused_by(cause))?;
+///     std::fs::read(format!("/nonexistent/{number}"))?;
+///     Ok(End::Completed(None))
+/// });
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// let probe = testing::probe(agent);
+/// assert_eq!(probe.send("two").await.unwrap().status_text(), "Send a number.");
+/// assert!(probe.send("2").await.unwrap().status_text().starts_with("Agent execution failed (error): error id "));
+/// # });
+/// ```
 pub struct Error {
-    /// Text for the caller.
-    said: Option<String>,
-    /// The error is [`Stopped`], or was caused by it.
+    /// Status message for the client.
+    message: Option<Box<Message>>,
+    /// Set if the error is [`Stopped`], or was caused by it.
     stopped: bool,
     /// Cause for the log.
     cause: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// The turn has ended, for example by a cancel or at its deadline, and accepts no more updates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the turn has ended")]
+/// Error of an update after the end of the turn, for example by a cancel or at its deadline. An agent returns it, or an error
+/// that it has caused, to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped;
 
+/// Source of [`Stopped`]. Identifies it also in errors that hide the type of the error they wrap, such as `anyhow::Error`.
+#[derive(Debug, thiserror::Error)]
+#[error("the turn has ended")]
+struct TurnEnded;
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the agent was stopped")
+    }
+}
+
+impl StdError for Stopped {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&TurnEnded)
+    }
+}
+
 impl Error {
-    /// Creates an error whose text is sent to the caller.
-    pub fn say(text: impl Into<String>) -> Self {
-        Self { said: Some(text.into()), stopped: false, cause: None }
+    /// Creates an error with a status message for the client: a text, or a message with parts and metadata.
+    pub fn public(message: impl Into<Message>) -> Self {
+        Self { message: Some(Box::new(message.into())), stopped: false, cause: None }
     }
 
     /// Creates an error whose text is written to the log only.
-    pub fn msg(text: impl Into<String>) -> Self {
-        Self { said: None, stopped: false, cause: Some(text.into().into()) }
+    pub fn internal(text: impl Into<String>) -> Self {
+        text.into().into()
     }
 
     /// Adds a cause, which is written to the log only.
@@ -112,26 +186,27 @@ impl Error {
         self.stopped
     }
 
-    /// Returns the text for the caller.
-    pub(crate) fn said(&self) -> Option<&str> {
-        self.said.as_deref()
+    /// Returns the status message for the client.
+    pub(crate) fn message(&self) -> Option<&Message> {
+        self.message.as_deref()
     }
 }
 
-impl<E: StdError + Send + Sync + 'static> From<E> for Error {
+impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Error {
     fn from(error: E) -> Self {
-        // `Stopped` may be wrapped: an agent that returns its own error because of a cancel has not failed.
-        let mut causes = iter::successors(Some::<&dyn StdError>(&error), |&error| error.source());
-        let stopped = causes.any(<dyn StdError>::is::<Stopped>);
-        Self { said: None, stopped, cause: Some(Box::new(error)) }
+        let cause: Box<dyn StdError + Send + Sync> = error.into();
+        // The error may be wrapped: an agent that returns its own error because of a cancel has not failed.
+        let mut causes = iter::successors(Some::<&dyn StdError>(&*cause), |&error| error.source());
+        let stopped = causes.any(<dyn StdError>::is::<TurnEnded>);
+        Self { message: None, stopped, cause: Some(cause) }
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.said, &self.cause) {
-            (Some(said), None) => f.write_str(said),
-            (Some(said), Some(cause)) => write!(f, "{said}: {}", crate::error::chain(&**cause)),
+        match (&self.message, &self.cause) {
+            (Some(message), None) => f.write_str(&message.text()),
+            (Some(message), Some(cause)) => write!(f, "{}: {}", message.text(), crate::error::chain(&**cause)),
             (None, Some(cause)) => f.write_str(&crate::error::chain(&**cause)),
             (None, None) => f.write_str("failed"),
         }
@@ -165,7 +240,7 @@ where
     F: Fn(Turn, Updates) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<End, Error>> + Send,
 {
-    FromFn { run, about: About::default() }
+    FromFn { run, about: About::default(), resumable: false }
 }
 
 /// Agent created by [`from_fn`].
@@ -173,6 +248,7 @@ where
 pub struct FromFn<F> {
     run: F,
     about: About,
+    resumable: bool,
 }
 
 impl<F> FromFn<F> {
@@ -180,6 +256,12 @@ impl<F> FromFn<F> {
     #[must_use]
     pub fn about(self, about: About) -> Self {
         Self { about, ..self }
+    }
+
+    /// Sets whether interrupted turns may be run again ([`Agent::resumable`]). Off by default.
+    #[must_use]
+    pub fn resumable(self, resumable: bool) -> Self {
+        Self { resumable, ..self }
     }
 }
 
@@ -195,9 +277,13 @@ where
     fn about(&self) -> About {
         self.about.clone()
     }
+
+    fn resumable(&self) -> bool {
+        self.resumable
+    }
 }
 
-impl<T: Agent> Agent for Arc<T> {
+impl<T: Agent + ?Sized> Agent for Arc<T> {
     fn run(&self, turn: Turn, out: Updates) -> impl Future<Output = Result<End, Error>> + Send {
         (**self).run(turn, out)
     }
@@ -208,6 +294,63 @@ impl<T: Agent> Agent for Arc<T> {
 
     fn resumable(&self) -> bool {
         (**self).resumable()
+    }
+}
+
+/// Object-safe form of [`Agent`], which every agent implements. `Arc<dyn DynAgent>` is an agent that is selected at run time.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use a2a_service::{agent::{self, DynAgent, End, demo::Demo}, testing};
+///
+/// fn select(name: &str) -> Arc<dyn DynAgent> {
+///     match name {
+///         "demo" => Arc::new(Demo),
+///         _ => Arc::new(agent::from_fn(|_, _| async { Ok(End::rejected("No such agent.")) })),
+///     }
+/// }
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// assert_eq!(testing::probe(select("demo")).send("hello").await.unwrap().text(), "hello");
+/// assert_eq!(testing::probe(select("other")).send("hello").await.unwrap().status_text(), "No such agent.");
+/// # });
+/// ```
+pub trait DynAgent: Send + Sync + 'static {
+    /// Calls [`Agent::run`].
+    fn dyn_run(&self, turn: Turn, out: Updates) -> Pin<Box<dyn Future<Output = Result<End, Error>> + Send + '_>>;
+
+    /// Calls [`Agent::about`].
+    fn dyn_about(&self) -> About;
+
+    /// Calls [`Agent::resumable`].
+    fn dyn_resumable(&self) -> bool;
+}
+
+impl<A: Agent> DynAgent for A {
+    fn dyn_run(&self, turn: Turn, out: Updates) -> Pin<Box<dyn Future<Output = Result<End, Error>> + Send + '_>> {
+        Box::pin(self.run(turn, out))
+    }
+
+    fn dyn_about(&self) -> About {
+        self.about()
+    }
+
+    fn dyn_resumable(&self) -> bool {
+        self.resumable()
+    }
+}
+
+impl Agent for dyn DynAgent {
+    fn run(&self, turn: Turn, out: Updates) -> impl Future<Output = Result<End, Error>> + Send {
+        self.dyn_run(turn, out)
+    }
+
+    fn about(&self) -> About {
+        self.dyn_about()
+    }
+
+    fn resumable(&self) -> bool {
+        self.dyn_resumable()
     }
 }
 
@@ -222,13 +365,28 @@ mod tests {
     #[test]
     fn errors_caused_by_stopped_are_recognized() {
         let failure: Error = std::io::Error::other("disk").into();
-        assert_eq!((failure.to_string().as_str(), failure.said(), failure.is_stopped()), ("disk", None, false));
+        assert_eq!((failure.to_string().as_str(), failure.message(), failure.is_stopped()), ("disk", None, false));
         assert!(Error::from(Stopped).is_stopped());
         assert!(Error::from(Wrapped(Stopped)).is_stopped());
-        let failure = Error::say("the city is unknown").caused_by("no row");
-        assert_eq!(
-            (failure.said(), failure.to_string().as_str()),
-            (Some("the city is unknown"), "the city is unknown: no row")
-        );
+        let failure = Error::public("the city is unknown").caused_by("no row");
+        assert_eq!(failure.message(), Some(&Message::agent("the city is unknown")));
+        assert_eq!(failure.to_string(), "the city is unknown: no row");
+    }
+
+    #[test]
+    fn question_mark_converts_type_erased_errors() {
+        type Boxed = Box<dyn StdError + Send + Sync>;
+        fn fail<E: Into<Boxed>>(error: E) -> Result<End, Error> {
+            Err(error)?
+        }
+        for failure in [fail("disk"), fail("disk".to_owned()), fail(Boxed::from("disk")), fail(anyhow::anyhow!("disk"))]
+        {
+            let failure = failure.unwrap_err();
+            assert_eq!((failure.to_string().as_str(), failure.message(), failure.is_stopped()), ("disk", None, false));
+        }
+        assert!(fail(Boxed::from(Stopped)).unwrap_err().is_stopped());
+        assert!(fail(anyhow::Error::from(Stopped)).unwrap_err().is_stopped());
+        let wrapped = fail(anyhow::Error::from(Stopped).context("while it counted")).unwrap_err();
+        assert!(wrapped.is_stopped() && wrapped.to_string().starts_with("while it counted: "), "{wrapped}");
     }
 }

@@ -13,7 +13,10 @@ pub use self::cursor::{Cursor, Ends, Fence, Mark, Position, Seq};
 pub(crate) use self::encoding::chunk_size;
 use crate::{
     json::{Encoded, wkt::Struct},
-    proto::v1::{StreamResponse, Task, TaskState, TaskStatus, stream_response::Payload},
+    proto::v1::{
+        Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
+        stream_response::Payload,
+    },
 };
 
 mod cursor;
@@ -145,7 +148,7 @@ impl Event {
         if let Some(id) = self.encoded().and_then(task_id) {
             return of(id);
         }
-        if let Some(task) = self.as_task() {
+        if let Some(task) = self.task() {
             return of(&task.id);
         }
         match self.payload()? {
@@ -158,11 +161,11 @@ impl Event {
 
     /// Returns the payload. `None` for an event of a remote agent with an unknown kind of payload.
     pub fn payload(&self) -> Option<&Payload> {
-        self.message().payload.as_ref()
+        self.response().payload.as_ref()
     }
 
-    /// Returns the event as a message of the protocol.
-    pub fn message(&self) -> &StreamResponse {
+    /// Returns the event as a response of the protocol.
+    pub fn response(&self) -> &StreamResponse {
         match &self.0.origin {
             Origin::Message(message) => message,
             Origin::Proto(proto) => self.0.message.get_or_init(|| Box::new(read(proto))),
@@ -182,14 +185,26 @@ impl Event {
     }
 
     /// Returns the task of an event that carries a whole one. A shared task is not copied.
-    pub fn as_task(&self) -> Option<&Task> {
+    pub fn task(&self) -> Option<&Task> {
         if let Origin::Task(task) = &self.0.origin {
             return Some(task);
         }
-        match self.payload() {
-            Some(Payload::Task(task)) => Some(task),
-            Some(Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_) | Payload::Message(_)) | None => None,
-        }
+        if let Payload::Task(task) = self.payload()? { Some(task) } else { None }
+    }
+
+    /// Returns the message, if the event is one.
+    pub fn message(&self) -> Option<&Message> {
+        if let Payload::Message(message) = self.payload()? { Some(message) } else { None }
+    }
+
+    /// Returns the status update, if the event is one.
+    pub fn status_update(&self) -> Option<&TaskStatusUpdateEvent> {
+        if let Payload::StatusUpdate(update) = self.payload()? { Some(update) } else { None }
+    }
+
+    /// Returns the artifact update, if the event is one.
+    pub fn artifact_update(&self) -> Option<&TaskArtifactUpdateEvent> {
+        if let Payload::ArtifactUpdate(update) = self.payload()? { Some(update) } else { None }
     }
 
     /// Returns the payload if it is already decoded. `None` for an event that was created from a whole task.
@@ -238,11 +253,11 @@ impl Event {
         mem::replace(&mut inner.origin, proto).into_message().payload
     }
 
-    /// Returns the message. It is copied if the event is shared.
-    pub fn into_message(self) -> StreamResponse {
+    /// Returns the event as a response of the protocol. It is copied if the event is shared.
+    pub fn into_response(self) -> StreamResponse {
         match Arc::try_unwrap(self.0) {
             Ok(inner) => inner.origin.into_message(),
-            Err(shared) => Self(shared).message().clone(),
+            Err(shared) => Self(shared).response().clone(),
         }
     }
 }
@@ -295,14 +310,14 @@ impl From<StreamResponse> for Event {
 
 impl PartialEq for Event {
     fn eq(&self, other: &Self) -> bool {
-        self.message() == other.message()
+        self.response() == other.response()
     }
 }
 
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Position { fence, seq } = self.0.position;
-        write!(f, "{fence}.{seq} {:?} {:?}", self.0.mark, self.message())
+        write!(f, "{fence}.{seq} {:?} {:?}", self.0.mark, self.response())
     }
 }
 

@@ -40,7 +40,10 @@ use crate::{
         status_update,
         waiters::{TurnReply, WaitCondition},
     },
-    pb::v1::{Message, Task, TaskState},
+    pb::{
+        v1::{Message, Task, TaskState},
+        wkt::Struct,
+    },
     response_budget::Reservation,
     snapshot::Snapshot,
     store::{Key, ListPage, ListQuery, PushConfig, Scope, Store, Unavailable},
@@ -304,11 +307,11 @@ impl<A: Agent> Execution<A> {
         Ok(page)
     }
 
-    /// Cancels a task, and returns it once it is canceled. A task that is already canceled is returned at once.
+    /// Cancels a task, and returns it once it is canceled. The agent gets the metadata of the request. A task that is already canceled is returned at once.
     ///
     /// # Errors
     /// `TaskNotCancelable` if the task is in another terminal state, or reaches one first.
-    pub(crate) async fn cancel(&self, key: &Key) -> Result<Arc<Task>, Error> {
+    pub(crate) async fn cancel(&self, key: &Key, metadata: Option<Box<Struct>>) -> Result<Arc<Task>, Error> {
         let live = self.load(key).await?;
         let ended = {
             let mut inner = live.lock();
@@ -326,6 +329,9 @@ impl<A: Agent> Execution<A> {
                 // The row may contain the request already, from an earlier process.
                 inner.accepted.row_changed |= !inner.turn.cancel_requested;
                 inner.turn.cancel_requested = true;
+                if inner.turn.cancel_metadata.is_none() {
+                    inner.turn.cancel_metadata = metadata;
+                }
                 if !inner.turn.is_running {
                     let status = status_update(&live, TaskState::Canceled, None);
                     // The task is not in a terminal state, as checked above, so the event is accepted.

@@ -237,7 +237,7 @@ impl Active {
         let Some(added) = self.metadata_for(payload)? else { return Ok(event) };
         // Copies only events with added metadata. The copy keeps the position in the log.
         let (position, mark) = (event.position(), event.mark());
-        match event.into_message().payload {
+        match event.into_response().payload {
             Some(mut payload) => {
                 add_metadata(&mut payload, added);
                 Ok(Event::new(position, mark, payload))

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     env::Ids,
-    json::wkt::{Value, value::Kind},
+    json::wkt::{Struct, Value, value::Kind},
     proto::v1::{Message, Part, Role, Task, TaskState, TaskStatus, part::Content},
 };
 
@@ -35,12 +35,19 @@ impl Message {
         self
     }
 
-    /// Sets the metadata. Has no effect unless `metadata` is a JSON object.
-    #[must_use]
-    pub(crate) fn with_metadata(mut self, metadata: &serde_json::Value) -> Self {
-        if let Ok(Some(Kind::StructValue(object))) = json_value(metadata).map(|value| value.kind) {
-            self.metadata = Some(object);
-        }
+    /// Sets the metadata.
+    ///
+    /// # Errors
+    /// The value does not serialize to a JSON object.
+    pub fn with_metadata(mut self, metadata: &impl Serialize) -> Result<Self, serde_json::Error> {
+        self.metadata = Some(json_object(metadata)?);
+        Ok(self)
+    }
+
+    /// Sets the metadata to one member with a text.
+    pub(crate) fn with_detail(mut self, name: &str, text: impl Into<String>) -> Self {
+        let value = Value { kind: Some(Kind::StringValue(text.into())) };
+        self.metadata = Some(Struct { fields: [(name.to_owned(), value)].into() });
         self
     }
 
@@ -52,6 +59,20 @@ impl Message {
     /// Returns the text of each text part.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(Part::as_text)
+    }
+}
+
+/// Creates an agent message with one text part, as [`Message::agent`].
+impl From<&str> for Message {
+    fn from(text: &str) -> Self {
+        Self::agent(text)
+    }
+}
+
+/// Creates an agent message with one text part, as [`Message::agent`].
+impl From<String> for Message {
+    fn from(text: String) -> Self {
+        Self::agent(text)
     }
 }
 
@@ -121,6 +142,11 @@ impl From<Content> for Part {
 /// Converts to JSON as represented in messages.
 pub(crate) fn json_value(data: &impl Serialize) -> Result<Value, serde_json::Error> {
     serde_json::from_value(serde_json::to_value(data)?)
+}
+
+/// Converts a value that serializes to a JSON object to metadata.
+pub(crate) fn json_object(object: &impl Serialize) -> Result<Struct, serde_json::Error> {
+    serde_json::from_value(serde_json::to_value(object)?)
 }
 
 impl Task {

@@ -345,9 +345,10 @@ impl<A: Agent> A2aService for Service<A> {
 
     /// Cancels a task. Idempotent: returns a task that is canceled already (3.3.1).
     async fn cancel_task(&self, request: Request<CancelTaskRequest>) -> Result<Response<Snapshot>, Status> {
-        let CancelTaskRequest { tenant, id, .. } = request.get_ref();
+        let CancelTaskRequest { tenant, id, metadata } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
-        let task = Snapshot::from(self.execution.cancel(&key).await?);
+        let metadata = metadata.clone().map(Box::new);
+        let task = Snapshot::from(self.execution.cancel(&key, metadata).await?);
         Ok(Response::new(task.shortened(self.history("historyLength", None)?)?))
     }
 

@@ -29,14 +29,14 @@ pub mod store;
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 /// let probe = testing::probe(agent::from_fn(|turn, out| async move {
 ///     if turn.task().history.len() < 2 {
-///         return Ok(End::InputRequired(Message::agent("Your name?")));
+///         return Ok(End::input_required("Your name?"));
 ///     }
 ///     out.artifact("greeting").text(format!("Hello, {}!", turn.text())).await?;
 ///     Ok(End::Completed(None))
 /// }));
 /// let asked = probe.send("hi").await.unwrap();
 /// assert_eq!(asked.state(), TaskState::InputRequired);
-/// assert_eq!(asked.said(), "Your name?");
+/// assert_eq!(asked.status_text(), "Your name?");
 /// # });
 /// ```
 pub fn probe<A: Agent>(agent: A) -> Probe {
@@ -140,7 +140,7 @@ impl Outcome {
     }
 
     /// Returns the text of the status message, or of the message.
-    pub fn said(&self) -> String {
+    pub fn status_text(&self) -> String {
         let status = self.task.as_ref().and_then(|task| task.status.as_ref());
         let status = status.and_then(|status| status.message.as_ref());
         status.or(self.message.as_ref()).map(Message::text).unwrap_or_default()

@@ -115,7 +115,7 @@ impl Agent for Echo {
                 }
             }
             Command::Silence => std::future::pending().await,
-            Command::Echo if text == "fail" => return Err(Error::say("failed as requested")),
+            Command::Echo if text == "fail" => return Err(Error::public("failed as requested")),
             Command::Echo => {
                 if text == "go" {
                     GO.send_replace(());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{About, Agent, End, Error, Stopped, Turn, Updates};
-use crate::pb::v1::{Message, Part, TaskState};
+use crate::pb::v1::{Part, TaskState};
 
 /// Reply to `/help`: the commands, one per line.
 pub const HELP: &str = "\
@@ -46,11 +46,11 @@ impl Agent for Demo {
             "/help" => echo(&out, "help", HELP).await,
             "/stream" => stream(&out, rest).await,
             "/slow" => slow(&turn, &out, rest).await,
-            "/ask" => Ok(End::InputRequired(Message::agent(rest_or("What do you mean?")))),
-            "/auth" => Ok(End::AuthRequired(Message::agent("Authorise this elsewhere, then send any message."))),
-            "/fail" => Err(Error::say(rest_or("You asked for it."))),
-            "/reject" => Ok(End::Rejected(Message::agent(rest_or("This is not for me.")))),
-            "/message" => Ok(End::Reply(Message::agent(rest_or("Hello.")))),
+            "/ask" => Ok(End::input_required(rest_or("What do you mean?"))),
+            "/auth" => Ok(End::auth_required("Authorise this elsewhere, then send any message.")),
+            "/fail" => Err(Error::public(rest_or("You asked for it."))),
+            "/reject" => Ok(End::rejected(rest_or("This is not for me."))),
+            "/message" => Ok(End::reply(rest_or("Hello."))),
             "/parts" => parts(&out).await,
             "/panic" => panic(),
             "/hang" => {
@@ -58,7 +58,7 @@ impl Agent for Demo {
                 std::future::pending().await
             }
             _ if command.starts_with('/') => {
-                Err(Error::say(format!("There is no command {command}. /help tells which there are.")))
+                Err(Error::public(format!("There is no command {command}. /help tells which there are.")))
             }
             _ => echo(&out, "echo", text).await,
         }
@@ -91,7 +91,7 @@ async fn answered(turn: &Turn, out: &Updates) -> Result<End, Error> {
 
 async fn stream(out: &Updates, rest: &str) -> Result<End, Error> {
     let usage =
-        || Error::say(format!("/stream takes a number of chunks up to {MAX_CHUNKS}, and milliseconds between two."));
+        || Error::public(format!("/stream takes a number of chunks up to {MAX_CHUNKS}, and milliseconds between two."));
     let mut words = rest.split_whitespace();
     let chunks: u32 = words.next().unwrap_or("10").parse().map_err(|_| usage())?;
     let pause: u64 = words.next().unwrap_or("100").parse().map_err(|_| usage())?;
@@ -116,7 +116,7 @@ async fn stream(out: &Updates, rest: &str) -> Result<End, Error> {
 async fn slow(turn: &Turn, out: &Updates, rest: &str) -> Result<End, Error> {
     let seconds: f64 = rest.parse().unwrap_or(10.0);
     let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= MAX_WAIT);
-    let time = time.ok_or_else(|| Error::say(format!("/slow takes seconds, up to {}.", MAX_WAIT.as_secs())))?;
+    let time = time.ok_or_else(|| Error::public(format!("/slow takes seconds, up to {}.", MAX_WAIT.as_secs())))?;
     out.progress(format!("Working for {seconds} s.")).await?;
     tokio::select! {
         () = wait(time) => echo(out, "slow", &format!("Worked for {seconds} s.")).await,
@@ -167,12 +167,12 @@ mod tests {
         ] {
             let outcome = demo.send(text).await.unwrap();
             assert_eq!(outcome.state(), state, "{text}");
-            assert!(outcome.text() == expected || outcome.said() == expected, "{text}: {outcome:?}");
+            assert!(outcome.text() == expected || outcome.status_text() == expected, "{text}: {outcome:?}");
         }
         for (text, kind) in [("/panic", "panic"), ("/hang", "deadline")] {
             let outcome = demo.send(text).await.unwrap();
             let failure = format!("Agent execution failed ({kind}): error id ");
-            assert!(outcome.said().starts_with(&failure), "{outcome:?}");
+            assert!(outcome.status_text().starts_with(&failure), "{outcome:?}");
         }
     }
 

@@ -14,7 +14,7 @@ use crate::{
     event::Event,
     journal::{LiveRef, Phase, TurnContext, live::LiveState, waiters::WakerRegistration},
     pb::{
-        v1::{Message, Part, Task, part::Content, stream_response::Payload},
+        v1::{Message, Part, Task, part::Content},
         wkt::Struct,
     },
 };
@@ -56,7 +56,7 @@ impl Turn {
     pub fn messages(&self) -> impl Iterator<Item = &Message> {
         // The first message of the history, not the last: a follow-up may have arrived before the turn began.
         let first = if self.messages.is_empty() { self.task.history.first() } else { None };
-        first.into_iter().chain(self.messages.iter().filter_map(message))
+        first.into_iter().chain(self.messages.iter().filter_map(Event::message))
     }
 
     /// Returns the task at the start of the turn. After an interruption it is still in state `INPUT_REQUIRED` or
@@ -143,6 +143,11 @@ impl Turn {
         self.wait_until(|inner| inner.turn.cancel_requested || inner.is_lost).await;
     }
 
+    /// Returns the metadata of the request that has canceled the task: of the first one, if there were several.
+    pub fn cancel_metadata(&self) -> Option<Struct> {
+        self.live.lock().turn.cancel_metadata.as_deref().cloned()
+    }
+
     /// Waits until the server begins to stop. A turn that does not end in its grace period is interrupted, and recovered at
     /// the next start.
     pub async fn draining(&self) {
@@ -160,13 +165,6 @@ impl Turn {
             Poll::Pending
         })
         .await;
-    }
-}
-
-fn message(event: &Event) -> Option<&Message> {
-    match event.payload() {
-        Some(Payload::Message(message)) => Some(message),
-        Some(Payload::Task(_) | Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_)) | None => None,
     }
 }
 

@@ -16,17 +16,17 @@ use tokio::task::coop::poll_proceed;
 
 use super::{Error, Stopped};
 use crate::{
-    event::{Event, Mark},
+    event::{Event, Mark, metadata_mut},
     journal::{
         LiveRef, Phase,
         live::{LimitExceeded, LiveState},
         status_update,
         waiters::WakerRegistration,
     },
-    message::json_value,
+    message::json_object,
     pb::{
         v1::{Artifact, Message, Part, TaskArtifactUpdateEvent, TaskState, stream_response::Payload},
-        wkt::value::Kind,
+        wkt::Struct,
     },
 };
 
@@ -37,6 +37,8 @@ const MAX_PENDING: Duration = Duration::from_millis(1);
 pub struct Updates {
     pub(crate) live: LiveRef,
     pub(crate) turn: u32,
+    /// Metadata of the events.
+    pub(crate) metadata: Option<Box<Struct>>,
 }
 
 impl Updates {
@@ -48,12 +50,12 @@ impl Updates {
         self.status(TaskState::Working, None)
     }
 
-    /// Sets the status to WORKING, with a message about the progress.
+    /// Sets the status to WORKING, with a message about the progress: a text, or a message with parts and metadata.
     ///
     /// # Errors
     /// The turn has ended.
-    pub fn progress(&self, text: impl Into<String>) -> impl Future<Output = Result<(), Stopped>> + Send {
-        self.status(TaskState::Working, Some(Message::agent(text)))
+    pub fn progress(&self, message: impl Into<Message>) -> impl Future<Output = Result<(), Stopped>> + Send {
+        self.status(TaskState::Working, Some(message.into()))
     }
 
     /// Sets the status to `AUTH_REQUIRED` while the turn continues. To end the turn until the caller has authorized the
@@ -61,8 +63,64 @@ impl Updates {
     ///
     /// # Errors
     /// The turn has ended.
-    pub fn auth_required(&self, message: Message) -> impl Future<Output = Result<(), Stopped>> + Send {
-        self.status(TaskState::AuthRequired, Some(message))
+    pub fn auth_required(&self, message: impl Into<Message>) -> impl Future<Output = Result<(), Stopped>> + Send {
+        self.status(TaskState::AuthRequired, Some(message.into()))
+    }
+
+    /// Returns a sender for the same turn that adds metadata to each of its events. `metadata` must serialize to a JSON
+    /// object.
+    ///
+    /// ```
+    /// use a2a_service::{agent::{self, End}, testing};
+    ///
+    /// let agent = agent::from_fn(|_, out| async move {
+    ///     out.with_metadata(&serde_json::json!({"step": 1}))?.progress("Searching").await?;
+    ///     Ok(End::Completed(None))
+    /// });
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// let events = testing::probe(agent).stream("go").await.unwrap();
+    /// let metadata = events[1].status_update().unwrap().metadata.as_ref().unwrap();
+    /// assert_eq!(serde_json::to_string(metadata).unwrap(), r#"{"step":1}"#);
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// The value does not serialize to a JSON object.
+    pub fn with_metadata(&self, metadata: &impl Serialize) -> Result<Self, Error> {
+        let metadata = json_object(metadata)
+            .map_err(|cause| Error::internal("event metadata: not a JSON object").caused_by(cause))?;
+        Ok(Self { live: self.live.clone(), turn: self.turn, metadata: Some(Box::new(metadata)) })
+    }
+
+    /// Waits until all updates of this turn so far are committed, and so visible to clients. Updates are committed without
+    /// it, when the agent pauses: it is for agents that act in other systems once clients can know of it.
+    ///
+    /// # Errors
+    /// The turn has ended.
+    pub async fn flush(&self) -> Result<(), Stopped> {
+        let mut registration = WakerRegistration::new(&self.live, |inner| &mut inner.waiters.wakers);
+        let journal = self.live.journal();
+        let mut last = None;
+        poll_fn(|cx| {
+            loop {
+                let mut inner = self.live.lock();
+                if self.has_ended(&inner) {
+                    return Poll::Ready(Err(Stopped));
+                }
+                // A commit includes everything accepted before. A later event may follow before this is polled again.
+                let last = *last.get_or_insert(inner.admission.seq());
+                if inner.watermark() > last || !inner.has_uncommitted() {
+                    return Poll::Ready(Ok(()));
+                }
+                if journal.store().immediate().is_none() {
+                    registration.register(&mut inner, cx);
+                    journal.flush(&self.live, inner);
+                    return Poll::Pending;
+                }
+                journal.flush(&self.live, inner);
+            }
+        })
+        .await
     }
 
     /// Creates a writer for an artifact with a name. Several artifacts may be written concurrently.
@@ -81,7 +139,7 @@ impl Updates {
         let bytes = serde_json::to_vec(state)?;
         let max = self.live.lock().admission.max_event_bytes();
         if bytes.len() > max {
-            return Err(Error::msg(format!(
+            return Err(Error::internal(format!(
                 "saved state: {} bytes exceed the limit of {max} (limits.event_bytes)",
                 bytes.len()
             )));
@@ -95,7 +153,23 @@ impl Updates {
     }
 
     fn status(&self, state: TaskState, message: Option<Message>) -> impl Future<Output = Result<(), Stopped>> + Send {
-        self.push(status_update(&self.live, state, message))
+        let mut event = status_update(&self.live, state, message);
+        if let Some(metadata) = &self.metadata
+            && let Some(payload) = event.payload_mut()
+        {
+            *metadata_mut(payload) = Some(Struct::clone(metadata));
+        }
+        self.push(event)
+    }
+
+    /// Returns true if the turn accepts no more updates.
+    fn has_ended(&self, inner: &LiveState) -> bool {
+        self.live.journal().phase() == Phase::Stopped
+            || inner.turn.exceeded.is_some()
+            || inner.is_lost
+            || inner.turn.cancel_requested
+            || !inner.turn.is_running
+            || inner.turn.number != self.turn
     }
 
     /// Pushes an event. This and its callers are no `async fn`, which would store the event twice in the future of each agent.
@@ -120,15 +194,7 @@ impl Updates {
             let budget = ready!(poll_proceed(cx));
             loop {
                 let mut inner = self.live.lock();
-                let stopped = journal.phase() == Phase::Stopped;
-                let exceeded = inner.turn.exceeded.is_some();
-                if stopped
-                    || exceeded
-                    || inner.is_lost
-                    || inner.turn.cancel_requested
-                    || !inner.turn.is_running
-                    || inner.turn.number != self.turn
-                {
+                if self.has_ended(&inner) {
                     inner.turn.rejected_events += 1;
                     return Poll::Ready(Err(Stopped));
                 }
@@ -200,10 +266,9 @@ impl ArtifactWriter<'_> {
     /// # Errors
     /// The value does not serialize to a JSON object.
     pub fn metadata(mut self, metadata: &impl Serialize) -> Result<Self, Error> {
-        match json_value(metadata)?.kind {
-            Some(Kind::StructValue(metadata)) => self.artifact.metadata = Some(metadata),
-            _ => return Err(Error::msg("artifact metadata: not a JSON object; serialize a map or a struct")),
-        }
+        let metadata = json_object(metadata)
+            .map_err(|cause| Error::internal("artifact metadata: not a JSON object").caused_by(cause))?;
+        self.artifact.metadata = Some(metadata);
         Ok(self)
     }
 
@@ -213,7 +278,8 @@ impl ArtifactWriter<'_> {
         self
     }
 
-    /// Sends a text part.
+    /// Sends a text part. Several calls without a pause of the agent in between may be joined into one event: the artifact
+    /// has all parts, but clients may receive them in fewer chunks. This holds for all chunks.
     ///
     /// # Errors
     /// The turn has ended (this holds for all chunks).
@@ -281,7 +347,7 @@ impl ArtifactWriter<'_> {
             artifact: Some(artifact),
             append: self.append,
             last_chunk: self.last,
-            metadata: None,
+            metadata: self.out.metadata.as_deref().cloned(),
         };
         (self.append, self.begun) = (true, true);
         self.out.push(Event::pending(Payload::ArtifactUpdate(update)))

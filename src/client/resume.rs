@@ -156,7 +156,7 @@ impl ResumingStream {
 
     /// Records an event and returns it as the caller receives it.
     fn deliver(&mut self, event: Event) -> Event {
-        let is_snapshot = event.as_task().is_some();
+        let is_snapshot = event.task().is_some();
         let resumed = matches!(self.phase, Phase::Resumed | Phase::FinalSnapshot);
         let gap = resumed && self.seen.any && (is_snapshot || !self.seen.has_own_cursor());
         // A snapshot after a reconnect is no progress: each reconnect may return the same one.

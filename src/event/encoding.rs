@@ -72,7 +72,7 @@ impl Event {
             Origin::Task(task) => write_to(out, &TaskEvent { task }),
             Origin::Message(_) | Origin::Proto(_) => match self.encoded() {
                 Some(proto) => write_encoded::<StreamResponse>(out, proto),
-                None => write_to(out, self.message()),
+                None => write_to(out, self.response()),
             },
         };
         if written.is_err() {
@@ -208,7 +208,7 @@ impl prost::Message for Event {
 
 impl Serialize for Event {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.message().serialize(serializer)
+        self.response().serialize(serializer)
     }
 }
 
@@ -262,8 +262,8 @@ mod tests {
     #[test]
     fn encodings_equal_those_of_the_message() {
         let event = update(7);
-        assert_eq!(event.proto(), &event.message().encode_to_vec());
-        assert_eq!(event.json(), &serde_json::to_vec(event.message()).unwrap());
+        assert_eq!(event.proto(), &event.response().encode_to_vec());
+        assert_eq!(event.json(), &serde_json::to_vec(event.response()).unwrap());
         assert_eq!(Event::decode(event.proto().clone()).unwrap(), event);
         let stored = Event::from_proto(event.position(), event.mark(), event.proto().clone());
         assert_eq!((stored.json(), stored.cursor()), (event.json(), event.cursor()));
@@ -302,8 +302,8 @@ mod tests {
         assert_eq!(copy.version_cache::<OnceLock<u16>>().get(), None);
         copy.merge(task.encode_to_vec().as_slice()).unwrap();
         assert_eq!(copy.version_cache::<OnceLock<u8>>().get(), None);
-        assert_eq!(copy.message(), &task);
-        assert_eq!(Event::decode(copy.proto().clone()).unwrap().into_message(), task);
+        assert_eq!(copy.response(), &task);
+        assert_eq!(Event::decode(copy.proto().clone()).unwrap().into_response(), task);
         assert_eq!(event.proto(), &before);
     }
 
@@ -322,7 +322,7 @@ mod tests {
                     tokio::task::yield_now().await;
                     answer.text(n.to_string()).await?;
                 }
-                Ok(End::InputRequired(Message::agent("more?")))
+                Ok(End::input_required("more?"))
             }
         });
         let limits = Limits { commit_interval: Duration::ZERO, ..Limits::default() };

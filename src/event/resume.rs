@@ -34,7 +34,7 @@ pub(crate) fn declaration() -> AgentExtension {
 pub(crate) fn with_cursor(event: Event, gap: bool) -> Event {
     let Some(cursor) = event.cursor().map(ToString::to_string) else { return event };
     let (position, mark) = (event.position(), event.mark());
-    let Some(mut payload) = event.into_message().payload else { return Event::default() };
+    let Some(mut payload) = event.into_response().payload else { return Event::default() };
     let metadata = metadata_mut(&mut payload).get_or_insert_default();
     metadata.fields.insert(CURSOR.to_owned(), Value { kind: Some(Kind::StringValue(cursor)) });
     if gap {
@@ -61,7 +61,7 @@ pub(crate) fn without_cursor(event: Event) -> Event {
 }
 
 fn change(event: Event, change: impl FnOnce(&mut Struct)) -> Event {
-    let (cursor, mut message) = (event.cursor().cloned(), event.into_message());
+    let (cursor, mut message) = (event.cursor().cloned(), event.into_response());
     if let Some(metadata) = message.payload.as_mut().map(metadata_mut) {
         change(metadata.get_or_insert_default());
         metadata.take_if(|metadata| metadata.fields.is_empty());

@@ -13,12 +13,7 @@ use std::{
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use parking_lot::RwLock;
 
-use super::{
-    ACCEPT_TIMEOUT, Shared,
-    turn::panic_message,
-    turn_context::{TurnContexts, message},
-    unavailable,
-};
+use super::{ACCEPT_TIMEOUT, Shared, turn::panic_message, turn_context::TurnContexts, unavailable};
 use crate::{
     agent::Agent,
     env::Ids,
@@ -185,8 +180,8 @@ impl<A: Agent> Shared<A> {
             (TurnContexts::from_stored(&stored), stored.load_task(&**self.journal.store(), key).await?);
         let mut referenced = Vec::new();
         if let Some((true, (turn, waiting, _), _)) = &replayed {
-            let first = if turn.is_empty() { task.history.first() } else { turn.last().and_then(message) };
-            for message in iter::once(first).chain(waiting.iter().map(message)) {
+            let first = if turn.is_empty() { task.history.first() } else { turn.last().and_then(Event::message) };
+            for message in iter::once(first).chain(waiting.iter().map(Event::message)) {
                 referenced.push(self.referenced(key, message).await?);
             }
         }

@@ -12,7 +12,6 @@ use std::{
 };
 
 use prost::Message as _;
-use serde_json::json;
 use tokio::{
     task::coop::has_budget_remaining,
     time::{Instant, sleep_until},
@@ -97,7 +96,7 @@ impl<A: Agent> Shared<A> {
         let (real_at, deadline) =
             (clock::after(started, self.limits.task_delay), clock::after(started, self.limits.turn_deadline));
         let turn = Turn { live: live.clone(), task, messages, context, attempt, deadline, text: OnceLock::new() };
-        let sender = Updates { live: live.clone(), turn: number };
+        let sender = Updates { live: live.clone(), turn: number, metadata: None };
         // The agent may panic before it returns a future.
         let started_agent = catch_unwind(AssertUnwindSafe(|| Box::pin(self.agent.run(turn, sender))));
         let deadlines = TurnDeadlines { started, real_at, deadline };
@@ -240,10 +239,10 @@ impl<A: Agent> Shared<A> {
             }
             TurnOutcome::Returned(Ok(End::InputRequired(message))) => (TaskState::InputRequired, Some(message)),
             TurnOutcome::Returned(Ok(End::AuthRequired(message))) => (TaskState::AuthRequired, Some(message)),
-            TurnOutcome::Returned(Err(error)) => match error.said() {
-                Some(text) => {
+            TurnOutcome::Returned(Err(error)) => match error.message() {
+                Some(message) => {
                     tracing::warn!(task.id = live.key.id(), error.cause = %error, "turn failed with a message");
-                    (TaskState::Failed, Some(Message::agent(text)))
+                    (TaskState::Failed, Some(message.clone()))
                 }
                 None => failed("error", &error.to_string()),
             },
@@ -349,7 +348,7 @@ fn failure(live: &LiveRef, kind: &'static str, cause: &str) -> Message {
     tracing::warn!(error.id = %id, task.id = live.key.id(), error.kind = kind, error.cause = cause, "turn failed");
     let task = live.key.id();
     report::report(format_args!("turn failed: error.id={id} task.id={task} error.kind={kind} error.cause={cause}"));
-    Message::agent(format!("Agent execution failed ({kind}): error id {id}")).with_metadata(&json!({"errorId": id}))
+    Message::agent(format!("Agent execution failed ({kind}): error id {id}")).with_detail("errorId", id)
 }
 
 /// Returns the message of a panic.

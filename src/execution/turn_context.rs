@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::{Execution, Shared};
 use crate::{
     agent::Agent,
-    event::{Event, Seq},
+    event::Seq,
     journal::{TurnContext, live::LiveState},
     pb::{
-        v1::{Message, Task, stream_response::Payload},
+        v1::{Message, Task},
         wkt::Struct,
     },
     store::{Key, StoredTask, Unavailable},
@@ -114,13 +114,5 @@ impl<A: Agent> Shared<A> {
             }
         }
         Ok(tasks)
-    }
-}
-
-/// Returns the message of an event that is one.
-pub(super) fn message(event: &Event) -> Option<&Message> {
-    match event.payload() {
-        Some(Payload::Message(message)) => Some(message),
-        Some(Payload::Task(_) | Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_)) | None => None,
     }
 }

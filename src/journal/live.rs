@@ -20,7 +20,10 @@ use crate::{
     clock::{Millis, millis, timestamp},
     event::{Ends, Event, Fence, Mark, Position, Seq, chunk_size},
     journal::TurnContext,
-    pb::v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
+    pb::{
+        v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
+        wkt::Struct,
+    },
     store::{IdempotencyRecord, Key, PushConfig, StoredTask},
     task::{Admission, ContextBytes, LimitViolation, TaskLimits, join, joins},
 };
@@ -157,6 +160,8 @@ pub(crate) struct TurnState {
     pub(crate) agent_polled: bool,
     /// Set once a cancel is requested.
     pub(crate) cancel_requested: bool,
+    /// Metadata of the first cancel request that has any.
+    pub(crate) cancel_metadata: Option<Box<Struct>>,
     /// Limit that the turn has exceeded, or rejection of its changes by the store. Either ends the turn.
     pub(crate) exceeded: Option<LimitExceeded>,
     /// Number of updates from the agent.

@@ -291,12 +291,12 @@ impl Reader {
     /// Applies the limit on the history to an event with a whole task.
     fn shortened(&self, event: Event) -> Event {
         // The first event of a log is a task with one message, which no byte limit removes: it is not decoded for that.
-        let task = if self.history.messages.is_some() { event.as_task() } else { event.shared_task() };
+        let task = if self.history.messages.is_some() { event.task() } else { event.shared_task() };
         if task.is_none_or(|task| self.history.surplus(&task.history) == 0) {
             return event;
         }
         let (position, ends) = (event.position(), event.ends());
-        let Some(Payload::Task(mut task)) = event.into_message().payload else { return Event::default() };
+        let Some(Payload::Task(mut task)) = event.into_response().payload else { return Event::default() };
         shorten(&mut task.history, self.history);
         Event::from_task(position, ends, Arc::new(task))
     }

@@ -4,7 +4,7 @@ use crate::proto::v1::{Artifact, TaskArtifactUpdateEvent};
 
 /// Returns whether `second` can be joined to `first`.
 pub fn joins(first: &TaskArtifactUpdateEvent, second: &TaskArtifactUpdateEvent) -> bool {
-    let fits = second.append && !first.last_chunk && second.metadata.is_none();
+    let fits = second.append && !first.last_chunk && first.metadata.is_none() && second.metadata.is_none();
     match (&first.artifact, &second.artifact) {
         (Some(old), Some(new)) => fits && old.artifact_id == new.artifact_id && is_bare(new),
         _ => false,

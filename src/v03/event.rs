@@ -91,7 +91,7 @@ impl Event {
 
 /// Converts a 1.0 event. `final` is true in the last event of a stream (0.3, 7.2.2), which ends a turn or the task.
 fn to_message(event: &event::Event) -> StreamResponse {
-    let mut message = StreamResponse::from(event.message().clone());
+    let mut message = StreamResponse::from(event.response().clone());
     if let Some(Payload::StatusUpdate(update)) = &mut message.payload {
         update.r#final = event.ends() != Ends::Nothing;
     }
@@ -222,7 +222,7 @@ impl Stream for FinalStream {
             Poll::Pending => {}
         }
         // Not the last event: sent without its mark.
-        let (position, payload) = (event.position(), event.into_message().payload);
+        let (position, payload) = (event.position(), event.into_response().payload);
         let mark = Mark { ends: Ends::Nothing, hidden: false };
         Poll::Ready(Some(Ok(payload.map(|payload| event::Event::new(position, mark, payload)).unwrap_or_default())))
     }
@@ -250,7 +250,7 @@ mod tests {
         let json_rpc = [&event, &event.clone()].map(|event| classic(event).unwrap().unwrap().data);
         assert!(is_shared(json_rpc[0].bytes(), json_rpc[1].bytes()));
         // The 1.0 encoding is unaffected.
-        assert_eq!(event.json(), &serde_json::to_vec(event.message()).unwrap());
+        assert_eq!(event.json(), &serde_json::to_vec(event.response()).unwrap());
         assert_eq!(first.encode_to_vec(), first.message().encode_to_vec());
         assert_eq!(Event::decode(&*first.encode_to_vec()).unwrap().message(), first.message());
     }

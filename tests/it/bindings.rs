@@ -198,7 +198,7 @@ impl Agent for Actor {
             "!history" => {
                 let texts: Vec<_> = turn.history().map(Message::text).collect();
                 out.artifact("history").text(texts.join("|")).await?;
-                Ok(End::InputRequired(Message::agent("more?")))
+                Ok(End::input_required("more?"))
             }
             "!burst" => {
                 let events: usize = rest.parse().unwrap();
@@ -218,17 +218,17 @@ impl Agent for Actor {
             "!wait" => {
                 out.working().await?;
                 tokio::task::yield_now().await;
-                Ok(End::InputRequired(Message::agent("go on")))
+                Ok(End::input_required("go on"))
             }
             // Sends no update and never returns.
             "!silent" => std::future::pending().await,
             "!error" => Err(std::io::Error::other("the password is swordfish").into()),
             "!done" => {
                 out.progress("nearly").await?;
-                Ok(End::Completed(Some(Message::agent("done"))))
+                Ok(End::completed("done"))
             }
             _ if turn.task().state() == TaskState::InputRequired && turn.text() == "again" => {
-                Ok(End::InputRequired(Message::agent("again?")))
+                Ok(End::input_required("again?"))
             }
             _ => Demo.run(turn, out).await,
         }

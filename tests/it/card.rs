@@ -15,7 +15,7 @@ use a2a_service::{
     card::CardConfig,
     error::{Error as CallError, ErrorKind},
     pb::v1::{
-        Message, OpenIdConnectSecurityScheme, SecurityRequirement, SecurityScheme, SendMessageRequest, StringList,
+        OpenIdConnectSecurityScheme, SecurityRequirement, SecurityScheme, SendMessageRequest, StringList,
         a2a_service_server::A2aService, security_scheme::Scheme,
     },
     server::Server,
@@ -200,7 +200,7 @@ struct Counting(Arc<AtomicUsize>);
 impl Agent for Counting {
     async fn run(&self, _: Turn, _: Updates) -> Result<End, Error> {
         self.0.fetch_add(1, Ordering::SeqCst);
-        Ok(End::InputRequired(Message::agent("more?")))
+        Ok(End::input_required("more?"))
     }
 }
 

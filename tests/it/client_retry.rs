@@ -111,7 +111,7 @@ async fn assert_complete(agent: &dyn A2aService, seen: &[Event]) {
 
 /// Asserts that the last whole task in the stream, with the events after it applied, equals the stored task.
 async fn assert_folds_to_task(agent: &dyn A2aService, seen: &[Event]) {
-    let last = seen.iter().rposition(|event| event.as_task().is_some()).unwrap();
+    let last = seen.iter().rposition(|event| event.task().is_some()).unwrap();
     let mut task = task_of(&seen[last]).clone();
     seen[last + 1..].iter().filter_map(Event::payload).for_each(|payload| a2a_service::task::apply(&mut task, payload));
     let now = get(agent, &task.id).await.unwrap();

@@ -116,7 +116,7 @@ async fn history_checker_detects_inconsistencies() {
     let line = |event: &Event| Line::Event {
         stream: 1,
         cursor: event.cursor().map(|cursor| cursor.as_str().to_owned()),
-        event: Box::new(event.message().clone()),
+        event: Box::new(event.response().clone()),
     };
     let begin = |after: Option<&Event>| {
         let after = after.and_then(|event| event.cursor()).map(|cursor| cursor.as_str().to_owned());
@@ -139,7 +139,7 @@ async fn history_checker_detects_inconsistencies() {
         gap.remove(at);
         twice.insert(at, events[at].clone());
         order.swap(at, (at + 1) % events.len());
-        let mut message = events[at].message().clone();
+        let mut message = events[at].response().clone();
         match message.payload.as_mut().unwrap() {
             Payload::Task(task) => task.status.as_mut().unwrap().set_state(TaskState::Working),
             Payload::StatusUpdate(update) => update.status.as_mut().unwrap().set_state(TaskState::Canceled),

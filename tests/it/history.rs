@@ -227,7 +227,7 @@ impl StoreContents {
             let visible = log[at..].iter().filter(|event| !event.mark().hidden);
             visible.clone().count() >= rest.len()
                 && visible.zip(rest).all(|(logged, (cursor, event))| {
-                    logged.message() == *event && cursor.as_ref().is_none_or(|cursor| Some(cursor) == logged.cursor())
+                    logged.response() == *event && cursor.as_ref().is_none_or(|cursor| Some(cursor) == logged.cursor())
                 })
         };
         let follows = match (after, &first.payload) {

@@ -49,14 +49,14 @@ impl Agent for RecordingAgent {
         out.save(&(saved + 1)).await?;
         out.artifact("log").id("log").appending().text(line).await?;
         if turn.text() == "ask" {
-            return Ok(End::InputRequired(Message::agent("what?")));
+            return Ok(End::input_required("what?"));
         }
         if !self.ends {
             std::future::pending::<()>().await;
         }
         Ok(match messages.last() {
             Some(text) if text.contains("last") => End::Completed(None),
-            _ => End::InputRequired(Message::agent("more?")),
+            _ => End::input_required("more?"),
         })
     }
 
@@ -270,12 +270,12 @@ impl Agent for ContextAgent {
             format!("[{text}: {principal} {extensions} {modes} {} {}]", metadata.join("+"), referenced.join("+"));
         out.artifact("log").id("log").appending().text(line).await?;
         if text == "ask" {
-            return Ok(End::InputRequired(Message::agent("what?")));
+            return Ok(End::input_required("what?"));
         }
         if !self.ends {
             std::future::pending::<()>().await;
         }
-        Ok(if text == "last" { End::Completed(None) } else { End::InputRequired(Message::agent("more?")) })
+        Ok(if text == "last" { End::Completed(None) } else { End::input_required("more?") })
     }
 
     fn resumable(&self) -> bool {

@@ -242,7 +242,7 @@ impl Client {
                     }
                     ended = event.ends() == Ends::Task;
                     let cursor = event.cursor().map(|cursor| cursor.as_str().to_owned());
-                    let event = Box::new(event.into_message());
+                    let event = Box::new(event.into_response());
                     self.history.record(&Line::Event { stream, cursor, event });
                     max_events = max_events.map(|left| left - 1);
                 }

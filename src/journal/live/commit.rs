@@ -23,7 +23,7 @@ impl LiveState {
     }
 
     /// Returns whether anything is pending, queued or in flight.
-    pub(in crate::journal) fn has_uncommitted(&self) -> bool {
+    pub(crate) fn has_uncommitted(&self) -> bool {
         self.queued || self.accepted.in_flight > 0 || self.is_dirty()
     }
 

@@ -3,8 +3,6 @@
 
 use std::fmt;
 
-use serde_json::json;
-
 use super::LiveState;
 use crate::{
     clock::millis,
@@ -51,8 +49,9 @@ impl LimitExceeded {
     pub(crate) fn message(&self, key: &Key) -> Message {
         tracing::warn!(task.id = key.id(), error.kind = "limit", error.cause = %self, "turn failed");
         match self.limit() {
-            Some(limit) => Message::agent(format!("Agent execution failed (limit {limit}): {self}"))
-                .with_metadata(&json!({ "limit": limit })),
+            Some(limit) => {
+                Message::agent(format!("Agent execution failed (limit {limit}): {self}")).with_detail("limit", limit)
+            }
             None => Message::agent(format!("Agent execution failed: {self}")),
         }
     }
@@ -144,7 +143,7 @@ impl LiveState {
             kept.clear();
         }
         let (task, first) = if begins {
-            (events.first().and_then(Event::as_task).cloned().map(Into::into), 1)
+            (events.first().and_then(Event::task).cloned().map(Into::into), 1)
         } else {
             (self.durable.task.clone(), self.watermark())
         };

@@ -160,7 +160,7 @@ fn task_line(db: &Connection, id: i64) -> rusqlite::Result<TaskLine> {
     })?;
     let log_entry = |event: &Event| {
         let Position { seq, fence } = event.position();
-        LogEntry { seq, fence, mark: event.mark().to_byte(), event: event.message().clone() }
+        LogEntry { seq, fence, mark: event.mark().to_byte(), event: event.response().clone() }
     };
     let log = read::events(db, id, 0, usize::MAX)?.iter().map(log_entry).collect();
     let saved = "SELECT bytes FROM saved WHERE id = ?";

@@ -219,7 +219,7 @@ impl<'a> TaskReader<'a> {
         loop {
             seq = events.last().map_or(seq, Event::seq);
             let selected = events.into_iter().filter(|event| self.include_artifacts || !is_artifact_update(event));
-            let payloads = selected.filter_map(|event| event.into_message().payload);
+            let payloads = selected.filter_map(|event| event.into_response().payload);
             payloads.for_each(|payload| absorb(&mut task, payload));
             if seq >= until {
                 break;

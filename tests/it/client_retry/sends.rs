@@ -9,7 +9,7 @@ use a2a_service::{
     agent::{Agent, End, Error as Failure, Turn, Updates},
     call::Call,
     error::{Error, ErrorKind},
-    pb::v1::{Message, TaskState},
+    pb::v1::TaskState,
     server::Server,
 };
 use tokio_stream::StreamExt as _;
@@ -44,7 +44,7 @@ impl Agent for TurnCounter {
         self.0.fetch_add(1, Ordering::SeqCst);
         out.artifact("answer").text(turn.text()).await?;
         Ok(match turn.text() {
-            "ask" => End::InputRequired(Message::agent("what?")),
+            "ask" => End::input_required("what?"),
             _ => End::Completed(None),
         })
     }

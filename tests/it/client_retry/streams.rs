@@ -135,7 +135,7 @@ async fn stream_without_cursors_resumes_with_the_task(kind: ClientKind) {
         };
         let gaps: Vec<_> =
             events.iter().enumerate().filter(|(_, event)| is_gap(event)).map(|(index, _)| index).collect();
-        assert_eq!(gaps.last().copied(), events.iter().rposition(|event| event.as_task().is_some()), "{cut:?}");
+        assert_eq!(gaps.last().copied(), events.iter().rposition(|event| event.task().is_some()), "{cut:?}");
         assert_eq!((gaps.len(), proxy.left()), (2, 0), "{cut:?}: {gaps:?}");
         assert!(gaps[0] <= 2 && !events.iter().any(has_cursor_metadata));
         assert_eq!(events.last().and_then(state), Some(TaskState::Completed));
@@ -152,7 +152,7 @@ async fn stream_without_the_cursor_extension_is_resumed(kind: ClientKind) {
     let gaps: Vec<_> = events.iter().filter(|event| is_gap(event)).collect();
     let has_no_cursors = matches!(kind, ClientKind::Grpc | ClientKind::V03Grpc);
     assert_eq!((gaps.len(), proxy.left()), (usize::from(has_no_cursors), 0));
-    assert!(gaps.iter().all(|event| event.as_task().is_some()));
+    assert!(gaps.iter().all(|event| event.task().is_some()));
     assert_folds_to_task(&*kind.plain(&url), &events).await;
     assert!(matches!(task_of(&events[0]).state(), TaskState::Submitted | TaskState::Working));
 }

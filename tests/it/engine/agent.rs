@@ -8,11 +8,11 @@ use a2a_service::{
     error::ErrorKind,
     event::Event,
     pb::v1::{
-        Artifact, ListTasksRequest, Message, Part, SendMessageConfiguration, SendMessageRequest, Task, TaskState,
-        send_message_response::Payload,
+        Artifact, CancelTaskRequest, ListTasksRequest, Message, Part, SendMessageConfiguration, SendMessageRequest,
+        Task, TaskState, TaskStatus, send_message_response::Payload,
     },
     service::Limits,
-    store::{Store, memory::Memory},
+    store::{Key, Scope, Store, memory::Memory, sqlite::Options},
     task,
 };
 use parking_lot::Mutex;
@@ -20,7 +20,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::support::*;
-use crate::gate::Gate;
+use crate::{gate::Gate, store::opened::OpenedStore};
 
 fn stores() -> [Arc<dyn Store>; 2] {
     [Arc::new(Memory::default()), Gate::opened()]
@@ -44,7 +44,7 @@ async fn writes(turn: Turn, out: Updates) -> Result<End, agent::Error> {
         out.artifact("one").id("1").text("new").await?;
         out.artifact("two").id("2").appending().metadata(&json!({"b": 2}))?.text("+").await?;
         out.artifact("four").id("4").appending().describe("fresh").text("4").await?;
-        return Ok(End::InputRequired(Message::agent("more?")));
+        return Ok(End::input_required("more?"));
     }
     let mut one = out.artifact("one").id("1").describe("the first").metadata(&json!({"a": 1}))?;
     let mut two = out.artifact("two").id("2").metadata(&json!({"a": 1}))?;
@@ -56,7 +56,7 @@ async fn writes(turn: Turn, out: Updates) -> Result<End, agent::Error> {
     out.working().await?;
     one.last().bytes(vec![0, 255], "application/octet-stream").await?;
     out.artifact("three").id("3").file("https://example.com/3", "text/plain").await?;
-    Ok(End::InputRequired(Message::agent("more?")))
+    Ok(End::input_required("more?"))
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,7 +103,7 @@ async fn turn_exposes_the_request_context_of_its_message() {
         assert_eq!(turn.deadline() - Instant::now(), Duration::from_secs(77));
         assert_eq!((turn.task_id(), turn.context_id()), (&*turn.task().id, &*turn.task().context_id));
         drop(observed);
-        async move { Ok(End::Reply(Message::agent(turn.text()))) }
+        async move { Ok(End::reply(turn.text())) }
     });
     let call = Call { principal: Some("Ada".into()), extensions: vec!["urn:x".into()], ..Call::by("ada") };
     let modes = vec!["image/png".to_owned()];
@@ -133,7 +133,7 @@ async fn saved_state_is_available_to_later_turns_of_the_task() {
             if turn.text() != "quiet" {
                 out.save(&words).await?;
             }
-            Ok(End::InputRequired(Message::agent(format!("{before:?}"))))
+            Ok(End::input_required(format!("{before:?}")))
         });
         let task = bench.send(Message::user("a")).await.unwrap();
         assert_eq!(status_text(&task), "None");
@@ -167,7 +167,7 @@ async fn history_of_a_turn_has_all_earlier_messages() {
             let history: Vec<_> = turn.history().map(Message::text).collect();
             out.progress(format!("on {}", turn.text())).await?;
             out.artifact("history").last().text(history.join("|")).await?;
-            Ok(End::InputRequired(Message::agent(format!("{}?", turn.text()))))
+            Ok(End::input_required(format!("{}?", turn.text())))
         });
         let id = bench.send(Message::user("a")).await.unwrap().id;
         bench.wait_until_evicted().await;
@@ -221,4 +221,111 @@ async fn agent_can_poll_for_cancellation_repeatedly() {
     let started = Instant::now();
     assert_eq!(bench.cancel(&id).await.unwrap().state(), TaskState::Canceled);
     assert_eq!(started.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test]
+async fn flush_returns_once_all_updates_are_durable() {
+    let file = OpenedStore::sqlite(Options::default());
+    for store in stores().into_iter().chain([Arc::clone(&file.store)]) {
+        let written = Arc::clone(&store);
+        let bench = bench(Arc::clone(&store), move |turn: Turn, out: Updates| {
+            let written = Arc::clone(&written);
+            async move {
+                out.flush().await?;
+                let scope = Scope { owner: turn.owner().into(), tenant: turn.tenant().into() };
+                let key = Key::new(&Arc::new(scope), turn.task_id());
+                for n in 1..=3 {
+                    out.artifact("n").text(n.to_string()).await?;
+                    out.flush().await?;
+                    let log = written.events(&key, 0, usize::MAX >> 1).await?;
+                    assert_eq!(log.iter().filter_map(Event::artifact_update).count(), n);
+                    out.save(&n).await?;
+                    out.flush().await?;
+                    let stored = written.load(&key).await?.and_then(|task| task.agent_state);
+                    assert_eq!(stored.as_deref(), Some(n.to_string().as_bytes()));
+                }
+                out.progress("flushed").await?;
+                turn.canceled().await;
+                Err(out.flush().await.unwrap_err().into())
+            }
+        });
+        let mut events = bench.stream(Message::user("go")).await.unwrap();
+        let id = task_id(&next_event(&mut events).await);
+        while next_event(&mut events).await.status_update().is_none() {}
+        assert_eq!(bench.cancel(&id).await.unwrap().state(), TaskState::Canceled);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn flush_waits_for_the_store() {
+    let gate = Gate::memory();
+    let bench = bench(gate.store(), |_, out: Updates| async move {
+        let started = Instant::now();
+        out.working().await?;
+        assert_eq!(started.elapsed(), Duration::ZERO);
+        out.flush().await?;
+        assert_eq!(started.elapsed(), Duration::from_secs(2));
+        Ok(End::Completed(None))
+    });
+    let sent = bench.spawn_send(Message::user("go"));
+    sleep_ms(2000).await;
+    gate.open();
+    assert_eq!(sent.await.unwrap().unwrap().state(), TaskState::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_messages_and_events_carry_parts_and_metadata() {
+    fn message(text: &str) -> Message {
+        Message::agent(text).and(Part::url("https://example.com", "")).with_metadata(&json!({"k": text})).unwrap()
+    }
+    for store in stores() {
+        let bench = bench(store, |_, out: Updates| async move {
+            let first = out.with_metadata(&json!({"step": 1}))?;
+            first.progress(message("begun")).await?;
+            let mut artifact = first.artifact("a").id("a");
+            artifact.text("one").await?;
+            out.artifact("a").id("a").appending().text("two").await?;
+            assert!(out.with_metadata(&"no object").is_err());
+            Err(agent::Error::public(message("over")))
+        });
+        let mut events = bench.stream(Message::user("go")).await.unwrap();
+        let events = remaining_events(&mut events).await;
+        let of = |status: &TaskStatus| {
+            let message = status.message.as_ref().unwrap();
+            (status.state(), message.text(), message.parts.len(), serde_json::to_value(&message.metadata).unwrap())
+        };
+        let statuses: Vec<_> = events.iter().filter_map(Event::status_update).collect();
+        let [begun, over] = statuses[..] else { panic!("{statuses:?}") };
+        let (first, last) = (begun.status.as_ref().map(of), over.status.as_ref().map(of));
+        assert_eq!(first, Some((TaskState::Working, "begun".to_owned(), 2, json!({"k": "begun"}))));
+        assert_eq!(last, Some((TaskState::Failed, "over".to_owned(), 2, json!({"k": "over"}))));
+        let chunks: Vec<_> = events.iter().filter_map(Event::artifact_update).collect();
+        let [one, two] = chunks[..] else { panic!("chunks with different metadata are not joined: {chunks:?}") };
+        let metadata = [&begun.metadata, &one.metadata, &two.metadata, &over.metadata];
+        assert_eq!(serde_json::to_value(metadata).unwrap(), json!([{"step": 1}, {"step": 1}, null, null]));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn agent_gets_the_metadata_of_the_first_cancel_request() {
+    for store in stores() {
+        let bench = bench(store, |turn: Turn, out: Updates| async move {
+            out.working().await?;
+            assert_eq!(turn.cancel_metadata(), None);
+            turn.canceled().await;
+            sleep_ms(10).await;
+            Ok(End::completed(serde_json::to_string(&turn.cancel_metadata())?))
+        });
+        let mut events = bench.stream(Message::user("go")).await.unwrap();
+        let id = task_id(&next_event(&mut events).await);
+        while state_in(&next_event(&mut events).await) != Some(TaskState::Working) {}
+        let cancel = |metadata: serde_json::Value| {
+            let metadata = serde_json::from_value(metadata).unwrap();
+            let request = CancelTaskRequest { tenant: bench.tenant.clone(), id: id.clone(), metadata };
+            bench.api.cancel_task(bench.call.clone().request(request))
+        };
+        let (first, second) = tokio::join!(cancel(json!({"reason": "late"})), cancel(json!({"reason": "later"})));
+        assert!(first.is_err() && second.is_err());
+        assert_eq!(status_text(&bench.get(&id).await.unwrap()), r#"{"reason":"late"}"#);
+    }
 }

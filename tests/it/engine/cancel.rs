@@ -73,12 +73,12 @@ async fn canceled_agent_may_finish_within_the_grace_period() {
             out.working().await?;
             turn.canceled().await;
             match turn.text() {
-                "polite" => Ok(End::Completed(Some(Message::agent("just done")))),
-                "rejects" => Ok(End::Rejected(Message::agent("never"))),
+                "polite" => Ok(End::completed("just done")),
+                "rejects" => Ok(End::rejected("never")),
                 "stops" => out.working().await.map(|()| End::Completed(None)).map_err(agent::Error::from),
-                "asks" => Ok(End::InputRequired(Message::agent("really?"))),
-                "signs" => Ok(End::AuthRequired(Message::agent("really?"))),
-                "fails" => Err(agent::Error::say("that hurt")),
+                "asks" => Ok(End::input_required("really?")),
+                "signs" => Ok(End::auth_required("really?")),
+                "fails" => Err(agent::Error::public("that hurt")),
                 "slow" => {
                     sleep_ms(4900).await;
                     Ok(End::Completed(None))

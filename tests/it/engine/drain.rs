@@ -180,7 +180,7 @@ async fn agent_is_notified_of_the_drain() {
         out.working().await?;
         turn.draining().await;
         out.save(&"half").await?;
-        Ok::<_, agent::Error>(End::InputRequired(Message::agent("say when")))
+        Ok::<_, agent::Error>(End::input_required("say when"))
     });
     let sent = bench.spawn_send(Message::user("go"));
     run_ready_tasks().await;

@@ -130,7 +130,7 @@ async fn follow_up_stream_covers_its_whole_turn() {
                 yield_now().await;
                 out.artifact("a").id("a").appending().text(format!("{}{n}", turn.text())).await?;
             }
-            Ok(End::InputRequired(Message::agent("more?")))
+            Ok(End::input_required("more?"))
         });
         for n in 0..200 {
             let id = bench.non_blocking().send(Message::user("x".repeat(n % 9))).await.unwrap().id;

@@ -22,7 +22,7 @@ async fn write(turn: Turn, out: Updates) -> Result<End, agent::Error> {
     let text = turn.text();
     let large = "x".repeat(LONG);
     match text {
-        "ask" => return Ok(End::InputRequired(Message::agent("what?"))),
+        "ask" => return Ok(End::input_required("what?")),
         "late" | "late ask" => {
             out.progress("so far").await?;
             sleep_ms(1000).await;
@@ -33,7 +33,7 @@ async fn write(turn: Turn, out: Updates) -> Result<End, agent::Error> {
     }
     match text {
         "late" => std::future::pending().await,
-        "late ask" => Ok(End::InputRequired(Message::agent("more?"))),
+        "late ask" => Ok(End::input_required("more?")),
         _ => Ok(End::Completed(None)),
     }
 }

@@ -296,10 +296,10 @@ pub(crate) async fn sleep_ms(millis: u64) {
 pub(crate) async fn ask(turn: Turn, out: Updates) -> Result<End, agent::Error> {
     out.working().await?;
     match turn.text() {
-        "ask" => Ok(End::InputRequired(Message::agent("what?"))),
+        "ask" => Ok(End::input_required("what?")),
         text => {
             out.artifact("answer").last().text(text).await?;
-            Ok(if text == "done" { End::Completed(None) } else { End::InputRequired(Message::agent("more?")) })
+            Ok(if text == "done" { End::Completed(None) } else { End::input_required("more?") })
         }
     }
 }
@@ -314,16 +314,16 @@ pub(crate) async fn scripted(turn: Turn, out: Updates) -> Result<End, agent::Err
             ("pass", millis) => sleep_ms(millis.parse()?).await,
             ("auth", text) => out.auth_required(Message::agent(text)).await?,
             ("hang", _) => std::future::pending().await,
-            ("fail", text) => return Err(agent::Error::msg(text)),
-            ("say", text) => return Err(agent::Error::say(text)),
+            ("fail", text) => return Err(agent::Error::internal(text)),
+            ("say", text) => return Err(agent::Error::public(text)),
             ("panic", text) => panic!("{text}"),
             ("done", "") => return Ok(End::Completed(None)),
-            ("done", text) => return Ok(End::Completed(Some(Message::agent(text)))),
-            ("ask", text) => return Ok(End::InputRequired(Message::agent(text))),
-            ("sign", text) => return Ok(End::AuthRequired(Message::agent(text))),
-            ("reject", text) => return Ok(End::Rejected(Message::agent(text))),
-            ("reply", text) => return Ok(End::Reply(Message::agent(text))),
-            (word, _) => return Err(agent::Error::say(format!("what is {word}?"))),
+            ("done", text) => return Ok(End::completed(text)),
+            ("ask", text) => return Ok(End::input_required(text)),
+            ("sign", text) => return Ok(End::auth_required(text)),
+            ("reject", text) => return Ok(End::rejected(text)),
+            ("reply", text) => return Ok(End::reply(text)),
+            (word, _) => return Err(agent::Error::public(format!("what is {word}?"))),
         }
     }
     Ok(End::Completed(None))

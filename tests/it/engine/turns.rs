@@ -148,7 +148,7 @@ async fn bytes_of_a_log_are_counted_after_a_task_has_left_memory() {
         limits.task_bytes = 10_000;
         let bench = with_limits(store, limits, |_, out| async move {
             out.artifact("").id("a").text("x".repeat(1000)).await?;
-            Ok(End::InputRequired(Message::agent("more?")))
+            Ok(End::input_required("more?"))
         });
         let task = bench.send(Message::user("begin")).await.unwrap();
         let mut turns = 1;
@@ -280,7 +280,7 @@ async fn each_sender_gets_the_task_of_its_own_turn() {
                 assert_eq!(turn.text(), words.join("\n"));
                 assert_eq!(&turn.message().text(), words.last().unwrap());
                 out.artifact(words.join("+")).last().text("x").await?;
-                Ok(End::InputRequired(Message::agent("more?")))
+                Ok(End::input_required("more?"))
             }
         });
         let id = bench.non_blocking().send(Message::user("0")).await.unwrap().id;
@@ -316,7 +316,7 @@ async fn first_turn_has_only_the_first_message() {
     let bench = bench(Arc::new(Memory::default()), |turn: Turn, out: Updates| async move {
         let history: Vec<_> = turn.history().map(Message::text).collect();
         out.artifact(turn.text()).last().text(history.join(",")).await?;
-        Ok(End::InputRequired(Message::agent("more?")))
+        Ok(End::input_required("more?"))
     });
     let non_blocking = bench.non_blocking();
     let mut first = Box::pin(non_blocking.send(Message::user("a")));

@@ -179,7 +179,7 @@ async fn agent_sees_the_interrupted_state_that_its_turn_answers() {
     let run = |turn: Turn, out: Updates| async move {
         let state = format!("{:?}", turn.task().state());
         out.artifact(turn.text()).last().text(state).await?;
-        Ok(End::InputRequired(Message::agent("more?")))
+        Ok(End::input_required("more?"))
     };
     for store in stores() {
         let bench = bench(store, run);

@@ -2,7 +2,7 @@
 
 use a2a_service::{
     agent::{About, Agent, End, Error, Stopped, Turn, Updates},
-    pb::v1::{Message, Part},
+    pb::v1::Part,
 };
 use serde_json::json;
 use tokio::task::yield_now;
@@ -22,7 +22,7 @@ const TICKETS: &str = r#"[{"ticketNumber":"REQ12312","description":"request for 
 impl ExampleAgent {
     async fn joke(self, out: &Updates) -> Result<End, Error> {
         if self.replies {
-            return Ok(End::Reply(Message::agent(JOKE)));
+            return Ok(End::reply(JOKE));
         }
         out.artifact("joke").text(JOKE).await?;
         Ok(End::Completed(None))
@@ -30,7 +30,7 @@ impl ExampleAgent {
 
     async fn orders(self, turn: &Turn, out: &Updates) -> Result<End, Error> {
         if self.replies {
-            return Ok(End::Reply(Message::agent("Order #12345 has been processed successfully")));
+            return Ok(End::reply("Order #12345 has been processed successfully"));
         }
         if turn.history().next().is_some() {
             let order = json!({"orderId": "12345", "status": "confirmed", "total": 299.99});
@@ -58,14 +58,14 @@ impl Agent for ExampleAgent {
                 }
                 paper.last().text("<section 3...>").await?;
             }
-            "I'd like to book a flight." => return Ok(End::InputRequired(Message::agent(WHERE))),
+            "I'd like to book a flight." => return Ok(End::input_required(WHERE)),
             text if text.starts_with("I want to fly from New York (JFK)") => {
                 let flight = json!({
                     "confirmationId": "XYZ123", "from": "JFK", "to": "LHR", "departure": "2024-10-10T18:00:00Z",
                     "arrival": "2024-10-11T06:00:00Z", "returnDeparture": "...",
                 });
                 out.artifact("FlightItinerary.json").data(&flight).await?;
-                return Ok(End::Completed(Some(Message::agent(FOUND))));
+                return Ok(End::completed(FOUND));
             }
             "Analyze this image and highlight any faces." => {
                 let url = "https://storage.example.com/processed/task-bbb/output.png?token=xyz";
@@ -75,7 +75,7 @@ impl Agent for ExampleAgent {
             "Show me a list of my open IT tickets" => out.artifact("").text(TICKETS).await?,
             "Research quantum computing trends" => out.artifact("response").text("They go on.").await?,
             "Raise" => return Err(std::io::Error::other("the key is under the mat").into()),
-            "Order" => return Ok(End::InputRequired(Message::agent("What?"))),
+            "Order" => return Ok(End::input_required("What?")),
             // Runs until canceled.
             text if text.starts_with("Generate the Q1 sales report.") => {
                 turn.canceled().await;

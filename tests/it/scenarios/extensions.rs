@@ -80,7 +80,7 @@ impl Agent for ExtensionReporter {
     async fn run(&self, turn: Turn, out: Updates) -> Result<End, Failure> {
         let metadata = turn.metadata().map(|metadata| metadata.fields.len()).unwrap_or_default();
         match turn.text() {
-            "reply" => return Ok(End::Reply(Message::agent("hi"))),
+            "reply" => return Ok(End::reply("hi")),
             "secret" => out.artifact("secret").text("secret").await?,
             _ => {
                 out.working().await?;

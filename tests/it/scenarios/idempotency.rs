@@ -30,7 +30,7 @@ impl Agent for MessageCounter {
         tokio::task::yield_now().await;
         out.artifact("answer").text(turn.text()).await?;
         let is_last = turn.messages().any(|message| message.text().contains("last"));
-        Ok(if is_last { End::Completed(None) } else { End::InputRequired(Message::agent("more?")) })
+        Ok(if is_last { End::Completed(None) } else { End::input_required("more?") })
     }
 }
 

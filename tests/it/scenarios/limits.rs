@@ -167,7 +167,7 @@ impl Agent for EventFlood {
                 other.await.unwrap();
                 std::future::pending::<()>().await;
             }
-            _ => return Ok(End::InputRequired(Message::agent("more?"))),
+            _ => return Ok(End::input_required("more?")),
         }
         Ok(End::Completed(None))
     }
@@ -239,10 +239,10 @@ impl Agent for ByteFlood {
             }
             "id" => out.artifact("large").id("i".repeat(257)).text("x").await?,
             "state" => out.save(&text(2000)).await?,
-            "end" => return Ok(End::Completed(Some(Message::agent(text(2000))))),
-            "question" => return Ok(End::InputRequired(Message::agent(text(2000)))),
-            "reply" => return Ok(End::Reply(Message::agent(text(2000)))),
-            _ => return Ok(End::InputRequired(Message::agent("more?"))),
+            "end" => return Ok(End::completed(text(2000))),
+            "question" => return Ok(End::input_required(text(2000))),
+            "reply" => return Ok(End::reply(text(2000))),
+            _ => return Ok(End::input_required("more?")),
         }
         Ok(End::Completed(None))
     }

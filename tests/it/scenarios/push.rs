@@ -319,7 +319,7 @@ async fn push_configuration_of_a_rejected_message_is_rolled_back() {
 async fn push_extras_of_v03_are_stored() {
     let store = Arc::new(Memory::default());
     let shared: Arc<dyn Store> = Arc::<Memory>::clone(&store);
-    let replies = agent::from_fn(|_, _| async { Ok(End::InputRequired(Message::agent("more?"))) });
+    let replies = agent::from_fn(|_, _| async { Ok(End::input_required("more?")) });
     let agent = Server::new(replies).store(shared).push(true).into_service();
     let ada = || Call { version: Version::V0_3, ..Call::by("ada") };
     let extra = |text: &'static str| PushExtra(text.into());

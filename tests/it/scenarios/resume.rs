@@ -117,7 +117,7 @@ impl Agent for TurnCounter {
             out.progress(word).await?;
             tokio::task::yield_now().await;
         }
-        Ok(if turn.text() == "ask" { End::InputRequired(Message::agent("what?")) } else { End::Completed(None) })
+        Ok(if turn.text() == "ask" { End::input_required("what?") } else { End::Completed(None) })
     }
 }
 

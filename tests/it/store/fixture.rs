@@ -71,7 +71,7 @@ async fn found(store: &dyn Store, version: u32) -> Value {
         let task = stored.load_task(store, &key).await.unwrap();
         let events = store.events(&key, 0, usize::MAX).await.unwrap();
         let row_of = |event: &Event| {
-            json!([event.position().fence, event.position().seq, event.mark().to_byte(), event.message()])
+            json!([event.position().fence, event.position().seq, event.mark().to_byte(), event.response()])
         };
         let pushes = store.list_push(&key, 0, 9).await.unwrap().unwrap().configs;
         let push = |stored: &Arc<PushConfig>| {

@@ -3,7 +3,6 @@
 
 use a2a_service::{
     agent::{self, End},
-    pb::v1::Message,
     server,
 };
 use serde_json::{Value, json};
@@ -19,7 +18,7 @@ async fn call_ok(url: &str, method: &str, params: &Value) -> Value {
 
 #[tokio::test]
 async fn headers_and_further_schemes_are_returned_to_v03_clients() {
-    let agent = agent::from_fn(|_, _| async { Ok(End::InputRequired(Message::agent("more?"))) });
+    let agent = agent::from_fn(|_, _| async { Ok(End::input_required("more?")) });
     let server = server::Server::new(agent).push(true).bind("127.0.0.1:0").await.unwrap();
     let url = &format!("http://{}/rpc", server.addr());
     tokio::spawn(server.run_until(std::future::pending()));
