@@ -1,22 +1,16 @@
-//! Authentication: the [`Authenticator`] trait, bearer tokens, and the tower layer that rejects unauthenticated requests.
+//! Authentication: the [`Authenticator`] trait, bearer tokens, and the rejection of unauthenticated requests.
 
-use std::{
-    convert::Infallible,
-    fmt,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
-use http::{HeaderMap, Request, Response, header};
+use http::{HeaderMap, Request, header};
 use subtle::ConstantTimeEq as _;
-use tower_service::Service;
 
 pub use crate::call::Principal;
 use crate::{
     card::Card,
     error::{Error, ErrorKind},
-    transport::{Body, RequestBody, ResponseFuture, error_response, is_public_route},
+    transport::{ResponseFuture, error_response, is_public_route},
 };
 
 /// Authentication scheme: identifies the caller by the headers of a request.
@@ -107,62 +101,26 @@ fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
 }
 
-/// Tower service that authenticates requests before another service. Public routes (agent card and health checks) pass
+/// Authenticates a request and passes it on with its [`Principal`]. Public routes (agent card and health checks) pass
 /// unauthenticated, and all requests do if there is no authenticator.
-#[derive(Clone)]
-pub struct Guard<S> {
-    inner: S,
-    authenticator: Option<Arc<dyn Authenticator>>,
-}
-
-impl<S> Guard<S> {
-    /// Wraps a service.
-    pub fn new(inner: S, authenticator: Option<Arc<dyn Authenticator>>) -> Self {
-        Self { inner, authenticator }
-    }
-}
-
-impl<S, B> Service<Request<B>> for Guard<S>
-where
-    S: Service<Request<B>, Response = Response<Body>, Error = Infallible, Future = ResponseFuture>
-        + Clone
-        + Send
-        + 'static,
-    B: RequestBody,
-{
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = ResponseFuture;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<B>) -> ResponseFuture {
-        let Some(authenticator) = self.authenticator.as_ref().filter(|_| !is_public_route(&request)).map(Arc::clone)
-        else {
-            return self.inner.call(request);
-        };
-        // The instance that `poll_ready` reported as ready must be called, not its clone.
-        let clone = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, clone);
-        Box::pin(async move {
-            let (mut parts, body) = request.into_parts();
-            match authenticator.authenticate(&parts.headers).await {
-                Ok(principal) => {
-                    parts.extensions.insert(principal);
-                    inner.call(Request::from_parts(parts, body)).await
-                }
-                Err(error) => Ok(error_response(&parts, error)),
+pub(crate) fn authenticate<B: Send + 'static>(
+    authenticator: Option<&Arc<dyn Authenticator>>,
+    request: Request<B>,
+    next: impl FnOnce(Request<B>) -> ResponseFuture + Send + 'static,
+) -> ResponseFuture {
+    let Some(authenticator) = authenticator.filter(|_| !is_public_route(&request)).map(Arc::clone) else {
+        return next(request);
+    };
+    Box::pin(async move {
+        let (mut parts, body) = request.into_parts();
+        match authenticator.authenticate(&parts.headers).await {
+            Ok(principal) => {
+                parts.extensions.insert(principal);
+                next(Request::from_parts(parts, body)).await
             }
-        })
-    }
-}
-
-impl<S> fmt::Debug for Guard<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard").field("authenticates", &self.authenticator.is_some()).finish_non_exhaustive()
-    }
+            Err(error) => Ok(error_response(&parts, error)),
+        }
+    })
 }
 
 #[cfg(test)]

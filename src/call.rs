@@ -47,7 +47,8 @@ pub enum Binding {
     JsonRpc,
 }
 
-/// Authenticated caller. [`auth::Guard`](crate::auth::Guard), or a layer of the program, adds it to the extensions of a request.
+/// Authenticated caller. The server adds it to the extensions of a request after [authentication](crate::auth::Authenticator), or
+/// a layer of the program does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal(Arc<str>);
 

@@ -1,105 +1,41 @@
 //! Server builder: serves an agent over gRPC, HTTP+JSON and JSON-RPC, standalone or as a router in an axum program.
 //!
-//! [`Server`] collects the settings and builds the service, its extensions and the transport layers (authentication, origin
-//! and host checks, request log). [`BoundServer`] listens and drains.
+//! [`Server`] collects the settings and assembles the service, its extensions and the layers around the transport.
+//! [`BoundServer`] listens and drains; [`Handle`] does that for a server that is embedded in an axum program.
 
-use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use tokio::{
-    net::{TcpListener, ToSocketAddrs},
-    sync::watch,
-    time::timeout,
-};
+use axum::{extract::Request, response::IntoResponse, routing::Route};
+use bytes::Bytes;
+use tokio::net::ToSocketAddrs;
+use tower_layer::Layer;
 
-pub use self::{bound_server::BoundServer, signals::Signals};
+pub(crate) use self::layers::is_public;
+use self::layers::{AddLayer, LayeredService, Layers};
+pub use self::lifecycle::{BoundServer, Handle, Signals};
 use crate::{
     agent::Agent,
-    auth::{Authenticator, Guard},
-    card::{Card, CardConfig, CardRequest, JSON_RPC, Network},
-    env::{Env, Ids},
+    auth::Authenticator,
+    card::{Card, CardConfig, JSON_RPC, Network},
+    env::Env,
     extension::{self, ExtendedService, Extension},
-    journal::Journal,
     pb::v1::{a2a_service_server::A2aService, bindings::Checked},
     protocol::Protocols,
     report::{self, ReportGuard},
     service::{DefaultKey, Limits, Modes, Service},
     store::{Retention, Store, memory::Memory},
-    telemetry::{
-        request_log::RequestLog,
-        wire_log::{WireLog, WireLogService},
-    },
+    telemetry::wire_log::WireLogService,
     transport::{
-        AllowedHost, AllowedOrigin, BATCH_BYTES, BODY_BYTES, BODY_TIMEOUT, BasePath, CONNECTIONS_PER_PEER, FileBytes,
-        HEALTH_WATCHES, HttpService, INCOMING_BYTES, KEEP_ALIVE, OUTGOING_BYTES, OriginGuard, OriginPolicy, Paths,
-        PeerLimit, ReadinessCheck, RequestChecks, Settings,
-        listener::{self, CONNECTION_IDLE_TIMEOUT, CONNECTIONS, WRITE_TIMEOUT},
+        AllowedHost, AllowedOrigin, CONNECTIONS_PER_PEER, FileBytes, HttpService, OriginPolicy, Paths, PeerLimit,
+        Settings, listener::ListenerSettings,
     },
 };
 
-mod bound_server;
-mod signals;
+mod layers;
+mod lifecycle;
 
 /// Default grace period for running turns when the server stops.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
-
-/// A service, and the service that callers see, with its extensions and checks.
-type Built<A> = (Arc<Service<A>>, Arc<dyn A2aService>);
-
-/// Tower layers around the transports, which each request passes before it is dispatched.
-#[derive(Clone)]
-struct Layers {
-    authenticator: Option<Arc<dyn Authenticator>>,
-    insecure: bool,
-    log_wire: bool,
-    origins: Arc<OriginPolicy>,
-    peers: PeerLimit,
-    paths: Arc<Paths>,
-    /// Ids of requests.
-    ids: Ids,
-}
-
-/// The transports with all [`Layers`].
-type Layered = BasePath<RequestLog<WireLog<RequestChecks<OriginGuard<Guard<HttpService>>>>>>;
-
-/// Returns true if an address is reachable from other machines.
-pub(crate) fn is_public(addr: SocketAddr) -> bool {
-    !addr.ip().to_canonical().is_loopback()
-}
-
-impl Layers {
-    /// Listens on an address. An address that is reachable from other machines needs an authenticator, or a server that
-    /// is [insecure](Server::insecure).
-    async fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<(TcpListener, SocketAddr)> {
-        let listener = listener::bind(addr).await?;
-        let addr = listener.local_addr()?;
-        if !is_public(addr) || self.authenticator.is_some() {
-            return Ok((listener, addr));
-        }
-        if !self.insecure {
-            let reason = format!(
-                "{addr} is reachable from other machines and callers are not authenticated; set an authenticator \
-                 (Server::authenticator), listen on 127.0.0.1 or [::1], or allow unauthenticated access \
-                 (Server::insecure)"
-            );
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
-        }
-        let warning = "callers are not authenticated and see all tasks: no token is set";
-        tracing::warn!(server.address = %addr, "{warning}");
-        report::report(format_args!("warning: {warning} (server.address={addr})"));
-        Ok((listener, addr))
-    }
-
-    /// Wraps the service for the connections of an address, or for a router whose address is unknown.
-    fn around(&self, http: HttpService, bound: Option<SocketAddr>) -> Layered {
-        let guarded = Guard::new(http, self.authenticator.clone());
-        let guarded = OriginGuard::new(guarded, Arc::clone(&self.origins), bound);
-        let checked = match bound {
-            Some(_) => RequestChecks::new(guarded, self.peers.clone()),
-            None => RequestChecks::mounted(guarded, self.peers.clone()),
-        };
-        BasePath::new(RequestLog::new(WireLog::new(checked, self.log_wire), self.ids.clone()), Arc::clone(&self.paths))
-    }
-}
 
 /// Builder of a server for an agent.
 ///
@@ -121,27 +57,17 @@ pub struct Server<A> {
     card: Card,
     store: Option<Arc<dyn Store>>,
     limits: Limits,
-    body_bytes: usize,
-    keep_alive: Duration,
-    body_timeout: Duration,
-    incoming_bytes: usize,
-    health_watches: usize,
-    connections: usize,
-    batch_bytes: usize,
-    outgoing_bytes: usize,
-    write_timeout: Duration,
+    settings: Settings,
+    connections: ListenerSettings,
     connections_per_peer: usize,
-    connection_idle_timeout: Duration,
     grace: Duration,
     modes: Modes,
     extensions: Vec<Arc<dyn Extension>>,
     resume: bool,
     default_key: DefaultKey,
-    strict_version: bool,
     strict_extensions: bool,
     insecure: bool,
     report: bool,
-    protocols: Protocols,
     log_wire: bool,
     authenticator: Option<Arc<dyn Authenticator>>,
     retention: Retention,
@@ -149,41 +75,39 @@ pub struct Server<A> {
     cors_origins: Vec<AllowedOrigin>,
     base_path: Option<String>,
     rpc_path: Option<String>,
-    v03_file_bytes: FileBytes,
-    env: Env,
+    layers: Vec<AddLayer>,
+}
+
+/// Parts of a server without its listeners.
+struct Assembled {
+    /// Service with its extensions and checks, as callers see it.
+    service: Arc<dyn A2aService>,
+    http: HttpService,
+    handle: Handle,
 }
 
 impl<A: Agent> Server<A> {
     /// Creates a server for an agent, with the default settings and tasks in memory.
     pub fn new(agent: A) -> Self {
         let card = Card::new(agent.about());
-        let limits = Limits::default();
+        // The card is set when the server is assembled.
+        let settings = Settings { idempotency_keys: true, ..Settings::new(Arc::new(|_| Bytes::new())) };
         Self {
             agent,
             card,
             store: None,
-            limits,
-            body_bytes: BODY_BYTES,
-            keep_alive: KEEP_ALIVE,
-            body_timeout: BODY_TIMEOUT,
-            incoming_bytes: INCOMING_BYTES,
-            health_watches: HEALTH_WATCHES,
-            connections: CONNECTIONS,
-            batch_bytes: BATCH_BYTES,
-            outgoing_bytes: OUTGOING_BYTES,
-            write_timeout: WRITE_TIMEOUT,
+            limits: Limits::default(),
+            settings,
+            connections: ListenerSettings::default(),
             connections_per_peer: CONNECTIONS_PER_PEER,
-            connection_idle_timeout: CONNECTION_IDLE_TIMEOUT,
             grace: GRACE,
             modes: Modes::default(),
             extensions: Vec::new(),
             resume: false,
             default_key: DefaultKey::default(),
-            strict_version: false,
             strict_extensions: false,
             insecure: false,
             report: true,
-            protocols: Protocols::default(),
             log_wire: false,
             authenticator: None,
             retention: Retention::default(),
@@ -191,8 +115,7 @@ impl<A: Agent> Server<A> {
             cors_origins: Vec::new(),
             base_path: None,
             rpc_path: None,
-            v03_file_bytes: FileBytes::default(),
-            env: Env::default(),
+            layers: Vec::new(),
         }
     }
 
@@ -242,7 +165,7 @@ impl<A: Agent> Server<A> {
     /// Encoding of file bytes for clients of 0.3 over gRPC and HTTP+JSON, on which the SDKs disagree. By default it
     /// depends on the `User-Agent`.
     pub fn v03_file_bytes(mut self, form: FileBytes) -> Self {
-        self.v03_file_bytes = form;
+        self.settings.v03_file_bytes = form;
         self
     }
 
@@ -277,7 +200,7 @@ impl<A: Agent> Server<A> {
 
     /// Sources of time, ids and randomness. Those of the system by default; a simulation sets its own.
     pub fn env(mut self, env: Env) -> Self {
-        self.env = env;
+        self.settings.env = env;
         self
     }
 
@@ -326,25 +249,25 @@ impl<A: Agent> Server<A> {
 
     /// Maximum size of a request body in bytes. 1 MiB by default.
     pub fn body_bytes(mut self, bytes: usize) -> Self {
-        self.body_bytes = bytes;
+        self.settings.body_bytes = bytes;
         self
     }
 
     /// Interval between keep-alive comments on an idle SSE stream. 15 s by default.
     pub fn keep_alive(mut self, period: Duration) -> Self {
-        self.keep_alive = period;
+        self.settings.keep_alive = period;
         self
     }
 
     /// Maximum number of open connections; further ones wait to be accepted. 10 000 by default.
     pub fn connections(mut self, count: usize) -> Self {
-        self.connections = count;
+        self.connections.connections = count;
         self
     }
 
     /// Maximum total size of the results of a JSON-RPC batch in bytes. Calls whose results exceed it fail. 8 MiB by default.
     pub fn batch_bytes(mut self, bytes: usize) -> Self {
-        self.batch_bytes = bytes;
+        self.settings.batch_bytes = bytes;
         self
     }
 
@@ -352,7 +275,7 @@ impl<A: Agent> Server<A> {
     /// as unavailable, except for health checks and the card. At half of it, a connection whose responses have more than an
     /// eighth of it is rejected, unless no other connection has any. 256 MiB by default.
     pub fn outgoing_bytes(mut self, bytes: usize) -> Self {
-        self.outgoing_bytes = bytes;
+        self.settings.outgoing_bytes = bytes;
         self
     }
 
@@ -360,7 +283,7 @@ impl<A: Agent> Server<A> {
     /// connection is closed; over HTTP/2, only the stream is reset. 60 s by default, zero for no limit. A program that
     /// mounts the [router](Self::router) must enforce such a timeout itself.
     pub fn write_timeout(mut self, timeout: Duration) -> Self {
-        self.write_timeout = timeout;
+        self.connections.write_timeout = timeout;
         self
     }
 
@@ -375,13 +298,13 @@ impl<A: Agent> Server<A> {
     /// Idle timeout for connections: between two requests over HTTP/1.1, and without open streams over HTTP/2. 75 s by
     /// default, zero for none.
     pub fn connection_idle_timeout(mut self, timeout: Duration) -> Self {
-        self.connection_idle_timeout = timeout;
+        self.connections.idle_timeout = timeout;
         self
     }
 
     /// Timeout for receiving the body of a request, over every binding. 1 min by default.
     pub fn body_timeout(mut self, timeout: Duration) -> Self {
-        self.body_timeout = timeout;
+        self.settings.body_timeout = timeout;
         self
     }
 
@@ -389,13 +312,13 @@ impl<A: Agent> Server<A> {
     /// Bodies of more than 16 KiB are already rejected at seven eighths of it. Requests of gRPC's health service have a
     /// budget of 4 MiB of their own.
     pub fn incoming_bytes(mut self, bytes: usize) -> Self {
-        self.incoming_bytes = bytes;
+        self.settings.incoming_bytes = bytes;
         self
     }
 
     /// Maximum number of open `Watch` streams of gRPC's health service. 100 by default.
     pub fn health_watches(mut self, count: usize) -> Self {
-        self.health_watches = count;
+        self.settings.health_watches = count;
         self
     }
 
@@ -442,7 +365,7 @@ impl<A: Agent> Server<A> {
     /// Rejects calls without a version header, which are calls of 0.3 (3.6.2). Off by default: their version is inferred
     /// from the method and the body.
     pub fn strict_version(mut self, strict: bool) -> Self {
-        self.strict_version = strict;
+        self.settings.strict_version = strict;
         self
     }
 
@@ -456,7 +379,7 @@ impl<A: Agent> Server<A> {
 
     /// Protocol versions to serve. All by default.
     pub fn protocols(mut self, protocols: Protocols) -> Self {
-        self.protocols = protocols;
+        self.settings.protocols = protocols;
         self
     }
 
@@ -467,22 +390,70 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// Adds a tower layer around the server, as [`axum::Router::layer`] does. It sees every request before the host, origin
+    /// and authentication checks, and its responses are in the request log. The last layer is the outermost one.
+    ///
+    /// ```
+    /// use a2a_service::{agent::demo::Demo, server::Server};
+    /// use axum::{extract::Request, middleware::{self, Next}};
+    ///
+    /// let server = Server::new(Demo).layer(middleware::from_fn(async |request: Request, next: Next| {
+    ///     let mut response = next.run(request).await;
+    ///     response.headers_mut().insert("x-served-by", "demo".parse().expect("valid header value"));
+    ///     response
+    /// }));
+    /// ```
+    pub fn layer<L>(mut self, layer: L) -> Self
+    where
+        L: Layer<Route> + Clone + Send + Sync + 'static,
+        L::Service: tower_service::Service<Request, Response: IntoResponse, Error: Into<Infallible>, Future: Send>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.layers.push(Arc::new(move |router| router.layer(layer.clone())));
+        self
+    }
+
     /// Returns the service without a transport, for calls in process.
     ///
     /// Must be called in a tokio runtime, as must the methods below.
     pub fn into_service(self) -> Arc<dyn A2aService> {
-        let ((_, service), _) = self.build();
-        service
+        self.assemble(None).service
     }
 
-    /// Returns all bindings as a router, to be mounted in an axum program: as its fallback, gRPC included, or below a path
-    /// for HTTP+JSON and JSON-RPC. The card then shows the host and path of its request.
+    /// Returns all bindings as a router, and a handle for readiness and drain, to embed the server in an axum program. The
+    /// router is mounted as the fallback of that program, gRPC included, or below a path for HTTP+JSON and JSON-RPC. The
+    /// card shows the host and path of its request.
     ///
-    /// Dropping the router does not drain running turns; [`bind`](Self::bind) does.
+    /// The program is responsible for its listen address: the address is not checked, as it is by [`bind`](Self::bind).
+    ///
+    /// ```
+    /// use a2a_service::{agent::demo::Demo, server::Server};
+    /// use axum::routing::get;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let stopped = async {};
+    /// let (router, handle) = Server::new(Demo).into_parts();
+    /// let app = axum::Router::new().route("/about", get(|| async { "An agent, and a page." })).fallback_service(router);
+    /// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    /// let shutdown = async move {
+    ///     stopped.await; // for example `Signals::next`
+    ///     handle.drain().await;
+    /// };
+    /// axum::serve(listener, app).with_graceful_shutdown(shutdown).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn into_parts(self) -> (axum::Router, Handle) {
+        let layers = Arc::new(self.layers());
+        let Assembled { http, handle, .. } = self.assemble(None);
+        (axum::Router::new().fallback_service(LayeredService::new(http, layers, None)), handle)
+    }
+
+    /// Returns the router of [`into_parts`](Self::into_parts). Dropping it does not drain running turns.
     pub fn router(self) -> axum::Router {
-        let layers = self.layers();
-        let (_, make_http) = self.build();
-        axum::Router::new().fallback_service(layers.around(make_http(None), None))
+        self.into_parts().0
     }
 
     /// Listens without serving yet: the address is known, and connections wait to be accepted.
@@ -490,20 +461,12 @@ impl<A: Agent> Server<A> {
     /// # Errors
     /// Listening fails, or the address is reachable from other machines and callers are not authenticated (see
     /// [`insecure`](Self::insecure)).
-    pub async fn bind(self, addr: impl ToSocketAddrs) -> io::Result<BoundServer<A>> {
-        let (layers, grace) = (self.layers(), self.grace);
+    pub async fn bind(self, addr: impl ToSocketAddrs) -> io::Result<BoundServer> {
+        let layers = Arc::new(self.layers());
         let (listener, addr) = layers.listen(addr).await?;
-        let settings = listener::ListenerSettings {
-            connections: self.connections,
-            idle_timeout: self.connection_idle_timeout,
-            peer_limit: layers.peers.clone(),
-            write_timeout: self.write_timeout,
-            ..listener::ListenerSettings::default()
-        };
-        let ((service, _), make_http) = self.build();
-        let http = make_http(Some(addr));
-        let draining = http.drain().clone();
-        Ok(BoundServer { listener, addr, http, grpc: None, layers, service, draining, settings, grace })
+        let settings = ListenerSettings { peer_limit: layers.peers.clone(), ..self.connections.clone() };
+        let Assembled { http, handle, .. } = self.assemble(Some(addr));
+        Ok(BoundServer { listener, addr, http, grpc: None, layers, handle, settings })
     }
 
     /// Serves until Ctrl-C or SIGTERM, then drains. Without a `tracing` subscriber, errors are written to
@@ -522,23 +485,31 @@ impl<A: Agent> Server<A> {
     }
 
     fn layers(&self) -> Layers {
-        let origins = OriginPolicy::new(&self.card, self.allowed_hosts.clone(), self.cors_origins.clone());
-        let (authenticator, log_wire) = (self.authenticator.clone(), self.log_wire);
-        let peers = PeerLimit::new(self.connections_per_peer, self.card.trusted().to_vec());
         let base = self.base_path.as_deref().or_else(|| self.card.address().path()).unwrap_or_default();
-        let paths = Arc::new(Paths::new(base, self.rpc_path.as_deref().unwrap_or(JSON_RPC), self.protocols));
-        let ids = self.env.ids.clone();
-        Layers { authenticator, insecure: self.insecure, log_wire, origins: Arc::new(origins), peers, paths, ids }
+        let rpc_path = self.rpc_path.as_deref().unwrap_or(JSON_RPC);
+        Layers {
+            authenticator: self.authenticator.clone(),
+            insecure: self.insecure,
+            log_wire: self.log_wire,
+            origins: OriginPolicy::new(&self.card, self.allowed_hosts.clone(), self.cors_origins.clone()),
+            peers: PeerLimit::new(self.connections_per_peer, self.card.trusted().to_vec()),
+            paths: Paths::new(base, rpc_path, self.settings.protocols),
+            ids: self.settings.env.ids.clone(),
+            added: self.layers.clone(),
+        }
     }
 
-    fn build(self) -> (Built<A>, impl FnOnce(Option<SocketAddr>) -> HttpService) {
+    /// Assembles the service and its transport for a listen address, or for a router whose address is unknown.
+    fn assemble(self, bound: Option<SocketAddr>) -> Assembled {
         let store = self.store.unwrap_or_else(|| Arc::new(Memory::default()));
-        let mut card = self.card.protocols(self.protocols.iter());
-        let service = Service::with_env(self.agent, store, self.limits, self.env.clone()).offering(card.offers());
+        let mut card = self.card.protocols(self.settings.protocols.iter());
+        let stream_max_age = self.limits.stream_max_age;
+        let service = Service::with_env(self.agent, store, self.limits, self.settings.env.clone());
+        let service = service.offering(card.offers());
         let service = Arc::new(service.modes(self.modes, &card.about).idempotency_default_key(self.default_key));
         service.start_retention(self.retention);
-        let ready = readiness_check(Arc::clone(service.journal()), service.recovered());
-        let mut inner: Arc<dyn A2aService> = Arc::<Service<A>>::clone(&service);
+        let handle = Handle::new(Arc::clone(&service), self.grace);
+        let mut inner: Arc<dyn A2aService> = service;
         if self.resume {
             card.about.extensions.push(extension::resume::declaration());
         }
@@ -546,73 +517,38 @@ impl<A: Agent> Server<A> {
         if !extensions.is_empty() {
             inner = Arc::new(ExtendedService::new(inner, extensions).strict(self.strict_extensions));
         }
-        let mut checked: Arc<dyn A2aService> = Arc::new(Checked(inner));
+        let mut service: Arc<dyn A2aService> = Arc::new(Checked(inner));
         if self.log_wire {
-            checked = Arc::new(WireLogService(checked));
+            service = Arc::new(WireLogService(service));
         }
+        let mut warnings = card.warnings();
         match &self.authenticator {
             Some(authenticator) => card = authenticator.describe(card),
             None if card.declares_security() => {
-                tracing::warn!("agent card declares credentials, but no authenticator checks them");
+                warnings.push("agent card declares credentials, but no authenticator checks them".into());
             }
             None => {}
         }
-        for warning in card.warnings() {
+        for warning in warnings {
             tracing::warn!("{warning}");
+            report::report(format_args!("warning: {warning}"));
         }
         if let Some(path) = &self.rpc_path {
             card = card.rpc_path(path);
         }
-        let (body_bytes, keep_alive, stream_max_age) = (self.body_bytes, self.keep_alive, self.limits.stream_max_age);
-        let (batch_bytes, outgoing_bytes) = (self.batch_bytes, self.outgoing_bytes);
-        let (body_timeout, incoming_bytes, health_watches) =
-            (self.body_timeout, self.incoming_bytes, self.health_watches);
-        let (strict_version, protocols, v03_file_bytes) = (self.strict_version, self.protocols, self.v03_file_bytes);
-        let (outer, env) = (Arc::clone(&checked), self.env);
-        let make_http = move |addr: Option<SocketAddr>| {
-            let card = match addr {
-                Some(addr) => card.bound(addr),
-                None => card,
-            };
-            let mut settings = Settings::new(Arc::new(move |request: &CardRequest<'_>| card.json(request)));
-            (settings.body_bytes, settings.keep_alive, settings.stream_max_age) =
-                (body_bytes, keep_alive, stream_max_age);
-            (settings.batch_bytes, settings.outgoing_bytes) = (batch_bytes, outgoing_bytes);
-            (settings.body_timeout, settings.incoming_bytes) = (body_timeout, incoming_bytes);
-            settings.health_watches = health_watches;
-            (settings.strict_version, settings.protocols) = (strict_version, protocols);
-            (settings.readiness, settings.idempotency_keys, settings.v03_file_bytes) = (ready, true, v03_file_bytes);
-            settings.env = env;
-            HttpService::new(checked, settings)
+        if let Some(addr) = bound {
+            card = card.bound(addr);
+        }
+        let settings = Settings {
+            card: Arc::new(move |request| card.json(request)),
+            stream_max_age,
+            drain: handle.draining(),
+            readiness: handle.readiness(),
+            ..self.settings
         };
-        ((service, outer), make_http)
+        let http = HttpService::new(Arc::clone(&service), settings);
+        Assembled { service, http, handle }
     }
-}
-
-/// Readiness check: recovery has finished and the store is available.
-fn readiness_check(journal: Arc<Journal>, recovered: watch::Receiver<bool>) -> ReadinessCheck {
-    /// Timeout of the store check: a hanging disk may never respond, and probes have short timeouts.
-    const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
-    Arc::new(move || {
-        let (journal, is_recovered) = (Arc::clone(&journal), *recovered.borrow());
-        Box::pin(async move {
-            if !is_recovered {
-                tracing::warn!("not ready: recovery of tasks from the last run has not finished");
-                return false;
-            }
-            match timeout(CHECK_TIMEOUT, journal.store().check()).await {
-                Ok(Ok(())) => !journal.is_store_unavailable(),
-                Ok(Err(cause)) => {
-                    tracing::warn!(error.cause = %cause, "not ready: store unavailable");
-                    false
-                }
-                Err(_) => {
-                    tracing::warn!(timeout = ?CHECK_TIMEOUT, "not ready: store check timed out");
-                    false
-                }
-            }
-        })
-    })
 }
 
 impl<A> fmt::Debug for Server<A> {

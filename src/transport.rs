@@ -5,7 +5,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | `listener`, `connection`, `control_frames`, `write_timeout` | connections: limits, idle and write timeouts, drain |
-//! | `request_checks`, `peer_limit`, `origin`, `base_path` | layers in front of the service |
+//! | `framing`, `peer_limit`, `origin`, `base_path` | checks in front of the service, and path rewriting |
 //! | `classify`, `version`, `context` | kind of a request, protocol version rules, request context |
 //! | `jsonrpc`, `rest`, `grpc`, `card`, `health` | bindings and public resources |
 //! | `body`, `request_budget`, `response`, `sse` | request and response bodies |
@@ -17,6 +17,7 @@ mod classify;
 mod connection;
 mod context;
 mod control_frames;
+mod framing;
 pub mod grpc;
 mod health;
 mod jsonrpc;
@@ -24,7 +25,6 @@ pub mod listener;
 mod origin;
 mod peer_limit;
 mod request_budget;
-mod request_checks;
 mod response;
 mod rest;
 mod settings;
@@ -53,11 +53,11 @@ use tonic::{Status, service::Routes};
 use tower_service::Service;
 
 pub(crate) use self::{
-    base_path::{BasePath, Paths},
-    origin::{OriginGuard, OriginPolicy},
+    base_path::Paths,
+    framing::check_framing,
+    origin::{OriginPolicy, allow_origin},
     peer_limit::CONNECTIONS_PER_PEER,
     request_budget::INCOMING_BYTES,
-    request_checks::RequestChecks,
     response::{CallOutcome, REQUEST_LOG},
     settings::{BATCH_BYTES, BODY_BYTES, BODY_TIMEOUT, HEALTH_WATCHES, KEEP_ALIVE, OUTGOING_BYTES},
 };
@@ -437,7 +437,7 @@ impl ResponseAccounting {
     }
 }
 
-fn now(response: Response<Body>) -> ResponseFuture {
+pub(crate) fn now(response: Response<Body>) -> ResponseFuture {
     Box::pin(future::ready(Ok(response)))
 }
 

@@ -15,13 +15,12 @@ use http_body::{Frame, SizeHint};
 use tokio::time::Instant;
 use tonic::Status;
 use tonic_types::StatusExt as _;
-use tower_service::Service;
 use tracing::{Level, Span, field};
 
 use crate::{
     call::REQUEST_ID,
     env::Ids,
-    transport::{Body, CallOutcome, REQUEST_LOG, RequestBody, ResponseFuture, binding},
+    transport::{Body, CallOutcome, REQUEST_LOG, ResponseFuture, binding},
 };
 
 /// Marks the values of headers with credentials as sensitive, so that `Debug` of a request hides them.
@@ -53,44 +52,21 @@ fn request_id(headers: &mut HeaderMap, ids: &Ids) -> HeaderValue {
     id
 }
 
-/// Tower service that writes the request log: it assigns each request an id, which the response returns, and logs a line
-/// when the response body has ended. Log lines in between are in a span with the id. Credentials are hidden from `Debug`.
-#[derive(Clone, Debug)]
-pub(crate) struct RequestLog<S> {
-    inner: S,
-    ids: Ids,
-}
-
-impl<S> RequestLog<S> {
-    /// Wraps a service. `ids` are those of requests without an id.
-    pub(crate) fn new(inner: S, ids: Ids) -> Self {
-        Self { inner, ids }
-    }
-}
-
-impl<S, B> Service<Request<B>> for RequestLog<S>
-where
-    S: Service<Request<B>, Response = Response<Body>, Error = Infallible, Future = ResponseFuture>,
-    B: RequestBody,
-{
-    type Response = Response<LoggedBody>;
-    type Error = Infallible;
-    type Future = LoggedResponse;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> LoggedResponse {
-        hide_credentials(request.headers_mut());
-        let id = request_id(request.headers_mut(), &self.ids);
-        let enabled = tracing::enabled!(target: REQUEST_LOG, Level::INFO);
-        let line = enabled.then(|| Box::new(RequestRecord::new(&request, &id)));
-        let entered = line.as_ref().map(|line| line.span.enter());
-        let inner = self.inner.call(request);
-        drop(entered);
-        LoggedResponse { inner, id: Some(id), line }
-    }
+/// Passes a request on, and logs it: assigns it an id, which the response returns, and logs a line when the response body
+/// has ended. Log lines in between are in a span with the id. Credentials are hidden from `Debug`.
+pub(crate) fn logged<B>(
+    mut request: Request<B>,
+    ids: &Ids,
+    next: impl FnOnce(Request<B>) -> ResponseFuture,
+) -> LoggedResponse {
+    hide_credentials(request.headers_mut());
+    let id = request_id(request.headers_mut(), ids);
+    let enabled = tracing::enabled!(target: REQUEST_LOG, Level::INFO);
+    let line = enabled.then(|| Box::new(RequestRecord::new(&request, &id)));
+    let entered = line.as_ref().map(|line| line.span.enter());
+    let inner = next(request);
+    drop(entered);
+    LoggedResponse { inner, id: Some(id), line }
 }
 
 /// Future of a response, with its line of the request log.
@@ -242,13 +218,13 @@ impl Drop for RequestRecord {
 
 impl fmt::Debug for LoggedResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answer").field("line", &self.line).finish_non_exhaustive()
+        f.debug_struct("LoggedResponse").field("line", &self.line).finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for RequestRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Line").field("id", &self.id).field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("RequestRecord").field("id", &self.id).field("path", &self.path).finish_non_exhaustive()
     }
 }
 

@@ -4,7 +4,6 @@
 //! of headers and members, and long texts are truncated. Message content is not redacted.
 
 use std::{
-    convert::Infallible,
     fmt,
     pin::Pin,
     sync::atomic::{AtomicU64, Ordering},
@@ -16,7 +15,6 @@ use http::{HeaderMap, Request, Response, header};
 use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 use tonic::Status;
-use tower_service::Service;
 use tracing::{Instrument as _, Span};
 
 pub(crate) use self::called::WireLogService;
@@ -44,55 +42,27 @@ macro_rules! line {
 use line;
 
 /// Request body whose content is logged.
-type RecordedBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+pub(crate) type RecordedBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Tower service that logs the requests and responses of another service. Does nothing unless enabled.
-#[derive(Clone, Debug)]
-pub(crate) struct WireLog<S> {
-    inner: S,
-    enabled: bool,
-}
-
-impl<S> WireLog<S> {
-    /// Wraps a service.
-    pub(crate) fn new(inner: S, enabled: bool) -> Self {
-        Self { inner, enabled }
-    }
-}
-
-impl<S, B> Service<Request<B>> for WireLog<S>
-where
-    S: Service<Request<B>, Response = Response<Body>, Error = Infallible, Future = ResponseFuture>
-        + Service<Request<RecordedBody>, Response = Response<Body>, Error = Infallible, Future = ResponseFuture>,
-    B: RequestBody,
-{
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = ResponseFuture;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        <S as Service<Request<B>>>::poll_ready(&mut self.inner, cx)
-    }
-
-    fn call(&mut self, request: Request<B>) -> ResponseFuture {
-        if !self.enabled {
-            return self.inner.call(request);
-        }
-        // The number correlates the lines of one request.
-        let span = tracing::info_span!(target: TARGET, "wire", call = NEXT.fetch_add(1, Ordering::Relaxed));
-        let (parts, body) = request.into_parts();
-        line!(&span, "in: {} {} {}", parts.method, target(&parts.uri), headers(&parts.headers));
-        let body = RecordingBody::new("in", &parts.headers, body.map_err(Into::into), span.clone());
-        let entered = span.enter();
-        let response = self.inner.call(Request::from_parts(parts, body.boxed_unsync()));
-        drop(entered);
-        Box::pin(async move {
-            let (parts, body) = response.instrument(span.clone()).await?.into_parts();
-            line!(&span, "out: {} {}", parts.status.as_u16(), headers(&parts.headers));
-            let body = RecordingBody::new("out", &parts.headers, body, span);
-            Ok(Response::from_parts(parts, Body::events(body)))
-        })
-    }
+/// Passes a request on, and logs it and its response.
+pub(crate) fn recorded<B: RequestBody>(
+    request: Request<B>,
+    next: impl FnOnce(Request<RecordedBody>) -> ResponseFuture,
+) -> ResponseFuture {
+    // The number correlates the lines of one request.
+    let span = tracing::info_span!(target: TARGET, "wire", call = NEXT.fetch_add(1, Ordering::Relaxed));
+    let (parts, body) = request.into_parts();
+    line!(&span, "in: {} {} {}", parts.method, target(&parts.uri), headers(&parts.headers));
+    let body = RecordingBody::new("in", &parts.headers, body.map_err(Into::into), span.clone());
+    let entered = span.enter();
+    let response = next(Request::from_parts(parts, body.boxed_unsync()));
+    drop(entered);
+    Box::pin(async move {
+        let (parts, body) = response.instrument(span.clone()).await?.into_parts();
+        line!(&span, "out: {} {}", parts.status.as_u16(), headers(&parts.headers));
+        let body = RecordingBody::new("out", &parts.headers, body, span);
+        Ok(Response::from_parts(parts, Body::events(body)))
+    })
 }
 
 /// Body that buffers its data and logs it.

@@ -1,14 +1,8 @@
 //! Base path and configured JSON-RPC path of a server: requests are rewritten to the paths that the bindings serve, before any
 //! other processing.
 
-use std::{
-    sync::Arc,
-    task::{Context, Poll},
-};
-
 use axum::extract::OriginalUri;
 use http::{HeaderMap, Method, Request, Uri, uri::PathAndQuery};
-use tower_service::Service;
 
 use super::{
     card::{self, card_below_json_rpc},
@@ -40,7 +34,7 @@ impl Paths {
     }
 
     /// Rewrites the path of a request to one that the bindings serve.
-    fn apply<B>(&self, request: &mut Request<B>) {
+    pub(crate) fn apply<B>(&self, request: &mut Request<B>) {
         version::store_protocols(self.protocols, request.extensions_mut());
         let path = request.uri().path();
         let Some((prefix, served)) = self.rewrite(request.method(), request.uri(), request.headers()) else { return };
@@ -97,34 +91,6 @@ fn below<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
 fn is_served_at_json_rpc(end: &str) -> bool {
     let path = format!("{JSON_RPC}{end}");
     matches!(end, "" | "/") || card_below_json_rpc(&path).is_some() || card::is_extended(&path)
-}
-
-/// Tower service that serves another one below configured [`Paths`].
-#[derive(Clone, Debug)]
-pub(crate) struct BasePath<S> {
-    inner: S,
-    paths: Arc<Paths>,
-}
-
-impl<S> BasePath<S> {
-    pub(crate) fn new(inner: S, paths: Arc<Paths>) -> Self {
-        Self { inner, paths }
-    }
-}
-
-impl<S: Service<Request<B>>, B> Service<Request<B>> for BasePath<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> S::Future {
-        self.paths.apply(&mut request);
-        self.inner.call(request)
-    }
 }
 
 #[cfg(test)]

@@ -57,6 +57,11 @@ impl Body {
         Self::of(Kind::Events(Box::pin(body)))
     }
 
+    /// Creates a body from one of axum.
+    pub(crate) fn from_axum(body: axum::body::Body) -> Self {
+        Self::events(body.map_err(|error| Status::from_error(error.into())))
+    }
+
     fn of(kind: Kind) -> Self {
         Self { kind, unsent: None, permit: None }
     }
@@ -106,7 +111,7 @@ impl Body {
     }
 
     /// Attaches a permit, which is released when the body is dropped.
-    pub(super) fn with_permit(mut self, permit: PeerPermit) -> Self {
+    pub(crate) fn with_permit(mut self, permit: PeerPermit) -> Self {
         self.permit = Some(Box::new(permit));
         self
     }

@@ -4,23 +4,12 @@
 //! `Host`, `Origin` and `Sec-Fetch-*`, on which the checks rely. Other programs can send any headers, so the checks do not
 //! protect against them.
 
-use std::{
-    collections::BTreeSet,
-    convert::Infallible,
-    fmt,
-    net::SocketAddr,
-    str::FromStr,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{collections::BTreeSet, fmt, net::SocketAddr, ops::ControlFlow, str::FromStr};
 
 use axum::extract::ConnectInfo;
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header, request::Parts,
-};
-use tower_service::Service;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version, header, request::Parts};
 
-use super::{Body, RequestBody, ResponseFuture, brief, classify::RequestKind, error_response, now, response::status};
+use super::{Body, brief, classify::RequestKind, error_response, response::status};
 use crate::{
     card::{Address, Card, Forwarded},
     error::{Error, ErrorKind},
@@ -235,7 +224,22 @@ impl OriginPolicy {
         }
     }
 
-    /// Checks a request. `bound`: its listen address, if known.
+    /// Applies the policy to a request. `bound`: its listen address, if known. Continues with the origin to
+    /// [allow](allow_origin) in the response, or breaks with the response to a preflight or rejected request.
+    pub(crate) fn apply(
+        &self,
+        parts: &Parts,
+        bound: Option<SocketAddr>,
+    ) -> ControlFlow<Response<Body>, Option<HeaderValue>> {
+        if let Err(error) = self.check(parts, bound) {
+            return ControlFlow::Break(error_response(parts, error));
+        }
+        match self.allowed_origin(&parts.headers) {
+            Some(origin) if is_preflight(parts) && !is_public(parts) => ControlFlow::Break(preflight(parts, origin)),
+            origin => ControlFlow::Continue(origin),
+        }
+    }
+
     fn check(&self, parts: &Parts, bound: Option<SocketAddr>) -> Result<(), Error> {
         let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
         let forwarded = peer.and_then(|peer| self.address.forwarded_by(peer, &parts.headers));
@@ -370,12 +374,12 @@ fn preflight(parts: &Parts, origin: HeaderValue) -> Response<Body> {
     for name in varies {
         headers.append(header::VARY, name.into());
     }
-    allow(headers, origin);
+    allow_origin(headers, origin);
     response
 }
 
 /// Adds CORS headers, so that a page of this origin can read a response. Public responses already allow every origin.
-fn allow(headers: &mut HeaderMap, origin: HeaderValue) {
+pub(crate) fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
     const EXPOSED: HeaderValue = HeaderValue::from_static(
         "a2a-extensions, x-a2a-extensions, idempotency-key, x-request-id, retry-after, www-authenticate, etag",
     );
@@ -385,54 +389,6 @@ fn allow(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.append(header::VARY, header::ORIGIN.into());
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
-}
-
-/// Tower service that applies an [`OriginPolicy`] before another service, on every transport.
-#[derive(Clone)]
-pub(crate) struct OriginGuard<S> {
-    inner: S,
-    policy: Arc<OriginPolicy>,
-    /// Listen address. `None` for a router that is mounted in another server.
-    bound: Option<SocketAddr>,
-}
-
-impl<S> OriginGuard<S> {
-    pub(crate) fn new(inner: S, policy: Arc<OriginPolicy>, bound: Option<SocketAddr>) -> Self {
-        Self { inner, policy, bound }
-    }
-}
-
-impl<S, B> Service<Request<B>> for OriginGuard<S>
-where
-    S: Service<Request<B>, Response = Response<Body>, Error = Infallible, Future = ResponseFuture>,
-    B: RequestBody,
-{
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = ResponseFuture;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<B>) -> ResponseFuture {
-        let (parts, body) = request.into_parts();
-        if let Err(error) = self.policy.check(&parts, self.bound) {
-            return now(error_response(&parts, error));
-        }
-        let Some(origin) = self.policy.allowed_origin(&parts.headers) else {
-            return self.inner.call(Request::from_parts(parts, body));
-        };
-        if is_preflight(&parts) && !is_public(&parts) {
-            return now(preflight(&parts, origin));
-        }
-        let response = self.inner.call(Request::from_parts(parts, body));
-        Box::pin(async move {
-            let mut response = response.await?;
-            allow(response.headers_mut(), origin);
-            Ok(response)
-        })
-    }
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ impl PeerLimit {
     ///
     /// # Errors
     /// `ResourceExhausted` if the client of the proxy has reached the limit.
-    pub(super) fn request(&self, peer: Option<SocketAddr>, headers: &HeaderMap) -> Result<Option<PeerPermit>, Error> {
+    pub(crate) fn request(&self, peer: Option<SocketAddr>, headers: &HeaderMap) -> Result<Option<PeerPermit>, Error> {
         match peer.filter(|peer| self.trusts(peer.ip())).and_then(|_| self.forwarded_client(headers)) {
             Some(client) => self.count(client),
             None => Ok(None),
@@ -124,7 +124,7 @@ impl PeerLimit {
 
 /// Guard that counts a connection or a request until it is dropped.
 #[derive(Debug)]
-pub(super) struct PeerPermit {
+pub(crate) struct PeerPermit {
     peers: Arc<Peers>,
     network: IpAddr,
 }

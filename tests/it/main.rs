@@ -19,6 +19,7 @@ mod contract {
 mod crash;
 mod cross_version;
 mod durability;
+mod embedding;
 mod engine;
 mod errors_document;
 #[cfg(debug_assertions)]

@@ -11,6 +11,7 @@ use a2a_service::{
     agent::{self, demo::Demo},
     auth::{Bearer, Token},
     call::Call,
+    card::Card,
     client,
     pb::v1::GetTaskRequest,
     server::Server,
@@ -402,11 +403,11 @@ async fn library_program() {
     let failing =
         agent::from_fn(|_, _| async { Err(std::io::Error::other("the disk is on fire\nand spreads").into()) });
     let silent = std::env::var("SILENT_AT").ok();
-    let server = Server::new(failing).report_to_stderr(silent.is_none());
+    let server = Server::new(failing).report_to_stderr(silent.is_none()).map_card(Card::bearer);
     server.serve(silent.as_deref().unwrap_or("127.0.0.1:0")).await.unwrap();
 }
 
-/// A program without a subscriber still writes its address, and the causes of its error ids.
+/// A program without a subscriber still writes its warnings, its address, and the causes of its error ids.
 #[tokio::test]
 async fn library_program_without_a_subscriber_reports_to_stderr() {
     let program = || {
@@ -418,6 +419,8 @@ async fn library_program_without_a_subscriber_reports_to_stderr() {
     let mut child = program().spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut next = async || timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let warning = "a2a-service: warning: agent card declares credentials, but no authenticator checks them";
+    assert_eq!(next().await, warning);
     let url = next().await.strip_prefix("a2a-service: listening on ").unwrap().to_owned();
     let reply = post(&format!("{url}/message:send"), &message("hello")).await;
     let status = reply["task"]["status"]["message"]["parts"][0]["text"].as_str().unwrap();

@@ -1,0 +1,183 @@
+//! Layers around the HTTP service, which each request passes before it is dispatched.
+
+use std::{
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    ops::ControlFlow,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::{Router, extract::ConnectInfo};
+use http::{Request, Response, StatusCode};
+use tokio::net::{TcpListener, ToSocketAddrs};
+use tower_service::Service;
+
+use crate::{
+    auth::{Authenticator, authenticate},
+    env::Ids,
+    report,
+    telemetry::{
+        request_log::{LoggedBody, LoggedResponse, logged},
+        wire_log::recorded,
+    },
+    transport::{
+        Body, HttpService, OriginPolicy, Paths, PeerLimit, RequestBody, ResponseFuture, allow_origin, check_framing,
+        error_response, listener, now,
+    },
+};
+
+/// Adds a layer of the program to a router.
+pub(super) type AddLayer = Arc<dyn Fn(Router) -> Router + Send + Sync>;
+
+/// Settings of the layers, which all addresses of a server share.
+pub(super) struct Layers {
+    pub(super) authenticator: Option<Arc<dyn Authenticator>>,
+    pub(super) insecure: bool,
+    pub(super) log_wire: bool,
+    pub(super) origins: OriginPolicy,
+    pub(super) peers: PeerLimit,
+    pub(super) paths: Paths,
+    /// Ids of requests.
+    pub(super) ids: Ids,
+    /// Layers of the program, the innermost first.
+    pub(super) added: Vec<AddLayer>,
+}
+
+/// Returns true if an address is reachable from other machines.
+pub(crate) fn is_public(addr: SocketAddr) -> bool {
+    !addr.ip().to_canonical().is_loopback()
+}
+
+impl Layers {
+    /// Listens on an address. An address that is reachable from other machines needs an authenticator, or a server that
+    /// is [insecure](super::Server::insecure).
+    pub(super) async fn listen(&self, addr: impl ToSocketAddrs) -> io::Result<(TcpListener, SocketAddr)> {
+        let listener = listener::bind(addr).await?;
+        let addr = listener.local_addr()?;
+        if !is_public(addr) || self.authenticator.is_some() {
+            return Ok((listener, addr));
+        }
+        if !self.insecure {
+            let reason = format!(
+                "{addr} is reachable from other machines and callers are not authenticated; set an authenticator \
+                 (Server::authenticator), listen on 127.0.0.1 or [::1], or allow unauthenticated access \
+                 (Server::insecure)"
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+        }
+        let warning = "callers are not authenticated and see all tasks: no token is set";
+        tracing::warn!(server.address = %addr, "{warning}");
+        report::report(format_args!("warning: {warning} (server.address={addr})"));
+        Ok((listener, addr))
+    }
+}
+
+/// HTTP service with all layers: base path, request log, wire log, layers of the program, checks and authentication.
+#[derive(Clone)]
+pub(super) struct LayeredService {
+    checked: CheckedService,
+    /// The checked service within the layers of the program, if there are any.
+    router: Option<Router>,
+}
+
+/// HTTP service with the checks of each request and authentication.
+#[derive(Clone)]
+struct CheckedService {
+    http: HttpService,
+    layers: Arc<Layers>,
+    /// Listen address. `None` for a router in another server.
+    bound: Option<SocketAddr>,
+}
+
+impl LayeredService {
+    /// Wraps the service for the connections of an address, or for a router whose address is unknown.
+    pub(super) fn new(http: HttpService, layers: Arc<Layers>, bound: Option<SocketAddr>) -> Self {
+        let checked = CheckedService { http, layers, bound };
+        let add = |router, add: &AddLayer| add(router);
+        let added = &checked.layers.added;
+        let router =
+            (!added.is_empty()).then(|| added.iter().fold(Router::new().fallback_service(checked.clone()), add));
+        Self { checked, router }
+    }
+
+    fn respond<B: RequestBody>(&self, request: Request<B>) -> ResponseFuture {
+        let Some(router) = &self.router else { return self.checked.respond(request) };
+        let response = router.clone().call(request);
+        Box::pin(async move { Ok(response.await?.map(Body::from_axum)) })
+    }
+}
+
+impl CheckedService {
+    fn respond<B: RequestBody>(&self, request: Request<B>) -> ResponseFuture {
+        let (parts, body) = request.into_parts();
+        // A server that the router is mounted in has checked the framing.
+        if self.bound.is_some()
+            && let Err(error) = check_framing(&parts)
+        {
+            // The request is invalid HTTP, so the status is 400 whatever the binding uses for its errors.
+            let mut response = error_response(&parts, error);
+            *response.status_mut() = StatusCode::BAD_REQUEST;
+            return now(response);
+        }
+        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+        let permit = match self.layers.peers.request(peer, &parts.headers) {
+            Ok(permit) => permit,
+            Err(error) => return now(error_response(&parts, error)),
+        };
+        let origin = match self.layers.origins.apply(&parts, self.bound) {
+            ControlFlow::Continue(origin) => origin,
+            ControlFlow::Break(response) => return now(response),
+        };
+        let mut http = self.http.clone();
+        let request = Request::from_parts(parts, body);
+        let response = authenticate(self.layers.authenticator.as_ref(), request, move |request| http.call(request));
+        if permit.is_none() && origin.is_none() {
+            return response;
+        }
+        Box::pin(async move {
+            let mut response = response.await?;
+            if let Some(origin) = origin {
+                allow_origin(response.headers_mut(), origin);
+            }
+            Ok(match permit {
+                Some(permit) => response.map(|body| body.with_permit(permit)),
+                None => response,
+            })
+        })
+    }
+}
+
+impl<B: RequestBody> Service<Request<B>> for LayeredService {
+    type Response = Response<LoggedBody>;
+    type Error = Infallible;
+    type Future = LoggedResponse;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> LoggedResponse {
+        let Layers { paths, ids, log_wire, .. } = &*self.checked.layers;
+        paths.apply(&mut request);
+        logged(request, ids, |request| match log_wire {
+            true => recorded(request, |request| self.respond(request)),
+            false => self.respond(request),
+        })
+    }
+}
+
+impl<B: RequestBody> Service<Request<B>> for CheckedService {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = ResponseFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> ResponseFuture {
+        self.respond(request)
+    }
+}

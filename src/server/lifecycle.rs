@@ -1,0 +1,229 @@
+//! Lifecycle of a server: the bound server, readiness and drain (graceful shutdown), and shutdown signals.
+
+use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+#[cfg(unix)]
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    net::{TcpListener, ToSocketAddrs},
+    sync::{OnceCell, watch},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::layers::{LayeredService, Layers};
+use crate::{
+    agent::Agent,
+    journal::Journal,
+    service::Service,
+    transport::{HttpService, ReadinessCheck, listener},
+};
+
+/// Time after the grace period in which connections may send their remaining data.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Server that is bound to its address and not yet accepting connections.
+#[must_use = "a bound server does nothing until run_until"]
+pub struct BoundServer {
+    pub(super) listener: TcpListener,
+    pub(super) addr: SocketAddr,
+    pub(super) http: HttpService,
+    /// Additional listener for gRPC only, with the service for its connections.
+    pub(super) grpc: Option<(TcpListener, LayeredService)>,
+    pub(super) layers: Arc<Layers>,
+    pub(super) handle: Handle,
+    pub(super) settings: listener::ListenerSettings,
+}
+
+impl BoundServer {
+    /// Address of the listener. Contains the actual port if port 0 was requested.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Handle for readiness and drain.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Adds a listener for gRPC only and returns its address.
+    ///
+    /// # Errors
+    /// The errors of [`Server::bind`](super::Server::bind).
+    pub async fn grpc(&mut self, addr: impl ToSocketAddrs) -> io::Result<SocketAddr> {
+        let (listener, addr) = self.layers.listen(addr).await?;
+        self.grpc = Some((listener, LayeredService::new(self.http.grpc(), Arc::clone(&self.layers), Some(addr))));
+        Ok(addr)
+    }
+
+    /// Serves until `stop` completes, then [drains](Handle::drain) and closes the remaining streams, which clients can
+    /// resume later. Returns also after a drain by the [handle](Self::handle).
+    pub async fn run_until(self, stop: impl Future<Output = ()>) {
+        let Self { listener, addr, http, grpc, layers, handle, settings } = self;
+        let http = LayeredService::new(http, layers, Some(addr));
+        let draining = handle.0.draining.clone();
+        // The service ends the remaining turns after the grace period; their last events still have to be sent.
+        let grace_period = handle.0.grace.saturating_add(FLUSH_TIMEOUT);
+        let settings = listener::ListenerSettings { grace_period, ..settings };
+        let stopping = async {
+            tokio::select! {
+                biased;
+                () = stop => {}
+                () = draining.cancelled() => {}
+            }
+            handle.drain().await;
+        };
+        let grpc = async {
+            if let Some((listener, http)) = grpc {
+                listener::serve(listener, http, &settings, &draining).await;
+            }
+        };
+        // `stopping` is polled first, so that it waits for the signal before the first response is sent.
+        tokio::join!(stopping, listener::serve(listener, http, &settings, &draining), grpc);
+    }
+}
+
+impl fmt::Debug for BoundServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BoundServer").field("addr", &self.addr).finish_non_exhaustive()
+    }
+}
+
+/// Handle of a server: readiness, and drain. Clones belong to the same server.
+#[derive(Clone)]
+pub struct Handle(Arc<HandleState>);
+
+struct HandleState {
+    readiness: ReadinessCheck,
+    /// Canceled when the drain begins.
+    draining: CancellationToken,
+    grace: Duration,
+    drain_service: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
+    drained: OnceCell<()>,
+    /// Canceled when the drain is complete.
+    stopped: CancellationToken,
+}
+
+impl Handle {
+    /// Creates the handle of a service.
+    pub(super) fn new<A: Agent>(service: Arc<Service<A>>, grace: Duration) -> Self {
+        let readiness = readiness_check(Arc::clone(service.journal()), service.recovered());
+        let drain_service = Box::new(move || -> BoxFuture<'static, ()> {
+            let service = Arc::clone(&service);
+            Box::pin(async move { service.drain(grace).await })
+        });
+        let (draining, drained, stopped) = (CancellationToken::new(), OnceCell::new(), CancellationToken::new());
+        Self(Arc::new(HandleState { readiness, draining, grace, drain_service, drained, stopped }))
+    }
+
+    pub(super) fn readiness(&self) -> ReadinessCheck {
+        Arc::clone(&self.0.readiness)
+    }
+
+    pub(super) fn draining(&self) -> CancellationToken {
+        self.0.draining.clone()
+    }
+
+    /// Returns true if the server accepts work, as `/readyz` reports: tasks of an earlier process are recovered, the store
+    /// is available, and no drain has begun.
+    pub async fn is_ready(&self) -> bool {
+        !self.0.draining.is_cancelled() && (self.0.readiness)().await
+    }
+
+    /// Drains the server: rejects new calls, waits for running turns up to the [grace period](super::Server::drain_grace), and
+    /// interrupts the rest. No task is canceled. Returns when the drain is complete, also if another call has begun it.
+    pub async fn drain(&self) {
+        self.0.draining.cancel();
+        self.0.drained.get_or_init(|| (self.0.drain_service)()).await;
+        self.0.stopped.cancel();
+    }
+
+    /// Waits until a drain is complete.
+    pub async fn wait(&self) {
+        self.0.stopped.cancelled().await;
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("is_draining", &self.0.draining.is_cancelled()).finish_non_exhaustive()
+    }
+}
+
+/// Readiness check: recovery has finished and the store is available.
+fn readiness_check(journal: Arc<Journal>, recovered: watch::Receiver<bool>) -> ReadinessCheck {
+    /// Timeout of the store check: a hanging disk may never respond, and probes have short timeouts.
+    const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+    Arc::new(move || {
+        let (journal, is_recovered) = (Arc::clone(&journal), *recovered.borrow());
+        Box::pin(async move {
+            if !is_recovered {
+                tracing::warn!("not ready: recovery of tasks from the last run has not finished");
+                return false;
+            }
+            match timeout(CHECK_TIMEOUT, journal.store().check()).await {
+                Ok(Ok(())) => !journal.is_store_unavailable(),
+                Ok(Err(cause)) => {
+                    tracing::warn!(error.cause = %cause, "not ready: store unavailable");
+                    false
+                }
+                Err(_) => {
+                    tracing::warn!(timeout = ?CHECK_TIMEOUT, "not ready: store check timed out");
+                    false
+                }
+            }
+        })
+    })
+}
+/// Listener for Ctrl-C and SIGTERM. Replaces their default action, which ends the process, and misses none.
+pub struct Signals {
+    #[cfg(unix)]
+    interrupted: Option<Signal>,
+    #[cfg(unix)]
+    terminated: Option<Signal>,
+}
+
+impl Signals {
+    /// Starts to listen. Must be called in a tokio runtime.
+    #[cfg(unix)]
+    pub fn listen() -> Self {
+        // If registration fails, the signal keeps its default action.
+        Self { interrupted: signal(SignalKind::interrupt()).ok(), terminated: signal(SignalKind::terminate()).ok() }
+    }
+
+    /// Starts to listen. Must be called in a tokio runtime.
+    #[cfg(not(unix))]
+    pub fn listen() -> Self {
+        Self {}
+    }
+
+    /// Waits for the next signal.
+    #[cfg(unix)]
+    pub async fn next(&mut self) {
+        async fn next(signal: Option<&mut Signal>) {
+            match signal {
+                Some(signal) => drop(signal.recv().await),
+                None => std::future::pending().await,
+            }
+        }
+        tokio::select! {
+            () = next(self.interrupted.as_mut()) => {}
+            () = next(self.terminated.as_mut()) => {}
+        }
+    }
+
+    /// Waits for the next signal.
+    #[cfg(not(unix))]
+    pub async fn next(&mut self) {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl fmt::Debug for Signals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signals").finish_non_exhaustive()
+    }
+}
