@@ -5,7 +5,7 @@
 
 use a2a_service::{
     agent::{self, End},
-    server::Server,
+    server::{Server, Signals},
 };
 use axum::{Router, routing::get};
 
@@ -19,10 +19,19 @@ async fn main() -> std::io::Result<()> {
         out.artifact("shout").last().text(turn.text().to_uppercase()).await?;
         Ok(End::Completed(None))
     });
+    let (shout, shout_handle) = Server::new(shout).name("Shout").into_parts();
+    let (echo, echo_handle) = Server::new(echo).name("Echo").into_parts();
     let app = Router::new()
         .route("/about", get(|| async { "Two agents, and a page." }))
-        .nest_service("/shout", Server::new(shout).name("Shout").router())
-        .fallback_service(Server::new(echo).name("Echo").router());
+        .nest_service("/shout", shout)
+        .fallback_service(echo);
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:8080".to_owned());
-    axum::serve(tokio::net::TcpListener::bind(address).await?, app).await
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    let mut signals = Signals::listen();
+    let shutdown = async move {
+        signals.next().await;
+        // Running turns may end, up to the grace period, before the connections are closed.
+        tokio::join!(shout_handle.drain(), echo_handle.drain());
+    };
+    axum::serve(listener, app).with_graceful_shutdown(shutdown).await
 }

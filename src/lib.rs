@@ -1,13 +1,132 @@
-//! A2A (`Agent2Agent`) protocol server and client: one service over gRPC, HTTP+JSON and JSON-RPC on one port.
+//! A2A (`Agent2Agent`) protocol server and client: one service over gRPC, HTTP+JSON and JSON-RPC on one port, for clients of
+//! protocol 1.0, 0.3 and 0.2.
 //!
-//! - [`agent`]: the trait that an agent implements. [`server`]: serves an agent. [`client`]: calls remote agents.
-//! - [`transport`]: HTTP, SSE and gRPC bindings. [`v03`]: protocol 0.3. [`service`]: the protocol operations.
-//! - [`journal`] and [`store`]: durable event logs of tasks. [`task`]: their state machine.
+//! Each task has a durable event log. An agent appends to the log, and every stream, read and reply is a view of it: nothing is
+//! sent to a client before it is committed, and a slow or disconnected client delays neither the agent nor other clients.
+//!
+//! # Agents
+//!
+//! An agent is a function, or a type that implements [`Agent`](agent::Agent). It receives a [`Turn`](agent::Turn) with the
+//! messages of the client, sends updates through [`Updates`](agent::Updates), and returns the [`End`](agent::End) of the turn.
+//! [`testing::probe`] runs it without a server, in unit tests:
+//!
+//! ```
+//! use a2a_service::{agent::{self, End}, pb::v1::TaskState, testing};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let greeter = agent::from_fn(|turn, out| async move {
+//!     if turn.text().is_empty() {
+//!         return Ok(End::input_required("Your name?"));
+//!     }
+//!     out.artifact("greeting").text(format!("Hello, {}!", turn.text())).await?;
+//!     Ok(End::Completed(None))
+//! });
+//!
+//! let probe = testing::probe(greeter);
+//! let asked = probe.send("").await?;
+//! assert_eq!((asked.state(), asked.status_text().as_str()), (TaskState::InputRequired, "Your name?"));
+//! let done = probe.reply(&asked, "Ada").await?;
+//! assert_eq!((done.state(), done.text().as_str()), (TaskState::Completed, "Hello, Ada!"));
+//! # Ok(()) }
+//! ```
+//!
+//! # Server and client
+//!
+//! A [`Server`](server::Server) serves an agent over all bindings. [`serve`](server::Server::serve) listens until Ctrl-C or
+//! SIGTERM, and then drains. A [`Client`](client::Client) calls agents over each binding. Local and remote agents implement the
+//! same trait, [`A2aService`].
+//!
+//! ```
+//! use a2a_service::{
+//!     agent::demo::Demo,
+//!     call::Call,
+//!     client::Client,
+//!     pb::v1::{Message, Part, SendMessageRequest},
+//!     server::Server,
+//! };
+//! use tokio_stream::StreamExt as _;
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = Server::new(Demo).name("Demo").bind("127.0.0.1:0").await?;
+//! let url = format!("http://{}", server.addr());
+//! tokio::spawn(server.run_until(std::future::pending()));
+//!
+//! let agent = Client::new().rest(&url)?;
+//! let request = SendMessageRequest { message: Some(Message::user("/stream 3 1")), ..Default::default() };
+//! let mut events = agent.send_streaming_message(Call::default().request(request)).await?.into_inner();
+//! let mut text = String::new();
+//! while let Some(event) = events.next().await {
+//!     let event = event?;
+//!     let parts = event.artifact_update().and_then(|update| update.artifact.as_ref()).map(|artifact| &artifact.parts);
+//!     text.extend(parts.into_iter().flatten().filter_map(Part::as_text));
+//! }
+//! assert_eq!(text, "chunk 1 of 3\nchunk 2 of 3\nchunk 3 of 3\n");
+//! # Ok(()) }
+//! ```
+//!
+//! # Store
+//!
+//! Tasks are in memory unless [`Server::store`](server::Server::store) sets a store. With a store in a file, streams resume
+//! after a restart, and a turn that was interrupted runs again if its agent is [resumable](agent::Agent::resumable):
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use a2a_service::{agent::demo::Demo, server::Server, store::sqlite::{Options, Sqlite}};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("tasks.db");
+//! let store = Sqlite::open(&path, Options::default())?;
+//! let server = Server::new(Demo).store(Arc::new(store));
+//! # Ok(()) }
+//! ```
+//!
+//! # Crate features
+//!
+//! | Feature | Content |
+//! | --- | --- |
+//! | `server` | [`agent`], [`server`], [`store`] with the store in memory, [`auth`], [`card`], [`extension`], [`testing`] |
+//! | `sqlite` | The store in an SQLite file; includes `server` |
+//! | `client` | [`client`] |
+//! | `tls` | `https://` URLs in the client; includes `client` |
+//! | `cli` | The program `a2a`; includes `server`, `sqlite` and `client`. The default |
+//!
+//! # Where to go next
+//!
+//! - [`agent`]: turns, artifacts, saved state, failures, and agents that are selected at run time.
+//! - [`server`]: settings, tower layers, and [embedding](server::Server::into_parts) in an axum program.
+//! - [`auth`]: bearer tokens, and the trait for other schemes. [`card`]: the agent card. [`extension`]: protocol extensions.
+//! - [`client`]: retries, resumed streams and credentials. [`event`]: events and cursors. [`error`]: errors of both sides.
+//! - [`pb`]: the messages of the protocol, and the service trait. [`store`]: the trait for stores.
 
 #![cfg_attr(
     not(feature = "cli"),
     allow(dead_code, unused_imports, reason = "items below the features are shared by all of them")
 )]
+
+/// Defines a struct of options, with a builder method for each field.
+macro_rules! options {
+    (
+        $(#[$attribute:meta])*
+        pub struct $name:ident { $($(#[$field_attribute:meta])* pub $field:ident: $type:ty,)+ }
+    ) => {
+        $(#[$attribute])*
+        pub struct $name { $($(#[$field_attribute])* pub $field: $type,)+ }
+
+        /// Builder methods, one for each field.
+        impl $name {
+            $(
+                $(#[$field_attribute])*
+                #[must_use]
+                pub fn $field(mut self, $field: $type) -> Self {
+                    self.$field = $field;
+                    self
+                }
+            )+
+        }
+    };
+}
 
 #[cfg(feature = "server")]
 pub mod agent;
@@ -16,14 +135,18 @@ pub mod auth;
 pub mod call;
 #[cfg(feature = "server")]
 pub mod card;
+#[doc(hidden)]
 pub mod check;
 #[cfg(feature = "cli")]
+#[doc(hidden)]
 pub mod cli;
 #[cfg(feature = "client")]
 pub mod client;
+#[doc(hidden)]
 pub mod clock;
 #[cfg(feature = "cli")]
 mod config;
+#[doc(hidden)]
 pub mod contract;
 pub mod env;
 pub mod error;
@@ -34,33 +157,49 @@ mod execution;
 pub mod extension;
 #[cfg(feature = "server")]
 mod fingerprint;
+#[doc(hidden)]
 pub mod history;
 #[cfg(feature = "server")]
+#[doc(hidden)]
 pub mod journal;
+#[doc(hidden)]
 pub mod json;
 mod message;
 pub mod pb;
 mod proto;
 pub mod protocol;
 mod report;
+#[doc(hidden)]
 pub mod response_budget;
 #[cfg(feature = "server")]
 pub mod server;
 #[cfg(feature = "server")]
+#[doc(hidden)]
 pub mod service;
+#[doc(hidden)]
 pub mod snapshot;
 #[cfg(feature = "server")]
 pub mod store;
 #[cfg(feature = "server")]
+#[doc(hidden)]
 pub mod task;
 #[cfg(feature = "server")]
 mod telemetry;
 #[cfg(feature = "server")]
 pub mod testing;
 #[cfg(feature = "server")]
+#[doc(hidden)]
 pub mod transport;
 #[cfg(feature = "server")]
+#[doc(hidden)]
 pub mod v03;
+
+// Other crates whose types are in the public API.
+#[cfg(feature = "server")]
+pub use axum;
+pub use {bytes, http, serde_json, tonic};
+
+pub use self::{contract::BoxStream, pb::v1::a2a_service_server::A2aService, snapshot::Snapshot};
 
 /// Compiles the Rust blocks of the README as doc tests.
 #[cfg(all(doctest, feature = "cli"))]

@@ -22,13 +22,16 @@ use crate::{
     pb::v1::{a2a_service_server::A2aService, bindings::Checked},
     protocol::Protocols,
     report::{self, ReportGuard},
-    service::{DefaultKey, Limits, Modes, Service},
+    service::Service,
     store::{Retention, Store, memory::Memory},
     telemetry::wire_log::WireLogService,
     transport::{
-        AllowedHost, AllowedOrigin, CONNECTIONS_PER_PEER, FileBytes, HttpService, OriginPolicy, Paths, PeerLimit,
-        Settings, listener::ListenerSettings,
+        CONNECTIONS_PER_PEER, HttpService, OriginPolicy, Paths, PeerLimit, Settings, listener::ListenerSettings,
     },
+};
+pub use crate::{
+    service::{DefaultKey, Limits, Modes},
+    transport::{AllowedHost, AllowedOrigin, FileBytes},
 };
 
 mod layers;

@@ -32,31 +32,32 @@ use crate::{
 /// Longest `Retry-After` that is honored, unless [`Retry::longest`] is longer. Beyond it the error is returned.
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(1);
 
-/// Retry policy: exponential backoff with jitter.
-///
-/// ```
-/// use a2a_service::client::Retry;
-/// use std::time::Duration;
-///
-/// let mut retry = Retry::default();
-/// retry.attempts = 3;
-/// retry.longest = Duration::from_secs(1);
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Retry {
-    /// Maximum number of consecutive retries. A stream that made progress after a reconnect starts at 0 again. 8 by
-    /// default.
-    pub attempts: u32,
-    /// Backoff before the first retry; it doubles with each further one. The actual delay is a random share of it between
-    /// one half and the whole. 100 ms by default.
-    pub first: Duration,
-    /// Maximum backoff. 10 s by default. A longer `Retry-After` of the server is honored up to 1 min, or up to this value
-    /// if it is longer.
-    pub longest: Duration,
-    /// Adds an `Idempotency-Key` to sends that have none. A server that supports keys then creates a task for each send,
-    /// even if the agent responds with a message. On by default.
-    pub keys: bool,
+options! {
+    /// Retry policy: exponential backoff with jitter.
+    ///
+    /// ```
+    /// use a2a_service::client::Retry;
+    /// use std::time::Duration;
+    ///
+    /// let retry = Retry::default().attempts(3).longest(Duration::from_secs(1));
+    /// # assert_eq!(retry.attempts, 3);
+    /// ```
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct Retry {
+        /// Maximum number of consecutive retries. A stream that made progress after a reconnect starts at 0 again. 8 by
+        /// default.
+        pub attempts: u32,
+        /// Backoff before the first retry; it doubles with each further one. The actual delay is a random share of it
+        /// between one half and the whole. 100 ms by default.
+        pub first: Duration,
+        /// Maximum backoff. 10 s by default. A longer `Retry-After` of the server is honored up to 1 min, or up to this
+        /// value if it is longer.
+        pub longest: Duration,
+        /// Adds an `Idempotency-Key` to sends that have none. A server that supports keys then creates a task for each
+        /// send, even if the agent responds with a message. On by default.
+        pub keys: bool,
+    }
 }
 
 impl Default for Retry {

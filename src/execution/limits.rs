@@ -22,71 +22,75 @@ pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Lower bound of the maximum size of an event: the status of a failed turn has to fit.
 const MIN_EVENT_BYTES: usize = 1024;
 
-/// Limits of the execution of turns: times, numbers and sizes. An error at a limit names it.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Limits {
-    /// Time after which a turn has a task, even if its agent has not sent an update. 100 ms by default.
-    pub task_delay: Duration,
-    /// Minimum interval between two commits of a running turn; updates in between are batched. Zero commits at each pause of
-    /// the agent. 1 ms by default.
-    pub commit_interval: Duration,
-    /// Maximum duration of one turn. A turn that exceeds it fails. 1 h by default.
-    pub turn_deadline: Duration,
-    /// Idle timeout of an agent: a turn without an update for this long fails. Waiting for authorization or for the store does
-    /// not count. Zero, the default, disables it.
-    pub turn_idle_timeout: Duration,
-    /// Grace period in which a canceled agent can return by itself. 5 s by default.
-    pub cancel_grace: Duration,
-    /// Timeout of a blocking send; the client then gets the current task, which is not terminal and may be SUBMITTED or
-    /// WORKING. Unlimited by default: the send waits until the task is terminal or interrupted (3.2.2), and `turn_deadline` bounds
-    /// that. Zero answers as soon as the message is stored.
-    pub send_timeout: Option<Duration>,
-    /// Maximum age of a stream. Then it ends, and its client can resume it. Zero: no limit. 24 h by default.
-    pub stream_max_age: Duration,
-    /// Maximum number of messages that wait for a task whose agent is busy. 256 by default.
-    pub queued_messages: usize,
-    /// Maximum number of parts in a message. 1000 by default.
-    pub parts: usize,
-    /// Maximum number of tasks that a message may reference. 16 by default.
-    pub references: usize,
-    /// Maximum number of events of a task, including its client's messages. A turn that exceeds it fails. 200 000 by default.
-    pub events: u64,
-    /// Maximum number of artifacts of a task. A turn that exceeds it fails. 1000 by default.
-    pub artifacts: usize,
-    /// Maximum size of an event in bytes, encoded in protobuf: of an artifact chunk, of a status with its message, of a
-    /// client's message. A turn that exceeds it fails. Clients of gRPC accept 4 MiB unless configured otherwise. 16 MiB by
-    /// default; minimum 1 KiB.
-    pub event_bytes: usize,
-    /// Maximum size of an artifact in bytes. A turn that exceeds it fails. 64 MiB by default.
-    pub artifact_bytes: usize,
-    /// Maximum total size in bytes of all events of a task, including its client's messages. A turn that exceeds it fails, and
-    /// further messages are rejected. 128 MiB by default.
-    pub task_bytes: usize,
-    /// Maximum total size in bytes of the events of all tasks of a context. A turn that exceeds it fails, and further messages
-    /// are rejected. The size of a context without live tasks is read from the store with its next message, and limits new
-    /// tasks from then on. It is read again before a message is rejected, once a second at most: deleted, evicted and expired
-    /// tasks do not count. Events that end a turn are accepted beyond it. Zero rejects all messages, `usize::MAX` disables it.
-    /// 1 GiB by default.
-    pub context_bytes: usize,
-    /// Maximum number of running turns, over all tasks. 10 000 by default.
-    pub turns: usize,
-    /// Maximum number of running turns of one task owner, over all tenants. Callers without a name share one owner. 5000 by
-    /// default.
-    pub turns_per_owner: usize,
-    /// Maximum number of open streams, over all tasks. 10 000 by default.
-    pub streams: usize,
-    /// Maximum number of open streams of one task. Further subscriptions are rejected; streaming sends are not. 1000 by
-    /// default.
-    pub streams_per_task: usize,
-    /// Maximum number of push notification configurations per task. 32 by default.
-    pub push_configs: usize,
-    /// Maximum size of a page of `ListTasks` in bytes, encoded in protobuf. A page that reaches it ends early, with a token
-    /// for the next page. A larger task gets a page of its own. 8 MiB by default.
-    pub page_bytes: usize,
-    /// Maximum size of the history of a task in a response, in bytes, encoded in protobuf: the newest messages that fit,
-    /// whatever `historyLength` requests. The newest message is always included; zero leaves that alone. 8 MiB by default.
-    pub history_bytes: usize,
+options! {
+    /// Limits of the execution of turns: times, numbers and sizes. An error at a limit names it.
+    #[derive(Clone, Copy, Debug)]
+    #[non_exhaustive]
+    pub struct Limits {
+        /// Time after which a turn has a task, even if its agent has not sent an update. 100 ms by default.
+        pub task_delay: Duration,
+        /// Minimum interval between two commits of a running turn; updates in between are batched. Zero commits at each
+        /// pause of the agent. 1 ms by default.
+        pub commit_interval: Duration,
+        /// Maximum duration of one turn. A turn that exceeds it fails. 1 h by default.
+        pub turn_deadline: Duration,
+        /// Idle timeout of an agent: a turn without an update for this long fails. Waiting for authorization or for the
+        /// store does not count. Zero, the default, disables it.
+        pub turn_idle_timeout: Duration,
+        /// Grace period in which a canceled agent can return by itself. 5 s by default.
+        pub cancel_grace: Duration,
+        /// Timeout of a blocking send; the client then gets the current task, which is not terminal and may be
+        /// SUBMITTED or WORKING. Unlimited by default: the send waits until the task is terminal or interrupted
+        /// (3.2.2), and `turn_deadline` bounds that. Zero answers as soon as the message is stored.
+        pub send_timeout: Option<Duration>,
+        /// Maximum age of a stream. Then it ends, and its client can resume it. Zero: no limit. 24 h by default.
+        pub stream_max_age: Duration,
+        /// Maximum number of messages that wait for a task whose agent is busy. 256 by default.
+        pub queued_messages: usize,
+        /// Maximum number of parts in a message. 1000 by default.
+        pub parts: usize,
+        /// Maximum number of tasks that a message may reference. 16 by default.
+        pub references: usize,
+        /// Maximum number of events of a task, including its client's messages. A turn that exceeds it fails. 200 000
+        /// by default.
+        pub events: u64,
+        /// Maximum number of artifacts of a task. A turn that exceeds it fails. 1000 by default.
+        pub artifacts: usize,
+        /// Maximum size of an event in bytes, encoded in protobuf: of an artifact chunk, of a status with its message,
+        /// of a client's message. A turn that exceeds it fails. Clients of gRPC accept 4 MiB unless configured
+        /// otherwise. 16 MiB by default; minimum 1 KiB.
+        pub event_bytes: usize,
+        /// Maximum size of an artifact in bytes. A turn that exceeds it fails. 64 MiB by default.
+        pub artifact_bytes: usize,
+        /// Maximum total size in bytes of all events of a task, including its client's messages. A turn that exceeds it
+        /// fails, and further messages are rejected. 128 MiB by default.
+        pub task_bytes: usize,
+        /// Maximum total size in bytes of the events of all tasks of a context. A turn that exceeds it fails, and
+        /// further messages are rejected. The size of a context without live tasks is read from the store with its next
+        /// message, and limits new tasks from then on. It is read again before a message is rejected, once a second at
+        /// most: deleted, evicted and expired tasks do not count. Events that end a turn are accepted beyond it. Zero
+        /// rejects all messages, `usize::MAX` disables it. 1 GiB by default.
+        pub context_bytes: usize,
+        /// Maximum number of running turns, over all tasks. 10 000 by default.
+        pub turns: usize,
+        /// Maximum number of running turns of one task owner, over all tenants. Callers without a name share one owner.
+        /// 5000 by default.
+        pub turns_per_owner: usize,
+        /// Maximum number of open streams, over all tasks. 10 000 by default.
+        pub streams: usize,
+        /// Maximum number of open streams of one task. Further subscriptions are rejected; streaming sends are not.
+        /// 1000 by default.
+        pub streams_per_task: usize,
+        /// Maximum number of push notification configurations per task. 32 by default.
+        pub push_configs: usize,
+        /// Maximum size of a page of `ListTasks` in bytes, encoded in protobuf. A page that reaches it ends early, with
+        /// a token for the next page. A larger task gets a page of its own. 8 MiB by default.
+        pub page_bytes: usize,
+        /// Maximum size of the history of a task in a response, in bytes, encoded in protobuf: the newest messages that
+        /// fit, whatever `historyLength` requests. The newest message is always included; zero leaves that alone. 8 MiB
+        /// by default.
+        pub history_bytes: usize,
+    }
 }
 
 impl Limits {

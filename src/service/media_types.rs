@@ -6,15 +6,17 @@ use crate::{
     pb::v1::{Message, Part, part::Content},
 };
 
-/// Constraints on messages. Off by default, because the media types on the card are a hint (4.4.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Modes {
-    /// Rejects messages with a part whose media type neither the agent nor any of its skills accepts, and messages whose
-    /// senders accept none of their output media types. Off by default.
-    pub strict_media_types: bool,
-    /// Rejects messages without a text part. Off by default.
-    pub require_text: bool,
+options! {
+    /// Constraints on messages. Off by default, because the media types on the card are a hint (4.4.1).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct Modes {
+        /// Rejects messages with a part whose media type neither the agent nor any of its skills accepts, and messages
+        /// whose senders accept none of their output media types. Off by default.
+        pub strict_media_types: bool,
+        /// Rejects messages without a text part. Off by default.
+        pub require_text: bool,
+    }
 }
 
 /// Constraints on messages with the media types of the agent.

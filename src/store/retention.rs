@@ -7,26 +7,29 @@ use crate::clock::Millis;
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
 
-/// Retention times of tasks and of the data that belongs to them. `None` keeps data as long as its task, and tasks without a
-/// limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Retention {
-    /// Retention of a task after it has reached a terminal state. 7 days by default.
-    pub finished: Option<Duration>,
-    /// Maximum time that a task waits for input or authorization from its client. Then it is canceled, not deleted, so that
-    /// clients can still read it. 30 days by default.
-    pub idle: Option<Duration>,
-    /// Retention of the event log of a task after it has reached a terminal state. A stream that is resumed later begins with
-    /// the final task. 1 h by default. The store in memory keeps the log as long as the task.
-    pub logs: Option<Duration>,
-    /// Retention of push notification configurations of a task after it has reached a terminal state. 24 h by default. The
-    /// store in memory keeps them as long as the task.
-    pub push: Option<Duration>,
-    /// Retention of idempotency keys after the send. 24 h by default. The store in memory keeps them as long as the task.
-    pub idempotency_keys: Option<Duration>,
-    /// Interval between retention sweeps (minimum 1 s). 1 min by default.
-    pub interval: Duration,
+options! {
+    /// Retention times of tasks and of the data that belongs to them. `None` keeps data as long as its task, and tasks
+    /// without a limit.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct Retention {
+        /// Retention of a task after it has reached a terminal state. 7 days by default.
+        pub finished: Option<Duration>,
+        /// Maximum time that a task waits for input or authorization from its client. Then it is canceled, not deleted,
+        /// so that clients can still read it. 30 days by default.
+        pub idle: Option<Duration>,
+        /// Retention of the event log of a task after it has reached a terminal state. A stream that is resumed later
+        /// begins with the final task. 1 h by default. The store in memory keeps the log as long as the task.
+        pub logs: Option<Duration>,
+        /// Retention of push notification configurations of a task after it has reached a terminal state. 24 h by
+        /// default. The store in memory keeps them as long as the task.
+        pub push: Option<Duration>,
+        /// Retention of idempotency keys after the send. 24 h by default. The store in memory keeps them as long as the
+        /// task.
+        pub idempotency_keys: Option<Duration>,
+        /// Interval between retention sweeps (minimum 1 s). 1 min by default.
+        pub interval: Duration,
+    }
 }
 
 impl Retention {

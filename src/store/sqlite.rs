@@ -90,19 +90,21 @@ pub struct Sqlite {
     health: Arc<Health>,
 }
 
-/// Options of an SQLite store.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Options {
-    /// Failures that a commit survives. [`Durability::Process`] by default.
-    pub durability: Durability,
-    /// Maximum number of tasks. At the limit, a new task evicts the task that reached its terminal state first.
-    pub max_tasks: usize,
-    /// Maximum number of tasks of one owner, over all tenants. At the limit, a new task evicts the owner's task that reached
-    /// its terminal state first. `max_tasks` by default.
-    pub max_tasks_per_owner: Option<usize>,
-    /// Maximum size of the file in bytes. Only the disk limits it by default.
-    pub max_bytes: Option<u64>,
+options! {
+    /// Options of an SQLite store.
+    #[derive(Clone, Copy, Debug)]
+    #[non_exhaustive]
+    pub struct Options {
+        /// Failures that a commit survives. [`Durability::Process`] by default.
+        pub durability: Durability,
+        /// Maximum number of tasks. At the limit, a new task evicts the task that reached its terminal state first.
+        pub max_tasks: usize,
+        /// Maximum number of tasks of one owner, over all tenants. At the limit, a new task evicts the owner's task
+        /// that reached its terminal state first. `max_tasks` by default.
+        pub max_tasks_per_owner: Option<usize>,
+        /// Maximum size of the file in bytes. Only the disk limits it by default.
+        pub max_bytes: Option<u64>,
+    }
 }
 
 /// Failures that a commit survives.

@@ -393,6 +393,8 @@ pub(crate) fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
 
 #[cfg(test)]
 mod tests {
+    use http::Request;
+
     use super::*;
     use crate::agent::About;
 
