@@ -1,16 +1,15 @@
-//! Authentication: the [`Authenticator`] trait, bearer tokens, and the rejection of unauthenticated requests.
+//! Authentication: the [`Authenticator`] trait, and bearer tokens.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
 use async_trait::async_trait;
-use http::{HeaderMap, Request, header};
+use http::{HeaderMap, header};
 use subtle::ConstantTimeEq as _;
 
 pub use crate::call::Principal;
 use crate::{
     card::Card,
     error::{Error, ErrorKind},
-    transport::{ResponseFuture, error_response, is_public_route},
 };
 
 /// Authentication scheme: identifies the caller by the headers of a request.
@@ -101,28 +100,6 @@ fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
 }
 
-/// Authenticates a request and passes it on with its [`Principal`]. Public routes (agent card and health checks) pass
-/// unauthenticated, and all requests do if there is no authenticator.
-pub(crate) fn authenticate<B: Send + 'static>(
-    authenticator: Option<&Arc<dyn Authenticator>>,
-    request: Request<B>,
-    next: impl FnOnce(Request<B>) -> ResponseFuture + Send + 'static,
-) -> ResponseFuture {
-    let Some(authenticator) = authenticator.filter(|_| !is_public_route(&request)).map(Arc::clone) else {
-        return next(request);
-    };
-    Box::pin(async move {
-        let (mut parts, body) = request.into_parts();
-        match authenticator.authenticate(&parts.headers).await {
-            Ok(principal) => {
-                parts.extensions.insert(principal);
-                next(Request::from_parts(parts, body)).await
-            }
-            Err(error) => Ok(error_response(&parts, error)),
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,22 +125,6 @@ mod tests {
         }
         for text in ["Bearer", "Bearer  ", "Basic t", "Bearert", ""] {
             assert_eq!(token(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn only_agent_card_and_health_are_public() {
-        let public = |method: &str, path: &str, content_type: &str| {
-            let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, content_type);
-            is_public_route(&request.body(()).unwrap())
-        };
-        for path in ["/.well-known/agent-card.json", "/healthz", "/readyz", "/healthz/"] {
-            assert!(public("GET", path, "") && public("HEAD", path, ""), "{path}");
-        }
-        let health = "/grpc.health.v1.Health/Check";
-        assert!(public("POST", health, "application/grpc") && !public("POST", health, "application/json"));
-        for path in ["/.well-known/tasks", "/healthz/tasks", "/tasks", "/rpc", "/.well-known/agent-card.json/tasks"] {
-            assert!(!public("GET", path, ""), "{path}");
         }
     }
 }

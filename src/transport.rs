@@ -54,8 +54,9 @@ use tower_service::Service;
 
 pub(crate) use self::{
     base_path::Paths,
+    classify::RequestClass,
     framing::check_framing,
-    origin::{OriginPolicy, allow_origin},
+    origin::{OriginPolicy, allow_origin, preflight},
     peer_limit::CONNECTIONS_PER_PEER,
     request_budget::INCOMING_BYTES,
     response::{CallOutcome, REQUEST_LOG},
@@ -84,7 +85,7 @@ use crate::{
         a2a_service_server::{A2aService, A2aServiceServer},
         bindings::ServiceHandle,
     },
-    protocol::Version,
+    protocol::{Protocols, Version},
     response_budget::{Reservation, ResponseBudget},
     v03::{
         grpc::{GrpcService, refusal},
@@ -200,24 +201,27 @@ impl<B: RequestBody> Service<Request<B>> for HttpService {
     }
 
     fn call(&mut self, request: Request<B>) -> ResponseFuture {
-        let convert = match *request.method() {
-            Method::HEAD => response::to_head,
-            Method::OPTIONS if is_card(&request) => return now(card::preflight()),
-            Method::OPTIONS => response::to_options,
-            _ => return self.dispatch(request),
-        };
-        let response = self.dispatch(request);
-        Box::pin(async move { response.await.map(convert) })
+        let (parts, body) = request.into_parts();
+        self.dispatch(RequestClass::new(&parts, self.inner.settings.protocols), parts, body)
     }
 }
 
 impl HttpService {
-    /// Serves a request. Each branch boxes its future, so that none is as large as the largest.
-    fn dispatch<B: RequestBody>(&self, request: Request<B>) -> ResponseFuture {
-        let (mut parts, body) = request.into_parts();
+    /// Serves a classified request.
+    pub(crate) fn dispatch<B: RequestBody>(&self, class: RequestClass, parts: Parts, body: B) -> ResponseFuture {
+        let convert = match parts.method {
+            Method::HEAD => response::to_head,
+            Method::OPTIONS if class.kind == RequestKind::Card => return now(card::preflight()),
+            Method::OPTIONS => response::to_options,
+            _ => return self.dispatch_method(class, parts, body),
+        };
+        let response = self.dispatch_method(class, parts, body);
+        Box::pin(async move { response.await.map(convert) })
+    }
+
+    /// Serves a request whose response is sent as it is. Each branch boxes its future, so that none is as large as the largest.
+    fn dispatch_method<B: RequestBody>(&self, class: RequestClass, mut parts: Parts, body: B) -> ResponseFuture {
         let Inner { service, settings, card_dates, .. } = &*self.inner;
-        version::store_protocols(settings.protocols, &mut parts.extensions);
-        let class = RequestClass::of(&parts);
         let RequestClass { kind, version } = class;
         if self.grpc_only && kind != RequestKind::Grpc {
             // The status that gRPC defines for other content types.
@@ -226,10 +230,10 @@ impl HttpService {
         let method = parts.method.as_str();
         if let Some(allowed) = kind.allowed_methods().filter(|allowed| !allowed.split(", ").any(|name| name == method))
         {
-            return now(response::method_not_allowed(&parts, allowed));
+            return now(response::method_not_allowed(class, &parts, allowed));
         }
         let unsent = self.inner.unsent.for_peer(parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0));
-        if !kind.is_public(parts.uri.path())
+        if !class.is_public(&parts)
             && let Err(error) = unsent.admit()
         {
             return now(class.overloaded(error));
@@ -264,7 +268,7 @@ impl HttpService {
         let response: ResponseFuture = match kind {
             RequestKind::Grpc => {
                 if let Err(error) = checks.complete(version, &mut parts.extensions) {
-                    return now(class.error_response(error.into()));
+                    return now(class.error_response(error));
                 }
                 let traits = RpcTraits::of(version, parts.uri.path());
                 if traits.is_read && !traits.is_streaming {
@@ -339,22 +343,11 @@ impl HttpService {
     }
 }
 
-/// Classification of a request: its kind, and its protocol version by [`version::of_request`].
-#[derive(Clone, Copy)]
-struct RequestClass {
-    kind: RequestKind,
-    version: Version,
-}
-
 impl RequestClass {
-    fn of(parts: &Parts) -> Self {
-        let kind = RequestKind::of(parts);
-        Self { kind, version: version::of_request(kind, parts) }
-    }
-
     /// Builds an error response in the form of binding and version.
-    fn error_response(self, status: Status) -> Response<Body> {
+    pub(crate) fn error_response(self, error: impl Into<Status>) -> Response<Body> {
         let Self { kind, version } = self;
+        let status = error.into();
         match (kind, version) {
             (RequestKind::Grpc, Version::V1_0) => status.into_http(),
             (RequestKind::Grpc, Version::V0_3) => refusal(status).into_http(),
@@ -369,10 +362,10 @@ impl RequestClass {
     /// Rejects a call for lack of memory. Over HTTP the status is 503 for every binding, so that proxies understand it.
     fn overloaded(self, error: Error) -> Response<Body> {
         if self.kind != RequestKind::JsonRpc {
-            return self.error_response(error.into());
+            return self.error_response(error);
         }
         // Clients of 1.0 can read the form of 0.3 too.
-        let mut response = Self { version: Version::V0_3, ..self }.error_response(error.into());
+        let mut response = Self { version: Version::V0_3, ..self }.error_response(error);
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         response
     }
@@ -437,33 +430,15 @@ impl ResponseAccounting {
     }
 }
 
+/// Returns the future of a response that is ready.
 pub(crate) fn now(response: Response<Body>) -> ResponseFuture {
     Box::pin(future::ready(Ok(response)))
 }
 
-/// Returns the binding of a request for the request log: `grpc`, `jsonrpc` or `http`.
-pub(crate) fn binding<B>(request: &Request<B>) -> &'static str {
-    match RequestKind::at(request.method(), request.uri().path(), request.headers()) {
-        RequestKind::Grpc => "grpc",
-        RequestKind::JsonRpc => "jsonrpc",
-        RequestKind::Rest | RequestKind::Card | RequestKind::ExtendedCard | RequestKind::Health => "http",
-    }
-}
-
-/// Returns true if a request needs no authentication: see [`RequestKind::is_public`].
-pub(crate) fn is_public_route<B>(request: &Request<B>) -> bool {
-    let path = request.uri().path();
-    RequestKind::at(request.method(), path, request.headers()).is_public(path)
-}
-
-/// Returns true if a GET of this URL returns the agent card.
-fn is_card<B>(request: &Request<B>) -> bool {
-    RequestKind::at(&Method::GET, request.uri().path(), request.headers()) == RequestKind::Card
-}
-
-/// Builds an error response to a request in the form of its binding and version, for layers in front of [`HttpService`].
+/// Builds an error response to a request in the form of its binding and version, for a program's layers around
+/// [`HttpService`].
 pub fn error_response(parts: &Parts, error: impl Into<Status>) -> Response<Body> {
-    RequestClass::of(parts).error_response(error.into())
+    RequestClass::new(parts, Protocols::default()).error_response(error)
 }
 
 /// Returns the content type of a request without its parameters, or `?` if it is not text.

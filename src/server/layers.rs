@@ -4,18 +4,17 @@ use std::{
     convert::Infallible,
     io,
     net::SocketAddr,
-    ops::ControlFlow,
     sync::Arc,
     task::{Context, Poll},
 };
 
 use axum::{Router, extract::ConnectInfo};
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, request::Parts};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tower_service::Service;
 
 use crate::{
-    auth::{Authenticator, authenticate},
+    auth::Authenticator,
     env::Ids,
     report,
     telemetry::{
@@ -23,8 +22,8 @@ use crate::{
         wire_log::recorded,
     },
     transport::{
-        Body, HttpService, OriginPolicy, Paths, PeerLimit, RequestBody, ResponseFuture, allow_origin, check_framing,
-        error_response, listener, now,
+        Body, HttpService, OriginPolicy, Paths, PeerLimit, RequestBody, RequestClass, ResponseFuture, allow_origin,
+        check_framing, listener, now, preflight,
     },
 };
 
@@ -102,42 +101,56 @@ impl LayeredService {
         Self { checked, router }
     }
 
-    fn respond<B: RequestBody>(&self, request: Request<B>) -> ResponseFuture {
-        let Some(router) = &self.router else { return self.checked.respond(request) };
-        let response = router.clone().call(request);
+    fn respond<B: RequestBody>(&self, class: RequestClass, parts: Parts, body: B) -> ResponseFuture {
+        let Some(router) = &self.router else { return self.checked.respond(class, parts, body) };
+        let response = router.clone().call(Request::from_parts(parts, body));
         Box::pin(async move { Ok(response.await?.map(Body::from_axum)) })
     }
 }
 
 impl CheckedService {
-    fn respond<B: RequestBody>(&self, request: Request<B>) -> ResponseFuture {
-        let (parts, body) = request.into_parts();
+    fn respond<B: RequestBody>(&self, class: RequestClass, mut parts: Parts, body: B) -> ResponseFuture {
+        let Self { http, layers, bound } = self;
         // A server that the router is mounted in has checked the framing.
-        if self.bound.is_some()
+        if bound.is_some()
             && let Err(error) = check_framing(&parts)
         {
             // The request is invalid HTTP, so the status is 400 whatever the binding uses for its errors.
-            let mut response = error_response(&parts, error);
+            let mut response = class.error_response(error);
             *response.status_mut() = StatusCode::BAD_REQUEST;
             return now(response);
         }
         let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
-        let permit = match self.layers.peers.request(peer, &parts.headers) {
+        let permit = match layers.peers.request(peer, &parts.headers) {
             Ok(permit) => permit,
-            Err(error) => return now(error_response(&parts, error)),
+            Err(error) => return now(class.error_response(error)),
         };
-        let origin = match self.layers.origins.apply(&parts, self.bound) {
-            ControlFlow::Continue(origin) => origin,
-            ControlFlow::Break(response) => return now(response),
-        };
-        let mut http = self.http.clone();
-        let request = Request::from_parts(parts, body);
-        let response = authenticate(self.layers.authenticator.as_ref(), request, move |request| http.call(request));
-        if permit.is_none() && origin.is_none() {
-            return response;
+        if let Err(error) = layers.origins.check(class, &parts, *bound) {
+            return now(class.error_response(error));
         }
+        let origin = layers.origins.allowed_origin(&parts.headers);
+        if let Some(response) = preflight(class, &parts, origin.as_ref()) {
+            return now(response);
+        }
+        let authenticator = layers.authenticator.clone().filter(|_| !class.is_public(&parts));
+        if authenticator.is_none() && permit.is_none() && origin.is_none() {
+            return http.dispatch(class, parts, body);
+        }
+        let http = http.clone();
         Box::pin(async move {
-            let mut response = response.await?;
+            let authenticated = match authenticator {
+                Some(authenticator) => authenticator.authenticate(&parts.headers).await.map(Some),
+                None => Ok(None),
+            };
+            let mut response = match authenticated {
+                Ok(principal) => {
+                    if let Some(principal) = principal {
+                        parts.extensions.insert(principal);
+                    }
+                    http.dispatch(class, parts, body).await?
+                }
+                Err(error) => class.error_response(error),
+            };
             if let Some(origin) = origin {
                 allow_origin(response.headers_mut(), origin);
             }
@@ -161,9 +174,11 @@ impl<B: RequestBody> Service<Request<B>> for LayeredService {
     fn call(&mut self, mut request: Request<B>) -> LoggedResponse {
         let Layers { paths, ids, log_wire, .. } = &*self.checked.layers;
         paths.apply(&mut request);
-        logged(request, ids, |request| match log_wire {
-            true => recorded(request, |request| self.respond(request)),
-            false => self.respond(request),
+        let (parts, body) = request.into_parts();
+        let class = paths.classify(&parts);
+        logged(parts, class, ids, |parts| match log_wire {
+            true => recorded(parts, body, |parts, body| self.respond(class, parts, body)),
+            false => self.respond(class, parts, body),
         })
     }
 }
@@ -178,6 +193,8 @@ impl<B: RequestBody> Service<Request<B>> for CheckedService {
     }
 
     fn call(&mut self, request: Request<B>) -> ResponseFuture {
-        self.respond(request)
+        // A layer of the program may have changed the request.
+        let (parts, body) = request.into_parts();
+        self.respond(self.layers.paths.classify(&parts), parts, body)
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use axum::extract::{ConnectInfo, OriginalUri};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Method, Response, header, request::Parts};
 use http_body::{Frame, SizeHint};
 use tokio::time::Instant;
 use tonic::Status;
@@ -20,7 +20,7 @@ use tracing::{Level, Span, field};
 use crate::{
     call::REQUEST_ID,
     env::Ids,
-    transport::{Body, CallOutcome, REQUEST_LOG, ResponseFuture, binding},
+    transport::{Body, CallOutcome, REQUEST_LOG, RequestClass, ResponseFuture},
 };
 
 /// Marks the values of headers with credentials as sensitive, so that `Debug` of a request hides them.
@@ -54,17 +54,18 @@ fn request_id(headers: &mut HeaderMap, ids: &Ids) -> HeaderValue {
 
 /// Passes a request on, and logs it: assigns it an id, which the response returns, and logs a line when the response body
 /// has ended. Log lines in between are in a span with the id. Credentials are hidden from `Debug`.
-pub(crate) fn logged<B>(
-    mut request: Request<B>,
+pub(crate) fn logged(
+    mut parts: Parts,
+    class: RequestClass,
     ids: &Ids,
-    next: impl FnOnce(Request<B>) -> ResponseFuture,
+    next: impl FnOnce(Parts) -> ResponseFuture,
 ) -> LoggedResponse {
-    hide_credentials(request.headers_mut());
-    let id = request_id(request.headers_mut(), ids);
+    hide_credentials(&mut parts.headers);
+    let id = request_id(&mut parts.headers, ids);
     let enabled = tracing::enabled!(target: REQUEST_LOG, Level::INFO);
-    let line = enabled.then(|| Box::new(RequestRecord::new(&request, &id)));
+    let line = enabled.then(|| Box::new(RequestRecord::new(&parts, class, &id)));
     let entered = line.as_ref().map(|line| line.span.enter());
-    let inner = next(request);
+    let inner = next(parts);
     drop(entered);
     LoggedResponse { inner, id: Some(id), line }
 }
@@ -160,15 +161,15 @@ struct RequestRecord {
 }
 
 impl RequestRecord {
-    fn new<B>(request: &Request<B>, id: &HeaderValue) -> Self {
+    fn new(parts: &Parts, class: RequestClass, id: &HeaderValue) -> Self {
         let id = id.to_str().unwrap_or_default().to_owned();
         Self {
             span: tracing::info_span!(target: REQUEST_LOG, "request", request.id = %id),
             start: Instant::now(),
-            system: binding(request),
-            method: request.method().clone(),
-            path: request.extensions().get::<OriginalUri>().map_or(request.uri(), |uri| &uri.0).path().to_owned(),
-            peer: request.extensions().get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0),
+            system: class.system(),
+            method: parts.method.clone(),
+            path: parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |uri| &uri.0).path().to_owned(),
+            peer: parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0),
             id,
             status: None,
             grpc_status: None,
@@ -234,7 +235,7 @@ mod tests {
 
     #[test]
     fn debug_of_a_request_hides_credentials() {
-        let mut request = Request::builder().uri("/tasks").header("accept", "text/plain");
+        let mut request = http::Request::builder().uri("/tasks").header("accept", "text/plain");
         let secret = [
             "authorization",
             "proxy-authorization",

@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use http::{HeaderMap, Request, Response, header};
+use http::{HeaderMap, Response, header, request::Parts};
 use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 use tonic::Status;
@@ -46,17 +46,15 @@ pub(crate) type RecordedBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + 
 
 /// Passes a request on, and logs it and its response.
 pub(crate) fn recorded<B: RequestBody>(
-    request: Request<B>,
-    next: impl FnOnce(Request<RecordedBody>) -> ResponseFuture,
+    parts: Parts,
+    body: B,
+    next: impl FnOnce(Parts, RecordedBody) -> ResponseFuture,
 ) -> ResponseFuture {
     // The number correlates the lines of one request.
     let span = tracing::info_span!(target: TARGET, "wire", call = NEXT.fetch_add(1, Ordering::Relaxed));
-    let (parts, body) = request.into_parts();
     line!(&span, "in: {} {} {}", parts.method, target(&parts.uri), headers(&parts.headers));
     let body = RecordingBody::new("in", &parts.headers, body.map_err(Into::into), span.clone());
-    let entered = span.enter();
-    let response = next(Request::from_parts(parts, body.boxed_unsync()));
-    drop(entered);
+    let response = span.in_scope(|| next(parts, body.boxed_unsync()));
     Box::pin(async move {
         let (parts, body) = response.instrument(span.clone()).await?.into_parts();
         line!(&span, "out: {} {}", parts.status.as_u16(), headers(&parts.headers));

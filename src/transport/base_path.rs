@@ -2,11 +2,11 @@
 //! other processing.
 
 use axum::extract::OriginalUri;
-use http::{HeaderMap, Method, Request, Uri, uri::PathAndQuery};
+use http::{HeaderMap, Method, Request, Uri, request::Parts, uri::PathAndQuery};
 
 use super::{
     card::{self, card_below_json_rpc},
-    classify::RequestKind,
+    classify::{RequestClass, RequestKind},
     version,
 };
 use crate::{
@@ -35,7 +35,6 @@ impl Paths {
 
     /// Rewrites the path of a request to one that the bindings serve.
     pub(crate) fn apply<B>(&self, request: &mut Request<B>) {
-        version::store_protocols(self.protocols, request.extensions_mut());
         let path = request.uri().path();
         let Some((prefix, served)) = self.rewrite(request.method(), request.uri(), request.headers()) else { return };
         // Prefix that an outer router has already stripped.
@@ -55,6 +54,11 @@ impl Paths {
         if extensions.get::<OriginalUri>().is_none() {
             extensions.insert(OriginalUri(original));
         }
+    }
+
+    /// Classifies a request with a rewritten path.
+    pub(crate) fn classify(&self, parts: &Parts) -> RequestClass {
+        RequestClass::new(parts, self.protocols)
     }
 
     /// Returns the removed prefix and the rewritten path. `None` if the path is unchanged.

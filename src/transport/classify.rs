@@ -1,9 +1,44 @@
-//! Request classification: gRPC, JSON-RPC, REST, agent card or health, by content type and path.
+//! Request classification: gRPC, JSON-RPC, REST, agent card or health, by content type and path, and the protocol version.
+//!
+//! A request is classified once, and the result is passed on with it.
 
 use http::{HeaderMap, Method, request::Parts};
 
-use super::{card, health, media_type};
-use crate::card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE};
+use super::{card, health, media_type, version};
+use crate::{
+    card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
+    protocol::{Protocols, Version},
+};
+
+/// Classification of a request: its kind, and its protocol version by [`version::of_request`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestClass {
+    pub(super) kind: RequestKind,
+    pub(super) version: Version,
+}
+
+impl RequestClass {
+    /// Classifies a request to a server of these protocol versions.
+    pub(super) fn new(parts: &Parts, served: Protocols) -> Self {
+        let kind = RequestKind::at(&parts.method, parts.uri.path(), &parts.headers);
+        Self { kind, version: version::of_request(kind, parts, served) }
+    }
+
+    /// Returns the binding for the request log: `grpc`, `jsonrpc` or `http`.
+    pub(crate) fn system(self) -> &'static str {
+        match self.kind {
+            RequestKind::Grpc => "grpc",
+            RequestKind::JsonRpc => "jsonrpc",
+            RequestKind::Rest | RequestKind::Card | RequestKind::ExtendedCard | RequestKind::Health => "http",
+        }
+    }
+
+    /// Returns true for public resources, which need no authentication: the agent card and health. Decides by the kind of
+    /// request and not by a path prefix, which may be a tenant: the path `/.well-known/tasks` then names tasks.
+    pub(crate) fn is_public(self, parts: &Parts) -> bool {
+        self.kind == RequestKind::Card || self.kind.is_health(parts.uri.path())
+    }
+}
 
 /// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,10 +58,6 @@ pub(super) enum RequestKind {
 }
 
 impl RequestKind {
-    pub(super) fn of(parts: &Parts) -> Self {
-        Self::at(&parts.method, parts.uri.path(), &parts.headers)
-    }
-
     pub(super) fn at(method: &Method, path: &str, headers: &HeaderMap) -> Self {
         // A GET has no body, so its content type is ignored.
         if *method == Method::POST {
@@ -45,12 +76,6 @@ impl RequestKind {
         }
     }
 
-    /// Returns true for public resources: the agent card and health. Decides by the kind of request and not by a path
-    /// prefix, which may be a tenant: the path `/.well-known/tasks` then names tasks.
-    pub(super) fn is_public(self, path: &str) -> bool {
-        self == Self::Card || self.is_health(path)
-    }
-
     /// Returns true for health checks over HTTP or gRPC.
     pub(super) fn is_health(self, path: &str) -> bool {
         match self {
@@ -66,6 +91,30 @@ impl RequestKind {
             Self::Card | Self::ExtendedCard | Self::Health => Some("GET, HEAD"),
             Self::JsonRpc => Some("POST"),
             Self::Grpc | Self::Rest => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, header};
+
+    use super::*;
+
+    #[test]
+    fn only_agent_card_and_health_are_public() {
+        let public = |method: &str, path: &str, content_type: &str| {
+            let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, content_type);
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            RequestClass::new(&parts, Protocols::default()).is_public(&parts)
+        };
+        for path in ["/.well-known/agent-card.json", "/healthz", "/readyz", "/healthz/"] {
+            assert!(public("GET", path, "") && public("HEAD", path, ""), "{path}");
+        }
+        let health = "/grpc.health.v1.Health/Check";
+        assert!(public("POST", health, "application/grpc") && !public("POST", health, "application/json"));
+        for path in ["/.well-known/tasks", "/healthz/tasks", "/tasks", "/rpc", "/.well-known/agent-card.json/tasks"] {
+            assert!(!public("GET", path, ""), "{path}");
         }
     }
 }

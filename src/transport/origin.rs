@@ -4,12 +4,12 @@
 //! `Host`, `Origin` and `Sec-Fetch-*`, on which the checks rely. Other programs can send any headers, so the checks do not
 //! protect against them.
 
-use std::{collections::BTreeSet, fmt, net::SocketAddr, ops::ControlFlow, str::FromStr};
+use std::{collections::BTreeSet, fmt, net::SocketAddr, str::FromStr};
 
 use axum::extract::ConnectInfo;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version, header, request::Parts};
 
-use super::{Body, brief, classify::RequestKind, error_response, response::status};
+use super::{Body, RequestClass, brief, response::status};
 use crate::{
     card::{Address, Card, Forwarded},
     error::{Error, ErrorKind},
@@ -224,33 +224,22 @@ impl OriginPolicy {
         }
     }
 
-    /// Applies the policy to a request. `bound`: its listen address, if known. Continues with the origin to
-    /// [allow](allow_origin) in the response, or breaks with the response to a preflight or rejected request.
-    pub(crate) fn apply(
-        &self,
-        parts: &Parts,
-        bound: Option<SocketAddr>,
-    ) -> ControlFlow<Response<Body>, Option<HeaderValue>> {
-        if let Err(error) = self.check(parts, bound) {
-            return ControlFlow::Break(error_response(parts, error));
-        }
-        match self.allowed_origin(&parts.headers) {
-            Some(origin) if is_preflight(parts) && !is_public(parts) => ControlFlow::Break(preflight(parts, origin)),
-            origin => ControlFlow::Continue(origin),
-        }
-    }
-
-    fn check(&self, parts: &Parts, bound: Option<SocketAddr>) -> Result<(), Error> {
+    /// Checks a request. `bound`: its listen address, if known.
+    ///
+    /// # Errors
+    /// The host or the origin is not allowed.
+    pub(crate) fn check(&self, class: RequestClass, parts: &Parts, bound: Option<SocketAddr>) -> Result<(), Error> {
         let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
         let forwarded = peer.and_then(|peer| self.address.forwarded_by(peer, &parts.headers));
         let is_loopback = bound.is_some_and(|addr| addr.ip().to_canonical().is_loopback());
         if (self.checks_all_addresses || is_loopback)
             && forwarded.as_ref().is_none_or(|forwarded| !forwarded.by_proxy)
-            && !RequestKind::of(parts).is_health(parts.uri.path())
+            && !class.kind.is_health(parts.uri.path())
         {
             self.check_hosts(parts)?;
         }
-        self.check_origin(parts, forwarded.as_ref(), bound.is_some())
+        // The card and health checks are public.
+        if class.is_public(parts) { Ok(()) } else { self.check_origin(parts, forwarded.as_ref(), bound.is_some()) }
     }
 
     /// Rejects a host that may come from DNS rebinding. The authority of the request target takes precedence over
@@ -271,16 +260,11 @@ impl OriginPolicy {
         Ok(())
     }
 
-    /// Rejects requests from pages of other origins. Exempt are the card and health checks, which are public, and
-    /// navigation: the page that links to a document can't read it.
+    /// Rejects requests from pages of other origins, except navigation: the page that links to a document can't read it.
     fn check_origin(&self, parts: &Parts, forwarded: Option<&Forwarded>, bound: bool) -> Result<(), Error> {
         let (origins, site) = (parts.headers.get_all(header::ORIGIN), parts.headers.get(SEC_FETCH_SITE));
         let is_cross_origin = site.is_some_and(|site| matches!(site.as_bytes(), b"cross-site" | b"same-site"));
-        if self.any_origin
-            || (origins.iter().next().is_none() && !is_cross_origin)
-            || is_public(parts)
-            || is_navigation(parts)
-        {
+        if self.any_origin || (origins.iter().next().is_none() && !is_cross_origin) || is_navigation(parts) {
             return Ok(());
         }
         let rejected = |origin: &str| {
@@ -325,7 +309,7 @@ impl OriginPolicy {
     }
 
     /// Returns the value of `Access-Control-Allow-Origin` for a page of an allowed origin.
-    fn allowed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+    pub(crate) fn allowed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         let value = headers.get(header::ORIGIN)?;
         let is_allowed = || self.origins.contains(&Origin::parse(value.to_str().ok()?)?).then_some(());
         (self.any_origin || is_allowed().is_some()).then(|| value.clone())
@@ -349,18 +333,15 @@ fn is_navigation(parts: &Parts) -> bool {
     is_document && parts.headers.get(SEC_FETCH_MODE).is_some_and(|mode| mode == "navigate")
 }
 
-/// Returns true for the card and health checks.
-fn is_public(parts: &Parts) -> bool {
-    RequestKind::of(parts).is_public(parts.uri.path())
-}
-
 /// Returns true for a preflight request of a browser.
 fn is_preflight(parts: &Parts) -> bool {
     parts.method == Method::OPTIONS && parts.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// Builds the response to a preflight from an allowed origin.
-fn preflight(parts: &Parts, origin: HeaderValue) -> Response<Body> {
+/// Returns the response to a preflight from an allowed origin. `None` for other requests, and for public resources, which
+/// allow every origin.
+pub(crate) fn preflight(class: RequestClass, parts: &Parts, origin: Option<&HeaderValue>) -> Option<Response<Body>> {
+    let origin = origin.filter(|_| is_preflight(parts) && !class.is_public(parts))?;
     let mut response = status(StatusCode::NO_CONTENT);
     let headers = response.headers_mut();
     let methods = HeaderValue::from_static("GET, HEAD, POST, DELETE");
@@ -374,8 +355,8 @@ fn preflight(parts: &Parts, origin: HeaderValue) -> Response<Body> {
     for name in varies {
         headers.append(header::VARY, name.into());
     }
-    allow_origin(headers, origin);
-    response
+    allow_origin(headers, origin.clone());
+    Some(response)
 }
 
 /// Adds CORS headers, so that a page of this origin can read a response. Public responses already allow every origin.
@@ -393,13 +374,15 @@ pub(crate) fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
 
 #[cfg(test)]
 mod tests {
-    use http::Request;
-
     use super::*;
-    use crate::agent::About;
+    use crate::{agent::About, protocol::Protocols};
+
+    fn check(policy: &OriginPolicy, parts: &Parts, bound: Option<SocketAddr>) -> Result<(), Error> {
+        policy.check(RequestClass::new(parts, Protocols::default()), parts, bound)
+    }
 
     fn request(lines: &[(&'static str, &'static str)]) -> Parts {
-        let mut request = Request::builder().method("POST").uri("/message:send");
+        let mut request = http::Request::builder().method("POST").uri("/message:send");
         for (name, value) in lines {
             request = request.header(*name, *value);
         }
@@ -471,11 +454,11 @@ mod tests {
         let foreign = request(&[("host", "evil.example")]);
         let [loopback, any] = ["[::1]:80", "0.0.0.0:80"].map(|addr| addr.parse().ok());
         let (open, named) = (policy(&card(), &[], &[]), policy(&card(), &["a.example"], &[]));
-        assert!(open.check(&foreign, loopback).is_err());
-        assert!(open.check(&foreign, any).is_ok() && open.check(&foreign, None).is_ok());
+        assert!(check(&open, &foreign, loopback).is_err());
+        assert!(check(&open, &foreign, any).is_ok() && check(&open, &foreign, None).is_ok());
         for bound in [loopback, any, None] {
-            assert!(named.check(&foreign, bound).is_err());
-            assert!(policy(&card(), &["*"], &[]).check(&foreign, bound).is_ok());
+            assert!(check(&named, &foreign, bound).is_err());
+            assert!(check(&policy(&card(), &["*"], &[]), &foreign, bound).is_ok());
         }
     }
 
@@ -487,7 +470,7 @@ mod tests {
             ("http://evil.example/tasks", "127.0.0.1", false),
             ("http://127.0.0.1/tasks", "evil.example", false),
         ] {
-            let (mut parts, ()) = Request::builder().uri(target).body(()).unwrap().into_parts();
+            let (mut parts, ()) = http::Request::builder().uri(target).body(()).unwrap().into_parts();
             parts.headers.insert(header::HOST, host.parse().unwrap());
             assert_eq!(policy.check_hosts(&parts).is_ok(), allowed, "{target} {host}");
         }
@@ -499,7 +482,7 @@ mod tests {
         let bound = "127.0.0.1:8080".parse().ok();
         let check = |lines: &[(&'static str, &'static str)]| {
             let lines = [&[("host", "127.0.0.1:8080")], lines].concat();
-            policy.check(&request(&lines), bound).map_err(|error| error.kind())
+            check(&policy, &request(&lines), bound).map_err(|error| error.kind())
         };
         for origin in [
             "http://127.0.0.1:8080",
@@ -539,9 +522,9 @@ mod tests {
     fn mounted_router_accepts_https_origin_of_its_host() {
         let policy = policy(&card(), &[], &[]);
         let of = |origin| request(&[("host", "a.example"), ("origin", origin)]);
-        assert!(policy.check(&of("https://a.example"), None).is_ok());
-        assert!(policy.check(&of("https://a.example"), "192.0.2.1:80".parse().ok()).is_err());
-        assert!(policy.check(&of("https://a.example:8443"), None).is_err());
+        assert!(check(&policy, &of("https://a.example"), None).is_ok());
+        assert!(check(&policy, &of("https://a.example"), "192.0.2.1:80".parse().ok()).is_err());
+        assert!(check(&policy, &of("https://a.example:8443"), None).is_err());
     }
 
     #[test]
@@ -550,7 +533,7 @@ mod tests {
         let check = |peer: &str, lines: &[(&'static str, &'static str)]| {
             let mut parts = request(&[&[("host", "up.internal:1")], lines].concat());
             parts.extensions.insert(ConnectInfo(SocketAddr::new(peer.parse().unwrap(), 1)));
-            policy.check(&parts, "127.0.0.1:8080".parse().ok()).is_ok()
+            check(&policy, &parts, "127.0.0.1:8080".parse().ok()).is_ok()
         };
         let forwarded =
             [("x-forwarded-host", "a.example"), ("x-forwarded-proto", "https"), ("origin", "https://a.example")];

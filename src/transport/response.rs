@@ -8,7 +8,7 @@ use http_body::Body as _;
 use serde::{Deserialize, de::IgnoredAny};
 use tonic::{Status, metadata::MetadataMap};
 
-use super::{Body, brief, error_response};
+use super::{Body, RequestClass, brief};
 use crate::{
     check::Violation,
     error::{Error, ErrorKind},
@@ -106,9 +106,9 @@ pub(super) fn status(status: StatusCode) -> Response<Body> {
 }
 
 /// Builds the error response for an HTTP method that the path does not support, with `Allow`.
-pub(super) fn method_not_allowed(parts: &Parts, allowed: &'static str) -> Response<Body> {
+pub(super) fn method_not_allowed(class: RequestClass, parts: &Parts, allowed: &'static str) -> Response<Body> {
     let request_line = format!("{} {}", parts.method, parts.uri.path());
-    let mut response = error_response(parts, ErrorKind::VerbNotAllowed.because(brief(&request_line)));
+    let mut response = class.error_response(ErrorKind::VerbNotAllowed.because(brief(&request_line)));
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
     response
 }

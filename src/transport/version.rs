@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use http::{Extensions, HeaderMap, Uri, request::Parts};
+use http::{HeaderMap, Uri, request::Parts};
 use tonic::server::NamedService;
 
 use super::{V03Server, brief, classify::RequestKind, query_parameter};
@@ -20,19 +20,6 @@ use crate::{
 
 /// Prefix of every HTTP+JSON path of 0.3.
 const V03_REST_PREFIX: &str = "/v1/";
-
-/// Stores on a request which protocol versions are served, for errors before its body is read. All versions are the
-/// default, and are not stored.
-pub(super) fn store_protocols(protocols: Protocols, extensions: &mut Extensions) {
-    if protocols != Protocols::default() {
-        extensions.insert(protocols);
-    }
-}
-
-/// Returns the protocol versions stored on a request.
-fn stored_protocols(extensions: &Extensions) -> Protocols {
-    extensions.get().copied().unwrap_or_default()
-}
 
 /// Full name of the gRPC service of a version.
 pub(super) const fn grpc_service_name(version: Version) -> &'static str {
@@ -57,20 +44,17 @@ pub(super) fn is_a2a_grpc_method(path: &str, version: Version, served: Protocols
 }
 
 /// Returns the version of a request by its form. For JSON-RPC, whose method is in the body, returns the presumed version.
-pub(super) fn of_request(kind: RequestKind, parts: &Parts) -> Version {
+pub(super) fn of_request(kind: RequestKind, parts: &Parts, served: Protocols) -> Version {
     let path = parts.uri.path();
     let has_v03_form = match kind {
         RequestKind::Grpc => is_grpc_method(path, Version::V0_3),
         // If 0.3 is not served, `v1` is the name of a tenant.
         RequestKind::Rest => {
-            path.starts_with(V03_REST_PREFIX)
-                && stored_protocols(&parts.extensions).has(Version::V0_3)
-                && !requests_1_x(&parts.uri, &parts.headers)
+            path.starts_with(V03_REST_PREFIX) && served.has(Version::V0_3) && !requests_1_x(&parts.uri, &parts.headers)
         }
         RequestKind::ExtendedCard => true,
         RequestKind::JsonRpc => {
-            let requested = requested_text(&parts.uri, &parts.headers);
-            return presumed(requested.as_deref(), stored_protocols(&parts.extensions));
+            return presumed(requested_text(&parts.uri, &parts.headers).as_deref(), served);
         }
         RequestKind::Card | RequestKind::Health => false,
     };
