@@ -232,7 +232,8 @@ mod tests {
     #[test]
     fn reservations_count_with_frames() {
         let unsent = ResponseBudget::new(16_000);
-        let frame = unsent.count(data(10_000));
+        // Counts as 10 000 bytes.
+        let frame = unsent.count(data(8000));
         let read = unsent.reservation();
         assert!(read.reserve_for_read(1 << 30).is_ok(), "an eighth of the budget");
         assert_eq!(read.bytes.load(Relaxed), 2000);
