@@ -208,7 +208,7 @@ fn now() -> Instant {
 fn wait_until_ready(addr: &str) {
     loop {
         let mut socket = TcpStream::connect(addr).unwrap();
-        socket.write_all(b"GET /readyz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").unwrap();
+        socket.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
         let mut reply = String::new();
         socket.read_to_string(&mut reply).unwrap();
         if reply.starts_with("HTTP/1.1 200") {

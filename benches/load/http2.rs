@@ -108,7 +108,7 @@ impl Http2 {
         block.extend_from_slice(SERVICE.as_bytes());
         block.extend_from_slice(method.as_bytes());
         if first {
-            block.extend_from_slice(b"\x41\x01a\x5f\x10application/grpc\x40\x02te\x08trailers");
+            block.extend_from_slice(b"\x41\x09localhost\x5f\x10application/grpc\x40\x02te\x08trailers");
         } else {
             block.extend_from_slice(&[0xc0, 0xbf, 0xbe]);
         }

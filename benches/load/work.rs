@@ -132,7 +132,8 @@ impl Prepared {
 
     /// Subscription after this cursor.
     pub(crate) fn replay(task: &str, cursor: &str) -> Self {
-        let head = format!("GET /tasks/{task}:subscribe HTTP/1.1\r\nhost: a\r\nlast-event-id: {cursor}\r\n\r\n");
+        let head =
+            format!("GET /tasks/{task}:subscribe HTTP/1.1\r\nhost: localhost\r\nlast-event-id: {cursor}\r\n\r\n");
         Self::plain(head.into_bytes())
     }
 
@@ -204,13 +205,13 @@ fn framed(message: &impl prost::Message) -> Vec<u8> {
 }
 
 fn head(method: &str, path: &str) -> Vec<u8> {
-    format!("{method} {path} HTTP/1.1\r\nhost: a\r\n\r\n").into_bytes()
+    format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").into_bytes()
 }
 
 fn post(path: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!(
-        "POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
     )
     .into_bytes()
 }
