@@ -64,21 +64,22 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # Store
+//! # Store and limits
 //!
 //! Tasks are in memory unless [`Server::store`](server::Server::store) sets a store. With a store in a file, streams resume
 //! after a restart, and a turn that was interrupted runs again if its agent is [resumable](agent::Agent::resumable):
 //!
 //! ```
-//! use std::sync::Arc;
+//! use std::{sync::Arc, time::Duration};
 //!
-//! use a2a_service::{agent::demo::Demo, server::Server, store::sqlite::{Options, Sqlite}};
+//! use a2a_service::{agent::demo::Demo, server::{Limits, Server}, store::sqlite::{Options, Sqlite}};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let directory = tempfile::tempdir()?;
 //! # let path = directory.path().join("tasks.db");
-//! let store = Sqlite::open(&path, Options::default())?;
-//! let server = Server::new(Demo).store(Arc::new(store));
+//! let store = Sqlite::open(&path, Options::default().max_tasks(100_000))?;
+//! let limits = Limits::default().turn_deadline(Duration::from_secs(60)).queued_messages(10);
+//! let server = Server::new(Demo).store(Arc::new(store)).limits(limits);
 //! # Ok(()) }
 //! ```
 //!
@@ -106,6 +107,7 @@
 )]
 
 /// Defines a struct of options, with a builder method for each field.
+#[cfg(any(feature = "server", feature = "client"))]
 macro_rules! options {
     (
         $(#[$attribute:meta])*

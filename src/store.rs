@@ -15,8 +15,8 @@ pub use key::{Hashed, Key, KeyMap, Scope};
 pub use page::PageToken;
 pub use retention::{Retention, SweepResult};
 
+pub use crate::clock::Millis;
 use crate::{
-    clock::Millis,
     error::Error,
     event::{Event, Fence, Position, Seq},
     history::HistoryLimit,
