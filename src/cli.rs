@@ -1,15 +1,13 @@
 //! Command line of the `a2a` program: `serve`, `admin` and `config`, exit codes, and output to stdout and stderr.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{fmt, path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand, builder::styling};
+use clap::{Arg, ArgAction, ArgMatches, FromArgMatches, Parser, Subcommand, builder::styling};
 
 mod admin;
-mod flags;
 mod serve;
 
-use self::flags::Flags;
-use crate::config;
+use crate::config::{self, Config, KEYS, Key};
 
 /// Exit code for an invalid command line or configuration (`EX_USAGE` of sysexits).
 const EX_USAGE: u8 = 64;
@@ -49,6 +47,57 @@ struct Serve {
     print_config: bool,
     #[command(flatten)]
     flags: Flags,
+}
+
+/// Names and values of the flags that were given. [`config::load`](crate::config::load) parses the values.
+#[derive(Clone, Default)]
+struct Flags(Vec<(String, String)>);
+
+impl clap::Args for Flags {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let defaults = Config::default();
+        command.args(KEYS.iter().flat_map(|key| flags(key, &defaults)))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+/// Returns the flag of a key and, hidden, its former names.
+fn flags(key: &Key, defaults: &Config) -> Vec<Arg> {
+    let default = key.show(defaults).map(|value| format!("default: {}, ", value.trim_matches('"')));
+    let help = format!("{} [{}env: {}]", key.description, default.unwrap_or_default(), key.variable());
+    let arg = Arg::new(key.flag()).long(key.flag()).help(help).action(ArgAction::Set);
+    let arg = arg.value_name(key.kind.trim_start_matches("secret ").to_uppercase());
+    let choice = key.kind.contains('`').then(|| key.kind.split('`').skip(1).step_by(2).collect::<Vec<_>>().join("|"));
+    let arg = choice.map_or(arg.clone(), |values| arg.value_name(values));
+    let arg = match key.value_without_argument {
+        Some(value) => arg.num_args(0..=1).require_equals(true).default_missing_value(value),
+        None => arg,
+    };
+    let former = key.former_flags().map(|name| arg.clone().id(name.clone()).long(name).hide(true)).collect();
+    [vec![arg], former].concat()
+}
+
+impl FromArgMatches for Flags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let names = KEYS.iter().flat_map(|key| [key.flag()].into_iter().chain(key.former_flags()));
+        let value = |name: String| matches.get_one::<String>(&name).cloned().map(|value| (name, value));
+        Ok(Self(names.filter_map(value).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Omits the values, because they may be secret.
+impl fmt::Debug for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+    }
 }
 
 /// Runs the program with the arguments of the process.

@@ -3,18 +3,16 @@
 //! The configuration file, environment variables, command-line flags and the reference are derived from this table. Flags
 //! override environment variables, and those override the file. No other module reads the environment.
 
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, fmt::Write as _, net::SocketAddr, time::Duration};
 
 use toml::{Spanned, de::DeValue};
 
 mod load;
-mod reference;
 mod value;
 
 use self::value::{BaseUrl, ByteSize, Filter, GrpcAddress, OptionalTimeout, Structure, UrlPath};
 pub(crate) use self::{
     load::{Error, Loaded, load},
-    reference::reference,
     value::{Agent, StorePath, Value},
 };
 use crate::{
@@ -34,6 +32,24 @@ use crate::{
 
 /// Default path of the SQLite file, in the working directory like `a2a.toml`: a copy of one directory has all of a server.
 const DEFAULT_STORE_FILE: &str = "a2a.db";
+
+/// Introduction of the reference.
+const INTRODUCTION: &str = "\
+# Configuration
+
+Output of `a2a config reference`.
+
+`a2a serve` reads the file that `--config` or `A2A_CONFIG` names, or else `a2a.toml` in the working directory if it exists.
+Environment variables override the file, and flags override both. `a2a serve --print-config` prints the result with the
+origin of each value. Unknown keys and invalid values are errors. Unknown variables with the prefix `A2A_` are warnings,
+because other programs may use the prefix too.
+
+A name with a dot is a key in a table: `turn.deadline` is `deadline` in `[turn]`, `A2A_TURN_DEADLINE` and `--turn-deadline`.
+Former names of keys, variables and flags are accepted with a warning. A name and its former name together are an error.
+
+A duration is a number with a unit, such as `500ms`, `10s`, `5m` or `1h`. A size is a number of bytes, optionally with a unit:
+`64KiB`, `1MiB`. An empty variable counts as not set; for a secret, it is an error.
+";
 
 /// Declaration of a configuration key.
 pub(crate) struct Key {
@@ -312,6 +328,29 @@ impl Config {
             formats_by_host: value(self.card_formats_by_host.as_ref()).unwrap_or_default(),
         }
     }
+}
+
+/// Returns the reference of all keys with their types, defaults and descriptions, in Markdown.
+pub(crate) fn reference() -> String {
+    let defaults = Config::default();
+    let mut text = INTRODUCTION.to_owned();
+    for key in KEYS {
+        let default = key.show(&defaults).map_or_else(|| "not set".to_owned(), |value| format!("`{value}`"));
+        let (name, kind, description) = (key.name, key.kind, key.description);
+        let (variable, flag) = (key.variable(), key.flag());
+        // Writing to memory does not fail.
+        _ = write!(
+            text,
+            "\n## `{name}`\n\n{description}\n\n- {kind}; default: {default}\n- `{variable}`, `--{flag}`\n"
+        );
+        for short in key.short {
+            _ = writeln!(text, "- shorthand: `{short} = {default}`", default = default.trim_matches('`'));
+        }
+        for former in key.former {
+            _ = writeln!(text, "- formerly `{former}`");
+        }
+    }
+    text
 }
 
 #[cfg(test)]

@@ -55,6 +55,7 @@ use tower_service::Service;
 pub(crate) use self::{
     base_path::Paths,
     classify::RequestClass,
+    context::{hide_credentials, request_id},
     framing::check_framing,
     origin::{OriginPolicy, allow_origin, preflight},
     peer_limit::CONNECTIONS_PER_PEER,

@@ -2,6 +2,7 @@
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
+use ipnet::IpNet;
 use serde::Deserialize;
 
 /// IP network in CIDR notation (`10.0.0.0/8`, `fd00::/8`) or a single address.
@@ -15,28 +16,19 @@ use serde::Deserialize;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Network {
-    addr: IpAddr,
-    prefix: u8,
-}
+pub struct Network(IpNet);
 
 impl Network {
     /// Returns true if an address is in the network. IPv4-mapped IPv6 addresses, such as those of peers of a dual-stack
     /// socket, count as IPv4.
     pub fn contains(&self, addr: IpAddr) -> bool {
-        let shift = |width: u8| u32::from(width - self.prefix);
-        match (self.addr, addr.to_canonical()) {
-            (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).checked_shr(shift(32)).unwrap_or(0) == 0,
-            (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).checked_shr(shift(128)).unwrap_or(0) == 0,
-            _ => false,
-        }
+        self.0.contains(&addr.to_canonical())
     }
 }
 
 impl From<IpAddr> for Network {
     fn from(addr: IpAddr) -> Self {
-        let addr = addr.to_canonical();
-        Self { addr, prefix: width(addr) }
+        Self(addr.to_canonical().into())
     }
 }
 
@@ -44,13 +36,8 @@ impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let error = || format!("`{text}` is not an IP address or network; write 10.0.0.1 or 10.0.0.0/8");
-        let Some((addr, prefix)) = text.split_once('/') else {
-            return text.parse().map(IpAddr::into).map_err(|_| error());
-        };
-        let addr: IpAddr = addr.parse().map_err(|_| error())?;
-        let prefix = prefix.parse().ok().filter(|prefix| *prefix <= width(addr)).ok_or_else(error)?;
-        Ok(Self { addr, prefix })
+        let network = text.parse().map(Self).or_else(|_| text.parse().map(IpAddr::into));
+        network.map_err(|_| format!("`{text}` is not an IP address or network; write 10.0.0.1 or 10.0.0.0/8"))
     }
 }
 
@@ -64,13 +51,8 @@ impl TryFrom<String> for Network {
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.addr, self.prefix)
+        fmt::Display::fmt(&self.0, f)
     }
-}
-
-/// Length of an address in bits.
-const fn width(addr: IpAddr) -> u8 {
-    if addr.is_ipv4() { 32 } else { 128 }
 }
 
 #[cfg(test)]

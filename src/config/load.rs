@@ -3,7 +3,9 @@
 use std::{
     env,
     ffi::OsString,
-    fmt, fs, io, mem,
+    fmt,
+    fmt::Write as _,
+    fs, io, mem,
     path::{Path, PathBuf},
 };
 
@@ -103,6 +105,37 @@ impl Loaded {
     pub(crate) fn origins(&self) -> impl Iterator<Item = (&'static Key, &Origin)> {
         KEYS.iter().zip(&self.origins)
     }
+
+    /// Formats all values as a configuration file, with their origins as comments.
+    pub(crate) fn print(&self) -> String {
+        let line = |name: &str, value: Option<String>| match value {
+            Some(value) => format!("{name} = {value}"),
+            None => format!("# {name} ="),
+        };
+        // Keys outside of tables have to come first in TOML.
+        let mut tables = vec![""];
+        for (table, _) in KEYS.iter().map(|key| split_name(key.name)) {
+            if !tables.contains(&table) {
+                tables.push(table);
+            }
+        }
+        let mut text = String::new();
+        for table in tables {
+            if !table.is_empty() {
+                _ = write!(text, "\n[{table}]\n");
+            }
+            for (key, origin) in self.origins().filter(|(key, _)| split_name(key.name).0 == table) {
+                let line = line(split_name(key.name).1, key.show(&self.config));
+                _ = writeln!(text, "{line:<40} # {origin}");
+            }
+        }
+        text
+    }
+}
+
+/// Splits the name of a key into its table and its name there.
+fn split_name(name: &str) -> (&str, &str) {
+    name.rsplit_once('.').unwrap_or(("", name))
 }
 
 /// Loads the configuration from the file, the environment of this process, and the flags.

@@ -1,6 +1,6 @@
 //! Types of configuration values: parsing from text and from TOML, and formatting as TOML.
 
-use std::{fmt, fmt::Write as _, net::SocketAddr};
+use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 use http::Uri;
 use serde::de::DeserializeOwned;
@@ -10,19 +10,16 @@ use toml::{
 };
 use tracing_subscriber::EnvFilter;
 
-pub(crate) use self::{
-    choices::{Agent, StorePath},
-    units::{ByteSize, OptionalTimeout},
-};
 use crate::{
     auth::Token,
-    card::{Network, is_grpc_address},
+    card::{Network, ProtocolBinding, is_grpc_address},
     protocol::{Protocols, Version},
-    transport::{AllowedHost, AllowedOrigin},
+    service::DefaultKey,
+    store::sqlite::Durability,
+    telemetry::log::LogFormat,
+    transport::{AllowedHost, AllowedOrigin, FileBytes},
+    v03::card::CardVersion,
 };
-
-mod choices;
-mod units;
 
 /// Type of a configuration value.
 pub(crate) trait Value: Sized {
@@ -105,6 +102,25 @@ impl Value for bool {
     }
 }
 
+/// Implements [`Value`] for types whose `FromStr` has errors for users, and whose `Display` is the same syntax.
+macro_rules! parsed_values {
+    ($($type:ty = $kind:literal),*) => { $(
+        impl Value for $type {
+            const KIND: &'static str = $kind;
+
+            fn read(text: &str) -> Result<Self, String> {
+                text.parse()
+            }
+
+            fn show(&self) -> Option<String> {
+                Some(quoted(self))
+            }
+        }
+    )* };
+}
+
+parsed_values!(Network = "network", AllowedHost = "host", AllowedOrigin = "origin");
+
 impl Value for SocketAddr {
     const KIND: &'static str = "address";
 
@@ -114,6 +130,166 @@ impl Value for SocketAddr {
 
     fn show(&self) -> Option<String> {
         Some(quoted(self))
+    }
+}
+
+/// Implements [`Value`] for unsigned integers.
+macro_rules! number {
+    ($($number:ty),*) => { $(
+        impl Value for $number {
+            const KIND: &'static str = "number";
+
+            fn read(text: &str) -> Result<Self, String> {
+                text.parse().map_err(|_| format!("{} is not a whole number", brief(text)))
+            }
+
+            fn show(&self) -> Option<String> {
+                Some(self.to_string())
+            }
+        }
+    )* };
+}
+
+number!(usize, u64);
+
+/// Numbers with units, added up: `500ms`, `10s`, `1h30m`.
+impl Value for Duration {
+    const KIND: &'static str = "duration";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let error = |_| format!("{} is not a duration; write 500ms, 10s, 5m or 1h", brief(text));
+        humantime::parse_duration(text).map_err(error)
+    }
+
+    fn show(&self) -> Option<String> {
+        let nanos = self.as_nanos();
+        let (day, hour, minute, second) = (86_400_000_000_000, 3_600_000_000_000, 60_000_000_000, 1_000_000_000);
+        let units = [(day, "d"), (hour, "h"), (minute, "m"), (second, "s"), (1_000_000, "ms"), (1000, "us"), (1, "ns")];
+        let unit = units.into_iter().find(|(size, _)| nanos > 0 && nanos.is_multiple_of(*size));
+        let (size, unit) = unit.unwrap_or((1, "s"));
+        Some(quoted(&format_args!("{}{unit}", nanos / size)))
+    }
+}
+
+/// Retention time. `None`, written as zero, is unlimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OptionalTimeout(pub(crate) Option<Duration>);
+
+impl Value for OptionalTimeout {
+    const KIND: &'static str = Duration::KIND;
+
+    fn read(text: &str) -> Result<Self, String> {
+        Duration::read(text).map(|time| Self((!time.is_zero()).then_some(time)))
+    }
+
+    fn show(&self) -> Option<String> {
+        self.0.unwrap_or_default().show()
+    }
+}
+
+/// Size in bytes: `1048576`, `64KiB`, `1MiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ByteSize(pub(crate) usize);
+
+impl ByteSize {
+    const UNITS: [(&'static str, usize); 7] = [
+        ("GiB", 1 << 30),
+        ("MiB", 1 << 20),
+        ("KiB", 1 << 10),
+        ("GB", 1_000_000_000),
+        ("MB", 1_000_000),
+        ("kB", 1000),
+        ("B", 1),
+    ];
+}
+
+impl Value for ByteSize {
+    const KIND: &'static str = "size";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+        let unit = if unit.is_empty() { "B" } else { unit };
+        let factor = Self::UNITS.into_iter().find(|(name, _)| *name == unit).map(|(_, factor)| factor);
+        let bytes = factor.and_then(|factor| number.parse::<usize>().ok()?.checked_mul(factor));
+        bytes.map(Self).ok_or_else(|| format!("{} is not a size; write 65536, 64KiB or 1MiB", brief(text)))
+    }
+
+    fn show(&self) -> Option<String> {
+        let mut binary = Self::UNITS.into_iter().take(3);
+        let unit = binary.find(|(_, factor)| self.0 > 0 && self.0.is_multiple_of(*factor));
+        Some(
+            unit.map_or_else(
+                || self.0.to_string(),
+                |(name, factor)| quoted(&format_args!("{}{name}", self.0 / factor)),
+            ),
+        )
+    }
+}
+
+/// Implements [`Value`] for an enum, with one word for each variant, and for the last one also a former word.
+macro_rules! word_values {
+    ($name:ident: $first:ident = $first_word:literal $(, $variant:ident = $word:literal)* $(; $last:ident = $last_word:literal $(| $former:literal)?)?) => {
+        impl Value for $name {
+            const KIND: &'static str =
+                concat!("`", $first_word, "`" $(, ", `", $word, "`")* $(, " or `", $last_word, "`")?);
+
+            fn read(text: &str) -> Result<Self, String> {
+                match text {
+                    $first_word => Ok(Self::$first),
+                    $($word => Ok(Self::$variant),)*
+                    $($last_word $(| $former)? => Ok(Self::$last),)?
+                    _ => Err(format!("{} is not {}", brief(text), Self::KIND)),
+                }
+            }
+
+            fn show(&self) -> Option<String> {
+                Some(quoted(&match self {
+                    Self::$first => $first_word,
+                    $(Self::$variant => $word,)*
+                    $(Self::$last => $last_word,)?
+                }))
+            }
+        }
+    };
+}
+
+word_values!(DefaultKey: Off = "off"; MessageId = "message_id" | "message-id");
+word_values!(FileBytes: Auto = "auto", Base64 = "base64"; Raw = "raw");
+word_values!(ProtocolBinding: JsonRpc = "JSONRPC", HttpJson = "HTTP+JSON"; Grpc = "GRPC");
+word_values!(LogFormat: Text = "text"; Json = "json");
+word_values!(Agent: Demo = "demo");
+word_values!(Durability: Process = "process"; Power = "power");
+word_values!(CardVersion: Merged = "merged", V1_0 = "1.0"; V0_3 = "0.3");
+
+/// Agents that are built into the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Agent {
+    Demo,
+}
+
+/// Store of the tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StorePath {
+    Memory,
+    Sqlite(PathBuf),
+}
+
+impl Value for StorePath {
+    const KIND: &'static str = "`memory` or `sqlite:PATH`";
+
+    fn read(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "memory" => Ok(Self::Memory),
+            Some(("sqlite", path)) if !path.is_empty() => Ok(Self::Sqlite(path.into())),
+            _ => Err(format!("{} is not {}", brief(text), Self::KIND)),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(match self {
+            Self::Memory => quoted(&"memory"),
+            Self::Sqlite(path) => quoted(&format_args!("sqlite:{}", path.display())),
+        })
     }
 }
 
@@ -221,42 +397,6 @@ impl Value for Filter {
     }
 }
 
-impl Value for Network {
-    const KIND: &'static str = "network";
-
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse()
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(quoted(self))
-    }
-}
-
-impl Value for AllowedHost {
-    const KIND: &'static str = "host";
-
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse()
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(quoted(self))
-    }
-}
-
-impl Value for AllowedOrigin {
-    const KIND: &'static str = "origin";
-
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse()
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(quoted(self))
-    }
-}
-
 impl Value for Version {
     const KIND: &'static str = "version";
 
@@ -358,20 +498,9 @@ fn inline(value: &DeValue<'_>) -> String {
     }
 }
 
-/// Formats a TOML string.
+/// Formats a TOML string. Strings of JSON are strings of TOML, except that TOML does not allow DEL.
 fn quoted(text: &(impl fmt::Display + ?Sized)) -> String {
-    let mut quoted = String::from('"');
-    for c in text.to_string().chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            '\n' => quoted.push_str("\\n"),
-            '\t' => quoted.push_str("\\t"),
-            c if c.is_control() => _ = write!(quoted, "\\u{:04X}", u32::from(c)),
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
+    serde_json::Value::from(text.to_string()).to_string().replace('\u{7f}', "\\u007F")
 }
 
 /// Quotes and escapes the text of a value for an error message, up to 80 characters.
@@ -392,4 +521,127 @@ fn with_article(kind: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_numbers_with_units() {
+        for (text, millis, printed) in [
+            ("500ms", 500, "500ms"),
+            ("0s", 0, "0s"),
+            ("90s", 90_000, "90s"),
+            ("1h30m", 5_400_000, "90m"),
+            ("24h", 86_400_000, "1d"),
+            ("1s500ms", 1500, "1500ms"),
+            ("30m1h", 5_400_000, "90m"),
+            ("1.5s", 1500, "1500ms"),
+            ("1 s", 1000, "1s"),
+            ("1w", 604_800_000, "7d"),
+        ] {
+            let read = Duration::read(text).unwrap();
+            assert_eq!(read, Duration::from_millis(millis), "{text}");
+            assert_eq!(read.show().unwrap(), format!("\"{printed}\""));
+        }
+        for text in ["", "5", "s", "-1s", "1x", "5s3", "99999999999999999999s", "9999999999999999999d"] {
+            assert!(Duration::read(text).unwrap_err().contains("10s"), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_numbers_with_optional_units() {
+        for (text, bytes, printed) in [
+            ("65536", 65_536, "\"64KiB\""),
+            ("1MiB", 1 << 20, "\"1MiB\""),
+            ("3MB", 3_000_000, "3000000"),
+            ("7B", 7, "7"),
+            ("0", 0, "0"),
+        ] {
+            let read = ByteSize::read(text).unwrap();
+            assert_eq!((read, read.show().unwrap()), (ByteSize(bytes), printed.to_owned()), "{text}");
+        }
+        for text in ["", "MiB", "1mib", "1.5MiB", "-1", "99999999999999999999", "99999999999999GiB"] {
+            assert!(ByteSize::read(text).unwrap_err().contains("1MiB"), "{text}");
+        }
+    }
+
+    #[test]
+    fn stores_are_memory_or_a_file() {
+        for text in ["memory", "sqlite:a2a.db", "sqlite:C:\\a b\\a2a.db"] {
+            let read = StorePath::read(text).unwrap();
+            let printed = read.show().unwrap();
+            assert_eq!(StorePath::from_toml(&DeValue::parse(&printed).unwrap()), Ok(read), "{printed}");
+        }
+        for text in ["", "sqlite", "sqlite:", "memory:", "a2a.db", "postgres://a"] {
+            assert!(StorePath::read(text).unwrap_err().ends_with("is not `memory` or `sqlite:PATH`"), "{text}");
+        }
+        assert_eq!(Durability::read("power"), Ok(Durability::Power));
+        assert!(Durability::read("full").unwrap_err().contains("`power`"));
+    }
+
+    #[test]
+    fn base_urls_have_a_host_and_no_query() {
+        for text in ["http://a", "https://a.example:81/below/", "http://[::1]:8"] {
+            assert_eq!(BaseUrl::read(text).unwrap().0, text);
+        }
+        for text in ["", "a.example", "ftp://a", "/path", "http://a?b", "https://a#b"] {
+            assert!(BaseUrl::read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_are_arrays_or_separated_by_commas() {
+        let read = Vec::<Network>::read("10.0.0.0/8, ::1").unwrap();
+        assert_eq!(read.show().unwrap(), r#"["10.0.0.0/8", "::1/128"]"#);
+        let value = DeValue::parse(r#"["10.0.0.0/8", "::1"]"#).unwrap();
+        assert_eq!(Vec::<Network>::from_toml(&value), Ok(read));
+        let value = DeValue::parse(r#""10.0.0.0/8""#).unwrap();
+        assert_eq!(Vec::<Network>::from_toml(&value).unwrap_err(), "string is not a list of type network");
+    }
+
+    #[test]
+    fn unsupported_versions_are_rejected() {
+        let read = Protocols::read("0.3, 1.0.1").unwrap();
+        assert_eq!((read, read.show().unwrap()), (Protocols::default(), r#"["1.0", "0.3"]"#.to_owned()));
+        let value = DeValue::parse(r#"["0.3"]"#).unwrap();
+        assert_eq!(Protocols::from_toml(&value).unwrap().show().unwrap(), r#"["0.3"]"#);
+        assert_eq!(Protocols::read("2.0").unwrap_err(), "`2.0` is not a supported protocol version; write 1.0 or 0.3");
+        for empty in ["", " , "] {
+            assert!(Protocols::read(empty).unwrap_err().contains("is empty"), "{empty}");
+        }
+    }
+
+    #[test]
+    fn structures_are_toml_in_text_too() {
+        type Skills = Structure<Vec<crate::card::SkillConfig>>;
+        let text = r#"[{ "description" = "d", "id" = "i", "name" = "n", "tags" = ["a", "b"] }]"#;
+        let read = Skills::read(text).unwrap();
+        assert_eq!((&*read.value[0].id, &*read.show().unwrap()), ("i", text));
+        let error = Skills::read(r#"[{ id = "i", nmae = "n" }]"#).unwrap_err();
+        assert!(error.contains("nmae"), "{error}");
+    }
+
+    #[test]
+    fn quoted_text_parses_as_toml() {
+        let text = "a \"quoted\" \\ name\nin lines\u{7}\u{7f}";
+        let document = format!("name = {}", quoted(&text));
+        let table = toml::de::DeTable::parse(&document).unwrap();
+        assert_eq!(table.get_ref().get("name").unwrap().get_ref().as_str(), Some(text));
+    }
+
+    #[test]
+    fn invalid_paths_and_grpc_addresses_are_rejected() {
+        for (text, path, printed) in
+            [("/a2a/v1", "/a2a/v1", "\"/a2a/v1\""), ("/a/", "/a", "\"/a\""), ("/", "", "\"/\"")]
+        {
+            let read = UrlPath::read(text).unwrap();
+            assert_eq!((read.0.as_str(), read.show().unwrap().as_str()), (path, printed));
+        }
+        for text in ["", "a", "//a", "/a?b", "/a b", "/a#b", "/a%20b", "https://a.example/a"] {
+            assert!(UrlPath::read(text).unwrap_err().contains("/a2a/v1"), "{text}");
+        }
+        assert!(GrpcAddress::read("agent.example:443").is_ok() && GrpcAddress::read("https://agent.example").is_ok());
+        for text in ["", "x", "agent.example", "https://agent.example/a"] {
+            assert!(GrpcAddress::read(text).unwrap_err().contains("agent.example:443"), "{text}");
+        }
+    }
+}

@@ -1,8 +1,7 @@
-//! Request log: request ids, and a log line per request with its status, duration, JSON-RPC method and error reason.
+//! Request log: a line per request with its status, duration, JSON-RPC method and error reason.
 
 use std::{
     convert::Infallible,
-    fmt,
     net::SocketAddr,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -10,47 +9,20 @@ use std::{
 
 use axum::extract::{ConnectInfo, OriginalUri};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Response, header, request::Parts};
-use http_body::{Frame, SizeHint};
+use http::{HeaderValue, Method, Response, request::Parts};
+use http_body::{Body as _, Frame};
 use tokio::time::Instant;
-use tonic::Status;
-use tonic_types::StatusExt as _;
 use tracing::{Level, Span, field};
 
+use super::{BodyObserver, ObservedBody};
 use crate::{
     call::REQUEST_ID,
     env::Ids,
-    transport::{Body, CallOutcome, REQUEST_LOG, RequestClass, ResponseFuture},
+    transport::{Body, CallOutcome, REQUEST_LOG, RequestClass, ResponseFuture, hide_credentials, request_id},
 };
 
-/// Marks the values of headers with credentials as sensitive, so that `Debug` of a request hides them.
-fn hide_credentials(headers: &mut HeaderMap) {
-    for (name, value) in headers {
-        let text = name.as_str();
-        let is_secret = *name == header::AUTHORIZATION
-            || *name == header::PROXY_AUTHORIZATION
-            || *name == header::COOKIE
-            || ["-key", "-token", "-secret", "-password", "-signature", "-authorization", "-credential"]
-                .iter()
-                .any(|ending| text.ends_with(ending));
-        if is_secret {
-            value.set_sensitive(true);
-        }
-    }
-}
-
-/// Returns the request id: the value of `X-Request-Id` if it is 1 to 128 visible ASCII characters, else a new UUID, which
-/// replaces it.
-fn request_id(headers: &mut HeaderMap, ids: &Ids) -> HeaderValue {
-    let is_valid = |id: &&HeaderValue| (1..=128).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);
-    if let Some(id) = headers.get(REQUEST_ID).filter(is_valid) {
-        return id.clone();
-    }
-    // Infallible: a UUID is a valid header value.
-    let id = HeaderValue::try_from(ids.time_ordered()).unwrap_or(HeaderValue::from_static("unknown"));
-    headers.insert(REQUEST_ID, id.clone());
-    id
-}
+/// Response body that is logged when it is dropped: after it was sent, or when the client has gone.
+pub(crate) type LoggedBody = ObservedBody<Body, Box<RequestLine>>;
 
 /// Passes a request on, and logs it: assigns it an id, which the response returns, and logs a line when the response body
 /// has ended. Log lines in between are in a span with the id. Credentials are hidden from `Debug`.
@@ -63,7 +35,7 @@ pub(crate) fn logged(
     hide_credentials(&mut parts.headers);
     let id = request_id(&mut parts.headers, ids);
     let enabled = tracing::enabled!(target: REQUEST_LOG, Level::INFO);
-    let line = enabled.then(|| Box::new(RequestRecord::new(&parts, class, &id)));
+    let line = enabled.then(|| Box::new(RequestLine::new(&parts, class, &id)));
     let entered = line.as_ref().map(|line| line.span.enter());
     let inner = next(parts);
     drop(entered);
@@ -75,7 +47,7 @@ pub(crate) struct LoggedResponse {
     inner: ResponseFuture,
     /// Taken when the response is ready.
     id: Option<HeaderValue>,
-    line: Option<Box<RequestRecord>>,
+    line: Option<Box<RequestLine>>,
 }
 
 impl Future for LoggedResponse {
@@ -89,184 +61,80 @@ impl Future for LoggedResponse {
         if let Some(id) = id.take() {
             response.headers_mut().insert(REQUEST_ID, id);
         }
-        let mut line = line.take();
-        if let Some(line) = &mut line {
-            if let Some(CallOutcome { method, reason }) = response.extensions_mut().remove() {
-                (line.rpc_method, line.reason) = (method, reason.map(str::to_owned));
-            }
+        if let Some(line) = line {
+            line.outcome = response.extensions_mut().remove().unwrap_or_default();
+            line.outcome.record_grpc(response.headers());
             line.status = Some(response.status().as_u16());
-            line.grpc_status(response.headers());
-            line.is_complete = http_body::Body::is_end_stream(response.body());
+            line.is_complete = response.body().is_end_stream();
         }
-        Poll::Ready(Ok(response.map(|body| LoggedBody { body, line })))
-    }
-}
-
-/// Response body that logs its line of the request log when it is dropped: after it was sent, or when the client has gone.
-#[derive(Debug, Default)]
-pub(crate) struct LoggedBody {
-    body: Body,
-    line: Option<Box<RequestRecord>>,
-}
-
-impl http_body::Body for LoggedBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let Self { body, line } = &mut *self;
-        let Some(line) = line else { return Pin::new(body).poll_frame(cx) };
-        let entered = line.span.enter();
-        let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
-        drop(entered);
-        match &frame {
-            None => line.is_complete = true,
-            Some(Ok(frame)) => {
-                if let Some(trailers) = frame.trailers_ref() {
-                    line.grpc_status(trailers);
-                }
-                line.is_complete = frame.is_trailers() || http_body::Body::is_end_stream(body);
-            }
-            Some(Err(_)) => {}
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        http_body::Body::is_end_stream(&self.body)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        http_body::Body::size_hint(&self.body)
+        Poll::Ready(Ok(response.map(|body| ObservedBody { body, observer: line.take() })))
     }
 }
 
 /// Line of the request log. Written when it is dropped.
-struct RequestRecord {
+pub(crate) struct RequestLine {
     span: Span,
     start: Instant,
     system: &'static str,
     method: Method,
     path: String,
     peer: Option<SocketAddr>,
-    id: String,
+    id: HeaderValue,
     status: Option<u16>,
-    grpc_status: Option<u16>,
-    /// JSON-RPC method as the client wrote it.
-    rpc_method: Option<String>,
-    /// `google.rpc.ErrorInfo.reason`.
-    reason: Option<String>,
-    /// The response body was sent to its end.
+    outcome: CallOutcome,
     is_complete: bool,
 }
 
-impl RequestRecord {
+impl RequestLine {
     fn new(parts: &Parts, class: RequestClass, id: &HeaderValue) -> Self {
-        let id = id.to_str().unwrap_or_default().to_owned();
         Self {
-            span: tracing::info_span!(target: REQUEST_LOG, "request", request.id = %id),
+            span: tracing::info_span!(target: REQUEST_LOG, "request", request.id = %id.to_str().unwrap_or_default()),
             start: Instant::now(),
             system: class.system(),
             method: parts.method.clone(),
             path: parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |uri| &uri.0).path().to_owned(),
             peer: parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0),
-            id,
+            id: id.clone(),
             status: None,
-            grpc_status: None,
-            rpc_method: None,
-            reason: None,
+            outcome: CallOutcome::default(),
             is_complete: false,
-        }
-    }
-
-    fn grpc_status(&mut self, headers: &HeaderMap) {
-        let code = headers.get(Status::GRPC_STATUS).and_then(|value| value.to_str().ok()?.parse().ok());
-        self.grpc_status = code.or(self.grpc_status);
-        if code.is_some_and(|code| code != 0) {
-            let details = Status::from_header_map(headers).map(|status| status.get_error_details());
-            self.reason = details.and_then(|details| Some(details.error_info()?.reason.clone()));
         }
     }
 }
 
-impl Drop for RequestRecord {
+impl BodyObserver for Box<RequestLine> {
+    fn span(&self) -> &Span {
+        &self.span
+    }
+
+    fn observe(&mut self, frame: Option<&Frame<Bytes>>, is_end: bool) {
+        if let Some(trailers) = frame.and_then(Frame::trailers_ref) {
+            self.outcome.record_grpc(trailers);
+        }
+        self.is_complete |= is_end;
+    }
+}
+
+impl Drop for RequestLine {
     fn drop(&mut self) {
-        let Self {
-            start, system, method, path, peer, id, status, grpc_status, rpc_method, reason, is_complete, ..
-        } = self;
-        let millis = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let event = if *is_complete { "request completed" } else { "response aborted" };
+        let event = if self.is_complete { "request completed" } else { "response aborted" };
         // No parent: the only field of the span is repeated here.
         tracing::info!(
             target: REQUEST_LOG,
             parent: None,
             {
-                rpc.system = *system,
-                http.method = method.as_str(),
-                path = path.as_str(),
-                status = *status,
-                rpc.method = rpc_method.as_deref(),
-                rpc.grpc.status_code = *grpc_status,
-                error.reason = reason.as_deref(),
-                duration_ms = millis,
-                request.id = id.as_str(),
-                peer = peer.as_ref().map(field::display),
+                rpc.system = self.system,
+                http.method = self.method.as_str(),
+                path = self.path.as_str(),
+                status = self.status,
+                rpc.method = self.outcome.method.as_deref(),
+                rpc.grpc.status_code = self.outcome.grpc_status,
+                error.reason = self.outcome.reason.as_deref(),
+                duration_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX),
+                request.id = self.id.to_str().unwrap_or_default(),
+                peer = self.peer.map(field::display),
             },
             "{event}"
         );
-    }
-}
-
-impl fmt::Debug for LoggedResponse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LoggedResponse").field("line", &self.line).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for RequestRecord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RequestRecord").field("id", &self.id).field("path", &self.path).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn debug_of_a_request_hides_credentials() {
-        let mut request = http::Request::builder().uri("/tasks").header("accept", "text/plain");
-        let secret = [
-            "authorization",
-            "proxy-authorization",
-            "cookie",
-            "x-api-key",
-            "x-a2a-notification-token",
-            "x-hub-signature",
-        ];
-        for name in secret {
-            request = request.header(name, "s3cret");
-        }
-        let (mut parts, ()) = request.body(()).unwrap().into_parts();
-        hide_credentials(&mut parts.headers);
-        let debug = format!("{parts:?}");
-        assert!(!debug.contains("s3cret") && debug.contains("text/plain") && debug.contains("x-api-key"), "{debug}");
-        assert_eq!(parts.headers["cookie"], "s3cret", "the value itself is unchanged");
-    }
-
-    #[test]
-    fn valid_request_id_is_kept_and_invalid_one_is_replaced() {
-        let assigned = |id: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(REQUEST_ID, HeaderValue::from_str(id).unwrap());
-            let id = request_id(&mut headers, &Ids::default());
-            assert_eq!(headers[REQUEST_ID], id);
-            id.to_str().unwrap().to_owned()
-        };
-        let longest = "r".repeat(128);
-        assert_eq!((assigned("r-1"), assigned(&longest)), ("r-1".to_owned(), longest.clone()));
-        for invalid in ["", "r 1", &format!("{longest}r")] {
-            assert!(uuid::Uuid::parse_str(&assigned(invalid)).is_ok(), "{invalid}");
-        }
     }
 }

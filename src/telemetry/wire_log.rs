@@ -5,24 +5,34 @@
 
 use std::{
     fmt,
-    pin::Pin,
-    sync::atomic::{AtomicU64, Ordering},
-    task::{Context, Poll, ready},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response, header, request::Parts};
-use http_body::{Frame, SizeHint};
+use http_body::Frame;
 use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
-use tonic::Status;
+use serde::Serialize;
+use tokio_stream::StreamExt as _;
+use tonic::{Request, Status};
 use tracing::{Instrument as _, Span};
 
-pub(crate) use self::called::WireLogService;
-use self::text::{Media, headers, target, without_userinfo};
-use crate::transport::{Body, RequestBody, ResponseFuture};
+use self::redaction::{Media, headers, message, target, without_userinfo};
+use super::{BodyObserver, ObservedBody};
+use crate::{
+    contract::BoxStream,
+    event::Event,
+    pb::v1::{
+        a2a_service_server::A2aService,
+        bindings::{Rpc, each_rpc},
+    },
+    transport::{Body, RequestBody, ResponseFuture},
+};
 
-mod called;
-mod text;
+mod redaction;
 
 /// Log target of the wire log.
 pub(crate) const TARGET: &str = "a2a_service::wire";
@@ -39,7 +49,6 @@ macro_rules! line {
         tracing::info!(target: TARGET, parent: $span, $($text)*)
     };
 }
-use line;
 
 /// Request body whose content is logged.
 pub(crate) type RecordedBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
@@ -53,19 +62,19 @@ pub(crate) fn recorded<B: RequestBody>(
     // The number correlates the lines of one request.
     let span = tracing::info_span!(target: TARGET, "wire", call = NEXT.fetch_add(1, Ordering::Relaxed));
     line!(&span, "in: {} {} {}", parts.method, target(&parts.uri), headers(&parts.headers));
-    let body = RecordingBody::new("in", &parts.headers, body.map_err(Into::into), span.clone());
+    let record = BodyRecord::new("in", &parts.headers, span.clone());
+    let body = ObservedBody { body: Box::pin(body.map_err(Into::into)), observer: Some(record) };
     let response = span.in_scope(|| next(parts, body.boxed_unsync()));
     Box::pin(async move {
         let (parts, body) = response.instrument(span.clone()).await?.into_parts();
         line!(&span, "out: {} {}", parts.status.as_u16(), headers(&parts.headers));
-        let body = RecordingBody::new("out", &parts.headers, body, span);
-        Ok(Response::from_parts(parts, Body::events(body)))
+        let record = BodyRecord::new("out", &parts.headers, span);
+        Ok(Response::from_parts(parts, Body::events(ObservedBody { body, observer: Some(record) })))
     })
 }
 
-/// Body that buffers its data and logs it.
-struct RecordingBody<B> {
-    body: Pin<Box<B>>,
+/// Observer that logs the content of a body.
+struct BodyRecord {
     /// `in` or `out`.
     direction: &'static str,
     media: Media,
@@ -76,10 +85,10 @@ struct RecordingBody<B> {
     span: Span,
 }
 
-impl<B> RecordingBody<B> {
-    fn new(direction: &'static str, headers: &HeaderMap, body: B, span: Span) -> Self {
+impl BodyRecord {
+    fn new(direction: &'static str, headers: &HeaderMap, span: Span) -> Self {
         let media = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        Self { body: Box::pin(body), direction, media: Media::of(media), buffer: BytesMut::new(), length: 0, span }
+        Self { direction, media: Media::of(media), buffer: BytesMut::new(), length: 0, span }
     }
 
     fn push(&mut self, data: &Bytes) {
@@ -97,52 +106,30 @@ impl<B> RecordingBody<B> {
     }
 }
 
-impl<B: http_body::Body<Data = Bytes>> http_body::Body for RecordingBody<B> {
-    type Data = Bytes;
-    type Error = B::Error;
+impl BodyObserver for BodyRecord {
+    fn span(&self) -> &Span {
+        &self.span
+    }
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let this = &mut *self;
-        let frame = ready!(this.body.as_mut().poll_frame(cx));
-        match &frame {
-            Some(Ok(frame)) => {
-                if let Some(data) = frame.data_ref().filter(|data| data.has_remaining()) {
-                    this.push(data);
-                }
-                if let Some(trailers) = frame.trailers_ref() {
-                    this.flush();
-                    line!(&this.span, "{}: {}", this.direction, headers(trailers));
-                }
-                // Events are logged one by one, other bodies when they are complete.
-                if this.media == Media::Events || this.body.is_end_stream() {
-                    this.flush();
-                }
-            }
-            Some(Err(_)) | None => this.flush(),
+    fn observe(&mut self, frame: Option<&Frame<Bytes>>, is_end: bool) {
+        if let Some(data) = frame.and_then(Frame::data_ref) {
+            self.push(data);
         }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        if let Some(trailers) = frame.and_then(Frame::trailers_ref) {
+            self.flush();
+            line!(&self.span, "{}: {}", self.direction, headers(trailers));
+        }
+        // Events are logged one by one, other bodies when they are complete.
+        if self.media == Media::Events || is_end || frame.is_none() {
+            self.flush();
+        }
     }
 }
 
 /// Logs the rest of a body that was not read to its end.
-impl<B> Drop for RecordingBody<B> {
+impl Drop for BodyRecord {
     fn drop(&mut self) {
         self.flush();
-    }
-}
-
-impl<B> fmt::Debug for RecordingBody<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut f = f.debug_struct("RecordingBody");
-        f.field("direction", &self.direction).field("length", &self.length).finish_non_exhaustive()
     }
 }
 
@@ -150,4 +137,67 @@ impl<B> fmt::Debug for RecordingBody<B> {
 fn refusal(status: &Status) -> String {
     let error = crate::error::Error::from(status.clone());
     without_userinfo(&format!("{:?} {error}", error.kind())).into_owned()
+}
+
+/// Service wrapper that logs the calls to another service and their results.
+pub(crate) struct WireLogService(pub(crate) Arc<dyn A2aService>);
+
+/// Logs a unary call and its result.
+async fn unary<Req: Serialize, Res: Serialize>(
+    rpc: &'static str,
+    request: Request<Req>,
+    handler: impl AsyncFnOnce(Request<Req>) -> Result<tonic::Response<Res>, Status>,
+) -> Result<tonic::Response<Res>, Status> {
+    let span = Span::current();
+    line!(&span, "call: {rpc} {}", message(request.get_ref()));
+    let result = handler(request).await;
+    match &result {
+        Ok(response) => line!(&span, "result: {rpc} {}", message(response.get_ref())),
+        Err(status) => line!(&span, "result: {rpc} {}", refusal(status)),
+    }
+    result
+}
+
+/// Logs a streaming call and its events.
+async fn streaming<Req: Serialize>(
+    rpc: &'static str,
+    request: Request<Req>,
+    handler: impl AsyncFnOnce(Request<Req>) -> Result<tonic::Response<BoxStream<Event>>, Status>,
+) -> Result<tonic::Response<BoxStream<Event>>, Status> {
+    let span = Span::current();
+    line!(&span, "call: {rpc} {}", message(request.get_ref()));
+    match handler(request).await {
+        Ok(response) => Ok(response.map(|events| -> BoxStream<Event> {
+            Box::pin(events.map(move |event| {
+                match &event {
+                    Ok(event) => line!(&span, "event: {rpc} {}", message(event)),
+                    Err(status) => line!(&span, "event: {rpc} {}", refusal(status)),
+                }
+                event
+            }))
+        })),
+        Err(status) => {
+            line!(&span, "result: {rpc} {}", refusal(&status));
+            Err(status)
+        }
+    }
+}
+
+macro_rules! logged {
+    ($($kind:ident $method:ident $rpc:ident: $request:ty => $response:ty;)*) => {
+        #[tonic::async_trait]
+        impl A2aService for WireLogService { $(
+            async fn $method(&self, request: Request<$request>) -> Result<tonic::Response<$response>, Status> {
+                $kind(Rpc::$rpc.name(), request, async |request| self.0.$method(request).await).await
+            }
+        )* }
+    };
+}
+
+each_rpc!(logged);
+
+impl fmt::Debug for WireLogService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WireLogService").finish_non_exhaustive()
+    }
 }

@@ -1,15 +1,17 @@
-//! Request context: builds the [`Call`] of a request from its headers, query, connection and authenticated principal.
+//! Request context: builds the [`Call`] of a request from its headers, query, connection and authenticated principal, and
+//! assigns request ids.
 //!
 //! Nothing else of the request's extensions is passed on to the service.
 
 use std::{net::SocketAddr, sync::Arc};
 
 use axum::extract::ConnectInfo;
-use http::{Extensions, HeaderValue, request::Parts};
+use http::{Extensions, HeaderMap, HeaderValue, header, request::Parts};
 
 use super::{FileBytes, Settings, query_parameter, version::RequestedVersion};
 use crate::{
-    call::{Binding, Call, Principal},
+    call::{Binding, Call, Principal, REQUEST_ID},
+    env::Ids,
     error::Error,
     event::Cursor,
     protocol::Version,
@@ -72,4 +74,77 @@ pub(super) fn attach_call(parts: &mut Parts, binding: Binding, settings: &Settin
 pub(super) fn idempotency_key(extensions: &Extensions) -> Option<HeaderValue> {
     let key = extensions.get::<Call>()?.idempotency_key.as_ref()?;
     HeaderValue::from_str(key).ok()
+}
+
+/// Marks the values of headers with credentials as sensitive, so that `Debug` of a request hides them.
+pub(crate) fn hide_credentials(headers: &mut HeaderMap) {
+    for (name, value) in headers {
+        let text = name.as_str();
+        let is_secret = *name == header::AUTHORIZATION
+            || *name == header::PROXY_AUTHORIZATION
+            || *name == header::COOKIE
+            || ["-key", "-token", "-secret", "-password", "-signature", "-authorization", "-credential"]
+                .iter()
+                .any(|ending| text.ends_with(ending));
+        if is_secret {
+            value.set_sensitive(true);
+        }
+    }
+}
+
+/// Returns the request id: the value of `X-Request-Id` if it is 1 to 128 visible ASCII characters, else a new UUID, which
+/// replaces it.
+pub(crate) fn request_id(headers: &mut HeaderMap, ids: &Ids) -> HeaderValue {
+    let is_valid = |id: &&HeaderValue| (1..=128).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);
+    if let Some(id) = headers.get(REQUEST_ID).filter(is_valid) {
+        return id.clone();
+    }
+    // Infallible: a UUID is a valid header value.
+    let id = HeaderValue::try_from(ids.time_ordered()).unwrap_or(HeaderValue::from_static("unknown"));
+    headers.insert(REQUEST_ID, id.clone());
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    #[test]
+    fn debug_of_a_request_hides_credentials() {
+        let mut request = Request::builder().uri("/tasks").header("accept", "text/plain");
+        let secret = [
+            "authorization",
+            "proxy-authorization",
+            "cookie",
+            "x-api-key",
+            "x-a2a-notification-token",
+            "x-hub-signature",
+        ];
+        for name in secret {
+            request = request.header(name, "s3cret");
+        }
+        let (mut parts, ()) = request.body(()).unwrap().into_parts();
+        hide_credentials(&mut parts.headers);
+        let debug = format!("{parts:?}");
+        assert!(!debug.contains("s3cret") && debug.contains("text/plain") && debug.contains("x-api-key"), "{debug}");
+        assert_eq!(parts.headers["cookie"], "s3cret", "the value itself is unchanged");
+    }
+
+    #[test]
+    fn valid_request_id_is_kept_and_invalid_one_is_replaced() {
+        let assigned = |id: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(REQUEST_ID, HeaderValue::from_str(id).unwrap());
+            let id = request_id(&mut headers, &Ids::default());
+            assert_eq!(headers[REQUEST_ID], id);
+            id.to_str().unwrap().to_owned()
+        };
+        let longest = "r".repeat(128);
+        assert_eq!((assigned("r-1"), assigned(&longest)), ("r-1".to_owned(), longest.clone()));
+        for invalid in ["", "r 1", &format!("{longest}r")] {
+            assert!(uuid::Uuid::parse_str(&assigned(invalid)).is_ok(), "{invalid}");
+        }
+    }
 }

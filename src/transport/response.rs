@@ -1,12 +1,13 @@
 //! HTTP responses: headers from gRPC metadata, errors, `HEAD`, `OPTIONS` and 405, and details for the request log.
 
-use std::error::Error as _;
+use std::{borrow::Cow, error::Error as _};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, request::Parts};
 use http_body::Body as _;
 use serde::{Deserialize, de::IgnoredAny};
 use tonic::{Status, metadata::MetadataMap};
+use tonic_types::StatusExt as _;
 
 use super::{Body, RequestClass, brief};
 use crate::{
@@ -136,8 +137,23 @@ pub(crate) const REQUEST_LOG: &str = "a2a_service::request";
 /// Details of a call for its line in the request log, passed in the extensions of the response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallOutcome {
+    /// JSON-RPC method as the client wrote it.
     pub(crate) method: Option<String>,
-    pub(crate) reason: Option<&'static str>,
+    /// `google.rpc.ErrorInfo.reason`.
+    pub(crate) reason: Option<Cow<'static, str>>,
+    pub(crate) grpc_status: Option<u16>,
+}
+
+impl CallOutcome {
+    /// Records the status in the headers or the trailers of a gRPC response.
+    pub(crate) fn record_grpc(&mut self, headers: &HeaderMap) {
+        let code = headers.get(Status::GRPC_STATUS).and_then(|value| value.to_str().ok()?.parse().ok());
+        self.grpc_status = code.or(self.grpc_status);
+        if code.is_some_and(|code| code != 0) {
+            let details = Status::from_header_map(headers).map(|status| status.get_error_details());
+            self.reason = details.and_then(|details| Some(details.error_info()?.reason.clone().into()));
+        }
+    }
 }
 
 /// Records the JSON-RPC method of a call, or the reason of its error, for its line in the request log.
@@ -147,5 +163,5 @@ pub(super) fn record_outcome(response: &mut Response<Body>, method: Option<&str>
     }
     let outcome = response.extensions_mut().get_or_insert_with(CallOutcome::default);
     outcome.method = method.map(str::to_owned).or(outcome.method.take());
-    outcome.reason = reason.or(outcome.reason);
+    outcome.reason = reason.map(Cow::Borrowed).or(outcome.reason.take());
 }
