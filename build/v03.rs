@@ -182,7 +182,7 @@ fn write(field: &FieldDescriptor, name: &str, always: bool) -> TokenStream {
     let value = match field.kind() {
         Kind::Enum(descriptor) => {
             let descriptor = enum_type(&descriptor);
-            quote!(#module::#descriptor::word(*value))
+            quote!(#module::#descriptor::v03_name(*value))
         }
         _ if !is_protocol_message(field) => quote!(value),
         _ if field.is_list() => quote!(&Array(value)),

@@ -89,7 +89,7 @@ use crate::{
     protocol::{Protocols, Version},
     response_budget::{Reservation, ResponseBudget},
     v03::{
-        grpc::{GrpcService, refusal},
+        grpc::{GrpcService, to_v03_status},
         jsonrpc::Methods as V03JsonRpc,
         rest::Rest as V03Rest,
         semantics::Semantics,
@@ -351,7 +351,7 @@ impl RequestClass {
         let status = error.into();
         match (kind, version) {
             (RequestKind::Grpc, Version::V1_0) => status.into_http(),
-            (RequestKind::Grpc, Version::V0_3) => refusal(status).into_http(),
+            (RequestKind::Grpc, Version::V0_3) => to_v03_status(status).into_http(),
             // The id is in the body, which is not read.
             (RequestKind::JsonRpc, _) => jsonrpc::status_response("null", version, status),
             (RequestKind::Rest | RequestKind::Card | RequestKind::ExtendedCard | RequestKind::Health, _) => {

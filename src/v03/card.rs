@@ -146,8 +146,8 @@ pub fn v03_card(card: &AgentCard) -> V03Card {
     v03_card_with(card, &V03CardFields::default())
 }
 
-/// Converts a 1.0 card to a 0.3 card, with the members of `kept`.
-pub fn v03_card_with(card: &AgentCard, kept: &V03CardFields) -> V03Card {
+/// Converts a 1.0 card to a 0.3 card, with the members in `fields`.
+pub fn v03_card_with(card: &AgentCard, fields: &V03CardFields) -> V03Card {
     let capabilities = card.capabilities.clone().unwrap_or_default();
     let additional_interfaces: Vec<_> = v03_interfaces(card).map(Interface::from).collect();
     let preferred = preferred_interface(&additional_interfaces).cloned().unwrap_or_default();
@@ -165,10 +165,10 @@ pub fn v03_card_with(card: &AgentCard, kept: &V03CardFields) -> V03Card {
         capabilities: Capabilities {
             streaming: capabilities.streaming.unwrap_or_default(),
             push_notifications: capabilities.push_notifications.unwrap_or_default(),
-            state_transition_history: kept.state_transition_history,
+            state_transition_history: fields.state_transition_history,
             extensions: capabilities.extensions,
         },
-        security_schemes: scheme::v03_card(&card.security_schemes, &kept.schemes),
+        security_schemes: scheme::to_v03(&card.security_schemes, &fields.schemes),
         security: card.security_requirements.iter().map(from_requirement).collect(),
         default_input_modes: card.default_input_modes.clone(),
         default_output_modes: card.default_output_modes.clone(),
@@ -178,37 +178,40 @@ pub fn v03_card_with(card: &AgentCard, kept: &V03CardFields) -> V03Card {
     }
 }
 
-/// Converts a 1.0 card to the protobuf card of 0.3 gRPC.
-pub fn proto(card: &AgentCard) -> v03::AgentCard {
-    let additional_interfaces: Vec<Interface> = v03_interfaces(card).map(Interface::from).collect();
-    let preferred = preferred_interface(&additional_interfaces).cloned().unwrap_or_default();
-    let to_proto = |interface: Interface| v03::AgentInterface { url: interface.url, transport: interface.transport };
-    let capabilities = card.capabilities.as_ref();
-    v03::AgentCard {
-        protocol_version: PROTOCOL_VERSION.to_owned(),
-        name: card.name.clone(),
-        description: card.description.clone(),
-        url: preferred.url,
-        preferred_transport: preferred.transport,
-        additional_interfaces: additional_interfaces.into_iter().map(to_proto).collect(),
-        provider: complete_provider(card).as_ref().map(reencode),
-        version: card.version.clone(),
-        documentation_url: card.documentation_url.clone().unwrap_or_default(),
-        capabilities: capabilities.map(reencode),
-        security_schemes: card.security_schemes.iter().map(|(name, scheme)| (name.clone(), reencode(scheme))).collect(),
-        security: card.security_requirements.iter().map(reencode).collect(),
-        default_input_modes: card.default_input_modes.clone(),
-        default_output_modes: card.default_output_modes.clone(),
-        skills: card.skills.iter().map(reencode).collect(),
-        supports_authenticated_extended_card: capabilities.and_then(|it| it.extended_agent_card).unwrap_or_default(),
-        signatures: card.signatures.iter().map(reencode).collect(),
-        icon_url: card.icon_url.clone().unwrap_or_default(),
-    }
-}
-
+/// Converts a 1.0 card to the card of 0.3 gRPC.
 impl From<AgentCard> for v03::AgentCard {
     fn from(card: AgentCard) -> Self {
-        proto(&card)
+        let additional_interfaces: Vec<Interface> = v03_interfaces(&card).map(Interface::from).collect();
+        let preferred = preferred_interface(&additional_interfaces).cloned().unwrap_or_default();
+        let to_proto =
+            |interface: Interface| v03::AgentInterface { url: interface.url, transport: interface.transport };
+        let (provider, capabilities) = (complete_provider(&card), card.capabilities.as_ref());
+        Self {
+            protocol_version: PROTOCOL_VERSION.to_owned(),
+            name: card.name,
+            description: card.description,
+            url: preferred.url,
+            preferred_transport: preferred.transport,
+            additional_interfaces: additional_interfaces.into_iter().map(to_proto).collect(),
+            provider: provider.as_ref().map(reencode),
+            version: card.version,
+            documentation_url: card.documentation_url.unwrap_or_default(),
+            capabilities: capabilities.map(reencode),
+            security_schemes: card
+                .security_schemes
+                .iter()
+                .map(|(name, scheme)| (name.clone(), reencode(scheme)))
+                .collect(),
+            security: card.security_requirements.iter().map(reencode).collect(),
+            default_input_modes: card.default_input_modes,
+            default_output_modes: card.default_output_modes,
+            skills: card.skills.iter().map(reencode).collect(),
+            supports_authenticated_extended_card: capabilities
+                .and_then(|capabilities| capabilities.extended_agent_card)
+                .unwrap_or_default(),
+            signatures: card.signatures.iter().map(reencode).collect(),
+            icon_url: card.icon_url.unwrap_or_default(),
+        }
     }
 }
 
@@ -218,16 +221,16 @@ fn reencode<A: Message, B: Message + Default>(message: &A) -> B {
     B::decode(message.encode_to_vec().as_slice()).unwrap_or_default()
 }
 
-/// Serializes a card. A card without a 0.3 interface has the members of 1.0 only, whatever `shape` is: a 0.3 client cannot
+/// Serializes a card. A card without a 0.3 interface has the members of 1.0 only, whatever `version` is: a 0.3 client cannot
 /// use it.
-pub fn to_json(card: &AgentCard, kept: &V03CardFields, shape: CardVersion) -> serde_json::Result<Vec<u8>> {
-    let shape = if v03_interfaces(card).next().is_none() { CardVersion::V1_0 } else { shape };
-    match shape {
+pub fn to_json(card: &AgentCard, fields: &V03CardFields, version: CardVersion) -> serde_json::Result<Vec<u8>> {
+    let version = if v03_interfaces(card).next().is_none() { CardVersion::V1_0 } else { version };
+    match version {
         CardVersion::V1_0 => serde_json::to_vec(card),
-        CardVersion::V0_3 => serde_json::to_vec(&v03_card_with(card, kept)),
+        CardVersion::V0_3 => serde_json::to_vec(&v03_card_with(card, fields)),
         CardVersion::Merged => {
             let mut merged = serde_json::to_value(card)?;
-            merge(&mut merged, serde_json::to_value(v03_card_with(card, kept))?);
+            merge(&mut merged, serde_json::to_value(v03_card_with(card, fields))?);
             serde_json::to_vec(&merged)
         }
     }

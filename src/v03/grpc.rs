@@ -52,19 +52,21 @@ fn attach_extras(extras: &PushExtras, at: &str, extensions: &mut Extensions) -> 
 
 /// Adds the stored further schemes to the push configuration of a response.
 fn with_extras(mut response: Response<TaskPushNotificationConfig>) -> Response<TaskPushNotificationConfig> {
-    let extras = PushExtras::kept(response.extensions());
+    let extras = PushExtras::stored(response.extensions());
     extras.restore(response.get_mut());
     response
 }
 
 /// Converts a response, its metadata and its error.
-pub(super) fn answer<New, Old: From<New>>(reply: Result<Response<New>, Status>) -> Result<Response<Old>, Status> {
-    reply.map(|response| rename_metadata(response).map(Old::from)).map_err(refusal)
+pub(super) fn convert_response<New, Old: From<New>>(
+    reply: Result<Response<New>, Status>,
+) -> Result<Response<Old>, Status> {
+    reply.map(|response| rename_metadata(response).map(Old::from)).map_err(to_v03_status)
 }
 
 /// Converts a task response, decoding the task if necessary.
 fn convert_task(reply: Result<Response<Snapshot>, Status>) -> Result<Response<Task>, Status> {
-    answer(reply.and_then(|response| Ok(decoded(response)?)))
+    convert_response(reply.and_then(|response| Ok(decoded(response)?)))
 }
 
 /// Converts a stream response and each of its events and errors.
@@ -73,25 +75,25 @@ fn convert_stream(
     reply: Result<Response<BoxStream<event::Event>>, Status>,
 ) -> Result<Response<BoxStream<Event>>, Status> {
     let convert_events = |events: BoxStream<event::Event>| -> BoxStream<Event> {
-        Box::pin(events.map(move |item| item.map(|event| files.write(Event::from(event))).map_err(refusal)))
+        Box::pin(events.map(move |item| item.map(|event| files.write(Event::from(event))).map_err(to_v03_status)))
     };
-    reply.map(|response| rename_metadata(response).map(convert_events)).map_err(refusal)
+    reply.map(|response| rename_metadata(response).map(convert_events)).map_err(to_v03_status)
 }
 
 fn rename_metadata<T>(mut response: Response<T>) -> Response<T> {
-    classic_names(response.metadata_mut());
+    rename_extensions(response.metadata_mut());
     response
 }
 
 /// Renames response metadata to the names of 0.3: active extensions are in `X-A2A-Extensions`.
-pub(crate) fn classic_names(metadata: &mut MetadataMap) {
+pub(super) fn rename_extensions(metadata: &mut MetadataMap) {
     if let Some(extensions) = metadata.remove(ACTIVE) {
         metadata.insert("x-a2a-extensions", extensions);
     }
 }
 
 /// Converts an error status to the codes of 0.3, with its metadata unchanged.
-pub(crate) fn refusal(mut status: Status) -> Status {
+pub(crate) fn to_v03_status(mut status: Status) -> Status {
     let metadata = std::mem::take(status.metadata_mut());
     let mut converted = Error::from(status).into_status(Version::V0_3);
     *converted.metadata_mut() = metadata;
@@ -105,7 +107,7 @@ impl A2aService for GrpcService {
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
         let files = FileEncoding::of(&request);
-        files.reply(answer(self.0.send_message(convert_send(files.read(request))?).await))
+        files.reply(convert_response(self.0.send_message(convert_send(files.read(request))?).await))
     }
 
     async fn send_streaming_message(
@@ -139,14 +141,14 @@ impl A2aService for GrpcService {
         let extras = PushExtras::of(config.and_then(|config| config.push_notification_config.as_ref()));
         let mut request = convert_request(request)?;
         attach_extras(&extras, "config.pushNotificationConfig.", request.extensions_mut())?;
-        answer(self.0.create_task_push_notification_config(request).await).map(with_extras)
+        convert_response(self.0.create_task_push_notification_config(request).await).map(with_extras)
     }
 
     async fn get_task_push_notification_config(
         &self,
         request: Request<GetTaskPushNotificationConfigRequest>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
-        answer(self.0.get_task_push_notification_config(convert_request(request)?).await).map(with_extras)
+        convert_response(self.0.get_task_push_notification_config(convert_request(request)?).await).map(with_extras)
     }
 
     async fn list_task_push_notification_config(
@@ -154,8 +156,8 @@ impl A2aService for GrpcService {
         request: Request<ListTaskPushNotificationConfigRequest>,
     ) -> Result<Response<ListTaskPushNotificationConfigResponse>, Status> {
         let mut response: Response<ListTaskPushNotificationConfigResponse> =
-            answer(self.0.list_task_push_notification_configs(convert_request(request)?).await)?;
-        let all_extras = PushExtras::kept_of_each(response.extensions());
+            convert_response(self.0.list_task_push_notification_configs(convert_request(request)?).await)?;
+        let all_extras = PushExtras::stored_of_each(response.extensions());
         response.get_mut().configs.iter_mut().zip(all_extras).for_each(|(config, extras)| extras.restore(config));
         Ok(response)
     }
@@ -164,12 +166,12 @@ impl A2aService for GrpcService {
         &self,
         request: Request<DeleteTaskPushNotificationConfigRequest>,
     ) -> Result<Response<Empty>, Status> {
-        answer(self.0.delete_task_push_notification_config(convert_request(request)?).await)
+        convert_response(self.0.delete_task_push_notification_config(convert_request(request)?).await)
     }
 
     async fn get_agent_card(&self, request: Request<GetAgentCardRequest>) -> Result<Response<AgentCard>, Status> {
         let request = request.map(|GetAgentCardRequest {}| GetExtendedAgentCardRequest::default());
-        answer(self.0.get_extended_agent_card(request).await)
+        convert_response(self.0.get_extended_agent_card(request).await)
     }
 }
 

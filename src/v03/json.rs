@@ -35,7 +35,7 @@ use serde::{
     ser::SerializeMap,
 };
 
-pub use self::params::{PushRegistration, V02Send, Webhook};
+pub use self::params::{PushRegistration, SendParams, Webhook};
 use super::message::{WRAPPED_MARK, WRAPPED_VALUE, unwrap_data};
 use crate::{
     json::{self, Base64, Members, any, bytes, not_one_of, quoted, value},
@@ -137,11 +137,11 @@ fn enum_value<'de, W: EnumNames, A: MapAccess<'de>>(map: &mut A) -> Result<i32, 
         type Value = Self;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "one of {}", W::words().join(", "))
+            write!(f, "one of {}", W::v03_names().join(", "))
         }
 
         fn visit_str<E: Error>(self, name: &str) -> Result<Self, E> {
-            let value = W::liberal(name).ok_or_else(|| E::custom(not_one_of(quoted(name), &W::words())))?;
+            let value = W::from_any_name(name).ok_or_else(|| E::custom(not_one_of(quoted(name), &W::v03_names())))?;
             Ok(Self(value.into(), PhantomData))
         }
     }
@@ -175,21 +175,21 @@ pub(super) trait EnumNames: Copy + Into<i32> + 'static {
     const PREFIX: &'static str;
 
     /// Returns all names, for error messages.
-    fn words() -> Vec<&'static str> {
+    fn v03_names() -> Vec<&'static str> {
         Self::NAMES.iter().map(|(_, name)| *name).collect()
     }
 
     /// Returns the name of a number.
-    fn word(number: i32) -> &'static str {
+    fn v03_name(number: i32) -> &'static str {
         let known = Self::NAMES.iter().find(|(value, _)| (*value).into() == number);
         known.or(Self::NAMES.last()).map_or("", |(_, name)| name)
     }
 
     /// Returns the value with a name in any spelling: `input_required`, `WORKING`, `TASK_STATE_FAILED`.
-    fn liberal(word: &str) -> Option<Self> {
+    fn from_any_name(name: &str) -> Option<Self> {
         let named = |name: &str| Self::NAMES.iter().find(|row| row.1 == name).map(|(value, _)| *value);
-        named(word).or_else(|| {
-            let kebab_case = word.to_ascii_lowercase().replace('_', "-");
+        named(name).or_else(|| {
+            let kebab_case = name.to_ascii_lowercase().replace('_', "-");
             match kebab_case.strip_prefix(Self::PREFIX).unwrap_or(&kebab_case) {
                 // The specification has one `l`; some clients send two.
                 "cancelled" => named("canceled"),

@@ -10,8 +10,8 @@ use tonic::{Response, Status, metadata::MetadataMap};
 
 use super::{
     card, event,
-    grpc::classic_names,
-    json::{Classic, PushRegistration, V02Send, Webhook, Write},
+    grpc::rename_extensions,
+    json::{Classic, PushRegistration, SendParams, Webhook, Write},
     push_extras::PushExtras,
     semantics::Semantics,
 };
@@ -158,8 +158,8 @@ impl Methods {
             Method::Cancel => unary(decoded(service.cancel_task(parse(request)?).await?)?),
             Method::Resubscribe => Ok(streaming(service.subscribe_to_task(parse(request)?).await?)),
             Method::SetPush => {
-                let (metadata, mut extensions, PushRegistration { it: config, kept }) = parse(request)?.into_parts();
-                kept.put("pushNotificationConfig.", &mut extensions)?;
+                let (metadata, mut extensions, PushRegistration { config, extras }) = parse(request)?.into_parts();
+                extras.put("pushNotificationConfig.", &mut extensions)?;
                 let request = tonic::Request::from_parts(metadata, extensions, config);
                 push_config(&service.create_task_push_notification_config(request).await?)
             }
@@ -214,14 +214,14 @@ impl Methods {
         loop {
             let (metadata, page, extensions) =
                 self.service.list_task_push_notification_configs(request).await?.into_parts();
-            let mut extras = PushExtras::kept_of_each(&extensions);
+            let mut extras = PushExtras::stored_of_each(&extensions);
             extras.resize(page.configs.len(), PushExtras::default());
             all_extras.append(&mut extras);
             configs.extend(page.configs);
             if page.next_page_token.is_empty() {
                 let length = configs.iter().map(prost::Message::encoded_len).sum();
                 let list: Vec<_> =
-                    configs.iter().zip(&all_extras).map(|(config, kept)| Webhook { config, kept }).collect();
+                    configs.iter().zip(&all_extras).map(|(config, extras)| Webhook { config, extras }).collect();
                 return Ok(Reply::Unary(encode_line(length, &list)?, metadata));
             }
             let page_token = page.next_page_token;
@@ -265,16 +265,19 @@ fn parameter_name(method: Method, field: &str) -> Option<String> {
 
 /// Parses a send, and the task id that clients chose before 0.2.
 fn parse_send(request: Request<'_>) -> Result<(tonic::Request<SendMessageRequest>, String), Error> {
-    let (metadata, mut extensions, V02Send { send, task_id, kept }) = parse(request)?.into_parts();
-    kept.put("configuration.pushNotificationConfig.", &mut extensions)?;
+    let (metadata, mut extensions, SendParams { send, task_id, extras }) = parse(request)?.into_parts();
+    extras.put("configuration.pushNotificationConfig.", &mut extensions)?;
     Ok((tonic::Request::from_parts(metadata, extensions, send), task_id))
 }
 
 /// Writes a push configuration with its stored extra members.
 fn push_config(response: &Response<TaskPushNotificationConfig>) -> Result<Reply, Error> {
-    let kept = PushExtras::kept(response.extensions());
+    let extras = PushExtras::stored(response.extensions());
     let config = response.get_ref();
-    Ok(Reply::Unary(encode_line(config.encoded_len(), &Webhook { config, kept: &kept })?, response.metadata().clone()))
+    Ok(Reply::Unary(
+        encode_line(config.encoded_len(), &Webhook { config, extras: &extras })?,
+        response.metadata().clone(),
+    ))
 }
 
 fn unary<T: prost::Message>(response: Response<T>) -> Result<Reply, Error>
@@ -293,7 +296,7 @@ fn streaming(response: Response<BoxStream<Event>>) -> Reply {
 
 fn rename_metadata(mut reply: Reply) -> Reply {
     let (Reply::Unary(_, metadata) | Reply::Stream(_, metadata)) = &mut reply;
-    classic_names(metadata);
+    rename_extensions(metadata);
     reply
 }
 

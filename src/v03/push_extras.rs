@@ -31,7 +31,7 @@ pub struct PushExtras {
 impl PushExtras {
     /// Extracts the further schemes of a protobuf configuration, which has no headers.
     pub(crate) fn of(config: Option<&PushNotificationConfig>) -> Self {
-        let schemes = config.and_then(|config| config.authentication.as_ref()).map(|it| &it.schemes);
+        let schemes = config.and_then(|config| config.authentication.as_ref()).map(|info| &info.schemes);
         Self { schemes: schemes.into_iter().flatten().skip(1).cloned().collect(), headers: BTreeMap::new() }
     }
 
@@ -66,12 +66,12 @@ impl PushExtras {
     }
 
     /// Returns the stored members of the configuration in a response.
-    pub(crate) fn kept(extensions: &Extensions) -> Self {
+    pub(crate) fn stored(extensions: &Extensions) -> Self {
         extensions.get().map(|stored: &PushExtra| Self::decode(&stored.0)).unwrap_or_default()
     }
 
     /// Returns the stored members of each configuration in a list response, in the order of the list.
-    pub(crate) fn kept_of_each(extensions: &Extensions) -> Vec<Self> {
+    pub(crate) fn stored_of_each(extensions: &Extensions) -> Vec<Self> {
         extensions.get().map(|stored: &AllPushExtras| stored.0.iter().map(Self::decode).collect()).unwrap_or_default()
     }
 
@@ -106,7 +106,7 @@ mod tests {
         let further = PushExtras { schemes: schemes.iter().copied().map(str::to_owned).collect(), headers };
         let mut extensions = Extensions::new();
         further.put("config.", &mut extensions)?;
-        assert_eq!(PushExtras::kept(&extensions), further);
+        assert_eq!(PushExtras::stored(&extensions), further);
         let printed = format!("{further:?} {:?}", extensions.get::<PushExtra>());
         assert!(!printed.contains("swordfish"), "{printed}");
         Ok(further)

@@ -11,7 +11,7 @@ use tonic::Status;
 use super::{
     card::v03_card,
     file_part::{FileEncoding, FileParts},
-    grpc::{answer, refusal},
+    grpc::{convert_response, to_v03_status},
     json::EnumNames as _,
 };
 use crate::{
@@ -101,7 +101,7 @@ impl Dispatch for Rest {
 
     async fn call(&self, rpc: Rpc, mut request: Request<'_>) -> Result<Reply, Status> {
         if rpc == Rpc::Proto(crate::v03::pb::bindings::Rpc::GetAgentCard) {
-            return self.card(request).await.map_err(refusal);
+            return self.card(request).await.map_err(to_v03_status);
         }
         let Rpc::Proto(rpc) = rpc else {
             if let ParamSource::Query(query) = &mut request.get_mut().source {
@@ -112,13 +112,13 @@ impl Dispatch for Rest {
             let list = async |mut request: tonic::Request<ListTasksRequest>| {
                 // 0.3 has no tenants.
                 request.get_mut().tenant.clear();
-                files.reply(answer::<ListTasksResponse, Tasks>(service.list_tasks(request).await))
+                files.reply(convert_response::<ListTasksResponse, Tasks>(service.list_tasks(request).await))
             };
-            return unary(request, list).await.map_err(refusal);
+            return unary(request, list).await.map_err(to_v03_status);
         };
         let files = FileEncoding::of(&request);
         if let ParamSource::Json(text) | ParamSource::Both(text, _) = &mut request.get_mut().source
-            && let Some(normalized) = normalized_body(rpc, files, text).map_err(|error| refusal(error.into()))?
+            && let Some(normalized) = normalized_body(rpc, files, text).map_err(|error| to_v03_status(error.into()))?
         {
             *text = Cow::Owned(normalized);
         }
@@ -142,7 +142,7 @@ fn normalized_list_query(query: &str) -> String {
     let normalized_status = |parameter: &str| {
         let value = parameter.strip_prefix("status=")?;
         let state = percent_decode_str(value).decode_utf8().ok()?;
-        Some(format!("status={}", TaskState::liberal(&state)?.as_str_name()))
+        Some(format!("status={}", TaskState::from_any_name(&state)?.as_str_name()))
     };
     let parameters =
         query.split('&').map(|parameter| normalized_status(parameter).unwrap_or_else(|| parameter.to_owned()));

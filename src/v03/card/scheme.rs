@@ -94,7 +94,7 @@ pub struct Flow {
 }
 
 /// Converts 1.0 schemes to 0.3. A scheme in `originals` is used instead of the converted one.
-pub(super) fn v03_card(
+pub(super) fn to_v03(
     schemes: &BTreeMap<String, SecurityScheme>,
     originals: &BTreeMap<String, Scheme>,
 ) -> BTreeMap<String, Scheme> {

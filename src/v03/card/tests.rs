@@ -148,16 +148,16 @@ fn merged_card_has_the_members_of_both_versions() {
 #[test]
 fn members_of_0_3_require_an_interface_of_0_3() {
     let mut card = full_card();
-    let keys = |card: &AgentCard, shape| {
-        let json: Value = serde_json::from_slice(&to_json(card, &V03CardFields::default(), shape).unwrap()).unwrap();
+    let keys = |card: &AgentCard, version| {
+        let json: Value = serde_json::from_slice(&to_json(card, &V03CardFields::default(), version).unwrap()).unwrap();
         (json.get("supportedInterfaces").is_some(), json.get("url").is_some())
     };
     assert_eq!(keys(&card, CardVersion::Merged), (true, true));
     assert_eq!(keys(&card, CardVersion::V1_0), (true, false));
     assert_eq!(keys(&card, CardVersion::V0_3), (false, true));
     card.supported_interfaces.iter_mut().for_each(|interface| interface.protocol_version = "1.0".to_owned());
-    for shape in [CardVersion::Merged, CardVersion::V1_0, CardVersion::V0_3] {
-        assert_eq!(keys(&card, shape), (true, false), "no interface of 0.3");
+    for version in [CardVersion::Merged, CardVersion::V1_0, CardVersion::V0_3] {
+        assert_eq!(keys(&card, version), (true, false), "no interface of 0.3");
     }
     // An interface without a version is of 0.3 or earlier. JSON-RPC is preferred.
     card.supported_interfaces[1].protocol_version.clear();
@@ -179,9 +179,9 @@ fn members_that_1_0_lacks_are_on_the_0_3_card() {
     card.security_schemes = to_v1(schemes.clone());
     let flows = &serde_json::to_value(&card).unwrap()["securitySchemes"]["o"]["oauth2SecurityScheme"]["flows"];
     assert_eq!(members(flows), ["authorizationCode"]);
-    let kept = V03CardFields { schemes, state_transition_history: true };
-    for shape in [CardVersion::V0_3, CardVersion::Merged] {
-        let json: Value = serde_json::from_slice(&to_json(&card, &kept, shape).unwrap()).unwrap();
+    let fields = V03CardFields { schemes, state_transition_history: true };
+    for version in [CardVersion::V0_3, CardVersion::Merged] {
+        let json: Value = serde_json::from_slice(&to_json(&card, &fields, version).unwrap()).unwrap();
         assert_eq!(json["securitySchemes"]["o"]["flows"], original["flows"]);
         assert_eq!(json["capabilities"]["stateTransitionHistory"], true);
     }
@@ -218,7 +218,7 @@ fn card_of_0_2_with_missing_and_unknown_members_is_read() {
 #[test]
 fn protobuf_card_has_the_members_of_the_card() {
     let card = full_card();
-    let proto = proto(&card);
+    let proto = v03::AgentCard::from(card.clone());
     assert_eq!((proto.protocol_version.as_str(), proto.url.as_str()), ("0.3.0", "https://h/rpc"));
     assert_eq!((proto.additional_interfaces.len(), proto.signatures.len()), (3, 1));
     assert!(proto.supports_authenticated_extended_card);

@@ -47,22 +47,22 @@ impl Classic for SendMessageRequest {
     type Draft = SendDraft;
 
     fn finish<E: Error>(draft: SendDraft) -> Result<Self, E> {
-        Ok(V02Send::finish::<E>(draft)?.send)
+        Ok(SendParams::finish::<E>(draft)?.send)
     }
 }
 
 /// Parameters of a send, in the form of 0.3 or of the versions before 0.2.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct V02Send {
+pub struct SendParams {
     /// The 1.0 request.
     pub send: SendMessageRequest,
     /// Task id that the client chose, as before 0.2; the task may not exist. Otherwise empty.
     pub task_id: String,
     /// Members of the push configuration that 1.0 lacks.
-    pub kept: PushExtras,
+    pub extras: PushExtras,
 }
 
-impl Classic for V02Send {
+impl Classic for SendParams {
     type Draft = SendDraft;
 
     fn finish<E: Error>(draft: SendDraft) -> Result<Self, E> {
@@ -77,7 +77,7 @@ impl Classic for V02Send {
         }
         let (configuration, extras) = configuration.map(|read| (read.configuration, read.extras)).unzip();
         let send = SendMessageRequest { message, configuration, metadata, tenant: String::new() };
-        Ok(Self { send, task_id, kept: extras.unwrap_or_default() })
+        Ok(Self { send, task_id, extras: extras.unwrap_or_default() })
     }
 }
 
@@ -135,7 +135,7 @@ impl Serialize for Write<'_, SendMessageConfiguration> {
             map.serialize_entry("acceptedOutputModes", &configuration.accepted_output_modes)?;
         }
         optional(&mut map, "historyLength", configuration.history_length)?;
-        let push = push.map(|config| WritePush(Webhook { config, kept: &no_extras }));
+        let push = push.map(|config| WritePush(Webhook { config, extras: &no_extras }));
         optional(&mut map, "pushNotificationConfig", push)?;
         // Always written, because servers disagree about its default.
         map.serialize_entry("blocking", &!configuration.return_immediately)?;
@@ -223,7 +223,7 @@ impl Classic for TaskPushNotificationConfig {
     type Draft = TaskPushDraft;
 
     fn finish<E: Error>(draft: TaskPushDraft) -> Result<Self, E> {
-        Ok(PushRegistration::finish::<E>(draft)?.it)
+        Ok(PushRegistration::finish::<E>(draft)?.config)
     }
 }
 
@@ -231,9 +231,9 @@ impl Classic for TaskPushNotificationConfig {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PushRegistration {
     /// The 1.0 configuration.
-    pub it: TaskPushNotificationConfig,
+    pub config: TaskPushNotificationConfig,
     /// Members that 1.0 lacks.
-    pub kept: PushExtras,
+    pub extras: PushExtras,
 }
 
 impl Classic for PushRegistration {
@@ -241,7 +241,7 @@ impl Classic for PushRegistration {
 
     fn finish<E: Error>(TaskPushDraft { task_id, push }: TaskPushDraft) -> Result<Self, E> {
         let Push { config, extras } = push.ok_or_else(|| E::custom("`pushNotificationConfig` is missing"))?;
-        Ok(Self { it: TaskPushNotificationConfig { task_id, ..config }, kept: extras })
+        Ok(Self { config: TaskPushNotificationConfig { task_id, ..config }, extras })
     }
 }
 
@@ -256,7 +256,7 @@ impl<'de> Deserialize<'de> for Read<ListTaskPushNotificationConfigsResponse> {
 
 impl Serialize for Write<'_, TaskPushNotificationConfig> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Webhook { config: self.0, kept: &PushExtras::default() }.serialize(serializer)
+        Webhook { config: self.0, extras: &PushExtras::default() }.serialize(serializer)
     }
 }
 
@@ -266,7 +266,7 @@ pub struct Webhook<'a> {
     /// The 1.0 configuration.
     pub config: &'a TaskPushNotificationConfig,
     /// Members that 1.0 lacks.
-    pub kept: &'a PushExtras,
+    pub extras: &'a PushExtras,
 }
 
 impl Serialize for Webhook<'_> {
@@ -283,14 +283,14 @@ struct WritePush<'a>(Webhook<'a>);
 
 impl Serialize for WritePush<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (Webhook { config, kept }, mut map) = (self.0, serializer.serialize_map(None)?);
+        let (Webhook { config, extras }, mut map) = (self.0, serializer.serialize_map(None)?);
         text(&mut map, "id", &config.id)?;
         map.serialize_entry("url", &config.url)?;
         text(&mut map, "token", &config.token)?;
-        let authentication = config.authentication.as_ref().map(|info| WriteAuthentication(info, &kept.schemes));
+        let authentication = config.authentication.as_ref().map(|info| WriteAuthentication(info, &extras.schemes));
         optional(&mut map, "authentication", authentication)?;
-        if !kept.headers.is_empty() {
-            map.serialize_entry("headers", &kept.headers)?;
+        if !extras.headers.is_empty() {
+            map.serialize_entry("headers", &extras.headers)?;
         }
         map.end()
     }
