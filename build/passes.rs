@@ -29,7 +29,7 @@ pub(crate) fn run(proto: &Path, out: &Path) -> Result<()> {
 
     let mut compiler = protox::Compiler::new([proto])?;
     compiler.include_source_info(true).include_imports(true).open_files(PACKAGES.map(|package| package.file))?;
-    // The OpenAPI document publishes the comments; gRPC reflection needs the imports.
+    // `pb::DESCRIPTORS` includes the comments; gRPC reflection needs the imports.
     let descriptors = compiler.encode_file_descriptor_set();
     fs::write(out.join("descriptors.bin"), &descriptors)?;
     let files = compiler.file_descriptor_set();
@@ -43,7 +43,7 @@ pub(crate) fn run(proto: &Path, out: &Path) -> Result<()> {
 
     let mut pass = prost_build::Config::new();
     pass.compile_well_known_types().btree_map(["."]).extern_path(".google.protobuf", WELL_KNOWN_MODULE);
-    // `src/pb/secret.rs` implements `Debug` for these without their credentials.
+    // `src/proto/secret.rs` implements `Debug` for these without their credentials.
     pass.skip_debug(SECRET);
     pass.out_dir(&messages).compile_fds(files.clone())?;
 

@@ -1,7 +1,7 @@
 //! Multi-turn agent with saved state: `cargo run --example multi_turn [ADDRESS]`.
 //!
 //! A turn that ends with `InputRequired` leaves the task waiting for a message, which starts the next turn. The agent saves
-//! the state that the next turn needs, so that it also survives a restart.
+//! the state that the next turn needs. With a durable store (`Server::store`), it also survives a restart.
 
 use a2a_service::{
     agent::{self, End},

@@ -1,6 +1,6 @@
 //! Streaming agent: `cargo run --example streaming [ADDRESS]`.
 //!
-//! Each `text` is a chunk of one artifact. It is committed to the task's log before it is sent, so that late and
+//! Each call of `text` adds a chunk to one artifact. The chunk is committed to the task's log before it is sent, so that late and
 //! reconnecting subscribers receive every chunk.
 
 use std::time::Duration;

@@ -103,7 +103,7 @@
 
 #![cfg_attr(
     not(feature = "cli"),
-    allow(dead_code, unused_imports, reason = "items below the features are shared by all of them")
+    allow(dead_code, unused_imports, reason = "modules without a feature gate have items that only some features use")
 )]
 
 /// Defines a struct of options, with a builder method for each field.
