@@ -108,7 +108,14 @@ impl Schema {
             if !kind.is_empty() {
                 names.push(quote!((63, "kind")));
                 numbers.push(quote!("kind" => 63));
-                reads.push(quote!(63 => map.next_value_seed(Kind(#kind))?));
+                // Other objects are known by their place, whatever their `kind`.
+                let is_checked = v03_name == "Message";
+                let check = quote!(63 => map.next_value_seed(Kind(#kind))?);
+                reads.push(if is_checked {
+                    check
+                } else {
+                    quote!(63 => { map.next_value::<serde::de::IgnoredAny>()?; })
+                });
                 writes.push(quote!(map.serialize_entry("kind", #kind)?;));
             }
             for member in members.split_whitespace() {

@@ -276,7 +276,8 @@ impl<A: Agent> Server<A> {
 
     /// Maximum total size of responses that are being made or wait for slow readers, in bytes. Beyond it, calls are rejected
     /// as unavailable, except for health checks and the card. At half of it, a connection whose responses have more than an
-    /// eighth of it is rejected, unless no other connection has any. 256 MiB by default.
+    /// eighth of it is rejected, unless no other connection has any. A quarter is added to each response for the allocator.
+    /// 256 MiB by default.
     pub fn outgoing_bytes(mut self, bytes: usize) -> Self {
         self.settings.outgoing_bytes = bytes;
         self
@@ -393,8 +394,9 @@ impl<A: Agent> Server<A> {
         self
     }
 
-    /// Adds a tower layer around the server, as [`axum::Router::layer`] does. It sees every request before the host, origin
-    /// and authentication checks, and its responses are in the request log. The last layer is the outermost one.
+    /// Adds a tower layer around the server, as [`axum::Router::layer`] does. It sees every request before the checks of HTTP
+    /// framing, the limit per client, host, origin and authentication; its own responses have no CORS headers. They are in the
+    /// request log. The last layer is the outermost one.
     ///
     /// ```
     /// use a2a_service::{agent::demo::Demo, server::Server};
@@ -524,13 +526,13 @@ impl<A: Agent> Server<A> {
         if self.log_wire {
             service = Arc::new(WireLogService(service));
         }
+        let is_unchecked = self.authenticator.is_none() && card.declares_security();
+        if let Some(authenticator) = &self.authenticator {
+            card = authenticator.describe(card);
+        }
         let mut warnings = card.warnings();
-        match &self.authenticator {
-            Some(authenticator) => card = authenticator.describe(card),
-            None if card.declares_security() => {
-                warnings.push("agent card declares credentials, but no authenticator checks them".into());
-            }
-            None => {}
+        if is_unchecked {
+            warnings.push("agent card declares credentials, but no authenticator checks them".into());
         }
         for warning in warnings {
             tracing::warn!("{warning}");

@@ -351,7 +351,7 @@ pub enum Rejected {
     /// The change exceeds the remaining capacity of the store.
     #[error("the change does not fit into the maximum size of the store of {max} bytes ({limit})")]
     Size {
-        /// Name of the limit, below `limits` in the configuration.
+        /// Configuration key of the limit.
         limit: &'static str,
         /// The limit in bytes.
         max: u64,

@@ -439,7 +439,8 @@ pub(crate) fn now(response: Response<Body>) -> ResponseFuture {
 /// Builds an error response to a request in the form of its binding and version, for a program's layers around
 /// [`HttpService`].
 pub fn error_response(parts: &Parts, error: impl Into<Status>) -> Response<Body> {
-    RequestClass::new(parts, Protocols::default()).error_response(error)
+    let class = parts.extensions.get().copied().unwrap_or_else(|| RequestClass::new(parts, Protocols::default()));
+    class.error_response(error)
 }
 
 /// Returns the content type of a request without its parameters, or `?` if it is not text.

@@ -143,7 +143,8 @@ impl Turn {
         self.wait_until(|inner| inner.turn.cancel_requested || inner.is_lost).await;
     }
 
-    /// Returns the metadata of the request that has canceled the task: of the first one, if there were several.
+    /// Returns the metadata of the cancel request: of the first that has any, if there were several. It is lost if the
+    /// server restarts.
     pub fn cancel_metadata(&self) -> Option<Struct> {
         self.live.lock().turn.cancel_metadata.as_deref().cloned()
     }

@@ -36,8 +36,16 @@ impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let network = text.parse().map(Self).or_else(|_| text.parse().map(IpAddr::into));
-        network.map_err(|_| format!("`{text}` is not an IP address or network; write 10.0.0.1 or 10.0.0.0/8"))
+        // `ipnet` would read octets with leading zeros, which other programs read as octal numbers.
+        let network = match text.split_once('/') {
+            Some((addr, prefix)) => {
+                addr.parse().ok().zip(prefix.parse().ok()).and_then(|(addr, prefix)| IpNet::new(addr, prefix).ok())
+            }
+            None => text.parse().ok().map(|addr: IpAddr| Self::from(addr).0),
+        };
+        network
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` is not an IP address or network; write 10.0.0.1 or 10.0.0.0/8"))
     }
 }
 

@@ -157,8 +157,12 @@ impl Value for Duration {
     const KIND: &'static str = "duration";
 
     fn read(text: &str) -> Result<Self, String> {
-        let error = |_| format!("{} is not a duration; write 500ms, 10s, 5m or 1h", brief(text));
-        humantime::parse_duration(text).map_err(error)
+        let error = || format!("{} is not a duration; write 500ms, 10s, 5m or 1h", brief(text));
+        // The parser panics at sums beyond `u64::MAX` seconds. It also knows months (`M`), which are likely to be mistaken for
+        // minutes.
+        let is_plausible = text.len() <= 24 && !text.contains('M');
+        let parsed = if is_plausible { humantime::parse_duration(text).ok() } else { None };
+        parsed.filter(|time| time.is_zero() || *time >= Duration::from_millis(1)).ok_or_else(error)
     }
 
     fn show(&self) -> Option<String> {

@@ -104,7 +104,7 @@ impl<A: Agent> Shared<A> {
         self.poll(live, started_agent, deadlines, idle_timer)
     }
 
-    /// Polls the agent until the turn ends. Commits its updates at its pauses, at most once per `pace`.
+    /// Polls the agent until the turn ends. Commits its updates at its pauses, at most once per `commit_interval`.
     async fn poll<F: Future<Output = Result<End, agent::Error>>>(
         &self,
         live: &LiveRef,

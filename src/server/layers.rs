@@ -9,7 +9,7 @@ use std::{
 };
 
 use axum::{Router, extract::ConnectInfo};
-use http::{Request, Response, StatusCode, request::Parts};
+use http::{Request, Response, StatusCode, header, request::Parts};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tower_service::Service;
 
@@ -101,10 +101,19 @@ impl LayeredService {
         Self { checked, router }
     }
 
-    fn respond<B: RequestBody>(&self, class: RequestClass, parts: Parts, body: B) -> ResponseFuture {
+    fn respond<B: RequestBody>(&self, class: RequestClass, mut parts: Parts, body: B) -> ResponseFuture {
         let Some(router) = &self.router else { return self.checked.respond(class, parts, body) };
+        // For errors of the layers.
+        parts.extensions.insert(class);
         let response = router.clone().call(Request::from_parts(parts, body));
-        Box::pin(async move { Ok(response.await?.map(Body::from_axum)) })
+        Box::pin(async move {
+            let mut response = response.await?;
+            // The router adds a length where HTTP has none (RFC 9110, 8.6).
+            if class.is_grpc() || matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+                response.headers_mut().remove(header::CONTENT_LENGTH);
+            }
+            Ok(response.map(Body::from_axum))
+        })
     }
 }
 

@@ -33,6 +33,11 @@ impl RequestClass {
         }
     }
 
+    /// Returns true for gRPC.
+    pub(crate) fn is_grpc(self) -> bool {
+        self.kind == RequestKind::Grpc
+    }
+
     /// Returns true for public resources, which need no authentication: the agent card and health. Decides by the kind of
     /// request and not by a path prefix, which may be a tenant: the path `/.well-known/tasks` then names tasks.
     pub(crate) fn is_public(self, parts: &Parts) -> bool {
