@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-pub use self::limits::Limits;
+pub use self::{idempotency::DefaultKey, limits::Limits};
 pub(crate) use self::sweeper::end_idle;
 use self::{
     contexts::Contexts,
@@ -37,7 +37,6 @@ use crate::{
     journal::{
         Journal, LiveRef, Phase, Reader, TurnContext,
         live::{CommitFailure, LiveState, LiveTask},
-        status_update,
         waiters::{TurnReply, WaitCondition},
     },
     pb::{
@@ -46,20 +45,18 @@ use crate::{
     },
     response_budget::Reservation,
     snapshot::Snapshot,
-    store::{Key, ListPage, ListQuery, PushConfig, Scope, Store, Unavailable},
+    store::{Key, ListPage, ListQuery, PushConfig, PutResult, Scope, Store, Unavailable},
     task::TaskLimits,
 };
 
 mod contexts;
 mod idempotency;
 mod limits;
-mod push;
 mod recovery;
 mod resubscribe;
 mod start;
 mod sweeper;
 mod turn;
-mod turn_context;
 
 /// Time before the caller's deadline at which a reply is sent, so that it arrives in time. At most a tenth of the time left.
 const REPLY_MARGIN: Duration = Duration::from_millis(100);
@@ -307,6 +304,30 @@ impl<A: Agent> Execution<A> {
         Ok(page)
     }
 
+    /// Stores a configuration of a task. Also returns its id if it is new, `None` if it replaced one with that id.
+    pub(crate) async fn put_push(
+        &self,
+        key: &Key,
+        push: PushConfig,
+    ) -> Result<(Arc<PushConfig>, Option<String>), Error> {
+        let (push, max) = (push.for_task(key), self.0.limits.max_push_configs);
+        match self.0.journal.store().put_push(key, Arc::clone(&push), max).await? {
+            PutResult::Created => {
+                let id = push.config.id.clone();
+                Ok((push, Some(id)))
+            }
+            PutResult::Replaced => Ok((push, None)),
+            PutResult::TaskNotFound => Err(Error::task_not_found(key.id())),
+            PutResult::Full => {
+                let why = format!(
+                    "task {} has {max} push notification configurations; delete one first (limits.push_configs)",
+                    key.id()
+                );
+                Err(limit_error("push_configs", why).with("taskId", key.id()))
+            }
+        }
+    }
+
     /// Cancels a task, and returns it once it is canceled. The agent gets the metadata of the request. A task that is already canceled is returned at once.
     ///
     /// # Errors
@@ -333,7 +354,7 @@ impl<A: Agent> Execution<A> {
                     inner.turn.cancel_metadata = metadata;
                 }
                 if !inner.turn.is_running {
-                    let status = status_update(&live, TaskState::Canceled, None);
+                    let status = live.status_event(TaskState::Canceled, None);
                     // The task is not in a terminal state, as checked above, so the event is accepted.
                     drop(inner.accept(status, Mark::ending(Ends::Task)));
                 }

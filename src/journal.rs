@@ -23,14 +23,17 @@ use tokio::{
 };
 
 pub use self::reader::{Interrupted, Reader};
-pub(crate) use self::turn_context::{TurnContext, complete_message, status_update};
+pub(crate) use self::turn_context::{StoredContexts, TurnContext};
 use self::{
     commit_retry::CommitRetry,
     live::{LiveState, LiveTask, apply_to_checkpoint, apply_to_encoded_checkpoint},
     waiters::Wakeups,
 };
 use crate::{
+    clock,
     env::Env,
+    event::Event,
+    pb::v1::{Message, Role, TaskState, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
     store::{Change, Key, KeyMap, Refused, Store, Unavailable},
 };
 
@@ -123,9 +126,9 @@ impl Journal {
             phase: AtomicU8::new(0),
         });
         if journal.store.immediate().is_none() {
-            let run = |lane| tokio::spawn(Arc::clone(&journal).run(lane)).abort_handle();
+            let run = |lane| tokio::spawn(Arc::clone(&journal).run_lane(lane)).abort_handle();
             let watch =
-                journal.fault.clone().map(|fault| tokio::spawn(Arc::clone(&journal).watch(fault)).abort_handle());
+                journal.fault.clone().map(|fault| tokio::spawn(Arc::clone(&journal).watch_fault(fault)).abort_handle());
             journal.runners.get_or_init(|| (0..journal.lanes.len()).map(run).chain(watch).collect());
         }
         journal
@@ -265,7 +268,7 @@ impl Journal {
         if let Some(completed) = inner.complete(live) {
             match store.commit_completed(&completed) {
                 Ok(()) => inner.publish_completed(&completed, &mut wakeups),
-                Err(refusal) => wakeups = self.lose(task, &mut inner, &refusal),
+                Err(refusal) => wakeups = self.drop_refused(task, &mut inner, &refusal),
             }
             drop(inner);
             drop(completed);
@@ -278,7 +281,7 @@ impl Journal {
                 inner.publish(&commit, &mut wakeups);
                 inner.reuse_events(mem::take(&mut commit.events));
             }
-            Err(refusal) => wakeups = self.lose(task, &mut inner, &refusal),
+            Err(refusal) => wakeups = self.drop_refused(task, &mut inner, &refusal),
         }
         drop(inner);
         drop(commit);
@@ -286,21 +289,21 @@ impl Journal {
     }
 
     /// Drops the state of a task whose change the store has refused.
-    fn lose(&self, task: &LiveRef, inner: &mut LiveState, refusal: &Refused) -> Wakeups {
+    fn drop_refused(&self, task: &LiveRef, inner: &mut LiveState, refusal: &Refused) -> Wakeups {
         // Removed from the map before waiters are woken: a new request must load the task from the store.
         drop(self.remove(&task.0));
         inner.abandon_refused(refusal)
     }
 
     /// Commits and retries the changes of a lane. Runs until it is aborted.
-    async fn run(self: Arc<Self>, lane: usize) {
+    async fn run_lane(self: Arc<Self>, lane: usize) {
         let mut retry = CommitRetry::default();
         loop {
             tokio::select! {
                 biased;
                 () = sleep_until(retry.next_attempt()), if retry.is_active() => retry.retry_all(&self).await,
                 batch = self.next_batch(lane) => {
-                    let changes: Arc<[Change]> = batch.iter().map(change).collect();
+                    let changes: Arc<[Change]> = batch.iter().map(take_change).collect();
                     if self.commit(&batch, &changes, false).await.is_err() {
                         retry.push(batch, &changes);
                     }
@@ -358,7 +361,7 @@ impl Journal {
                         Refused::Rejected(reason) => inner.reject(task, change, reason),
                         Refused::Stale(_) | Refused::Duplicate { .. } | Refused::Full(_) => None,
                     };
-                    wakeups = rejected.unwrap_or_else(|| self.lose(task, &mut inner, &refusal));
+                    wakeups = rejected.unwrap_or_else(|| self.drop_refused(task, &mut inner, &refusal));
                 }
                 (_, Change::Commit(commit)) => inner.publish(commit, &mut wakeups),
                 (_, Change::CompletedTask(completed)) => inner.publish_completed(completed, &mut wakeups),
@@ -386,7 +389,7 @@ impl Journal {
 
     /// Fails waiting senders and cancels when a fault of the store lasts for [`COMMIT_TIMEOUT`]. Runs until it is
     /// aborted.
-    async fn watch(self: Arc<Self>, mut fault: watch::Receiver<Option<Unavailable>>) {
+    async fn watch_fault(self: Arc<Self>, mut fault: watch::Receiver<Option<Unavailable>>) {
         while fault.wait_for(Option::is_some).await.is_ok() {
             let mut wait = COMMIT_TIMEOUT;
             loop {
@@ -402,7 +405,7 @@ impl Journal {
     }
 
     /// Lets new work probe the store, which may still be unavailable.
-    fn probe(&self) {
+    fn allow_probe(&self) {
         self.outage.lock().since = None;
     }
 
@@ -424,7 +427,7 @@ impl Journal {
 
 /// Takes the pending changes of a task. Its checkpoint is updated outside of the lock, which is safe because only this
 /// lane moves the committed state.
-fn change(task: &LiveRef) -> Change {
+fn take_change(task: &LiveRef) -> Change {
     let mut commit = {
         let mut inner = task.lock();
         if let Some(completed) = inner.complete(task) {
@@ -459,6 +462,30 @@ impl LiveRef {
     /// Returns the journal of the task.
     pub(crate) fn journal(&self) -> &Arc<Journal> {
         &self.0.journal
+    }
+
+    /// Creates a status update with the current time. Its message is [completed](Self::complete_message).
+    pub(crate) fn status_event(&self, state: TaskState, message: Option<Message>) -> Event {
+        let message = message.map(|message| self.complete_message(message));
+        let timestamp = Some(clock::timestamp(self.journal().env().clock.millis()));
+        Event::pending(Payload::StatusUpdate(TaskStatusUpdateEvent {
+            task_id: self.key.id().to_owned(),
+            context_id: (*self.context).to_owned(),
+            status: Some(TaskStatus { state: state.into(), message, timestamp }),
+            metadata: None,
+        }))
+    }
+
+    /// Completes a message of the agent: sets its task and context, and its id and role if they are missing.
+    pub(crate) fn complete_message(&self, mut message: Message) -> Message {
+        if message.message_id.is_empty() {
+            message.message_id = self.journal().env().ids.time_ordered();
+        }
+        if message.role == 0 {
+            message.role = Role::Agent.into();
+        }
+        (message.task_id, message.context_id) = (self.key.id().to_owned(), (*self.context).to_owned());
+        message
     }
 }
 

@@ -157,8 +157,6 @@ pub mod event;
 mod execution;
 #[cfg(feature = "server")]
 pub mod extension;
-#[cfg(feature = "server")]
-mod fingerprint;
 #[doc(hidden)]
 pub mod history;
 #[cfg(feature = "server")]

@@ -9,8 +9,8 @@ use futures_util::future::Either;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-pub use self::{idempotency::DefaultKey, media_types::Modes};
-pub use crate::execution::Limits;
+pub use self::media_types::Modes;
+pub use crate::execution::{DefaultKey, Limits};
 use crate::{
     agent::{About, Agent},
     call::Call,
@@ -21,7 +21,7 @@ use crate::{
     event::Event,
     execution::{Execution, SendRequest},
     extension::Negotiated,
-    history::{self, HistoryLimit},
+    history::HistoryLimit,
     journal::{Journal, TurnContext, waiters::TurnReply},
     pb::{
         v1::{
@@ -37,7 +37,6 @@ use crate::{
     store::{Key, ListQuery, PageToken, Retention, Scope, Store},
 };
 
-mod idempotency;
 mod media_types;
 pub mod push;
 mod streams;
@@ -248,10 +247,10 @@ fn history_length(field: &str, length: Option<i32>) -> Result<Option<usize>, Err
 fn with_history(task: Arc<Task>, history: HistoryLimit) -> Task {
     match Arc::try_unwrap(task) {
         Ok(mut task) => {
-            history::shorten(&mut task.history, history);
+            history.truncate(&mut task.history);
             task
         }
-        Err(task) => history::view(&task, history, true),
+        Err(task) => history.copy_task(&task, true),
     }
 }
 

@@ -13,7 +13,7 @@ use tonic::Response;
 use crate::{
     contract::UnaryOutput,
     error::Error,
-    history::{self, HistoryLimit},
+    history::HistoryLimit,
     json::{Measure, count, write_encoded, write_to},
     proto::v1::Task,
 };
@@ -103,10 +103,10 @@ impl Snapshot {
         let task = match self.0 {
             Origin::Proto(proto) => {
                 let mut task = decode(&proto)?;
-                history::shorten(&mut task.history, limit);
+                limit.truncate(&mut task.history);
                 task
             }
-            Origin::Task(task) => history::view(&task, limit, true),
+            Origin::Task(task) => limit.copy_task(&task, true),
         };
         Ok(task.into())
     }

@@ -294,6 +294,15 @@ pub struct PushConfig {
     pub extra: Bytes,
 }
 
+impl PushConfig {
+    /// Sets the task and tenant, whatever the client sent.
+    pub(crate) fn for_task(mut self, key: &Key) -> Arc<Self> {
+        key.id().clone_into(&mut self.config.task_id);
+        key.scope().tenant.as_ref().clone_into(&mut self.config.tenant);
+        Arc::new(self)
+    }
+}
+
 /// Omits everything that may be a secret: the URL, the token and the credentials.
 impl fmt::Debug for PushConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

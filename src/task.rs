@@ -2,7 +2,7 @@
 
 pub use self::{
     admission::{Admission, LimitViolation, TaskLimits},
-    chunk::{join, joins},
+    chunk::{can_join, join_chunks},
     context::ContextBytes,
 };
 use crate::proto::v1::{Artifact, Task, TaskArtifactUpdateEvent, stream_response::Payload};
@@ -37,7 +37,7 @@ pub fn apply(task: &mut Task, payload: &Payload) {
 }
 
 /// Like [`apply`], but consumes the event, and moves its content into the task where possible.
-pub(crate) fn absorb(task: &mut Task, payload: Payload) {
+pub(crate) fn apply_owned(task: &mut Task, payload: Payload) {
     match payload {
         Payload::Task(new) => *task = new,
         Payload::StatusUpdate(update) => {
@@ -83,7 +83,7 @@ mod tests {
         wkt::{Struct, Value},
     };
     use crate::{
-        history::{HistoryLimit, shorten, view},
+        history::HistoryLimit,
         proto::v1::Message,
     };
 
@@ -184,45 +184,12 @@ mod tests {
         assert_eq!(task.status.as_ref().unwrap().message.as_ref().unwrap().text(), "done");
         for (length, left) in [(None, 4), (Some(0), 0), (Some(1), 1), (Some(9), 4)] {
             let limit = HistoryLimit { messages: length, ..HistoryLimit::default() };
-            assert_eq!(view(&task, limit, false).history.len(), left);
+            assert_eq!(limit.copy_task(&task, false).history.len(), left);
             let mut history = task.history.clone();
-            shorten(&mut history, limit);
-            assert_eq!(history, view(&task, limit, true).history);
+            limit.truncate(&mut history);
+            assert_eq!(history, limit.copy_task(&task, true).history);
         }
         let newest = HistoryLimit { messages: Some(1), ..HistoryLimit::default() };
-        assert_eq!(view(&task, newest, false).history[0].text(), "this");
-    }
-
-    #[test]
-    fn history_has_the_newest_messages_that_fit_into_its_bytes() {
-        let history: Vec<Message> = ["0", "1", "2", "3"].map(Message::user).into();
-        let each = history[0].encoded_len();
-        assert!(history.iter().all(|message| message.encoded_len() == each));
-        for (messages, bytes, left) in [
-            (None, usize::MAX, 4),
-            (None, 4 * each, 4),
-            (None, 4 * each - 1, 3),
-            (None, 2 * each, 2),
-            (None, each, 1),
-            (None, each - 1, 1),
-            (None, 0, 1),
-            (Some(3), 4 * each, 3),
-            (Some(3), 2 * each + 1, 2),
-            (Some(1), 0, 1),
-            (Some(0), 0, 0),
-            (Some(0), usize::MAX, 0),
-        ] {
-            let limit = HistoryLimit { messages, bytes };
-            let mut kept = history.clone();
-            shorten(&mut kept, limit);
-            assert_eq!(kept, history[4 - left..], "{limit:?}");
-            assert_eq!(limit.fits(4, 4 * each), left == 4, "{limit:?}");
-        }
-        shorten(&mut Vec::new(), HistoryLimit { messages: None, bytes: 0 });
-        // A small message after a large one does not bring the large one back, and an older one is never kept without it.
-        let mixed = vec![Message::user("0"), Message::user("x".repeat(1000)), Message::user("2")];
-        let mut kept = mixed.clone();
-        shorten(&mut kept, HistoryLimit { messages: None, bytes: 500 });
-        assert_eq!(kept, mixed[2..]);
+        assert_eq!(newest.copy_task(&task, false).history[0].text(), "this");
     }
 }

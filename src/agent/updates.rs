@@ -20,7 +20,6 @@ use crate::{
     journal::{
         LiveRef, Phase,
         live::{LimitExceeded, LiveState},
-        status_update,
         waiters::WakerRegistration,
     },
     message::json_object,
@@ -153,7 +152,7 @@ impl Updates {
     }
 
     fn status(&self, state: TaskState, message: Option<Message>) -> impl Future<Output = Result<(), Stopped>> + Send {
-        let mut event = status_update(&self.live, state, message);
+        let mut event = self.live.status_event(state, message);
         if let Some(metadata) = &self.metadata
             && let Some(payload) = event.payload_mut()
         {

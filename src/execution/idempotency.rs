@@ -8,6 +8,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
+use prost::Message as _;
 use tokio::{
     sync::{OwnedMutexGuard, oneshot},
     time::timeout,
@@ -16,7 +17,9 @@ use tokio::{
 use super::{ACCEPT_TIMEOUT, Execution, SendRequest, StartMode, limits::TurnPermit, start::signaled, unavailable};
 use crate::{
     agent::Agent,
+    call::{Call, IDEMPOTENCY_KEY},
     clock::Millis,
+    contract::fingerprint,
     error::{Error, ErrorKind},
     event::{Event, Seq},
     journal::{
@@ -24,8 +27,22 @@ use crate::{
         live::LiveState,
         waiters::{TurnReply, WaitCondition},
     },
+    pb::v1::{SendMessageConfiguration, SendMessageRequest},
     store::{IdempotencyRecord, Key, Scope, SendOutcome},
 };
+
+/// Maximum length of an idempotency key in bytes.
+const MAX_KEY_BYTES: usize = 255;
+
+/// Idempotency key of sends without an `Idempotency-Key`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DefaultKey {
+    /// No key. The default, because hand-written clients may reuse message ids.
+    #[default]
+    Off,
+    /// The message id (3.3.1).
+    MessageId,
+}
 
 /// Idempotency key of a send, with a digest of the message. A key with another digest is a conflict.
 #[derive(Debug)]
@@ -52,9 +69,20 @@ struct KeyGuard {
     locked: Option<OwnedMutexGuard<()>>,
 }
 
-impl IdempotencyKey {
-    pub(crate) fn new(key: Box<str>, hash: [u8; 16]) -> Self {
-        Self { key, hash, guard: None }
+impl DefaultKey {
+    /// Returns the idempotency key of a send, if it has one.
+    pub(crate) fn key(self, call: &Call, send: &SendMessageRequest) -> Result<Option<Box<IdempotencyKey>>, Error> {
+        // The prefixes separate keys from message ids.
+        let key = match (&call.idempotency_key, &send.message) {
+            (Some(key), _) if key.len() > MAX_KEY_BYTES => {
+                let why = format!("{} bytes exceed the limit of {MAX_KEY_BYTES}", key.len());
+                return Err(Error::invalid_field(IDEMPOTENCY_KEY.as_str(), why));
+            }
+            (Some(key), _) => format!("key:{key}"),
+            (None, Some(message)) if self == Self::MessageId => format!("message:{}", message.message_id),
+            (None, _) => return Ok(None),
+        };
+        Ok(Some(Box::new(IdempotencyKey { key: key.into(), hash: digest(send), guard: None })))
     }
 }
 
@@ -170,4 +198,19 @@ impl PendingSend {
         inner.has_task = true;
         Self { written: inner.wait_for(WaitCondition::DurableForTurn(seq)), guard }
     }
+}
+
+/// Returns the digest of a send, which distinguishes a retry from another message with the same key. It excludes the tenant,
+/// and options that affect only the reply (`historyLength`, `returnImmediately`).
+fn digest(send: &SendMessageRequest) -> [u8; 16] {
+    let configuration = send.configuration.as_ref().map(|configuration| SendMessageConfiguration {
+        accepted_output_modes: configuration.accepted_output_modes.clone(),
+        task_push_notification_config: configuration.task_push_notification_config.clone(),
+        ..SendMessageConfiguration::default()
+    });
+    // An empty configuration equals a missing one.
+    let configuration = configuration.filter(|configuration| *configuration != SendMessageConfiguration::default());
+    let (message, metadata) = (send.message.clone(), send.metadata.clone());
+    let canonical = SendMessageRequest { tenant: String::new(), message, configuration, metadata };
+    fingerprint(&canonical.encode_to_vec()).to_be_bytes()
 }

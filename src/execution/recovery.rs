@@ -13,19 +13,19 @@ use std::{
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use parking_lot::RwLock;
 
-use super::{ACCEPT_TIMEOUT, Shared, turn::panic_message, turn_context::TurnContexts, unavailable};
+use super::{ACCEPT_TIMEOUT, Shared, turn::panic_message, unavailable};
 use crate::{
     agent::Agent,
     env::Ids,
     error::{Error, ErrorKind},
     event::{Ends, Event, Mark},
     journal::{
-        Phase,
+        Phase, StoredContexts,
         live::{LiveTask, QueuedMessage},
-        pause, status_update,
+        pause,
         turns::LogReplay,
     },
-    pb::v1::{Message, TaskState},
+    pb::v1::{Message, Task, TaskState},
     store::{Claim, Key, StoredTask, Unavailable},
 };
 
@@ -177,7 +177,7 @@ impl<A: Agent> Shared<A> {
             None
         };
         let (contexts, task) =
-            (TurnContexts::from_stored(&stored), stored.load_task(&**self.journal.store(), key).await?);
+            (StoredContexts::decode(&stored), stored.load_task(&**self.journal.store(), key).await?);
         let mut referenced = Vec::new();
         if let Some((true, (turn, waiting, _), _)) = &replayed {
             let first = if turn.is_empty() { task.history.first() } else { turn.last().and_then(Event::message) };
@@ -202,7 +202,7 @@ impl<A: Agent> Shared<A> {
                     QueuedMessage { event, context }
                 });
                 inner.turn.inbox.extend(waiting);
-                contexts.restore(&mut inner);
+                inner.restore_contexts(&contexts);
                 inner.turn.number += 1;
                 inner.turn.is_running = true;
                 drop(inner);
@@ -229,11 +229,11 @@ impl<A: Agent> Shared<A> {
                     state = state.as_str_name(),
                     "ended the task of an interrupted turn"
                 );
-                let status = status_update(&live, state, message);
+                let status = live.status_event(state, message);
                 if inner.accept(status, Mark::ending(Ends::Task)).is_err() {
                     inner.accepted.row_changed = true;
                 }
-                contexts.restore(&mut inner);
+                inner.restore_contexts(&contexts);
                 inner.drop_contexts(None);
             }
         }
@@ -253,6 +253,29 @@ impl<A: Agent> Shared<A> {
             }
         }
         Ok(replay)
+    }
+
+    /// Loads the tasks that a message references. Damaged and missing tasks are omitted.
+    async fn referenced(&self, key: &Key, message: Option<&Message>) -> Result<Vec<Task>, Unavailable> {
+        let store = self.journal.store();
+        let mut tasks = Vec::new();
+        for id in message.iter().flat_map(|message| &message.reference_task_ids).take(self.limits.references) {
+            let key = Key::new(key.scope(), id);
+            let found = async {
+                match store.load(&key).await? {
+                    Some(mut stored) => stored.load_task(&**store, &key).await.map(Some),
+                    None => Ok(None),
+                }
+            };
+            match found.await {
+                Ok(found) => tasks.extend(found),
+                Err(cause) if matches!(store.diagnose(&key).await, Ok(Some(_))) => {
+                    tracing::warn!(task.id = key.id(), error.cause = %cause, "damaged task omitted from the referenced tasks");
+                }
+                Err(cause) => return Err(cause),
+            }
+        }
+        Ok(tasks)
     }
 }
 

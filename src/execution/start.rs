@@ -21,11 +21,10 @@ use crate::{
     agent::Agent,
     clock,
     error::Error,
-    event::{Event, Mark},
+    event::{Event, Mark, Seq},
     journal::{
         LiveRef, Phase, TurnContext,
         live::{LiveState, LiveTask, QueuedMessage},
-        status_update,
         turns::MAX_MESSAGES_PER_TURN,
         waiters::WaitCondition,
     },
@@ -171,7 +170,8 @@ impl<A: Agent> Execution<A> {
             if inner.is_lost {
                 return Err(ownership_changed());
             }
-            if inner.turn.inbox.len() >= self.0.limits.queued_messages && !inner.admission.state().is_terminal() {
+            let is_busy = inner.turn.is_running && !inner.admission.state().is_terminal();
+            if is_busy && inner.turn.inbox.len() >= self.0.limits.queued_messages {
                 let why = format!(
                     "{} messages wait for task {}; retry once it has answered (limits.queued_messages)",
                     inner.turn.inbox.len(),
@@ -195,7 +195,7 @@ impl<A: Agent> Execution<A> {
                         inner.turn.number += 1;
                         (inner.turn.is_running, inner.turn.delivered_seq) = (true, seq);
                         (inner.turn.attempt, inner.turn.drained) = (1, 0);
-                        inner.mark_working(|| status_update(&live, TaskState::Working, None));
+                        inner.mark_working(|| live.status_event(TaskState::Working, None));
                         first = Some((vec![event], context, permit));
                     } else {
                         inner.turn.inbox.push_back(QueuedMessage { event, context });
@@ -230,6 +230,13 @@ impl<A: Agent> Execution<A> {
             self.wait_for_commit(&live, ended, COMMIT_WAIT).await?;
         }
         Err(task_ended(key.id()))
+    }
+
+    /// Stores the context of a message, unless the store does not outlive the process.
+    fn store_context(&self, inner: &mut LiveState, seq: Seq, context: &TurnContext) {
+        if self.0.journal.store().immediate().is_none() {
+            inner.store_context(seq, context);
+        }
     }
 
     /// Rejects work while the store is unavailable, and from the start of a drain.

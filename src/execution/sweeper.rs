@@ -11,7 +11,7 @@ use crate::{
     clock::{self, Millis},
     error::Error,
     event::{Ends, Mark},
-    journal::{Journal, Phase, status_update, waiters::WaitCondition},
+    journal::{Journal, Phase, waiters::WaitCondition},
     pb::v1::{Message, TaskState},
     store::{Key, Retention, SweepResult, Unavailable},
     task::TaskLimits,
@@ -117,7 +117,7 @@ async fn end_if_idle(journal: &Arc<Journal>, bounds: TaskLimits, key: &Key, befo
                 time.is_some_and(|time| time < before)
             });
         let why = Message::agent("The task was canceled because the client did not answer in time.");
-        let status = status_update(&live, TaskState::Canceled, Some(why));
+        let status = live.status_event(TaskState::Canceled, Some(why));
         if !is_idle || inner.accept(status, Mark::ending(Ends::Task)).is_err() {
             return Ok(false);
         }

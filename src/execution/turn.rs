@@ -23,9 +23,8 @@ use crate::{
     clock,
     event::{Ends, Event, Mark},
     journal::{
-        LiveRef, Phase, TurnContext, complete_message,
+        LiveRef, Phase, TurnContext,
         live::{LimitExceeded, LiveState},
-        status_update,
         turns::MAX_MESSAGES_PER_TURN,
         waiters::{TurnReply, WakerRegistration},
     },
@@ -219,7 +218,7 @@ impl<A: Agent> Shared<A> {
             TurnOutcome::Returned(Ok(End::Reply(message)))
                 if !inner.has_task && message.encoded_len() <= inner.admission.max_event_bytes() =>
             {
-                let mut message = complete_message(&self.journal.env().ids, message, "", &live.context);
+                let mut message = live.complete_message(message);
                 message.task_id.clear();
                 let wake = inner.reply_with(message);
                 drop(inner);
@@ -253,14 +252,14 @@ impl<A: Agent> Shared<A> {
             TurnOutcome::LimitExceeded => failed("limit", "the turn exceeded a limit of the task"),
         };
         let mut ends = if state.is_terminal() { Ends::Task } else { Ends::Turn };
-        let mut ended = inner.accept(status_update(live, state, message), Mark::ending(ends));
+        let mut ended = inner.accept(live.status_event(state, message), Mark::ending(ends));
         if let Err(violation) = ended
             && violation.limit().is_some()
         {
             // The agent's last message exceeds a limit.
             ends = Ends::Task;
             let status =
-                status_update(live, TaskState::Failed, Some(LimitExceeded::Task(violation).message(&live.key)));
+                live.status_event(TaskState::Failed, Some(LimitExceeded::Task(violation).message(&live.key)));
             ended = inner.accept(status, Mark::ending(ends));
         }
         if ended.is_err() {
@@ -283,7 +282,7 @@ impl<A: Agent> Shared<A> {
         if let Some(last) = next.last() {
             inner.turn.number += 1;
             (inner.turn.delivered_seq, inner.turn.attempt, inner.turn.drained) = (last.seq(), 1, 0);
-            inner.mark_working(|| status_update(live, TaskState::Working, None));
+            inner.mark_working(|| live.status_event(TaskState::Working, None));
         } else {
             inner.turn.is_running = false;
             drop(permit.take());

@@ -77,7 +77,7 @@ impl CommitRetry {
                 journal.end_outage();
                 self.probe_until = None;
             } else if until <= Instant::now() {
-                journal.probe();
+                journal.allow_probe();
                 self.probe_until = None;
             }
         }

@@ -13,25 +13,23 @@ use tokio::{sync::oneshot, time::Instant};
 pub(super) use self::commit::{apply_to_checkpoint, apply_to_encoded_checkpoint};
 pub(crate) use self::commit_failure::{CommitFailure, LimitExceeded};
 use super::{
+    turn_context::{EncodedContext, TurnContext},
     turns::Turns,
     waiters::{TurnReply, WaitCondition, WakerSlot, Wakers, Wakeups},
 };
 use crate::{
     clock::{Millis, millis, timestamp},
     event::{Ends, Event, Fence, Mark, Position, Seq, chunk_size},
-    journal::TurnContext,
     pb::{
         v1::{Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, stream_response::Payload},
         wkt::Struct,
     },
     store::{IdempotencyRecord, Key, PushConfig, StoredTask},
-    task::{Admission, ContextBytes, LimitViolation, TaskLimits, join, joins},
+    task::{Admission, ContextBytes, LimitViolation, TaskLimits, can_join, join_chunks},
 };
 
 mod commit;
 mod commit_failure;
-mod complete;
-mod turn_contexts;
 
 /// Maximum number of events of an agent that are accepted but not durable.
 pub(crate) const MAX_PENDING_EVENTS: usize = 64;
@@ -101,7 +99,7 @@ pub(crate) struct Accepted {
     /// Time of the newest status.
     status_time: Millis,
     /// Contexts of the messages that are not answered yet, if they are stored.
-    contexts: Vec<turn_contexts::StoredContext>,
+    pub(super) contexts: Vec<EncodedContext>,
     /// Changed contexts for the next commit, encoded; empty if there are none left.
     pub(crate) changed_contexts: Option<Bytes>,
     /// Idempotency records for the next commit.
@@ -303,7 +301,7 @@ impl LiveState {
         let mut event = event;
         let Some(payload) = event.payload_mut() else { return Ok(event) };
         if let Payload::ArtifactUpdate(chunk) = payload
-            && self.join(chunk)
+            && self.join_to_last(chunk)
             && let Some(before) = self.accepted.pending.last()
         {
             return Ok(before.clone());
@@ -361,15 +359,15 @@ impl LiveState {
 
     /// Joins a small chunk to the last pending event. Returns `false` if it must be a separate event. A pending event
     /// has not been read by anyone, so its content may still change.
-    fn join(&mut self, chunk: &mut TaskArtifactUpdateEvent) -> bool {
+    fn join_to_last(&mut self, chunk: &mut TaskArtifactUpdateEvent) -> bool {
         let added = chunk_size(chunk);
         let fits = chunk.append
             && self.accepted.joined_bytes + added <= MAX_JOINED_BYTES
             && !self.admission.state().is_terminal();
         let last = self.accepted.pending.last_mut().filter(|_| fits).and_then(Event::payload_mut);
         let joined = match (last, &chunk.artifact) {
-            (Some(Payload::ArtifactUpdate(last)), Some(artifact)) if joins(last, chunk) => {
-                self.admission.admit_joined(&artifact.artifact_id, added) && join(last, chunk)
+            (Some(Payload::ArtifactUpdate(last)), Some(artifact)) if can_join(last, chunk) => {
+                self.admission.admit_joined(&artifact.artifact_id, added) && join_chunks(last, chunk)
             }
             _ => false,
         };

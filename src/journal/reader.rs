@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     event::{Ends, Event, Mark, Position, Seq},
-    history::{HistoryLimit, shorten},
+    history::HistoryLimit,
     pb::v1::{Task, stream_response::Payload},
     task::apply,
 };
@@ -297,7 +297,7 @@ impl Reader {
         }
         let (position, ends) = (event.position(), event.ends());
         let Some(Payload::Task(mut task)) = event.into_response().payload else { return Event::default() };
-        shorten(&mut task.history, self.history);
+        self.history.truncate(&mut task.history);
         Event::from_task(position, ends, Arc::new(task))
     }
 }

@@ -1,17 +1,23 @@
-//! Request context of a message as its turn sees it, and the events that the engine makes for a task.
+//! Request context of a message, as the turn sees it that processes the message. The contexts of unanswered messages are
+//! stored with the task as JSON, so that a turn that is run again after a restart has them. Credentials are not stored.
 
 use std::sync::Arc;
 
-use super::LiveRef;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::live::LiveState;
 use crate::{
-    clock,
-    env::Ids,
-    event::Event,
-    pb::{
-        v1::{Message, Role, Task, TaskState, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
-        wkt::Struct,
-    },
+    event::Seq,
+    pb::{v1::Task, wkt::Struct},
+    store::StoredTask,
 };
+
+/// Maximum size of a stored context in bytes of JSON. Metadata that exceeds it is not stored.
+const MAX_CONTEXT_BYTES: usize = 64 << 10;
+
+/// Maximum size of the stored contexts of a task in bytes of JSON. Contexts that exceed it are not stored.
+const MAX_TASK_BYTES: usize = 1 << 20;
 
 /// Request context of a message: caller, extensions, output media types, metadata and referenced tasks.
 #[derive(Clone, Debug, Default)]
@@ -23,24 +29,107 @@ pub(crate) struct TurnContext {
     pub(crate) referenced: Vec<Task>,
 }
 
-/// Creates a status update with the current time. Completes its message as one of the agent in this task.
-pub(crate) fn status_update(live: &LiveRef, state: TaskState, message: Option<Message>) -> Event {
-    let env = live.journal().env();
-    let (task_id, context_id) = (live.key.id().to_owned(), (*live.context).to_owned());
-    let message = message.map(|message| complete_message(&env.ids, message, &task_id, &context_id));
-    let timestamp = Some(clock::timestamp(env.clock.millis()));
-    let status = Some(TaskStatus { state: state.into(), message, timestamp });
-    Event::pending(Payload::StatusUpdate(TaskStatusUpdateEvent { task_id, context_id, status, metadata: None }))
+/// Context of the message with this event number, as it is stored. Referenced tasks are loaded again.
+#[derive(Serialize, Deserialize)]
+struct ContextRecord {
+    seq: Seq,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    principal: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    extensions: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    modes: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    metadata: Option<Struct>,
 }
 
-/// Completes a message of the agent: sets its task and context, and its id and role if they are missing.
-pub(crate) fn complete_message(ids: &Ids, mut message: Message, task_id: &str, context_id: &str) -> Message {
-    if message.message_id.is_empty() {
-        message.message_id = ids.time_ordered();
+/// Event number of a message, and its context in JSON.
+pub(super) type EncodedContext = (Seq, Box<str>);
+
+/// Stored contexts of the messages of a task.
+pub(crate) struct StoredContexts(Vec<ContextRecord>);
+
+impl TurnContext {
+    /// Encodes the context of message `seq` as JSON. `None` if it is empty or too large.
+    fn encode(&self, seq: Seq) -> Option<EncodedContext> {
+        let is_anonymous = self.principal.is_none() && self.metadata.is_none();
+        if is_anonymous && self.extensions.is_empty() && self.accepted_output_modes.is_empty() {
+            return None;
+        }
+        let mut record = ContextRecord {
+            seq,
+            principal: self.principal.as_deref().map(str::to_owned),
+            extensions: self.extensions.clone(),
+            modes: self.accepted_output_modes.clone(),
+            metadata: self.metadata.clone(),
+        };
+        let mut text = serde_json::to_string(&record);
+        if text.as_ref().is_ok_and(|text| text.len() > MAX_CONTEXT_BYTES) {
+            record.metadata = None;
+            text = serde_json::to_string(&record);
+        }
+        text.ok().filter(|text| text.len() <= MAX_CONTEXT_BYTES).map(|text| (seq, text.into()))
     }
-    if message.role == 0 {
-        message.role = Role::Agent.into();
+}
+
+impl StoredContexts {
+    /// Decodes the stored contexts. If they can't be decoded, turns run without.
+    pub(crate) fn decode(stored: &StoredTask) -> Self {
+        let text = stored.turn_contexts.as_deref().filter(|text| !text.is_empty());
+        Self(text.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default())
     }
-    (message.task_id, message.context_id) = (task_id.to_owned(), context_id.to_owned());
-    message
+
+    /// Returns the context of a message.
+    pub(crate) fn context(&self, seq: Seq, referenced: Vec<Task>) -> TurnContext {
+        let record = self.0.iter().find(|record| record.seq == seq);
+        TurnContext {
+            principal: record.and_then(|record| record.principal.as_deref()).map(Arc::from),
+            extensions: record.map(|record| record.extensions.clone()).unwrap_or_default(),
+            accepted_output_modes: record.map(|record| record.modes.clone()).unwrap_or_default(),
+            metadata: record.and_then(|record| record.metadata.clone()),
+            referenced,
+        }
+    }
+}
+
+impl LiveState {
+    /// Stores the context of a message with the next commit.
+    pub(crate) fn store_context(&mut self, seq: Seq, context: &TurnContext) {
+        self.add_contexts(context.encode(seq));
+    }
+
+    /// Restores the contexts of a recovered task, to be stored with the next commit.
+    pub(crate) fn restore_contexts(&mut self, StoredContexts(records): &StoredContexts) {
+        let encode = |record: &ContextRecord| Some((record.seq, serde_json::to_string(record).ok()?.into()));
+        self.add_contexts(records.iter().filter_map(encode));
+    }
+
+    fn add_contexts(&mut self, contexts: impl IntoIterator<Item = EncodedContext>) {
+        let size = |contexts: &[EncodedContext]| contexts.iter().map(|context| context.1.len()).sum::<usize>();
+        let count = self.accepted.contexts.len();
+        for context in contexts {
+            if size(&self.accepted.contexts) + context.1.len() <= MAX_TASK_BYTES {
+                self.accepted.contexts.push(context);
+            }
+        }
+        if self.accepted.contexts.len() > count {
+            self.encode_contexts();
+        }
+    }
+
+    /// Drops the contexts of messages before this one; with `None`, all.
+    pub(crate) fn drop_contexts(&mut self, before: Option<Seq>) {
+        let count = self.accepted.contexts.len();
+        self.accepted.contexts.retain(|context| before.is_some_and(|before| context.0 >= before));
+        if self.accepted.contexts.len() < count {
+            self.encode_contexts();
+        }
+    }
+
+    /// Encodes the contexts as a JSON array for the next commit. Empty if there are none.
+    fn encode_contexts(&mut self) {
+        let contexts: Vec<&str> = self.accepted.contexts.iter().map(|context| &*context.1).collect();
+        let text = if contexts.is_empty() { String::new() } else { format!("[{}]", contexts.join(",")) };
+        self.accepted.changed_contexts = Some(Bytes::from(text));
+    }
 }

@@ -92,7 +92,7 @@ pub(crate) struct LogReplay {
 impl LogReplay {
     /// Processes the next event of the log, from the first one on.
     pub(crate) fn apply(&mut self, event: Event) {
-        self.see_status(&event);
+        self.observe_status(&event);
         let was_running = self.turns.running;
         // Interruptions are ignored: the turn runs again, and repeats its requests.
         self.turns.apply(&event, |_| false);
@@ -123,7 +123,7 @@ impl LogReplay {
 
     /// Follows the status, to distinguish the WORKING that starts a turn on an interrupted task from those of its
     /// agent.
-    fn see_status(&mut self, event: &Event) {
+    fn observe_status(&mut self, event: &Event) {
         let Some(Payload::StatusUpdate(update)) = event.payload() else { return };
         let Some(status) = &update.status else { return };
         if let Some(interrupted) = self.interrupted.take()

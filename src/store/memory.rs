@@ -20,7 +20,6 @@ use super::{
 use crate::{
     clock::Millis,
     event::{Event, Fence, Position, Seq},
-    history,
     pb::v1::Task,
     task,
 };
@@ -147,7 +146,7 @@ fn listed_task(entry: &TaskEntry, key: &Key, query: &ListQuery) -> Task {
     match &entry.log {
         EntryLog::Sealed(log) => {
             let mut task = log.task().unwrap_or_default();
-            history::shorten(&mut task.history, query.history_limit());
+            query.history_limit().truncate(&mut task.history);
             if !query.include_artifacts {
                 task.artifacts = Vec::new();
             }
@@ -165,7 +164,7 @@ fn listed_task(entry: &TaskEntry, key: &Key, query: &ListQuery) -> Task {
             } else {
                 log.without_artifacts(ids).for_each(&mut apply);
             }
-            history::shorten(&mut task.history, query.history_limit());
+            query.history_limit().truncate(&mut task.history);
             key.id().clone_into(&mut task.id);
             task
         }

@@ -136,19 +136,19 @@ impl Admission {
         self.context = Some(context);
     }
 
-    /// The context that events are counted in.
+    /// Returns the context in which events are counted.
     pub fn context(&self) -> Option<&Arc<ContextBytes>> {
         self.context.as_ref()
     }
 
-    /// Events that were accepted are not going to be stored.
+    /// Records that accepted events are not going to be stored.
     pub fn drop_events(&self) {
         if let Some(context) = &self.context {
             context.invalidate();
         }
     }
 
-    /// None of the events is going to be stored.
+    /// Records that none of the events is going to be stored.
     pub fn drop_task(&self) {
         if let Some(context) = &self.context {
             context.subtract(self.bytes);
@@ -163,7 +163,7 @@ impl Admission {
     /// Checks the size of the first event of a task, which [`admit`](Self::admit) does not see, and counts it in the context.
     pub fn check_first(&self) -> Result<(), LimitViolation> {
         self.check_bytes(self.bytes, 0, false)?;
-        self.count(self.bytes, 0, false)
+        self.count_in_context(self.bytes, 0, false)
     }
 
     /// Sets the size of the log of a loaded task. It may exceed that of the task, because artifacts were replaced.
@@ -206,10 +206,10 @@ impl Admission {
             return Err(LimitViolation::Events(self.limits.events));
         }
         check_ids(payload)?;
-        let bytes = weigh(payload);
+        let bytes = event_bytes(payload);
         self.check_bytes(bytes, self.bytes, ends)?;
-        self.count(bytes, self.bytes, ends)?;
-        if let Err(violation) = self.fold(payload, bytes) {
+        self.count_in_context(bytes, self.bytes, ends)?;
+        if let Err(violation) = self.update(payload, bytes) {
             if let Some(context) = &self.context {
                 context.subtract(bytes);
             }
@@ -221,7 +221,7 @@ impl Admission {
     }
 
     /// Updates the state or an artifact by an event of so many bytes. Changes nothing if that is rejected.
-    fn fold(&mut self, payload: &mut Payload, bytes: usize) -> Result<(), LimitViolation> {
+    fn update(&mut self, payload: &mut Payload, bytes: usize) -> Result<(), LimitViolation> {
         match payload {
             Payload::StatusUpdate(update) => {
                 let next = update.status.as_ref().map_or(TaskState::Unspecified, TaskStatus::state);
@@ -251,7 +251,7 @@ impl Admission {
     }
 
     /// Counts bytes in the context, or rejects them if it would exceed its limit. Bytes that end a turn always count.
-    fn count(&self, bytes: usize, before: usize, ends: bool) -> Result<(), LimitViolation> {
+    fn count_in_context(&self, bytes: usize, before: usize, ends: bool) -> Result<(), LimitViolation> {
         let most = self.limits.context_bytes;
         let fits = match &self.context {
             Some(context) if ends => {
@@ -283,7 +283,7 @@ impl Admission {
         let Some(index) = self.artifacts.iter().rposition(|size| *size.id == *artifact) else { return false };
         let grown = self.artifacts[index].bytes.saturating_add(bytes);
         // The context is last, since this counts the bytes.
-        let fits = total <= task_bytes && grown <= artifact_bytes && self.count(bytes, self.bytes, false).is_ok();
+        let fits = total <= task_bytes && grown <= artifact_bytes && self.count_in_context(bytes, self.bytes, false).is_ok();
         if fits {
             (self.bytes, self.artifacts[index].bytes) = (total, grown);
         }
@@ -297,16 +297,16 @@ fn find<'a>(all: &'a mut [ArtifactSize], id: &str) -> Option<&'a mut ArtifactSiz
 }
 
 /// Returns the encoded size of an event, without the ids of task and context, which stores need not repeat.
-fn weigh(payload: &Payload) -> usize {
+fn event_bytes(payload: &Payload) -> usize {
     match payload {
         Payload::Task(task) => task.encoded_len(),
         Payload::Message(message) => message.encoded_len(),
-        Payload::StatusUpdate(update) => optional(update.status.as_ref()) + optional(update.metadata.as_ref()),
-        Payload::ArtifactUpdate(update) => optional(update.artifact.as_ref()) + optional(update.metadata.as_ref()),
+        Payload::StatusUpdate(update) => optional_len(update.status.as_ref()) + optional_len(update.metadata.as_ref()),
+        Payload::ArtifactUpdate(update) => optional_len(update.artifact.as_ref()) + optional_len(update.metadata.as_ref()),
     }
 }
 
-fn optional(message: Option<&impl prost::Message>) -> usize {
+fn optional_len(message: Option<&impl prost::Message>) -> usize {
     message.map_or(0, prost::Message::encoded_len)
 }
 

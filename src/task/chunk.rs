@@ -3,7 +3,7 @@
 use crate::proto::v1::{Artifact, TaskArtifactUpdateEvent};
 
 /// Returns whether `second` can be joined to `first`.
-pub fn joins(first: &TaskArtifactUpdateEvent, second: &TaskArtifactUpdateEvent) -> bool {
+pub fn can_join(first: &TaskArtifactUpdateEvent, second: &TaskArtifactUpdateEvent) -> bool {
     let fits = second.append && !first.last_chunk && first.metadata.is_none() && second.metadata.is_none();
     match (&first.artifact, &second.artifact) {
         (Some(old), Some(new)) => fits && old.artifact_id == new.artifact_id && is_bare(new),
@@ -13,8 +13,8 @@ pub fn joins(first: &TaskArtifactUpdateEvent, second: &TaskArtifactUpdateEvent) 
 
 /// Joins `second` to `first`, before either has a sequence number: many small events cost the log and its readers more
 /// than their content. Returns `false` and changes nothing if the chunks must stay separate.
-pub fn join(first: &mut TaskArtifactUpdateEvent, second: &mut TaskArtifactUpdateEvent) -> bool {
-    let fits = joins(first, second);
+pub fn join_chunks(first: &mut TaskArtifactUpdateEvent, second: &mut TaskArtifactUpdateEvent) -> bool {
+    let fits = can_join(first, second);
     match (&mut first.artifact, &mut second.artifact) {
         (Some(old), Some(new)) if fits => {
             old.parts.append(&mut new.parts);
@@ -62,7 +62,7 @@ mod tests {
             let mut joined: Vec<TaskArtifactUpdateEvent> = Vec::new();
             for chunk in &all {
                 let mut chunk = chunk.clone();
-                if !joined.last_mut().is_some_and(|first| join(first, &mut chunk)) {
+                if !joined.last_mut().is_some_and(|first| join_chunks(first, &mut chunk)) {
                     joined.push(chunk);
                 }
             }

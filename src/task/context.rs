@@ -24,12 +24,12 @@ pub struct ContextBytes {
 }
 
 impl ContextBytes {
-    /// Of a context with tasks that are only in the store, if there are any.
+    /// Creates the size of a context whose tasks, if any, are only in the store.
     pub fn unread() -> Self {
         Self { stale: AtomicBool::new(true), ..Self::default() }
     }
 
-    /// Bytes so far.
+    /// Returns the bytes so far.
     pub fn get(&self) -> usize {
         self.bytes.load(Ordering::Acquire)
     }

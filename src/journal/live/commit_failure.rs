@@ -8,7 +8,7 @@ use crate::{
     clock::millis,
     event::{Ends, Event, Mark, Seq},
     journal::{
-        LiveRef, status_update,
+        LiveRef,
         waiters::{WaitCondition, Wakeups},
     },
     pb::v1::{Message, TaskState, stream_response::Payload},
@@ -198,7 +198,7 @@ impl LiveState {
         self.turn.inbox.clear();
         // Callers of a turn that was to begin after the dropped one.
         self.waiters.conditions.retain(|(condition, _)| !matches!(condition, WaitCondition::Turn(_, 0)));
-        let status = status_update(live, TaskState::Failed, Some(exceeded.message(&live.key)));
+        let status = live.status_event(TaskState::Failed, Some(exceeded.message(&live.key)));
         if self.accept(status, Mark::ending(Ends::Task)).is_err() {
             tracing::error!(task.id = live.key.id(), event = last, "task is in a terminal state and can't fail");
         }

@@ -11,7 +11,6 @@ use super::{is_damage, read::TaskReader, unsigned};
 use crate::{
     clock::Millis,
     event::Seq,
-    history,
     store::{ListPage, ListQuery, PageToken, page::PageTasks},
 };
 
@@ -91,7 +90,7 @@ pub(super) fn list(db: &Connection, query: &ListQuery) -> rusqlite::Result<ListP
         let fits = n < query.limit && {
             match reader.read(row.id, row.seq) {
                 Ok(mut task) => {
-                    history::shorten(&mut task.history, query.history_limit());
+                    query.history_limit().truncate(&mut task.history);
                     page.push(task)
                 }
                 Err(error) if is_damage(&error) => {

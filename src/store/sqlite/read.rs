@@ -18,7 +18,7 @@ use crate::{
         Key, Row, Scope, SendOutcome, StoredTask,
         log_codec::{SealedLog, TaskIds},
     },
-    task::absorb,
+    task::apply_owned,
 };
 
 /// Columns that [`stored_task`] decodes.
@@ -220,7 +220,7 @@ impl<'a> TaskReader<'a> {
             seq = events.last().map_or(seq, Event::seq);
             let selected = events.into_iter().filter(|event| self.include_artifacts || !is_artifact_update(event));
             let payloads = selected.filter_map(|event| event.into_response().payload);
-            payloads.for_each(|payload| absorb(&mut task, payload));
+            payloads.for_each(|payload| apply_owned(&mut task, payload));
             if seq >= until {
                 break;
             }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     event::{Ends, Event, Mark, Position},
-    history::{HistoryLimit, view},
+    history::HistoryLimit,
     pb::v1::TaskState,
     store::{Change, Commit, Expect, Key, ListQuery, Refused, Retention, Scope, SendOutcome},
 };
@@ -265,7 +265,7 @@ pub(super) async fn single_commit_task_is_stored_whole(suite: &Suite) -> Checked
         let query =
             ListQuery { scope: Arc::clone(&ada), limit: 9, include_artifacts: artifacts, ..ListQuery::default() };
         let listed = store.list(&query).await?.tasks;
-        let expected = tasks.each_ref().map(|task| view(&task.task, HistoryLimit::default(), artifacts));
+        let expected = tasks.each_ref().map(|task| HistoryLimit::default().copy_task(&task.task, artifacts));
         ensure_eq!(listed, [expected[0].clone(), expected[1].clone()]);
     }
     // Its log can expire first, and the task is evicted at the limit of tasks.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use a2a_service::{
     clock::Millis,
     event::Position,
-    history::{HistoryLimit, view},
+    history::HistoryLimit,
     pb::v1::{Task, TaskState},
     store::{Commit, Expect, Key, ListQuery, Refused, Retention, Row, Scope},
 };
@@ -192,7 +192,7 @@ impl Model {
             [(1, false, None, None), (5, true, Some(1), None), (100, true, None, None), (7, false, None, Some(100))]
         {
             let history_limit = HistoryLimit { messages: history, bytes: history_bytes.unwrap_or(usize::MAX) };
-            let visible = |task: &&Writer| view(&task.task, history_limit, artifacts);
+            let visible = |task: &&Writer| history_limit.copy_task(&task.task, artifacts);
             let expected: Vec<Task> = expected.iter().map(visible).collect();
             let (mut tasks, mut after) = (Vec::new(), None);
             loop {
