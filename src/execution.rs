@@ -18,7 +18,6 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-pub use self::{idempotency::DefaultKey, limits::Limits};
 pub(crate) use self::sweeper::end_idle;
 use self::{
     contexts::Contexts,
@@ -27,6 +26,7 @@ use self::{
     recovery::Quarantine,
     start::StartMode,
 };
+pub use self::{idempotency::DefaultKey, limits::Limits};
 pub(crate) use self::{idempotency::IdempotencyKey, resubscribe::StreamStart};
 use crate::{
     agent::Agent,
@@ -310,7 +310,7 @@ impl<A: Agent> Execution<A> {
         key: &Key,
         push: PushConfig,
     ) -> Result<(Arc<PushConfig>, Option<String>), Error> {
-        let (push, max) = (push.for_task(key), self.0.limits.max_push_configs);
+        let (push, max) = (push.for_task(key), self.0.limits.push_configs);
         match self.0.journal.store().put_push(key, Arc::clone(&push), max).await? {
             PutResult::Created => {
                 let id = push.config.id.clone();

@@ -359,7 +359,7 @@ impl Journal {
                 (Err(refusal), change) if !is_own(&refusal) => {
                     let rejected = match &refusal {
                         Refused::Rejected(reason) => inner.reject(task, change, reason),
-                        Refused::Stale(_) | Refused::Duplicate { .. } | Refused::Full(_) => None,
+                        Refused::Stale(_) => None,
                     };
                     wakeups = rejected.unwrap_or_else(|| self.drop_refused(task, &mut inner, &refusal));
                 }

@@ -54,7 +54,7 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Checks whether the quota admits another task of this owner. Called before an agent starts, so that most tasks over
-    /// the quota never run. The check is advisory: tasks that start concurrently may still get [`Refused::Full`].
+    /// the quota never run. The check is advisory: tasks that start concurrently may still get [`Rejected::Full`].
     fn check_capacity(&self, _scope: &Scope) -> Result<(), Full> {
         Ok(())
     }
@@ -339,24 +339,24 @@ pub enum Refused {
     /// The row is not at the expected position but at this one. `None` if the task does not exist.
     #[error("another writer changed the task")]
     Stale(Option<Position>),
+    /// The store can't take this change. A retry has the same result, and other changes are not affected.
+    #[error(transparent)]
+    Rejected(Rejected),
+}
+
+/// Reason why a store can't take a change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Rejected {
     /// A message with the same idempotency key was committed before.
     #[error("task {task_id} has a message with the same idempotency key")]
     Duplicate {
         /// Task of that message.
         task_id: Box<str>,
     },
-    /// The quota is exhausted, and no task can be evicted.
+    /// The quota of tasks is exhausted, and no task can be evicted.
     #[error(transparent)]
     Full(Full),
-    /// The store can never take this change. A retry has the same result, and other changes are not affected.
-    #[error(transparent)]
-    Rejected(Rejected),
-}
-
-/// Reason why a store can never take a change.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Rejected {
     /// The change exceeds the remaining capacity of the store.
     #[error("the change does not fit into the maximum size of the store of {max} bytes ({limit})")]
     Size {
@@ -374,8 +374,8 @@ impl Rejected {
     /// Configuration key of the limit that the change exceeds, if it exceeds one.
     pub fn limit(&self) -> Option<&'static str> {
         match self {
-            Self::Size { limit, .. } => Some(limit),
-            Self::Invalid(_) => None,
+            Self::Full(Full { limit, .. }) | Self::Size { limit, .. } => Some(limit),
+            Self::Duplicate { .. } | Self::Invalid(_) => None,
         }
     }
 }

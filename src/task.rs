@@ -75,17 +75,12 @@ fn extend(artifact: &mut Artifact, chunk: &Artifact) {
 
 #[cfg(test)]
 mod tests {
-    use prost::Message as _;
-
     use super::*;
     use crate::pb::{
         v1::{Part, Role, TaskState, TaskStatus, TaskStatusUpdateEvent},
         wkt::{Struct, Value},
     };
-    use crate::{
-        history::HistoryLimit,
-        proto::v1::Message,
-    };
+    use crate::{history::HistoryLimit, proto::v1::Message};
 
     pub(super) const STATES: [TaskState; 9] = [
         TaskState::Unspecified,

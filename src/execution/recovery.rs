@@ -176,8 +176,7 @@ impl<A: Agent> Shared<A> {
         } else {
             None
         };
-        let (contexts, task) =
-            (StoredContexts::decode(&stored), stored.load_task(&**self.journal.store(), key).await?);
+        let (contexts, task) = (StoredContexts::decode(&stored), stored.load_task(&**self.journal.store(), key).await?);
         let mut referenced = Vec::new();
         if let Some((true, (turn, waiting, _), _)) = &replayed {
             let first = if turn.is_empty() { task.history.first() } else { turn.last().and_then(Event::message) };

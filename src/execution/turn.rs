@@ -258,8 +258,7 @@ impl<A: Agent> Shared<A> {
         {
             // The agent's last message exceeds a limit.
             ends = Ends::Task;
-            let status =
-                live.status_event(TaskState::Failed, Some(LimitExceeded::Task(violation).message(&live.key)));
+            let status = live.status_event(TaskState::Failed, Some(LimitExceeded::Task(violation).message(&live.key)));
             ended = inner.accept(status, Mark::ending(ends));
         }
         if ended.is_err() {

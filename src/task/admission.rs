@@ -283,7 +283,8 @@ impl Admission {
         let Some(index) = self.artifacts.iter().rposition(|size| *size.id == *artifact) else { return false };
         let grown = self.artifacts[index].bytes.saturating_add(bytes);
         // The context is last, since this counts the bytes.
-        let fits = total <= task_bytes && grown <= artifact_bytes && self.count_in_context(bytes, self.bytes, false).is_ok();
+        let fits =
+            total <= task_bytes && grown <= artifact_bytes && self.count_in_context(bytes, self.bytes, false).is_ok();
         if fits {
             (self.bytes, self.artifacts[index].bytes) = (total, grown);
         }
@@ -302,7 +303,9 @@ fn event_bytes(payload: &Payload) -> usize {
         Payload::Task(task) => task.encoded_len(),
         Payload::Message(message) => message.encoded_len(),
         Payload::StatusUpdate(update) => optional_len(update.status.as_ref()) + optional_len(update.metadata.as_ref()),
-        Payload::ArtifactUpdate(update) => optional_len(update.artifact.as_ref()) + optional_len(update.metadata.as_ref()),
+        Payload::ArtifactUpdate(update) => {
+            optional_len(update.artifact.as_ref()) + optional_len(update.metadata.as_ref())
+        }
     }
 }
 

@@ -111,11 +111,12 @@ impl LiveState {
 
     /// Abandons the pending changes, because the store has refused them. The task must be loaded again.
     pub(in crate::journal) fn abandon_refused(&mut self, refusal: &Refused) -> Wakeups {
-        match refusal {
-            Refused::Full(full) => self.commit_failure = Some(CommitFailure::Full(*full)),
-            Refused::Rejected(rejection) => self.commit_failure = Some(CommitFailure::Rejected(rejection.limit())),
-            Refused::Stale(_) | Refused::Duplicate { .. } => {}
-        }
+        self.commit_failure = match refusal {
+            Refused::Rejected(Rejected::Full(full)) => Some(CommitFailure::Full(*full)),
+            // Another writer was first: the retry of the caller finds its result.
+            Refused::Stale(_) | Refused::Rejected(Rejected::Duplicate { .. }) => self.commit_failure,
+            Refused::Rejected(rejection) => Some(CommitFailure::Rejected(rejection.limit())),
+        };
         self.mark_lost()
     }
 
@@ -131,6 +132,9 @@ impl LiveState {
         change: &Change,
         rejection: &Rejected,
     ) -> Option<Wakeups> {
+        if matches!(rejection, Rejected::Full(_) | Rejected::Duplicate { .. }) {
+            return None;
+        }
         let Commit { expect, events, mut sends, turn_contexts: asked, agent_state: saved, push, .. } =
             change.to_commit();
         tracing::warn!(task.id = live.key.id(), error.cause = ?rejection, "store rejected a change");

@@ -8,7 +8,7 @@ use crate::{
     event::Position,
     pb::v1::TaskState,
     store::{
-        Commit, CompletedTask, Expect, IdempotencyRecord, Immediate, Key, Refused, Row, SendOutcome,
+        Commit, CompletedTask, Expect, IdempotencyRecord, Immediate, Key, Refused, Rejected, Row, SendOutcome,
         log_codec::{OpenLog, SealedLog, TaskIds},
     },
 };
@@ -156,7 +156,7 @@ impl Memory {
         let duplicate =
             indexes.get(key.scope()).and_then(|index| commit.sends.iter().find_map(|send| index.sends.get(&send.key)));
         if let Some(earlier) = duplicate {
-            return Err(Refused::Duplicate { task_id: earlier.task_id.clone() });
+            return Err(Refused::Rejected(Rejected::Duplicate { task_id: earlier.task_id.clone() }));
         }
         let index = indexes.entry(Arc::clone(key.scope())).or_default();
         for IdempotencyRecord { key: idempotency_key, hash, seq, .. } in &commit.sends {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Memory, SHARDS};
-use crate::store::{Key, Refused, quota::Quota};
+use crate::store::{Key, Refused, Rejected, quota::Quota};
 
 /// Number of a task in the order in which tasks reached a terminal state.
 pub(super) type TerminalSeq = u64;
@@ -68,10 +68,10 @@ impl Memory {
             let mut evictions = self.evictions.lock();
             // The counts never exceed the limits, so that one eviction is enough for both.
             let oldest = if let Some(full) = evictions.quota.is_full_for(owner) {
-                Some(evictions.oldest_of(owner).ok_or(Refused::Full(full))?)
+                Some(evictions.oldest_of(owner).ok_or(Refused::Rejected(Rejected::Full(full)))?)
             } else if let Some(full) = evictions.quota.is_full() {
                 let oldest = evictions.terminal.first_key_value().map(|(seq, _)| *seq);
-                Some(oldest.ok_or(Refused::Full(full))?)
+                Some(oldest.ok_or(Refused::Rejected(Rejected::Full(full)))?)
             } else {
                 None
             };

@@ -13,7 +13,7 @@ use crate::{
         Artifact, Message, Part, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
         stream_response::Payload,
     },
-    store::{CompletedTask, EventRef, Expect, IdempotencyRecord},
+    store::{CompletedTask, EventRef, Expect, IdempotencyRecord, Rejected},
 };
 
 const MAX: usize = 5;
@@ -137,10 +137,15 @@ impl Model {
                 let written = store.commit_now(&commit(&row, None));
                 let has_same_send = |other: &&Expected| other.key.scope() == row.key.scope() && other.send == row.send;
                 if let Some(earlier) = self.rows.iter().find(has_same_send).filter(|_| row.send.is_some()) {
-                    return assert_eq!(written, Err(Refused::Duplicate { task_id: earlier.key.id().into() }));
+                    return assert_eq!(
+                        written,
+                        Err(Refused::Rejected(Rejected::Duplicate { task_id: earlier.key.id().into() }))
+                    );
                 }
                 match (is_full, oldest) {
-                    (true, None) => return assert_eq!(written, Err(Refused::Full(Full::tasks(MAX)))),
+                    (true, None) => {
+                        return assert_eq!(written, Err(Refused::Rejected(Rejected::Full(Full::tasks(MAX)))));
+                    }
                     (true, Some(oldest)) => self.rows.retain(|row| row.key != oldest),
                     (false, _) => {}
                 }

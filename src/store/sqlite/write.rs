@@ -19,8 +19,8 @@ use crate::{
     event::{Fence, Position, Seq},
     pb::v1::TaskState,
     store::{
-        Change, Claim, Commit, CompletedTask, Damaged, Expect, Full, IdempotencyRecord, Key, Refused, Row, Scope,
-        StoredTask,
+        Change, Claim, Commit, CompletedTask, Damaged, Expect, Full, IdempotencyRecord, Key, Refused, Rejected, Row,
+        Scope, StoredTask,
         log_codec::{self, TaskIds},
     },
 };
@@ -121,12 +121,12 @@ impl WriteTransaction<'_> {
                 return Ok(Err(Refused::Stale(Some(existing.position))));
             }
             if let Some(task_id) = self.find_duplicate(scope, sends)? {
-                return Ok(Err(Refused::Duplicate { task_id }));
+                return Ok(Err(Refused::Rejected(Rejected::Duplicate { task_id })));
             }
         }
         let evicted = match self.evict_for(owner)? {
             Ok(evicted) => evicted,
-            Err(full) => return Ok(Err(Refused::Full(full))),
+            Err(full) => return Ok(Err(Refused::Rejected(Rejected::Full(full)))),
         };
         // The scope of the new task stays.
         for scope in evicted.into_iter().filter(|scope| Some(*scope) != known) {
@@ -180,7 +180,7 @@ impl WriteTransaction<'_> {
             return Ok(Err(Refused::Stale(Some(old.position))));
         }
         if let Some(task_id) = self.find_duplicate(scope, &commit.sends)? {
-            return Ok(Err(Refused::Duplicate { task_id }));
+            return Ok(Err(Refused::Rejected(Rejected::Duplicate { task_id })));
         }
         self.update_row(&old, commit)?;
         self.insert_sends(scope, old.id, &commit.sends)?;

@@ -10,7 +10,7 @@ use crate::{
     event::{Ends, Event, Mark, Position},
     history::HistoryLimit,
     pb::v1::TaskState,
-    store::{Change, Commit, Expect, Key, ListQuery, Refused, Retention, Scope, SendOutcome},
+    store::{Change, Commit, Expect, Key, ListQuery, Refused, Rejected, Retention, Scope, SendOutcome},
 };
 
 pub(super) async fn row_has_the_position_of_its_last_commit(suite: &Suite) -> Checked {
@@ -73,7 +73,10 @@ pub(super) async fn idempotency_key_is_recorded_once(suite: &Suite) -> Checked {
     ensure_eq!(one.write(store, first).await?, Err(Refused::Stale(Some(one.at))));
     let mut other = TaskWriter::new(&ada, "t-2");
     let second = Commit { sends: keyed("k", 7, 1), ..other.next(store, []) };
-    ensure_eq!(other.write(store, second.clone()).await?, Err(Refused::Duplicate { task_id: "t-1".into() }));
+    ensure_eq!(
+        other.write(store, second.clone()).await?,
+        Err(Refused::Rejected(Rejected::Duplicate { task_id: "t-1".into() }))
+    );
     ensure_eq!(position(store, &other.key).await?, None);
     // Another key, or the key of another owner or tenant, is another send.
     ensure_eq!(other.write(store, Commit { sends: keyed("k2", 7, 1), ..second }).await?, Ok(()));
@@ -90,14 +93,17 @@ pub(super) async fn idempotency_key_is_recorded_once(suite: &Suite) -> Checked {
     let mut sends = keyed("g", 1, 3);
     sends.extend(keyed("f", 9, 3));
     let refused = Commit { sends, ..one.next(store, [message("more")]) };
-    ensure_eq!(one.write(store, refused).await?, Err(Refused::Duplicate { task_id: "t-1".into() }));
+    ensure_eq!(one.write(store, refused).await?, Err(Refused::Rejected(Rejected::Duplicate { task_id: "t-1".into() })));
     ensure_eq!(store.find_send(&ada, "f").await?, recorded("t-1", 9, 2));
     ensure_eq!(store.find_send(&ada, "g").await?, None);
     // The key is kept after the end of the task, until the task is swept.
     one.commit(store, [status(TaskState::Completed, 5)]).await??;
     let mut repeated = TaskWriter::new(&ada, "t-4");
     let commit = Commit { sends: keyed("k", 7, 1), ..repeated.next(store, []) };
-    ensure_eq!(repeated.write(store, commit.clone()).await?, Err(Refused::Duplicate { task_id: "t-1".into() }));
+    ensure_eq!(
+        repeated.write(store, commit.clone()).await?,
+        Err(Refused::Rejected(Rejected::Duplicate { task_id: "t-1".into() }))
+    );
     store.sweep(&finished(0), 100, &|_| false).await?;
     ensure_eq!(store.find_send(&ada, "f").await?, None);
     ensure_eq!(repeated.write(store, commit).await?, Ok(()));

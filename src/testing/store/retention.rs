@@ -11,7 +11,10 @@ use crate::{
     clock::Millis,
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
-    store::{Commit, Full, IdempotencyRecord, Key, ListQuery, PushConfig, Refused, Retention, Row, Scope, SweepResult},
+    store::{
+        Commit, Full, IdempotencyRecord, Key, ListQuery, PushConfig, Refused, Rejected, Retention, Row, Scope,
+        SweepResult,
+    },
 };
 
 const NOT_IN_USE: &(dyn Fn(&Key) -> bool + Send + Sync) = &|_| false;
@@ -201,7 +204,7 @@ pub(super) async fn idempotency_key_can_expire_before_its_task(suite: &Suite) ->
         SweepResult { idempotency_keys: deleted, ..SweepResult::default() }
     );
     let repeated = store.commit([begin("t-3", "one", 60), begin("t-4", "two", 60)].into()).await?;
-    let duplicate = |id: &str| Err(Refused::Duplicate { task_id: id.into() });
+    let duplicate = |id: &str| Err(Refused::Rejected(Rejected::Duplicate { task_id: id.into() }));
     ensure_eq!(repeated, [if deleted > 0 { Ok(()) } else { duplicate("t-1") }, duplicate("t-2")]);
     Ok(())
 }
@@ -249,7 +252,7 @@ pub(super) async fn tasks_per_owner_are_limited_over_all_tenants(suite: &Suite) 
     );
     for scope in [&ada, &blue] {
         let mut more = TaskWriter::new(scope, "t-9");
-        ensure_eq!(more.commit(store, []).await?, Err(Refused::Full(full)));
+        ensure_eq!(more.commit(store, []).await?, Err(Refused::Rejected(Rejected::Full(full))));
     }
     // A task that exists needs no capacity.
     let existing = TaskWriter::new(&ada, "t-1").next(store, []);
@@ -300,7 +303,10 @@ pub(super) async fn each_accepted_task_evicts_one(suite: &Suite) -> Checked {
     }
     let outcomes = commits.join_all().await.into_iter().collect::<Result<Vec<_>, _>>()?;
     let accepted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
-    ensure!(outcomes.iter().all(|outcome| matches!(outcome, Ok(()) | Err(Refused::Full(_)))), "{outcomes:?}");
+    ensure!(
+        outcomes.iter().all(|outcome| matches!(outcome, Ok(()) | Err(Refused::Rejected(Rejected::Full(_))))),
+        "{outcomes:?}"
+    );
     let (mut tasks, mut ended) = (0, 0);
     for owner in &owners {
         let query = |state| ListQuery { scope: Arc::clone(owner), limit: 1, state, ..ListQuery::default() };
@@ -321,7 +327,10 @@ pub(super) async fn rejected_task_evicts_nothing(suite: &Suite) -> Checked {
     for task in &mut tasks {
         task.commit(store, []).await??;
     }
-    ensure_eq!(TaskWriter::new(&ada, "t-4").commit(store, []).await?, Err(Refused::Full(Full::tasks(3))));
+    ensure_eq!(
+        TaskWriter::new(&ada, "t-4").commit(store, []).await?,
+        Err(Refused::Rejected(Rejected::Full(Full::tasks(3))))
+    );
     tasks[1].commit(store, [status(TaskState::Completed, 5)]).await??;
     // Rejected for another reason than the limit.
     let duplicate = TaskWriter::new(&ada, "t-1").next(store, []);
@@ -343,7 +352,7 @@ pub(super) async fn full_store_evicts_terminal_tasks(suite: &Suite) -> Checked {
     }
     ensure_eq!(store.check_capacity(&Scope::default()), Err(Full::tasks(3)));
     let mut next = TaskWriter::new(&scope("bob", ""), "t-9");
-    ensure_eq!(next.commit(store, []).await?, Err(Refused::Full(Full::tasks(3))));
+    ensure_eq!(next.commit(store, []).await?, Err(Refused::Rejected(Rejected::Full(Full::tasks(3)))));
     ensure_eq!(position(store, &next.key).await?, None);
     // The task that ended first is evicted; commits of existing tasks need no capacity.
     for (index, time) in [(2, 5), (0, 6)] {
@@ -357,7 +366,7 @@ pub(super) async fn full_store_evicts_terminal_tasks(suite: &Suite) -> Checked {
     ensure_eq!(position(store, &writers[2].key).await?, None);
     let mut last = TaskWriter::new(&scope("bob", ""), "t-10");
     let two = [last.next(store, []), TaskWriter::new(&scope("bob", ""), "t-11").next(store, [])];
-    ensure_eq!(store.commit(two.into()).await?, [Ok(()), Err(Refused::Full(Full::tasks(3)))]);
+    ensure_eq!(store.commit(two.into()).await?, [Ok(()), Err(Refused::Rejected(Rejected::Full(Full::tasks(3))))]);
     ensure_eq!(position(store, &writers[0].key).await?, None);
     last.at = load(store, &last.key).await?.position;
     for task in [&writers[1], &next] {

@@ -92,16 +92,7 @@ async fn end_of_a_task_is_invisible_before_its_commit() {
 #[tokio::test(start_paused = true)]
 async fn message_is_acknowledged_after_its_own_commit() {
     let gate = Gate::memory();
-    let go = Arc::new(Notify::new());
-    let notified = Arc::clone(&go);
-    let bench = bench(gate.store(), move |turn, out| {
-        let go = Arc::clone(&notified);
-        async move {
-            out.working().await?;
-            go.notified().await;
-            ask(turn, out).await
-        }
-    });
+    let (bench, go) = paused_bench(gate.store());
     gate.queue(CommitOutcome::Pass);
     let id = bench.non_blocking().send(Message::user("ask")).await.unwrap().id;
     gate.wait_for_commit().await; // WORKING

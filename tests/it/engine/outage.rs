@@ -10,7 +10,7 @@ use a2a_service::{
     service::Limits,
 };
 use futures::{FutureExt as _, StreamExt as _, poll};
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 
 use super::support::*;
 use crate::gate::{CommitOutcome, Gate};
@@ -92,16 +92,7 @@ async fn unacknowledged_changes_are_rolled_back_after_the_limit() {
 #[tokio::test(start_paused = true)]
 async fn recorded_turn_is_not_rolled_back() {
     let gate = Gate::opened();
-    let go = Arc::new(Notify::new());
-    let notified = Arc::clone(&go);
-    let bench = bench(gate.store(), move |turn, out| {
-        let go = Arc::clone(&notified);
-        async move {
-            out.working().await?;
-            go.notified().await;
-            ask(turn, out).await
-        }
-    });
+    let (bench, go) = paused_bench(gate.store());
     let mut first = Box::pin(bench.send(Message::user("done")));
     assert!(poll!(&mut first).is_pending());
     run_ready_tasks().await;

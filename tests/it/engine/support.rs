@@ -24,7 +24,7 @@ use a2a_service::{
     store::{Key, Scope, Store},
 };
 use futures::{FutureExt as _, StreamExt as _};
-use tokio::task::JoinHandle;
+use tokio::{sync::Notify, task::JoinHandle};
 
 /// In-process service with a client of it.
 pub(crate) struct Bench<A> {
@@ -327,6 +327,21 @@ pub(crate) async fn scripted(turn: Turn, out: Updates) -> Result<End, agent::Err
         }
     }
     Ok(End::Completed(None))
+}
+
+/// Bench whose agent sets WORKING, waits until it is notified, and then behaves like [`ask`].
+pub(crate) fn paused_bench(store: Arc<dyn Store>) -> (Bench<impl Agent>, Arc<Notify>) {
+    let go = Arc::new(Notify::new());
+    let notified = Arc::clone(&go);
+    let bench = bench(store, move |turn: Turn, out: Updates| {
+        let go = Arc::clone(&notified);
+        async move {
+            out.working().await?;
+            go.notified().await;
+            ask(turn, out).await
+        }
+    });
+    (bench, go)
 }
 
 /// Text of the message in the task status.

@@ -476,6 +476,20 @@ async fn pending_messages_of_a_task_are_bounded() {
     bench.wait_until_evicted().await;
 }
 
+/// The limit concerns messages that wait for a busy agent: with zero, an idle task still accepts one.
+#[tokio::test(start_paused = true)]
+async fn idle_task_accepts_a_message_even_if_none_may_wait() {
+    let mut limits = Limits::default();
+    limits.queued_messages = 0;
+    let bench = with_limits(Arc::new(Memory::default()), limits, scripted);
+    let id = bench.send(Message::user("ask:what")).await.unwrap().id;
+    let task = bench.non_blocking().send(follow_up(&id, "pass:50 ask:more")).await.unwrap();
+    assert_eq!(history_texts(&task), ["ask:what", "what", "pass:50 ask:more"]);
+    assert_eq!(error_kind(bench.send(follow_up(&id, "done")).await), ErrorKind::ResourceExhausted);
+    sleep_ms(100).await;
+    assert_eq!(bench.send(follow_up(&id, "done")).await.unwrap().state(), TaskState::Completed);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn disconnected_caller_does_not_cancel_its_turn() {
     for store in stores() {

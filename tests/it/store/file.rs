@@ -325,7 +325,7 @@ async fn evicted_owners_leave_no_rows() {
         Writer::new(&store, &scope(owner, ""), id).commit([]).await.unwrap();
     }
     let rejected = Writer::new(&store, &scope("cid", ""), "c").commit([]).await;
-    assert_eq!((rejected, count("scope")), (Err(Refused::Full(Full::tasks(2))), 2));
+    assert_eq!((rejected, count("scope")), (Err(Refused::Rejected(Rejected::Full(Full::tasks(2)))), 2));
 }
 
 /// The totals of large contexts are maintained by commits, and not counted by lists.
@@ -409,7 +409,7 @@ async fn eviction_skips_unreadable_tasks() {
                 Writer::new(&store, &ada, id).commit([]).await.unwrap();
             }
             let rejected = Writer::new(&store, &ada, "c").commit([]).await;
-            assert!(matches!(rejected, Err(Refused::Full(_))), "{rejected:?}");
+            assert!(matches!(rejected, Err(Refused::Rejected(Rejected::Full(_)))), "{rejected:?}");
             assert_eq!(task_keys(), ["a", "b", "t-0"], "{damage}");
             store.check().await.unwrap();
         }
@@ -438,12 +438,12 @@ async fn task_is_evicted_only_for_an_accepted_one() {
     };
     assert_eq!((store.check_capacity(&ada), store.check_capacity(&bob)), (Ok(()), Err(Full::per_owner(2))));
     let rejected = Writer::new(&store, &bob, "bob-3").commit([]).await;
-    assert_eq!(rejected, Err(Refused::Full(Full::per_owner(2))));
+    assert_eq!(rejected, Err(Refused::Rejected(Rejected::Full(Full::per_owner(2)))));
     assert_eq!(tasks(), ["bob-1", "bob-2", "ended", "open"]);
     // Evicts a task of its owner, which counts for both limits.
     Writer::new(&store, &ada, "new").commit([]).await.unwrap();
     assert_eq!(tasks(), ["bob-1", "bob-2", "new", "open"]);
     let rejected = Writer::new(&store, &scope("eve", ""), "eve-1").commit([]).await;
-    assert_eq!(rejected, Err(Refused::Full(Full::tasks(2))));
+    assert_eq!(rejected, Err(Refused::Rejected(Rejected::Full(Full::tasks(2)))));
     assert_eq!(tasks(), ["bob-1", "bob-2", "new", "open"]);
 }

@@ -11,7 +11,7 @@ use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
     store::{
-        Commit, Key, ListQuery, PushConfig, Refused, Row, Store,
+        Commit, Key, ListQuery, PushConfig, Refused, Rejected, Row, Store,
         sqlite::{Options, Sqlite},
     },
 };
@@ -126,7 +126,7 @@ async fn files_of_every_version_can_be_opened() {
         let reopened = Writer::new(&store, &scope("ada", ""), "again");
         let reopened = Commit { sends: keyed("key", 7, 1), ..reopened.next([]) };
         let refused = store.commit([reopened].into()).await.unwrap();
-        assert_eq!(refused, [Err(Refused::Duplicate { task_id: "ended".into() })]);
+        assert_eq!(refused, [Err(Refused::Rejected(Rejected::Duplicate { task_id: "ended".into() }))]);
         let claimed = store.claim(9).await.unwrap();
         let claimed: Vec<_> = claimed.iter().map(|claim| claim.0.id()).collect();
         assert_eq!(claimed, ["asked", "running", "new"]);
