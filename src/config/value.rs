@@ -162,7 +162,7 @@ impl Value for Duration {
         // minutes.
         let is_plausible = text.len() <= 24 && !text.contains('M');
         let parsed = if is_plausible { humantime::parse_duration(text).ok() } else { None };
-        parsed.filter(|time| time.is_zero() || *time >= Duration::from_millis(1)).ok_or_else(error)
+        parsed.filter(|time| time.is_zero() || *time >= Self::from_millis(1)).ok_or_else(error)
     }
 
     fn show(&self) -> Option<String> {
