@@ -19,7 +19,7 @@ use a2a_service::{
 };
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::{
-    sync::Notify,
+    sync::{Notify, Semaphore},
     task::{JoinSet, yield_now},
 };
 
@@ -89,20 +89,44 @@ async fn paused_reader_reads_the_whole_log_later() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscription_racing_with_the_end_sees_it_once() {
     for store in stores() {
-        let bench = bench(store, |turn: Turn, out: Updates| async move {
-            for n in 0..turn.text().parse()? {
-                yield_now().await;
-                out.progress(n.to_string()).await?;
+        // Each turn ends after the test has allowed one more to end.
+        let may_end = Arc::new(Semaphore::new(0));
+        let bench = bench(store, {
+            let may_end = Arc::clone(&may_end);
+            move |turn: Turn, out: Updates| {
+                let may_end = Arc::clone(&may_end);
+                async move {
+                    for n in 0..turn.text().parse()? {
+                        yield_now().await;
+                        out.progress(n.to_string()).await?;
+                    }
+                    may_end.acquire().await?.forget();
+                    Ok(End::Completed(None))
+                }
             }
-            Ok(End::Completed(None))
         });
         let (mut late, mut early) = (0, 0);
         for n in 0..400 {
             let id = bench.non_blocking().send(Message::user((n % 20).to_string())).await.unwrap().id;
-            for _ in 0..n % 7 {
-                yield_now().await;
-            }
-            match bench.subscribe(&id).await {
+            // One in ten ends only after the subscription, one in ten before it. The others race.
+            let subscribed = match n % 10 {
+                0 => {
+                    let subscribed = bench.subscribe(&id).await;
+                    may_end.add_permits(1);
+                    subscribed
+                }
+                race => {
+                    may_end.add_permits(1);
+                    while race == 1 && bench.state(&id).await != TaskState::Completed {
+                        yield_now().await;
+                    }
+                    for _ in 0..n % 7 {
+                        yield_now().await;
+                    }
+                    bench.subscribe(&id).await
+                }
+            };
+            match subscribed {
                 Ok(mut events) => {
                     let seen = remaining_events(&mut events).await;
                     assert!(has_one_end(&seen));
@@ -116,7 +140,7 @@ async fn subscription_racing_with_the_end_sees_it_once() {
                 }
             }
         }
-        assert!(early > 10, "{early} in time, {late} too late");
+        assert!(early >= 40 && late >= 40, "{early} in time, {late} too late");
         bench.wait_until_evicted().await;
     }
 }
