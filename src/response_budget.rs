@@ -148,13 +148,15 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Changes the size of the reservation, in bytes.
+    /// Changes the size of the reservation, in bytes. A size of up to 1024 bytes does not count, as that of a frame.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if it grows and exceeds the budget. The reservation is then unchanged.
     pub fn resize(&self, bytes: usize) -> Result<(), Error> {
+        let bytes = if bytes <= SMALL { 0 } else { bytes };
         let before = self.bytes.load(Relaxed);
         match bytes.checked_sub(before) {
+            Some(0) => {}
             Some(more) => self.unsent.take(more)?,
             None => self.unsent.release_bytes(before - bytes),
         }
@@ -205,6 +207,9 @@ impl AsRef<[u8]> for Counted {
 mod tests {
     use super::*;
 
+    /// Unit of the sizes below. One unit counts.
+    const K: usize = SMALL + 1;
+
     fn data(bytes: usize) -> Bytes {
         vec![0; bytes].into()
     }
@@ -216,52 +221,52 @@ mod tests {
 
     #[test]
     fn frame_counts_until_its_last_slice_is_dropped() {
-        let unsent = ResponseBudget::new(10_000);
-        let mut frame = unsent.count(data(10_001));
+        let unsent = ResponseBudget::new(10_000 * K);
+        let mut frame = unsent.count(data(10_001 * K));
         assert!(unsent.admit().is_err());
         let piece = frame.split_to(1);
         drop(frame);
         assert!(unsent.admit().is_err());
         drop(piece);
         let small = unsent.count(data(SMALL));
-        assert!(unsent.reservation().resize(10_000).is_ok());
+        assert!(unsent.reservation().resize(10_000 * K).is_ok());
         drop(small);
         assert_eq!(used(&unsent), (0, 0));
     }
 
     #[test]
     fn reservations_count_with_frames() {
-        let unsent = ResponseBudget::new(16_000);
-        // Counts as 10 000 bytes.
-        let frame = unsent.count(data(8000));
+        let unsent = ResponseBudget::new(16_000 * K);
+        // Counts as 10 000 units.
+        let frame = unsent.count(data(8000 * K));
         let read = unsent.reservation();
         assert!(read.reserve_for_read(1 << 30).is_ok(), "an eighth of the budget");
-        assert_eq!(read.bytes.load(Relaxed), 2000);
-        let error = read.resize(6001).unwrap_err();
+        assert_eq!(read.bytes.load(Relaxed), 2000 * K);
+        let error = read.resize(6001 * K).unwrap_err();
         assert_eq!((error.kind(), error.retry_after_seconds()), (ErrorKind::Unavailable, Some(1)));
         assert!(error.to_string().contains("limits.outgoing_bytes"), "{error}");
-        assert!(read.resize(6000).is_ok() && unsent.reservation().reserve_for_read(1).is_err());
-        assert!(read.resize(1000).is_ok() && unsent.reservation().reserve_for_read(1).is_ok());
+        assert!(read.resize(6000 * K).is_ok() && unsent.reservation().reserve_for_read(K).is_err());
+        assert!(read.resize(1000 * K).is_ok() && unsent.reservation().reserve_for_read(K).is_ok());
         drop((frame, read));
         assert_eq!(used(&unsent), (0, 0));
     }
 
     #[test]
     fn connection_over_its_share_may_use_half_of_the_budget() {
-        let unsent = ResponseBudget::new(16_000);
+        let unsent = ResponseBudget::new(16_000 * K);
         let [first, second, third] = [1, 2, 3].map(|port| unsent.for_peer(Some(([127, 0, 0, 1], port).into())));
         let large = first.reservation();
-        assert!(large.resize(16_000).is_ok(), "the budget is not used otherwise");
-        assert!(large.resize(6000).is_ok());
+        assert!(large.resize(16_000 * K).is_ok(), "the budget is not used otherwise");
+        assert!(large.resize(6000 * K).is_ok());
         let other = second.reservation();
-        assert!(other.resize(2000).is_ok());
-        let error = first.reservation().resize(1).unwrap_err();
+        assert!(other.resize(2000 * K).is_ok());
+        let error = first.reservation().resize(K).unwrap_err();
         assert!(
             error.to_string().contains("on this connection") && error.to_string().contains("limits.outgoing_bytes")
         );
-        assert!(other.resize(1000).is_ok() && first.reservation().resize(1).is_ok());
+        assert!(other.resize(1000 * K).is_ok() && first.reservation().resize(K).is_ok());
         let shares: Vec<_> = [&third, &third, &second].map(ResponseBudget::reservation).into();
-        assert!(shares.iter().all(|share| share.resize(1000).is_ok()));
+        assert!(shares.iter().all(|share| share.resize(1000 * K).is_ok()));
         drop((large, other, shares));
         assert_eq!(used(&unsent), (0, 0));
     }

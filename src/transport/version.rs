@@ -137,7 +137,7 @@ impl RequestedVersion {
     /// requests that are written by hand often lack the header. The specification treats it as 0.3 (3.6.2).
     fn check_v1(self) -> Result<(), Error> {
         let Self { text, served, strict } = self;
-        let (is_served, supported) = (served.has(Version::V1_0), served.to_string());
+        let is_served = served.has(Version::V1_0);
         let kind = ErrorKind::VersionNotSupported;
         match text {
             None if is_served && !strict => Ok(()),
@@ -148,16 +148,16 @@ impl RequestedVersion {
                 } else {
                     "the request has the form of 1.0"
                 };
-                let reason = format!("{problem}; this server supports {supported}");
-                Err(kind.because(reason).with("supportedVersions", supported))
+                let reason = format!("{problem}; this server supports {served}");
+                Err(kind.because(reason).with("supportedVersions", served.to_string()))
             }
             Some(text) => {
                 // The requested version is served, but its requests have another form.
                 let is_other_form =
                     Version::from_text(&text).is_some_and(|version| version != Version::V1_0 && served.has(version));
                 let hint = if is_other_form { "the request has the form of 1.0; " } else { "" };
-                let error = kind.because(format!("A2A-Version: `{text}`; {hint}this server supports {supported}"));
-                Err(error.with("requestedVersion", text).with("supportedVersions", supported))
+                let error = kind.because(format!("A2A-Version: `{text}`; {hint}this server supports {served}"));
+                Err(error.with("requestedVersion", text).with("supportedVersions", served.to_string()))
             }
         }
     }
