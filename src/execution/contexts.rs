@@ -95,8 +95,7 @@ impl Contexts {
         let key = (Arc::clone(live.key.scope()), Arc::clone(&live.context));
         let mut cache = self.cache.lock();
         let size = cache.find(&key).unwrap_or_else(|| {
-            let size = Arc::new(ContextBytes::default());
-            size.add(inner.admission.bytes());
+            let size = Arc::new(ContextBytes::new(inner.admission.committed()));
             cache.insert(key, Arc::clone(&size));
             size
         });

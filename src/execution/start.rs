@@ -97,11 +97,11 @@ impl<A: Agent> Execution<A> {
         let mut live = LiveTask::new(key, journal.store().fence(), task, now);
         live.set_limits(self.0.limits.task_limits());
         let is_chosen = context.is_some();
-        if let Some(context) = context {
+        let context = context.map(|context| {
             self.0.start_size_read(&context);
-            live.enter_context(context.into_size());
-        }
-        live.check_first().map_err(|violation| {
+            context.into_size()
+        });
+        live.check_first(context).map_err(|violation| {
             let name = violation.limit().unwrap_or_default();
             let is_context_full = is_chosen && matches!(violation, LimitViolation::ContextBytes(_));
             let why = if is_context_full {

@@ -240,14 +240,9 @@ impl LiveTask {
         self.state.get_mut().has_ended()
     }
 
-    /// Sets the size of the context that the task counts in.
-    pub(crate) fn enter_context(&mut self, context: Arc<ContextBytes>) {
-        self.state.get_mut().admission.enter_context(context);
-    }
-
-    /// Checks the message that starts a task against the limits, and counts it in its context.
-    pub(crate) fn check_first(&mut self) -> Result<(), LimitViolation> {
-        self.state.get_mut().admission.check_first()
+    /// Checks the message that starts a task against the limits, and counts it in its context if that may have other tasks.
+    pub(crate) fn check_first(&mut self, context: Option<Arc<ContextBytes>>) -> Result<(), LimitViolation> {
+        self.state.get_mut().admission.check_first(context)
     }
 
     /// Sets the limits of the task.

@@ -19,6 +19,8 @@ pub struct Admission {
     limits: TaskLimits,
     /// Encoded size of all events so far.
     bytes: usize,
+    /// Encoded size of the events that are committed, or not going to be stored.
+    committed: usize,
     /// Size of the context, which includes this task. `None` while the task is the only one of its context.
     context: Option<Arc<ContextBytes>>,
     artifacts: Vec<ArtifactSize>,
@@ -122,18 +124,24 @@ impl Admission {
         };
         let artifacts = artifacts.map(size).collect();
         let (limits, bytes) = (TaskLimits::default(), task.encoded_len());
-        Self { state: task.state(), seq, limits, bytes, context: None, artifacts }
+        Self { state: task.state(), seq, limits, bytes, committed: 0, context: None, artifacts }
     }
 
     /// Resets to the state after event `seq`, with which the task was `task`. Keeps the limits and the context.
     pub fn reset_to(&mut self, task: &Task, seq: Seq) {
         self.drop_events();
-        *self = Self { limits: self.limits, context: self.context.take(), ..Self::new(task, seq) };
+        let mut reset = Self::new(task, seq);
+        (reset.limits, reset.committed, reset.context) = (self.limits, reset.bytes, self.context.take());
+        *self = reset;
     }
 
-    /// Counts events in the size of this context from now on. Those so far have been counted.
+    /// Counts the events that are not committed, and later ones, in the size of this context, unless they are counted in
+    /// one already.
     pub fn enter_context(&mut self, context: Arc<ContextBytes>) {
-        self.context = Some(context);
+        if self.context.is_none() {
+            context.add(self.bytes.saturating_sub(self.committed));
+            self.context = Some(context);
+        }
     }
 
     /// Returns the context in which events are counted.
@@ -141,16 +149,30 @@ impl Admission {
         self.context.as_ref()
     }
 
+    /// Records that all events up to a total size of `bytes` are committed.
+    pub fn set_committed(&mut self, bytes: usize) {
+        if let Some(context) = &self.context {
+            context.commit(bytes.saturating_sub(self.committed));
+        }
+        self.committed = self.committed.max(bytes);
+    }
+
+    /// Returns the encoded size of the committed events.
+    pub fn committed(&self) -> usize {
+        self.committed
+    }
+
     /// Records that accepted events are not going to be stored.
-    pub fn drop_events(&self) {
+    pub fn drop_events(&mut self) {
         if let Some(context) = &self.context {
             context.invalidate();
         }
+        self.set_committed(self.bytes);
     }
 
     /// Records that none of the events is going to be stored.
-    pub fn drop_task(&self) {
-        if let Some(context) = &self.context {
+    pub fn drop_task(&mut self) {
+        if let Some(context) = self.context.take() {
             context.subtract(self.bytes);
         }
     }
@@ -160,15 +182,18 @@ impl Admission {
         self.limits = limits;
     }
 
-    /// Checks the size of the first event of a task, which [`admit`](Self::admit) does not see, and counts it in the context.
-    pub fn check_first(&self) -> Result<(), LimitViolation> {
+    /// Checks the size of the first event of a task, which [`admit`](Self::admit) does not see, and counts it in the context
+    /// if that may have other tasks.
+    pub fn check_first(&mut self, context: Option<Arc<ContextBytes>>) -> Result<(), LimitViolation> {
         self.check_bytes(self.bytes, 0, false)?;
-        self.count_in_context(self.bytes, 0, false)
+        self.context = context;
+        self.count_in_context(self.bytes, 0, false).inspect_err(|_| self.context = None)
     }
 
     /// Sets the size of the log of a loaded task. It may exceed that of the task, because artifacts were replaced.
     pub fn set_log_bytes(&mut self, bytes: usize) {
         self.bytes = self.bytes.max(bytes);
+        self.committed = self.bytes;
     }
 
     /// Returns the encoded size of all events so far.
@@ -289,6 +314,12 @@ impl Admission {
             (self.bytes, self.artifacts[index].bytes) = (total, grown);
         }
         fits
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.set_committed(self.bytes);
     }
 }
 
@@ -419,8 +450,7 @@ mod tests {
         let mut tasks = [(); 2].map(|()| {
             let mut admission = Admission::new(&task_in(TaskState::Working), 1);
             admission.set_limits(limits);
-            admission.enter_context(Arc::clone(&context));
-            admission.check_first().unwrap();
+            admission.check_first(Some(Arc::clone(&context))).unwrap();
             admission
         });
         let first = tasks[0].bytes();
@@ -453,7 +483,7 @@ mod tests {
         assert_eq!(alone.admit(&mut text(250), false), Ok(2));
         assert_eq!(alone.admit(&mut text(80), false), Err(LimitViolation::ContextBytes(300)));
         alone.set_limits(TaskLimits { context_bytes: 0, ..limits });
-        assert_eq!(alone.check_first(), Err(LimitViolation::ContextBytes(0)));
+        assert_eq!(alone.check_first(None), Err(LimitViolation::ContextBytes(0)));
     }
 
     #[test]

@@ -1,29 +1,43 @@
 //! Size of a context: of the events of all its tasks together.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
-use tokio::{sync::Mutex, time::Instant};
+use parking_lot::Mutex;
+use tokio::{sync, time::Instant};
 
 /// Minimum interval between two reads of the size of a context from the store.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Bytes of the events of all tasks of a context, which the live tasks of the context share.
 ///
-/// The sum as of the last read from the store, and what was accepted since. Events that are pending during a read may be
-/// left out, and bytes of tasks that were deleted since are included: the next read corrects both.
+/// The sum as of the last read from the store, and what was accepted since or is not committed. Events that are committed
+/// during a read may be left out or counted twice, and bytes of tasks that were deleted since are included: the next read
+/// corrects both.
 #[derive(Debug, Default)]
 pub struct ContextBytes {
-    bytes: AtomicUsize,
+    totals: Mutex<Totals>,
     /// The sum is not known: it has not been read, or accepted events were dropped.
     stale: AtomicBool,
     /// Time of the last read. Locked during a read.
-    read: Mutex<Option<Instant>>,
+    read: sync::Mutex<Option<Instant>>,
+}
+
+#[derive(Debug, Default)]
+struct Totals {
+    sum: usize,
+    /// Bytes of accepted events that are not committed: a read from the store does not include them.
+    uncommitted: usize,
 }
 
 impl ContextBytes {
+    /// Creates the size of a context whose events in the store have `sum` bytes.
+    pub fn new(sum: usize) -> Self {
+        Self { totals: Mutex::new(Totals { sum, uncommitted: 0 }), ..Self::default() }
+    }
+
     /// Creates the size of a context whose tasks, if any, are only in the store.
     pub fn unread() -> Self {
         Self { stale: AtomicBool::new(true), ..Self::default() }
@@ -31,23 +45,33 @@ impl ContextBytes {
 
     /// Returns the bytes so far.
     pub fn get(&self) -> usize {
-        self.bytes.load(Ordering::Acquire)
+        self.totals.lock().sum
     }
 
-    /// Adds bytes, or returns `false` if the sum would exceed `most`.
+    /// Adds bytes of an accepted event, or returns `false` if the sum would exceed `most`.
     pub fn try_add(&self, bytes: usize, most: usize) -> bool {
-        let add = |sum: usize| sum.checked_add(bytes).filter(|sum| *sum <= most);
-        self.bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_ok()
+        let mut totals = self.totals.lock();
+        let Some(sum) = totals.sum.checked_add(bytes).filter(|sum| *sum <= most) else { return false };
+        (totals.sum, totals.uncommitted) = (sum, totals.uncommitted.saturating_add(bytes));
+        true
     }
 
-    /// Adds bytes without a limit.
+    /// Adds bytes of an accepted event without a limit.
     pub fn add(&self, bytes: usize) {
-        self.update(|sum| sum.saturating_add(bytes));
+        let mut totals = self.totals.lock();
+        (totals.sum, totals.uncommitted) = (totals.sum.saturating_add(bytes), totals.uncommitted.saturating_add(bytes));
     }
 
-    /// Subtracts bytes that were added.
+    /// Subtracts bytes that were added, and are not committed.
     pub fn subtract(&self, bytes: usize) {
-        self.update(|sum| sum.saturating_sub(bytes));
+        let mut totals = self.totals.lock();
+        (totals.sum, totals.uncommitted) = (totals.sum.saturating_sub(bytes), totals.uncommitted.saturating_sub(bytes));
+    }
+
+    /// Records that bytes that were added are committed, or not going to be stored.
+    pub fn commit(&self, bytes: usize) {
+        let mut totals = self.totals.lock();
+        totals.uncommitted = totals.uncommitted.saturating_sub(bytes);
     }
 
     /// Requires another read, because events that were added are not going to be stored.
@@ -76,7 +100,9 @@ impl ContextBytes {
         let before = self.get();
         match sum.await {
             Ok(sum) => {
-                self.update(|now| sum.saturating_add(now.saturating_sub(before)));
+                let mut totals = self.totals.lock();
+                let added = totals.sum.saturating_sub(before);
+                totals.sum = sum.saturating_add(added.max(totals.uncommitted));
                 *read = Some(Instant::now());
                 Ok(())
             }
@@ -85,11 +111,6 @@ impl ContextBytes {
                 Err(error)
             }
         }
-    }
-
-    fn update(&self, change: impl Fn(usize) -> usize) {
-        // It always returns a value.
-        _ = self.bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, |sum| Some(change(sum)));
     }
 }
 
@@ -110,12 +131,35 @@ mod tests {
         let context = ContextBytes::unread();
         context.add(10);
         assert!(context.is_due(1000));
-        // Added before the read: the store has it, or will have it.
+        // Committed before the read: the store has it.
+        context.commit(10);
         context.refresh(async { sum(700).await.inspect(|_| context.add(5)) }).await.unwrap();
         assert_eq!(context.get(), 705);
         assert!(!context.try_add(296, 1000) && context.try_add(295, 1000));
         context.subtract(300);
         assert_eq!(context.get(), 700);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn read_keeps_what_is_not_committed() {
+        let context = ContextBytes::unread();
+        context.add(10);
+        context.add(20);
+        context.commit(10);
+        context.refresh(sum(700)).await.unwrap();
+        assert_eq!(context.get(), 720);
+        context.invalidate();
+        let during = async {
+            context.add(5);
+            context.commit(20);
+            sum(720).await
+        };
+        context.refresh(during).await.unwrap();
+        assert_eq!(context.get(), 725);
+        context.invalidate();
+        context.subtract(5);
+        context.refresh(sum(720)).await.unwrap();
+        assert_eq!(context.get(), 720);
     }
 
     #[tokio::test(start_paused = true)]
@@ -125,6 +169,7 @@ mod tests {
         assert!(!context.is_due(1000), "half of the limit");
         context.add(1);
         assert!(context.is_due(1000));
+        context.commit(501);
         context.refresh(sum(900)).await.unwrap();
         assert!(!context.is_due(1000), "it was read just now");
         context.refresh(sum(0)).await.unwrap();

@@ -133,6 +133,7 @@ impl LiveState {
     /// Makes a durable completed task visible, and collects replies to all waiters.
     pub(in crate::journal) fn publish_completed(&mut self, completed: &CompletedTask, wakeups: &mut Wakeups) {
         self.durable.position = Some(Position { fence: completed.fence, seq: completed.row.seq });
+        self.admission.set_committed(self.admission.bytes());
         self.turn.ended += 1;
         self.durable.turns = Turns::default();
         let waiters = mem::take(&mut self.waiters.conditions).into_iter();
@@ -162,6 +163,7 @@ impl LiveState {
     pub(in crate::journal) fn publish(&mut self, commit: &Commit, wakeups: &mut Wakeups) {
         let Commit { events, checkpoint, row, fence, .. } = commit;
         (self.accepted.in_flight, self.durable.bytes) = (0, self.accepted.bytes_sent);
+        self.admission.set_committed(self.accepted.bytes_sent);
         self.durable.position = Some(Position { fence: *fence, seq: row.seq });
         match checkpoint {
             Some(task) if !ends_within(events) => {

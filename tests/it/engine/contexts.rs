@@ -241,7 +241,6 @@ async fn running_tasks_of_a_context_are_counted() {
             status_text(&second),
             "Agent execution failed (limit context_bytes): a context has at most 12000 bytes"
         );
-        // Changes that were pending while the size was read may not be counted yet; this exceeds the limit without them.
         let large = "y".repeat(4500);
         assert_eq!(refused_at(bench.send(in_context(&first.context_id, &large)).await), "context_bytes");
         assert_eq!(refused_at(bench.send(follow_up(&first.id, &large)).await), "context_bytes");
