@@ -7,10 +7,7 @@ use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::{
     sync::{
-        oneshot::{
-            self,
-            error::{RecvError, TryRecvError},
-        },
+        oneshot::{self, error::RecvError},
         watch,
     },
     task::AbortHandle,
@@ -24,7 +21,6 @@ use self::{
     idempotency::KeyLocks,
     limits::{Permits, limit_error, resize_reservation, store_full},
     recovery::Quarantine,
-    start::StartMode,
 };
 pub use self::{idempotency::DefaultKey, limits::Limits};
 pub(crate) use self::{idempotency::IdempotencyKey, resubscribe::StreamStart};
@@ -140,14 +136,14 @@ impl<A: Agent> Execution<A> {
         let reply_after = left.map(|left| left.saturating_sub(REPLY_MARGIN.min(left / 10)));
         let wait = [self.0.limits.send_timeout, reply_after].into_iter().flatten().min();
         if request.idempotency_key.is_none() {
-            return Either::Left(self.wait_for_turn(self.accept(request, StartMode::Inline, watch_turn), wait, left));
+            return Either::Left(self.wait_for_turn(self.accept(request, None, watch_turn), wait, left));
         }
         let mut request = request;
         Either::Right(Box::pin(async move {
             if let Some((key, seq)) = self.find_earlier_send(&mut request, left).await? {
                 return self.wait_for_earlier_send(&key, seq, wait).await;
             }
-            self.wait_for_turn(self.accept(request, StartMode::Inline, watch_turn), wait, left).await
+            self.wait_for_turn(self.accept(request, None, watch_turn), wait, left).await
         }))
     }
 
@@ -157,13 +153,7 @@ impl<A: Agent> Execution<A> {
         wait: Option<Duration>,
         left: Option<Duration>,
     ) -> Result<TurnReply, Error> {
-        let (live, (mut reply, seq)) = started.await?;
-        // The reply of a fast agent is already there, and needs no timer.
-        match reply.try_recv() {
-            Ok(reply) => return Ok(reply),
-            Err(TryRecvError::Closed) => return Err(wait_error(&live)),
-            Err(TryRecvError::Empty) => {}
-        }
+        let (live, (reply, seq)) = started.await?;
         let mut waiter = Waiter { live: &live, reply };
         if let Some(reply) = within(wait, &mut waiter.reply).await {
             return reply.map_err(|_| wait_error(&live));
@@ -204,7 +194,7 @@ impl<A: Agent> Execution<A> {
         };
         let time = left.map_or(COMMIT_WAIT, |left| left.min(COMMIT_WAIT));
         let (signal, polled) = oneshot::channel();
-        let (live, reply) = self.accept(request, StartMode::Signaled(signal), watch).await?;
+        let (live, reply) = self.accept(request, Some(signal), watch).await?;
         // Committed now, because the agent may run for long before its first pause.
         self.0.journal.flush(&live, live.lock());
         let reply = self.wait_for_commit(&live, reply, time).await?;
@@ -249,7 +239,7 @@ impl<A: Agent> Execution<A> {
             inner.attach();
             (inner.committed().map(|(task, at)| (Arc::clone(task), at.seq)), inner.admission.seq(), turns_before + 1)
         };
-        let (live, (committed, seq, turns)) = self.accept(request, StartMode::Spawned, watch).await?;
+        let (live, (committed, seq, turns)) = self.accept(request, None, watch).await?;
         let next = committed.as_ref().map_or(seq, |(_, at)| at + 1);
         let reader = Reader::new(live, Arc::clone(&self.0.journal), next, Some(turns), permit).with_history(history);
         Ok(match committed {

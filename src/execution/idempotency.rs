@@ -14,7 +14,12 @@ use tokio::{
     time::timeout,
 };
 
-use super::{ACCEPT_TIMEOUT, Execution, SendRequest, StartMode, limits::TurnPermit, start::signaled, unavailable};
+use super::{
+    ACCEPT_TIMEOUT, Execution, SendRequest,
+    limits::TurnPermit,
+    start::{FirstPoll, signal_first_poll},
+    unavailable,
+};
 use crate::{
     agent::Agent,
     call::{Call, IDEMPOTENCY_KEY},
@@ -148,15 +153,15 @@ impl<A: Agent> Execution<A> {
         live: LiveRef,
         (messages, context): (Vec<Event>, TurnContext),
         permit: TurnPermit,
-        mode: StartMode,
+        first_poll: Option<FirstPoll>,
         send: Option<PendingSend>,
     ) {
         let Some(PendingSend { written, guard }) = send else {
-            return self.run(live, (messages, context), permit, mode);
+            return self.run(live, (messages, context), permit, first_poll);
         };
         if self.0.journal.store().immediate().is_some() {
             drop(guard);
-            return self.run(live, (messages, context), permit, mode);
+            return self.run(live, (messages, context), permit, first_poll);
         }
         let parts = Arc::clone(&self.0);
         drop(self.0.running.spawn(async move {
@@ -166,10 +171,7 @@ impl<A: Agent> Execution<A> {
                 return parts.record_drain(&live);
             }
             let turns = Box::pin(parts.turns(live, messages, context, permit));
-            match mode {
-                StartMode::Signaled(polled) => signaled(turns, polled).await,
-                StartMode::Spawned | StartMode::Inline => turns.await,
-            }
+            signal_first_poll(turns, first_poll).await;
         }));
     }
 

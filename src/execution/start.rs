@@ -4,7 +4,6 @@ use std::{
     future::{poll_fn, ready},
     pin::Pin,
     sync::Arc,
-    task::{Context, Waker},
 };
 
 use futures_util::future::Either;
@@ -33,17 +32,8 @@ use crate::{
     task::LimitViolation,
 };
 
-/// Mode in which a new turn is first polled.
-#[derive(Debug)]
-pub(super) enum StartMode {
-    /// Spawned.
-    Spawned,
-    /// Spawned; signals when it has been polled for the first time. Dropped unsent if no turn starts.
-    Signaled(oneshot::Sender<()>),
-    /// Polled once by the caller, then spawned unless it has ended. Many agents never pause, and spawning would double their
-    /// cost.
-    Inline,
-}
+/// Signals that a new turn has been polled for the first time. Dropped unsent if no turn starts.
+pub(super) type FirstPoll = oneshot::Sender<()>;
 
 impl<A: Agent> Execution<A> {
     /// Accepts a message for a new turn or the next one. `watch` gets the task before that turn runs, and the number of turns
@@ -51,20 +41,20 @@ impl<A: Agent> Execution<A> {
     pub(super) fn accept<'a, T: Send + Sync + 'a>(
         &'a self,
         request: SendRequest,
-        mode: StartMode,
+        first_poll: Option<FirstPoll>,
         watch: impl FnOnce(&mut LiveState, u32) -> T + Send + 'a,
     ) -> impl Future<Output = Result<(LiveRef, T), Error>> + Send + 'a {
         if !request.message.task_id.is_empty() {
-            return Either::Right(Box::pin(Either::Left(self.follow_up(request, mode, watch))));
+            return Either::Right(Box::pin(Either::Left(self.follow_up(request, first_poll, watch))));
         }
         match self.0.chosen_context(&request.scope, &request.message) {
             Some(context) if !self.0.fits_context(&context, &request.message) => {
                 Either::Right(Box::pin(Either::Right(async move {
                     self.0.read_context_size(&context).await;
-                    self.create_task(request, Some(context), mode, watch)
+                    self.create_task(request, Some(context), first_poll, watch)
                 })))
             }
-            context => Either::Left(ready(self.create_task(request, context, mode, watch))),
+            context => Either::Left(ready(self.create_task(request, context, first_poll, watch))),
         }
     }
 
@@ -73,7 +63,7 @@ impl<A: Agent> Execution<A> {
         &self,
         request: SendRequest,
         context: Option<ChosenContext>,
-        mode: StartMode,
+        first_poll: Option<FirstPoll>,
         watch: impl FnOnce(&mut LiveState, u32) -> T,
     ) -> Result<(LiveRef, T), Error> {
         self.check_accepting()?;
@@ -120,7 +110,7 @@ impl<A: Agent> Execution<A> {
         let send = idempotency_key.map(|key| PendingSend::new(*key, &mut inner, 1, now));
         let watched = watch(&mut inner, 0);
         journal.flush(&live, inner);
-        self.run_after_commit(live.clone(), (Vec::new(), turn_context), permit, mode, send);
+        self.run_after_commit(live.clone(), (Vec::new(), turn_context), permit, first_poll, send);
         Ok((live, watched))
     }
 
@@ -128,7 +118,7 @@ impl<A: Agent> Execution<A> {
     async fn follow_up<T>(
         &self,
         request: SendRequest,
-        mode: StartMode,
+        first_poll: Option<FirstPoll>,
         watch: impl FnOnce(&mut LiveState, u32) -> T,
     ) -> Result<(LiveRef, T), Error> {
         self.check_accepting()?;
@@ -148,7 +138,7 @@ impl<A: Agent> Execution<A> {
             Some(push) => self.put_push(&key, *push).await?.1,
             None => None,
         };
-        let accepted = self.add_message(live, (message, turn_context, idempotency_key), mode, watch).await;
+        let accepted = self.add_message(live, (message, turn_context, idempotency_key), first_poll, watch).await;
         if let (Err(_), Some(id)) = (&accepted, created) {
             self.0.journal.store().delete_push(&key, &id).await?;
         }
@@ -160,7 +150,7 @@ impl<A: Agent> Execution<A> {
         &self,
         live: LiveRef,
         (message, context, idempotency_key): (Message, TurnContext, Option<Box<IdempotencyKey>>),
-        mode: StartMode,
+        first_poll: Option<FirstPoll>,
         watch: impl FnOnce(&mut LiveState, u32) -> T,
     ) -> Result<(LiveRef, T), Error> {
         let key = live.key.clone();
@@ -210,7 +200,7 @@ impl<A: Agent> Execution<A> {
                         drop(inner);
                     }
                     if let Some((messages, context, permit)) = first {
-                        self.run_after_commit(live.clone(), (messages, context), permit, mode, send);
+                        self.run_after_commit(live.clone(), (messages, context), permit, first_poll, send);
                     } else {
                         self.release_after_commit(send);
                     }
@@ -256,28 +246,25 @@ impl<A: Agent> Execution<A> {
         live: LiveRef,
         (messages, context): (Vec<Event>, TurnContext),
         permit: TurnPermit,
-        mode: StartMode,
+        first_poll: Option<FirstPoll>,
     ) {
         // Boxed, because the runtime moves a spawned future several times, and this one is large.
-        let mut turns = Box::pin(Arc::clone(&self.0).turns(live, messages, context, permit));
+        let turns = Box::pin(Arc::clone(&self.0).turns(live, messages, context, permit));
         // Not awaited by the caller: the turn continues if the caller disconnects.
-        match mode {
-            // A spawned future is polled again in any case, so a no-op waker suffices.
-            StartMode::Inline if turns.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() => {}
-            StartMode::Inline | StartMode::Spawned => drop(self.0.running.spawn(turns)),
-            StartMode::Signaled(polled) => drop(self.0.running.spawn(signaled(turns, polled))),
-        }
+        drop(self.0.running.spawn(signal_first_poll(turns, first_poll)));
     }
 }
 
 /// Runs a future, and signals when it has been polled for the first time.
-pub(super) async fn signaled<F: Future + Unpin>(mut future: F, polled: oneshot::Sender<()>) -> F::Output {
-    let mut polled = Some(polled);
+pub(super) async fn signal_first_poll<F: Future + Unpin>(
+    mut future: F,
+    mut first_poll: Option<FirstPoll>,
+) -> F::Output {
     poll_fn(|cx| {
         let poll = Pin::new(&mut future).poll(cx);
-        if let Some(polled) = polled.take() {
+        if let Some(first_poll) = first_poll.take() {
             // The caller may have stopped waiting.
-            _ = polled.send(());
+            _ = first_poll.send(());
         }
         poll
     })

@@ -149,10 +149,6 @@ impl<'a> WakerRegistration<'a> {
 
     /// Registers the waker of `cx`. `inner` must be that of the registration's task.
     pub(crate) fn register(&mut self, inner: &mut LiveState, cx: &Context<'_>) {
-        // A no-op waker needs no wake-up.
-        if cx.waker().will_wake(Waker::noop()) {
-            return;
-        }
         (self.list_of)(inner).register(&mut self.slot, cx);
     }
 }
