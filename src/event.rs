@@ -2,7 +2,7 @@
 
 use std::{
     any::Any,
-    fmt, mem,
+    fmt,
     sync::{Arc, OnceLock},
 };
 
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use prost::Message as _;
 
 pub use self::cursor::{Cursor, Ends, Fence, Mark, Position, Seq};
-pub(crate) use self::encoding::chunk_size;
+pub(crate) use self::{encoding::chunk_size, task_ref::TaskRef};
 use crate::{
     json::{Encoded, wkt::Struct},
     proto::v1::{
@@ -22,6 +22,7 @@ use crate::{
 mod cursor;
 mod encoding;
 pub mod resume;
+mod task_ref;
 
 /// An event of a task, shared by all its readers. It is encoded at most once in each format while it is shared.
 ///
@@ -54,6 +55,8 @@ enum Origin {
     Message(StreamResponse),
     Proto(Bytes),
     Task(Arc<Task>),
+    /// Part of a task, which is absent only while the content is moved into it.
+    Ref(TaskRef, Option<Arc<Task>>),
 }
 
 impl Default for Origin {
@@ -173,6 +176,7 @@ impl Event {
                 let payload = Some(Payload::Task(Task::clone(task)));
                 Box::new(StreamResponse { payload })
             }),
+            Origin::Ref(task_ref, task) => self.0.message.get_or_init(|| Box::new(task_ref.response(task.as_deref()))),
         }
     }
 
@@ -180,7 +184,7 @@ impl Event {
     pub(crate) fn shared_task(&self) -> Option<&Task> {
         match &self.0.origin {
             Origin::Task(task) => Some(task),
-            Origin::Message(_) | Origin::Proto(_) => None,
+            Origin::Message(_) | Origin::Proto(_) | Origin::Ref(..) => None,
         }
     }
 
@@ -207,11 +211,11 @@ impl Event {
         if let Payload::ArtifactUpdate(update) = self.payload()? { Some(update) } else { None }
     }
 
-    /// Returns the payload if it is already decoded. `None` for an event that was created from a whole task.
+    /// Returns the payload if it is already decoded. `None` for an event that was created from a task.
     pub(crate) fn decoded_payload(&self) -> Option<&Payload> {
         match &self.0.origin {
             Origin::Message(message) => message.payload.as_ref(),
-            Origin::Proto(_) | Origin::Task(_) => self.0.message.get()?.payload.as_ref(),
+            Origin::Proto(_) | Origin::Task(_) | Origin::Ref(..) => self.0.message.get()?.payload.as_ref(),
         }
     }
 
@@ -221,7 +225,7 @@ impl Event {
         inner.clear_caches();
         match &mut inner.origin {
             Origin::Message(message) => message.payload.as_mut(),
-            Origin::Proto(_) | Origin::Task(_) => None,
+            Origin::Proto(_) | Origin::Task(_) | Origin::Ref(..) => None,
         }
     }
 
@@ -230,27 +234,6 @@ impl Event {
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             (inner.position, inner.mark) = (position, Some(mark));
         }
-    }
-
-    /// Returns the payload of an event that was created from a message and is not shared; otherwise the event.
-    pub(crate) fn into_payload(self) -> Result<Payload, Self> {
-        match Arc::try_unwrap(self.0) {
-            Ok(Inner { origin: Origin::Message(StreamResponse { payload: Some(payload) }), .. }) => Ok(payload),
-            Ok(inner) => Err(Self(Arc::new(inner))),
-            Err(shared) => Err(Self(shared)),
-        }
-    }
-
-    /// Moves the payload out of an event that was created from a message and is not shared. The event keeps its
-    /// protobuf, which is what a log stores.
-    pub(crate) fn take_payload(&mut self) -> Option<Payload> {
-        if Arc::get_mut(&mut self.0).is_none_or(|inner| !matches!(inner.origin, Origin::Message(_))) {
-            return None;
-        }
-        let proto = Origin::Proto(self.proto().clone());
-        let inner = Arc::get_mut(&mut self.0)?;
-        inner.clear_caches();
-        mem::replace(&mut inner.origin, proto).into_message().payload
     }
 
     /// Returns the event as a response of the protocol. It is copied if the event is shared.
@@ -272,6 +255,7 @@ impl Origin {
             Self::Message(message) => message,
             Self::Proto(proto) => read(&proto),
             Self::Task(task) => StreamResponse { payload: Some(Payload::Task(Arc::unwrap_or_clone(task))) },
+            Self::Ref(task_ref, task) => task_ref.response(task.as_deref()),
         }
     }
 }

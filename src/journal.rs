@@ -26,7 +26,7 @@ pub use self::reader::{Interrupted, Reader};
 pub(crate) use self::turn_context::{StoredContexts, TurnContext};
 use self::{
     commit_retry::CommitRetry,
-    live::{LiveState, LiveTask, apply_to_checkpoint, apply_to_encoded_checkpoint},
+    live::{LiveState, LiveTask, apply_to_checkpoint},
     waiters::Wakeups,
 };
 use crate::{
@@ -34,7 +34,7 @@ use crate::{
     env::Env,
     event::Event,
     pb::v1::{Message, Role, TaskState, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
-    store::{Change, Key, KeyMap, Refused, Store, Unavailable},
+    store::{Commit, Key, KeyMap, Refused, Store, Unavailable},
 };
 
 mod commit_retry;
@@ -265,15 +265,6 @@ impl Journal {
             return lane.wake.notify_one();
         };
         let mut wakeups = Wakeups::default();
-        if let Some(completed) = inner.complete(live) {
-            match store.commit_completed(&completed) {
-                Ok(()) => inner.publish_completed(&completed, &mut wakeups),
-                Err(refusal) => wakeups = self.drop_refused(task, &mut inner, &refusal),
-            }
-            drop(inner);
-            drop(completed);
-            return live.send_wakeups(wakeups);
-        }
         let mut commit = inner.take_commit(live, true);
         apply_to_checkpoint(&mut commit);
         match store.commit_now(&commit) {
@@ -303,7 +294,7 @@ impl Journal {
                 biased;
                 () = sleep_until(retry.next_attempt()), if retry.is_active() => retry.retry_all(&self).await,
                 batch = self.next_batch(lane) => {
-                    let changes: Arc<[Change]> = batch.iter().map(take_change).collect();
+                    let changes: Arc<[Commit]> = batch.iter().map(take_change).collect();
                     if self.commit(&batch, &changes, false).await.is_err() {
                         retry.push(batch, &changes);
                     }
@@ -331,9 +322,9 @@ impl Journal {
 
     /// Commits changes of tasks and applies the outcomes. Fails if the store is unavailable, in which case the outcome
     /// is unknown.
-    async fn commit(&self, batch: &[LiveRef], changes: &Arc<[Change]>, is_retry: bool) -> Result<(), ()> {
+    async fn commit(&self, batch: &[LiveRef], changes: &Arc<[Commit]>, is_retry: bool) -> Result<(), ()> {
         self.outage.lock().since.get_or_insert_with(Instant::now);
-        let (mut change, mut wait) = (self.store.commit_changes(Arc::clone(changes)), COMMIT_TIMEOUT);
+        let (mut change, mut wait) = (self.store.commit(Arc::clone(changes)), COMMIT_TIMEOUT);
         let outcomes = loop {
             if let Ok(outcomes) = timeout(wait, &mut change).await {
                 break outcomes;
@@ -355,16 +346,15 @@ impl Journal {
             // The acknowledgement of an earlier attempt was lost: only this change can have written a row at its
             // position.
             let is_own = |refusal: &Refused| is_retry && *refusal == Refused::Stale(Some(change.position()));
-            match (outcome, change) {
-                (Err(refusal), change) if !is_own(&refusal) => {
+            match outcome {
+                Err(refusal) if !is_own(&refusal) => {
                     let rejected = match &refusal {
                         Refused::Rejected(reason) => inner.reject(task, change, reason),
                         Refused::Stale(_) => None,
                     };
                     wakeups = rejected.unwrap_or_else(|| self.drop_refused(task, &mut inner, &refusal));
                 }
-                (_, Change::Commit(commit)) => inner.publish(commit, &mut wakeups),
-                (_, Change::CompletedTask(completed)) => inner.publish_completed(completed, &mut wakeups),
+                Ok(()) | Err(_) => inner.publish(change, &mut wakeups),
             }
             self.flush(task, inner);
             task.send_wakeups(wakeups);
@@ -427,16 +417,10 @@ impl Journal {
 
 /// Takes the pending changes of a task. Its checkpoint is updated outside of the lock, which is safe because only this
 /// lane moves the committed state.
-fn take_change(task: &LiveRef) -> Change {
-    let mut commit = {
-        let mut inner = task.lock();
-        if let Some(completed) = inner.complete(task) {
-            return Change::CompletedTask(completed);
-        }
-        inner.take_commit(task, false)
-    };
-    apply_to_encoded_checkpoint(&mut commit);
-    Change::Commit(commit)
+fn take_change(task: &LiveRef) -> Commit {
+    let mut commit = task.lock().take_commit(task, false);
+    apply_to_checkpoint(&mut commit);
+    commit
 }
 
 /// Sleeps, to poll for a condition that has no notification.

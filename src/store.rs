@@ -10,7 +10,6 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-pub use completed::{CompletedTask, EventRef};
 pub use key::{Hashed, Key, KeyMap, Scope};
 pub use page::PageToken;
 pub use retention::{Retention, SweepResult};
@@ -26,7 +25,6 @@ use crate::{
     task,
 };
 
-pub(crate) mod completed;
 pub mod key;
 mod log_codec;
 pub mod memory;
@@ -64,12 +62,6 @@ pub trait Store: Send + Sync + 'static {
     /// Returns one outcome per commit, in order. A batch without a response may be committed again. A commit that the
     /// store can never take is [`Refused::Rejected`] and does not affect the others; [`Unavailable`] concerns all of them.
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable>;
-
-    /// Like [`commit`](Self::commit), for a batch that may include completed new tasks. A store may omit from the log of
-    /// such a task what the task itself contains.
-    async fn commit_changes(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
-        self.commit(batch.iter().map(Change::to_commit).collect()).await
-    }
 
     /// Loads the row and the checkpoint of a task.
     async fn load(&self, key: &Key) -> Result<Option<StoredTask>, Unavailable>;
@@ -137,11 +129,6 @@ pub trait Immediate {
     /// Commits a change of one task atomically. After [`Refused::Rejected`] the task is dropped from memory, and its
     /// senders get the reason.
     fn commit_now(&self, commit: &Commit) -> Result<(), Refused>;
-
-    /// Commits a completed new task. The store may omit from its log what the task itself contains.
-    fn commit_completed(&self, completed: &CompletedTask) -> Result<(), Refused> {
-        self.commit_now(&completed.to_commit())
-    }
 }
 
 /// Atomic change of one task.
@@ -155,7 +142,7 @@ pub struct Commit {
     pub fence: Fence,
     /// New contents of the row.
     pub row: Row,
-    /// New events, numbered without gaps. A store that needs bytes encodes them itself.
+    /// New events, numbered without gaps. A store may omit from its log what the checkpoint contains.
     pub events: Vec<Event>,
     /// The task after the last of the events. Present occasionally, and in a terminal state.
     pub checkpoint: Option<Arc<Task>>,
@@ -169,39 +156,18 @@ pub struct Commit {
     pub push: Option<Arc<PushConfig>>,
 }
 
-/// Change of a task: a part of it, or a completed new task as a whole.
-#[derive(Clone, Debug)]
-pub enum Change {
-    /// Part of a task.
-    Commit(Commit),
-    /// Whole task.
-    CompletedTask(CompletedTask),
-}
-
-impl Change {
-    /// Converts the change to a commit with all events in full.
-    pub fn to_commit(&self) -> Commit {
-        match self {
-            Self::Commit(commit) => commit.clone(),
-            Self::CompletedTask(completed) => completed.to_commit(),
-        }
-    }
-
+impl Commit {
     /// Position that the row must have, or `None` if the task must not exist yet.
     pub fn expected_position(&self) -> Option<Position> {
-        match self {
-            Self::Commit(Commit { expect: Expect::At(position), .. }) => Some(*position),
-            Self::Commit(_) | Self::CompletedTask(_) => None,
+        match self.expect {
+            Expect::At(position) => Some(position),
+            Expect::New => None,
         }
     }
 
     /// Position of the row after this change.
     pub fn position(&self) -> Position {
-        let (row, fence) = match self {
-            Self::Commit(commit) => (&commit.row, commit.fence),
-            Self::CompletedTask(completed) => (&completed.row, completed.fence),
-        };
-        Position { seq: row.seq, fence }
+        Position { seq: self.row.seq, fence: self.fence }
     }
 }
 

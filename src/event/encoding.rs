@@ -37,6 +37,7 @@ impl Event {
             Origin::Message(message) => message.encode_raw(out),
             Origin::Proto(proto) => out.put_slice(proto),
             Origin::Task(task) => prost::encoding::message::encode(1, &**task, out),
+            Origin::Ref(..) => self.response().encode_raw(out),
         }
     }
 
@@ -44,7 +45,7 @@ impl Event {
     pub(super) fn encoded(&self) -> Option<&[u8]> {
         match &self.0.origin {
             Origin::Proto(proto) if self.0.message.get().is_none() => Some(proto),
-            Origin::Proto(_) | Origin::Message(_) | Origin::Task(_) => None,
+            Origin::Proto(_) | Origin::Message(_) | Origin::Task(_) | Origin::Ref(..) => None,
         }
     }
 
@@ -70,7 +71,7 @@ impl Event {
         let start = out.len();
         let written = match &self.0.origin {
             Origin::Task(task) => write_to(out, &TaskEvent { task }),
-            Origin::Message(_) | Origin::Proto(_) => match self.encoded() {
+            Origin::Message(_) | Origin::Proto(_) | Origin::Ref(..) => match self.encoded() {
                 Some(proto) => write_encoded::<StreamResponse>(out, proto),
                 None => write_to(out, self.response()),
             },
@@ -103,7 +104,7 @@ impl Event {
             Origin::Message(StreamResponse { payload: Some(Payload::ArtifactUpdate(update)) }) => {
                 chunk_size(update) + 192
             }
-            Origin::Message(_) | Origin::Proto(_) | Origin::Task(_) => self.proto_len(),
+            Origin::Message(_) | Origin::Proto(_) | Origin::Task(_) | Origin::Ref(..) => self.proto_len(),
         }
     }
 
@@ -134,6 +135,7 @@ impl Event {
             Origin::Message(message) => *self.0.proto_len.get_or_init(|| message.encoded_len()),
             Origin::Proto(proto) => proto.len(),
             Origin::Task(task) => *self.0.proto_len.get_or_init(|| prost::encoding::message::encoded_len(1, &**task)),
+            Origin::Ref(..) => *self.0.proto_len.get_or_init(|| self.response().encoded_len()),
         }
     }
 

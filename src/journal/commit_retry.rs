@@ -9,7 +9,7 @@ use std::{mem, slice, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{COMMIT_TIMEOUT, Journal, LiveRef};
-use crate::store::Change;
+use crate::store::Commit;
 
 /// Delay before the first retry. It doubles with each retry, up to [`MAX_BACKOFF`].
 const INITIAL_BACKOFF: Duration = Duration::from_millis(10);
@@ -23,7 +23,7 @@ const PROBE_FOR: Duration = Duration::from_mins(1);
 /// Unacknowledged changes of a lane, and the schedule of their retries.
 pub(super) struct CommitRetry {
     /// Task, change, and time of the first attempt.
-    changes: Vec<(LiveRef, Change, Instant)>,
+    changes: Vec<(LiveRef, Commit, Instant)>,
     next_attempt: Instant,
     backoff: Duration,
     /// Set once every change has been abandoned: the store is probed until then, so that its recovery is noticed.
@@ -48,7 +48,7 @@ impl CommitRetry {
     }
 
     /// Adds changes whose first attempt was not acknowledged.
-    pub(super) fn push(&mut self, batch: Vec<LiveRef>, changes: &[Change]) {
+    pub(super) fn push(&mut self, batch: Vec<LiveRef>, changes: &[Commit]) {
         let now = Instant::now();
         self.changes.extend(batch.into_iter().zip(changes).map(|(task, change)| (task, change.clone(), now)));
         self.next_attempt = now + self.backoff;
@@ -91,7 +91,7 @@ impl CommitRetry {
 ///
 /// This is safe only if the store holds nothing of the change, and no turn is open in what it holds. Otherwise, once
 /// `expired`, waiting callers get an error that the outcome is unknown.
-async fn abandon(journal: &Journal, task: &LiveRef, change: &Change, expired: bool) -> bool {
+async fn abandon(journal: &Journal, task: &LiveRef, change: &Commit, expired: bool) -> bool {
     let stored = journal.store().load(&task.key).await;
     let is_safe = match (stored, change.expected_position()) {
         (Ok(None), None) => true,

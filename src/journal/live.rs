@@ -10,7 +10,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::oneshot, time::Instant};
 
-pub(super) use self::commit::{apply_to_checkpoint, apply_to_encoded_checkpoint};
+pub(super) use self::commit::apply_to_checkpoint;
 pub(crate) use self::commit_failure::{CommitFailure, LimitExceeded};
 use super::{
     turn_context::{EncodedContext, TurnContext},

@@ -1,9 +1,9 @@
-//! Binary encoding of event logs, and of completed tasks with their logs.
+//! Binary encoding of event logs, and of tasks in a terminal state with their logs.
 //!
 //! An encoded log is smaller than the decoded messages, and freeing it is cheap. Ids that the row has, and artifacts and
 //! status that a sealed log's task has, are not repeated. SQLite files contain sealed logs, so the encoding must not change.
 
-use std::{cell::LazyCell, sync::Arc};
+use std::cell::LazyCell;
 
 use bytes::{Buf as _, BufMut, Bytes};
 use prost::{
@@ -13,10 +13,9 @@ use prost::{
 
 use crate::{
     clock::Millis,
-    event::{Event, Fence, Mark, Position, Seq},
+    event::{Event, Mark, Position, Seq, TaskRef},
     pb::v1::{Artifact, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent, stream_response::Payload},
     snapshot::Snapshot,
-    store::{CompletedTask, EventRef, completed},
 };
 
 /// Number of events between two entries of the offset index.
@@ -52,6 +51,7 @@ enum Form<'a> {
     Whole(&'a Event),
     Status(&'a TaskStatus),
     Artifact { artifact: &'a Artifact, append: bool, last: bool },
+    Ref(TaskRef),
 }
 
 /// Codes of the forms, in the bits that a mark leaves free.
@@ -90,6 +90,11 @@ impl<'a> Form<'a> {
         }
     }
 
+    /// Returns the form of an event in the sealed log of a task: a reference if the task contains the event.
+    fn in_sealed(event: &'a Event, task: &Task, ids: TaskIds<'_>) -> Self {
+        TaskRef::find(event, task).map_or_else(|| Self::of(event, ids), Self::Ref)
+    }
+
     fn bits(self) -> u8 {
         match self {
             Self::Whole(_) => Self::WHOLE,
@@ -97,6 +102,9 @@ impl<'a> Form<'a> {
             Self::Artifact { append, last, .. } => {
                 Self::ARTIFACT | if append { Self::APPEND } else { 0 } | if last { Self::LAST } else { 0 }
             }
+            Self::Ref(TaskRef::Submitted(_)) => Self::SUBMITTED,
+            Self::Ref(TaskRef::Artifact { last, .. }) => Self::TASK_ARTIFACT | if last { Self::LAST } else { 0 },
+            Self::Ref(TaskRef::Status) => Self::FINAL_STATUS,
         }
     }
 
@@ -105,6 +113,7 @@ impl<'a> Form<'a> {
             Self::Whole(event) => event.proto_len(),
             Self::Status(status) => status.encoded_len(),
             Self::Artifact { artifact, .. } => artifact.encoded_len(),
+            Self::Ref(task_ref) => number(task_ref).map_or(0, encoded_len_varint),
         }
     }
 
@@ -113,6 +122,7 @@ impl<'a> Form<'a> {
             Self::Whole(event) => event.write_proto(out),
             Self::Status(status) => status.encode_raw(out),
             Self::Artifact { artifact, .. } => artifact.encode_raw(out),
+            Self::Ref(task_ref) => number(task_ref).into_iter().for_each(|number| encode_varint(number, out)),
         }
     }
 }
@@ -121,13 +131,12 @@ fn to_u64(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
-/// Encodes an event that is reconstructed from the task, with the number that the form needs.
-fn encode_reference(out: &mut impl BufMut, fence: Fence, bits: u8, number: Option<u64>) {
-    out.put_u8(bits);
-    encode_varint(fence, out);
-    encode_varint(to_u64(number.map_or(0, encoded_len_varint)), out);
-    if let Some(number) = number {
-        encode_varint(number, out);
+/// Returns the number that an encoded reference needs.
+fn number(task_ref: TaskRef) -> Option<u64> {
+    match task_ref {
+        TaskRef::Submitted(time) => Some(u64::try_from(time).unwrap_or(0)),
+        TaskRef::Artifact { index, .. } => Some(to_u64(index)),
+        TaskRef::Status => None,
     }
 }
 
@@ -140,8 +149,7 @@ struct Encoder<'a> {
 }
 
 impl<'a> Encoder<'a> {
-    fn new(event: &'a Event, ids: TaskIds<'_>) -> Self {
-        let form = Form::of(event, ids);
+    fn new(event: &'a Event, form: Form<'a>) -> Self {
         let content_len = form.len();
         let numbers = encoded_len_varint(event.position().fence) + encoded_len_varint(to_u64(content_len));
         Self { event, form, content_len, total_len: 1 + numbers + content_len }
@@ -158,7 +166,7 @@ impl<'a> Encoder<'a> {
 impl OpenLog {
     pub(in crate::store) fn append(&mut self, events: &[Event], ids: TaskIds<'_>) {
         for event in events {
-            let (encoder, offset) = (Encoder::new(event, ids), self.bytes.len());
+            let (encoder, offset) = (Encoder::new(event, Form::of(event, ids)), self.bytes.len());
             if self.count > 0 && self.count.is_multiple_of(STRIDE) {
                 self.index.push(offset);
             }
@@ -190,34 +198,12 @@ impl OpenLog {
 impl SealedLog {
     /// Seals a log: combines the task, the log so far, and the last events.
     pub(in crate::store) fn seal(task: &Task, log: &OpenLog, events: &[Event], ids: TaskIds<'_>) -> Self {
-        let task_len = task.encoded_len();
-        let before = encoded_len_varint(to_u64(task_len)) + task_len + log.bytes.len();
-        let encoders: Vec<_> = events.iter().map(|event| Encoder::new(event, ids)).collect();
-        let total = before + encoders.iter().map(|encoder| encoder.total_len).sum::<usize>();
-        let mut bytes = vec![0; total];
-        let mut out = bytes.as_mut_slice();
-        encode_varint(to_u64(task_len), &mut out);
-        task.encode_raw(&mut out);
-        let log_start = total - out.len();
-        out.put_slice(&log.bytes);
-        let mut index = log.index.clone();
-        for (n, encoder) in (log.count..).zip(&encoders) {
-            if n > 0 && n.is_multiple_of(STRIDE) {
-                index.push(total - out.len() - log_start);
-            }
-            encoder.encode(&mut out);
-        }
+        let mut bytes = Vec::new();
+        let index = encode_sealed(task, log, events, ids, usize::MAX, &mut bytes).unwrap_or_default();
         Self { bytes: bytes.into(), index: index.into() }
     }
 
-    /// Encodes a completed task, with a log that refers to the task.
-    pub(in crate::store) fn from_completed(completed: &CompletedTask) -> Self {
-        let mut bytes = Vec::new();
-        encode_completed(completed, usize::MAX, &mut bytes);
-        Self { bytes: bytes.into(), index: Box::default() }
-    }
-
-    /// Wraps the bytes of a completed task that were stored before.
+    /// Wraps the bytes of a short log that were stored before.
     pub(in crate::store) fn from_bytes(bytes: Bytes) -> Self {
         Self { bytes, index: Box::default() }
     }
@@ -254,41 +240,40 @@ impl SealedLog {
     }
 }
 
-/// Appends a completed task, with a log that refers to the task, to `bytes`. Returns false, and appends nothing, if it is
-/// longer than `max_len` bytes.
-pub(in crate::store) fn encode_completed(completed: &CompletedTask, max_len: usize, bytes: &mut Vec<u8>) -> bool {
-    let CompletedTask { key, fence, row, submitted_at, task, events } = completed;
-    let (task_len, fence, ids) = (task.encoded_len(), *fence, TaskIds { id: key.id(), context: &row.context });
-    let submitted_at = u64::try_from(*submitted_at).unwrap_or(0);
-    let reference_len = |number: Option<u64>| 2 + encoded_len_varint(fence) + number.map_or(0, encoded_len_varint);
-    let event_lens = events.iter().map(|event_ref| match event_ref {
-        EventRef::Event(event) => Encoder::new(event, ids).total_len,
-        EventRef::Artifact { index, .. } => reference_len(Some(to_u64(*index))),
-        EventRef::Status { .. } => reference_len(None),
-    });
-    let log_len = reference_len(Some(submitted_at)) + event_lens.sum::<usize>();
-    let (before, total_len) = (bytes.len(), encoded_len_varint(to_u64(task_len)) + task_len + log_len);
+/// Appends a task in a terminal state to `bytes`, with its log so far and the last events, which refer to the task where
+/// it contains them. Returns the offset index of the log, or `None`, and appends nothing, if it is longer than `max_len`
+/// bytes.
+pub(in crate::store) fn encode_sealed(
+    task: &Task,
+    log: &OpenLog,
+    events: &[Event],
+    ids: TaskIds<'_>,
+    max_len: usize,
+    bytes: &mut Vec<u8>,
+) -> Option<Vec<usize>> {
+    let task_len = task.encoded_len();
+    let log_start = encoded_len_varint(to_u64(task_len)) + task_len;
+    // Created twice, which spares every send a list.
+    let encoders = || events.iter().map(|event| Encoder::new(event, Form::in_sealed(event, task, ids)));
+    let total_len = log_start + log.bytes.len() + encoders().map(|encoder| encoder.total_len).sum::<usize>();
     if total_len > max_len {
-        return false;
+        return None;
     }
+    let start = bytes.len();
     // Encoding to a slice avoids a capacity check per byte of a varint.
-    bytes.resize(before + total_len, 0);
-    let mut out = &mut bytes[before..];
+    bytes.resize(start + total_len, 0);
+    let mut out = &mut bytes[start..];
     encode_varint(to_u64(task_len), &mut out);
     task.encode_raw(&mut out);
-    encode_reference(&mut out, fence, Mark::NOTHING.to_byte() | Form::SUBMITTED, Some(submitted_at));
-    for event_ref in events {
-        match event_ref {
-            EventRef::Artifact { mark, index, last } => {
-                let last = if *last { Form::LAST } else { 0 };
-                let bits = mark.to_byte() | Form::TASK_ARTIFACT | last;
-                encode_reference(&mut out, fence, bits, Some(to_u64(*index)));
-            }
-            EventRef::Status { mark } => encode_reference(&mut out, fence, mark.to_byte() | Form::FINAL_STATUS, None),
-            EventRef::Event(event) => Encoder::new(event, ids).encode(&mut out),
+    out.put_slice(&log.bytes);
+    let mut index = log.index.clone();
+    for (n, encoder) in (log.count..).zip(encoders()) {
+        if n > 0 && n.is_multiple_of(STRIDE) {
+            index.push(total_len - out.len() - log_start);
         }
+        encoder.encode(&mut out);
     }
-    true
+    Some(index)
 }
 
 /// Encoded event in a log.
@@ -325,18 +310,15 @@ impl EncodedEvent<'_> {
     /// Reconstructs an event from the task of its log.
     fn reconstruct(self, task: &Task) -> Option<Event> {
         let Self { bits, position, mut content } = self;
-        let (mark, last) = (Mark::from_byte(bits), bits & Form::LAST != 0);
-        Some(match bits & Form::TASK_ARTIFACT {
+        let last = bits & Form::LAST != 0;
+        let task_ref = match bits & Form::TASK_ARTIFACT {
             Form::TASK_ARTIFACT => {
-                let index = usize::try_from(decode_varint(&mut content).ok()?).ok()?;
-                Event::new(position, mark, completed::artifact_update(task, index, last))
+                TaskRef::Artifact { index: usize::try_from(decode_varint(&mut content).ok()?).ok()?, last }
             }
-            _ if last => Event::new(position, mark, completed::status_update(task)),
-            _ => {
-                let submitted_at = Millis::try_from(decode_varint(&mut content).ok()?).ok()?;
-                Event::from_task(position, mark.ends, Arc::new(completed::submitted(task, submitted_at)))
-            }
-        })
+            _ if last => TaskRef::Status,
+            _ => TaskRef::Submitted(Millis::try_from(decode_varint(&mut content).ok()?).ok()?),
+        };
+        Some(Event::new(position, Mark::from_byte(bits), task_ref.payload(task)))
     }
 
     fn decode(self, ids: TaskIds<'_>) -> Option<Event> {

@@ -12,7 +12,7 @@ use self::{
     index::Index,
 };
 use super::{
-    Change, Claim, Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, PageToken, PushConfig, PushPage,
+    Claim, Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, PageToken, PushConfig, PushPage,
     PutResult, Refused, Retention, Row, Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable,
     log_codec::{OpenLog, SealedLog, TaskIds},
     page::PageTasks,
@@ -187,14 +187,6 @@ impl Store for Memory {
 
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
         Ok(batch.iter().map(|commit| self.commit_now(commit)).collect())
-    }
-
-    async fn commit_changes(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
-        let write = |change: &Change| match change {
-            Change::Commit(commit) => self.commit_now(commit),
-            Change::CompletedTask(completed) => self.commit_completed(completed),
-        };
-        Ok(batch.iter().map(write).collect())
     }
 
     async fn load(&self, key: &Key) -> Result<Option<StoredTask>, Unavailable> {

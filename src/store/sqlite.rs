@@ -32,8 +32,8 @@ use self::{
     writer::Writer,
 };
 use super::{
-    Change, Claim, Commit, Damaged, Full, InUse, Key, ListPage, ListQuery, PushConfig, PushPage, PutResult, Refused,
-    Retention, Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable, quota::Quota,
+    Claim, Commit, Damaged, Full, InUse, Key, ListPage, ListQuery, PushConfig, PushPage, PutResult, Refused, Retention,
+    Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable, quota::Quota,
 };
 use crate::{
     clock::Millis,
@@ -446,10 +446,6 @@ impl Store for Sqlite {
     }
 
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
-        self.writer.commit(batch.iter().cloned().map(Change::Commit).collect()).await
-    }
-
-    async fn commit_changes(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
         self.writer.commit(batch).await
     }
 

@@ -12,8 +12,8 @@ use a2a_service::{
     clock::Millis,
     event::{Event, Fence, Seq},
     store::{
-        Change, Claim, Commit, InUse, Key, ListPage, ListQuery, PushConfig, PushPage, PutResult, Refused, Rejected,
-        Retention, Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable, memory::Memory,
+        Claim, Commit, InUse, Key, ListPage, ListQuery, PushConfig, PushPage, PutResult, Refused, Rejected, Retention,
+        Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable, memory::Memory,
     },
 };
 use parking_lot::Mutex;
@@ -109,8 +109,8 @@ impl Gate {
         self.largest.store(bytes, Ordering::SeqCst);
     }
 
-    fn rejects(&self, change: &Change) -> bool {
-        let size: usize = change.to_commit().events.iter().map(|event| event.proto().len()).sum();
+    fn rejects(&self, commit: &Commit) -> bool {
+        let size: usize = commit.events.iter().map(|event| event.proto().len()).sum();
         size > self.largest.load(Ordering::SeqCst)
     }
 
@@ -164,10 +164,6 @@ impl Store for Gate {
     }
 
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
-        self.commit_changes(batch.iter().cloned().map(Change::Commit).collect()).await
-    }
-
-    async fn commit_changes(&self, batch: Arc<[Change]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
         let outcome = self.next_outcome().await;
         match outcome {
             CommitOutcome::Fail => return Err(Unavailable("commit failed by the test".into())),
@@ -180,12 +176,12 @@ impl Store for Gate {
                 outcomes.push(if self.rejects(change) {
                     Err(Refused::Rejected(Rejected::Size { limit: "store.max_size", max: 1 }))
                 } else {
-                    self.store.commit_changes([change.clone()].into()).await?.remove(0)
+                    self.store.commit([change.clone()].into()).await?.remove(0)
                 });
             }
             return Ok(outcomes);
         }
-        let outcomes = self.store.commit_changes(batch).await;
+        let outcomes = self.store.commit(batch).await;
         if outcome == CommitOutcome::LoseReply {
             Err(Unavailable("acknowledgement lost by the test".into()))
         } else {

@@ -1,20 +1,19 @@
 //! Creation of a commit from the pending events of a task, and publication of its events once it is durable.
 //!
-//! A new task that has already ended is committed in one piece: the payloads of its events are moved into the task, and
-//! its log refers to the parts of the task instead of repeating them.
+//! If a new task without readers ends with its first commit, the content of its events is moved into the checkpoint,
+//! and the events refer to it.
 
-use std::{mem, sync::Arc, vec::Drain};
+use std::{mem, sync::Arc};
 
 use super::{LiveState, LiveTask, MIN_CHECKPOINT_BYTES};
 use crate::{
-    clock::millis,
-    event::{Ends, Event, Position, Seq},
+    event::{Ends, Event, Position, Seq, TaskRef},
     journal::{
-        turns::{Turns, is_interrupted},
+        turns::is_interrupted,
         waiters::{TurnReply, WaitCondition, Wakeups},
     },
     pb::v1::{Task, TaskArtifactUpdateEvent, stream_response::Payload},
-    store::{Commit, CompletedTask, EventRef, Expect, Row},
+    store::{Commit, Expect, Row},
     task::{apply, apply_owned},
 };
 
@@ -45,27 +44,28 @@ impl LiveState {
     /// that the committed task can be moved into the checkpoint instead of being copied.
     pub(in crate::journal) fn take_commit(&mut self, live: &LiveTask, exclusive: bool) -> Commit {
         let mut events = mem::take(&mut self.accepted.pending);
+        let (ends, whole) = (self.admission.state().is_terminal(), !ends_within(&events));
         if let Some(task) = self.accepted.initial_task.as_ref().filter(|_| mem::take(&mut self.accepted.is_new)) {
             let at = Position { fence: self.fence, seq: 1 };
-            // Without readers, the first event is encoded at once: the agent then is the sole owner of the task, and
-            // changes it without copying.
-            let first = if exclusive || self.waiters.readers > 0 {
-                Event::from_task(at, Ends::Nothing, Arc::clone(task))
-            } else {
-                Event::encode_task(at, Ends::Nothing, task)
+            let is_read = self.waiters.readers > 0;
+            let submitted = if ends && whole && !is_read { Event::submitted(at, task) } else { None };
+            let first = match submitted {
+                Some(first) => first,
+                None if exclusive || is_read || ends => Event::from_task(at, Ends::Nothing, Arc::clone(task)),
+                // Without readers, the first event is encoded at once: the agent then is the sole owner of the task,
+                // and changes it without copying.
+                None => Event::encode_task(at, Ends::Nothing, task),
             };
             events.insert(0, first);
         }
         (self.accepted.in_flight, self.accepted.row_changed, self.accepted.oldest_pending_since) =
             (events.len(), false, None);
         self.accepted.bytes_sent = self.admission.bytes();
-        let ends = self.admission.state().is_terminal();
-        if !exclusive {
+        if !exclusive && !ends {
             self.durable.bytes_since_checkpoint += events.iter().map(Event::proto_len).sum::<usize>();
         }
         // An immediate store keeps the events themselves until the task ends.
         let due = ends || self.durable.bytes_since_checkpoint > self.durable.checkpoint_bytes.max(MIN_CHECKPOINT_BYTES);
-        let whole = !ends_within(&events);
         let checkpoint = due.then(|| match (&self.durable.task, &self.accepted.initial_task) {
             (Some(_), _) if exclusive && whole => self.durable.task.take().unwrap_or_default(),
             (Some(task), _) => Arc::clone(task),
@@ -97,49 +97,6 @@ impl LiveState {
             sends,
             push,
         }
-    }
-
-    /// Returns the completed task if it ends with the pending events, before its first commit. `None` if it has readers, or
-    /// state besides its events.
-    pub(in crate::journal) fn complete(&mut self, live: &LiveTask) -> Option<CompletedTask> {
-        let is_complete =
-            self.accepted.is_new && self.has_task && !self.is_lost && self.admission.state().is_terminal();
-        if !is_complete
-            || self.waiters.readers > 0
-            || self.accepted.push.is_some()
-            || self.accepted.agent_state_changed
-            || !self.accepted.idempotency_records.is_empty()
-        {
-            return None;
-        }
-        let mut task = self.accepted.initial_task.take()?;
-        let submitted_at =
-            task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(millis).unwrap_or_default();
-        let row = self.row(live);
-        (self.accepted.is_new, self.accepted.row_changed, self.accepted.oldest_pending_since) = (false, false, None);
-        let events = {
-            // Not copied: the agent, which held the other reference, has returned.
-            let task = Arc::make_mut(&mut task);
-            let mut rest = self.accepted.pending.drain(..);
-            let mut events = Vec::with_capacity(rest.len());
-            while let Some(event) = rest.next() {
-                events.push(move_into(task, event, &rest));
-            }
-            events
-        };
-        Some(CompletedTask { key: live.key.clone(), fence: self.fence, row, submitted_at, task, events })
-    }
-
-    /// Makes a durable completed task visible, and collects replies to all waiters.
-    pub(in crate::journal) fn publish_completed(&mut self, completed: &CompletedTask, wakeups: &mut Wakeups) {
-        self.durable.position = Some(Position { fence: completed.fence, seq: completed.row.seq });
-        self.admission.set_committed(self.admission.bytes());
-        self.turn.ended += 1;
-        self.durable.turns = Turns::default();
-        let waiters = mem::take(&mut self.waiters.conditions).into_iter();
-        wakeups.replies.extend(waiters.map(|(_, sender)| (sender, TurnReply::Task(Arc::clone(&completed.task)))));
-        self.durable.task = Some(Arc::clone(&completed.task));
-        self.waiters.wakers.drain_into(&mut wakeups.wakers);
     }
 
     /// Returns the row of the task including pending changes.
@@ -223,75 +180,60 @@ impl LiveState {
     }
 }
 
-/// Applies the events of a commit to its checkpoint.
+/// Applies the events of a commit to its checkpoint. If the first event refers to the checkpoint, the content of others
+/// that the checkpoint then contains unchanged is moved, and they refer to it, too.
 pub(in crate::journal) fn apply_to_checkpoint(commit: &mut Commit) {
-    if let Some(task) = &mut commit.checkpoint {
-        let task = Arc::make_mut(task);
-        let events = commit.events.iter().filter(|event| event.seq() > 1);
-        events.filter_map(Event::payload).for_each(|payload| apply(task, payload));
-    }
-}
-
-/// Like [`apply_to_checkpoint`], for a store that takes encoded events. In the first commit of a task, artifacts are moved into the
-/// checkpoint.
-pub(in crate::journal) fn apply_to_encoded_checkpoint(commit: &mut Commit) {
-    if commit.expect != Expect::New {
-        return apply_to_checkpoint(commit);
-    }
-    let Some(task) = &mut commit.checkpoint else { return };
-    let task = Arc::make_mut(task);
-    for event in commit.events.iter_mut().filter(|event| event.seq() > 1) {
-        let is_artifact = matches!(event.decoded_payload(), Some(Payload::ArtifactUpdate(_)));
-        match if is_artifact { event.take_payload() } else { None } {
+    let Some(checkpoint) = &mut commit.checkpoint else { return };
+    let events = commit.events.as_mut_slice();
+    let can_refer = events.first().is_some_and(Event::is_moved);
+    let task = Arc::make_mut(checkpoint);
+    for n in 0..events.len() {
+        let Some((event, later)) = events[n..].split_first_mut() else { break };
+        if event.seq() == 1 {
+            continue;
+        }
+        let task_ref = if can_refer { task_ref(task, event, later) } else { None };
+        match task_ref.and_then(|task_ref| event.move_out(task_ref)) {
             Some(payload) => apply_owned(task, payload),
             None => event.payload().into_iter().for_each(|payload| apply(task, payload)),
         }
     }
+    if can_refer {
+        for event in events {
+            event.refer_to(checkpoint);
+        }
+    }
 }
 
-/// Returns whether a turn or the task ends before the last event. Waiters for that turn must see the task as of its
-/// end.
-fn ends_within(events: &[Event]) -> bool {
-    events.iter().rev().skip(1).any(|event| event.ends() != Ends::Nothing)
-}
-
-/// Applies an event to the task, and returns its entry in the log. If the task then contains the payload as it is, the payload
-/// is moved, and the entry refers to it.
-fn move_into(task: &mut Task, event: Event, rest: &Drain<'_, Event>) -> EventRef {
-    let mark = event.mark();
-    let reference = match event.decoded_payload() {
-        Some(Payload::ArtifactUpdate(TaskArtifactUpdateEvent {
+/// Returns where the task contains an event after the later events, if they do not change its content.
+fn task_ref(task: &Task, event: &Event, later: &[Event]) -> Option<TaskRef> {
+    match event.decoded_payload()? {
+        Payload::ArtifactUpdate(TaskArtifactUpdateEvent {
             artifact: Some(artifact),
             append: false,
             last_chunk: last,
             metadata: None,
             ..
-        })) if !rest.as_slice().iter().any(|later| changes_artifact(later, &artifact.artifact_id))
+        }) if !later.iter().any(|later| changes_artifact(later, &artifact.artifact_id))
             && !task.artifacts.iter().any(|old| old.artifact_id == artifact.artifact_id) =>
         {
-            Some(EventRef::Artifact { mark, index: task.artifacts.len(), last: *last })
+            Some(TaskRef::Artifact { index: task.artifacts.len(), last: *last })
         }
-        Some(Payload::StatusUpdate(update)) if update.metadata.is_none() && mark.ends == Ends::Task => {
-            Some(EventRef::Status { mark })
+        Payload::StatusUpdate(update) if update.metadata.is_none() && event.ends() == Ends::Task => {
+            Some(TaskRef::Status)
         }
-        _ => None,
-    };
-    let event = match reference {
-        None => event,
-        Some(reference) => match event.into_payload() {
-            Ok(payload) => {
-                apply_owned(task, payload);
-                return reference;
-            }
-            Err(event) => event,
-        },
-    };
-    event.payload().into_iter().for_each(|payload| apply(task, payload));
-    EventRef::Event(event)
+        Payload::Task(_) | Payload::Message(_) | Payload::StatusUpdate(_) | Payload::ArtifactUpdate(_) => None,
+    }
 }
 
 /// Returns whether an event changes the artifact with this id.
 fn changes_artifact(event: &Event, id: &str) -> bool {
     matches!(event.decoded_payload(), Some(Payload::ArtifactUpdate(update))
         if update.artifact.as_ref().is_some_and(|artifact| artifact.artifact_id == id))
+}
+
+/// Returns whether a turn or the task ends before the last event. Waiters for that turn must see the task as of its
+/// end.
+fn ends_within(events: &[Event]) -> bool {
+    events.iter().rev().skip(1).any(|event| event.ends() != Ends::Nothing)
 }

@@ -12,7 +12,7 @@ use crate::{
         waiters::{WaitCondition, Wakeups},
     },
     pb::v1::{Message, TaskState, stream_response::Payload},
-    store::{Change, Commit, Expect, Full, Key, Refused, Rejected},
+    store::{Commit, Expect, Full, Key, Refused, Rejected},
     task::LimitViolation,
 };
 
@@ -129,14 +129,13 @@ impl LiveState {
     pub(in crate::journal) fn reject(
         &mut self,
         live: &LiveRef,
-        change: &Change,
+        commit: &Commit,
         rejection: &Rejected,
     ) -> Option<Wakeups> {
         if matches!(rejection, Rejected::Full(_) | Rejected::Duplicate { .. }) {
             return None;
         }
-        let Commit { expect, events, mut sends, turn_contexts: asked, agent_state: saved, push, .. } =
-            change.to_commit();
+        let Commit { expect, events, mut sends, turn_contexts: asked, agent_state: saved, push, .. } = commit.clone();
         tracing::warn!(task.id = live.key.id(), error.cause = ?rejection, "store rejected a change");
         let (begins, is_first) = (expect == Expect::New, self.rejections == 0);
         self.rejections += 1;

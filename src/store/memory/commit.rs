@@ -8,7 +8,7 @@ use crate::{
     event::Position,
     pb::v1::TaskState,
     store::{
-        Commit, CompletedTask, Expect, IdempotencyRecord, Immediate, Key, Refused, Rejected, Row, SendOutcome,
+        Commit, Expect, IdempotencyRecord, Immediate, Key, Refused, Rejected, Row, SendOutcome,
         log_codec::{OpenLog, SealedLog, TaskIds},
     },
 };
@@ -46,49 +46,9 @@ impl Immediate for Memory {
         }
         written
     }
-
-    fn commit_completed(&self, completed: &CompletedTask) -> Result<(), Refused> {
-        // A retry of a committed change must not evict another task.
-        if let Some(position) = self.with(&completed.key, |entry| entry.position) {
-            return Err(Refused::Stale(Some(position)));
-        }
-        self.reserve(&completed.key)?;
-        let inserted = self.insert_completed(completed);
-        if inserted.is_err() {
-            self.release(&completed.key);
-        }
-        inserted
-    }
 }
 
 impl Memory {
-    /// Inserts a completed new task.
-    fn insert_completed(&self, completed: &CompletedTask) -> Result<(), Refused> {
-        let CompletedTask { key, fence, row, .. } = completed;
-        let position = Position { fence: *fence, seq: row.seq };
-        let log = EntryLog::Sealed(SealedLog::from_completed(completed));
-        {
-            let mut shard = self.shards[key.shard(SHARDS)].lock();
-            let Entry::Vacant(vacant) = shard.entry(key.clone()) else {
-                return Err(Refused::Stale(shard.get(key).map(|entry| entry.position)));
-            };
-            let row_copy = row.clone();
-            let terminal_seq = Some(self.evictions.lock().insert_terminal(key));
-            vacant.insert(Box::new(TaskEntry {
-                position,
-                row: row_copy,
-                agent_state: None,
-                turn_contexts: None,
-                idempotency_keys: Box::default(),
-                push: None,
-                terminal_seq,
-                log,
-            }));
-            self.update_index(key, row, None);
-        }
-        Ok(())
-    }
-
     /// Updates the index. Called with the lock of the shard, so that the index matches the row whenever a sweep reads both.
     fn update_index(&self, key: &Key, row: &Row, old: Option<(Millis, TaskState)>) {
         let mut indexes = self.index.lock();

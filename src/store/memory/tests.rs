@@ -1,19 +1,20 @@
-//! Property tests against a model, and tests of completed tasks and of the quota.
+//! Property tests against a model, and tests of sealed logs and of the quota.
 
 use std::{collections::HashMap, time::Duration};
 
 use futures::{FutureExt as _, executor::block_on};
 use proptest::prelude::*;
+use prost::Message as _;
 
 use super::*;
 use crate::{
-    clock::timestamp,
+    clock::{millis, timestamp},
     event::{Ends, Mark},
     pb::v1::{
         Artifact, Message, Part, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
         stream_response::Payload,
     },
-    store::{CompletedTask, EventRef, Expect, IdempotencyRecord, Rejected},
+    store::{Expect, IdempotencyRecord, Rejected},
 };
 
 const MAX: usize = 5;
@@ -263,76 +264,133 @@ fn concurrent_tasks_do_not_exceed_the_quota() {
     assert_eq!((totals, evictions.quota.total().tasks, evictions.terminal.len()), (5, MAX, MAX));
 }
 
-/// The reconstructed log of a completed task equals the log of a commit with all events in full.
-#[test]
-fn completed_task_has_the_same_log_as_a_full_commit() {
-    let (context, seq) = (Arc::from("c"), 6);
-    let named = |id: &str, text: &str| Artifact {
-        artifact_id: id.to_owned(),
-        parts: vec![Part::text(text)],
-        ..Artifact::default()
-    };
-    let task = Task {
-        id: "t".to_owned(),
-        context_id: "c".to_owned(),
-        status: Some(TaskStatus {
-            state: TaskState::Failed.into(),
-            message: Some(Message::agent("no")),
-            timestamp: Some(timestamp(7)),
-        }),
-        artifacts: vec![named("a", "one"), named("b", "two and three")],
-        history: vec![Message::user("hello")],
-        ..Task::default()
-    };
+/// Commit of a new task that it ends. The first of the events follows the one that submits the task.
+fn single_commit(key: &Key, task: &Task, first: Task, payloads: Vec<(Mark, Payload)>) -> Commit {
     let at = |seq| Position { fence: 1, seq };
-    let working = Event::new(at(2), Mark::NOTHING, status("t", "c", TaskState::Working, 5));
-    let update = TaskArtifactUpdateEvent {
-        task_id: "t".to_owned(),
-        context_id: "c".to_owned(),
-        artifact: Some(named("b", "two")),
-        ..TaskArtifactUpdateEvent::default()
-    };
-    let events = vec![
-        EventRef::Event(working),
-        EventRef::Artifact { mark: Mark::NOTHING, index: 0, last: true },
-        EventRef::Event(Event::new(at(4), Mark::NOTHING, Payload::ArtifactUpdate(update))),
-        EventRef::Artifact { mark: Mark::NOTHING, index: 1, last: false },
-        EventRef::Status { mark: Mark::ending(Ends::Task) },
-    ];
+    let mut events = vec![Event::from_task(at(1), Ends::Nothing, Arc::new(first))];
+    events.extend((2..).zip(payloads).map(|(seq, (mark, payload))| Event::new(at(seq), mark, payload)));
     let row = Row {
-        context,
-        seq,
-        state: TaskState::Failed,
-        time: 7,
+        context: task.context_id.as_str().into(),
+        seq: u64::try_from(events.len()).unwrap(),
+        state: task.state(),
+        time: task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map(millis).unwrap(),
         open: false,
         delivered_seq: 1,
         cancel_requested: false,
         attempt: 1,
         drained: 0,
     };
-    let key = Key::new(&Arc::default(), "t");
-    let completed = CompletedTask { key: key.clone(), fence: 1, row, submitted_at: 3, task: Arc::new(task), events };
-    let (short, long) = (Memory::with_max_tasks(1), Memory::with_max_tasks(1));
-    short.commit_completed(&completed).unwrap();
-    long.commit_now(&completed.to_commit()).unwrap();
-    assert!(short.size().1 < long.size().1, "{short:?} {long:?}");
-    for after in 0..=seq {
-        let events = [&short, &long].map(|store| store.events(&key, after, 10).now_or_never().unwrap().unwrap());
-        assert_eq!(events[0].len(), usize::try_from(seq - after).unwrap());
-        assert_eq!(format!("{:?}", events[0]), format!("{:?}", events[1]));
+    Commit {
+        key: key.clone(),
+        expect: Expect::New,
+        fence: 1,
+        row,
+        events,
+        checkpoint: Some(Arc::new(task.clone())),
+        agent_state: None,
+        turn_contexts: None,
+        sends: Vec::new(),
+        push: None,
     }
-    let loaded = [&short, &long].map(|store| store.load(&key).now_or_never().unwrap().unwrap().unwrap());
-    let [first, second] =
-        loaded.each_ref().map(|stored| stored.checkpoint.clone().map(|(seq, task)| (seq, task.into_task().unwrap())));
-    assert_eq!(first, second);
-    assert!(first.is_some());
-    assert_eq!(loaded[0].position, loaded[1].position);
-    assert!(short.commit_completed(&completed).is_err_and(|refused| refused == Refused::Stale(Some(at(seq)))));
-    assert_eq!(short.size().0, 1);
+}
+
+fn submitted(task: &Task, time: Millis) -> Task {
+    let status = TaskStatus { state: TaskState::Submitted.into(), message: None, timestamp: Some(timestamp(time)) };
+    let history = task.history.first().cloned().into_iter().collect();
+    Task { status: Some(status), artifacts: Vec::new(), history, ..task.clone() }
+}
+
+/// The log of a task that ends with its first commit refers to the task, and has the committed events.
+#[test]
+fn log_of_a_single_commit_refers_to_its_task() {
+    let named = |id: &str, text: &str| Artifact {
+        artifact_id: id.to_owned(),
+        parts: vec![Part::text(text)],
+        ..Artifact::default()
+    };
+    let (one, two) = ("one ".repeat(50), "two and three ".repeat(50));
+    let task = Task {
+        id: "t".to_owned(),
+        context_id: "c".to_owned(),
+        status: Some(TaskStatus {
+            state: TaskState::Failed.into(),
+            message: Some(Message::agent("no ".repeat(50))),
+            timestamp: Some(timestamp(7)),
+        }),
+        artifacts: vec![named("a", &one), named("b", &two)],
+        history: vec![Message::user("hello ".repeat(50))],
+        ..Task::default()
+    };
+    let update = |artifact: Artifact, append, last_chunk| TaskArtifactUpdateEvent {
+        task_id: "t".to_owned(),
+        context_id: "c".to_owned(),
+        artifact: Some(artifact),
+        append,
+        last_chunk,
+        metadata: None,
+    };
+    let end = TaskStatusUpdateEvent {
+        task_id: "t".to_owned(),
+        context_id: "c".to_owned(),
+        status: task.status.clone(),
+        metadata: None,
+    };
+    let payloads = || {
+        vec![
+            (Mark::NOTHING, status("t", "c", TaskState::Working, 5)),
+            (Mark::NOTHING, Payload::ArtifactUpdate(update(named("a", &one), false, true))),
+            (Mark::NOTHING, Payload::ArtifactUpdate(update(named("b", "two"), false, false))),
+            (Mark::NOTHING, Payload::ArtifactUpdate(update(named("b", &two), false, false))),
+            (Mark::ending(Ends::Task), Payload::StatusUpdate(end.clone())),
+        ]
+    };
+    let (key, seq) = (Key::new(&Arc::default(), "t"), 6);
+    let stored = |commit: &Commit| {
+        let store = Memory::with_max_tasks(1);
+        store.commit_now(commit).unwrap();
+        for after in 0..=seq {
+            let events = store.events(&key, after, 10).now_or_never().unwrap().unwrap();
+            let expected = &commit.events[usize::try_from(after).unwrap()..];
+            assert_eq!(format!("{events:?}"), format!("{expected:?}"));
+        }
+        let loaded = store.load(&key).now_or_never().unwrap().unwrap().unwrap();
+        assert_eq!(loaded.position, Position { fence: 1, seq });
+        assert_eq!(loaded.checkpoint.map(|(seq, task)| (seq, task.into_task().unwrap())), Some((seq, task.clone())));
+        store
+    };
+    let short = single_commit(&key, &task, submitted(&task, 3), payloads());
+    let store = stored(&short);
+    assert!(store.size().1 < task.encoded_len() + 64, "{store:?}");
+    // Events that the task does not contain exactly.
+    let first = |change: &dyn Fn(&mut Task)| {
+        let mut first = submitted(&task, 3);
+        change(&mut first);
+        single_commit(&key, &task, first, payloads())
+    };
+    let nanos = |task: &mut Task| task.status.as_mut().unwrap().timestamp.as_mut().unwrap().nanos += 1;
+    stored(&first(&nanos));
+    stored(&first(&|first| first.history.push(Message::user("more"))));
+    stored(&first(&|first| first.metadata = Some(crate::pb::wkt::Struct::default())));
+    let other = |at: usize, change: &dyn Fn(&mut Payload)| {
+        let mut payloads = payloads();
+        change(&mut payloads[at].1);
+        single_commit(&key, &task, submitted(&task, 3), payloads)
+    };
+    let has_metadata = |payload: &mut Payload| {
+        *crate::event::metadata_mut(payload) = Some(crate::pb::wkt::Struct::default());
+    };
+    stored(&other(1, &has_metadata));
+    stored(&other(4, &has_metadata));
+    stored(&other(1, &|payload| {
+        let Payload::ArtifactUpdate(update) = payload else { panic!("{payload:?}") };
+        update.append = true;
+    }));
+    let refused = store.commit_now(&short).unwrap_err();
+    assert_eq!(refused, Refused::Stale(Some(Position { fence: 1, seq })));
+    assert_eq!(store.size().0, 1);
     // A new task evicts the terminal one.
-    let other = CompletedTask { key: Key::new(&Arc::default(), "other"), ..completed };
-    short.commit_completed(&other).unwrap();
-    assert_eq!(short.size().0, 1);
+    store.commit_now(&Commit { key: Key::new(&Arc::default(), "other"), ..short }).unwrap();
+    assert_eq!(store.size().0, 1);
 }
 
 /// The tasks of each owner are evicted in the order in which they became terminal, whatever the order across owners. Tasks
@@ -345,22 +403,18 @@ fn owner_quota_evicts_the_first_terminal_task() {
         Key::new(&scope, id)
     };
     let end = |key: &Key, time| {
-        let (state, context) = (TaskState::Completed, "c".into());
-        let status = Some(TaskStatus { state: state.into(), message: None, timestamp: Some(timestamp(time)) });
-        let task = Arc::new(Task { id: key.id().into(), context_id: "c".into(), status, ..Task::default() });
-        let row = Row {
-            context,
-            seq: 2,
-            state,
-            time,
-            open: false,
-            delivered_seq: 1,
-            cancel_requested: false,
-            attempt: 1,
-            drained: 0,
+        let status = TaskStatus { state: TaskState::Completed.into(), message: None, timestamp: Some(timestamp(time)) };
+        let status = Some(status);
+        let (id, context_id) = (key.id().to_owned(), "c".to_owned());
+        let end = TaskStatusUpdateEvent {
+            task_id: id.clone(),
+            context_id: context_id.clone(),
+            status: status.clone(),
+            metadata: None,
         };
-        let events = vec![EventRef::Status { mark: Mark::ending(Ends::Task) }];
-        store.commit_completed(&CompletedTask { key: key.clone(), fence: 1, row, submitted_at: time, task, events })
+        let task = Task { id, context_id, status, ..Task::default() };
+        let end = (Mark::ending(Ends::Task), Payload::StatusUpdate(end));
+        store.commit_now(&single_commit(key, &task, submitted(&task, time), vec![end]))
     };
     let exist = |keys: &[&Key]| keys.iter().map(|key| store.with(key, |_| ()).is_some()).collect::<Vec<_>>();
     let (a, b) = (["a1", "a2", "a3", "a4"].map(|id| key("ada", id)), ["b1", "b2", "b3"].map(|id| key("bob", id)));

@@ -124,7 +124,7 @@ pub(super) fn find_send(db: &Connection, scope: &Scope, key: &str) -> rusqlite::
     db.prepare_cached(sql)?.query_row((&*scope.owner, &*scope.tenant, key), outcome).optional()
 }
 
-/// Wraps the column `whole`: a completed task with its log.
+/// Wraps the column `whole`: a task in a terminal state with its log.
 pub(super) fn sealed_log(bytes: &[u8]) -> SealedLog {
     SealedLog::from_bytes(Bytes::copy_from_slice(bytes))
 }

@@ -127,11 +127,11 @@ async fn rejected_change_does_not_affect_other_changes() {
     let (go, gone) = mpsc::channel::<()>();
     let mut first = pin!(store.writer.run_once(move |_| gone.recv().map_err(|_| rusqlite::Error::InvalidQuery)));
     assert!(poll!(&mut first).is_pending());
-    let begin = |id: &str, bytes| Change::Commit(new_task(&store, id, bytes));
+    let begin = |id: &str, bytes| new_task(&store, id, bytes);
     let (mut second, mut third, mut fourth) = (
         pin!(store.writer.run(put)),
-        pin!(store.commit_changes([begin("a", 1), begin("b", 2 << 20), begin("c", 1)].into())),
-        pin!(store.commit_changes([begin("d", 2 << 20), begin("e", 1)].into())),
+        pin!(store.commit([begin("a", 1), begin("b", 2 << 20), begin("c", 1)].into())),
+        pin!(store.commit([begin("d", 2 << 20), begin("e", 1)].into())),
     );
     assert!(poll!(&mut second).is_pending() && poll!(&mut third).is_pending() && poll!(&mut fourth).is_pending());
     go.send(()).unwrap();
@@ -157,14 +157,14 @@ async fn rejected_job_does_not_affect_other_jobs() {
     let (go, gone) = mpsc::channel::<()>();
     let mut first = pin!(store.writer.run_once(move |_| gone.recv().map_err(|_| rusqlite::Error::InvalidQuery)));
     assert!(poll!(&mut first).is_pending());
-    let begin = |id: &str, bytes| Change::Commit(new_task(&store, id, bytes));
+    let begin = |id: &str, bytes| new_task(&store, id, bytes);
     let (mut before, mut fails, mut after, mut once) = (
         pin!(store.writer.run(put)),
         pin!(store.writer.run(rejected)),
         pin!(store.writer.run(put)),
         pin!(store.writer.run_once(put)),
     );
-    let mut changes = pin!(store.commit_changes([begin("a", 1), begin("b", 2 << 20)].into()));
+    let mut changes = pin!(store.commit([begin("a", 1), begin("b", 2 << 20)].into()));
     assert!(poll!(&mut before).is_pending() && poll!(&mut fails).is_pending() && poll!(&mut after).is_pending());
     assert!(poll!(&mut once).is_pending() && poll!(&mut changes).is_pending());
     go.send(()).unwrap();
@@ -187,7 +187,7 @@ async fn database_with_a_write_ahead_log_is_not_published() {
     let store = Sqlite::open(&from, Options::default()).unwrap();
     let reader = read_only(&from);
     reader.execute_batch("BEGIN; SELECT count(*) FROM task").unwrap();
-    assert_eq!(store.commit_changes([Change::Commit(new_task(&store, "a", 1))].into()).await, Ok(vec![Ok(())]));
+    assert_eq!(store.commit([new_task(&store, "a", 1)].into()).await, Ok(vec![Ok(())]));
     // An older snapshot in use prevents a complete checkpoint.
     drop(store);
     assert!(file::wal_path(&from).exists());

@@ -1,5 +1,6 @@
 //! Writes of tasks: commits, which check the position of the row, insert or update it, and append the event log; batched
-//! inserts of completed tasks; and claims of the unfinished turns that an earlier opening of the database left behind.
+//! inserts of tasks that end with their first commit; and claims of the unfinished turns that an earlier opening of the
+//! database left behind.
 
 use std::{
     collections::HashSet,
@@ -7,6 +8,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
+use bytes::Bytes;
 use rusqlite::{OptionalExtension as _, Row as SqlRow, ToSql};
 
 use super::{
@@ -17,11 +19,10 @@ use super::{
 };
 use crate::{
     event::{Fence, Position, Seq},
-    pb::v1::TaskState,
+    pb::v1::{Task, TaskState},
     store::{
-        Change, Claim, Commit, CompletedTask, Damaged, Expect, Full, IdempotencyRecord, Key, Refused, Rejected, Row,
-        Scope, StoredTask,
-        log_codec::{self, TaskIds},
+        Claim, Commit, Damaged, Expect, Full, IdempotencyRecord, Key, Refused, Rejected, Row, Scope, StoredTask,
+        log_codec::{self, OpenLog, TaskIds},
     },
 };
 
@@ -312,75 +313,81 @@ static SQL: LazyLock<[String; 5]> = LazyLock::new(|| {
     })
 });
 
-/// Batch of changes. Short completed tasks are encoded in advance, by the caller instead of the writer thread.
+/// Batch of commits. Short tasks that end with their first commit are encoded in advance, by the caller instead of the
+/// writer thread.
 pub(super) struct InsertBatch {
-    changes: Arc<[Change]>,
+    commits: Arc<[Commit]>,
     bytes: Vec<u8>,
-    /// Ranges of the encoded tasks in `bytes`, one entry per change.
+    /// Ranges of the encoded tasks in `bytes`, one entry per commit.
     encoded: Vec<Option<Range<usize>>>,
 }
 
 impl InsertBatch {
-    pub(super) fn new(changes: Arc<[Change]>) -> Self {
-        let (mut bytes, mut encoded) = (Vec::new(), Vec::with_capacity(changes.len()));
-        for change in &*changes {
+    pub(super) fn new(commits: Arc<[Commit]>) -> Self {
+        let (mut bytes, mut encoded) = (Vec::new(), Vec::with_capacity(commits.len()));
+        for commit in &*commits {
             let start = bytes.len();
-            let is_encoded = match change {
-                Change::CompletedTask(completed) => {
-                    log_codec::encode_completed(completed, MAX_INLINE_BYTES, &mut bytes)
-                }
-                Change::Commit(_) => false,
-            };
-            encoded.push(is_encoded.then_some(start..bytes.len()));
+            let ids = TaskIds { id: commit.key.id(), context: &commit.row.context };
+            let index = single_row_task(commit).and_then(|task| {
+                let log = OpenLog::default();
+                log_codec::encode_sealed(task, &log, &commit.events, ids, MAX_INLINE_BYTES, &mut bytes)
+            });
+            encoded.push(index.map(|_| start..bytes.len()));
         }
-        Self { changes, bytes, encoded }
+        Self { commits, bytes, encoded }
     }
 
-    /// Number of changes.
+    /// Number of commits.
     pub(super) fn len(&self) -> usize {
-        self.changes.len()
+        self.commits.len()
     }
+}
+
+/// Returns the task of a commit that creates it in a terminal state, and has no data in other columns or tables.
+fn single_row_task(commit: &Commit) -> Option<&Task> {
+    let Commit { expect, row, checkpoint, agent_state, turn_contexts, sends, push, .. } = commit;
+    let is_single_row = *expect == Expect::New
+        && row.state.is_terminal()
+        && row.drained == 0
+        && agent_state.is_none()
+        && turn_contexts.as_ref().is_none_or(Bytes::is_empty)
+        && sends.is_empty()
+        && push.is_none();
+    checkpoint.as_deref().filter(|_| is_single_row)
 }
 
 /// Row to be inserted.
 struct NewRow<'a> {
     scope: i64,
-    completed: &'a CompletedTask,
+    commit: &'a Commit,
     encoded: &'a [u8],
 }
 
 /// Batched inserts: one statement inserts several rows, which is faster than a statement per row.
 impl WriteTransaction<'_> {
-    /// Writes a range of the changes of a batch, in order. A change that is refused has no effect.
+    /// Writes a range of the commits of a batch, in order. A commit that is refused has no effect.
     pub(super) fn commit_batch(
         &mut self,
         batch: &InsertBatch,
         range: Range<usize>,
     ) -> rusqlite::Result<Vec<Result<(), Refused>>> {
-        let InsertBatch { changes, bytes, encoded } = batch;
+        let InsertBatch { commits, bytes, encoded } = batch;
         let (mut outcomes, mut rows) = (Vec::with_capacity(range.len()), Vec::with_capacity(range.len()));
-        for (change, encoded) in changes[range.clone()].iter().zip(&encoded[range]) {
-            let short = match (change, encoded) {
-                (Change::CompletedTask(completed), Some(range)) => Some((completed, &bytes[range.clone()])),
-                _ => None,
-            };
+        for (commit, encoded) in commits[range.clone()].iter().zip(&encoded[range]) {
             // Collected rows must be counted before a task that may not fit into the quota.
-            let fits = short
-                .as_ref()
-                .is_some_and(|(completed, _)| self.quota.lock().admits(&completed.key.scope().owner, rows.len() + 1));
+            let fits = encoded.is_some() && self.quota.lock().admits(&commit.key.scope().owner, rows.len() + 1);
             if !fits {
                 self.insert_rows(&mut rows, &mut outcomes)?;
             }
-            match (short, change) {
-                (Some((completed, encoded)), _) => match self.admit(&completed.key, &[])? {
-                    Ok(scope) => rows.push(NewRow { scope, completed, encoded }),
+            match encoded {
+                Some(range) => match self.admit(&commit.key, &[])? {
+                    Ok(scope) => rows.push(NewRow { scope, commit, encoded: &bytes[range.clone()] }),
                     Err(refused) => {
                         self.insert_rows(&mut rows, &mut outcomes)?;
                         outcomes.push(Err(refused));
                     }
                 },
-                (None, Change::Commit(commit)) => outcomes.push(self.commit(commit)?),
-                (None, Change::CompletedTask(completed)) => outcomes.push(self.commit(&completed.to_commit())?),
+                None => outcomes.push(self.commit(commit)?),
             }
         }
         self.insert_rows(&mut rows, &mut outcomes)?;
@@ -408,8 +415,8 @@ impl WriteTransaction<'_> {
         let inserted = {
             let mut statement = self.db.prepare_cached(sql)?;
             let mut parameter = 0;
-            for NewRow { scope, completed, encoded } in rows {
-                let CompletedTask { key, row, fence, .. } = completed;
+            for NewRow { scope, commit, encoded } in rows {
+                let Commit { key, row, fence, .. } = *commit;
                 let (seq, fence, delivered_seq) = (signed(row.seq)?, signed(*fence)?, signed(row.delivered_seq)?);
                 let values: [&dyn ToSql; 12] = [
                     scope,
@@ -436,18 +443,18 @@ impl WriteTransaction<'_> {
         let first = last + 1 - i64::try_from(inserted).unwrap_or(i64::MAX);
         let mut outcomes = Vec::with_capacity(rows.len());
         if inserted == rows.len() {
-            for (id, NewRow { scope, completed, .. }) in (first..).zip(rows) {
-                self.count_new_task(*scope, id, &completed.key, &completed.row)?;
+            for (id, NewRow { scope, commit, .. }) in (first..).zip(rows) {
+                self.count_new_task(*scope, id, &commit.key, &commit.row)?;
                 outcomes.push(Ok(()));
             }
         } else {
             // Some tasks existed before. The inserted rows have the highest ids.
             let mut new_ids: HashSet<_> = (first..=last).collect();
-            for NewRow { scope, completed, .. } in rows {
-                let found = self.find(*scope, &completed.key)?;
+            for NewRow { scope, commit, .. } in rows {
+                let found = self.find(*scope, &commit.key)?;
                 let id = found.as_ref().map(|row| row.id).filter(|id| new_ids.remove(id));
                 outcomes.push(match id {
-                    Some(id) => self.count_new_task(*scope, id, &completed.key, &completed.row).map(Ok)?,
+                    Some(id) => self.count_new_task(*scope, id, &commit.key, &commit.row).map(Ok)?,
                     None => Err(Refused::Stale(found.map(|row| row.position))),
                 });
             }

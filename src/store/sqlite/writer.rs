@@ -22,7 +22,7 @@ use super::{
     threads::{CHECKPOINT_PAGES, Jobs, LONG_WAL_PAGES, WorkerThreads},
     write::{InsertBatch, other_error},
 };
-use crate::store::{Change, Refused, Rejected, Scope, Unavailable, quota::Quota};
+use crate::store::{Commit, Refused, Rejected, Scope, Unavailable, quota::Quota};
 
 /// Maximum number of jobs in a transaction.
 const MAX_BATCH: usize = 256;
@@ -254,9 +254,9 @@ impl Writer {
     }
 
     /// Commits changes. Returns when they are durable, with the outcome of each.
-    pub(super) async fn commit(&self, changes: Arc<[Change]>) -> Result<Outcomes, Unavailable> {
+    pub(super) async fn commit(&self, commits: Arc<[Commit]>) -> Result<Outcomes, Unavailable> {
         let (reply, result) = oneshot::channel();
-        self.0.submit(Box::new(CommitJob { batch: InsertBatch::new(changes), outcomes: Vec::new(), reply })).await?;
+        self.0.submit(Box::new(CommitJob { batch: InsertBatch::new(commits), outcomes: Vec::new(), reply })).await?;
         result.await.unwrap_or_else(|_| Err(Unavailable("the writer thread has stopped".into())))
     }
 }

@@ -1,16 +1,17 @@
-//! Cases of commits: positions, refusals, idempotency keys, logs, completed tasks, and the state after a restart.
+//! Cases of commits: positions, refusals, idempotency keys, logs, tasks that end with their first commit, and the state
+//! after a restart.
 
 use std::{sync::Arc, time::Duration};
 
 use super::{
     Checked, Failure, MANY, Suite, count, finished, keyed, load, position,
-    writer::{TaskWriter, chunk, message, scope, status, whole_change},
+    writer::{TaskWriter, chunk, message, scope, status},
 };
 use crate::{
     event::{Ends, Event, Mark, Position},
     history::HistoryLimit,
     pb::v1::TaskState,
-    store::{Change, Commit, Expect, Key, ListQuery, Refused, Rejected, Retention, Scope, SendOutcome},
+    store::{Commit, Expect, Key, ListQuery, Refused, Rejected, Retention, Scope, SendOutcome},
 };
 
 pub(super) async fn row_has_the_position_of_its_last_commit(suite: &Suite) -> Checked {
@@ -253,11 +254,9 @@ pub(super) async fn single_commit_task_is_stored_whole(suite: &Suite) -> Checked
         let work =
             [status(TaskState::Working, 1), chunk("a", text, false), chunk("b", "2", false), chunk("a", "3", true)];
         let commit = task.next(store, work.into_iter().chain([status(TaskState::Completed, 2)]));
-        let whole = whole_change(&commit);
-        ensure_eq!(store.commit_changes([whole.clone()].into()).await?, [Ok(())]);
-        task.record(commit);
+        ensure_eq!(task.write(store, commit.clone()).await?, Ok(()));
         task.check(store).await?;
-        ensure_eq!(store.commit_changes([whole].into()).await?, [Err(Refused::Stale(Some(task.at)))]);
+        ensure_eq!(store.commit([commit].into()).await?, [Err(Refused::Stale(Some(task.at)))]);
         for after in 0..=task.at.seq + 1 {
             for limit in [1, 3, 9] {
                 let events = store.events(&task.key, after, limit).await?;
@@ -305,12 +304,11 @@ pub(super) async fn batch_of_single_commit_tasks_has_one_outcome_each(suite: &Su
         commits[3] = tasks[3].next(store, work(&"x".repeat(5000)));
         commits[7] = Commit { expect: Expect::New, ..commits[6].clone() };
         commits[7].key = tasks[7].key.clone();
-        let mut batch: Vec<_> = commits.iter().map(whole_change).collect();
         // One task that is not terminal, and one duplicate.
         commits[11] = tasks[11].next(store, []);
-        batch[11] = Change::Commit(commits[11].clone());
+        let mut batch = commits.clone();
         batch.push(batch[20].clone());
-        let mut outcomes = store.commit_changes(batch.into()).await?;
+        let mut outcomes = store.commit(batch.into()).await?;
         for ((task, commit), outcome) in tasks.iter_mut().zip(commits).zip(outcomes.drain(..25)) {
             match outcome {
                 Ok(()) => task.record(commit),

@@ -10,7 +10,7 @@ use crate::{
         Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
         stream_response::Payload,
     },
-    store::{Change, Commit, CompletedTask, EventRef, Expect, Key, Refused, Row, Scope, Store, Unavailable},
+    store::{Commit, Expect, Key, Refused, Row, Scope, Store, Unavailable},
     task,
 };
 
@@ -48,38 +48,6 @@ fn with_ids(task: &Task, mut payload: Payload) -> Payload {
         id.clone_from(name);
     }
     payload
-}
-
-/// Converts a commit to a change: to a completed task if it creates a terminal task and has no further data.
-pub fn whole_change(commit: &Commit) -> Change {
-    completed_task(commit).map_or_else(|| Change::Commit(commit.clone()), Change::CompletedTask)
-}
-
-fn completed_task(commit: &Commit) -> Option<CompletedTask> {
-    let Commit { key, expect, fence, row, events, checkpoint, agent_state, turn_contexts, sends, push } = commit;
-    let task = Arc::clone(checkpoint.as_ref().filter(|task| *expect == Expect::New && task.state().is_terminal())?);
-    if agent_state.is_some() || turn_contexts.is_some() || push.is_some() || !sends.is_empty() {
-        return None;
-    }
-    let (first, rest) = events.split_first()?;
-    let Some(Payload::Task(first)) = first.payload() else { return None };
-    // The first event has the first message, as all sent tasks do.
-    if !first.history.iter().eq(task.history.first()) {
-        return None;
-    }
-    let event_ref = |event: &Event| match event.payload() {
-        Some(Payload::StatusUpdate(_)) if event.ends() == Ends::Task => EventRef::Status { mark: event.mark() },
-        Some(Payload::ArtifactUpdate(update)) if !update.append => {
-            match task.artifacts.iter().position(|artifact| Some(artifact) == update.artifact.as_ref()) {
-                Some(index) => EventRef::Artifact { mark: event.mark(), index, last: update.last_chunk },
-                None => EventRef::Event(event.clone()),
-            }
-        }
-        _ => EventRef::Event(event.clone()),
-    };
-    let events = rest.iter().map(event_ref).collect();
-    let submitted_at = clock::millis(first.status.as_ref()?.timestamp.as_ref()?);
-    Some(CompletedTask { key: key.clone(), fence: *fence, row: row.clone(), submitted_at, task, events })
 }
 
 /// Writer of one task.
@@ -177,15 +145,12 @@ impl TaskWriter {
         self.write(store, commit).await
     }
 
-    /// Writes a commit, and records it on success. Every other task that is terminal at once is written as a completed
-    /// task.
+    /// Writes a commit, and records it on success.
     ///
     /// # Errors
     /// As [`Store::commit`].
     pub async fn write(&mut self, store: &dyn Store, commit: Commit) -> Result<Result<(), Refused>, Unavailable> {
-        let is_whole = commit.events.len().is_multiple_of(2);
-        let change = if is_whole { whole_change(&commit) } else { Change::Commit(commit.clone()) };
-        let outcomes = store.commit_changes([change].into()).await?;
+        let outcomes = store.commit([commit.clone()].into()).await?;
         let outcome = outcomes.into_iter().next();
         let outcome = outcome.ok_or_else(|| Unavailable("a commit has no outcome".to_owned()))?;
         if outcome.is_ok() {

@@ -14,7 +14,7 @@ use a2a_service::{
 use super::{
     finished,
     opened::{OpenedStore, copy},
-    writer::{Writer, chunk, message, scope, status, whole_change},
+    writer::{Writer, chunk, message, scope, status},
 };
 
 fn open(path: &Path) -> Result<Sqlite, Error> {
@@ -218,7 +218,7 @@ async fn change_over_the_store_size_is_rejected_alone() {
         tasks[6].next([chunk("a", &large, false), chunk("b", "1", false), end()]),
         tasks[7].next([chunk("a", &large, false)]),
     ];
-    let outcomes = store.commit_changes(batch.iter().map(whole_change).collect()).await.unwrap();
+    let outcomes = store.commit(batch.clone().into()).await.unwrap();
     let is_large = |n: usize| [1, 3, 6, 7].contains(&n);
     for (n, outcome) in outcomes.into_iter().enumerate() {
         assert_eq!(outcome, if is_large(n) { rejected() } else { Ok(()) }, "{n}");

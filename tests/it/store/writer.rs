@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-pub(crate) use a2a_service::testing::store::writer::{chunk, message, scope, status, whole_change};
+pub(crate) use a2a_service::testing::store::writer::{chunk, message, scope, status};
 use a2a_service::{
     clock::Millis,
     pb::v1::stream_response::Payload,
