@@ -62,14 +62,6 @@ impl Quota {
         owner_limit.or(self.is_full().filter(|_| self.total.terminal == 0)).map_or(Ok(()), Err)
     }
 
-    /// Returns whether `n` more tasks of this owner are within the limits without an eviction.
-    #[cfg(feature = "sqlite")]
-    pub(super) fn admits(&self, owner: &str, n: usize) -> bool {
-        let fits = |tasks: usize, max: usize| max.checked_sub(tasks).is_some_and(|free| free >= n);
-        fits(self.total.tasks, self.max_tasks)
-            && self.max_tasks_per_owner.is_none_or(|max| fits(self.owner(owner).tasks, max))
-    }
-
     /// Counts a change of a task of this owner. The values say whether its state was and is terminal; `None` if it did not
     /// or does not exist.
     pub(super) fn count(&mut self, owner: &Arc<str>, was_terminal: Option<bool>, is_terminal: Option<bool>) {

@@ -1,15 +1,10 @@
-//! Writes of tasks: commits, which check the position of the row, insert or update it, and append the event log; batched
-//! inserts of tasks that end with their first commit; and claims of the unfinished turns that an earlier opening of the
-//! database left behind.
+//! Writes of tasks: commits, which check the position of the row, insert or update it, and append the event log; and
+//! claims of the unfinished turns that an earlier opening of the database left behind.
 
-use std::{
-    collections::HashSet,
-    ops::Range,
-    sync::{Arc, LazyLock},
-};
+use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use rusqlite::{OptionalExtension as _, Row as SqlRow, ToSql};
+use rusqlite::{OptionalExtension as _, Row as SqlRow};
 
 use super::{
     failpoint, is_damage,
@@ -64,24 +59,36 @@ pub(super) fn other_error(error: impl Into<Box<dyn std::error::Error + Send + Sy
 pub(super) const MAX_INLINE_BYTES: usize = 2 << 10;
 
 impl WriteTransaction<'_> {
-    /// Writes a commit. A commit that is refused has no effect.
-    pub(super) fn commit(&mut self, commit: &Commit) -> rusqlite::Result<Result<(), Refused>> {
+    /// Writes a range of the commits of a batch, in order. A commit that is refused has no effect.
+    pub(super) fn commit_batch(
+        &mut self,
+        batch: &CommitBatch,
+        range: Range<usize>,
+    ) -> rusqlite::Result<Vec<Result<(), Refused>>> {
+        let CommitBatch { commits, bytes, encoded } = batch;
+        let commits = commits[range.clone()].iter().zip(&encoded[range]);
+        commits.map(|(commit, encoded)| self.commit(commit, encoded.clone().map(|range| &bytes[range]))).collect()
+    }
+
+    /// Writes a commit. With `whole`, the row of the new task contains its checkpoint and its log.
+    fn commit(&mut self, commit: &Commit, whole: Option<&[u8]>) -> rusqlite::Result<Result<(), Refused>> {
         let outcome = match &commit.expect {
-            Expect::New => self.create_task(commit),
+            Expect::New => self.create_task(commit, whole),
             Expect::At(position) => self.update_task(commit, *position),
         };
         failpoint::at("batch.task").and(outcome)
     }
 
-    fn create_task(&mut self, commit: &Commit) -> rusqlite::Result<Result<(), Refused>> {
+    fn create_task(&mut self, commit: &Commit, whole: Option<&[u8]>) -> rusqlite::Result<Result<(), Refused>> {
         let Commit { key, row, .. } = commit;
         let scope = match self.admit(key, &commit.sends)? {
             Ok(scope) => scope,
             Err(refused) => return Ok(Err(refused)),
         };
         let sql =
-            "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, drained, asked, pushes)
-            VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT(scope, key) DO NOTHING";
+            "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, drained,
+                asked, whole, pushes)
+            VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT(scope, key) DO NOTHING";
         let (state, seq, fence, delivered_seq) =
             (i32::from(row.state), signed(row.seq)?, signed(commit.fence)?, signed(row.delivered_seq)?);
         let inserted = self.insert_task.get(self.db, sql)?.execute((
@@ -97,7 +104,8 @@ impl WriteTransaction<'_> {
             row.cancel_requested,
             row.attempt,
             row.drained,
-            commit.turn_contexts.as_deref(),
+            commit.turn_contexts.as_deref().filter(|_| whole.is_none()),
+            whole,
         ))?;
         if inserted == 0 {
             return Ok(Err(Refused::Stale(self.find(scope, key)?.map(|existing| existing.position))));
@@ -105,15 +113,20 @@ impl WriteTransaction<'_> {
         let task = self.db.last_insert_rowid();
         self.insert_sends(scope, task, &commit.sends)?;
         self.count_new_task(scope, task, key, row)?;
-        self.write_details(task, commit)?;
+        if whole.is_none() {
+            self.write_details(task, commit)?;
+        }
         Ok(Ok(()))
     }
 
     /// Admits a new task: evicts others if the quota requires it. Returns the row id of the scope.
-    pub(super) fn admit(&mut self, key: &Key, sends: &[IdempotencyRecord]) -> rusqlite::Result<Result<i64, Refused>> {
+    fn admit(&mut self, key: &Key, sends: &[IdempotencyRecord]) -> rusqlite::Result<Result<i64, Refused>> {
         let known = self.scope(key.scope())?;
         let owner = &key.scope().owner;
-        let is_full = !self.quota.lock().admits(owner, 1);
+        let is_full = {
+            let quota = self.quota.lock();
+            quota.is_full().is_some() || quota.is_full_for(owner).is_some()
+        };
         if let Some(scope) = known
             && (!sends.is_empty() || is_full)
         {
@@ -137,7 +150,7 @@ impl WriteTransaction<'_> {
     }
 
     /// Adds a new task to the counters.
-    pub(super) fn count_new_task(&mut self, scope: i64, task: i64, key: &Key, row: &Row) -> rusqlite::Result<()> {
+    fn count_new_task(&mut self, scope: i64, task: i64, key: &Key, row: &Row) -> rusqlite::Result<()> {
         self.count_transition((scope, &row.context), None, Some(row.state.into()))?;
         self.detect_large_context((scope, &row.context), task)?;
         self.count_for_quota(&key.scope().owner, None, Some(row.state.is_terminal()));
@@ -297,32 +310,16 @@ impl WriteTransaction<'_> {
     }
 }
 
-/// Numbers of rows per statement.
-const ROWS: [usize; 5] = [16, 8, 4, 2, 1];
-
-/// Insert statements, one per element of [`ROWS`]. `OR FAIL` spares SQLite a statement journal for several rows: after an
-/// error, the whole transaction is rolled back anyway.
-static SQL: LazyLock<[String; 5]> = LazyLock::new(|| {
-    ROWS.map(|rows| {
-        let row = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)";
-        format!(
-            "INSERT OR FAIL INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, whole, pushes)
-             VALUES{} ON CONFLICT(scope, key) DO NOTHING",
-            vec![row; rows].join(", ")
-        )
-    })
-});
-
 /// Batch of commits. Short tasks that end with their first commit are encoded in advance, by the caller instead of the
 /// writer thread.
-pub(super) struct InsertBatch {
+pub(super) struct CommitBatch {
     commits: Arc<[Commit]>,
     bytes: Vec<u8>,
     /// Ranges of the encoded tasks in `bytes`, one entry per commit.
     encoded: Vec<Option<Range<usize>>>,
 }
 
-impl InsertBatch {
+impl CommitBatch {
     pub(super) fn new(commits: Arc<[Commit]>) -> Self {
         let (mut bytes, mut encoded) = (Vec::new(), Vec::with_capacity(commits.len()));
         for commit in &*commits {
@@ -354,113 +351,6 @@ fn single_row_task(commit: &Commit) -> Option<&Task> {
         && sends.is_empty()
         && push.is_none();
     checkpoint.as_deref().filter(|_| is_single_row)
-}
-
-/// Row to be inserted.
-struct NewRow<'a> {
-    scope: i64,
-    commit: &'a Commit,
-    encoded: &'a [u8],
-}
-
-/// Batched inserts: one statement inserts several rows, which is faster than a statement per row.
-impl WriteTransaction<'_> {
-    /// Writes a range of the commits of a batch, in order. A commit that is refused has no effect.
-    pub(super) fn commit_batch(
-        &mut self,
-        batch: &InsertBatch,
-        range: Range<usize>,
-    ) -> rusqlite::Result<Vec<Result<(), Refused>>> {
-        let InsertBatch { commits, bytes, encoded } = batch;
-        let (mut outcomes, mut rows) = (Vec::with_capacity(range.len()), Vec::with_capacity(range.len()));
-        for (commit, encoded) in commits[range.clone()].iter().zip(&encoded[range]) {
-            // Collected rows must be counted before a task that may not fit into the quota.
-            let fits = encoded.is_some() && self.quota.lock().admits(&commit.key.scope().owner, rows.len() + 1);
-            if !fits {
-                self.insert_rows(&mut rows, &mut outcomes)?;
-            }
-            match encoded {
-                Some(range) => match self.admit(&commit.key, &[])? {
-                    Ok(scope) => rows.push(NewRow { scope, commit, encoded: &bytes[range.clone()] }),
-                    Err(refused) => {
-                        self.insert_rows(&mut rows, &mut outcomes)?;
-                        outcomes.push(Err(refused));
-                    }
-                },
-                None => outcomes.push(self.commit(commit)?),
-            }
-        }
-        self.insert_rows(&mut rows, &mut outcomes)?;
-        Ok(outcomes)
-    }
-
-    /// Inserts all collected rows.
-    fn insert_rows(
-        &mut self,
-        rows: &mut Vec<NewRow<'_>>,
-        outcomes: &mut Vec<Result<(), Refused>>,
-    ) -> rusqlite::Result<()> {
-        let mut rest = rows.as_slice();
-        for (size, sql) in ROWS.iter().zip(&*SQL) {
-            while let Some((chunk, left)) = rest.split_at_checked(*size) {
-                outcomes.extend(self.insert_chunk(sql, chunk)?);
-                rest = left;
-            }
-        }
-        rows.clear();
-        Ok(())
-    }
-
-    fn insert_chunk(&mut self, sql: &str, rows: &[NewRow<'_>]) -> rusqlite::Result<Vec<Result<(), Refused>>> {
-        let inserted = {
-            let mut statement = self.db.prepare_cached(sql)?;
-            let mut parameter = 0;
-            for NewRow { scope, commit, encoded } in rows {
-                let Commit { key, row, fence, .. } = *commit;
-                let (seq, fence, delivered_seq) = (signed(row.seq)?, signed(*fence)?, signed(row.delivered_seq)?);
-                let values: [&dyn ToSql; 12] = [
-                    scope,
-                    &key.id(),
-                    &&*row.context,
-                    &i32::from(row.state),
-                    &row.time,
-                    &seq,
-                    &fence,
-                    &row.open,
-                    &delivered_seq,
-                    &row.cancel_requested,
-                    &row.attempt,
-                    encoded,
-                ];
-                for value in values {
-                    parameter += 1;
-                    statement.raw_bind_parameter(parameter, value)?;
-                }
-            }
-            statement.raw_execute()?
-        };
-        let last = self.db.last_insert_rowid();
-        let first = last + 1 - i64::try_from(inserted).unwrap_or(i64::MAX);
-        let mut outcomes = Vec::with_capacity(rows.len());
-        if inserted == rows.len() {
-            for (id, NewRow { scope, commit, .. }) in (first..).zip(rows) {
-                self.count_new_task(*scope, id, &commit.key, &commit.row)?;
-                outcomes.push(Ok(()));
-            }
-        } else {
-            // Some tasks existed before. The inserted rows have the highest ids.
-            let mut new_ids: HashSet<_> = (first..=last).collect();
-            for NewRow { scope, commit, .. } in rows {
-                let found = self.find(*scope, &commit.key)?;
-                let id = found.as_ref().map(|row| row.id).filter(|id| new_ids.remove(id));
-                outcomes.push(match id {
-                    Some(id) => self.count_new_task(*scope, id, &commit.key, &commit.row).map(Ok)?,
-                    None => Err(Refused::Stale(found.map(|row| row.position))),
-                });
-            }
-        }
-        failpoint::at("batch.task").map(|()| outcomes)
-    }
 }
 
 /// Selects rows of unfinished turns of earlier openings, after a row.

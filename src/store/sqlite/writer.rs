@@ -20,7 +20,7 @@ use super::{
     describe, failpoint, is_damage,
     sweep::UnreadableTasks,
     threads::{CHECKPOINT_PAGES, Jobs, LONG_WAL_PAGES, WorkerThreads},
-    write::{InsertBatch, other_error},
+    write::{CommitBatch, other_error},
 };
 use crate::store::{Commit, Refused, Rejected, Scope, Unavailable, quota::Quota};
 
@@ -96,7 +96,7 @@ type Outcomes = Vec<Result<(), Refused>>;
 
 /// Job that writes a batch of changes, each of which is a part.
 struct CommitJob {
-    batch: InsertBatch,
+    batch: CommitBatch,
     outcomes: Outcomes,
     reply: oneshot::Sender<Result<Outcomes, Unavailable>>,
 }
@@ -256,7 +256,7 @@ impl Writer {
     /// Commits changes. Returns when they are durable, with the outcome of each.
     pub(super) async fn commit(&self, commits: Arc<[Commit]>) -> Result<Outcomes, Unavailable> {
         let (reply, result) = oneshot::channel();
-        self.0.submit(Box::new(CommitJob { batch: InsertBatch::new(commits), outcomes: Vec::new(), reply })).await?;
+        self.0.submit(Box::new(CommitJob { batch: CommitBatch::new(commits), outcomes: Vec::new(), reply })).await?;
         result.await.unwrap_or_else(|_| Err(Unavailable("the writer thread has stopped".into())))
     }
 }
