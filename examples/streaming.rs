@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use a2a_service::{
-    agent::{About, Agent, End, Error, Turn, Updates},
+    agent::{Agent, End, Error, Turn, Updates},
+    pb::v1::AgentCard,
     server::Server,
 };
 
@@ -29,8 +30,8 @@ impl Agent for Counter {
         Ok(End::Completed(None))
     }
 
-    fn about(&self) -> About {
-        About::new("Counter").describe("Counts up to a number and streams each step.").skill(
+    fn card(&self) -> AgentCard {
+        AgentCard::new("Counter").describe("Counts up to a number and streams each step.").skill(
             "count",
             "Counts up to a number.",
             ["numbers"],

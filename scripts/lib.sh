@@ -1,8 +1,8 @@
-# What scripts/readme and scripts/interop share: how a result is told, and a server that does not outlive its script.
-# To be sourced, with the root of the repository as the working directory.
+# Functions that several scripts share: printing results, and starting servers that end with the script. Sourced, with the root
+# of the repository as the working directory.
 # shellcheck shell=bash
 
-# Each result is one line; scripts/interop counts them.
+# Each result is one line, which the summary counts.
 ok() { printf 'ok %s\n' "$1"; }
 failed() {
     failures=$((failures + 1))
@@ -13,7 +13,8 @@ skipped() { printf 'skipped %s: %s\n' "$1" "$2"; }
 failures=0
 servers=()
 
-# serve OUTPUT COMMAND...: starts a server, and sets `addr` to where it says on OUTPUT that it listens. It may have to be built.
+# serve OUTPUT COMMAND...: starts a server, which may have to be built first, and sets `addr` to the listen address that it
+# prints to OUTPUT.
 serve() {
     local output=$1 until=$((SECONDS + 3000))
     shift
@@ -28,7 +29,7 @@ serve() {
     done
 }
 
-# Asks the servers to end, and fails unless each does so by itself, soon, and with success.
+# Stops the servers with SIGTERM, and fails unless each exits with status 0 within 20 seconds.
 end_servers() {
     local until=$((SECONDS + 20)) server
     kill -TERM "${servers[@]}" || return 1

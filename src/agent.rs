@@ -7,13 +7,11 @@
 use std::{error::Error as StdError, fmt, iter, pin::Pin, sync::Arc};
 
 pub use self::{
-    about::About,
     turn::Turn,
     updates::{ArtifactWriter, Updates},
 };
-use crate::pb::v1::Message;
+use crate::pb::v1::{AgentCard, Message};
 
-mod about;
 pub mod demo;
 mod turn;
 pub(crate) mod updates;
@@ -44,9 +42,11 @@ pub trait Agent: Send + Sync + 'static {
     /// creates an error with a status message for the client.
     fn run(&self, turn: Turn, out: Updates) -> impl Future<Output = Result<End, Error>> + Send;
 
-    /// Describes the agent for the agent card. The server's configuration may override it.
-    fn about(&self) -> About {
-        About::default()
+    /// Returns the agent card without the fields of the server: its interfaces, except for additional ones; capabilities,
+    /// except for `streaming`, which is true by default, and `extensions`; and signatures. The server fills in required
+    /// fields that are empty, and its configuration may override the others.
+    fn card(&self) -> AgentCard {
+        AgentCard::default()
     }
 
     /// Returns true if a turn that was interrupted by the end of its process may be run again: after each graceful stop of the
@@ -240,22 +240,22 @@ where
     F: Fn(Turn, Updates) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<End, Error>> + Send,
 {
-    FromFn { run, about: About::default(), resumable: false }
+    FromFn { run, card: AgentCard::default(), resumable: false }
 }
 
 /// Agent created by [`from_fn`].
 #[derive(Clone, Debug)]
 pub struct FromFn<F> {
     run: F,
-    about: About,
+    card: AgentCard,
     resumable: bool,
 }
 
 impl<F> FromFn<F> {
-    /// Sets the description for the agent card.
+    /// Sets the agent card ([`Agent::card`]).
     #[must_use]
-    pub fn about(self, about: About) -> Self {
-        Self { about, ..self }
+    pub fn card(self, card: AgentCard) -> Self {
+        Self { card, ..self }
     }
 
     /// Sets whether interrupted turns may be run again ([`Agent::resumable`]). Off by default.
@@ -274,8 +274,8 @@ where
         (self.run)(turn, out)
     }
 
-    fn about(&self) -> About {
-        self.about.clone()
+    fn card(&self) -> AgentCard {
+        self.card.clone()
     }
 
     fn resumable(&self) -> bool {
@@ -288,8 +288,8 @@ impl<T: Agent + ?Sized> Agent for Arc<T> {
         (**self).run(turn, out)
     }
 
-    fn about(&self) -> About {
-        (**self).about()
+    fn card(&self) -> AgentCard {
+        (**self).card()
     }
 
     fn resumable(&self) -> bool {
@@ -319,8 +319,8 @@ pub trait DynAgent: Send + Sync + 'static {
     /// Calls [`Agent::run`].
     fn dyn_run(&self, turn: Turn, out: Updates) -> Pin<Box<dyn Future<Output = Result<End, Error>> + Send + '_>>;
 
-    /// Calls [`Agent::about`].
-    fn dyn_about(&self) -> About;
+    /// Calls [`Agent::card`].
+    fn dyn_card(&self) -> AgentCard;
 
     /// Calls [`Agent::resumable`].
     fn dyn_resumable(&self) -> bool;
@@ -331,8 +331,8 @@ impl<A: Agent> DynAgent for A {
         Box::pin(self.run(turn, out))
     }
 
-    fn dyn_about(&self) -> About {
-        self.about()
+    fn dyn_card(&self) -> AgentCard {
+        self.card()
     }
 
     fn dyn_resumable(&self) -> bool {
@@ -345,8 +345,8 @@ impl Agent for dyn DynAgent {
         self.dyn_run(turn, out)
     }
 
-    fn about(&self) -> About {
-        self.dyn_about()
+    fn card(&self) -> AgentCard {
+        self.dyn_card()
     }
 
     fn resumable(&self) -> bool {

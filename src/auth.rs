@@ -8,8 +8,8 @@ use subtle::ConstantTimeEq as _;
 
 pub use crate::call::Principal;
 use crate::{
-    card::Card,
     error::{Error, ErrorKind},
+    pb::v1::AgentCard,
 };
 
 /// Authentication scheme: identifies the caller by the headers of a request.
@@ -22,7 +22,7 @@ pub trait Authenticator: Send + Sync + 'static {
     async fn authenticate(&self, headers: &HeaderMap) -> Result<Principal, Error>;
 
     /// Declares the required credentials on the agent card.
-    fn describe(&self, card: Card) -> Card;
+    fn describe(&self, card: AgentCard) -> AgentCard;
 }
 
 /// Secret bearer token. `Debug` does not show it, and the comparison takes constant time.
@@ -87,7 +87,7 @@ impl Authenticator for Bearer {
         }
     }
 
-    fn describe(&self, card: Card) -> Card {
+    fn describe(&self, card: AgentCard) -> AgentCard {
         card.bearer()
     }
 }

@@ -175,7 +175,7 @@ impl Call {
     }
 
     /// Replaces all extensions of a request by this context.
-    pub fn alone(self, extensions: &mut Extensions) {
+    pub fn replace_extensions(self, extensions: &mut Extensions) {
         extensions.clear();
         extensions.insert(self);
     }
@@ -189,7 +189,7 @@ impl Call {
     ///
     /// # Errors
     /// `DeadlineExceeded`.
-    pub fn in_time(&self) -> Result<(), Error> {
+    pub fn check_deadline(&self) -> Result<(), Error> {
         match self.time_left() {
             Some(Duration::ZERO) => Err(ErrorKind::DeadlineExceeded.into()),
             _ => Ok(()),

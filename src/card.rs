@@ -1,15 +1,16 @@
 //! Agent card (8): the document in which clients find the agent's identity, capabilities and interfaces.
 //!
-//! The agent describes itself ([`About`]), and the configuration may override that ([`CardConfig`]). The server adds what it
-//! serves: interfaces with their URLs, protocol versions and capabilities.
+//! The agent declares its own fields ([`Agent::card`](crate::agent::Agent::card)), and the configuration may override them
+//! ([`CardConfig`]). The server adds what it serves: interfaces with their URLs, protocol versions and capabilities.
 
 mod address;
+mod agent_card;
 mod config;
 mod network;
 mod request;
 mod version;
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::net::SocketAddr;
 
 use bytes::Bytes;
 use http::Uri;
@@ -24,15 +25,13 @@ pub use self::{
     network::Network,
     request::CardRequest,
 };
+use serde::Deserialize;
+
 use crate::{
-    agent::About,
-    pb::v1::{
-        AgentCapabilities, AgentCard, AgentInterface, HttpAuthSecurityScheme, SecurityRequirement, SecurityScheme,
-        StringList, security_scheme::Scheme,
-    },
+    pb::v1::{AgentCapabilities, AgentCard, AgentExtension, AgentInterface},
     protocol::Version,
     service::Capabilities,
-    v03::card::{self as v03, CardVersion, Requirement, Scheme as ClassicScheme, V03CardFields},
+    v03::card::{self as v03, V03CardFields},
 };
 
 /// Path of the public agent card (8.2).
@@ -50,15 +49,13 @@ pub const JSON_RPC: &str = "/rpc";
 /// Default input and output media type of an agent.
 const DEFAULT_MODE: &str = "text/plain";
 
-/// Agent card of a server. Its URLs are configured, or derived from each request for the card.
+/// Agent card of a server, without the URLs that are derived from each request for the card.
 #[derive(Clone, Debug)]
-pub struct Card {
-    pub(crate) about: About,
-    streaming: bool,
+pub(crate) struct CardTemplate {
+    /// Fields that the agent, its configuration and the authenticator declare. Its interfaces are listed after those of the
+    /// server.
+    declared: AgentCard,
     push: bool,
-    schemes: BTreeMap<String, SecurityScheme>,
-    requirements: Vec<SecurityRequirement>,
-    interfaces: Vec<AgentInterface>,
     grpc: Option<String>,
     grpc_v03: Option<String>,
     bindings: Vec<ProtocolBinding>,
@@ -70,16 +67,12 @@ pub struct Card {
     address: Address,
 }
 
-impl Card {
-    /// Creates the card of an agent, for protocol 1.0.
-    pub fn new(about: About) -> Self {
+impl CardTemplate {
+    /// Creates the template for the card of an agent, for protocol 1.0.
+    pub(crate) fn new(declared: AgentCard) -> Self {
         Self {
-            about,
-            streaming: true,
+            declared,
             push: false,
-            schemes: BTreeMap::new(),
-            requirements: Vec::new(),
-            interfaces: Vec::new(),
             grpc: None,
             grpc_v03: None,
             bindings: ProtocolBinding::ALL.to_vec(),
@@ -92,38 +85,31 @@ impl Card {
         }
     }
 
+    /// Fields that the agent, its configuration and the authenticator declare.
+    pub(crate) fn declared(&self) -> &AgentCard {
+        &self.declared
+    }
+
+    /// Extensions that the card declares.
+    pub(crate) fn extensions_mut(&mut self) -> &mut Vec<AgentExtension> {
+        &mut self.declared.capabilities.get_or_insert_default().extensions
+    }
+
+    /// Changes the declared fields.
+    #[must_use]
+    pub(crate) fn declare(mut self, change: impl FnOnce(AgentCard) -> AgentCard) -> Self {
+        let schemes = self.declared.security_schemes.clone();
+        self.declared = change(self.declared);
+        if schemes != self.declared.security_schemes {
+            self.v03_fields.schemes.clear();
+        }
+        self
+    }
+
     /// Sets the base URL at which clients reach the server. By default, it is derived from the request for the card.
     #[must_use]
-    pub fn url(mut self, url: impl Into<String>) -> Self {
+    pub(crate) fn url(mut self, url: impl Into<String>) -> Self {
         self.address.public = Some(url.into().trim_end_matches('/').to_owned());
-        self
-    }
-
-    /// Sets the address of gRPC, if it differs from that of the other bindings: `host:port`, optionally after `dns:///`, or
-    /// a URL without a path. gRPC has no path: a server below a base path, or behind a proxy
-    /// that supports only HTTP/1.1, needs this address. An invalid address is left off the card.
-    #[must_use]
-    pub fn grpc(mut self, addr: impl Into<String>) -> Self {
-        self.grpc = Some(addr.into());
-        self
-    }
-
-    /// Sets the address of gRPC for clients of 0.3, in the form of [`grpc`](Self::grpc), which is the default.
-    #[must_use]
-    pub fn grpc_v03(mut self, addr: impl Into<String>) -> Self {
-        self.grpc_v03 = Some(addr.into());
-        self
-    }
-
-    /// Sets the bindings that the card lists among the server's own interfaces of a version. All three by default. Bindings
-    /// that the card does not list are still served.
-    #[must_use]
-    pub fn bindings(mut self, version: Version, bindings: impl IntoIterator<Item = ProtocolBinding>) -> Self {
-        let listed = bindings.into_iter().collect();
-        match version {
-            Version::V1_0 => self.bindings = listed,
-            Version::V0_3 => self.bindings_v03 = listed,
-        }
         self
     }
 
@@ -136,14 +122,14 @@ impl Card {
 
     /// Declares whether the server accepts push notification configurations. False by default.
     #[must_use]
-    pub fn push(mut self, offered: bool) -> Self {
+    pub(crate) fn push(mut self, offered: bool) -> Self {
         self.push = offered;
         self
     }
 
     /// Sets the listen address, which is used for requests without a host.
     #[must_use]
-    pub fn bound(mut self, addr: SocketAddr) -> Self {
+    pub(crate) fn bound(mut self, addr: SocketAddr) -> Self {
         self.address.bound = Some(addr);
         self
     }
@@ -151,7 +137,7 @@ impl Card {
     /// Sets the proxies whose `X-Forwarded-Proto`, `-Host`, `-Port` and `-Prefix` or `Forwarded` headers are trusted for the
     /// URL that the client requested. These headers are ignored from other peers.
     #[must_use]
-    pub fn trusted_proxies(mut self, proxies: impl IntoIterator<Item = Network>) -> Self {
+    pub(crate) fn trusted_proxies(mut self, proxies: impl IntoIterator<Item = Network>) -> Self {
         self.address.trusted = proxies.into_iter().collect();
         self
     }
@@ -159,35 +145,6 @@ impl Card {
     /// Proxies whose forwarded headers are trusted.
     pub(crate) fn trusted(&self) -> &[Network] {
         &self.address.trusted
-    }
-
-    /// Sets the security schemes by name, and the requirements of a call (4.5). The card only declares them; an
-    /// [authenticator](crate::auth::Authenticator) has to enforce them.
-    #[must_use]
-    pub fn security(
-        mut self,
-        schemes: impl IntoIterator<Item = (String, SecurityScheme)>,
-        requirements: impl IntoIterator<Item = SecurityRequirement>,
-    ) -> Self {
-        self.schemes = schemes.into_iter().collect();
-        self.requirements = requirements.into_iter().collect();
-        self.v03_fields.schemes = BTreeMap::new();
-        self
-    }
-
-    /// Sets the security schemes and requirements in the form of OpenAPI and 0.3. A scheme with several OAuth flows keeps all
-    /// of them on a card of 0.3 (0.3, 5.5.3), and one of them on a card of 1.0.
-    #[must_use]
-    pub fn classic_security(
-        mut self,
-        schemes: impl IntoIterator<Item = (String, ClassicScheme)>,
-        requirements: impl IntoIterator<Item = Requirement>,
-    ) -> Self {
-        let schemes: BTreeMap<_, _> = schemes.into_iter().collect();
-        let requirements = requirements.into_iter().map(v03::to_requirement);
-        self = self.security(v03::to_v1(schemes.clone()), requirements);
-        self.v03_fields.schemes = schemes;
-        self
     }
 
     /// Sets the protocol versions that are served, each over every binding.
@@ -199,67 +156,37 @@ impl Card {
         self
     }
 
-    /// Sets the form of the card for requests that do not name a protocol version. Merged by default, which clients of 1.0
-    /// and 0.3 can read.
-    #[must_use]
-    pub fn format(mut self, format: CardVersion) -> Self {
-        self.formats.usual = format;
-        self
-    }
-
-    /// Sets the form of the card for requests to a host (`host` or `host:port`) that do not name a protocol version.
-    #[must_use]
-    pub fn format_for_host(mut self, host: impl AsRef<str>, format: CardVersion) -> Self {
-        self.formats.hosts.insert(host.as_ref().to_ascii_lowercase(), format);
-        self
-    }
-
-    /// Declares a bearer token as the security scheme that calls require.
-    #[must_use]
-    pub fn bearer(self) -> Self {
-        const NAME: &str = "bearer";
-        let http = HttpAuthSecurityScheme { scheme: "bearer".to_owned(), ..HttpAuthSecurityScheme::default() };
-        let scheme = SecurityScheme { scheme: Some(Scheme::HttpAuthSecurityScheme(http)) };
-        let schemes = BTreeMap::from([(NAME.to_owned(), StringList::default())]);
-        self.security([(NAME.to_owned(), scheme)], [SecurityRequirement { schemes }])
-    }
-
     /// Configuration of the server's public address.
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Hosts with a [form of the card](Self::format_for_host) of their own.
+    /// Hosts with a form of the card of their own.
     pub(crate) fn hosts(&self) -> impl Iterator<Item = &str> {
         self.formats.hosts.keys().map(String::as_str)
     }
 
     /// Capabilities that the card declares. The service rejects calls that need others.
-    pub fn offers(&self) -> Capabilities {
-        Capabilities { streaming: self.streaming, push: self.push }
+    pub(crate) fn offers(&self) -> Capabilities {
+        let declared = self.declared.capabilities.as_ref();
+        Capabilities { streaming: declared.and_then(|declared| declared.streaming).unwrap_or(true), push: self.push }
     }
 
     /// Returns the card for a request, with the URLs at which its client reaches the server.
-    pub fn of(&self, request: &CardRequest<'_>) -> AgentCard {
+    pub(crate) fn of(&self, request: &CardRequest<'_>) -> AgentCard {
         self.build(self.address.of(request).as_deref())
     }
 
     /// Returns the card for a request in JSON, in the form for its protocol version and host.
-    pub fn json(&self, request: &CardRequest<'_>) -> Bytes {
+    pub(crate) fn json(&self, request: &CardRequest<'_>) -> Bytes {
         let format = self.formats.of(request, self.address.host(request).as_ref());
         // Serialization can't fail: all keys are strings, and the output is in memory.
         v03::to_json(&self.of(request), &self.v03_fields, format).unwrap_or_default().into()
     }
 
     /// Returns the card of a server at this base URL, unless [`url`](Self::url) set another.
-    ///
-    /// ```
-    /// use a2a_service::{agent::About, card::Card};
-    ///
-    /// let card = Card::new(About::new("Geo")).at("http://127.0.0.1:8080");
-    /// assert_eq!(card.supported_interfaces[0].url, "http://127.0.0.1:8080/rpc");
-    /// ```
-    pub fn at(&self, url: &str) -> AgentCard {
+    #[cfg(test)]
+    pub(crate) fn at(&self, url: &str) -> AgentCard {
         self.build(Some(self.address.public.as_deref().unwrap_or(url)))
     }
 
@@ -278,7 +205,7 @@ impl Card {
 
     /// Returns true if the card declares that callers have to authenticate.
     pub(crate) fn declares_security(&self) -> bool {
-        !self.schemes.is_empty() || !self.requirements.is_empty()
+        !self.declared.security_schemes.is_empty() || !self.declared.security_requirements.is_empty()
     }
 
     /// Returns warnings about the card for the operator, which name the configuration keys.
@@ -305,42 +232,33 @@ impl Card {
         warnings
     }
 
-    /// Builds the card. Without a URL, it lists only the configured interfaces.
+    /// Builds the card. Without a URL, it lists only the declared interfaces.
     fn build(&self, url: Option<&str>) -> AgentCard {
-        let About {
-            name,
-            description,
-            version,
-            provider,
-            documentation_url,
-            icon_url,
-            input_modes,
-            output_modes,
-            skills,
-            extensions,
-        } = self.about.clone();
-        let or_default = |modes: Vec<String>| if modes.is_empty() { vec![DEFAULT_MODE.to_owned()] } else { modes };
-        AgentCard {
-            name: name.unwrap_or_else(|| "Agent".to_owned()),
-            description: description.unwrap_or_else(|| "An A2A agent.".to_owned()),
-            supported_interfaces: self.supported_interfaces(url),
-            provider,
-            version: version.unwrap_or_else(|| "0.0.0".to_owned()),
-            documentation_url,
-            capabilities: Some(AgentCapabilities {
-                streaming: Some(self.streaming),
-                push_notifications: Some(self.push),
-                extensions,
-                extended_agent_card: Some(false),
-            }),
-            security_schemes: self.schemes.clone(),
-            security_requirements: self.requirements.clone(),
-            default_input_modes: or_default(input_modes),
-            default_output_modes: or_default(output_modes),
-            skills,
-            signatures: Vec::new(),
-            icon_url,
+        let mut card = self.declared.clone();
+        let set_default = |text: &mut String, default: &str| {
+            if text.is_empty() {
+                default.clone_into(text);
+            }
+        };
+        set_default(&mut card.name, "Agent");
+        set_default(&mut card.description, "An A2A agent.");
+        set_default(&mut card.version, "0.0.0");
+        for modes in [&mut card.default_input_modes, &mut card.default_output_modes] {
+            if modes.is_empty() {
+                modes.push(DEFAULT_MODE.to_owned());
+            }
         }
+        let Capabilities { streaming, push } = self.offers();
+        card.capabilities = Some(AgentCapabilities {
+            streaming: Some(streaming),
+            push_notifications: Some(push),
+            extensions: card.capabilities.unwrap_or_default().extensions,
+            extended_agent_card: Some(false),
+        });
+        card.supported_interfaces = self.supported_interfaces(url);
+        // Signatures of the declared card do not cover the fields of the server.
+        card.signatures.clear();
+        card
     }
 
     /// Returns all interfaces, in the order in which clients should try them (8.3).
@@ -366,18 +284,25 @@ impl Card {
             };
             listed.filter_map(interface).collect::<Vec<_>>()
         };
-        self.protocols.iter().flat_map(interfaces_of).chain(self.interfaces.iter().cloned()).collect()
+        self.protocols
+            .iter()
+            .flat_map(interfaces_of)
+            .chain(self.declared.supported_interfaces.iter().cloned())
+            .collect()
     }
 }
 
 /// Protocol binding of an interface on the agent card (5.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 pub enum ProtocolBinding {
     /// `JSONRPC`
+    #[serde(rename = "JSONRPC")]
     JsonRpc,
     /// `HTTP+JSON`
+    #[serde(rename = "HTTP+JSON")]
     HttpJson,
     /// `GRPC`
+    #[serde(rename = "GRPC")]
     Grpc,
 }
 
@@ -424,13 +349,21 @@ fn grpc_authority(url: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn config() -> CardConfig {
+        CardConfig::default()
+    }
+
+    fn grpc(address: &str) -> CardConfig {
+        config().grpc_url(Some(address.to_owned()))
+    }
+
     #[test]
     fn interfaces_have_the_urls_of_the_server() {
-        let urls = |card: &Card, at: &str| {
+        let urls = |card: &CardTemplate, at: &str| {
             let interfaces = card.at(at).supported_interfaces.into_iter();
             interfaces.map(|interface| format!("{} {}", interface.protocol_binding, interface.url)).collect::<Vec<_>>()
         };
-        let card = Card::new(About::default());
+        let card = CardTemplate::new(AgentCard::default());
         let local = ["JSONRPC http://[::1]:81/rpc", "HTTP+JSON http://[::1]:81", "GRPC [::1]:81"];
         assert_eq!(urls(&card, "http://[::1]:81"), local);
         let public = ["JSONRPC https://a.example/rpc", "HTTP+JSON https://a.example", "GRPC a.example:443"];
@@ -439,7 +372,7 @@ mod tests {
         let card = card.url("https://a.example/echo");
         assert_eq!(urls(&card, ""), below);
         let [json_rpc, rest] = below;
-        assert_eq!(urls(&card.grpc("grpc.a.example:443"), ""), [json_rpc, rest, "GRPC grpc.a.example:443"]);
+        assert_eq!(urls(&card.configure(grpc("grpc.a.example:443")), ""), [json_rpc, rest, "GRPC grpc.a.example:443"]);
     }
 
     #[test]
@@ -459,7 +392,7 @@ mod tests {
             ["", "x", "a.example", ":443", "a:0", "a.example:443/x", "https://a.example/x", "ftp://a:1", "dns://a:1"]
         {
             assert!(!is_grpc_address(text), "{text}");
-            let card = Card::new(About::default()).grpc(text).at("https://a.example/x");
+            let card = CardTemplate::new(AgentCard::default()).configure(grpc(text)).at("https://a.example/x");
             assert!(card.supported_interfaces.iter().all(|interface| interface.protocol_binding != "GRPC"), "{text}");
         }
     }
@@ -467,38 +400,43 @@ mod tests {
     #[test]
     fn each_version_has_its_own_bindings_and_grpc() {
         let both = [Version::V1_0, Version::V0_3];
-        let card = Card::new(About::default()).protocols(both).url("https://a.example").grpc("g.example:1");
-        let interfaces = |card: &Card| {
+        let card = CardTemplate::new(AgentCard::default())
+            .protocols(both)
+            .url("https://a.example")
+            .configure(grpc("g.example:1"));
+        let interfaces = |card: &CardTemplate| {
             let all = card.at("").supported_interfaces.into_iter();
             all.map(|interface| {
                 format!("{} {} {}", interface.protocol_version, interface.protocol_binding, interface.url)
             })
             .collect::<Vec<_>>()
         };
-        let separate = card.clone().grpc_v03("https://old.example").bindings(Version::V1_0, [ProtocolBinding::Grpc]);
+        let separate = card.clone().configure(
+            config().grpc_url_v03(Some("https://old.example".to_owned())).bindings(Some(vec![ProtocolBinding::Grpc])),
+        );
         let [json_rpc, rest] = ["0.3 JSONRPC https://a.example/rpc", "0.3 HTTP+JSON https://a.example"];
         assert_eq!(interfaces(&separate), ["1.0 GRPC g.example:1", json_rpc, rest, "0.3 GRPC https://old.example"]);
-        let omitted = separate.bindings(Version::V0_3, [ProtocolBinding::HttpJson]);
+        let omitted = separate.configure(config().bindings_v03(Some(vec![ProtocolBinding::HttpJson])));
         assert_eq!(interfaces(&omitted), ["1.0 GRPC g.example:1", rest]);
         assert_eq!(interfaces(&card)[5], "0.3 GRPC g.example:1");
     }
 
     #[test]
     fn warnings_name_the_configuration_key() {
-        let card = || Card::new(About::default()).protocols([Version::V1_0, Version::V0_3]);
-        let warns_of = |card: Card, key: &str| {
+        let card = || CardTemplate::new(AgentCard::default()).protocols([Version::V1_0, Version::V0_3]);
+        let warns_of = |card: CardTemplate, key: &str| {
             let warnings = card.warnings();
             assert!(warnings.len() == 1 && warnings[0].contains(key), "{key}: {warnings:?}");
         };
         assert_eq!(card().url("https://a.example").warnings(), [""; 0]);
         let below = || card().url("https://a.example/a2a/v1");
         warns_of(below(), "card.grpc_url");
-        assert_eq!(below().grpc("a.example:443").warnings(), [""; 0]);
-        let rest = [ProtocolBinding::HttpJson];
-        assert_eq!(below().bindings(Version::V1_0, rest).bindings(Version::V0_3, rest).warnings(), [""; 0]);
+        assert_eq!(below().configure(grpc("a.example:443")).warnings(), [""; 0]);
+        let rest = Some(vec![ProtocolBinding::HttpJson]);
+        assert_eq!(below().configure(config().bindings(rest.clone()).bindings_v03(rest)).warnings(), [""; 0]);
         warns_of(card().push(true), "push.enabled");
-        warns_of(card().grpc("x"), "card.grpc_url");
-        warns_of(card().grpc_v03(""), "card.grpc_url_v03");
+        warns_of(card().configure(grpc("x")), "card.grpc_url");
+        warns_of(card().configure(config().grpc_url_v03(Some(String::new()))), "card.grpc_url_v03");
     }
 
     #[test]
@@ -506,12 +444,12 @@ mod tests {
         let headers = http::HeaderMap::new();
         let request =
             CardRequest { path: "", prefix: "", host: None, target: None, peer: None, query: None, headers: &headers };
-        assert_eq!(Card::new(About::default()).of(&request).supported_interfaces, []);
+        assert_eq!(CardTemplate::new(AgentCard::default()).of(&request).supported_interfaces, []);
     }
 
     #[test]
     fn bearer_token_is_declared() {
-        let json = serde_json::to_value(Card::new(About::default()).bearer().at("http://h")).unwrap();
+        let json = serde_json::to_value(CardTemplate::new(AgentCard::default().bearer()).at("http://h")).unwrap();
         let scheme = serde_json::json!({"bearer": {"httpAuthSecurityScheme": {"scheme": "bearer"}}});
         assert_eq!(json["securitySchemes"], scheme);
         assert_eq!(json["securityRequirements"], serde_json::json!([{"schemes": {"bearer": {}}}]));
@@ -519,7 +457,7 @@ mod tests {
 
     #[test]
     fn required_members_are_present_and_capabilities_are_off_by_default() {
-        let json = serde_json::to_value(Card::new(About::default()).at("http://h")).unwrap();
+        let json = serde_json::to_value(CardTemplate::new(AgentCard::default()).at("http://h")).unwrap();
         for member in ["name", "description", "version", "defaultInputModes", "defaultOutputModes", "skills"] {
             assert!(json.get(member).is_some(), "{member}");
         }

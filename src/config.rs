@@ -326,6 +326,10 @@ impl Config {
             security: value(self.card_security.as_ref()).unwrap_or_default(),
             format: Some(self.card_format),
             formats_by_host: value(self.card_formats_by_host.as_ref()).unwrap_or_default(),
+            grpc_url: self.card_grpc_url.as_ref().map(|address| address.0.clone()),
+            grpc_url_v03: self.card_grpc_url_v03.as_ref().map(|address| address.0.clone()),
+            bindings: Some(self.card_bindings.clone()),
+            bindings_v03: Some(self.card_bindings_v03.clone()),
         }
     }
 }

@@ -250,7 +250,7 @@ pub fn strip_metadata_and_extensions<T>(request: &mut tonic::Request<T>) {
         return;
     }
     match extensions.remove::<Call>() {
-        Some(call) => call.alone(extensions),
+        Some(call) => call.replace_extensions(extensions),
         None => extensions.clear(),
     }
 }

@@ -16,10 +16,10 @@ pub use self::lifecycle::{BoundServer, Handle, Signals};
 use crate::{
     agent::Agent,
     auth::Authenticator,
-    card::{Card, CardConfig, JSON_RPC, Network},
+    card::{CardConfig, CardTemplate, JSON_RPC, Network},
     env::Env,
     extension::{self, ExtendedService, Extension},
-    pb::v1::{a2a_service_server::A2aService, bindings::Checked},
+    pb::v1::{AgentCard, a2a_service_server::A2aService, bindings::Checked},
     protocol::Protocols,
     report::{self, ReportGuard},
     service::Service,
@@ -57,7 +57,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(10);
 #[expect(clippy::struct_excessive_bools, reason = "the settings are independent of each other")]
 pub struct Server<A> {
     agent: A,
-    card: Card,
+    card: CardTemplate,
     store: Option<Arc<dyn Store>>,
     limits: Limits,
     settings: Settings,
@@ -92,7 +92,7 @@ struct Assembled {
 impl<A: Agent> Server<A> {
     /// Creates a server for an agent, with the default settings and tasks in memory.
     pub fn new(agent: A) -> Self {
-        let card = Card::new(agent.about());
+        let card = CardTemplate::new(agent.card());
         // The card is set when the server is assembled.
         let settings = Settings { idempotency_keys: true, ..Settings::new(Arc::new(|_| Bytes::new())) };
         Self {
@@ -124,32 +124,32 @@ impl<A: Agent> Server<A> {
 
     /// Name of the agent on the card.
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.card.about.name = Some(name.into());
+        self.card = self.card.declare(|card| AgentCard { name: name.into(), ..card });
         self
     }
 
     /// Description of the agent on the card, in a sentence or two.
     pub fn description(mut self, description: impl Into<String>) -> Self {
-        self.card.about.description = Some(description.into());
+        self.card = self.card.declare(|card| card.describe(description));
         self
     }
 
     /// Version of the agent on the card. Not the protocol version.
     pub fn version(mut self, version: impl Into<String>) -> Self {
-        self.card.about.version = Some(version.into());
+        self.card = self.card.declare(|card| card.version(version));
         self
     }
 
     /// Base URL of this server for clients, shown on the card. By default the URL of each request, as derived from its
     /// headers and those of [trusted proxies](Self::trusted_proxies).
     pub fn url(self, url: impl Into<String>) -> Self {
-        self.map_card(|card| card.url(url))
+        self.with_card(|card| card.url(url))
     }
 
     /// Proxies whose `Forwarded` and `X-Forwarded-*` headers are trusted. A program that mounts the
     /// [router](Self::router) must provide peer addresses with axum's `into_make_service_with_connect_info`.
     pub fn trusted_proxies(self, proxies: impl IntoIterator<Item = Network>) -> Self {
-        self.map_card(|card| card.trusted_proxies(proxies))
+        self.with_card(|card| card.trusted_proxies(proxies))
     }
 
     /// Path prefix, such as `/a2a/v1`, under which all routes are served in addition to the root. By default the path of
@@ -173,7 +173,7 @@ impl<A: Agent> Server<A> {
     }
 
     /// Host names accepted in `Host` or `:authority`, in addition to loopback names, IP addresses, the host of the
-    /// [URL](Self::url) and those of [card formats](Card::format_for_host). Other hosts are rejected with 421 on every
+    /// [URL](Self::url) and those of [card formats](CardConfig::formats_by_host). Other hosts are rejected with 421 on every
     /// transport, as protection against DNS rebinding.
     ///
     /// By default only a server on a loopback address checks the host; with this setting, every server and a mounted
@@ -192,11 +192,16 @@ impl<A: Agent> Server<A> {
 
     /// Card fields that override those of the agent.
     pub fn card(self, config: CardConfig) -> Self {
-        self.map_card(|card| card.configure(config))
+        self.with_card(|card| card.configure(config))
     }
 
-    /// Changes the card, for fields without a setting of their own: another gRPC address, security schemes.
-    pub fn map_card(mut self, change: impl FnOnce(Card) -> Card) -> Self {
+    /// Changes the card of the agent, for fields without a setting of their own, such as security schemes. Fields of the
+    /// server are ignored, as in [`Agent::card`].
+    pub fn map_card(self, change: impl FnOnce(AgentCard) -> AgentCard) -> Self {
+        self.with_card(|card| card.declare(change))
+    }
+
+    fn with_card(mut self, change: impl FnOnce(CardTemplate) -> CardTemplate) -> Self {
         self.card = change(self.card);
         self
     }
@@ -357,7 +362,7 @@ impl<A: Agent> Server<A> {
     /// Offers push notification configurations, which are stored with their tasks, and declares them on the card. Off by
     /// default.
     pub fn push(self, offered: bool) -> Self {
-        self.map_card(|card| card.push(offered))
+        self.with_card(|card| card.push(offered))
     }
 
     /// Grace period for running turns when the server stops. 10 s by default.
@@ -511,14 +516,14 @@ impl<A: Agent> Server<A> {
         let stream_max_age = self.limits.stream_max_age;
         let service = Service::with_env(self.agent, store, self.limits, self.settings.env.clone());
         let service = service.offering(card.offers());
-        let service = Arc::new(service.modes(self.modes, &card.about).idempotency_default_key(self.default_key));
+        let service = Arc::new(service.modes(self.modes, card.declared()).idempotency_default_key(self.default_key));
         service.start_retention(self.retention);
         let handle = Handle::new(Arc::clone(&service), self.grace);
         let mut inner: Arc<dyn A2aService> = service;
         if self.resume {
-            card.about.extensions.push(extension::resume::declaration());
+            card = card.declare(|card| card.with_extension(extension::resume::declaration()));
         }
-        let extensions = extension::all(self.extensions, &mut card.about.extensions);
+        let extensions = extension::all(self.extensions, card.extensions_mut());
         if !extensions.is_empty() {
             inner = Arc::new(ExtendedService::new(inner, extensions).strict(self.strict_extensions));
         }
@@ -528,7 +533,7 @@ impl<A: Agent> Server<A> {
         }
         let is_unchecked = self.authenticator.is_none() && card.declares_security();
         if let Some(authenticator) = &self.authenticator {
-            card = authenticator.describe(card);
+            card = card.declare(|card| authenticator.describe(card));
         }
         let mut warnings = card.warnings();
         if is_unchecked {

@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 pub use self::media_types::Modes;
 pub use crate::execution::{DefaultKey, Limits};
 use crate::{
-    agent::{About, Agent},
+    agent::Agent,
     call::Call,
     clock,
     contract::BoxStream,
@@ -120,8 +120,8 @@ impl<A: Agent> Service<A> {
 
     /// Sets the constraints on messages. The media types are those of the agent's description.
     #[must_use]
-    pub fn modes(self, modes: Modes, about: &About) -> Self {
-        Self { gate: media_types::MediaTypeCheck::new(modes, about), ..self }
+    pub fn modes(self, modes: Modes, card: &AgentCard) -> Self {
+        Self { gate: media_types::MediaTypeCheck::new(modes, card), ..self }
     }
 
     /// Stops the service: rejects new work, waits up to `grace` for running turns, and interrupts the rest. It cancels no task.
@@ -157,14 +157,14 @@ impl<A: Agent> Service<A> {
     /// Returns the key of the task that a request names.
     fn key<T>(&self, request: &Request<T>, tenant: &str, id: &str) -> Result<Key, Error> {
         let call = Call::of(request)?;
-        call.in_time()?;
+        call.check_deadline()?;
         Ok(Key::new(&self.scope(call, tenant), id))
     }
 
     /// Validates a send. The referenced tasks are still missing ([`with_references`](Self::with_references)).
     fn validate_send(&self, request: Request<SendMessageRequest>) -> Result<(SendRequest, ReplyOptions), Error> {
         let call = Call::of(&request)?;
-        call.in_time()?;
+        call.check_deadline()?;
         let left = call.time_left();
         let scope = self.scope(call, &request.get_ref().tenant);
         let negotiated = request.extensions().get::<Negotiated>().is_some();
@@ -255,7 +255,7 @@ fn with_history(task: Arc<Task>, history: HistoryLimit) -> Task {
 }
 
 fn query(call: &Call, scope: Arc<Scope>, request: &ListTasksRequest, limits: &Limits) -> Result<ListQuery, Error> {
-    call.in_time()?;
+    call.check_deadline()?;
     let size = request.page_size.unwrap_or(DEFAULT_PAGE_SIZE);
     let limit = usize::try_from(size).ok().filter(|_| PAGE_SIZES.contains(&size));
     let limit = limit.ok_or_else(|| Error::invalid_field("pageSize", format!("{size} is not between 1 and 100")))?;
@@ -308,15 +308,15 @@ impl<A: Agent> A2aService for Service<A> {
         request: Request<SendMessageRequest>,
     ) -> Result<Response<BoxStream<Event>>, Status> {
         self.offers.streaming()?;
-        let marks = streams::marks(&request)?;
+        let has_cursors = streams::is_resume_active(&request)?;
         if Call::of(&request)?.cursor.is_some() {
-            return Ok(self.streamed(self.resume_stream(request).await?, marks));
+            return Ok(self.streamed(self.resume_stream(request).await?, has_cursors));
         }
         let (mut send, ReplyOptions { history, has_references, .. }) = self.validate_send(request)?;
         if has_references {
             send = Box::pin(self.with_references(send)).await?;
         }
-        Ok(self.streamed(self.execution.stream(send, history).await?, marks))
+        Ok(self.streamed(self.execution.stream(send, history).await?, has_cursors))
     }
 
     /// Returns the current task (3.1.3).
@@ -361,8 +361,8 @@ impl<A: Agent> A2aService for Service<A> {
         let SubscribeToTaskRequest { tenant, id } = request.get_ref();
         let key = self.key(&request, tenant, id)?;
         let history = self.history("historyLength", None)?;
-        let reader = self.execution.subscribe(&key, streams::place(&request, id)?, history).await?;
-        Ok(self.streamed(reader, streams::marks(&request)?))
+        let reader = self.execution.subscribe(&key, streams::start(&request, id)?, history).await?;
+        Ok(self.streamed(reader, streams::is_resume_active(&request)?))
     }
 
     /// Stores a configuration with its task. Replaces one with the same id (3.1.7).

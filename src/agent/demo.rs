@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{About, Agent, End, Error, Stopped, Turn, Updates};
-use crate::pb::v1::{Part, TaskState};
+use super::{Agent, End, Error, Stopped, Turn, Updates};
+use crate::pb::v1::{AgentCard, Part, TaskState};
 
 /// Reply to `/help`: the commands, one per line.
 pub const HELP: &str = "\
@@ -64,11 +64,11 @@ impl Agent for Demo {
         }
     }
 
-    fn about(&self) -> About {
-        let about = About::new("Demo").version(env!("CARGO_PKG_VERSION")).modes(["text/plain"], ["text/plain"]);
-        let about = about.describe("Echoes what it is sent, and provokes every state of a task on command.");
-        let about = about.skill("echo", "Sends back the text that it is sent.", ["demo", "echo"]);
-        about.skill("provoke", "Brings a task into the state that a command names; /help lists them.", ["demo", "test"])
+    fn card(&self) -> AgentCard {
+        let card = AgentCard::new("Demo").version(env!("CARGO_PKG_VERSION")).modes(["text/plain"], ["text/plain"]);
+        let card = card.describe("Echoes what it is sent, and provokes every state of a task on command.");
+        let card = card.skill("echo", "Sends back the text that it is sent.", ["demo", "echo"]);
+        card.skill("provoke", "Brings a task into the state that a command names; /help lists them.", ["demo", "test"])
     }
 }
 

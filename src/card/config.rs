@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::Card;
+use super::{CardTemplate, ProtocolBinding};
 use crate::{
     pb::{
         v1::{AgentExtension, AgentInterface, AgentProvider, AgentSkill},
         wkt::Struct,
     },
     protocol::Version,
-    v03::card::{CardVersion, Requirement, Scheme},
+    v03::card::{self as v03, CardVersion, Requirement, Scheme},
 };
 
+options! {
 /// Values of the agent card that override the agent's own. Lists are replaced as a whole.
 ///
 /// ```
@@ -52,13 +53,27 @@ pub struct CardConfig {
     /// Capabilities that differ from those of the server.
     pub capabilities: CapabilitiesConfig,
     /// Security schemes by name, in the form of OpenAPI. The card only declares them; an authenticator has to enforce them.
+    /// A scheme with several OAuth flows keeps all of them on a card of 0.3 (0.3, 5.5.3), and one of them on a card of 1.0.
     pub security_schemes: SchemesConfig,
     /// Security requirements, of which a call has to meet one: scopes by the name of a scheme.
     pub security: Vec<Requirement>,
-    /// Form of the card for requests that do not name a protocol version.
+    /// Form of the card for requests that do not name a protocol version. Merged by default, which clients of 1.0 and 0.3
+    /// can read.
     pub format: Option<CardVersion>,
-    /// Form of the card by the requested host. Overrides `format`.
+    /// Form of the card by the requested host (`host` or `host:port`). Overrides `format`.
     pub formats_by_host: BTreeMap<String, CardVersion>,
+    /// Address of gRPC, if it differs from that of the other bindings: `host:port`, optionally after `dns:///`, or a URL
+    /// without a path. gRPC has no path: a server below a base path, or behind a proxy that supports only HTTP/1.1, needs
+    /// this address. An invalid address is left off the card.
+    pub grpc_url: Option<String>,
+    /// Address of gRPC for clients of 0.3. Defaults to `grpc_url`.
+    pub grpc_url_v03: Option<String>,
+    /// Bindings that the card lists among the server's own interfaces of 1.0. All three by default. Bindings that the card
+    /// does not list are still served.
+    pub bindings: Option<Vec<ProtocolBinding>>,
+    /// Bindings that the card lists among the server's own interfaces of 0.3.
+    pub bindings_v03: Option<Vec<ProtocolBinding>>,
+}
 }
 
 /// Provider of an agent.
@@ -157,55 +172,54 @@ pub struct CapabilitiesConfig {
     pub state_transition_history: Option<bool>,
 }
 
-impl Card {
+impl CardTemplate {
     /// Applies a configuration.
     #[must_use]
-    pub fn configure(mut self, config: CardConfig) -> Self {
+    pub(crate) fn configure(mut self, config: CardConfig) -> Self {
+        fn set<T>(field: &mut T, value: Option<impl Into<T>>) {
+            if let Some(value) = value {
+                *field = value.into();
+            }
+        }
+        fn set_all<T, U: From<T>>(field: &mut Vec<U>, values: Option<Vec<T>>) {
+            if let Some(values) = values {
+                *field = values.into_iter().map(U::from).collect();
+            }
+        }
         let CardConfig { name, description, version, provider, icon_url, documentation_url, .. } = config;
         let CardConfig { input_modes, output_modes, skills, extensions, interfaces, capabilities, .. } = config;
         let CardConfig { security_schemes, security, format, formats_by_host, .. } = config;
-        let about = &mut self.about;
-        let set = |field: &mut Option<String>, value: Option<String>| {
-            if value.is_some() {
-                *field = value;
-            }
-        };
-        set(&mut about.name, name);
-        set(&mut about.description, description);
-        set(&mut about.version, version);
-        set(&mut about.icon_url, icon_url);
-        set(&mut about.documentation_url, documentation_url);
-        if let Some(ProviderConfig { organization, url }) = provider {
-            about.provider = Some(AgentProvider { organization, url });
-        }
-        if let Some(modes) = input_modes {
-            about.input_modes = modes;
-        }
-        if let Some(modes) = output_modes {
-            about.output_modes = modes;
-        }
-        if let Some(skills) = skills {
-            about.skills = skills.into_iter().map(Into::into).collect();
-        }
-        if let Some(extensions) = extensions {
-            about.extensions = extensions.into_iter().map(Into::into).collect();
-        }
-        self.interfaces.extend(interfaces.into_iter().map(AgentInterface::from));
-        if let Some(streaming) = capabilities.streaming {
-            self.streaming = streaming;
-        }
-        if let Some(declared) = capabilities.state_transition_history {
-            self.v03_fields.state_transition_history = declared;
-        }
+        let CardConfig { grpc_url, grpc_url_v03, bindings, bindings_v03, .. } = config;
+        let card = &mut self.declared;
+        set(&mut card.name, name);
+        set(&mut card.description, description);
+        set(&mut card.version, version);
+        set(&mut card.icon_url, icon_url.map(Some));
+        set(&mut card.documentation_url, documentation_url.map(Some));
+        set(
+            &mut card.provider,
+            provider.map(|ProviderConfig { organization, url }| AgentProvider { organization, url }),
+        );
+        set(&mut card.default_input_modes, input_modes);
+        set(&mut card.default_output_modes, output_modes);
+        set_all(&mut card.skills, skills);
+        let declared = card.capabilities.get_or_insert_default();
+        set_all(&mut declared.extensions, extensions);
+        set(&mut declared.streaming, capabilities.streaming);
+        card.supported_interfaces.extend(interfaces.into_iter().map(AgentInterface::from));
+        set(&mut self.v03_fields.state_transition_history, capabilities.state_transition_history);
         if !security_schemes.0.is_empty() || !security.is_empty() {
-            self = self.classic_security(security_schemes.0, security);
+            card.security_requirements = security.into_iter().map(v03::to_requirement).collect();
+            card.security_schemes = v03::to_v1(security_schemes.0.clone());
+            self.v03_fields.schemes = security_schemes.0;
         }
-        if let Some(format) = format {
-            self = self.format(format);
-        }
-        for (host, format) in formats_by_host {
-            self = self.format_for_host(host, format);
-        }
+        set(&mut self.formats.usual, format);
+        let formats = formats_by_host.into_iter().map(|(host, format)| (host.to_ascii_lowercase(), format));
+        self.formats.hosts.extend(formats);
+        set(&mut self.grpc, grpc_url.map(Some));
+        set(&mut self.grpc_v03, grpc_url_v03.map(Some));
+        set(&mut self.bindings, bindings);
+        set(&mut self.bindings_v03, bindings_v03);
         self
     }
 }

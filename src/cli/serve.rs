@@ -9,7 +9,6 @@ use crate::{
     agent::{Agent, demo::Demo},
     auth::Bearer,
     config::{self, Config, Loaded},
-    protocol::Version,
     server::{self, Server, Signals},
     store::{
         Store,
@@ -108,22 +107,12 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
         .allowed_hosts(config.allowed_hosts.iter().cloned())
         .cors_origins(config.cors_origins.iter().cloned())
         .rpc_path(&*config.rpc_path.0)
-        .v03_file_bytes(config.v03_file_bytes)
-        .map_card(|card| {
-            card.bindings(Version::V1_0, config.card_bindings.iter().copied())
-                .bindings(Version::V0_3, config.card_bindings_v03.iter().copied())
-        });
+        .v03_file_bytes(config.v03_file_bytes);
     if let Some(url) = &config.public_url {
         server = server.url(&*url.0);
     }
     if let Some(path) = &config.base_path {
         server = server.base_path(&*path.0);
-    }
-    if let Some(address) = &config.card_grpc_url {
-        server = server.map_card(|card| card.grpc(&*address.0));
-    }
-    if let Some(address) = &config.card_grpc_url_v03 {
-        server = server.map_card(|card| card.grpc_v03(&*address.0));
     }
     if let Some(token) = &config.token {
         server = server.authenticator(Bearer::new(token.clone()));

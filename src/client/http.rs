@@ -128,7 +128,7 @@ impl Transport for JsonRpc {
 fn into_parts(request: Request<Value>) -> Result<(Call, Map<String, Value>), Error> {
     let (_, mut extensions, message) = request.into_parts();
     let call = extensions.remove::<Call>().unwrap_or_default();
-    call.in_time()?;
+    call.check_deadline()?;
     let Value::Object(message) = message else {
         return Err(Error::internal("a request message must be a JSON object"));
     };

@@ -191,7 +191,7 @@ impl ResumingStream {
         }
         let mut last_error = interruption;
         loop {
-            self.call.in_time()?;
+            self.call.check_deadline()?;
             if !self.backoff.wait(&last_error, &self.call).await {
                 return Err(last_error.into());
             }

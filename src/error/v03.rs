@@ -49,7 +49,7 @@ impl ErrorKind {
     }
 
     /// Name of the error in 0.3, by which some clients identify it (0.3, 8.1 and 8.2).
-    pub const fn classic_name(self) -> &'static str {
+    pub const fn v03_name(self) -> &'static str {
         match self.wire_v03().json_rpc {
             -32001 => "TaskNotFoundError",
             -32002 => "TaskNotCancelableError",
@@ -101,7 +101,7 @@ impl Error {
         match version {
             Version::V1_0 => json!({"error": error}),
             Version::V0_3 => {
-                let name = self.kind().classic_name();
+                let name = self.kind().v03_name();
                 error[name] = true.into();
                 json!({"error": error, "code": wire.json_rpc, "type": name, "message": message})
             }
@@ -115,7 +115,7 @@ impl Error {
         match version {
             Version::V1_0 => self.status(version, message),
             Version::V0_3 => {
-                let message = format!("{}: {message}", self.kind().classic_name());
+                let message = format!("{}: {message}", self.kind().v03_name());
                 self.status(version, message)
             }
         }
@@ -133,7 +133,7 @@ mod tests {
             let known = (-32007..=-32001).contains(&wire.json_rpc)
                 || [-32700, -32600, -32601, -32602, -32603].contains(&wire.json_rpc);
             assert!(known || (-32060..=-32050).contains(&wire.json_rpc), "{kind:?}");
-            assert_eq!(known, kind.classic_name() != "ServerError", "{kind:?}");
+            assert_eq!(known, kind.v03_name() != "ServerError", "{kind:?}");
             let precondition = wire.grpc == Code::FailedPrecondition;
             let expected = matches!(kind, ErrorKind::TaskNotCancelable | ErrorKind::Misdirected);
             assert_eq!(precondition, expected, "{kind:?}");

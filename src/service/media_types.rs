@@ -1,8 +1,8 @@
 //! Media type checks of messages and of accepted output modes, against the media types on the agent card.
 
 use crate::{
-    agent::About,
     error::{Error, ErrorKind},
+    pb::v1::AgentCard,
     pb::v1::{Message, Part, part::Content},
 };
 
@@ -32,7 +32,7 @@ const TEXT: &str = "text/plain";
 
 impl MediaTypeCheck {
     /// Creates the check for an agent.
-    pub(super) fn new(modes: Modes, about: &About) -> Self {
+    pub(super) fn new(modes: Modes, card: &AgentCard) -> Self {
         if !modes.strict_media_types {
             return Self { modes, ..Self::default() };
         }
@@ -44,8 +44,8 @@ impl MediaTypeCheck {
             all.extend(skills.cloned());
             all
         };
-        let input = all(&about.input_modes, &mut about.skills.iter().flat_map(|skill| &skill.input_modes));
-        let output = all(&about.output_modes, &mut about.skills.iter().flat_map(|skill| &skill.output_modes));
+        let input = all(&card.default_input_modes, &mut card.skills.iter().flat_map(|skill| &skill.input_modes));
+        let output = all(&card.default_output_modes, &mut card.skills.iter().flat_map(|skill| &skill.output_modes));
         Self { modes, input, output }
     }
 
@@ -131,8 +131,8 @@ mod tests {
     #[test]
     fn parts_have_their_own_media_type_or_that_of_their_kind() {
         let check = |modes: &[&str]| {
-            let about = About::default().modes(modes.iter().copied(), ["text/plain"]);
-            MediaTypeCheck::new(Modes { strict_media_types: true, require_text: false }, &about)
+            let card = AgentCard::default().modes(modes.iter().copied(), ["text/plain"]);
+            MediaTypeCheck::new(Modes { strict_media_types: true, require_text: false }, &card)
         };
         let data = || Part::data(&1).unwrap();
         for (modes, part, is_accepted) in [

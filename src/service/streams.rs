@@ -36,7 +36,7 @@ impl<A: Agent> Service<A> {
     pub(super) async fn resume_stream(&self, request: Request<SendMessageRequest>) -> Result<Reader, Error> {
         const CURSOR: &str = "Last-Event-ID";
         let call = Call::of(&request)?;
-        call.in_time()?;
+        call.check_deadline()?;
         let cursor = call.cursor.as_ref().and_then(|cursor| cursor.parts());
         let why = "not a cursor of this server; send the message without it";
         let (id, position) = cursor.ok_or_else(|| Error::invalid_field(CURSOR, why))?;
@@ -58,15 +58,15 @@ impl<A: Agent> Service<A> {
     }
 
     /// Returns the stream of a reader, with the maximum age.
-    pub(super) fn streamed(&self, reader: Reader, marks: bool) -> Response<BoxStream<Event>> {
+    pub(super) fn streamed(&self, reader: Reader, has_cursors: bool) -> Response<BoxStream<Event>> {
         let age = self.execution.limits().stream_max_age;
         let until = Instant::now().checked_add(age).filter(|_| !age.is_zero());
-        Response::new(Box::pin(Events { reader, marks, until, timer: None, armed: None, ended: false }))
+        Response::new(Box::pin(Events { reader, has_cursors, until, timer: None, armed: None, ended: false }))
     }
 }
 
 /// Returns the start of a subscription: the caller's cursor, or the current task.
-pub(super) fn place<T>(request: &Request<T>, id: &str) -> Result<StreamStart, Error> {
+pub(super) fn start<T>(request: &Request<T>, id: &str) -> Result<StreamStart, Error> {
     /// Position that no log has, for the cursor of another task or server: the stream begins with a snapshot.
     const UNKNOWN: Position = Position { fence: 0, seq: u64::MAX };
     let cursor = Call::of(request)?.cursor.as_ref();
@@ -78,7 +78,7 @@ pub(super) fn place<T>(request: &Request<T>, id: &str) -> Result<StreamStart, Er
 }
 
 /// Returns true if the `resume` extension is active: the server supports it, and the caller requests it.
-pub(super) fn marks<T>(request: &Request<T>) -> Result<bool, Error> {
+pub(super) fn is_resume_active<T>(request: &Request<T>) -> Result<bool, Error> {
     let extensions = &Call::of(request)?.extensions;
     Ok(request.extensions().get::<Negotiated>().is_some() && extensions.iter().any(|uri| uri == resume::URI))
 }
@@ -87,7 +87,7 @@ pub(super) fn marks<T>(request: &Request<T>) -> Result<bool, Error> {
 struct Events {
     reader: Reader,
     /// Adds the metadata of the `resume` extension to each event: its cursor, and a mark after a gap.
-    marks: bool,
+    has_cursors: bool,
     /// End of the stream by its maximum age. The client can resume it.
     until: Option<Instant>,
     /// Created when the stream waits for the first time: short streams need none.
@@ -124,7 +124,7 @@ impl Stream for Events {
             }
         };
         Poll::Ready(item.map(|result| match result {
-            Ok(event) if self.marks => Ok(resume::with_cursor(event, self.reader.take_gap())),
+            Ok(event) if self.has_cursors => Ok(resume::with_cursor(event, self.reader.take_gap())),
             Ok(event) => Ok(event),
             Err(Interrupted) => {
                 self.ended = true;

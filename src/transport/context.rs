@@ -65,8 +65,8 @@ pub(super) fn attach_call(parts: &mut Parts, binding: Binding, settings: &Settin
         call.cursor = text.map(|text| Cursor::from_text(&text).unwrap_or_else(Cursor::invalid));
     }
     let requested = RequestedVersion::of(parts, settings.protocols, settings.strict_version);
-    let deadline = call.in_time();
-    call.alone(&mut parts.extensions);
+    let deadline = call.check_deadline();
+    call.replace_extensions(&mut parts.extensions);
     PendingChecks { deadline, requested }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn complete(
             let metadata = std::mem::take(status.metadata_mut());
             let prefix = status.message().split(':').next().unwrap_or_default().to_owned();
             let error = Error::from(status);
-            if version == Version::V0_3 && prefix == error.kind().classic_name() {
+            if version == Version::V0_3 && prefix == error.kind().v03_name() {
                 return response;
             }
             let mut complete = status_of(error);

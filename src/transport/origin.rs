@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Ver
 
 use super::{Body, RequestClass, brief, response::status};
 use crate::{
-    card::{Address, Card, Forwarded},
+    card::{Address, CardTemplate, Forwarded},
     error::{Error, ErrorKind},
 };
 
@@ -207,7 +207,7 @@ pub(crate) struct OriginPolicy {
 }
 
 impl OriginPolicy {
-    pub(crate) fn new(card: &Card, hosts: Vec<AllowedHost>, origins: Vec<AllowedOrigin>) -> Self {
+    pub(crate) fn new(card: &CardTemplate, hosts: Vec<AllowedHost>, origins: Vec<AllowedOrigin>) -> Self {
         let checks_all_addresses = !hosts.is_empty();
         let address = card.address().clone();
         let public = address.public.as_deref().and_then(|url| url.parse::<http::Uri>().ok());
@@ -375,7 +375,7 @@ pub(crate) fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{agent::About, protocol::Protocols};
+    use crate::{pb::v1::AgentCard, protocol::Protocols};
 
     fn check(policy: &OriginPolicy, parts: &Parts, bound: Option<SocketAddr>) -> Result<(), Error> {
         policy.check(RequestClass::new(parts, Protocols::default()), parts, bound)
@@ -389,13 +389,13 @@ mod tests {
         request.body(()).unwrap().into_parts().0
     }
 
-    fn policy(card: &Card, hosts: &[&str], origins: &[&str]) -> OriginPolicy {
+    fn policy(card: &CardTemplate, hosts: &[&str], origins: &[&str]) -> OriginPolicy {
         let hosts = hosts.iter().map(|host| host.parse().unwrap()).collect();
         OriginPolicy::new(card, hosts, origins.iter().map(|origin| origin.parse().unwrap()).collect())
     }
 
-    fn card() -> Card {
-        Card::new(About::default())
+    fn card() -> CardTemplate {
+        CardTemplate::new(AgentCard::default())
     }
 
     #[test]

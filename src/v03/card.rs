@@ -137,9 +137,9 @@ pub type Requirement = BTreeMap<String, Vec<String>>;
 /// Converts a 1.0 card to a 0.3 card, without members that 1.0 lacks.
 ///
 /// ```
-/// use a2a_service::{agent::About, card::Card, v03::card};
+/// use a2a_service::{pb::v1::AgentCard, v03::card};
 ///
-/// let card = card::v03_card(&Card::new(About::new("Geo")).at("http://127.0.0.1:8080"));
+/// let card = card::v03_card(&AgentCard::new("Geo"));
 /// assert_eq!((card.protocol_version.as_str(), card.name.as_str()), ("0.3.0", "Geo"));
 /// ```
 pub fn v03_card(card: &AgentCard) -> V03Card {

@@ -2,10 +2,9 @@
 
 use a2a_service::{
     auth::{Authenticator, Bearer, Principal, Token},
-    card::Card,
     client::{self, Client},
     error::{Error, ErrorKind},
-    pb::v1::{ListTasksRequest, TaskState, a2a_service_client::A2aServiceClient},
+    pb::v1::{AgentCard, ListTasksRequest, TaskState, a2a_service_client::A2aServiceClient},
     server::Server,
 };
 use http::HeaderMap;
@@ -119,7 +118,7 @@ impl Authenticator for TrustNameHeader {
         name.map(Principal::new).ok_or_else(|| ErrorKind::Unauthenticated.error().challenge("Name"))
     }
 
-    fn describe(&self, card: Card) -> Card {
+    fn describe(&self, card: AgentCard) -> AgentCard {
         card
     }
 }

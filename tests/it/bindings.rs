@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use a2a_service::{
-    agent::{About, Agent, End, Error, Turn, Updates, demo::Demo},
+    agent::{Agent, End, Error, Turn, Updates, demo::Demo},
     client,
-    pb::v1::{Message, TaskState, a2a_service_server::A2aService},
+    pb::v1::{AgentCard, Message, TaskState, a2a_service_server::A2aService},
     server::Server,
     service::Limits,
     store::sqlite::Options,
@@ -234,7 +234,7 @@ impl Agent for Actor {
         }
     }
 
-    fn about(&self) -> About {
-        Demo.about()
+    fn card(&self) -> AgentCard {
+        Demo.card()
     }
 }

@@ -10,12 +10,12 @@ use std::sync::{
 };
 
 use a2a_service::{
-    agent::{About, Agent, End, Error, Turn, Updates},
+    agent::{Agent, End, Error, Turn, Updates},
     call::Call,
     card::CardConfig,
     error::{Error as CallError, ErrorKind},
     pb::v1::{
-        OpenIdConnectSecurityScheme, SecurityRequirement, SecurityScheme, SendMessageRequest, StringList,
+        AgentCard, OpenIdConnectSecurityScheme, SecurityRequirement, SecurityScheme, SendMessageRequest, StringList,
         a2a_service_server::A2aService, security_scheme::Scheme,
     },
     server::Server,
@@ -90,8 +90,11 @@ async fn configuration_overrides_and_extends_the_agent_description() {
             Ok(End::Completed(None))
         }
 
-        fn about(&self) -> About {
-            About::new("Plain").describe("From the agent").skill("a", "A", ["x"]).provider("Org", "https://org.example")
+        fn card(&self) -> AgentCard {
+            AgentCard::new("Plain")
+                .describe("From the agent")
+                .skill("a", "A", ["x"])
+                .provider("Org", "https://org.example")
         }
     }
     let config = json!({

@@ -62,7 +62,7 @@ All errors of all bindings. Generated from `src/error/kind.rs`.
     }
     table.push_str(V03);
     for kind in ErrorKind::ALL {
-        let (wire, current, name) = (kind.wire_for(Version::V0_3), kind.wire(), kind.classic_name());
+        let (wire, current, name) = (kind.wire_for(Version::V0_3), kind.wire(), kind.v03_name());
         if (wire.json_rpc, wire.grpc, wire.http) != (current.json_rpc, current.grpc, current.http) {
             let (status, grpc, http) = (wire.status(), i32::from(wire.grpc), wire.http);
             writeln!(table, "| {kind:?} | `{name}` | {} | {status} ({grpc}) | {http} |", wire.json_rpc).unwrap();

@@ -11,9 +11,8 @@ use a2a_service::{
     agent::{self, demo::Demo},
     auth::{Bearer, Token},
     call::Call,
-    card::Card,
     client,
-    pb::v1::GetTaskRequest,
+    pb::v1::{AgentCard, GetTaskRequest},
     server::Server,
 };
 use prost::Message as _;
@@ -403,7 +402,7 @@ async fn library_program() {
     let failing =
         agent::from_fn(|_, _| async { Err(std::io::Error::other("the disk is on fire\nand spreads").into()) });
     let silent = std::env::var("SILENT_AT").ok();
-    let server = Server::new(failing).report_to_stderr(silent.is_none()).map_card(Card::bearer);
+    let server = Server::new(failing).report_to_stderr(silent.is_none()).map_card(AgentCard::bearer);
     server.serve(silent.as_deref().unwrap_or("127.0.0.1:0")).await.unwrap();
 }
 

@@ -86,7 +86,7 @@ pub(crate) fn rename_extensions_header<T>(mut response: Response<T>) -> Response
 pub(crate) fn to_v1_status(status: &Status) -> Status {
     let kind = Error::from(status.clone()).kind();
     let message = status.message();
-    let message = message.strip_prefix(&format!("{}: ", kind.classic_name())).unwrap_or(message);
+    let message = message.strip_prefix(&format!("{}: ", kind.v03_name())).unwrap_or(message);
     let (old, new) = (kind.wire_for(Version::V0_3).sentence, kind.wire().sentence);
     let message = message.strip_prefix(old).map_or_else(|| message.to_owned(), |rest| format!("{new}{rest}"));
     let (details, metadata) = (status.details().to_vec().into(), status.metadata().clone());

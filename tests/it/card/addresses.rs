@@ -2,7 +2,7 @@
 
 use a2a_service::{
     call::Call,
-    card::Network,
+    card::{CardConfig, Network},
     client,
     pb::{v1::ListTasksRequest, v03},
 };
@@ -220,7 +220,8 @@ async fn every_url_can_be_called_behind_a_proxy() {
     let direct = server().bind("127.0.0.1:0").await.unwrap();
     let grpc = direct.addr().to_string();
     tokio::spawn(direct.run_until(std::future::pending()));
-    let url = proxy(&serve(server().trusted_proxies([here]).map_card(|config| config.grpc(grpc))).await).await;
+    let url =
+        proxy(&serve(server().trusted_proxies([here]).card(CardConfig::default().grpc_url(Some(grpc)))).await).await;
     assert_eq!(call_every_interface(&url).await, ["JSONRPC", "HTTP+JSON", "GRPC"]);
 }
 

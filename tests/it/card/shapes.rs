@@ -150,7 +150,7 @@ async fn card_version_is_selected_by_request_then_host_then_path() {
 
 #[tokio::test]
 async fn disabled_protocol_versions_are_not_on_the_card() {
-    let url = serve(only(Version::V1_0).map_card(|config| config.format(CardVersion::V0_3))).await;
+    let url = serve(only(Version::V1_0).card(CardConfig::default().format(Some(CardVersion::V0_3)))).await;
     for path in [PATH, "/.well-known/agent.json", "/agent-card", "/agent-card?A2A-Version=0.3"] {
         let card = at(&format!("{url}{path}")).await;
         strict(&card).unwrap();

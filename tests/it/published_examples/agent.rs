@@ -1,8 +1,8 @@
 //! Agent of the published examples, which selects the example by the text of the message.
 
 use a2a_service::{
-    agent::{About, Agent, End, Error, Stopped, Turn, Updates},
-    pb::v1::Part,
+    agent::{Agent, End, Error, Stopped, Turn, Updates},
+    pb::v1::{AgentCard, Part},
 };
 use serde_json::json;
 use tokio::task::yield_now;
@@ -87,7 +87,11 @@ impl Agent for ExampleAgent {
         Ok(End::Completed(None))
     }
 
-    fn about(&self) -> About {
-        About::new("researcher").modes(["text/plain"], ["text/plain"]).skill("summarize", "Summarize a text", ["tool"])
+    fn card(&self) -> AgentCard {
+        AgentCard::new("researcher").modes(["text/plain"], ["text/plain"]).skill(
+            "summarize",
+            "Summarize a text",
+            ["tool"],
+        )
     }
 }

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use a2a_service::{
-    agent::About,
-    pb::v1::{AgentSkill, Part},
+    pb::v1::{AgentCard, AgentSkill, Part},
     server::Server,
     service::Modes,
 };
@@ -138,9 +137,9 @@ impl a2a_service::agent::Agent for Reader {
         Actor.run(turn, out).await
     }
 
-    fn about(&self) -> About {
+    fn card(&self) -> AgentCard {
         let types = |all: &[&str]| all.iter().map(|media_type| (*media_type).to_owned()).collect();
-        About::new("Reader").modes(["text/plain", "application/json"], ["text/plain"]).with_skill(AgentSkill {
+        AgentCard::new("Reader").modes(["text/plain", "application/json"], ["text/plain"]).with_skill(AgentSkill {
             id: "see".into(),
             input_modes: types(&["image/*"]),
             output_modes: types(&["application/pdf"]),

@@ -12,6 +12,7 @@ use std::{
 use a2a_service::{
     agent::{Agent, End, Error, Turn, Updates},
     auth::{Bearer, Token},
+    card::CardConfig,
     pb::{
         v1::{SendMessageRequest, a2a_service_client::A2aServiceClient},
         v03,
@@ -186,7 +187,11 @@ async fn configured_hosts_are_accepted() {
     assert_eq!(status("127.0.0.1", server()).await, 421);
     assert_eq!(status("127.0.0.1", server().url("https://agent.example/a")).await, 200);
     assert_eq!(
-        status("127.0.0.1", server().map_card(|card| card.format_for_host(OTHER, CardVersion::V1_0))).await,
+        status(
+            "127.0.0.1",
+            server().card(CardConfig::default().formats_by_host([(OTHER.to_owned(), CardVersion::V1_0)].into()))
+        )
+        .await,
         200
     );
     let allowed = |text: &str| server().allowed_hosts([text.parse().unwrap()]);

@@ -135,8 +135,8 @@ async fn errors_have_v03_codes_and_names() {
         let status =
             agent.get_task(GetTaskRequest { name: format!("tasks/error-{n}"), history_length: 0 }).await.unwrap_err();
         let wire = kind.wire_for(Version::V0_3);
-        assert_eq!(error_parts(&status), (wire.grpc, kind.classic_name(), wire.reason.to_owned()), "{kind:?}");
-        assert_eq!(status.message(), format!("{}: {}: ü: why", kind.classic_name(), wire.sentence));
+        assert_eq!(error_parts(&status), (wire.grpc, kind.v03_name(), wire.reason.to_owned()), "{kind:?}");
+        assert_eq!(status.message(), format!("{}: {}: ü: why", kind.v03_name(), wire.sentence));
     }
     let secret = agent.get_task(GetTaskRequest { name: "tasks/secret".into(), history_length: 0 }).await.unwrap_err();
     assert_eq!(secret.metadata().get("www-authenticate").unwrap(), "Bearer realm=\"a\"");

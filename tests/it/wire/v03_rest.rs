@@ -225,9 +225,9 @@ async fn error_has_exact_bytes() {
         let wire = kind.wire_for(Version::V0_3);
         let (status, problem) = get(&format!("{url}/v1/tasks/error-{n}")).await;
         assert_eq!((status, &problem["code"]), (wire.http, &json!(wire.json_rpc)), "{kind:?}");
-        assert_eq!((&problem["type"], &problem["error"]["code"]), (&json!(kind.classic_name()), &json!(wire.http)));
+        assert_eq!((&problem["type"], &problem["error"]["code"]), (&json!(kind.v03_name()), &json!(wire.http)));
         assert_eq!(
-            (&problem["message"], &problem["error"][kind.classic_name()]),
+            (&problem["message"], &problem["error"][kind.v03_name()]),
             (&json!(format!("{}: ü: why", wire.sentence)), &json!(true))
         );
     }
