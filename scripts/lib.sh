@@ -2,13 +2,31 @@
 # of the repository as the working directory.
 # shellcheck shell=bash
 
-# Each result is one line, which the summary counts.
+# Each result is one line; `summary` counts those in the file `log`.
 ok() { printf 'ok %s\n' "$1"; }
 failed() {
     failures=$((failures + 1))
     printf 'FAILED %s\n' "$1"
 }
 skipped() { printf 'skipped %s: %s\n' "$1" "$2"; }
+
+# results COMMAND...: runs a command and adds its output to the file `log`. A command that fails without a FAILED line counts as
+# a failure too. Uses the directory `work`.
+results() {
+    local status=0
+    "$@" 2>&1 </dev/null | tee "$work/part" || status=$?
+    if [ "$status" != 0 ] && ! grep -q '^FAILED ' "$work/part"; then
+        failed "$* ends with status $status" | tee -a "$work/part"
+    fi
+    cat "$work/part" >>"$log"
+}
+
+# Prints the number of results of each kind in the file `log`, and fails if there is a failure.
+summary() {
+    count() { grep -c "^$1 " "$log" || true; }
+    printf '\n%s passed, %s failed, %s skipped\n' "$(count ok)" "$(count FAILED)" "$(count skipped)"
+    [ "$(count FAILED)" = 0 ]
+}
 
 failures=0
 servers=()
