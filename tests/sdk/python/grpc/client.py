@@ -179,7 +179,8 @@ class V03:
 
     def extended_card_is_rejected(self):
         code, details = rejection(self._stub.GetAgentCard, v03.GetAgentCardRequest())
-        equal((code, details['ErrorInfo'].reason), (grpc.StatusCode.UNIMPLEMENTED, 'EXTENDED_AGENT_CARD_NOT_CONFIGURED'))
+        equal(code, grpc.StatusCode.UNIMPLEMENTED)
+        equal(details['ErrorInfo'].reason, 'EXTENDED_AGENT_CARD_NOT_CONFIGURED')
 
     def send(self):
         task = self._send(v03.Part(text='hello'))

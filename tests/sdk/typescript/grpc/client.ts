@@ -77,7 +77,8 @@ async function clientV1(): Promise<Tests> {
   assert.ok(address);
   const client = new v1.A2AServiceClient(address.url, grpc.credentials.createInsecure());
 
-  const part = (content: v1.Part['content'], fields: Partial<v1.Part> = {}) => v1.Part.fromPartial({ content, ...fields });
+  const part = (content: v1.Part['content'], fields: Partial<v1.Part> = {}) =>
+    v1.Part.fromPartial({ content, ...fields });
   const text = (value: string) => part({ $case: 'text', text: value });
   const request = (parts: v1.Part[], configuration: Partial<v1.SendMessageConfiguration> = {}) =>
     v1.SendMessageRequest.fromPartial({ message: { messageId: 'm', role: v1.Role.ROLE_USER, parts }, configuration });
@@ -120,7 +121,9 @@ async function clientV1(): Promise<Tests> {
         ({ payload }) => payload,
       );
       assert.equal(payloads[0]?.$case, 'task');
-      const updates = payloads.flatMap((payload) => (payload?.$case === 'artifactUpdate' ? [payload.artifactUpdate] : []));
+      const updates = payloads.flatMap((payload) =>
+        payload?.$case === 'artifactUpdate' ? [payload.artifactUpdate] : [],
+      );
       assert.deepEqual(updates.flatMap(({ artifact }) => artifact?.parts), CHUNKS.map(text));
       assert.equal(updates.findIndex(({ lastChunk }) => lastChunk), updates.length - 1);
       const last = payloads.at(-1);
@@ -271,7 +274,9 @@ async function clientV03(): Promise<Tests> {
         ({ payload }) => payload,
       );
       assert.equal(payloads[0]?.$case, 'task');
-      const updates = payloads.flatMap((payload) => (payload?.$case === 'artifactUpdate' ? [payload.artifactUpdate] : []));
+      const updates = payloads.flatMap((payload) =>
+        payload?.$case === 'artifactUpdate' ? [payload.artifactUpdate] : [],
+      );
       assert.deepEqual(updates.flatMap(({ artifact }) => artifact?.parts), CHUNKS.map(text));
       assert.equal(updates.findIndex(({ lastChunk }) => lastChunk), updates.length - 1);
       const last = payloads.at(-1);
