@@ -182,7 +182,7 @@ keys! {
     "insecure" => insecure: bool = false, "Allows a non-loopback listen address without a token. All callers then share one anonymous owner and see each other's tasks.";
     "protocols" => protocols: Protocols = Protocols::default(), "Protocol versions to serve: `1.0`, and `0.3`, which includes the parts of 0.2 that are identical.";
     "log.format" | "log" => log_format: LogFormat = LogFormat::Text, "Log format on stderr.";
-    "log.filter" was "log_filter" => log_filter: Filter = Filter::standard(), "Log filter, as directives of `tracing`. The variable `RUST_LOG` sets it too, unless `A2A_LOG_FILTER` is set.";
+    "log.filter" was "log_filter" => log_filter: Filter = Filter::standard(), "Log filter: a level for all targets, and levels for single ones, such as a crate or module. The variable `RUST_LOG` sets it too, unless `A2A_LOG_FILTER` is set.";
     "log.wire" was "print_wire" => log_wire: bool = false, "Enables the wire log, under the target `a2a_service::wire`: each request as received, the call of 1.0 that it stands for, and the response. Credentials are redacted; message content is not.";
     "strict.version" was "strict_version" => strict_version: bool = false, "Rejects calls that do not name their protocol version, which the protocol treats as calls of 0.3. By default, the version is inferred from the form of the call.";
     "strict.extensions" was "strict_extensions" => strict_extensions: bool = false, "Rejects callers of 0.3 that do not request an extension that the card requires, as callers of 1.0 always are. Off by default, because 0.3 has no error for it.";

@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, process, sync::Arc};
 
 use anyhow::Context as _;
+use tracing::Level;
 
 use super::{Serve, say, warn};
 use crate::{
@@ -29,10 +30,10 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         return Ok(());
     }
     let Loaded { config, warnings, .. } = loaded;
-    let mut filter = config.log_filter.to_filter();
+    let mut filter = config.log_filter.targets.clone();
     if config.log_wire {
         // `log.wire` takes precedence over the log filter.
-        filter = filter.add_directive(format!("{}=info", telemetry::wire_log::TARGET).parse()?);
+        filter = filter.with_target(telemetry::wire_log::TARGET, Level::INFO);
     }
     telemetry::log::init(config.log_format, filter);
     for warning in warnings {

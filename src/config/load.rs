@@ -445,11 +445,7 @@ mod tests {
         for (name, value, expected) in [
             ("A2A_INSECURE", "yes", "A2A_INSECURE: `yes` is not a boolean; write `true` or `false`"),
             ("A2A_TOKEN", "", "A2A_TOKEN: "),
-            (
-                "RUST_LOG",
-                "a=b=c",
-                "RUST_LOG: `a=b=c` is not a log filter; write directives such as warn,a2a_service=debug",
-            ),
+            ("RUST_LOG", "a=b=c", "RUST_LOG: `a=b=c` is not a log filter; write levels such as warn,a2a_service=debug"),
         ] {
             let error = load_from("", &[(name, value)], &[]).unwrap_err();
             assert!(error.starts_with(expected), "{error}");

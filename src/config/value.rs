@@ -8,7 +8,8 @@ use toml::{
     Spanned,
     de::{DeValue, ValueDeserializer},
 };
-use tracing_subscriber::EnvFilter;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
 
 use crate::{
     auth::Token,
@@ -370,19 +371,18 @@ impl Value for Token {
     }
 }
 
-/// Log filter: directives of `tracing`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Filter(String);
+/// Log filter: comma-separated levels, each for a target such as a crate or module, or for all.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Filter {
+    text: String,
+    pub(crate) targets: Targets,
+}
 
 impl Filter {
     /// Default filter: warnings of all crates, and info of this one.
     pub(crate) fn standard() -> Self {
-        Self("warn,a2a_service=info".to_owned())
-    }
-
-    /// Converts to the filter of `tracing`. The text was validated when it was parsed.
-    pub(crate) fn to_filter(&self) -> EnvFilter {
-        EnvFilter::new(&self.0)
+        let targets = Targets::new().with_default(Level::WARN).with_target("a2a_service", Level::INFO);
+        Self { text: "warn,a2a_service=info".to_owned(), targets }
     }
 }
 
@@ -390,14 +390,12 @@ impl Value for Filter {
     const KIND: &'static str = "log filter";
 
     fn read(text: &str) -> Result<Self, String> {
-        let parsed = EnvFilter::builder().parse(text);
-        parsed.map(|_| Self(text.to_owned())).map_err(|_| {
-            format!("{} is not a log filter; write directives such as warn,a2a_service=debug", brief(text))
-        })
+        let parsed = text.parse().map(|targets| Self { text: text.to_owned(), targets });
+        parsed.map_err(|_| format!("{} is not a log filter; write levels such as warn,a2a_service=debug", brief(text)))
     }
 
     fn show(&self) -> Option<String> {
-        Some(quoted(&self.0))
+        Some(quoted(&self.text))
     }
 }
 

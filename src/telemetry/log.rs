@@ -8,9 +8,11 @@ use std::{
 
 use tracing::{Event, Subscriber};
 use tracing_subscriber::{
-    EnvFilter,
+    filter::Targets,
     fmt::{FmtContext, FormatEvent, FormatFields, format::Writer},
+    layer::SubscriberExt as _,
     registry::LookupSpan,
+    util::SubscriberInitExt as _,
 };
 
 use crate::report::write_escaped;
@@ -25,13 +27,14 @@ pub(crate) enum LogFormat {
 }
 
 /// Installs the subscriber that logs to stderr, and a panic hook that logs panics.
-pub(crate) fn init(log: LogFormat, filter: EnvFilter) {
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+pub(crate) fn init(log: LogFormat, filter: Targets) {
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    let subscriber = tracing_subscriber::registry().with(filter);
     match log {
-        LogFormat::Text => lines.map_event_format(|format| Escaped { format, json: false }).init(),
+        LogFormat::Text => subscriber.with(lines.map_event_format(|format| Escaped { format, json: false })).init(),
         LogFormat::Json => {
             let lines = lines.json().flatten_event(true).with_span_list(false);
-            lines.map_event_format(|format| Escaped { format, json: true }).init();
+            subscriber.with(lines.map_event_format(|format| Escaped { format, json: true })).init();
         }
     }
     std::panic::set_hook(Box::new(log_panic));
