@@ -33,7 +33,7 @@ use crate::{
     journal::{
         Journal, LiveRef, Phase, Reader, TurnContext,
         live::{CommitFailure, LiveState, LiveTask},
-        waiters::{TurnReply, WaitCondition},
+        waiters::{TurnReply, WaitCondition, Wakeups},
     },
     pb::{
         v1::{Message, Task, TaskState},
@@ -349,9 +349,8 @@ impl<A: Agent> Execution<A> {
                     drop(inner.accept(status, Mark::ending(Ends::Task)));
                 }
             }
-            let wake = inner.wake_control();
             self.0.journal.flush(&live, inner);
-            live.send_wakeups(wake);
+            live.send_wakeups(Wakeups::control());
             ended
         };
         match self.wait_for_commit(&live, ended, self.0.limits.cancel_grace.saturating_add(COMMIT_WAIT)).await? {

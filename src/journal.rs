@@ -188,7 +188,7 @@ impl Journal {
         self.phase.store(number, Ordering::SeqCst);
         for task in self.all() {
             let mut inner = task.lock();
-            let wakeups = if phase == Phase::Stopped { inner.stop_waiting() } else { inner.wake() };
+            let wakeups = if phase == Phase::Stopped { inner.stop_waiting() } else { Wakeups::all() };
             drop(inner);
             task.send_wakeups(wakeups);
         }

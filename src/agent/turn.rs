@@ -2,9 +2,7 @@
 
 use std::{
     fmt,
-    future::poll_fn,
     sync::{Arc, OnceLock},
-    task::Poll,
 };
 
 use serde::de::DeserializeOwned;
@@ -12,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::{
     event::Event,
-    journal::{LiveRef, Phase, TurnContext, live::LiveState, waiters::WakerRegistration},
+    journal::{LiveRef, Phase, TurnContext, live::LiveState},
     pb::{
         v1::{Message, Part, Task, part::Content},
         wkt::Struct,
@@ -156,16 +154,13 @@ impl Turn {
     }
 
     async fn wait_until(&self, condition: impl Fn(&LiveState) -> bool) {
-        let mut registration = WakerRegistration::new(&self.live, |inner| &mut inner.waiters.control);
-        poll_fn(|cx| {
-            let mut inner = self.live.lock();
-            if condition(&inner) {
-                return Poll::Ready(());
+        loop {
+            let control = self.live.control.notified();
+            if condition(&self.live.lock()) {
+                return;
             }
-            registration.register(&mut inner, cx);
-            Poll::Pending
-        })
-        .await;
+            control.await;
+        }
     }
 }
 

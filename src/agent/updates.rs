@@ -3,16 +3,10 @@
 //! An update waits while too many are pending in the store (backpressure). After the end of the turn it fails, so that `?` stops
 //! an agent that was canceled.
 
-use std::{
-    fmt,
-    future::poll_fn,
-    mem,
-    task::{Poll, ready},
-    time::Duration,
-};
+use std::{fmt, mem, time::Duration};
 
 use serde::Serialize;
-use tokio::task::coop::poll_proceed;
+use tokio::task::coop::consume_budget;
 
 use super::{Error, Stopped};
 use crate::{
@@ -20,7 +14,7 @@ use crate::{
     journal::{
         LiveRef, Phase,
         live::{LimitExceeded, LiveState},
-        waiters::WakerRegistration,
+        waiters::Wakeups,
     },
     message::json_object,
     pb::{
@@ -97,29 +91,25 @@ impl Updates {
     /// # Errors
     /// The turn has ended.
     pub async fn flush(&self) -> Result<(), Stopped> {
-        let mut registration = WakerRegistration::new(&self.live, |inner| &mut inner.waiters.wakers);
         let journal = self.live.journal();
         let mut last = None;
-        poll_fn(|cx| {
-            loop {
-                let mut inner = self.live.lock();
+        loop {
+            let changed = {
+                let inner = self.live.lock();
                 if self.has_ended(&inner) {
-                    return Poll::Ready(Err(Stopped));
+                    return Err(Stopped);
                 }
-                // A commit includes everything accepted before. A later event may follow before this is polled again.
+                // A commit includes everything accepted before. A later event may follow before the next check.
                 let last = *last.get_or_insert(inner.admission.seq());
                 if inner.watermark() > last || !inner.has_uncommitted() {
-                    return Poll::Ready(Ok(()));
+                    return Ok(());
                 }
-                if journal.store().immediate().is_none() {
-                    registration.register(&mut inner, cx);
-                    journal.flush(&self.live, inner);
-                    return Poll::Pending;
-                }
+                let changed = self.live.changed.notified();
                 journal.flush(&self.live, inner);
-            }
-        })
-        .await
+                changed
+            };
+            changed.await;
+        }
     }
 
     /// Creates a writer for an artifact with a name. Several artifacts may be written concurrently.
@@ -186,46 +176,37 @@ impl Updates {
 
     /// Applies an update to the task as soon as there is capacity for pending events, unless the turn has ended.
     async fn apply(&self, mut update: impl FnMut(&mut LiveState) -> Result<(), Stopped>) -> Result<(), Stopped> {
-        let mut registration = WakerRegistration::new(&self.live, |inner| &mut inner.waiters.wakers);
         let journal = self.live.journal();
-        poll_fn(|cx| {
+        loop {
             // Yields to the runtime from time to time, even if the store never makes the agent wait.
-            let budget = ready!(poll_proceed(cx));
-            loop {
+            consume_budget().await;
+            let changed = {
                 let mut inner = self.live.lock();
                 if self.has_ended(&inner) {
                     inner.turn.rejected_events += 1;
-                    return Poll::Ready(Err(Stopped));
+                    return Err(Stopped);
                 }
                 inner.has_task = true;
-                if inner.is_full() {
-                    if journal.store().immediate().is_none() {
-                        registration.register(&mut inner, cx);
+                if !inner.is_full() {
+                    let result = update(&mut inner);
+                    inner.turn.updates = inner.turn.updates.wrapping_add(1);
+                    if inner.turn.exceeded.is_some() {
+                        // Wakes the runner, which fails the turn.
+                        drop(inner);
+                        self.live.send_wakeups(Wakeups::control());
+                    } else if !inner.turn.agent_polled || inner.has_pending_longer_than(MAX_PENDING) {
+                        // The runner flushes when the agent pauses. An agent that does not pause flushes here, once updates
+                        // have been pending for too long.
                         journal.flush(&self.live, inner);
-                        return Poll::Pending;
                     }
-                    journal.flush(&self.live, inner);
-                    continue;
+                    return result;
                 }
-                let result = update(&mut inner);
-                inner.turn.updates = inner.turn.updates.wrapping_add(1);
-                if inner.turn.exceeded.is_some() {
-                    // Wakes the runner, which fails the turn.
-                    let wake = inner.wake_control();
-                    drop(inner);
-                    self.live.send_wakeups(wake);
-                    return Poll::Ready(result);
-                }
-                // The runner flushes when the agent pauses. An agent that does not pause flushes here, once updates have been
-                // pending for too long.
-                if !inner.turn.agent_polled || inner.has_pending_longer_than(MAX_PENDING) {
-                    journal.flush(&self.live, inner);
-                }
-                budget.made_progress();
-                return Poll::Ready(result);
-            }
-        })
-        .await
+                let changed = self.live.changed.notified();
+                journal.flush(&self.live, inner);
+                changed
+            };
+            changed.await;
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use crate::{
         LiveRef, Phase, TurnContext,
         live::{LimitExceeded, LiveState},
         turns::MAX_MESSAGES_PER_TURN,
-        waiters::{TurnReply, WakerRegistration},
+        waiters::TurnReply,
     },
     pb::v1::{Message, Task, TaskState},
     report,
@@ -122,7 +122,7 @@ impl<A: Agent> Shared<A> {
         let mut timer = pin!(sleep_until(real_at));
         // Waker that the timer has: it is not polled again for each update of the agent.
         let mut armed: Option<Waker> = None;
-        let mut registration = WakerRegistration::new(live, |inner| &mut inner.waiters.control);
+        let mut control = pin!(live.control.notified());
         let mut is_registered = false;
         let outcome = poll_fn(|cx| {
             {
@@ -136,7 +136,10 @@ impl<A: Agent> Shared<A> {
                 if inner.turn.cancel_requested && grace_ends.is_none() {
                     grace_ends = Some(clock::after(Instant::now(), self.limits.cancel_grace));
                 }
-                registration.register(&mut inner, cx);
+                // A later cancel or drain wakes this turn.
+                while control.as_mut().poll(cx).is_ready() {
+                    control.set(live.control.notified());
+                }
                 inner.turn.agent_polled = true;
             }
             let poll = || agent.as_mut().map_or(Poll::Pending, |future| future.as_mut().poll(cx));

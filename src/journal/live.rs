@@ -4,18 +4,21 @@
 //! Accepted events are `pending`, then in flight to the store. Once durable, they are applied to the committed task and
 //! the watermark advances. Only committed state is visible to clients.
 
-use std::{collections::VecDeque, mem, sync::Arc, task::Waker, time::Duration};
+use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
 
 pub(super) use self::commit::apply_to_checkpoint;
 pub(crate) use self::commit_failure::{CommitFailure, LimitExceeded};
 use super::{
     turn_context::{EncodedContext, TurnContext},
     turns::Turns,
-    waiters::{TurnReply, WaitCondition, WakerSlot, Wakers, Wakeups},
+    waiters::{TurnReply, WaitCondition, Wakeups},
 };
 use crate::{
     clock::{Millis, millis, timestamp},
@@ -54,6 +57,11 @@ pub(crate) struct LiveTask {
     pub(crate) key: Key,
     pub(crate) context: Arc<str>,
     state: Mutex<LiveState>,
+    /// Wakes readers, and an agent that waits for the store, after each commit and when the task is lost. Waiters must
+    /// create their future before they release the lock under which they find nothing, so that they miss no change.
+    pub(crate) changed: Arc<Notify>,
+    /// Wakes the runner and its agent at a cancel, a drain or a limit. Waiters as for `changed`.
+    pub(crate) control: Notify,
 }
 
 /// Mutable state of a live task.
@@ -175,10 +183,6 @@ pub(crate) struct TurnState {
 pub(crate) struct Waiters {
     /// Callers that wait for a condition.
     conditions: Vec<(WaitCondition, oneshot::Sender<TurnReply>)>,
-    /// Wakers of readers, and of an agent that waits for the store.
-    pub(crate) wakers: Wakers,
-    /// Wakers of the runner and its agent, which wait for a cancel or a drain.
-    pub(crate) control: Wakers,
     /// Number of readers.
     readers: usize,
     /// Message with which the turn replied instead of a task.
@@ -212,7 +216,7 @@ impl LiveTask {
         inner.accepted.pending.reserve(4);
         (inner.accepted.initial_task, inner.accepted.is_new, inner.turn.delivered_seq, inner.turn.attempt) =
             (Some(Arc::new(task)), true, 1, 1);
-        Self { key, context, state: Mutex::new(inner) }
+        Self::from_state(key, context, inner)
     }
 
     /// Creates a live task from its stored state.
@@ -225,7 +229,11 @@ impl LiveTask {
         inner.durable.turns = Turns::loaded(row.open);
         (inner.turn.delivered_seq, inner.turn.cancel_requested) = (row.delivered_seq, row.cancel_requested);
         (inner.turn.attempt, inner.turn.drained) = (row.attempt, row.drained);
-        Self { key, context: row.context, state: Mutex::new(inner) }
+        Self::from_state(key, row.context, inner)
+    }
+
+    fn from_state(key: Key, context: Arc<str>, state: LiveState) -> Self {
+        Self { key, context, state: Mutex::new(state), changed: Arc::default(), control: Notify::new() }
     }
 
     /// Sets the size of the log of a loaded task, in bytes.
@@ -262,9 +270,16 @@ impl LiveTask {
 
     /// Sends wake-ups and replies. Must be called without the lock.
     pub(crate) fn send_wakeups(&self, wakeups: Wakeups) {
-        let emptied = wakeups.send();
-        if emptied.capacity() > 0 {
-            self.lock().waiters.wakers.reuse(emptied);
+        let Wakeups { changed, control, replies } = wakeups;
+        for (sender, reply) in replies {
+            // The receiver may have been dropped.
+            drop(sender.send(reply));
+        }
+        if changed {
+            self.changed.notify_waiters();
+        }
+        if control {
+            self.control.notify_waiters();
         }
     }
 }
@@ -433,13 +448,6 @@ impl LiveState {
         self.durable.task.as_ref().is_some_and(|task| task.state().is_terminal())
     }
 
-    /// Returns wake-ups for readers, the runner and its agent.
-    pub(super) fn wake(&mut self) -> Wakeups {
-        let mut wakeups = Wakeups::default();
-        self.wake_all(&mut wakeups);
-        wakeups
-    }
-
     /// Replies with a message instead of a task to all waiters, and to the stream of the send.
     pub(crate) fn reply_with(&mut self, message: Message) -> Wakeups {
         let (mut wakeups, message) = (Wakeups::default(), Box::new(message));
@@ -455,25 +463,13 @@ impl LiveState {
         self.admission.drop_task();
         self.accepted.pending.clear();
         self.accepted.is_new = false;
-        self.waiters.wakers.drain_into(&mut wakeups.wakers);
+        wakeups.changed = true;
         wakeups
     }
 
     /// Returns the message with which the turn replied, for the stream of the send.
     pub(super) fn take_reply(&mut self) -> Option<Box<Message>> {
         self.waiters.reply.take()
-    }
-
-    fn wake_all(&mut self, wakeups: &mut Wakeups) {
-        self.waiters.wakers.drain_into(&mut wakeups.wakers);
-        self.waiters.control.drain_into(&mut wakeups.wakers);
-    }
-
-    /// Returns wake-ups for the runner and its agent.
-    pub(crate) fn wake_control(&mut self) -> Wakeups {
-        let mut wakeups = Wakeups::default();
-        self.waiters.control.drain_into(&mut wakeups.wakers);
-        wakeups
     }
 
     // Waiters and readers.
@@ -495,10 +491,9 @@ impl LiveState {
         self.waiters.readers
     }
 
-    /// Removes a reader. The caller drops the returned waker after releasing the lock.
-    pub(super) fn detach(&mut self, slot: Option<WakerSlot>) -> Option<Waker> {
+    /// Removes a reader.
+    pub(super) fn detach(&mut self) {
         self.waiters.readers -= 1;
-        slot.and_then(|slot| self.waiters.wakers.remove(slot))
     }
 
     /// Returns a receiver of the reply once a condition is met. It fails at once if the task is lost or the server

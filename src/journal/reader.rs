@@ -1,4 +1,4 @@
-//! Reader of a task's events: a cursor into the log, and a waker. It reads recent events from memory and older ones
+//! Reader of a task's events: a cursor into the log. It reads recent events from memory and older ones
 //! from the store.
 //!
 //! A slow reader loses no events, and slows neither the agent nor other readers.
@@ -13,13 +13,15 @@ use std::{
 };
 
 use futures_core::Stream;
-use tokio::{sync::OwnedSemaphorePermit, task::coop::poll_proceed};
+use tokio::{
+    sync::{OwnedSemaphorePermit, futures::OwnedNotified},
+    task::coop::poll_proceed,
+};
 
 use super::{
     Journal, LiveRef, Phase,
     live::CommitFailure,
     turns::{MessageStage, TurnProgress},
-    waiters::WakerSlot,
 };
 use crate::{
     event::{Ends, Event, Mark, Position, Seq},
@@ -67,7 +69,8 @@ pub struct Reader {
     /// Number of events in the next read from the store: as many as fit into [`BATCH_BYTES`], by the size of the last
     /// ones.
     fetch_limit: usize,
-    slot: Option<WakerSlot>,
+    /// Wake-up by the next change of the task, from the first wait on.
+    changed: Option<Pin<Box<OwnedNotified>>>,
     done: bool,
     /// Counts against the limit on open streams.
     _permit: Option<OwnedSemaphorePermit>,
@@ -100,7 +103,7 @@ impl Reader {
             ready: VecDeque::new(),
             fetch: None,
             fetch_limit: FIRST_BATCH,
-            slot: None,
+            changed: None,
             done: false,
             _permit: permit.into(),
         }
@@ -229,7 +232,12 @@ impl Reader {
                 if is_cut {
                     return Poll::Ready(Err(Interrupted));
                 }
-                inner.waiters.wakers.register(&mut self.slot, cx);
+                let next = || Arc::clone(&self.live.changed).notified_owned();
+                let changed = self.changed.get_or_insert_with(|| Box::pin(next()));
+                // A later change wakes this reader: it needs the lock, which is still held.
+                while changed.as_mut().poll(cx).is_ready() {
+                    changed.set(next());
+                }
                 return Poll::Pending;
             }
             if let Some(event) = inner.read_cache(self.next, (BATCH, BATCH_BYTES), &mut self.ready) {
@@ -358,8 +366,7 @@ impl Stream for Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let waker = self.live.lock().detach(self.slot);
-        drop(waker);
+        self.live.lock().detach();
     }
 }
 
@@ -371,6 +378,13 @@ impl std::fmt::Debug for Reader {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        array,
+        sync::atomic::{AtomicUsize, Ordering},
+        task::{Wake, Waker},
+    };
+
+    use tokio::sync::Notify;
     use tokio_stream::StreamExt as _;
 
     use super::*;
@@ -381,10 +395,80 @@ mod tests {
         journal::{
             TurnContext,
             live::{MAX_CACHED_BYTES, MAX_CACHED_EVENTS},
+            pause,
         },
         pb::v1::Message,
         store::memory::Memory,
     };
+
+    fn request() -> SendRequest {
+        SendRequest {
+            scope: Arc::default(),
+            message: Message::user("go"),
+            context: TurnContext::default(),
+            push: None,
+            idempotency_key: None,
+        }
+    }
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reader_polled_repeatedly_is_woken_once_and_a_dropped_one_leaves_no_waker() {
+        let go = Arc::new(Notify::new());
+        let agent = agent::from_fn({
+            let go = Arc::clone(&go);
+            move |_, out| {
+                let go = Arc::clone(&go);
+                async move {
+                    for _ in 0..2 {
+                        out.working().await?;
+                        go.notified().await;
+                    }
+                    Ok(End::Completed(None))
+                }
+            }
+        });
+        let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default(), Env::default());
+        let mut first = execution.stream(request(), HistoryLimit::default()).await.unwrap();
+        let start = StreamStart::After(first.next().await.unwrap().unwrap().position());
+        let key = first.live.key.clone();
+        let mut readers = vec![first];
+        for _ in 0..3 {
+            readers.push(execution.subscribe(&key, start, HistoryLimit::default()).await.unwrap());
+        }
+        let wakers: [Arc<Wakes>; 4] = array::from_fn(|_| Arc::default());
+        let count = || wakers.each_ref().map(|wakes| wakes.0.load(Ordering::SeqCst));
+        let read = |readers: &mut [Reader]| {
+            for (reader, wakes) in readers.iter_mut().zip(&wakers) {
+                let own = Waker::from(Arc::clone(wakes));
+                let mut poll = || Pin::new(&mut *reader).poll_next(&mut Context::from_waker(&own));
+                while let Poll::Ready(Some(event)) = poll() {
+                    event.unwrap();
+                }
+                (0..5).for_each(|_| drop(poll()));
+            }
+        };
+        pause(Duration::from_millis(10)).await;
+        read(&mut readers);
+        assert_eq!(count(), [0; 4]);
+        for n in 1..=2 {
+            go.notify_one();
+            pause(Duration::from_millis(10)).await;
+            assert_eq!(count(), [n, n, n, 1]);
+            read(&mut readers);
+            // Dropped while it waits: not woken again.
+            readers.truncate(3);
+            assert_eq!(Arc::strong_count(&wakers[3]), 1);
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn memory_holds_only_the_newest_events_for_a_stalled_reader() {
@@ -397,14 +481,7 @@ mod tests {
             Ok(End::Completed(None))
         });
         let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default(), Env::default());
-        let request = SendRequest {
-            scope: Arc::default(),
-            message: Message::user("go"),
-            context: TurnContext::default(),
-            push: None,
-            idempotency_key: None,
-        };
-        let mut slow = execution.stream(request, HistoryLimit::default()).await.unwrap();
+        let mut slow = execution.stream(request(), HistoryLimit::default()).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();
         let mut fast = execution
             .subscribe(&slow.live.key, StreamStart::After(first.position()), HistoryLimit::default())
@@ -437,14 +514,7 @@ mod tests {
             Ok(End::Completed(None))
         });
         let execution = Execution::new(agent, Arc::new(Memory::default()), Limits::default(), Env::default());
-        let request = SendRequest {
-            scope: Arc::default(),
-            message: Message::user("go"),
-            context: TurnContext::default(),
-            push: None,
-            idempotency_key: None,
-        };
-        let mut slow = execution.stream(request, HistoryLimit::default()).await.unwrap();
+        let mut slow = execution.stream(request(), HistoryLimit::default()).await.unwrap();
         let first = slow.next().await.unwrap().unwrap();
         let mut fast = execution
             .subscribe(&slow.live.key, StreamStart::After(first.position()), HistoryLimit::default())

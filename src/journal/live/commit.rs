@@ -141,7 +141,7 @@ impl LiveState {
             }
         }
         self.cache_events(events);
-        self.waiters.wakers.drain_into(&mut wakeups.wakers);
+        wakeups.changed = true;
     }
 
     /// Reuses the capacity of a list of committed events.

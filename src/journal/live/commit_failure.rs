@@ -70,11 +70,10 @@ impl LiveState {
     /// Stops waiting because the server stops. Callers whose message is durable get the task as it is; all others, and
     /// those that wait for the end of the task, get an error.
     pub(in crate::journal) fn stop_waiting(&mut self) -> Wakeups {
-        let (mut wakeups, durable) = (Wakeups::default(), self.watermark());
+        let (mut wakeups, durable) = (Wakeups::all(), self.watermark());
         self.waiters.stopped = true;
         self.reply_if(&mut wakeups, |condition| condition.event().is_some_and(|seq| seq <= durable));
         self.waiters.conditions.clear();
-        self.wake_all(&mut wakeups);
         wakeups
     }
 
@@ -192,7 +191,7 @@ impl LiveState {
             self.fail(live, &exceeded, last);
         }
         self.turn.exceeded = Some(exceeded);
-        Some(self.wake())
+        Some(Wakeups::all())
     }
 
     /// Fails a task without a running turn. `last` is its last event.
@@ -210,13 +209,11 @@ impl LiveState {
 
     /// Marks the task as lost: it has another writer, or does not exist. Waiters get an error, and readers are woken.
     fn mark_lost(&mut self) -> Wakeups {
-        let mut wakeups = Wakeups::default();
         (self.is_lost, self.accepted.in_flight) = (true, 0);
         self.admission.drop_events();
         self.accepted.pending.clear();
         self.waiters.conditions.clear();
-        self.wake_all(&mut wakeups);
-        wakeups
+        Wakeups::all()
     }
 }
 
