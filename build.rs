@@ -10,8 +10,8 @@
 //!                                         +-- v03.rs ---------------> conversions and JSON of protocol 0.3
 //! ```
 //!
-//! Exceptions, where the proto files are silent or differ from the specification, are in `build/schema.rs` only. The
-//! output goes to `OUT_DIR` and is included by `src/pb.rs`. It is neither checked in nor edited.
+//! Exceptions, where the proto files are silent or differ from the specification, are in `build/schema.rs` and
+//! `build/tables.rs` only. The output goes to `OUT_DIR` and is included by `src/pb.rs`. It is neither checked in nor edited.
 
 mod build {
     pub(crate) mod encoded;
@@ -20,6 +20,7 @@ mod build {
     pub(crate) mod route;
     pub(crate) mod schema;
     pub(crate) mod service;
+    pub(crate) mod tables;
     pub(crate) mod v03;
 }
 

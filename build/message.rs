@@ -311,7 +311,8 @@ fn measured(field: &FieldDescriptor) -> Option<TokenStream> {
 fn length_check(name: &str) -> Option<TokenStream> {
     match name {
         "extensions" | "uri" => Some(quote!(check_uri)),
-        "id" | "tenant" => Some(quote!(check_id)),
+        "tenant" => Some(quote!(check_tenant)),
+        "id" => Some(quote!(check_id)),
         _ if name.ends_with("_id") || name.ends_with("_ids") => Some(quote!(check_id)),
         _ => None,
     }

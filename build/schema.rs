@@ -2,6 +2,7 @@
 
 use prost_reflect::{DescriptorPool, ExtensionDescriptor, FieldDescriptor, MessageDescriptor, Value};
 
+use super::tables::EXTRA_BINDINGS;
 use crate::Result;
 
 /// A package of `proto/`.
@@ -34,20 +35,6 @@ pub(crate) const SHARED: [(&str, &str); 3] = [
 
 /// Messages that stores keep encoded in protobuf, and that are written in ProtoJSON without being decoded.
 pub(crate) const KEPT: [&str; 2] = ["lf.a2a.v1.Task", "lf.a2a.v1.StreamResponse"];
-
-/// HTTP bindings of an RPC that its proto file lacks: verb, template, body.
-///
-/// To subscribe, the specification uses POST (11.3.2) and the proto file GET; clients use either, in 1.0 and in 0.3. In
-/// 0.3 a template was also published with `task/` instead of `tasks/`, and clients were generated from it.
-pub(crate) const EXTRA_BINDINGS: [(&str, [&str; 3]); 4] = [
-    ("lf.a2a.v1.A2AService.SubscribeToTask", ["POST", "/tasks/{id=*}:subscribe", ""]),
-    ("lf.a2a.v1.A2AService.SubscribeToTask", ["POST", "/{tenant}/tasks/{id=*}:subscribe", ""]),
-    ("a2a.v1.A2AService.TaskSubscription", ["POST", "/v1/{name=tasks/*}:subscribe", ""]),
-    (
-        "a2a.v1.A2AService.CreateTaskPushNotificationConfig",
-        ["POST", "/v1/{parent=task/*/pushNotificationConfigs}", "config"],
-    ),
-];
 
 /// Alternative JSON names accepted for a member. The Go SDK's REST client filters tasks by `lastUpdatedAfter`, the name
 /// of `statusTimestampAfter` (3.1.4) before 1.0.
@@ -111,7 +98,7 @@ impl Schema {
             CHOICES.into_iter().find(|name| !is_oneof(name)),
         ];
         match unknown.into_iter().flatten().next() {
-            Some(name) => Err(format!("{name}: listed in build/schema.rs, but no proto file defines it").into()),
+            Some(name) => Err(format!("{name}: listed in build/, but no proto file defines it").into()),
             None => Ok(()),
         }
     }

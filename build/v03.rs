@@ -11,6 +11,7 @@ use quote::quote;
 use super::{
     message::{Place, enum_type, ident, is_set, place, rust_module, rust_type},
     schema::Schema,
+    tables::CLASSIC_JSON,
 };
 use crate::Result;
 
@@ -38,53 +39,6 @@ const DERIVED: [(&str, &str); 6] = [
     ("a2a.v1.TaskStatusUpdateEvent.final", "is_final(&message)"),
 ];
 
-/// Messages whose members in 0.3 JSON-RPC are fields of the 1.0 message: names in 1.0 and in 0.3, `kind`, and the members
-/// in the order in which they are written.
-///
-/// `!` marks a member that is written even if it is unset. `=` precedes the names of a member, separated by `|`, if they
-/// differ from the name of the field; the first is written, all are read.
-const JSON: [(&str, &str, &str, &str); 13] = [
-    ("Artifact", "Artifact", "", "artifact_id! name description parts! extensions metadata"),
-    ("CancelTaskRequest", "TaskIdParams", "", "id! metadata"),
-    (
-        "DeleteTaskPushNotificationConfigRequest",
-        "DeleteTaskPushNotificationConfigParams",
-        "",
-        "task_id=id! id=push_notification_config_id!",
-    ),
-    (
-        "GetTaskPushNotificationConfigRequest",
-        "GetTaskPushNotificationConfigParams",
-        "",
-        "task_id=id! id=push_notification_config_id",
-    ),
-    ("GetTaskRequest", "TaskQueryParams", "", "id! history_length"),
-    ("ListTaskPushNotificationConfigsRequest", "ListTaskPushNotificationConfigParams", "", "task_id=id!"),
-    (
-        "ListTasksRequest",
-        "ListTasksParams",
-        "",
-        "context_id status page_size page_token history_length \
-         status_timestamp_after=last_updated_after|status_timestamp_after include_artifacts",
-    ),
-    ("ListTasksResponse", "ListTasksResult", "", "tasks! total_size! page_size! next_page_token!"),
-    (
-        "Message",
-        "Message",
-        "message",
-        "message_id! context_id task_id role! parts! reference_task_ids extensions metadata",
-    ),
-    ("SubscribeToTaskRequest", "TaskIdParams", "", "id!"),
-    ("Task", "Task", "task", "id! context_id! status! artifacts history metadata"),
-    (
-        "TaskArtifactUpdateEvent",
-        "TaskArtifactUpdateEvent",
-        "artifact-update",
-        "task_id! context_id! artifact! append! last_chunk! metadata",
-    ),
-    ("TaskStatus", "TaskStatus", "", "state! message timestamp"),
-];
-
 impl Schema {
     /// Generates `From` in both directions for the messages in `CONVERTED`.
     pub(crate) fn conversions(&self) -> Result<TokenStream> {
@@ -97,10 +51,10 @@ impl Schema {
         Ok(code)
     }
 
-    /// Generates `json::Members` and `Classic`, which read 0.3 JSON, and `Write` for the messages in `JSON`.
+    /// Generates `json::Members` and `Classic`, which read 0.3 JSON, and `Write` for the messages in `CLASSIC_JSON`.
     pub(crate) fn classic_json(&self) -> Result<TokenStream> {
         let mut code = TokenStream::new();
-        for (name, v03_name, kind, members) in JSON {
+        for (name, v03_name, kind, members) in CLASSIC_JSON {
             let name = format!("lf.a2a.v1.{name}");
             let message = self.pool.get_message_by_name(&name).ok_or_else(|| format!("{name}: no such message"))?;
             let rust = rust_type(&message);

@@ -177,6 +177,18 @@ impl CardTemplate {
         self.build(self.address.of(request).as_deref())
     }
 
+    /// Returns the card in the form of 0.3, without URLs. It has the name and the security schemes in the form of OpenAPI.
+    #[cfg(feature = "openapi")]
+    pub(crate) fn v03(&self) -> v03::V03Card {
+        v03::v03_card_with(&self.build(None), &self.v03_fields)
+    }
+
+    /// Returns the base URL at which the client of a request reaches the server. `None` if it is unknown.
+    #[cfg(feature = "openapi")]
+    pub(crate) fn base_url(&self, request: &CardRequest<'_>) -> Option<String> {
+        self.address.of(request)
+    }
+
     /// Returns the card for a request in JSON, in the form for its protocol version and host.
     pub(crate) fn json(&self, request: &CardRequest<'_>) -> Bytes {
         let format = self.formats.of(request, self.address.host(request).as_ref());

@@ -18,6 +18,9 @@ pub const MAX_ID_BYTES: usize = 256;
 /// Maximum length of the URI of an extension in bytes.
 pub const MAX_URI_BYTES: usize = 2048;
 
+/// Names that no tenant has: the server has documents and pages at these paths, or may have them in a later version.
+pub const RESERVED_TENANTS: [&str; 4] = ["agents", "docs", "metrics", "openapi"];
+
 /// Maximum number of violations reported for a request. Checks stop there.
 pub const MAX_VIOLATIONS: usize = 32;
 
@@ -105,6 +108,14 @@ pub fn check_id(id: &str, at: &At<'_>, found: &mut Violations) {
     check_length(id, at, (MAX_ID_BYTES, "id_bytes"), found);
 }
 
+/// Reports a tenant with a reserved name, or with one longer than [`MAX_ID_BYTES`].
+pub fn check_tenant(tenant: &str, at: &At<'_>, found: &mut Violations) {
+    if RESERVED_TENANTS.contains(&tenant) {
+        found.push(Violation { field: at.to_string(), description: format!("`{tenant}` is a reserved name") });
+    }
+    check_id(tenant, at, found);
+}
+
 /// Reports a URI longer than [`MAX_URI_BYTES`].
 pub fn check_uri(uri: &str, at: &At<'_>, found: &mut Violations) {
     check_length(uri, at, (MAX_URI_BYTES, "uri_bytes"), found);
@@ -138,6 +149,21 @@ mod tests {
         assert!(!fields.contains(&"securitySchemes.k.apiKeySecurityScheme.location"), "{fields:?}");
         let path = At::Field(&At::Index(&At::Field(&At::Top, "parts"), 3), "url");
         assert_eq!(path.to_string(), "parts[3].url");
+    }
+
+    #[test]
+    fn reserved_names_are_no_tenants() {
+        let found = |tenant: &str| {
+            let mut request = SendMessageRequest { tenant: tenant.to_owned(), ..Default::default() };
+            request.message = Some(Message { role: 1, message_id: "m".to_owned(), ..Message::user("hi") });
+            let mut found = Violations::default();
+            request.check(&At::Top, &mut found);
+            found.rows.into_iter().map(|violation| (violation.field, violation.description)).collect::<Vec<_>>()
+        };
+        for tenant in RESERVED_TENANTS {
+            assert_eq!(found(tenant), [("tenant".to_owned(), format!("`{tenant}` is a reserved name"))]);
+        }
+        assert!(found("").is_empty() && found("open").is_empty());
     }
 
     #[test]

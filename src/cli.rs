@@ -1,10 +1,12 @@
-//! Command line of the `a2a` program: `serve`, `admin` and `config`, exit codes, and output to stdout and stderr.
+//! Command line of the `a2a` program: `serve`, `admin`, `config` and `openapi`, exit codes, and output to stdout and stderr.
 
 use std::{fmt, path::PathBuf, process::ExitCode};
 
 use clap::{Arg, ArgAction, ArgMatches, FromArgMatches, Parser, Subcommand, builder::styling};
 
 mod admin;
+#[cfg(feature = "openapi")]
+mod openapi;
 mod serve;
 
 use crate::config::{self, Config, KEYS, Key};
@@ -29,6 +31,9 @@ enum Command {
     /// Describes the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Prints the OpenAPI document of the HTTP+JSON binding.
+    #[cfg(feature = "openapi")]
+    Openapi(openapi::Openapi),
 }
 
 #[derive(Debug, Subcommand)]
@@ -117,6 +122,8 @@ pub fn main() -> ExitCode {
             say(&config::reference());
             Ok(())
         }
+        #[cfg(feature = "openapi")]
+        Command::Openapi(arguments) => openapi::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

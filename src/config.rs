@@ -178,7 +178,7 @@ keys! {
     "rpc_path" => rpc_path: UrlPath = UrlPath(card::JSON_RPC.to_owned()), "Path of JSON-RPC below `public_url`, as listed on the agent card. `/rpc`, `/a2a` and `/` are always served too.";
     "allowed_hosts" => allowed_hosts: Vec<AllowedHost> = Vec::new(), "Hosts that requests may name: `agent.example`, `agent.example:8080`, `*.agent.example`, or `*` for all. Loopback names, IP addresses, and the hosts of `public_url` and `card.formats_by_host` are always allowed. Other hosts get 421, which protects against DNS rebinding. If not set, only servers on a loopback address check the host.";
     "cors.origins" => cors_origins: Vec<AllowedOrigin> = Vec::new(), "Origins of web pages that may call this server, such as `https://app.example`, or `*` for all. The server's own origin is always allowed. Pages of other origins get 403, except for the agent card and health checks.";
-    "token" => token: Option<Token> = None, "Bearer token required on every request except the agent card and health checks. Prefer the environment variable: other users of the machine can see flags.";
+    "token" => token: Option<Token> = None, "Bearer token required on every request except those for the agent card, API documents and health checks. Prefer the environment variable: other users of the machine can see flags.";
     "insecure" => insecure: bool = false, "Allows a non-loopback listen address without a token. All callers then share one anonymous owner and see each other's tasks.";
     "protocols" => protocols: Protocols = Protocols::default(), "Protocol versions to serve: `1.0`, and `0.3`, which includes the parts of 0.2 that are identical.";
     "log.format" | "log" => log_format: LogFormat = LogFormat::Text, "Log format on stderr.";

@@ -91,7 +91,8 @@
 //! | `sqlite` | The store in an SQLite file; includes `server` |
 //! | `client` | [`client`] |
 //! | `tls` | `https://` URLs in the client; includes `client` |
-//! | `cli` | The program `a2a`; includes `server`, `sqlite` and `client`. The default |
+//! | `openapi` | API documents below `/openapi`; includes `server`. Enabled by default |
+//! | `cli` | The program `a2a`; includes `server`, `sqlite` and `client`. Enabled by default |
 //!
 //! # Where to go next
 //!
@@ -165,6 +166,9 @@ pub mod journal;
 #[doc(hidden)]
 pub mod json;
 mod message;
+#[cfg(feature = "openapi")]
+#[doc(hidden)]
+pub mod openapi;
 pub mod pb;
 mod proto;
 pub mod protocol;

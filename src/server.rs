@@ -29,6 +29,8 @@ use crate::{
         CONNECTIONS_PER_PEER, HttpService, OriginPolicy, Paths, PeerLimit, Settings, listener::ListenerSettings,
     },
 };
+#[cfg(feature = "openapi")]
+use crate::{card::CardRequest, openapi::PublishedDocuments, transport::DocumentSource};
 pub use crate::{
     service::{DefaultKey, Limits, Modes},
     transport::{AllowedHost, AllowedOrigin, FileBytes},
@@ -549,7 +551,18 @@ impl<A: Agent> Server<A> {
         if let Some(addr) = bound {
             card = card.bound(addr);
         }
+        #[cfg(feature = "openapi")]
+        let documents = {
+            let (rpc_path, protocols) = (self.rpc_path.as_deref().unwrap_or(JSON_RPC), self.settings.protocols);
+            let (published, card) = (PublishedDocuments::new(card.v03(), rpc_path, protocols), card.clone());
+            let get = move |request: &CardRequest<'_>| published.get(request.path, card.base_url(request).as_deref());
+            let source: DocumentSource = Arc::new(get);
+            Some(source)
+        };
+        #[cfg(not(feature = "openapi"))]
+        let documents = None;
         let settings = Settings {
+            documents,
             card: Arc::new(move |request| card.json(request)),
             stream_max_age,
             drain: handle.draining(),

@@ -7,7 +7,7 @@
 //! | `listener`, `connection`, `control_frames`, `write_timeout` | connections: limits, idle and write timeouts, drain |
 //! | `framing`, `peer_limit`, `origin`, `base_path` | checks in front of the service, and path rewriting |
 //! | `classify`, `version`, `context` | kind of a request, protocol version rules, request context |
-//! | `jsonrpc`, `rest`, `grpc`, `card`, `health` | bindings and public resources |
+//! | `jsonrpc`, `rest`, `grpc`, `card`, `documents`, `health` | bindings and public resources |
 //! | `body`, `request_budget`, `response`, `sse` | request and response bodies |
 
 mod base_path;
@@ -17,6 +17,7 @@ mod classify;
 mod connection;
 mod context;
 mod control_frames;
+mod documents;
 mod framing;
 pub mod grpc;
 mod health;
@@ -68,7 +69,7 @@ pub use self::{
     health::ReadinessCheck,
     origin::{AllowedHost, AllowedOrigin},
     peer_limit::PeerLimit,
-    settings::{CardSource, FileBytes, Settings},
+    settings::{CardSource, DocumentSource, FileBytes, Settings},
 };
 use self::{
     classify::RequestKind,
@@ -212,7 +213,9 @@ impl HttpService {
     pub(crate) fn dispatch<B: RequestBody>(&self, class: RequestClass, parts: Parts, body: B) -> ResponseFuture {
         let convert = match parts.method {
             Method::HEAD => response::to_head,
-            Method::OPTIONS if class.kind == RequestKind::Card => return now(card::preflight()),
+            Method::OPTIONS if matches!(class.kind, RequestKind::Card | RequestKind::Document) => {
+                return now(card::preflight());
+            }
             Method::OPTIONS => response::to_options,
             _ => return self.dispatch_method(class, parts, body),
         };
@@ -241,6 +244,10 @@ impl HttpService {
         }
         let binding = match kind {
             RequestKind::Card => return now(card::respond_with_card(&settings.card, card_dates, &parts)),
+            RequestKind::Document => {
+                let document = documents::respond_with_document(settings.documents.clone(), parts);
+                return Box::pin(async move { Ok(document.await) });
+            }
             RequestKind::Health => {
                 let (drain, ready) = (settings.drain.clone(), Arc::clone(&settings.readiness));
                 return Box::pin(
@@ -303,7 +310,7 @@ impl HttpService {
                 let checked = checks.complete(version, &mut parts.extensions);
                 Box::pin(async move { Ok(card::respond_with_extended_card(&service, &parts, checked).await) })
             }
-            RequestKind::Rest | RequestKind::Card | RequestKind::Health => {
+            RequestKind::Rest | RequestKind::Card | RequestKind::Document | RequestKind::Health => {
                 let checked = checks.complete(version, &mut parts.extensions);
                 let is_read = parts.method.is_safe();
                 if is_read {
@@ -354,9 +361,14 @@ impl RequestClass {
             (RequestKind::Grpc, Version::V0_3) => to_v03_status(status).into_http(),
             // The id is in the body, which is not read.
             (RequestKind::JsonRpc, _) => jsonrpc::status_response("null", version, status),
-            (RequestKind::Rest | RequestKind::Card | RequestKind::ExtendedCard | RequestKind::Health, _) => {
-                rest::status_response(status, version)
-            }
+            (
+                RequestKind::Rest
+                | RequestKind::Card
+                | RequestKind::Document
+                | RequestKind::ExtendedCard
+                | RequestKind::Health,
+                _,
+            ) => rest::status_response(status, version),
         }
     }
 

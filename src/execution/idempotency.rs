@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     agent::Agent,
-    call::{Call, IDEMPOTENCY_KEY},
+    call::{Call, IDEMPOTENCY_KEY, MAX_IDEMPOTENCY_KEY_BYTES},
     clock::Millis,
     contract::fingerprint,
     error::{Error, ErrorKind},
@@ -35,9 +35,6 @@ use crate::{
     pb::v1::{SendMessageConfiguration, SendMessageRequest},
     store::{IdempotencyRecord, Key, Scope, SendOutcome},
 };
-
-/// Maximum length of an idempotency key in bytes.
-const MAX_KEY_BYTES: usize = 255;
 
 /// Idempotency key of sends without an `Idempotency-Key`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,8 +76,8 @@ impl DefaultKey {
     pub(crate) fn key(self, call: &Call, send: &SendMessageRequest) -> Result<Option<Box<IdempotencyKey>>, Error> {
         // The prefixes separate keys from message ids.
         let key = match (&call.idempotency_key, &send.message) {
-            (Some(key), _) if key.len() > MAX_KEY_BYTES => {
-                let why = format!("{} bytes exceed the limit of {MAX_KEY_BYTES}", key.len());
+            (Some(key), _) if key.len() > MAX_IDEMPOTENCY_KEY_BYTES => {
+                let why = format!("{} bytes exceed the limit of {MAX_IDEMPOTENCY_KEY_BYTES}", key.len());
                 return Err(Error::invalid_field(IDEMPOTENCY_KEY.as_str(), why));
             }
             (Some(key), _) => format!("key:{key}"),

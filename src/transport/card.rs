@@ -27,13 +27,13 @@ use crate::{
 
 /// A client that calls often rarely fetches the card, and one whose agent has moved recovers within 5 minutes. Revalidation
 /// is cheap.
-const CACHE_CONTROL: HeaderValue = HeaderValue::from_static("public, max-age=300");
+pub(super) const CACHE_CONTROL: HeaderValue = HeaderValue::from_static("public, max-age=300");
 
 /// The card is public, so pages of every origin may read it. Browser-based tools fetch it first.
-const ANY_ORIGIN: HeaderValue = HeaderValue::from_static("*");
+pub(super) const ANY_ORIGIN: HeaderValue = HeaderValue::from_static("*");
 
 /// Collects the parts of a request that the card depends on.
-fn card_request(parts: &Parts) -> CardRequest<'_> {
+pub(super) fn card_request(parts: &Parts) -> CardRequest<'_> {
     let path = parts.uri.path();
     let whole = parts.extensions.get::<OriginalUri>().map_or(path, |uri| uri.0.path());
     let prefix = parts.extensions.get::<PathPrefix>().map(|prefix| &*prefix.0);
@@ -141,23 +141,28 @@ pub(super) fn preflight() -> Response<Body> {
 /// 13.2.2).
 fn is_not_modified(headers: &HeaderMap, tag: &str, dates: &CardDates) -> bool {
     if headers.contains_key(header::IF_NONE_MATCH) {
-        let lines = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|line| line.to_str().ok());
-        let mut tags = lines.flat_map(|line| line.split(',')).map(str::trim);
-        return tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag);
+        return is_known(headers, tag);
     }
     let since = headers.get(header::IF_MODIFIED_SINCE).and_then(|date| date.to_str().ok());
     let since = since.and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
     since.is_some_and(|since| dates.time <= since)
 }
 
+/// Returns true if `If-None-Match` lists an entity tag.
+pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> bool {
+    let lines = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|line| line.to_str().ok());
+    let mut tags = lines.flat_map(|line| line.split(',')).map(str::trim);
+    tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)
+}
+
 /// Returns a strong entity tag of these bytes.
-fn entity_tag(bytes: &[u8]) -> String {
+pub(super) fn entity_tag(bytes: &[u8]) -> String {
     format!("\"{:032x}\"", fingerprint(bytes))
 }
 
 /// Returns the `Vary` header: the card depends on the requested URL and the protocol version. Without one of these names, a
 /// cache could return the URLs of another client's request.
-fn vary() -> HeaderValue {
+pub(super) fn vary() -> HeaderValue {
     const NAMES: [HeaderName; 7] = [
         header::HOST,
         header::FORWARDED,

@@ -1,10 +1,10 @@
-//! Request classification: gRPC, JSON-RPC, REST, agent card or health, by content type and path, and the protocol version.
+//! Request classification: gRPC, JSON-RPC, REST, agent card, API document or health, by content type and path, and the protocol version.
 //!
 //! A request is classified once, and the result is passed on with it.
 
 use http::{HeaderMap, Method, request::Parts};
 
-use super::{card, health, media_type, version};
+use super::{card, documents, health, media_type, version};
 use crate::{
     card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
     protocol::{Protocols, Version},
@@ -29,7 +29,11 @@ impl RequestClass {
         match self.kind {
             RequestKind::Grpc => "grpc",
             RequestKind::JsonRpc => "jsonrpc",
-            RequestKind::Rest | RequestKind::Card | RequestKind::ExtendedCard | RequestKind::Health => "http",
+            RequestKind::Rest
+            | RequestKind::Card
+            | RequestKind::Document
+            | RequestKind::ExtendedCard
+            | RequestKind::Health => "http",
         }
     }
 
@@ -38,10 +42,10 @@ impl RequestClass {
         self.kind == RequestKind::Grpc
     }
 
-    /// Returns true for public resources, which need no authentication: the agent card and health. Decides by the kind of
+    /// Returns true for public resources, which need no authentication: the agent card, API documents and health. Decides by the kind of
     /// request and not by a path prefix, which may be a tenant: the path `/.well-known/tasks` then names tasks.
     pub(crate) fn is_public(self, parts: &Parts) -> bool {
-        self.kind == RequestKind::Card || self.kind.is_health(parts.uri.path())
+        matches!(self.kind, RequestKind::Card | RequestKind::Document) || self.kind.is_health(parts.uri.path())
     }
 }
 
@@ -52,6 +56,8 @@ pub(super) enum RequestKind {
     Grpc,
     /// Agent card: the well-known path, and those of earlier protocol versions.
     Card,
+    /// API document: `/openapi.json` and others.
+    Document,
     /// Card for authenticated callers, on its path of 0.2.
     ExtendedCard,
     /// JSON-RPC: `/rpc`, which the card names; `/a2a`, which some clients assume; and the root.
@@ -76,6 +82,7 @@ impl RequestKind {
             path if card::card_below_json_rpc(path).is_some() => Self::Card,
             JSON_RPC | "" | "/a2a" => Self::JsonRpc,
             health::LIVE | health::READY => Self::Health,
+            path if cfg!(feature = "openapi") && documents::is_document(path) => Self::Document,
             path if card::is_extended(path) => Self::ExtendedCard,
             _ => Self::Rest,
         }
@@ -86,14 +93,14 @@ impl RequestKind {
         match self {
             Self::Health => true,
             Self::Grpc => path.starts_with("/grpc.health.v1.Health/"),
-            Self::Card | Self::ExtendedCard | Self::JsonRpc | Self::Rest => false,
+            Self::Card | Self::Document | Self::ExtendedCard | Self::JsonRpc | Self::Rest => false,
         }
     }
 
     /// Allowed HTTP methods, in the form of the `Allow` header. `None` if the binding decides.
     pub(super) fn allowed_methods(self) -> Option<&'static str> {
         match self {
-            Self::Card | Self::ExtendedCard | Self::Health => Some("GET, HEAD"),
+            Self::Card | Self::Document | Self::ExtendedCard | Self::Health => Some("GET, HEAD"),
             Self::JsonRpc => Some("POST"),
             Self::Grpc | Self::Rest => None,
         }

@@ -44,6 +44,9 @@ pub enum FileBytes {
 /// Builds the agent card for a request, as JSON.
 pub type CardSource = Arc<dyn Fn(&CardRequest<'_>) -> Bytes + Send + Sync>;
 
+/// Returns the API document for a request: content type and content. `None` if there is no document at its path. May block.
+pub type DocumentSource = Arc<dyn Fn(&CardRequest<'_>) -> Option<(&'static str, Bytes)> + Send + Sync>;
+
 /// Settings of an [`HttpService`](super::HttpService).
 #[derive(Clone)]
 pub struct Settings {
@@ -66,6 +69,8 @@ pub struct Settings {
     pub outgoing_bytes: usize,
     /// Source of `/.well-known/agent-card.json`.
     pub card: CardSource,
+    /// Source of the API documents below `/openapi`.
+    pub documents: Option<DocumentSource>,
     /// Rejects requests of 1.0 without `A2A-Version`, which the specification treats as 0.3 (3.6.2).
     pub strict_version: bool,
     /// Supported protocol versions. Requests of other versions are rejected.
@@ -96,6 +101,7 @@ impl Settings {
             batch_bytes: BATCH_BYTES,
             outgoing_bytes: OUTGOING_BYTES,
             card,
+            documents: None,
             strict_version: false,
             protocols: Protocols::default(),
             v03_file_bytes: FileBytes::default(),

@@ -15,7 +15,7 @@ const LAYERS: [(&str, &[&str]); 8] = [
     ("state", &["store", "task"]),
     ("engine", &["agent", "execution", "journal"]),
     ("service", &["extension", "service"]),
-    ("edges", &["auth", "card", "client", "transport", "v03"]),
+    ("edges", &["auth", "card", "client", "openapi", "transport", "v03"]),
     ("assembly", &["config", "server", "telemetry", "testing"]),
     ("program", &["cli", "main"]),
 ];

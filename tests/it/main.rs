@@ -29,6 +29,8 @@ mod history;
 mod json;
 mod latency;
 mod layers;
+#[cfg(feature = "openapi")]
+mod openapi;
 mod power_loss;
 mod program;
 mod protocol_document;

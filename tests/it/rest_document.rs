@@ -67,12 +67,19 @@ const TAIL: &str = "
 | `GET /.well-known/agent-card.json` | Agent card. Without `A2A-Version`, `card.format` decides its form |
 | `GET /.well-known/agent.json`, `GET /agent-card` | Agent card in a form that clients of 0.3 can read. All cards are also served below `/rpc` and `/a2a` |
 | `GET /agent/authenticatedExtendedCard` | Extended agent card of 0.2; also below `/rpc` and `/a2a` |
+| `GET /openapi.json`, `GET /openapi.yaml` | OpenAPI document of HTTP+JSON at the newest protocol version that is served |
+| `GET /openapi/v0.3.json` | OpenAPI document of HTTP+JSON at 0.3 |
+| `GET /openapi/openrpc.json` | OpenRPC document of JSON-RPC |
+| `GET /openapi/schemas/NAME.json` | JSON Schema of a message, such as `lf.a2a.v1.Task` |
+| `GET /openapi/proto/PATH` | Proto file, such as `lf/a2a/v1/a2a.proto` |
 | `GET /healthz` | 200 as long as the process responds |
 | `GET /readyz` | 200 if the server accepts work; 503 during recovery, while it drains, and if the store is not available |
 | `grpc.health.v1.Health` | gRPC health checks of the server and of each service |
 | `grpc.reflection.v1.ServerReflection`, `grpc.reflection.v1alpha.ServerReflection` | gRPC server reflection |
 
-Every `GET` route supports `HEAD`.
+Every `GET` route supports `HEAD`. A tenant cannot be named `agents`, `docs`, `metrics` or `openapi`: these are paths of the
+server. The documents are public like the agent card, and have the name, security schemes and URL of the server. `a2a openapi`
+prints them for a server with default settings; the directory `openapi/` of the repository has them too.
 ";
 
 /// A route: HTTP verb, path template, and the request field that is the body (`*` for the whole request).
@@ -224,7 +231,7 @@ fn current_rpc(method: Method) -> &'static str {
 
 /// Returns the names of the JSON-RPC methods of 0.3 in the order of the source: the quoted texts with a slash in the function
 /// that resolves them.
-fn method_names() -> Vec<&'static str> {
+pub(crate) fn method_names() -> Vec<&'static str> {
     let source = include_str!("../../src/v03/jsonrpc.rs");
     let names = source.split_once("fn rpc(name: &str)").unwrap().1.split_once("_ => return None").unwrap().0;
     names.split('"').skip(1).step_by(2).filter(|name| name.contains('/')).collect()

@@ -1,0 +1,277 @@
+//! Documents of the API: `openapi/` is up to date, examples fit their schemas, and documents follow the proto files.
+//! `UPDATE=1` writes the files.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use a2a_service::{
+    openapi::{Documents, Publisher},
+    protocol::{Protocols, Version},
+};
+use prost_reflect::DescriptorPool;
+use serde_json::{Value, json};
+
+mod served;
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi")
+}
+
+/// Returns all documents by their path below `openapi/`.
+fn documents() -> BTreeMap<PathBuf, String> {
+    let (documents, publisher) = (Documents::default(), Publisher::default());
+    let mut files = BTreeMap::from([
+        ("a2a-v1.json".into(), documents.openapi(Version::V1_0, &publisher).pretty()),
+        ("a2a-v0.3.json".into(), documents.openapi(Version::V0_3, &publisher).pretty()),
+        ("a2a-jsonrpc.json".into(), documents.openrpc(&publisher, Protocols::default()).pretty()),
+    ]);
+    let schemas = documents.schema_files().into_iter();
+    files.extend(schemas.map(|(name, schema)| (Path::new("schemas").join(name + ".json"), schema.pretty())));
+    files
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn documents_are_up_to_date() {
+    let (directory, documents) = (directory(), documents());
+    if std::env::var_os("UPDATE").is_some() {
+        drop(fs::remove_dir_all(&directory));
+        fs::create_dir_all(directory.join("schemas")).unwrap();
+        for (path, text) in &documents {
+            fs::write(directory.join(path), text).unwrap();
+        }
+    }
+    let schemas = fs::read_dir(directory.join("schemas")).unwrap();
+    let schemas = schemas.map(|entry| Path::new("schemas").join(entry.unwrap().file_name()));
+    let top = ["a2a-v1.json", "a2a-v0.3.json", "a2a-jsonrpc.json"].map(PathBuf::from);
+    let found: BTreeSet<_> = schemas.chain(top).collect();
+    assert_eq!(found, documents.keys().cloned().collect(), "UPDATE=1 writes the files");
+    for (path, text) in documents {
+        let written = fs::read_to_string(directory.join(&path)).unwrap();
+        assert!(written == text, "{} is outdated; UPDATE=1 writes it", path.display());
+    }
+}
+
+/// Returns a validator of a schema in a document.
+fn validator(document: &Value, schema: &Value) -> jsonschema::Validator {
+    // References of the schema point into the document.
+    let mut whole = json!({"components": document["components"]});
+    whole.as_object_mut().unwrap().extend(schema.as_object().unwrap().clone());
+    jsonschema::draft202012::new(&whole).unwrap()
+}
+
+fn assert_valid(document: &Value, schema: &Value, value: &Value, at: &str) {
+    let errors: Vec<_> = validator(document, schema).iter_errors(value).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{at}: {errors:?}: {value}");
+}
+
+/// Returns the values of the examples of a media type, and their number.
+fn examples(content: &Value) -> Vec<&Value> {
+    let several = content["examples"].as_object().into_iter().flatten().map(|(_, example)| &example["value"]);
+    several.chain(content.get("example")).collect()
+}
+
+/// Follows a reference within a document.
+fn resolved<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
+    match value["$ref"].as_str() {
+        Some(reference) => document.pointer(reference.strip_prefix('#').unwrap()).unwrap(),
+        None => value,
+    }
+}
+
+#[test]
+fn every_operation_has_examples_that_fit_its_schemas() {
+    for version in [Version::V1_0, Version::V0_3] {
+        let document = parsed(&Documents::default().openapi(version, &Publisher::default()).pretty());
+        let mut ids = BTreeSet::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for (verb, operation) in item.as_object().unwrap() {
+                let at = format!("{version:?} {verb} {path}");
+                assert!(ids.insert(operation["operationId"].as_str().unwrap().to_owned()), "{at}: id is not unique");
+                assert!(!operation["description"].as_str().unwrap().is_empty(), "{at}");
+                for parameter in operation["parameters"].as_array().unwrap() {
+                    let parameter = resolved(&document, parameter);
+                    assert!(!parameter["description"].as_str().unwrap_or_default().is_empty(), "{at} {parameter}");
+                    let is_path = parameter["in"] == "path";
+                    assert!(
+                        !is_path || parameter.get("example").is_some() || path.contains("{tenant}"),
+                        "{at} {parameter}"
+                    );
+                    if let Some(example) = parameter.get("example") {
+                        assert_valid(&document, &parameter["schema"], example, &at);
+                    }
+                }
+                let statuses = operation["responses"].as_object().unwrap();
+                let responses = statuses.values().map(|response| resolved(&document, response));
+                for body in operation.get("requestBody").into_iter().chain(responses) {
+                    for (media_type, content) in body["content"].as_object().unwrap() {
+                        let examples = examples(content);
+                        assert!(!examples.is_empty() || content["schema"]["type"] == "object", "{at} {media_type}");
+                        for example in examples {
+                            assert_valid(&document, &content["schema"], example, &at);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_method_has_examples_that_fit_its_schemas() {
+    let document = parsed(&Documents::default().openrpc(&Publisher::default(), Protocols::default()).pretty());
+    let methods = document["methods"].as_array().unwrap();
+    for method in methods {
+        let name = method["name"].as_str().unwrap();
+        let params = method["params"].as_array().unwrap();
+        let pairings = method["examples"].as_array().unwrap();
+        assert!(!pairings.is_empty(), "{name}");
+        for error in method["errors"].as_array().unwrap() {
+            assert!(resolved(&document, error)["code"].is_i64(), "{name}");
+        }
+        for pairing in pairings {
+            assert_valid(&document, &method["result"]["schema"], &pairing["result"]["value"], name);
+            let given = pairing["params"].as_array().unwrap();
+            for param in params {
+                let value = given.iter().find(|value| value["name"] == param["name"]);
+                assert!(value.is_some() || param["required"] == false, "{name}: {}", param["name"]);
+                if let Some(value) = value {
+                    assert_valid(&document, &param["schema"], &value["value"], name);
+                }
+            }
+            let known = |value: &Value| params.iter().any(|param| param["name"] == value["name"]);
+            assert!(given.iter().all(known), "{name}: {given:?}");
+        }
+    }
+    let names: BTreeSet<_> = methods.iter().map(|method| method["name"].as_str().unwrap()).collect();
+    for name in super::rest_document::method_names() {
+        assert!(names.contains(name), "{name}");
+    }
+}
+
+#[test]
+fn schema_files_are_json_schemas_with_valid_references() {
+    let files: BTreeMap<_, _> = Documents::default()
+        .schema_files()
+        .into_iter()
+        .map(|(name, schema)| (name, parsed(&schema.pretty())))
+        .collect();
+    for (name, schema) in &files {
+        assert!(jsonschema::meta::is_valid(schema), "{name}");
+        let mut values = vec![schema];
+        while let Some(value) = values.pop() {
+            match value {
+                Value::Object(members) => {
+                    if let Some(reference) = members.get("$ref").and_then(Value::as_str) {
+                        let target = reference.strip_suffix(".json").unwrap();
+                        assert!(files.contains_key(target), "{name}: {reference}");
+                    }
+                    values.extend(members.values());
+                }
+                Value::Array(items) => values.extend(items),
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+        }
+    }
+}
+
+/// Compiles a proto file of a shop.
+fn shop(source: &str) -> Documents {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("shop.proto"), source).unwrap();
+    let google = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
+    let mut compiler = protox::Compiler::new([directory.path(), &google]).unwrap();
+    compiler.include_source_info(true).include_imports(true).open_files(["shop.proto"]).unwrap();
+    Documents::new(DescriptorPool::decode(&*compiler.encode_file_descriptor_set()).unwrap())
+}
+
+const SHOP: &str = r#"
+syntax = "proto3";
+package shop.v1;
+import "google/api/annotations.proto";
+import "google/api/field_behavior.proto";
+
+// A shop.
+service Shop {
+  // Orders something. Twice as much on Mondays.
+  rpc PlaceOrder(Order) returns (Receipt) {
+    option (google.api.http) = {
+      post: "/shops/{shop_id=*}/orders" body: "*"
+      additional_bindings: { post: "/{tenant}/shops/{shop_id=*}/orders" body: "*" }
+    };
+  }
+  // Watches an order.
+  rpc WatchOrder(WatchOrderRequest) returns (stream Receipt) {
+    option (google.api.http) = { get: "/{name=shops/*/orders/*}:watch" };
+  }
+}
+
+message Order {
+  string tenant = 1;
+  // The shop.
+  string shop_id = 2 [(google.api.field_behavior) = REQUIRED];
+  // Number of pieces.
+  int32 piece_count = 3;
+  int64 budget = 4;
+  map<string, Note> notes = 5;
+  oneof payment {
+    // By card.
+    string card_number = 6;
+    bytes cash = 7;
+  }
+}
+
+message Note { repeated Color colors = 1; }
+enum Color { COLOR_UNSPECIFIED = 0; COLOR_RED = 1; }
+message WatchOrderRequest { string name = 1; bool from_start = 2; }
+message Receipt { string id = 1 [(google.api.field_behavior) = REQUIRED]; Receipt previous = 2; }
+"#;
+
+#[test]
+fn documents_follow_the_proto_file() {
+    let documents = shop(SHOP);
+    let document = parsed(&documents.of_service("shop.v1.Shop", Version::V1_0, &Publisher::default()).pretty());
+    let paths: Vec<_> = document["paths"].as_object().unwrap().keys().collect();
+    let watch = "/shops/{shopId}/orders/{orderId}:watch";
+    assert_eq!(paths, ["/shops/{shopId}/orders", watch, "/{tenant}/shops/{shopId}/orders"]);
+    let place = &document["paths"]["/shops/{shopId}/orders"]["post"];
+    assert_eq!(place["operationId"], "PlaceOrder");
+    assert_eq!(place["summary"], "Orders something");
+    assert_eq!(place["description"], "Orders something. Twice as much on Mondays.");
+    assert_eq!(document["paths"]["/{tenant}/shops/{shopId}/orders"]["post"]["operationId"], "PlaceOrderWithTenant");
+    let content = &document["paths"][watch]["get"]["responses"]["200"]["content"]["text/event-stream"];
+    assert_eq!(content["schema"]["$ref"], "#/components/schemas/Receipt");
+    let from_start = &document["paths"][watch]["get"]["parameters"][2];
+    assert_eq!((&from_start["name"], &from_start["schema"]["default"]), (&json!("fromStart"), &json!(false)));
+
+    let schemas = &document["components"]["schemas"];
+    let body = json!({"$ref": "#/components/schemas/PlaceOrderBody"});
+    assert_eq!(place["requestBody"]["content"]["application/json"]["schema"], body);
+    assert_eq!(place["requestBody"]["content"]["application/a2a+json"]["schema"], body);
+    for (value, is_valid) in [
+        (json!({"cardNumber": "1"}), true),
+        (json!({"cash": "AAAA", "pieceCount": 1, "budget": "5", "unknown": 1}), true),
+        (json!({"cash": "AAAA", "notes": {"a": {"colors": ["COLOR_RED"]}}}), true),
+        (json!({"cash": "AAAA", "notes": {"a": {"colors": ["COLOR_UNSPECIFIED"]}}}), false),
+        (json!({"cash": "AAAA", "cardNumber": "1"}), false),
+        (json!({"cardNumber": "1", "pieceCount": 5_000_000_000_i64}), false),
+        (json!({"cardNumber": "1", "budget": 5}), false),
+        (json!({}), false),
+    ] {
+        assert_eq!(validator(&document, &body).is_valid(&value), is_valid, "{value}");
+    }
+    assert_eq!(schemas["PlaceOrderBodyCardNumber"]["description"], "By card.");
+    assert_eq!(schemas["Receipt"]["properties"]["previous"]["$ref"], "#/components/schemas/Receipt");
+
+    let renamed = shop(&SHOP.replace("piece_count", "number_of_pieces"));
+    let text = renamed.of_service("shop.v1.Shop", Version::V1_0, &Publisher::default()).pretty();
+    assert!(text.contains("\"numberOfPieces\"") && !text.contains("pieceCount"), "{text}");
+    let schemas: BTreeMap<_, _> = renamed.schema_files().into_iter().collect();
+    assert!(schemas["shop.v1.OrderCash"].pretty().contains("\"numberOfPieces\""));
+}
