@@ -36,6 +36,8 @@ servers=()
 serve() {
     local output=$1 until=$((SECONDS + 3000))
     shift
+    # An address from a previous run must not be read.
+    : >"$output"
     "$@" >"$output" </dev/null &
     servers+=("$!")
     trap 'kill -KILL "${servers[@]}" 2>/dev/null || true' EXIT
