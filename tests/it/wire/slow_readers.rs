@@ -324,13 +324,12 @@ async fn slow_connection_uses_at_most_half_of_a_shared_budget() {
 async fn read_over_the_budget_is_rejected_and_a_send_is_answered() {
     let (service, _) = service(|settings| settings.outgoing_bytes = 200);
     let mut client = Client::connect(&service, 1 << 20).await;
-    let large = "t".repeat(250);
-    let (parts, _) = client.get(&format!("/tasks/{large}")).await.into_parts();
+    let (parts, _) = client.get("/tasks/large").await.into_parts();
     assert!(is_unavailable(parts.status, &parts.headers), "{parts:?}");
-    let call = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{{"id":"{large}"}}}}"#);
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"large"}}"#;
     let (parts, _) = client.post("/rpc", "application/json", call).await.into_parts();
     assert!(is_unavailable(parts.status, &parts.headers), "{parts:?}");
-    let get = a2a_service::pb::v1::GetTaskRequest { id: large, ..Default::default() };
+    let get = a2a_service::pb::v1::GetTaskRequest { id: "large".to_owned(), ..Default::default() };
     let rejected = client.post("/lf.a2a.v1.A2AService/GetTask", "application/grpc", framed(&get)).await;
     assert_eq!(rejected.headers()["grpc-status"], "14");
     let (parts, mut body) = client.post("/message:send", "application/json", sized(8000)).await.into_parts();

@@ -80,7 +80,7 @@ pub(crate) async fn json(reply: reqwest::Response) -> Value {
 pub(crate) type Feed = UnboundedSender<Result<Event, Status>>;
 
 /// Service that echoes messages. The id of a message selects other behaviour: `fail` and `drain` end a stream with an
-/// error, `feed` streams what the test sends to [`Echo::feed`].
+/// error, `feed` streams what the test sends to [`Echo::feed`]. The task `large` has 2000 bytes.
 #[derive(Default)]
 pub(crate) struct Echo {
     /// Context of each request.
@@ -163,7 +163,7 @@ impl A2aService for Echo {
             return Err(kind.because("ü: why").with("taskId", "t-ü").into());
         }
         error_for(&id)?;
-        let context_id = format!("{tenant} {history_length:?}");
+        let context_id = if id == "large" { "c".repeat(2000) } else { format!("{tenant} {history_length:?}") };
         Ok(Response::new(Task { id, context_id, ..Task::default() }.into()))
     }
 
