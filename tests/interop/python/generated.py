@@ -38,7 +38,9 @@ async def main():
 
         async def stream():
             events = [it async for it in stub.SendStreamingMessage(request('/stream 3 1'), metadata=VERSION, timeout=10)]
-            chunks = [it.artifact_update.artifact.parts[0].text for it in events if it.HasField('artifact_update')]
+            updates = [event.artifact_update for event in events if event.HasField('artifact_update')]
+            # The server may join chunks, so an update may have several parts.
+            chunks = [part.text for update in updates for part in update.artifact.parts]
             assert ''.join(chunks) == 'chunk 1 of 3\nchunk 2 of 3\nchunk 3 of 3\n', events
             assert events[-1].status_update.status.state == a2a_pb2.TASK_STATE_COMPLETED, events
 
