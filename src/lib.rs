@@ -205,7 +205,13 @@ pub use {bytes, http, serde_json, tonic};
 
 pub use self::{contract::BoxStream, pb::v1::a2a_service_server::A2aService, snapshot::Snapshot};
 
-/// Compiles the Rust blocks of the README as doc tests.
+/// Compiles the Rust blocks of the documents as doc tests.
 #[cfg(all(doctest, feature = "cli"))]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod documents {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/embedding.md")]
+    struct Embedding;
+    #[doc = include_str!("../docs/usage.md")]
+    struct Usage;
+}

@@ -18,6 +18,7 @@ mod contract {
 }
 mod crash;
 mod cross_version;
+mod documents;
 mod durability;
 mod embedding;
 mod engine;
