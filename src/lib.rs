@@ -92,6 +92,7 @@
 //! | `client` | [`client`] |
 //! | `tls` | `https://` URLs in the client; includes `client` |
 //! | `openapi` | API documents below `/openapi`; includes `server`. Enabled by default |
+//! | `docs` | Home page and Swagger UI for browsers; includes `openapi`. Enabled by default |
 //! | `cli` | The program `a2a`; includes `server`, `sqlite` and `client`. Enabled by default |
 //!
 //! # Where to go next

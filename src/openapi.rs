@@ -20,6 +20,8 @@ mod errors;
 mod examples;
 mod json;
 mod openrpc;
+#[cfg(feature = "docs")]
+mod pages;
 mod published;
 mod rest;
 mod schema;

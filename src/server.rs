@@ -74,6 +74,7 @@ pub struct Server<A> {
     insecure: bool,
     report: bool,
     log_wire: bool,
+    docs: Option<bool>,
     authenticator: Option<Arc<dyn Authenticator>>,
     retention: Retention,
     allowed_hosts: Vec<AllowedHost>,
@@ -114,6 +115,7 @@ impl<A: Agent> Server<A> {
             insecure: false,
             report: true,
             log_wire: false,
+            docs: None,
             authenticator: None,
             retention: Retention::default(),
             allowed_hosts: Vec::new(),
@@ -394,6 +396,13 @@ impl<A: Agent> Server<A> {
         self
     }
 
+    /// Enables the page `/docs`: Swagger UI with the OpenAPI documents. By default, it is enabled on a loopback address, and
+    /// disabled for a [router](Self::into_parts). The page needs the crate feature `docs`.
+    pub fn docs(mut self, enabled: bool) -> Self {
+        self.docs = Some(enabled);
+        self
+    }
+
     /// Logs each request, the 1.0 call that it maps to, and the response under the target `a2a_service::wire` at level
     /// `info`. Credentials are redacted by name; message content is not, so do not use this in production. Off by default.
     pub fn log_wire(mut self, enabled: bool) -> Self {
@@ -553,8 +562,10 @@ impl<A: Agent> Server<A> {
         }
         #[cfg(feature = "openapi")]
         let documents = {
+            let is_loopback = bound.is_some_and(|addr| !is_public(addr));
+            let has_docs = self.docs.unwrap_or(is_loopback);
             let (rpc_path, protocols) = (self.rpc_path.as_deref().unwrap_or(JSON_RPC), self.settings.protocols);
-            let (published, card) = (PublishedDocuments::new(card.v03(), rpc_path, protocols), card.clone());
+            let (published, card) = (PublishedDocuments::new(card.v03(), rpc_path, protocols, has_docs), card.clone());
             let get = move |request: &CardRequest<'_>| published.get(request.path, card.base_url(request).as_deref());
             let source: DocumentSource = Arc::new(get);
             Some(source)

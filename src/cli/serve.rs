@@ -109,6 +109,9 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
         .cors_origins(config.cors_origins.iter().cloned())
         .rpc_path(&*config.rpc_path.0)
         .v03_file_bytes(config.v03_file_bytes);
+    if let Some(enabled) = config.docs_enabled {
+        server = server.docs(enabled);
+    }
     if let Some(url) = &config.public_url {
         server = server.url(&*url.0);
     }

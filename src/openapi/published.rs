@@ -11,7 +11,11 @@ use crate::{
 };
 
 /// URL in the built documents, which is replaced by that of a request.
-const BASE: &str = "https://base.invalid";
+pub(super) const BASE: &str = "https://base.invalid";
+
+/// Host and port of [`BASE`] in commands, replaced by those of the URL.
+#[cfg(feature = "docs")]
+pub(super) const AUTHORITY: &str = "authority.invalid";
 
 /// Proto files by their path below `/openapi/proto/`.
 const PROTO: [(&str, &str); 6] = [
@@ -30,27 +34,37 @@ pub type PublishedDocument = (&'static str, Bytes);
 pub struct PublishedDocuments {
     publisher: Publisher,
     protocols: Protocols,
+    /// The server has Swagger UI.
+    #[cfg_attr(not(feature = "docs"), expect(dead_code, reason = "only with the feature `docs`"))]
+    has_docs: bool,
     /// Documents by path.
     built: OnceLock<BTreeMap<String, PublishedDocument>>,
 }
 
 impl PublishedDocuments {
     /// Prepares the documents of a server with a card and a path of JSON-RPC, for the protocol versions that it serves.
-    pub fn new(card: V03Card, rpc_path: &str, protocols: Protocols) -> Self {
-        Self { publisher: Publisher::of_card(card, BASE, rpc_path), protocols, built: OnceLock::new() }
+    /// `has_docs` adds Swagger UI.
+    pub fn new(card: V03Card, rpc_path: &str, protocols: Protocols, has_docs: bool) -> Self {
+        Self { publisher: Publisher::of_card(card, BASE, rpc_path), protocols, has_docs, built: OnceLock::new() }
     }
 
     /// Returns the document at a path for a client that reaches the server at this base URL. Blocks while the documents are
     /// built, on the first call.
     pub fn get(&self, path: &str, base: Option<&str>) -> Option<PublishedDocument> {
-        let (media_type, content) = self.built.get_or_init(|| self.build()).get(path)?.clone();
+        let (media_type, content) =
+            self.built.get_or_init(|| self.build()).get(if path == "/docs" { "/docs/" } else { path })?.clone();
         let Some(text) = std::str::from_utf8(&content).ok().filter(|text| text.contains(BASE)) else {
             return Some((media_type, content));
         };
         // Without a host, URLs are relative to the document.
         let depth = path.matches('/').count();
         let relative = if depth > 1 { ".." } else { "." };
-        Some((media_type, text.replace(BASE, base.unwrap_or(relative)).into()))
+        let base = base.unwrap_or(relative);
+        #[cfg(feature = "docs")]
+        if media_type == super::pages::HTML {
+            return Some((media_type, super::pages::with_base(text, base).into()));
+        }
+        Some((media_type, text.replace(BASE, base).into()))
     }
 
     fn build(&self) -> BTreeMap<String, PublishedDocument> {
@@ -75,6 +89,8 @@ impl PublishedDocuments {
         for (path, text) in PROTO {
             add(format!("/openapi/proto/{path}"), "text/plain; charset=utf-8", text.to_owned());
         }
+        #[cfg(feature = "docs")]
+        super::pages::add(&mut built, publisher, self.protocols, self.has_docs);
         built
     }
 }

@@ -56,7 +56,7 @@ pub(super) enum RequestKind {
     Grpc,
     /// Agent card: the well-known path, and those of earlier protocol versions.
     Card,
-    /// API document: `/openapi.json` and others.
+    /// API document or page for browsers: `/openapi.json` and others.
     Document,
     /// Card for authenticated callers, on its path of 0.2.
     ExtendedCard,
@@ -80,9 +80,10 @@ impl RequestKind {
         match path.strip_suffix('/').unwrap_or(path) {
             WELL_KNOWN | WELL_KNOWN_BEFORE | AGENT_CARD => Self::Card,
             path if card::card_below_json_rpc(path).is_some() => Self::Card,
+            "" if cfg!(feature = "docs") && documents::wants_page(method, headers) => Self::Document,
             JSON_RPC | "" | "/a2a" => Self::JsonRpc,
             health::LIVE | health::READY => Self::Health,
-            path if cfg!(feature = "openapi") && documents::is_document(path) => Self::Document,
+            path if documents::is_document(path) => Self::Document,
             path if card::is_extended(path) => Self::ExtendedCard,
             _ => Self::Rest,
         }

@@ -1,4 +1,5 @@
-//! API documents over HTTP: `/openapi.json`, `/openapi.yaml` and the paths below `/openapi/`.
+//! API documents over HTTP: `/openapi.json`, `/openapi.yaml` and the paths below `/openapi/`; and pages for browsers: `/` and
+//! the paths below `/docs/`.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
@@ -11,9 +12,25 @@ use super::{
 };
 use crate::{error::ErrorKind, protocol::Version};
 
-/// Returns true for the paths of documents.
+/// Content security policy of pages: they load their own files, and call this server only.
+const PAGE_POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; \
+     form-action 'none'; frame-ancestors 'none'",
+);
+
+/// Returns true for the paths of documents, without a slash at the end.
 pub(super) fn is_document(path: &str) -> bool {
-    matches!(path, "/openapi" | "/openapi.json" | "/openapi.yaml") || path.starts_with("/openapi/")
+    let is_below = |base| path.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let is_api =
+        cfg!(feature = "openapi") && (is_below("/openapi") || matches!(path, "/openapi.json" | "/openapi.yaml"));
+    is_api || (cfg!(feature = "docs") && is_below("/docs"))
+}
+
+/// Returns true for requests of a browser for a page: other clients do not accept HTML.
+pub(super) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(header::ACCEPT).into_iter().filter_map(|line| line.to_str().ok());
+    let mut names = lines.flat_map(|line| line.split(',')).filter_map(|range| range.split(';').next());
+    method.is_safe() && *method != Method::OPTIONS && names.any(|name| name.trim().eq_ignore_ascii_case("text/html"))
 }
 
 /// Responds with a document. Documents are as public as the agent card.
@@ -32,6 +49,13 @@ pub(super) async fn respond_with_document(source: Option<DocumentSource>, parts:
         }
         Err(error) => return rest::status_response(crate::error::Error::internal(error).into(), Version::V1_0),
     };
+    if parts.uri.path() == "/docs" {
+        // The page has relative links.
+        let mut response = Response::new(Body::default());
+        *response.status_mut() = StatusCode::PERMANENT_REDIRECT;
+        response.headers_mut().insert(header::LOCATION, HeaderValue::from_static("docs/"));
+        return response;
+    }
     let is_not_modified = is_known(&parts.headers, &tag);
     let mut headers = HeaderMap::new();
     // Always succeeds: the tag consists of hexadecimal digits in quotes.
@@ -40,6 +64,11 @@ pub(super) async fn respond_with_document(source: Option<DocumentSource>, parts:
     }
     headers.insert(header::CACHE_CONTROL, CACHE_CONTROL);
     headers.insert(header::VARY, vary());
+    if media_type.starts_with("text/html") {
+        headers.append(header::VARY, HeaderValue::from_static("accept"));
+        headers.insert(header::CONTENT_SECURITY_POLICY, PAGE_POLICY);
+        headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    }
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, ANY_ORIGIN);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if is_not_modified {

@@ -108,7 +108,92 @@ async fn tenants_with_reserved_names_are_rejected() {
         let error: Value = serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap();
         assert_eq!(error["error"]["details"][1]["fieldViolations"][0]["field"], "tenant", "{error}");
         let status = get(&url, &format!("/{tenant}/tasks")).await.status();
-        let expected = if tenant == "openapi" { StatusCode::NOT_FOUND } else { StatusCode::BAD_REQUEST };
+        let has_documents = tenant == "openapi" || (tenant == "docs" && cfg!(feature = "docs"));
+        let expected = if has_documents { StatusCode::NOT_FOUND } else { StatusCode::BAD_REQUEST };
         assert_eq!(status, expected, "{tenant}");
+    }
+}
+
+#[cfg(feature = "docs")]
+mod pages {
+    use super::*;
+
+    async fn page(url: &str) -> Response {
+        let accept = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+        Client::new().get(url).header(header::ACCEPT, accept).send().await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn browsers_get_a_home_page_and_other_clients_do_not() {
+        let server = bindings::server().name("Geo <1>").authenticator(Bearer::new(Token::new("sesame").unwrap()));
+        let url = bindings::serve(server).await;
+        let reply = page(&url).await;
+        assert_eq!(
+            (reply.status(), &reply.headers()[header::CONTENT_TYPE]),
+            (StatusCode::OK, &"text/html; charset=utf-8".parse().unwrap())
+        );
+        let policy = reply.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
+        assert!(policy.starts_with("default-src 'none'; script-src 'self';"), "{policy}");
+        let vary: Vec<_> = reply.headers().get_all(header::VARY).iter().map(|line| line.to_str().unwrap()).collect();
+        assert!(vary.contains(&"accept"), "{vary:?}");
+        let text = reply.text().await.unwrap();
+        let authority = url.strip_prefix("http://").unwrap();
+        for part in [
+            "<h1>Geo &lt;1&gt;</h1>",
+            "<a href=\"docs/\">",
+            "<a href=\"openapi.json\">",
+            "<a href=\".well-known/agent-card.json\">",
+            "-H &quot;authorization: Bearer $TOKEN&quot;",
+            &format!("{url}/message:send\n"),
+            &format!("{url}/rpc\n"),
+            &format!("{authority} lf.a2a.v1.A2AService/SendMessage\n"),
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains(".invalid") && !text.contains("<1>"), "{text}");
+        assert_eq!(get(&url, "/").await.status(), StatusCode::UNAUTHORIZED);
+        let url = bindings::serve(bindings::server()).await;
+        assert_eq!(get(&url, "/").await.status(), StatusCode::METHOD_NOT_ALLOWED);
+    }
+
+    #[tokio::test]
+    async fn docs_load_only_files_of_the_server() {
+        let url = bindings::serve(bindings::server()).await;
+        let reply = page(&format!("{url}/docs")).await;
+        assert_eq!(reply.url().as_str(), format!("{url}/docs/"));
+        assert!(reply.headers().contains_key(header::CONTENT_SECURITY_POLICY));
+        let text = reply.text().await.unwrap();
+        let links =
+            text.split(['"', '\'']).filter(|part| [".js", ".css", ".png"].iter().any(|end| part.ends_with(end)));
+        let links: Vec<_> = links.collect();
+        assert!(links.len() >= 5, "{text}");
+        for link in links {
+            let reply = get(&url, &format!("/docs/{}", link.trim_start_matches("./"))).await;
+            assert_eq!(reply.status(), StatusCode::OK, "{link}");
+        }
+        let script = get(&url, "/docs/swagger-initializer.js").await;
+        assert_eq!(script.headers()[header::CONTENT_TYPE], "text/javascript; charset=utf-8");
+        let script = script.text().await.unwrap();
+        for part in ["../openapi.json", "../openapi/v0.3.json", "\"validatorUrl\": \"none\""] {
+            assert!(script.contains(part), "{part}: {script}");
+        }
+        assert!(!script.contains("petstore"), "{script}");
+    }
+
+    #[tokio::test]
+    async fn docs_can_be_disabled_and_are_off_for_routers() {
+        let url = bindings::serve(bindings::server().docs(false)).await;
+        for path in ["/docs", "/docs/", "/docs/swagger-ui.css"] {
+            assert_eq!(get(&url, path).await.status(), StatusCode::NOT_FOUND, "{path}");
+        }
+        let home = page(&url).await.text().await.unwrap();
+        assert!(!home.contains("docs/") && home.contains("openapi.json"), "{home}");
+        assert_eq!(get(&url, "/openapi.json").await.status(), StatusCode::OK);
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(axum::serve(listener, bindings::server().router()).into_future());
+        assert_eq!(get(&url, "/docs/").await.status(), StatusCode::NOT_FOUND);
+        assert_eq!(get(&url, "/openapi.json").await.status(), StatusCode::OK);
     }
 }

@@ -1,0 +1,136 @@
+//! Pages for browsers: a home page, and Swagger UI with the OpenAPI documents. They request nothing from other hosts.
+
+use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _, sync::Arc};
+
+use bytes::Bytes;
+use utoipa_swagger_ui::{Config, Url};
+
+use super::{
+    Publisher,
+    published::{AUTHORITY, BASE, PublishedDocument},
+};
+use crate::protocol::{Protocols, Version};
+
+/// Content type of pages.
+pub(super) const HTML: &str = "text/html; charset=utf-8";
+
+/// Files of Swagger UI.
+const FILES: [&str; 8] = [
+    "",
+    "index.css",
+    "swagger-initializer.js",
+    "swagger-ui-bundle.js",
+    "swagger-ui-standalone-preset.js",
+    "swagger-ui.css",
+    "favicon-16x16.png",
+    "favicon-32x32.png",
+];
+
+/// Parts of the commands on the home page: a send in HTTP+JSON and in JSON-RPC, the path prefix of HTTP+JSON, and the gRPC
+/// service.
+type Commands = (&'static str, &'static str, &'static str, &'static str);
+
+const COMMANDS_V1: Commands = (
+    r#"{"message":{"messageId":"1","role":"ROLE_USER","parts":[{"text":"Hello"}]}}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":{"messageId":"1","role":"ROLE_USER","parts":[{"text":"Hello"}]}}}"#,
+    "",
+    "lf.a2a.v1.A2AService",
+);
+
+const COMMANDS_V03: Commands = (
+    r#"{"message":{"messageId":"1","role":"ROLE_USER","content":[{"text":"Hello"}]}}"#,
+    r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"kind":"message","messageId":"1","role":"user","parts":[{"kind":"text","text":"Hello"}]}}}"#,
+    "/v1",
+    "a2a.v1.A2AService",
+);
+
+/// Adds the pages of a server to its documents. `has_docs`: the server has Swagger UI.
+pub(super) fn add(
+    documents: &mut BTreeMap<String, PublishedDocument>,
+    publisher: &Publisher,
+    protocols: Protocols,
+    has_docs: bool,
+) {
+    documents.insert("/".to_owned(), (HTML, home(publisher, protocols, has_docs).into()));
+    if has_docs {
+        let urls = protocols.iter().zip(0..).map(|(version, index)| {
+            let url = if index == 0 { "../openapi.json" } else { "../openapi/v0.3.json" };
+            Url::with_primary(version.as_str(), url, index == 0)
+        });
+        // By default, the page sends documents to a validator on another host.
+        let config = Arc::new(Config::new(urls).validator_url("none"));
+        for name in FILES {
+            if let Ok(Some(file)) = utoipa_swagger_ui::serve(name, Arc::clone(&config)) {
+                let content = match file.bytes {
+                    Cow::Borrowed(bytes) => Bytes::from_static(bytes),
+                    Cow::Owned(bytes) => bytes.into(),
+                };
+                documents.insert(format!("/docs/{name}"), (media_type(name), content));
+            }
+        }
+    }
+}
+
+fn media_type(name: &str) -> &'static str {
+    match name.rsplit_once('.').map_or("", |(_, extension)| extension) {
+        "css" => "text/css; charset=utf-8",
+        "js" => "text/javascript; charset=utf-8",
+        "png" => "image/png",
+        _ => HTML,
+    }
+}
+
+/// Creates the home page: links to the card and the documents, and a command for each binding.
+fn home(publisher: &Publisher, protocols: Protocols, has_docs: bool) -> String {
+    let Publisher { title, description, url, json_rpc_url, security, .. } = publisher;
+    let (title, description) = (escaped(title), escaped(description));
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n</head>\n\
+         <body>\n<h1>{title}</h1>\n<p>{description}</p>\n<ul>\n"
+    );
+    let docs = has_docs.then_some(("docs/", "API documentation"));
+    let links = [
+        (".well-known/agent-card.json", "Agent card"),
+        ("openapi.json", "OpenAPI document"),
+        ("openapi/openrpc.json", "OpenRPC document of JSON-RPC"),
+    ];
+    for (link, text) in docs.into_iter().chain(links) {
+        _ = writeln!(page, "<li><a href=\"{link}\">{text}</a></li>");
+    }
+    page.push_str("</ul>\n<h2>Send a message</h2>\n<pre>");
+    let (send, json_rpc, prefix, service) = if protocols.has(Version::V1_0) { COMMANDS_V1 } else { COMMANDS_V03 };
+    let header = if security.is_empty() { "" } else { "-H \"authorization: Bearer $TOKEN\" " };
+    let curl = format!("curl {header}-H 'content-type: application/json' -d");
+    for command in [
+        format!("{curl} '{send}' {url}{prefix}/message:send"),
+        format!("{curl} '{json_rpc}' {json_rpc_url}"),
+        format!("grpcurl {header}-plaintext -d '{send}' {AUTHORITY} {service}/SendMessage"),
+    ] {
+        _ = writeln!(page, "{}", escaped(&command));
+    }
+    page + "</pre>\n</body>\n</html>\n"
+}
+
+/// Fills in the base URL of a request.
+pub(super) fn with_base(page: &str, base: &str) -> String {
+    let authority = base.split_once("://").map_or(base, |(_, rest)| rest);
+    let authority = authority.split('/').next().unwrap_or(authority);
+    page.replace(BASE, &escaped(base)).replace(AUTHORITY, &escaped(authority))
+}
+
+/// Escapes a text for HTML.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            letter => escaped.push(letter),
+        }
+    }
+    escaped
+}
