@@ -3,6 +3,7 @@
 use tonic::{Code, Status, server::NamedService, service::Routes};
 use tonic_health::pb::{FILE_DESCRIPTOR_SET as HEALTH, health_server::HealthServer};
 use tonic_reflection::server::Builder;
+use tonic_types::pb::FILE_DESCRIPTOR_SET as ERROR_DETAILS;
 
 use crate::{
     contract::grpc::TRUNCATED,
@@ -65,15 +66,17 @@ pub(super) fn is_reflection(path: &str) -> bool {
     service.is_some_and(|service| REFLECTION.contains(&service))
 }
 
-/// Builds the health service, and reflection in both versions with the comments of the proto files.
+/// Builds the health service, and reflection in both versions with the comments of the proto files. Reflection also has the
+/// types of error details, which no service names: tools need them to print the details of an error.
 pub(super) fn auxiliary_services(service: Health) -> Routes {
     /// Maximum size of a reflection request in bytes. It names a service, a file or a symbol.
     const MAX_MESSAGE: usize = 16 << 10;
     let services = service.services.clone();
     let health = HealthServer::new(service).max_decoding_message_size(health::MAX_MESSAGE);
     let reflection = || {
-        let builder = Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
-        let builder = builder.register_encoded_file_descriptor_set(HEALTH);
+        let builder = [DESCRIPTORS, HEALTH, ERROR_DETAILS]
+            .into_iter()
+            .fold(Builder::configure(), Builder::register_encoded_file_descriptor_set);
         let names = services.iter().copied().chain([name_of(&health)]).chain(REFLECTION);
         names.fold(builder, Builder::with_service_name)
     };
