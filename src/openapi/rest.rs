@@ -467,9 +467,10 @@ fn card(service: &ServiceDescriptor, version: Version, schemas: &mut Schemas<'_>
         .description(Some(description))
         .parameter_ref(Ref::new(format!("#/components/parameters/{VERSION}")))
         .security(SecurityRequirement::default())
-        .response("200", response.content(JSON, content(schema, &examples)).build());
+        .response("200", response.content(JSON, content(schema, &examples)).build())
+        .response("304", ResponseBuilder::new().description("Card that the client has already").build());
     for (status, response) in
-        errors::references(version).filter(|(status, _)| matches!(status.as_str(), "403" | "421" | "429"))
+        errors::references(version).filter(|(status, _)| matches!(status.as_str(), "400" | "403" | "421" | "429"))
     {
         operation = operation.response(status, response);
     }

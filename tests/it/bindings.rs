@@ -11,7 +11,7 @@ use a2a_service::{
     store::sqlite::Options,
 };
 
-use crate::{store::opened::OpenedStore, v03_client, v03_rpc_client};
+use crate::{conformance::CheckLayer, store::opened::OpenedStore, v03_client, v03_rpc_client};
 
 /// Expands a test to one function per binding. A new binding needs a column here and a function below. A binding that
 /// cannot express a test is ignored with a reason: `not_at_0_3` excludes every binding of 0.3, `not_in_v03_proto` those that
@@ -38,6 +38,7 @@ macro_rules! columns {
         async fn $column() {
             let $binding = async |server| $crate::bindings::$column(server).await;
             $test.await;
+            $crate::conformance::assert_no_violations();
         }
     };
 }
@@ -158,9 +159,10 @@ pub(crate) fn server() -> Server<Actor> {
     Server::new(Actor).limits(limits)
 }
 
-/// Serves on a free port until the test ends, and returns the URL.
+/// Serves on a free port until the test ends, and returns the URL. Requests and responses are checked against the documents
+/// in `openapi/`.
 pub(crate) async fn serve<A: Agent>(server: Server<A>) -> String {
-    let bound = server.bind("127.0.0.1:0").await.unwrap();
+    let bound = server.layer(CheckLayer).bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", bound.addr());
     tokio::spawn(bound.run_until(std::future::pending()));
     url

@@ -13,6 +13,7 @@ mod card;
 mod client_retry;
 mod codec;
 mod config;
+mod conformance;
 mod contract {
     mod descriptors;
 }

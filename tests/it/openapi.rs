@@ -108,7 +108,9 @@ fn every_operation_has_examples_that_fit_its_schemas() {
                     }
                 }
                 let statuses = operation["responses"].as_object().unwrap();
-                let responses = statuses.values().map(|response| resolved(&document, response));
+                // 304 has no content.
+                let responses = statuses.iter().filter(|(status, _)| *status != "304");
+                let responses = responses.map(|(_, response)| resolved(&document, response));
                 for body in operation.get("requestBody").into_iter().chain(responses) {
                     for (media_type, content) in body["content"].as_object().unwrap() {
                         let examples = examples(content);

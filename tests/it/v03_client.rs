@@ -43,7 +43,9 @@ impl Transport for Explicit {
         rule: HttpRule,
         mut request: Request<serde_json::Value>,
     ) -> Result<Reply, Status> {
-        if let Some(configuration) = request.get_mut()["configuration"].as_object_mut() {
+        if let Some(configuration) =
+            request.get_mut().get_mut("configuration").and_then(serde_json::Value::as_object_mut)
+        {
             configuration.entry("blocking").or_insert(false.into());
         }
         self.0.send(rpc, rule, request).await

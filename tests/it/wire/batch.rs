@@ -131,7 +131,7 @@ async fn request_error_is_repeated_for_each_call() {
 #[tokio::test]
 async fn size_of_batch_results_is_limited() {
     let mut settings = settings();
-    settings.batch_bytes = 725;
+    settings.batch_bytes = 855;
     let server = Server::with(settings, a2a_service::transport::listener::ListenerSettings::default()).await;
     let id = "t".repeat(250);
     let calls: Vec<_> = (0..4).map(|n| call(Some(&n.to_string()), "GetTask", &format!(r#"{{"id":"{id}"}}"#))).collect();

@@ -22,7 +22,9 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-pub(crate) const CARD: &str = r#"{"name":"echo"}"#;
+use crate::conformance::{CheckedService, assert_no_violations};
+
+pub(crate) const CARD: &str = r#"{"name":"echo","description":"","version":"1","supportedInterfaces":[],"capabilities":{},"defaultInputModes":[],"defaultOutputModes":[],"skills":[]}"#;
 
 /// JSON in Latin-1, which is not valid JSON.
 pub(crate) const LATIN: &[u8] = b"{\"message\":{\"messageId\":\"\xfc\"}}";
@@ -164,7 +166,8 @@ impl A2aService for Echo {
         }
         error_for(&id)?;
         let context_id = if id == "large" { "c".repeat(2000) } else { format!("{tenant} {history_length:?}") };
-        Ok(Response::new(Task { id, context_id, ..Task::default() }.into()))
+        let status = Some(TaskStatus { state: TaskState::Submitted.into(), ..TaskStatus::default() });
+        Ok(Response::new(Task { id, context_id, status, ..Task::default() }.into()))
     }
 
     async fn list_tasks(&self, r: Request<ListTasksRequest>) -> Result<Response<ListTasksResponse>, Status> {
@@ -215,7 +218,8 @@ impl A2aService for Echo {
         r: Request<GetTaskPushNotificationConfigRequest>,
     ) -> Result<Response<TaskPushNotificationConfig>, Status> {
         let GetTaskPushNotificationConfigRequest { tenant, task_id, id } = r.into_inner();
-        Ok(Response::new(TaskPushNotificationConfig { tenant, task_id, id, ..Default::default() }))
+        let url = "https://example.com/hook".to_owned();
+        Ok(Response::new(TaskPushNotificationConfig { tenant, task_id, id, url, ..Default::default() }))
     }
 
     async fn delete_task_push_notification_config(
@@ -275,7 +279,7 @@ impl Server {
 
     pub(crate) async fn with(settings: Settings, connections: listener::ListenerSettings) -> Self {
         let echo = Arc::new(Echo::default());
-        let service = HttpService::new(checked(&echo), settings);
+        let service = CheckedService(HttpService::new(checked(&echo), settings));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let drain = CancellationToken::new();
@@ -288,6 +292,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.served.abort();
+        if !std::thread::panicking() {
+            assert_no_violations();
+        }
     }
 }
 

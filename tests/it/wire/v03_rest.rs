@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Channel};
 
 use super::support::*;
+use crate::conformance::{Bodies, allow_undocumented};
 
 const HELLO: &str = r#"{"messageId":"m","role":"ROLE_USER","content":[{"text":"hi"}]}"#;
 
@@ -33,6 +34,7 @@ async fn post(url: &str, body: &str) -> (u16, Value) {
 
 #[tokio::test]
 async fn message_is_answered_in_the_v03_dialect() {
+    allow_undocumented(Bodies::Requests);
     let server = Server::start().await;
     for body in [
         format!(r#"{{"message":{HELLO}}}"#),
@@ -54,6 +56,7 @@ async fn message_is_answered_in_the_v03_dialect() {
 
 #[tokio::test]
 async fn parts_are_read_in_every_spelling_and_written_in_one() {
+    allow_undocumented(Bodies::Requests);
     let Server { url, .. } = &Server::start().await;
     let twice = r#"{"file":{"fileWithBytes":"YUdWc2JHOD0=","mimeType":"text/plain","name":"a.txt"}}"#;
     for (part, expected) in [
@@ -80,6 +83,7 @@ async fn parts_are_read_in_every_spelling_and_written_in_one() {
 /// `blocking` and `historyLength` as the service of 1.0 receives them.
 #[tokio::test]
 async fn configuration_without_blocking_returns_immediately() {
+    allow_undocumented(Bodies::Requests);
     let server = Server::start().await;
     for (configuration, returns_immediately, length) in [
         ("{}", true, None),
@@ -118,7 +122,11 @@ async fn paths_of_the_text_and_of_the_proto_file_are_served() {
         ("/v1/tasks/urn:x:1?history_length=0&tenant=acme", " None"),
     ] {
         let (status, task) = get(&format!("{url}{path}")).await;
-        assert_eq!((status, task), (200, json!({"id": "urn:x:1", "contextId": context})), "{path}");
+        assert_eq!(
+            (status, task),
+            (200, json!({"id": "urn:x:1", "contextId": context, "status": {"state": "TASK_STATE_SUBMITTED"}})),
+            "{path}"
+        );
     }
     assert_eq!(get(&format!("{url}/v1/tasks/a%2Fb")).await.1["id"], "a/b");
     for body in ["", "{}", r#"{"name":"tasks/other"}"#] {
@@ -141,7 +149,8 @@ async fn paths_of_the_text_and_of_the_proto_file_are_served() {
     assert_eq!(problem["error"]["details"][1]["fieldViolations"][0]["field"], "status");
 
     let configs = format!("{url}/v1/tasks/t/pushNotificationConfigs");
-    let config = json!({"name": "tasks/t/pushNotificationConfigs/c", "pushNotificationConfig": {"id": "c"}});
+    let hook = json!({"id": "c", "url": "https://example.com/hook"});
+    let config = json!({"name": "tasks/t/pushNotificationConfigs/c", "pushNotificationConfig": hook});
     assert_eq!(get(&format!("{configs}/c")).await, (200, config));
     let (status, page) = get(&format!("{configs}?pageToken=next")).await;
     let push = json!({"id": "c", "url": "https://example.com/hook"});
@@ -310,13 +319,17 @@ async fn version_is_taken_from_the_path_unless_the_header_states_1_0() {
         assert_eq!((status, &problem["code"]), (400, &json!(-32600)), "{version}: {problem}");
     }
     // `v1` is a tenant of 1.0 if the client states version 1.0.
-    assert_eq!(get("/v1/tasks/t", "1.0").await.1, json!({"id": "t", "contextId": "v1 None"}));
+    assert_eq!(
+        get("/v1/tasks/t", "1.0").await.1,
+        json!({"id": "t", "contextId": "v1 None", "status": {"state": "TASK_STATE_SUBMITTED"}})
+    );
     assert_eq!(get("/v1/tasks/t?A2A-Version=1.0", "").await.1["contextId"], "v1 None");
     assert_eq!(get("/v1/tasks/t", "1.7").await.1["error"]["details"][0]["reason"], "VERSION_NOT_SUPPORTED");
 }
 
 #[tokio::test]
 async fn disabled_protocol_version_is_rejected() {
+    allow_undocumented(Bodies::Responses);
     let only = async |version: Version| {
         let settings = Settings { protocols: [version].into_iter().collect(), ..settings() };
         Server::with(settings, listener::ListenerSettings::default()).await

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::support::JsonBody as _;
+use crate::conformance::CheckedService;
 
 /// Returns canned responses, and records the requests that it receives.
 #[derive(Default)]
@@ -37,7 +38,7 @@ impl CannedService {
     /// Serves until the end of the test, and returns the URL and the service.
     pub(crate) async fn serve(settings: Settings) -> (String, Arc<Self>) {
         let service = Arc::new(Self::default());
-        let http_service = HttpService::new(Arc::new(Checked(Arc::<Self>::clone(&service))), settings);
+        let http_service = CheckedService(HttpService::new(Arc::new(Checked(Arc::<Self>::clone(&service))), settings));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/rpc", listener.local_addr().unwrap());
         let connections = listener::ListenerSettings::default();
