@@ -63,7 +63,7 @@ const NOT_REQUIRED: [&str; 1] = ["a2a.v1.CreateTaskPushNotificationConfigRequest
 pub(super) enum Location {
     /// `components/schemas` of the document.
     Components,
-    /// One file per schema, named by package and message.
+    /// File of its own for each schema, named by package and message.
     Files,
 }
 
