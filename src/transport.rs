@@ -7,7 +7,7 @@
 //! | `listener`, `connection`, `control_frames`, `write_timeout` | connections: limits, idle and write timeouts, drain |
 //! | `framing`, `peer_limit`, `origin`, `base_path` | checks in front of the service, and path rewriting |
 //! | `classify`, `version`, `context` | kind of a request, protocol version rules, request context |
-//! | `jsonrpc`, `rest`, `grpc`, `card`, `documents`, `health` | bindings and public resources |
+//! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `documents`, `health` | bindings and public resources |
 //! | `body`, `request_budget`, `response`, `sse` | request and response bodies |
 
 mod base_path;
@@ -20,6 +20,7 @@ mod control_frames;
 mod documents;
 mod framing;
 pub mod grpc;
+mod grpc_web;
 mod health;
 mod jsonrpc;
 pub mod listener;
@@ -47,7 +48,9 @@ use std::{
 use axum::extract::ConnectInfo;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, Uri, header, request::Parts};
+use http::{
+    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header, request::Parts,
+};
 use percent_encoding::percent_decode_str;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, service::Routes};
@@ -58,6 +61,7 @@ pub(crate) use self::{
     classify::RequestClass,
     context::{hide_credentials, request_id},
     framing::check_framing,
+    grpc_web::trailers as grpc_web_trailers,
     origin::{OriginPolicy, allow_origin, preflight},
     peer_limit::CONNECTIONS_PER_PEER,
     request_budget::INCOMING_BYTES,
@@ -254,49 +258,20 @@ impl HttpService {
                     async move { Ok(health::respond_with_health(parts.uri.path(), &drain, &ready).await) },
                 );
             }
-            RequestKind::Grpc if !version::is_a2a_grpc_method(parts.uri.path(), version, settings.protocols) => {
-                let path = parts.uri.path();
-                let messages = if grpc::is_reflection(path) { Messages::Many } else { Messages::One };
-                let Inner { limits, health_limits, .. } = &*self.inner;
-                let limits = if kind.is_health(path) { health_limits } else { limits };
-                let body = LimitedBody::new(body, messages, limits);
-                let response = self.auxiliary().call(Request::from_parts(parts, body));
-                let finish = move |response| grpc::complete_unimplemented(response).map(|body| body.counted(&unsent));
-                return Box::pin(async move { response.await.map(finish) });
+            RequestKind::Grpc => return self.dispatch_grpc(class, parts, body, unsent),
+            RequestKind::GrpcWeb(format) => {
+                let class = RequestClass { kind: RequestKind::Grpc, ..class };
+                let serve_grpc = |parts, body| self.dispatch_grpc(class, parts, body, unsent.clone());
+                return grpc_web::serve(format, parts, body, &unsent, serve_grpc);
             }
-            RequestKind::Grpc => call::Binding::Grpc,
             RequestKind::JsonRpc => call::Binding::JsonRpc,
             RequestKind::Rest | RequestKind::ExtendedCard => call::Binding::Rest,
         };
         let checks = context::attach_call(&mut parts, binding, settings);
         let (service, limits) = (service.clone(), self.inner.limits.clone());
         let mut accounting = ResponseAccounting { unsent, reserved: None, class };
-        let key = if settings.idempotency_keys { context::idempotency_key(&parts.extensions) } else { None };
-        let spelling = call::extensions_spelling(&parts.headers);
+        let echoed = EchoedHeaders::of(&parts, settings);
         let response: ResponseFuture = match kind {
-            RequestKind::Grpc => {
-                if let Err(error) = checks.complete(version, &mut parts.extensions) {
-                    return now(class.error_response(error));
-                }
-                let traits = RpcTraits::of(version, parts.uri.path());
-                if traits.is_read && !traits.is_streaming {
-                    accounting.reserve(&mut parts.extensions);
-                }
-                let request = Request::from_parts(parts, LimitedBody::new(body, Messages::One, &limits));
-                let response = match version {
-                    Version::V1_0 => self.inner.grpc.clone().call(request),
-                    Version::V0_3 => self.inner.v03_grpc.clone().call(request),
-                };
-                Box::pin(async move {
-                    let mut response = grpc::complete(response.await?, limits.body_bytes, version);
-                    match WriteDeadline::after(limits.stream_max_age) {
-                        Some(deadline) if traits.is_streaming => drop(response.extensions_mut().insert(deadline)),
-                        _ if traits.is_streaming => {}
-                        _ => future::poll_fn(|cx| response.body_mut().poll_begin(cx)).await,
-                    }
-                    Ok(accounting.finish(response, traits.is_read))
-                })
-            }
             // Checks complete once the body is read: an error has the id of its request.
             RequestKind::JsonRpc => {
                 let methods = jsonrpc::Methods {
@@ -310,7 +285,12 @@ impl HttpService {
                 let checked = checks.complete(version, &mut parts.extensions);
                 Box::pin(async move { Ok(card::respond_with_extended_card(&service, &parts, checked).await) })
             }
-            RequestKind::Rest | RequestKind::Card | RequestKind::Document | RequestKind::Health => {
+            RequestKind::Rest
+            | RequestKind::Grpc
+            | RequestKind::GrpcWeb(_)
+            | RequestKind::Card
+            | RequestKind::Document
+            | RequestKind::Health => {
                 let checked = checks.complete(version, &mut parts.extensions);
                 let is_read = parts.method.is_safe();
                 if is_read {
@@ -326,20 +306,52 @@ impl HttpService {
                 }
             }
         };
-        if key.is_none() && spelling.is_none() {
-            return response;
+        echoed.add_to(response)
+    }
+
+    /// Serves a gRPC request.
+    fn dispatch_grpc<B: RequestBody>(
+        &self,
+        class: RequestClass,
+        mut parts: Parts,
+        body: B,
+        unsent: ResponseBudget,
+    ) -> ResponseFuture {
+        let Inner { settings, limits, health_limits, .. } = &*self.inner;
+        let (RequestClass { kind, version }, path) = (class, parts.uri.path());
+        if !version::is_a2a_grpc_method(path, version, settings.protocols) {
+            let messages = if grpc::is_reflection(path) { Messages::Many } else { Messages::One };
+            let limits = if kind.is_health(path) { health_limits } else { limits };
+            let body = LimitedBody::new(body, messages, limits);
+            let response = self.auxiliary().call(Request::from_parts(parts, body));
+            let finish = move |response| grpc::complete_unimplemented(response).map(|body| body.counted(&unsent));
+            return Box::pin(async move { response.await.map(finish) });
         }
-        Box::pin(async move {
-            let mut response = response.await?;
-            let headers = response.headers_mut();
-            if let Some(key) = key {
-                headers.insert(call::IDEMPOTENCY_KEY, key);
+        let checks = context::attach_call(&mut parts, call::Binding::Grpc, settings);
+        let echoed = EchoedHeaders::of(&parts, settings);
+        if let Err(error) = checks.complete(version, &mut parts.extensions) {
+            return now(class.error_response(error));
+        }
+        let traits = RpcTraits::of(version, parts.uri.path());
+        let mut accounting = ResponseAccounting { unsent, reserved: None, class };
+        if traits.is_read && !traits.is_streaming {
+            accounting.reserve(&mut parts.extensions);
+        }
+        let request = Request::from_parts(parts, LimitedBody::new(body, Messages::One, limits));
+        let response = match version {
+            Version::V1_0 => self.inner.grpc.clone().call(request),
+            Version::V0_3 => self.inner.v03_grpc.clone().call(request),
+        };
+        let (max_message, max_age) = (limits.body_bytes, limits.stream_max_age);
+        echoed.add_to(Box::pin(async move {
+            let mut response = grpc::complete(response.await?, max_message, version);
+            match WriteDeadline::after(max_age) {
+                Some(deadline) if traits.is_streaming => drop(response.extensions_mut().insert(deadline)),
+                _ if traits.is_streaming => {}
+                _ => future::poll_fn(|cx| response.body_mut().poll_begin(cx)).await,
             }
-            if let Some(spelling) = spelling {
-                call::spell_extensions(headers, spelling);
-            }
-            Ok(response)
-        })
+            Ok(accounting.finish(response, traits.is_read))
+        }))
     }
 
     /// Returns the gRPC services other than A2A: health and reflection.
@@ -351,6 +363,39 @@ impl HttpService {
     }
 }
 
+/// Headers of a request that its response repeats.
+struct EchoedHeaders {
+    idempotency_key: Option<HeaderValue>,
+    /// Name of the header for extensions, which has two names.
+    spelling: Option<HeaderName>,
+}
+
+impl EchoedHeaders {
+    fn of(parts: &Parts, settings: &Settings) -> Self {
+        let keys = settings.idempotency_keys;
+        let idempotency_key = if keys { context::idempotency_key(&parts.extensions) } else { None };
+        Self { idempotency_key, spelling: call::extensions_spelling(&parts.headers) }
+    }
+
+    fn add_to(self, response: ResponseFuture) -> ResponseFuture {
+        let Self { idempotency_key, spelling } = self;
+        if idempotency_key.is_none() && spelling.is_none() {
+            return response;
+        }
+        Box::pin(async move {
+            let mut response = response.await?;
+            let headers = response.headers_mut();
+            if let Some(key) = idempotency_key {
+                headers.insert(call::IDEMPOTENCY_KEY, key);
+            }
+            if let Some(spelling) = spelling {
+                call::spell_extensions(headers, spelling);
+            }
+            Ok(response)
+        })
+    }
+}
+
 impl RequestClass {
     /// Builds an error response in the form of binding and version.
     pub(crate) fn error_response(self, error: impl Into<Status>) -> Response<Body> {
@@ -359,6 +404,9 @@ impl RequestClass {
         match (kind, version) {
             (RequestKind::Grpc, Version::V1_0) => status.into_http(),
             (RequestKind::Grpc, Version::V0_3) => to_v03_status(status).into_http(),
+            (RequestKind::GrpcWeb(format), _) => {
+                format.convert_headers(Self { kind: RequestKind::Grpc, version }.error_response(status))
+            }
             // The id is in the body, which is not read.
             (RequestKind::JsonRpc, _) => jsonrpc::status_response("null", version, status),
             (

@@ -18,7 +18,9 @@ use super::{BodyObserver, ObservedBody};
 use crate::{
     call::REQUEST_ID,
     env::Ids,
-    transport::{Body, CallOutcome, REQUEST_LOG, RequestClass, ResponseFuture, hide_credentials, request_id},
+    transport::{
+        Body, CallOutcome, REQUEST_LOG, RequestClass, ResponseFuture, grpc_web_trailers, hide_credentials, request_id,
+    },
 };
 
 /// Response body that is logged when it is dropped: after it was sent, or when the client has gone.
@@ -76,6 +78,8 @@ pub(crate) struct RequestLine {
     span: Span,
     start: Instant,
     system: &'static str,
+    /// The trailers are a frame of data.
+    is_grpc_web: bool,
     method: Method,
     path: String,
     peer: Option<SocketAddr>,
@@ -91,6 +95,7 @@ impl RequestLine {
             span: tracing::info_span!(target: REQUEST_LOG, "request", request.id = %id.to_str().unwrap_or_default()),
             start: Instant::now(),
             system: class.system(),
+            is_grpc_web: class.is_grpc_web(),
             method: parts.method.clone(),
             path: parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |uri| &uri.0).path().to_owned(),
             peer: parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0),
@@ -110,6 +115,11 @@ impl BodyObserver for Box<RequestLine> {
     fn observe(&mut self, frame: Option<&Frame<Bytes>>, is_end: bool) {
         if let Some(trailers) = frame.and_then(Frame::trailers_ref) {
             self.outcome.record_grpc(trailers);
+        }
+        if self.is_grpc_web
+            && let Some(trailers) = frame.and_then(Frame::data_ref).and_then(|data| grpc_web_trailers(data))
+        {
+            self.outcome.record_grpc(&trailers);
         }
         self.is_complete |= is_end;
     }

@@ -1,10 +1,11 @@
-//! Request classification: gRPC, JSON-RPC, REST, agent card, API document or health, by content type and path, and the protocol version.
+//! Request classification: gRPC, gRPC-Web, JSON-RPC, REST, agent card, API document or health, by content type and path,
+//! and the protocol version.
 //!
 //! A request is classified once, and the result is passed on with it.
 
 use http::{HeaderMap, Method, request::Parts};
 
-use super::{card, documents, health, media_type, version};
+use super::{card, documents, grpc_web, health, media_type, version};
 use crate::{
     card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
     protocol::{Protocols, Version},
@@ -27,7 +28,7 @@ impl RequestClass {
     /// Returns the binding for the request log: `grpc`, `jsonrpc` or `http`.
     pub(crate) fn system(self) -> &'static str {
         match self.kind {
-            RequestKind::Grpc => "grpc",
+            RequestKind::Grpc | RequestKind::GrpcWeb(_) => "grpc",
             RequestKind::JsonRpc => "jsonrpc",
             RequestKind::Rest
             | RequestKind::Card
@@ -37,13 +38,18 @@ impl RequestClass {
         }
     }
 
-    /// Returns true for gRPC.
+    /// Returns true for gRPC, except gRPC-Web.
     pub(crate) fn is_grpc(self) -> bool {
         self.kind == RequestKind::Grpc
     }
 
-    /// Returns true for public resources, which need no authentication: the agent card, API documents and health. Decides by the kind of
-    /// request and not by a path prefix, which may be a tenant: the path `/.well-known/tasks` then names tasks.
+    /// Returns true for gRPC-Web.
+    pub(crate) fn is_grpc_web(self) -> bool {
+        matches!(self.kind, RequestKind::GrpcWeb(_))
+    }
+
+    /// Returns true for public resources, which need no authentication: the agent card, API documents and health. Decides
+    /// by the kind of request and not by a path prefix, which may be a tenant: the path `/.well-known/tasks` then names tasks.
     pub(crate) fn is_public(self, parts: &Parts) -> bool {
         matches!(self.kind, RequestKind::Card | RequestKind::Document) || self.kind.is_health(parts.uri.path())
     }
@@ -54,6 +60,8 @@ impl RequestClass {
 pub(super) enum RequestKind {
     /// POST with the content type `application/grpc`, on any path.
     Grpc,
+    /// POST with a content type of gRPC-Web with protobuf, on any path.
+    GrpcWeb(grpc_web::Format),
     /// Agent card: the well-known path, and those of earlier protocol versions.
     Card,
     /// API document or page for browsers: `/openapi.json` and others.
@@ -72,9 +80,14 @@ impl RequestKind {
     pub(super) fn at(method: &Method, path: &str, headers: &HeaderMap) -> Self {
         // A GET has no body, so its content type is ignored.
         if *method == Method::POST {
-            let suffix = media_type(headers).and_then(|media_type| media_type.strip_prefix("application/grpc"));
-            if suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('+')) {
-                return Self::Grpc;
+            let media_type = media_type(headers).unwrap_or_default();
+            if let Some(suffix) = media_type.strip_prefix("application/grpc") {
+                if suffix.is_empty() || suffix.starts_with('+') {
+                    return Self::Grpc;
+                }
+                if let Some(format) = grpc_web::Format::of(media_type, headers) {
+                    return Self::GrpcWeb(format);
+                }
             }
         }
         match path.strip_suffix('/').unwrap_or(path) {
@@ -93,7 +106,7 @@ impl RequestKind {
     pub(super) fn is_health(self, path: &str) -> bool {
         match self {
             Self::Health => true,
-            Self::Grpc => path.starts_with("/grpc.health.v1.Health/"),
+            Self::Grpc | Self::GrpcWeb(_) => path.starts_with("/grpc.health.v1.Health/"),
             Self::Card | Self::Document | Self::ExtendedCard | Self::JsonRpc | Self::Rest => false,
         }
     }
@@ -103,7 +116,7 @@ impl RequestKind {
         match self {
             Self::Card | Self::Document | Self::ExtendedCard | Self::Health => Some("GET, HEAD"),
             Self::JsonRpc => Some("POST"),
-            Self::Grpc | Self::Rest => None,
+            Self::Grpc | Self::GrpcWeb(_) | Self::Rest => None,
         }
     }
 }
@@ -126,6 +139,7 @@ mod tests {
         }
         let health = "/grpc.health.v1.Health/Check";
         assert!(public("POST", health, "application/grpc") && !public("POST", health, "application/json"));
+        assert!(public("POST", health, "application/grpc-web") && !public("POST", health, "application/grpc-web+json"));
         for path in ["/.well-known/tasks", "/healthz/tasks", "/tasks", "/rpc", "/.well-known/agent-card.json/tasks"] {
             assert!(!public("GET", path, ""), "{path}");
         }

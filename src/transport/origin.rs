@@ -362,7 +362,8 @@ pub(crate) fn preflight(class: RequestClass, parts: &Parts, origin: Option<&Head
 /// Adds CORS headers, so that a page of this origin can read a response. Public responses already allow every origin.
 pub(crate) fn allow_origin(headers: &mut HeaderMap, origin: HeaderValue) {
     const EXPOSED: HeaderValue = HeaderValue::from_static(
-        "a2a-extensions, x-a2a-extensions, idempotency-key, x-request-id, retry-after, www-authenticate, etag",
+        "a2a-extensions, x-a2a-extensions, idempotency-key, x-request-id, retry-after, www-authenticate, etag, \
+         grpc-status, grpc-message, grpc-status-details-bin",
     );
     if headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN) {
         return;

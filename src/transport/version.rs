@@ -47,7 +47,7 @@ pub(super) fn is_a2a_grpc_method(path: &str, version: Version, served: Protocols
 pub(super) fn of_request(kind: RequestKind, parts: &Parts, served: Protocols) -> Version {
     let path = parts.uri.path();
     let has_v03_form = match kind {
-        RequestKind::Grpc => is_grpc_method(path, Version::V0_3),
+        RequestKind::Grpc | RequestKind::GrpcWeb(_) => is_grpc_method(path, Version::V0_3),
         // If 0.3 is not served, `v1` is the name of a tenant.
         RequestKind::Rest => {
             path.starts_with(V03_REST_PREFIX) && served.has(Version::V0_3) && !requests_1_x(&parts.uri, &parts.headers)

@@ -12,9 +12,10 @@ use a2a_service::{
     auth::{Bearer, Token},
     call::Call,
     client,
-    pb::v1::{AgentCard, GetTaskRequest},
+    pb::v1::{AgentCard, GetTaskRequest, SendMessageRequest},
     server::Server,
 };
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use prost::Message as _;
 use serde_json::{Value, json};
 use tokio::{
@@ -336,6 +337,19 @@ async fn each_request_is_one_log_line() {
     let line = next().await;
     assert_eq!((line["rpc.system"].as_str(), line["rpc.grpc.status_code"].as_u64()), (Some("grpc"), Some(5)), "{line}");
     assert_eq!(line["error.reason"], "TASK_NOT_FOUND");
+    // That of gRPC-Web is in a frame of the body.
+    for content_type in ["application/grpc-web", "application/grpc-web-text"] {
+        let request: SendMessageRequest = serde_json::from_value(message("hello")).unwrap();
+        let length = u32::try_from(request.encoded_len()).unwrap().to_be_bytes();
+        let frame = [&[0], &length[..], &request.encode_to_vec()].concat();
+        let frame = if content_type.ends_with("text") { BASE64_STANDARD.encode(frame).into() } else { frame };
+        let call = client.post(format!("{url}/lf.a2a.v1.A2AService/SendStreamingMessage"));
+        let reply = call.header("content-type", content_type).body(frame).send().await.unwrap();
+        assert!(!reply.bytes().await.unwrap().is_empty());
+        let line = next().await;
+        assert_eq!((&line["rpc.system"], &line["rpc.grpc.status_code"]), (&json!("grpc"), &json!(0)), "{line}");
+        assert_eq!(line["message"], "request completed");
+    }
     // The reply metadata has the id too.
     let get = GetTaskRequest { id: "nobody".into(), ..GetTaskRequest::default() };
     let frame = [&[0, 0, 0, 0, u8::try_from(get.encoded_len()).unwrap()], &*get.encode_to_vec()].concat();

@@ -36,7 +36,8 @@ const JSON_RPC: &str = "
 ## Protocol 1.0: JSON-RPC
 
 `POST` to `/rpc`, `/a2a`, `/` or `rpc_path`. The body is one request or a batch of at most 64. The result of a stream is a
-sequence of server-sent events, each with a JSON-RPC response. gRPC has the same methods in the service `lf.a2a.v1.A2AService`.
+sequence of server-sent events, each with a JSON-RPC response. gRPC and gRPC-Web have the same methods in the service
+`lf.a2a.v1.A2AService`.
 
 | Method | `params` | `result` |
 | --- | --- | --- |

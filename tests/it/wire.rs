@@ -7,6 +7,7 @@ mod connection;
 mod drain;
 mod errors;
 mod grpc;
+mod grpc_web;
 mod health;
 mod inputs;
 mod jsonrpc;

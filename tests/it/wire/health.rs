@@ -171,5 +171,8 @@ async fn grpc_only_listener_rejects_other_requests() {
     }
     let reply = reqwest::Client::new().post(format!("{url}/rpc")).header(header::CONTENT_TYPE, "application/json");
     assert_eq!(reply.body("{}").send().await.unwrap().status(), 415);
+    let web = reqwest::Client::new().post(format!("{url}/{SERVICE}/GetTask"));
+    let web = web.header(header::CONTENT_TYPE, "application/grpc-web").body(vec![0; 5]);
+    assert_eq!(web.send().await.unwrap().status(), 415);
     served.abort();
 }

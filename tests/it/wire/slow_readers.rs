@@ -9,10 +9,14 @@ use std::{
     time::Duration,
 };
 
-use a2a_service::transport::{
-    HttpService, Settings,
-    listener::{self, serve_connection},
+use a2a_service::{
+    pb::v1::Part,
+    transport::{
+        HttpService, Settings,
+        listener::{self, serve_connection},
+    },
 };
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use h2::{
     Reason, RecvStream,
@@ -122,7 +126,7 @@ async fn stalled_stream_is_reset_without_its_connection() {
         let feed = echo.feed();
         let mut idle = idle_client.post("/message:stream", "application/json", send_json("feed")).await.into_body();
         let mut grpc = send("m");
-        grpc.message.as_mut().unwrap().parts[0] = a2a_service::pb::v1::Part::text("x".repeat(size));
+        grpc.message.as_mut().unwrap().parts[0] = Part::text("x".repeat(size));
         let start = Instant::now();
         let mut responses = Vec::new();
         for (path, media, body) in [
@@ -294,6 +298,31 @@ async fn requests_are_rejected_while_slow_readers_hold_the_budget() {
     drop(held);
     while client.get("/tasks/a").await.status() != 200 {
         tokio::task::yield_now().await;
+    }
+}
+
+/// Responses in base64 are copies, which are counted too.
+#[tokio::test(start_paused = true)]
+async fn unsent_grpc_web_responses_hold_the_budget() {
+    for content_type in ["application/grpc-web", "application/grpc-web-text"] {
+        let (service, _) = service(|settings| settings.outgoing_bytes = 100_000);
+        let (mut slow, mut client) = (Client::connect(&service, 0).await, Client::connect(&service, 1 << 20).await);
+        let mut request = send("m");
+        request.message.as_mut().unwrap().parts = vec![Part::text("x".repeat(150_000))];
+        let body = framed(&request);
+        let body = if content_type.ends_with("text") { BASE64_STANDARD.encode(body).into() } else { body };
+        let held = slow.post("/lf.a2a.v1.A2AService/SendMessage", content_type, body).await;
+        assert_eq!(held.headers()["content-type"], format!("{content_type}+proto"));
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        let (parts, _) = client.get("/tasks/a").await.into_parts();
+        assert!(is_unavailable(parts.status, &parts.headers), "{content_type}: {parts:?}");
+
+        drop(held);
+        while client.get("/tasks/a").await.status() != 200 {
+            tokio::task::yield_now().await;
+        }
     }
 }
 
