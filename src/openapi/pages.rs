@@ -86,7 +86,8 @@ fn home(publisher: &Publisher, protocols: Protocols, has_docs: bool) -> String {
     let (title, description) = (escaped(title), escaped(description));
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n</head>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <link rel=\"icon\" href=\"data:,\">\n<title>{title}</title>\n</head>\n\
          <body>\n<h1>{title}</h1>\n<p>{description}</p>\n<ul>\n"
     );
     let docs = has_docs.then_some(("docs/", "API documentation"));
