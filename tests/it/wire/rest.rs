@@ -280,13 +280,18 @@ async fn media_types_are_negotiated() {
         );
         assert_eq!(reply.text().await.unwrap(), format!(r#"{{"message":{}}}"#, hello_json("m")));
     }
-    for wrong in ["text/plain", "application/x-www-form-urlencoded", "application/jsonx", "application/grpc-web+proto"]
-    {
+    for wrong in ["text/plain", "application/x-www-form-urlencoded", "application/jsonx", "application/grpc-web+json"] {
         let reply = send(wrong, A2A_JSON).await;
         assert_eq!((reply.status().as_u16(), &reply.headers()[header::CONTENT_TYPE]), (400, &JSON.parse().unwrap()));
         let problem: Value = json(reply).await;
         assert_eq!(problem["error"]["details"][0]["reason"], "CONTENT_TYPE_NOT_SUPPORTED", "{problem}");
     }
+    // A content type of gRPC-Web selects that binding on every path, as does one of gRPC.
+    let reply = send("application/grpc-web+proto", A2A_JSON).await;
+    assert_eq!(
+        (reply.status().as_u16(), &reply.headers()[header::CONTENT_TYPE], &reply.headers()["grpc-status"]),
+        (200, &"application/grpc-web+proto".parse().unwrap(), &"12".parse().unwrap())
+    );
 }
 
 #[tokio::test]
