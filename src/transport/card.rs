@@ -4,13 +4,18 @@ use std::net::SocketAddr;
 
 use axum::extract::{ConnectInfo, OriginalUri};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header, request::Parts, uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, request::Parts, uri};
 use jiff::{
     Timestamp,
     fmt::rfc2822::{DateTimeParser, DateTimePrinter},
 };
 
-use super::{Body, base_path::PathPrefix, response::respond, rest};
+use super::{
+    Body,
+    base_path::PathPrefix,
+    response::{respond, status},
+    rest,
+};
 use crate::{
     call::{self, Call},
     card::{
@@ -27,10 +32,10 @@ use crate::{
 
 /// A client that calls often rarely fetches the card, and one whose agent has moved recovers within 5 minutes. Revalidation
 /// is cheap.
-pub(super) const CACHE_CONTROL: HeaderValue = HeaderValue::from_static("public, max-age=300");
+const CACHE_CONTROL: HeaderValue = HeaderValue::from_static("public, max-age=300");
 
 /// The card is public, so pages of every origin may read it. Browser-based tools fetch it first.
-pub(super) const ANY_ORIGIN: HeaderValue = HeaderValue::from_static("*");
+const ANY_ORIGIN: HeaderValue = HeaderValue::from_static("*");
 
 /// Collects the parts of a request that the card depends on.
 pub(super) fn card_request(parts: &Parts) -> CardRequest<'_> {
@@ -65,29 +70,33 @@ impl CardDates {
 pub(super) fn respond_with_card(card: &super::CardSource, dates: &CardDates, parts: &Parts) -> Response<Body> {
     let card = card(&card_request(parts));
     let tag = entity_tag(&card);
-    let mut headers = HeaderMap::new();
     let is_not_modified = is_not_modified(&parts.headers, &tag, dates);
+    let headers = dates.text.iter().map(|text| (header::LAST_MODIFIED, text.clone())).collect();
+    respond_with_public(card, "application/json", tag, is_not_modified, headers)
+}
+
+/// Responds with a public resource that depends on the requested URL and the protocol version, as the card does, or with 304
+/// if the client has it already. `headers` are those that only this resource has.
+pub(super) fn respond_with_public(
+    content: Bytes,
+    content_type: &'static str,
+    tag: String,
+    is_not_modified: bool,
+    mut headers: HeaderMap,
+) -> Response<Body> {
     // Always succeeds: the tag consists of hexadecimal digits in quotes.
     if let Ok(tag) = HeaderValue::try_from(tag) {
         headers.insert(header::ETAG, tag);
     }
     headers.insert(header::CACHE_CONTROL, CACHE_CONTROL);
-    headers.insert(header::VARY, vary());
+    headers.append(header::VARY, vary());
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, ANY_ORIGIN);
-    if let Some(text) = &dates.text {
-        headers.insert(header::LAST_MODIFIED, text.clone());
-    }
     if is_not_modified {
-        let mut response = Response::new(Body::default());
-        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        let mut response = status(StatusCode::NOT_MODIFIED);
         *response.headers_mut() = headers;
         return response;
     }
-    if parts.method == Method::HEAD {
-        headers.insert(header::CONTENT_LENGTH, card.len().into());
-    }
-    let body = if parts.method == Method::HEAD { Bytes::new() } else { card };
-    respond(StatusCode::OK, headers, HeaderValue::from_static("application/json"), body)
+    respond(StatusCode::OK, headers, HeaderValue::from_static(content_type), content)
 }
 
 /// Returns the path of a card without the prefix of JSON-RPC. Some clients request the card below the URL of the interface.
@@ -126,8 +135,7 @@ pub(super) async fn respond_with_extended_card(
 
 /// Responds to the CORS preflight of a browser, which is needed for custom headers such as `A2A-Version`.
 pub(super) fn preflight() -> Response<Body> {
-    let mut response = Response::new(Body::default());
-    *response.status_mut() = StatusCode::NO_CONTENT;
+    let mut response = status(StatusCode::NO_CONTENT);
     let verbs = HeaderValue::from_static("GET, HEAD");
     let headers = response.headers_mut();
     headers.insert(header::ALLOW, verbs.clone());
@@ -162,7 +170,7 @@ pub(super) fn entity_tag(bytes: &[u8]) -> String {
 
 /// Returns the `Vary` header: the card depends on the requested URL and the protocol version. Without one of these names, a
 /// cache could return the URLs of another client's request.
-pub(super) fn vary() -> HeaderValue {
+fn vary() -> HeaderValue {
     const NAMES: [HeaderName; 7] = [
         header::HOST,
         header::FORWARDED,

@@ -1,13 +1,12 @@
 //! API documents over HTTP: `/openapi.json`, `/openapi.yaml` and the paths below `/openapi/`; and pages for browsers: `/` and
 //! the paths below `/docs/`.
 
-use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request::Parts};
 
 use super::{
     Body, DocumentSource,
-    card::{ANY_ORIGIN, CACHE_CONTROL, card_request, entity_tag, is_known, vary},
-    response::respond,
+    card::{card_request, entity_tag, is_known, respond_with_public},
+    response::status,
     rest,
 };
 use crate::{error::ErrorKind, protocol::Version};
@@ -52,36 +51,16 @@ pub(super) async fn respond_with_document(source: Option<DocumentSource>, parts:
     };
     if parts.uri.path() == "/docs" {
         // The page has relative links.
-        let mut response = Response::new(Body::default());
-        *response.status_mut() = StatusCode::PERMANENT_REDIRECT;
+        let mut response = status(StatusCode::PERMANENT_REDIRECT);
         response.headers_mut().insert(header::LOCATION, HeaderValue::from_static("docs/"));
         return response;
     }
     let is_not_modified = is_known(&parts.headers, &tag);
-    let mut headers = HeaderMap::new();
-    // Always succeeds: the tag consists of hexadecimal digits in quotes.
-    if let Ok(tag) = HeaderValue::try_from(tag) {
-        headers.insert(header::ETAG, tag);
-    }
-    headers.insert(header::CACHE_CONTROL, CACHE_CONTROL);
-    headers.insert(header::VARY, vary());
+    let mut headers = HeaderMap::from_iter([(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))]);
     if media_type.starts_with("text/html") {
         headers.append(header::VARY, HeaderValue::from_static("accept"));
         headers.insert(header::CONTENT_SECURITY_POLICY, PAGE_POLICY);
         headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     }
-    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, ANY_ORIGIN);
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    if is_not_modified {
-        let mut response = Response::new(Body::default());
-        *response.status_mut() = StatusCode::NOT_MODIFIED;
-        *response.headers_mut() = headers;
-        return response;
-    }
-    let is_head = parts.method == Method::HEAD;
-    if is_head {
-        headers.insert(header::CONTENT_LENGTH, content.len().into());
-    }
-    let body = if is_head { Bytes::new() } else { content };
-    respond(StatusCode::OK, headers, HeaderValue::from_static(media_type), body)
+    respond_with_public(content, media_type, tag, is_not_modified, headers)
 }
