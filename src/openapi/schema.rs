@@ -27,15 +27,16 @@ use crate::{
 const GOOGLE: &str = "google.protobuf";
 
 /// Minimum, maximum and default of integers. Without a row, an integer may have any value of its type.
-const RANGES: [(&str, Range); 9] = [
+const RANGES: [(&str, Range); 10] = [
     ("lf.a2a.v1.GetTaskRequest.history_length", Range::AT_LEAST_0),
-    ("lf.a2a.v1.ListTaskPushNotificationConfigsRequest.page_size", Range::AT_LEAST_0),
+    ("lf.a2a.v1.ListTaskPushNotificationConfigsRequest.page_size", Range::PAGE_SIZE),
     ("lf.a2a.v1.ListTasksRequest.history_length", Range::AT_LEAST_0),
     ("lf.a2a.v1.ListTasksRequest.page_size", Range::PAGE_SIZE),
     ("lf.a2a.v1.ListTasksResponse.page_size", Range::AT_LEAST_0),
     ("lf.a2a.v1.ListTasksResponse.total_size", Range::AT_LEAST_0),
     ("lf.a2a.v1.SendMessageConfiguration.history_length", Range::AT_LEAST_0),
     ("a2a.v1.GetTaskRequest.history_length", Range::AT_LEAST_0),
+    ("a2a.v1.ListTaskPushNotificationConfigRequest.page_size", Range::PAGE_SIZE),
     ("a2a.v1.SendMessageConfiguration.history_length", Range::AT_LEAST_0),
 ];
 
@@ -51,9 +52,36 @@ impl Range {
     const PAGE_SIZE: Self = Self { min: *PAGE_SIZES.start(), max: *PAGE_SIZES.end(), default: Some(DEFAULT_PAGE_SIZE) };
 }
 
+/// Pattern of texts without control characters.
+const NO_CONTROL: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
+
+/// Beginning of the URLs of webhooks.
+const HTTP_URL: &str = r"^[Hh][Tt][Tt][Pp][Ss]?://[^/\\\s\u0000-\u001f\u007f-\u009f][^\s\u0000-\u001f\u007f-\u009f]*$";
+
+/// Patterns of the texts of a webhook (`service/push.rs`).
+const PATTERNS: [(&str, &str); 11] = [
+    ("lf.a2a.v1.AuthenticationInfo.credentials", NO_CONTROL),
+    ("lf.a2a.v1.AuthenticationInfo.scheme", NO_CONTROL),
+    ("lf.a2a.v1.TaskPushNotificationConfig.id", NO_CONTROL),
+    ("lf.a2a.v1.TaskPushNotificationConfig.token", NO_CONTROL),
+    ("lf.a2a.v1.TaskPushNotificationConfig.url", HTTP_URL),
+    ("a2a.v1.AuthenticationInfo.credentials", NO_CONTROL),
+    ("a2a.v1.AuthenticationInfo.schemes", NO_CONTROL),
+    ("a2a.v1.CreateTaskPushNotificationConfigRequest.config_id", NO_CONTROL),
+    ("a2a.v1.PushNotificationConfig.id", NO_CONTROL),
+    ("a2a.v1.PushNotificationConfig.token", NO_CONTROL),
+    ("a2a.v1.PushNotificationConfig.url", HTTP_URL),
+];
+
 /// Fields that the server requires or that have to have a value although the proto file does not say so. The proto file of
 /// 0.3 has almost no annotations; its specification requires these members (0.3, 6.4).
-const ALSO_REQUIRED: [&str; 3] = ["a2a.v1.Message.message_id", "a2a.v1.Message.role", "a2a.v1.Message.content"];
+const ALSO_REQUIRED: [&str; 5] = [
+    "a2a.v1.Message.message_id",
+    "a2a.v1.Message.role",
+    "a2a.v1.Message.content",
+    "a2a.v1.PushNotificationConfig.url",
+    "a2a.v1.TaskPushNotificationConfig.push_notification_config",
+];
 
 /// Fields that are annotated as REQUIRED although the server does without them.
 const NOT_REQUIRED: [&str; 1] = ["a2a.v1.CreateTaskPushNotificationConfigRequest.config_id"];
@@ -243,7 +271,11 @@ impl<'a> Schemas<'a> {
         match field.kind() {
             Kind::Message(message) => self.message(&message),
             Kind::Enum(descriptor) => self.enumeration(&descriptor),
-            Kind::String => of_type(Type::String).max_length(max_length(field.name())).into(),
+            Kind::String => {
+                let text = of_type(Type::String).max_length(max_length(field.name()));
+                let pattern = PATTERNS.iter().find(|(name, _)| *name == field.full_name()).map(|(_, pattern)| *pattern);
+                text.pattern(pattern).into()
+            }
             Kind::Bytes => of_type(Type::String).format(format(KnownFormat::Byte)).content_encoding("base64").into(),
             Kind::Bool => of_type(Type::Boolean).into(),
             Kind::Double => of_type(Type::Number).format(format(KnownFormat::Double)).into(),
