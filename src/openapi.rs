@@ -19,6 +19,7 @@ mod comments;
 mod errors;
 mod examples;
 mod json;
+mod links;
 mod openrpc;
 #[cfg(feature = "docs")]
 mod pages;

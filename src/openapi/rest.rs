@@ -19,6 +19,7 @@ use super::{
     comments::summary,
     errors,
     examples::{self, Example},
+    links,
     schema::{Schemas, described, upper_camel},
     tables::EXTRA_BINDINGS,
 };
@@ -79,6 +80,7 @@ pub(super) fn document(
     let mut components = parameters(ComponentsBuilder::new(), version).build();
     errors::add(&mut components, version);
     components.schemas.extend(std::mem::take(&mut schemas.all));
+    links::add(&mut paths, &components.schemas);
     for (name, scheme) in publisher.security_schemes() {
         components.security_schemes.insert(name, scheme.into());
     }

@@ -55,7 +55,10 @@ impl Range {
 /// Pattern of texts without control characters.
 const NO_CONTROL: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
 
-/// Beginning of the URLs of webhooks.
+/// Pattern of texts without control characters that are not empty.
+const NO_CONTROL_NOT_EMPTY: &str = r"^[^\u0000-\u001f\u007f-\u009f]+$";
+
+/// Pattern of the URLs of webhooks.
 const HTTP_URL: &str = r"^[Hh][Tt][Tt][Pp][Ss]?://[^/\\\s\u0000-\u001f\u007f-\u009f][^\s\u0000-\u001f\u007f-\u009f]*$";
 
 /// Patterns of the texts of a webhook (`service/push.rs`).
@@ -66,7 +69,7 @@ const PATTERNS: [(&str, &str); 11] = [
     ("lf.a2a.v1.TaskPushNotificationConfig.token", NO_CONTROL),
     ("lf.a2a.v1.TaskPushNotificationConfig.url", HTTP_URL),
     ("a2a.v1.AuthenticationInfo.credentials", NO_CONTROL),
-    ("a2a.v1.AuthenticationInfo.schemes", NO_CONTROL),
+    ("a2a.v1.AuthenticationInfo.schemes", NO_CONTROL_NOT_EMPTY),
     ("a2a.v1.CreateTaskPushNotificationConfigRequest.config_id", NO_CONTROL),
     ("a2a.v1.PushNotificationConfig.id", NO_CONTROL),
     ("a2a.v1.PushNotificationConfig.token", NO_CONTROL),

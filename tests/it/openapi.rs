@@ -126,6 +126,54 @@ fn every_operation_has_examples_that_fit_its_schemas() {
 }
 
 #[test]
+fn links_pass_values_of_responses_to_operations() {
+    for version in [Version::V1_0, Version::V0_3] {
+        let document = parsed(&Documents::default().openapi(version, &Publisher::default()).pretty());
+        let items = || document["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap());
+        let operations: BTreeMap<_, _> =
+            items().map(|(_, operation)| (operation["operationId"].as_str().unwrap(), operation)).collect();
+        let parameters = |id: &str| {
+            let parameters = operations[id]["parameters"].as_array().unwrap().iter();
+            parameters.map(|parameter| resolved(&document, parameter)).collect::<Vec<_>>()
+        };
+        for (id, operation) in &operations {
+            for (name, link) in operation["responses"]["200"]["links"].as_object().into_iter().flatten() {
+                let at = format!("{version:?} {id} {name}: {link}");
+                let target = parameters(link["operationId"].as_str().unwrap());
+                let given = link["parameters"].as_object().unwrap();
+                for parameter in given.keys() {
+                    assert!(target.iter().any(|known| known["name"] == **parameter), "{at}");
+                }
+                for known in target.iter().filter(|known| known["required"] == true) {
+                    assert!(given.contains_key(known["name"].as_str().unwrap()), "{at}");
+                }
+            }
+        }
+        let link = |id: &str, name: &str| operations[id]["responses"]["200"]["links"][name].clone();
+        let to = |id: &str, parameters: Value| json!({"operationId": id, "parameters": parameters});
+        let id = if version == Version::V1_0 { "id" } else { "taskId" };
+        for target in ["GetTask", "CancelTask"] {
+            assert_eq!(link("SendMessage", target), to(target, json!({id: "$response.body#/task/id"})));
+            assert_eq!(link("ListTasks", target), to(target, json!({id: "$response.body#/tasks/0/id"})));
+        }
+        let context = json!({"contextId": "$response.body#/task/contextId"});
+        assert_eq!(link("SendMessage", "ListTasks"), to("ListTasks", context));
+        let token = json!({"pageToken": "$response.body#/nextPageToken"});
+        assert_eq!(link("ListTasks", "NextPage"), to("ListTasks", token));
+        // Expressions do not refer to streams.
+        assert!(operations["SendStreamingMessage"]["responses"]["200"].get("links").is_none());
+        if version == Version::V1_0 {
+            let mut ids = json!({"taskId": "$response.body#/taskId", "id": "$response.body#/id"});
+            let delete = "DeleteTaskPushNotificationConfig";
+            assert_eq!(link("CreateTaskPushNotificationConfig", delete), to(delete, ids.clone()));
+            ids["tenant"] = json!("$request.path.tenant");
+            let delete = "DeleteTaskPushNotificationConfigWithTenant";
+            assert_eq!(link("CreateTaskPushNotificationConfigWithTenant", delete), to(delete, ids));
+        }
+    }
+}
+
+#[test]
 fn every_method_has_examples_that_fit_its_schemas() {
     let document = parsed(&Documents::default().openrpc(&Publisher::default(), Protocols::default()).pretty());
     let methods = document["methods"].as_array().unwrap();
@@ -232,7 +280,11 @@ message Order {
 message Note { repeated Color colors = 1; }
 enum Color { COLOR_UNSPECIFIED = 0; COLOR_RED = 1; }
 message WatchOrderRequest { string name = 1; bool from_start = 2; }
-message Receipt { string id = 1 [(google.api.field_behavior) = REQUIRED]; Receipt previous = 2; }
+message Receipt {
+  string id = 1 [(google.api.field_behavior) = REQUIRED];
+  Receipt previous = 2;
+  string order_id = 3;
+}
 "#;
 
 #[test]
@@ -251,6 +303,11 @@ fn documents_follow_the_proto_file() {
     assert_eq!(content["schema"]["$ref"], "#/components/schemas/Receipt");
     let from_start = &document["paths"][watch]["get"]["parameters"][2];
     assert_eq!((&from_start["name"], &from_start["schema"]["default"]), (&json!("fromStart"), &json!(false)));
+
+    // The shop is that of the request, and the order is that of the response.
+    let parameters = json!({"shopId": "$request.path.shopId", "orderId": "$response.body#/orderId"});
+    let links = json!({"WatchOrder": {"operationId": "WatchOrder", "parameters": parameters}});
+    assert_eq!(place["responses"]["200"]["links"], links);
 
     let schemas = &document["components"]["schemas"];
     let body = json!({"$ref": "#/components/schemas/PlaceOrderBody"});

@@ -172,6 +172,8 @@ async fn paths_of_the_text_and_of_the_proto_file_are_served() {
 
 #[tokio::test]
 async fn push_configuration_is_read_from_every_body_and_path() {
+    // The document has the body of the proto file only.
+    allow_undocumented(Bodies::Requests);
     let Server { url, .. } = &Server::start().await;
     let push = r#"{"id":"p","url":"https://h","token":"t","authentication":{"schemes":["Bearer"],"credentials":"x"}}"#;
     let expected = format!(r#"{{"name":"tasks/t/pushNotificationConfigs/p","pushNotificationConfig":{push}}}"#);
