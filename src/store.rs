@@ -4,12 +4,15 @@
 //! after one of its events. The current task is the checkpoint with the later events applied. A store makes no decisions:
 //! it commits a change atomically if the row is at the expected position, and refuses it otherwise.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
 
+pub use delivery::{
+    DeadLetter, Delivery, DeliveryClaim, DeliveryPage, DeliveryState, DeliveryToken, PushTaskPage, STORE_FULL,
+};
 pub use key::{Hashed, Key, KeyMap, Scope};
 pub use page::PageToken;
 pub use retention::{Retention, SweepResult};
@@ -25,6 +28,7 @@ use crate::{
     task,
 };
 
+mod delivery;
 pub mod key;
 mod log_codec;
 pub mod memory;
@@ -77,6 +81,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// Stores a push configuration of a task. Replaces the one of the same id; adds one only while the task has less than
     /// `max`.
+    ///
+    /// A new configuration gets the events after the last one of the task; with the commit that creates a task
+    /// ([`Commit::push`]), it gets all of them. A replaced one keeps the state of its delivery, except as
+    /// [`DeliveryState::replace`] says; the caller then marks the task as due.
     async fn put_push(&self, key: &Key, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable>;
 
     /// Returns a push configuration, or `None` if it or its task does not exist.
@@ -89,6 +97,60 @@ pub trait Store: Send + Sync + 'static {
     /// Deletes a push configuration, if it exists. Returns whether its task exists.
     async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable>;
 
+    /// Marks the deliveries of tasks that have changed as due, except dead letters and those that are due or leased. Returns
+    /// how many became due. A task that does not exist is ignored.
+    async fn mark_due(&self, keys: &[Key], now: Millis) -> Result<usize, Unavailable>;
+
+    /// Marks the deliveries of at most `limit` tasks with push configurations as [`mark_due`](Self::mark_due) does: those
+    /// after the token of an earlier page (default: from the first one). Returns those of the tasks that may still get
+    /// events. After an opening, this finds the events that were committed but not marked. A page may have fewer tasks, also
+    /// none, and yet be followed by another one.
+    async fn mark_all_due(&self, now: Millis, after: DeliveryToken, limit: usize) -> Result<PushTaskPage, Unavailable>;
+
+    /// Returns the time at which the next delivery can be claimed, or a lease expires. May be in the past.
+    async fn next_due(&self) -> Result<Option<Millis>, Unavailable>;
+
+    /// Claims at most `limit` deliveries that are due, longest due first, for a runner. No other runner gets them until the
+    /// lease has expired or an outcome is recorded. Returns fewer, also none, if other runners claim at the same time.
+    async fn claim_due(
+        &self,
+        runner: &str,
+        now: Millis,
+        limit: usize,
+        lease: Duration,
+    ) -> Result<Vec<DeliveryClaim>, Unavailable>;
+
+    /// Records that all events up to `cursor` were delivered. The delivery is due again at once if the task has more by
+    /// then. Returns whether the claim was the last one of its delivery, and had no outcome yet; otherwise nothing changes.
+    async fn ack_delivery(&self, claim: &DeliveryClaim, cursor: Seq, now: Millis) -> Result<bool, Unavailable>;
+
+    /// Records a failed attempt, and the time of the next one. Returns as [`ack_delivery`](Self::ack_delivery).
+    async fn fail_delivery(&self, claim: &DeliveryClaim, next_attempt: Millis) -> Result<bool, Unavailable>;
+
+    /// Gives up a delivery. Its configuration stays as a dead letter with the reason, which must not contain secrets. If
+    /// there are more than `max` dead letters in the store, the oldest are deleted together with their configurations.
+    /// Returns as [`ack_delivery`](Self::ack_delivery).
+    async fn dead_letter(
+        &self,
+        claim: &DeliveryClaim,
+        reason: &str,
+        now: Millis,
+        max: usize,
+    ) -> Result<bool, Unavailable>;
+
+    /// Returns a page of at most `limit` deliveries of all owners after the token of an earlier page (default: from the
+    /// first one), either all or only dead letters.
+    async fn deliveries(
+        &self,
+        dead_only: bool,
+        after: DeliveryToken,
+        limit: usize,
+    ) -> Result<DeliveryPage, Unavailable>;
+
+    /// Makes a dead letter, or a delivery that waits for its next attempt, due at once, with a new maximum age. Returns
+    /// whether there is such a delivery.
+    async fn retry_delivery(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable>;
+
     /// Claims at most `limit` unfinished turns of earlier openings: raises and commits their `attempt` and `fence`. A task
     /// that can't be read is returned as damaged, once, and is not changed.
     async fn claim(&self, limit: usize) -> Result<Vec<Claim>, Unavailable>;
@@ -97,7 +159,8 @@ pub trait Store: Send + Sync + 'static {
     /// first `skip`.
     async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable>;
 
-    /// Deletes expired data in small transactions, so that commits do not wait. A task that is in use is skipped.
+    /// Deletes expired data in small transactions, so that commits do not wait. A task that is in use is skipped, and so is
+    /// one with deliveries that are due or leased, up to [`Retention::undelivered`].
     async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<SweepResult, Unavailable>;
 
     /// Checks that the store can be written to.

@@ -1,19 +1,21 @@
 //! Task store in memory, which keeps tasks in encoded form. The number of tasks is limited: a new task evicts the one that
 //! reached its terminal state first. Other tasks are never evicted.
 
-use std::{array, collections::HashMap, sync::Arc};
+use std::{array, collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
 use self::{
-    eviction::{Evictions, TerminalSeq},
+    delivery::{DeliveryQueue, PushConfigs},
+    eviction::{EvictionRank, Evictions},
     index::Index,
 };
 use super::{
-    Claim, Commit, Full, Immediate, InUse, Key, KeyMap, ListPage, ListQuery, PageToken, PushConfig, PushPage,
-    PutResult, Refused, Retention, Row, Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable,
+    Claim, Commit, DeliveryClaim, DeliveryPage, DeliveryToken, Full, Immediate, InUse, Key, KeyMap, ListPage,
+    ListQuery, PageToken, PushConfig, PushPage, PushTaskPage, PutResult, Refused, Retention, Row, Scope, SendOutcome,
+    Store, StoredTask, SweepResult, Unavailable,
     log_codec::{OpenLog, SealedLog, TaskIds},
     page::PageTasks,
 };
@@ -25,6 +27,7 @@ use crate::{
 };
 
 mod commit;
+mod delivery;
 mod eviction;
 mod index;
 #[cfg(test)]
@@ -40,9 +43,10 @@ pub const DEFAULT_MAX_TASKS: usize = 2000;
 pub struct Memory {
     /// Boxed entries, because a map that grows moves its values.
     shards: [Mutex<KeyMap<Box<TaskEntry>>>; SHARDS],
-    /// Lock order: shard, index, evictions.
+    /// Lock order: shard, index, evictions or deliveries.
     index: Mutex<HashMap<Arc<Scope>, Index>>,
     evictions: Mutex<Evictions>,
+    deliveries: Mutex<DeliveryQueue>,
     max_tasks: usize,
 }
 
@@ -55,8 +59,8 @@ struct TaskEntry {
     idempotency_keys: Box<[Box<str>]>,
     /// Boxed, because most tasks have none.
     push: Option<Box<PushConfigs>>,
-    /// Number in the order of eviction, if the task is in a terminal state.
-    terminal_seq: Option<TerminalSeq>,
+    /// Position in the order of eviction, if the task is in a terminal state.
+    eviction_rank: Option<EvictionRank>,
     log: EntryLog,
 }
 
@@ -64,38 +68,6 @@ struct TaskEntry {
 enum EntryLog {
     Open(OpenLog),
     Sealed(SealedLog),
-}
-
-/// Configurations of a task with their numbers. Numbers only rise, so that a page can continue after the last number of the
-/// page before it.
-#[derive(Default)]
-struct PushConfigs {
-    last_number: u64,
-    configs: Vec<(u64, Arc<PushConfig>)>,
-}
-
-impl PushConfigs {
-    /// Stores a configuration. Replaces the one of the same id; adds one only while there are less than `max`.
-    fn put(&mut self, push: Arc<PushConfig>, max: usize) -> PutResult {
-        if let Some((_, config)) = self.configs.iter_mut().find(|(_, config)| config.config.id == push.config.id) {
-            *config = push;
-            return PutResult::Replaced;
-        }
-        if self.configs.len() >= max {
-            return PutResult::Full;
-        }
-        self.last_number += 1;
-        self.configs.push((self.last_number, push));
-        PutResult::Created
-    }
-
-    fn page(&self, after: u64, limit: usize) -> PushPage {
-        let start = self.configs.partition_point(|(number, _)| *number <= after);
-        let rest = &self.configs[start..];
-        let page = &rest[..limit.min(rest.len())];
-        let next = if page.len() < rest.len() { page.last().map(|(number, _)| *number) } else { None };
-        PushPage { configs: page.iter().map(|(_, config)| Arc::clone(config)).collect(), next }
-    }
 }
 
 impl Memory {
@@ -106,6 +78,7 @@ impl Memory {
             shards: array::from_fn(|_| Mutex::default()),
             index: Mutex::default(),
             evictions: Mutex::new(Evictions::new(max_tasks, None)),
+            deliveries: Mutex::default(),
             max_tasks,
         }
     }
@@ -249,13 +222,11 @@ impl Store for Memory {
     async fn put_push(&self, key: &Key, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable> {
         let mut shard = self.shards[key.shard(SHARDS)].lock();
         let Some(entry) = shard.get_mut(key) else { return Ok(PutResult::TaskNotFound) };
-        Ok(entry.push.get_or_insert_default().put(push, max))
+        Ok(self.change_push(key, entry, |configs, queue, seq| configs.put(queue, push, seq, max)))
     }
 
     async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
-        let find = |push: &PushConfigs| push.configs.iter().find(|(_, config)| config.config.id == id).cloned();
-        let found = self.with(key, |entry| find(entry.push.as_ref()?));
-        Ok(found.flatten().map(|(_, config)| config))
+        Ok(self.with(key, |entry| entry.push.as_ref()?.get(id)).flatten())
     }
 
     async fn list_push(&self, key: &Key, after: u64, limit: usize) -> Result<Option<PushPage>, Unavailable> {
@@ -266,10 +237,65 @@ impl Store for Memory {
     async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable> {
         let mut shard = self.shards[key.shard(SHARDS)].lock();
         let Some(entry) = shard.get_mut(key) else { return Ok(false) };
-        if let Some(push) = &mut entry.push {
-            push.configs.retain(|(_, config)| config.config.id != id);
+        if entry.push.is_some() {
+            self.change_push(key, entry, |configs, _, _| configs.delete(id));
         }
         Ok(true)
+    }
+
+    async fn mark_due(&self, keys: &[Key], now: Millis) -> Result<usize, Unavailable> {
+        Ok(keys.iter().map(|key| self.mark_task_due(key, now)).sum())
+    }
+
+    async fn mark_all_due(&self, now: Millis, after: DeliveryToken, limit: usize) -> Result<PushTaskPage, Unavailable> {
+        Ok(self.mark_page_due(now, after, limit))
+    }
+
+    async fn next_due(&self) -> Result<Option<Millis>, Unavailable> {
+        Ok(self.first_due())
+    }
+
+    async fn claim_due(
+        &self,
+        runner: &str,
+        now: Millis,
+        limit: usize,
+        lease: Duration,
+    ) -> Result<Vec<DeliveryClaim>, Unavailable> {
+        Ok(self.claim_deliveries(runner, now, limit, lease))
+    }
+
+    async fn ack_delivery(&self, claim: &DeliveryClaim, cursor: Seq, now: Millis) -> Result<bool, Unavailable> {
+        Ok(self.end_claim(claim, |state, seq| state.ack(cursor, seq, now)))
+    }
+
+    async fn fail_delivery(&self, claim: &DeliveryClaim, next_attempt: Millis) -> Result<bool, Unavailable> {
+        Ok(self.end_claim(claim, |state, _| state.fail(next_attempt)))
+    }
+
+    async fn dead_letter(
+        &self,
+        claim: &DeliveryClaim,
+        reason: &str,
+        now: Millis,
+        max: usize,
+    ) -> Result<bool, Unavailable> {
+        let ended = self.end_claim(claim, |state, _| state.dead_letter(reason, now));
+        self.limit_dead_letters(max);
+        Ok(ended)
+    }
+
+    async fn deliveries(
+        &self,
+        dead_only: bool,
+        after: DeliveryToken,
+        limit: usize,
+    ) -> Result<DeliveryPage, Unavailable> {
+        Ok(self.page_deliveries(dead_only, after, limit))
+    }
+
+    async fn retry_delivery(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable> {
+        Ok(self.retry_one(key, id, now))
     }
 
     async fn claim(&self, _: usize) -> Result<Vec<Claim>, Unavailable> {
@@ -296,9 +322,11 @@ impl Store for Memory {
             index.values().flat_map(|index| index.terminal(before)).cloned().collect()
         };
         expired.sort_unstable();
+        let kept_since = Retention::cutoff(policy.undelivered, now);
+        let is_kept = |entry: &TaskEntry| Self::is_kept_for_delivery(entry, kept_since);
         let mut deleted = 0;
         for batch in expired.chunks(BATCH) {
-            deleted += batch.iter().filter(|key| !in_use(key) && self.delete_terminal(key).is_some()).count();
+            deleted += batch.iter().filter(|key| !in_use(key) && self.delete_terminal(key, is_kept).is_some()).count();
             tokio::task::yield_now().await;
         }
         Ok(SweepResult { tasks: u64::try_from(deleted).unwrap_or(u64::MAX), ..SweepResult::default() })

@@ -24,6 +24,10 @@ options! {
         /// Retention of push notification configurations of a task after it has reached a terminal state. 24 h by
         /// default. The store in memory keeps them as long as the task.
         pub push: Option<Duration>,
+        /// Maximum time that sweeps keep a task, its log and its push configurations beyond their retention because push
+        /// notifications of the task are still to be delivered. Counts from the time at which they became due. 24 h by
+        /// default.
+        pub undelivered: Option<Duration>,
         /// Retention of idempotency keys after the send. 24 h by default. The store in memory keeps them as long as the
         /// task.
         pub idempotency_keys: Option<Duration>,
@@ -39,6 +43,7 @@ impl Retention {
         idle: None,
         logs: None,
         push: None,
+        undelivered: None,
         idempotency_keys: None,
         interval: Duration::from_mins(1),
     };
@@ -57,6 +62,7 @@ impl Default for Retention {
             idle: Some(30 * DAY),
             logs: Some(HOUR),
             push: Some(DAY),
+            undelivered: Some(DAY),
             idempotency_keys: Some(DAY),
             ..Self::FOREVER
         }

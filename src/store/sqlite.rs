@@ -19,7 +19,7 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{Connection, ErrorCode, OptionalExtension as _};
 use tokio::{sync::watch, time::Instant};
 
 pub(crate) use self::{
@@ -32,8 +32,9 @@ use self::{
     writer::Writer,
 };
 use super::{
-    Claim, Commit, Damaged, Full, InUse, Key, ListPage, ListQuery, PushConfig, PushPage, PutResult, Refused, Retention,
-    Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable, quota::Quota,
+    Claim, Commit, Damaged, DeliveryClaim, DeliveryPage, DeliveryToken, Full, InUse, Key, ListPage, ListQuery,
+    PushConfig, PushPage, PushTaskPage, PutResult, Refused, Retention, Scope, SendOutcome, Store, StoredTask,
+    SweepResult, Unavailable, quota::Quota,
 };
 use crate::{
     clock::Millis,
@@ -41,6 +42,7 @@ use crate::{
 };
 
 mod counters;
+mod delivery;
 mod export;
 mod failpoint;
 mod file;
@@ -205,6 +207,8 @@ struct Health {
     fault: watch::Sender<Option<Unavailable>>,
     /// Corruption that was found. Permanent.
     damaged: Mutex<Option<Unavailable>>,
+    /// Something was not written since the last sweep because the file has its maximum size.
+    is_out_of_space: AtomicBool,
     /// Time and outcome of the last transaction.
     last: Mutex<Option<(Instant, Result<(), Unavailable>)>>,
 }
@@ -334,7 +338,7 @@ impl Health {
         // If SQLite has not created the write-ahead log yet, it is not checked.
         files.extend(file::file_id(&wal).ok().map(|id| (wal, id)));
         let (damaged, last, fault) = (Mutex::default(), Mutex::default(), watch::Sender::new(None));
-        Ok(Self { path: path.to_owned(), files, fault, damaged, last })
+        Ok(Self { path: path.to_owned(), files, fault, damaged, is_out_of_space: AtomicBool::new(false), last })
     }
 
     /// Checks that the files are still those that were opened. Writes to a file that was deleted or replaced do not
@@ -478,7 +482,7 @@ impl Store for Sqlite {
         let key = key.clone();
         self.writer
             .run(move |transaction| match read::row_id(transaction.db, &key)? {
-                Some(task) => push::put(transaction.db, task, &push, max),
+                Some(task) => push::put(transaction.db, task, &push, None, max),
                 None => Ok(PutResult::TaskNotFound),
             })
             .await
@@ -503,6 +507,62 @@ impl Store for Sqlite {
                 Ok(deleted.is_some())
             })
             .await
+    }
+
+    async fn mark_due(&self, keys: &[Key], now: Millis) -> Result<usize, Unavailable> {
+        self.mark_tasks_due(keys, now).await
+    }
+
+    async fn mark_all_due(&self, now: Millis, after: DeliveryToken, limit: usize) -> Result<PushTaskPage, Unavailable> {
+        self.mark_page_due(now, after, limit).await
+    }
+
+    async fn next_due(&self) -> Result<Option<Millis>, Unavailable> {
+        let first =
+            |db: &Connection| db.prepare_cached(delivery::FIRST_DUE)?.query_row([], |row| row.get(0)).optional();
+        self.readers.run(move |db| first(db)).await
+    }
+
+    async fn claim_due(
+        &self,
+        runner: &str,
+        now: Millis,
+        limit: usize,
+        lease: Duration,
+    ) -> Result<Vec<DeliveryClaim>, Unavailable> {
+        self.claim_deliveries(runner, now, limit, lease).await
+    }
+
+    async fn ack_delivery(&self, claim: &DeliveryClaim, cursor: Seq, now: Millis) -> Result<bool, Unavailable> {
+        self.end_claim(claim, None, move |state, seq| state.ack(cursor, seq, now)).await
+    }
+
+    async fn fail_delivery(&self, claim: &DeliveryClaim, next_attempt: Millis) -> Result<bool, Unavailable> {
+        self.end_claim(claim, None, move |state, _| state.fail(next_attempt)).await
+    }
+
+    async fn dead_letter(
+        &self,
+        claim: &DeliveryClaim,
+        reason: &str,
+        now: Millis,
+        max: usize,
+    ) -> Result<bool, Unavailable> {
+        let reason: Box<str> = reason.into();
+        self.end_claim(claim, Some(max), move |state, _| state.dead_letter(&reason, now)).await
+    }
+
+    async fn deliveries(
+        &self,
+        dead_only: bool,
+        after: DeliveryToken,
+        limit: usize,
+    ) -> Result<DeliveryPage, Unavailable> {
+        self.readers.run(move |db| delivery::page(db, dead_only, after, limit)).await
+    }
+
+    async fn retry_delivery(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable> {
+        self.retry_one(key, id, now).await
     }
 
     async fn claim(&self, limit: usize) -> Result<Vec<Claim>, Unavailable> {

@@ -63,6 +63,7 @@ macro_rules! ensure_eq {
 
 // After the macros, which they use.
 mod commits;
+mod delivery;
 mod lists;
 mod push;
 mod retention;
@@ -179,6 +180,18 @@ const CASES: &[Case] = cases! {
         push::push_configurations_are_listed_in_pages,
         push::push_configurations_are_deleted_with_their_task,
         push::push_configuration_is_stored_with_the_first_commit,
+        delivery::events_after_the_cursor_are_due_once_marked,
+        delivery::longest_due_deliveries_are_claimed_first,
+        delivery::claimed_delivery_is_leased,
+        delivery::ack_leaves_later_events_due,
+        delivery::failed_delivery_waits_for_its_next_attempt,
+        delivery::dead_letters_are_kept_up_to_their_limit,
+        delivery::replaced_configuration_keeps_its_position,
+        delivery::deliveries_are_deleted_with_their_configuration,
+        delivery::sweeps_keep_undelivered_events,
+        delivery::runners_claim_different_deliveries,
+        delivery::all_deliveries_are_marked_in_pages,
+        delivery::deliveries_are_listed_in_pages,
         retention::expired_terminal_tasks_are_swept,
         retention::tasks_in_use_are_swept_later,
         retention::log_can_expire_before_its_task,
@@ -190,10 +203,12 @@ const CASES: &[Case] = cases! {
         retention::full_store_evicts_terminal_tasks,
         retention::tasks_per_owner_are_limited_over_all_tenants,
         retention::each_accepted_task_evicts_one,
-        retention::rejected_task_evicts_nothing;
+        retention::rejected_task_evicts_nothing,
+        delivery::undelivered_tasks_are_evicted_last;
     Persistence:
         commits::committed_tasks_survive_a_reopen,
-        commits::open_tasks_are_claimed_once;
+        commits::open_tasks_are_claimed_once,
+        delivery::deliveries_survive_a_reopen;
 };
 
 impl Suite {

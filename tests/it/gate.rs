@@ -6,14 +6,16 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use a2a_service::{
     clock::Millis,
     event::{Event, Fence, Seq},
     store::{
-        Claim, Commit, InUse, Key, ListPage, ListQuery, PushConfig, PushPage, PutResult, Refused, Rejected, Retention,
-        Scope, SendOutcome, Store, StoredTask, SweepResult, Unavailable, memory::Memory,
+        Claim, Commit, DeliveryClaim, DeliveryPage, DeliveryToken, InUse, Key, ListPage, ListQuery, PushConfig,
+        PushPage, PushTaskPage, PutResult, Refused, Rejected, Retention, Scope, SendOutcome, Store, StoredTask,
+        SweepResult, Unavailable, memory::Memory,
     },
 };
 use parking_lot::Mutex;
@@ -228,6 +230,61 @@ impl Store for Gate {
 
     async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Unavailable> {
         self.store.delete_push(key, id).await
+    }
+
+    async fn mark_due(&self, keys: &[Key], now: Millis) -> Result<usize, Unavailable> {
+        self.store.mark_due(keys, now).await
+    }
+
+    async fn mark_all_due(&self, now: Millis, after: DeliveryToken, limit: usize) -> Result<PushTaskPage, Unavailable> {
+        self.store.mark_all_due(now, after, limit).await
+    }
+
+    async fn next_due(&self) -> Result<Option<Millis>, Unavailable> {
+        self.check_readable()?;
+        self.store.next_due().await
+    }
+
+    async fn claim_due(
+        &self,
+        runner: &str,
+        now: Millis,
+        limit: usize,
+        lease: Duration,
+    ) -> Result<Vec<DeliveryClaim>, Unavailable> {
+        self.store.claim_due(runner, now, limit, lease).await
+    }
+
+    async fn ack_delivery(&self, claim: &DeliveryClaim, cursor: Seq, now: Millis) -> Result<bool, Unavailable> {
+        self.store.ack_delivery(claim, cursor, now).await
+    }
+
+    async fn fail_delivery(&self, claim: &DeliveryClaim, next_attempt: Millis) -> Result<bool, Unavailable> {
+        self.store.fail_delivery(claim, next_attempt).await
+    }
+
+    async fn dead_letter(
+        &self,
+        claim: &DeliveryClaim,
+        reason: &str,
+        now: Millis,
+        max: usize,
+    ) -> Result<bool, Unavailable> {
+        self.store.dead_letter(claim, reason, now, max).await
+    }
+
+    async fn deliveries(
+        &self,
+        dead_only: bool,
+        after: DeliveryToken,
+        limit: usize,
+    ) -> Result<DeliveryPage, Unavailable> {
+        self.check_readable()?;
+        self.store.deliveries(dead_only, after, limit).await
+    }
+
+    async fn retry_delivery(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable> {
+        self.store.retry_delivery(key, id, now).await
     }
 
     async fn claim(&self, limit: usize) -> Result<Vec<Claim>, Unavailable> {

@@ -2,7 +2,10 @@
 
 use std::{collections::hash_map::Entry, sync::Arc};
 
-use super::{EntryLog, Memory, SHARDS, TaskEntry};
+use super::{
+    EntryLog, Memory, SHARDS, TaskEntry,
+    delivery::{DeliveryQueue, PushConfigs},
+};
 use crate::{
     clock::Millis,
     event::Position,
@@ -71,11 +74,11 @@ impl Memory {
                     turn_contexts: turn_contexts.clone(),
                     idempotency_keys: Box::default(),
                     push: None,
-                    terminal_seq: None,
+                    eviction_rank: None,
                     log: EntryLog::Open(OpenLog::default()),
                 }));
                 add_idempotency_keys(entry, commit);
-                add_push_config(entry, commit);
+                self.add_push_config(entry, commit);
                 append_log(entry, commit);
                 None
             }
@@ -90,7 +93,7 @@ impl Memory {
                     entry.turn_contexts.clone_from(turn_contexts);
                 }
                 add_idempotency_keys(entry, commit);
-                add_push_config(entry, commit);
+                self.add_push_config(entry, commit);
                 append_log(entry, commit);
                 Some(old)
             }
@@ -104,9 +107,21 @@ impl Memory {
             && old.is_none_or(|(_, state)| state != row.state)
             && let Some(entry) = shard.get_mut(key)
         {
-            entry.terminal_seq = Some(self.evictions.lock().insert_terminal(key));
+            let has_undelivered = entry.push.as_ref().is_some_and(|push| push.has_undelivered(row.seq));
+            entry.eviction_rank = Some(self.evictions.lock().insert_terminal(key, has_undelivered));
         }
         Ok(())
+    }
+
+    /// Adds the push configuration of a commit, which gets the events of the commit too. The caller has checked the limit.
+    fn add_push_config(&self, entry: &mut TaskEntry, commit: &Commit) {
+        if let Some(push) = &commit.push {
+            let cursor = commit.expected_position().map_or(0, |position| position.seq);
+            let add = |configs: &mut PushConfigs, queue: &mut DeliveryQueue, _| {
+                _ = configs.put(queue, Arc::clone(push), cursor, usize::MAX);
+            };
+            self.change_push(&commit.key, entry, add);
+        }
     }
 
     /// Registers the idempotency keys of a commit, unless one of them exists.
@@ -145,13 +160,6 @@ fn add_idempotency_keys(entry: &mut TaskEntry, commit: &Commit) {
     if !commit.sends.is_empty() {
         let new = commit.sends.iter().map(|send| send.key.clone());
         entry.idempotency_keys = entry.idempotency_keys.iter().cloned().chain(new).collect();
-    }
-}
-
-/// Adds the push configuration of a commit. The caller has checked the limit.
-fn add_push_config(entry: &mut TaskEntry, commit: &Commit) {
-    if let Some(push) = &commit.push {
-        _ = entry.push.get_or_insert_default().put(Arc::clone(push), usize::MAX);
     }
 }
 

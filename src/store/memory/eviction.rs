@@ -1,23 +1,37 @@
-//! Eviction from the store in memory: the task that reached its terminal state first makes room for a new one at the limit.
+//! Eviction from the store in memory: at the limit, the task that reached its terminal state first is deleted for a new one.
+//! Tasks with undelivered push notifications are evicted last.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
-use super::{Memory, SHARDS};
-use crate::store::{Key, Refused, Rejected, quota::Quota};
+use super::{Memory, SHARDS, TaskEntry};
+use crate::store::{Key, Refused, Rejected, delivery::STORE_FULL, quota::Quota};
 
-/// Number of a task in the order in which tasks reached a terminal state.
-pub(super) type TerminalSeq = u64;
+/// Position of a task in the order of eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct EvictionRank {
+    /// The task has undelivered push notifications. It is evicted after all others.
+    has_undelivered: bool,
+    /// Number in the order in which tasks reached a terminal state.
+    number: u64,
+}
+
+impl EvictionRank {
+    /// Position of the task with or without undelivered push notifications.
+    pub(super) fn with_undelivered(self, has_undelivered: bool) -> Self {
+        Self { has_undelivered, ..self }
+    }
+}
 
 /// Task counts, and the order of eviction. Each operation takes logarithmic time.
 pub(super) struct Evictions {
     pub(super) quota: Quota,
-    pub(super) terminal: BTreeMap<TerminalSeq, Key>,
+    pub(super) terminal: BTreeMap<EvictionRank, Key>,
     /// Terminal tasks of each owner, only if there is a limit per owner.
-    owners: Option<HashMap<Arc<str>, BTreeSet<TerminalSeq>>>,
-    next: TerminalSeq,
+    owners: Option<HashMap<Arc<str>, BTreeSet<EvictionRank>>>,
+    next: u64,
 }
 
 impl Evictions {
@@ -27,35 +41,51 @@ impl Evictions {
     }
 
     /// Records that a task reached a terminal state.
-    pub(super) fn insert_terminal(&mut self, key: &Key) -> TerminalSeq {
-        let (seq, owner) = (self.next, &key.scope().owner);
+    pub(super) fn insert_terminal(&mut self, key: &Key, has_undelivered: bool) -> EvictionRank {
+        let rank = EvictionRank { has_undelivered, number: self.next };
         self.next += 1;
-        self.terminal.insert(seq, key.clone());
-        if let Some(owners) = &mut self.owners {
-            owners.entry(Arc::clone(owner)).or_default().insert(seq);
-        }
-        self.quota.count(owner, Some(false), Some(true));
-        seq
+        self.insert(rank, key.clone());
+        self.quota.count(&key.scope().owner, Some(false), Some(true));
+        rank
     }
 
-    /// Removes a task in a terminal state. Returns `None` if it was removed before.
-    fn remove_terminal(&mut self, seq: TerminalSeq) -> Option<Key> {
-        let key = self.terminal.remove(&seq)?;
+    fn insert(&mut self, rank: EvictionRank, key: Key) {
+        if let Some(owners) = &mut self.owners {
+            owners.entry(Arc::clone(&key.scope().owner)).or_default().insert(rank);
+        }
+        self.terminal.insert(rank, key);
+    }
+
+    fn remove(&mut self, rank: EvictionRank) -> Option<Key> {
+        let key = self.terminal.remove(&rank)?;
         let owner = &key.scope().owner;
         if let Some(owners) = &mut self.owners
-            && let Some(seqs) = owners.get_mut(owner)
+            && let Some(ranks) = owners.get_mut(owner)
         {
-            seqs.remove(&seq);
-            if seqs.is_empty() {
+            ranks.remove(&rank);
+            if ranks.is_empty() {
                 owners.remove(owner);
             }
         }
-        self.quota.count(owner, Some(true), None);
         Some(key)
     }
 
-    /// Task of an owner that reached a terminal state first.
-    fn oldest_of(&self, owner: &str) -> Option<TerminalSeq> {
+    /// Moves a task in the order, unless it was removed.
+    pub(super) fn reorder(&mut self, from: EvictionRank, to: EvictionRank) {
+        if let Some(key) = self.remove(from) {
+            self.insert(to, key);
+        }
+    }
+
+    /// Removes a task in a terminal state. Returns `None` if it was removed before.
+    fn remove_terminal(&mut self, rank: EvictionRank) -> Option<Key> {
+        let key = self.remove(rank)?;
+        self.quota.count(&key.scope().owner, Some(true), None);
+        Some(key)
+    }
+
+    /// First task of an owner in the order of eviction.
+    fn first_of(&self, owner: &str) -> Option<EvictionRank> {
         self.owners.as_ref()?.get(owner)?.first().copied()
     }
 }
@@ -67,20 +97,26 @@ impl Memory {
         let evicted = {
             let mut evictions = self.evictions.lock();
             // The counts never exceed the limits, so that one eviction is enough for both.
-            let oldest = if let Some(full) = evictions.quota.is_full_for(owner) {
-                Some(evictions.oldest_of(owner).ok_or(Refused::Rejected(Rejected::Full(full)))?)
+            let first = if let Some(full) = evictions.quota.is_full_for(owner) {
+                Some(evictions.first_of(owner).ok_or(Refused::Rejected(Rejected::Full(full)))?)
             } else if let Some(full) = evictions.quota.is_full() {
-                let oldest = evictions.terminal.first_key_value().map(|(seq, _)| *seq);
-                Some(oldest.ok_or(Refused::Rejected(Rejected::Full(full)))?)
+                let first = evictions.terminal.first_key_value().map(|(rank, _)| *rank);
+                Some(first.ok_or(Refused::Rejected(Rejected::Full(full)))?)
             } else {
                 None
             };
-            let evicted = oldest.and_then(|seq| evictions.remove_terminal(seq));
+            let evicted = first.and_then(|rank| Some((rank, evictions.remove_terminal(rank)?)));
             evictions.quota.count(owner, None, Some(false));
             evicted
         };
-        if let Some(evicted) = evicted {
-            drop(self.delete_terminal(&evicted));
+        if let Some((rank, evicted)) = evicted {
+            if rank.has_undelivered {
+                tracing::warn!(
+                    task.id = evicted.id(),
+                    "push notifications dropped with their task: {STORE_FULL}, and all terminal tasks have undelivered ones"
+                );
+            }
+            drop(self.delete_terminal(&evicted, |_| false));
         }
         Ok(())
     }
@@ -90,11 +126,15 @@ impl Memory {
         self.evictions.lock().quota.count(&key.scope().owner, Some(false), None);
     }
 
-    /// Deletes a task in a terminal state. Returns `None` if it does not exist. The caller drops the result, so that no lock
-    /// is held meanwhile.
-    pub(super) fn delete_terminal(&self, key: &Key) -> Option<impl Sized + use<>> {
+    /// Deletes a task in a terminal state, unless it must be kept. Returns `None` if it was not deleted or does not exist.
+    /// The caller drops the result, so that no lock is held meanwhile.
+    pub(super) fn delete_terminal(
+        &self,
+        key: &Key,
+        is_kept: impl FnOnce(&TaskEntry) -> bool,
+    ) -> Option<Box<TaskEntry>> {
         let mut shard = self.shards[key.shard(SHARDS)].lock();
-        if !shard.get(key).is_some_and(|entry| entry.row.state.is_terminal()) {
+        if !shard.get(key).is_some_and(|entry| entry.row.state.is_terminal() && !is_kept(entry)) {
             return None;
         }
         let entry = shard.remove(key)?;
@@ -109,9 +149,12 @@ impl Memory {
             }
         }
         drop(indexes);
-        match entry.terminal_seq {
+        if let Some(push) = &entry.push {
+            self.deliveries.lock().remove(push);
+        }
+        match entry.eviction_rank {
             // No effect for an evicted task, whose quota was released before.
-            Some(seq) => drop(self.evictions.lock().remove_terminal(seq)),
+            Some(rank) => drop(self.evictions.lock().remove_terminal(rank)),
             None => self.release(key),
         }
         Some(entry)

@@ -308,7 +308,7 @@ impl WriteTransaction<'_> {
                 return Ok(Some(format!("pushes: unknown protocol version {version}")));
             };
             let config = PushConfig { config, version, extra: Bytes::from(beside.0) };
-            push::put(self.db, id, &config, usize::MAX)?;
+            push::put(self.db, id, &config, None, usize::MAX)?;
         }
         for SendEntry { key, hash, time, seq } in line.sends {
             let sql = "INSERT INTO send VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";

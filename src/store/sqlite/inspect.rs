@@ -16,7 +16,7 @@ use super::{
     is_damage,
     log_rows::decode_events,
     read, schema,
-    sweep::{COUNT_IDLE, TERMINAL},
+    sweep::{COUNT_IDLE, NO_NEW_DEAD_LETTER, NOT_KEPT, TERMINAL},
     unsigned,
     write::{first_seq, log_row_id},
 };
@@ -119,7 +119,9 @@ impl Inspector {
                 Some(before) => db.query_row(sql, [before], |row| row.get(0)).map(unsigned),
                 None => Ok(0),
             };
-            let expired = format!("{TERMINAL} AND folded IN (0, 1) AND time < ?");
+            let kept_since = Retention::cutoff(policy.undelivered, now).unwrap_or(Millis::MIN);
+            let not_kept = NOT_KEPT.replace("?3", &kept_since.to_string());
+            let expired = format!("{TERMINAL} AND folded IN (0, 1) AND time < ?1 AND {not_kept}");
             // Data of a task that is deleted itself is not counted separately.
             let task_cutoff = Retention::cutoff(policy.finished, now).unwrap_or(Millis::MIN);
             let result = SweepResult {
@@ -128,14 +130,15 @@ impl Inspector {
                     policy.logs,
                     &format!(
                         "SELECT count(*) FROM task
-                         WHERE {TERMINAL} AND folded = 0 AND time < ? AND time >= {task_cutoff}"
+                         WHERE {TERMINAL} AND folded = 0 AND time < ?1 AND {not_kept} AND time >= {task_cutoff}"
                     ),
                 )?,
                 push_configs: count(
                     policy.push,
                     &format!(
                         "SELECT count(*) FROM task JOIN push ON push.task = task.id
-                         WHERE pushes > 0 AND {TERMINAL} AND time < ? AND time >= {task_cutoff}"
+                         WHERE pushes > 0 AND {TERMINAL} AND time < ?1 AND {not_kept} AND {NO_NEW_DEAD_LETTER}
+                         AND time >= {task_cutoff}"
                     ),
                 )?,
                 idempotency_keys: count(

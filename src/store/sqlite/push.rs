@@ -6,19 +6,31 @@ use std::sync::Arc;
 use prost::Message as _;
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
-use super::{read, unsigned, write::damaged};
+use super::{
+    delivery, read, unsigned,
+    write::{damaged, signed},
+};
 use crate::{
+    event::Seq,
     pb::v1::TaskPushNotificationConfig,
     protocol::Version,
     store::{Key, PushConfig, PushPage, PutResult},
 };
 
-/// Stores a configuration. Replaces the one of the same id; adds one only while the task has less than `max`.
-pub(super) fn put(db: &Connection, task: i64, push: &PushConfig, max: usize) -> rusqlite::Result<PutResult> {
+/// Stores a configuration. Replaces the one of the same id; adds one only while the task has less than `max`. A new one gets
+/// the events after `cursor`, or after the last one of the task.
+pub(super) fn put(
+    db: &Connection,
+    task: i64,
+    push: &PushConfig,
+    cursor: Option<Seq>,
+    max: usize,
+) -> rusqlite::Result<PutResult> {
     let PushConfig { config, version, extra } = push;
     let (bytes, version) = (config.encode_to_vec(), version.as_str());
     let sql = "UPDATE push SET version = ?, config = ?, beside = ? WHERE task = ? AND id = ?";
     if db.prepare_cached(sql)?.execute((version, &bytes, &**extra, task, &config.id))? > 0 {
+        delivery::replace(db, task, &config.id)?;
         return Ok(PutResult::Replaced);
     }
     let sql = "SELECT count(*) FROM push WHERE task = ?";
@@ -27,8 +39,10 @@ pub(super) fn put(db: &Connection, task: i64, push: &PushConfig, max: usize) -> 
         return Ok(PutResult::Full);
     }
     db.prepare_cached("UPDATE task SET pushes = pushes + 1 WHERE id = ?")?.execute([task])?;
-    let sql = "INSERT INTO push SELECT id, pushes, ?, ?, ?, ? FROM task WHERE id = ?";
-    db.prepare_cached(sql)?.execute((&config.id, version, &bytes, &**extra, task))?;
+    let sql = "INSERT INTO push(task, number, id, version, config, beside, cursor)
+        SELECT id, pushes, ?, ?, ?, ?, ifnull(?, seq) FROM task WHERE id = ?";
+    let cursor = cursor.map(signed).transpose()?;
+    db.prepare_cached(sql)?.execute((&config.id, version, &bytes, &**extra, cursor, task))?;
     Ok(PutResult::Created)
 }
 

@@ -3,10 +3,10 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, atomic::Ordering},
 };
 
-use rusqlite::{Connection, OptionalExtension as _, Row};
+use rusqlite::{Connection, OptionalExtension as _, Params, Row};
 
 use super::{
     Sqlite, failpoint, is_corruption, is_damage, log_rows::split_task, read, unsigned, write::log_row_id,
@@ -15,7 +15,7 @@ use super::{
 use crate::{
     clock::Millis,
     pb::v1::TaskState,
-    store::{InUse, Key, Retention, Scope, SweepResult, Unavailable},
+    store::{InUse, Key, Retention, STORE_FULL, Scope, SweepResult, Unavailable},
 };
 
 /// Maximum number of tasks per transaction.
@@ -27,32 +27,53 @@ const ROW_BATCH: i64 = 1024;
 /// Condition for terminal states. SQLite uses the partial indexes only for queries with this exact condition.
 pub(super) const TERMINAL: &str = "state >= 3 AND state <= 7 AND state <> 6";
 
+/// Condition for tasks without push notifications that became due at `?3` or later and are still to be delivered.
+pub(super) const NOT_KEPT: &str = "(pushes = 0 OR NOT EXISTS (
+    SELECT 1 FROM push p WHERE p.task = task.id AND p.due IS NOT NULL AND p.pending >= ?3))";
+
 /// Selects tasks in a terminal state, oldest first, with and without a log: each group is sorted in the index.
 pub(super) static OLDEST: LazyLock<String> = LazyLock::new(|| {
     let selects = [0, 1].map(|folded| {
-        format!("SELECT id, scope, key, time FROM task WHERE {TERMINAL} AND folded = {folded} AND time < ?1")
+        format!(
+            "SELECT id, scope, key, time FROM task
+             WHERE {TERMINAL} AND folded = {folded} AND time < ?1 AND {NOT_KEPT}"
+        )
     });
     format!("{} ORDER BY time LIMIT ?2", selects.join(" UNION ALL "))
 });
 
-/// Selects the oldest task of an owner in a terminal state, except those in a JSON array: the first one of each tenant and
-/// state, and the oldest of those.
-const OLDEST_OF_OWNER: &str = "SELECT id FROM (
-        SELECT (
-            SELECT t.id FROM task t WHERE t.scope = o.id AND t.state = s.column1
-            AND t.id NOT IN (SELECT value FROM json_each(?2)) ORDER BY t.time LIMIT 1
-        ) AS first
-        FROM scope o, (VALUES (3), (4), (5), (7)) s WHERE o.owner = ?1
-    ) JOIN task ON id = first ORDER BY time LIMIT 1";
+/// Selects the oldest task of an owner in a terminal state, except those in a JSON array and those that [`NOT_KEPT`]
+/// excludes: the first one of each tenant and state, and the oldest of those.
+static OLDEST_OF_OWNER: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT id FROM (
+            SELECT (
+                SELECT task.id FROM task WHERE task.scope = o.id AND task.state = s.column1
+                AND task.id NOT IN (SELECT value FROM json_each(?2)) AND {NOT_KEPT} ORDER BY task.time LIMIT 1
+            ) AS first
+            FROM scope o, (VALUES (3), (4), (5), (7)) s WHERE o.owner = ?1
+        ) JOIN task ON id = first ORDER BY time LIMIT 1"
+    )
+});
 
 /// Selects tasks in a terminal state that have a log.
 pub(super) static WITH_LOG: LazyLock<String> = LazyLock::new(|| {
-    format!("SELECT id, scope, key FROM task WHERE {TERMINAL} AND folded = 0 AND time < ?1 ORDER BY time LIMIT ?2")
+    format!(
+        "SELECT id, scope, key FROM task WHERE {TERMINAL} AND folded = 0 AND time < ?1 AND {NOT_KEPT}
+         ORDER BY time LIMIT ?2"
+    )
 });
 
-/// Selects tasks in a terminal state that have or had push configurations.
-pub(super) static WITH_PUSHES: LazyLock<String> =
-    LazyLock::new(|| format!("SELECT id FROM task WHERE pushes > 0 AND {TERMINAL} AND time < ? ORDER BY time LIMIT ?"));
+/// Condition for tasks without dead letters from `?1` or later.
+pub(super) const NO_NEW_DEAD_LETTER: &str = "NOT EXISTS (SELECT 1 FROM push d WHERE d.task = task.id AND d.dead >= ?1)";
+
+/// Selects tasks in a terminal state that have or had push configurations, which can all be deleted.
+pub(super) static WITH_PUSHES: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT id FROM task WHERE pushes > 0 AND {TERMINAL} AND time < ?1 AND {NOT_KEPT} AND {NO_NEW_DEAD_LETTER}
+         ORDER BY time LIMIT ?2"
+    )
+});
 
 /// Selects tasks that wait for their clients and have no turn.
 pub(super) const IDLE: &str =
@@ -74,13 +95,29 @@ struct Candidate {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StepResult {
     /// Number of completed tasks.
-    tasks: u64,
+    pub(super) tasks: u64,
     /// The batch was not completed, because a task has many log rows.
-    incomplete: bool,
+    pub(super) incomplete: bool,
 }
 
-/// Step of a sweep, for tasks that reached a terminal state before a time.
-type Step = fn(&mut WriteTransaction<'_>, &[i64], Millis) -> rusqlite::Result<StepResult>;
+/// Bounds of the data that can be deleted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expiry {
+    /// Tasks can be deleted that reached a terminal state before this time.
+    before: Millis,
+    /// Tasks are kept while push notifications that became due at this time or later are still to be delivered.
+    kept_since: Millis,
+}
+
+impl Expiry {
+    /// Any task in a terminal state, except those with undelivered push notifications.
+    const DELIVERED: Self = Self { before: Millis::MAX, kept_since: Millis::MIN };
+    /// Any task in a terminal state.
+    pub(super) const ANY: Self = Self { before: Millis::MAX, kept_since: Millis::MAX };
+}
+
+/// Step of a sweep for a batch of tasks.
+type Step = fn(&mut WriteTransaction<'_>, &[i64], Expiry) -> rusqlite::Result<StepResult>;
 
 /// Maximum number of unreadable tasks that evictions skip. With more of them, a full store rejects new tasks.
 const MAX_UNREADABLE: usize = 1000;
@@ -119,6 +156,8 @@ struct DeletedTask {
     context: Arc<str>,
     state: i32,
     owner: Arc<str>,
+    /// Push notifications of the task are still to be delivered.
+    has_undelivered: bool,
 }
 
 /// Returns at most `limit` candidates of a query, after the first `skip`. Unreadable rows are skipped, for example a task
@@ -126,13 +165,13 @@ struct DeletedTask {
 fn candidates(
     db: &Connection,
     sql: &str,
-    before: Millis,
+    bounds: impl Params,
     skip: usize,
     limit: usize,
 ) -> rusqlite::Result<Vec<Candidate>> {
     let mut scope_query = db.prepare_cached("SELECT owner, tenant FROM scope WHERE id = ?")?;
     let mut query = db.prepare_cached(sql)?;
-    let found = query.query_map((before, -1), |row| {
+    let found = query.query_map(bounds, |row| {
         let scope = scope_query.query_row([row.get::<_, i64>(1)?], |row| {
             Ok(Scope { owner: row.get_ref(0)?.as_str()?.into(), tenant: row.get_ref(1)?.as_str()?.into() })
         });
@@ -145,7 +184,7 @@ fn candidates(
 impl Sqlite {
     /// Returns tasks that have waited for their clients since before a time: at most `limit` after the first `skip`.
     pub(super) async fn find_idle(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<Key>, Unavailable> {
-        let found = self.readers.run(move |db| candidates(db, IDLE, before, skip, limit)).await?;
+        let found = self.readers.run(move |db| candidates(db, IDLE, (before, -1), skip, limit)).await?;
         Ok(found.into_iter().map(|candidate| candidate.key).collect())
     }
 
@@ -157,21 +196,29 @@ impl Sqlite {
         in_use: InUse<'_>,
     ) -> Result<SweepResult, Unavailable> {
         let mut result = SweepResult::default();
-        if let Some(before) = Retention::cutoff(policy.finished, now) {
-            let step: Step = |transaction, ids, before| transaction.delete_tasks(ids, before);
-            result.tasks = self.sweep_tasks(&OLDEST, step, before, in_use).await?;
+        let kept_since = Retention::cutoff(policy.undelivered, now).unwrap_or(Millis::MIN);
+        let expiry = |retention| Retention::cutoff(retention, now).map(|before| Expiry { before, kept_since });
+        if let Some(expiry) = expiry(policy.finished) {
+            let step: Step = |transaction, ids, expiry| transaction.delete_tasks(ids, expiry);
+            result.tasks = self.sweep_tasks(&OLDEST, step, expiry, in_use).await?;
         }
-        if let Some(before) = Retention::cutoff(policy.logs, now) {
-            let step: Step = |transaction, ids, before| transaction.delete_logs(ids, before);
-            result.logs = self.sweep_tasks(&WITH_LOG, step, before, in_use).await?;
+        if let Some(expiry) = expiry(policy.logs) {
+            let step: Step = |transaction, ids, expiry| transaction.delete_logs(ids, expiry);
+            result.logs = self.sweep_tasks(&WITH_LOG, step, expiry, in_use).await?;
         }
-        if let Some(before) = Retention::cutoff(policy.push, now) {
-            let step = |transaction: &mut WriteTransaction<'_>, before| transaction.delete_push_configs(before);
-            result.push_configs = self.sweep_rows(&WITH_PUSHES, step, before).await?;
+        if let Some(expiry) = expiry(policy.push) {
+            let exists =
+                move |db: &Connection| db.prepare_cached(&WITH_PUSHES)?.exists((expiry.before, 1, expiry.kept_since));
+            let step = move |transaction: &mut WriteTransaction<'_>| transaction.delete_push_configs(expiry);
+            result.push_configs = self.sweep_rows(exists, step).await?;
         }
         if let Some(before) = Retention::cutoff(policy.idempotency_keys, now) {
-            let step = |transaction: &mut WriteTransaction<'_>, before| transaction.delete_sends(before);
-            result.idempotency_keys = self.sweep_rows(SENDS, step, before).await?;
+            let exists = move |db: &Connection| db.prepare_cached(SENDS)?.exists((before, 1));
+            let step = move |transaction: &mut WriteTransaction<'_>| transaction.delete_sends(before);
+            result.idempotency_keys = self.sweep_rows(exists, step).await?;
+        }
+        if self.health.is_out_of_space.swap(false, Ordering::Relaxed) {
+            result.logs += self.delete_undelivered_logs(now, in_use).await?;
         }
         Ok(result)
     }
@@ -181,19 +228,20 @@ impl Sqlite {
         &self,
         sql: &'static str,
         step: Step,
-        before: Millis,
+        expiry: Expiry,
         in_use: InUse<'_>,
     ) -> Result<u64, Unavailable> {
+        let bounds = (expiry.before, -1, expiry.kept_since);
         let (mut tasks, mut skip, batch) = (0, 0, usize::try_from(TASK_BATCH).unwrap_or(usize::MAX));
         loop {
-            let mut found = self.readers.run(move |db| candidates(db, sql, before, skip, batch)).await?;
+            let mut found = self.readers.run(move |db| candidates(db, sql, bounds, skip, batch)).await?;
             let (count, is_last) = (found.len(), found.len() < batch);
             found.retain(|candidate| !in_use(&candidate.key));
             let ids: Vec<i64> = found.iter().map(|candidate| candidate.id).collect();
             let result = if ids.is_empty() {
                 StepResult::default()
             } else {
-                self.writer.run(move |transaction| step(transaction, &ids, before)).await?
+                self.writer.run(move |transaction| step(transaction, &ids, expiry)).await?
             };
             tasks += result.tasks;
             if !result.incomplete {
@@ -209,16 +257,15 @@ impl Sqlite {
     /// Repeats a step until it reports that no rows are left. The writer is not involved if there are no candidates.
     async fn sweep_rows(
         &self,
-        sql: &'static str,
-        step: fn(&mut WriteTransaction<'_>, Millis) -> rusqlite::Result<(u64, bool)>,
-        before: Millis,
+        exists: impl FnOnce(&Connection) -> rusqlite::Result<bool> + Send + 'static,
+        step: impl Fn(&mut WriteTransaction<'_>) -> rusqlite::Result<(u64, bool)> + Copy + Send + 'static,
     ) -> Result<u64, Unavailable> {
-        if !self.readers.run(move |db| db.prepare_cached(sql)?.exists((before, 1))).await? {
+        if !self.readers.run(move |db| exists(db)).await? {
             return Ok(0);
         }
         let mut total = 0;
         loop {
-            let (deleted, has_more) = self.writer.run(move |transaction| step(transaction, before)).await?;
+            let (deleted, has_more) = self.writer.run(step).await?;
             total += deleted;
             if !has_more {
                 return Ok(total);
@@ -228,11 +275,11 @@ impl Sqlite {
 }
 
 impl WriteTransaction<'_> {
-    /// Deletes those of the tasks that reached a terminal state before a time. An unreadable one is skipped.
-    fn delete_tasks(&mut self, ids: &[i64], before: Millis) -> rusqlite::Result<StepResult> {
+    /// Deletes those of the tasks that are expired. An unreadable one is skipped.
+    fn delete_tasks(&mut self, ids: &[i64], expiry: Expiry) -> rusqlite::Result<StepResult> {
         let (mut scopes, mut result, mut budget) = (HashSet::new(), StepResult::default(), ROW_BATCH);
         for id in ids {
-            let Some(task) = self.find_readable(*id, before)? else { continue };
+            let Some(task) = self.find_readable(*id, expiry)? else { continue };
             if !self.delete_log(*id, &mut budget)? {
                 result.incomplete = true;
                 break;
@@ -245,11 +292,11 @@ impl WriteTransaction<'_> {
         Ok(result)
     }
 
-    /// Deletes the logs of those of the tasks that reached a terminal state before a time. An unreadable one is skipped.
-    fn delete_logs(&mut self, ids: &[i64], before: Millis) -> rusqlite::Result<StepResult> {
+    /// Deletes the logs of those of the tasks that are expired. An unreadable one is skipped.
+    pub(super) fn delete_logs(&mut self, ids: &[i64], expiry: Expiry) -> rusqlite::Result<StepResult> {
         let (mut result, mut budget) = (StepResult::default(), ROW_BATCH);
         for id in ids {
-            if self.find_readable(*id, before)?.is_none() {
+            if self.find_readable(*id, expiry)?.is_none() {
                 continue;
             }
             match self.complete_checkpoint(*id) {
@@ -291,11 +338,11 @@ impl WriteTransaction<'_> {
         Ok(*budget > 0)
     }
 
-    /// Deletes the push configurations of some tasks that reached a terminal state before a time. Returns their number, and
-    /// whether there may be more.
-    fn delete_push_configs(&mut self, before: Millis) -> rusqlite::Result<(u64, bool)> {
+    /// Deletes the push configurations of some tasks that are expired. Returns their number, and whether there may be more.
+    fn delete_push_configs(&mut self, expiry: Expiry) -> rusqlite::Result<(u64, bool)> {
         let mut query = self.db.prepare_cached(&WITH_PUSHES)?;
-        let ids = query.query_map((before, TASK_BATCH), |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
+        let bounds = (expiry.before, TASK_BATCH, expiry.kept_since);
+        let ids = query.query_map(bounds, |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
         let mut deleted = 0;
         for id in &ids {
             deleted += self.db.prepare_cached("DELETE FROM push WHERE task = ?")?.execute([id])?;
@@ -311,55 +358,74 @@ impl WriteTransaction<'_> {
         Ok((u64::try_from(deleted).unwrap_or(u64::MAX), i64::try_from(deleted) == Ok(ROW_BATCH)))
     }
 
-    /// Evicts the readable task that reached a terminal state first. Returns its scope, whose row stays, or `None` if there
-    /// is no such task.
+    /// Evicts the readable task that reached a terminal state first, if possible one without undelivered push notifications.
+    /// Returns its scope, whose row stays, or `None` if there is no such task.
     pub(super) fn evict_oldest(&mut self) -> rusqlite::Result<Option<i64>> {
+        for expiry in [Expiry::DELIVERED, Expiry::ANY] {
+            if let Some(task) = self.find_oldest(expiry)? {
+                return self.evict(&task).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Finds the readable task that reached a terminal state first.
+    fn find_oldest(&mut self, expiry: Expiry) -> rusqlite::Result<Option<DeletedTask>> {
         let db = self.db;
         let mut query = db.prepare_cached(&OLDEST)?;
         // Usually the first row is readable.
         let limit = i64::try_from(MAX_UNREADABLE).unwrap_or(i64::MAX).saturating_add(1);
-        let mut ids = query.query_map((Millis::MAX, limit), |row| row.get(0))?;
+        let mut ids = query.query_map((expiry.before, limit, expiry.kept_since), |row| row.get(0))?;
         let mut oldest = None;
         while oldest.is_none()
             && let Some(id) = ids.next().transpose()?
         {
-            oldest = self.find_readable(id, Millis::MAX)?;
+            oldest = self.find_readable(id, expiry)?;
         }
-        drop(ids);
-        oldest.map(|task| self.evict(&task)).transpose()
+        Ok(oldest)
     }
 
-    /// Evicts the readable task of an owner that reached a terminal state first. Returns its scope, whose row stays, or
-    /// `None` if there is no such task.
+    /// Evicts the readable task of an owner that reached a terminal state first, if possible one without undelivered push
+    /// notifications. Returns its scope, whose row stays, or `None` if there is no such task.
     pub(super) fn evict_oldest_of(&mut self, owner: &str) -> rusqlite::Result<Option<i64>> {
-        loop {
-            let skipped = self.unreadable.0.len();
-            let mut query = self.db.prepare_cached(OLDEST_OF_OWNER)?;
-            let id = query.query_row((owner, self.unreadable.to_json()), |row| row.get(0)).optional()?;
-            let Some(id) = id else { return Ok(None) };
-            if let Some(task) = self.find_readable(id, Millis::MAX)? {
-                return self.evict(&task).map(Some);
-            }
-            if self.unreadable.0.len() == skipped {
-                return Ok(None);
+        for expiry in [Expiry::DELIVERED, Expiry::ANY] {
+            loop {
+                let skipped = self.unreadable.0.len();
+                let mut query = self.db.prepare_cached(&OLDEST_OF_OWNER)?;
+                let bounds = (owner, self.unreadable.to_json(), expiry.kept_since);
+                let id = query.query_row(bounds, |row| row.get(0)).optional()?;
+                let Some(id) = id else { break };
+                if let Some(task) = self.find_readable(id, expiry)? {
+                    return self.evict(&task).map(Some);
+                }
+                if self.unreadable.0.len() == skipped {
+                    return Ok(None);
+                }
             }
         }
+        Ok(None)
     }
 
     /// Deletes a task for the quota. Returns its scope.
     fn evict(&mut self, task: &DeletedTask) -> rusqlite::Result<i64> {
+        if task.has_undelivered {
+            tracing::warn!(
+                task.row = task.id,
+                "push notifications dropped with their task: {STORE_FULL}, and all terminal tasks have undelivered ones"
+            );
+        }
         let mut unlimited = i64::MAX;
         self.delete_log(task.id, &mut unlimited)?;
         self.delete_task(task)?;
         Ok(task.scope)
     }
 
-    /// Finds a task that reached a terminal state before a time and can be read. An unreadable one is reported once.
-    fn find_readable(&mut self, id: i64, before: Millis) -> rusqlite::Result<Option<DeletedTask>> {
+    /// Finds a task that is expired and can be read. An unreadable one is reported once.
+    fn find_readable(&mut self, id: i64, expiry: Expiry) -> rusqlite::Result<Option<DeletedTask>> {
         if self.unreadable.0.contains(&id) {
             return Ok(None);
         }
-        match self.find_terminal(id, before) {
+        match self.find_terminal(id, expiry) {
             // Corruption concerns the whole file.
             Err(error) if is_damage(&error) && !is_corruption(&error) => {
                 self.unreadable.add(self.db, id, &error).map(|()| None)
@@ -376,7 +442,8 @@ impl WriteTransaction<'_> {
         let mut query = self.db.prepare_cached(sql)?;
         let tasks = query.query_map((&**owner, TASK_BATCH), |row| {
             let (context, owner) = (Arc::from(row.get_ref(2)?.as_str()?), Arc::clone(owner));
-            Ok(DeletedTask { id: row.get(0)?, scope: row.get(1)?, context, state: row.get(3)?, owner })
+            let (id, scope, state) = (row.get(0)?, row.get(1)?, row.get(3)?);
+            Ok(DeletedTask { id, scope, context, state, owner, has_undelivered: false })
         })?;
         let tasks = tasks.collect::<rusqlite::Result<Vec<_>>>()?;
         let (mut deleted, mut budget) = (0, ROW_BATCH);
@@ -393,20 +460,23 @@ impl WriteTransaction<'_> {
         Ok((deleted, !tasks.is_empty()))
     }
 
-    /// Finds a task that reached a terminal state before a time.
-    fn find_terminal(&self, id: i64, before: Millis) -> rusqlite::Result<Option<DeletedTask>> {
+    /// Finds a task that is expired.
+    fn find_terminal(&self, id: i64, expiry: Expiry) -> rusqlite::Result<Option<DeletedTask>> {
         static SQL: LazyLock<String> = LazyLock::new(|| {
             format!(
-                "SELECT scope, context, state, owner FROM task LEFT JOIN scope ON scope.id = task.scope
-                 WHERE task.id = ? AND {TERMINAL} AND time < ?"
+                "SELECT scope, context, state, owner,
+                    pushes > 0 AND EXISTS (SELECT 1 FROM push WHERE push.task = task.id AND push.due IS NOT NULL)
+                 FROM task LEFT JOIN scope ON scope.id = task.scope
+                 WHERE task.id = ?1 AND {TERMINAL} AND time < ?2 AND {NOT_KEPT}"
             )
         });
         let task = |row: &Row<'_>| {
             // The owner is NULL where the row of its scope is missing: an unreadable value.
             let text = |at| Ok::<_, rusqlite::Error>(Arc::from(row.get_ref(at)?.as_str()?));
-            Ok(DeletedTask { id, scope: row.get(0)?, context: text(1)?, state: row.get(2)?, owner: text(3)? })
+            let (context, owner) = (text(1)?, text(3)?);
+            Ok(DeletedTask { id, scope: row.get(0)?, context, state: row.get(2)?, owner, has_undelivered: row.get(4)? })
         };
-        self.db.prepare_cached(&SQL)?.query_row((id, before), task).optional()
+        self.db.prepare_cached(&SQL)?.query_row((id, expiry.before, expiry.kept_since), task).optional()
     }
 
     /// Deletes a task whose log is deleted.

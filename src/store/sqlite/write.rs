@@ -4,7 +4,7 @@
 use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use rusqlite::{OptionalExtension as _, Row as SqlRow};
+use rusqlite::{Connection, OptionalExtension as _, Row as SqlRow};
 
 use super::{
     failpoint, is_damage,
@@ -272,7 +272,8 @@ impl WriteTransaction<'_> {
         }
         if let Some(push) = &commit.push {
             // The caller has checked the limit.
-            push::put(self.db, id, push, usize::MAX)?;
+            let cursor = commit.expected_position().map_or(0, |position| position.seq);
+            push::put(self.db, id, push, Some(cursor), usize::MAX)?;
         }
         Ok(())
     }
@@ -374,7 +375,7 @@ impl WriteTransaction<'_> {
             }
             for id in ids {
                 last = id;
-                let key = match self.key_of(id) {
+                let key = match key_of(self.db, id) {
                     Ok(key) => key,
                     Err(error) if is_damage(&error) || error == rusqlite::Error::QueryReturnedNoRows => {
                         tracing::error!(
@@ -403,14 +404,6 @@ impl WriteTransaction<'_> {
         query.query_map((signed(fence)?, after, limit), |row| row.get(0))?.collect()
     }
 
-    fn key_of(&self, id: i64) -> rusqlite::Result<Key> {
-        let sql = "SELECT o.owner, o.tenant, t.key FROM task t JOIN scope o ON o.id = t.scope WHERE t.id = ?";
-        self.db.prepare_cached(sql)?.query_row([id], |row| {
-            let scope = Scope { owner: row.get_ref(0)?.as_str()?.into(), tenant: row.get_ref(1)?.as_str()?.into() };
-            Ok(Key::new(&Arc::new(scope), row.get_ref(2)?.as_str()?))
-        })
-    }
-
     fn claim_row(&self, fence: Fence, id: i64) -> rusqlite::Result<StoredTask> {
         let mut stored = read::load_row(self.db, id)?;
         (stored.position.fence, stored.row.attempt) = (fence, stored.row.attempt.saturating_add(1));
@@ -418,6 +411,15 @@ impl WriteTransaction<'_> {
         self.db.prepare_cached(sql)?.execute((signed(fence)?, stored.row.attempt, id))?;
         Ok(stored)
     }
+}
+
+/// Reads the key of a task.
+pub(super) fn key_of(db: &Connection, id: i64) -> rusqlite::Result<Key> {
+    let sql = "SELECT o.owner, o.tenant, t.key FROM task t JOIN scope o ON o.id = t.scope WHERE t.id = ?";
+    db.prepare_cached(sql)?.query_row([id], |row| {
+        let scope = Scope { owner: row.get_ref(0)?.as_str()?.into(), tenant: row.get_ref(1)?.as_str()?.into() };
+        Ok(Key::new(&Arc::new(scope), row.get_ref(2)?.as_str()?))
+    })
 }
 
 /// Converts a number to an SQLite integer, which is signed.

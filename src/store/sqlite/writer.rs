@@ -410,7 +410,11 @@ impl State {
     fn rejection(&self, error: &rusqlite::Error) -> Option<Rejected> {
         let invalid = || Rejected::Invalid(describe(error).into());
         match error.sqlite_error_code() {
-            Some(ErrorCode::DiskFull) => self.max_bytes.map(|max| Rejected::Size { limit: "store.max_size", max }),
+            Some(ErrorCode::DiskFull) => {
+                let max = self.max_bytes?;
+                self.health.is_out_of_space.store(true, Ordering::Relaxed);
+                Some(Rejected::Size { limit: "store.max_size", max })
+            }
             Some(ErrorCode::TooBig | ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch) => Some(invalid()),
             _ if is_damage(error) || matches!(error, rusqlite::Error::ToSqlConversionFailure(_)) => Some(invalid()),
             _ => None,

@@ -4,6 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use a2a_service::{
@@ -11,7 +12,7 @@ use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
     store::{
-        Commit, Key, ListQuery, PushConfig, Refused, Rejected, Row, Store,
+        Commit, Delivery, DeliveryState, DeliveryToken, Key, ListQuery, PushConfig, Refused, Rejected, Row, Store,
         sqlite::{Options, Sqlite},
     },
 };
@@ -24,7 +25,7 @@ use super::{
 };
 
 /// Version of the tables that this program writes.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 /// Owner, tenant and id of each task. The last exists since version 4.
 const TASKS: [(&str, &str, &str); 5] =
@@ -55,6 +56,12 @@ async fn fill(store: &OpenedStore) {
         let row = Row { drained: 2, ..commit.row };
         running.write(Commit { agent_state: Some(n.to_string().into()), row, ..commit }).await.unwrap();
     }
+    // A delivery that failed, and a dead letter.
+    asked.commit([message("more")]).await.unwrap();
+    assert_eq!(store.mark_due(std::slice::from_ref(&asked.key), 1_700_000_001_500).await, Ok(2));
+    let claims = store.claim_due("runner", 1_700_000_001_500, 9, Duration::from_mins(1)).await.unwrap();
+    assert_eq!(store.fail_delivery(&claims[0], 1_700_000_002_000).await, Ok(true));
+    assert_eq!(store.dead_letter(&claims[1], "gone", 1_700_000_001_600, 9).await, Ok(true));
     new.commit([]).await.unwrap();
     let working = status(TaskState::Working, 1_700_000_002_000);
     whole.commit([working, chunk("a", "1", false), status(TaskState::Failed, 1_700_000_003_000)]).await.unwrap();
@@ -88,9 +95,20 @@ async fn found(store: &dyn Store, version: u32) -> Value {
         if version >= 5 {
             found["drained"] = row.drained.into();
         }
+        if version >= 6 {
+            let all = store.deliveries(false, DeliveryToken::default(), 9).await.unwrap().deliveries;
+            let own = all.iter().filter(|delivery| delivery.key == key);
+            found["deliveries"] = own.map(delivery_state).collect();
+        }
         all.push(found);
     }
     Value::from(all)
+}
+
+fn delivery_state(delivery: &Delivery) -> Value {
+    let DeliveryState { cursor, due, attempts, pending_since, runner, claim, dead } = &delivery.state;
+    let dead = dead.as_ref().map(|dead| json!([dead.time, &*dead.reason]));
+    json!([&delivery.config.config.id, cursor, due, attempts, pending_since, runner.as_deref(), claim, dead])
 }
 
 /// `FIXTURE=1 cargo test` writes the fixture of this version, which must not change once it is released.
@@ -117,6 +135,15 @@ async fn files_of_every_version_can_be_opened() {
         let store = OpenedStore::of(Arc::new(Sqlite::open(&path, Options::default()).unwrap()));
         assert_eq!(found(&*store, version).await, expected, "version {version}");
         assert_eq!(store.fence(), 2);
+        if version < 6 {
+            // Configurations of older versions get the events from now on.
+            for delivery in store.deliveries(false, DeliveryToken::default(), 9).await.unwrap().deliveries {
+                assert_eq!(delivery.state, DeliveryState::new(delivery.seq), "version {version}");
+            }
+            let page = store.mark_all_due(1, DeliveryToken::default(), 9).await.unwrap();
+            assert_eq!(page.keys.iter().map(Key::id).collect::<Vec<_>>(), ["asked"]);
+            assert_eq!(store.next_due().await, Ok(None));
+        }
         assert_eq!(path.with_extension(format!("db.v{version}")).exists(), version < VERSION);
         // The store continues to work.
         let query = ListQuery { scope: scope("ada", ""), limit: 9, ..ListQuery::default() };

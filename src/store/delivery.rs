@@ -1,0 +1,186 @@
+//! Delivery queue of push notifications: the state that a store keeps for each push configuration, and the types of the
+//! queue's operations.
+//!
+//! A delivery sends the events of a task after a cursor to one push configuration. A store marks deliveries as due when it
+//! is told that their tasks changed, gives due ones to runners for the time of a lease, and records the outcome. The commit
+//! of an event writes nothing for deliveries.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Key, PushConfig};
+use crate::{clock::Millis, event::Seq};
+
+/// Reason of a dead letter that a store at its maximum size made of the oldest undelivered configuration.
+pub const STORE_FULL: &str = "the store is full";
+
+/// State of the delivery to one push configuration. The methods are the transitions that every store makes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeliveryState {
+    /// Last delivered event.
+    pub cursor: Seq,
+    /// Time of the next attempt, or the end of the lease while a runner has the delivery. `None` if no undelivered event is
+    /// known, and for a dead letter.
+    pub due: Option<Millis>,
+    /// Number of failed attempts since the last success.
+    pub attempts: u32,
+    /// Time at which the delivery became due after its last success, from which its maximum age counts.
+    pub pending_since: Option<Millis>,
+    /// Runner with the lease.
+    pub runner: Option<Box<str>>,
+    /// Number of the last claim. Greater than that of any earlier claim in the store.
+    pub claim: u64,
+    /// Time and reason of the dead letter, if delivery was given up.
+    pub dead: Option<DeadLetter>,
+}
+
+/// Time and reason for which a delivery was given up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Time at which delivery was given up.
+    pub time: Millis,
+    /// Reason, for operators. Contains no secrets.
+    pub reason: Box<str>,
+}
+
+impl DeliveryState {
+    /// Creates the state of a new configuration, which gets the events after `cursor`.
+    pub fn new(cursor: Seq) -> Self {
+        Self { cursor, ..Self::default() }
+    }
+
+    /// Returns whether events are known that are still to be delivered. Their log and task are not deleted up to the maximum
+    /// age.
+    pub fn is_pending(&self) -> bool {
+        self.due.is_some()
+    }
+
+    /// Returns whether the events must be kept at this end of the maximum age: they are undelivered, and became due at or
+    /// after `cutoff` (`None`: at any time).
+    pub fn is_kept(&self, cutoff: Option<Millis>) -> bool {
+        self.is_pending() && self.pending_since.is_none_or(|since| cutoff.is_none_or(|cutoff| since >= cutoff))
+    }
+
+    /// Makes the delivery due if the task, whose last event is `seq`, has undelivered events. Changes neither a dead letter
+    /// nor a delivery that is due or leased. Returns whether it became due.
+    pub fn mark_due(&mut self, seq: Seq, now: Millis) -> bool {
+        let marked = self.due.is_none() && self.dead.is_none() && self.cursor < seq;
+        if marked {
+            self.due = Some(now);
+            self.pending_since.get_or_insert(now);
+        }
+        marked
+    }
+
+    /// Returns whether a runner can claim the delivery: it is due, and not leased or its lease has expired.
+    pub fn is_due(&self, now: Millis) -> bool {
+        self.due.is_some_and(|due| due <= now)
+    }
+
+    /// Gives the delivery to a runner until the time `until`.
+    pub fn lease(&mut self, runner: &str, until: Millis, claim: u64) {
+        (self.runner, self.due, self.claim) = (Some(runner.into()), Some(until), claim);
+    }
+
+    /// Returns whether this claim still has the delivery. Expiry of the lease alone does not end a claim, but another claim
+    /// does, and so does an outcome.
+    pub fn has_claim(&self, claim: u64) -> bool {
+        self.runner.is_some() && self.claim == claim
+    }
+
+    /// Records the delivery of all events up to `cursor`. If the task, whose last event is `seq`, has more, the delivery is
+    /// due at once.
+    pub fn ack(&mut self, cursor: Seq, seq: Seq, now: Millis) {
+        let cursor = self.cursor.max(cursor);
+        let pending = (cursor < seq).then_some(now);
+        *self = Self { cursor, due: pending, pending_since: pending, claim: self.claim, ..Self::default() };
+    }
+
+    /// Records a failed attempt, and the time of the next one.
+    pub fn fail(&mut self, next_attempt: Millis) {
+        (self.runner, self.due, self.attempts) = (None, Some(next_attempt), self.attempts.saturating_add(1));
+    }
+
+    /// Gives up delivery: the configuration becomes a dead letter.
+    pub fn dead_letter(&mut self, reason: &str, now: Millis) {
+        (self.runner, self.due, self.dead) = (None, None, Some(DeadLetter { time: now, reason: reason.into() }));
+    }
+
+    /// Applies the replacement of the configuration, which may correct what made the delivery fail: a waiting attempt is due
+    /// at once. A dead letter becomes a delivery that is due once its task is marked. A lease is not affected.
+    pub fn replace(&mut self) {
+        if self.dead.is_some() {
+            *self = Self { cursor: self.cursor, claim: self.claim, ..Self::default() };
+        } else if self.runner.is_none() && self.due.is_some() {
+            (self.due, self.attempts) = (self.pending_since.or(self.due), 0);
+        }
+    }
+
+    /// Makes a dead letter, or a delivery that waits for its next attempt, due at once, with a new maximum age. Returns
+    /// whether there was anything to retry.
+    pub fn retry(&mut self, seq: Seq, now: Millis) -> bool {
+        let waits = self.dead.is_some() || (self.due.is_some() && self.runner.is_none());
+        if waits {
+            *self = Self { cursor: self.cursor, claim: self.claim, ..Self::default() };
+            self.mark_due(seq, now);
+        }
+        waits
+    }
+}
+
+/// Delivery that a runner has claimed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeliveryClaim {
+    /// Key of the task.
+    pub key: Key,
+    /// Push configuration, as it was at the time of the claim.
+    pub config: Arc<PushConfig>,
+    /// Last delivered event.
+    pub cursor: Seq,
+    /// Number of failed attempts since the last success.
+    pub attempts: u32,
+    /// Time at which the delivery became due after its last success.
+    pub pending_since: Millis,
+    /// Number of the claim, unique in the store. The outcome of a claim that is not the last one changes nothing.
+    pub claim: u64,
+}
+
+/// Push configuration with the state of its delivery.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delivery {
+    /// Key of the task.
+    pub key: Key,
+    /// Push configuration.
+    pub config: Arc<PushConfig>,
+    /// Sequence number of the last event of the task.
+    pub seq: Seq,
+    /// State of the delivery.
+    pub state: DeliveryState,
+}
+
+/// Page of deliveries, in an order of the store.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeliveryPage {
+    /// Deliveries of the page.
+    pub deliveries: Vec<Delivery>,
+    /// Start of the next page, if there is one.
+    pub next: Option<DeliveryToken>,
+}
+
+/// Page of tasks with push configurations, in an order of the store.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PushTaskPage {
+    /// Tasks with a configuration that is not a dead letter, and that are not in a terminal state or have undelivered
+    /// events.
+    pub keys: Vec<Key>,
+    /// Start of the next page, if there is one.
+    pub next: Option<DeliveryToken>,
+}
+
+/// Position in the store's order of deliveries, after which a page begins. Only the store knows what the numbers mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeliveryToken(pub u64, pub u64);
+
+/// Returns the end of a lease that begins now.
+pub(super) fn lease_end(now: Millis, lease: Duration) -> Millis {
+    now.saturating_add(Millis::try_from(lease.as_millis()).unwrap_or(Millis::MAX))
+}

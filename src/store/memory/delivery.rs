@@ -1,0 +1,294 @@
+//! Push configurations in memory, and the queue of their deliveries.
+
+use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
+
+use super::{Memory, SHARDS, TaskEntry};
+use crate::{
+    clock::Millis,
+    event::Seq,
+    store::{
+        Delivery, DeliveryClaim, DeliveryPage, DeliveryState, DeliveryToken, Key, PushConfig, PushPage, PushTaskPage,
+        PutResult, delivery::lease_end,
+    },
+};
+
+/// Configurations of a task with their numbers. Numbers only rise, so that a page can continue after the last number of the
+/// page before it.
+#[derive(Default)]
+pub(super) struct PushConfigs {
+    last_number: u64,
+    configs: Vec<StoredConfig>,
+}
+
+/// Configuration with the state of its delivery.
+struct StoredConfig {
+    number: u64,
+    /// Number in the order of the store, which identifies the configuration in the queue.
+    serial: u64,
+    config: Arc<PushConfig>,
+    delivery: DeliveryState,
+}
+
+/// Order of the deliveries that have a time. The configurations have the state.
+#[derive(Default)]
+pub(super) struct DeliveryQueue {
+    /// By the time at which they are due, and the serial number of the configuration.
+    due: BTreeMap<(Millis, u64), Key>,
+    /// By the time at which they were given up.
+    dead: BTreeMap<(Millis, u64), Key>,
+    last_serial: u64,
+    last_claim: u64,
+}
+
+impl PushConfigs {
+    /// Stores a configuration. Replaces the one of the same id; adds one only while there are less than `max`. A new one gets
+    /// the events after `cursor`.
+    pub(super) fn put(
+        &mut self,
+        queue: &mut DeliveryQueue,
+        config: Arc<PushConfig>,
+        cursor: Seq,
+        max: usize,
+    ) -> PutResult {
+        if let Some(stored) = self.find_mut(&config.config.id) {
+            stored.config = config;
+            stored.delivery.replace();
+            return PutResult::Replaced;
+        }
+        if self.configs.len() >= max {
+            return PutResult::Full;
+        }
+        self.last_number += 1;
+        queue.last_serial += 1;
+        let (number, serial, delivery) = (self.last_number, queue.last_serial, DeliveryState::new(cursor));
+        self.configs.push(StoredConfig { number, serial, config, delivery });
+        PutResult::Created
+    }
+
+    fn find_mut(&mut self, id: &str) -> Option<&mut StoredConfig> {
+        self.configs.iter_mut().find(|stored| stored.config.config.id == id)
+    }
+
+    pub(super) fn get(&self, id: &str) -> Option<Arc<PushConfig>> {
+        let stored = self.configs.iter().find(|stored| stored.config.config.id == id)?;
+        Some(Arc::clone(&stored.config))
+    }
+
+    pub(super) fn page(&self, after: u64, limit: usize) -> PushPage {
+        let start = self.configs.partition_point(|stored| stored.number <= after);
+        let rest = &self.configs[start..];
+        let page = &rest[..limit.min(rest.len())];
+        let next = if page.len() < rest.len() { page.last().map(|stored| stored.number) } else { None };
+        PushPage { configs: page.iter().map(|stored| Arc::clone(&stored.config)).collect(), next }
+    }
+
+    pub(super) fn delete(&mut self, id: &str) {
+        self.configs.retain(|stored| stored.config.config.id != id);
+    }
+
+    /// Returns whether a configuration has still to get events of the task, whose last one is `seq`. Includes events that
+    /// the queue has not been told of.
+    pub(super) fn has_undelivered(&self, seq: Seq) -> bool {
+        let is_undelivered = |state: &DeliveryState| state.is_pending() || (state.dead.is_none() && state.cursor < seq);
+        self.configs.iter().any(|stored| is_undelivered(&stored.delivery))
+    }
+}
+
+impl DeliveryQueue {
+    /// Adds the configurations of a task.
+    fn insert(&mut self, key: &Key, push: &PushConfigs) {
+        for StoredConfig { serial, delivery, .. } in &push.configs {
+            if let Some(dead) = &delivery.dead {
+                self.dead.insert((dead.time, *serial), key.clone());
+            } else if let Some(due) = delivery.due {
+                self.due.insert((due, *serial), key.clone());
+            }
+        }
+    }
+
+    /// Removes the configurations of a task.
+    pub(super) fn remove(&mut self, push: &PushConfigs) {
+        for StoredConfig { serial, delivery, .. } in &push.configs {
+            if let Some(dead) = &delivery.dead {
+                self.dead.remove(&(dead.time, *serial));
+            } else if let Some(due) = delivery.due {
+                self.due.remove(&(due, *serial));
+            }
+        }
+    }
+}
+
+impl Memory {
+    /// Changes the configurations of a task, and moves them in the queue and the task in the order of eviction.
+    pub(super) fn change_push<T>(
+        &self,
+        key: &Key,
+        entry: &mut TaskEntry,
+        change: impl FnOnce(&mut PushConfigs, &mut DeliveryQueue, Seq) -> T,
+    ) -> T {
+        let push = entry.push.get_or_insert_default();
+        let result = {
+            let mut queue = self.deliveries.lock();
+            queue.remove(push);
+            let result = change(push, &mut queue, entry.row.seq);
+            queue.insert(key, push);
+            result
+        };
+        if let Some(rank) = &mut entry.eviction_rank {
+            let rank_before = mem::replace(rank, rank.with_undelivered(push.has_undelivered(entry.row.seq)));
+            if rank_before != *rank {
+                self.evictions.lock().reorder(rank_before, *rank);
+            }
+        }
+        result
+    }
+
+    /// Changes the configurations of a task that exists and has had some.
+    fn with_push<T>(
+        &self,
+        key: &Key,
+        change: impl FnOnce(&mut PushConfigs, &mut DeliveryQueue, Seq) -> T,
+    ) -> Option<T> {
+        let mut shard = self.shards[key.shard(SHARDS)].lock();
+        let entry = shard.get_mut(key).filter(|entry| entry.push.is_some())?;
+        Some(self.change_push(key, entry, change))
+    }
+
+    /// Marks the deliveries of a task as due. Returns how many became due.
+    pub(super) fn mark_task_due(&self, key: &Key, now: Millis) -> usize {
+        let mark = |push: &mut PushConfigs, _: &mut DeliveryQueue, seq| {
+            push.configs.iter_mut().filter_map(|stored| stored.delivery.mark_due(seq, now).then_some(())).count()
+        };
+        self.with_push(key, mark).unwrap_or_default()
+    }
+
+    /// Tasks with configurations in the order of the first one after the token, with that configuration's serial number.
+    fn tasks_with_push(&self, after: u64) -> BTreeMap<u64, Key> {
+        let mut found = BTreeMap::new();
+        for shard in &self.shards {
+            for (key, entry) in &*shard.lock() {
+                let configs = entry.push.iter().flat_map(|push| &push.configs);
+                if let Some(first) = configs.map(|stored| stored.serial).min().filter(|serial| *serial > after) {
+                    found.insert(first, key.clone());
+                }
+            }
+        }
+        found
+    }
+
+    /// Marks a page of tasks as due, and returns those that may still get events.
+    pub(super) fn mark_page_due(&self, now: Millis, after: DeliveryToken, limit: usize) -> PushTaskPage {
+        let mut page = PushTaskPage::default();
+        let mut last = after;
+        for (n, (serial, key)) in self.tasks_with_push(after.0).into_iter().enumerate() {
+            if n >= limit {
+                page.next = Some(last);
+                break;
+            }
+            last = DeliveryToken(serial, 0);
+            _ = self.mark_task_due(&key, now);
+            let may_get_events = |entry: &TaskEntry| {
+                let is_terminal = entry.row.state.is_terminal();
+                let mut configs = entry.push.iter().flat_map(|push| &push.configs);
+                configs.any(|stored| stored.delivery.dead.is_none() && (!is_terminal || stored.delivery.is_pending()))
+            };
+            if self.with(&key, may_get_events).unwrap_or(false) {
+                page.keys.push(key);
+            }
+        }
+        page
+    }
+
+    /// Claims deliveries, those that are due for the longest time first.
+    pub(super) fn claim_deliveries(
+        &self,
+        runner: &str,
+        now: Millis,
+        limit: usize,
+        lease: Duration,
+    ) -> Vec<DeliveryClaim> {
+        let due: Vec<_> = {
+            let queue = self.deliveries.lock();
+            let due = queue.due.iter().take_while(|((due, _), _)| *due <= now).take(limit);
+            due.map(|((_, serial), key)| (*serial, key.clone())).collect()
+        };
+        let claim = |(serial, key): (u64, Key)| {
+            let claimed = self.with_push(&key, |push, queue, _| {
+                let stored = push.configs.iter_mut().find(|stored| stored.serial == serial)?;
+                // Another runner may have claimed it meanwhile.
+                if !stored.delivery.is_due(now) {
+                    return None;
+                }
+                queue.last_claim += 1;
+                stored.delivery.lease(runner, lease_end(now, lease), queue.last_claim);
+                let DeliveryState { cursor, attempts, pending_since, claim, .. } = stored.delivery;
+                let (config, pending_since) = (Arc::clone(&stored.config), pending_since.unwrap_or(now));
+                Some(DeliveryClaim { key: key.clone(), config, cursor, attempts, pending_since, claim })
+            });
+            claimed.flatten()
+        };
+        due.into_iter().filter_map(claim).collect()
+    }
+
+    /// Applies the outcome of a claim, unless the claim is no longer the last one. Returns whether it was applied.
+    pub(super) fn end_claim(&self, claim: &DeliveryClaim, outcome: impl FnOnce(&mut DeliveryState, Seq)) -> bool {
+        let ended = self.with_push(&claim.key, |push, _, seq| {
+            let stored = push.find_mut(&claim.config.config.id);
+            let stored = stored.filter(|stored| stored.delivery.has_claim(claim.claim));
+            stored.map(|stored| outcome(&mut stored.delivery, seq)).is_some()
+        });
+        ended.unwrap_or(false)
+    }
+
+    /// Deletes the oldest dead letters with their configurations, so that at most `max` are left.
+    pub(super) fn limit_dead_letters(&self, max: usize) {
+        let oldest: Vec<_> = {
+            let queue = self.deliveries.lock();
+            let surplus = queue.dead.len().saturating_sub(max);
+            queue.dead.iter().take(surplus).map(|((_, serial), key)| (*serial, key.clone())).collect()
+        };
+        for (serial, key) in oldest {
+            self.with_push(&key, |push, _, _| {
+                push.configs.retain(|stored| stored.serial != serial || stored.delivery.dead.is_none());
+            });
+        }
+    }
+
+    /// Time of the delivery that is due first.
+    pub(super) fn first_due(&self) -> Option<Millis> {
+        self.deliveries.lock().due.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    /// Returns a page of deliveries, in the order in which their configurations were added.
+    pub(super) fn page_deliveries(&self, dead_only: bool, after: DeliveryToken, limit: usize) -> DeliveryPage {
+        let mut found = BTreeMap::new();
+        for shard in &self.shards {
+            for (key, entry) in &*shard.lock() {
+                let configs = entry.push.iter().flat_map(|push| &push.configs);
+                let wanted = configs.filter(|stored| stored.serial > after.0);
+                for stored in wanted.filter(|stored| !dead_only || stored.delivery.dead.is_some()) {
+                    let (key, config) = (key.clone(), Arc::clone(&stored.config));
+                    let (seq, state) = (entry.row.seq, stored.delivery.clone());
+                    found.insert(stored.serial, Delivery { key, config, seq, state });
+                }
+            }
+        }
+        let has_more = found.len() > limit;
+        let page: Vec<_> = found.into_iter().take(limit).collect();
+        let next = page.last().filter(|_| has_more).map(|(serial, _)| DeliveryToken(*serial, 0));
+        DeliveryPage { deliveries: page.into_iter().map(|(_, delivery)| delivery).collect(), next }
+    }
+
+    /// Makes a delivery due at once. Returns whether it waited, or was a dead letter.
+    pub(super) fn retry_one(&self, key: &Key, id: &str, now: Millis) -> bool {
+        let retried =
+            self.with_push(key, |push, _, seq| push.find_mut(id).is_some_and(|stored| stored.delivery.retry(seq, now)));
+        retried.unwrap_or(false)
+    }
+
+    /// Returns whether a sweep must keep a task because of undelivered events that became due at or after the cutoff.
+    pub(super) fn is_kept_for_delivery(entry: &TaskEntry, cutoff: Option<Millis>) -> bool {
+        let mut configs = entry.push.iter().flat_map(|push| &push.configs);
+        configs.any(|stored| stored.delivery.is_kept(cutoff))
+    }
+}

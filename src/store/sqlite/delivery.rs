@@ -1,0 +1,349 @@
+//! Delivery queue of push notifications: marking, claims and outcomes. The state is in the rows of the push configurations.
+//!
+//! A delivery that is due is in a partial index, and so is a dead letter. The commits of agents change neither.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, OptionalExtension as _, Row};
+
+use super::{
+    Sqlite, is_damage, push, read,
+    sweep::{Expiry, TERMINAL},
+    unsigned,
+    write::{damaged, key_of, signed},
+    writer::WriteTransaction,
+};
+use crate::{
+    clock::Millis,
+    event::Seq,
+    store::{
+        DeadLetter, Delivery, DeliveryClaim, DeliveryPage, DeliveryState, DeliveryToken, InUse, Key, PushTaskPage,
+        STORE_FULL, Unavailable, delivery::lease_end,
+    },
+};
+
+/// Maximum number of tasks that a transaction marks.
+const TASK_BATCH: usize = 256;
+
+/// Columns that [`state`] decodes.
+const STATE: &str = "p.cursor, p.due, p.attempts, p.pending, p.runner, p.claim, p.dead, p.reason";
+
+/// Marks the deliveries of a task.
+const MARK: &str = "UPDATE push SET due = ?2, pending = ifnull(pending, ?2)
+    WHERE task = ?1 AND due IS NULL AND dead IS NULL AND cursor < (SELECT seq FROM task WHERE id = ?1)";
+
+/// Selects deliveries that can be claimed.
+pub(super) const DUE: &str = "SELECT task, number FROM push WHERE due <= ? ORDER BY due, task, number LIMIT ?";
+
+/// Selects the delivery that is due first.
+pub(super) const FIRST_DUE: &str = "SELECT due FROM push WHERE due IS NOT NULL ORDER BY due LIMIT 1";
+
+/// Selects tasks with push configurations.
+pub(super) const TASKS: &str = "SELECT DISTINCT task FROM push WHERE task > ? ORDER BY task LIMIT ?";
+
+/// Selects the dead letters after the newest ones.
+const OLD_DEAD_LETTERS: &str = "SELECT task, number FROM push WHERE dead IS NOT NULL
+    ORDER BY dead DESC, task DESC, number DESC LIMIT -1 OFFSET ?";
+
+/// Maximum number of logs that a sweep deletes because the file has its maximum size.
+const MAX_DELETED_LOGS: usize = 64;
+
+/// Fraction of the maximum size of the file: while so much is free, a sweep deletes no undelivered logs.
+const FREE_SHARE: u64 = 64;
+
+/// Selects tasks in a terminal state that have undelivered events and a separate log, longest due first.
+const UNDELIVERED_LOGS: &str = "SELECT t.id FROM push p JOIN task t ON t.id = p.task
+    WHERE p.due IS NOT NULL AND t.folded = 0 AND t.whole IS NULL AND t.state >= 3 AND t.state <= 7 AND t.state <> 6
+    GROUP BY t.id ORDER BY min(p.pending), t.id LIMIT ?";
+
+/// Decodes the columns [`STATE`], which begin at `first`.
+fn state(row: &Row<'_>, first: usize) -> rusqlite::Result<DeliveryState> {
+    let dead = match row.get(first + 6)? {
+        Some(time) => Some(DeadLetter { time, reason: row.get::<_, Option<Box<str>>>(first + 7)?.unwrap_or_default() }),
+        None => None,
+    };
+    Ok(DeliveryState {
+        cursor: unsigned(row.get(first)?),
+        due: row.get(first + 1)?,
+        attempts: row.get(first + 2)?,
+        pending_since: row.get(first + 3)?,
+        runner: row.get(first + 4)?,
+        claim: unsigned(row.get(first + 5)?),
+        dead,
+    })
+}
+
+/// Reads the state of the delivery of a configuration, its number, and the last event of the task.
+fn find(db: &Connection, task: i64, id: &str) -> rusqlite::Result<Option<(DeliveryState, i64, Seq)>> {
+    let sql = format!(
+        "SELECT {STATE}, p.number, t.seq FROM push p JOIN task t ON t.id = p.task WHERE p.task = ? AND p.id = ?"
+    );
+    let columns = |row: &Row<'_>| Ok((state(row, 0)?, row.get(8)?, unsigned(row.get(9)?)));
+    db.prepare_cached(&sql)?.query_row((task, id), columns).optional()
+}
+
+/// Writes the state of a delivery.
+fn write_state(db: &Connection, task: i64, number: i64, state: &DeliveryState) -> rusqlite::Result<()> {
+    let DeliveryState { cursor, due, attempts, pending_since, runner, claim, dead } = state;
+    let (time, reason) = dead.as_ref().map(|dead| (dead.time, &*dead.reason)).unzip();
+    let sql =
+        "UPDATE push SET cursor = ?, due = ?, attempts = ?, pending = ?, runner = ?, claim = ?, dead = ?, reason = ?
+        WHERE task = ? AND number = ?";
+    let (cursor, claim) = (signed(*cursor)?, signed(*claim)?);
+    let columns = (cursor, due, attempts, pending_since, runner.as_deref(), claim, time, reason, task, number);
+    db.prepare_cached(sql)?.execute(columns).map(drop)
+}
+
+/// Applies [`DeliveryState::replace`] to a configuration that was replaced.
+pub(super) fn replace(db: &Connection, task: i64, id: &str) -> rusqlite::Result<()> {
+    let Some((mut state, number, _)) = find(db, task, id)? else { return Ok(()) };
+    state.replace();
+    write_state(db, task, number, &state)
+}
+
+/// Marks the deliveries of tasks. Returns how many became due.
+fn mark(db: &Connection, keys: &[Key], now: Millis) -> rusqlite::Result<usize> {
+    let mut marked = 0;
+    for key in keys {
+        if let Some(task) = read::row_id(db, key)? {
+            marked += db.prepare_cached(MARK)?.execute((task, now))?;
+        }
+    }
+    Ok(marked)
+}
+
+/// Marks the deliveries of some tasks after a row, and returns those that may still get events. A task whose key can't be
+/// read is skipped.
+fn mark_page(db: &Connection, now: Millis, after: DeliveryToken, limit: usize) -> rusqlite::Result<PushTaskPage> {
+    let (limit, mut page) = (limit.clamp(1, TASK_BATCH), PushTaskPage::default());
+    let sql_limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut query = db.prepare_cached(TASKS)?;
+    let tasks = query.query_map((signed(after.0)?, sql_limit), |row| row.get(0))?;
+    let tasks = tasks.collect::<rusqlite::Result<Vec<i64>>>()?;
+    let sql = format!(
+        "SELECT 1 FROM push p JOIN task ON task.id = p.task
+         WHERE p.task = ? AND p.dead IS NULL AND (p.due IS NOT NULL OR NOT ({TERMINAL}))"
+    );
+    for task in &tasks {
+        db.prepare_cached(MARK)?.execute((task, now))?;
+        if db.prepare_cached(&sql)?.exists([task])? {
+            match key_of(db, *task) {
+                Ok(key) => page.keys.push(key),
+                Err(error) if is_unreadable(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    page.next = tasks.last().filter(|_| tasks.len() == limit).map(|task| DeliveryToken(unsigned(*task), 0));
+    Ok(page)
+}
+
+fn is_unreadable(error: &rusqlite::Error) -> bool {
+    is_damage(error) || *error == rusqlite::Error::QueryReturnedNoRows
+}
+
+/// Claims deliveries. One that can't be read becomes a dead letter.
+fn claim(
+    db: &Connection,
+    runner: &str,
+    now: Millis,
+    limit: usize,
+    lease: Duration,
+) -> rusqlite::Result<Vec<DeliveryClaim>> {
+    let mut query = db.prepare_cached(DUE)?;
+    let due = query.query_map((now, i64::try_from(limit).unwrap_or(i64::MAX)), |row| <(i64, i64)>::try_from(row))?;
+    let due = due.collect::<rusqlite::Result<Vec<_>>>()?;
+    if due.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sql = "UPDATE opening SET claims = claims + ? RETURNING claims";
+    let count = u64::try_from(due.len()).unwrap_or(u64::MAX);
+    let last: u64 = db.prepare_cached(sql)?.query_row([signed(count)?], |row| row.get(0)).map(unsigned)?;
+    let mut claims = Vec::with_capacity(due.len());
+    for ((task, number), claim) in due.into_iter().zip(last - count + 1..) {
+        let mut state = match read_claim(db, task, number, claim) {
+            Ok((claimed, state)) => {
+                claims.push(claimed);
+                state
+            }
+            Err(error) if is_unreadable(&error) => {
+                tracing::error!(
+                    task.row = task, push.number = number, error.cause = %error,
+                    "push configuration can't be read: its delivery is given up"
+                );
+                let sql =
+                    "UPDATE push SET due = NULL, runner = NULL, dead = ?, reason = ? WHERE task = ? AND number = ?";
+                let reason = "the configuration can't be read";
+                db.prepare_cached(sql)?.execute((now, reason, task, number))?;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        state.lease(runner, lease_end(now, lease), claim);
+        write_state(db, task, number, &state)?;
+    }
+    Ok(claims)
+}
+
+fn read_claim(db: &Connection, task: i64, number: i64, claim: u64) -> rusqlite::Result<(DeliveryClaim, DeliveryState)> {
+    let sql = format!("SELECT p.version, p.config, p.beside, {STATE} FROM push p WHERE p.task = ? AND p.number = ?");
+    let columns = |row: &Row<'_>| Ok((push::config(row)?, state(row, 3)?));
+    let (config, state) = db.prepare_cached(&sql)?.query_row((task, number), columns)?;
+    let (cursor, attempts) = (state.cursor, state.attempts);
+    let pending_since = state.pending_since.ok_or_else(|| damaged("a delivery is due without a time"))?;
+    let key = key_of(db, task)?;
+    Ok((DeliveryClaim { key, config, cursor, attempts, pending_since, claim }, state))
+}
+
+/// Returns a page of deliveries.
+pub(super) fn page(
+    db: &Connection,
+    dead_only: bool,
+    after: DeliveryToken,
+    limit: usize,
+) -> rusqlite::Result<DeliveryPage> {
+    let condition = if dead_only { "AND p.dead IS NOT NULL" } else { "" };
+    let sql = format!(
+        "SELECT p.version, p.config, p.beside, {STATE}, p.task, p.number, t.seq
+         FROM push p JOIN task t ON t.id = p.task
+         WHERE (p.task, p.number) > (?, ?) {condition} ORDER BY p.task, p.number LIMIT ?"
+    );
+    let delivery = |row: &Row<'_>| {
+        let (task, number): (i64, i64) = (row.get(11)?, row.get(12)?);
+        let (config, state, seq) = (push::config(row)?, state(row, 3)?, unsigned(row.get(13)?));
+        let token = DeliveryToken(unsigned(task), unsigned(number));
+        Ok((token, Delivery { key: key_of(db, task)?, config, seq, state }))
+    };
+    let mut query = db.prepare_cached(&sql)?;
+    // One row more than the limit shows whether there is a next page.
+    let sql_limit = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
+    let rows = query.query_map((signed(after.0)?, signed(after.1)?, sql_limit), delivery)?;
+    let mut rows = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+    let has_more = rows.len() > limit;
+    rows.truncate(limit);
+    let next = rows.last().filter(|_| has_more).map(|(token, _)| *token);
+    Ok(DeliveryPage { deliveries: rows.into_iter().map(|(_, delivery)| delivery).collect(), next })
+}
+
+/// Changes the state of a delivery. `change` returns whether it did.
+fn update(
+    db: &Connection,
+    key: &Key,
+    id: &str,
+    change: impl FnOnce(&mut DeliveryState, Seq) -> bool,
+) -> rusqlite::Result<bool> {
+    let Some(task) = read::row_id(db, key)? else { return Ok(false) };
+    let Some((mut state, number, seq)) = find(db, task, id)? else { return Ok(false) };
+    let changed = change(&mut state, seq);
+    if changed {
+        write_state(db, task, number, &state)?;
+    }
+    Ok(changed)
+}
+
+impl Sqlite {
+    /// Marks the deliveries of tasks in small transactions.
+    pub(super) async fn mark_tasks_due(&self, keys: &[Key], now: Millis) -> Result<usize, Unavailable> {
+        let mut marked = 0;
+        for keys in keys.chunks(TASK_BATCH) {
+            let keys: Box<[Key]> = keys.into();
+            marked += self.writer.run(move |transaction| mark(transaction.db, &keys, now)).await?;
+        }
+        Ok(marked)
+    }
+
+    pub(super) async fn mark_page_due(
+        &self,
+        now: Millis,
+        after: DeliveryToken,
+        limit: usize,
+    ) -> Result<PushTaskPage, Unavailable> {
+        self.writer.run(move |transaction| mark_page(transaction.db, now, after, limit)).await
+    }
+
+    pub(super) async fn claim_deliveries(
+        &self,
+        runner: &str,
+        now: Millis,
+        limit: usize,
+        lease: Duration,
+    ) -> Result<Vec<DeliveryClaim>, Unavailable> {
+        let runner: Box<str> = runner.into();
+        self.writer.run(move |transaction| claim(transaction.db, &runner, now, limit, lease)).await
+    }
+
+    /// Applies the outcome of a claim, unless the claim is no longer the last one. Returns whether it was applied. Then at
+    /// most `max_dead` dead letters are left, if that is given.
+    pub(super) async fn end_claim(
+        &self,
+        claim: &DeliveryClaim,
+        max_dead: Option<usize>,
+        outcome: impl Fn(&mut DeliveryState, Seq) + Send + 'static,
+    ) -> Result<bool, Unavailable> {
+        let (key, id, claim) = (claim.key.clone(), claim.config.config.id.clone(), claim.claim);
+        self.writer
+            .run(move |transaction| {
+                let ended = update(transaction.db, &key, &id, |state, seq| {
+                    let has_claim = state.has_claim(claim);
+                    if has_claim {
+                        outcome(state, seq);
+                    }
+                    has_claim
+                })?;
+                if let Some(max) = max_dead {
+                    let sql = format!("DELETE FROM push WHERE (task, number) IN ({OLD_DEAD_LETTERS})");
+                    transaction.db.prepare_cached(&sql)?.execute([i64::try_from(max).unwrap_or(i64::MAX)])?;
+                }
+                Ok(ended)
+            })
+            .await
+    }
+
+    /// Makes dead letters of the deliveries that have waited longest, and deletes the logs of their tasks: until a part of a
+    /// file that has its maximum size is free. Tasks that are not in a terminal state need their logs. Returns the number of
+    /// deleted logs.
+    pub(super) async fn delete_undelivered_logs(&self, now: Millis, in_use: InUse<'_>) -> Result<u64, Unavailable> {
+        let limit = i64::try_from(MAX_DELETED_LOGS).unwrap_or(i64::MAX);
+        let found = self.readers.run(move |db| {
+            let mut query = db.prepare_cached(UNDELIVERED_LOGS)?;
+            let tasks = query.query_map([limit], |row| row.get(0))?;
+            tasks.map(|task| task.map(|task| (task, key_of(db, task).ok()))).collect::<rusqlite::Result<Vec<_>>>()
+        });
+        let mut deleted = 0;
+        for (task, key) in found.await? {
+            let Some(key) = key.filter(|key| !in_use(key)) else { continue };
+            if self.writer.run(|transaction| has_free_space(transaction.db)).await? {
+                break;
+            }
+            while self.writer.run(move |transaction| transaction.give_up_log(task, now)).await? {}
+            tracing::warn!(
+                task.id = key.id(),
+                "push notifications given up and event log deleted: {STORE_FULL} (store.max_size)"
+            );
+            deleted += 1;
+        }
+        Ok(deleted)
+    }
+
+    pub(super) async fn retry_one(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable> {
+        let (key, id) = (key.clone(), id.to_owned());
+        self.writer.run(move |transaction| update(transaction.db, &key, &id, |state, seq| state.retry(seq, now))).await
+    }
+}
+
+/// Returns whether a part of the maximum size of the file is free. Only the connection of the writer knows that size.
+fn has_free_space(db: &Connection) -> rusqlite::Result<bool> {
+    let pragma = |name| db.pragma_query_value(None, name, |row| row.get(0)).map(unsigned);
+    let (max_pages, pages) = (pragma("max_page_count")?, pragma("page_count")?);
+    Ok(max_pages.saturating_sub(pages) + pragma("freelist_count")? >= max_pages / FREE_SHARE)
+}
+
+impl WriteTransaction<'_> {
+    /// Makes dead letters of the deliveries of a task in a terminal state, and deletes some rows of its log. Returns whether
+    /// there are more.
+    fn give_up_log(&mut self, task: i64, now: Millis) -> rusqlite::Result<bool> {
+        let sql = "UPDATE push SET due = NULL, runner = NULL, dead = ?, reason = ? WHERE task = ? AND due IS NOT NULL";
+        self.db.prepare_cached(sql)?.execute((now, STORE_FULL, task))?;
+        self.delete_logs(&[task], Expiry::ANY).map(|result| result.incomplete)
+    }
+}
