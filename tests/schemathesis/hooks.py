@@ -37,17 +37,22 @@ STATE_REASONS = {
     "UNSUPPORTED_OPERATION": ("/message:send", "/message:stream", ":subscribe", "/extendedAgentCard"),
 }
 
-# Fields with values that only the server issues, or, for the context of a message, that belong to its task. A schema
-# cannot describe them.
-ISSUED = {"pageToken", "Last-Event-ID", "lastEventId", "message.contextId"}
+# Fields with values that only the server issues. A schema cannot describe them.
+ISSUED = {"pageToken", "Last-Event-ID", "lastEventId"}
 
-# Error of the URL of a webhook, of which the schema describes the beginning only.
+# Error of the URL of a webhook, which the pattern in its schema does not describe completely.
 URL_ERROR = "must be an absolute URL with http or https"
 
 
 @schemathesis.hook
 def before_load_schema(context, raw_schema):
-    """Describes streams as Schemathesis expects: OpenAPI 3.1 has no form for them, and the documents describe their data."""
+    """Adapts a document to Schemathesis.
+
+    Streams are described as Schemathesis expects: OpenAPI 3.1 has no form for them, and the documents describe their data.
+    Messages have no context, which belongs to a task: Schemathesis does not begin a sequence with a request that refers to a
+    resource, such as a context, that no response contains.
+    """
+    del raw_schema["components"]["schemas"]["Message"]["properties"]["contextId"]
     for path in raw_schema["paths"].values():
         for operation in path.values():
             for response in operation["responses"].values():
@@ -69,15 +74,19 @@ def event_schema(schema):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """Adds commands to messages, and makes idempotency keys unique.
+    """Adds commands to messages, makes idempotency keys unique, and removes ids that are not those of a response.
 
-    Both depend on the body only, so that a request can be repeated. Without them, most sends would either be conflicts,
-    because of an earlier send with the same simple key, or produce tasks that are completed at once.
+    All depend on the request only, so that it can be repeated. Without them, most sends would be conflicts, because of an
+    earlier send with the same simple key, or messages to missing tasks, or produce tasks that are completed at once.
     """
+    remove_tenant(case.query)
+    remove_tenant(case.body)
     if not isinstance(case.body, dict):
         return
     digest = zlib.crc32(json.dumps(case.body, sort_keys=True).encode())
     message = case.body.get("message")
+    if isinstance(message, dict) and digest % 4 and is_valid_id(message.get("taskId")):
+        del message["taskId"]
     # The member for the parts of a message is named `parts` in protocol 1.0, and `content` in 0.3.
     for parts in (message.get("parts"), message.get("content")) if isinstance(message, dict) else ():
         if isinstance(parts, list) and parts and digest % 2:
@@ -86,6 +95,20 @@ def before_call(context, case, kwargs):
     # Invalid keys, which are empty or too long, are sent as they are.
     if isinstance(key, str) and 0 < len(key) < 200:
         case.headers[KEY_HEADER] = f"{key}{digest:08x}"
+
+
+def remove_tenant(members):
+    """Removes a valid tenant from a query or body.
+
+    A tenant is part of the identity of a task, but not of its response, so that no link can pass it to other requests. The
+    tenants of paths are passed.
+    """
+    if isinstance(members, dict) and is_valid_id(members.get("tenant")):
+        del members["tenant"]
+
+
+def is_valid_id(value):
+    return isinstance(value, str) and len(value) < 50
 
 
 @schemathesis.hook
