@@ -26,6 +26,7 @@ pub use self::{idempotency::DefaultKey, limits::Limits};
 pub(crate) use self::{idempotency::IdempotencyKey, resubscribe::StreamStart};
 use crate::{
     agent::Agent,
+    contract::ClearedSecrets,
     env::Env,
     error::{Error, ErrorKind},
     event::{Ends, Mark, Seq},
@@ -294,12 +295,17 @@ impl<A: Agent> Execution<A> {
         Ok(page)
     }
 
-    /// Stores a configuration of a task. Also returns its id if it is new, `None` if it replaced one with that id.
+    /// Stores a configuration of a task, with the secrets of the one that it replaces unless it has or clears them. Also
+    /// returns its id if it is new, `None` if it replaced one with that id.
     pub(crate) async fn put_push(
         &self,
         key: &Key,
-        push: PushConfig,
+        mut push: PushConfig,
+        cleared: ClearedSecrets,
     ) -> Result<(Arc<PushConfig>, Option<String>), Error> {
+        if let Some(stored) = self.0.journal.store().get_push(key, &push.config.id).await? {
+            push.keep_secrets(&stored, cleared);
+        }
         let (push, max) = (push.for_task(key), self.0.limits.push_configs);
         match self.0.journal.store().put_push(key, Arc::clone(&push), max).await? {
             PutResult::Created => {

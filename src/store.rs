@@ -19,6 +19,7 @@ pub use retention::{Retention, SweepResult};
 
 pub use crate::clock::Millis;
 use crate::{
+    contract::ClearedSecrets,
     error::Error,
     event::{Event, Fence, Position, Seq},
     history::HistoryLimit,
@@ -329,6 +330,29 @@ impl PushConfig {
         key.id().clone_into(&mut self.config.task_id);
         key.scope().tenant.as_ref().clone_into(&mut self.config.tenant);
         Arc::new(self)
+    }
+
+    /// Keeps the secrets of the stored configuration with the same id that this one leaves out, except those it clears.
+    /// Credentials belong to their scheme, and are not kept for another one.
+    pub(crate) fn keep_secrets(&mut self, stored: &Self, cleared: ClearedSecrets) {
+        let (config, old) = (&mut self.config, &stored.config);
+        if config.token.is_empty() && !cleared.token {
+            config.token.clone_from(&old.token);
+        }
+        match (&mut config.authentication, &old.authentication) {
+            (None, Some(old)) if !cleared.authentication => config.authentication = Some(old.clone()),
+            (Some(info), Some(old))
+                if info.credentials.is_empty()
+                    && !cleared.credentials
+                    && info.scheme.eq_ignore_ascii_case(&old.scheme) =>
+            {
+                info.credentials.clone_from(&old.credentials);
+            }
+            _ => {}
+        }
+        if self.extra.is_empty() && self.version == stored.version {
+            self.extra = stored.extra.clone();
+        }
     }
 }
 

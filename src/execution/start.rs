@@ -19,6 +19,7 @@ use super::{
 use crate::{
     agent::Agent,
     clock,
+    contract::ClearedSecrets,
     error::Error,
     event::{Event, Mark, Seq},
     journal::{
@@ -135,7 +136,7 @@ impl<A: Agent> Execution<A> {
         }
         // Stored before the message, so that no event of its turn is missed.
         let created = match push.filter(|_| !live.lock().has_ended()) {
-            Some(push) => self.put_push(&key, *push).await?.1,
+            Some(push) => self.put_push(&key, *push, ClearedSecrets::default()).await?.1,
             None => None,
         };
         let accepted = self.add_message(live, (message, turn_context, idempotency_key), first_poll, watch).await;

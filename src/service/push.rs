@@ -15,7 +15,7 @@ use crate::{
     error::{Error, ErrorKind},
     pb::{
         v1::{
-            DeleteTaskPushNotificationConfigRequest, GetTaskPushNotificationConfigRequest,
+            AuthenticationInfo, DeleteTaskPushNotificationConfigRequest, GetTaskPushNotificationConfigRequest,
             ListTaskPushNotificationConfigsRequest, ListTaskPushNotificationConfigsResponse,
             TaskPushNotificationConfig,
         },
@@ -88,7 +88,8 @@ impl<A: Agent> Service<A> {
         let key = self.key(&request, tenant, task_id)?;
         let (_, extensions, config) = request.into_parts();
         let push = self.registered("", config, &extensions)?;
-        let (push, _) = self.execution.put_push(&key, push).await?;
+        let cleared = extensions.get().copied().unwrap_or_default();
+        let (push, _) = self.execution.put_push(&key, push, cleared).await?;
         Ok(response(&push))
     }
 
@@ -124,7 +125,7 @@ impl<A: Agent> Service<A> {
         let page = self.execution.journal().store().list_push(&key, after, limit).await?;
         let page = page.ok_or_else(|| Error::task_not_found(task_id))?;
         let mut response = Response::new(ListTaskPushNotificationConfigsResponse {
-            configs: page.configs.iter().map(|push| push.config.clone()).collect(),
+            configs: page.configs.iter().map(|push| without_secrets(&push.config)).collect(),
             next_page_token: page.next.map(format_token).unwrap_or_default(),
         });
         let extras = page.configs.iter().map(|push| push.extra.clone()).collect();
@@ -150,11 +151,21 @@ pub(super) fn no_push() -> Error {
         .because("push notifications are disabled (push.enabled); stream or poll the task")
 }
 
-/// Returns the response with a configuration, including secrets: callers that may read the task may read them.
+/// Returns the response with a configuration, without its secrets.
 fn response(push: &Arc<PushConfig>) -> Response<TaskPushNotificationConfig> {
-    let mut response = Response::new(push.config.clone());
+    let mut response = Response::new(without_secrets(&push.config));
     response.extensions_mut().insert(PushExtra(push.extra.clone()));
     response
+}
+
+/// Returns a configuration without its token and credentials, which are never sent back.
+fn without_secrets(config: &TaskPushNotificationConfig) -> TaskPushNotificationConfig {
+    let authentication = config.authentication.as_ref();
+    TaskPushNotificationConfig {
+        token: String::new(),
+        authentication: authentication.map(|info| AuthenticationInfo { credentials: String::new(), ..info.clone() }),
+        ..config.clone()
+    }
 }
 
 /// Checks that notifications could be sent with a configuration. Errors do not contain values, which may be secrets.

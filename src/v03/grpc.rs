@@ -52,7 +52,7 @@ fn attach_extras(extras: &PushExtras, at: &str, extensions: &mut Extensions) -> 
 
 /// Adds the stored further schemes to the push configuration of a response.
 fn with_extras(mut response: Response<TaskPushNotificationConfig>) -> Response<TaskPushNotificationConfig> {
-    let extras = PushExtras::stored(response.extensions());
+    let extras = PushExtras::public(response.extensions());
     extras.restore(response.get_mut());
     response
 }
@@ -157,7 +157,7 @@ impl A2aService for GrpcService {
     ) -> Result<Response<ListTaskPushNotificationConfigResponse>, Status> {
         let mut response: Response<ListTaskPushNotificationConfigResponse> =
             convert_response(self.0.list_task_push_notification_configs(convert_request(request)?).await)?;
-        let all_extras = PushExtras::stored_of_each(response.extensions());
+        let all_extras = PushExtras::public_of_each(response.extensions());
         response.get_mut().configs.iter_mut().zip(all_extras).for_each(|(config, extras)| extras.restore(config));
         Ok(response)
     }

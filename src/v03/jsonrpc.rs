@@ -214,7 +214,7 @@ impl Methods {
         loop {
             let (metadata, page, extensions) =
                 self.service.list_task_push_notification_configs(request).await?.into_parts();
-            let mut extras = PushExtras::stored_of_each(&extensions);
+            let mut extras = PushExtras::public_of_each(&extensions);
             extras.resize(page.configs.len(), PushExtras::default());
             all_extras.append(&mut extras);
             configs.extend(page.configs);
@@ -272,7 +272,7 @@ fn parse_send(request: Request<'_>) -> Result<(tonic::Request<SendMessageRequest
 
 /// Writes a push configuration with its stored extra members.
 fn push_config(response: &Response<TaskPushNotificationConfig>) -> Result<Reply, Error> {
-    let extras = PushExtras::stored(response.extensions());
+    let extras = PushExtras::public(response.extensions());
     let config = response.get_ref();
     Ok(Reply::Unary(
         encode_line(config.encoded_len(), &Webhook { config, extras: &extras })?,

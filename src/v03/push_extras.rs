@@ -65,14 +65,20 @@ impl PushExtras {
         Ok(())
     }
 
-    /// Returns the stored members of the configuration in a response.
-    pub(crate) fn stored(extensions: &Extensions) -> Self {
-        extensions.get().map(|stored: &PushExtra| Self::decode(&stored.0)).unwrap_or_default()
+    /// Returns the public members of the configuration in a response.
+    pub(crate) fn public(extensions: &Extensions) -> Self {
+        extensions.get().map(|stored: &PushExtra| Self::decode(&stored.0).without_secrets()).unwrap_or_default()
     }
 
-    /// Returns the stored members of each configuration in a list response, in the order of the list.
-    pub(crate) fn stored_of_each(extensions: &Extensions) -> Vec<Self> {
-        extensions.get().map(|stored: &AllPushExtras| stored.0.iter().map(Self::decode).collect()).unwrap_or_default()
+    /// Returns the public members of each configuration in a list response, in the order of the list.
+    pub(crate) fn public_of_each(extensions: &Extensions) -> Vec<Self> {
+        let all = extensions.get().map(|stored: &AllPushExtras| &stored.0[..]).unwrap_or_default();
+        all.iter().map(|stored| Self::decode(stored).without_secrets()).collect()
+    }
+
+    /// Drops the headers, whose values may be secrets.
+    fn without_secrets(self) -> Self {
+        Self { headers: BTreeMap::new(), ..self }
     }
 
     /// Decodes stored members. Bytes in another format, stored by another implementation, count as none.
@@ -106,7 +112,8 @@ mod tests {
         let further = PushExtras { schemes: schemes.iter().copied().map(str::to_owned).collect(), headers };
         let mut extensions = Extensions::new();
         further.put("config.", &mut extensions)?;
-        assert_eq!(PushExtras::stored(&extensions), further);
+        assert_eq!(PushExtras::decode(&extensions.get::<PushExtra>().cloned().unwrap_or_default().0), further);
+        assert_eq!(PushExtras::public(&extensions), further.clone().without_secrets());
         let printed = format!("{further:?} {:?}", extensions.get::<PushExtra>());
         assert!(!printed.contains("swordfish"), "{printed}");
         Ok(further)

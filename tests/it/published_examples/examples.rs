@@ -279,6 +279,8 @@ pub(super) const ORDERS_ERROR: Scene = &[Exchange {
     ],
 }];
 
+const WRITE_ONLY: &str = "secrets of a push configuration are not returned";
+
 pub(super) const ORDERS_PUSH: Scene = &[
     BEFORE,
     Exchange {
@@ -294,7 +296,7 @@ pub(super) const ORDERS_PUSH: Scene = &[
         request: r#"{"jsonrpc":"2.0","id":"req-008","method":"tasks/pushNotificationConfig/get","params":{"id":"task-789"}}"#,
         answer: r#"{"jsonrpc":"2.0","id":"req-008","result":{"taskId":"task-789","pushNotificationConfig":{"id":"default","url":"https://client.com/webhook",
             "headers":{"Authorization":"Bearer webhook-secret","X-Custom-Header":"value"}}}}"#,
-        differs: &[],
+        differs: &[("/result/pushNotificationConfig/headers", "", WRITE_ONLY)],
     },
 ];
 
@@ -378,6 +380,6 @@ pub(super) const REFERENCE_PUSH: Scene = &[
         answer: r#"{"jsonrpc":"2.0","id":"req-003","result":{"taskId":"task-789",
             "pushNotificationConfig":{"id":"default","url":"https://my-app.com/webhook/task-updates",
                 "authentication":{"schemes":["Bearer"],"credentials":"my-auth-token"}}}}"#,
-        differs: &[],
+        differs: &[("/result/pushNotificationConfig/authentication/credentials", "", WRITE_ONLY)],
     },
 ];

@@ -23,7 +23,10 @@ use a2a_service::{
 };
 
 use super::*;
-use crate::bindings::{Actor, each_binding, each_v03_binding, serve, server};
+use crate::{
+    bindings::{Actor, each_binding, each_v03_binding, serve, server},
+    conformance::{Bodies, allow_undocumented},
+};
 
 fn config(task_id: &str, id: &str) -> TaskPushNotificationConfig {
     TaskPushNotificationConfig {
@@ -34,6 +37,13 @@ fn config(task_id: &str, id: &str) -> TaskPushNotificationConfig {
         authentication: Some(AuthenticationInfo { scheme: "Bearer".into(), credentials: "secret".into() }),
         ..Default::default()
     }
+}
+
+/// The configuration as the server returns it.
+fn without_secrets(mut config: TaskPushNotificationConfig) -> TaskPushNotificationConfig {
+    config.token.clear();
+    config.authentication.iter_mut().for_each(|info| info.credentials.clear());
+    config
 }
 
 async fn create(
@@ -82,18 +92,19 @@ async fn push_configuration_is_stored(binding: impl AsyncFn(Server<Actor>) -> Ar
     assert_eq!(list(&*agent, &id).await, []);
     // Without an id, the server generates one.
     let named = create(&*agent, config(&id, "mine")).await.unwrap();
-    assert_eq!(named, config(&id, "mine"), "as it was registered");
+    assert_eq!(named, without_secrets(config(&id, "mine")));
     let generated = create(&*agent, config(&id, "")).await.unwrap();
-    assert!(!generated.id.is_empty() && generated == config(&id, &generated.id), "{generated:?}");
+    assert!(!generated.id.is_empty(), "{generated:?}");
+    assert_eq!(generated, without_secrets(config(&id, &generated.id)));
     let other = create(&*agent, config(&id, "")).await.unwrap();
     assert_ne!(other.id, generated.id);
     assert_eq!(list(&*agent, &id).await, [named.clone(), generated.clone(), other.clone()]);
     assert_eq!(read(&*agent, &id, &generated.id).await.unwrap(), generated);
     // A configuration with a known id replaces the stored one.
     let mut changed = config(&id, "mine");
-    (changed.url, changed.authentication) = ("http://localhost:1".into(), None);
-    assert_eq!(create(&*agent, changed.clone()).await.unwrap(), changed);
-    assert_eq!(list(&*agent, &id).await, [changed, generated, other.clone()]);
+    changed.url = "https://other.example".into();
+    assert_eq!(create(&*agent, changed.clone()).await.unwrap(), without_secrets(changed.clone()));
+    assert_eq!(list(&*agent, &id).await, [without_secrets(changed), generated, other.clone()]);
     // Deletion is idempotent.
     for _ in 0..2 {
         delete(&*agent, &id, "mine").await.unwrap();
@@ -240,19 +251,19 @@ async fn send_can_include_a_push_configuration(binding: impl AsyncFn(Server<Acto
     let agent = binding(server().push(true)).await;
     // The configuration belongs to the new task, whatever task id it has itself.
     let id = send(&*agent, with_push_config(text("", "/ask what?"), config("t-9", "first"))).await.id;
-    assert_eq!(list(&*agent, &id).await, [config(&id, "first")]);
+    assert_eq!(list(&*agent, &id).await, [without_secrets(config(&id, "first"))]);
     // A follow-up adds or replaces a configuration.
-    let changed = TaskPushNotificationConfig { token: "other".into(), ..config("", "first") };
+    let changed = TaskPushNotificationConfig { url: "https://other.example/".into(), ..config("", "first") };
     send(&*agent, with_push_config(text(&id, "again"), changed)).await;
-    let token = list(&*agent, &id).await.remove(0).token;
-    assert_eq!(token, "other");
+    let url = list(&*agent, &id).await.remove(0).url;
+    assert_eq!(url, "https://other.example/");
     let events = stream(&*agent, with_push_config(text(&id, "that"), config("", ""))).await;
     remaining(events).await;
     assert_eq!(list(&*agent, &id).await.len(), 2);
     // Stored when a stream begins.
     let mut events = stream(&*agent, with_push_config(text("", "hello"), config("", "s"))).await;
     let streamed = task_of(&next(&mut events).await).id.clone();
-    assert_eq!(list(&*agent, &streamed).await, [config(&streamed, "s")]);
+    assert_eq!(list(&*agent, &streamed).await, [without_secrets(config(&streamed, "s"))]);
     remaining(events).await;
     // Stored when an immediate reply is returned.
     let immediate = SendMessageConfiguration {
@@ -261,7 +272,7 @@ async fn send_can_include_a_push_configuration(binding: impl AsyncFn(Server<Acto
         ..Default::default()
     };
     let immediate = send(&*agent, configured(text("", "hello"), immediate)).await.id;
-    assert_eq!(list(&*agent, &immediate).await, [config(&immediate, "i")]);
+    assert_eq!(list(&*agent, &immediate).await, [without_secrets(config(&immediate, "i"))]);
     // A message reply has no task to configure.
     assert!(matches!(
         send_payload(&*agent, with_push_config(text("", "/message hi"), config("", "m"))).await,
@@ -281,11 +292,11 @@ async fn push_configuration_without_an_id_has_the_default_id_in_v03(
     let agent = binding(server().push(true)).await;
     let id = send(&*agent, text("", "/ask what?")).await.id;
     let named = create(&*agent, config(&id, "mine")).await.unwrap();
-    assert_eq!(named, config(&id, "mine"));
+    assert_eq!(named, without_secrets(config(&id, "mine")));
     create(&*agent, config(&id, "")).await.unwrap();
-    let changed = TaskPushNotificationConfig { token: "other".into(), ..config(&id, "") };
+    let changed = TaskPushNotificationConfig { url: "https://other.example/".into(), ..config(&id, "") };
     let unnamed = create(&*agent, changed).await.unwrap();
-    assert_eq!((unnamed.id.as_str(), unnamed.token.as_str()), ("default", "other"));
+    assert_eq!((unnamed.id.as_str(), unnamed.url.as_str()), ("default", "https://other.example/"));
     assert_eq!(list(&*agent, &id).await, [named, unnamed.clone()]);
     assert_eq!(read(&*agent, &id, "default").await.unwrap(), unnamed);
     delete(&*agent, &id, "default").await.unwrap();
@@ -293,6 +304,86 @@ async fn push_configuration_without_an_id_has_the_default_id_in_v03(
 }
 
 each_v03_binding!(push_configuration_without_an_id_has_the_default_id_in_v03);
+
+/// Secrets are write-only: they are kept when a configuration is saved without them, and never returned.
+async fn secrets_of_push_configurations_are_kept(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
+    let store = Arc::new(Memory::default());
+    let shared: Arc<dyn Store> = Arc::<Memory>::clone(&store);
+    let agent = binding(server().store(shared).push(true)).await;
+    let id = send(&*agent, with_push_config(text("", "/ask what?"), config("", "c"))).await.id;
+    let key = Key::new(&Arc::default(), &id);
+    let stored = async || {
+        let stored = store.get_push(&key, "c").await.unwrap().unwrap().config.clone();
+        (stored.url, stored.token, stored.authentication.map(|info| (info.scheme, info.credentials)))
+    };
+    let secrets = || ("opaque".to_owned(), Some(("Bearer".to_owned(), "secret".to_owned())));
+    let without = |url: &str| TaskPushNotificationConfig { url: url.into(), ..without_secrets(config(&id, "c")) };
+    let (token, authentication) = secrets();
+    create(&*agent, without("https://1.example/")).await.unwrap();
+    assert_eq!(stored().await, ("https://1.example/".to_owned(), token.clone(), authentication.clone()));
+    create(&*agent, TaskPushNotificationConfig { authentication: None, ..without("https://2.example/") })
+        .await
+        .unwrap();
+    assert_eq!(stored().await, ("https://2.example/".to_owned(), token.clone(), authentication));
+    send(&*agent, with_push_config(text(&id, "again"), without("https://3.example/"))).await;
+    // Credentials belong to their scheme.
+    let info = AuthenticationInfo { scheme: "Basic".into(), credentials: String::new() };
+    create(&*agent, TaskPushNotificationConfig { authentication: Some(info), ..without("https://4.example/") })
+        .await
+        .unwrap();
+    assert_eq!(stored().await, ("https://4.example/".to_owned(), token, Some(("Basic".to_owned(), String::new()))));
+}
+
+each_binding!(secrets_of_push_configurations_are_kept);
+
+/// An explicit empty value in JSON clears a secret; null does too.
+#[tokio::test]
+async fn explicit_empty_secrets_of_push_configurations_are_cleared() {
+    // A value of null is accepted, and not documented.
+    allow_undocumented(Bodies::Requests);
+    let store = Arc::new(Memory::default());
+    let shared: Arc<dyn Store> = Arc::<Memory>::clone(&store);
+    let url = serve(server().store(shared).push(true)).await;
+    let agent = client::rest(&url).unwrap();
+    let id = send(&*agent, text("", "/ask what?")).await.id;
+    let key = Key::new(&Arc::default(), &id);
+    let hook = "https://hook.example/";
+    let v03_json_rpc = |config: serde_json::Value| {
+        let params = serde_json::json!({ "taskId": id, "pushNotificationConfig": config });
+        let method = "tasks/pushNotificationConfig/set";
+        (format!("{url}/"), serde_json::json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }))
+    };
+    let rest = |config| (format!("{url}/tasks/{id}/pushNotificationConfigs"), config);
+    for (name, (to, body), expected) in [
+        ("token", rest(serde_json::json!({ "id": "c", "url": hook, "token": "" })), ("", "secret")),
+        ("null", rest(serde_json::json!({ "id": "c", "url": hook, "token": null })), ("", "secret")),
+        (
+            "credentials",
+            rest(
+                serde_json::json!({ "id": "c", "url": hook, "authentication": { "scheme": "Bearer", "credentials": "" } }),
+            ),
+            ("opaque", ""),
+        ),
+        ("authentication", rest(serde_json::json!({ "id": "c", "url": hook, "authentication": null })), ("opaque", "")),
+        ("nothing", rest(serde_json::json!({ "id": "c", "url": hook })), ("opaque", "secret")),
+        ("0.3 token", v03_json_rpc(serde_json::json!({ "id": "c", "url": hook, "token": "" })), ("", "secret")),
+        ("0.3 nothing", v03_json_rpc(serde_json::json!({ "id": "c", "url": hook })), ("opaque", "secret")),
+    ] {
+        create(&*agent, config(&id, "c")).await.unwrap();
+        let reply = reqwest::Client::new()
+            .post(to)
+            .header("content-type", "application/json")
+            .body(body.to_string())
+            .send()
+            .await
+            .unwrap();
+        let (status, text) = (reply.status(), reply.text().await.unwrap());
+        assert!(status.is_success() && !text.contains("opaque") && !text.contains("secret"), "{name}: {text}");
+        let stored = store.get_push(&key, "c").await.unwrap().unwrap().config.clone();
+        let credentials = stored.authentication.map(|info| info.credentials).unwrap_or_default();
+        assert_eq!((&*stored.token, &*credentials), expected, "{name}");
+    }
+}
 
 /// A rejected message rolls back the configuration that it came with.
 #[tokio::test]

@@ -17,7 +17,7 @@ async fn call_ok(url: &str, method: &str, params: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn headers_and_further_schemes_are_returned_to_v03_clients() {
+async fn further_schemes_are_returned_to_v03_clients_and_secrets_are_not() {
     let agent = agent::from_fn(|_, _| async { Ok(End::input_required("more?")) });
     let server = server::Server::new(agent).push(true).bind("127.0.0.1:0").await.unwrap();
     let url = &format!("http://{}/rpc", server.addr());
@@ -32,19 +32,24 @@ async fn headers_and_further_schemes_are_returned_to_v03_clients() {
             "headers": {"X-Custom-Header": "value"},
         })
     };
+    let without_secrets = |id: &str| {
+        let authentication = json!({"schemes": ["Bearer", "Basic"]});
+        json!({"id": id, "url": "https://hooks.example.com/a2a", "authentication": authentication})
+    };
     let message = json!({"messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "hi"}]});
     let configuration = json!({"blocking": true, "pushNotificationConfig": config("sent")});
     let task = call_ok(url, "message/send", &json!({"message": message, "configuration": configuration})).await;
     let task_id = &task["id"];
     assert_eq!((&task["kind"], &task["status"]["state"]), (&json!("task"), &json!("input-required")));
 
-    let stored = json!({"taskId": task_id, "pushNotificationConfig": config("set")});
-    assert_eq!(call_ok(url, "tasks/pushNotificationConfig/set", &stored).await, stored);
+    let registered = json!({"taskId": task_id, "pushNotificationConfig": config("set")});
+    let stored = json!({"taskId": task_id, "pushNotificationConfig": without_secrets("set")});
+    assert_eq!(call_ok(url, "tasks/pushNotificationConfig/set", &registered).await, stored);
     let plain = json!({"taskId": task_id, "pushNotificationConfig": {"url": "https://hooks.example.com/b"}});
     let plain = call_ok(url, "tasks/pushNotificationConfig/set", &plain).await;
     assert_eq!(plain["pushNotificationConfig"], json!({"id": "default", "url": "https://hooks.example.com/b"}));
 
-    let sent = json!({"taskId": task_id, "pushNotificationConfig": config("sent")});
+    let sent = json!({"taskId": task_id, "pushNotificationConfig": without_secrets("sent")});
     let get = json!({"id": task_id, "pushNotificationConfigId": "sent"});
     assert_eq!(call_ok(url, "tasks/pushNotificationConfig/get", &get).await, sent);
     let task_params = json!({"id": task_id});
@@ -82,7 +87,7 @@ async fn headers_and_further_schemes_are_returned_to_v03_clients() {
 
     // Clients of 1.0 get the members that 1.0 has.
     let v1 = call_ok(url, "GetTaskPushNotificationConfig", &json!({"taskId": task_id, "id": "set"})).await;
-    assert_eq!(v1["authentication"], json!({"scheme": "Bearer", "credentials": "x"}));
+    assert_eq!(v1["authentication"], json!({"scheme": "Bearer"}));
     assert!(v1["headers"].is_null(), "{v1}");
 
     assert_eq!(call_ok(url, "tasks/pushNotificationConfig/delete", &get).await, Value::Null);
