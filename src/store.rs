@@ -9,6 +9,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
+use url::Url;
 
 pub use delivery::{
     DeadLetter, Delivery, DeliveryClaim, DeliveryPage, DeliveryState, DeliveryToken, PushTaskPage, STORE_FULL,
@@ -353,6 +354,24 @@ impl PushConfig {
         if self.extra.is_empty() && self.version == stored.version {
             self.extra = stored.extra.clone();
         }
+    }
+
+    /// Returns the configuration without its secrets: the token, the credentials, the userinfo of the URL, and the fields of
+    /// other versions.
+    pub(crate) fn without_secrets(&self) -> Self {
+        let mut config = TaskPushNotificationConfig { token: String::new(), ..self.config.clone() };
+        if let Some(authentication) = &mut config.authentication {
+            authentication.credentials.clear();
+        }
+        if let Ok(mut url) = Url::parse(&config.url)
+            && (!url.username().is_empty() || url.password().is_some())
+        {
+            // Fails only for URLs that can't have a user.
+            _ = url.set_username("");
+            _ = url.set_password(None);
+            config.url = url.into();
+        }
+        Self { config, version: self.version, extra: Bytes::new() }
     }
 }
 

@@ -1,5 +1,5 @@
 //! `a2a admin`: maintenance of a task database. Garbage collection, statistics, export, import, backup, integrity check,
-//! and deletion of an owner's data.
+//! deletion of an owner's data, and deliveries of push notifications.
 
 use std::{
     fs::{self, File},
@@ -23,6 +23,8 @@ use crate::{
         sqlite::{self, Inspector, Options, Sqlite, Stats},
     },
 };
+
+mod push;
 
 /// Arguments of `a2a admin`.
 #[derive(Debug, clap::Args)]
@@ -50,6 +52,9 @@ enum Action {
     Stats,
     /// Exports tasks with their event logs and push configurations as JSON Lines. A server may be using the database.
     Export {
+        /// Include the secrets of push configurations: tokens, credentials, userinfo of URLs, and headers.
+        #[arg(long)]
+        include_secrets: bool,
         /// Export only the tasks of this owner.
         #[arg(long)]
         owner: Option<String>,
@@ -75,6 +80,9 @@ enum Action {
         #[arg(long)]
         owner: String,
     },
+    /// Lists the deliveries of push notifications, retries them, and deletes their configurations.
+    #[command(subcommand)]
+    Push(push::Push),
 }
 
 /// Runs an `a2a admin` command.
@@ -99,7 +107,9 @@ pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
         }
         Action::Gc { dry_run: false } => gc(path, &config, now)?,
         Action::Stats => say(&stats_report(path, &Inspector::open(path)?.stats()?)),
-        Action::Export { owner, path: to } => export(path, owner.as_deref(), to.as_deref())?,
+        Action::Export { include_secrets, owner, path: to } => {
+            export(path, owner.as_deref(), *include_secrets, to.as_deref())?;
+        }
         Action::Import { path: from } => import(path, &config, from.as_deref())?,
         Action::Backup { path: to } => {
             Inspector::open(path)?.backup(to)?;
@@ -114,6 +124,7 @@ pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
                 warn("backups of the database, including those made by migrations, still contain these tasks");
             }
         }
+        Action::Push(action) => push::run(action, path, &config, now)?,
     }
     Ok(())
 }
@@ -174,15 +185,15 @@ fn sweep_report(swept: &SweepResult, idle: u64, verb: &str) -> String {
     )
 }
 
-fn export(path: &Path, owner: Option<&str>, to: Option<&Path>) -> anyhow::Result<()> {
+fn export(path: &Path, owner: Option<&str>, include_secrets: bool, to: Option<&Path>) -> anyhow::Result<()> {
     let look = Inspector::open(path)?;
     let Some(to) = to else {
-        look.export(owner, &mut BufWriter::new(io::stdout().lock()))?;
+        look.export(owner, include_secrets, &mut BufWriter::new(io::stdout().lock()))?;
         return Ok(());
     };
     let file = File::create_new(to).with_context(|| to.display().to_string())?;
     let mut out = BufWriter::new(file);
-    let exported = look.export(owner, &mut out).map_err(anyhow::Error::from).and_then(|tasks| {
+    let exported = look.export(owner, include_secrets, &mut out).map_err(anyhow::Error::from).and_then(|tasks| {
         out.get_ref().sync_all()?;
         Ok(tasks)
     });

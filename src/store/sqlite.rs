@@ -502,9 +502,10 @@ impl Store for Sqlite {
         let (key, id) = (key.clone(), id.to_owned());
         self.writer
             .run(move |transaction| {
-                let task = read::row_id(transaction.db, &key)?;
-                let deleted = task.map(|task| push::delete(transaction.db, task, &id)).transpose()?;
-                Ok(deleted.is_some())
+                let Some(task) = read::row_id(transaction.db, &key)? else { return Ok(false) };
+                push::delete(transaction.db, task, &id)?;
+                transaction.allow_eviction(task, &key)?;
+                Ok(true)
             })
             .await
     }

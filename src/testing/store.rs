@@ -204,7 +204,8 @@ const CASES: &[Case] = cases! {
         retention::tasks_per_owner_are_limited_over_all_tenants,
         retention::each_accepted_task_evicts_one,
         retention::rejected_task_evicts_nothing,
-        delivery::undelivered_tasks_are_evicted_last;
+        delivery::undelivered_tasks_are_evicted_last,
+        delivery::evictions_follow_the_deliveries;
     Persistence:
         commits::committed_tasks_survive_a_reopen,
         commits::open_tasks_are_claimed_once,

@@ -1,13 +1,13 @@
-//! `a2a admin` commands: stats, check, gc, backup, export, import and forget, with and without a running server.
+//! `a2a admin` commands: stats, check, gc, backup, export, import, forget and push, with and without a running server.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use a2a_service::{
-    pb::v1::{TaskPushNotificationConfig, TaskState},
+    pb::v1::{AuthenticationInfo, TaskPushNotificationConfig, TaskState},
     protocol::Version,
     store::{Commit, IdempotencyRecord, PushConfig, sqlite::Options},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
 use crate::{
@@ -79,8 +79,15 @@ async fn filled(directory: &Path) {
 }
 
 fn push() -> Arc<PushConfig> {
-    let config = TaskPushNotificationConfig { id: "p".into(), url: "https://a.example".into(), ..Default::default() };
-    Arc::new(PushConfig { config, version: Version::V0_3, extra: "\u{0}beside".into() })
+    let credentials = "secret-credentials".to_owned();
+    let config = TaskPushNotificationConfig {
+        id: "p".into(),
+        url: "https://user:secret-password@a.example/hook".into(),
+        token: "secret-token".into(),
+        authentication: Some(AuthenticationInfo { scheme: "Bearer".into(), credentials }),
+        ..Default::default()
+    };
+    Arc::new(PushConfig { config, version: Version::V0_3, extra: "\u{0}secret-beside".into() })
 }
 
 /// Tasks of an export by owner and id.
@@ -158,7 +165,8 @@ async fn exported_tasks_can_be_imported_into_another_database() {
     filled(to).await;
     let whole = succeed(from, &["export"]).await;
     assert_eq!(tasks(&whole).len(), 8);
-    assert_eq!(succeed(from, &["export", "ada.jsonl", "--owner", "ada"]).await, "exported 4 tasks to ada.jsonl\n");
+    let export = ["export", "ada.jsonl", "--owner", "ada", "--include-secrets"];
+    assert_eq!(succeed(from, &export).await, "exported 4 tasks to ada.jsonl\n");
     assert!(fail(from, &["export", "ada.jsonl"]).await.contains("ada.jsonl"), "an existing file is kept");
     let ada = std::fs::read_to_string(from.join("ada.jsonl")).unwrap();
     assert!(tasks(&ada).keys().all(|(owner, _)| owner == "ada"));
@@ -190,7 +198,8 @@ async fn exported_tasks_can_be_imported_into_another_database() {
     assert_eq!(succeed(to, &["check"]).await, "checked 4 tasks, no problems found\n");
     assert_eq!(succeed(to, &["import", "ada.jsonl"]).await, "imported 4 tasks into a2a.db\n");
     assert_eq!(succeed(to, &["check"]).await, "checked 8 tasks, no problems found\n");
-    assert_eq!(tasks(&succeed(to, &["export", "--owner", "ada"]).await), tasks(&ada));
+    let exported = succeed(to, &["export", "--owner", "ada", "--include-secrets"]).await;
+    assert_eq!(tasks(&exported), tasks(&ada));
     assert!(!rest.is_empty());
     // A failed import creates no file and leaves no temporary file.
     let files = || {
@@ -219,6 +228,126 @@ async fn exported_tasks_can_be_imported_into_another_database() {
     let (server, _) = serve(to).await;
     end(server).await;
     assert_eq!(succeed(to, &["check"]).await, "checked 8 tasks, no problems found\n");
+}
+
+/// Secrets of push configurations are exported only on request. Deliveries keep their position, and dead letters.
+#[tokio::test]
+async fn export_has_no_secrets() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    filled(directory).await;
+    let file = rusqlite::Connection::open(directory.join("a2a.db")).unwrap();
+    let sql = "UPDATE push SET cursor = 2, due = NULL, dead = 7, reason = 'gone' WHERE task = 1";
+    assert_eq!(file.execute(sql, []).unwrap(), 1);
+    drop(file);
+    let exported = succeed(directory, &["export"]).await;
+    // Encoded bytes are decoded too.
+    assert!(!exported.contains("secret") && !exported.contains("AHNlY3JldC"), "{exported}");
+    let with_secrets = succeed(directory, &["export", "--include-secrets"]).await;
+    for secret in ["secret-token", "secret-credentials", "user:secret-password@", "AHNlY3JldC1iZXNpZGU="] {
+        assert_eq!(with_secrets.matches(secret).count(), 8, "{secret}");
+    }
+    let entry = |exported: &str| tasks(exported)[&("ada".to_owned(), "old".to_owned())]["pushes"][0].clone();
+    let (pushes, all) = (entry(&exported), entry(&with_secrets));
+    assert_eq!(pushes["config"]["url"], "https://a.example/hook");
+    assert_eq!(pushes["config"]["authentication"]["scheme"], "Bearer");
+    assert_eq!(pushes["config"]["id"], all["config"]["id"]);
+    for entry in [&pushes, &all] {
+        assert_eq!((&entry["cursor"], &entry["dead"]), (&json!(2), &json!({"time": 7, "reason": "gone"})));
+    }
+    for text in [exported, with_secrets] {
+        std::fs::write(directory.join("tasks.jsonl"), &text).unwrap();
+        succeed(directory, &["import", "tasks.jsonl", "--store", "sqlite:new.db"]).await;
+        let imported = succeed(directory, &["export", "--store", "sqlite:new.db", "--include-secrets"]).await;
+        assert_eq!(tasks(&imported), tasks(&text));
+        std::fs::remove_file(directory.join("new.db")).unwrap();
+    }
+    // Exports of older versions have no positions: the imported configurations get later events.
+    let mut old = all;
+    let members = old.as_object_mut().unwrap();
+    members.remove("cursor");
+    members.remove("dead");
+    let mut task = tasks(&succeed(directory, &["export"]).await)[&("ada".to_owned(), "old".to_owned())].clone();
+    task["pushes"] = json!([old]);
+    std::fs::write(directory.join("tasks.jsonl"), format!("{{\"a2a_tasks\":1}}\n{task}\n")).unwrap();
+    succeed(directory, &["import", "tasks.jsonl", "--store", "sqlite:new.db"]).await;
+    let imported = succeed(directory, &["export", "--store", "sqlite:new.db"]).await;
+    let imported = entry(&imported);
+    assert_eq!((&imported["cursor"], imported.get("dead")), (&task["seq"], None));
+}
+
+#[tokio::test]
+async fn push_deliveries_are_listed_retried_and_dropped() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    filled(directory).await;
+    let due = || {
+        let file = rusqlite::Connection::open(directory.join("a2a.db")).unwrap();
+        let sql = "SELECT count(*) FROM push WHERE due IS NOT NULL";
+        file.query_row(sql, [], |row| row.get::<_, u32>(0)).unwrap()
+    };
+    let file = rusqlite::Connection::open(directory.join("a2a.db")).unwrap();
+    file.execute_batch(
+        "UPDATE push SET cursor = 2, dead = 1700000000000, reason = 'status 404', attempts = 3 WHERE task <= 2;
+         UPDATE push SET cursor = 2, due = 1700000000000, pending = 1600000000000, attempts = 1 WHERE task = 3;
+         UPDATE push SET cursor = 2, due = 1700000000000, pending = 1, runner = 'r' WHERE task = 4;
+         UPDATE push SET cursor = 5 WHERE task = 5;",
+    )
+    .unwrap();
+    drop(file);
+    let (server, _) = serve(directory).await;
+    let list = succeed(directory, &["push", "list"]).await;
+    let states: Vec<_> = list.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(states, ["dead", "dead", "waiting", "leased", "idle", "waiting", "waiting", "waiting"], "{list}");
+    let dead = "dead task old config p of \"ada\" in tenant \"blue\": event 2 of 5, 3 failed attempts \
+                given up 2023-11-14T22:13:20.000Z: status 404\n";
+    assert!(list.starts_with(dead), "{list}");
+    let dead = succeed(directory, &["push", "list", "--dead", "--json"]).await;
+    let dead: Vec<Value> = dead.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(dead.iter().map(|delivery| &delivery["task"]).collect::<Vec<_>>(), ["old", "asked"]);
+    let expected = json!({
+        "task": "old", "config": "p", "owner": "ada", "tenant": "blue", "version": "0.3",
+        "url": "https://a.example/hook", "state": "dead", "cursor": 2, "seq": 5, "failed_attempts": 3,
+        "due": null, "pending_since": null, "runner": null, "given_up": "2023-11-14T22:13:20.000Z", "reason": "status 404",
+    });
+    assert_eq!(dead[0], expected);
+    let shown = succeed(directory, &["push", "show", "runs", "--owner", "ada"]).await;
+    for line in
+        ["task: runs", "state: waiting", "due: 2023-11-14T22:13:20.000Z", "pending_since: 2020-09-13T12:26:40.000Z"]
+    {
+        assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
+    }
+    assert!(!(list + &shown).contains("secret"), "{shown}");
+    assert_eq!(succeed(directory, &["push", "show", "runs", "p", "--json"]).await.lines().count(), 2, "both owners");
+    for arguments in [&["push", "show", "runs", "q"][..], &["push", "show", "old", "--owner", "eve"]] {
+        assert!(fail(directory, arguments).await.contains("has no such delivery"), "{arguments:?}");
+    }
+    // Commands that write need the file for themselves, and a selection.
+    for command in ["retry", "drop"] {
+        assert!(fail(directory, &["push", command, "--dead"]).await.contains("a server is using the database"));
+        assert!(fail(directory, &["push", command]).await.contains("required"));
+    }
+    end(server).await;
+    let before = due();
+    assert_eq!(succeed(directory, &["push", "retry", "old", "p", "--dead"]).await, "1 deliveries are due at once\n");
+    assert_eq!(due(), before + 1);
+    let shown = succeed(directory, &["push", "show", "old", "--owner", "ada", "--json"]).await;
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((&shown["state"], &shown["cursor"]), (&json!("waiting"), &json!(2)));
+    assert_eq!((&shown["failed_attempts"], &shown["reason"]), (&json!(0), &Value::Null));
+    let retried = succeed(directory, &["push", "retry", "--dead", "--json"]).await;
+    let retried: Value = serde_json::from_str(&retried).unwrap();
+    assert_eq!((&retried["task"], &retried["state"]), (&json!("asked"), &json!("dead")));
+    assert_eq!(succeed(directory, &["push", "list", "--dead"]).await, "");
+    assert_eq!(succeed(directory, &["push", "retry", "--dead"]).await, "0 deliveries are due at once\n");
+    let dropped = succeed(directory, &["push", "drop", "old", "--owner", "ada"]).await;
+    assert_eq!(dropped, "1 push configurations were deleted\n");
+    assert_eq!(succeed(directory, &["push", "list"]).await.lines().count(), 7);
+    // The deliveries of an owner are deleted with the owner.
+    succeed(directory, &["forget", "--owner", "ada"]).await;
+    let list = succeed(directory, &["push", "list"]).await;
+    assert!(list.lines().count() == 4 && !list.contains("ada"), "{list}");
+    assert_eq!(succeed(directory, &["check"]).await, "checked 4 tasks, no problems found\n");
 }
 
 #[tokio::test]
@@ -363,9 +492,11 @@ async fn check_reports_inconsistencies() {
         ("INSERT INTO crowd VALUES(1, 'c-1', 3, 7)", "wrong task count of a context"),
         ("INSERT INTO log VALUES(99 << 28, x'')", "log without a task (task): 99"),
         (
-            "INSERT INTO push VALUES(99, 1, 'p', '1.0', x'', x'')",
+            "INSERT INTO push(task, number, id, version, config, beside) VALUES(99, 1, 'p', '1.0', x'', x'')",
             "push configuration without a task (task, configuration): 99, p",
         ),
+        ("UPDATE push SET cursor = 9 WHERE task = 1", "invalid state of a delivery (task, configuration): 1, p"),
+        ("UPDATE push SET due = 1 WHERE task = 1", "invalid state of a delivery (task, configuration): 1, p"),
         (
             "UPDATE send SET task = 99 WHERE task = 1",
             "idempotency key without a task of its owner (task, key): 99, key of old",

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use super::{
     Sqlite, is_damage, push, read,
-    sweep::{Expiry, TERMINAL},
+    sweep::{EvictionStarts, Expiry, TERMINAL},
     unsigned,
     write::{damaged, key_of, signed},
     writer::WriteTransaction,
@@ -142,49 +142,6 @@ fn is_unreadable(error: &rusqlite::Error) -> bool {
     is_damage(error) || *error == rusqlite::Error::QueryReturnedNoRows
 }
 
-/// Claims deliveries. One that can't be read becomes a dead letter.
-fn claim(
-    db: &Connection,
-    runner: &str,
-    now: Millis,
-    limit: usize,
-    lease: Duration,
-) -> rusqlite::Result<Vec<DeliveryClaim>> {
-    let mut query = db.prepare_cached(DUE)?;
-    let due = query.query_map((now, i64::try_from(limit).unwrap_or(i64::MAX)), |row| <(i64, i64)>::try_from(row))?;
-    let due = due.collect::<rusqlite::Result<Vec<_>>>()?;
-    if due.is_empty() {
-        return Ok(Vec::new());
-    }
-    let sql = "UPDATE opening SET claims = claims + ? RETURNING claims";
-    let count = u64::try_from(due.len()).unwrap_or(u64::MAX);
-    let last: u64 = db.prepare_cached(sql)?.query_row([signed(count)?], |row| row.get(0)).map(unsigned)?;
-    let mut claims = Vec::with_capacity(due.len());
-    for ((task, number), claim) in due.into_iter().zip(last - count + 1..) {
-        let mut state = match read_claim(db, task, number, claim) {
-            Ok((claimed, state)) => {
-                claims.push(claimed);
-                state
-            }
-            Err(error) if is_unreadable(&error) => {
-                tracing::error!(
-                    task.row = task, push.number = number, error.cause = %error,
-                    "push configuration can't be read: its delivery is given up"
-                );
-                let sql =
-                    "UPDATE push SET due = NULL, runner = NULL, dead = ?, reason = ? WHERE task = ? AND number = ?";
-                let reason = "the configuration can't be read";
-                db.prepare_cached(sql)?.execute((now, reason, task, number))?;
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        state.lease(runner, lease_end(now, lease), claim);
-        write_state(db, task, number, &state)?;
-    }
-    Ok(claims)
-}
-
 fn read_claim(db: &Connection, task: i64, number: i64, claim: u64) -> rusqlite::Result<(DeliveryClaim, DeliveryState)> {
     let sql = format!("SELECT p.version, p.config, p.beside, {STATE} FROM push p WHERE p.task = ? AND p.number = ?");
     let columns = |row: &Row<'_>| Ok((push::config(row)?, state(row, 3)?));
@@ -225,22 +182,6 @@ pub(super) fn page(
     Ok(DeliveryPage { deliveries: rows.into_iter().map(|(_, delivery)| delivery).collect(), next })
 }
 
-/// Changes the state of a delivery. `change` returns whether it did.
-fn update(
-    db: &Connection,
-    key: &Key,
-    id: &str,
-    change: impl FnOnce(&mut DeliveryState, Seq) -> bool,
-) -> rusqlite::Result<bool> {
-    let Some(task) = read::row_id(db, key)? else { return Ok(false) };
-    let Some((mut state, number, seq)) = find(db, task, id)? else { return Ok(false) };
-    let changed = change(&mut state, seq);
-    if changed {
-        write_state(db, task, number, &state)?;
-    }
-    Ok(changed)
-}
-
 impl Sqlite {
     /// Marks the deliveries of tasks in small transactions.
     pub(super) async fn mark_tasks_due(&self, keys: &[Key], now: Millis) -> Result<usize, Unavailable> {
@@ -269,7 +210,7 @@ impl Sqlite {
         lease: Duration,
     ) -> Result<Vec<DeliveryClaim>, Unavailable> {
         let runner: Box<str> = runner.into();
-        self.writer.run(move |transaction| claim(transaction.db, &runner, now, limit, lease)).await
+        self.writer.run(move |transaction| transaction.claim_deliveries(&runner, now, limit, lease)).await
     }
 
     /// Applies the outcome of a claim, unless the claim is no longer the last one. Returns whether it was applied. Then at
@@ -283,7 +224,7 @@ impl Sqlite {
         let (key, id, claim) = (claim.key.clone(), claim.config.config.id.clone(), claim.claim);
         self.writer
             .run(move |transaction| {
-                let ended = update(transaction.db, &key, &id, |state, seq| {
+                let ended = transaction.change_delivery(&key, &id, |state, seq| {
                     let has_claim = state.has_claim(claim);
                     if has_claim {
                         outcome(state, seq);
@@ -327,7 +268,9 @@ impl Sqlite {
 
     pub(super) async fn retry_one(&self, key: &Key, id: &str, now: Millis) -> Result<bool, Unavailable> {
         let (key, id) = (key.clone(), id.to_owned());
-        self.writer.run(move |transaction| update(transaction.db, &key, &id, |state, seq| state.retry(seq, now))).await
+        self.writer
+            .run(move |transaction| transaction.change_delivery(&key, &id, |state, seq| state.retry(seq, now)))
+            .await
     }
 }
 
@@ -339,11 +282,86 @@ fn has_free_space(db: &Connection) -> rusqlite::Result<bool> {
 }
 
 impl WriteTransaction<'_> {
+    /// Changes the state of a delivery. `change` returns whether it did.
+    fn change_delivery(
+        &mut self,
+        key: &Key,
+        id: &str,
+        change: impl FnOnce(&mut DeliveryState, Seq) -> bool,
+    ) -> rusqlite::Result<bool> {
+        let db = self.db;
+        let Some(task) = read::row_id(db, key)? else { return Ok(false) };
+        let Some((mut state, number, seq)) = find(db, task, id)? else { return Ok(false) };
+        let changed = change(&mut state, seq);
+        if changed {
+            write_state(db, task, number, &state)?;
+            if !state.is_pending() {
+                self.allow_eviction(task, key)?;
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Lets evictions find a task whose deliveries may all have ended.
+    pub(super) fn allow_eviction(&mut self, task: i64, key: &Key) -> rusqlite::Result<()> {
+        let sql = "SELECT time FROM task WHERE id = ?";
+        let time = self.db.prepare_cached(sql)?.query_row([task], |row| row.get(0))?;
+        self.eviction_starts.lower(&key.scope().owner, time);
+        Ok(())
+    }
+
+    /// Claims deliveries. One that can't be read becomes a dead letter.
+    fn claim_deliveries(
+        &mut self,
+        runner: &str,
+        now: Millis,
+        limit: usize,
+        lease: Duration,
+    ) -> rusqlite::Result<Vec<DeliveryClaim>> {
+        let db = self.db;
+        let mut query = db.prepare_cached(DUE)?;
+        let due =
+            query.query_map((now, i64::try_from(limit).unwrap_or(i64::MAX)), |row| <(i64, i64)>::try_from(row))?;
+        let due = due.collect::<rusqlite::Result<Vec<_>>>()?;
+        if due.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sql = "UPDATE opening SET claims = claims + ? RETURNING claims";
+        let count = u64::try_from(due.len()).unwrap_or(u64::MAX);
+        let last: u64 = db.prepare_cached(sql)?.query_row([signed(count)?], |row| row.get(0)).map(unsigned)?;
+        let mut claims = Vec::with_capacity(due.len());
+        for ((task, number), claim) in due.into_iter().zip(last - count + 1..) {
+            let mut state = match read_claim(db, task, number, claim) {
+                Ok((claimed, state)) => {
+                    claims.push(claimed);
+                    state
+                }
+                Err(error) if is_unreadable(&error) => {
+                    tracing::error!(
+                        task.row = task, push.number = number, error.cause = %error,
+                        "push configuration can't be read: its delivery is given up"
+                    );
+                    let sql =
+                        "UPDATE push SET due = NULL, runner = NULL, dead = ?, reason = ? WHERE task = ? AND number = ?";
+                    let reason = "the configuration can't be read";
+                    db.prepare_cached(sql)?.execute((now, reason, task, number))?;
+                    *self.eviction_starts = EvictionStarts::default();
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            state.lease(runner, lease_end(now, lease), claim);
+            write_state(db, task, number, &state)?;
+        }
+        Ok(claims)
+    }
+
     /// Makes dead letters of the deliveries of a task in a terminal state, and deletes some rows of its log. Returns whether
     /// there are more.
     fn give_up_log(&mut self, task: i64, now: Millis) -> rusqlite::Result<bool> {
         let sql = "UPDATE push SET due = NULL, runner = NULL, dead = ?, reason = ? WHERE task = ? AND due IS NOT NULL";
         self.db.prepare_cached(sql)?.execute((now, STORE_FULL, task))?;
+        *self.eviction_starts = EvictionStarts::default();
         self.delete_logs(&[task], Expiry::ANY).map(|result| result.incomplete)
     }
 }

@@ -92,6 +92,18 @@ struct PushEntry {
     version: String,
     config: TaskPushNotificationConfig,
     beside: Blob,
+    /// Last delivered event. Exports of older versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cursor: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dead: Option<DeadEntry>,
+}
+
+/// Dead letter.
+#[derive(Debug, Serialize, Deserialize)]
+struct DeadEntry {
+    time: i64,
+    reason: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -122,8 +134,9 @@ impl From<Blob> for String {
 }
 
 impl Inspector {
-    /// Writes a consistent snapshot of the tasks of one owner or of all. Returns their number.
-    pub(crate) fn export(&self, owner: Option<&str>, out: &mut dyn Write) -> Result<u64, Error> {
+    /// Writes a consistent snapshot of the tasks of one owner or of all. Returns their number. Push configurations have their
+    /// secrets only with `include_secrets`.
+    pub(crate) fn export(&self, owner: Option<&str>, include_secrets: bool, out: &mut dyn Write) -> Result<u64, Error> {
         self.read(|db| {
             let (written, mut tasks) = (|result: Result<(), _>| result.map_err(other_error), 0);
             written(write_line(out, &Header { a2a_tasks: FORMAT }))?;
@@ -132,7 +145,7 @@ impl Inspector {
             let mut query = db.prepare(sql)?;
             let mut rows = query.query([owner])?;
             while let Some(row) = rows.next()? {
-                written(write_line(out, &task_line(db, row.get(0)?)?))?;
+                written(write_line(out, &task_line(db, row.get(0)?, include_secrets)?))?;
                 tasks += 1;
             }
             out.flush().map_err(other_error)?;
@@ -146,13 +159,22 @@ fn write_line(out: &mut dyn Write, line: &impl Serialize) -> std::io::Result<()>
     out.write_all(b"\n")
 }
 
-fn task_line(db: &Connection, id: i64) -> rusqlite::Result<TaskLine> {
+fn task_line(db: &Connection, id: i64, include_secrets: bool) -> rusqlite::Result<TaskLine> {
     let blob = |row: &Row<'_>, at| Ok::<_, rusqlite::Error>(Blob(row.get(at)?));
-    let sql = "SELECT version, config, beside, number FROM push WHERE task = ? ORDER BY number";
+    let sql = "SELECT version, config, beside, cursor, dead, reason FROM push WHERE task = ? ORDER BY number";
     let mut pushes = db.prepare_cached(sql)?;
     let pushes = pushes.query_map([id], |row| {
-        let PushConfig { config, version, extra } = &*push::config(row)?;
-        Ok(PushEntry { version: version.as_str().to_owned(), config: config.clone(), beside: Blob(extra.to_vec()) })
+        let stored = push::config(row)?;
+        let PushConfig { config, version, extra } =
+            if include_secrets { Arc::unwrap_or_clone(stored) } else { stored.without_secrets() };
+        let reason = row.get::<_, Option<String>>(5)?.unwrap_or_default();
+        Ok(PushEntry {
+            version: version.as_str().to_owned(),
+            config,
+            beside: Blob(extra.to_vec()),
+            cursor: Some(unsigned(row.get(3)?)),
+            dead: row.get::<_, Option<i64>>(4)?.map(|time| DeadEntry { time, reason }),
+        })
     })?;
     let mut sends = db.prepare_cached("SELECT key, hash, time, seq FROM send WHERE task = ? ORDER BY time, key")?;
     let sends = sends.query_map([id], |row| {
@@ -303,12 +325,17 @@ impl WriteTransaction<'_> {
         if let Some(Blob(bytes)) = line.saved {
             self.db.prepare_cached("INSERT INTO saved VALUES(?, ?)")?.execute((id, bytes))?;
         }
-        for PushEntry { version, config, beside } in line.pushes {
+        for PushEntry { version, config, beside, cursor, dead } in line.pushes {
             let Some(version) = Version::from_text(&version) else {
                 return Ok(Some(format!("pushes: unknown protocol version {version}")));
             };
             let config = PushConfig { config, version, extra: Bytes::from(beside.0) };
-            push::put(self.db, id, &config, None, usize::MAX)?;
+            // An opening marks the events after the cursor as due.
+            push::put(self.db, id, &config, cursor.map(|cursor| cursor.min(line.seq)), usize::MAX)?;
+            if let Some(DeadEntry { time, reason }) = dead {
+                let sql = "UPDATE push SET dead = ?, reason = ? WHERE task = ? AND id = ?";
+                self.db.prepare_cached(sql)?.execute((time, reason, id, &config.config.id))?;
+            }
         }
         for SendEntry { key, hash, time, seq } in line.sends {
             let sql = "INSERT INTO send VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
@@ -323,6 +350,7 @@ impl WriteTransaction<'_> {
         self.count_transition((scope, &context), None, Some(state.into()))?;
         self.detect_large_context((scope, &context), id)?;
         self.count_for_quota(&key.scope().owner, None, Some(state.is_terminal()));
+        self.eviction_starts.lower(&key.scope().owner, line.time);
         check_task(self.db, id)
     }
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, OpenFlags, Row, types::ValueRef};
 
 use super::{
-    Error,
+    Error, delivery,
     file::{BUSY_TIMEOUT, sibling, wal_path},
     is_damage,
     log_rows::decode_events,
@@ -24,7 +24,7 @@ use crate::{
     clock::{self, Millis},
     event::{Ends, Event, Fence, Seq},
     pb::v1::{Task, TaskState},
-    store::{Retention, SweepResult, log_codec::TaskIds},
+    store::{DeliveryPage, DeliveryToken, Retention, SweepResult, log_codec::TaskIds},
     task::apply,
 };
 
@@ -154,6 +154,16 @@ impl Inspector {
         })
     }
 
+    /// Returns a page of deliveries of push notifications.
+    pub(crate) fn deliveries(
+        &self,
+        dead_only: bool,
+        after: DeliveryToken,
+        limit: usize,
+    ) -> Result<DeliveryPage, Error> {
+        self.read(|db| delivery::page(db, dead_only, after, limit))
+    }
+
     /// Writes a consistent, compact copy to a path that must not exist.
     pub(crate) fn backup(&self, to: &Path) -> Result<(), Error> {
         let io_error = |cause| Error::Io { path: to.to_owned(), cause };
@@ -188,7 +198,7 @@ impl Inspector {
 const MAX_PROBLEMS: usize = 100;
 
 /// Queries that find inconsistent rows, with the description of the problem and its columns.
-const INCONSISTENCIES: [(&str, &str); 9] = [
+const INCONSISTENCIES: [(&str, &str); 10] = [
     (
         "SELECT scope, state, count(*) FROM task GROUP BY scope, state
          EXCEPT SELECT scope, state, tasks FROM total",
@@ -223,6 +233,11 @@ const INCONSISTENCIES: [(&str, &str); 9] = [
     (
         "SELECT task, id, '' FROM push WHERE task NOT IN (SELECT id FROM task)",
         "push configuration without a task (task, configuration)",
+    ),
+    (
+        "SELECT push.task, push.id, '' FROM push JOIN task ON task.id = push.task
+         WHERE cursor > seq OR (due IS NOT NULL AND (pending IS NULL OR dead IS NOT NULL))",
+        "invalid state of a delivery (task, configuration)",
     ),
     (
         "SELECT send.task, send.key, '' FROM send LEFT JOIN task ON task.id = send.task

@@ -2,7 +2,7 @@
 //! contains only candidates, and deletes a small batch per transaction, so that commits do not wait.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{Arc, LazyLock, atomic::Ordering},
 };
 
@@ -36,7 +36,7 @@ pub(super) static OLDEST: LazyLock<String> = LazyLock::new(|| {
     let selects = [0, 1].map(|folded| {
         format!(
             "SELECT id, scope, key, time FROM task
-             WHERE {TERMINAL} AND folded = {folded} AND time < ?1 AND {NOT_KEPT}"
+             WHERE {TERMINAL} AND folded = {folded} AND time < ?1 AND time >= ?4 AND {NOT_KEPT}"
         )
     });
     format!("{} ORDER BY time LIMIT ?2", selects.join(" UNION ALL "))
@@ -49,7 +49,8 @@ static OLDEST_OF_OWNER: LazyLock<String> = LazyLock::new(|| {
         "SELECT id FROM (
             SELECT (
                 SELECT task.id FROM task WHERE task.scope = o.id AND task.state = s.column1
-                AND task.id NOT IN (SELECT value FROM json_each(?2)) AND {NOT_KEPT} ORDER BY task.time LIMIT 1
+                AND task.id NOT IN (SELECT value FROM json_each(?2)) AND task.time >= ?4 AND {NOT_KEPT}
+                ORDER BY task.time LIMIT 1
             ) AS first
             FROM scope o, (VALUES (3), (4), (5), (7)) s WHERE o.owner = ?1
         ) JOIN task ON id = first ORDER BY time LIMIT 1"
@@ -59,8 +60,8 @@ static OLDEST_OF_OWNER: LazyLock<String> = LazyLock::new(|| {
 /// Selects tasks in a terminal state that have a log.
 pub(super) static WITH_LOG: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "SELECT id, scope, key FROM task WHERE {TERMINAL} AND folded = 0 AND time < ?1 AND {NOT_KEPT}
-         ORDER BY time LIMIT ?2"
+        "SELECT id, scope, key, time FROM task
+         WHERE {TERMINAL} AND folded = 0 AND time < ?1 AND time >= ?4 AND {NOT_KEPT} ORDER BY time LIMIT ?2"
     )
 });
 
@@ -70,14 +71,15 @@ pub(super) const NO_NEW_DEAD_LETTER: &str = "NOT EXISTS (SELECT 1 FROM push d WH
 /// Selects tasks in a terminal state that have or had push configurations, which can all be deleted.
 pub(super) static WITH_PUSHES: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "SELECT id FROM task WHERE pushes > 0 AND {TERMINAL} AND time < ?1 AND {NOT_KEPT} AND {NO_NEW_DEAD_LETTER}
+        "SELECT id, scope, key, time FROM task
+         WHERE pushes > 0 AND {TERMINAL} AND time < ?1 AND time >= ?4 AND {NOT_KEPT} AND {NO_NEW_DEAD_LETTER}
          ORDER BY time LIMIT ?2"
     )
 });
 
 /// Selects tasks that wait for their clients and have no turn.
 pub(super) const IDLE: &str =
-    "SELECT id, scope, key FROM task WHERE open = 0 AND state IN (6, 8) AND time < ?1 ORDER BY time LIMIT ?2";
+    "SELECT id, scope, key, time FROM task WHERE open = 0 AND state IN (6, 8) AND time < ?1 ORDER BY time LIMIT ?2";
 
 /// Counts the tasks that [`IDLE`] selects.
 pub(super) const COUNT_IDLE: &str = "SELECT count(*) FROM task WHERE open = 0 AND state IN (6, 8) AND time < ?";
@@ -89,13 +91,53 @@ pub(super) const SENDS: &str = "SELECT scope, key FROM send WHERE time < ? ORDER
 struct Candidate {
     id: i64,
     key: Key,
+    /// Time at which the task reached its state.
+    time: Millis,
+}
+
+/// Times at which evictions begin to search, because all older tasks in a terminal state have undelivered push notifications
+/// or can't be read. Otherwise each eviction would read all of those again.
+#[derive(Debug)]
+pub(super) struct EvictionStarts {
+    all: Millis,
+    /// For evictions because of the limit per owner.
+    owners: HashMap<Arc<str>, Millis>,
+}
+
+impl EvictionStarts {
+    /// Maximum number of owners.
+    const MAX_OWNERS: usize = 16_384;
+
+    /// Records that a task in a terminal state since this time may be evicted.
+    pub(super) fn lower(&mut self, owner: &str, time: Millis) {
+        self.all = self.all.min(time);
+        if let Some(start) = self.owners.get_mut(owner) {
+            *start = time.min(*start);
+        }
+    }
+
+    /// Sets the time for an owner.
+    fn raise(&mut self, owner: &str, time: Millis) {
+        if self.owners.len() >= Self::MAX_OWNERS {
+            self.owners.clear();
+        }
+        self.owners.insert(owner.into(), time);
+    }
+}
+
+impl Default for EvictionStarts {
+    fn default() -> Self {
+        Self { all: Millis::MIN, owners: HashMap::new() }
+    }
 }
 
 /// Result of a step for a batch of tasks.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct StepResult {
-    /// Number of completed tasks.
-    pub(super) tasks: u64,
+    /// Completed tasks.
+    completed: Vec<i64>,
+    /// Number of deleted push configurations, if the step deletes those.
+    push_configs: u64,
     /// The batch was not completed, because a task has many log rows.
     pub(super) incomplete: bool,
 }
@@ -156,6 +198,8 @@ struct DeletedTask {
     context: Arc<str>,
     state: i32,
     owner: Arc<str>,
+    /// Time at which it reached its state.
+    time: Millis,
     /// Push notifications of the task are still to be delivered.
     has_undelivered: bool,
 }
@@ -175,7 +219,8 @@ fn candidates(
         let scope = scope_query.query_row([row.get::<_, i64>(1)?], |row| {
             Ok(Scope { owner: row.get_ref(0)?.as_str()?.into(), tenant: row.get_ref(1)?.as_str()?.into() })
         });
-        Ok(Candidate { id: row.get(0)?, key: Key::new(&Arc::new(scope?), row.get_ref(2)?.as_str()?) })
+        let key = Key::new(&Arc::new(scope?), row.get_ref(2)?.as_str()?);
+        Ok(Candidate { id: row.get(0)?, key, time: row.get(3)? })
     })?;
     let is_unreadable = |error: &_| is_damage(error) || *error == rusqlite::Error::QueryReturnedNoRows;
     found.filter(|candidate| !candidate.as_ref().is_err_and(is_unreadable)).skip(skip).take(limit).collect()
@@ -200,22 +245,18 @@ impl Sqlite {
         let expiry = |retention| Retention::cutoff(retention, now).map(|before| Expiry { before, kept_since });
         if let Some(expiry) = expiry(policy.finished) {
             let step: Step = |transaction, ids, expiry| transaction.delete_tasks(ids, expiry);
-            result.tasks = self.sweep_tasks(&OLDEST, step, expiry, in_use).await?;
+            result.tasks = self.sweep_tasks(&OLDEST, step, expiry, in_use).await?.0;
         }
         if let Some(expiry) = expiry(policy.logs) {
             let step: Step = |transaction, ids, expiry| transaction.delete_logs(ids, expiry);
-            result.logs = self.sweep_tasks(&WITH_LOG, step, expiry, in_use).await?;
+            result.logs = self.sweep_tasks(&WITH_LOG, step, expiry, in_use).await?.0;
         }
         if let Some(expiry) = expiry(policy.push) {
-            let exists =
-                move |db: &Connection| db.prepare_cached(&WITH_PUSHES)?.exists((expiry.before, 1, expiry.kept_since));
-            let step = move |transaction: &mut WriteTransaction<'_>| transaction.delete_push_configs(expiry);
-            result.push_configs = self.sweep_rows(exists, step).await?;
+            let step: Step = |transaction, ids, expiry| transaction.delete_push_configs(ids, expiry);
+            result.push_configs = self.sweep_tasks(&WITH_PUSHES, step, expiry, &|_| false).await?.1;
         }
         if let Some(before) = Retention::cutoff(policy.idempotency_keys, now) {
-            let exists = move |db: &Connection| db.prepare_cached(SENDS)?.exists((before, 1));
-            let step = move |transaction: &mut WriteTransaction<'_>| transaction.delete_sends(before);
-            result.idempotency_keys = self.sweep_rows(exists, step).await?;
+            result.idempotency_keys = self.sweep_sends(before).await?;
         }
         if self.health.is_out_of_space.swap(false, Ordering::Relaxed) {
             result.logs += self.delete_undelivered_logs(now, in_use).await?;
@@ -223,49 +264,52 @@ impl Sqlite {
         Ok(result)
     }
 
-    /// Applies a step to all candidates that are not in use, in batches. Returns the number of completed tasks.
+    /// Applies a step to all candidates that are not in use, in batches. Returns the numbers of completed tasks and of deleted
+    /// push configurations.
     async fn sweep_tasks(
         &self,
         sql: &'static str,
         step: Step,
         expiry: Expiry,
         in_use: InUse<'_>,
-    ) -> Result<u64, Unavailable> {
-        let bounds = (expiry.before, -1, expiry.kept_since);
-        let (mut tasks, mut skip, batch) = (0, 0, usize::try_from(TASK_BATCH).unwrap_or(usize::MAX));
+    ) -> Result<(u64, u64), Unavailable> {
+        let (mut tasks, mut push_configs, batch) = (0, 0, usize::try_from(TASK_BATCH).unwrap_or(usize::MAX));
+        // Each batch begins at the time of the last task of the batch before, so that no batch reads the tasks again that
+        // the earlier ones left. `skip` is the number of those with that time.
+        let (mut from, mut skip) = (Millis::MIN, 0);
         loop {
-            let mut found = self.readers.run(move |db| candidates(db, sql, bounds, skip, batch)).await?;
-            let (count, is_last) = (found.len(), found.len() < batch);
-            found.retain(|candidate| !in_use(&candidate.key));
-            let ids: Vec<i64> = found.iter().map(|candidate| candidate.id).collect();
+            let bounds = (expiry.before, -1, expiry.kept_since, from);
+            let found = self.readers.run(move |db| candidates(db, sql, bounds, skip, batch)).await?;
+            let Some(last) = found.last().map(|candidate| candidate.time) else { return Ok((tasks, push_configs)) };
+            let candidates = found.iter().filter(|candidate| !in_use(&candidate.key));
+            let ids: Vec<i64> = candidates.map(|candidate| candidate.id).collect();
             let result = if ids.is_empty() {
                 StepResult::default()
             } else {
                 self.writer.run(move |transaction| step(transaction, &ids, expiry)).await?
             };
-            tasks += result.tasks;
+            tasks += u64::try_from(result.completed.len()).unwrap_or(u64::MAX);
+            push_configs += result.push_configs;
             if !result.incomplete {
-                if is_last {
-                    return Ok(tasks);
+                if found.len() < batch {
+                    return Ok((tasks, push_configs));
                 }
-                // Tasks that were not completed remain in the index.
-                skip += count - usize::try_from(result.tasks).unwrap_or(count).min(count);
+                // Completed tasks are no longer selected.
+                let is_left = |it: &&Candidate| it.time == last && !result.completed.contains(&it.id);
+                skip = if last == from { skip } else { 0 } + found.iter().filter(is_left).count();
+                from = last;
             }
         }
     }
 
-    /// Repeats a step until it reports that no rows are left. The writer is not involved if there are no candidates.
-    async fn sweep_rows(
-        &self,
-        exists: impl FnOnce(&Connection) -> rusqlite::Result<bool> + Send + 'static,
-        step: impl Fn(&mut WriteTransaction<'_>) -> rusqlite::Result<(u64, bool)> + Copy + Send + 'static,
-    ) -> Result<u64, Unavailable> {
-        if !self.readers.run(move |db| exists(db)).await? {
+    /// Deletes idempotency keys from before a time. The writer is not involved if there are none.
+    async fn sweep_sends(&self, before: Millis) -> Result<u64, Unavailable> {
+        if !self.readers.run(move |db| db.prepare_cached(SENDS)?.exists((before, 1))).await? {
             return Ok(0);
         }
         let mut total = 0;
         loop {
-            let (deleted, has_more) = self.writer.run(step).await?;
+            let (deleted, has_more) = self.writer.run(move |transaction| transaction.delete_sends(before)).await?;
             total += deleted;
             if !has_more {
                 return Ok(total);
@@ -286,7 +330,7 @@ impl WriteTransaction<'_> {
             }
             scopes.insert(task.scope);
             self.delete_task(&task)?;
-            result.tasks += 1;
+            result.completed.push(*id);
         }
         scopes.into_iter().try_for_each(|scope| self.delete_empty_scope(scope))?;
         Ok(result)
@@ -312,7 +356,7 @@ impl WriteTransaction<'_> {
                 break;
             }
             self.db.prepare_cached("UPDATE task SET folded = 1, whole = NULL WHERE id = ?")?.execute([id])?;
-            result.tasks += 1;
+            result.completed.push(*id);
         }
         Ok(result)
     }
@@ -338,17 +382,18 @@ impl WriteTransaction<'_> {
         Ok(*budget > 0)
     }
 
-    /// Deletes the push configurations of some tasks that are expired. Returns their number, and whether there may be more.
-    fn delete_push_configs(&mut self, expiry: Expiry) -> rusqlite::Result<(u64, bool)> {
-        let mut query = self.db.prepare_cached(&WITH_PUSHES)?;
-        let bounds = (expiry.before, TASK_BATCH, expiry.kept_since);
-        let ids = query.query_map(bounds, |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
-        let mut deleted = 0;
-        for id in &ids {
-            deleted += self.db.prepare_cached("DELETE FROM push WHERE task = ?")?.execute([id])?;
+    /// Deletes the push configurations of those of the tasks that are expired.
+    fn delete_push_configs(&mut self, ids: &[i64], expiry: Expiry) -> rusqlite::Result<StepResult> {
+        let mut result = StepResult::default();
+        for id in ids {
+            let Some(task) = self.find_readable(*id, expiry)? else { continue };
+            let deleted = self.db.prepare_cached("DELETE FROM push WHERE task = ?")?.execute([id])?;
+            self.eviction_starts.lower(&task.owner, task.time);
             self.db.prepare_cached("UPDATE task SET pushes = 0 WHERE id = ?")?.execute([id])?;
+            result.push_configs += u64::try_from(deleted).unwrap_or(u64::MAX);
+            result.completed.push(*id);
         }
-        Ok((u64::try_from(deleted).unwrap_or(u64::MAX), i64::try_from(ids.len()) == Ok(TASK_BATCH)))
+        Ok(result)
     }
 
     /// Deletes some idempotency keys from before a time. Returns their number, and whether there may be more.
@@ -361,49 +406,58 @@ impl WriteTransaction<'_> {
     /// Evicts the readable task that reached a terminal state first, if possible one without undelivered push notifications.
     /// Returns its scope, whose row stays, or `None` if there is no such task.
     pub(super) fn evict_oldest(&mut self) -> rusqlite::Result<Option<i64>> {
-        for expiry in [Expiry::DELIVERED, Expiry::ANY] {
-            if let Some(task) = self.find_oldest(expiry)? {
-                return self.evict(&task).map(Some);
-            }
-        }
-        Ok(None)
+        let delivered = self.find_oldest(Expiry::DELIVERED, self.eviction_starts.all)?;
+        self.eviction_starts.all = delivered.as_ref().map_or(Millis::MAX, |task| task.time);
+        let oldest = match delivered {
+            Some(task) => Some(task),
+            None => self.find_oldest(Expiry::ANY, Millis::MIN)?,
+        };
+        oldest.map(|task| self.evict(&task)).transpose()
     }
 
-    /// Finds the readable task that reached a terminal state first.
-    fn find_oldest(&mut self, expiry: Expiry) -> rusqlite::Result<Option<DeletedTask>> {
+    /// Finds the readable task that reached a terminal state first, at or after a time.
+    fn find_oldest(&mut self, expiry: Expiry, from: Millis) -> rusqlite::Result<Option<DeletedTask>> {
         let db = self.db;
         let mut query = db.prepare_cached(&OLDEST)?;
         // Usually the first row is readable.
         let limit = i64::try_from(MAX_UNREADABLE).unwrap_or(i64::MAX).saturating_add(1);
-        let mut ids = query.query_map((expiry.before, limit, expiry.kept_since), |row| row.get(0))?;
-        let mut oldest = None;
-        while oldest.is_none()
-            && let Some(id) = ids.next().transpose()?
-        {
-            oldest = self.find_readable(id, expiry)?;
+        let mut ids = query.query_map((expiry.before, limit, expiry.kept_since, from), |row| row.get(0))?;
+        while let Some(id) = ids.next().transpose()? {
+            if let Some(task) = self.find_readable(id, expiry)? {
+                return Ok(Some(task));
+            }
         }
-        Ok(oldest)
+        Ok(None)
     }
 
     /// Evicts the readable task of an owner that reached a terminal state first, if possible one without undelivered push
     /// notifications. Returns its scope, whose row stays, or `None` if there is no such task.
     pub(super) fn evict_oldest_of(&mut self, owner: &str) -> rusqlite::Result<Option<i64>> {
-        for expiry in [Expiry::DELIVERED, Expiry::ANY] {
-            loop {
-                let skipped = self.unreadable.0.len();
-                let mut query = self.db.prepare_cached(&OLDEST_OF_OWNER)?;
-                let bounds = (owner, self.unreadable.to_json(), expiry.kept_since);
-                let id = query.query_row(bounds, |row| row.get(0)).optional()?;
-                let Some(id) = id else { break };
-                if let Some(task) = self.find_readable(id, expiry)? {
-                    return self.evict(&task).map(Some);
-                }
-                if self.unreadable.0.len() == skipped {
-                    return Ok(None);
-                }
+        let from = self.eviction_starts.owners.get(owner).copied().unwrap_or(Millis::MIN);
+        let delivered = self.find_oldest_of(owner, Expiry::DELIVERED, from)?;
+        self.eviction_starts.raise(owner, delivered.as_ref().map_or(Millis::MAX, |task| task.time));
+        let oldest = match delivered {
+            Some(task) => Some(task),
+            None => self.find_oldest_of(owner, Expiry::ANY, Millis::MIN)?,
+        };
+        oldest.map(|task| self.evict(&task)).transpose()
+    }
+
+    /// Finds the readable task of an owner that reached a terminal state first, at or after a time.
+    fn find_oldest_of(&mut self, owner: &str, expiry: Expiry, from: Millis) -> rusqlite::Result<Option<DeletedTask>> {
+        loop {
+            let skipped = self.unreadable.0.len();
+            let mut query = self.db.prepare_cached(&OLDEST_OF_OWNER)?;
+            let bounds = (owner, self.unreadable.to_json(), expiry.kept_since, from);
+            let id = query.query_row(bounds, |row| row.get(0)).optional()?;
+            let Some(id) = id else { return Ok(None) };
+            if let Some(task) = self.find_readable(id, expiry)? {
+                return Ok(Some(task));
+            }
+            if self.unreadable.0.len() == skipped {
+                return Ok(None);
             }
         }
-        Ok(None)
     }
 
     /// Deletes a task for the quota. Returns its scope.
@@ -437,13 +491,13 @@ impl WriteTransaction<'_> {
     /// Deletes some tasks of an owner, in any state. Returns their number, and whether there are more. The last call
     /// deletes the owner.
     pub(super) fn delete_some_of(&mut self, owner: &Arc<str>) -> rusqlite::Result<(u64, bool)> {
-        let sql = "SELECT task.id, task.scope, context, state FROM task JOIN scope ON scope.id = task.scope
+        let sql = "SELECT task.id, task.scope, context, state, time FROM task JOIN scope ON scope.id = task.scope
             WHERE owner = ? LIMIT ?";
         let mut query = self.db.prepare_cached(sql)?;
         let tasks = query.query_map((&**owner, TASK_BATCH), |row| {
             let (context, owner) = (Arc::from(row.get_ref(2)?.as_str()?), Arc::clone(owner));
             let (id, scope, state) = (row.get(0)?, row.get(1)?, row.get(3)?);
-            Ok(DeletedTask { id, scope, context, state, owner, has_undelivered: false })
+            Ok(DeletedTask { id, scope, context, state, owner, time: row.get(4)?, has_undelivered: false })
         })?;
         let tasks = tasks.collect::<rusqlite::Result<Vec<_>>>()?;
         let (mut deleted, mut budget) = (0, ROW_BATCH);
@@ -465,7 +519,7 @@ impl WriteTransaction<'_> {
         static SQL: LazyLock<String> = LazyLock::new(|| {
             format!(
                 "SELECT scope, context, state, owner,
-                    pushes > 0 AND EXISTS (SELECT 1 FROM push WHERE push.task = task.id AND push.due IS NOT NULL)
+                    pushes > 0 AND EXISTS (SELECT 1 FROM push WHERE push.task = task.id AND push.due IS NOT NULL), time
                  FROM task LEFT JOIN scope ON scope.id = task.scope
                  WHERE task.id = ?1 AND {TERMINAL} AND time < ?2 AND {NOT_KEPT}"
             )
@@ -474,7 +528,8 @@ impl WriteTransaction<'_> {
             // The owner is NULL where the row of its scope is missing: an unreadable value.
             let text = |at| Ok::<_, rusqlite::Error>(Arc::from(row.get_ref(at)?.as_str()?));
             let (context, owner) = (text(1)?, text(3)?);
-            Ok(DeletedTask { id, scope: row.get(0)?, context, state: row.get(2)?, owner, has_undelivered: row.get(4)? })
+            let (scope, state, has_undelivered, time) = (row.get(0)?, row.get(2)?, row.get(4)?, row.get(5)?);
+            Ok(DeletedTask { id, scope, context, state, owner, time, has_undelivered })
         };
         self.db.prepare_cached(&SQL)?.query_row((id, expiry.before, expiry.kept_since), task).optional()
     }

@@ -154,6 +154,9 @@ impl WriteTransaction<'_> {
         self.count_transition((scope, &row.context), None, Some(row.state.into()))?;
         self.detect_large_context((scope, &row.context), task)?;
         self.count_for_quota(&key.scope().owner, None, Some(row.state.is_terminal()));
+        if row.state.is_terminal() {
+            self.eviction_starts.lower(&key.scope().owner, row.time);
+        }
         Ok(())
     }
 
@@ -206,6 +209,7 @@ impl WriteTransaction<'_> {
         }
         self.write_details(old.id, commit)?;
         if row.state.is_terminal() {
+            self.eviction_starts.lower(&key.scope().owner, row.time);
             self.db.prepare_cached("DELETE FROM saved WHERE id = ?")?.execute([old.id])?;
         }
         Ok(Ok(()))

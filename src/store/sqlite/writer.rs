@@ -18,7 +18,7 @@ use super::{
     Health, OpenFailure, PROBE,
     counters::{Counters, LargeContexts},
     describe, failpoint, is_damage,
-    sweep::UnreadableTasks,
+    sweep::{EvictionStarts, UnreadableTasks},
     threads::{CHECKPOINT_PAGES, Jobs, LONG_WAL_PAGES, WorkerThreads},
     write::{CommitBatch, other_error},
 };
@@ -143,6 +143,7 @@ pub(super) struct WriteTransaction<'a> {
     pub(super) quota_changes: Vec<QuotaChange>,
     pub(super) large_contexts: &'a mut LargeContexts,
     pub(super) unreadable: &'a mut UnreadableTasks,
+    pub(super) eviction_starts: &'a mut EvictionStarts,
     pub(super) counters: Counters,
     pub(super) insert_task: CachedInsert<'a>,
     pub(super) insert_log: CachedInsert<'a>,
@@ -177,6 +178,7 @@ struct State {
     scopes: HashMap<Arc<Scope>, i64>,
     large_contexts: LargeContexts,
     unreadable: UnreadableTasks,
+    eviction_starts: EvictionStarts,
     quota: Arc<Mutex<Quota>>,
     health: Arc<Health>,
     /// Set by the checkpoint thread: the write-ahead log is long, and almost all of it is in the database. The writer then
@@ -214,8 +216,19 @@ impl Writer {
             Ok(())
         };
         db.wal_hook(Some(hook))?;
-        let (scopes, unreadable) = (HashMap::new(), UnreadableTasks::default());
-        let state = State { db, scopes, large_contexts: None, unreadable, quota, health, wal_is_long, max_bytes };
+        let (scopes, unreadable, eviction_starts) =
+            (HashMap::new(), UnreadableTasks::default(), EvictionStarts::default());
+        let state = State {
+            db,
+            scopes,
+            large_contexts: None,
+            unreadable,
+            eviction_starts,
+            quota,
+            health,
+            wal_is_long,
+            max_bytes,
+        };
         let threads = WorkerThreads::spawn("sqlite-write", QUEUE, [move |jobs| state.run(&jobs)])?;
         Ok(Self(threads))
     }
@@ -307,6 +320,7 @@ impl State {
             scopes: &mut self.scopes,
             large_contexts: &mut self.large_contexts,
             unreadable: &mut self.unreadable,
+            eviction_starts: &mut self.eviction_starts,
             quota: &self.quota,
             quota_changes: Vec::new(),
             counters: Counters::default(),
@@ -330,6 +344,7 @@ impl State {
                 // The caches may contain rows that were rolled back.
                 self.scopes.clear();
                 self.large_contexts = None;
+                self.eviction_starts = EvictionStarts::default();
                 Err(error)
             }
         }

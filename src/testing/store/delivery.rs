@@ -543,6 +543,52 @@ pub(super) async fn undelivered_tasks_are_evicted_last(suite: &Suite) -> Checked
     Ok(())
 }
 
+/// Evictions between deliveries that begin and end: the first task is evicted that ended and has nothing to deliver, and
+/// otherwise the first one.
+pub(super) async fn evictions_follow_the_deliveries(suite: &Suite) -> Checked {
+    const TASKS: usize = 12;
+    for per_owner in [None, Some(TASKS)] {
+        let store = &*suite.open_with(if per_owner.is_some() { 1000 } else { TASKS }, per_owner).await;
+        // Stored tasks in the order of their ends, with the claim of those that have undelivered events.
+        let mut stored: Vec<(Key, Option<DeliveryClaim>)> = Vec::new();
+        let mut random = 7_u64;
+        for n in 0..400_i64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let choice = random >> 33;
+            let waiting = stored.iter_mut().filter(|(_, claim)| claim.is_some());
+            let mut waiting: Vec<_> = waiting.collect();
+            if choice % 8 < 3 && !waiting.is_empty() {
+                let at = usize::try_from(choice >> 8).unwrap_or(0) % waiting.len();
+                if let Some(claim) = waiting[at].1.take() {
+                    match choice % 3 {
+                        0 => ensure!(store.ack_delivery(&claim, 2, n).await?),
+                        1 => ensure!(store.dead_letter(&claim, "gone", n, 1).await?),
+                        _ => ensure!(store.delete_push(&claim.key, "a").await?),
+                    }
+                }
+                continue;
+            }
+            if stored.len() == TASKS {
+                let evicted = stored.iter().position(|(_, claim)| claim.is_none()).unwrap_or(0);
+                stored.remove(evicted);
+            }
+            let has_push = choice % 8 < 7;
+            let mut new = TaskWriter::new(&scope("ada", ""), &format!("t-{n}"));
+            let push = has_push.then(|| push("a"));
+            let begin = Commit { push, ..new.next(store, [status(TaskState::Completed, n)]) };
+            new.write(store, begin).await??;
+            ensure_eq!(store.mark_due(std::slice::from_ref(&new.key), n).await?, usize::from(has_push));
+            let claim = store.claim_due("r-1", n, 9, Duration::from_hours(1)).await?.pop();
+            ensure_eq!(claim.is_some(), has_push);
+            stored.push((new.key, claim));
+            for (key, _) in &stored {
+                ensure!(position(store, key).await?.is_some(), "{} was evicted at step {n}", key.id());
+            }
+        }
+    }
+    Ok(())
+}
+
 pub(super) async fn deliveries_survive_a_reopen(suite: &Suite) -> Checked {
     let opened = suite.open().await;
     let store = &*opened;

@@ -1,0 +1,268 @@
+//! `a2a admin push`: lists the deliveries of push notifications, retries them, and deletes their configurations.
+
+use std::path::Path;
+
+use anyhow::anyhow;
+use clap::Subcommand;
+use serde_json::{Value, json};
+use url::Url;
+
+use super::with_existing_store;
+use crate::{
+    cli::say,
+    clock::{self, Millis},
+    config::Config,
+    store::{Delivery, DeliveryState, DeliveryToken, Store as _, sqlite::Inspector},
+};
+
+/// Number of deliveries that are read at once.
+const PAGE: usize = 1000;
+
+/// Reason why a command that writes can't run.
+const IN_USE: &str = "a server is using the database and delivers its push notifications; stop it first";
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Push {
+    /// Lists the deliveries to push configurations. A server may be using the database.
+    List {
+        /// List only dead letters: deliveries that were given up.
+        #[arg(long)]
+        dead: bool,
+        /// Print JSON Lines.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Prints the deliveries of a task, without secrets. A server may be using the database.
+    Show {
+        #[command(flatten)]
+        selection: Selection,
+        /// Print JSON Lines.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Makes deliveries due at once: those that wait for their next attempt, and dead letters, which continue after the last
+    /// delivered event. A server delivers them after its start. No server may be using the database.
+    Retry {
+        #[command(flatten)]
+        selection: Selection,
+        /// Print the selected deliveries, as they were before, as JSON Lines.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Deletes push configurations with their deliveries. No server may be using the database.
+    Drop {
+        #[command(flatten)]
+        selection: Selection,
+        /// Print the deleted configurations as JSON Lines.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Selection of deliveries.
+#[derive(Debug, clap::Args)]
+pub(super) struct Selection {
+    /// Task of the deliveries. Not needed with `--dead`.
+    #[arg(required_unless_present = "dead")]
+    task: Option<String>,
+    /// Id of the push configuration. Defaults to all of the task.
+    id: Option<String>,
+    /// Select only the tasks of this owner.
+    #[arg(long)]
+    owner: Option<String>,
+    /// Select only the tasks of this tenant.
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Select only dead letters.
+    #[arg(long)]
+    dead: bool,
+}
+
+impl Selection {
+    fn contains(&self, delivery: &Delivery) -> bool {
+        let is = |wanted: &Option<String>, text: &str| wanted.as_ref().is_none_or(|wanted| wanted == text);
+        let scope = delivery.key.scope();
+        is(&self.task, delivery.key.id())
+            && is(&self.id, &delivery.config.config.id)
+            && is(&self.owner, &scope.owner)
+            && is(&self.tenant, &scope.tenant)
+    }
+
+    /// Reads the selected deliveries.
+    ///
+    /// # Errors
+    /// The database can't be read, or a task was named and nothing is selected.
+    fn read(&self, path: &Path) -> anyhow::Result<Vec<Delivery>> {
+        let mut selected = Vec::new();
+        each_page(path, self.dead, |page| selected.extend(page.into_iter().filter(|it| self.contains(it))))?;
+        match &self.task {
+            Some(task) if selected.is_empty() => Err(anyhow!("task {task} has no such delivery")),
+            _ => Ok(selected),
+        }
+    }
+}
+
+/// Runs an `a2a admin push` command.
+pub(super) fn run(push: &Push, path: &Path, config: &Config, now: Millis) -> anyhow::Result<()> {
+    match push {
+        Push::List { dead, json } => each_page(path, *dead, |page| print(&page, *json)),
+        Push::Show { selection, json: true } => {
+            print(&selection.read(path)?, true);
+            Ok(())
+        }
+        Push::Show { selection, json: false } => {
+            for delivery in selection.read(path)? {
+                say(&details(&delivery));
+            }
+            Ok(())
+        }
+        Push::Retry { selection, json } => {
+            let selected = selection.read(path)?;
+            let retried = with_existing_store(path, config, IN_USE, async |store| {
+                let mut retried = Vec::new();
+                for delivery in selected {
+                    if store.retry_delivery(&delivery.key, &delivery.config.config.id, now).await? {
+                        retried.push(delivery);
+                    }
+                }
+                Ok(retried)
+            })?;
+            report(&retried, *json, "deliveries are due at once");
+            Ok(())
+        }
+        Push::Drop { selection, json } => {
+            let selected = selection.read(path)?;
+            with_existing_store(path, config, IN_USE, async |store| {
+                for delivery in &selected {
+                    store.delete_push(&delivery.key, &delivery.config.config.id).await?;
+                }
+                Ok(())
+            })?;
+            report(&selected, *json, "push configurations were deleted");
+            Ok(())
+        }
+    }
+}
+
+/// Reads deliveries page by page.
+fn each_page(path: &Path, dead_only: bool, mut read: impl FnMut(Vec<Delivery>)) -> anyhow::Result<()> {
+    let (inspector, mut token) = (Inspector::open(path)?, DeliveryToken::default());
+    loop {
+        let page = inspector.deliveries(dead_only, token, PAGE)?;
+        read(page.deliveries);
+        let Some(next) = page.next else { return Ok(()) };
+        token = next;
+    }
+}
+
+fn print(deliveries: &[Delivery], as_json: bool) {
+    for delivery in deliveries {
+        say(&if as_json { format!("{}\n", to_json(delivery)) } else { line(delivery) });
+    }
+}
+
+fn report(deliveries: &[Delivery], as_json: bool, what: &str) {
+    if as_json {
+        print(deliveries, true);
+    } else {
+        say(&format!("{} {what}\n", deliveries.len()));
+    }
+}
+
+/// Name of the state of a delivery.
+fn state_name(state: &DeliveryState, seq: u64) -> &'static str {
+    match state {
+        DeliveryState { dead: Some(_), .. } => "dead",
+        DeliveryState { runner: Some(_), .. } => "leased",
+        DeliveryState { due: Some(_), .. } => "waiting",
+        DeliveryState { cursor, .. } if *cursor < seq => "waiting",
+        _ => "idle",
+    }
+}
+
+/// Formats a time as text (RFC 3339).
+fn time(millis: Millis) -> Value {
+    serde_json::to_value(clock::timestamp(millis)).unwrap_or_default()
+}
+
+/// Returns the URL without userinfo and query, which may be secrets.
+fn shown_url(url: &str) -> String {
+    let Ok(mut url) = Url::parse(url) else { return String::new() };
+    // Fails only for URLs that can't have a user.
+    _ = url.set_username("");
+    _ = url.set_password(None);
+    url.set_query(None);
+    url.set_fragment(None);
+    url.into()
+}
+
+fn line(delivery: &Delivery) -> String {
+    let Delivery { key, config, seq, state } = delivery;
+    let (scope, id) = (key.scope(), &config.config.id);
+    let outcome = match (&state.dead, state.due) {
+        (Some(dead), _) => format!("given up {}: {}", text(&time(dead.time)), dead.reason),
+        (None, Some(due)) => format!("due {}", text(&time(due))),
+        (None, None) => String::new(),
+    };
+    let line = format!(
+        "{} task {} config {id} of {:?} in tenant {:?}: event {} of {seq}, {} failed attempts {outcome}",
+        state_name(state, *seq),
+        key.id(),
+        scope.owner,
+        scope.tenant,
+        state.cursor,
+        state.attempts
+    );
+    format!("{}\n", line.trim_end())
+}
+
+/// Formats the members of [`to_json`], one per line.
+fn details(delivery: &Delivery) -> String {
+    let json = to_json(delivery);
+    let members = json.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+    let mut lines: Vec<_> = members.map(|(name, value)| format!("{name}: {}\n", text(value))).collect();
+    lines.push("\n".to_owned());
+    lines.concat()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn to_json(delivery: &Delivery) -> Value {
+    let Delivery { key, config, seq, state } = delivery;
+    let scope = key.scope();
+    json!({
+        "task": key.id(),
+        "config": config.config.id,
+        "owner": &*scope.owner,
+        "tenant": &*scope.tenant,
+        "version": config.version.as_str(),
+        "url": shown_url(&config.config.url),
+        "state": state_name(state, *seq),
+        "cursor": state.cursor,
+        "seq": seq,
+        "failed_attempts": state.attempts,
+        "due": state.due.map(time),
+        "pending_since": state.pending_since.map(time),
+        "runner": state.runner.as_deref(),
+        "given_up": state.dead.as_ref().map(|dead| time(dead.time)),
+        "reason": state.dead.as_ref().map(|dead| &*dead.reason),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn url_is_shown_without_secrets() {
+        for (url, shown) in [
+            ("https://user:secret@a.example:8443/hook?key=secret#secret", "https://a.example:8443/hook"),
+            ("http://a.example/", "http://a.example/"),
+            ("secret", ""),
+        ] {
+            assert_eq!(shown_url(url), shown);
+        }
+    }
+}
