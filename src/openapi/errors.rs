@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
 use utoipa::openapi::{
-    Components, ContentBuilder, Ref, Response, ResponseBuilder, Type,
+    Components, ContentBuilder, Ref, RefOr, Response, ResponseBuilder, Type,
     example::ExampleBuilder,
     header::HeaderBuilder,
-    schema::{AdditionalProperties, ArrayBuilder, Discriminator, ObjectBuilder, OneOfBuilder},
+    schema::{AdditionalProperties, ArrayBuilder, Discriminator, ObjectBuilder, OneOfBuilder, Schema},
 };
 
 use crate::{
@@ -15,8 +15,57 @@ use crate::{
     protocol::Version,
 };
 
-/// Kinds that HTTP+JSON does not have: of the JSON-RPC envelope, and of requests that are not in the document.
-const EXCLUDED: [ErrorKind; 2] = [ErrorKind::InvalidRequest, ErrorKind::VerbNotAllowed];
+/// RPCs that send a message. Names of 0.3 follow those of 1.0, where they differ.
+const SENDS: [&str; 2] = ["SendMessage", "SendStreamingMessage"];
+
+const SUBSCRIBE: [&str; 2] = ["SubscribeToTask", "TaskSubscription"];
+
+const PUSH: [&str; 5] = [
+    "CreateTaskPushNotificationConfig",
+    "DeleteTaskPushNotificationConfig",
+    "GetTaskPushNotificationConfig",
+    "ListTaskPushNotificationConfigs",
+    "ListTaskPushNotificationConfig",
+];
+
+const EXTENDED_CARD: [&str; 2] = ["GetExtendedAgentCard", "GetAgentCard"];
+
+/// Kinds that only some RPCs have, with the names of those RPCs. The other kinds are general.
+const SPECIFIC: [(ErrorKind, &[&[&str]]); 9] = [
+    (ErrorKind::TaskNotFound, &[&SENDS, &SUBSCRIBE, &PUSH, &["GetTask", "CancelTask"]]),
+    (ErrorKind::TaskNotCancelable, &[&["CancelTask"]]),
+    (ErrorKind::PushNotificationNotSupported, &[&SENDS, &PUSH]),
+    (ErrorKind::TaskEnded, &[&SENDS, &SUBSCRIBE]),
+    (ErrorKind::StreamingNotSupported, &[&["SendStreamingMessage"], &SUBSCRIBE]),
+    (ErrorKind::ExtendedCardNotSupported, &[&EXTENDED_CARD]),
+    (ErrorKind::ExtendedAgentCardNotConfigured, &[&EXTENDED_CARD]),
+    (ErrorKind::IdempotencyConflict, &[&SENDS]),
+    (
+        ErrorKind::Aborted,
+        &[&SENDS, &["CancelTask", "CreateTaskPushNotificationConfig", "DeleteTaskPushNotificationConfig"]],
+    ),
+];
+
+/// Kinds of requests with a body.
+const OF_BODY: [ErrorKind; 2] = [ErrorKind::ContentTypeNotSupported, ErrorKind::Parse];
+
+/// Kinds of the public agent card, which is no RPC.
+const OF_PUBLIC_CARD: [ErrorKind; 5] = [
+    ErrorKind::ForeignOrigin,
+    ErrorKind::InvalidRequest,
+    ErrorKind::Misdirected,
+    ErrorKind::ResourceExhausted,
+    ErrorKind::VersionNotSupported,
+];
+
+/// Returns the kinds of the errors that an RPC can have, given its name in 1.0 or 0.3.
+pub(super) fn kinds_of(rpc: &str) -> impl Iterator<Item = ErrorKind> {
+    ErrorKind::ALL.into_iter().filter(move |kind| {
+        let row = SPECIFIC.iter().find(|row| row.0 == *kind);
+        // A path that does not support the HTTP method is no operation.
+        row.is_none_or(|(_, rpcs)| rpcs.iter().any(|names| names.contains(&rpc))) && *kind != ErrorKind::VerbNotAllowed
+    })
+}
 
 /// Name of the schema of an error body.
 const BODY: &str = "ErrorResponse";
@@ -28,38 +77,80 @@ const DETAILS: [(&str, &str); 3] = [
     ("type.googleapis.com/google.rpc.RetryInfo", "RetryInfo"),
 ];
 
-/// Returns the HTTP statuses of errors of a protocol version, with the kinds of each.
-fn statuses(version: Version) -> BTreeMap<u16, Vec<ErrorKind>> {
+/// Error responses of the operations of a document.
+pub(super) struct ErrorResponses {
+    version: Version,
+    /// Responses by their names in the components.
+    responses: BTreeMap<String, Response>,
+}
+
+impl ErrorResponses {
+    pub(super) fn new(version: Version) -> Self {
+        Self { version, responses: BTreeMap::new() }
+    }
+
+    /// Returns the error responses of an operation of an RPC: HTTP status, and a reference to the response.
+    pub(super) fn of_rpc(&mut self, rpc: &str, has_body: bool) -> Vec<(String, Ref)> {
+        let kinds: Vec<_> = kinds_of(rpc).filter(|kind| has_body || !OF_BODY.contains(kind)).collect();
+        self.add(rpc, &kinds)
+    }
+
+    /// Returns the error responses of the public agent card.
+    pub(super) fn of_public_card(&mut self) -> Vec<(String, Ref)> {
+        self.add("GetPublicAgentCard", &OF_PUBLIC_CARD)
+    }
+
+    /// Adds the responses of an operation. Statuses with general kinds only have a response that operations share.
+    fn add(&mut self, operation: &str, kinds: &[ErrorKind]) -> Vec<(String, Ref)> {
+        let version = self.version;
+        let general: Vec<_> = kinds_of("").collect();
+        let (all, general) = (statuses(kinds, version), statuses(&general, version));
+        let references = all.into_iter().map(|(status, kinds)| {
+            let is_general = general.get(&status) == Some(&kinds);
+            let name = if is_general { format!("Error{status}") } else { format!("{operation}Error{status}") };
+            self.responses.entry(name.clone()).or_insert_with(|| response(status, &kinds, version));
+            (status.to_string(), Ref::from_response_name(name))
+        });
+        references.collect()
+    }
+
+    /// Adds the responses with their schemas and examples to the components of the document.
+    pub(super) fn add_to(self, components: &mut Components) {
+        let Self { version, responses } = self;
+        components.responses.extend(responses.into_iter().map(|(name, response)| (name, response.into())));
+        for kind in ErrorKind::ALL.into_iter().filter(|kind| *kind != ErrorKind::VerbNotAllowed) {
+            let example = ExampleBuilder::new().value(Some(problem(kind, version)));
+            components.examples.insert(format!("{kind:?}"), example.build().into());
+        }
+        add_schemas(components, version);
+    }
+}
+
+/// Returns the HTTP statuses of kinds, with the kinds of each.
+fn statuses(kinds: &[ErrorKind], version: Version) -> BTreeMap<u16, Vec<ErrorKind>> {
     let mut statuses: BTreeMap<u16, Vec<ErrorKind>> = BTreeMap::new();
-    for kind in ErrorKind::ALL.into_iter().filter(|kind| !EXCLUDED.contains(kind)) {
-        statuses.entry(kind.wire_for(version).http).or_default().push(kind);
+    for kind in kinds {
+        statuses.entry(kind.wire_for(version).http).or_default().push(*kind);
     }
     statuses
 }
 
-/// Returns the error responses of an operation: HTTP status, and a reference to the response.
-pub(super) fn references(version: Version) -> impl Iterator<Item = (String, Ref)> {
-    statuses(version).into_keys().map(|status| (status.to_string(), Ref::from_response_name(name(status))))
+/// Creates the schema of a text.
+fn text() -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::String)
 }
 
-fn name(status: u16) -> String {
-    format!("Error{status}")
+/// Adds a required member to an object schema.
+fn named(object: ObjectBuilder, name: &str, value: ObjectBuilder, description: &str) -> ObjectBuilder {
+    object.property(name, value.description(Some(description))).required(name)
 }
 
-/// Adds the responses and their schemas to the components of a document.
-pub(super) fn add(components: &mut Components, version: Version) {
-    for (status, kinds) in statuses(version) {
-        components.responses.insert(name(status), response(status, &kinds, version).into());
-    }
-    let text = || ObjectBuilder::new().schema_type(Type::String);
-    let number = || ObjectBuilder::new().schema_type(Type::Integer);
+/// Adds the schemas of error details, and `ErrorDetails` for the list of them.
+pub(super) fn add_detail_schemas(schemas: &mut BTreeMap<String, RefOr<Schema>>, version: Version) {
     let schema = |name: &str| Ref::from_schema_name(name);
     let of_type = |name: &str| {
         let url = DETAILS.iter().find(|row| row.1 == name).map(|row| row.0);
         ObjectBuilder::new().property("@type", text().enum_values(Some(url))).required("@type")
-    };
-    let named = |object: ObjectBuilder, name: &str, value: ObjectBuilder, description: &str| {
-        object.property(name, value.description(Some(description))).required(name)
     };
 
     let info = of_type("ErrorInfo").description(Some("Kind of an error, which identifies it in every binding."));
@@ -90,16 +181,29 @@ pub(super) fn add(components: &mut Components, version: Version) {
     let mapping = DETAILS.map(|(url, name)| (url, format!("#/components/schemas/{name}")));
     let detail = detail.discriminator(Some(Discriminator::with_mapping("@type", mapping)));
     let detail = detail.description(Some("Detail of an error."));
+    let details = ArrayBuilder::new().items(schema("ErrorDetail"));
+    let details = details.description(Some("Details of an error. The first one is an `ErrorInfo`."));
 
+    let mut insert = |name: &str, schema| drop(schemas.insert(name.to_owned(), schema));
+    insert("ErrorInfo", info.into());
+    insert("FieldViolation", violation.into());
+    insert("BadRequest", bad_request.into());
+    insert("RetryInfo", retry.into());
+    insert("ErrorDetail", detail.into());
+    insert("ErrorDetails", details.into());
+}
+
+/// Adds the schemas of the body of an error.
+fn add_schemas(components: &mut Components, version: Version) {
+    add_detail_schemas(&mut components.schemas, version);
+    let number = || ObjectBuilder::new().schema_type(Type::Integer);
     let status = ObjectBuilder::new().description(Some("Error, as `google.rpc.Status`."));
     let status = named(status, "code", number(), "HTTP status.");
     let status = named(status, "status", text(), "Name of the gRPC code, such as `NOT_FOUND`.");
     let status = named(status, "message", text(), "Message for people.");
-    let details = ArrayBuilder::new().items(schema("ErrorDetail"));
-    let details = details.description(Some("Details. The first one is an `ErrorInfo`."));
-    let mut status = status.property("details", details).required("details");
+    let mut status = status.property("details", Ref::from_schema_name("ErrorDetails")).required("details");
 
-    let mut body = ObjectBuilder::new().property("error", schema("ErrorStatus")).required("error");
+    let mut body = ObjectBuilder::new().property("error", Ref::from_schema_name("ErrorStatus")).required("error");
     body = body.description(Some("Body of an error."));
     if version == Version::V0_3 {
         let extra = "A member with the name of the error, such as `TaskNotFoundError`, is true.";
@@ -110,11 +214,6 @@ pub(super) fn add(components: &mut Components, version: Version) {
         body = named(body, "message", text(), "Message for people.");
     }
     let mut insert = |name: &str, schema| drop(components.schemas.insert(name.to_owned(), schema));
-    insert("ErrorInfo", info.into());
-    insert("FieldViolation", violation.into());
-    insert("BadRequest", bad_request.into());
-    insert("RetryInfo", retry.into());
-    insert("ErrorDetail", detail.into());
     insert("ErrorStatus", status.into());
     insert(BODY, body.into());
 }
@@ -135,10 +234,8 @@ fn response(status: u16, kinds: &[ErrorKind], version: Version) -> Response {
         let header = HeaderBuilder::new().description(Some("Authentication scheme that the server requires."));
         response = response.header("WWW-Authenticate", header.build());
     }
-    let examples = kinds.iter().map(|kind| {
-        let example = ExampleBuilder::new().value(Some(problem(*kind, version)));
-        (format!("{kind:?}"), example.build())
-    });
+    let reference = |kind: &ErrorKind| RefOr::Ref(Ref::new(format!("#/components/examples/{kind:?}")));
+    let examples = kinds.iter().map(|kind| (format!("{kind:?}"), reference(kind)));
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(BODY))).examples_from_iter(examples);
     response.content("application/json", content.build()).build()
 }

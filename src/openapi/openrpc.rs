@@ -181,12 +181,17 @@ pub(super) fn document(
     }
     let mut all_errors = IndexMap::new();
     for version in protocols.iter() {
-        all_errors.extend(ErrorKind::ALL.map(|kind| (error_name(kind, version), error(kind, version))));
+        let kinds = ErrorKind::ALL.into_iter().filter(|kind| *kind != ErrorKind::VerbNotAllowed);
+        all_errors.extend(kinds.map(|kind| (error_name(kind, version), error(kind, version))));
+    }
+    if protocols.has(Version::V1_0) {
+        errors::add_detail_schemas(&mut schemas.all, Version::V1_0);
     }
     let description = format!(
         "{}\n\nJSON-RPC binding of the Agent2Agent (A2A) protocol: the methods of 1.0, whose parameters and results are \
          ProtoJSON, and those of 0.3, whose names have a slash. The result of a streaming method is a sequence of \
-         server-sent events; the data of each is a JSON-RPC response with the result described here.",
+         server-sent events; the data of each is a JSON-RPC response with the result described here. The `data` of an \
+         error of 1.0 has the schema `ErrorDetails`; errors of 0.3 have no `data`.",
         publisher.description
     );
     let info =
@@ -271,9 +276,8 @@ fn method(
         param_structure: "by-name",
         params,
         result: ContentDescriptor { name: result_name.to_owned(), description, required: None, schema },
-        errors: ErrorKind::ALL
-            .iter()
-            .map(|kind| json!({"$ref": format!("#/components/errors/{}", error_name(*kind, version))}))
+        errors: errors::kinds_of(rpc.name())
+            .map(|kind| json!({"$ref": format!("#/components/errors/{}", error_name(kind, version))}))
             .collect(),
         examples,
     }

@@ -17,7 +17,7 @@ use super::{
     Publisher,
     classic::Classic,
     comments::summary,
-    errors,
+    errors::ErrorResponses,
     examples::{self, Example},
     links,
     schema::{Schemas, described, upper_camel},
@@ -60,25 +60,26 @@ pub(super) fn document(
         }
     };
     let tag = service.name();
+    let mut errors = ErrorResponses::new(version);
     for rpc in service.methods() {
         let bindings = bindings(&rpc);
         for binding in &bindings {
             let route = Route::parse(&rpc, &binding.template);
             let operation = OperationOf { rpc: &rpc, version, bindings: &bindings, binding, route: &route, tag };
-            add(&route.path, &binding.verb, operation.create(schemas));
+            add(&route.path, &binding.verb, operation.create(schemas, &mut errors));
         }
     }
     if version == Version::V0_3
-        && let Some(operation) = task_list(service, schemas, tag)
+        && let Some(operation) = task_list(service, schemas, &mut errors, tag)
     {
         add("/v1/tasks", "GET", operation);
     }
     if service.parent_pool().get_message_by_name(&format!("{}.AgentCard", service.package_name())).is_some() {
-        add(WELL_KNOWN, "GET", card(service, version, schemas, tag));
+        add(WELL_KNOWN, "GET", card(service, version, schemas, &mut errors, tag));
     }
 
     let mut components = parameters(ComponentsBuilder::new(), version).build();
-    errors::add(&mut components, version);
+    errors.add_to(&mut components);
     components.schemas.extend(std::mem::take(&mut schemas.all));
     links::add(&mut paths, &components.schemas);
     for (name, scheme) in publisher.security_schemes() {
@@ -240,8 +241,8 @@ struct OperationOf<'a> {
 }
 
 impl OperationOf<'_> {
-    fn create(&self, schemas: &mut Schemas<'_>) -> Operation {
-        let Self { rpc, version, binding, route, .. } = self;
+    fn create(&self, schemas: &mut Schemas<'_>, errors: &mut ErrorResponses) -> Operation {
+        let Self { rpc, binding, route, .. } = self;
         let input = rpc.input();
         let request_examples = examples::of(input.full_name());
         let example = request_examples.first().map(|example| &example.value);
@@ -278,7 +279,7 @@ impl OperationOf<'_> {
         }
         operation = operation.request_body(self.body(schemas, &request_examples));
         operation = operation.response("200", self.response(schemas, is_send));
-        for (status, response) in errors::references(*version) {
+        for (status, response) in errors.of_rpc(rpc.name(), !binding.body.is_empty()) {
             operation = operation.response(status, response);
         }
         operation.build()
@@ -411,7 +412,12 @@ fn query_parameter(field: &FieldDescriptor, schemas: &mut Schemas<'_>, example: 
 
 /// Creates the operation of `GET /v1/tasks`, which is in the specification of 0.3 but not in its proto file. Its filters are
 /// those of 1.0.
-fn task_list(service: &ServiceDescriptor, schemas: &mut Schemas<'_>, tag: &str) -> Option<Operation> {
+fn task_list(
+    service: &ServiceDescriptor,
+    schemas: &mut Schemas<'_>,
+    errors: &mut ErrorResponses,
+    tag: &str,
+) -> Option<Operation> {
     let pool: &DescriptorPool = service.parent_pool();
     let (request, task) =
         (pool.get_message_by_name("lf.a2a.v1.ListTasksRequest")?, pool.get_message_by_name("a2a.v1.Task")?);
@@ -444,14 +450,20 @@ fn task_list(service: &ServiceDescriptor, schemas: &mut Schemas<'_>, tag: &str) 
     let content = content(schemas.location.reference(&key).into(), &examples::of("a2a.v1.ListTasksResponse"));
     operation =
         operation.response("200", ResponseBuilder::new().description("Page of tasks").content(JSON, content).build());
-    for (status, response) in errors::references(Version::V0_3) {
+    for (status, response) in errors.of_rpc("ListTasks", false) {
         operation = operation.response(status, response);
     }
     Some(operation.build())
 }
 
 /// Creates the operation of the public agent card.
-fn card(service: &ServiceDescriptor, version: Version, schemas: &mut Schemas<'_>, tag: &str) -> Operation {
+fn card(
+    service: &ServiceDescriptor,
+    version: Version,
+    schemas: &mut Schemas<'_>,
+    errors: &mut ErrorResponses,
+    tag: &str,
+) -> Operation {
     let pool = service.parent_pool();
     let (schema, examples) = match pool.get_message_by_name("lf.a2a.v1.AgentCard").filter(|_| version == Version::V1_0)
     {
@@ -471,9 +483,7 @@ fn card(service: &ServiceDescriptor, version: Version, schemas: &mut Schemas<'_>
         .security(SecurityRequirement::default())
         .response("200", response.content(JSON, content(schema, &examples)).build())
         .response("304", ResponseBuilder::new().description("Card that the client has already").build());
-    for (status, response) in
-        errors::references(version).filter(|(status, _)| matches!(status.as_str(), "400" | "403" | "421" | "429"))
-    {
+    for (status, response) in errors.of_public_card() {
         operation = operation.response(status, response);
     }
     operation.build()

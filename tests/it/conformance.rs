@@ -5,8 +5,8 @@
 //! [`assert_no_violations`], since a test may expect broken connections.
 //!
 //! Of HTTP+JSON, the check covers the status, the content type and the body of a response: JSON, or each event of a stream. Of
-//! JSON-RPC, it covers the envelope, the result and the error of each response. A request is checked if it has succeeded:
-//! requests that are invalid on purpose have errors as responses. The server also accepts requests that the documents do not
+//! JSON-RPC, it covers the envelope, the result and the error of each response. A request is checked if it has succeeded, of
+//! HTTP+JSON with its query and headers: requests that are invalid on purpose have errors as responses. The server also accepts requests that the documents do not
 //! describe: tests of those declare it by [`allow_undocumented`].
 
 use std::{
@@ -32,13 +32,18 @@ use self::exchange::{BodyCheck, Exchange};
 mod documents;
 mod exchange;
 
-/// Bodies that a test exempts from the check of their schema.
+/// Parts of messages that a test exempts from the check: bodies, and what accompanies them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bodies {
     /// Requests in a form that the server accepts and the documents do not describe.
     Requests,
     /// Responses of a service or store with invalid data, or of a server that does not serve 0.3.
     Responses,
+    /// Parameters in a form that the server accepts and the documents do not describe.
+    Parameters,
+    /// Errors of a service that returns any error to any call: their bodies have the schema of errors, but their statuses,
+    /// reasons and codes are not those of the operation or method.
+    Errors,
 }
 
 /// Maximum number of bytes of a body, or of an event, that is checked.

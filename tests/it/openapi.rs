@@ -71,9 +71,10 @@ fn assert_valid(document: &Value, schema: &Value, value: &Value, at: &str) {
     assert!(errors.is_empty(), "{at}: {errors:?}: {value}");
 }
 
-/// Returns the values of the examples of a media type, and their number.
-fn examples(content: &Value) -> Vec<&Value> {
-    let several = content["examples"].as_object().into_iter().flatten().map(|(_, example)| &example["value"]);
+/// Returns the values of the examples of a media type.
+fn examples<'a>(document: &'a Value, content: &'a Value) -> Vec<&'a Value> {
+    let several = content["examples"].as_object().into_iter().flatten();
+    let several = several.map(|(_, example)| &resolved(document, example)["value"]);
     several.chain(content.get("example")).collect()
 }
 
@@ -113,7 +114,7 @@ fn every_operation_has_examples_that_fit_its_schemas() {
                 let responses = responses.map(|(_, response)| resolved(&document, response));
                 for body in operation.get("requestBody").into_iter().chain(responses) {
                     for (media_type, content) in body["content"].as_object().unwrap() {
-                        let examples = examples(content);
+                        let examples = examples(&document, content);
                         assert!(!examples.is_empty() || content["schema"]["type"] == "object", "{at} {media_type}");
                         for example in examples {
                             assert_valid(&document, &content["schema"], example, &at);
@@ -121,6 +122,37 @@ fn every_operation_has_examples_that_fit_its_schemas() {
                     }
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn operations_have_the_errors_of_their_rpcs() {
+    for version in [Version::V1_0, Version::V0_3] {
+        let document = parsed(&Documents::default().openapi(version, &Publisher::default()).pretty());
+        let operations = document["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap());
+        let errors = |operation: &Value, status: &str| -> BTreeSet<String> {
+            let response = resolved(&document, &operation["responses"][status]);
+            let examples = response["content"]["application/json"]["examples"].as_object().into_iter().flatten();
+            examples.map(|(name, _)| name.clone()).collect()
+        };
+        for (_, operation) in operations {
+            let id = operation["operationId"].as_str().unwrap();
+            let rpc = id.trim_end_matches("WithTenant").trim_end_matches("Get").trim_end_matches("Alternate");
+            let is_send = ["SendMessage", "SendStreamingMessage"].contains(&rpc);
+            let [cancelable, unsupported] = if version == Version::V1_0 { ["400", "400"] } else { ["409", "415"] };
+            let cases = [
+                ("404", "TaskNotFound", is_send || rpc.contains("Push") || rpc == "GetTask" || rpc == "CancelTask"),
+                (cancelable, "TaskNotCancelable", rpc == "CancelTask"),
+                ("409", "IdempotencyConflict", is_send),
+                ("400", "StreamingNotSupported", rpc == "SendStreamingMessage"),
+                (unsupported, "ContentTypeNotSupported", operation.get("requestBody").is_some()),
+            ];
+            for (status, kind, expected) in cases.into_iter().filter(|_| !rpc.contains("Subscri")) {
+                assert_eq!(errors(operation, status).contains(kind), expected, "{version:?} {id} {kind}");
+            }
+            let is_public_card = rpc == "GetPublicAgentCard";
+            assert_eq!(errors(operation, "500").contains("Internal"), !is_public_card, "{version:?} {id}");
         }
     }
 }
@@ -183,7 +215,13 @@ fn every_method_has_examples_that_fit_its_schemas() {
         let pairings = method["examples"].as_array().unwrap();
         assert!(!pairings.is_empty(), "{name}");
         for error in method["errors"].as_array().unwrap() {
-            assert!(resolved(&document, error)["code"].is_i64(), "{name}");
+            let error = resolved(&document, error);
+            assert!(error["code"].is_i64(), "{name}");
+            // 0.3 has no error data.
+            assert_eq!(error.get("data").is_some(), !name.contains('/'), "{name}: {error}");
+            if let Some(data) = error.get("data") {
+                assert_valid(&document, &json!({"$ref": "#/components/schemas/ErrorDetails"}), data, name);
+            }
         }
         for pairing in pairings {
             assert_valid(&document, &method["result"]["schema"], &pairing["result"]["value"], name);

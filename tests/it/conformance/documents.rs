@@ -110,9 +110,34 @@ pub(super) struct RestDocument {
 
 pub(super) struct Operation {
     pub(super) id: String,
+    /// Parameters in the query and in headers.
+    pub(super) parameters: Vec<Parameter>,
     pub(super) request: Option<RequestContent>,
     /// Content of each response: a schema by media type.
     pub(super) responses: BTreeMap<u16, BTreeMap<String, Arc<Schema>>>,
+    /// Reasons of the errors of each status, which are those of its examples.
+    pub(super) reasons: BTreeMap<u16, BTreeSet<String>>,
+}
+
+pub(super) struct Parameter {
+    pub(super) name: String,
+    pub(super) is_header: bool,
+    pub(super) is_required: bool,
+    /// Value of `type` in the schema.
+    schema_type: String,
+    pub(super) schema: Arc<Schema>,
+}
+
+impl Parameter {
+    /// Returns the JSON value of a text in a query or header. A text that has not the type of the parameter is a string.
+    pub(super) fn value(&self, text: &str) -> Value {
+        let value = match &*self.schema_type {
+            "integer" => text.parse().ok().map(|number: i64| json!(number)),
+            "boolean" => text.parse().ok().map(|value: bool| json!(value)),
+            _ => None,
+        };
+        value.unwrap_or_else(|| json!(text))
+    }
 }
 
 pub(super) struct RequestContent {
@@ -162,6 +187,15 @@ fn literal_length(template: &str, segment: &str) -> Option<usize> {
 
 impl Operation {
     fn new(file: &File, value: &Value, pool: &mut SchemaPool) -> Self {
+        let parameters = value["parameters"].as_array().into_iter().flatten().map(|parameter| file.resolved(parameter));
+        let parameters = parameters.filter(|parameter| parameter["in"] != "path").map(|parameter| Parameter {
+            name: parameter["name"].as_str().unwrap().to_owned(),
+            is_header: parameter["in"] == "header",
+            is_required: parameter["required"] == true,
+            schema_type: file.resolved(&parameter["schema"])["type"].as_str().unwrap_or_default().to_owned(),
+            schema: pool.add(&parameter["schema"]),
+        });
+        let parameters = parameters.collect();
         let mut content = |value: &Value| {
             let types = value["content"].as_object().into_iter().flatten();
             types.map(|(media_type, content)| (media_type.clone(), pool.add(&content["schema"]))).collect()
@@ -171,10 +205,22 @@ impl Operation {
             RequestContent { is_required: body["required"] == true, content: content(body) }
         });
         let responses = value["responses"].as_object().unwrap().iter();
-        let responses =
-            responses.map(|(status, response)| (status.parse().unwrap(), content(file.resolved(response)))).collect();
-        Self { id: value["operationId"].as_str().unwrap().to_owned(), request, responses }
+        let responses: Vec<(u16, _)> =
+            responses.map(|(status, response)| (status.parse().unwrap(), file.resolved(response))).collect();
+        let reasons = responses.iter().map(|(status, response)| {
+            let examples = response["content"]["application/json"]["examples"].as_object().into_iter().flatten();
+            let reason = |(_, example): (_, &Value)| reason(&file.resolved(example)["value"]).map(str::to_owned);
+            (*status, examples.filter_map(reason).collect())
+        });
+        let reasons = reasons.collect();
+        let responses = responses.into_iter().map(|(status, response)| (status, content(response))).collect();
+        Self { id: value["operationId"].as_str().unwrap().to_owned(), parameters, request, responses, reasons }
     }
+}
+
+/// Returns the reason of an error of HTTP+JSON.
+pub(super) fn reason(error: &Value) -> Option<&str> {
+    error["error"]["details"][0]["reason"].as_str()
 }
 
 /// OpenRPC document.
@@ -210,9 +256,7 @@ impl JsonRpcDocument {
         });
         let methods = methods.collect();
         let codes = file.value["components"]["errors"].as_object().unwrap().values().map(code).collect();
-        // The OpenRPC document has the details of errors only as examples.
-        let items = json!({"$ref": format!("{}#/components/schemas/ErrorDetail", FILES[0].uri)});
-        let details = pool.add(&json!({"type": "array", "items": items}));
+        let details = pool.add(&json!({"$ref": format!("{}#/components/schemas/ErrorDetails", file.uri)}));
         Self { methods, codes, details }
     }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     Bodies, Recorded,
-    documents::{DOCUMENTS, Operation, Schema},
+    documents::{DOCUMENTS, Operation, Schema, reason},
     is_exempt, violated,
 };
 
@@ -28,6 +28,9 @@ pub(super) struct Exchange {
     line: String,
     kind: Kind,
     request_type: Option<String>,
+    /// Texts of the query and of the headers by their names.
+    query: Vec<(String, String)>,
+    headers: HeaderMap,
     is_head: bool,
     /// The request is for the agent card and names no version: the server chooses one.
     is_card_of_any_version: bool,
@@ -60,6 +63,8 @@ impl Exchange {
             line: format!("{} {path}", parts.method),
             kind,
             request_type,
+            query: query(&parts.uri),
+            headers: parts.headers.clone(),
             is_head: parts.method == Method::HEAD,
             is_card_of_any_version: path == WELL_KNOWN && requested_version(&parts.uri, &parts.headers).is_empty(),
         })
@@ -81,14 +86,19 @@ impl Exchange {
                 let is_error = status.is_client_error() || status.is_server_error();
                 let is_json = media_type.as_deref() == Some(JSON) && !self.is_head;
                 let error = Arc::clone(&DOCUMENTS.rest(version).error);
-                if is_error && is_json { check(self, Content::Rest(error, version)) } else { None }
+                if is_error && is_json { check(self, Content::Rest(error, version, None)) } else { None }
             }
             Kind::Rest(version, operation) => {
                 let operation = operation?;
+                let is_error = status.is_client_error() || status.is_server_error();
                 let Some(content) = operation.responses.get(&status.as_u16()) else {
+                    if is_error && media_type.as_deref() == Some(JSON) && is_exempt(Bodies::Errors) {
+                        return check(self, Content::Rest(Arc::clone(&DOCUMENTS.rest(version).error), version, None));
+                    }
                     self.fail(&format!("the status {status} is not documented"))
                 };
                 if status == StatusCode::OK {
+                    self.check_parameters(operation);
                     self.check_request(operation, &sent.lock());
                 }
                 let schema = match &media_type {
@@ -99,8 +109,36 @@ impl Exchange {
                 let Some(schema) = schema else {
                     self.fail(&format!("the content type {media_type:?} of {status} is not documented"))
                 };
-                if self.is_head { None } else { check(self, Content::Rest(Arc::clone(schema), version)) }
+                let reasons = operation.reasons.get(&status.as_u16()).filter(|_| is_error);
+                if self.is_head { None } else { check(self, Content::Rest(Arc::clone(schema), version, reasons)) }
             }
+        }
+    }
+
+    fn check_parameters(&self, operation: &Operation) {
+        if is_exempt(Bodies::Requests) || is_exempt(Bodies::Parameters) {
+            return;
+        }
+        for parameter in &operation.parameters {
+            let name = &*parameter.name;
+            let texts: Vec<_> = if parameter.is_header {
+                self.headers.get_all(name).iter().filter_map(|text| text.to_str().ok()).collect()
+            } else {
+                self.query.iter().filter(|row| row.0 == name).map(|row| &*row.1).collect()
+            };
+            if parameter.is_required && texts.is_empty() {
+                self.fail(&format!("the parameter `{name}` is missing"));
+            }
+            for text in texts {
+                let violations = parameter.schema.violations(&parameter.value(text));
+                if !violations.is_empty() {
+                    self.fail(&format!("the parameter `{name}` violates its schema: {}", violations.join("\n")));
+                }
+            }
+        }
+        let is_known = |name: &str| operation.parameters.iter().any(|known| !known.is_header && known.name == name);
+        if let Some((name, _)) = self.query.iter().find(|(name, _)| !is_known(name)) {
+            self.fail(&format!("the parameter `{name}` is not documented"));
         }
     }
 
@@ -111,14 +149,17 @@ impl Exchange {
         }
         let media_type = self.request_type.as_deref().unwrap_or_default();
         match request.content.get(&media_type.to_lowercase()) {
-            Some(schema) => self.check_json("request", schema, body),
+            Some(schema) => drop(self.check_json("request", schema, body)),
             None => self.fail(&format!("the content type `{media_type}` of the request is not documented")),
         }
     }
 
-    fn check_json(&self, subject: &str, schema: &Schema, text: &[u8]) {
+    fn check_json(&self, subject: &str, schema: &Schema, text: &[u8]) -> Value {
         match serde_json::from_slice(text) {
-            Ok(value) => self.check_value(subject, schema, &value),
+            Ok(value) => {
+                self.check_value(subject, schema, &value);
+                value
+            }
             Err(error) => self.fail(&format!("the {subject} is not JSON: {error}: {}", excerpt(text))),
         }
     }
@@ -180,6 +221,7 @@ impl Exchange {
                 }
             }
             (None, Some(error)) => {
+                let method = method.filter(|_| !is_exempt(Bodies::Errors));
                 let codes: &BTreeSet<i64> = method.map_or(&DOCUMENTS.json_rpc.codes, |method| &method.codes);
                 if !error["code"].as_i64().is_some_and(|code| codes.contains(&code)) {
                     fail("the code of the error is not documented");
@@ -217,8 +259,8 @@ pub(super) struct BodyCheck {
 }
 
 enum Content {
-    /// Schema of the body, or of each event.
-    Rest(Arc<Schema>, Version),
+    /// Schema of the body, or of each event, and the reasons of errors.
+    Rest(Arc<Schema>, Version, Option<&'static BTreeSet<String>>),
     /// Request of the response.
     JsonRpc(Arc<Mutex<Recorded>>),
 }
@@ -265,10 +307,18 @@ impl BodyCheck {
         }
         let exchange = &self.exchange;
         match &self.content {
-            Content::Rest(_, version) if event_name == Some("error") => {
-                exchange.check_json("error event", &DOCUMENTS.rest(*version).error, text);
+            Content::Rest(_, version, _) if event_name == Some("error") => {
+                drop(exchange.check_json("error event", &DOCUMENTS.rest(*version).error, text));
             }
-            Content::Rest(schema, _) => exchange.check_json("response", schema, text),
+            Content::Rest(schema, _, reasons) => {
+                let value = exchange.check_json("response", schema, text);
+                if let Some(reasons) = reasons
+                    && !is_exempt(Bodies::Errors)
+                    && !reason(&value).is_some_and(|reason| reasons.contains(reason))
+                {
+                    exchange.fail(&format!("the reason of the error is not documented: {}", excerpt(text)));
+                }
+            }
             Content::JsonRpc(sent) => {
                 let sent = sent.lock();
                 // Requests that were not read whole have errors as responses.
@@ -294,6 +344,12 @@ fn requested_version<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> &'a str {
     let pairs = uri.query().into_iter().flat_map(|query| query.split('&')).filter_map(|pair| pair.split_once('='));
     let query = pairs.filter(|(name, _)| name.eq_ignore_ascii_case("a2a-version")).map(|(_, value)| value);
     lines.chain(query).map(str::trim).find(|text| !text.is_empty()).unwrap_or_default()
+}
+
+/// Returns the parameters in a query.
+fn query(uri: &Uri) -> Vec<(String, String)> {
+    let url = reqwest::Url::parse(&format!("http://localhost/?{}", uri.query().unwrap_or_default())).unwrap();
+    url.query_pairs().into_owned().collect()
 }
 
 /// Returns the media type of a message without its parameters.

@@ -47,6 +47,7 @@ async fn service_can_be_nested_in_a_router() {
 
 #[tokio::test]
 async fn card_is_served_at_both_paths() {
+    allow_undocumented(Bodies::Parameters);
     allow_undocumented(Bodies::Responses);
     let card = |request: &a2a_service::card::CardRequest<'_>| {
         assert_eq!(request.headers["x-test"], "1");

@@ -113,6 +113,7 @@ async fn configuration_without_blocking_returns_immediately() {
 
 #[tokio::test]
 async fn paths_of_the_text_and_of_the_proto_file_are_served() {
+    allow_undocumented(Bodies::Parameters);
     let server = Server::start().await;
     let url = &server.url;
     for (path, context) in [
@@ -225,6 +226,7 @@ async fn stream_has_exact_bytes() {
 /// SDKs read the error from three different members.
 #[tokio::test]
 async fn error_has_exact_bytes() {
+    allow_undocumented(Bodies::Errors);
     let Server { url, .. } = &Server::start().await;
     let info = r#"{"@type":"type.googleapis.com/google.rpc.ErrorInfo","domain":"a2a-protocol.org","metadata":{"taskId":"missing"},"reason":"TASK_NOT_FOUND"}"#;
     let body = reqwest::get(format!("{url}/v1/tasks/missing")).await.unwrap().text().await.unwrap();
@@ -305,6 +307,7 @@ async fn invalid_requests_are_rejected_by_field() {
 /// The path states the version; the header matters only if it states 1.0 or an unknown version.
 #[tokio::test]
 async fn version_is_taken_from_the_path_unless_the_header_states_1_0() {
+    allow_undocumented(Bodies::Parameters);
     let server =
         Server::with(Settings { strict_version: true, ..settings() }, listener::ListenerSettings::default()).await;
     let get = async |path: &str, version: &str| {
