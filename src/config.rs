@@ -295,6 +295,7 @@ impl Config {
         (retention.finished, retention.idle) = (self.retention_finished.0, self.retention_idle.0);
         (retention.logs, retention.push) = (self.retention_logs.0, self.retention_push.0);
         (retention.idempotency_keys, retention.interval) = (self.retention_idempotency_keys.0, self.retention_interval);
+        retention.undelivered = Retention::default().undelivered;
         retention
     }
 

@@ -335,6 +335,15 @@ async fn push_deliveries_are_listed_retried_and_dropped() {
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!((&shown["state"], &shown["cursor"]), (&json!("waiting"), &json!(2)));
     assert_eq!((&shown["failed_attempts"], &shown["reason"]), (&json!(0), &Value::Null));
+    // A sweep keeps its task for a day.
+    for (pending, deleted) in [(None, 1), (Some(1_600_000_000_000_i64), 2)] {
+        if let Some(pending) = pending {
+            let file = rusqlite::Connection::open(directory.join("a2a.db")).unwrap();
+            file.execute("UPDATE push SET pending = ? WHERE task = 1", [pending]).unwrap();
+        }
+        let dry = succeed(directory, &["gc", "--dry-run"]).await;
+        assert!(dry.starts_with(&format!("{deleted} terminal tasks would be deleted\n")), "{dry}");
+    }
     let retried = succeed(directory, &["push", "retry", "--dead", "--json"]).await;
     let retried: Value = serde_json::from_str(&retried).unwrap();
     assert_eq!((&retried["task"], &retried["state"]), (&json!("asked"), &json!("dead")));

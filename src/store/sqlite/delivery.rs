@@ -7,7 +7,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use super::{
-    Sqlite, is_damage, push, read,
+    Sqlite, failpoint, is_damage, push, read,
     sweep::{EvictionStarts, Expiry, TERMINAL},
     unsigned,
     write::{damaged, key_of, signed},
@@ -109,6 +109,7 @@ fn mark(db: &Connection, keys: &[Key], now: Millis) -> rusqlite::Result<usize> {
             marked += db.prepare_cached(MARK)?.execute((task, now))?;
         }
     }
+    failpoint::at("push.mark")?;
     Ok(marked)
 }
 
@@ -295,6 +296,7 @@ impl WriteTransaction<'_> {
         let changed = change(&mut state, seq);
         if changed {
             write_state(db, task, number, &state)?;
+            failpoint::at("push.state")?;
             if !state.is_pending() {
                 self.allow_eviction(task, key)?;
             }
@@ -352,6 +354,7 @@ impl WriteTransaction<'_> {
             };
             state.lease(runner, lease_end(now, lease), claim);
             write_state(db, task, number, &state)?;
+            failpoint::at("push.claim")?;
         }
         Ok(claims)
     }
