@@ -13,7 +13,10 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::{card, card_with};
-use crate::bindings::{program, serve, server};
+use crate::{
+    bindings::{program, serve, server},
+    conformance::CheckLayer,
+};
 
 /// Returns the interfaces of 1.0, after checking that those of 0.3 are equal.
 fn interfaces(card: &Value) -> Vec<(&str, &str)> {
@@ -92,7 +95,7 @@ async fn every_url_on_the_card_can_be_called() {
     let other = card_with(&other_name, &[("host", "b.example:81")]).await;
     assert_eq!(interfaces(&other)[1], ("HTTP+JSON", "http://b.example:81"));
     // An invalid host is ignored, or rejected if hosts are checked.
-    let bound = server().insecure(true).bind("0.0.0.0:0").await.unwrap();
+    let bound = server().insecure(true).layer(CheckLayer).bind("0.0.0.0:0").await.unwrap();
     let any = format!("http://127.0.0.1:{}", bound.addr().port());
     tokio::spawn(bound.run_until(std::future::pending()));
     for host in ["user@evil.example", "evil.example/", "a:0"] {
@@ -177,7 +180,7 @@ async fn card_is_served_below_the_json_rpc_path() {
 /// The card of a server that listens on every address has the address of the request, not the wildcard.
 #[tokio::test]
 async fn wildcard_address_is_not_on_the_card() {
-    let bound = server().insecure(true).bind("0.0.0.0:0").await.unwrap();
+    let bound = server().insecure(true).layer(CheckLayer).bind("0.0.0.0:0").await.unwrap();
     let port = bound.addr().port();
     tokio::spawn(bound.run_until(std::future::pending()));
     for host in ["no host".to_owned(), format!("0.0.0.0:{port}")] {
@@ -217,7 +220,7 @@ async fn every_url_can_be_called_behind_a_proxy() {
     assert_eq!(call_every_interface(&url).await, ["JSONRPC", "HTTP+JSON"]);
     assert_eq!(interfaces(&card(&url).await)[0].1, format!("{url}/rpc"));
     // The operator can advertise another address for gRPC.
-    let direct = server().bind("127.0.0.1:0").await.unwrap();
+    let direct = server().layer(CheckLayer).bind("127.0.0.1:0").await.unwrap();
     let grpc = direct.addr().to_string();
     tokio::spawn(direct.run_until(std::future::pending()));
     let url =

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::support::*;
-use crate::conformance::{Bodies, allow_undocumented};
+use crate::conformance::{Bodies, CheckLayer, allow_undocumented};
 
 /// Members of a message as clients send them, and as the server returns them.
 const SPELLINGS: [(&str, &str); 14] = [
@@ -96,7 +96,7 @@ async fn blocking_send_returns_before_its_deadline() {
         std::future::pending::<()>().await;
         Ok(End::Completed(None))
     });
-    let bound = server::Server::new(agent).bind("127.0.0.1:0").await.unwrap();
+    let bound = server::Server::new(agent).layer(CheckLayer).bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", bound.addr());
     let served = tokio::spawn(bound.run_until(std::future::pending()));
     let start = Instant::now();

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Channel};
 
 use super::support::*;
-use crate::conformance::{Bodies, allow_undocumented};
+use crate::conformance::{Bodies, CheckedService, allow_undocumented};
 
 const HELLO: &str = r#"{"messageId":"m","role":"ROLE_USER","content":[{"text":"hi"}]}"#;
 
@@ -382,7 +382,7 @@ impl A2aService for CardService {
 async fn extended_card_has_the_v03_form() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let http_service = HttpService::new(Arc::new(CardService), settings());
+    let http_service = CheckedService(HttpService::new(Arc::new(CardService), settings()));
     let connections = listener::ListenerSettings::default();
     let served =
         tokio::spawn(
