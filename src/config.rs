@@ -22,6 +22,7 @@ use crate::{
         ProviderConfig, SchemesConfig, SkillConfig,
     },
     protocol::Protocols,
+    push::{AllowedTarget, PushEvents, PushOptions, V03Payload},
     server,
     service::{DefaultKey, Limits, Modes},
     store::{Retention, sqlite::Durability},
@@ -210,7 +211,16 @@ keys! {
     "retention.push" => retention_push: OptionalTimeout = OptionalTimeout(Retention::default().push), "Retention of the push notification configurations of a task in a file, after the task has reached a terminal state. Zero keeps them as long as the task.";
     "retention.idempotency_keys" was "retention.sends" => retention_idempotency_keys: OptionalTimeout = OptionalTimeout(Retention::default().idempotency_keys), "Retention of idempotency keys in a file, after the send. A send that is repeated later counts as a new one. Zero keeps them as long as the task.";
     "retention.interval" was "retention.every" => retention_interval: Duration = Retention::default().interval, "Interval between retention sweeps (minimum 1 s).";
-    "push.enabled" => push_enabled: bool = false, "Enables push notification configurations, which are stored with their tasks. Notifications are not delivered yet.";
+    "push.enabled" => push_enabled: bool = false, "Enables push notifications: configurations are stored with their tasks, and the events of the tasks are sent to the webhooks.";
+    "push.allow" => push_allow: Vec<AllowedTarget> = Vec::new(), "Targets of push notifications that are accepted although they are internal, or have a port other than 80, 443, 8080 and 8443: networks, addresses and host names, such as `10.0.0.0/8`, `127.0.0.1:9000`, `hooks.internal` or `*.corp.example`. TLS is required, except for entries that begin with `http://`.";
+    "push.events" => push_events: PushEvents = PushEvents::All, "Events that are sent: all, new tasks and status updates, or only the update with which a task reaches a terminal state.";
+    "push.v03_payload" => push_v03_payload: V03Payload = V03Payload::Task, "Payload for configurations that were registered in 0.3: the task as of the event, or the event.";
+    "push.plain_json" => push_plain_json: bool = false, "Sends notifications of 1.0 with the content type `application/json` instead of `application/a2a+json`.";
+    "push.timeout" => push_timeout: Duration = PushOptions::default().timeout, "Timeout of an attempt to send a notification.";
+    "push.max_age" => push_max_age: OptionalTimeout = OptionalTimeout(PushOptions::default().max_age), "Time for which attempts to send a notification are repeated. Then its configuration becomes a dead letter. Until then, the events are kept. Zero: no limit.";
+    "push.concurrency" => push_concurrency: usize = PushOptions::default().concurrency, "Maximum number of notifications that are sent at the same time.";
+    "push.per_host" => push_per_host: usize = PushOptions::default().per_host, "Maximum number of notifications that are sent to one host at the same time.";
+    "push.dead_letters" => push_dead_letters: usize = PushOptions::default().dead_letters, "Maximum number of dead letters; the oldest are deleted with their configurations.";
     "limits.body_bytes" was "max_body" => limits_body_bytes: ByteSize = ByteSize(transport::BODY_BYTES), "Maximum size of a request body, and of a message over gRPC. Larger requests get 413.";
     "limits.body_timeout" was "body_timeout" => limits_body_timeout: Duration = transport::BODY_TIMEOUT, "Timeout for receiving a request body, on every binding. Then the request gets 408, or `DEADLINE_EXCEEDED` over gRPC.";
     "limits.connections" was "max_connections" => limits_connections: usize = transport::listener::CONNECTIONS, "Maximum number of open connections for each listen address; more wait to be accepted.";
@@ -294,9 +304,26 @@ impl Config {
         let mut retention = Retention::FOREVER;
         (retention.finished, retention.idle) = (self.retention_finished.0, self.retention_idle.0);
         (retention.logs, retention.push) = (self.retention_logs.0, self.retention_push.0);
+        retention.undelivered = self.push_max_age.0;
         (retention.idempotency_keys, retention.interval) = (self.retention_idempotency_keys.0, self.retention_interval);
         retention.undelivered = Retention::default().undelivered;
         retention
+    }
+
+    /// Delivery of push notifications.
+    pub(crate) fn push(&self) -> PushOptions {
+        PushOptions {
+            allow: self.push_allow.clone(),
+            events: self.push_events,
+            v03_payload: self.push_v03_payload,
+            plain_json: self.push_plain_json,
+            max_age: self.push_max_age.0,
+            timeout: self.push_timeout,
+            concurrency: self.push_concurrency,
+            per_host: self.push_per_host,
+            dead_letters: self.push_dead_letters,
+            ..PushOptions::default()
+        }
     }
 
     /// Constraints on the media types of messages.

@@ -307,7 +307,11 @@ impl<A: Agent> Execution<A> {
             push.keep_secrets(&stored, cleared);
         }
         let (push, max) = (push.for_task(key), self.0.limits.push_configs);
-        match self.0.journal.store().put_push(key, Arc::clone(&push), max).await? {
+        let result = self.0.journal.store().put_push(key, Arc::clone(&push), max).await?;
+        if matches!(result, PutResult::Created | PutResult::Replaced) {
+            self.0.journal.tell_observer(key, true);
+        }
+        match result {
             PutResult::Created => {
                 let id = push.config.id.clone();
                 Ok((push, Some(id)))

@@ -70,6 +70,15 @@ pub struct Journal {
     /// State of faults of the whole store, such as a deleted file.
     fault: Option<watch::Receiver<Option<Unavailable>>>,
     phase: AtomicU8,
+    #[cfg(feature = "push")]
+    observer: OnceLock<Arc<dyn CommitObserver>>,
+}
+
+/// Observer of durable commits, such as the delivery of push notifications.
+#[cfg(feature = "push")]
+pub(crate) trait CommitObserver: Send + Sync {
+    /// Called after each commit, and after a push configuration was stored, without locks. Must not block.
+    fn on_committed(&self, key: &Key, has_new_config: bool);
 }
 
 /// Phase of the server's shutdown.
@@ -124,6 +133,8 @@ impl Journal {
             outage: Mutex::default(),
             fault,
             phase: AtomicU8::new(0),
+            #[cfg(feature = "push")]
+            observer: OnceLock::new(),
         });
         if journal.store.immediate().is_none() {
             let run = |lane| tokio::spawn(Arc::clone(&journal).run_lane(lane)).abort_handle();
@@ -142,6 +153,22 @@ impl Journal {
     /// Returns the sources of time, ids and randomness.
     pub fn env(&self) -> &Env {
         &self.env
+    }
+
+    /// Sets the observer of commits. Only the first one is used.
+    #[cfg(feature = "push")]
+    pub(crate) fn observe(&self, observer: Arc<dyn CommitObserver>) {
+        drop(self.observer.set(observer));
+    }
+
+    /// Tells the observer of a commit, or of a push configuration that was stored for a task.
+    pub(crate) fn tell_observer(&self, key: &Key, has_new_config: bool) {
+        #[cfg(feature = "push")]
+        if let Some(observer) = self.observer.get() {
+            observer.on_committed(key, has_new_config);
+        }
+        #[cfg(not(feature = "push"))]
+        let _ = (key, has_new_config);
     }
 
     /// Aborts the lanes. Changes that are not committed by then are lost.
@@ -264,17 +291,21 @@ impl Journal {
             lane.dirty.lock().push(task.clone());
             return lane.wake.notify_one();
         };
-        let mut wakeups = Wakeups::default();
+        let (mut wakeups, mut is_committed) = (Wakeups::default(), false);
         let mut commit = inner.take_commit(live, true);
         apply_to_checkpoint(&mut commit);
         match store.commit_now(&commit) {
             Ok(()) => {
                 inner.publish(&commit, &mut wakeups);
                 inner.reuse_events(mem::take(&mut commit.events));
+                is_committed = true;
             }
             Err(refusal) => wakeups = self.drop_refused(task, &mut inner, &refusal),
         }
         drop(inner);
+        if is_committed {
+            self.tell_observer(&commit.key, commit.push.is_some());
+        }
         drop(commit);
         live.send_wakeups(wakeups);
     }
@@ -346,6 +377,7 @@ impl Journal {
             // The acknowledgement of an earlier attempt was lost: only this change can have written a row at its
             // position.
             let is_own = |refusal: &Refused| is_retry && *refusal == Refused::Stale(Some(change.position()));
+            let mut is_committed = false;
             match outcome {
                 Err(refusal) if !is_own(&refusal) => {
                     let rejected = match &refusal {
@@ -354,9 +386,15 @@ impl Journal {
                     };
                     wakeups = rejected.unwrap_or_else(|| self.drop_refused(task, &mut inner, &refusal));
                 }
-                Ok(()) | Err(_) => inner.publish(change, &mut wakeups),
+                Ok(()) | Err(_) => {
+                    inner.publish(change, &mut wakeups);
+                    is_committed = true;
+                }
             }
             self.flush(task, inner);
+            if is_committed {
+                self.tell_observer(&change.key, change.push.is_some());
+            }
             task.send_wakeups(wakeups);
         }
         Ok(())

@@ -173,6 +173,8 @@ pub mod openapi;
 pub mod pb;
 mod proto;
 pub mod protocol;
+#[cfg(feature = "push")]
+pub mod push;
 mod report;
 #[doc(hidden)]
 pub mod response_budget;

@@ -31,6 +31,8 @@ use crate::{
 };
 #[cfg(feature = "openapi")]
 use crate::{card::CardRequest, openapi::PublishedDocuments, transport::DocumentSource};
+#[cfg(feature = "push")]
+use crate::{push::PushOptions, v03::json::push_payload};
 pub use crate::{
     service::{DefaultKey, Limits, Modes},
     transport::{AllowedHost, AllowedOrigin, FileBytes},
@@ -82,6 +84,8 @@ pub struct Server<A> {
     base_path: Option<String>,
     rpc_path: Option<String>,
     layers: Vec<AddLayer>,
+    #[cfg(feature = "push")]
+    push: PushOptions,
 }
 
 /// Parts of a server without its listeners.
@@ -123,6 +127,8 @@ impl<A: Agent> Server<A> {
             base_path: None,
             rpc_path: None,
             layers: Vec::new(),
+            #[cfg(feature = "push")]
+            push: PushOptions::default(),
         }
     }
 
@@ -363,10 +369,18 @@ impl<A: Agent> Server<A> {
         self
     }
 
-    /// Offers push notification configurations, which are stored with their tasks, and declares them on the card. Off by
-    /// default.
+    /// Offers push notifications: their configurations are stored with their tasks, events are delivered to the webhooks, and
+    /// the card declares it. Off by default.
+    #[cfg(feature = "push")]
     pub fn push(self, offered: bool) -> Self {
         self.with_card(|card| card.push(offered))
+    }
+
+    /// Delivery of push notifications, if they are [offered](Self::push).
+    #[cfg(feature = "push")]
+    pub fn push_options(mut self, options: PushOptions) -> Self {
+        self.push = options;
+        self
     }
 
     /// Grace period for running turns when the server stops. 10 s by default.
@@ -527,8 +541,11 @@ impl<A: Agent> Server<A> {
         let stream_max_age = self.limits.stream_max_age;
         let service = Service::with_env(self.agent, store, self.limits, self.settings.env.clone());
         let service = service.offering(card.offers());
-        let service = Arc::new(service.modes(self.modes, card.declared()).idempotency_default_key(self.default_key));
+        let service = service.modes(self.modes, card.declared()).idempotency_default_key(self.default_key);
+        #[cfg(feature = "push")]
+        let service = if card.offers().push { service.delivering(self.push, push_payload) } else { service };
         service.start_retention(self.retention);
+        let service = Arc::new(service);
         let handle = Handle::new(Arc::clone(&service), self.grace);
         let mut inner: Arc<dyn A2aService> = service;
         if self.resume {

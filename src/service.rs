@@ -11,6 +11,8 @@ use tonic::{Request, Response, Status};
 
 pub use self::media_types::Modes;
 pub use crate::execution::{DefaultKey, Limits};
+#[cfg(feature = "push")]
+use crate::push::{PushOptions, delivery::DeliveryService, payload::V03Encoder};
 use crate::{
     agent::Agent,
     call::Call,
@@ -55,6 +57,9 @@ pub struct Service<A> {
     gate: media_types::MediaTypeCheck,
     offers: Capabilities,
     default_key: DefaultKey,
+    /// Delivery of push notifications, if it is offered.
+    #[cfg(feature = "push")]
+    delivery: Option<DeliveryService>,
 }
 
 /// Optional capabilities of the protocol (3.3.4). The card declares them, and the service rejects calls that need others.
@@ -94,7 +99,27 @@ impl<A: Agent> Service<A> {
         let (execution, anonymous) = (Execution::new(agent, store, limits, env), Arc::default());
         let (gate, offers, default_key) =
             (media_types::MediaTypeCheck::default(), Capabilities::default(), DefaultKey::default());
-        Self { execution, anonymous, gate, offers, default_key }
+        Self {
+            execution,
+            anonymous,
+            gate,
+            offers,
+            default_key,
+            #[cfg(feature = "push")]
+            delivery: None,
+        }
+    }
+
+    /// Starts the delivery of push notifications.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "push")]
+    pub(crate) fn delivering(self, options: PushOptions, v03_encoder: V03Encoder) -> Self {
+        let journal = self.execution.journal();
+        let delivery = DeliveryService::start(Arc::clone(journal.store()), journal.env().clone(), options, v03_encoder);
+        journal.observe(delivery.observer());
+        Self { delivery: Some(delivery), ..self }
     }
 
     pub(crate) fn journal(&self) -> &Arc<Journal> {
@@ -127,6 +152,8 @@ impl<A: Agent> Service<A> {
     /// Stops the service: rejects new work, waits up to `grace` for running turns, and interrupts the rest. It cancels no task.
     pub async fn drain(&self, grace: Duration) {
         self.execution.drain(grace).await;
+        #[cfg(feature = "push")]
+        self.delivery.iter().for_each(DeliveryService::stop);
     }
 
     /// Starts the periodic retention sweeps, which delete expired data and cancel idle tasks. Replaces an earlier policy.
@@ -287,6 +314,9 @@ impl<A: Agent> A2aService for Service<A> {
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
         let (send, options) = self.validate_send(request)?;
+        if let Some(push) = &send.push {
+            Box::pin(self.check_target(push::IN_SEND, push)).await?;
+        }
         let history = options.history;
         // Boxed, so that the futures of sends without references stay small.
         let reply = if options.has_references {
@@ -313,6 +343,9 @@ impl<A: Agent> A2aService for Service<A> {
             return Ok(self.streamed(self.resume_stream(request).await?, has_cursors));
         }
         let (mut send, ReplyOptions { history, has_references, .. }) = self.validate_send(request)?;
+        if let Some(push) = &send.push {
+            Box::pin(self.check_target(push::IN_SEND, push)).await?;
+        }
         if has_references {
             send = Box::pin(self.with_references(send)).await?;
         }

@@ -4,6 +4,8 @@
 //! after one of its events. The current task is the checkpoint with the later events applied. A store makes no decisions:
 //! it commits a change atomically if the row is at the expected position, and refuses it otherwise.
 
+#[cfg(feature = "push")]
+use std::collections::BTreeMap;
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
@@ -331,6 +333,17 @@ impl PushConfig {
         key.id().clone_into(&mut self.config.task_id);
         key.scope().tenant.as_ref().clone_into(&mut self.config.tenant);
         Arc::new(self)
+    }
+
+    /// Returns the HTTP headers that a configuration of 0.2 or 0.3 asks for.
+    #[cfg(feature = "push")]
+    pub(crate) fn headers(&self) -> BTreeMap<String, String> {
+        #[derive(serde::Deserialize)]
+        struct Extra {
+            #[serde(default)]
+            headers: BTreeMap<String, String>,
+        }
+        serde_json::from_slice(&self.extra).map(|Extra { headers }| headers).unwrap_or_default()
     }
 
     /// Keeps the secrets of the stored configuration with the same id that this one leaves out, except those it clears.

@@ -103,6 +103,7 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
         .log_wire(config.log_wire)
         .modes(config.modes())
         .push(config.push_enabled)
+        .push_options(config.push())
         .card(config.card())
         .trusted_proxies(config.trusted_proxies.iter().copied())
         .allowed_hosts(config.allowed_hosts.iter().cloned())

@@ -15,6 +15,7 @@ use crate::{
     auth::Token,
     card::{Network, ProtocolBinding, is_grpc_address},
     protocol::{Protocols, Version},
+    push::{AllowedTarget, PushEvents, V03Payload},
     service::DefaultKey,
     store::sqlite::Durability,
     telemetry::log::LogFormat,
@@ -120,7 +121,7 @@ macro_rules! parsed_values {
     )* };
 }
 
-parsed_values!(Network = "network", AllowedHost = "host", AllowedOrigin = "origin");
+parsed_values!(Network = "network", AllowedHost = "host", AllowedOrigin = "origin", AllowedTarget = "target");
 
 impl Value for SocketAddr {
     const KIND: &'static str = "address";
@@ -264,6 +265,8 @@ word_values!(ProtocolBinding: JsonRpc = "JSONRPC", HttpJson = "HTTP+JSON"; Grpc 
 word_values!(LogFormat: Text = "text"; Json = "json");
 word_values!(Agent: Demo = "demo");
 word_values!(Durability: Process = "process"; Power = "power");
+word_values!(PushEvents: All = "all", Status = "status"; Terminal = "terminal");
+word_values!(V03Payload: Task = "task"; Event = "event");
 word_values!(CardVersion: Merged = "merged", V1_0 = "1.0"; V0_3 = "0.3");
 
 /// Agents that are built into the program.

@@ -89,8 +89,21 @@ impl<A: Agent> Service<A> {
         let (_, extensions, config) = request.into_parts();
         let push = self.registered("", config, &extensions)?;
         let cleared = extensions.get().copied().unwrap_or_default();
+        self.check_target("", &push).await?;
         let (push, _) = self.execution.put_push(&key, push, cleared).await?;
         Ok(response(&push))
+    }
+
+    /// Checks that notifications may be sent to the target of a configuration.
+    pub(super) async fn check_target(&self, prefix: &str, push: &PushConfig) -> Result<(), Error> {
+        #[cfg(feature = "push")]
+        if let Some(delivery) = &self.delivery {
+            let checked = delivery.sender().check(push).await;
+            return checked.map_err(|(field, why)| Error::invalid_field(format!("{prefix}{field}"), why));
+        }
+        #[cfg(not(feature = "push"))]
+        let _ = (prefix, push);
+        Ok(())
     }
 
     pub(super) async fn get_push(

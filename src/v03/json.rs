@@ -546,6 +546,12 @@ pub struct FinalEvent<'a> {
     pub last: bool,
 }
 
+/// Encodes an event for a push notification. `last` as in [`FinalEvent`].
+#[cfg(feature = "push")]
+pub(crate) fn push_payload(payload: &Payload, last: bool) -> Result<bytes::Bytes, crate::error::Error> {
+    crate::contract::encode_line(0, &FinalEvent { payload, last })
+}
+
 impl Serialize for FinalEvent<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.payload {

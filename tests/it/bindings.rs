@@ -1,11 +1,12 @@
 //! Bindings of a service, and the macros that expand a scenario to one test per binding.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use a2a_service::{
     agent::{Agent, End, Error, Turn, Updates, demo::Demo},
     client,
     pb::v1::{AgentCard, Message, TaskState, a2a_service_server::A2aService},
+    push::{PushOptions, Resolver},
     server::Server,
     service::Limits,
     store::sqlite::Options,
@@ -156,7 +157,17 @@ pub(crate) async fn v03_rpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> 
 pub(crate) fn server() -> Server<Actor> {
     let mut limits = Limits::default();
     limits.send_timeout = Some(Duration::from_millis(500));
-    Server::new(Actor).limits(limits)
+    Server::new(Actor).limits(limits).push_options(PushOptions::default().resolver(Arc::new(NoNames)))
+}
+
+/// Resolver that knows no names, so that no notification leaves the machine.
+pub(crate) struct NoNames;
+
+#[async_trait::async_trait]
+impl Resolver for NoNames {
+    async fn resolve(&self, _: &str, _: u16) -> io::Result<Vec<SocketAddr>> {
+        Err(io::ErrorKind::NotFound.into())
+    }
 }
 
 /// Serves on a free port until the test ends, and returns the URL. Requests and responses are checked against the documents
@@ -224,7 +235,7 @@ impl Agent for Actor {
             }
             // Sends no update and never returns.
             "!silent" => std::future::pending().await,
-            "!error" => Err(std::io::Error::other("the password is swordfish").into()),
+            "!error" => Err(io::Error::other("the password is swordfish").into()),
             "!done" => {
                 out.progress("nearly").await?;
                 Ok(End::completed("done"))

@@ -14,7 +14,7 @@ const LAYERS: [(&str, &[&str]); 8] = [
     ("contract", &["call", "contract", "error", "event", "history", "message", "pb", "response_budget", "snapshot"]),
     ("state", &["store", "task"]),
     ("engine", &["agent", "execution", "journal"]),
-    ("service", &["extension", "service"]),
+    ("service", &["extension", "push", "service"]),
     ("edges", &["auth", "card", "client", "openapi", "transport", "v03"]),
     ("assembly", &["config", "server", "telemetry", "testing"]),
     ("program", &["cli", "main"]),

@@ -38,6 +38,7 @@ mod program;
 mod protocol_document;
 mod proxy;
 mod published_examples;
+mod push;
 mod recovery;
 mod rest_document;
 mod scenarios;

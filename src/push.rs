@@ -1,0 +1,93 @@
+//! Push notifications: delivery of the events of tasks to the webhooks that clients have registered (4.3).
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | `delivery` | queue, retries, circuit breaker |
+//! | `payload` | selection and form of the notifications |
+//! | `sender` | requests to webhooks |
+//! | `signature` | signatures of the requests |
+//! | `target` | protection against requests to internal addresses |
+
+use std::{fmt, sync::Arc, time::Duration};
+
+pub use target::{AllowedTarget, Resolver, SystemResolver, TargetError, TargetPolicy};
+
+pub(crate) mod delivery;
+pub(crate) mod payload;
+mod sender;
+mod signature;
+mod target;
+
+/// Events that are delivered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PushEvents {
+    /// All events: the new task, status updates and artifact updates.
+    #[default]
+    All,
+    /// The new task and status updates.
+    Status,
+    /// The update with which the task reaches a terminal state.
+    Terminal,
+}
+
+/// Form of the notifications of configurations that were registered in 0.3.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum V03Payload {
+    /// The task (0.3, 9.5).
+    #[default]
+    Task,
+    /// The status update or artifact update.
+    Event,
+}
+
+options! {
+    /// Delivery of push notifications.
+    #[derive(Clone)]
+    #[non_exhaustive]
+    pub struct PushOptions {
+        /// Targets that are accepted although they are internal, use another port, or do without TLS. None by default.
+        pub allow: Vec<AllowedTarget>,
+        /// Events that are delivered. All by default.
+        pub events: PushEvents,
+        /// Form of the notifications of configurations that were registered in 0.3. The task by default.
+        pub v03_payload: V03Payload,
+        /// Sends notifications of 1.0 as `application/json` instead of `application/a2a+json`. Off by default.
+        pub plain_json: bool,
+        /// Maximum age of an undelivered event, after which its configuration becomes a dead letter; unlimited if `None`.
+        /// 24 h by default.
+        pub max_age: Option<Duration>,
+        /// Timeout of an attempt, from name resolution to the head of the response. 10 s by default.
+        pub timeout: Duration,
+        /// Maximum number of concurrent attempts. 64 by default.
+        pub concurrency: usize,
+        /// Maximum number of concurrent attempts per host. 4 by default.
+        pub per_host: usize,
+        /// Maximum number of dead letters that are kept. 1000 by default.
+        pub dead_letters: usize,
+        /// Source of the addresses of hosts. The resolver of the system by default.
+        pub resolver: Arc<dyn Resolver>,
+    }
+}
+
+impl Default for PushOptions {
+    fn default() -> Self {
+        Self {
+            allow: Vec::new(),
+            events: PushEvents::default(),
+            v03_payload: V03Payload::default(),
+            plain_json: false,
+            max_age: Some(Duration::from_hours(24)),
+            timeout: Duration::from_secs(10),
+            concurrency: 64,
+            per_host: 4,
+            dead_letters: 1000,
+            resolver: Arc::new(SystemResolver),
+        }
+    }
+}
+
+impl fmt::Debug for PushOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PushOptions").field("allow", &self.allow).field("events", &self.events).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,522 @@
+//! Delivery of push notifications: claims due deliveries from the queue of the store, reads the events after their cursors
+//! from the log, sends them to the webhooks, and records the outcome.
+//!
+//! Each configuration gets its events in order and at least once. The agent's commits write nothing for it: they only name
+//! the changed tasks in memory, and after a start all tasks with configurations are checked once.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::{
+    sync::Notify,
+    task::{AbortHandle, JoinSet},
+    time::{Instant, sleep_until},
+};
+use url::Url;
+
+use super::{
+    PushOptions,
+    payload::{Form, Notification, V03Encoder},
+    sender::{Outcome, Sender},
+};
+use crate::{
+    clock::Millis,
+    env::Env,
+    error::Error,
+    event::{Ends, Event, Seq},
+    journal::CommitObserver,
+    pb::v1::{Task, TaskState, TaskStatus},
+    store::{DeliveryClaim, DeliveryToken, Key, Store, Unavailable},
+};
+
+/// Time for which a claim is leased. A delivery whose process died is repeated after it.
+const LEASE: Duration = Duration::from_mins(2);
+
+/// Maximum number of claims that are sent or wait for their host.
+const MAX_CLAIMED: usize = 1024;
+
+/// Maximum number of claims that are taken from the store at once.
+const CLAIM_BATCH: usize = 128;
+
+/// Maximum number of events that are read from the log for a claim.
+const EVENTS_PER_CLAIM: usize = 256;
+
+/// Maximum time for which one claim sends notification after notification before its progress is recorded.
+const CLAIM_TIME: Duration = Duration::from_secs(5);
+
+/// Number of tasks per page when all tasks with configurations are checked.
+const TASKS_PER_PAGE: usize = 500;
+
+/// Interval at which the queue is read if nothing else happens: an operator may have changed it.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Delay before an operation is repeated for which the store was unavailable.
+const STORE_RETRY: Duration = Duration::from_secs(1);
+
+/// First delay of the exponential backoff, and its maximum.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(10));
+
+/// Number of successive failures of a host after which its circuit breaker opens.
+const BREAKER_FAILURES: u32 = 5;
+
+/// First time for which a circuit breaker stays open. Doubles with each failed probe, up to the maximum.
+const BREAKER_OPEN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mins(5));
+
+/// Delivery service of a server. Stops when it is dropped.
+pub(crate) struct DeliveryService {
+    shared: Arc<Shared>,
+    task: AbortHandle,
+}
+
+impl DeliveryService {
+    /// Starts the delivery from a store.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub(crate) fn start(store: Arc<dyn Store>, env: Env, options: PushOptions, v03_encoder: V03Encoder) -> Self {
+        let sender = Sender::new(&options);
+        let (tasks, counters) = (Mutex::default(), Counters::default());
+        let runner = env.ids.random().into();
+        let shared = Shared {
+            store,
+            env,
+            options,
+            v03_encoder,
+            sender,
+            runner,
+            tasks,
+            known: AtomicUsize::new(0),
+            wake: Notify::new(),
+            counters,
+        };
+        let shared = Arc::new(shared);
+        let task = tokio::spawn(Arc::clone(&shared).run()).abort_handle();
+        Self { shared, task }
+    }
+
+    /// Returns the observer that a journal tells of its commits.
+    pub(crate) fn observer(&self) -> Arc<dyn CommitObserver> {
+        Arc::<Shared>::clone(&self.shared)
+    }
+
+    /// Returns the sender, which checks targets.
+    pub(crate) fn sender(&self) -> &Sender {
+        &self.shared.sender
+    }
+
+    /// Stops the delivery. Notifications that are being sent are sent again after a start.
+    pub(crate) fn stop(&self) {
+        self.task.abort();
+    }
+}
+
+impl Drop for DeliveryService {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl fmt::Debug for DeliveryService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeliveryService").field("counters", &self.shared.counters).finish_non_exhaustive()
+    }
+}
+
+/// Numbers of a delivery service since its start.
+#[derive(Debug, Default)]
+struct Counters {
+    attempts: AtomicUsize,
+    delivered: AtomicUsize,
+    failed: AtomicUsize,
+    dead: AtomicUsize,
+}
+
+struct Shared {
+    store: Arc<dyn Store>,
+    env: Env,
+    options: PushOptions,
+    v03_encoder: V03Encoder,
+    sender: Sender,
+    /// Name of this process in the leases of the store.
+    runner: Box<str>,
+    tasks: Mutex<Tasks>,
+    /// Number of tasks with configurations, so that a server without any does not take the lock.
+    known: AtomicUsize,
+    /// Wakes the dispatcher.
+    wake: Notify,
+    counters: Counters,
+}
+
+/// Tasks with configurations.
+#[derive(Default)]
+struct Tasks {
+    /// Tasks whose events are delivered.
+    known: HashSet<Key>,
+    /// Those that have changed since they were last marked in the store.
+    changed: HashSet<Key>,
+}
+
+impl CommitObserver for Shared {
+    fn on_committed(&self, key: &Key, has_new_config: bool) {
+        if has_new_config || self.known.load(Ordering::Acquire) > 0 {
+            self.changed(key, has_new_config);
+        }
+    }
+}
+
+/// Destination host of deliveries.
+#[derive(Default)]
+struct Host {
+    /// Number of deliveries that are being sent.
+    sending: usize,
+    /// Claims that wait for their turn, with the end of their lease.
+    waiting: VecDeque<(DeliveryClaim, Instant)>,
+    /// Number of successive failures.
+    failures: u32,
+    /// Set while the circuit breaker is open.
+    open_until: Option<Instant>,
+}
+
+/// Result of a claim, as the dispatcher records it.
+struct Finished {
+    host: Box<str>,
+    is_success: bool,
+}
+
+impl Shared {
+    /// Notes a change of a task, and wakes the dispatcher if the task has configurations.
+    fn changed(&self, key: &Key, has_new_config: bool) {
+        {
+            let mut tasks = self.tasks.lock();
+            if has_new_config && tasks.known.insert(key.clone()) {
+                self.known.store(tasks.known.len(), Ordering::Release);
+            }
+            if !tasks.known.contains(key) || !tasks.changed.insert(key.clone()) {
+                return;
+            }
+        }
+        self.wake.notify_one();
+    }
+
+    fn now(&self) -> Millis {
+        self.env.clock.millis()
+    }
+
+    /// Claims and sends deliveries. Runs until it is aborted.
+    async fn run(self: Arc<Self>) {
+        self.find_tasks().await;
+        let (mut hosts, mut running) = (HashMap::<Box<str>, Host>::new(), JoinSet::<Finished>::new());
+        loop {
+            while let Some(finished) = running.try_join_next() {
+                if let Ok(finished) = finished {
+                    settle(&mut hosts, finished);
+                }
+            }
+            let next = match self.step(&mut hosts, &mut running).await {
+                Ok(next) => next,
+                Err(cause) => {
+                    tracing::debug!(error.cause = %cause, "push deliveries wait for the store");
+                    Instant::now() + STORE_RETRY
+                }
+            };
+            tokio::select! {
+                () = self.wake.notified() => {}
+                Some(Ok(finished)) = running.join_next() => settle(&mut hosts, finished),
+                () = sleep_until(next) => {}
+            }
+        }
+    }
+
+    /// Finds all tasks with configurations, and those among them with events that are not delivered yet.
+    async fn find_tasks(&self) {
+        let mut after = DeliveryToken::default();
+        loop {
+            match self.store.mark_all_due(self.now(), after, TASKS_PER_PAGE).await {
+                Ok(page) => {
+                    let mut tasks = self.tasks.lock();
+                    tasks.known.extend(page.keys);
+                    self.known.store(tasks.known.len(), Ordering::Release);
+                    let Some(next) = page.next else { return };
+                    after = next;
+                }
+                Err(cause) => {
+                    tracing::warn!(error.cause = %cause, "push deliveries wait for the store");
+                    sleep_until(Instant::now() + STORE_RETRY).await;
+                }
+            }
+        }
+    }
+
+    /// Marks the changed tasks, claims what is due, and starts what can be sent. Returns the time of the next step, unless
+    /// something happens before.
+    async fn step(
+        self: &Arc<Self>,
+        hosts: &mut HashMap<Box<str>, Host>,
+        running: &mut JoinSet<Finished>,
+    ) -> Result<Instant, Unavailable> {
+        let changed: Vec<Key> = std::mem::take(&mut self.tasks.lock().changed).into_iter().collect();
+        if !changed.is_empty()
+            && let Err(cause) = self.store.mark_due(&changed, self.now()).await
+        {
+            self.tasks.lock().changed.extend(changed);
+            return Err(cause);
+        }
+        loop {
+            let claimed = running.len() + hosts.values().map(|host| host.waiting.len()).sum::<usize>();
+            let limit = CLAIM_BATCH.min(MAX_CLAIMED.saturating_sub(claimed));
+            if limit == 0 {
+                break;
+            }
+            let claims = self.store.claim_due(&self.runner, self.now(), limit, LEASE).await?;
+            let is_last = claims.len() < limit;
+            let lease_end = Instant::now() + LEASE;
+            for claim in claims {
+                hosts.entry(host_of(&claim.config.config.url)).or_default().waiting.push_back((claim, lease_end));
+            }
+            if is_last {
+                break;
+            }
+        }
+        self.start_waiting(hosts, running).await?;
+        let wait = match self.store.next_due().await? {
+            Some(due) if running.is_empty() => {
+                Duration::from_millis(due.saturating_sub(self.now()).max(1).unsigned_abs())
+            }
+            _ => POLL_INTERVAL,
+        };
+        Ok(Instant::now() + wait.min(POLL_INTERVAL))
+    }
+
+    /// Starts the waiting claims of hosts with capacity, each host in turn. Claims of a host whose breaker is open fail
+    /// until then, and those whose lease is about to end are left to the next claim.
+    async fn start_waiting(
+        self: &Arc<Self>,
+        hosts: &mut HashMap<Box<str>, Host>,
+        running: &mut JoinSet<Finished>,
+    ) -> Result<(), Unavailable> {
+        let now = Instant::now();
+        let margin = self.options.timeout + CLAIM_TIME;
+        let mut is_stuck = false;
+        while !is_stuck && running.len() < self.options.concurrency {
+            is_stuck = true;
+            for (name, host) in &mut *hosts {
+                let is_open = host.open_until.is_some_and(|until| until > now);
+                if is_open {
+                    for (claim, _) in host.waiting.drain(..) {
+                        let left = host.open_until.map_or(Duration::ZERO, |until| until - now);
+                        self.store.fail_delivery(&claim, self.now() + millis(self.jittered(left))).await?;
+                    }
+                    continue;
+                }
+                // After the breaker was open, one delivery probes the host.
+                let max = if host.failures >= BREAKER_FAILURES { 1 } else { self.options.per_host };
+                if host.sending >= max || running.len() >= self.options.concurrency {
+                    continue;
+                }
+                let Some((claim, lease_end)) = host.waiting.pop_front() else { continue };
+                is_stuck = false;
+                if lease_end <= now + margin {
+                    continue;
+                }
+                host.sending += 1;
+                let (shared, name) = (Arc::clone(self), name.clone());
+                running.spawn(async move { Finished { is_success: shared.deliver(&claim).await, host: name } });
+            }
+        }
+        hosts.retain(|_, host| host.sending > 0 || host.failures > 0 || !host.waiting.is_empty());
+        Ok(())
+    }
+
+    /// Sends what is due of a claim and records the outcome. Returns whether the host did what it should.
+    async fn deliver(&self, claim: &DeliveryClaim) -> bool {
+        match self.attempt(claim).await {
+            Ok(is_success) => is_success,
+            Err(cause) => {
+                // The lease expires, and the delivery is claimed again.
+                tracing::debug!(error.cause = %cause, task.id = claim.key.id(), "push delivery waits for the store");
+                true
+            }
+        }
+    }
+
+    async fn attempt(&self, claim: &DeliveryClaim) -> Result<bool, Unavailable> {
+        let max_age = self.options.max_age;
+        if max_age.is_some_and(|max| self.now() - claim.pending_since > millis(max)) {
+            return self.give_up(claim, "undelivered for longer than push.max_age").await.map(|()| true);
+        }
+        let due = match self.read(claim).await? {
+            Ok(due) => due,
+            Err(cause) => {
+                tracing::error!(error.cause = %cause, task.id = claim.key.id(), "push payload can't be encoded");
+                return self.give_up(claim, "the payload can't be encoded").await.map(|()| true);
+            }
+        };
+        let started = Instant::now();
+        let mut cursor = claim.cursor;
+        for Notification { seq, body } in due.notifications {
+            self.counters.attempts.fetch_add(1, Ordering::Relaxed);
+            match self.sender.send(&claim.config, &delivery_id(claim, seq), body, self.now()).await {
+                Outcome::Delivered => {
+                    self.counters.delivered.fetch_add(1, Ordering::Relaxed);
+                    cursor = seq;
+                }
+                outcome @ (Outcome::Retry { .. } | Outcome::Rejected { .. } | Outcome::Gone) => {
+                    return self.record_failure(claim, cursor, outcome).await;
+                }
+            }
+            if started.elapsed() > CLAIM_TIME && cursor < due.last {
+                return self.store.ack_delivery(claim, cursor, self.now()).await.map(|_| true);
+            }
+        }
+        self.store.ack_delivery(claim, due.last, self.now()).await?;
+        if due.is_end {
+            let mut tasks = self.tasks.lock();
+            tasks.known.remove(&claim.key);
+            self.known.store(tasks.known.len(), Ordering::Release);
+        }
+        Ok(true)
+    }
+
+    /// Reads the events after the cursor of a claim. If the log no longer has them, the whole task is sent instead.
+    async fn read(&self, claim: &DeliveryClaim) -> Result<Result<Due, Error>, Unavailable> {
+        let form = Form {
+            version: claim.config.version,
+            events: self.options.events,
+            v03: self.options.v03_payload,
+            v03_encoder: self.v03_encoder,
+        };
+        let (store, key) = (&*self.store, &claim.key);
+        let events = store.events(key, claim.cursor, EVENTS_PER_CLAIM).await?;
+        let has_gap = events.first().is_none_or(|event| event.seq() > claim.cursor + 1);
+        let stored = if has_gap || form.needs_task() { store.load(key).await? } else { None };
+        let task = match stored {
+            Some(mut stored) => Some((stored.position, stored.load_task(store, key).await?)),
+            None => None,
+        };
+        let due = match task {
+            Some((position, task)) if has_gap => {
+                let ends = if task_state(&task).is_terminal() { Ends::Task } else { Ends::Nothing };
+                let event = Event::from_task(position, ends, Arc::new(task.clone()));
+                form.notifications(&[event], Some(&task)).map(|notifications| Due {
+                    notifications,
+                    last: position.seq,
+                    is_end: ends == Ends::Task,
+                })
+            }
+            // Without its task there is nothing left to deliver.
+            None if has_gap => Ok(Due { notifications: Vec::new(), last: claim.cursor, is_end: true }),
+            task => {
+                let task = task.as_ref().map(|(_, task)| task);
+                let (last, ends) =
+                    events.last().map_or((claim.cursor, Ends::Nothing), |last| (last.seq(), last.ends()));
+                let is_end = ends == Ends::Task;
+                form.notifications(&events, task).map(|notifications| Due { notifications, last, is_end })
+            }
+        };
+        Ok(due)
+    }
+
+    /// Records a failed attempt, after deliveries up to `cursor`. Returns whether the host answered.
+    async fn record_failure(&self, claim: &DeliveryClaim, cursor: Seq, outcome: Outcome) -> Result<bool, Unavailable> {
+        self.counters.failed.fetch_add(1, Ordering::Relaxed);
+        let (task, config) = (claim.key.id(), &claim.config.config.id);
+        match outcome {
+            Outcome::Delivered => Ok(true),
+            Outcome::Retry { reason, after } => {
+                tracing::info!(
+                    task.id = task,
+                    config.id = config,
+                    attempts = claim.attempts + 1,
+                    "push delivery failed: {reason}"
+                );
+                if cursor > claim.cursor {
+                    // What remains is due at once, and its failures count from there.
+                    self.store.ack_delivery(claim, cursor, self.now()).await?;
+                } else {
+                    let delay = self.jittered(backoff(BACKOFF, claim.attempts)).max(after.unwrap_or_default());
+                    self.store.fail_delivery(claim, self.now() + millis(delay)).await?;
+                }
+                Ok(false)
+            }
+            Outcome::Gone => {
+                tracing::info!(task.id = task, config.id = config, "push configuration deleted: its receiver is gone");
+                self.store.delete_push(&claim.key, config).await.map(|_| true)
+            }
+            Outcome::Rejected { reason } => self.give_up(claim, &reason).await.map(|()| true),
+        }
+    }
+
+    /// Makes a delivery a dead letter.
+    async fn give_up(&self, claim: &DeliveryClaim, reason: &str) -> Result<(), Unavailable> {
+        let (task, config) = (claim.key.id(), &claim.config.config.id);
+        tracing::warn!(task.id = task, config.id = config, "push delivery given up: {reason}");
+        self.counters.dead.fetch_add(1, Ordering::Relaxed);
+        self.store.dead_letter(claim, reason, self.now(), self.options.dead_letters).await.map(drop)
+    }
+
+    /// Changes a delay by up to a quarter, so that deliveries that failed together are not repeated together.
+    fn jittered(&self, delay: Duration) -> Duration {
+        let permille = u32::try_from(self.env.rng.next_u64() % 500).unwrap_or_default();
+        delay * (750 + permille) / 1000
+    }
+}
+
+/// Notifications of a claim.
+struct Due {
+    notifications: Vec<Notification>,
+    /// Last event that is covered once all notifications are sent.
+    last: Seq,
+    /// The task has no more events.
+    is_end: bool,
+}
+
+/// Records the result of a delivery for its host: opens the circuit breaker after several failures, closes it after a
+/// success.
+fn settle(hosts: &mut HashMap<Box<str>, Host>, Finished { host, is_success }: Finished) {
+    let host = hosts.entry(host).or_default();
+    host.sending = host.sending.saturating_sub(1);
+    if is_success {
+        (host.failures, host.open_until) = (0, None);
+        return;
+    }
+    host.failures = host.failures.saturating_add(1);
+    if let Some(opened) = host.failures.checked_sub(BREAKER_FAILURES) {
+        host.open_until = Some(Instant::now() + backoff(BREAKER_OPEN, opened));
+    }
+}
+
+/// Returns the delay before an attempt, after this number of earlier ones: exponential up to a maximum.
+fn backoff((first, max): (Duration, Duration), earlier: u32) -> Duration {
+    first.saturating_mul(1 << earlier.min(20)).min(max)
+}
+
+fn millis(duration: Duration) -> Millis {
+    Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
+}
+
+fn task_state(task: &Task) -> TaskState {
+    task.status.as_ref().map_or(TaskState::Unspecified, TaskStatus::state)
+}
+
+/// Returns host and port of a URL.
+fn host_of(url: &str) -> Box<str> {
+    let url = Url::parse(url).ok();
+    let name = url.as_ref().and_then(|url| Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?)));
+    name.unwrap_or_default().into()
+}
+
+/// Returns the id of a delivery: the same for each attempt, and different for each other event and configuration.
+fn delivery_id(claim: &DeliveryClaim, seq: Seq) -> String {
+    let encode = |id| utf8_percent_encode(id, NON_ALPHANUMERIC).to_string();
+    let encoded = (encode(claim.key.id()), encode(&claim.config.config.id));
+    format!("{}~{}~{seq}", encoded.0, encoded.1).replace("%2D", "-")
+}

@@ -1,0 +1,234 @@
+//! Requests to the webhooks of push notifications.
+
+use std::{
+    error::Error as _,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use reqwest::{
+    Client,
+    dns::{Addrs, Name, Resolve, Resolving},
+    redirect,
+};
+use url::Url;
+
+use super::{
+    PushOptions,
+    signature::webhook_signature,
+    target::{TargetError, TargetPolicy},
+};
+use crate::{clock::Millis, protocol::Version, store::PushConfig};
+
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const NOTIFICATION_TOKEN: HeaderName = HeaderName::from_static("a2a-notification-token");
+const OLD_NOTIFICATION_TOKEN: HeaderName = HeaderName::from_static("x-a2a-notification-token");
+const DELIVERY_ID: HeaderName = HeaderName::from_static("a2a-delivery-id");
+const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+
+/// Maximum size of a response body that is read, in bytes, so that its connection can be used again. A longer one closes it.
+const MAX_RESPONSE: usize = 16 << 10;
+
+/// Maximum time that a receiver can ask for before the next attempt.
+const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
+
+/// Result of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The receiver accepted the notification.
+    Delivered,
+    /// The attempt failed and may succeed later, not before `after`.
+    Retry { reason: String, after: Option<Duration> },
+    /// No attempt can succeed.
+    Rejected { reason: String },
+    /// The receiver is gone for good.
+    Gone,
+}
+
+impl Outcome {
+    fn retry(reason: impl Into<String>) -> Self {
+        Self::Retry { reason: reason.into(), after: None }
+    }
+}
+
+/// Client of webhooks.
+pub(crate) struct Sender {
+    /// A failure to create it is reported for each attempt.
+    http: Result<Client, String>,
+    policy: TargetPolicy,
+    content_type: HeaderValue,
+}
+
+/// Resolver of connections, which returns permitted addresses only.
+struct CheckedResolver(TargetPolicy);
+
+impl Resolve for CheckedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let policy = self.0.clone();
+        Box::pin(async move {
+            let addresses = policy.connect_addresses(name.as_str()).await?;
+            let addresses: Addrs = Box::new(addresses.into_iter());
+            Ok(addresses)
+        })
+    }
+}
+
+impl Sender {
+    pub(crate) fn new(options: &PushOptions) -> Self {
+        let policy = TargetPolicy::new(options.allow.clone(), Arc::clone(&options.resolver));
+        let http = Client::builder()
+            .dns_resolver(Arc::new(CheckedResolver(policy.clone())))
+            .redirect(redirect::Policy::none())
+            .no_proxy()
+            .referer(false)
+            .timeout(options.timeout)
+            .connect_timeout(options.timeout)
+            .pool_max_idle_per_host(options.per_host)
+            .user_agent(concat!("a2a-service/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| error.to_string());
+        let content_type =
+            HeaderValue::from_static(if options.plain_json { "application/json" } else { "application/a2a+json" });
+        Self { http, policy, content_type }
+    }
+
+    /// Checks a configuration that is to be stored.
+    ///
+    /// # Errors
+    /// The field of the configuration, and what is wrong with it.
+    pub(crate) async fn check(&self, config: &PushConfig) -> Result<(), (&'static str, String)> {
+        let url =
+            Url::parse(&config.config.url).map_err(|_| ("url", "must be an absolute URL with https".to_owned()))?;
+        self.policy.check_registration(&url).await.map_err(|why| ("url", why))?;
+        headers(config, "", &[], 0).map(drop).map_err(|field| (field, "can't be sent in an HTTP header".to_owned()))
+    }
+
+    /// Sends a notification once.
+    pub(crate) async fn send(&self, config: &PushConfig, id: &str, body: Bytes, now: Millis) -> Outcome {
+        let http = match &self.http {
+            Ok(http) => http,
+            Err(reason) => return Outcome::retry(reason.clone()),
+        };
+        let Ok(url) = Url::parse(&config.config.url) else {
+            return Outcome::Rejected { reason: "the URL is invalid".to_owned() };
+        };
+        match self.policy.addresses(&url).await {
+            Ok(_) => {}
+            Err(TargetError::Unresolved) => return Outcome::retry("the host does not resolve"),
+            Err(TargetError::Refused(why)) => return Outcome::Rejected { reason: format!("url: {why}") },
+        }
+        let mut headers = match headers(config, id, &body, now) {
+            Ok(headers) => headers,
+            Err(field) => return Outcome::Rejected { reason: format!("{field} can't be sent in an HTTP header") },
+        };
+        let json = HeaderValue::from_static("application/json");
+        let content_type = if config.version == Version::V1_0 { self.content_type.clone() } else { json };
+        headers.insert(header::CONTENT_TYPE, content_type);
+        let mut response = match http.post(url).headers(headers).body(body).send().await {
+            Ok(response) => response,
+            Err(error) => return Outcome::retry(describe(&error)),
+        };
+        let outcome = outcome(response.status(), response.headers(), now);
+        let mut left = MAX_RESPONSE;
+        while let Ok(Some(chunk)) = response.chunk().await {
+            left = left.saturating_sub(chunk.len());
+            if left == 0 {
+                break;
+            }
+        }
+        outcome
+    }
+}
+
+/// Returns the outcome for the head of a response.
+fn outcome(status: StatusCode, headers: &HeaderMap, now: Millis) -> Outcome {
+    let reason = format!("the receiver returned {}", status.as_u16());
+    match status.as_u16() {
+        200..300 => Outcome::Delivered,
+        410 => Outcome::Gone,
+        408 | 425 | 429 | 500.. => Outcome::Retry { reason, after: retry_after(headers, now) },
+        300..400 => Outcome::Rejected { reason: format!("{reason}; redirects are not followed") },
+        _ => Outcome::Rejected { reason },
+    }
+}
+
+/// Returns the delay that a receiver asks for: seconds, or a date (RFC 9110, 10.2.3).
+fn retry_after(headers: &HeaderMap, now: Millis) -> Option<Duration> {
+    let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    let after = if let Ok(seconds) = text.parse() {
+        Duration::from_secs(seconds)
+    } else {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(now).ok()?);
+        httpdate::parse_http_date(text).ok()?.duration_since(now).unwrap_or_default()
+    };
+    Some(after.min(MAX_RETRY_AFTER))
+}
+
+/// Describes the failure of a request, without the URL, which may contain a secret.
+fn describe(error: &reqwest::Error) -> String {
+    let what = if error.is_timeout() {
+        "the receiver did not answer in time"
+    } else if error.is_connect() {
+        "connecting failed"
+    } else {
+        "the request failed"
+    };
+    let mut cause = error.source();
+    while let Some(next) = cause.and_then(std::error::Error::source) {
+        cause = Some(next);
+    }
+    cause.map_or_else(|| what.to_owned(), |cause| format!("{what}: {cause}"))
+}
+
+/// Returns the headers of a notification: those of the client, the token, the credentials, and the signature. `Err` has the
+/// field that can't be a header.
+fn headers(push: &PushConfig, id: &str, body: &[u8], now: Millis) -> Result<HeaderMap, &'static str> {
+    let secret = |text: &str, field: &'static str| -> Result<HeaderValue, &'static str> {
+        let mut value = HeaderValue::from_str(text).map_err(|_| field)?;
+        value.set_sensitive(true);
+        Ok(value)
+    };
+    let config = &push.config;
+    let mut headers = HeaderMap::new();
+    for (name, value) in push.headers() {
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "headers")?;
+        if !is_reserved(&name) {
+            headers.insert(name, secret(&value, "headers")?);
+        }
+    }
+    if let Some(info) = &config.authentication {
+        let credentials = &info.credentials;
+        if info.scheme.eq_ignore_ascii_case("apikey") {
+            headers.insert(API_KEY, secret(credentials, "authentication.credentials")?);
+        } else if !credentials.is_empty() {
+            let text = format!("{} {credentials}", info.scheme);
+            headers.insert(header::AUTHORIZATION, secret(&text, "authentication.credentials")?);
+        }
+    }
+    let visible = |text: &str| HeaderValue::from_str(text).map_err(|_| "id");
+    let timestamp = now.div_euclid(1000).to_string();
+    headers.insert(DELIVERY_ID, visible(id)?);
+    headers.insert(WEBHOOK_ID, visible(id)?);
+    headers.insert(WEBHOOK_TIMESTAMP, visible(&timestamp)?);
+    if !config.token.is_empty() {
+        for name in [NOTIFICATION_TOKEN, OLD_NOTIFICATION_TOKEN] {
+            headers.insert(name, secret(&config.token, "token")?);
+        }
+        let signature = webhook_signature(&config.token, id, &timestamp, body);
+        headers.insert(WEBHOOK_SIGNATURE, visible(&format!("v1,{}", STANDARD.encode(signature)))?);
+    }
+    Ok(headers)
+}
+
+/// Returns true for headers that a client can't set: those of the connection and of the message, and the signature.
+fn is_reserved(name: &HeaderName) -> bool {
+    let connection = [header::HOST, header::CONNECTION, header::TRANSFER_ENCODING, header::TE, header::UPGRADE];
+    let message = [header::CONTENT_LENGTH, header::CONTENT_TYPE, header::EXPECT, header::TRAILER];
+    let own = [DELIVERY_ID, WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE];
+    connection.contains(name) || message.contains(name) || own.contains(name)
+}
