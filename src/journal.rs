@@ -162,6 +162,7 @@ impl Journal {
     }
 
     /// Tells the observer of a commit, or of a push configuration that was stored for a task.
+    #[cfg_attr(not(feature = "push"), expect(clippy::unused_self, reason = "there is no observer"))]
     pub(crate) fn tell_observer(&self, key: &Key, has_new_config: bool) {
         #[cfg(feature = "push")]
         if let Some(observer) = self.observer.get() {

@@ -95,6 +95,7 @@ impl<A: Agent> Service<A> {
     }
 
     /// Checks that notifications may be sent to the target of a configuration.
+    #[cfg_attr(not(feature = "push"), expect(clippy::unused_async, reason = "there are no notifications"))]
     pub(super) async fn check_target(&self, prefix: &str, push: &PushConfig) -> Result<(), Error> {
         #[cfg(feature = "push")]
         if let Some(delivery) = &self.delivery {
