@@ -91,9 +91,10 @@
 //! | `sqlite` | The store in an SQLite file; includes `server` |
 //! | `client` | [`client`] |
 //! | `tls` | `https://` URLs in the client; includes `client` |
+//! | `push` | [`push`], delivery of notifications; includes `server` |
 //! | `openapi` | API documents below `/openapi`; includes `server`. Enabled by default |
 //! | `docs` | Home page and Swagger UI for browsers; includes `openapi`. Enabled by default |
-//! | `cli` | The program `a2a`; includes `server`, `sqlite` and `client`. Enabled by default |
+//! | `cli` | The program `a2a`; includes `server`, `sqlite`, `client` and `push`. Enabled by default |
 //!
 //! # Where to go next
 //!
