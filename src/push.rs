@@ -3,17 +3,23 @@
 //! | module | subject |
 //! | --- | --- |
 //! | `delivery` | queue, retries, circuit breaker |
+//! | `jwt` | keys of the server, and tokens signed with them |
 //! | `payload` | selection and form of the notifications |
+//! | `receiver` | verification and decoding, for receivers |
 //! | `sender` | requests to webhooks |
 //! | `signature` | signatures of the requests |
 //! | `target` | protection against requests to internal addresses |
 
 use std::{fmt, sync::Arc, time::Duration};
 
+pub use jwt::{Algorithm, KeyError, PublicKeys, SigningKey, SigningKeys};
+pub use receiver::{Delivery, Received, Receiver, Rejection};
 pub use target::{AllowedTarget, Resolver, SystemResolver, TargetError, TargetPolicy};
 
 pub(crate) mod delivery;
+mod jwt;
 pub(crate) mod payload;
+mod receiver;
 mod sender;
 mod signature;
 mod target;

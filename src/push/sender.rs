@@ -24,12 +24,12 @@ use super::{
 use crate::{clock::Millis, protocol::Version, store::PushConfig};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-const NOTIFICATION_TOKEN: HeaderName = HeaderName::from_static("a2a-notification-token");
-const OLD_NOTIFICATION_TOKEN: HeaderName = HeaderName::from_static("x-a2a-notification-token");
-const DELIVERY_ID: HeaderName = HeaderName::from_static("a2a-delivery-id");
-const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
-const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
-const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+pub(super) const NOTIFICATION_TOKEN: HeaderName = HeaderName::from_static("a2a-notification-token");
+pub(super) const OLD_NOTIFICATION_TOKEN: HeaderName = HeaderName::from_static("x-a2a-notification-token");
+pub(super) const DELIVERY_ID: HeaderName = HeaderName::from_static("a2a-delivery-id");
+pub(super) const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+pub(super) const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+pub(super) const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
 /// Maximum size of a response body that is read, in bytes, so that its connection can be used again. A longer one closes it.
 const MAX_RESPONSE: usize = 16 << 10;

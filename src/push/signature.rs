@@ -7,7 +7,7 @@ use base64::{
 };
 
 /// Prefix of a token that is a secret of Standard Webhooks in base64.
-const SECRET_PREFIX: &str = "whsec_";
+pub(super) const SECRET_PREFIX: &str = "whsec_";
 
 /// Returns the signature of [Standard Webhooks](https://www.standardwebhooks.com): HMAC-SHA256 over id, timestamp and body.
 ///
