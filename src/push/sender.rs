@@ -1,7 +1,9 @@
 //! Requests to the webhooks of push notifications.
 
 use std::{
+    collections::HashMap,
     error::Error as _,
+    net::SocketAddr,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -9,12 +11,14 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use parking_lot::Mutex;
 use reqwest::{
     Client,
     dns::{Addrs, Name, Resolve, Resolving},
     redirect,
 };
-use url::Url;
+use tokio::time::timeout;
+use url::{Host, Url};
 
 use super::{
     PushOptions,
@@ -57,44 +61,100 @@ impl Outcome {
 }
 
 /// Client of webhooks.
+///
+/// A connection is made only to addresses that were checked. The client for public targets has a resolver that returns
+/// public addresses only. A name with an internal address, which the allow-list admits for some ports, has a client of its
+/// own, which knows no other addresses than those that were checked.
 pub(crate) struct Sender {
-    /// A failure to create it is reported for each attempt.
-    http: Result<Client, String>,
+    options: ClientOptions,
+    /// Client of public targets and of targets without a name. A failure to create it is reported for each attempt.
+    public: Result<Client, String>,
+    internal: Mutex<HashMap<InternalTarget, Client>>,
     policy: TargetPolicy,
     content_type: HeaderValue,
 }
 
-/// Resolver of connections, which returns permitted addresses only.
-struct CheckedResolver(TargetPolicy);
+/// Host, and its checked addresses with the port.
+type InternalTarget = (String, Vec<SocketAddr>);
 
-impl Resolve for CheckedResolver {
+/// Maximum number of clients for internal targets that are kept. With each, its unused connections are kept.
+const MAX_INTERNAL_CLIENTS: usize = 64;
+
+#[derive(Clone, Copy)]
+struct ClientOptions {
+    timeout: Duration,
+    idle_connections: usize,
+}
+
+impl ClientOptions {
+    fn client(self, resolver: Arc<dyn Resolve>) -> Result<Client, String> {
+        let client = Client::builder()
+            .dns_resolver(resolver)
+            .redirect(redirect::Policy::none())
+            .no_proxy()
+            .referer(false)
+            .timeout(self.timeout)
+            .connect_timeout(self.timeout)
+            .pool_max_idle_per_host(self.idle_connections)
+            .user_agent(concat!("a2a-service/", env!("CARGO_PKG_VERSION")))
+            .build();
+        client.map_err(|error| error.to_string())
+    }
+}
+
+/// Resolver of connections to public targets.
+struct PublicResolver(TargetPolicy);
+
+impl Resolve for PublicResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let policy = self.0.clone();
         Box::pin(async move {
-            let addresses = policy.connect_addresses(name.as_str()).await?;
+            let addresses = policy.public_addresses(name.as_str()).await?;
             let addresses: Addrs = Box::new(addresses.into_iter());
             Ok(addresses)
         })
     }
 }
 
+/// Resolver of connections to one target, whose addresses were checked.
+struct CheckedAddresses(Vec<SocketAddr>);
+
+impl Resolve for CheckedAddresses {
+    fn resolve(&self, _: Name) -> Resolving {
+        let addresses: Addrs = Box::new(self.0.clone().into_iter());
+        Box::pin(std::future::ready(Ok(addresses)))
+    }
+}
+
 impl Sender {
     pub(crate) fn new(options: &PushOptions) -> Self {
         let policy = TargetPolicy::new(options.allow.clone(), Arc::clone(&options.resolver));
-        let http = Client::builder()
-            .dns_resolver(Arc::new(CheckedResolver(policy.clone())))
-            .redirect(redirect::Policy::none())
-            .no_proxy()
-            .referer(false)
-            .timeout(options.timeout)
-            .connect_timeout(options.timeout)
-            .pool_max_idle_per_host(options.per_host)
-            .user_agent(concat!("a2a-service/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|error| error.to_string());
-        let content_type =
-            HeaderValue::from_static(if options.plain_json { "application/json" } else { "application/a2a+json" });
-        Self { http, policy, content_type }
+        let json = if options.plain_json { "application/json" } else { "application/a2a+json" };
+        let options = ClientOptions { timeout: options.timeout, idle_connections: options.per_host };
+        let public = options.client(Arc::new(PublicResolver(policy.clone())));
+        Self { options, public, internal: Mutex::default(), policy, content_type: HeaderValue::from_static(json) }
+    }
+
+    /// Returns the client for a target with these checked addresses.
+    fn client(&self, url: &Url, addresses: &[SocketAddr]) -> Result<Client, String> {
+        let name = match url.host() {
+            Some(Host::Domain(name)) if !self.policy.are_public(addresses) => name,
+            // Other targets are not resolved.
+            _ => return self.public.clone(),
+        };
+        let mut addresses = addresses.to_vec();
+        addresses.sort_unstable();
+        let target = (name.to_owned(), addresses);
+        if let Some(client) = self.internal.lock().get(&target) {
+            return Ok(client.clone());
+        }
+        let client = self.options.client(Arc::new(CheckedAddresses(target.1.clone())))?;
+        let mut clients = self.internal.lock();
+        if clients.len() >= MAX_INTERNAL_CLIENTS {
+            clients.clear();
+        }
+        clients.insert(target, client.clone());
+        Ok(client)
     }
 
     /// Checks a configuration that is to be stored.
@@ -110,18 +170,19 @@ impl Sender {
 
     /// Sends a notification once.
     pub(crate) async fn send(&self, config: &PushConfig, id: &str, body: Bytes, now: Millis) -> Outcome {
-        let http = match &self.http {
-            Ok(http) => http,
-            Err(reason) => return Outcome::retry(reason.clone()),
-        };
         let Ok(url) = Url::parse(&config.config.url) else {
             return Outcome::Rejected { reason: "the URL is invalid".to_owned() };
         };
-        match self.policy.addresses(&url).await {
-            Ok(_) => {}
-            Err(TargetError::Unresolved) => return Outcome::retry("the host does not resolve"),
-            Err(TargetError::Refused(why)) => return Outcome::Rejected { reason: format!("url: {why}") },
-        }
+        let http = match timeout(self.options.timeout, self.policy.addresses(&url)).await {
+            Ok(Ok(addresses)) => self.client(&url, &addresses),
+            Ok(Err(TargetError::Unresolved)) => return Outcome::retry("the host does not resolve"),
+            Ok(Err(TargetError::Refused(why))) => return Outcome::Rejected { reason: format!("url: {why}") },
+            Err(_) => return Outcome::retry("the host does not resolve in time"),
+        };
+        let http = match http {
+            Ok(http) => http,
+            Err(reason) => return Outcome::retry(reason),
+        };
         let mut headers = match headers(config, id, &body, now) {
             Ok(headers) => headers,
             Err(field) => return Outcome::Rejected { reason: format!("{field} can't be sent in an HTTP header") },
@@ -227,7 +288,16 @@ fn headers(push: &PushConfig, id: &str, body: &[u8], now: Millis) -> Result<Head
 
 /// Returns true for headers that a client can't set: those of the connection and of the message, and the signature.
 fn is_reserved(name: &HeaderName) -> bool {
-    let connection = [header::HOST, header::CONNECTION, header::TRANSFER_ENCODING, header::TE, header::UPGRADE];
+    let connection = [
+        header::HOST,
+        header::CONNECTION,
+        header::TRANSFER_ENCODING,
+        header::TE,
+        header::UPGRADE,
+        HeaderName::from_static("keep-alive"),
+        HeaderName::from_static("proxy-connection"),
+        HeaderName::from_static("http2-settings"),
+    ];
     let message = [header::CONTENT_LENGTH, header::CONTENT_TYPE, header::EXPECT, header::TRAILER];
     let own = [DELIVERY_ID, WEBHOOK_ID, WEBHOOK_TIMESTAMP, WEBHOOK_SIGNATURE];
     connection.contains(name) || message.contains(name) || own.contains(name)

@@ -24,11 +24,13 @@ const PORTS: [u16; 4] = [80, 443, 8080, 8443];
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Networks that are not part of the public internet, or whose addresses contain others (IANA special-purpose registries).
-const REFUSED: [&str; 25] = [
+const REFUSED: [&str; 26] = [
     "0.0.0.0/8",
     "10.0.0.0/8",
     "100.64.0.0/10",
     "127.0.0.0/8",
+    // Public by its number, but internal services of Azure.
+    "168.63.129.16/32",
     "169.254.0.0/16",
     "172.16.0.0/12",
     "192.0.0.0/24",
@@ -280,16 +282,21 @@ impl TargetPolicy {
         is_global && !self.refused.iter().any(|network| network.contains(&ip))
     }
 
-    /// Returns the permitted addresses of a name, for a connection to a target that was checked.
-    pub(crate) async fn connect_addresses(&self, name: &str) -> io::Result<Vec<SocketAddr>> {
-        let name = name.trim_end_matches('.');
-        let addresses = self.resolver.resolve(name, 0).await?;
-        let is_allowed =
-            |ip: IpAddr| self.is_public(ip) || self.allow.iter().any(|entry| entry.names(name) || entry.contains(ip));
-        if addresses.iter().any(|address| !is_allowed(address.ip().to_canonical())) {
+    /// Resolves a name to public addresses, for a connection.
+    ///
+    /// # Errors
+    /// The name does not resolve, or it has an internal address, also one that the allow-list names.
+    pub(crate) async fn public_addresses(&self, name: &str) -> io::Result<Vec<SocketAddr>> {
+        let addresses = self.resolver.resolve(name.trim_end_matches('.'), 0).await?;
+        if !self.are_public(&addresses) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the host has an internal address"));
         }
         Ok(addresses)
+    }
+
+    /// Returns true if all addresses are of the public internet.
+    pub(crate) fn are_public(&self, addresses: &[SocketAddr]) -> bool {
+        addresses.iter().all(|address| self.is_public(address.ip().to_canonical()))
     }
 }
 

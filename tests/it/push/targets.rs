@@ -123,6 +123,7 @@ const REFUSED: &[&str] = &[
     "https://203.0.113.1/",
     "https://198.18.0.1/",
     "https://192.0.0.1/",
+    "https://168.63.129.16/",
     "https://[ff02::1]/",
     "https://[2001:db8::1]/",
     "https://[3fff::1]/",
@@ -215,8 +216,9 @@ async fn changed_address_of_a_name_is_refused() {
     for public in [1, 2] {
         let receiver = Receiver::accepting().await;
         let port = receiver.addr.port();
-        // The port is admitted, the address is not.
-        let allow = vec![format!("http://93.184.215.14:{port}").parse().unwrap()];
+        // The port is admitted, and the address is not, except with another port.
+        let allow = [format!("http://93.184.215.14:{port}"), "http://127.0.0.1:1".to_owned()];
+        let allow = allow.iter().map(|entry| entry.parse().unwrap()).collect();
         let names = Arc::new(Names { public, ..Names::default() });
         let resolver: Arc<dyn Resolver> = Arc::<Names>::clone(&names);
         let store = Arc::new(Memory::default());
