@@ -250,7 +250,7 @@ fn describe(error: &reqwest::Error) -> String {
 /// field that can't be a header.
 fn headers(push: &PushConfig, id: &str, body: &[u8], now: Millis) -> Result<HeaderMap, &'static str> {
     let secret = |text: &str, field: &'static str| -> Result<HeaderValue, &'static str> {
-        let mut value = HeaderValue::from_str(text).map_err(|_| field)?;
+        let mut value = HeaderValue::from_bytes(text.as_bytes()).map_err(|_| field)?;
         value.set_sensitive(true);
         Ok(value)
     };

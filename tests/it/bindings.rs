@@ -157,11 +157,16 @@ pub(crate) async fn v03_rpc<A: Agent>(server: Server<A>) -> Arc<dyn A2aService> 
 pub(crate) fn server() -> Server<Actor> {
     let mut limits = Limits::default();
     limits.send_timeout = Some(Duration::from_millis(500));
-    Server::new(Actor).limits(limits).push_options(PushOptions::default().resolver(Arc::new(NoNames)))
+    Server::new(Actor).limits(limits).push_options(no_names())
 }
 
-/// Resolver that knows no names, so that no notification leaves the machine.
-pub(crate) struct NoNames;
+/// Options of push notifications without names, so that none leaves the machine.
+pub(crate) fn no_names() -> PushOptions {
+    PushOptions::default().resolver(Arc::new(NoNames))
+}
+
+/// Resolver that knows no names.
+struct NoNames;
 
 #[async_trait::async_trait]
 impl Resolver for NoNames {

@@ -228,7 +228,8 @@ impl Agent for LatchedAgent {
 async fn send_of_0_3_blocks_unless_configured_otherwise() {
     allow_undocumented(Bodies::Requests);
     let latch = Arc::new(Latch::default());
-    let url = serve(Server::new(LatchedAgent(Arc::clone(&latch))).push(true)).await;
+    let url =
+        serve(Server::new(LatchedAgent(Arc::clone(&latch))).push(true).push_options(crate::bindings::no_names())).await;
     let http = &reqwest::Client::new();
     let post = async |path: &str, body: Value, state: &str| {
         let asked = http.post(format!("{url}{path}")).header("content-type", "application/json");

@@ -104,19 +104,19 @@ scenes! {
     joke_example_without_a_task: JOKE_WITHOUT_A_TASK on example_server(true);
     paper_example: PAPER on example_server(false);
     flight_example: FLIGHT on example_server(false);
-    report_example: REPORT on example_server(false).push(true);
+    report_example: REPORT on example_server(false).push(true).push_options(crate::bindings::no_names());
     faces_example: FACES on example_server(false);
     tickets_example: TICKETS on example_server(false);
-    orders_example: ORDERS on example_server(false).push(true);
+    orders_example: ORDERS on example_server(false).push(true).push_options(crate::bindings::no_names());
     orders_example_without_a_task: ORDERS_WITHOUT_A_TASK on example_server(true);
     orders_example_canceled: ORDERS_CANCELED on example_server(false);
     orders_example_streamed: ORDERS_STREAMED on example_server(false);
     orders_example_with_an_error: ORDERS_ERROR on example_server(false);
-    orders_example_with_a_push_configuration: ORDERS_PUSH on example_server(false).push(true);
+    orders_example_with_a_push_configuration: ORDERS_PUSH on example_server(false).push(true).push_options(crate::bindings::no_names());
     extended_card_example: EXTENDED_CARD on example_server(false);
     researcher_example: RESEARCHER on example_server(false);
     python_types_example: REFERENCE on example_server(false);
-    python_types_example_with_a_push_configuration: REFERENCE_PUSH on example_server(false).push(true);
+    python_types_example_with_a_push_configuration: REFERENCE_PUSH on example_server(false).push(true).push_options(crate::bindings::no_names());
 }
 
 fn send(text: &str) -> Value {

@@ -65,6 +65,16 @@ def text(artifact):
     return ''.join(part.text for part in artifact.parts)
 
 
+def without_secrets(config):
+    """The configuration as the server returns it."""
+    saved = TaskPushNotificationConfig()
+    saved.CopyFrom(config)
+    saved.ClearField('token')
+    if saved.HasField('authentication'):
+        saved.authentication.ClearField('credentials')
+    return saved
+
+
 async def refused(kind, awaitable):
     """An error of this very kind, with something to read."""
     error = await harness.error_of(kind, awaitable)
@@ -245,14 +255,15 @@ class Tests:
         config = TaskPushNotificationConfig(
             task_id=task.id,
             id='p',
-            url='https://example.com/hook',
+            url='https://hook.invalid/',
             token='t',
             authentication=AuthenticationInfo(scheme='Bearer', credentials='secret'),
         )
-        equal(await self._client.create_task_push_notification_config(config), config)
+        saved = without_secrets(config)
+        equal(await self._client.create_task_push_notification_config(config), saved)
         get = GetTaskPushNotificationConfigRequest(task_id=task.id, id='p')
-        equal(await self._client.get_task_push_notification_config(get), config)
-        await self._list_and_delete(config)
+        equal(await self._client.get_task_push_notification_config(get), saved)
+        await self._list_and_delete(saved)
 
     async def _refused_stream(self, kind, stream):
         await refused(kind, anext(stream))
@@ -267,14 +278,14 @@ class Tests:
         await refused(TaskNotFoundError, self._client.get_task_push_notification_config(get))
 
     async def push_configuration_of_a_send(self):
-        config = TaskPushNotificationConfig(id='p', url='https://example.com/hook', token='t')
+        config = TaskPushNotificationConfig(id='p', url='https://hook.invalid/', token='t')
         task = await self._send('/ask What?', task_push_notification_config=config)
         get = GetTaskPushNotificationConfigRequest(task_id=task.id, id='p')
         config.task_id = task.id
-        equal(await self._client.get_task_push_notification_config(get), config)
+        equal(await self._client.get_task_push_notification_config(get), without_secrets(config))
 
     async def push_not_supported(self):
-        config = TaskPushNotificationConfig(task_id='t', id='p', url='https://example.com/hook')
+        config = TaskPushNotificationConfig(task_id='t', id='p', url='https://hook.invalid/')
         await refused(PushNotificationNotSupportedError, self._other.create_task_push_notification_config(config))
         get = GetTaskPushNotificationConfigRequest(task_id='t', id='p')
         await refused(PushNotificationNotSupportedError, self._other.get_task_push_notification_config(get))

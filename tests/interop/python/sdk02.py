@@ -44,7 +44,7 @@ from harness import all_of, chunks, equal
 
 URL, OTHER = sys.argv[1:]
 TASK_NOT_FOUND, NOT_CANCELABLE, NO_PUSH, CONTENT_TYPE, INVALID_PARAMS = -32001, -32002, -32003, -32005, -32602
-WEBHOOK = PushNotificationConfig(id='p', url='https://example.com/hook', token='t')
+WEBHOOK = PushNotificationConfig(id='p', url='https://hook.invalid/', token='t')
 
 
 def params(*parts, task=None, task_id=None, **configuration):
@@ -170,14 +170,19 @@ class Tests:
         config = TaskPushNotificationConfig(
             task_id=task.id, push_notification_config=WEBHOOK.model_copy(update={'authentication': auth})
         )
-        equal(result(await self._set_webhook(config)), config)
+        # Secrets are not returned.
+        auth = PushNotificationAuthenticationInfo(schemes=['Bearer'])
+        webhook = WEBHOOK.model_copy(update={'authentication': auth, 'token': None})
+        saved = config.model_copy(update={'push_notification_config': webhook})
+        equal(result(await self._set_webhook(config)), saved)
         by_id = GetTaskPushNotificationConfigParams(id=task.id, push_notification_config_id='p')
         for query in [by_id, TaskIdParams(id=task.id)]:
-            equal(result(await self._get_webhook(query)), config)
+            equal(result(await self._get_webhook(query)), saved)
 
     async def push_configuration_of_a_send(self):
         task = await self._send('/ask What?', push_notification_config=WEBHOOK)
-        equal(result(await self._get_webhook(TaskIdParams(id=task.id))).push_notification_config, WEBHOOK)
+        webhook = result(await self._get_webhook(TaskIdParams(id=task.id))).push_notification_config
+        equal(webhook, WEBHOOK.model_copy(update={'token': None}))
 
     async def push_not_supported(self):
         config = TaskPushNotificationConfig(task_id='t', push_notification_config=WEBHOOK)

@@ -390,7 +390,7 @@ async fn explicit_empty_secrets_of_push_configurations_are_cleared() {
 async fn push_configuration_of_a_rejected_message_is_rolled_back() {
     let mut limits = Limits::default();
     limits.turns = 1;
-    let agent = Server::new(Actor).limits(limits).push(true).into_service();
+    let agent = Server::new(Actor).limits(limits).push(true).push_options(crate::bindings::no_names()).into_service();
     let id = send(&*agent, with_push_config(text("", "/ask what?"), config("", "kept"))).await.id;
     let mut running = stream(&*agent, text("", "!authorise")).await;
     next(&mut running).await;
@@ -411,7 +411,7 @@ async fn push_extras_of_v03_are_stored() {
     let store = Arc::new(Memory::default());
     let shared: Arc<dyn Store> = Arc::<Memory>::clone(&store);
     let replies = agent::from_fn(|_, _| async { Ok(End::input_required("more?")) });
-    let agent = Server::new(replies).store(shared).push(true).into_service();
+    let agent = Server::new(replies).store(shared).push(true).push_options(crate::bindings::no_names()).into_service();
     let ada = || Call { version: Version::V0_3, ..Call::by("ada") };
     let extra = |text: &'static str| PushExtra(text.into());
 

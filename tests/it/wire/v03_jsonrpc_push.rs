@@ -21,7 +21,13 @@ async fn call_ok(url: &str, method: &str, params: &Value) -> Value {
 async fn further_schemes_are_returned_to_v03_clients_and_secrets_are_not() {
     allow_undocumented(Bodies::Requests);
     let agent = agent::from_fn(|_, _| async { Ok(End::input_required("more?")) });
-    let server = server::Server::new(agent).push(true).layer(CheckLayer).bind("127.0.0.1:0").await.unwrap();
+    let server = server::Server::new(agent)
+        .push(true)
+        .push_options(crate::bindings::no_names())
+        .layer(CheckLayer)
+        .bind("127.0.0.1:0")
+        .await
+        .unwrap();
     let url = &format!("http://{}/rpc", server.addr());
     tokio::spawn(server.run_until(std::future::pending()));
 
