@@ -97,15 +97,18 @@ impl Clients {
     /// Starts the clients, which first finish the unfinished work.
     pub(crate) fn start(url: &str, history: &Arc<History>, unfinished: &Arc<Unfinished>, rng: &mut Rng) -> Self {
         let (mut all, stopping) = (JoinSet::new(), Arc::new(AtomicBool::new(false)));
-        for own in 0..BINDINGS {
-            let client = Client {
+        // Created before the first one runs: a client with TLS takes time, and the server may stop soon.
+        let clients: Vec<Client> = (0..BINDINGS)
+            .map(|own| Client {
                 history: Arc::clone(history),
                 unfinished: Arc::clone(unfinished),
                 bindings: bindings(url),
                 own,
                 rng: Rng(u64::try_from(rng.below(usize::MAX)).unwrap()),
                 stopping: Arc::clone(&stopping),
-            };
+            })
+            .collect();
+        for client in clients {
             all.spawn(client.run());
         }
         Self { all, stopping }
