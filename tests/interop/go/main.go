@@ -171,12 +171,14 @@ var tests = []struct {
 	{"push configurations", func(c client) {
 		id := c.task(user("/ask What?")).ID
 		auth := &a2a.PushAuthInfo{Scheme: "Bearer", Credentials: "secret"}
-		config := &a2a.PushConfig{TaskID: id, ID: "p", URL: "https://example.com/hook", Token: "t", Auth: auth}
-		equal(must(c.CreateTaskPushConfig(c, config)), config)
+		config := &a2a.PushConfig{TaskID: id, ID: "p", URL: "https://hook.invalid/", Token: "t", Auth: auth}
+		// Secrets are not returned.
+		saved := &a2a.PushConfig{TaskID: id, ID: "p", URL: config.URL, Auth: &a2a.PushAuthInfo{Scheme: "Bearer"}}
+		equal(must(c.CreateTaskPushConfig(c, config)), saved)
 		get := &a2a.GetTaskPushConfigRequest{TaskID: id, ID: "p"}
 		list := &a2a.ListTaskPushConfigRequest{TaskID: id}
-		equal(must(c.GetTaskPushConfig(c, get)), config)
-		equal(must(c.ListTaskPushConfigs(c, list)), []*a2a.PushConfig{config})
+		equal(must(c.GetTaskPushConfig(c, get)), saved)
+		equal(must(c.ListTaskPushConfigs(c, list)), []*a2a.PushConfig{saved})
 		must(0, c.DeleteTaskPushConfig(c, &a2a.DeleteTaskPushConfigRequest{TaskID: id, ID: "p"}))
 		equal(len(must(c.ListTaskPushConfigs(c, list))), 0)
 		_, err := c.GetTaskPushConfig(c, get)
