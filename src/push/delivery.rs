@@ -68,6 +68,9 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mi
 /// Number of successive failures of a host after which its circuit breaker opens.
 const BREAKER_FAILURES: u32 = 5;
 
+/// Number of hosts above which the failures of those without deliveries are forgotten.
+const MAX_HOSTS: usize = 4096;
+
 /// First time for which a circuit breaker stays open. Doubles with each failed probe, up to the maximum.
 const BREAKER_OPEN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mins(5));
 
@@ -332,7 +335,8 @@ impl Shared {
                 running.spawn(async move { Finished { is_success: shared.deliver(&claim).await, host: name } });
             }
         }
-        hosts.retain(|_, host| host.sending > 0 || host.failures > 0 || !host.waiting.is_empty());
+        let keeps_failures = hosts.len() <= MAX_HOSTS;
+        hosts.retain(|_, host| host.sending > 0 || !host.waiting.is_empty() || (keeps_failures && host.failures > 0));
         Ok(())
     }
 
