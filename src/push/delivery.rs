@@ -164,7 +164,7 @@ struct Shared {
 struct Tasks {
     /// Tasks whose events are delivered.
     known: HashSet<Key>,
-    /// Those that have changed since they were last marked in the store.
+    /// Known tasks that have changed since they were last marked in the store.
     changed: HashSet<Key>,
 }
 

@@ -182,7 +182,7 @@ pub struct TargetPolicy {
     resolver: Arc<dyn Resolver>,
 }
 
-/// What a target needs from the allow-list.
+/// Requirements of a target that only the allow-list can lift.
 struct Needs {
     scheme: bool,
     port: bool,
