@@ -38,9 +38,6 @@ use crate::{
     store::{DeliveryClaim, DeliveryToken, Key, Store, Unavailable},
 };
 
-/// Time for which a claim is leased. A delivery whose process died is repeated after it.
-const LEASE: Duration = Duration::from_mins(2);
-
 /// Maximum number of claims that are sent or wait for their host.
 const MAX_CLAIMED: usize = 1024;
 
@@ -210,6 +207,11 @@ impl Shared {
         self.wake.notify_one();
     }
 
+    /// Time for which a claim is leased: twice what it can take. A delivery whose process ended is repeated after it.
+    fn lease(&self) -> Duration {
+        (self.options.timeout + CLAIM_TIME) * 2
+    }
+
     fn now(&self) -> Millis {
         self.env.clock.millis()
     }
@@ -279,9 +281,9 @@ impl Shared {
             if limit == 0 {
                 break;
             }
-            let claims = self.store.claim_due(&self.runner, self.now(), limit, LEASE).await?;
+            let claims = self.store.claim_due(&self.runner, self.now(), limit, self.lease()).await?;
             let is_last = claims.len() < limit;
-            let lease_end = Instant::now() + LEASE;
+            let lease_end = Instant::now() + self.lease();
             for claim in claims {
                 hosts.entry(host_of(&claim.config.config.url)).or_default().waiting.push_back((claim, lease_end));
             }
