@@ -1,4 +1,4 @@
-//! Page tokens and page size limits of task lists. A token names the last task of a page instead of an offset, so that
+//! Ends of pages, and page tokens and page size limits of task lists. A token names the last task of a page instead of an offset, so that
 //! changes between two pages neither repeat nor skip other tasks.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -18,6 +18,20 @@ pub struct PageToken {
 
 /// Version of the token encoding.
 const LAYOUT: u8 = 1;
+
+/// Ends a page that was read with one row more than its limit, if there is one. Returns the page, and the position of its
+/// last row if another page follows.
+pub(super) fn cut_page<P, T>(mut rows: Vec<(P, T)>, limit: usize) -> (Vec<T>, Option<P>) {
+    let has_more = rows.len() > limit;
+    rows.truncate(limit);
+    let mut last = None;
+    let page = rows.into_iter().map(|(position, row)| {
+        last = Some(position);
+        row
+    });
+    let page = page.collect();
+    (page, last.filter(|_| has_more))
+}
 
 impl PageToken {
     /// Encodes the token as opaque text that is valid for this query only.

@@ -8,7 +8,7 @@ use crate::{
     event::Seq,
     store::{
         Delivery, DeliveryClaim, DeliveryPage, DeliveryState, DeliveryToken, Key, PushConfig, PushPage, PushTaskPage,
-        PutResult, delivery::lease_end,
+        PutResult, delivery::lease_end, page::cut_page,
     },
 };
 
@@ -273,10 +273,9 @@ impl Memory {
                 }
             }
         }
-        let has_more = found.len() > limit;
-        let page: Vec<_> = found.into_iter().take(limit).collect();
-        let next = page.last().filter(|_| has_more).map(|(serial, _)| DeliveryToken(*serial, 0));
-        DeliveryPage { deliveries: page.into_iter().map(|(_, delivery)| delivery).collect(), next }
+        let rows = found.into_iter().map(|(serial, delivery)| (DeliveryToken(serial, 0), delivery)).collect();
+        let (deliveries, next) = cut_page(rows, limit);
+        DeliveryPage { deliveries, next }
     }
 
     /// Makes a delivery due at once. Returns whether it waited, or was a dead letter.

@@ -2,7 +2,7 @@
 //!
 //! A delivery that is due is in a partial index, and so is a dead letter. The commits of agents change neither.
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
@@ -18,7 +18,7 @@ use crate::{
     event::Seq,
     store::{
         DeadLetter, Delivery, DeliveryClaim, DeliveryPage, DeliveryState, DeliveryToken, InUse, Key, PushTaskPage,
-        STORE_FULL, Unavailable, delivery::lease_end,
+        STORE_FULL, Unavailable, delivery::lease_end, page::cut_page,
     },
 };
 
@@ -52,9 +52,13 @@ const MAX_DELETED_LOGS: usize = 64;
 const FREE_SHARE: u64 = 64;
 
 /// Selects tasks in a terminal state that have undelivered events and a separate log, longest due first.
-const UNDELIVERED_LOGS: &str = "SELECT t.id FROM push p JOIN task t ON t.id = p.task
-    WHERE p.due IS NOT NULL AND t.folded = 0 AND t.whole IS NULL AND t.state >= 3 AND t.state <= 7 AND t.state <> 6
-    GROUP BY t.id ORDER BY min(p.pending), t.id LIMIT ?";
+static UNDELIVERED_LOGS: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT t.id FROM push p JOIN task t ON t.id = p.task
+         WHERE p.due IS NOT NULL AND t.folded = 0 AND t.whole IS NULL AND {TERMINAL}
+         GROUP BY t.id ORDER BY min(p.pending), t.id LIMIT ?"
+    )
+});
 
 /// Decodes the columns [`STATE`], which begin at `first`.
 fn state(row: &Row<'_>, first: usize) -> rusqlite::Result<DeliveryState> {
@@ -176,11 +180,8 @@ pub(super) fn page(
     // One row more than the limit shows whether there is a next page.
     let sql_limit = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
     let rows = query.query_map((signed(after.0)?, signed(after.1)?, sql_limit), delivery)?;
-    let mut rows = rows.collect::<rusqlite::Result<Vec<_>>>()?;
-    let has_more = rows.len() > limit;
-    rows.truncate(limit);
-    let next = rows.last().filter(|_| has_more).map(|(token, _)| *token);
-    Ok(DeliveryPage { deliveries: rows.into_iter().map(|(_, delivery)| delivery).collect(), next })
+    let (deliveries, next) = cut_page(rows.collect::<rusqlite::Result<_>>()?, limit);
+    Ok(DeliveryPage { deliveries, next })
 }
 
 impl Sqlite {
@@ -247,7 +248,7 @@ impl Sqlite {
     pub(super) async fn delete_undelivered_logs(&self, now: Millis, in_use: InUse<'_>) -> Result<u64, Unavailable> {
         let limit = i64::try_from(MAX_DELETED_LOGS).unwrap_or(i64::MAX);
         let found = self.readers.run(move |db| {
-            let mut query = db.prepare_cached(UNDELIVERED_LOGS)?;
+            let mut query = db.prepare_cached(&UNDELIVERED_LOGS)?;
             let tasks = query.query_map([limit], |row| row.get(0))?;
             tasks.map(|task| task.map(|task| (task, key_of(db, task).ok()))).collect::<rusqlite::Result<Vec<_>>>()
         });

@@ -14,7 +14,7 @@ use crate::{
     event::Seq,
     pb::v1::TaskPushNotificationConfig,
     protocol::Version,
-    store::{Key, PushConfig, PushPage, PutResult},
+    store::{Key, PushConfig, PushPage, PutResult, page::cut_page},
 };
 
 /// Stores a configuration. Replaces the one of the same id; adds one only while the task has less than `max`. A new one gets
@@ -67,12 +67,9 @@ pub(super) fn page(db: &Connection, key: &Key, after: u64, limit: usize) -> rusq
     let after = i64::try_from(after).unwrap_or(i64::MAX);
     // One row more than the limit shows whether there is a next page.
     let sql_limit = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
-    let rows = query.query_map((task, after, sql_limit), |row| Ok((config(row)?, row.get(3)?)))?;
-    let mut rows = rows.collect::<rusqlite::Result<Vec<(_, i64)>>>()?;
-    let has_more = rows.len() > limit;
-    rows.truncate(limit);
-    let next = rows.last().filter(|_| has_more).map(|(_, number)| unsigned(*number));
-    Ok(Some(PushPage { configs: rows.into_iter().map(|(config, _)| config).collect(), next }))
+    let rows = query.query_map((task, after, sql_limit), |row| Ok((unsigned(row.get(3)?), config(row)?)))?;
+    let (configs, next) = cut_page(rows.collect::<rusqlite::Result<_>>()?, limit);
+    Ok(Some(PushPage { configs, next }))
 }
 
 /// Decodes the columns `version`, `config` and `beside`.
