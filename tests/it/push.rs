@@ -384,7 +384,7 @@ async fn bad_receivers_hold_up_nothing() {
     assert!(sent.load(Ordering::Relaxed) < 256 << 20, "{}", sent.load(Ordering::Relaxed));
 }
 
-/// What was committed before the process ended is delivered after its next start.
+/// Events that were committed before the process ended are delivered after its next start.
 #[tokio::test]
 async fn deliveries_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
