@@ -29,12 +29,16 @@ impl Clock {
 
     /// Returns the current time.
     pub fn millis(&self) -> Millis {
-        let millis = |time: Duration| Millis::try_from(time.as_millis()).unwrap_or(Millis::MAX);
         match &self.0 {
-            None => millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()),
-            Some(Simulated { start, time }) => time.saturating_add(millis(start.elapsed())),
+            None => whole_millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()),
+            Some(Simulated { start, time }) => time.saturating_add(whole_millis(start.elapsed())),
         }
     }
+}
+
+/// Converts a duration to milliseconds. Truncates finer fractions.
+pub(crate) fn whole_millis(time: Duration) -> Millis {
+    Millis::try_from(time.as_millis()).unwrap_or(Millis::MAX)
 }
 
 /// Returns the instant `delay` after `start`. A delay over 30 years is reduced to that, because an `Instant` may not be

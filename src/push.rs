@@ -7,7 +7,7 @@
 //! | `payload` | selection and form of the notifications |
 //! | `receiver` | verification and decoding, for receivers |
 //! | `sender` | requests to webhooks |
-//! | `signature` | signatures of the requests |
+//! | `signature` | signatures of Standard Webhooks |
 //! | `target` | protection against requests to internal addresses |
 
 use std::{fmt, sync::Arc, time::Duration};

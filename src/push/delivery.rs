@@ -26,15 +26,14 @@ use url::Url;
 use super::{
     PushOptions,
     payload::{Form, Notification, V03Encoder},
-    sender::{Outcome, Sender},
+    sender::{Failure, Sender},
 };
 use crate::{
-    clock::Millis,
+    clock::{Millis, whole_millis},
     env::Env,
     error::Error,
     event::{Ends, Event, Seq},
     journal::CommitObserver,
-    pb::v1::{Task, TaskState, TaskStatus},
     store::{DeliveryClaim, DeliveryToken, Key, Store, Unavailable},
 };
 
@@ -86,18 +85,7 @@ impl DeliveryService {
         let sender = Sender::new(&options);
         let (tasks, counters) = (Mutex::default(), Counters::default());
         let runner = env.ids.random().into();
-        let shared = Shared {
-            store,
-            env,
-            options,
-            v03_encoder,
-            sender,
-            runner,
-            tasks,
-            known: AtomicUsize::new(0),
-            wake: Notify::new(),
-            counters,
-        };
+        let shared = Shared { store, env, options, v03_encoder, sender, runner, tasks, wake: Notify::new(), counters };
         let shared = Arc::new(shared);
         let task = tokio::spawn(Arc::clone(&shared).run()).abort_handle();
         Self { shared, task }
@@ -149,8 +137,6 @@ struct Shared {
     /// Name of this process in the leases of the store.
     runner: Box<str>,
     tasks: Mutex<Tasks>,
-    /// Number of tasks with configurations, so that a server without any does not take the lock.
-    known: AtomicUsize,
     /// Wakes the dispatcher.
     wake: Notify,
     counters: Counters,
@@ -167,9 +153,16 @@ struct Tasks {
 
 impl CommitObserver for Shared {
     fn on_committed(&self, key: &Key, has_new_config: bool) {
-        if has_new_config || self.known.load(Ordering::Acquire) > 0 {
-            self.changed(key, has_new_config);
+        {
+            let mut tasks = self.tasks.lock();
+            if has_new_config {
+                tasks.known.insert(key.clone());
+            }
+            if !tasks.known.contains(key) || !tasks.changed.insert(key.clone()) {
+                return;
+            }
         }
+        self.wake.notify_one();
     }
 }
 
@@ -193,20 +186,6 @@ struct Finished {
 }
 
 impl Shared {
-    /// Notes a change of a task, and wakes the dispatcher if the task has configurations.
-    fn changed(&self, key: &Key, has_new_config: bool) {
-        {
-            let mut tasks = self.tasks.lock();
-            if has_new_config && tasks.known.insert(key.clone()) {
-                self.known.store(tasks.known.len(), Ordering::Release);
-            }
-            if !tasks.known.contains(key) || !tasks.changed.insert(key.clone()) {
-                return;
-            }
-        }
-        self.wake.notify_one();
-    }
-
     /// Time for which a claim is leased: twice what it can take. A delivery whose process ended is repeated after it.
     fn lease(&self) -> Duration {
         (self.options.timeout + CLAIM_TIME) * 2
@@ -247,9 +226,7 @@ impl Shared {
         loop {
             match self.store.mark_all_due(self.now(), after, TASKS_PER_PAGE).await {
                 Ok(page) => {
-                    let mut tasks = self.tasks.lock();
-                    tasks.known.extend(page.keys);
-                    self.known.store(tasks.known.len(), Ordering::Release);
+                    self.tasks.lock().known.extend(page.keys);
                     let Some(next) = page.next else { return };
                     after = next;
                 }
@@ -292,12 +269,9 @@ impl Shared {
             }
         }
         self.start_waiting(hosts, running).await?;
-        let wait = match self.store.next_due().await? {
-            Some(due) if running.is_empty() => {
-                Duration::from_millis(due.saturating_sub(self.now()).max(1).unsigned_abs())
-            }
-            _ => POLL_INTERVAL,
-        };
+        let next_due = if running.is_empty() { self.store.next_due().await? } else { None };
+        let wait = next_due
+            .map_or(POLL_INTERVAL, |due| Duration::from_millis(due.saturating_sub(self.now()).max(1).unsigned_abs()));
         Ok(Instant::now() + wait.min(POLL_INTERVAL))
     }
 
@@ -318,7 +292,7 @@ impl Shared {
                 if is_open {
                     for (claim, _) in host.waiting.drain(..) {
                         let left = host.open_until.map_or(Duration::ZERO, |until| until - now);
-                        self.store.fail_delivery(&claim, self.now() + millis(self.jittered(left))).await?;
+                        self.store.fail_delivery(&claim, self.now() + whole_millis(self.jittered(left))).await?;
                     }
                     continue;
                 }
@@ -356,7 +330,7 @@ impl Shared {
 
     async fn attempt(&self, claim: &DeliveryClaim) -> Result<bool, Unavailable> {
         let max_age = self.options.max_age;
-        if max_age.is_some_and(|max| self.now() - claim.pending_since > millis(max)) {
+        if max_age.is_some_and(|max| self.now() - claim.pending_since > whole_millis(max)) {
             return self.give_up(claim, "undelivered for longer than push.max_age").await.map(|()| true);
         }
         let due = match self.read(claim).await? {
@@ -370,24 +344,19 @@ impl Shared {
         let mut cursor = claim.cursor;
         for Notification { seq, body } in due.notifications {
             self.counters.attempts.fetch_add(1, Ordering::Relaxed);
-            match self.sender.send(&claim.config, &delivery_id(claim, seq), body, self.now()).await {
-                Outcome::Delivered => {
-                    self.counters.delivered.fetch_add(1, Ordering::Relaxed);
-                    cursor = seq;
-                }
-                outcome @ (Outcome::Retry { .. } | Outcome::Rejected { .. } | Outcome::Gone) => {
-                    return self.record_failure(claim, cursor, outcome).await;
-                }
+            let sent = self.sender.send(&claim.config, &delivery_id(claim, seq), body, self.now()).await;
+            if let Err(failure) = sent {
+                return self.record_failure(claim, cursor, failure).await;
             }
+            self.counters.delivered.fetch_add(1, Ordering::Relaxed);
+            cursor = seq;
             if started.elapsed() > CLAIM_TIME && cursor < due.last {
                 return self.store.ack_delivery(claim, cursor, self.now()).await.map(|_| true);
             }
         }
         self.store.ack_delivery(claim, due.last, self.now()).await?;
         if due.is_end {
-            let mut tasks = self.tasks.lock();
-            tasks.known.remove(&claim.key);
-            self.known.store(tasks.known.len(), Ordering::Release);
+            self.tasks.lock().known.remove(&claim.key);
         }
         Ok(true)
     }
@@ -401,43 +370,32 @@ impl Shared {
             v03_encoder: self.v03_encoder,
         };
         let (store, key) = (&*self.store, &claim.key);
-        let events = store.events(key, claim.cursor, EVENTS_PER_CLAIM).await?;
+        let mut events = store.events(key, claim.cursor, EVENTS_PER_CLAIM).await?;
         let has_gap = events.first().is_none_or(|event| event.seq() > claim.cursor + 1);
+        if has_gap {
+            events.clear();
+        }
         let stored = if has_gap || form.needs_task() { store.load(key).await? } else { None };
-        let task = match stored {
-            Some(mut stored) => Some((stored.position, stored.load_task(store, key).await?)),
-            None => None,
-        };
-        let due = match task {
-            Some((position, task)) if has_gap => {
-                let ends = if task_state(&task).is_terminal() { Ends::Task } else { Ends::Nothing };
-                let event = Event::from_task(position, ends, Arc::new(task.clone()));
-                form.notifications(&[event], Some(&task)).map(|notifications| Due {
-                    notifications,
-                    last: position.seq,
-                    is_end: ends == Ends::Task,
-                })
+        let mut task = None;
+        if let Some(mut stored) = stored {
+            task = Some(Arc::new(stored.load_task(store, key).await?));
+            if let Some(task) = task.as_ref().filter(|_| has_gap) {
+                let ends = if task.state().is_terminal() { Ends::Task } else { Ends::Nothing };
+                events = vec![Event::from_task(stored.position, ends, Arc::clone(task))];
             }
-            // Without its task there is nothing left to deliver.
-            None if has_gap => Ok(Due { notifications: Vec::new(), last: claim.cursor, is_end: true }),
-            task => {
-                let task = task.as_ref().map(|(_, task)| task);
-                let (last, ends) =
-                    events.last().map_or((claim.cursor, Ends::Nothing), |last| (last.seq(), last.ends()));
-                let is_end = ends == Ends::Task;
-                form.notifications(&events, task).map(|notifications| Due { notifications, last, is_end })
-            }
-        };
-        Ok(due)
+        }
+        // Without its task there is nothing left to deliver.
+        let (last, ends) = events.last().map_or((claim.cursor, Ends::Task), |last| (last.seq(), last.ends()));
+        let notifications = form.notifications(&events, task.as_deref());
+        Ok(notifications.map(|notifications| Due { notifications, last, is_end: ends == Ends::Task }))
     }
 
     /// Records a failed attempt, after deliveries up to `cursor`. Returns whether the host answered.
-    async fn record_failure(&self, claim: &DeliveryClaim, cursor: Seq, outcome: Outcome) -> Result<bool, Unavailable> {
+    async fn record_failure(&self, claim: &DeliveryClaim, cursor: Seq, failure: Failure) -> Result<bool, Unavailable> {
         self.counters.failed.fetch_add(1, Ordering::Relaxed);
         let (task, config) = (claim.key.id(), &claim.config.config.id);
-        match outcome {
-            Outcome::Delivered => Ok(true),
-            Outcome::Retry { reason, after } => {
+        match failure {
+            Failure::Retry { reason, after } => {
                 tracing::info!(
                     task.id = task,
                     config.id = config,
@@ -449,15 +407,15 @@ impl Shared {
                     self.store.ack_delivery(claim, cursor, self.now()).await?;
                 } else {
                     let delay = self.jittered(backoff(BACKOFF, claim.attempts)).max(after.unwrap_or_default());
-                    self.store.fail_delivery(claim, self.now() + millis(delay)).await?;
+                    self.store.fail_delivery(claim, self.now() + whole_millis(delay)).await?;
                 }
                 Ok(false)
             }
-            Outcome::Gone => {
+            Failure::Gone => {
                 tracing::info!(task.id = task, config.id = config, "push configuration deleted: its receiver is gone");
                 self.store.delete_push(&claim.key, config).await.map(|_| true)
             }
-            Outcome::Rejected { reason } => self.give_up(claim, &reason).await.map(|()| true),
+            Failure::Rejected { reason } => self.give_up(claim, &reason).await.map(|()| true),
         }
     }
 
@@ -503,14 +461,6 @@ fn settle(hosts: &mut HashMap<Box<str>, Host>, Finished { host, is_success }: Fi
 /// Returns the delay before an attempt, after this number of earlier ones: exponential up to a maximum.
 fn backoff((first, max): (Duration, Duration), earlier: u32) -> Duration {
     first.saturating_mul(1 << earlier.min(20)).min(max)
-}
-
-fn millis(duration: Duration) -> Millis {
-    Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
-}
-
-fn task_state(task: &Task) -> TaskState {
-    task.status.as_ref().map_or(TaskState::Unspecified, TaskStatus::state)
 }
 
 /// Returns host and port of a URL.

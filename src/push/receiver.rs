@@ -13,7 +13,6 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{MethodRouter, post},
 };
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
 use parking_lot::Mutex;
@@ -28,10 +27,8 @@ use url::Url;
 
 use super::{
     jwt::{Expected, PublicKeys, TokenError},
-    sender::{
-        DELIVERY_ID, NOTIFICATION_TOKEN, OLD_NOTIFICATION_TOKEN, WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP,
-    },
-    signature::{SECRET_PREFIX, webhook_signature},
+    sender::{DELIVERY_ID, NOTIFICATION_TOKEN, OLD_NOTIFICATION_TOKEN},
+    signature::{SECRET_PREFIX, WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, is_signed},
 };
 use crate::{
     clock::Millis,
@@ -111,6 +108,15 @@ impl Rejection {
     /// notification, 413 for one that is too large, 503 if the sender should retry.
     pub fn status(&self) -> StatusCode {
         self.status
+    }
+}
+
+impl From<TokenError> for Rejection {
+    fn from(error: TokenError) -> Self {
+        match error {
+            TokenError::Invalid(why) => Self::unauthorized(why),
+            TokenError::UnknownKey => Self::unauthorized("the key of the token is unknown"),
+        }
     }
 }
 
@@ -428,14 +434,9 @@ impl Receiver {
         if difference > self.tolerance {
             return Err(Rejection::unauthorized("the timestamp is too old, or in the future"));
         }
-        // Several signatures are separated by spaces, so that a sender can change its secret.
-        let signatures = signed.split(' ').filter_map(|one| STANDARD.decode(one.strip_prefix("v1,")?).ok());
-        let signatures: Vec<Vec<u8>> = signatures.collect();
-        let is_signed = candidates.iter().any(|token| {
-            let expected = webhook_signature(token, id, timestamp, body);
-            signatures.iter().any(|signature| is_equal(signature, &expected))
-        });
-        is_signed.then_some(()).ok_or_else(|| Rejection::unauthorized("the signature is wrong"))
+        is_signed(signed, &candidates, id, timestamp, body)
+            .then_some(())
+            .ok_or_else(|| Rejection::unauthorized("the signature is wrong"))
     }
 
     /// Checks the JSON Web Token and returns its delivery id.
@@ -454,11 +455,8 @@ impl Receiver {
         });
         let token = bearer.ok_or_else(|| Rejection::unauthorized("the notification has no bearer token"))?;
         let claims = keys.verify(token).await?;
-        match claims.check(&expected) {
-            Ok(()) => Ok(claims.jti),
-            Err(TokenError::Invalid(why)) => Err(Rejection::unauthorized(why)),
-            Err(TokenError::UnknownKey) => Err(Rejection::unauthorized("the key of the token is unknown")),
-        }
+        claims.check(&expected)?;
+        Ok(claims.jti)
     }
 
     /// Decodes a notification: a response of a stream in 1.0, or a task, a message or an update in 0.3.
@@ -554,8 +552,6 @@ impl Keys {
 
     /// Verifies the signature of a token, and requests the keys if that can help.
     async fn verify(&self, token: &str) -> Result<super::jwt::Claims, Rejection> {
-        let unavailable = || Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "the key of the token is not known yet");
-        let unauthorized = |why: &str| Rejection::unauthorized(why);
         let started = Instant::now();
         let (keys, is_old) = {
             let cache = self.cache.lock();
@@ -563,24 +559,22 @@ impl Keys {
             (cache.keys.clone(), is_old)
         };
         let Some((http, url)) = &self.source else {
-            return keys.verify(token).map_err(|error| match error {
-                TokenError::UnknownKey => unauthorized("the key of the token is unknown"),
-                TokenError::Invalid(why) => unauthorized(why),
-            });
+            return Ok(keys.verify(token)?);
         };
         if !is_old {
             match keys.verify(token) {
                 Ok(claims) => return Ok(claims),
-                Err(TokenError::Invalid(why)) => return Err(unauthorized(why)),
                 Err(TokenError::UnknownKey) => {}
+                Err(error @ TokenError::Invalid(_)) => return Err(error.into()),
             }
         }
         let is_current = self.request_keys(http, url, started).await;
         let keys = self.cache.lock().keys.clone();
         keys.verify(token).map_err(|error| match error {
-            TokenError::Invalid(why) => unauthorized(why),
-            TokenError::UnknownKey if is_current => unauthorized("the key of the token is unknown"),
-            TokenError::UnknownKey => unavailable(),
+            TokenError::UnknownKey if !is_current => {
+                Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "the key of the token is not known yet")
+            }
+            error @ (TokenError::UnknownKey | TokenError::Invalid(_)) => error.into(),
         })
     }
 

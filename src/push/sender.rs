@@ -8,7 +8,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use parking_lot::Mutex;
@@ -22,7 +21,7 @@ use url::{Host, Url};
 
 use super::{
     PushOptions,
-    signature::webhook_signature,
+    signature::{WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, sign},
     target::{TargetError, TargetPolicy},
 };
 use crate::{clock::Millis, protocol::Version, store::PushConfig};
@@ -31,9 +30,6 @@ const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 pub(super) const NOTIFICATION_TOKEN: HeaderName = HeaderName::from_static("a2a-notification-token");
 pub(super) const OLD_NOTIFICATION_TOKEN: HeaderName = HeaderName::from_static("x-a2a-notification-token");
 pub(super) const DELIVERY_ID: HeaderName = HeaderName::from_static("a2a-delivery-id");
-pub(super) const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
-pub(super) const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
-pub(super) const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
 /// Maximum size of a response body that is read, in bytes, so that its connection can be used again. A longer one closes it.
 const MAX_RESPONSE: usize = 16 << 10;
@@ -41,12 +37,10 @@ const MAX_RESPONSE: usize = 16 << 10;
 /// Maximum time that a receiver can ask for before the next attempt.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 
-/// Result of an attempt.
+/// Failure of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// The receiver accepted the notification.
-    Delivered,
-    /// The attempt failed and may succeed later, not before `after`.
+pub(crate) enum Failure {
+    /// An attempt may succeed later, not before `after`.
     Retry { reason: String, after: Option<Duration> },
     /// No attempt can succeed.
     Rejected { reason: String },
@@ -54,7 +48,7 @@ pub(crate) enum Outcome {
     Gone,
 }
 
-impl Outcome {
+impl Failure {
     fn retry(reason: impl Into<String>) -> Self {
         Self::Retry { reason: reason.into(), after: None }
     }
@@ -169,32 +163,27 @@ impl Sender {
     }
 
     /// Sends a notification once.
-    pub(crate) async fn send(&self, config: &PushConfig, id: &str, body: Bytes, now: Millis) -> Outcome {
-        let Ok(url) = Url::parse(&config.config.url) else {
-            return Outcome::Rejected { reason: "the URL is invalid".to_owned() };
-        };
-        let http = match timeout(self.options.timeout, self.policy.addresses(&url)).await {
-            Ok(Ok(addresses)) => self.client(&url, &addresses),
-            Ok(Err(TargetError::Unresolved)) => return Outcome::retry("the host does not resolve"),
-            Ok(Err(TargetError::Refused(why))) => return Outcome::Rejected { reason: format!("url: {why}") },
-            Err(_) => return Outcome::retry("the host does not resolve in time"),
-        };
-        let http = match http {
-            Ok(http) => http,
-            Err(reason) => return Outcome::retry(reason),
-        };
-        let mut headers = match headers(config, id, &body, now) {
-            Ok(headers) => headers,
-            Err(field) => return Outcome::Rejected { reason: format!("{field} can't be sent in an HTTP header") },
-        };
+    ///
+    /// # Errors
+    /// The receiver has not accepted it.
+    pub(crate) async fn send(&self, config: &PushConfig, id: &str, body: Bytes, now: Millis) -> Result<(), Failure> {
+        let rejected = |reason: String| Failure::Rejected { reason };
+        let url = Url::parse(&config.config.url).map_err(|_| rejected("the URL is invalid".to_owned()))?;
+        let addresses = timeout(self.options.timeout, self.policy.addresses(&url)).await;
+        let addresses = addresses.map_err(|_| Failure::retry("the host does not resolve in time"))?;
+        let addresses = addresses.map_err(|error| match error {
+            TargetError::Unresolved => Failure::retry("the host does not resolve"),
+            TargetError::Refused(why) => rejected(format!("url: {why}")),
+        })?;
+        let http = self.client(&url, &addresses).map_err(Failure::retry)?;
+        let headers = headers(config, id, &body, now);
+        let mut headers = headers.map_err(|field| rejected(format!("{field} can't be sent in an HTTP header")))?;
         let json = HeaderValue::from_static("application/json");
         let content_type = if config.version == Version::V1_0 { self.content_type.clone() } else { json };
         headers.insert(header::CONTENT_TYPE, content_type);
-        let mut response = match http.post(url).headers(headers).body(body).send().await {
-            Ok(response) => response,
-            Err(error) => return Outcome::retry(describe(&error)),
-        };
-        let outcome = outcome(response.status(), response.headers(), now);
+        let response = http.post(url).headers(headers).body(body).send().await;
+        let mut response = response.map_err(|error| Failure::retry(describe(&error)))?;
+        let accepted = check_status(response.status(), response.headers(), now);
         let mut left = MAX_RESPONSE;
         while let Ok(Some(chunk)) = response.chunk().await {
             left = left.saturating_sub(chunk.len());
@@ -202,20 +191,20 @@ impl Sender {
                 break;
             }
         }
-        outcome
+        accepted
     }
 }
 
-/// Returns the outcome for the head of a response.
-fn outcome(status: StatusCode, headers: &HeaderMap, now: Millis) -> Outcome {
+/// Checks whether the head of a response accepts the notification.
+fn check_status(status: StatusCode, headers: &HeaderMap, now: Millis) -> Result<(), Failure> {
     let reason = format!("the receiver returned {}", status.as_u16());
-    match status.as_u16() {
-        200..300 => Outcome::Delivered,
-        410 => Outcome::Gone,
-        408 | 425 | 429 | 500.. => Outcome::Retry { reason, after: retry_after(headers, now) },
-        300..400 => Outcome::Rejected { reason: format!("{reason}; redirects are not followed") },
-        _ => Outcome::Rejected { reason },
-    }
+    Err(match status.as_u16() {
+        200..300 => return Ok(()),
+        410 => Failure::Gone,
+        408 | 425 | 429 | 500.. => Failure::Retry { reason, after: retry_after(headers, now) },
+        300..400 => Failure::Rejected { reason: format!("{reason}; redirects are not followed") },
+        _ => Failure::Rejected { reason },
+    })
 }
 
 /// Returns the delay that a receiver asks for: seconds, or a date (RFC 9110, 10.2.3).
@@ -280,8 +269,7 @@ fn headers(push: &PushConfig, id: &str, body: &[u8], now: Millis) -> Result<Head
         for name in [NOTIFICATION_TOKEN, OLD_NOTIFICATION_TOKEN] {
             headers.insert(name, secret(&config.token, "token")?);
         }
-        let signature = webhook_signature(&config.token, id, &timestamp, body);
-        headers.insert(WEBHOOK_SIGNATURE, visible(&format!("v1,{}", STANDARD.encode(signature)))?);
+        headers.insert(WEBHOOK_SIGNATURE, visible(&sign(&config.token, id, &timestamp, body))?);
     }
     Ok(headers)
 }

@@ -1,18 +1,43 @@
-//! Signatures of push notifications, with which receivers verify sender and content.
+//! Signatures of [Standard Webhooks](https://www.standardwebhooks.com), with which receivers verify sender and content of
+//! push notifications: headers, and HMAC-SHA256 over id, timestamp and body.
+//!
+//! The key is the token of the configuration: decoded from base64 if it begins with `whsec_`, else its UTF-8 bytes.
 
 use aws_lc_rs::hmac;
 use base64::{
     Engine as _,
     engine::general_purpose::{STANDARD, STANDARD_NO_PAD},
 };
+use http::HeaderName;
+use subtle::ConstantTimeEq as _;
+
+pub(super) const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+pub(super) const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+pub(super) const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
 /// Prefix of a token that is a secret of Standard Webhooks in base64.
 pub(super) const SECRET_PREFIX: &str = "whsec_";
 
-/// Returns the signature of [Standard Webhooks](https://www.standardwebhooks.com): HMAC-SHA256 over id, timestamp and body.
-///
-/// The key is the token of the configuration: decoded from base64 if it begins with `whsec_`, else its UTF-8 bytes.
-pub(crate) fn webhook_signature(token: &str, id: &str, timestamp: &str, body: &[u8]) -> Vec<u8> {
+/// Prefix of a signature with a symmetric key.
+const VERSION: &str = "v1,";
+
+/// Returns the value of `webhook-signature` for a token.
+pub(super) fn sign(token: &str, id: &str, timestamp: &str, body: &[u8]) -> String {
+    format!("{VERSION}{}", STANDARD.encode(hmac(token, id, timestamp, body)))
+}
+
+/// Returns true if a value of `webhook-signature` has a signature that was made with one of the tokens. Several signatures
+/// are separated by spaces, so that a sender can change its secret.
+pub(super) fn is_signed(value: &str, tokens: &[&String], id: &str, timestamp: &str, body: &[u8]) -> bool {
+    let signatures = value.split(' ').filter_map(|one| STANDARD.decode(one.strip_prefix(VERSION)?).ok());
+    let signatures: Vec<Vec<u8>> = signatures.collect();
+    tokens.iter().any(|token| {
+        let expected = hmac(token, id, timestamp, body);
+        signatures.iter().any(|signature| signature.ct_eq(&expected).into())
+    })
+}
+
+fn hmac(token: &str, id: &str, timestamp: &str, body: &[u8]) -> Vec<u8> {
     let decode = |text: &str| STANDARD.decode(text).or_else(|_| STANDARD_NO_PAD.decode(text)).ok();
     let key = token.strip_prefix(SECRET_PREFIX).and_then(decode);
     let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_deref().unwrap_or(token.as_bytes()));

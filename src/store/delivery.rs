@@ -8,7 +8,10 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Key, PushConfig};
-use crate::{clock::Millis, event::Seq};
+use crate::{
+    clock::{Millis, whole_millis},
+    event::Seq,
+};
 
 /// Reason of a dead letter that a store at its maximum size made of the oldest undelivered configuration.
 pub const STORE_FULL: &str = "the store is full";
@@ -182,5 +185,5 @@ pub struct DeliveryToken(pub u64, pub u64);
 
 /// Returns the end of a lease that begins now.
 pub(super) fn lease_end(now: Millis, lease: Duration) -> Millis {
-    now.saturating_add(Millis::try_from(lease.as_millis()).unwrap_or(Millis::MAX))
+    now.saturating_add(whole_millis(lease))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Millis;
+use crate::clock::{Millis, whole_millis};
 
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
@@ -50,8 +50,7 @@ impl Retention {
 
     /// Returns the time before which data is expired, or `None` if the retention is unlimited.
     pub fn cutoff(retention: Option<Duration>, now: Millis) -> Option<Millis> {
-        let millis = Millis::try_from(retention?.as_millis()).unwrap_or(Millis::MAX);
-        Some(now.saturating_sub(millis))
+        Some(now.saturating_sub(whole_millis(retention?)))
     }
 }
 

@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     clock::Clock,
     pb::v1::TaskState,
-    push::{Algorithm, SigningKeys},
+    push::{Algorithm, SigningKeys, signature::sign},
 };
 
 const NOW: Millis = 1_700_000_000_000;
@@ -28,7 +28,7 @@ fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
 }
 
 fn signature(secret: &str, id: &str, seconds: i64, body: &[u8]) -> String {
-    format!("v1,{}", STANDARD.encode(webhook_signature(secret, id, &seconds.to_string(), body)))
+    sign(secret, id, &seconds.to_string(), body)
 }
 
 /// Headers of a delivery with a token and a signature made with it.
