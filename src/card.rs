@@ -236,11 +236,6 @@ impl CardTemplate {
             let why = "public_url: gRPC does not support a path, and is left off the agent card; set card.grpc_url";
             warnings.push(why.to_owned());
         }
-        if self.push {
-            let why =
-                "push.enabled: push notification configurations are stored, but notifications are not delivered yet";
-            warnings.push(why.to_owned());
-        }
         warnings
     }
 
@@ -446,7 +441,7 @@ mod tests {
         assert_eq!(below().configure(grpc("a.example:443")).warnings(), [""; 0]);
         let rest = Some(vec![ProtocolBinding::HttpJson]);
         assert_eq!(below().configure(config().bindings(rest.clone()).bindings_v03(rest)).warnings(), [""; 0]);
-        warns_of(card().push(true), "push.enabled");
+        assert_eq!(card().push(true).warnings(), [""; 0]);
         warns_of(card().configure(grpc("x")), "card.grpc_url");
         warns_of(card().configure(config().grpc_url_v03(Some(String::new()))), "card.grpc_url_v03");
     }
