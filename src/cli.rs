@@ -1,15 +1,21 @@
-//! Command line of the `a2a` program: `serve`, `admin`, `config` and `openapi`, exit codes, and output to stdout and stderr.
+//! Command line of the `a2a` program: `serve`, `listen`, `admin`, `config` and `openapi`, exit codes, and output to stdout and
+//! stderr.
 
 use std::{fmt, path::PathBuf, process::ExitCode};
 
 use clap::{Arg, ArgAction, ArgMatches, FromArgMatches, Parser, Subcommand, builder::styling};
+use serde_json::Value;
 
 mod admin;
+mod listen;
 #[cfg(feature = "openapi")]
 mod openapi;
 mod serve;
 
-use crate::config::{self, Config, KEYS, Key};
+use crate::{
+    clock::{self, Millis},
+    config::{self, Config, KEYS, Key},
+};
 
 /// Exit code for an invalid command line or configuration (`EX_USAGE` of sysexits).
 const EX_USAGE: u8 = 64;
@@ -26,6 +32,8 @@ struct Arguments {
 enum Command {
     /// Serves an agent.
     Serve(Serve),
+    /// Receives push notifications, prints them, and runs a command for each.
+    Listen(listen::Listen),
     /// Inspects and maintains a task database.
     Admin(admin::Admin),
     /// Describes the configuration.
@@ -117,6 +125,7 @@ pub fn main() -> ExitCode {
     };
     let result = match arguments.command {
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Listen(arguments) => listen::run(&arguments),
         Command::Admin(arguments) => admin::run(&arguments),
         Command::Config(ConfigCommand::Reference) => {
             say(&config::reference());
@@ -144,12 +153,22 @@ fn warn(text: &str) {
     eprintln!("warning: {text}");
 }
 
+#[expect(clippy::print_stderr, reason = "stdout is reserved for results")]
+fn report(text: &str) {
+    eprint!("{text}");
+}
+
 /// Prints a result to stdout and flushes it, because the parent process may read the address from a pipe. Ignores a closed
 /// stdout.
 fn say(text: &str) {
     use std::io::Write as _;
     let mut out = std::io::stdout();
     drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
+}
+
+/// Formats a time as text (RFC 3339).
+fn time(millis: Millis) -> Value {
+    serde_json::to_value(clock::timestamp(millis)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -330,13 +330,17 @@ impl Receiver {
     {
         post(move |request: Request<Body>| {
             let (receiver, handler) = (self.clone(), handler.clone());
-            async move { receiver.respond(request, handler).await }
+            async move { receiver.respond(request, |delivery, _| handler(delivery)).await }
         })
     }
 
-    async fn respond<H, F, E>(&self, request: Request<Body>, handler: H) -> Result<StatusCode, Rejection>
+    /// Checks and decodes a request, and passes its notification and its body to a handler unless it is a duplicate.
+    ///
+    /// # Errors
+    /// The request is rejected, or the handler failed.
+    pub(crate) async fn respond<H, F, E>(&self, request: Request<Body>, handler: H) -> Result<StatusCode, Rejection>
     where
-        H: Fn(Delivery) -> F,
+        H: FnOnce(Delivery, Bytes) -> F,
         F: Future<Output = Result<(), E>>,
         E: fmt::Display,
     {
@@ -347,7 +351,7 @@ impl Receiver {
         };
         if let Some((delivery, processing)) = self.begin(&parts.headers, &body).await? {
             let id = delivery.id.clone();
-            if let Err(error) = handler(delivery).await {
+            if let Err(error) = handler(delivery, body).await {
                 tracing::warn!(delivery.id = id, error.cause = %error, "push notification not processed");
                 return Err(Rejection::new(StatusCode::INTERNAL_SERVER_ERROR, "the notification was not processed"));
             }

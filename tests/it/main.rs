@@ -31,6 +31,7 @@ mod history;
 mod json;
 mod latency;
 mod layers;
+mod listen;
 #[cfg(feature = "openapi")]
 mod openapi;
 mod power_loss;

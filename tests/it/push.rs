@@ -150,7 +150,11 @@ fn hook(url: &str) -> TaskPushNotificationConfig {
     TaskPushNotificationConfig { id: "hook".into(), url: url.into(), token: SECRET.into(), ..Default::default() }
 }
 
-async fn send(agent: &dyn A2aService, text: &str, config: TaskPushNotificationConfig) -> Result<Task, Error> {
+pub(crate) async fn send(
+    agent: &dyn A2aService,
+    text: &str,
+    config: TaskPushNotificationConfig,
+) -> Result<Task, Error> {
     let configuration = SendMessageConfiguration { task_push_notification_config: Some(config), ..Default::default() };
     let request = SendMessageRequest {
         message: Some(Message::user(text)),

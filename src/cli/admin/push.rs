@@ -9,8 +9,8 @@ use url::Url;
 
 use super::with_existing_store;
 use crate::{
-    cli::say,
-    clock::{self, Millis},
+    cli::{say, time},
+    clock::Millis,
     config::Config,
     store::{Delivery, DeliveryState, DeliveryToken, Store as _, sqlite::Inspector},
 };
@@ -178,11 +178,6 @@ fn state_name(state: &DeliveryState, seq: u64) -> &'static str {
         DeliveryState { cursor, .. } if *cursor < seq => "waiting",
         _ => "idle",
     }
-}
-
-/// Formats a time as text (RFC 3339).
-fn time(millis: Millis) -> Value {
-    serde_json::to_value(clock::timestamp(millis)).unwrap_or_default()
 }
 
 /// Returns the URL without userinfo and query, which may be secrets.

@@ -1,0 +1,139 @@
+//! Commands that `a2a listen --forward` runs.
+
+use std::{convert::Infallible, io, process::Stdio, str::FromStr};
+
+use tokio::{
+    io::AsyncWriteExt as _,
+    process::{Child, Command},
+};
+
+use super::Notification;
+
+/// Command of `--forward`.
+#[derive(Clone, Debug)]
+pub(super) struct Forward {
+    program: String,
+    arguments: Vec<String>,
+}
+
+impl FromStr for Forward {
+    type Err = &'static str;
+
+    /// Splits a command into words, as a shell does, without expansions.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut words = shlex::split(text).ok_or("a quote is not closed, or a backslash ends the command")?.into_iter();
+        let program = words.next().filter(|program| !program.is_empty()).ok_or("the command is empty")?;
+        Ok(Self { program, arguments: words.collect() })
+    }
+}
+
+impl Forward {
+    /// Runs the command with the body on stdin, and waits for its end. It is killed, with the processes that it has started,
+    /// if the sender disconnects.
+    ///
+    /// # Errors
+    /// The command could not be started, or failed.
+    pub(super) async fn run(
+        &self,
+        notification: &Notification<'_>,
+        hidden_variable: Option<&str>,
+        only_stderr: bool,
+    ) -> Result<(), String> {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).stdin(Stdio::piped()).kill_on_drop(true);
+        if let Some(name) = hidden_variable {
+            command.env_remove(name);
+        }
+        command.envs([
+            ("A2A_DELIVERY_ID", notification.delivery.id.as_deref().unwrap_or_default()),
+            ("A2A_PROTOCOL_VERSION", notification.delivery.version.as_str()),
+            ("A2A_TASK_ID", notification.task_id),
+            ("A2A_CONTEXT_ID", notification.context_id),
+            ("A2A_EVENT", notification.event),
+            ("A2A_STATE", notification.state.unwrap_or_default()),
+            ("A2A_VERIFIED", if notification.is_verified { "true" } else { "false" }),
+        ]);
+        if only_stderr {
+            command.stdout(io::stderr());
+        }
+        // Of its own, so that Ctrl-C does not interrupt the command, and that its processes can be killed together.
+        #[cfg(unix)]
+        command.process_group(0);
+        let failed = |error: io::Error| format!("{}: {error}", self.program);
+        let mut child = command.spawn().map_err(failed)?;
+        let group = Group::of(&child);
+        let stdin = child.stdin.take();
+        let write = async {
+            if let Some(mut stdin) = stdin {
+                // A command need not read its input.
+                drop(stdin.write_all(notification.body).await);
+            }
+            std::future::pending::<Infallible>().await
+        };
+        let status = tokio::select! {
+            status = child.wait() => status.map_err(failed)?,
+            never = write => match never {},
+        };
+        group.release();
+        if status.success() { Ok(()) } else { Err(format!("{} failed: {status}", self.program)) }
+    }
+}
+
+/// Process group of a command, which is killed when this is dropped.
+struct Group {
+    #[cfg(unix)]
+    leader: Option<rustix::process::Pid>,
+}
+
+impl Group {
+    #[cfg(unix)]
+    fn of(child: &Child) -> Self {
+        let id = child.id().and_then(|id| id.try_into().ok());
+        Self { leader: id.and_then(rustix::process::Pid::from_raw) }
+    }
+
+    /// Returns no group: only the command itself is killed.
+    #[cfg(not(unix))]
+    fn of(_: &Child) -> Self {
+        Self {}
+    }
+
+    /// Keeps the processes running. Must be called when the command has ended, because its id can then be reused.
+    #[cfg_attr(not(unix), expect(unused_mut, reason = "there is no group"))]
+    fn release(mut self) {
+        #[cfg(unix)]
+        {
+            self.leader = None;
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        #[cfg(unix)]
+        if let Some(leader) = self.leader {
+            // Fails only if all of its processes have ended.
+            _ = rustix::process::kill_process_group(leader, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_split_without_expansions() {
+        for (text, words) in [
+            ("jq .task", &["jq", ".task"][..]),
+            (r#" sh  -c 'cat >"$A2A_TASK_ID"; echo $HOME' "#, &["sh", "-c", r#"cat >"$A2A_TASK_ID"; echo $HOME"#]),
+            (r#"a "b c" d\ e "f\"g" '' *.json | ~ $(x)"#, &["a", "b c", "d e", "f\"g", "", "*.json", "|", "~", "$(x)"]),
+        ] {
+            let Forward { program, arguments } = text.parse().unwrap();
+            assert_eq!([vec![program], arguments].concat(), words);
+        }
+        for text in ["", "  ", "''", "a 'b", "a \"b", "a \\"] {
+            assert!(text.parse::<Forward>().is_err(), "{text}");
+        }
+    }
+}
