@@ -9,6 +9,9 @@ let failures = 0;
 /** What the SDK under test is called. */
 export const SDK = `@a2a-js/sdk ${dependencies['@a2a-js/sdk']}`;
 
+/** What the library that verifies signatures of push notifications is called. */
+export const WEBHOOKS = `standardwebhooks ${dependencies.standardwebhooks}`;
+
 /** Text that is more than ASCII, with what JSON and server-sent events must escape. */
 export const EVERY_SCRIPT = 'naïve Ω 漢字 \u{1f980} "\\\n\t\u2028 end';
 
