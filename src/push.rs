@@ -70,6 +70,12 @@ options! {
         pub per_host: usize,
         /// Maximum number of dead letters that are kept. 1000 by default.
         pub dead_letters: usize,
+        /// Keys that sign the token of notifications whose configuration has the authentication scheme `Bearer` without
+        /// credentials. The server publishes them at `/.well-known/jwks.json`. None by default: then there is no token.
+        pub keys: Option<SigningKeys>,
+        /// Issuer of these tokens: their claim `iss`. By default the origin of the [URL](crate::server::Server::url) of the
+        /// server, or else that of its listen address, or `a2a-service` if it has neither.
+        pub issuer: Option<String>,
         /// Source of the addresses of hosts. The resolver of the system by default.
         pub resolver: Arc<dyn Resolver>,
     }
@@ -87,6 +93,8 @@ impl Default for PushOptions {
             concurrency: 64,
             per_host: 4,
             dead_letters: 1000,
+            keys: None,
+            issuer: None,
             resolver: Arc::new(SystemResolver),
         }
     }

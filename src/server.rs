@@ -194,7 +194,7 @@ impl<A: Agent> Server<A> {
     }
 
     /// Origins of web pages that may call this server (CORS). Requests from other origins than these and the server's own
-    /// are rejected with 403, except for the agent card and health checks. None by default.
+    /// are rejected with 403, except for the agent card, the key set and health checks. None by default.
     pub fn cors_origins(mut self, origins: impl IntoIterator<Item = AllowedOrigin>) -> Self {
         self.cors_origins = origins.into_iter().collect();
         self
@@ -538,12 +538,24 @@ impl<A: Agent> Server<A> {
     fn assemble(self, bound: Option<SocketAddr>) -> Assembled {
         let store = self.store.unwrap_or_else(|| Arc::new(Memory::default()));
         let mut card = self.card.protocols(self.settings.protocols.iter());
+        if let Some(addr) = bound {
+            card = card.bound(addr);
+        }
         let stream_max_age = self.limits.stream_max_age;
         let service = Service::with_env(self.agent, store, self.limits, self.settings.env.clone());
         let service = service.offering(card.offers());
         let service = service.modes(self.modes, card.declared()).idempotency_default_key(self.default_key);
         #[cfg(feature = "push")]
-        let service = if card.offers().push { service.delivering(self.push, push_payload) } else { service };
+        let (service, key_set) = if card.offers().push {
+            let mut push = self.push;
+            push.issuer = push.issuer.or_else(|| card.address().origin());
+            let key_set = push.keys.as_ref().map(|keys| keys.jwks().to_string().into());
+            (service.delivering(push, push_payload), key_set)
+        } else {
+            (service, None)
+        };
+        #[cfg(not(feature = "push"))]
+        let key_set = None;
         service.start_retention(self.retention);
         let service = Arc::new(service);
         let handle = Handle::new(Arc::clone(&service), self.grace);
@@ -574,9 +586,6 @@ impl<A: Agent> Server<A> {
         if let Some(path) = &self.rpc_path {
             card = card.rpc_path(path);
         }
-        if let Some(addr) = bound {
-            card = card.bound(addr);
-        }
         #[cfg(feature = "openapi")]
         let documents = {
             let is_loopback = bound.is_some_and(|addr| !is_public(addr));
@@ -591,6 +600,7 @@ impl<A: Agent> Server<A> {
         let documents = None;
         let settings = Settings {
             documents,
+            key_set,
             card: Arc::new(move |request| card.json(request)),
             stream_max_age,
             drain: handle.draining(),

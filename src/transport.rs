@@ -7,7 +7,7 @@
 //! | `listener`, `connection`, `control_frames`, `write_timeout` | connections: limits, idle and write timeouts, drain |
 //! | `framing`, `peer_limit`, `origin`, `base_path` | checks in front of the service, and path rewriting |
 //! | `classify`, `version`, `context` | kind of a request, protocol version rules, request context |
-//! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `documents`, `health` | bindings and public resources |
+//! | `jsonrpc`, `rest`, `grpc`, `grpc_web`, `card`, `key_set`, `documents`, `health` | bindings and public resources |
 //! | `body`, `request_budget`, `response`, `sse` | request and response bodies |
 
 mod base_path;
@@ -23,6 +23,7 @@ pub mod grpc;
 mod grpc_web;
 mod health;
 mod jsonrpc;
+mod key_set;
 pub mod listener;
 mod origin;
 mod peer_limit;
@@ -217,7 +218,9 @@ impl HttpService {
     pub(crate) fn dispatch<B: RequestBody>(&self, class: RequestClass, parts: Parts, body: B) -> ResponseFuture {
         let convert = match parts.method {
             Method::HEAD => response::to_head,
-            Method::OPTIONS if matches!(class.kind, RequestKind::Card | RequestKind::Document) => {
+            Method::OPTIONS
+                if matches!(class.kind, RequestKind::Card | RequestKind::KeySet | RequestKind::Document) =>
+            {
                 return now(card::preflight());
             }
             Method::OPTIONS => response::to_options,
@@ -248,6 +251,9 @@ impl HttpService {
         }
         let binding = match kind {
             RequestKind::Card => return now(card::respond_with_card(&settings.card, card_dates, &parts)),
+            RequestKind::KeySet => {
+                return now(key_set::respond_with_key_set(settings.key_set.as_ref(), &parts));
+            }
             RequestKind::Document => {
                 let document = documents::respond_with_document(settings.documents.clone(), parts);
                 return Box::pin(async move { Ok(document.await) });
@@ -289,6 +295,7 @@ impl HttpService {
             | RequestKind::Grpc
             | RequestKind::GrpcWeb(_)
             | RequestKind::Card
+            | RequestKind::KeySet
             | RequestKind::Document
             | RequestKind::Health => {
                 let checked = checks.complete(version, &mut parts.extensions);
@@ -412,6 +419,7 @@ impl RequestClass {
             (
                 RequestKind::Rest
                 | RequestKind::Card
+                | RequestKind::KeySet
                 | RequestKind::Document
                 | RequestKind::ExtendedCard
                 | RequestKind::Health,

@@ -11,6 +11,9 @@ use http::{
     uri::{self, PathAndQuery},
 };
 
+#[cfg(feature = "push")]
+use url::Url;
+
 use super::Network;
 use crate::card::CardRequest;
 
@@ -41,6 +44,14 @@ impl Address {
     pub(crate) fn path(&self) -> Option<&str> {
         let (_, rest) = self.public.as_deref()?.split_once("://")?;
         rest.find('/').map(|start| &rest[start..])
+    }
+
+    /// Returns the origin of the configured URL, or else of the listen address. `None` if neither is known.
+    #[cfg(feature = "push")]
+    pub(crate) fn origin(&self) -> Option<String> {
+        let configured = self.public.as_deref().and_then(|url| Url::parse(url).ok());
+        let configured = configured.map(|url| url.origin().ascii_serialization());
+        configured.or_else(|| self.bound.map(|addr| format!("http://{}", Authority::from(addr))))
     }
 
     /// Returns the URL at which the client of a request reaches the server. `None` if it is unknown.

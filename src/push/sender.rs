@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, header::InvalidHeaderValue};
 use parking_lot::Mutex;
 use reqwest::{
     Client,
@@ -21,6 +21,7 @@ use url::{Host, Url};
 
 use super::{
     PushOptions,
+    jwt::SigningKeys,
     signature::{WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, sign},
     target::{TargetError, TargetPolicy},
 };
@@ -66,7 +67,12 @@ pub(crate) struct Sender {
     internal: Mutex<HashMap<InternalTarget, Client>>,
     policy: TargetPolicy,
     content_type: HeaderValue,
+    keys: Option<SigningKeys>,
+    issuer: String,
 }
+
+/// Issuer of tokens of a server that has no URL.
+const UNKNOWN_ISSUER: &str = "a2a-service";
 
 /// Host, and its checked addresses with the port.
 type InternalTarget = (String, Vec<SocketAddr>);
@@ -124,9 +130,12 @@ impl Sender {
     pub(crate) fn new(options: &PushOptions) -> Self {
         let policy = TargetPolicy::new(options.allow.clone(), Arc::clone(&options.resolver));
         let json = if options.plain_json { "application/json" } else { "application/a2a+json" };
+        let keys = options.keys.clone();
+        let issuer = options.issuer.clone().unwrap_or_else(|| UNKNOWN_ISSUER.to_owned());
         let options = ClientOptions { timeout: options.timeout, idle_connections: options.per_host };
         let public = options.client(Arc::new(PublicResolver(policy.clone())));
-        Self { options, public, internal: Mutex::default(), policy, content_type: HeaderValue::from_static(json) }
+        let (internal, content_type) = (Mutex::default(), HeaderValue::from_static(json));
+        Self { options, public, internal, policy, content_type, keys, issuer }
     }
 
     /// Returns the client for a target with these checked addresses.
@@ -178,6 +187,12 @@ impl Sender {
         let http = self.client(&url, &addresses).map_err(Failure::retry)?;
         let headers = headers(config, id, &body, now);
         let mut headers = headers.map_err(|field| rejected(format!("{field} can't be sent in an HTTP header")))?;
+        if let Some(keys) = self.keys.as_ref().filter(|_| is_signed(config)) {
+            let token = keys.token(&self.issuer, &url, id, &body, now).map_err(|error| error.to_string());
+            let value = token.and_then(|token| secret(&format!("Bearer {token}")).map_err(|error| error.to_string()));
+            let value = value.map_err(|why| Failure::retry(format!("the notification can't be signed: {why}")))?;
+            headers.insert(header::AUTHORIZATION, value);
+        }
         let json = HeaderValue::from_static("application/json");
         let content_type = if config.version == Version::V1_0 { self.content_type.clone() } else { json };
         headers.insert(header::CONTENT_TYPE, content_type);
@@ -238,11 +253,7 @@ fn describe(error: &reqwest::Error) -> String {
 /// Returns the headers of a notification: those of the client, the token, the credentials, and the signature. `Err` has the
 /// field that can't be a header.
 fn headers(push: &PushConfig, id: &str, body: &[u8], now: Millis) -> Result<HeaderMap, &'static str> {
-    let secret = |text: &str, field: &'static str| -> Result<HeaderValue, &'static str> {
-        let mut value = HeaderValue::from_bytes(text.as_bytes()).map_err(|_| field)?;
-        value.set_sensitive(true);
-        Ok(value)
-    };
+    let secret = |text: &str, field: &'static str| secret(text).map_err(|_| field);
     let config = &push.config;
     let mut headers = HeaderMap::new();
     for (name, value) in push.headers() {
@@ -272,6 +283,19 @@ fn headers(push: &PushConfig, id: &str, body: &[u8], now: Millis) -> Result<Head
         headers.insert(WEBHOOK_SIGNATURE, visible(&sign(&config.token, id, &timestamp, body))?);
     }
     Ok(headers)
+}
+
+/// Returns true for a configuration that asks for a token signed by the server: `Bearer` without credentials.
+fn is_signed(push: &PushConfig) -> bool {
+    let authentication = push.config.authentication.as_ref();
+    authentication.is_some_and(|info| info.scheme.eq_ignore_ascii_case("bearer") && info.credentials.is_empty())
+}
+
+/// Returns a header value that is not printed.
+fn secret(text: &str) -> Result<HeaderValue, InvalidHeaderValue> {
+    let mut value = HeaderValue::from_bytes(text.as_bytes())?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// Returns true for headers that a client can't set: those of the connection and of the message, and the signature.

@@ -71,12 +71,13 @@ pub(super) fn respond_with_card(card: &super::CardSource, dates: &CardDates, par
     let card = card(&card_request(parts));
     let tag = entity_tag(&card);
     let is_not_modified = is_not_modified(&parts.headers, &tag, dates);
-    let headers = dates.text.iter().map(|text| (header::LAST_MODIFIED, text.clone())).collect();
+    let mut headers = HeaderMap::from_iter([(header::VARY, vary())]);
+    headers.extend(dates.text.iter().map(|text| (header::LAST_MODIFIED, text.clone())));
     respond_with_public(card, "application/json", tag, is_not_modified, headers)
 }
 
-/// Responds with a public resource that depends on the requested URL and the protocol version, as the card does, or with 304
-/// if the client has it already. `headers` are those that only this resource has.
+/// Responds with a public resource, or with 304 if the client has it already. `headers` are those that only this resource
+/// has.
 pub(super) fn respond_with_public(
     content: Bytes,
     content_type: &'static str,
@@ -89,7 +90,6 @@ pub(super) fn respond_with_public(
         headers.insert(header::ETAG, tag);
     }
     headers.insert(header::CACHE_CONTROL, CACHE_CONTROL);
-    headers.append(header::VARY, vary());
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, ANY_ORIGIN);
     if is_not_modified {
         let mut response = status(StatusCode::NOT_MODIFIED);
@@ -168,9 +168,9 @@ pub(super) fn entity_tag(bytes: &[u8]) -> String {
     format!("\"{:032x}\"", fingerprint(bytes))
 }
 
-/// Returns the `Vary` header: the card depends on the requested URL and the protocol version. Without one of these names, a
-/// cache could return the URLs of another client's request.
-fn vary() -> HeaderValue {
+/// Returns the `Vary` header of resources that depend on the requested URL and the protocol version, as the card does.
+/// Without one of these names, a cache could return the URLs of another client's request.
+pub(super) fn vary() -> HeaderValue {
     const NAMES: [HeaderName; 7] = [
         header::HOST,
         header::FORWARDED,

@@ -1,11 +1,11 @@
-//! Request classification: gRPC, gRPC-Web, JSON-RPC, REST, agent card, API document or health, by content type and path,
-//! and the protocol version.
+//! Request classification: gRPC, gRPC-Web, JSON-RPC, REST, agent card, key set, API document or health, by content type
+//! and path, and the protocol version.
 //!
 //! A request is classified once, and the result is passed on with it.
 
 use http::{HeaderMap, Method, request::Parts};
 
-use super::{card, documents, grpc_web, health, media_type, version};
+use super::{card, documents, grpc_web, health, key_set::JWKS, media_type, version};
 use crate::{
     card::{AGENT_CARD, JSON_RPC, WELL_KNOWN, WELL_KNOWN_BEFORE},
     protocol::{Protocols, Version},
@@ -32,6 +32,7 @@ impl RequestClass {
             RequestKind::JsonRpc => "jsonrpc",
             RequestKind::Rest
             | RequestKind::Card
+            | RequestKind::KeySet
             | RequestKind::Document
             | RequestKind::ExtendedCard
             | RequestKind::Health => "http",
@@ -48,10 +49,12 @@ impl RequestClass {
         matches!(self.kind, RequestKind::GrpcWeb(_))
     }
 
-    /// Returns true for public resources, which need no authentication: the agent card, API documents and health. Decides
-    /// by the kind of request and not by a path prefix, which may be a tenant: the path `/.well-known/tasks` then names tasks.
+    /// Returns true for public resources, which need no authentication: the agent card, the key set, API documents and
+    /// health. Decides by the kind of request and not by a path prefix, which may be a tenant: the path `/.well-known/tasks`
+    /// then names tasks.
     pub(crate) fn is_public(self, parts: &Parts) -> bool {
-        matches!(self.kind, RequestKind::Card | RequestKind::Document) || self.kind.is_health(parts.uri.path())
+        matches!(self.kind, RequestKind::Card | RequestKind::KeySet | RequestKind::Document)
+            || self.kind.is_health(parts.uri.path())
     }
 }
 
@@ -64,6 +67,8 @@ pub(super) enum RequestKind {
     GrpcWeb(grpc_web::Format),
     /// Agent card: the well-known path, and those of earlier protocol versions.
     Card,
+    /// Public keys of the server: `/.well-known/jwks.json`.
+    KeySet,
     /// API document or page for browsers: `/openapi.json` and others.
     Document,
     /// Card for authenticated callers, on its path of 0.2.
@@ -92,6 +97,7 @@ impl RequestKind {
         }
         match path.strip_suffix('/').unwrap_or(path) {
             WELL_KNOWN | WELL_KNOWN_BEFORE | AGENT_CARD => Self::Card,
+            JWKS => Self::KeySet,
             path if card::card_below_json_rpc(path).is_some() => Self::Card,
             "" if cfg!(feature = "docs") && documents::wants_page(method, headers) => Self::Document,
             JSON_RPC | "" | "/a2a" => Self::JsonRpc,
@@ -107,14 +113,14 @@ impl RequestKind {
         match self {
             Self::Health => true,
             Self::Grpc | Self::GrpcWeb(_) => path.starts_with("/grpc.health.v1.Health/"),
-            Self::Card | Self::Document | Self::ExtendedCard | Self::JsonRpc | Self::Rest => false,
+            Self::Card | Self::KeySet | Self::Document | Self::ExtendedCard | Self::JsonRpc | Self::Rest => false,
         }
     }
 
     /// Allowed HTTP methods, in the form of the `Allow` header. `None` if the binding decides.
     pub(super) fn allowed_methods(self) -> Option<&'static str> {
         match self {
-            Self::Card | Self::Document | Self::ExtendedCard | Self::Health => Some("GET, HEAD"),
+            Self::Card | Self::KeySet | Self::Document | Self::ExtendedCard | Self::Health => Some("GET, HEAD"),
             Self::JsonRpc => Some("POST"),
             Self::Grpc | Self::GrpcWeb(_) | Self::Rest => None,
         }
@@ -128,13 +134,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_agent_card_and_health_are_public() {
+    fn only_agent_card_key_set_and_health_are_public() {
         let public = |method: &str, path: &str, content_type: &str| {
             let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, content_type);
             let (parts, ()) = request.body(()).unwrap().into_parts();
             RequestClass::new(&parts, Protocols::default()).is_public(&parts)
         };
-        for path in ["/.well-known/agent-card.json", "/healthz", "/readyz", "/healthz/"] {
+        for path in ["/.well-known/agent-card.json", "/.well-known/jwks.json", "/healthz", "/readyz", "/healthz/"] {
             assert!(public("GET", path, "") && public("HEAD", path, ""), "{path}");
         }
         let health = "/grpc.health.v1.Health/Check";

@@ -5,11 +5,11 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request
 
 use super::{
     Body, DocumentSource,
-    card::{card_request, entity_tag, is_known, respond_with_public},
+    card::{card_request, entity_tag, is_known, respond_with_public, vary},
     response::status,
     rest,
 };
-use crate::{error::ErrorKind, protocol::Version};
+use crate::protocol::Version;
 
 /// Content security policy of pages: they load their own files, and call this server only. The hash is that of the one inline
 /// style of Swagger UI, the colors of its logo.
@@ -44,8 +44,7 @@ pub(super) async fn respond_with_document(source: Option<DocumentSource>, parts:
     let ((media_type, content), tag, parts) = match found.await {
         Ok((Some(document), tag, parts)) => (document, tag, parts),
         Ok((None, _, parts)) => {
-            let reason = format!("{} {}", parts.method, super::brief(parts.uri.path()));
-            return rest::status_response(ErrorKind::MethodNotFound.because(reason).into(), Version::V1_0);
+            return rest::not_found(&parts);
         }
         Err(error) => return rest::status_response(crate::error::Error::internal(error).into(), Version::V1_0),
     };
@@ -57,6 +56,7 @@ pub(super) async fn respond_with_document(source: Option<DocumentSource>, parts:
     }
     let is_not_modified = is_known(&parts.headers, &tag);
     let mut headers = HeaderMap::from_iter([(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))]);
+    headers.append(header::VARY, vary());
     if media_type.starts_with("text/html") {
         headers.append(header::VARY, HeaderValue::from_static("accept"));
         headers.insert(header::CONTENT_SECURITY_POLICY, PAGE_POLICY);

@@ -238,7 +238,7 @@ impl OriginPolicy {
         {
             self.check_hosts(parts)?;
         }
-        // The card and health checks are public.
+        // The card, the key set and health checks are public.
         if class.is_public(parts) { Ok(()) } else { self.check_origin(parts, forwarded.as_ref(), bound.is_some()) }
     }
 

@@ -212,6 +212,12 @@ fn reply_type(headers: &HeaderMap, version: Version) -> HeaderValue {
     if !accepts_json && media_type(headers).is_some_and(|name| is(name, &A2A_JSON)) { A2A_JSON } else { JSON }
 }
 
+/// Builds the error response for a path that does not exist.
+pub(super) fn not_found(parts: &Parts) -> Response<Body> {
+    let reason = format!("{} {}", parts.method, brief(parts.uri.path()));
+    status_response(ErrorKind::MethodNotFound.because(reason).into(), Version::V1_0)
+}
+
 /// Builds the error response for a status. Its content type is `application/json`, since some clients parse errors of no
 /// other type.
 pub(super) fn status_response(status: Status, version: Version) -> Response<Body> {

@@ -69,6 +69,8 @@ pub struct Settings {
     pub outgoing_bytes: usize,
     /// Source of `/.well-known/agent-card.json`.
     pub card: CardSource,
+    /// JSON Web Key Set with the public keys of the server, for `/.well-known/jwks.json`. `None`: there are no keys.
+    pub key_set: Option<Bytes>,
     /// Source of the API documents below `/openapi`.
     pub documents: Option<DocumentSource>,
     /// Rejects requests of 1.0 without `A2A-Version`, which the specification treats as 0.3 (3.6.2).
@@ -101,6 +103,7 @@ impl Settings {
             batch_bytes: BATCH_BYTES,
             outgoing_bytes: OUTGOING_BYTES,
             card,
+            key_set: None,
             documents: None,
             strict_version: false,
             protocols: Protocols::default(),

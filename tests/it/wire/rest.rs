@@ -114,6 +114,7 @@ async fn unsupported_methods_of_a_path_are_rejected() {
         ("/a2a/", "POST"),
         ("/", "POST"),
         ("/.well-known/agent-card.json", "GET, HEAD"),
+        ("/.well-known/jwks.json", "GET, HEAD"),
         ("/healthz", "GET, HEAD"),
         ("/readyz", "GET, HEAD"),
     ] {
