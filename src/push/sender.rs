@@ -12,11 +12,11 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, header::InvalidHeaderValue};
 use parking_lot::Mutex;
 use reqwest::{
-    Client,
+    Client, Response,
     dns::{Addrs, Name, Resolve, Resolving},
     redirect,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use url::{Host, Url};
 
 use super::{
@@ -61,7 +61,10 @@ impl Failure {
 /// public addresses only. A name with an internal address, which the allow-list admits for some ports, has a client of its
 /// own, which knows no other addresses than those that were checked.
 pub(crate) struct Sender {
-    options: ClientOptions,
+    /// Timeout of an attempt.
+    timeout: Duration,
+    /// Maximum number of unused connections per host.
+    idle_connections: usize,
     /// Client of public targets and of targets without a name. A failure to create it is reported for each attempt.
     public: Result<Client, String>,
     internal: Mutex<HashMap<InternalTarget, Client>>,
@@ -80,26 +83,17 @@ type InternalTarget = (String, Vec<SocketAddr>);
 /// Maximum number of clients for internal targets that are kept. With each, its unused connections are kept.
 const MAX_INTERNAL_CLIENTS: usize = 64;
 
-#[derive(Clone, Copy)]
-struct ClientOptions {
-    timeout: Duration,
-    idle_connections: usize,
-}
-
-impl ClientOptions {
-    fn client(self, resolver: Arc<dyn Resolve>) -> Result<Client, String> {
-        let client = Client::builder()
-            .dns_resolver(resolver)
-            .redirect(redirect::Policy::none())
-            .no_proxy()
-            .referer(false)
-            .timeout(self.timeout)
-            .connect_timeout(self.timeout)
-            .pool_max_idle_per_host(self.idle_connections)
-            .user_agent(concat!("a2a-service/", env!("CARGO_PKG_VERSION")))
-            .build();
-        client.map_err(|error| error.to_string())
-    }
+/// Creates a client. It has no timeout: its requests are part of attempts, which have one.
+fn client(resolver: Arc<dyn Resolve>, idle_connections: usize) -> Result<Client, String> {
+    let client = Client::builder()
+        .dns_resolver(resolver)
+        .redirect(redirect::Policy::none())
+        .no_proxy()
+        .referer(false)
+        .pool_max_idle_per_host(idle_connections)
+        .user_agent(concat!("a2a-service/", env!("CARGO_PKG_VERSION")))
+        .build();
+    client.map_err(|error| error.to_string())
 }
 
 /// Resolver of connections to public targets.
@@ -132,10 +126,10 @@ impl Sender {
         let json = if options.plain_json { "application/json" } else { "application/a2a+json" };
         let keys = options.keys.clone();
         let issuer = options.issuer.clone().unwrap_or_else(|| UNKNOWN_ISSUER.to_owned());
-        let options = ClientOptions { timeout: options.timeout, idle_connections: options.per_host };
-        let public = options.client(Arc::new(PublicResolver(policy.clone())));
+        let (timeout, idle_connections) = (options.timeout, options.per_host);
+        let public = client(Arc::new(PublicResolver(policy.clone())), idle_connections);
         let (internal, content_type) = (Mutex::default(), HeaderValue::from_static(json));
-        Self { options, public, internal, policy, content_type, keys, issuer }
+        Self { timeout, idle_connections, public, internal, policy, content_type, keys, issuer }
     }
 
     /// Returns the client for a target with these checked addresses.
@@ -151,7 +145,7 @@ impl Sender {
         if let Some(client) = self.internal.lock().get(&target) {
             return Ok(client.clone());
         }
-        let client = self.options.client(Arc::new(CheckedAddresses(target.1.clone())))?;
+        let client = client(Arc::new(CheckedAddresses(target.1.clone())), self.idle_connections)?;
         let mut clients = self.internal.lock();
         if clients.len() >= MAX_INTERNAL_CLIENTS {
             clients.clear();
@@ -178,7 +172,8 @@ impl Sender {
     pub(crate) async fn send(&self, config: &PushConfig, id: &str, body: Bytes, now: Millis) -> Result<(), Failure> {
         let rejected = |reason: String| Failure::Rejected { reason };
         let url = Url::parse(&config.config.url).map_err(|_| rejected("the URL is invalid".to_owned()))?;
-        let addresses = timeout(self.options.timeout, self.policy.addresses(&url)).await;
+        let deadline = Instant::now() + self.timeout;
+        let addresses = timeout_at(deadline, self.policy.addresses(&url)).await;
         let addresses = addresses.map_err(|_| Failure::retry("the host does not resolve in time"))?;
         let addresses = addresses.map_err(|error| match error {
             TargetError::Unresolved => Failure::retry("the host does not resolve"),
@@ -196,17 +191,24 @@ impl Sender {
         let json = HeaderValue::from_static("application/json");
         let content_type = if config.version == Version::V1_0 { self.content_type.clone() } else { json };
         headers.insert(header::CONTENT_TYPE, content_type);
-        let response = http.post(url).headers(headers).body(body).send().await;
-        let mut response = response.map_err(|error| Failure::retry(describe(&error)))?;
+        let response = timeout_at(deadline, http.post(url).headers(headers).body(body).send()).await;
+        let response = response.map_err(|_| Failure::retry("the receiver did not answer in time"))?;
+        let response = response.map_err(|error| Failure::retry(describe(&error)))?;
         let accepted = check_status(response.status(), response.headers(), now);
-        let mut left = MAX_RESPONSE;
-        while let Ok(Some(chunk)) = response.chunk().await {
-            left = left.saturating_sub(chunk.len());
-            if left == 0 {
-                break;
-            }
-        }
+        // The head decides. A body that does not arrive in time closes the connection.
+        timeout_at(deadline, read_body(response)).await.unwrap_or_default();
         accepted
+    }
+}
+
+/// Reads the body of a response up to the maximum.
+async fn read_body(mut response: Response) {
+    let mut left = MAX_RESPONSE;
+    while let Ok(Some(chunk)) = response.chunk().await {
+        left = left.saturating_sub(chunk.len());
+        if left == 0 {
+            return;
+        }
     }
 }
 
@@ -236,13 +238,7 @@ fn retry_after(headers: &HeaderMap, now: Millis) -> Option<Duration> {
 
 /// Describes the failure of a request, without the URL, which may contain a secret.
 fn describe(error: &reqwest::Error) -> String {
-    let what = if error.is_timeout() {
-        "the receiver did not answer in time"
-    } else if error.is_connect() {
-        "connecting failed"
-    } else {
-        "the request failed"
-    };
+    let what = if error.is_connect() { "connecting failed" } else { "the request failed" };
     let mut cause = error.source();
     while let Some(next) = cause.and_then(std::error::Error::source) {
         cause = Some(next);
@@ -264,9 +260,11 @@ fn headers(push: &PushConfig, id: &str, body: &[u8], now: Millis) -> Result<Head
     }
     if let Some(info) = &config.authentication {
         let credentials = &info.credentials;
-        if info.scheme.eq_ignore_ascii_case("apikey") {
+        if credentials.is_empty() {
+            // There is nothing to send; for `Bearer`, the server makes a token.
+        } else if info.scheme.eq_ignore_ascii_case("apikey") {
             headers.insert(API_KEY, secret(credentials, "authentication.credentials")?);
-        } else if !credentials.is_empty() {
+        } else {
             let text = format!("{} {credentials}", info.scheme);
             headers.insert(header::AUTHORIZATION, secret(&text, "authentication.credentials")?);
         }

@@ -216,6 +216,7 @@ async fn credentials_are_sent_in_the_header_of_their_scheme() {
         ("basic", "dTpw", "authorization", "basic dTpw"),
         ("ApiKey", "key", "x-api-key", "key"),
         ("Bearer", "", "authorization", ""),
+        ("ApiKey", "", "x-api-key", ""),
     ] {
         let receiver = Receiver::accepting().await;
         let authentication = Some(AuthenticationInfo { scheme: scheme.into(), credentials: credentials.into() });
@@ -223,6 +224,7 @@ async fn credentials_are_sent_in_the_header_of_their_scheme() {
         send(&*agent, "1", config).await.unwrap();
         let requests = receiver.wait_for_end().await;
         assert_eq!(requests[0].header(header), value, "{scheme}");
+        assert_eq!(requests[0].headers.contains_key(header), !value.is_empty(), "{scheme}");
         assert_eq!(requests[0].header("webhook-signature"), "", "there is no secret");
     }
 }
@@ -387,6 +389,34 @@ async fn bad_receivers_hold_up_nothing() {
     // The head of the response counts; its gigabyte is not read.
     endless.wait_for_end().await;
     assert!(sent.load(Ordering::Relaxed) < 256 << 20, "{}", sent.load(Ordering::Relaxed));
+}
+
+/// Name resolution and request share the timeout of an attempt.
+#[tokio::test]
+async fn attempt_has_one_timeout() {
+    struct Slow;
+
+    #[async_trait::async_trait]
+    impl Resolver for Slow {
+        async fn resolve(&self, _: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+            #[expect(clippy::disallowed_methods, reason = "the resolver takes most of the time")]
+            tokio::time::sleep(Duration::from_millis(2500)).await;
+            Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))])
+        }
+    }
+
+    let hanging = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = hanging.local_addr().unwrap().port();
+    let allow = vec!["http://slow.example".parse().unwrap()];
+    let options = PushOptions::default().allow(allow).resolver(Arc::new(Slow)).timeout(Duration::from_secs(3));
+    let agent = Server::new(Writer).push(true).push_options(options).into_service();
+    send(&*agent, "1", hook(&format!("http://slow.example:{port}/"))).await.unwrap();
+    let (mut connection, _) = timeout(SOON, hanging.accept()).await.unwrap().unwrap();
+    let start = Instant::now();
+    let mut request = Vec::new();
+    let read = tokio::io::AsyncReadExt::read_to_end(&mut connection, &mut request);
+    timeout(SOON, read).await.unwrap().unwrap();
+    assert!(!request.is_empty() && start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
 
 /// Events that were committed before the process ended are delivered after its next start.
