@@ -10,7 +10,7 @@ use toml::{Spanned, de::DeValue};
 mod load;
 mod value;
 
-use self::value::{BaseUrl, ByteSize, Filter, GrpcAddress, OptionalTimeout, Structure, UrlPath};
+use self::value::{BaseUrl, ByteSize, FilePath, Filter, GrpcAddress, OptionalTimeout, Structure, UrlPath};
 pub(crate) use self::{
     load::{Error, Loaded, load},
     value::{Agent, StorePath, Value},
@@ -221,6 +221,8 @@ keys! {
     "push.concurrency" => push_concurrency: usize = PushOptions::default().concurrency, "Maximum number of notifications that are sent at the same time.";
     "push.per_host" => push_per_host: usize = PushOptions::default().per_host, "Maximum number of notifications that are sent to one host at the same time.";
     "push.dead_letters" => push_dead_letters: usize = PushOptions::default().dead_letters, "Maximum number of dead letters; the oldest are deleted with their configurations.";
+    "push.keys" => push_keys: Option<FilePath> = None, "File with the private keys that sign tokens of notifications, in PKCS#8 PEM: the first one signs, and the public keys of all are at `/.well-known/jwks.json`. If not set, a key is generated and stored in a file next to that of the store, `a2a.db.keys.pem` for `a2a.db`. With a store in memory, each start generates another key.";
+    "push.issuer" => push_issuer: Option<String> = None, "Issuer of these tokens: their claim `iss`. Defaults to the origin of `public_url`, or else of `listen`.";
     "limits.body_bytes" was "max_body" => limits_body_bytes: ByteSize = ByteSize(transport::BODY_BYTES), "Maximum size of a request body, and of a message over gRPC. Larger requests get 413.";
     "limits.body_timeout" was "body_timeout" => limits_body_timeout: Duration = transport::BODY_TIMEOUT, "Timeout for receiving a request body, on every binding. Then the request gets 408, or `DEADLINE_EXCEEDED` over gRPC.";
     "limits.connections" was "max_connections" => limits_connections: usize = transport::listener::CONNECTIONS, "Maximum number of open connections for each listen address; more wait to be accepted.";
@@ -322,6 +324,7 @@ impl Config {
             concurrency: self.push_concurrency,
             per_host: self.push_per_host,
             dead_letters: self.push_dead_letters,
+            issuer: self.push_issuer.clone(),
             ..PushOptions::default()
         }
     }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `delivery` | queue, retries, circuit breaker |
 //! | `jwt` | keys of the server, and tokens signed with them |
+//! | `key_file` | file with the keys |
 //! | `payload` | selection and form of the notifications |
 //! | `receiver` | verification and decoding, for receivers |
 //! | `sender` | requests to webhooks |
@@ -13,11 +14,13 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 pub use jwt::{Algorithm, KeyError, PublicKeys, SigningKey, SigningKeys};
+pub use key_file::KeyFileError;
 pub use receiver::{Delivery, Received, Receiver, Rejection};
 pub use target::{AllowedTarget, Resolver, SystemResolver, TargetError, TargetPolicy};
 
 pub(crate) mod delivery;
 mod jwt;
+mod key_file;
 pub(crate) mod payload;
 mod receiver;
 mod sender;

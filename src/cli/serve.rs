@@ -1,6 +1,11 @@
 //! `a2a serve`: configures and runs the server until a signal stops it.
 
-use std::{net::SocketAddr, process, sync::Arc};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process,
+    sync::Arc,
+};
 
 use anyhow::Context as _;
 use tracing::Level;
@@ -10,6 +15,7 @@ use crate::{
     agent::{Agent, demo::Demo},
     auth::Bearer,
     config::{self, Config, Loaded},
+    push::{Algorithm, PushOptions, SigningKeys},
     server::{self, Server, Signals},
     store::{
         Store,
@@ -44,10 +50,11 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
     raise_descriptor_limit(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Before the server listens, because opening the store may migrate it, which blocks.
-    let (store, store_line) = store(&config)?;
+    let OpenedStore { store, file, line } = open_store(&config)?;
+    let push = push_options(&config, file.as_deref())?;
     runtime.block_on(async {
         let server = match config.agent {
-            config::Agent::Demo => server(Demo, store, &config),
+            config::Agent::Demo => server(Demo, store, push, &config),
         };
         let listen = config.listen;
         let bound = server.bind(listen).await;
@@ -61,7 +68,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             None => String::new(),
         };
         let mut signals = Signals::listen();
-        say(&banner(bound.addr(), &(grpc + &store_line), config.token.is_some()));
+        say(&banner(bound.addr(), &(grpc + &line), config.token.is_some()));
         bound
             .run_until(async move {
                 signals.next().await;
@@ -77,7 +84,7 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
 }
 
 /// Creates the server from the configuration.
-fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<A> {
+fn server<A: Agent>(agent: A, store: Arc<dyn Store>, push: PushOptions, config: &Config) -> Server<A> {
     let mut server = Server::new(agent)
         .store(store)
         .limits(config.limits())
@@ -103,7 +110,7 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
         .log_wire(config.log_wire)
         .modes(config.modes())
         .push(config.push_enabled)
-        .push_options(config.push())
+        .push_options(push)
         .card(config.card())
         .trusted_proxies(config.trusted_proxies.iter().copied())
         .allowed_hosts(config.allowed_hosts.iter().cloned())
@@ -125,8 +132,37 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, config: &Config) -> Server<
     server
 }
 
-/// Opens the configured store. Returns it with a line for the startup message.
-fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, String)> {
+/// Extension of the name of the store's file for the generated keys.
+const KEYS_EXTENSION: &str = ".keys.pem";
+
+/// Returns the options of push notifications, with the keys. `store` is the file of the store, which is open: no other
+/// server generates keys for it at the same time.
+fn push_options(config: &Config, store: Option<&Path>) -> anyhow::Result<PushOptions> {
+    if !config.push_enabled {
+        return Ok(config.push());
+    }
+    let keys = match (&config.push_keys, store) {
+        (Some(file), _) => SigningKeys::read(&file.0).context("can't read the file in push.keys")?,
+        (None, Some(store)) => {
+            let mut file = store.as_os_str().to_owned();
+            file.push(KEYS_EXTENSION);
+            let context = "can't read or create the file with the keys of push notifications; set push.keys";
+            SigningKeys::read_or_generate(Path::new(&file)).context(context)?
+        }
+        (None, None) => SigningKeys::generate(Algorithm::default())?,
+    };
+    Ok(config.push().keys(Some(keys)))
+}
+
+/// Store of the server, with its file, if it has one, and a line for the startup message.
+struct OpenedStore {
+    store: Arc<dyn Store>,
+    file: Option<PathBuf>,
+    line: String,
+}
+
+/// Opens the configured store.
+fn open_store(config: &Config) -> anyhow::Result<OpenedStore> {
     match &config.store_path {
         config::StorePath::Memory => {
             let memory = config.limits_tasks.map_or_else(Memory::default, Memory::with_max_tasks);
@@ -134,7 +170,8 @@ fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, String)> {
                 Some(count) => memory.with_max_tasks_per_owner(count),
                 None => memory,
             };
-            Ok((Arc::new(memory), "tasks are stored in memory and lost when this process ends\n".to_owned()))
+            let line = "tasks are stored in memory and lost when this process ends\n".to_owned();
+            Ok(OpenedStore { store: Arc::new(memory), file: None, line })
         }
         config::StorePath::Sqlite(path) => {
             let mut options = Options::default();
@@ -144,7 +181,8 @@ fn store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, String)> {
             options.max_bytes = config.store_max_size.map(|size| size.0.try_into()).transpose()?;
             let store = Sqlite::open(path, options).context("can't open the store; set another one with --store")?;
             let line = format!("tasks are stored in {}\n", store.path().display());
-            Ok((Arc::new(store), line))
+            let file = Some(store.path().to_owned());
+            Ok(OpenedStore { store: Arc::new(store), file, line })
         }
     }
 }

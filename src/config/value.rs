@@ -301,6 +301,22 @@ impl Value for StorePath {
     }
 }
 
+/// Path of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FilePath(pub(crate) PathBuf);
+
+impl Value for FilePath {
+    const KIND: &'static str = "file";
+
+    fn read(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Err("the path of a file is empty".to_owned()) } else { Ok(Self(text.into())) }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(quoted(&self.0.display()))
+    }
+}
+
 /// Base URL of a server: `http` or `https`, without a query and a fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BaseUrl(pub(crate) String);

@@ -1,11 +1,14 @@
 //! Keys of the server: signed tokens in notifications, and the key set with which receivers verify them.
 
+use std::path::Path;
+
 use a2a_service::{
     auth::{Bearer, Token},
     push::{self, Algorithm, PublicKeys, SigningKey, SigningKeys},
 };
 use axum::extract::Request;
 use http::Method;
+use tokio::io::AsyncReadExt as _;
 use tower_service::Service as _;
 
 use super::*;
@@ -190,4 +193,73 @@ async fn receiver_follows_a_rotation() {
     // The old key is withdrawn.
     restart(&new);
     assert!(matches!(verify(&notify().await).await, Ok(push::Received::New(_))));
+}
+
+/// Starts the program in a directory, and returns its key set and what it logs until it is stopped.
+async fn key_set_of_program(directory: &Path, variables: &[(&str, &str)]) -> (Option<Value>, String) {
+    let mut command = crate::program::a2a(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env_remove("A2A_STORE").envs(variables.iter().copied()).current_dir(directory);
+    let (mut child, url) = crate::program::started(command).await;
+    let mut errors = child.stderr.take().unwrap();
+    let reply = reqwest::get(format!("{url}{JWKS}")).await.unwrap();
+    let is_found = reply.status() == StatusCode::OK;
+    let keys = serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap();
+    crate::program::signal(&child, "-TERM");
+    let mut log = String::new();
+    timeout(SOON, errors.read_to_string(&mut log)).await.unwrap().unwrap();
+    timeout(SOON, child.wait()).await.unwrap().unwrap();
+    assert!(!log.contains("PRIVATE"), "{log}");
+    (is_found.then_some(keys), log)
+}
+
+#[tokio::test]
+async fn program_generates_a_key_at_the_first_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a2a.db.keys.pem");
+    let enabled = ("A2A_PUSH_ENABLED", "true");
+    assert_eq!(key_set_of_program(directory.path(), &[]).await.0, None);
+    assert!(!file.exists(), "notifications are off");
+    let (first, log) = key_set_of_program(directory.path(), &[enabled]).await;
+    assert!(first.is_some() && log.contains("signing key generated"), "{log}");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    let (second, log) = key_set_of_program(directory.path(), &[enabled]).await;
+    assert_eq!((second, log.contains("signing key")), (first.clone(), false), "{log}");
+    // Tasks in memory: the key is as short-lived as they are.
+    let memory = [enabled, ("A2A_STORE", "memory")];
+    let (third, fourth) =
+        (key_set_of_program(directory.path(), &memory), key_set_of_program(directory.path(), &memory));
+    let keys = [first, third.await.0, fourth.await.0].map(|set| set.unwrap()["keys"][0]["kid"].clone());
+    assert!(keys[0] != keys[1] && keys[1] != keys[2], "{keys:?}");
+}
+
+#[tokio::test]
+async fn program_reads_the_configured_keys() {
+    let directory = tempfile::tempdir().unwrap();
+    let keys = keys().rotated(SigningKey::generate(Algorithm::EdDsa).unwrap());
+    let path = directory.path().join("own.pem");
+    std::fs::write(&path, keys.to_pem().unwrap()).unwrap();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let variables = [("A2A_PUSH_ENABLED", "true"), ("A2A_PUSH_KEYS", "own.pem")];
+    let (read, log) = key_set_of_program(directory.path(), &variables).await;
+    assert_eq!(read, Some(keys.jwks()));
+    assert_eq!(log.contains("chmod 600") && log.contains("own.pem"), cfg!(unix), "{log}");
+    assert!(!directory.path().join("a2a.db.keys.pem").exists());
+    for (file, content, expected) in [("missing.pem", None, "missing.pem"), ("bad.pem", Some("x"), "PKCS#8 PEM")] {
+        if let Some(content) = content {
+            std::fs::write(directory.path().join(file), content).unwrap();
+        }
+        let mut command = crate::program::a2a(&["serve", "--listen", "127.0.0.1:0", "--push-enabled"]);
+        command.env("A2A_PUSH_KEYS", file).current_dir(directory.path());
+        let output = crate::program::output(command).await;
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && errors.contains("push.keys") && errors.contains(expected), "{errors}");
+    }
 }
