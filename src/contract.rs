@@ -15,6 +15,7 @@ use tokio_stream::{Stream, StreamExt as _};
 pub use tonic::Status;
 use tonic::{Extensions, metadata::MetadataMap};
 
+pub(crate) use self::cleared_secrets::ClearedSecrets;
 use crate::{
     call::{Call, EXTENSIONS},
     check::{At, Check, Violations, check_uri},
@@ -23,6 +24,7 @@ use crate::{
     json::{self, Members, Merge, write_to},
 };
 
+mod cleared_secrets;
 pub mod grpc;
 
 /// A stream of replies.
@@ -298,10 +300,10 @@ where
 pub(crate) fn decode<T: Members>(request: Request<'_>) -> Result<tonic::Request<T>, Error> {
     let (metadata, mut extensions, Params { source, path }) = request.into_parts();
     let mut message = T::default();
-    if let ("TaskPushNotificationConfig" | "CreateTaskPushNotificationConfigRequest", ParamSource::Json(text)) =
-        (T::NAME, &source)
+    if let ParamSource::Json(text) | ParamSource::Both(text, _) = &source
+        && let Some(cleared) = ClearedSecrets::of(T::NAME, text)
     {
-        extensions.insert(ClearedSecrets::of(text));
+        extensions.insert(cleared);
     }
     match source {
         ParamSource::Json(text) => read_json(&text, &mut message)?,
@@ -315,36 +317,6 @@ pub(crate) fn decode<T: Members>(request: Request<'_>) -> Result<tonic::Request<
     let path = MapDeserializer::new(path.into_iter().map(|(name, value)| (name, Value::String(value))));
     Merge(&mut message).deserialize(path).map_err(|error: serde_json::Error| Error::invalid_params(error))?;
     Ok(tonic::Request::from_parts(metadata, extensions, message))
-}
-
-/// Secrets of a push configuration that its JSON gives as empty or null, which clears stored ones. An extension of the
-/// request. Protobuf can't tell an empty value from a missing one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ClearedSecrets {
-    pub(crate) token: bool,
-    pub(crate) authentication: bool,
-    pub(crate) credentials: bool,
-}
-
-impl ClearedSecrets {
-    /// Finds the members anywhere in a JSON text. Their names are unique in the messages with secrets.
-    fn of(text: &[u8]) -> Self {
-        let mut cleared = Self::default();
-        let mut values = Vec::from_iter(serde_json::from_slice::<Value>(text));
-        while let Some(value) = values.pop() {
-            let Value::Object(members) = value else { continue };
-            for (name, value) in members {
-                let is_empty = value.is_null() || value == "";
-                match &*name {
-                    "token" => cleared.token |= is_empty,
-                    "authentication" if is_empty => cleared.authentication = true,
-                    "credentials" => cleared.credentials |= is_empty,
-                    _ => values.push(value),
-                }
-            }
-        }
-        cleared
-    }
 }
 
 fn read_json<T: Members>(text: &[u8], message: &mut T) -> Result<(), Error> {

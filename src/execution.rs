@@ -70,6 +70,9 @@ const COMMIT_WAIT: Duration = Duration::from_secs(30);
 /// durable.
 const FIRST_UPDATE_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// Path of a push configuration in a send, as a prefix of its fields.
+pub(crate) const PUSH_IN_SEND: &str = "configuration.taskPushNotificationConfig.";
+
 /// Message to be sent to an agent, with its request context.
 #[derive(Debug)]
 pub(crate) struct SendRequest {
@@ -78,6 +81,8 @@ pub(crate) struct SendRequest {
     pub(crate) context: TurnContext,
     /// Push configuration of the request, without a task.
     pub(crate) push: Option<Box<PushConfig>>,
+    /// Secrets that the push configuration clears.
+    pub(crate) cleared: ClearedSecrets,
     /// Idempotency key, if the client sent one.
     pub(crate) idempotency_key: Option<Box<IdempotencyKey>>,
 }
@@ -296,15 +301,24 @@ impl<A: Agent> Execution<A> {
     }
 
     /// Stores a configuration of a task, with the secrets of the one that it replaces unless it has or clears them. Also
-    /// returns its id if it is new, `None` if it replaced one with that id.
+    /// returns its id if it is new, `None` if it replaced one with that id. `prefix` is the path of its fields in the
+    /// request.
+    ///
+    /// # Errors
+    /// `InvalidParams` if it leaves out a secret, and its URL has another origin than that of the one it replaces.
     pub(crate) async fn put_push(
         &self,
         key: &Key,
         mut push: PushConfig,
         cleared: ClearedSecrets,
+        prefix: &str,
     ) -> Result<(Arc<PushConfig>, Option<String>), Error> {
-        if let Some(stored) = self.0.journal.store().get_push(key, &push.config.id).await? {
-            push.keep_secrets(&stored, cleared);
+        if let Some(stored) = self.0.journal.store().get_push(key, &push.config.id).await?
+            && let Err(field) = push.keep_secrets(&stored, cleared)
+        {
+            let why = "must be sent again: the URL has another origin than that of the configuration with this id; or \
+                       delete that configuration first";
+            return Err(Error::invalid_field(format!("{prefix}{field}"), why));
         }
         let (push, max) = (push.for_task(key), self.0.limits.push_configs);
         let result = self.0.journal.store().put_push(key, Arc::clone(&push), max).await?;
@@ -554,6 +568,7 @@ mod tests {
             message,
             context: TurnContext::default(),
             push: None,
+            cleared: ClearedSecrets::default(),
             idempotency_key: None,
         }
     }

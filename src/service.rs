@@ -21,7 +21,7 @@ use crate::{
     env::Env,
     error::{Error, ErrorKind},
     event::Event,
-    execution::{Execution, SendRequest},
+    execution::{Execution, PUSH_IN_SEND, SendRequest},
     extension::Negotiated,
     history::HistoryLimit,
     journal::{Journal, TurnContext, waiters::TurnReply},
@@ -210,13 +210,14 @@ impl<A: Agent> Service<A> {
         self.gate.check(&message, &configuration.accepted_output_modes)?;
         let push = configuration.task_push_notification_config;
         let push =
-            push.map(|config| self.registered(push::IN_SEND, config, &request_extensions).map(Box::new)).transpose()?;
+            push.map(|config| self.registered(PUSH_IN_SEND, config, &request_extensions).map(Box::new)).transpose()?;
         let history = self.history("configuration.historyLength", configuration.history_length)?;
         let accepted_output_modes = configuration.accepted_output_modes;
         let context = TurnContext { principal, extensions, accepted_output_modes, metadata, referenced: Vec::new() };
         let has_references = !message.reference_task_ids.is_empty();
         let options = ReplyOptions { immediately: configuration.return_immediately, history, left, has_references };
-        Ok((SendRequest { scope, message, context, push, idempotency_key }, options))
+        let cleared = request_extensions.get().copied().unwrap_or_default();
+        Ok((SendRequest { scope, message, context, push, cleared, idempotency_key }, options))
     }
 
     /// Adds the tasks that the message references.
@@ -315,7 +316,7 @@ impl<A: Agent> A2aService for Service<A> {
     ) -> Result<Response<SendMessageResponse>, Status> {
         let (send, options) = self.validate_send(request)?;
         if let Some(push) = &send.push {
-            Box::pin(self.check_target(push::IN_SEND, push)).await?;
+            Box::pin(self.check_target(PUSH_IN_SEND, push)).await?;
         }
         let history = options.history;
         // Boxed, so that the futures of sends without references stay small.
@@ -344,7 +345,7 @@ impl<A: Agent> A2aService for Service<A> {
         }
         let (mut send, ReplyOptions { history, has_references, .. }) = self.validate_send(request)?;
         if let Some(push) = &send.push {
-            Box::pin(self.check_target(push::IN_SEND, push)).await?;
+            Box::pin(self.check_target(PUSH_IN_SEND, push)).await?;
         }
         if has_references {
             send = Box::pin(self.with_references(send)).await?;

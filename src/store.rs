@@ -4,30 +4,26 @@
 //! after one of its events. The current task is the checkpoint with the later events applied. A store makes no decisions:
 //! it commits a change atomically if the row is at the expected position, and refuses it otherwise.
 
-#[cfg(feature = "push")]
-use std::collections::BTreeMap;
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
-use url::Url;
 
 pub use delivery::{
     DeadLetter, Delivery, DeliveryClaim, DeliveryPage, DeliveryState, DeliveryToken, PushTaskPage, STORE_FULL,
 };
 pub use key::{Hashed, Key, KeyMap, Scope};
 pub use page::PageToken;
+pub use push_config::PushConfig;
 pub use retention::{Retention, SweepResult};
 
 pub use crate::clock::Millis;
 use crate::{
-    contract::ClearedSecrets,
     error::Error,
     event::{Event, Fence, Position, Seq},
     history::HistoryLimit,
-    pb::v1::{Task, TaskPushNotificationConfig, TaskState},
-    protocol::Version,
+    pb::v1::{Task, TaskState},
     snapshot::Snapshot,
     task,
 };
@@ -37,6 +33,7 @@ pub mod key;
 mod log_codec;
 pub mod memory;
 pub mod page;
+mod push_config;
 mod quota;
 mod retention;
 #[cfg(feature = "sqlite")]
@@ -313,86 +310,6 @@ impl SendOutcome {
     /// Returns whether the earlier request had this digest. A missing digest matches every request.
     pub fn matches(&self, hash: &[u8; 16]) -> bool {
         self.hash.is_empty() || *self.hash == *hash
-    }
-}
-
-/// Registered webhook for updates of a task (4.3).
-#[derive(Clone, PartialEq)]
-pub struct PushConfig {
-    /// Configuration, with its own id and that of its task.
-    pub config: TaskPushNotificationConfig,
-    /// Protocol version of the registration. Notifications have the format of this version.
-    pub version: Version,
-    /// Fields of that version that `config` can't represent, in an encoding private to the version's implementation.
-    pub extra: Bytes,
-}
-
-impl PushConfig {
-    /// Sets the task and tenant, whatever the client sent.
-    pub(crate) fn for_task(mut self, key: &Key) -> Arc<Self> {
-        key.id().clone_into(&mut self.config.task_id);
-        key.scope().tenant.as_ref().clone_into(&mut self.config.tenant);
-        Arc::new(self)
-    }
-
-    /// Returns the HTTP headers that a configuration of 0.2 or 0.3 asks for.
-    #[cfg(feature = "push")]
-    pub(crate) fn headers(&self) -> BTreeMap<String, String> {
-        #[derive(serde::Deserialize)]
-        struct Extra {
-            #[serde(default)]
-            headers: BTreeMap<String, String>,
-        }
-        serde_json::from_slice(&self.extra).map(|Extra { headers }| headers).unwrap_or_default()
-    }
-
-    /// Keeps the secrets of the stored configuration with the same id that this one leaves out, except those it clears.
-    /// Credentials belong to their scheme, and are not kept for another one.
-    pub(crate) fn keep_secrets(&mut self, stored: &Self, cleared: ClearedSecrets) {
-        let (config, old) = (&mut self.config, &stored.config);
-        if config.token.is_empty() && !cleared.token {
-            config.token.clone_from(&old.token);
-        }
-        match (&mut config.authentication, &old.authentication) {
-            (None, Some(old)) if !cleared.authentication => config.authentication = Some(old.clone()),
-            (Some(info), Some(old))
-                if info.credentials.is_empty()
-                    && !cleared.credentials
-                    && info.scheme.eq_ignore_ascii_case(&old.scheme) =>
-            {
-                info.credentials.clone_from(&old.credentials);
-            }
-            _ => {}
-        }
-        if self.extra.is_empty() && self.version == stored.version {
-            self.extra = stored.extra.clone();
-        }
-    }
-
-    /// Returns the configuration without its secrets: the token, the credentials, the userinfo of the URL, and the fields of
-    /// other versions.
-    pub(crate) fn without_secrets(&self) -> Self {
-        let mut config = TaskPushNotificationConfig { token: String::new(), ..self.config.clone() };
-        if let Some(authentication) = &mut config.authentication {
-            authentication.credentials.clear();
-        }
-        if let Ok(mut url) = Url::parse(&config.url)
-            && (!url.username().is_empty() || url.password().is_some())
-        {
-            // Fails only for URLs that can't have a user.
-            _ = url.set_username("");
-            _ = url.set_password(None);
-            config.url = url.into();
-        }
-        Self { config, version: self.version, extra: Bytes::new() }
-    }
-}
-
-/// Omits everything that may be a secret: the URL, the token and the credentials.
-impl fmt::Debug for PushConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut f = f.debug_struct("PushConfig");
-        f.field("id", &self.config.id).field("version", &self.version).finish_non_exhaustive()
     }
 }
 

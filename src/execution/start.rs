@@ -10,7 +10,7 @@ use futures_util::future::Either;
 use tokio::sync::oneshot;
 
 use super::{
-    COMMIT_WAIT, Execution, SendRequest,
+    COMMIT_WAIT, Execution, PUSH_IN_SEND, SendRequest,
     contexts::ChosenContext,
     idempotency::{IdempotencyKey, PendingSend},
     limits::{RETRY_AFTER, TurnPermit, limit_error, store_full},
@@ -19,7 +19,6 @@ use super::{
 use crate::{
     agent::Agent,
     clock,
-    contract::ClearedSecrets,
     error::Error,
     event::{Event, Mark, Seq},
     journal::{
@@ -69,7 +68,7 @@ impl<A: Agent> Execution<A> {
     ) -> Result<(LiveRef, T), Error> {
         self.check_accepting()?;
         let journal = &self.0.journal;
-        let SendRequest { scope, mut message, context: turn_context, push, idempotency_key } = request;
+        let SendRequest { scope, mut message, context: turn_context, push, idempotency_key, .. } = request;
         let env = journal.env();
         let id = env.ids.time_ordered();
         if message.context_id.is_empty() {
@@ -123,7 +122,7 @@ impl<A: Agent> Execution<A> {
         watch: impl FnOnce(&mut LiveState, u32) -> T,
     ) -> Result<(LiveRef, T), Error> {
         self.check_accepting()?;
-        let SendRequest { scope, mut message, context: turn_context, push, idempotency_key } = request;
+        let SendRequest { scope, mut message, context: turn_context, push, cleared, idempotency_key } = request;
         let key = Key::new(&scope, &message.task_id);
         let live = self.load(&key).await?;
         if !message.context_id.is_empty() && *message.context_id != *live.context {
@@ -136,7 +135,7 @@ impl<A: Agent> Execution<A> {
         }
         // Stored before the message, so that no event of its turn is missed.
         let created = match push.filter(|_| !live.lock().has_ended()) {
-            Some(push) => self.put_push(&key, *push, ClearedSecrets::default()).await?.1,
+            Some(push) => self.put_push(&key, *push, cleared, PUSH_IN_SEND).await?.1,
             None => None,
         };
         let accepted = self.add_message(live, (message, turn_context, idempotency_key), first_poll, watch).await;

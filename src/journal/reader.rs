@@ -407,6 +407,7 @@ mod tests {
             message: Message::user("go"),
             context: TurnContext::default(),
             push: None,
+            cleared: crate::contract::ClearedSecrets::default(),
             idempotency_key: None,
         }
     }

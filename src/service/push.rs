@@ -24,9 +24,6 @@ use crate::{
     store::PushConfig,
 };
 
-/// Path of a configuration in a send, as a prefix of its fields.
-pub(super) const IN_SEND: &str = "configuration.taskPushNotificationConfig.";
-
 /// Maximum length of each text field in bytes, except for the id.
 const MAX_TEXT_BYTES: usize = 4096;
 
@@ -90,7 +87,7 @@ impl<A: Agent> Service<A> {
         let push = self.registered("", config, &extensions)?;
         let cleared = extensions.get().copied().unwrap_or_default();
         self.check_target("", &push).await?;
-        let (push, _) = self.execution.put_push(&key, push, cleared).await?;
+        let (push, _) = self.execution.put_push(&key, push, cleared, "").await?;
         Ok(response(&push))
     }
 

@@ -253,7 +253,7 @@ fn parameter_name(method: Method, field: &str) -> Option<String> {
             let field = field.strip_prefix("configuration.taskPushNotificationConfig")?;
             Some(format!("configuration.pushNotificationConfig{}", in_push_config(field)))
         }
-        (Method::SetPush, "id" | "url" | "token") => Some(format!("pushNotificationConfig.{field}")),
+        (Method::SetPush, "id" | "url" | "token" | "headers") => Some(format!("pushNotificationConfig.{field}")),
         (Method::SetPush, field) if field.starts_with("authentication") => {
             Some(format!("pushNotificationConfig.{}", in_push_config(field)))
         }

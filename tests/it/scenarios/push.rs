@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use a2a_service::{
-    agent::{self, End},
+    agent::{self, Agent, End},
     client,
     pb::{
         v1::{
@@ -37,6 +37,12 @@ fn config(task_id: &str, id: &str) -> TaskPushNotificationConfig {
         authentication: Some(AuthenticationInfo { scheme: "Bearer".into(), credentials: "secret".into() }),
         ..Default::default()
     }
+}
+
+/// Server of an agent that always asks for input, so that its tasks accept messages.
+fn asking() -> Server<impl Agent> {
+    let asks = agent::from_fn(|_, _| async { Ok(End::input_required("more?")) });
+    Server::new(asks).push_options(crate::bindings::no_names())
 }
 
 /// The configuration as the server returns it.
@@ -319,22 +325,142 @@ async fn secrets_of_push_configurations_are_kept(binding: impl AsyncFn(Server<Ac
     let secrets = || ("opaque".to_owned(), Some(("Bearer".to_owned(), "secret".to_owned())));
     let without = |url: &str| TaskPushNotificationConfig { url: url.into(), ..without_secrets(config(&id, "c")) };
     let (token, authentication) = secrets();
-    create(&*agent, without("https://1.example/")).await.unwrap();
-    assert_eq!(stored().await, ("https://1.example/".to_owned(), token.clone(), authentication.clone()));
-    create(&*agent, TaskPushNotificationConfig { authentication: None, ..without("https://2.example/") })
+    create(&*agent, without("https://hook.example/1")).await.unwrap();
+    assert_eq!(stored().await, ("https://hook.example/1".to_owned(), token.clone(), authentication.clone()));
+    create(&*agent, TaskPushNotificationConfig { authentication: None, ..without("https://hook.example/2") })
         .await
         .unwrap();
-    assert_eq!(stored().await, ("https://2.example/".to_owned(), token.clone(), authentication));
-    send(&*agent, with_push_config(text(&id, "again"), without("https://3.example/"))).await;
+    assert_eq!(stored().await, ("https://hook.example/2".to_owned(), token.clone(), authentication));
+    send(&*agent, with_push_config(text(&id, "again"), without("https://hook.example/3"))).await;
     // Credentials belong to their scheme.
     let info = AuthenticationInfo { scheme: "Basic".into(), credentials: String::new() };
-    create(&*agent, TaskPushNotificationConfig { authentication: Some(info), ..without("https://4.example/") })
+    create(&*agent, TaskPushNotificationConfig { authentication: Some(info), ..without("https://hook.example/4") })
         .await
         .unwrap();
-    assert_eq!(stored().await, ("https://4.example/".to_owned(), token, Some(("Basic".to_owned(), String::new()))));
+    assert_eq!(stored().await, ("https://hook.example/4".to_owned(), token, Some(("Basic".to_owned(), String::new()))));
 }
 
 each_binding!(secrets_of_push_configurations_are_kept);
+
+/// The secrets of a configuration are not kept for a URL of another origin: they must be sent again.
+async fn secrets_of_push_configurations_stay_with_their_origin(
+    binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>,
+) {
+    let store = Arc::new(Memory::default());
+    let shared: Arc<dyn Store> = Arc::<Memory>::clone(&store);
+    let agent = binding(server().store(shared).push(true)).await;
+    let id = send(&*agent, with_push_config(text("", "/ask what?"), config("", "c"))).await.id;
+    let key = Key::new(&Arc::default(), &id);
+    let stored = async || store.get_push(&key, "c").await.unwrap().unwrap().config.clone();
+    let before = stored().await;
+    let at = |url: &str| TaskPushNotificationConfig { url: url.into(), ..config(&id, "c") };
+    let without_token = |url: &str| TaskPushNotificationConfig { token: String::new(), ..at(url) };
+    let without_credentials = |url: &str| TaskPushNotificationConfig { authentication: None, ..at(url) };
+    for url in ["https://other.example/a", "https://hook.example:8443/a?b=c", "https://sub.hook.example/a?b=c"] {
+        for (config, field) in [
+            (without_token(url), "token"),
+            (without_secrets(at(url)), "token"),
+            (without_credentials(url), "authentication.credentials"),
+        ] {
+            for error in [
+                create(&*agent, config.clone()).await.unwrap_err(),
+                send_payload(&*agent, with_push_config(text(&id, "x"), config.clone())).await.unwrap_err(),
+            ] {
+                assert_error_kind(&error, ErrorKind::InvalidParams);
+                assert!(error.violations()[0].field.ends_with(field), "{url}: {error}");
+                assert!(error.to_string().contains("another origin"), "{error}");
+                assert!(!error.to_string().contains("opaque"), "{error}");
+            }
+        }
+    }
+    assert_eq!(stored().await, before, "nothing was changed");
+    // The same origin in another spelling.
+    create(&*agent, without_secrets(at("HTTPS://HOOK.example:443/b"))).await.unwrap();
+    assert_eq!((stored().await.token, stored().await.authentication), (before.token.clone(), before.authentication));
+    // With its secrets, a configuration can move.
+    create(&*agent, at("https://other.example/")).await.unwrap();
+    assert_eq!((&*stored().await.url, stored().await.token), ("https://other.example/", before.token));
+}
+
+each_binding!(secrets_of_push_configurations_stay_with_their_origin);
+
+/// Headers of 0.3 are kept, cleared and bound to their origin as the other secrets are.
+#[tokio::test]
+async fn headers_of_push_configurations_are_kept_or_cleared() {
+    allow_undocumented(Bodies::Requests);
+    let store = Arc::new(Memory::default());
+    let shared: Arc<dyn Store> = Arc::<Memory>::clone(&store);
+    let url = serve(asking().store(shared).push(true)).await;
+    let agent = client::rest(&url).unwrap();
+    let id = send(&*agent, text("", "/ask what?")).await.id;
+    let key = Key::new(&Arc::default(), &id);
+    let call = async |to: &str, body: serde_json::Value| {
+        let post = reqwest::Client::new().post(format!("{url}{to}")).header("content-type", "application/json");
+        let reply = post.body(body.to_string()).send().await.unwrap().text().await.unwrap();
+        serde_json::from_str::<serde_json::Value>(&reply).unwrap()
+    };
+    let set = async |config: serde_json::Value| {
+        let params = serde_json::json!({ "taskId": id, "pushNotificationConfig": config });
+        let method = "tasks/pushNotificationConfig/set";
+        call("/", serde_json::json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params })).await
+    };
+    let sent = async |config: serde_json::Value| {
+        let message = serde_json::json!({ "kind": "message", "messageId": id, "taskId": id, "role": "user",
+            "parts": [{ "kind": "text", "text": "/ask more?" }] });
+        let params = serde_json::json!({ "message": message, "configuration": { "pushNotificationConfig": config } });
+        call("/", serde_json::json!({ "jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params })).await
+    };
+    let stored = async || {
+        let extra = store.get_push(&key, "c").await.unwrap().unwrap().extra.clone();
+        serde_json::from_slice::<serde_json::Value>(&extra).unwrap_or_default()
+    };
+    let (hook, other) = ("https://hook.example/", "https://other.example/");
+    let headers = serde_json::json!({ "X-Key": "opaque" });
+    let full = serde_json::json!({ "id": "c", "url": hook, "headers": headers,
+        "authentication": { "schemes": ["Bearer", "Basic"] } });
+    let with = |member: &str, value: serde_json::Value| {
+        let mut config = serde_json::json!({ "id": "c", "url": hook });
+        config[member] = value;
+        config
+    };
+    for (config, expected_headers, expected_schemes) in [
+        (with("id", "c".into()), headers.clone(), serde_json::json!(["Basic"])),
+        (
+            with("authentication", serde_json::json!({ "schemes": ["Bearer", "Digest"] })),
+            headers.clone(),
+            serde_json::json!(["Digest"]),
+        ),
+        (with("authentication", serde_json::json!({ "schemes": ["Bearer"] })), headers.clone(), ().into()),
+        (with("headers", serde_json::json!({})), ().into(), serde_json::json!(["Basic"])),
+        (with("headers", ().into()), ().into(), serde_json::json!(["Basic"])),
+        (
+            with("headers", serde_json::json!({ "X-Other": "a" })),
+            serde_json::json!({ "X-Other": "a" }),
+            serde_json::json!(["Basic"]),
+        ),
+    ] {
+        for is_sent in [false, true] {
+            set(full.clone()).await;
+            let reply = if is_sent { sent(config.clone()).await } else { set(config.clone()).await };
+            assert!(reply["result"].is_object() && !reply.to_string().contains("opaque"), "{reply}");
+            let extra = stored().await;
+            assert_eq!((&extra["headers"], &extra["schemes"]), (&expected_headers, &expected_schemes), "{config}");
+        }
+    }
+    set(full.clone()).await;
+    let before = stored().await;
+    let refused = set(with("url", other.into())).await;
+    assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    assert!(refused.to_string().contains("pushNotificationConfig.headers"), "{refused}");
+    let refused = sent(with("url", other.into())).await;
+    assert!(refused.to_string().contains("configuration.pushNotificationConfig.headers"), "{refused}");
+    assert_eq!(stored().await, before);
+    // A registration in 1.0 keeps the headers: without them, its receiver would refuse the notifications.
+    let plain =
+        TaskPushNotificationConfig { id: "c".into(), url: hook.into(), task_id: id.clone(), ..Default::default() };
+    create(&*agent, plain).await.unwrap();
+    assert_eq!(stored().await["headers"], headers);
+}
 
 /// An explicit empty value in JSON clears a secret; null does too.
 #[tokio::test]
@@ -343,7 +469,7 @@ async fn explicit_empty_secrets_of_push_configurations_are_cleared() {
     allow_undocumented(Bodies::Requests);
     let store = Arc::new(Memory::default());
     let shared: Arc<dyn Store> = Arc::<Memory>::clone(&store);
-    let url = serve(server().store(shared).push(true)).await;
+    let url = serve(asking().store(shared).push(true)).await;
     let agent = client::rest(&url).unwrap();
     let id = send(&*agent, text("", "/ask what?")).await.id;
     let key = Key::new(&Arc::default(), &id);
@@ -354,6 +480,21 @@ async fn explicit_empty_secrets_of_push_configurations_are_cleared() {
         (format!("{url}/"), serde_json::json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }))
     };
     let rest = |config| (format!("{url}/tasks/{id}/pushNotificationConfigs"), config);
+    let in_send = |config: serde_json::Value| {
+        let message = serde_json::json!({ "messageId": "m", "taskId": id, "role": "ROLE_USER",
+            "parts": [{ "text": "/ask more?" }] });
+        let configuration = serde_json::json!({ "taskPushNotificationConfig": config });
+        (format!("{url}/message:send"), serde_json::json!({ "message": message, "configuration": configuration }))
+    };
+    let v03_send = |config: serde_json::Value| {
+        let message = serde_json::json!({ "kind": "message", "messageId": "m", "taskId": id, "role": "user",
+            "parts": [{ "kind": "text", "text": "/ask more?" }] });
+        let params = serde_json::json!({ "message": message, "configuration": { "pushNotificationConfig": config } });
+        (
+            format!("{url}/"),
+            serde_json::json!({ "jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params }),
+        )
+    };
     for (name, (to, body), expected) in [
         ("token", rest(serde_json::json!({ "id": "c", "url": hook, "token": "" })), ("", "secret")),
         ("null", rest(serde_json::json!({ "id": "c", "url": hook, "token": null })), ("", "secret")),
@@ -368,6 +509,11 @@ async fn explicit_empty_secrets_of_push_configurations_are_cleared() {
         ("nothing", rest(serde_json::json!({ "id": "c", "url": hook })), ("opaque", "secret")),
         ("0.3 token", v03_json_rpc(serde_json::json!({ "id": "c", "url": hook, "token": "" })), ("", "secret")),
         ("0.3 nothing", v03_json_rpc(serde_json::json!({ "id": "c", "url": hook })), ("opaque", "secret")),
+        ("send", in_send(serde_json::json!({ "id": "c", "url": hook, "token": "" })), ("", "secret")),
+        ("send, null", in_send(serde_json::json!({ "id": "c", "url": hook, "authentication": null })), ("opaque", "")),
+        ("send, nothing", in_send(serde_json::json!({ "id": "c", "url": hook })), ("opaque", "secret")),
+        ("0.3 send", v03_send(serde_json::json!({ "id": "c", "url": hook, "token": "" })), ("", "secret")),
+        ("0.3 send, nothing", v03_send(serde_json::json!({ "id": "c", "url": hook })), ("opaque", "secret")),
     ] {
         create(&*agent, config(&id, "c")).await.unwrap();
         let reply = reqwest::Client::new()
