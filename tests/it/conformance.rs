@@ -6,8 +6,8 @@
 //!
 //! Of HTTP+JSON, the check covers the status, the content type and the body of a response: JSON, or each event of a stream. Of
 //! JSON-RPC, it covers the envelope, the result and the error of each response. A request is checked if it has succeeded, of
-//! HTTP+JSON with its query and headers: requests that are invalid on purpose have errors as responses. The server also accepts requests that the documents do not
-//! describe: tests of those declare it by [`allow_undocumented`].
+//! HTTP+JSON with its query and headers: requests that are invalid on purpose have errors as responses. The server also accepts
+//! requests that the documents do not describe: tests of those declare it by [`allow_undocumented`].
 
 use std::{
     convert::Infallible,
@@ -34,7 +34,7 @@ mod exchange;
 
 /// Parts of messages that a test exempts from the check: bodies, and what accompanies them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bodies {
+pub(crate) enum Exemption {
     /// Requests in a form that the server accepts and the documents do not describe.
     Requests,
     /// Responses of a service or store with invalid data, or of a server that does not serve 0.3.
@@ -52,16 +52,16 @@ const MAX_CHECKED_BYTES: usize = 256 << 10;
 /// Violations, with the runtime of their test.
 static VIOLATIONS: Mutex<Vec<(runtime::Id, String)>> = Mutex::new(Vec::new());
 
-/// Exempted bodies, with the runtime of their test.
-static EXEMPT: Mutex<Vec<(runtime::Id, Bodies)>> = Mutex::new(Vec::new());
+/// Exemptions, with the runtime of their test.
+static EXEMPTIONS: Mutex<Vec<(runtime::Id, Exemption)>> = Mutex::new(Vec::new());
 
-/// Exempts bodies from the check of their schema, until the end of the current test. Statuses and content types are checked.
-pub(crate) fn allow_undocumented(bodies: Bodies) {
-    EXEMPT.lock().push((runtime::Handle::current().id(), bodies));
+/// Exempts parts of messages from the check until the end of the current test. Statuses and content types are checked.
+pub(crate) fn allow_undocumented(exemption: Exemption) {
+    EXEMPTIONS.lock().push((runtime::Handle::current().id(), exemption));
 }
 
-fn is_exempt(bodies: Bodies) -> bool {
-    EXEMPT.lock().contains(&(runtime::Handle::current().id(), bodies))
+fn is_exempt(exemption: Exemption) -> bool {
+    EXEMPTIONS.lock().contains(&(runtime::Handle::current().id(), exemption))
 }
 
 /// Fails if there were violations in the runtime of the current test.

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tonic::Request;
 
-use crate::conformance::{Bodies, allow_undocumented};
+use crate::conformance::{Exemption, allow_undocumented};
 use crate::{
     auth::TrustNameHeader,
     bindings::{serve, server},
@@ -151,7 +151,7 @@ async fn subscription_after_a_restart_returns_the_task() {
 /// A task of another owner reads as missing in 0.3 too (13.1).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn task_of_another_owner_reads_as_missing_at_0_3() {
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let url = serve(server().authenticator(TrustNameHeader)).await;
     let http = reqwest::Client::new();
     let post = async |name: &str, path: &str, body: &Value| {
@@ -226,7 +226,7 @@ impl Agent for LatchedAgent {
 /// At 0.3 a send blocks by default; with a push configuration it does not; an explicit `blocking` decides.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn send_of_0_3_blocks_unless_configured_otherwise() {
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let latch = Arc::new(Latch::default());
     let url =
         serve(Server::new(LatchedAgent(Arc::clone(&latch))).push(true).push_options(crate::bindings::no_names())).await;

@@ -28,7 +28,7 @@ use a2a_service::{
 use tokio::time::{Instant, timeout};
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
-use crate::conformance::{Bodies, allow_undocumented};
+use crate::conformance::{Exemption, allow_undocumented};
 use crate::{
     bindings::{Actor, each_binding, serve, server},
     gate::{CommitOutcome, Gate},
@@ -120,7 +120,7 @@ each_binding!(canceled_agent_is_dropped_after_the_grace_period);
 
 /// Stored values that no caller could have sent: unknown enum numbers and timestamps out of range.
 async fn invalid_stored_values_can_be_read(serve: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
-    allow_undocumented(Bodies::Responses);
+    allow_undocumented(Exemption::Responses);
     let data = |kind: Kind| Part { content: Some(Content::Data(kind.into())), ..Part::default() };
     let message = Message {
         message_id: "m".into(),

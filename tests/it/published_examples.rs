@@ -20,10 +20,10 @@ use self::{
     examples::{Exchange, Scene},
 };
 use crate::bindings::serve;
-use crate::conformance::{Bodies, allow_undocumented};
+use crate::conformance::{Exemption, allow_undocumented};
 
 async fn post(url: &str, body: String) -> reqwest::Response {
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let request = reqwest::Client::new().post(url).header("content-type", "application/json");
     request.body(body).send().await.unwrap()
 }
@@ -162,7 +162,7 @@ async fn errors_of_the_researcher_example() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn token_of_the_researcher_example() {
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let server = example_server(false).authenticator(Bearer::new(Token::new("sk-1").unwrap()));
     let url = serve(server).await;
     let url = format!("{url}/a2a");

@@ -26,7 +26,7 @@ use tonic::{Request, Response, Status};
 use super::{PATH, card, card_with};
 use crate::{
     bindings::{Actor, program, serve, server},
-    conformance::{Bodies, allow_undocumented},
+    conformance::{Exemption, allow_undocumented},
 };
 
 /// Members that only a card of 0.3 has, for a server without special features.
@@ -117,7 +117,7 @@ async fn merged_card_is_readable_in_both_versions() {
 
 #[tokio::test]
 async fn card_version_is_selected_by_request_then_host_then_path() {
-    allow_undocumented(Bodies::Parameters);
+    allow_undocumented(Exemption::Parameters);
     let config = json!({"format": "1.0", "formats_by_host": {"old.example": "0.3", "both.example": "merged"}});
     let config: CardConfig = serde_json::from_value(config).unwrap();
     for (server, usual, [old, both_of]) in [

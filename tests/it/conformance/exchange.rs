@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{
-    Bodies, Recorded,
+    Exemption, Recorded,
     documents::{DOCUMENTS, Operation, Schema, reason},
     is_exempt, violated,
 };
@@ -92,7 +92,7 @@ impl Exchange {
                 let operation = operation?;
                 let is_error = status.is_client_error() || status.is_server_error();
                 let Some(content) = operation.responses.get(&status.as_u16()) else {
-                    if is_error && media_type.as_deref() == Some(JSON) && is_exempt(Bodies::Errors) {
+                    if is_error && media_type.as_deref() == Some(JSON) && is_exempt(Exemption::Errors) {
                         return check(self, Content::Rest(Arc::clone(&DOCUMENTS.rest(version).error), version, None));
                     }
                     self.fail(&format!("the status {status} is not documented"))
@@ -116,7 +116,7 @@ impl Exchange {
     }
 
     fn check_parameters(&self, operation: &Operation) {
-        if is_exempt(Bodies::Requests) || is_exempt(Bodies::Parameters) {
+        if is_exempt(Exemption::Requests) || is_exempt(Exemption::Parameters) {
             return;
         }
         for parameter in &operation.parameters {
@@ -144,7 +144,7 @@ impl Exchange {
 
     fn check_request(&self, operation: &Operation, sent: &Recorded) {
         let (Some(request), Some(body)) = (&operation.request, sent.whole()) else { return };
-        if is_exempt(Bodies::Requests) || (body.is_empty() && !request.is_required) {
+        if is_exempt(Exemption::Requests) || (body.is_empty() && !request.is_required) {
             return;
         }
         let media_type = self.request_type.as_deref().unwrap_or_default();
@@ -215,13 +215,13 @@ impl Exchange {
                     fail(&format!("the method `{method_name}` is not documented"))
                 };
                 self.check_value(&format!("result of {method_name}"), &method.result, result);
-                if !is_exempt(Bodies::Requests) {
+                if !is_exempt(Exemption::Requests) {
                     let params = request.get("params").cloned().unwrap_or_else(|| json!({}));
                     self.check_value(&format!("request of {method_name}"), &method.params, &params);
                 }
             }
             (None, Some(error)) => {
-                let method = method.filter(|_| !is_exempt(Bodies::Errors));
+                let method = method.filter(|_| !is_exempt(Exemption::Errors));
                 let codes: &BTreeSet<i64> = method.map_or(&DOCUMENTS.json_rpc.codes, |method| &method.codes);
                 if !error["code"].as_i64().is_some_and(|code| codes.contains(&code)) {
                     fail("the code of the error is not documented");
@@ -302,7 +302,7 @@ impl BodyCheck {
     }
 
     fn check(&self, text: &[u8], event_name: Option<&str>) {
-        if is_exempt(Bodies::Responses) {
+        if is_exempt(Exemption::Responses) {
             return;
         }
         let exchange = &self.exchange;
@@ -313,7 +313,7 @@ impl BodyCheck {
             Content::Rest(schema, _, reasons) => {
                 let value = exchange.check_json("response", schema, text);
                 if let Some(reasons) = reasons
-                    && !is_exempt(Bodies::Errors)
+                    && !is_exempt(Exemption::Errors)
                     && !reason(&value).is_some_and(|reason| reasons.contains(reason))
                 {
                     exchange.fail(&format!("the reason of the error is not documented: {}", excerpt(text)));

@@ -25,7 +25,7 @@ use a2a_service::{
 use super::*;
 use crate::{
     bindings::{Actor, each_binding, each_v03_binding, serve, server},
-    conformance::{Bodies, allow_undocumented},
+    conformance::{Exemption, allow_undocumented},
 };
 
 fn config(task_id: &str, id: &str) -> TaskPushNotificationConfig {
@@ -466,7 +466,7 @@ async fn headers_of_push_configurations_are_kept_or_cleared() {
 #[tokio::test]
 async fn explicit_empty_secrets_of_push_configurations_are_cleared() {
     // A value of null is accepted, and not documented.
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let store = Arc::new(Memory::default());
     let shared: Arc<dyn Store> = Arc::<Memory>::clone(&store);
     let url = serve(asking().store(shared).push(true)).await;

@@ -18,7 +18,7 @@ use a2a_service::{
 };
 
 use super::*;
-use crate::conformance::{Bodies, allow_undocumented};
+use crate::conformance::{Exemption, allow_undocumented};
 use crate::{
     bindings::{Actor, each_binding, serve, server},
     store::opened::OpenedStore,
@@ -229,7 +229,7 @@ each_binding!(stream_ends_at_its_maximum_age);
 /// The cursor is a header, or a query parameter for clients that cannot set headers, over every HTTP binding.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cursor_resumes_over_every_http_binding() {
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let url = serve(server()).await;
     let http = reqwest::Client::new();
     let post = async |path: &str, id: &str, body: String| {

@@ -10,11 +10,11 @@ use tonic::Request;
 use tonic_types::StatusExt as _;
 
 use super::support::*;
-use crate::conformance::{Bodies, allow_undocumented};
+use crate::conformance::{Exemption, allow_undocumented};
 
 #[tokio::test]
 async fn error_has_the_codes_of_each_binding() {
-    allow_undocumented(Bodies::Errors);
+    allow_undocumented(Exemption::Errors);
     let Server { url, .. } = &Server::start().await;
     let http = reqwest::Client::new();
     for (n, kind) in ErrorKind::ALL.into_iter().enumerate() {
@@ -43,7 +43,7 @@ async fn error_has_the_codes_of_each_binding() {
 
 #[tokio::test]
 async fn clients_decode_the_error_of_the_server() {
-    allow_undocumented(Bodies::Errors);
+    allow_undocumented(Exemption::Errors);
     let Server { url, .. } = &Server::start().await;
     for agent in [client::grpc(url), client::rest(url), client::json_rpc(&format!("{url}/rpc"))] {
         let agent = agent.unwrap();

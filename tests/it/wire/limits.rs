@@ -7,7 +7,7 @@ use a2a_service::{
     card::Network,
     client,
     transport::{
-        HttpService, PeerLimit, Settings,
+        PeerLimit, Settings,
         listener::{self, serve_accepted, serve_connection},
     },
 };
@@ -33,13 +33,13 @@ use crate::{bindings, scenarios};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const GOAWAY: u8 = 7;
 
-fn service(change: impl FnOnce(&mut Settings)) -> (HttpService, Arc<Echo>) {
+fn service(change: impl FnOnce(&mut Settings)) -> (CheckedHttp, Arc<Echo>) {
     let (mut settings, echo) = (settings(), Arc::new(Echo::default()));
     change(&mut settings);
-    (HttpService::new(checked(&echo), settings), echo)
+    (http_service(&echo, settings), echo)
 }
 
-fn connect(service: &HttpService) -> DuplexStream {
+fn connect(service: &CheckedHttp) -> DuplexStream {
     let (io, far) = tokio::io::duplex(64 << 10);
     let service = service.clone();
     tokio::spawn(async move {
@@ -49,7 +49,7 @@ fn connect(service: &HttpService) -> DuplexStream {
 }
 
 /// Connects a client of HTTP/2 that answers pings. The task ends when the server closes the connection.
-async fn http2(service: &HttpService) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
+async fn http2(service: &CheckedHttp) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
     let (client, connection) = h2::client::handshake(connect(service)).await.unwrap();
     (client.ready().await.unwrap(), tokio::spawn(connection))
 }
@@ -229,7 +229,7 @@ fn padded(length: usize) -> String {
     )
 }
 
-async fn exchange(service: &HttpService, request: &str) -> String {
+async fn exchange(service: &CheckedHttp, request: &str) -> String {
     let mut io = connect(service);
     io.write_all(request.as_bytes()).await.unwrap();
     String::from_utf8(rest(&mut io).await).unwrap()

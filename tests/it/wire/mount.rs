@@ -16,7 +16,7 @@ use tonic::Request;
 
 use super::support::*;
 use crate::bindings::program;
-use crate::conformance::{Bodies, allow_undocumented};
+use crate::conformance::{Exemption, allow_undocumented};
 
 async fn get_task_of(
     agent: Result<Arc<dyn a2a_service::pb::v1::a2a_service_server::A2aService>, a2a_service::error::Error>,
@@ -47,8 +47,8 @@ async fn service_can_be_nested_in_a_router() {
 
 #[tokio::test]
 async fn card_is_served_at_both_paths() {
-    allow_undocumented(Bodies::Parameters);
-    allow_undocumented(Bodies::Responses);
+    allow_undocumented(Exemption::Parameters);
+    allow_undocumented(Exemption::Responses);
     let card = |request: &a2a_service::card::CardRequest<'_>| {
         assert_eq!(request.headers["x-test"], "1");
         format!("{} {:?}", request.path, request.query).into()

@@ -28,11 +28,11 @@ use tonic::{Code, transport::Endpoint};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use super::support::{JsonBody as _, hello, json as body_of, send_json};
-use crate::bindings::program;
+use crate::{bindings::program, conformance::CheckLayer};
 
 const CARD: &str = "/.well-known/agent-card.json";
 const RPC: &str = r#"{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"hi"}]}}}"#;
-const RPC_0_3: &str = r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"messageId":"m","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
+const RPC_0_3: &str = r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"kind":"message","messageId":"m","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
 
 /// A host name that only the clients of these tests resolve.
 const EVIL: &str = "evil.example";
@@ -56,7 +56,7 @@ impl Counting {
 
 /// Serves on a local address until the end of the test, and returns the port.
 async fn serve(listen: &str, server: Server<Counting>) -> u16 {
-    let bound = server.insecure(true).bind((listen, 0)).await.unwrap();
+    let bound = server.layer(CheckLayer).insecure(true).bind((listen, 0)).await.unwrap();
     let port = bound.addr().port();
     tokio::spawn(bound.run_until(std::future::pending()));
     port

@@ -6,7 +6,7 @@ use http::{Method, header};
 use serde_json::{Value, json};
 
 use super::support::*;
-use crate::conformance::{Bodies, allow_undocumented};
+use crate::conformance::{Exemption, allow_undocumented};
 
 const JSON: &str = "application/json";
 const A2A_JSON: &str = "application/a2a+json";
@@ -38,7 +38,7 @@ fn paths_route_to_rpcs() {
 
 #[tokio::test]
 async fn path_segments_may_have_colons_and_escapes() {
-    allow_undocumented(Bodies::Parameters);
+    allow_undocumented(Exemption::Parameters);
     let Server { url, .. } = &Server::start().await;
     for (path, id) in [
         ("urn:x:1", "urn:x:1"),
@@ -59,7 +59,7 @@ async fn path_segments_may_have_colons_and_escapes() {
 
 #[tokio::test]
 async fn query_parameters_are_decoded_and_checked() {
-    allow_undocumented(Bodies::Parameters);
+    allow_undocumented(Exemption::Parameters);
     let Server { url, .. } = &Server::start().await;
     for query in [
         "contextId=c%2B1&pageSize=50&includeArtifacts=true&status=TASK_STATE_WORKING&lastEventId=x",
@@ -386,7 +386,7 @@ async fn service_receives_the_request_context() {
 
 #[tokio::test]
 async fn cursor_is_a_header_or_a_query_parameter() {
-    allow_undocumented(Bodies::Parameters);
+    allow_undocumented(Exemption::Parameters);
     let server = Server::start().await;
     let url = format!("{}/tasks/t:subscribe?x=y&lastEventId=t.%31.2&lastEventId=z", server.url);
     for (header, expected) in [(None, "t.1.2"), (Some("t.3.4"), "t.3.4")] {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::support::*;
-use crate::conformance::{Bodies, allow_undocumented};
+use crate::conformance::{Exemption, allow_undocumented};
 
 async fn stream(url: &str, message_id: &str) -> reqwest::Response {
     let http = reqwest::Client::new().post(format!("{url}/message:stream"));
@@ -53,7 +53,7 @@ async fn stream_over_http2_has_exact_bytes() {
 /// A stream that fails before its first event reports the error, because the client has no cursor to resume from.
 #[tokio::test]
 async fn unavailability_before_the_first_event_is_an_error_event() {
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let Server { url, .. } = &Server::start().await;
     let v03_stream = async |path: &str, body: String| {
         let reply = reqwest::Client::new().post(format!("{url}{path}")).json_body(body).send().await.unwrap();

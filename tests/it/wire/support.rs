@@ -272,6 +272,13 @@ pub(crate) struct Server {
     pub(crate) served: tokio::task::JoinHandle<bool>,
 }
 
+/// Service of HTTP whose exchanges are checked against the documents.
+pub(crate) type CheckedHttp = CheckedService<HttpService>;
+
+pub(crate) fn http_service(echo: &Arc<Echo>, settings: Settings) -> CheckedHttp {
+    CheckedService(HttpService::new(checked(echo), settings))
+}
+
 impl Server {
     pub(crate) async fn start() -> Self {
         Self::with(settings(), listener::ListenerSettings::default()).await
@@ -279,7 +286,7 @@ impl Server {
 
     pub(crate) async fn with(settings: Settings, connections: listener::ListenerSettings) -> Self {
         let echo = Arc::new(Echo::default());
-        let service = CheckedService(HttpService::new(checked(&echo), settings));
+        let service = http_service(&echo, settings);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let drain = CancellationToken::new();

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::support::*;
-use crate::conformance::{Bodies, CheckLayer, allow_undocumented};
+use crate::conformance::{CheckLayer, Exemption, allow_undocumented};
 
 /// Members of a message as clients send them, and as the server returns them.
 const SPELLINGS: [(&str, &str); 14] = [
@@ -60,7 +60,7 @@ fn value(text: &str) -> Value {
 
 #[tokio::test]
 async fn lenient_spellings_are_accepted() {
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let Server { url, .. } = &Server::start().await;
     let http = reqwest::Client::new();
     let members = SPELLINGS.map(|(written, read)| {

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::support::settings;
-use crate::conformance::{Bodies, CheckedService, allow_undocumented};
+use crate::conformance::{CheckedService, Exemption, allow_undocumented};
 
 const MESSAGE: [&str; 3] = [
     concat!(
@@ -184,7 +184,7 @@ fn result(json: &str) -> String {
 
 #[tokio::test]
 async fn message_is_equal_in_all_dialects() {
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let (url, service) = &serve().await;
     let [json_rpc, proto, v1] = MESSAGE.map(|message| format!(r#"{{"message":{message}}}"#));
     assert_eq!(request(url, "message/send", &json_rpc).await, result(MESSAGE[0]));

@@ -17,7 +17,7 @@ use tokio_stream::StreamExt as _;
 use tonic::{Request, transport::Channel};
 
 use super::support::*;
-use crate::conformance::{Bodies, allow_undocumented};
+use crate::conformance::{Exemption, allow_undocumented};
 
 /// Default `User-Agent` of an SDK, the protocol version that it sends, and whether it sends file bytes raw (not as base64).
 const AGENTS: [(&str, Option<&str>, bool); 9] = [
@@ -47,7 +47,7 @@ fn body(file: &str) -> String {
 
 #[tokio::test]
 async fn rest_replies_in_the_file_encoding_of_the_request() {
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let server = Server::start().await;
     for (agent, version, raw) in AGENTS {
         for method in ["send", "stream"] {

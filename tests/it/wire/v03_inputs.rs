@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tonic::{Code, Status};
 
 use super::{support::*, v03_support::HI};
-use crate::conformance::{Bodies, allow_undocumented};
+use crate::conformance::{Exemption, allow_undocumented};
 
 /// Field that the error names: `None` if the request is accepted, empty if the error names no field.
 type RejectedField = Option<&'static str>;
@@ -134,7 +134,7 @@ fn named_field(error: &Value) -> &str {
 
 #[tokio::test]
 async fn invalid_messages_are_rejected_by_field() {
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let server = Server::start().await;
     let mut differences = Vec::new();
     for (params, rpc_field, rest_field) in invalid_sends() {

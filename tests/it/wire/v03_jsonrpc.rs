@@ -7,13 +7,13 @@ use super::{
     support::{JsonBody as _, settings},
     v03_support::{CannedService, HI, TASK, call, config_json, config_now, events_json, post},
 };
-use crate::conformance::{Bodies, allow_undocumented};
+use crate::conformance::{Exemption, allow_undocumented};
 
 const HI_V1: &str = r#"{"messageId":"m","role":"ROLE_USER","parts":[{"text":"hi"}]}"#;
 
 #[tokio::test]
 async fn methods_are_converted_in_both_directions() {
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let (url, service) = &CannedService::serve(settings()).await;
     let answer = r#"{"message":{"messageId":"m","role":"user","parts":[{"text":"answer"}]}}"#;
     let configuration = concat!(
@@ -163,7 +163,7 @@ async fn extended_card_has_the_v03_form() {
 /// has the id outside of the message.
 #[tokio::test]
 async fn message_requires_an_id_except_in_the_oldest_methods() {
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let (url, service) = &CannedService::serve(settings()).await;
     for params in [
         r#"{"message":{"role":"user","parts":[{"text":"hi"}]}}"#,

@@ -7,7 +7,7 @@ use super::{
     support::{JsonBody as _, settings},
     v03_support::{CannedService, HI, TASK, call, post},
 };
-use crate::conformance::{Bodies, allow_undocumented};
+use crate::conformance::{Exemption, allow_undocumented};
 
 /// Error kind that a task id such as `error-3` stands for.
 pub(crate) fn kind(id: &str) -> Option<ErrorKind> {
@@ -16,7 +16,7 @@ pub(crate) fn kind(id: &str) -> Option<ErrorKind> {
 
 #[tokio::test]
 async fn every_error_has_a_v03_code_and_no_data() {
-    allow_undocumented(Bodies::Errors);
+    allow_undocumented(Exemption::Errors);
     let (url, _) = &CannedService::serve(settings()).await;
     for (n, kind) in ErrorKind::ALL.into_iter().enumerate() {
         let wire = kind.wire_for(Version::V0_3);

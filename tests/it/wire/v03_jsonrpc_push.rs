@@ -8,7 +8,7 @@ use a2a_service::{
 use serde_json::{Value, json};
 
 use super::v03_support::{call, post};
-use crate::conformance::{Bodies, CheckLayer, allow_undocumented};
+use crate::conformance::{CheckLayer, Exemption, allow_undocumented};
 
 async fn call_ok(url: &str, method: &str, params: &Value) -> Value {
     let reply = post(url, call("1", method, &params.to_string())).await.text().await.unwrap();
@@ -19,7 +19,7 @@ async fn call_ok(url: &str, method: &str, params: &Value) -> Value {
 
 #[tokio::test]
 async fn further_schemes_are_returned_to_v03_clients_and_secrets_are_not() {
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let agent = agent::from_fn(|_, _| async { Ok(End::input_required("more?")) });
     let server = server::Server::new(agent)
         .push(true)

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Channel};
 
 use super::support::*;
-use crate::conformance::{Bodies, CheckedService, allow_undocumented};
+use crate::conformance::{CheckedService, Exemption, allow_undocumented};
 
 const HELLO: &str = r#"{"messageId":"m","role":"ROLE_USER","content":[{"text":"hi"}]}"#;
 
@@ -34,7 +34,7 @@ async fn post(url: &str, body: &str) -> (u16, Value) {
 
 #[tokio::test]
 async fn message_is_answered_in_the_v03_dialect() {
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let server = Server::start().await;
     for body in [
         format!(r#"{{"message":{HELLO}}}"#),
@@ -56,7 +56,7 @@ async fn message_is_answered_in_the_v03_dialect() {
 
 #[tokio::test]
 async fn parts_are_read_in_every_spelling_and_written_in_one() {
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let Server { url, .. } = &Server::start().await;
     let twice = r#"{"file":{"fileWithBytes":"YUdWc2JHOD0=","mimeType":"text/plain","name":"a.txt"}}"#;
     for (part, expected) in [
@@ -83,7 +83,7 @@ async fn parts_are_read_in_every_spelling_and_written_in_one() {
 /// `blocking` and `historyLength` as the service of 1.0 receives them.
 #[tokio::test]
 async fn configuration_without_blocking_returns_immediately() {
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let server = Server::start().await;
     for (configuration, returns_immediately, length) in [
         ("{}", true, None),
@@ -113,7 +113,7 @@ async fn configuration_without_blocking_returns_immediately() {
 
 #[tokio::test]
 async fn paths_of_the_text_and_of_the_proto_file_are_served() {
-    allow_undocumented(Bodies::Parameters);
+    allow_undocumented(Exemption::Parameters);
     let server = Server::start().await;
     let url = &server.url;
     for (path, context) in [
@@ -174,7 +174,7 @@ async fn paths_of_the_text_and_of_the_proto_file_are_served() {
 #[tokio::test]
 async fn push_configuration_is_read_from_every_body_and_path() {
     // The document has the body of the proto file only.
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let Server { url, .. } = &Server::start().await;
     let push = r#"{"id":"p","url":"https://h","token":"t","authentication":{"schemes":["Bearer"],"credentials":"x"}}"#;
     let expected = format!(r#"{{"name":"tasks/t/pushNotificationConfigs/p","pushNotificationConfig":{push}}}"#);
@@ -226,7 +226,7 @@ async fn stream_has_exact_bytes() {
 /// SDKs read the error from three different members.
 #[tokio::test]
 async fn error_has_exact_bytes() {
-    allow_undocumented(Bodies::Errors);
+    allow_undocumented(Exemption::Errors);
     let Server { url, .. } = &Server::start().await;
     let info = r#"{"@type":"type.googleapis.com/google.rpc.ErrorInfo","domain":"a2a-protocol.org","metadata":{"taskId":"missing"},"reason":"TASK_NOT_FOUND"}"#;
     let body = reqwest::get(format!("{url}/v1/tasks/missing")).await.unwrap().text().await.unwrap();
@@ -307,7 +307,7 @@ async fn invalid_requests_are_rejected_by_field() {
 /// The path states the version; the header matters only if it states 1.0 or an unknown version.
 #[tokio::test]
 async fn version_is_taken_from_the_path_unless_the_header_states_1_0() {
-    allow_undocumented(Bodies::Parameters);
+    allow_undocumented(Exemption::Parameters);
     let server =
         Server::with(Settings { strict_version: true, ..settings() }, listener::ListenerSettings::default()).await;
     let get = async |path: &str, version: &str| {
@@ -334,7 +334,7 @@ async fn version_is_taken_from_the_path_unless_the_header_states_1_0() {
 
 #[tokio::test]
 async fn disabled_protocol_version_is_rejected() {
-    allow_undocumented(Bodies::Responses);
+    allow_undocumented(Exemption::Responses);
     let only = async |version: Version| {
         let settings = Settings { protocols: [version].into_iter().collect(), ..settings() };
         Server::with(settings, listener::ListenerSettings::default()).await

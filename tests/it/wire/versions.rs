@@ -13,7 +13,7 @@ use tonic::{Request, Status};
 use tonic_types::StatusExt as _;
 
 use super::support::*;
-use crate::conformance::{Bodies, allow_undocumented};
+use crate::conformance::{Exemption, allow_undocumented};
 
 const GET: &str = r#"{"jsonrpc":"2.0","id":"a","method":"GetTask","params":{"id":"t"}}"#;
 
@@ -50,7 +50,7 @@ async fn get_over_grpc(url: &str, version: Option<&str>) -> Result<(), Status> {
 
 #[tokio::test]
 async fn version_1_0_is_accepted_however_it_is_stated() {
-    allow_undocumented(Bodies::Parameters);
+    allow_undocumented(Exemption::Parameters);
     let Server { url, .. } = &Server::start().await;
     for (query, headers) in [
         ("", &[][..]),
@@ -120,9 +120,9 @@ async fn strict_server_takes_a_missing_version_for_0_3() {
 /// The card and health checks need no version: clients cannot know the supported versions yet, and some send theirs always.
 #[tokio::test]
 async fn card_and_health_checks_need_no_version() {
-    allow_undocumented(Bodies::Parameters);
+    allow_undocumented(Exemption::Parameters);
     // The card of this server is the same for every version.
-    allow_undocumented(Bodies::Responses);
+    allow_undocumented(Exemption::Responses);
     let server =
         Server::with(Settings { strict_version: true, ..settings() }, listener::ListenerSettings::default()).await;
     for path in ["/.well-known/agent-card.json", "/.well-known/agent.json", "/healthz", "/readyz"] {
@@ -159,7 +159,7 @@ async fn clients_send_their_version() {
 async fn errors_before_the_body_follow_the_served_versions() {
     use a2a_service::{agent::demo::Demo, auth, server};
 
-    allow_undocumented(Bodies::Responses);
+    allow_undocumented(Exemption::Responses);
     for (versions, has_v03_form) in [(&[Version::V1_0][..], false), (&[Version::V1_0, Version::V0_3], true)] {
         let server = server::Server::new(Demo).protocols(versions.iter().copied().collect());
         let server = server.authenticator(auth::Bearer::new(auth::Token::new("secret").unwrap()));
