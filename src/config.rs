@@ -7,10 +7,14 @@ use std::{collections::BTreeMap, fmt::Write as _, net::SocketAddr, time::Duratio
 
 use toml::{Spanned, de::DeValue};
 
+mod credentials;
 mod load;
 mod value;
 
-use self::value::{BaseUrl, ByteSize, FilePath, Filter, GrpcAddress, OptionalTimeout, Structure, UrlPath};
+use self::{
+    credentials::WebhookHosts,
+    value::{BaseUrl, ByteSize, FilePath, Filter, GrpcAddress, OptionalTimeout, Structure, UrlPath},
+};
 pub(crate) use self::{
     load::{Error, Loaded, load},
     value::{Agent, StorePath, Value},
@@ -223,6 +227,7 @@ keys! {
     "push.dead_letters" => push_dead_letters: usize = PushOptions::default().dead_letters, "Maximum number of dead letters; the oldest are deleted with their configurations.";
     "push.keys" => push_keys: Option<FilePath> = None, "File with the private keys that sign tokens of notifications, in PKCS#8 PEM: the first one signs, and the public keys of all are at `/.well-known/jwks.json`. If not set, a key is generated and stored in a file next to that of the store, `a2a.db.keys.pem` for `a2a.db`. With a store in memory, each start generates another key.";
     "push.issuer" => push_issuer: Option<String> = None, "Issuer of these tokens: their claim `iss`. Defaults to the origin of `public_url`, or else of `listen`.";
+    "push.credentials" => push_credentials: WebhookHosts = WebhookHosts::default(), "Credentials for webhooks whose configuration has none: a table for each host, `hooks.example.com` or `hooks.example.com:8443`, with `token_url`, `client_id`, and `client_secret` or `client_secret_file`, and optionally `scope`, `audience` and `resource`. The server requests an access token with the client credentials grant of OAuth 2.0 and sends it as `Authorization: Bearer`. Prefer a file or the environment variable: other users of the machine can see flags.";
     "limits.body_bytes" was "max_body" => limits_body_bytes: ByteSize = ByteSize(transport::BODY_BYTES), "Maximum size of a request body, and of a message over gRPC. Larger requests get 413.";
     "limits.body_timeout" was "body_timeout" => limits_body_timeout: Duration = transport::BODY_TIMEOUT, "Timeout for receiving a request body, on every binding. Then the request gets 408, or `DEADLINE_EXCEEDED` over gRPC.";
     "limits.connections" was "max_connections" => limits_connections: usize = transport::listener::CONNECTIONS, "Maximum number of open connections for each listen address; more wait to be accepted.";

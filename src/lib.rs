@@ -205,6 +205,8 @@ pub mod v03;
 // Other crates whose types are in the public API.
 #[cfg(feature = "server")]
 pub use axum;
+#[cfg(feature = "push")]
+pub use url;
 pub use {bytes, http, serde_json, tonic};
 
 pub use self::{contract::BoxStream, pb::v1::a2a_service_server::A2aService, snapshot::Snapshot};

@@ -2,6 +2,7 @@
 //!
 //! | module | subject |
 //! | --- | --- |
+//! | `credentials` | credentials for webhooks, and the client credentials grant of OAuth 2.0 |
 //! | `delivery` | queue, retries, circuit breaker |
 //! | `jwt` | keys of the server, and tokens signed with them |
 //! | `key_file` | file with the keys |
@@ -13,11 +14,17 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+pub use credentials::{ClientCredentials, CredentialsError, HostCredentials, WebhookCredentials, WebhookRequest};
+#[cfg(feature = "cli")]
+pub(crate) use credentials::{host_key, token_endpoint};
 pub use jwt::{Algorithm, KeyError, PublicKeys, SigningKey, SigningKeys};
 pub use key_file::KeyFileError;
+#[cfg(feature = "cli")]
+pub(crate) use key_file::read_secret;
 pub use receiver::{Delivery, Received, Receiver, Rejection};
 pub use target::{AllowedTarget, Resolver, SystemResolver, TargetError, TargetPolicy};
 
+mod credentials;
 pub(crate) mod delivery;
 mod jwt;
 mod key_file;
@@ -79,6 +86,9 @@ options! {
         /// Issuer of these tokens: their claim `iss`. By default the origin of the [URL](crate::server::Server::url) of the
         /// server, or else that of its listen address, or `a2a-service` if it has neither.
         pub issuer: Option<String>,
+        /// Source of the credentials that the server presents to webhooks whose configuration has none of its own. None by
+        /// default.
+        pub credentials: Option<Arc<dyn WebhookCredentials>>,
         /// Source of the addresses of hosts. The resolver of the system by default.
         pub resolver: Arc<dyn Resolver>,
     }
@@ -98,6 +108,7 @@ impl Default for PushOptions {
             dead_letters: 1000,
             keys: None,
             issuer: None,
+            credentials: None,
             resolver: Arc::new(SystemResolver),
         }
     }

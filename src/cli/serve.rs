@@ -15,7 +15,7 @@ use crate::{
     agent::{Agent, demo::Demo},
     auth::Bearer,
     config::{self, Config, Loaded},
-    push::{Algorithm, PushOptions, SigningKeys},
+    push::{Algorithm, PushOptions, SigningKeys, WebhookCredentials},
     server::{self, Server, Signals},
     store::{
         Store,
@@ -135,7 +135,7 @@ fn server<A: Agent>(agent: A, store: Arc<dyn Store>, push: PushOptions, config: 
 /// Extension of the name of the store's file for the generated keys.
 const KEYS_EXTENSION: &str = ".keys.pem";
 
-/// Returns the options of push notifications, with the keys. `store` is the file of the store, which is open: no other
+/// Returns the options of push notifications, with keys and credentials. `store` is the file of the store, which is open: no other
 /// server generates keys for it at the same time.
 fn push_options(config: &Config, store: Option<&Path>) -> anyhow::Result<PushOptions> {
     if !config.push_enabled {
@@ -151,7 +151,9 @@ fn push_options(config: &Config, store: Option<&Path>) -> anyhow::Result<PushOpt
         }
         (None, None) => SigningKeys::generate(Algorithm::default())?,
     };
-    Ok(config.push().keys(Some(keys)))
+    let shared = |credentials| -> Arc<dyn WebhookCredentials> { Arc::new(credentials) };
+    let credentials = config.push_credentials.credentials()?.map(shared);
+    Ok(config.push().keys(Some(keys)).credentials(credentials))
 }
 
 /// Store of the server, with its file, if it has one, and a line for the startup message.

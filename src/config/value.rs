@@ -520,7 +520,7 @@ fn inline(value: &DeValue<'_>) -> String {
 }
 
 /// Formats a TOML string. Strings of JSON are strings of TOML, except that TOML does not allow DEL.
-fn quoted(text: &(impl fmt::Display + ?Sized)) -> String {
+pub(super) fn quoted(text: &(impl fmt::Display + ?Sized)) -> String {
     serde_json::Value::from(text.to_string()).to_string().replace('\u{7f}', "\\u007F")
 }
 

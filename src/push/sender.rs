@@ -21,11 +21,12 @@ use url::{Host, Url};
 
 use super::{
     PushOptions,
+    credentials::{WebhookCredentials, WebhookRequest},
     jwt::SigningKeys,
     signature::{WEBHOOK_ID, WEBHOOK_SIGNATURE, WEBHOOK_TIMESTAMP, sign},
     target::{TargetError, TargetPolicy},
 };
-use crate::{clock::Millis, protocol::Version, store::PushConfig};
+use crate::{clock::Millis, pb::v1::TaskPushNotificationConfig, protocol::Version, store::PushConfig};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 pub(super) const NOTIFICATION_TOKEN: HeaderName = HeaderName::from_static("a2a-notification-token");
@@ -72,6 +73,7 @@ pub(crate) struct Sender {
     content_type: HeaderValue,
     keys: Option<SigningKeys>,
     issuer: String,
+    credentials: Option<Arc<dyn WebhookCredentials>>,
 }
 
 /// Issuer of tokens of a server that has no URL.
@@ -124,12 +126,12 @@ impl Sender {
     pub(crate) fn new(options: &PushOptions) -> Self {
         let policy = TargetPolicy::new(options.allow.clone(), Arc::clone(&options.resolver));
         let json = if options.plain_json { "application/json" } else { "application/a2a+json" };
-        let keys = options.keys.clone();
+        let (keys, credentials) = (options.keys.clone(), options.credentials.clone());
         let issuer = options.issuer.clone().unwrap_or_else(|| UNKNOWN_ISSUER.to_owned());
         let (timeout, idle_connections) = (options.timeout, options.per_host);
         let public = client(Arc::new(PublicResolver(policy.clone())), idle_connections);
         let (internal, content_type) = (Mutex::default(), HeaderValue::from_static(json));
-        Self { timeout, idle_connections, public, internal, policy, content_type, keys, issuer }
+        Self { timeout, idle_connections, public, internal, policy, content_type, keys, issuer, credentials }
     }
 
     /// Returns the client for a target with these checked addresses.
@@ -165,7 +167,22 @@ impl Sender {
         headers(config, "", &[], 0).map(drop).map_err(|field| (field, "can't be sent in an HTTP header".to_owned()))
     }
 
-    /// Sends a notification once.
+    /// Returns the value of `Authorization` for a notification that is signed with the keys of the server.
+    fn signed_token(
+        &self,
+        keys: &SigningKeys,
+        url: &Url,
+        id: &str,
+        body: &[u8],
+        now: Millis,
+    ) -> Result<HeaderValue, Failure> {
+        let token = keys.token(&self.issuer, url, id, body, now).map_err(|error| error.to_string());
+        let value = token.and_then(|token| sensitive(&format!("Bearer {token}")).map_err(|error| error.to_string()));
+        value.map_err(|why| Failure::retry(format!("the notification can't be signed: {why}")))
+    }
+
+    /// Makes one attempt to send a notification. If the receiver rejects the credentials of the server, the notification is
+    /// sent a second time with other ones, if there are any.
     ///
     /// # Errors
     /// The receiver has not accepted it.
@@ -182,23 +199,60 @@ impl Sender {
         let http = self.client(&url, &addresses).map_err(Failure::retry)?;
         let headers = headers(config, id, &body, now);
         let mut headers = headers.map_err(|field| rejected(format!("{field} can't be sent in an HTTP header")))?;
-        if let Some(keys) = self.keys.as_ref().filter(|_| is_signed(config)) {
-            let token = keys.token(&self.issuer, &url, id, &body, now).map_err(|error| error.to_string());
-            let value = token.and_then(|token| secret(&format!("Bearer {token}")).map_err(|error| error.to_string()));
-            let value = value.map_err(|why| Failure::retry(format!("the notification can't be signed: {why}")))?;
-            headers.insert(header::AUTHORIZATION, value);
-        }
+        let TaskPushNotificationConfig { tenant, task_id, id: config_id, .. } = &config.config;
+        let request = WebhookRequest { url: &url, version: config.version, tenant, task_id, config_id };
+        // Credentials of the client take precedence over those of the server, and those over a token that is signed here.
+        let has_own = headers.contains_key(header::AUTHORIZATION) || has_credentials(config);
+        let source = self.credentials.as_deref().filter(|_| !has_own);
+        let presented = match source {
+            Some(source) => authorization(source, &request, deadline).await?,
+            None => None,
+        };
+        let signed = self.keys.as_ref().filter(|_| !has_own && presented.is_none() && asks_for_token(config));
+        let value = match (&presented, signed) {
+            (Some(value), _) => Some(value.clone()),
+            (None, Some(keys)) => Some(self.signed_token(keys, &url, id, &body, now)?),
+            (None, None) => None,
+        };
+        headers.extend(value.map(|value| (header::AUTHORIZATION, value)));
         let json = HeaderValue::from_static("application/json");
         let content_type = if config.version == Version::V1_0 { self.content_type.clone() } else { json };
         headers.insert(header::CONTENT_TYPE, content_type);
-        let response = timeout_at(deadline, http.post(url).headers(headers).body(body).send()).await;
-        let response = response.map_err(|_| Failure::retry("the receiver did not answer in time"))?;
-        let response = response.map_err(|error| Failure::retry(describe(&error)))?;
+        let post = async |headers: &HeaderMap| {
+            let sent = http.post(url.clone()).headers(headers.clone()).body(body.clone()).send();
+            let response = timeout_at(deadline, sent).await;
+            let response = response.map_err(|_| Failure::retry("the receiver did not answer in time"))?;
+            response.map_err(|error| Failure::retry(describe(&error, "the receiver")))
+        };
+        let mut response = post(&headers).await?;
+        if response.status() == StatusCode::UNAUTHORIZED
+            && let Some((source, rejected)) = source.zip(presented)
+            && timeout_at(deadline, source.rejected(&request, &rejected)).await.unwrap_or_default()
+            && let Some(value) = authorization(source, &request, deadline).await?
+        {
+            headers.insert(header::AUTHORIZATION, value);
+            response = post(&headers).await?;
+        }
         let accepted = check_status(response.status(), response.headers(), now);
         // The head decides. A body that does not arrive in time closes the connection.
         timeout_at(deadline, read_body(response)).await.unwrap_or_default();
         accepted
     }
+}
+
+/// Returns what a source of credentials has for a notification.
+async fn authorization(
+    source: &dyn WebhookCredentials,
+    request: &WebhookRequest<'_>,
+    deadline: Instant,
+) -> Result<Option<HeaderValue>, Failure> {
+    let value = timeout_at(deadline, source.authorization(request)).await;
+    let value = value.map_err(|_| Failure::retry("no credentials in time"))?;
+    let value = value.map_err(|error| Failure::retry(format!("no credentials: {error}")))?;
+    Ok(value.map(|mut value| {
+        value.set_sensitive(true);
+        value
+    }))
 }
 
 /// Reads the body of a response up to the maximum.
@@ -236,20 +290,26 @@ fn retry_after(headers: &HeaderMap, now: Millis) -> Option<Duration> {
     Some(after.min(MAX_RETRY_AFTER))
 }
 
-/// Describes the failure of a request, without the URL, which may contain a secret.
-fn describe(error: &reqwest::Error) -> String {
-    let what = if error.is_connect() { "connecting failed" } else { "the request failed" };
+/// Describes the failure of a request to a server, without the URL, which may contain a secret.
+pub(super) fn describe(error: &reqwest::Error, server: &str) -> String {
+    let what = if error.is_timeout() {
+        format!("{server} did not answer in time")
+    } else if error.is_connect() {
+        "connecting failed".to_owned()
+    } else {
+        "the request failed".to_owned()
+    };
     let mut cause = error.source();
     while let Some(next) = cause.and_then(std::error::Error::source) {
         cause = Some(next);
     }
-    cause.map_or_else(|| what.to_owned(), |cause| format!("{what}: {cause}"))
+    cause.map_or_else(|| what.clone(), |cause| format!("{what}: {cause}"))
 }
 
 /// Returns the headers of a notification: those of the client, the token, the credentials, and the signature. `Err` has the
 /// field that can't be a header.
 fn headers(push: &PushConfig, id: &str, body: &[u8], now: Millis) -> Result<HeaderMap, &'static str> {
-    let secret = |text: &str, field: &'static str| secret(text).map_err(|_| field);
+    let secret = |text: &str, field: &'static str| sensitive(text).map_err(|_| field);
     let config = &push.config;
     let mut headers = HeaderMap::new();
     for (name, value) in push.headers() {
@@ -283,14 +343,19 @@ fn headers(push: &PushConfig, id: &str, body: &[u8], now: Millis) -> Result<Head
     Ok(headers)
 }
 
+/// Returns true for a configuration with credentials of the client.
+fn has_credentials(push: &PushConfig) -> bool {
+    push.config.authentication.as_ref().is_some_and(|info| !info.credentials.is_empty())
+}
+
 /// Returns true for a configuration that asks for a token signed by the server: `Bearer` without credentials.
-fn is_signed(push: &PushConfig) -> bool {
+fn asks_for_token(push: &PushConfig) -> bool {
     let authentication = push.config.authentication.as_ref();
     authentication.is_some_and(|info| info.scheme.eq_ignore_ascii_case("bearer") && info.credentials.is_empty())
 }
 
 /// Returns a header value that is not printed.
-fn secret(text: &str) -> Result<HeaderValue, InvalidHeaderValue> {
+pub(super) fn sensitive(text: &str) -> Result<HeaderValue, InvalidHeaderValue> {
     let mut value = HeaderValue::from_bytes(text.as_bytes())?;
     value.set_sensitive(true);
     Ok(value)

@@ -34,6 +34,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
+mod credentials;
 mod keys;
 mod targets;
 
@@ -56,7 +57,7 @@ impl Received {
     }
 }
 
-type Respond = Arc<dyn Fn(usize) -> Response + Send + Sync>;
+type Respond = Arc<dyn Fn(usize, &HeaderMap) -> Response + Send + Sync>;
 
 /// Receiver of notifications.
 #[derive(Clone)]
@@ -69,14 +70,20 @@ struct Receiver {
 impl Receiver {
     /// Starts a receiver. `respond` gets the number of earlier requests.
     async fn start(respond: impl Fn(usize) -> Response + Send + Sync + 'static) -> Self {
+        Self::answering(move |number, _| respond(number)).await
+    }
+
+    /// Starts a receiver. `respond` also gets the headers.
+    async fn answering(respond: impl Fn(usize, &HeaderMap) -> Response + Send + Sync + 'static) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let receiver = Self { requests: Arc::default(), respond: Arc::new(respond), addr };
         let receive = |State(receiver): State<Self>, headers: HeaderMap, bytes: Bytes| async move {
             let body = serde_json::from_slice(&bytes).unwrap();
             let mut requests = receiver.requests.lock();
+            let response = (receiver.respond)(requests.len(), &headers);
             requests.push(Received { headers, body, bytes });
-            (receiver.respond)(requests.len() - 1)
+            response
         };
         let router = axum::Router::new().fallback(receive).with_state(receiver.clone());
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
@@ -166,6 +173,20 @@ pub(crate) async fn send(
         Some(Payload::Task(task)) => Ok(task),
         other => panic!("no task: {other:?}"),
     }
+}
+
+/// Waits for the dead letter of a task, and returns its reason.
+async fn dead_letter(store: &dyn Store, task: &str) -> String {
+    let dead = async {
+        loop {
+            let page = store.deliveries(true, DeliveryToken::default(), 10).await.unwrap();
+            if let Some(delivery) = page.deliveries.into_iter().find(|one| one.key.id() == task) {
+                return delivery.state.dead.unwrap().reason.into();
+            }
+            pause().await;
+        }
+    };
+    timeout(SOON, dead).await.unwrap()
 }
 
 #[tokio::test]
@@ -329,16 +350,7 @@ async fn final_answers_end_the_delivery() {
         })
         .await;
         let task = send(&*agent, "1", hook(&rejecting.url())).await.unwrap();
-        let dead = async {
-            loop {
-                let page = store.deliveries(true, DeliveryToken::default(), 10).await.unwrap();
-                if let Some(delivery) = page.deliveries.into_iter().find(|one| one.key.id() == task.id) {
-                    return delivery.state.dead.unwrap().reason;
-                }
-                pause().await;
-            }
-        };
-        let dead = timeout(SOON, dead).await.unwrap();
+        let dead = dead_letter(&*store, &task.id).await;
         assert!(dead.contains(reason), "{dead}");
         assert_eq!((rejecting.requests.lock().len(), other.requests.lock().len()), (1, 0));
     }

@@ -1,0 +1,248 @@
+//! Credentials for webhooks in the configuration: a table for each host, whose secret is not printed.
+
+use std::{collections::BTreeMap, fmt, path::PathBuf};
+
+use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use toml::{
+    Spanned,
+    de::{DeValue, ValueDeserializer},
+};
+
+use super::{
+    load::Error,
+    value::{Value, quoted},
+};
+use crate::push::{ClientCredentials, HostCredentials, host_key, read_secret, token_endpoint};
+
+/// Maximum size of a file with a secret, in bytes.
+const MAX_SECRET_FILE: u64 = 64 << 10;
+
+/// Credentials by the host of a webhook.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct WebhookHosts(BTreeMap<String, ClientConfig>);
+
+/// Client of a token endpoint.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClientConfig {
+    token_url: String,
+    client_id: String,
+    client_secret: Option<Secret>,
+    client_secret_file: Option<PathBuf>,
+    scope: Option<String>,
+    audience: Option<String>,
+    resource: Option<String>,
+}
+
+/// Text that is not printed, not even in an error.
+#[derive(Clone, PartialEq)]
+struct Secret(String);
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Input {
+            Text(String),
+            Other(IgnoredAny),
+        }
+        match Input::deserialize(deserializer)? {
+            Input::Text(text) if !text.is_empty() => Ok(Self(text)),
+            Input::Text(_) | Input::Other(_) => {
+                Err(serde::de::Error::custom("client_secret must be a text that is not empty"))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(hidden)")
+    }
+}
+
+impl ClientConfig {
+    fn read(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        if value.get_ref().as_table().is_none() {
+            return Err(format!("{} is not a table", value.get_ref().type_str()));
+        }
+        let config = Self::deserialize(ValueDeserializer::from(value.clone()));
+        let config = config.map_err(|error| error.message().to_owned())?;
+        token_endpoint(&config.token_url).map_err(|error| error.to_string())?;
+        if config.client_id.is_empty() {
+            return Err("client_id must not be empty".to_owned());
+        }
+        if config.client_secret.is_some() == config.client_secret_file.is_some() {
+            return Err("set either client_secret or client_secret_file".to_owned());
+        }
+        Ok(config)
+    }
+
+    fn show(&self) -> String {
+        let mut members = vec![("token_url", quoted(&self.token_url)), ("client_id", quoted(&self.client_id))];
+        members.extend(self.client_secret.as_ref().map(|_| ("client_secret", quoted(&"(hidden)"))));
+        let file = self.client_secret_file.as_ref().map(|path| path.display().to_string());
+        for (name, value) in [
+            ("client_secret_file", &file),
+            ("scope", &self.scope),
+            ("audience", &self.audience),
+            ("resource", &self.resource),
+        ] {
+            members.extend(value.as_ref().map(|value| (name, quoted(value))));
+        }
+        let members: Vec<String> = members.into_iter().map(|(name, value)| format!("{name} = {value}")).collect();
+        format!("{{ {} }}", members.join(", "))
+    }
+
+    /// Creates the credentials. Blocks if the secret is in a file.
+    fn credentials(&self) -> Result<ClientCredentials, String> {
+        let secret = match (&self.client_secret, &self.client_secret_file) {
+            (Some(secret), _) => secret.0.clone(),
+            (None, Some(path)) => {
+                let text =
+                    read_secret(path, MAX_SECRET_FILE).map_err(|error| format!("{}: {error}", path.display()))?;
+                let text = text.trim_end_matches(['\r', '\n']);
+                if text.is_empty() {
+                    return Err(format!("{}: the file has no secret", path.display()));
+                }
+                text.to_owned()
+            }
+            (None, None) => String::new(),
+        };
+        let credentials = ClientCredentials::new(&self.token_url, &self.client_id, &secret);
+        let mut credentials = credentials.map_err(|error| error.to_string())?;
+        if let Some(scope) = &self.scope {
+            credentials = credentials.scope(scope);
+        }
+        if let Some(audience) = &self.audience {
+            credentials = credentials.audience(audience);
+        }
+        if let Some(resource) = &self.resource {
+            credentials = credentials.resource(resource);
+        }
+        Ok(credentials)
+    }
+}
+
+impl WebhookHosts {
+    /// Creates the credentials of all hosts. `None` if there are none. Reads files with secrets, which blocks.
+    ///
+    /// # Errors
+    /// A file can't be read or is empty, or the HTTP client can't be created.
+    pub(crate) fn credentials(&self) -> Result<Option<HostCredentials>, Error> {
+        let mut all = HostCredentials::default();
+        for (host, config) in &self.0 {
+            let added =
+                config.credentials().and_then(|client| all.host(host, client).map_err(|error| error.to_string()));
+            all = added.map_err(|error| Error::new(format!("push.credentials: {host}: {error}")))?;
+        }
+        Ok((!self.0.is_empty()).then_some(all))
+    }
+}
+
+impl Value for WebhookHosts {
+    const KIND: &'static str = "secret TOML";
+    const SECRET: bool = true;
+
+    fn read(text: &str) -> Result<Self, String> {
+        const EXAMPLE: &str = r#"{ "hooks.example.com" = { token_url = "…", client_id = "…", client_secret = "…" } }"#;
+        // The error of the parser may contain a secret.
+        Self::from_toml(&DeValue::parse(text).map_err(|_| format!("not a TOML table; write {EXAMPLE}"))?)
+    }
+
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, String> {
+        let table = value.get_ref().as_table();
+        let table = table.ok_or_else(|| format!("{} is not a table of hosts", value.get_ref().type_str()))?;
+        let mut hosts = BTreeMap::new();
+        for (host, value) in table {
+            let name = host.get_ref().to_string();
+            host_key(&name).map_err(|error| error.to_string())?;
+            let config = ClientConfig::read(value).map_err(|error| format!("{name}: {error}"))?;
+            hosts.insert(name, config);
+        }
+        Ok(Self(hosts))
+    }
+
+    fn show(&self) -> Option<String> {
+        let host = |(host, config): (&String, &ClientConfig)| format!("{} = {}", quoted(host), config.show());
+        let hosts: Vec<String> = self.0.iter().map(host).collect();
+        (!hosts.is_empty()).then(|| format!("{{ {} }}", hosts.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: &str = r#"token_url = "https://login.example/token", client_id = "a2a""#;
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let read = WebhookHosts::read(&format!(
+            r#"{{ "hooks.example" = {{ {CLIENT}, client_secret = "hunter2", scope = "a b" }} }}"#
+        ));
+        let read = read.unwrap();
+        let printed = read.show().unwrap();
+        assert_eq!(
+            printed,
+            format!(r#"{{ "hooks.example" = {{ {CLIENT}, client_secret = "(hidden)", scope = "a b" }} }}"#)
+        );
+        assert!(!format!("{read:?}").contains("hunter"));
+        assert!(WebhookHosts::read(&printed).is_ok());
+        assert!(!format!("{:?}", read.credentials().unwrap()).contains("hunter"));
+        assert!(WebhookHosts::default().credentials().unwrap().is_none());
+    }
+
+    #[test]
+    fn invalid_tables_are_rejected_without_their_secrets() {
+        let with = |members: &str| format!(r#"{{ "hooks.example" = {{ {members} }} }}"#);
+        let client = |members: &str| with(&format!("{CLIENT}, {members}"));
+        for (text, expected) in [
+            (String::new(), "not a TOML table"),
+            ("{ hunter2".to_owned(), "not a TOML table"),
+            ("\"hunter2\"".to_owned(), "string is not a table of hosts"),
+            (r#"{ "hooks.example" = "hunter2" }"#.to_owned(), "hooks.example: string is not a table"),
+            (r#"{ "a/b" = {} }"#.to_owned(), "`a/b` is not a host"),
+            (with(""), "missing field `token_url`"),
+            (client("client_secret = 7070707"), "client_secret must be a text"),
+            (client("client_secret = ['hunter2']"), "client_secret must be a text"),
+            (client("client_secret = ''"), "client_secret must be a text that is not empty"),
+            (client("scope = 'a'"), "set either client_secret or client_secret_file"),
+            (
+                client("client_secret = 'hunter2', client_secret_file = 'f'"),
+                "set either client_secret or client_secret_file",
+            ),
+            (client("client_secrt = 'hunter2'"), "unknown field `client_secrt`"),
+            (
+                with("token_url = 'http://login.example/', client_id = 'a', client_secret = 'hunter2'"),
+                "token_url: must be a URL with https",
+            ),
+            (
+                with("token_url = 'https://u:hunter2@login.example/', client_id = 'a', client_secret = 'x'"),
+                "token_url: must be a URL",
+            ),
+        ] {
+            let error = WebhookHosts::read(&text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+            assert!(!error.contains("hunter") && !error.contains("7070707"), "{error}");
+        }
+    }
+
+    #[test]
+    fn secret_may_be_in_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret");
+        let text = format!(r#"{{ "h.example" = {{ {CLIENT}, client_secret_file = {} }} }}"#, quoted(&path.display()));
+        let read = WebhookHosts::read(&text).unwrap();
+        for content in [None, Some(""), Some("\n")] {
+            if let Some(content) = content {
+                std::fs::write(&path, content).unwrap();
+            }
+            let error = read.credentials().unwrap_err().to_string();
+            assert!(error.contains("push.credentials: h.example: ") && error.contains("secret"), "{error}");
+        }
+        std::fs::write(&path, "hunter2\n").unwrap();
+        assert!(read.credentials().unwrap().is_some());
+        assert_eq!(read.show().unwrap(), text);
+    }
+}

@@ -1,0 +1,388 @@
+//! Credentials of the server for webhooks: their source, and the client credentials grant of OAuth 2.0 (RFC 6749, 4.4).
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use http::{HeaderValue, StatusCode, header};
+use parking_lot::Mutex;
+use reqwest::{Client, redirect};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::{sync::Semaphore, time::Instant};
+use url::{Host, Url, form_urlencoded};
+
+use super::sender::{describe, sensitive};
+use crate::protocol::Version;
+
+/// Maximum time of a request to a token endpoint.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum size of the response of a token endpoint, in bytes.
+const MAX_RESPONSE: usize = 64 << 10;
+
+/// Lifetime of an access token if the token endpoint names none, and the longest one that is used.
+const LIFETIME: (Duration, Duration) = (Duration::from_mins(5), Duration::from_hours(24));
+
+/// Longest time before the end of its lifetime at which an access token is replaced. At most a tenth of the lifetime.
+const MARGIN: Duration = Duration::from_mins(1);
+
+/// Notification for which credentials are needed.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct WebhookRequest<'a> {
+    /// URL of the webhook. The client has chosen it, within the [permitted targets](super::TargetPolicy).
+    pub url: &'a Url,
+    /// Protocol version in which the configuration was registered.
+    pub version: Version,
+    /// Tenant of the configuration; empty for none.
+    pub tenant: &'a str,
+    /// Task whose event is delivered.
+    pub task_id: &'a str,
+    /// Id of the configuration.
+    pub config_id: &'a str,
+}
+
+/// Reason why there are no credentials at present. Must not contain a secret: it is logged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CredentialsError(String);
+
+impl CredentialsError {
+    /// Creates an error with a reason for the operator.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+}
+
+/// Source of the credentials that the server presents to webhooks.
+///
+/// Consulted for notifications whose configuration has no credentials of its own: those of the client take precedence.
+///
+/// ```
+/// use a2a_service::{
+///     http::HeaderValue,
+///     push::{CredentialsError, WebhookCredentials, WebhookRequest},
+/// };
+///
+/// /// Gives a password to the webhooks of one host.
+/// struct Password(HeaderValue);
+///
+/// #[async_trait::async_trait]
+/// impl WebhookCredentials for Password {
+///     async fn authorization(&self, request: &WebhookRequest<'_>) -> Result<Option<HeaderValue>, CredentialsError> {
+///         Ok((request.url.host_str() == Some("hooks.example.com")).then(|| self.0.clone()))
+///     }
+/// }
+/// ```
+#[async_trait]
+pub trait WebhookCredentials: Send + Sync + 'static {
+    /// Returns the value of `Authorization` for a notification. `None`: the source has no credentials for this webhook.
+    /// Counts toward the timeout of the attempt.
+    ///
+    /// # Errors
+    /// Credentials are not available at present. The delivery is retried.
+    async fn authorization(&self, request: &WebhookRequest<'_>) -> Result<Option<HeaderValue>, CredentialsError>;
+
+    /// Called if the webhook has rejected these credentials with 401. Returns true if there may be other ones: then the
+    /// notification is sent once more at once. By default, there are none, and the delivery ends.
+    async fn rejected(&self, request: &WebhookRequest<'_>, authorization: &HeaderValue) -> bool {
+        let _ = (request, authorization);
+        false
+    }
+}
+
+/// Credentials for each of several hosts. Other hosts get none, and neither do requests without TLS to other machines.
+#[derive(Clone, Default)]
+pub struct HostCredentials {
+    /// By host and port.
+    hosts: HashMap<(String, u16), Arc<dyn WebhookCredentials>>,
+}
+
+impl HostCredentials {
+    /// Adds the credentials for a host, such as `hooks.example.com` or `hooks.example.com:8443`. Without a port, they are for
+    /// port 443. They replace earlier ones for this host.
+    ///
+    /// # Errors
+    /// The text is not a host.
+    pub fn host(mut self, host: &str, credentials: impl WebhookCredentials) -> Result<Self, CredentialsError> {
+        self.hosts.insert(host_key(host)?, Arc::new(credentials));
+        Ok(self)
+    }
+
+    fn find(&self, url: &Url) -> Option<&dyn WebhookCredentials> {
+        let is_safe = url.scheme() == "https" || is_loopback(url);
+        self.hosts.get(&key_of(url)?).filter(|_| is_safe).map(|credentials| &**credentials)
+    }
+}
+
+/// Returns host and port of a text such as `hooks.example.com:8443`.
+///
+/// # Errors
+/// The text is not a host.
+pub(crate) fn host_key(host: &str) -> Result<(String, u16), CredentialsError> {
+    let url = Url::parse(&format!("https://{host}")).ok();
+    let is_host = !host.contains(['/', '\\', '?', '#', '@']);
+    let key = url.filter(|_| is_host).and_then(|url| key_of(&url));
+    key.ok_or_else(|| {
+        CredentialsError::new(format!("`{host}` is not a host; write hooks.example.com or hooks.example.com:8443"))
+    })
+}
+
+fn key_of(url: &Url) -> Option<(String, u16)> {
+    let host = url.host_str()?;
+    Some((host.strip_suffix('.').unwrap_or(host).to_owned(), url.port_or_known_default()?))
+}
+
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.to_canonical().is_loopback(),
+        Some(Host::Domain(name)) => name == "localhost",
+        None => false,
+    }
+}
+
+#[async_trait]
+impl WebhookCredentials for HostCredentials {
+    async fn authorization(&self, request: &WebhookRequest<'_>) -> Result<Option<HeaderValue>, CredentialsError> {
+        match self.find(request.url) {
+            Some(credentials) => credentials.authorization(request).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn rejected(&self, request: &WebhookRequest<'_>, authorization: &HeaderValue) -> bool {
+        match self.find(request.url) {
+            Some(credentials) => credentials.rejected(request, authorization).await,
+            None => false,
+        }
+    }
+}
+
+impl fmt::Debug for HostCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.hosts.keys()).finish()
+    }
+}
+
+/// Access tokens of a token endpoint, requested with the client credentials grant of OAuth 2.0 (RFC 6749, 4.4). The client
+/// authenticates with HTTP Basic (2.3.1).
+///
+/// A token is used until shortly before it expires, or until a webhook rejects it. The token endpoint is called directly,
+/// without a proxy; redirects are not followed. It gets one request at a time, of at most 10 s, and at most 64 KiB of its
+/// response are read. All webhooks get the token: use it within [`HostCredentials`].
+///
+/// ```
+/// use a2a_service::push::{ClientCredentials, HostCredentials, PushOptions};
+/// use std::sync::Arc;
+///
+/// let token = ClientCredentials::new("https://login.example.com/token", "a2a", "a secret")?.scope("notify");
+/// let credentials = HostCredentials::default().host("hooks.example.com", token)?;
+/// let options = PushOptions::default().credentials(Some(Arc::new(credentials)));
+/// # Ok::<(), a2a_service::push::CredentialsError>(())
+/// ```
+pub struct ClientCredentials {
+    endpoint: Url,
+    http: Client,
+    /// Value of `Authorization` for the token endpoint.
+    client: HeaderValue,
+    parameters: Vec<(&'static str, String)>,
+    cache: Mutex<Cache>,
+    /// Admits one request at a time.
+    request: Semaphore,
+}
+
+#[derive(Default)]
+struct Cache {
+    /// Value of `Authorization` for webhooks, and the time at which it is replaced.
+    token: Option<(HeaderValue, Instant)>,
+    /// Time and result of the last failed request.
+    failure: Option<(Instant, CredentialsError)>,
+}
+
+impl Cache {
+    fn token(&self) -> Option<HeaderValue> {
+        self.token.as_ref().filter(|(_, end)| Instant::now() < *end).map(|(token, _)| token.clone())
+    }
+}
+
+impl ClientCredentials {
+    /// Creates the credentials of a client of a token endpoint, which must have `https` unless it is on this machine.
+    ///
+    /// # Errors
+    /// The URL of the token endpoint is invalid, or the HTTP client can't be created.
+    pub fn new(token_url: &str, client_id: &str, client_secret: &str) -> Result<Self, CredentialsError> {
+        let endpoint = token_endpoint(token_url)?;
+        let encode = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+        let client = STANDARD.encode(format!("{}:{}", encode(client_id), encode(client_secret)));
+        let client = sensitive(&format!("Basic {client}")).map_err(|error| CredentialsError::new(error.to_string()))?;
+        let http = Client::builder()
+            .timeout(TIMEOUT)
+            .redirect(redirect::Policy::none())
+            .no_proxy()
+            .user_agent(concat!("a2a-service/", env!("CARGO_PKG_VERSION")))
+            .build();
+        let http = http.map_err(|error| CredentialsError::new(error.to_string()))?;
+        let parameters = vec![("grant_type", "client_credentials".to_owned())];
+        Ok(Self { endpoint, http, client, parameters, cache: Mutex::default(), request: Semaphore::new(1) })
+    }
+
+    /// Requests this scope: names separated by spaces. By default, that of the token endpoint.
+    #[must_use]
+    pub fn scope(self, scope: impl Into<String>) -> Self {
+        self.parameter("scope", scope.into())
+    }
+
+    /// Requests a token for this audience, an extension of several token endpoints. None by default.
+    #[must_use]
+    pub fn audience(self, audience: impl Into<String>) -> Self {
+        self.parameter("audience", audience.into())
+    }
+
+    /// Requests a token for the resource with this URI (RFC 8707). None by default.
+    #[must_use]
+    pub fn resource(self, resource: impl Into<String>) -> Self {
+        self.parameter("resource", resource.into())
+    }
+
+    fn parameter(mut self, name: &'static str, value: String) -> Self {
+        self.parameters.push((name, value));
+        self
+    }
+
+    /// Returns the token, from the cache if possible.
+    async fn token(&self) -> Result<HeaderValue, CredentialsError> {
+        let started = Instant::now();
+        if let Some(token) = self.cache.lock().token() {
+            return Ok(token);
+        }
+        let Ok(_permit) = self.request.acquire().await else { return Err(CredentialsError::new("closed")) };
+        {
+            // Those who waited for a request use its result.
+            let cache = self.cache.lock();
+            if let Some(token) = cache.token() {
+                return Ok(token);
+            }
+            if let Some((_, error)) = cache.failure.as_ref().filter(|(at, _)| *at >= started) {
+                return Err(error.clone());
+            }
+        }
+        let requested = Instant::now();
+        let result = self.request_token().await;
+        let mut cache = self.cache.lock();
+        match result {
+            Ok((token, lifetime)) => {
+                *cache = Cache {
+                    token: Some((token.clone(), requested + lifetime - MARGIN.min(lifetime / 10))),
+                    failure: None,
+                };
+                Ok(token)
+            }
+            Err(error) => {
+                let error = CredentialsError::new(format!("no access token: {error}"));
+                cache.failure = Some((Instant::now(), error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Requests a token. Returns the value of `Authorization` and its lifetime.
+    async fn request_token(&self) -> Result<(HeaderValue, Duration), CredentialsError> {
+        let form = form_urlencoded::Serializer::new(String::new()).extend_pairs(&self.parameters).finish();
+        let request = self.http.post(self.endpoint.clone()).body(form);
+        let request = request
+            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .header(header::ACCEPT, "application/json")
+            .header(header::AUTHORIZATION, self.client.clone());
+        let failed = |error: reqwest::Error| CredentialsError::new(describe(&error, "the token endpoint"));
+        let mut response = request.send().await.map_err(failed)?;
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(failed)? {
+            if body.len() + chunk.len() > MAX_RESPONSE {
+                let why = format!("the response of the token endpoint is larger than {MAX_RESPONSE} bytes");
+                return Err(CredentialsError::new(why));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        if response.status() == StatusCode::OK { read_token(&body) } else { Err(refusal(response.status(), &body)) }
+    }
+}
+
+/// Returns the URL of a token endpoint.
+///
+/// # Errors
+/// The URL is invalid, or has neither `https` nor a loopback host.
+pub(crate) fn token_endpoint(url: &str) -> Result<Url, CredentialsError> {
+    let parsed = Url::parse(url).ok().filter(|url| url.username().is_empty() && url.password().is_none());
+    let parsed = parsed.filter(|url| url.scheme() == "https" || (url.scheme() == "http" && is_loopback(url)));
+    parsed.ok_or_else(|| CredentialsError::new("token_url: must be a URL with https, or with http on this machine"))
+}
+
+/// Reads a token response (RFC 6749, 5.1).
+fn read_token(body: &[u8]) -> Result<(HeaderValue, Duration), CredentialsError> {
+    #[derive(Deserialize)]
+    struct TokenResponse {
+        access_token: String,
+        token_type: Option<String>,
+        expires_in: Option<Value>,
+    }
+    let malformed = || CredentialsError::new("the response of the token endpoint has no valid access token");
+    let response: TokenResponse = serde_json::from_slice(body).map_err(|_| malformed())?;
+    if response.token_type.is_some_and(|name| !name.eq_ignore_ascii_case("bearer")) {
+        return Err(CredentialsError::new("the access token is not a bearer token"));
+    }
+    if response.access_token.is_empty() || !response.access_token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(malformed());
+    }
+    // Some token endpoints return a string.
+    let seconds = response.expires_in.and_then(|value| value.as_f64().or_else(|| value.as_str()?.parse().ok()));
+    let lifetime = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let token = sensitive(&format!("Bearer {}", response.access_token)).map_err(|_| malformed())?;
+    Ok((token, lifetime.unwrap_or(LIFETIME.0).min(LIFETIME.1)))
+}
+
+/// Describes an error response (RFC 6749, 5.2) by its status and its code. Its other texts may contain secrets.
+fn refusal(status: StatusCode, body: &[u8]) -> CredentialsError {
+    const CODES: [&str; 6] = [
+        "invalid_request",
+        "invalid_client",
+        "invalid_grant",
+        "unauthorized_client",
+        "unsupported_grant_type",
+        "invalid_scope",
+    ];
+    #[derive(Deserialize)]
+    struct ErrorResponse {
+        error: String,
+    }
+    let error = serde_json::from_slice(body).ok();
+    let code = error.and_then(|ErrorResponse { error }| CODES.into_iter().find(|code| *code == error));
+    let code = code.map(|code| format!(": {code}")).unwrap_or_default();
+    CredentialsError::new(format!("the token endpoint returned {}{code}", status.as_u16()))
+}
+
+#[async_trait]
+impl WebhookCredentials for ClientCredentials {
+    async fn authorization(&self, _: &WebhookRequest<'_>) -> Result<Option<HeaderValue>, CredentialsError> {
+        self.token().await.map(Some)
+    }
+
+    async fn rejected(&self, _: &WebhookRequest<'_>, authorization: &HeaderValue) -> bool {
+        let mut cache = self.cache.lock();
+        // Another delivery may have replaced the token already.
+        if cache.token.as_ref().is_some_and(|(token, _)| token == authorization) {
+            cache.token = None;
+        }
+        true
+    }
+}
+
+impl fmt::Debug for ClientCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientCredentials").field("host", &self.endpoint.host_str()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;
