@@ -387,7 +387,7 @@ each_binding!(secrets_of_push_configurations_stay_with_their_origin);
 /// Headers of 0.3 are kept, cleared and bound to their origin as the other secrets are.
 #[tokio::test]
 async fn headers_of_push_configurations_are_kept_or_cleared() {
-    allow_undocumented(Bodies::Requests);
+    allow_undocumented(Exemption::Requests);
     let store = Arc::new(Memory::default());
     let shared: Arc<dyn Store> = Arc::<Memory>::clone(&store);
     let url = serve(asking().store(shared).push(true)).await;
@@ -404,7 +404,7 @@ async fn headers_of_push_configurations_are_kept_or_cleared() {
         let method = "tasks/pushNotificationConfig/set";
         call("/", serde_json::json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params })).await
     };
-    let sent = async |config: serde_json::Value| {
+    let inline = async |config: serde_json::Value| {
         let message = serde_json::json!({ "kind": "message", "messageId": id, "taskId": id, "role": "user",
             "parts": [{ "kind": "text", "text": "/ask more?" }] });
         let params = serde_json::json!({ "message": message, "configuration": { "pushNotificationConfig": config } });
@@ -441,7 +441,7 @@ async fn headers_of_push_configurations_are_kept_or_cleared() {
     ] {
         for is_sent in [false, true] {
             set(full.clone()).await;
-            let reply = if is_sent { sent(config.clone()).await } else { set(config.clone()).await };
+            let reply = if is_sent { inline(config.clone()).await } else { set(config.clone()).await };
             assert!(reply["result"].is_object() && !reply.to_string().contains("opaque"), "{reply}");
             let extra = stored().await;
             assert_eq!((&extra["headers"], &extra["schemes"]), (&expected_headers, &expected_schemes), "{config}");
@@ -452,7 +452,7 @@ async fn headers_of_push_configurations_are_kept_or_cleared() {
     let refused = set(with("url", other.into())).await;
     assert_eq!(refused["error"]["code"], -32602, "{refused}");
     assert!(refused.to_string().contains("pushNotificationConfig.headers"), "{refused}");
-    let refused = sent(with("url", other.into())).await;
+    let refused = inline(with("url", other.into())).await;
     assert!(refused.to_string().contains("configuration.pushNotificationConfig.headers"), "{refused}");
     assert_eq!(stored().await, before);
     // A registration in 1.0 keeps the headers: without them, its receiver would refuse the notifications.
