@@ -36,6 +36,7 @@ use tokio::time::{Instant, timeout};
 
 mod credentials;
 mod keys;
+mod secrets;
 mod targets;
 
 const SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
@@ -215,17 +216,21 @@ async fn notifications_of_1_0_are_the_events_in_order() {
 
 #[tokio::test]
 async fn notifications_are_signed_as_standard_webhooks() {
-    let receiver = Receiver::accepting().await;
+    use standardwebhooks::Webhook;
     let agent = Server::new(Writer).push(true).push_options(options()).into_service();
-    send(&*agent, "1", hook(&receiver.url())).await.unwrap();
-    let webhook = standardwebhooks::Webhook::new(SECRET).unwrap();
-    for one in receiver.wait_for_end().await {
-        webhook.verify(&one.bytes, &one.headers).unwrap();
-        let tampered = [&one.bytes[..], b" "].concat();
-        assert!(webhook.verify(&tampered, &one.headers).is_err());
-        let mut replayed = one.headers.clone();
-        replayed.insert("webhook-timestamp", "1700000000".parse().unwrap());
-        assert!(webhook.verify(&one.bytes, &replayed).is_err());
+    let other = "a token without a prefix";
+    for (token, webhook) in [(SECRET, Webhook::new(SECRET)), (other, Webhook::from_bytes(other.into()))] {
+        let (receiver, webhook) = (Receiver::accepting().await, webhook.unwrap());
+        let config = TaskPushNotificationConfig { token: token.into(), ..hook(&receiver.url()) };
+        send(&*agent, "1", config).await.unwrap();
+        for one in receiver.wait_for_end().await {
+            webhook.verify(&one.bytes, &one.headers).unwrap();
+            let tampered = [&one.bytes[..], b" "].concat();
+            assert!(webhook.verify(&tampered, &one.headers).is_err());
+            let mut replayed = one.headers.clone();
+            replayed.insert("webhook-timestamp", "1700000000".parse().unwrap());
+            assert!(webhook.verify(&one.bytes, &replayed).is_err());
+        }
     }
 }
 

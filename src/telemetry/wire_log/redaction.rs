@@ -14,6 +14,10 @@ const MAX_TEXT: usize = 200;
 
 const HIDDEN: &str = "(hidden)";
 
+/// Texts around the value in an error message about a text of the wrong type.
+const ECHO_START: &str = "invalid type: string ";
+const ECHO_END: &str = ", expected ";
+
 /// Headers whose values are logged. Of all others only the names are.
 const VISIBLE_HEADERS: [&str; 16] = [
     "a2a-version",
@@ -35,8 +39,11 @@ const VISIBLE_HEADERS: [&str; 16] = [
 ];
 
 /// Parts of the names of secret members and query parameters.
-const SECRET_NAMES: [&str; 8] =
-    ["token", "credential", "authorization", "headers", "secret", "password", "apikey", "api_key"];
+const SECRET_NAMES: [&str; 9] =
+    ["token", "credential", "authentication", "authorization", "headers", "secret", "password", "apikey", "api_key"];
+
+/// Names of members of push configurations that are secret also if their values are objects.
+const SECRET_OBJECTS: [&str; 3] = ["token", "credentials", "headers"];
 
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
@@ -134,9 +141,10 @@ fn hide(value: &mut Value) {
     match value {
         Value::Object(members) => {
             for (name, value) in members {
-                // An object with such a name is no secret itself: its members are examined.
-                let is_leaf = name.eq_ignore_ascii_case("headers") || !value.is_object();
-                if is_secret(name) && is_leaf && !value.is_null() {
+                // An object with another such name is no secret itself: its members are examined.
+                let is_whole =
+                    SECRET_OBJECTS.iter().any(|secret| name.eq_ignore_ascii_case(secret)) || !value.is_object();
+                if is_secret(name) && is_whole && !value.is_null() {
                     *value = HIDDEN.into();
                     continue;
                 }
@@ -150,9 +158,17 @@ fn hide(value: &mut Value) {
             }
         }
         Value::Array(items) => items.iter_mut().for_each(hide),
+        Value::String(text) if text.contains(ECHO_START) => *text = truncated(&without_echo(text)),
         Value::String(text) if text.contains("://") || text.chars().nth(MAX_TEXT).is_some() => *text = truncated(text),
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
+}
+
+/// Redacts the value that an error message about a value of the wrong type repeats. It may be a secret.
+fn without_echo(text: &str) -> String {
+    let Some((before, after)) = text.split_once(ECHO_START) else { return text.to_owned() };
+    let expected = after.rfind(ECHO_END).map_or("", |end| &after[end..]);
+    format!("{before}{ECHO_START}{HIDDEN}{expected}")
 }
 
 /// Redacts the userinfo of URLs, which may be a password: `https://user:password@host` becomes `https://(hidden)@host`.
@@ -197,6 +213,15 @@ mod tests {
         for kept in [r#""pageToken":"p""#, "https://h.example/x?(hidden)", r#"["Bearer"]"#, r#""text":"hi""#, "null"] {
             assert!(shown.contains(kept), "{kept} is not in {shown}");
         }
+        // Values of the wrong type.
+        let body = r#"{"token":{"a":"s3cret"},"credentials":{"b":["s3cret"]},"authentication":"s3cret","authorizationCode":
+            {"tokenUrl":"s3cret","scopes":"kept"},"message":"a: invalid type: string \"s3cret, expected \", expected a B as an object"}"#;
+        let shown = Media::Text.show(body.as_bytes(), body.len());
+        assert!(!shown.contains("s3cret"), "{shown}");
+        assert!(
+            shown.contains(r#""scopes":"kept""#) && shown.contains("(hidden), expected a B as an object"),
+            "{shown}"
+        );
         let broken = r#"{"token":"s3cret"#;
         assert_eq!(Media::Text.show(broken.as_bytes(), broken.len()), "(16 bytes that are not JSON)");
         assert_eq!(Media::Text.show(b"{\n", 2), r#""{" (not JSON)"#);
