@@ -1,19 +1,22 @@
-"""Push notifications for the Python SDK of protocol 1.0 and standardwebhooks: python receive.py URL EVENTS
+"""Push notifications for the Python SDK of protocol 1.0, standardwebhooks and PyJWT: python receive.py URL EVENTS
 
 The second server sends events instead of tasks to configurations of 0.3."""
 
+import hashlib
 import sys
 from datetime import datetime, timezone
 from importlib.metadata import version
 
 import harness
 import httpx
+import jwt
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.compat.v0_3 import conversions
 from a2a.compat.v0_3 import types as types03
 from a2a.helpers import new_text_message
 from a2a.types import (
     AgentCard,
+    AuthenticationInfo,
     Role,
     SendMessageConfiguration,
     SendMessageRequest,
@@ -132,8 +135,31 @@ def signature(webhook, notification, seconds):
     return webhook.sign(notification.headers['webhook-id'], time, notification.data.decode())
 
 
+class JsonWebTokens:
+    async def signed_by_the_published_keys(self):
+        with Receiver() as receiver:
+            bearer = AuthenticationInfo(scheme='Bearer')
+            received, _ = await notifications(URL, '1.0', receiver, authentication=bearer)
+        keys = jwt.PyJWKClient(f'{URL}/.well-known/jwks.json')
+        for it in received:
+            scheme, token = it.headers['authorization'].split(' ')
+            key = keys.get_signing_key_from_jwt(token)
+
+            def verify(token=token, audience=receiver.origin, key=key):
+                required = {'require': ['iss', 'aud', 'iat', 'exp', 'jti']}
+                return jwt.decode(token, key, algorithms=['ES256', 'EdDSA'], audience=audience, options=required)
+
+            claims = verify()
+            digest = hashlib.sha256(it.data).hexdigest()
+            equal((scheme, claims['jti'], claims['request_body_sha256']), ('Bearer', it.headers['webhook-id'], digest))
+            header, payload, signed = token.split('.')
+            tampered = '.'.join((header, payload, signed[:-2] + ('AA' if signed[-2:] != 'AA' else 'BB')))
+            rejected(lambda: verify(token=tampered), jwt.InvalidSignatureError)
+            rejected(lambda: verify(audience='http://other.invalid'), jwt.InvalidAudienceError)
+
+
 async def main():
-    for package, tests in (('a2a-sdk', Sdk()), ('standardwebhooks', StandardWebhooks())):
+    for package, tests in (('a2a-sdk', Sdk()), ('standardwebhooks', StandardWebhooks()), ('PyJWT', JsonWebTokens())):
         await harness.check_all(f'{package} {version(package)} receives', tests)
 
 
