@@ -11,7 +11,7 @@ use a2a_service::{
         SendMessageConfiguration, SendMessageRequest, TaskPushNotificationConfig,
     },
     protocol::Version,
-    push::{Algorithm, PushOptions, Receiver, SigningKeys},
+    push::{Algorithm, ClientCredentials, HostCredentials, PushOptions, Receiver, SigningKeys},
     server::Server,
     store::PushConfig,
 };
@@ -39,6 +39,9 @@ const SIGNING_TOKEN: &str = "whsec_c2lnbmluZy14eXp6eS03YjEx";
 const CREDENTIALS: &str = "credentials-xyzzy-3d8b";
 const API_KEY: &str = "api-key-xyzzy-4e6c";
 const HEADER: &str = "header-xyzzy-5f2d";
+/// Secret of the server at a token endpoint.
+const CLIENT_SECRET: &str = "client-secret-xyzzy-9d2e";
+const ACCESS_TOKEN: &str = "access-token-xyzzy-af31";
 /// Secret of requests that are rejected.
 const REJECTED: &str = "rejected-xyzzy-7b3f";
 
@@ -50,7 +53,7 @@ const STORED: [&str; 5] = [TOKEN, SIGNING_TOKEN, CREDENTIALS, API_KEY, HEADER];
 
 /// Checks that a text has no secret, also not in base64.
 fn check(name: &str, text: &str) {
-    for secret in STORED.into_iter().chain([CALLER, REJECTED, MISPLACED]) {
+    for secret in STORED.into_iter().chain([CALLER, CLIENT_SECRET, ACCESS_TOKEN, REJECTED, MISPLACED]) {
         assert!(!contains(text, secret), "{name} has {secret}: {}", around(text, secret));
     }
 }
@@ -121,6 +124,27 @@ async fn malformed() -> String {
     url
 }
 
+/// Token endpoint with a path that returns a token, and one that rejects the client and repeats its credentials.
+async fn token_endpoint() -> String {
+    let respond = |uri: Uri, headers: HeaderMap, body: Bytes| {
+        let (code, content) = match uri.path() {
+            "/token" => (200, json!({ "access_token": ACCESS_TOKEN, "token_type": "Bearer", "expires_in": 3600 })),
+            _ => (
+                401,
+                json!({ "error": CLIENT_SECRET, "error_description": format!("{headers:?} {body:?} {CLIENT_SECRET}") }),
+            ),
+        };
+        std::future::ready(Response::builder().status(code).body(Body::from(content.to_string())).unwrap())
+    };
+    crate::bindings::program(axum::Router::new().fallback(respond)).await
+}
+
+/// Returns the value of `push.credentials` for the host of a URL.
+fn credentials(url: &str, token_url: &str) -> String {
+    let host = url.trim_start_matches("http://");
+    format!("{host:?} = {{ token_url = {token_url:?}, client_id = \"a2a\", client_secret = {CLIENT_SECRET:?} }}")
+}
+
 /// Program whose whole output is recorded.
 struct Program {
     child: Child,
@@ -130,9 +154,10 @@ struct Program {
 }
 
 impl Program {
-    async fn serve(directory: &Path, flags: &[&str]) -> Self {
+    async fn serve(directory: &Path, flags: &[&str], credentials: &str) -> Self {
         let mut command = a2a(&[&["serve", "--listen", "127.0.0.1:0"], flags].concat());
-        command.env_remove("A2A_STORE").env("A2A_TOKEN", CALLER).current_dir(directory);
+        command.env_remove("A2A_STORE").env("A2A_TOKEN", CALLER).env("A2A_PUSH_CREDENTIALS", credentials);
+        command.current_dir(directory);
         Self::start(command).await
     }
 
@@ -203,7 +228,7 @@ fn grpc_config(task_id: &str, url: &str) -> TaskPushNotificationConfig {
 }
 
 /// Registers configurations over all bindings and versions, valid and rejected ones, and reads them.
-async fn register(caller: &Caller, hooks: &str, malformed: &str) -> String {
+async fn register(caller: &Caller, hooks: &str, malformed: &str, guarded: &[String]) -> String {
     let hook = |path: &str| format!("{hooks}{path}");
     let bearer = json!({"scheme": "Bearer", "credentials": CREDENTIALS});
     let message = |text: &str| json!({"messageId": uuid::Uuid::new_v4().to_string(), "role": "ROLE_USER", "parts": [{"text": text}]});
@@ -223,6 +248,10 @@ async fn register(caller: &Caller, hooks: &str, malformed: &str) -> String {
     assert!(caller.rpc("CreateTaskPushNotificationConfig", push).await["result"].is_object());
     let push = json!({"taskId": task, "id": "signed", "url": hook("/ok"), "authentication": {"scheme": "Bearer"}});
     assert!(caller.rpc("CreateTaskPushNotificationConfig", push).await["result"].is_object());
+    for (index, url) in guarded.iter().enumerate() {
+        let push = json!({"taskId": task, "id": format!("guarded{index}"), "url": format!("{url}/ok"), "token": TOKEN});
+        assert!(caller.rpc("CreateTaskPushNotificationConfig", push).await["result"].is_object());
+    }
     // JSON-RPC of 0.3, with headers of 0.2.
     let push = json!({
         "id": "classic", "url": hook("/ok"), "token": TOKEN, "headers": {"x-key": HEADER},
@@ -308,10 +337,15 @@ async fn no_output_of_the_program_has_a_secret() {
         let ((hooks, requests), malformed) = (webhooks().await, malformed().await);
         let flags = ["--log", format, "--log-filter", "trace", "--log-wire=true"];
         let push = ["--push-enabled=true", "--push-allow", "http://127.0.0.1", "--push-timeout", "2s"];
-        let program = Program::serve(directory, &[&flags[..], &push].concat()).await;
+        // Receivers for which the server has credentials, valid and rejected ones.
+        let (endpoint, (accepting, accepted), (unreached, _)) =
+            (token_endpoint().await, webhooks().await, webhooks().await);
+        let (valid, rejected) = (format!("{endpoint}/token"), format!("{endpoint}/rejects"));
+        let hosts = format!("{{ {}, {} }}", credentials(&accepting, &valid), credentials(&unreached, &rejected));
+        let program = Program::serve(directory, &[&flags[..], &push].concat(), &hosts).await;
         let http = reqwest::Client::new();
         let caller = Caller { url: program.url.clone(), http, responses: Mutex::default() };
-        let task = register(&caller, &hooks, &malformed).await;
+        let task = register(&caller, &hooks, &malformed, &[accepting, unreached]).await;
         // Continues the task, so that all of its configurations have something to deliver.
         let message = json!({"messageId": "m", "role": "ROLE_USER", "taskId": task, "parts": [{"text": "done"}]});
         caller.send("POST", "/message:send", Some(json!({ "message": message }))).await;
@@ -331,6 +365,9 @@ async fn no_output_of_the_program_has_a_secret() {
                         && has("authorization", &format!("Bearer {CREDENTIALS}"))
                         && has("x-api-key", API_KEY)
                         && has("x-key", HEADER);
+                    let bearer = format!("Bearer {ACCESS_TOKEN}");
+                    let is_bearer = |headers: &HeaderMap| headers.get("authorization").is_some_and(|it| *it == bearer);
+                    let is_sent = is_sent && accepted.lock().iter().any(|(_, headers)| is_bearer(headers));
                     if is_sent && count("/fails") >= 2 && count("/moved") >= 1 && count("/forbidden") >= 1 {
                         return;
                     }
@@ -383,7 +420,9 @@ async fn administer(directory: &Path, task: &str, made: &[String]) {
     for secret in STORED {
         assert!(contains(&exported, secret), "{secret} is missing");
     }
-    assert!(!contains(&exported, CALLER));
+    for secret in [CALLER, CLIENT_SECRET, ACCESS_TOKEN] {
+        assert!(!contains(&exported, secret), "{secret}");
+    }
     check_made("the export", &exported, made);
     check("push drop", &admin(directory, &["push", "drop", task, "--json"]).await);
 }
@@ -392,7 +431,8 @@ async fn administer(directory: &Path, task: &str, made: &[String]) {
 async fn no_effective_configuration_has_a_secret() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = a2a(&["serve", "--print-config"]);
-    command.env("A2A_TOKEN", CALLER).current_dir(directory.path());
+    let hosts = format!("{{ {} }}", credentials("http://hooks.example", "https://login.example/token"));
+    command.env("A2A_TOKEN", CALLER).env("A2A_PUSH_CREDENTIALS", hosts).current_dir(directory.path());
     let printed = output(command).await;
     assert!(printed.status.success(), "{printed:?}");
     check("the configuration", &String::from_utf8([printed.stdout, printed.stderr].concat()).unwrap());
@@ -443,12 +483,15 @@ fn debug_output_has_no_secrets() {
     let bearer = a2a_service::auth::Bearer::new(token);
     let client = Client::new().bearer(CALLER).unwrap();
     let keys = SigningKeys::generate(Algorithm::Es256).unwrap();
-    let options = PushOptions::default().keys(Some(keys.clone()));
+    let oauth = ClientCredentials::new("https://login.example/token", "a2a", CLIENT_SECRET).unwrap();
+    let oauth_text = format!("{oauth:?}");
+    let hosts = HostCredentials::default().host("hooks.example", oauth).unwrap();
+    let options = PushOptions::default().keys(Some(keys.clone())).credentials(Some(Arc::new(hosts.clone())));
     let server = Server::new(super::Writer).authenticator(bearer.clone()).push_options(options.clone());
     let receiver = Receiver::new().token(TOKEN).token(SIGNING_TOKEN);
     let printed = format!(
         "{config:?} {config:#?} {:?} {stored:?} {sent:?} {bearer:?} {client:?} {server:?} {receiver:?} {keys:?} \
-         {options:?}",
+         {options:?} {oauth_text} {hosts:?}",
         config.authentication
     );
     check("Debug", &printed);
