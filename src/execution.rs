@@ -342,6 +342,13 @@ impl<A: Agent> Execution<A> {
         }
     }
 
+    /// Deletes a configuration of a task, if it exists. Returns whether the task exists.
+    pub(crate) async fn delete_push(&self, key: &Key, id: &str) -> Result<bool, Error> {
+        let is_known = self.0.journal.store().delete_push(key, id).await?;
+        self.0.journal.tell_observer_deleted(key);
+        Ok(is_known)
+    }
+
     /// Cancels a task, and returns it once it is canceled. The agent gets the metadata of the request. A task that is already canceled is returned at once.
     ///
     /// # Errors

@@ -79,6 +79,9 @@ pub struct Journal {
 pub(crate) trait CommitObserver: Send + Sync {
     /// Called after each commit, and after a push configuration was stored, without locks. Must not block.
     fn on_committed(&self, key: &Key, has_new_config: bool);
+
+    /// Called after a push configuration was deleted. Must not block.
+    fn on_push_deleted(&self, key: &Key);
 }
 
 /// Phase of the server's shutdown.
@@ -170,6 +173,17 @@ impl Journal {
         }
         #[cfg(not(feature = "push"))]
         let _ = (key, has_new_config);
+    }
+
+    /// Tells the observer that a push configuration of a task was deleted.
+    #[cfg_attr(not(feature = "push"), expect(clippy::unused_self, reason = "there is no observer"))]
+    pub(crate) fn tell_observer_deleted(&self, key: &Key) {
+        #[cfg(feature = "push")]
+        if let Some(observer) = self.observer.get() {
+            observer.on_push_deleted(key);
+        }
+        #[cfg(not(feature = "push"))]
+        let _ = key;
     }
 
     /// Aborts the lanes. Changes that are not committed by then are lost.

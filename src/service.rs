@@ -153,7 +153,9 @@ impl<A: Agent> Service<A> {
     pub async fn drain(&self, grace: Duration) {
         self.execution.drain(grace).await;
         #[cfg(feature = "push")]
-        self.delivery.iter().for_each(DeliveryService::stop);
+        if let Some(delivery) = &self.delivery {
+            delivery.stop().await;
+        }
     }
 
     /// Starts the periodic retention sweeps, which delete expired data and cancel idle tasks. Replaces an earlier policy.

@@ -125,12 +125,14 @@ pub trait Store: Send + Sync + 'static {
     /// then. Returns whether the claim was the last one of its delivery, and had no outcome yet; otherwise nothing changes.
     async fn ack_delivery(&self, claim: &DeliveryClaim, cursor: Seq, now: Millis) -> Result<bool, Unavailable>;
 
-    /// Records a failed attempt, and the time of the next one. Returns as [`ack_delivery`](Self::ack_delivery).
+    /// Records a failed attempt, and the time of the next one. If the configuration was replaced after the claim, the new
+    /// one is due at once instead. Returns as [`ack_delivery`](Self::ack_delivery).
     async fn fail_delivery(&self, claim: &DeliveryClaim, next_attempt: Millis) -> Result<bool, Unavailable>;
 
     /// Gives up a delivery. Its configuration stays as a dead letter with the reason, which must not contain secrets. If
-    /// there are more than `max` dead letters in the store, the oldest are deleted together with their configurations.
-    /// Returns as [`ack_delivery`](Self::ack_delivery).
+    /// there are more than `max` dead letters in the store, the oldest are deleted together with their configurations. If
+    /// the configuration was replaced after the claim, the new one is due at once instead. Returns as
+    /// [`ack_delivery`](Self::ack_delivery).
     async fn dead_letter(
         &self,
         claim: &DeliveryClaim,
@@ -138,6 +140,17 @@ pub trait Store: Send + Sync + 'static {
         now: Millis,
         max: usize,
     ) -> Result<bool, Unavailable>;
+
+    /// Deletes the configuration of a claim, whose receiver is gone. If the configuration was replaced after the claim, the
+    /// new one is due at once instead. Returns as [`ack_delivery`](Self::ack_delivery).
+    async fn delete_gone(&self, claim: &DeliveryClaim) -> Result<bool, Unavailable>;
+
+    /// Ends all leases of a runner that stops: its deliveries are due at once. Returns how many there were.
+    async fn release_deliveries(&self, runner: &str, now: Millis) -> Result<usize, Unavailable>;
+
+    /// Returns those of the tasks that may still get events for a push configuration, as [`mark_all_due`](Self::mark_all_due)
+    /// does.
+    async fn undelivered_tasks(&self, keys: &[Key]) -> Result<Vec<Key>, Unavailable>;
 
     /// Returns a page of at most `limit` deliveries of all owners after the token of an earlier page (default: from the
     /// first one), either all or only dead letters.

@@ -140,7 +140,7 @@ impl<A: Agent> Execution<A> {
         };
         let accepted = self.add_message(live, (message, turn_context, idempotency_key), first_poll, watch).await;
         if let (Err(_), Some(id)) = (&accepted, created) {
-            self.0.journal.store().delete_push(&key, &id).await?;
+            self.delete_push(&key, &id).await?;
         }
         accepted
     }

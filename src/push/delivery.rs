@@ -18,9 +18,10 @@ use parking_lot::Mutex;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::{
     sync::Notify,
-    task::{AbortHandle, JoinSet},
-    time::{Instant, sleep_until},
+    task::{JoinHandle, JoinSet},
+    time::{Instant, sleep_until, timeout},
 };
+use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use super::{
@@ -49,6 +50,15 @@ const EVENTS_PER_CLAIM: usize = 256;
 /// Maximum time for which one claim sends notification after notification before its progress is recorded.
 const CLAIM_TIME: Duration = Duration::from_secs(5);
 
+/// Maximum number of tasks that are marked or checked at once.
+const TASK_BATCH: usize = 1024;
+
+/// Time that a server which stops gives to notifications that are being sent, and after that to the store.
+const STOP_GRACE: Duration = Duration::from_secs(1);
+
+/// Number of tasks with configurations from which it is checked whether they are still needed.
+const MIN_CHECKED_TASKS: usize = 1024;
+
 /// Number of tasks per page when all tasks with configurations are checked.
 const TASKS_PER_PAGE: usize = 500;
 
@@ -73,7 +83,8 @@ const BREAKER_OPEN: (Duration, Duration) = (Duration::from_secs(5), Duration::fr
 /// Delivery service of a server. Stops when it is dropped.
 pub(crate) struct DeliveryService {
     shared: Arc<Shared>,
-    task: AbortHandle,
+    /// Dispatcher, until it is stopped.
+    task: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl DeliveryService {
@@ -83,11 +94,11 @@ impl DeliveryService {
     /// Outside of a tokio runtime.
     pub(crate) fn start(store: Arc<dyn Store>, env: Env, options: PushOptions, v03_encoder: V03Encoder) -> Self {
         let sender = Sender::new(&options);
-        let (tasks, counters) = (Mutex::default(), Counters::default());
+        let (tasks, counters, wake, stop) = Default::default();
         let runner = env.ids.random().into();
-        let shared = Shared { store, env, options, v03_encoder, sender, runner, tasks, wake: Notify::new(), counters };
+        let shared = Shared { store, env, options, v03_encoder, sender, runner, tasks, wake, stop, counters };
         let shared = Arc::new(shared);
-        let task = tokio::spawn(Arc::clone(&shared).run()).abort_handle();
+        let task = Mutex::new(Some(tokio::spawn(Arc::clone(&shared).run())));
         Self { shared, task }
     }
 
@@ -101,15 +112,22 @@ impl DeliveryService {
         &self.shared.sender
     }
 
-    /// Stops the delivery. Notifications that are being sent are sent again after a start.
-    pub(crate) fn stop(&self) {
-        self.task.abort();
+    /// Stops the delivery, and ends the leases of this process, so that the next start delivers at once. Notifications whose
+    /// receivers do not answer within [`STOP_GRACE`] are sent again then.
+    pub(crate) async fn stop(&self) {
+        self.shared.stop.cancel();
+        let task = self.task.lock().take();
+        if let Some(task) = task {
+            _ = task.await;
+        }
     }
 }
 
 impl Drop for DeliveryService {
     fn drop(&mut self) {
-        self.stop();
+        if let Some(task) = self.task.lock().take() {
+            task.abort();
+        }
     }
 }
 
@@ -139,6 +157,8 @@ struct Shared {
     tasks: Mutex<Tasks>,
     /// Wakes the dispatcher.
     wake: Notify,
+    /// Canceled when the server stops.
+    stop: CancellationToken,
     counters: Counters,
 }
 
@@ -149,6 +169,32 @@ struct Tasks {
     known: HashSet<Key>,
     /// Known tasks that have changed since they were last marked in the store.
     changed: HashSet<Key>,
+    /// Known tasks that may have no more configurations or events.
+    doubtful: HashSet<Key>,
+    /// Number of known tasks after the last check of all of them.
+    checked: usize,
+}
+
+impl Tasks {
+    fn take(keys: &mut HashSet<Key>) -> Vec<Key> {
+        let batch: Vec<Key> = keys.iter().take(TASK_BATCH).cloned().collect();
+        for key in &batch {
+            keys.remove(key);
+        }
+        batch
+    }
+
+    /// Adds a task. Once there are twice as many as after the last check, all are checked.
+    fn insert(&mut self, key: &Key) {
+        if self.known.contains(key) {
+            return;
+        }
+        if self.known.len() >= MIN_CHECKED_TASKS.max(2 * self.checked) {
+            self.checked = self.known.len();
+            self.doubtful.extend(self.known.iter().cloned());
+        }
+        self.known.insert(key.clone());
+    }
 }
 
 impl CommitObserver for Shared {
@@ -156,12 +202,17 @@ impl CommitObserver for Shared {
         {
             let mut tasks = self.tasks.lock();
             if has_new_config {
-                tasks.known.insert(key.clone());
+                tasks.insert(key);
             }
             if !tasks.known.contains(key) || !tasks.changed.insert(key.clone()) {
                 return;
             }
         }
+        self.wake.notify_one();
+    }
+
+    fn on_push_deleted(&self, key: &Key) {
+        self.doubt(key);
         self.wake.notify_one();
     }
 }
@@ -195,17 +246,32 @@ impl Shared {
         self.env.clock.millis()
     }
 
-    /// Claims and sends deliveries. Runs until it is aborted.
+    /// Claims and sends deliveries until the server stops.
     async fn run(self: Arc<Self>) {
+        let mut running = JoinSet::new();
+        tokio::select! {
+            () = self.dispatch(&mut running) => {}
+            () = self.stop.cancelled() => {}
+        }
+        let finished = async { while running.join_next().await.is_some() {} };
+        _ = timeout(STOP_GRACE, finished).await;
+        running.shutdown().await;
+        let released = timeout(STOP_GRACE, self.store.release_deliveries(&self.runner, self.now())).await;
+        if !matches!(released, Ok(Ok(_))) {
+            tracing::warn!("push deliveries continue after the end of their leases: the store does not answer");
+        }
+    }
+
+    async fn dispatch(self: &Arc<Self>, running: &mut JoinSet<Finished>) {
         self.find_tasks().await;
-        let (mut hosts, mut running) = (HashMap::<Box<str>, Host>::new(), JoinSet::<Finished>::new());
+        let mut hosts = HashMap::<Box<str>, Host>::new();
         loop {
             while let Some(finished) = running.try_join_next() {
                 if let Ok(finished) = finished {
                     settle(&mut hosts, finished);
                 }
             }
-            let next = match self.step(&mut hosts, &mut running).await {
+            let next = match self.step(&mut hosts, running).await {
                 Ok(next) => next,
                 Err(cause) => {
                     tracing::debug!(error.cause = %cause, "push deliveries wait for the store");
@@ -245,13 +311,14 @@ impl Shared {
         hosts: &mut HashMap<Box<str>, Host>,
         running: &mut JoinSet<Finished>,
     ) -> Result<Instant, Unavailable> {
-        let changed: Vec<Key> = std::mem::take(&mut self.tasks.lock().changed).into_iter().collect();
+        let changed = Tasks::take(&mut self.tasks.lock().changed);
         if !changed.is_empty()
             && let Err(cause) = self.store.mark_due(&changed, self.now()).await
         {
             self.tasks.lock().changed.extend(changed);
             return Err(cause);
         }
+        self.forget_tasks().await?;
         loop {
             let claimed = running.len() + hosts.values().map(|host| host.waiting.len()).sum::<usize>();
             let limit = CLAIM_BATCH.min(MAX_CLAIMED.saturating_sub(claimed));
@@ -261,6 +328,11 @@ impl Shared {
             let claims = self.store.claim_due(&self.runner, self.now(), limit, self.lease()).await?;
             let is_last = claims.len() < limit;
             let lease_end = Instant::now() + self.lease();
+            {
+                // A dead letter may have been retried by an operator.
+                let mut tasks = self.tasks.lock();
+                claims.iter().for_each(|claim| tasks.insert(&claim.key));
+            }
             for claim in claims {
                 hosts.entry(host_of(&claim.config.config.url)).or_default().waiting.push_back((claim, lease_end));
             }
@@ -269,10 +341,50 @@ impl Shared {
             }
         }
         self.start_waiting(hosts, running).await?;
+        {
+            let tasks = self.tasks.lock();
+            if !tasks.changed.is_empty() || !tasks.doubtful.is_empty() {
+                return Ok(Instant::now());
+            }
+        }
         let next_due = if running.is_empty() { self.store.next_due().await? } else { None };
         let wait = next_due
             .map_or(POLL_INTERVAL, |due| Duration::from_millis(due.saturating_sub(self.now()).max(1).unsigned_abs()));
         Ok(Instant::now() + wait.min(POLL_INTERVAL))
+    }
+
+    /// Forgets those of the doubtful tasks that get no more events.
+    async fn forget_tasks(&self) -> Result<(), Unavailable> {
+        let doubtful = Tasks::take(&mut self.tasks.lock().doubtful);
+        if doubtful.is_empty() {
+            return Ok(());
+        }
+        match self.store.undelivered_tasks(&doubtful).await {
+            Ok(undelivered) => {
+                let undelivered: HashSet<Key> = undelivered.into_iter().collect();
+                let mut tasks = self.tasks.lock();
+                for key in doubtful.iter().filter(|key| !undelivered.contains(*key)) {
+                    // A change after the check may be a new configuration.
+                    if !tasks.changed.contains(key) {
+                        tasks.known.remove(key);
+                    }
+                }
+                tasks.checked = tasks.checked.min(tasks.known.len());
+                Ok(())
+            }
+            Err(cause) => {
+                self.tasks.lock().doubtful.extend(doubtful);
+                Err(cause)
+            }
+        }
+    }
+
+    /// Notes that a task may have no more configurations or events.
+    fn doubt(&self, key: &Key) {
+        let mut tasks = self.tasks.lock();
+        if tasks.known.contains(key) {
+            tasks.doubtful.insert(key.clone());
+        }
     }
 
     /// Starts the waiting claims of hosts with capacity, each host in turn. Claims of a host whose breaker is open fail
@@ -350,13 +462,13 @@ impl Shared {
             }
             self.counters.delivered.fetch_add(1, Ordering::Relaxed);
             cursor = seq;
-            if started.elapsed() > CLAIM_TIME && cursor < due.last {
+            if (started.elapsed() > CLAIM_TIME || self.stop.is_cancelled()) && cursor < due.last {
                 return self.store.ack_delivery(claim, cursor, self.now()).await.map(|_| true);
             }
         }
-        self.store.ack_delivery(claim, due.last, self.now()).await?;
-        if due.is_end {
-            self.tasks.lock().known.remove(&claim.key);
+        let is_recorded = self.store.ack_delivery(claim, due.last, self.now()).await?;
+        if due.is_end || !is_recorded {
+            self.doubt(&claim.key);
         }
         Ok(true)
     }
@@ -412,8 +524,15 @@ impl Shared {
                 Ok(false)
             }
             Failure::Gone => {
-                tracing::info!(task.id = task, config.id = config, "push configuration deleted: its receiver is gone");
-                self.store.delete_push(&claim.key, config).await.map(|_| true)
+                if self.store.delete_gone(claim).await? {
+                    tracing::info!(
+                        task.id = task,
+                        config.id = config,
+                        "push configuration ended: its receiver is gone"
+                    );
+                }
+                self.doubt(&claim.key);
+                Ok(true)
             }
             Failure::Rejected { reason } => self.give_up(claim, &reason).await.map(|()| true),
         }
@@ -424,7 +543,9 @@ impl Shared {
         let (task, config) = (claim.key.id(), &claim.config.config.id);
         tracing::warn!(task.id = task, config.id = config, "push delivery given up: {reason}");
         self.counters.dead.fetch_add(1, Ordering::Relaxed);
-        self.store.dead_letter(claim, reason, self.now(), self.options.dead_letters).await.map(drop)
+        self.store.dead_letter(claim, reason, self.now(), self.options.dead_letters).await?;
+        self.doubt(&claim.key);
+        Ok(())
     }
 
     /// Changes a delay by up to a quarter, so that deliveries that failed together are not repeated together.

@@ -151,7 +151,7 @@ impl<A: Agent> Service<A> {
         self.offers.push()?;
         let DeleteTaskPushNotificationConfigRequest { tenant, task_id, id } = request.get_ref();
         let key = self.key(&request, tenant, task_id)?;
-        let known = self.execution.journal().store().delete_push(&key, id).await?;
+        let known = self.execution.delete_push(&key, id).await?;
         if known { Ok(Response::new(Empty::default())) } else { Err(Error::task_not_found(task_id)) }
     }
 }

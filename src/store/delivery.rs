@@ -118,6 +118,32 @@ impl DeliveryState {
         }
     }
 
+    /// Ends the lease of a runner that stops: the delivery is due at once, and no attempt is counted.
+    pub fn release(&mut self, now: Millis) {
+        if self.runner.take().is_some() {
+            self.due = Some(now);
+        }
+    }
+
+    /// Records the outcome of a claim, unless the claim is no longer the last one. `is_replaced` says that the configuration
+    /// is not the one that was claimed: then a failure says nothing about the new one, which is due at once.
+    pub(super) fn end_claim(&mut self, claim: u64, is_replaced: bool, seq: Seq, outcome: &Outcome) -> Ended {
+        if !self.has_claim(claim) {
+            return Ended::Stale;
+        }
+        match outcome {
+            Outcome::Delivered { cursor, now } => self.ack(*cursor, seq, *now),
+            Outcome::Failed { .. } | Outcome::GivenUp { .. } | Outcome::Gone if is_replaced => {
+                self.runner = None;
+                self.replace();
+            }
+            Outcome::Failed { next_attempt } => self.fail(*next_attempt),
+            Outcome::GivenUp { reason, now } => self.dead_letter(reason, *now),
+            Outcome::Gone => return Ended::Deleted,
+        }
+        Ended::Recorded
+    }
+
     /// Makes a dead letter, or a delivery that waits for its next attempt, due at once, with a new maximum age. Returns
     /// whether there was anything to retry.
     pub fn retry(&mut self, seq: Seq, now: Millis) -> bool {
@@ -128,6 +154,30 @@ impl DeliveryState {
         }
         waits
     }
+}
+
+/// Outcome of a claim.
+#[derive(Clone, Debug)]
+pub(super) enum Outcome {
+    /// All events up to `cursor` were delivered.
+    Delivered { cursor: Seq, now: Millis },
+    /// The attempt failed.
+    Failed { next_attempt: Millis },
+    /// Delivery is given up.
+    GivenUp { reason: Box<str>, now: Millis },
+    /// The receiver is gone: the configuration is deleted.
+    Gone,
+}
+
+/// Effect of an outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// None, because the claim is no longer the last one.
+    Stale,
+    /// The state of the delivery has changed.
+    Recorded,
+    /// The configuration is to be deleted.
+    Deleted,
 }
 
 /// Delivery that a runner has claimed.

@@ -16,6 +16,7 @@ use super::{
     Claim, Commit, DeliveryClaim, DeliveryPage, DeliveryToken, Full, Immediate, InUse, Key, KeyMap, ListPage,
     ListQuery, PageToken, PushConfig, PushPage, PushTaskPage, PutResult, Refused, Retention, Row, Scope, SendOutcome,
     Store, StoredTask, SweepResult, Unavailable,
+    delivery::Outcome,
     log_codec::{OpenLog, SealedLog, TaskIds},
     page::PageTasks,
 };
@@ -266,11 +267,11 @@ impl Store for Memory {
     }
 
     async fn ack_delivery(&self, claim: &DeliveryClaim, cursor: Seq, now: Millis) -> Result<bool, Unavailable> {
-        Ok(self.end_claim(claim, |state, seq| state.ack(cursor, seq, now)))
+        Ok(self.end_claim(claim, &Outcome::Delivered { cursor, now }))
     }
 
     async fn fail_delivery(&self, claim: &DeliveryClaim, next_attempt: Millis) -> Result<bool, Unavailable> {
-        Ok(self.end_claim(claim, |state, _| state.fail(next_attempt)))
+        Ok(self.end_claim(claim, &Outcome::Failed { next_attempt }))
     }
 
     async fn dead_letter(
@@ -280,9 +281,21 @@ impl Store for Memory {
         now: Millis,
         max: usize,
     ) -> Result<bool, Unavailable> {
-        let ended = self.end_claim(claim, |state, _| state.dead_letter(reason, now));
+        let ended = self.end_claim(claim, &Outcome::GivenUp { reason: reason.into(), now });
         self.limit_dead_letters(max);
         Ok(ended)
+    }
+
+    async fn delete_gone(&self, claim: &DeliveryClaim) -> Result<bool, Unavailable> {
+        Ok(self.end_claim(claim, &Outcome::Gone))
+    }
+
+    async fn release_deliveries(&self, runner: &str, now: Millis) -> Result<usize, Unavailable> {
+        Ok(self.release_leases(runner, now))
+    }
+
+    async fn undelivered_tasks(&self, keys: &[Key]) -> Result<Vec<Key>, Unavailable> {
+        Ok(keys.iter().filter(|key| self.with(key, Self::may_get_events).unwrap_or(false)).cloned().collect())
     }
 
     async fn deliveries(

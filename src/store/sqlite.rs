@@ -34,7 +34,7 @@ use self::{
 use super::{
     Claim, Commit, Damaged, DeliveryClaim, DeliveryPage, DeliveryToken, Full, InUse, Key, ListPage, ListQuery,
     PushConfig, PushPage, PushTaskPage, PutResult, Refused, Retention, Scope, SendOutcome, Store, StoredTask,
-    SweepResult, Unavailable, quota::Quota,
+    SweepResult, Unavailable, delivery::Outcome, quota::Quota,
 };
 use crate::{
     clock::Millis,
@@ -535,11 +535,11 @@ impl Store for Sqlite {
     }
 
     async fn ack_delivery(&self, claim: &DeliveryClaim, cursor: Seq, now: Millis) -> Result<bool, Unavailable> {
-        self.end_claim(claim, None, move |state, seq| state.ack(cursor, seq, now)).await
+        self.end_claim(claim, None, Outcome::Delivered { cursor, now }).await
     }
 
     async fn fail_delivery(&self, claim: &DeliveryClaim, next_attempt: Millis) -> Result<bool, Unavailable> {
-        self.end_claim(claim, None, move |state, _| state.fail(next_attempt)).await
+        self.end_claim(claim, None, Outcome::Failed { next_attempt }).await
     }
 
     async fn dead_letter(
@@ -549,8 +549,20 @@ impl Store for Sqlite {
         now: Millis,
         max: usize,
     ) -> Result<bool, Unavailable> {
-        let reason: Box<str> = reason.into();
-        self.end_claim(claim, Some(max), move |state, _| state.dead_letter(&reason, now)).await
+        self.end_claim(claim, Some(max), Outcome::GivenUp { reason: reason.into(), now }).await
+    }
+
+    async fn delete_gone(&self, claim: &DeliveryClaim) -> Result<bool, Unavailable> {
+        self.end_claim(claim, None, Outcome::Gone).await
+    }
+
+    async fn release_deliveries(&self, runner: &str, now: Millis) -> Result<usize, Unavailable> {
+        self.release_leases(runner, now).await
+    }
+
+    async fn undelivered_tasks(&self, keys: &[Key]) -> Result<Vec<Key>, Unavailable> {
+        let keys: Box<[Key]> = keys.into();
+        self.readers.run(move |db| delivery::undelivered_tasks(db, &keys)).await
     }
 
     async fn deliveries(

@@ -187,6 +187,8 @@ const CASES: &[Case] = cases! {
         delivery::failed_delivery_waits_for_its_next_attempt,
         delivery::dead_letters_are_kept_up_to_their_limit,
         delivery::replaced_configuration_keeps_its_position,
+        delivery::gone_receiver_deletes_its_configuration,
+        delivery::leases_of_a_stopped_runner_are_released,
         delivery::deliveries_are_deleted_with_their_configuration,
         delivery::sweeps_keep_undelivered_events,
         delivery::runners_claim_different_deliveries,

@@ -273,6 +273,18 @@ impl Store for Gate {
         self.store.dead_letter(claim, reason, now, max).await
     }
 
+    async fn delete_gone(&self, claim: &DeliveryClaim) -> Result<bool, Unavailable> {
+        self.store.delete_gone(claim).await
+    }
+
+    async fn release_deliveries(&self, runner: &str, now: Millis) -> Result<usize, Unavailable> {
+        self.store.release_deliveries(runner, now).await
+    }
+
+    async fn undelivered_tasks(&self, keys: &[Key]) -> Result<Vec<Key>, Unavailable> {
+        self.store.undelivered_tasks(keys).await
+    }
+
     async fn deliveries(
         &self,
         dead_only: bool,

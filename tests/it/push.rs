@@ -36,6 +36,7 @@ use tokio::time::{Instant, timeout};
 
 mod credentials;
 mod keys;
+mod outcomes;
 mod secrets;
 mod targets;
 

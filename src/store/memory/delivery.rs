@@ -8,7 +8,9 @@ use crate::{
     event::Seq,
     store::{
         Delivery, DeliveryClaim, DeliveryPage, DeliveryState, DeliveryToken, Key, PushConfig, PushPage, PushTaskPage,
-        PutResult, delivery::lease_end, page::cut_page,
+        PutResult,
+        delivery::{Ended, Outcome, lease_end},
+        page::cut_page,
     },
 };
 
@@ -187,16 +189,36 @@ impl Memory {
             }
             last = DeliveryToken(serial, 0);
             _ = self.mark_task_due(&key, now);
-            let may_get_events = |entry: &TaskEntry| {
-                let is_terminal = entry.row.state.is_terminal();
-                let mut configs = entry.push.iter().flat_map(|push| &push.configs);
-                configs.any(|stored| stored.delivery.dead.is_none() && (!is_terminal || stored.delivery.is_pending()))
-            };
-            if self.with(&key, may_get_events).unwrap_or(false) {
+            if self.with(&key, Self::may_get_events).unwrap_or(false) {
                 page.keys.push(key);
             }
         }
         page
+    }
+
+    /// Returns whether a task may still get events for one of its configurations.
+    pub(super) fn may_get_events(entry: &TaskEntry) -> bool {
+        let is_terminal = entry.row.state.is_terminal();
+        let mut configs = entry.push.iter().flat_map(|push| &push.configs);
+        configs.any(|stored| stored.delivery.dead.is_none() && (!is_terminal || stored.delivery.is_pending()))
+    }
+
+    /// Ends the leases of a runner. Returns how many there were.
+    pub(super) fn release_leases(&self, runner: &str, now: Millis) -> usize {
+        let waiting: Vec<_> = {
+            let queue = self.deliveries.lock();
+            queue.due.iter().map(|((_, serial), key)| (*serial, key.clone())).collect()
+        };
+        let release = |(serial, key): (u64, Key)| {
+            let released = self.with_push(&key, |push, _, _| {
+                let is_leased = |stored: &&mut StoredConfig| {
+                    stored.serial == serial && stored.delivery.runner.as_deref() == Some(runner)
+                };
+                push.configs.iter_mut().find(is_leased).map(|stored| stored.delivery.release(now))
+            });
+            released.flatten()
+        };
+        waiting.into_iter().filter_map(release).count()
     }
 
     /// Claims deliveries, those that are due for the longest time first.
@@ -231,13 +253,18 @@ impl Memory {
     }
 
     /// Applies the outcome of a claim, unless the claim is no longer the last one. Returns whether it was applied.
-    pub(super) fn end_claim(&self, claim: &DeliveryClaim, outcome: impl FnOnce(&mut DeliveryState, Seq)) -> bool {
+    pub(super) fn end_claim(&self, claim: &DeliveryClaim, outcome: &Outcome) -> bool {
+        let id = &claim.config.config.id;
         let ended = self.with_push(&claim.key, |push, _, seq| {
-            let stored = push.find_mut(&claim.config.config.id);
-            let stored = stored.filter(|stored| stored.delivery.has_claim(claim.claim));
-            stored.map(|stored| outcome(&mut stored.delivery, seq)).is_some()
+            let stored = push.find_mut(id)?;
+            let is_replaced = stored.config != claim.config;
+            let ended = stored.delivery.end_claim(claim.claim, is_replaced, seq, outcome);
+            if ended == Ended::Deleted {
+                push.delete(id);
+            }
+            Some(ended != Ended::Stale)
         });
-        ended.unwrap_or(false)
+        ended.flatten().unwrap_or(false)
     }
 
     /// Deletes the oldest dead letters with their configurations, so that at most `max` are left.

@@ -18,7 +18,9 @@ use crate::{
     event::Seq,
     store::{
         DeadLetter, Delivery, DeliveryClaim, DeliveryPage, DeliveryState, DeliveryToken, InUse, Key, PushTaskPage,
-        STORE_FULL, Unavailable, delivery::lease_end, page::cut_page,
+        STORE_FULL, Unavailable,
+        delivery::{Ended, Outcome, lease_end},
+        page::cut_page,
     },
 };
 
@@ -125,13 +127,9 @@ fn mark_page(db: &Connection, now: Millis, after: DeliveryToken, limit: usize) -
     let mut query = db.prepare_cached(TASKS)?;
     let tasks = query.query_map((signed(after.0)?, sql_limit), |row| row.get(0))?;
     let tasks = tasks.collect::<rusqlite::Result<Vec<i64>>>()?;
-    let sql = format!(
-        "SELECT 1 FROM push p JOIN task ON task.id = p.task
-         WHERE p.task = ? AND p.dead IS NULL AND (p.due IS NOT NULL OR NOT ({TERMINAL}))"
-    );
     for task in &tasks {
         db.prepare_cached(MARK)?.execute((task, now))?;
-        if db.prepare_cached(&sql)?.exists([task])? {
+        if may_get_events(db, *task)? {
             match key_of(db, *task) {
                 Ok(key) => page.keys.push(key),
                 Err(error) if is_unreadable(&error) => {}
@@ -141,6 +139,28 @@ fn mark_page(db: &Connection, now: Millis, after: DeliveryToken, limit: usize) -
     }
     page.next = tasks.last().filter(|_| tasks.len() == limit).map(|task| DeliveryToken(unsigned(*task), 0));
     Ok(page)
+}
+
+/// Returns whether a task may still get events for one of its configurations.
+fn may_get_events(db: &Connection, task: i64) -> rusqlite::Result<bool> {
+    let sql = format!(
+        "SELECT 1 FROM push p JOIN task ON task.id = p.task
+         WHERE p.task = ? AND p.dead IS NULL AND (p.due IS NOT NULL OR NOT ({TERMINAL}))"
+    );
+    db.prepare_cached(&sql)?.exists([task])
+}
+
+/// Returns those of the tasks that may still get events for one of their configurations.
+pub(super) fn undelivered_tasks(db: &Connection, keys: &[Key]) -> rusqlite::Result<Vec<Key>> {
+    let mut undelivered = Vec::new();
+    for key in keys {
+        if let Some(task) = read::row_id(db, key)?
+            && may_get_events(db, task)?
+        {
+            undelivered.push(key.clone());
+        }
+    }
+    Ok(undelivered)
 }
 
 fn is_unreadable(error: &rusqlite::Error) -> bool {
@@ -221,25 +241,38 @@ impl Sqlite {
         &self,
         claim: &DeliveryClaim,
         max_dead: Option<usize>,
-        outcome: impl Fn(&mut DeliveryState, Seq) + Send + 'static,
+        outcome: Outcome,
     ) -> Result<bool, Unavailable> {
-        let (key, id, claim) = (claim.key.clone(), claim.config.config.id.clone(), claim.claim);
+        let DeliveryClaim { key, config, claim, .. } = claim.clone();
         self.writer
             .run(move |transaction| {
-                let ended = transaction.change_delivery(&key, &id, |state, seq| {
-                    let has_claim = state.has_claim(claim);
-                    if has_claim {
-                        outcome(state, seq);
-                    }
-                    has_claim
+                let id = &config.config.id;
+                let is_replaced = push::get(transaction.db, &key, id)?.is_some_and(|stored| stored != config);
+                let mut ended = Ended::Stale;
+                transaction.change_delivery(&key, id, |state, seq| {
+                    ended = state.end_claim(claim, is_replaced, seq, &outcome);
+                    ended == Ended::Recorded
                 })?;
+                if ended == Ended::Deleted
+                    && let Some(task) = read::row_id(transaction.db, &key)?
+                {
+                    push::delete(transaction.db, task, id)?;
+                    transaction.allow_eviction(task, &key)?;
+                }
                 if let Some(max) = max_dead {
                     let sql = format!("DELETE FROM push WHERE (task, number) IN ({OLD_DEAD_LETTERS})");
                     transaction.db.prepare_cached(&sql)?.execute([i64::try_from(max).unwrap_or(i64::MAX)])?;
                 }
-                Ok(ended)
+                Ok(ended != Ended::Stale)
             })
             .await
+    }
+
+    /// Ends the leases of a runner.
+    pub(super) async fn release_leases(&self, runner: &str, now: Millis) -> Result<usize, Unavailable> {
+        let runner: Box<str> = runner.into();
+        let sql = "UPDATE push SET runner = NULL, due = ? WHERE due IS NOT NULL AND runner = ?";
+        self.writer.run(move |transaction| transaction.db.prepare_cached(sql)?.execute((now, &*runner))).await
     }
 
     /// Makes dead letters of the deliveries that have waited longest, and deletes the logs of their tasks: until a part of a

@@ -283,12 +283,65 @@ pub(super) async fn replaced_configuration_keeps_its_position(suite: &Suite) -> 
     // A delivery that runs is not affected.
     store.put_push(&task.key, push("a"), 9).await?;
     ensure_eq!(claim(store, 30).await?, []);
+    // Its failure does not count for the new configuration, which is neither given up nor deleted and does not wait.
+    ensure!(store.dead_letter(&next, "gone", 30, MANY).await?);
+    let next = claim_one(store, 30).await?;
+    ensure_eq!((next.cursor, next.attempts, next.pending_since, next.config.clone()), (1, 0, 10, push("a")));
+    store.put_push(&task.key, Arc::clone(&corrected), 9).await?;
+    ensure!(store.delete_gone(&next).await?);
+    let next = claim_one(store, 30).await?;
+    ensure_eq!((next.attempts, next.config.clone()), (0, Arc::clone(&corrected)));
+    store.put_push(&task.key, push("a"), 9).await?;
+    ensure!(store.fail_delivery(&next, 9000).await?);
+    let next = claim_one(store, 30).await?;
     ensure!(store.dead_letter(&next, "gone", 30, MANY).await?);
     ensure_eq!(store.put_push(&task.key, corrected, 9).await?, PutResult::Replaced);
     ensure_eq!((state(store, &task.key, "a").await?.dead, store.next_due().await?), (None, None));
     ensure_eq!(store.mark_due(std::slice::from_ref(&task.key), 40).await?, 1);
     let last = claim_one(store, 40).await?;
     ensure_eq!((last.cursor, last.attempts, last.pending_since), (1, 0, 40));
+    Ok(())
+}
+
+/// The answer that a receiver is gone deletes the configuration that was claimed, and no other.
+pub(super) async fn gone_receiver_deletes_its_configuration(suite: &Suite) -> Checked {
+    let store = &*suite.open().await;
+    let mut task = task(store, "ada", "t-1", &["a", "b"]).await?;
+    update(store, &mut task, 10).await?;
+    let claims = claim(store, 10).await?;
+    ensure!(store.delete_gone(&claims[0]).await?);
+    ensure!(!store.delete_gone(&claims[0]).await?, "deleted before");
+    let key = &task.key;
+    let left = async |claim: &DeliveryClaim| store.get_push(key, &claim.config.config.id).await;
+    ensure_eq!((left(&claims[0]).await?, left(&claims[1]).await?.is_some()), (None, true));
+    // A claim that another one has replaced deletes nothing.
+    let later = claim_one(store, 500).await?;
+    ensure!(!store.delete_gone(&claims[1]).await?);
+    ensure_eq!(store.undelivered_tasks(std::slice::from_ref(&task.key)).await?, [task.key.clone()]);
+    ensure!(store.delete_gone(&later).await?);
+    ensure_eq!(deliveries(store).await?, []);
+    ensure_eq!(store.undelivered_tasks(std::slice::from_ref(&task.key)).await?, []);
+    // A new configuration of the same id is not part of an earlier claim.
+    store.put_push(&task.key, push("a"), 9).await?;
+    ensure!(!store.delete_gone(&claims[0]).await?);
+    ensure!(left(&claims[0]).await?.is_some());
+    Ok(())
+}
+
+/// A runner that stops releases its leases, and no others.
+pub(super) async fn leases_of_a_stopped_runner_are_released(suite: &Suite) -> Checked {
+    let store = &*suite.open().await;
+    let mut task = task(store, "ada", "t-1", &["a", "b", "c", "d"]).await?;
+    update(store, &mut task, 10).await?;
+    let first = store.claim_due("r-1", 10, 2, LEASE).await?;
+    let other = store.claim_due("r-2", 10, 1, LEASE).await?;
+    ensure_eq!(store.release_deliveries("r-1", 20).await?, 2);
+    ensure_eq!(store.release_deliveries("r-1", 20).await?, 0);
+    ensure!(!store.ack_delivery(&first[0], 9, 20).await?, "the claim has ended");
+    let again = claim(store, 20).await?;
+    ensure_eq!(again.len(), 3);
+    ensure_eq!(again.iter().map(|claim| (claim.attempts, claim.pending_since)).max(), Some((0, 10)));
+    ensure!(store.ack_delivery(&other[0], 9, 20).await?, "another runner has kept its lease");
     Ok(())
 }
 
