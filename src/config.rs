@@ -216,7 +216,8 @@ keys! {
     "retention.idempotency_keys" was "retention.sends" => retention_idempotency_keys: OptionalTimeout = OptionalTimeout(Retention::default().idempotency_keys), "Retention of idempotency keys in a file, after the send. A send that is repeated later counts as a new one. Zero keeps them as long as the task.";
     "retention.interval" was "retention.every" => retention_interval: Duration = Retention::default().interval, "Interval between retention sweeps (minimum 1 s).";
     "push.enabled" => push_enabled: bool = false, "Enables push notifications: configurations are stored with their tasks, and the events of the tasks are sent to the webhooks.";
-    "push.allow" => push_allow: Vec<AllowedTarget> = Vec::new(), "Targets of push notifications that are accepted although they are internal, or have a port other than 80, 443, 8080 and 8443: networks, addresses and host names, such as `10.0.0.0/8`, `127.0.0.1:9000`, `hooks.internal` or `*.corp.example`. TLS is required, except for entries that begin with `http://`.";
+    "push.allow" => push_allow: Vec<AllowedTarget> = Vec::new(), "Targets of push notifications that are accepted although they are internal, or have a port other than `push.ports`: networks, addresses and host names, such as `10.0.0.0/8`, `127.0.0.1:9000`, `hooks.internal` or `*.corp.example`. TLS is required, except for entries that begin with `http://`.";
+    "push.ports" => push_ports: Vec<u16> = PushOptions::default().ports, "Ports of the targets of push notifications. Other ports need an entry in `push.allow`.";
     "push.events" => push_events: PushEvents = PushEvents::All, "Events that are sent: all, new tasks and status updates, or only the update with which a task reaches a terminal state.";
     "push.v03_payload" => push_v03_payload: V03Payload = V03Payload::Task, "Payload for configurations that were registered in 0.3: the task as of the event, or the event.";
     "push.plain_json" => push_plain_json: bool = false, "Sends notifications of 1.0 with the content type `application/json` instead of `application/a2a+json`.";
@@ -242,6 +243,7 @@ keys! {
     "limits.streams" => limits_streams: usize = Limits::default().streams, "Maximum number of open streams, over all tasks. Further ones are rejected.";
     "limits.streams_per_task" was "limits.subscribers" => limits_streams_per_task: usize = Limits::default().streams_per_task, "Maximum number of open streams of one task. Further subscriptions are rejected; streaming sends are not.";
     "limits.queued_messages" was "limits.waiting" => limits_queued_messages: usize = Limits::default().queued_messages, "Maximum number of messages that wait for a task whose agent is busy; more are rejected. Zero rejects every message to an existing task.";
+    "limits.push_configs_per_owner" => limits_push_configs_per_owner: usize = 10_000, "Maximum number of push notification configurations of the tasks of one owner, over all tenants.";
     "limits.push_configs" was "max_push_configs" => limits_push_configs: usize = Limits::default().push_configs, "Maximum number of push notification configurations per task.";
     "limits.parts" => limits_parts: usize = Limits::default().parts, "Maximum number of parts in a message.";
     "limits.references" => limits_references: usize = Limits::default().references, "Maximum number of tasks that a message may reference.";
@@ -321,6 +323,7 @@ impl Config {
     pub(crate) fn push(&self) -> PushOptions {
         PushOptions {
             allow: self.push_allow.clone(),
+            ports: self.push_ports.clone(),
             events: self.push_events,
             v03_payload: self.push_v03_payload,
             plain_json: self.push_plain_json,

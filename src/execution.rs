@@ -15,11 +15,12 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
+pub(crate) use self::limits::store_full;
 pub(crate) use self::sweeper::end_idle;
 use self::{
     contexts::Contexts,
     idempotency::KeyLocks,
-    limits::{Permits, limit_error, resize_reservation, store_full},
+    limits::{Permits, limit_error, resize_reservation},
     recovery::Quarantine,
 };
 pub use self::{idempotency::DefaultKey, limits::Limits};
@@ -332,6 +333,7 @@ impl<A: Agent> Execution<A> {
             }
             PutResult::Replaced => Ok((push, None)),
             PutResult::TaskNotFound => Err(Error::task_not_found(key.id())),
+            PutResult::OwnerFull(full) => Err(store_full(full)),
             PutResult::Full => {
                 let why = format!(
                     "task {} has {max} push notification configurations; delete one first (limits.push_configs)",

@@ -63,6 +63,8 @@ options! {
     pub struct PushOptions {
         /// Targets that are accepted although they are internal, use another port, or do without TLS. None by default.
         pub allow: Vec<AllowedTarget>,
+        /// Ports of targets that need no entry in `allow`. 443, 80, 8080 and 8443 by default.
+        pub ports: Vec<u16>,
         /// Events that are delivered. All by default.
         pub events: PushEvents,
         /// Form of the notifications of configurations that were registered in 0.3. The task by default.
@@ -98,6 +100,7 @@ impl Default for PushOptions {
     fn default() -> Self {
         Self {
             allow: Vec::new(),
+            ports: target::PORTS.into(),
             events: PushEvents::default(),
             v03_payload: V03Payload::default(),
             plain_json: false,

@@ -317,8 +317,8 @@ impl<A: Agent> A2aService for Service<A> {
         request: Request<SendMessageRequest>,
     ) -> Result<Response<SendMessageResponse>, Status> {
         let (send, options) = self.validate_send(request)?;
-        if let Some(push) = &send.push {
-            Box::pin(self.check_target(PUSH_IN_SEND, push)).await?;
+        if send.push.is_some() {
+            Box::pin(self.check_push_in_send(&send)).await?;
         }
         let history = options.history;
         // Boxed, so that the futures of sends without references stay small.
@@ -346,8 +346,8 @@ impl<A: Agent> A2aService for Service<A> {
             return Ok(self.streamed(self.resume_stream(request).await?, has_cursors));
         }
         let (mut send, ReplyOptions { history, has_references, .. }) = self.validate_send(request)?;
-        if let Some(push) = &send.push {
-            Box::pin(self.check_target(PUSH_IN_SEND, push)).await?;
+        if send.push.is_some() {
+            Box::pin(self.check_push_in_send(&send)).await?;
         }
         if has_references {
             send = Box::pin(self.with_references(send)).await?;

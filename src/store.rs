@@ -62,6 +62,13 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Checks whether the tasks of this owner may have another push configuration. Advisory as
+    /// [`check_capacity`](Self::check_capacity); a commit with a [push configuration](Commit::push) over the limit is
+    /// refused with [`Rejected::Full`].
+    async fn check_push_capacity(&self, _scope: &Scope) -> Result<Result<(), Full>, Unavailable> {
+        Ok(Ok(()))
+    }
+
     /// Commits each element of a batch atomically, in one transaction where that is cheaper.
     ///
     /// Returns one outcome per commit, in order. A batch without a response may be committed again. A commit that the
@@ -81,7 +88,7 @@ pub trait Store: Send + Sync + 'static {
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable>;
 
     /// Stores a push configuration of a task. Replaces the one of the same id; adds one only while the task has less than
-    /// `max`.
+    /// `max`, and those of the owner have less than the limit of the store.
     ///
     /// A new configuration gets the events after the last one of the task; with the commit that creates a task
     /// ([`Commit::push`]), it gets all of them. A replaced one keeps the state of its delivery, except as
@@ -337,6 +344,8 @@ pub enum PutResult {
     TaskNotFound,
     /// The task has the maximum number of configurations.
     Full,
+    /// The tasks of the owner have the maximum number of configurations.
+    OwnerFull(Full),
 }
 
 /// Page of push configurations, in the order in which their ids were first stored.
@@ -395,16 +404,20 @@ impl Rejected {
     }
 }
 
-/// Exhausted task quota: the maximum number of tasks exists, and none of them is in a terminal state.
+/// Exhausted quota: the maximum number of tasks exists, and none of them is in a terminal state, or the maximum number of
+/// push configurations exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{max} tasks reach the limit of stored tasks (limits.{limit}), and none of them is in a terminal state")]
+#[error("{}", self.reason())]
 #[non_exhaustive]
 pub struct Full {
     /// Name of the limit, below `limits` in the configuration.
     pub limit: &'static str,
-    /// Maximum number of tasks.
+    /// Maximum number of tasks or push configurations.
     pub max: usize,
 }
+
+/// Name of the limit of push configurations per owner.
+const PUSH_CONFIGS_PER_OWNER: &str = "push_configs_per_owner";
 
 impl Full {
     /// Quota over all owners.
@@ -415,6 +428,24 @@ impl Full {
     /// Quota of one owner.
     pub const fn per_owner(max: usize) -> Self {
         Self { limit: "tasks_per_owner", max }
+    }
+
+    /// Quota of the push configurations of one owner.
+    pub const fn push_configs_per_owner(max: usize) -> Self {
+        Self { limit: PUSH_CONFIGS_PER_OWNER, max }
+    }
+
+    /// Returns whether the quota is one of push configurations.
+    pub(crate) fn is_push(&self) -> bool {
+        self.limit == PUSH_CONFIGS_PER_OWNER
+    }
+
+    fn reason(&self) -> String {
+        let Self { limit, max } = self;
+        if self.is_push() {
+            return format!("{max} push notification configurations reach the limit of an owner (limits.{limit})");
+        }
+        format!("{max} tasks reach the limit of stored tasks (limits.{limit}), and none of them is in a terminal state")
     }
 }
 

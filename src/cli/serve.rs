@@ -172,6 +172,7 @@ fn open_store(config: &Config) -> anyhow::Result<OpenedStore> {
                 Some(count) => memory.with_max_tasks_per_owner(count),
                 None => memory,
             };
+            let memory = memory.with_max_push_configs_per_owner(config.limits_push_configs_per_owner);
             let line = "tasks are stored in memory and lost when this process ends\n".to_owned();
             Ok(OpenedStore { store: Arc::new(memory), file: None, line })
         }
@@ -180,6 +181,7 @@ fn open_store(config: &Config) -> anyhow::Result<OpenedStore> {
             options.durability = config.store_durability;
             options.max_tasks = config.limits_tasks.unwrap_or(options.max_tasks);
             options.max_tasks_per_owner = config.limits_tasks_per_owner;
+            options.max_push_configs_per_owner = config.limits_push_configs_per_owner;
             options.max_bytes = config.store_max_size.map(|size| size.0.try_into()).transpose()?;
             let store = Sqlite::open(path, options).context("can't open the store; set another one with --store")?;
             let line = format!("tasks are stored in {}\n", store.path().display());

@@ -152,7 +152,7 @@ macro_rules! number {
     )* };
 }
 
-number!(usize, u64);
+number!(usize, u64, u16);
 
 /// Numbers with units, added up: `500ms`, `10s`, `1h30m`.
 impl Value for Duration {

@@ -245,7 +245,12 @@ pub(super) fn limit_error(name: &'static str, why: String) -> Error {
 }
 
 /// Returns the error for a store at its maximum number of tasks, none of which can be evicted.
-pub(super) fn store_full(Full { limit: name, max, .. }: Full) -> Error {
+pub(crate) fn store_full(full: Full) -> Error {
+    let Full { limit: name, max, .. } = full;
+    if full.is_push() {
+        let why = format!("your tasks have {max} push notification configurations; delete some first (limits.{name})");
+        return limit_error(name, why);
+    }
     let whose = if name == Full::per_owner(max).limit { " of your" } else { "" };
     let why = format!("{max}{whose} tasks are stored, and none has ended; retry later (limits.{name})");
     limit_error(name, why).retry_after(RETRY_AFTER)

@@ -331,7 +331,9 @@ impl Shared {
             {
                 // A dead letter may have been retried by an operator.
                 let mut tasks = self.tasks.lock();
-                claims.iter().for_each(|claim| tasks.insert(&claim.key));
+                for claim in &claims {
+                    tasks.insert(&claim.key);
+                }
             }
             for claim in claims {
                 hosts.entry(host_of(&claim.config.config.url)).or_default().waiting.push_back((claim, lease_end));

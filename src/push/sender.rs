@@ -124,7 +124,8 @@ impl Resolve for CheckedAddresses {
 
 impl Sender {
     pub(crate) fn new(options: &PushOptions) -> Self {
-        let policy = TargetPolicy::new(options.allow.clone(), Arc::clone(&options.resolver));
+        let policy =
+            TargetPolicy::new(options.allow.clone(), Arc::clone(&options.resolver)).with_ports(options.ports.clone());
         let json = if options.plain_json { "application/json" } else { "application/a2a+json" };
         let (keys, credentials) = (options.keys.clone(), options.credentials.clone());
         let issuer = options.issuer.clone().unwrap_or_else(|| UNKNOWN_ISSUER.to_owned());

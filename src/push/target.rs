@@ -16,8 +16,8 @@ use ipnet::IpNet;
 use tokio::time::timeout;
 use url::{Host, Url};
 
-/// Ports of targets that need no entry in the allow-list.
-const PORTS: [u16; 4] = [80, 443, 8080, 8443];
+/// Default of the ports of targets that need no entry in the allow-list.
+pub(super) const PORTS: [u16; 4] = [443, 80, 8080, 8443];
 
 /// Time limit of name resolution when a configuration is stored. A name that does not resolve by then is accepted, since each
 /// attempt resolves it again.
@@ -179,6 +179,7 @@ pub enum TargetError {
 pub struct TargetPolicy {
     allow: Arc<[AllowedTarget]>,
     refused: Arc<[IpNet]>,
+    ports: Arc<[u16]>,
     resolver: Arc<dyn Resolver>,
 }
 
@@ -189,10 +190,16 @@ struct Needs {
 }
 
 impl TargetPolicy {
-    /// Creates the policy that permits public addresses, and what an allow-list names.
+    /// Creates the policy that permits public addresses with the ports 443, 80, 8080 and 8443, and what an allow-list names.
     pub fn new(allow: Vec<AllowedTarget>, resolver: Arc<dyn Resolver>) -> Self {
         let refused = REFUSED.iter().filter_map(|network| network.parse().ok()).collect();
-        Self { allow: allow.into(), refused, resolver }
+        Self { allow: allow.into(), refused, ports: PORTS.into(), resolver }
+    }
+
+    /// Sets the ports of targets that need no entry in the allow-list.
+    #[must_use]
+    pub fn with_ports(self, ports: Vec<u16>) -> Self {
+        Self { ports: ports.into(), ..self }
     }
 
     /// Checks the target of a new configuration. A name that does not resolve is accepted.
@@ -233,7 +240,7 @@ impl TargetPolicy {
                 (Some(name), addresses.unwrap_or_default())
             }
         };
-        let needs = Needs { scheme: needs_http, port: !PORTS.contains(&port) };
+        let needs = Needs { scheme: needs_http, port: !self.ports.contains(&port) };
         let names_entry = |entry: &&AllowedTarget| name.is_some_and(|name| entry.names(name));
         let entries = || self.allow.iter().filter(|entry| entry.port.is_none_or(|allowed| allowed == port));
         if let Some(name) = name
@@ -244,7 +251,7 @@ impl TargetPolicy {
         }
         if addresses.is_empty() {
             let entry = entries().find(names_entry);
-            return Err(Self::unmet(&needs, entry).map_or(TargetError::Unresolved, TargetError::Refused));
+            return Err(self.unmet(&needs, entry).map_or(TargetError::Unresolved, TargetError::Refused));
         }
         for address in &addresses {
             let ip = address.ip().to_canonical();
@@ -254,7 +261,7 @@ impl TargetPolicy {
             if entry.is_none() && !self.is_public(ip) {
                 return refuse("its host has an internal address; an operator can add it to push.allow");
             }
-            if let Some(why) = Self::unmet(&needs, entry) {
+            if let Some(why) = self.unmet(&needs, entry) {
                 return Err(TargetError::Refused(why));
             }
         }
@@ -262,12 +269,14 @@ impl TargetPolicy {
     }
 
     /// Returns the requirement of a target that its entry in the allow-list, if any, does not meet.
-    fn unmet(needs: &Needs, entry: Option<&AllowedTarget>) -> Option<String> {
+    fn unmet(&self, needs: &Needs, entry: Option<&AllowedTarget>) -> Option<String> {
         if needs.scheme && !entry.is_some_and(|entry| entry.allows_http) {
             return Some("must have https; an operator can add the target with `http://` to push.allow".to_owned());
         }
-        (needs.port && entry.is_none())
-            .then(|| format!("must have one of the ports {PORTS:?}; an operator can add the target to push.allow"))
+        (needs.port && entry.is_none()).then(|| {
+            let ports = &self.ports;
+            format!("must have one of the ports {ports:?} (push.ports); an operator can add the target to push.allow")
+        })
     }
 
     /// Returns true for an address of the public internet.

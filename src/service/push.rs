@@ -13,6 +13,7 @@ use crate::{
     call::Call,
     check::MAX_ID_BYTES,
     error::{Error, ErrorKind},
+    execution::{PUSH_IN_SEND, SendRequest, store_full},
     pb::{
         v1::{
             AuthenticationInfo, DeleteTaskPushNotificationConfigRequest, GetTaskPushNotificationConfigRequest,
@@ -101,6 +102,17 @@ impl<A: Agent> Service<A> {
         }
         #[cfg(not(feature = "push"))]
         let _ = (prefix, push);
+        Ok(())
+    }
+
+    /// Checks a configuration of a send: its target, and the quota of the owner if the task is new.
+    pub(super) async fn check_push_in_send(&self, send: &SendRequest) -> Result<(), Error> {
+        let Some(push) = &send.push else { return Ok(()) };
+        self.check_target(PUSH_IN_SEND, push).await?;
+        if send.message.task_id.is_empty() {
+            let store = self.execution.journal().store();
+            store.check_push_capacity(&send.scope).await?.map_err(store_full)?;
+        }
         Ok(())
     }
 

@@ -91,6 +91,13 @@ impl Memory {
         Self { evictions: Mutex::new(Evictions::new(self.max_tasks, Some(max))), ..self }
     }
 
+    /// Sets the maximum number of push configurations of the tasks of one owner, over all tenants. 10 000 by default.
+    #[must_use]
+    pub fn with_max_push_configs_per_owner(self, max: usize) -> Self {
+        self.deliveries.lock().max_per_owner = max;
+        self
+    }
+
     /// Returns the number of tasks, and the size in bytes of those in a terminal state.
     pub fn size(&self) -> (usize, usize) {
         let sizes: [(usize, usize); SHARDS] = array::from_fn(|n| {
@@ -223,7 +230,14 @@ impl Store for Memory {
     async fn put_push(&self, key: &Key, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable> {
         let mut shard = self.shards[key.shard(SHARDS)].lock();
         let Some(entry) = shard.get_mut(key) else { return Ok(PutResult::TaskNotFound) };
-        Ok(self.change_push(key, entry, |configs, queue, seq| configs.put(queue, push, seq, max)))
+        Ok(self.change_push(key, entry, |configs, queue, seq| {
+            let full = queue.is_full_for(&key.scope().owner);
+            configs.put(queue, push, seq, (max, full))
+        }))
+    }
+
+    async fn check_push_capacity(&self, scope: &Scope) -> Result<Result<(), Full>, Unavailable> {
+        Ok(self.deliveries.lock().is_full_for(&scope.owner).map_or(Ok(()), Err))
     }
 
     async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {

@@ -4,6 +4,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::Full;
 
+/// Default of the maximum number of push configurations of one owner.
+pub(super) const DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER: usize = 10_000;
+
 /// Numbers of tasks, and of those in a terminal state, which can be evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
@@ -16,6 +19,7 @@ pub(super) struct Count {
 pub(super) struct Quota {
     max_tasks: usize,
     max_tasks_per_owner: Option<usize>,
+    max_push_configs_per_owner: usize,
     total: Count,
     /// Counts per owner, only if there is a limit per owner.
     owners: HashMap<Arc<str>, Count>,
@@ -33,7 +37,16 @@ impl Quota {
         total: Count,
         owners: HashMap<Arc<str>, Count>,
     ) -> Self {
-        Self { max_tasks, max_tasks_per_owner, total, owners }
+        let max_push_configs_per_owner = DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER;
+        Self { max_tasks, max_tasks_per_owner, max_push_configs_per_owner, total, owners }
+    }
+
+    pub(super) fn with_max_push_configs_per_owner(self, max_push_configs_per_owner: usize) -> Self {
+        Self { max_push_configs_per_owner, ..self }
+    }
+
+    pub(super) fn max_push_configs_per_owner(&self) -> usize {
+        self.max_push_configs_per_owner
     }
 
     /// Numbers of all tasks.

@@ -34,7 +34,9 @@ use self::{
 use super::{
     Claim, Commit, Damaged, DeliveryClaim, DeliveryPage, DeliveryToken, Full, InUse, Key, ListPage, ListQuery,
     PushConfig, PushPage, PushTaskPage, PutResult, Refused, Retention, Scope, SendOutcome, Store, StoredTask,
-    SweepResult, Unavailable, delivery::Outcome, quota::Quota,
+    SweepResult, Unavailable,
+    delivery::Outcome,
+    quota::{DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER, Quota},
 };
 use crate::{
     clock::Millis,
@@ -104,6 +106,8 @@ options! {
         /// Maximum number of tasks of one owner, over all tenants. At the limit, a new task evicts the owner's task
         /// that reached its terminal state first. `max_tasks` by default.
         pub max_tasks_per_owner: Option<usize>,
+        /// Maximum number of push configurations of the tasks of one owner, over all tenants. 10 000 by default.
+        pub max_push_configs_per_owner: usize,
         /// Maximum size of the file in bytes. Only the disk limits it by default.
         pub max_bytes: Option<u64>,
     }
@@ -430,7 +434,13 @@ impl From<io::Error> for OpenFailure {
 impl Default for Options {
     fn default() -> Self {
         let max_tasks = DEFAULT_MAX_TASKS;
-        Self { durability: Durability::default(), max_tasks, max_tasks_per_owner: None, max_bytes: None }
+        Self {
+            durability: Durability::default(),
+            max_tasks,
+            max_tasks_per_owner: None,
+            max_push_configs_per_owner: DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER,
+            max_bytes: None,
+        }
     }
 }
 
@@ -481,11 +491,18 @@ impl Store for Sqlite {
     async fn put_push(&self, key: &Key, push: Arc<PushConfig>, max: usize) -> Result<PutResult, Unavailable> {
         let key = key.clone();
         self.writer
-            .run(move |transaction| match read::row_id(transaction.db, &key)? {
-                Some(task) => push::put(transaction.db, task, &push, None, max),
-                None => Ok(PutResult::TaskNotFound),
+            .run(move |transaction| {
+                let Some(task) = read::row_id(transaction.db, &key)? else { return Ok(PutResult::TaskNotFound) };
+                let max = push::Max { per_task: max, per_owner: transaction.quota.lock().max_push_configs_per_owner() };
+                push::put(transaction.db, (task, &key.scope().owner), &push, None, max)
             })
             .await
+    }
+
+    async fn check_push_capacity(&self, scope: &Scope) -> Result<Result<(), Full>, Unavailable> {
+        let (owner, max) = (Arc::clone(&scope.owner), self.quota.lock().max_push_configs_per_owner());
+        let full = self.readers.run(move |db| push::is_full_for(db, &owner, max)).await?;
+        Ok(full.map_or(Ok(()), Err))
     }
 
     async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {

@@ -83,6 +83,8 @@ pub struct Setup {
     pub max_tasks: usize,
     /// Maximum number of tasks of one owner, over all tenants. `None` if only `max_tasks` applies.
     pub max_tasks_per_owner: Option<usize>,
+    /// Maximum number of push configurations of the tasks of one owner, over all tenants.
+    pub max_push_configs_per_owner: usize,
 }
 
 /// Result of a case.
@@ -206,6 +208,7 @@ const CASES: &[Case] = cases! {
         retention::tasks_per_owner_are_limited_over_all_tenants,
         retention::each_accepted_task_evicts_one,
         retention::rejected_task_evicts_nothing,
+        push::push_configurations_per_owner_are_limited_over_all_tenants,
         delivery::undelivered_tasks_are_evicted_last,
         delivery::evictions_follow_the_deliveries;
     Persistence:
@@ -304,8 +307,17 @@ impl Suite {
 
     /// Opens an empty store with these limits.
     async fn open_with(&self, max_tasks: usize, max_tasks_per_owner: Option<usize>) -> TestStore<'_> {
+        self.open_setup(max_tasks, max_tasks_per_owner, MANY).await
+    }
+
+    async fn open_setup(
+        &self,
+        max_tasks: usize,
+        max_tasks_per_owner: Option<usize>,
+        max_push_configs_per_owner: usize,
+    ) -> TestStore<'_> {
         let database = format!("store-{}", self.opened.fetch_add(1, Ordering::Relaxed));
-        let setup = Setup { database, max_tasks, max_tasks_per_owner };
+        let setup = Setup { database, max_tasks, max_tasks_per_owner, max_push_configs_per_owner };
         let store = (self.open)(setup.clone()).await;
         TestStore { suite: self, setup, store }
     }

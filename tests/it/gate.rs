@@ -13,7 +13,7 @@ use a2a_service::{
     clock::Millis,
     event::{Event, Fence, Seq},
     store::{
-        Claim, Commit, DeliveryClaim, DeliveryPage, DeliveryToken, InUse, Key, ListPage, ListQuery, PushConfig,
+        Claim, Commit, DeliveryClaim, DeliveryPage, DeliveryToken, Full, InUse, Key, ListPage, ListQuery, PushConfig,
         PushPage, PushTaskPage, PutResult, Refused, Rejected, Retention, Scope, SendOutcome, Store, StoredTask,
         SweepResult, Unavailable, memory::Memory,
     },
@@ -216,6 +216,10 @@ impl Store for Gate {
 
     async fn put_push(&self, key: &Key, push: Arc<PushConfig>, most: usize) -> Result<PutResult, Unavailable> {
         self.store.put_push(key, push, most).await
+    }
+
+    async fn check_push_capacity(&self, scope: &Scope) -> Result<Result<(), Full>, Unavailable> {
+        self.store.check_push_capacity(scope).await
     }
 
     async fn get_push(&self, key: &Key, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {

@@ -37,6 +37,7 @@ fn keyed(key: &str, hash_byte: u8, seq: u64) -> Vec<IdempotencyRecord> {
 
 fn memory(setup: &Setup) -> Memory {
     let memory = Memory::with_max_tasks(setup.max_tasks);
+    let memory = memory.with_max_push_configs_per_owner(setup.max_push_configs_per_owner);
     match setup.max_tasks_per_owner {
         Some(max) => memory.with_max_tasks_per_owner(max),
         None => memory,
@@ -49,6 +50,7 @@ fn sqlite(durability: Durability) -> Suite {
         let mut options = Options::default();
         (options.durability, options.max_tasks, options.max_tasks_per_owner) =
             (durability, setup.max_tasks, setup.max_tasks_per_owner);
+        options.max_push_configs_per_owner = setup.max_push_configs_per_owner;
         let directory = Arc::clone(&directory);
         async move { open_file(&directory.path().join(setup.database), options) }
     };

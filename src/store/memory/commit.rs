@@ -23,6 +23,19 @@ impl Immediate for Memory {
         if is_new && let Some(position) = self.with(&commit.key, |entry| entry.position) {
             return Err(Refused::Stale(Some(position)));
         }
+        if !is_new || commit.push.is_none() {
+            return self.commit_admitted(commit, is_new);
+        }
+        let owner = &commit.key.scope().owner;
+        self.deliveries.lock().reserve(owner).map_err(|full| Refused::Rejected(Rejected::Full(full)))?;
+        let committed = self.commit_admitted(commit, is_new);
+        self.deliveries.lock().release(owner);
+        committed
+    }
+}
+
+impl Memory {
+    fn commit_admitted(&self, commit: &Commit, is_new: bool) -> Result<(), Refused> {
         if !commit.sends.is_empty() {
             // Before the idempotency keys, which a committed change that is retried has registered itself.
             if let Expect::At(expected) = commit.expect
@@ -49,9 +62,7 @@ impl Immediate for Memory {
         }
         written
     }
-}
 
-impl Memory {
     /// Updates the index. Called with the lock of the shard, so that the index matches the row whenever a sweep reads both.
     fn update_index(&self, key: &Key, row: &Row, old: Option<(Millis, TaskState)>) {
         let mut indexes = self.index.lock();
@@ -118,7 +129,7 @@ impl Memory {
         if let Some(push) = &commit.push {
             let cursor = commit.expected_position().map_or(0, |position| position.seq);
             let add = |configs: &mut PushConfigs, queue: &mut DeliveryQueue, _| {
-                _ = configs.put(queue, Arc::clone(push), cursor, usize::MAX);
+                _ = configs.put(queue, Arc::clone(push), cursor, (usize::MAX, None));
             };
             self.change_push(&commit.key, entry, add);
         }

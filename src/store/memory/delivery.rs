@@ -1,16 +1,22 @@
 //! Push configurations in memory, and the queue of their deliveries.
 
-use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    mem,
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{Memory, SHARDS, TaskEntry};
 use crate::{
     clock::Millis,
     event::Seq,
     store::{
-        Delivery, DeliveryClaim, DeliveryPage, DeliveryState, DeliveryToken, Key, PushConfig, PushPage, PushTaskPage,
-        PutResult,
+        Delivery, DeliveryClaim, DeliveryPage, DeliveryState, DeliveryToken, Full, Key, PushConfig, PushPage,
+        PushTaskPage, PutResult,
         delivery::{Ended, Outcome, lease_end},
         page::cut_page,
+        quota::DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER,
     },
 };
 
@@ -32,7 +38,6 @@ struct StoredConfig {
 }
 
 /// Order of the deliveries that have a time. The configurations have the state.
-#[derive(Default)]
 pub(super) struct DeliveryQueue {
     /// By the time at which they are due, and the serial number of the configuration.
     due: BTreeMap<(Millis, u64), Key>,
@@ -40,17 +45,33 @@ pub(super) struct DeliveryQueue {
     dead: BTreeMap<(Millis, u64), Key>,
     last_serial: u64,
     last_claim: u64,
+    /// Numbers of configurations per owner, including those that commits have reserved.
+    counts: HashMap<Arc<str>, usize>,
+    pub(super) max_per_owner: usize,
+}
+
+impl Default for DeliveryQueue {
+    fn default() -> Self {
+        Self {
+            due: BTreeMap::new(),
+            dead: BTreeMap::new(),
+            last_serial: 0,
+            last_claim: 0,
+            counts: HashMap::new(),
+            max_per_owner: DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER,
+        }
+    }
 }
 
 impl PushConfigs {
-    /// Stores a configuration. Replaces the one of the same id; adds one only while there are less than `max`. A new one gets
-    /// the events after `cursor`.
+    /// Stores a configuration. Replaces the one of the same id; adds one only while there are less than `max`, and the quota
+    /// of the owner is not `full`. A new one gets the events after `cursor`.
     pub(super) fn put(
         &mut self,
         queue: &mut DeliveryQueue,
         config: Arc<PushConfig>,
         cursor: Seq,
-        max: usize,
+        (max, full): (usize, Option<Full>),
     ) -> PutResult {
         if let Some(stored) = self.find_mut(&config.config.id) {
             stored.config = config;
@@ -59,6 +80,9 @@ impl PushConfigs {
         }
         if self.configs.len() >= max {
             return PutResult::Full;
+        }
+        if let Some(full) = full {
+            return PutResult::OwnerFull(full);
         }
         self.last_number += 1;
         queue.last_serial += 1;
@@ -108,8 +132,43 @@ impl DeliveryQueue {
         }
     }
 
+    /// Returns the limit if the tasks of an owner have as many configurations, over all tenants.
+    pub(super) fn is_full_for(&self, owner: &str) -> Option<Full> {
+        let count = self.counts.get(owner).copied().unwrap_or_default();
+        (count >= self.max_per_owner).then(|| Full::push_configs_per_owner(self.max_per_owner))
+    }
+
+    /// Counts a change of the number of an owner's configurations.
+    fn count(&mut self, owner: &Arc<str>, before: usize, after: usize) {
+        if before != after {
+            let count = self.counts.entry(Arc::clone(owner)).or_default();
+            *count = (*count + after).saturating_sub(before);
+            if *count == 0 {
+                self.counts.remove(owner);
+            }
+        }
+    }
+
+    /// Reserves a configuration of an owner for a commit.
+    pub(super) fn reserve(&mut self, owner: &Arc<str>) -> Result<(), Full> {
+        self.is_full_for(owner).map_or(Ok(()), Err)?;
+        self.count(owner, 0, 1);
+        Ok(())
+    }
+
+    /// Ends a reservation.
+    pub(super) fn release(&mut self, owner: &Arc<str>) {
+        self.count(owner, 1, 0);
+    }
+
+    /// Removes a task of this owner with its configurations.
+    pub(super) fn remove_task(&mut self, owner: &Arc<str>, push: &PushConfigs) {
+        self.remove(push);
+        self.count(owner, push.configs.len(), 0);
+    }
+
     /// Removes the configurations of a task.
-    pub(super) fn remove(&mut self, push: &PushConfigs) {
+    fn remove(&mut self, push: &PushConfigs) {
         for StoredConfig { serial, delivery, .. } in &push.configs {
             if let Some(dead) = &delivery.dead {
                 self.dead.remove(&(dead.time, *serial));
@@ -132,7 +191,9 @@ impl Memory {
         let result = {
             let mut queue = self.deliveries.lock();
             queue.remove(push);
+            let before = push.configs.len();
             let result = change(push, &mut queue, entry.row.seq);
+            queue.count(&key.scope().owner, before, push.configs.len());
             queue.insert(key, push);
             result
         };

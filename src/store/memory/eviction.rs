@@ -150,7 +150,7 @@ impl Memory {
         }
         drop(indexes);
         if let Some(push) = &entry.push {
-            self.deliveries.lock().remove(push);
+            self.deliveries.lock().remove_task(&key.scope().owner, push);
         }
         match entry.eviction_rank {
             // No effect for an evicted task, whose quota was released before.

@@ -51,7 +51,8 @@ pub(super) fn load_quota(db: &Connection, options: &Options) -> rusqlite::Result
         let counts = query.query_map([], |row| Ok((Arc::from(row.get_ref(0)?.as_str()?), count(row, 1)?)))?;
         owners = counts.collect::<rusqlite::Result<_>>()?;
     }
-    Ok(Quota::with_counts(options.max_tasks, options.max_tasks_per_owner, total, owners))
+    let quota = Quota::with_counts(options.max_tasks, options.max_tasks_per_owner, total, owners);
+    Ok(quota.with_max_push_configs_per_owner(options.max_push_configs_per_owner))
 }
 
 impl WriteTransaction<'_> {

@@ -331,7 +331,7 @@ impl WriteTransaction<'_> {
             };
             let config = PushConfig { config, version, extra: Bytes::from(beside.0) };
             // An opening marks the events after the cursor as due.
-            push::put(self.db, id, &config, cursor.map(|cursor| cursor.min(line.seq)), usize::MAX)?;
+            push::put(self.db, (id, ""), &config, cursor.map(|cursor| cursor.min(line.seq)), push::Max::NONE)?;
             if let Some(DeadEntry { time, reason }) = dead {
                 let sql = "UPDATE push SET dead = ?, reason = ? WHERE task = ? AND id = ?";
                 self.db.prepare_cached(sql)?.execute((time, reason, id, &config.config.id))?;

@@ -14,17 +14,39 @@ use crate::{
     event::Seq,
     pb::v1::TaskPushNotificationConfig,
     protocol::Version,
-    store::{Key, PushConfig, PushPage, PutResult, page::cut_page},
+    store::{Full, Key, PushConfig, PushPage, PutResult, page::cut_page},
 };
 
-/// Stores a configuration. Replaces the one of the same id; adds one only while the task has less than `max`. A new one gets
-/// the events after `cursor`, or after the last one of the task.
+/// Limits of the number of configurations.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Max {
+    pub(super) per_task: usize,
+    pub(super) per_owner: usize,
+}
+
+impl Max {
+    /// For configurations that are already admitted.
+    pub(super) const NONE: Self = Self { per_task: usize::MAX, per_owner: usize::MAX };
+}
+
+/// Returns the limit if the tasks of an owner have as many configurations, over all tenants.
+pub(super) fn is_full_for(db: &Connection, owner: &str, max: usize) -> rusqlite::Result<Option<Full>> {
+    if max == usize::MAX {
+        return Ok(None);
+    }
+    let sql = "SELECT ifnull(sum(push_count), 0) FROM scope WHERE owner = ?";
+    let count = db.prepare_cached(sql)?.query_row([owner], |row| row.get(0)).map(unsigned)?;
+    Ok(usize::try_from(count).is_ok_and(|count| count >= max).then(|| Full::push_configs_per_owner(max)))
+}
+
+/// Stores a configuration of a task of this owner. Replaces the one of the same id; adds one only while there are less than
+/// `max`. A new one gets the events after `cursor`, or after the last one of the task.
 pub(super) fn put(
     db: &Connection,
-    task: i64,
+    (task, owner): (i64, &str),
     push: &PushConfig,
     cursor: Option<Seq>,
-    max: usize,
+    max: Max,
 ) -> rusqlite::Result<PutResult> {
     let PushConfig { config, version, extra } = push;
     let (bytes, version) = (config.encode_to_vec(), version.as_str());
@@ -35,12 +57,15 @@ pub(super) fn put(
     }
     let sql = "SELECT count(*) FROM push WHERE task = ?";
     let count: i64 = db.prepare_cached(sql)?.query_row([task], |row| row.get(0))?;
-    if usize::try_from(count).is_ok_and(|count| count >= max) {
+    if usize::try_from(count).is_ok_and(|count| count >= max.per_task) {
         return Ok(PutResult::Full);
     }
+    if let Some(full) = is_full_for(db, owner, max.per_owner)? {
+        return Ok(PutResult::OwnerFull(full));
+    }
     db.prepare_cached("UPDATE task SET pushes = pushes + 1 WHERE id = ?")?.execute([task])?;
-    let sql = "INSERT INTO push(task, number, id, version, config, beside, cursor)
-        SELECT id, pushes, ?, ?, ?, ?, ifnull(?, seq) FROM task WHERE id = ?";
+    let sql = "INSERT INTO push(task, scope, number, id, version, config, beside, cursor)
+        SELECT id, scope, pushes, ?, ?, ?, ?, ifnull(?, seq) FROM task WHERE id = ?";
     let cursor = cursor.map(signed).transpose()?;
     db.prepare_cached(sql)?.execute((&config.id, version, &bytes, &**extra, cursor, task))?;
     Ok(PutResult::Created)

@@ -20,6 +20,7 @@ pub(super) const STEPS: &[&str] = &[
     include_str!("schema/4.sql"),
     include_str!("schema/5.sql"),
     include_str!("schema/6.sql"),
+    include_str!("schema/7.sql"),
 ];
 
 /// Migrates a database to the newest schema version in one transaction, after copying the old file.

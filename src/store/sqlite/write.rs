@@ -81,7 +81,7 @@ impl WriteTransaction<'_> {
 
     fn create_task(&mut self, commit: &Commit, whole: Option<&[u8]>) -> rusqlite::Result<Result<(), Refused>> {
         let Commit { key, row, .. } = commit;
-        let scope = match self.admit(key, &commit.sends)? {
+        let scope = match self.admit(key, &commit.sends, commit.push.is_some())? {
             Ok(scope) => scope,
             Err(refused) => return Ok(Err(refused)),
         };
@@ -120,15 +120,22 @@ impl WriteTransaction<'_> {
     }
 
     /// Admits a new task: evicts others if the quota requires it. Returns the row id of the scope.
-    fn admit(&mut self, key: &Key, sends: &[IdempotencyRecord]) -> rusqlite::Result<Result<i64, Refused>> {
+    fn admit(
+        &mut self,
+        key: &Key,
+        sends: &[IdempotencyRecord],
+        has_push: bool,
+    ) -> rusqlite::Result<Result<i64, Refused>> {
         let known = self.scope(key.scope())?;
         let owner = &key.scope().owner;
-        let is_full = {
+        let (is_full, max_push_configs) = {
             let quota = self.quota.lock();
-            quota.is_full().is_some() || quota.is_full_for(owner).is_some()
+            let is_full = quota.is_full().is_some() || quota.is_full_for(owner).is_some();
+            (is_full, quota.max_push_configs_per_owner())
         };
+        let push_full = if has_push { push::is_full_for(self.db, owner, max_push_configs)? } else { None };
         if let Some(scope) = known
-            && (!sends.is_empty() || is_full)
+            && (!sends.is_empty() || is_full || push_full.is_some())
         {
             // A retry of a committed change must not evict another task.
             if let Some(existing) = self.find(scope, key)? {
@@ -137,6 +144,9 @@ impl WriteTransaction<'_> {
             if let Some(task_id) = self.find_duplicate(scope, sends)? {
                 return Ok(Err(Refused::Rejected(Rejected::Duplicate { task_id })));
             }
+        }
+        if let Some(full) = push_full {
+            return Ok(Err(Refused::Rejected(Rejected::Full(full))));
         }
         let evicted = match self.evict_for(owner)? {
             Ok(evicted) => evicted,
@@ -277,7 +287,7 @@ impl WriteTransaction<'_> {
         if let Some(push) = &commit.push {
             // The caller has checked the limit.
             let cursor = commit.expected_position().map_or(0, |position| position.seq);
-            push::put(self.db, id, push, Some(cursor), usize::MAX)?;
+            push::put(self.db, (id, &commit.key.scope().owner), push, Some(cursor), push::Max::NONE)?;
         }
         Ok(())
     }

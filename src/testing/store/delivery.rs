@@ -286,11 +286,11 @@ pub(super) async fn replaced_configuration_keeps_its_position(suite: &Suite) -> 
     // Its failure does not count for the new configuration, which is neither given up nor deleted and does not wait.
     ensure!(store.dead_letter(&next, "gone", 30, MANY).await?);
     let next = claim_one(store, 30).await?;
-    ensure_eq!((next.cursor, next.attempts, next.pending_since, next.config.clone()), (1, 0, 10, push("a")));
+    ensure_eq!((next.cursor, next.attempts, next.pending_since, &next.config), (1, 0, 10, &push("a")));
     store.put_push(&task.key, Arc::clone(&corrected), 9).await?;
     ensure!(store.delete_gone(&next).await?);
     let next = claim_one(store, 30).await?;
-    ensure_eq!((next.attempts, next.config.clone()), (0, Arc::clone(&corrected)));
+    ensure_eq!((next.attempts, &next.config), (0, &corrected));
     store.put_push(&task.key, push("a"), 9).await?;
     ensure!(store.fail_delivery(&next, 9000).await?);
     let next = claim_one(store, 30).await?;

@@ -1,15 +1,15 @@
 //! Cases of push configurations: they belong to their task, are listed in pages, limited, and deleted with the task.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
-    Checked, Failure, Suite, finished,
+    Checked, Failure, Suite, finished, position,
     writer::{TaskWriter, scope, status},
 };
 use crate::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
-    store::{Commit, Expect, Key, PushConfig, PushPage, PutResult, Refused, Store},
+    store::{Commit, Expect, Full, Key, PushConfig, PushPage, PutResult, Refused, Rejected, Store},
 };
 
 fn push(id: &str, url: &str) -> Arc<PushConfig> {
@@ -117,6 +117,67 @@ pub(super) async fn push_configurations_are_deleted_with_their_task(suite: &Suit
     let mut recreated = TaskWriter::new(&scope("ada", ""), "t-1");
     recreated.commit(store, []).await??;
     ensure_eq!(ids(store, &recreated.key).await?, Some(names(&[])));
+    Ok(())
+}
+
+/// The limit covers all tasks and tenants of an owner. What is deleted in any way counts no more.
+pub(super) async fn push_configurations_per_owner_are_limited_over_all_tenants(suite: &Suite) -> Checked {
+    let opened = suite.open_setup(9, None, 3).await;
+    let store = &*opened;
+    let (ada, blue, bob) = (scope("ada", ""), scope("ada", "blue"), scope("bob", ""));
+    let full = Full::push_configs_per_owner(3);
+    let mut tasks: Vec<_> =
+        [("t-1", &ada), ("t-2", &blue), ("t-3", &bob)].map(|(id, scope)| TaskWriter::new(scope, id)).into();
+    for task in &mut tasks {
+        task.commit(store, []).await??;
+    }
+    let keys: Vec<Key> = tasks.iter().map(|task| task.key.clone()).collect();
+    let put =
+        async |store: &dyn Store, task: usize, id: &str| store.put_push(&keys[task], push(id, "http://h"), 9).await;
+    for (task, id, expected) in [
+        (0, "a", PutResult::Created),
+        (1, "a", PutResult::Created),
+        (1, "b", PutResult::Created),
+        (0, "b", PutResult::OwnerFull(full)),
+        (1, "c", PutResult::OwnerFull(full)),
+        // A replaced one needs no capacity.
+        (1, "b", PutResult::Replaced),
+        (2, "a", PutResult::Created),
+    ] {
+        ensure_eq!(put(store, task, id).await?, expected);
+    }
+    ensure_eq!(store.check_push_capacity(&ada).await?, Err(full));
+    ensure_eq!(store.check_push_capacity(&blue).await?, Err(full));
+    ensure_eq!(store.check_push_capacity(&bob).await?, Ok(()));
+    // A new task with a configuration is refused, and nothing of it is stored.
+    let mut new = TaskWriter::new(&blue, "t-4");
+    let begin = Commit { push: Some(push("a", "http://h")), ..new.next(store, []) };
+    let refused = new.write(store, begin.clone()).await?;
+    ensure_eq!(refused, Err(Refused::Rejected(Rejected::Full(full))));
+    ensure_eq!(position(store, &new.key).await?, None);
+    // The number is known after the store was reopened.
+    let opened = opened.reopen().await;
+    let store = &*opened;
+    ensure_eq!(put(store, 0, "b").await?, PutResult::OwnerFull(full));
+    // One is deleted, and the new task gets it.
+    store.delete_push(&tasks[1].key, "a").await?;
+    new.write(store, begin.clone()).await??;
+    ensure_eq!(put(store, 0, "b").await?, PutResult::OwnerFull(full));
+    // A retry of the commit is recognized although the limit is reached.
+    ensure_eq!(new.write(store, begin).await?, Err(Refused::Stale(Some(new.at))));
+    // Deleted with its task.
+    new.commit(store, [status(TaskState::Completed, 5)]).await??;
+    ensure_eq!(store.sweep(&finished(0), 100, &|_| false).await?.tasks, 1);
+    ensure_eq!(put(store, 0, "b").await?, PutResult::Created);
+    ensure_eq!(put(store, 0, "c").await?, PutResult::OwnerFull(full));
+    // Deleted as a dead letter beyond its limit.
+    tasks[0].commit(store, [status(TaskState::Working, 6)]).await??;
+    store.mark_due(std::slice::from_ref(&tasks[0].key), 10).await?;
+    for claim in store.claim_due("r", 10, 9, Duration::from_secs(1)).await? {
+        store.dead_letter(&claim, "gone", 10, 1).await?;
+    }
+    ensure_eq!(put(store, 0, "c").await?, PutResult::Created);
+    ensure_eq!(put(store, 0, "d").await?, PutResult::OwnerFull(full));
     Ok(())
 }
 

@@ -32,8 +32,15 @@ impl Resolver for Names {
 
 /// Returns the error for a configuration with this URL.
 async fn refusal(allow: &[&str], url: &str) -> Option<String> {
+    refusal_with(&None, allow, url).await
+}
+
+async fn refusal_with(ports: &Option<Vec<u16>>, allow: &[&str], url: &str) -> Option<String> {
     let allow = allow.iter().map(|entry| entry.parse().unwrap()).collect();
-    let options = PushOptions::default().allow(allow).resolver(Arc::new(Names::default()));
+    let mut options = PushOptions::default().allow(allow).resolver(Arc::new(Names::default()));
+    if let Some(ports) = ports {
+        options = options.ports(ports.clone());
+    }
     let agent = agent::from_fn(|_, _| async { Ok(End::input_required("more?")) });
     let agent = Server::new(agent).push(true).push_options(options).into_service();
     let refused = send(&*agent, "x", hook(url)).await.err()?;
@@ -208,6 +215,30 @@ async fn allow_list_admits_exactly_what_it_names() {
     for wrong in ["", "http://", "ftp://h", "h:0", "h:99999", "https://h/path", "10.0.0.0/33", "a b"] {
         assert!(wrong.parse::<AllowedTarget>().is_err(), "{wrong}");
     }
+}
+
+#[tokio::test]
+async fn ports_are_those_of_the_configuration() {
+    const URLS: [&str; 6] = ["", ":443", ":8443", ":9000", ":22", ":1"];
+    for (ports, allow, accepted) in [
+        (None, &[][..], [true, true, true, false, false, false]),
+        (Some(vec![443]), &[], [true, true, false, false, false, false]),
+        (Some(vec![9000, 22]), &[], [false, false, false, true, true, false]),
+        (Some(Vec::new()), &[], [false; 6]),
+        (Some(Vec::new()), &["public.example:1"], [false, false, false, false, false, true]),
+        (Some(vec![22]), &["public.example"], [true; 6]),
+    ] {
+        for (port, accepted) in URLS.into_iter().zip(accepted) {
+            let url = format!("https://public.example{port}/");
+            let error = refusal_with(&ports, allow, &url).await;
+            assert_eq!(error.is_none(), accepted, "{ports:?} {allow:?} {url}: {error:?}");
+            assert!(error.is_none_or(|error| error.contains("push.ports")));
+        }
+    }
+    // Neither ports nor names admit an internal address.
+    let ports = Some(vec![9000]);
+    assert!(refusal_with(&ports, &[], "https://127.0.0.1:9000/").await.is_some());
+    assert!(refusal_with(&ports, &[], "http://public.example:9000/").await.is_some());
 }
 
 /// A name whose address changes after its registration, or between check and connection, gains nothing.

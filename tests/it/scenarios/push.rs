@@ -253,6 +253,31 @@ async fn push_configurations_over_the_limit_are_rejected(binding: impl AsyncFn(S
 
 each_binding!(push_configurations_over_the_limit_are_rejected);
 
+async fn push_configurations_over_the_limit_of_an_owner_are_rejected(
+    binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>,
+) {
+    let store = Arc::new(Memory::default().with_max_push_configs_per_owner(2));
+    let agent = binding(server().store(store).push(true)).await;
+    let first = send(&*agent, with_push_config(text("", "/ask what?"), config("", "a"))).await.id;
+    let second = send(&*agent, text("", "/ask what?")).await.id;
+    create(&*agent, config(&second, "a")).await.unwrap();
+    for error in [
+        create(&*agent, config(&first, "b")).await.unwrap_err(),
+        send_payload(&*agent, with_push_config(text("", "hello"), config("", ""))).await.unwrap_err(),
+        send_payload(&*agent, with_push_config(text(&first, "x"), config("", ""))).await.unwrap_err(),
+    ] {
+        assert_error_kind(&error, ErrorKind::ResourceExhausted);
+        assert_eq!(error.metadata("limit"), Some("push_configs_per_owner"), "{:?}", error.details());
+        assert!(error.to_string().contains("2 push notification configurations"), "{error}");
+    }
+    assert_eq!(get(&*agent, &first).await.unwrap().state(), TaskState::InputRequired, "the agent did not run");
+    create(&*agent, config(&first, "a")).await.unwrap();
+    delete(&*agent, &second, "a").await.unwrap();
+    create(&*agent, config(&first, "b")).await.unwrap();
+}
+
+each_binding!(push_configurations_over_the_limit_of_an_owner_are_rejected);
+
 async fn send_can_include_a_push_configuration(binding: impl AsyncFn(Server<Actor>) -> Arc<dyn A2aService>) {
     let agent = binding(server().push(true)).await;
     // The configuration belongs to the new task, whatever task id it has itself.
