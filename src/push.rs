@@ -10,6 +10,7 @@
 //! | `receiver` | verification and decoding, for receivers |
 //! | `sender` | requests to webhooks |
 //! | `signature` | signatures of Standard Webhooks |
+//! | `stats` | counters for operators |
 //! | `target` | protection against requests to internal addresses |
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -22,6 +23,7 @@ pub use key_file::KeyFileError;
 #[cfg(feature = "cli")]
 pub(crate) use key_file::read_secret;
 pub use receiver::{Delivery, Received, Receiver, Rejection};
+pub use stats::PushStats;
 pub use target::{AllowedTarget, Resolver, SystemResolver, TargetError, TargetPolicy};
 
 mod credentials;
@@ -32,6 +34,7 @@ pub(crate) mod payload;
 mod receiver;
 mod sender;
 mod signature;
+mod stats;
 mod target;
 
 /// Events that are delivered.

@@ -12,7 +12,9 @@ use tonic::{Request, Response, Status};
 pub use self::media_types::Modes;
 pub use crate::execution::{DefaultKey, Limits};
 #[cfg(feature = "push")]
-use crate::push::{PushOptions, delivery::DeliveryService, payload::V03Encoder};
+use crate::push::{PushOptions, PushStats, delivery::DeliveryService, payload::V03Encoder};
+#[cfg(feature = "push")]
+use crate::store::Unavailable;
 use crate::{
     agent::Agent,
     call::Call,
@@ -155,6 +157,15 @@ impl<A: Agent> Service<A> {
         #[cfg(feature = "push")]
         if let Some(delivery) = &self.delivery {
             delivery.stop().await;
+        }
+    }
+
+    /// Returns the counters of the delivery of push notifications, `None` if they are not offered.
+    #[cfg(feature = "push")]
+    pub(crate) async fn push_stats(&self) -> Result<Option<PushStats>, Unavailable> {
+        match &self.delivery {
+            Some(delivery) => delivery.stats().await.map(Some),
+            None => Ok(None),
         }
     }
 

@@ -118,6 +118,10 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the time at which the next delivery can be claimed, or a lease expires. May be in the past.
     async fn next_due(&self) -> Result<Option<Millis>, Unavailable>;
 
+    /// Returns the time since which the oldest undelivered event is due, for the lag of the delivery. `None` if nothing is
+    /// undelivered.
+    async fn oldest_pending(&self) -> Result<Option<Millis>, Unavailable>;
+
     /// Claims at most `limit` deliveries that are due, longest due first, for a runner. No other runner gets them until the
     /// lease has expired or an outcome is recorded. Returns fewer, also none, if other runners claim at the same time.
     async fn claim_due(

@@ -7,10 +7,7 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -28,6 +25,7 @@ use super::{
     PushOptions,
     payload::{Form, Notification, V03Encoder},
     sender::{Failure, Sender},
+    stats::{Counters, PushStats},
 };
 use crate::{
     clock::{Millis, whole_millis},
@@ -64,6 +62,9 @@ const TASKS_PER_PAGE: usize = 500;
 
 /// Interval at which the queue is read if nothing else happens: an operator may have changed it.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Interval between two log lines about deliveries that fail or are behind.
+const REPORT_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Delay before an operation is repeated for which the store was unavailable.
 const STORE_RETRY: Duration = Duration::from_secs(1);
@@ -112,6 +113,11 @@ impl DeliveryService {
         &self.shared.sender
     }
 
+    /// Returns the counters and the lag.
+    pub(crate) async fn stats(&self) -> Result<PushStats, Unavailable> {
+        self.shared.stats().await
+    }
+
     /// Stops the delivery, and ends the leases of this process, so that the next start delivers at once. Notifications whose
     /// receivers do not answer within [`STOP_GRACE`] are sent again then.
     pub(crate) async fn stop(&self) {
@@ -135,15 +141,6 @@ impl fmt::Debug for DeliveryService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeliveryService").field("counters", &self.shared.counters).finish_non_exhaustive()
     }
-}
-
-/// Numbers of a delivery service since its start.
-#[derive(Debug, Default)]
-struct Counters {
-    attempts: AtomicUsize,
-    delivered: AtomicUsize,
-    failed: AtomicUsize,
-    dead: AtomicUsize,
 }
 
 struct Shared {
@@ -251,6 +248,7 @@ impl Shared {
         let mut running = JoinSet::new();
         tokio::select! {
             () = self.dispatch(&mut running) => {}
+            () = self.report() => {}
             () = self.stop.cancelled() => {}
         }
         let finished = async { while running.join_next().await.is_some() {} };
@@ -259,6 +257,33 @@ impl Shared {
         let released = timeout(STOP_GRACE, self.store.release_deliveries(&self.runner, self.now())).await;
         if !matches!(released, Ok(Ok(_))) {
             tracing::warn!("push deliveries continue after the end of their leases: the store does not answer");
+        }
+    }
+
+    async fn stats(&self) -> Result<PushStats, Unavailable> {
+        let since = self.store.oldest_pending().await?;
+        let lag = since.map_or(0, |since| self.now().saturating_sub(since).max(0));
+        Ok(self.counters.stats(Duration::from_millis(lag.unsigned_abs())))
+    }
+
+    /// Logs the counters at an interval while attempts fail or the delivery is behind. Never ends.
+    async fn report(&self) {
+        let mut before = PushStats::default();
+        loop {
+            sleep_until(Instant::now() + REPORT_INTERVAL).await;
+            let Ok(stats) = self.stats().await else { continue };
+            let PushStats { attempts, successes, failures, dead_letters, lag } = stats;
+            if failures > before.failures || dead_letters > before.dead_letters || lag > REPORT_INTERVAL {
+                tracing::info!(
+                    attempts,
+                    successes,
+                    failures,
+                    dead_letters,
+                    lag_s = lag.as_secs(),
+                    "push deliveries fail or are behind"
+                );
+            }
+            before = stats;
         }
     }
 
@@ -457,12 +482,12 @@ impl Shared {
         let started = Instant::now();
         let mut cursor = claim.cursor;
         for Notification { seq, body } in due.notifications {
-            self.counters.attempts.fetch_add(1, Ordering::Relaxed);
+            Counters::add(&self.counters.attempts);
             let sent = self.sender.send(&claim.config, &delivery_id(claim, seq), body, self.now()).await;
             if let Err(failure) = sent {
                 return self.record_failure(claim, cursor, failure).await;
             }
-            self.counters.delivered.fetch_add(1, Ordering::Relaxed);
+            Counters::add(&self.counters.successes);
             cursor = seq;
             if (started.elapsed() > CLAIM_TIME || self.stop.is_cancelled()) && cursor < due.last {
                 return self.store.ack_delivery(claim, cursor, self.now()).await.map(|_| true);
@@ -506,7 +531,7 @@ impl Shared {
 
     /// Records a failed attempt, after deliveries up to `cursor`. Returns whether the host answered.
     async fn record_failure(&self, claim: &DeliveryClaim, cursor: Seq, failure: Failure) -> Result<bool, Unavailable> {
-        self.counters.failed.fetch_add(1, Ordering::Relaxed);
+        Counters::add(&self.counters.failures);
         let (task, config) = (claim.key.id(), &claim.config.config.id);
         match failure {
             Failure::Retry { reason, after } => {
@@ -544,7 +569,7 @@ impl Shared {
     async fn give_up(&self, claim: &DeliveryClaim, reason: &str) -> Result<(), Unavailable> {
         let (task, config) = (claim.key.id(), &claim.config.config.id);
         tracing::warn!(task.id = task, config.id = config, "push delivery given up: {reason}");
-        self.counters.dead.fetch_add(1, Ordering::Relaxed);
+        Counters::add(&self.counters.dead_letters);
         self.store.dead_letter(claim, reason, self.now(), self.options.dead_letters).await?;
         self.doubt(&claim.key);
         Ok(())

@@ -19,6 +19,8 @@ use crate::{
     service::Service,
     transport::{HttpService, ReadinessCheck, listener},
 };
+#[cfg(feature = "push")]
+use crate::{push::PushStats, store::Unavailable};
 
 /// Time after the grace period in which connections may send their remaining data.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -100,6 +102,8 @@ struct HandleState {
     draining: CancellationToken,
     grace: Duration,
     drain_service: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
+    #[cfg(feature = "push")]
+    push_stats: Box<dyn Fn() -> BoxFuture<'static, Result<Option<PushStats>, Unavailable>> + Send + Sync>,
     drained: OnceCell<()>,
     /// Canceled when the drain is complete.
     stopped: CancellationToken,
@@ -109,12 +113,29 @@ impl Handle {
     /// Creates the handle of a service.
     pub(super) fn new<A: Agent>(service: Arc<Service<A>>, grace: Duration) -> Self {
         let readiness = readiness_check(Arc::clone(service.journal()), service.recovered());
+        #[cfg(feature = "push")]
+        let push_stats = {
+            let service = Arc::clone(&service);
+            Box::new(move || -> BoxFuture<'static, _> {
+                let service = Arc::clone(&service);
+                Box::pin(async move { service.push_stats().await })
+            })
+        };
         let drain_service = Box::new(move || -> BoxFuture<'static, ()> {
             let service = Arc::clone(&service);
             Box::pin(async move { service.drain(grace).await })
         });
         let (draining, drained, stopped) = (CancellationToken::new(), OnceCell::new(), CancellationToken::new());
-        Self(Arc::new(HandleState { readiness, draining, grace, drain_service, drained, stopped }))
+        Self(Arc::new(HandleState {
+            readiness,
+            draining,
+            grace,
+            drain_service,
+            #[cfg(feature = "push")]
+            push_stats,
+            drained,
+            stopped,
+        }))
     }
 
     pub(super) fn readiness(&self) -> ReadinessCheck {
@@ -129,6 +150,16 @@ impl Handle {
     /// is available, and no drain has begun.
     pub async fn is_ready(&self) -> bool {
         !self.0.draining.is_cancelled() && (self.0.readiness)().await
+    }
+
+    /// Returns the counters of the delivery of push notifications since the start, and its lag. `None` if the server does not
+    /// offer them.
+    ///
+    /// # Errors
+    /// The store, which knows the lag, is unavailable.
+    #[cfg(feature = "push")]
+    pub async fn push_stats(&self) -> Result<Option<PushStats>, Unavailable> {
+        (self.0.push_stats)().await
     }
 
     /// Drains the server: rejects new calls, waits for running turns up to the [grace period](super::Server::drain_grace), and

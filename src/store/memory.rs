@@ -270,6 +270,10 @@ impl Store for Memory {
         Ok(self.first_due())
     }
 
+    async fn oldest_pending(&self) -> Result<Option<Millis>, Unavailable> {
+        Ok(self.first_pending())
+    }
+
     async fn claim_due(
         &self,
         runner: &str,

@@ -541,6 +541,11 @@ impl Store for Sqlite {
         self.readers.run(move |db| first(db)).await
     }
 
+    async fn oldest_pending(&self) -> Result<Option<Millis>, Unavailable> {
+        let oldest = |db: &Connection| db.prepare_cached(delivery::OLDEST)?.query_row([], |row| row.get(0));
+        self.readers.run(move |db| oldest(db)).await
+    }
+
     async fn claim_due(
         &self,
         runner: &str,

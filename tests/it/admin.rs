@@ -308,7 +308,7 @@ async fn push_deliveries_are_listed_retried_and_dropped() {
     let expected = json!({
         "task": "old", "config": "p", "owner": "ada", "tenant": "blue", "version": "0.3",
         "url": "https://a.example/hook", "state": "dead", "cursor": 2, "seq": 5, "failed_attempts": 3,
-        "due": null, "pending_since": null, "runner": null, "given_up": "2023-11-14T22:13:20.000Z", "reason": "status 404",
+        "due": null, "pending_since": null, "lag_seconds": null, "runner": null, "given_up": "2023-11-14T22:13:20.000Z", "reason": "status 404",
     });
     assert_eq!(dead[0], expected);
     let shown = succeed(directory, &["push", "show", "runs", "--owner", "ada"]).await;

@@ -30,7 +30,7 @@ use crate::{
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reads a number from the environment.
-fn number(name: &str) -> Option<u64> {
+pub(crate) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
 }
 

@@ -249,6 +249,11 @@ impl Store for Gate {
         self.store.next_due().await
     }
 
+    async fn oldest_pending(&self) -> Result<Option<Millis>, Unavailable> {
+        self.check_readable()?;
+        self.store.oldest_pending().await
+    }
+
     async fn claim_due(
         &self,
         runner: &str,

@@ -36,9 +36,11 @@ use tokio::time::{Instant, timeout};
 
 mod credentials;
 mod keys;
+mod kills;
 mod outcomes;
 mod secrets;
 mod targets;
+mod volume;
 
 const SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 

@@ -105,14 +105,14 @@ impl Selection {
 /// Runs an `a2a admin push` command.
 pub(super) fn run(push: &Push, path: &Path, config: &Config, now: Millis) -> anyhow::Result<()> {
     match push {
-        Push::List { dead, json } => each_page(path, *dead, |page| print(&page, *json)),
+        Push::List { dead, json } => each_page(path, *dead, |page| print(&page, *json, now)),
         Push::Show { selection, json: true } => {
-            print(&selection.read(path)?, true);
+            print(&selection.read(path)?, true, now);
             Ok(())
         }
         Push::Show { selection, json: false } => {
             for delivery in selection.read(path)? {
-                say(&details(&delivery));
+                say(&details(&delivery, now));
             }
             Ok(())
         }
@@ -127,7 +127,7 @@ pub(super) fn run(push: &Push, path: &Path, config: &Config, now: Millis) -> any
                 }
                 Ok(retried)
             })?;
-            report(&retried, *json, "deliveries are due at once");
+            report(&retried, *json, now, "deliveries are due at once");
             Ok(())
         }
         Push::Drop { selection, json } => {
@@ -138,7 +138,7 @@ pub(super) fn run(push: &Push, path: &Path, config: &Config, now: Millis) -> any
                 }
                 Ok(())
             })?;
-            report(&selected, *json, "push configurations were deleted");
+            report(&selected, *json, now, "push configurations were deleted");
             Ok(())
         }
     }
@@ -155,15 +155,15 @@ fn each_page(path: &Path, dead_only: bool, mut read: impl FnMut(Vec<Delivery>)) 
     }
 }
 
-fn print(deliveries: &[Delivery], as_json: bool) {
+fn print(deliveries: &[Delivery], as_json: bool, now: Millis) {
     for delivery in deliveries {
-        say(&if as_json { format!("{}\n", to_json(delivery)) } else { line(delivery) });
+        say(&if as_json { format!("{}\n", to_json(delivery, now)) } else { line(delivery, now) });
     }
 }
 
-fn report(deliveries: &[Delivery], as_json: bool, what: &str) {
+fn report(deliveries: &[Delivery], as_json: bool, now: Millis, what: &str) {
     if as_json {
-        print(deliveries, true);
+        print(deliveries, true, now);
     } else {
         say(&format!("{} {what}\n", deliveries.len()));
     }
@@ -191,12 +191,15 @@ fn shown_url(url: &str) -> String {
     url.into()
 }
 
-fn line(delivery: &Delivery) -> String {
+fn line(delivery: &Delivery, now: Millis) -> String {
     let Delivery { key, config, seq, state } = delivery;
     let (scope, id) = (key.scope(), &config.config.id);
     let outcome = match (&state.dead, state.due) {
         (Some(dead), _) => format!("given up {}: {}", text(&time(dead.time)), dead.reason),
-        (None, Some(due)) => format!("due {}", text(&time(due))),
+        (None, Some(due)) => {
+            let lag = lag(state, now).unwrap_or_default() / 1000;
+            format!("due {}, lag {lag} s", text(&time(due)))
+        }
         (None, None) => String::new(),
     };
     let line = format!(
@@ -212,8 +215,8 @@ fn line(delivery: &Delivery) -> String {
 }
 
 /// Formats the members of [`to_json`], one per line.
-fn details(delivery: &Delivery) -> String {
-    let json = to_json(delivery);
+fn details(delivery: &Delivery, now: Millis) -> String {
+    let json = to_json(delivery, now);
     let members = json.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
     let mut lines: Vec<_> = members.map(|(name, value)| format!("{name}: {}\n", text(value))).collect();
     lines.push("\n".to_owned());
@@ -224,7 +227,12 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-fn to_json(delivery: &Delivery) -> Value {
+/// Returns the time in milliseconds for which the oldest undelivered event has been due.
+fn lag(state: &DeliveryState, now: Millis) -> Option<Millis> {
+    state.pending_since.filter(|_| state.is_pending()).map(|since| now.saturating_sub(since).max(0))
+}
+
+fn to_json(delivery: &Delivery, now: Millis) -> Value {
     let Delivery { key, config, seq, state } = delivery;
     let scope = key.scope();
     json!({
@@ -240,6 +248,7 @@ fn to_json(delivery: &Delivery) -> Value {
         "failed_attempts": state.attempts,
         "due": state.due.map(time),
         "pending_since": state.pending_since.map(time),
+        "lag_seconds": lag(state, now).map(|lag| lag / 1000),
         "runner": state.runner.as_deref(),
         "given_up": state.dead.as_ref().map(|dead| time(dead.time)),
         "reason": state.dead.as_ref().map(|dead| &*dead.reason),

@@ -347,6 +347,16 @@ impl Memory {
         self.deliveries.lock().due.first_key_value().map(|((due, _), _)| *due)
     }
 
+    /// Time since which the oldest undelivered event is due.
+    pub(super) fn first_pending(&self) -> Option<Millis> {
+        let keys: Vec<Key> = self.deliveries.lock().due.values().cloned().collect();
+        let first = |entry: &TaskEntry| {
+            let pending = entry.push.iter().flat_map(|push| &push.configs).map(|stored| &stored.delivery);
+            pending.filter(|delivery| delivery.is_pending()).filter_map(|delivery| delivery.pending_since).min()
+        };
+        keys.iter().filter_map(|key| self.with(key, first).flatten()).min()
+    }
+
     /// Returns a page of deliveries, in the order in which their configurations were added.
     pub(super) fn page_deliveries(&self, dead_only: bool, after: DeliveryToken, limit: usize) -> DeliveryPage {
         let mut found = BTreeMap::new();

@@ -40,6 +40,9 @@ pub(super) const DUE: &str = "SELECT task, number FROM push WHERE due <= ? ORDER
 /// Selects the delivery that is due first.
 pub(super) const FIRST_DUE: &str = "SELECT due FROM push WHERE due IS NOT NULL ORDER BY due LIMIT 1";
 
+/// Selects the time since which the oldest undelivered event is due.
+pub(super) const OLDEST: &str = "SELECT min(pending) FROM push WHERE due IS NOT NULL";
+
 /// Selects tasks with push configurations.
 pub(super) const TASKS: &str = "SELECT DISTINCT task FROM push WHERE task > ? ORDER BY task LIMIT ?";
 

@@ -273,8 +273,10 @@ pub(super) async fn replaced_configuration_keeps_its_position(suite: &Suite) -> 
     let store = &*suite.open().await;
     let mut task = task(store, "ada", "t-1", &["a"]).await?;
     update(store, &mut task, 10).await?;
+    ensure_eq!(store.oldest_pending().await?, Some(10));
     let failing = claim_one(store, 10).await?;
     store.fail_delivery(&failing, 5000).await?;
+    ensure_eq!(store.oldest_pending().await?, Some(10), "also while it is leased or waits");
     let corrected = Arc::new(PushConfig { version: Version::V1_0, ..(*push("a")).clone() });
     ensure_eq!(store.put_push(&task.key, Arc::clone(&corrected), 9).await?, PutResult::Replaced);
     let next = claim_one(store, 20).await?;
@@ -295,6 +297,7 @@ pub(super) async fn replaced_configuration_keeps_its_position(suite: &Suite) -> 
     ensure!(store.fail_delivery(&next, 9000).await?);
     let next = claim_one(store, 30).await?;
     ensure!(store.dead_letter(&next, "gone", 30, MANY).await?);
+    ensure_eq!(store.oldest_pending().await?, None, "a dead letter is not behind");
     ensure_eq!(store.put_push(&task.key, corrected, 9).await?, PutResult::Replaced);
     ensure_eq!((state(store, &task.key, "a").await?.dead, store.next_due().await?), (None, None));
     ensure_eq!(store.mark_due(std::slice::from_ref(&task.key), 40).await?, 1);

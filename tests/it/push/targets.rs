@@ -32,14 +32,14 @@ impl Resolver for Names {
 
 /// Returns the error for a configuration with this URL.
 async fn refusal(allow: &[&str], url: &str) -> Option<String> {
-    refusal_with(&None, allow, url).await
+    refusal_with(None, allow, url).await
 }
 
-async fn refusal_with(ports: &Option<Vec<u16>>, allow: &[&str], url: &str) -> Option<String> {
+async fn refusal_with(ports: Option<&[u16]>, allow: &[&str], url: &str) -> Option<String> {
     let allow = allow.iter().map(|entry| entry.parse().unwrap()).collect();
     let mut options = PushOptions::default().allow(allow).resolver(Arc::new(Names::default()));
     if let Some(ports) = ports {
-        options = options.ports(ports.clone());
+        options = options.ports(ports.to_vec());
     }
     let agent = agent::from_fn(|_, _| async { Ok(End::input_required("more?")) });
     let agent = Server::new(agent).push(true).push_options(options).into_service();
@@ -230,15 +230,15 @@ async fn ports_are_those_of_the_configuration() {
     ] {
         for (port, accepted) in URLS.into_iter().zip(accepted) {
             let url = format!("https://public.example{port}/");
-            let error = refusal_with(&ports, allow, &url).await;
+            let error = refusal_with(ports.as_deref(), allow, &url).await;
             assert_eq!(error.is_none(), accepted, "{ports:?} {allow:?} {url}: {error:?}");
             assert!(error.is_none_or(|error| error.contains("push.ports")));
         }
     }
     // Neither ports nor names admit an internal address.
     let ports = Some(vec![9000]);
-    assert!(refusal_with(&ports, &[], "https://127.0.0.1:9000/").await.is_some());
-    assert!(refusal_with(&ports, &[], "http://public.example:9000/").await.is_some());
+    assert!(refusal_with(ports.as_deref(), &[], "https://127.0.0.1:9000/").await.is_some());
+    assert!(refusal_with(ports.as_deref(), &[], "http://public.example:9000/").await.is_some());
 }
 
 /// A name whose address changes after its registration, or between check and connection, gains nothing.

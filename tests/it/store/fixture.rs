@@ -25,7 +25,7 @@ use super::{
 };
 
 /// Version of the tables that this program writes.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 
 /// Owner, tenant and id of each task. The last exists since version 4.
 const TASKS: [(&str, &str, &str); 5] =
