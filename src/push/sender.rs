@@ -59,8 +59,8 @@ impl Failure {
 /// Client of webhooks.
 ///
 /// A connection is made only to addresses that were checked. The client for public targets has a resolver that returns
-/// public addresses only. A name with an internal address, which the allow-list admits for some ports, has a client of its
-/// own, which knows no other addresses than those that were checked.
+/// public addresses only. Names with internal addresses, which the allow-list admits for some ports, have a client for these
+/// addresses, which knows no others.
 pub(crate) struct Sender {
     /// Timeout of an attempt.
     timeout: Duration,
@@ -68,7 +68,8 @@ pub(crate) struct Sender {
     idle_connections: usize,
     /// Client of public targets and of targets without a name. A failure to create it is reported for each attempt.
     public: Result<Client, String>,
-    internal: Mutex<HashMap<InternalTarget, Client>>,
+    /// Clients of names with internal addresses, by the addresses with the port.
+    internal: Mutex<HashMap<Vec<SocketAddr>, Client>>,
     policy: TargetPolicy,
     content_type: HeaderValue,
     keys: Option<SigningKeys>,
@@ -78,9 +79,6 @@ pub(crate) struct Sender {
 
 /// Issuer of tokens of a server that has no URL.
 const UNKNOWN_ISSUER: &str = "a2a-service";
-
-/// Host, and its checked addresses with the port.
-type InternalTarget = (String, Vec<SocketAddr>);
 
 /// Maximum number of clients for internal targets that are kept. With each, its unused connections are kept.
 const MAX_INTERNAL_CLIENTS: usize = 64;
@@ -137,23 +135,21 @@ impl Sender {
 
     /// Returns the client for a target with these checked addresses.
     fn client(&self, url: &Url, addresses: &[SocketAddr]) -> Result<Client, String> {
-        let name = match url.host() {
-            Some(Host::Domain(name)) if !self.policy.are_public(addresses) => name,
-            // Other targets are not resolved.
-            _ => return self.public.clone(),
-        };
+        let is_name = matches!(url.host(), Some(Host::Domain(_)));
+        if !is_name || self.policy.are_public(addresses) {
+            return self.public.clone();
+        }
         let mut addresses = addresses.to_vec();
         addresses.sort_unstable();
-        let target = (name.to_owned(), addresses);
-        if let Some(client) = self.internal.lock().get(&target) {
+        if let Some(client) = self.internal.lock().get(&addresses) {
             return Ok(client.clone());
         }
-        let client = client(Arc::new(CheckedAddresses(target.1.clone())), self.idle_connections)?;
+        let client = client(Arc::new(CheckedAddresses(addresses.clone())), self.idle_connections)?;
         let mut clients = self.internal.lock();
         if clients.len() >= MAX_INTERNAL_CLIENTS {
             clients.clear();
         }
-        clients.insert(target, client.clone());
+        clients.insert(addresses, client.clone());
         Ok(client)
     }
 
