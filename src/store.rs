@@ -11,7 +11,8 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 pub use delivery::{
-    DeadLetter, Delivery, DeliveryClaim, DeliveryPage, DeliveryState, DeliveryToken, PushTaskPage, STORE_FULL,
+    DeadLetter, Delivery, DeliveryClaim, DeliveryPage, DeliveryState, DeliveryToken, EVENTS_PER_CLAIM, PushTaskPage,
+    STORE_FULL,
 };
 pub use key::{Hashed, Key, KeyMap, Scope};
 pub use page::PageToken;

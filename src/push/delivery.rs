@@ -33,7 +33,7 @@ use crate::{
     error::Error,
     event::{Ends, Event, Seq},
     journal::CommitObserver,
-    store::{DeliveryClaim, DeliveryToken, Key, Store, Unavailable},
+    store::{DeliveryClaim, DeliveryToken, EVENTS_PER_CLAIM, Key, Store, Unavailable},
 };
 
 /// Maximum number of claims that are sent or wait for their host.
@@ -41,9 +41,6 @@ const MAX_CLAIMED: usize = 1024;
 
 /// Maximum number of claims that are taken from the store at once.
 const CLAIM_BATCH: usize = 128;
-
-/// Maximum number of events that are read from the log for a claim.
-const EVENTS_PER_CLAIM: usize = 256;
 
 /// Maximum time for which one claim sends notification after notification before its progress is recorded.
 const CLAIM_TIME: Duration = Duration::from_secs(5);
@@ -509,8 +506,10 @@ impl Shared {
             v03_encoder: self.v03_encoder,
         };
         let (store, key) = (&*self.store, &claim.key);
-        let mut events = store.events(key, claim.cursor, EVENTS_PER_CLAIM).await?;
+        let mut events = store.events(key, claim.cursor, EVENTS_PER_CLAIM.into()).await?;
         let has_gap = events.first().is_none_or(|event| event.seq() > claim.cursor + 1);
+        // Later events would be joined to these, and another attempt would not repeat the notifications of this one.
+        events.retain(|event| event.seq() <= claim.end);
         if has_gap {
             events.clear();
         }

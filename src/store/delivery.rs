@@ -13,6 +13,9 @@ use crate::{
     event::Seq,
 };
 
+/// Maximum number of events of a claim.
+pub const EVENTS_PER_CLAIM: u16 = 256;
+
 /// Reason of a dead letter that a store at its maximum size made of the oldest undelivered configuration.
 pub const STORE_FULL: &str = "the store is full";
 
@@ -21,6 +24,9 @@ pub const STORE_FULL: &str = "the store is full";
 pub struct DeliveryState {
     /// Last delivered event.
     pub cursor: Seq,
+    /// Last event of the last claim. As long as it is not delivered, other claims end with it too: a further attempt sends the
+    /// same notifications, although the task may have more events.
+    pub end: Option<Seq>,
     /// Time of the next attempt, or the end of the lease while a runner has the delivery. `None` if no undelivered event is
     /// known, and for a dead letter.
     pub due: Option<Millis>,
@@ -79,9 +85,21 @@ impl DeliveryState {
         self.due.is_some_and(|due| due <= now)
     }
 
-    /// Gives the delivery to a runner until the time `until`.
-    pub fn lease(&mut self, runner: &str, until: Millis, claim: u64) {
-        (self.runner, self.due, self.claim) = (Some(runner.into()), Some(until), claim);
+    /// Gives the delivery to a runner until the time `until`. Returns the last event of the claim. `seq` is that of the task.
+    pub fn lease(&mut self, runner: &str, until: Millis, claim: u64, seq: Seq) -> Seq {
+        let last = seq.min(self.cursor.saturating_add(EVENTS_PER_CLAIM.into()));
+        let end = self.undelivered_end().unwrap_or(last);
+        (self.runner, self.due, self.claim, self.end) = (Some(runner.into()), Some(until), claim, Some(end));
+        end
+    }
+
+    fn undelivered_end(&self) -> Option<Seq> {
+        self.end.filter(|end| *end > self.cursor)
+    }
+
+    /// Returns a state with the same position that has no time, no failures and no runner.
+    fn at_rest(&self) -> Self {
+        Self { cursor: self.cursor, end: self.undelivered_end(), claim: self.claim, ..Self::default() }
     }
 
     /// Returns whether this claim still has the delivery. Expiry of the lease alone does not end a claim, but another claim
@@ -93,9 +111,9 @@ impl DeliveryState {
     /// Records the delivery of all events up to `cursor`. If the task, whose last event is `seq`, has more, the delivery is
     /// due at once.
     pub fn ack(&mut self, cursor: Seq, seq: Seq, now: Millis) {
-        let cursor = self.cursor.max(cursor);
-        let pending = (cursor < seq).then_some(now);
-        *self = Self { cursor, due: pending, pending_since: pending, claim: self.claim, ..Self::default() };
+        self.cursor = self.cursor.max(cursor);
+        let pending = (self.cursor < seq).then_some(now);
+        *self = Self { due: pending, pending_since: pending, ..self.at_rest() };
     }
 
     /// Records a failed attempt, and the time of the next one.
@@ -112,7 +130,7 @@ impl DeliveryState {
     /// at once. A dead letter becomes a delivery that is due once its task is marked. A lease is not affected.
     pub fn replace(&mut self) {
         if self.dead.is_some() {
-            *self = Self { cursor: self.cursor, claim: self.claim, ..Self::default() };
+            *self = self.at_rest();
         } else if self.runner.is_none() && self.due.is_some() {
             (self.due, self.attempts) = (self.pending_since.or(self.due), 0);
         }
@@ -149,7 +167,7 @@ impl DeliveryState {
     pub fn retry(&mut self, seq: Seq, now: Millis) -> bool {
         let waits = self.dead.is_some() || (self.due.is_some() && self.runner.is_none());
         if waits {
-            *self = Self { cursor: self.cursor, claim: self.claim, ..Self::default() };
+            *self = self.at_rest();
             self.mark_due(seq, now);
         }
         waits
@@ -189,6 +207,8 @@ pub struct DeliveryClaim {
     pub config: Arc<PushConfig>,
     /// Last delivered event.
     pub cursor: Seq,
+    /// Last event of the claim: the same until it is delivered. At most [`EVENTS_PER_CLAIM`] events after the cursor.
+    pub end: Seq,
     /// Number of failed attempts since the last success.
     pub attempts: u32,
     /// Time at which the delivery became due after its last success.

@@ -258,6 +258,24 @@ async fn credentials_are_sent_in_the_header_of_their_scheme() {
     }
 }
 
+/// Chunks are joined; those that come after a failed attempt are not joined to its chunks, so that a receiver that processed
+/// the failed attempt recognises the next one.
+#[tokio::test]
+async fn further_attempts_send_the_same_notification() {
+    let receiver = Receiver::start(|number| {
+        status(if number % 2 == 0 { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::NO_CONTENT })
+    })
+    .await;
+    let agent = Server::new(Writer).push(true).push_options(options()).into_service();
+    send(&*agent, "300", hook(&receiver.url())).await.unwrap();
+    let all = receiver.wait_for_end().await;
+    for attempts in all.chunks_exact(2) {
+        assert_eq!(attempts[0].header("webhook-id"), attempts[1].header("webhook-id"));
+        assert_eq!(attempts[0].bytes, attempts[1].bytes);
+    }
+    assert!(all.len() >= 4, "{}", all.len());
+}
+
 #[tokio::test]
 async fn notifications_of_0_3_are_tasks_or_events() {
     for payload in [V03Payload::Task, V03Payload::Event] {

@@ -296,17 +296,17 @@ impl Memory {
             due.map(|((_, serial), key)| (*serial, key.clone())).collect()
         };
         let claim = |(serial, key): (u64, Key)| {
-            let claimed = self.with_push(&key, |push, queue, _| {
+            let claimed = self.with_push(&key, |push, queue, seq| {
                 let stored = push.configs.iter_mut().find(|stored| stored.serial == serial)?;
                 // Another runner may have claimed it meanwhile.
                 if !stored.delivery.is_due(now) {
                     return None;
                 }
                 queue.last_claim += 1;
-                stored.delivery.lease(runner, lease_end(now, lease), queue.last_claim);
+                let end = stored.delivery.lease(runner, lease_end(now, lease), queue.last_claim, seq);
                 let DeliveryState { cursor, attempts, pending_since, claim, .. } = stored.delivery;
                 let (config, pending_since) = (Arc::clone(&stored.config), pending_since.unwrap_or(now));
-                Some(DeliveryClaim { key: key.clone(), config, cursor, attempts, pending_since, claim })
+                Some(DeliveryClaim { key: key.clone(), config, cursor, end, attempts, pending_since, claim })
             });
             claimed.flatten()
         };

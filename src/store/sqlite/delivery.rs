@@ -28,7 +28,7 @@ use crate::{
 const TASK_BATCH: usize = 256;
 
 /// Columns that [`state`] decodes.
-const STATE: &str = "p.cursor, p.due, p.attempts, p.pending, p.runner, p.claim, p.dead, p.reason";
+const STATE: &str = "p.cursor, p.last, p.due, p.attempts, p.pending, p.runner, p.claim, p.dead, p.reason";
 
 /// Marks the deliveries of a task.
 const MARK: &str = "UPDATE push SET due = ?2, pending = ifnull(pending, ?2)
@@ -67,17 +67,18 @@ static UNDELIVERED_LOGS: LazyLock<String> = LazyLock::new(|| {
 
 /// Decodes the columns [`STATE`], which begin at `first`.
 fn state(row: &Row<'_>, first: usize) -> rusqlite::Result<DeliveryState> {
-    let dead = match row.get(first + 6)? {
-        Some(time) => Some(DeadLetter { time, reason: row.get::<_, Option<Box<str>>>(first + 7)?.unwrap_or_default() }),
+    let dead = match row.get(first + 7)? {
+        Some(time) => Some(DeadLetter { time, reason: row.get::<_, Option<Box<str>>>(first + 8)?.unwrap_or_default() }),
         None => None,
     };
     Ok(DeliveryState {
         cursor: unsigned(row.get(first)?),
-        due: row.get(first + 1)?,
-        attempts: row.get(first + 2)?,
-        pending_since: row.get(first + 3)?,
-        runner: row.get(first + 4)?,
-        claim: unsigned(row.get(first + 5)?),
+        end: row.get::<_, Option<i64>>(first + 1)?.map(unsigned),
+        due: row.get(first + 2)?,
+        attempts: row.get(first + 3)?,
+        pending_since: row.get(first + 4)?,
+        runner: row.get(first + 5)?,
+        claim: unsigned(row.get(first + 6)?),
         dead,
     })
 }
@@ -87,19 +88,19 @@ fn find(db: &Connection, task: i64, id: &str) -> rusqlite::Result<Option<(Delive
     let sql = format!(
         "SELECT {STATE}, p.number, t.seq FROM push p JOIN task t ON t.id = p.task WHERE p.task = ? AND p.id = ?"
     );
-    let columns = |row: &Row<'_>| Ok((state(row, 0)?, row.get(8)?, unsigned(row.get(9)?)));
+    let columns = |row: &Row<'_>| Ok((state(row, 0)?, row.get(9)?, unsigned(row.get(10)?)));
     db.prepare_cached(&sql)?.query_row((task, id), columns).optional()
 }
 
 /// Writes the state of a delivery.
 fn write_state(db: &Connection, task: i64, number: i64, state: &DeliveryState) -> rusqlite::Result<()> {
-    let DeliveryState { cursor, due, attempts, pending_since, runner, claim, dead } = state;
+    let DeliveryState { cursor, end, due, attempts, pending_since, runner, claim, dead } = state;
     let (time, reason) = dead.as_ref().map(|dead| (dead.time, &*dead.reason)).unzip();
     let sql =
-        "UPDATE push SET cursor = ?, due = ?, attempts = ?, pending = ?, runner = ?, claim = ?, dead = ?, reason = ?
+        "UPDATE push SET cursor = ?, last = ?, due = ?, attempts = ?, pending = ?, runner = ?, claim = ?, dead = ?, reason = ?
         WHERE task = ? AND number = ?";
-    let (cursor, claim) = (signed(*cursor)?, signed(*claim)?);
-    let columns = (cursor, due, attempts, pending_since, runner.as_deref(), claim, time, reason, task, number);
+    let (cursor, end, claim) = (signed(*cursor)?, end.map(signed).transpose()?, signed(*claim)?);
+    let columns = (cursor, end, due, attempts, pending_since, runner.as_deref(), claim, time, reason, task, number);
     db.prepare_cached(sql)?.execute(columns).map(drop)
 }
 
@@ -170,14 +171,28 @@ fn is_unreadable(error: &rusqlite::Error) -> bool {
     is_damage(error) || *error == rusqlite::Error::QueryReturnedNoRows
 }
 
-fn read_claim(db: &Connection, task: i64, number: i64, claim: u64) -> rusqlite::Result<(DeliveryClaim, DeliveryState)> {
-    let sql = format!("SELECT p.version, p.config, p.beside, {STATE} FROM push p WHERE p.task = ? AND p.number = ?");
-    let columns = |row: &Row<'_>| Ok((push::config(row)?, state(row, 3)?));
-    let (config, state) = db.prepare_cached(&sql)?.query_row((task, number), columns)?;
-    let (cursor, attempts) = (state.cursor, state.attempts);
-    let pending_since = state.pending_since.ok_or_else(|| damaged("a delivery is due without a time"))?;
-    let key = key_of(db, task)?;
-    Ok((DeliveryClaim { key, config, cursor, attempts, pending_since, claim }, state))
+/// Columns of a delivery that [`delivery`] decodes, and their tables.
+static DELIVERY: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT p.version, p.config, p.beside, {STATE}, p.task, p.number, t.seq
+         FROM push p JOIN task t ON t.id = p.task"
+    )
+});
+
+/// Decodes the columns [`DELIVERY`].
+fn delivery(db: &Connection, row: &Row<'_>) -> rusqlite::Result<(DeliveryToken, Delivery)> {
+    let (task, number): (i64, i64) = (row.get(12)?, row.get(13)?);
+    let (config, state, seq) = (push::config(row)?, state(row, 3)?, unsigned(row.get(14)?));
+    let token = DeliveryToken(unsigned(task), unsigned(number));
+    Ok((token, Delivery { key: key_of(db, task)?, config, seq, state }))
+}
+
+/// Reads a delivery that is due, and the time since when.
+fn read_due(db: &Connection, task: i64, number: i64) -> rusqlite::Result<(Delivery, Millis)> {
+    let sql = format!("{} WHERE p.task = ? AND p.number = ?", *DELIVERY);
+    let (_, found) = db.prepare_cached(&sql)?.query_row((task, number), |row| delivery(db, row))?;
+    let since = found.state.pending_since.ok_or_else(|| damaged("a delivery is due without a time"))?;
+    Ok((found, since))
 }
 
 /// Returns a page of deliveries.
@@ -188,21 +203,11 @@ pub(super) fn page(
     limit: usize,
 ) -> rusqlite::Result<DeliveryPage> {
     let condition = if dead_only { "AND p.dead IS NOT NULL" } else { "" };
-    let sql = format!(
-        "SELECT p.version, p.config, p.beside, {STATE}, p.task, p.number, t.seq
-         FROM push p JOIN task t ON t.id = p.task
-         WHERE (p.task, p.number) > (?, ?) {condition} ORDER BY p.task, p.number LIMIT ?"
-    );
-    let delivery = |row: &Row<'_>| {
-        let (task, number): (i64, i64) = (row.get(11)?, row.get(12)?);
-        let (config, state, seq) = (push::config(row)?, state(row, 3)?, unsigned(row.get(13)?));
-        let token = DeliveryToken(unsigned(task), unsigned(number));
-        Ok((token, Delivery { key: key_of(db, task)?, config, seq, state }))
-    };
+    let sql = format!("{} WHERE (p.task, p.number) > (?, ?) {condition} ORDER BY p.task, p.number LIMIT ?", *DELIVERY);
     let mut query = db.prepare_cached(&sql)?;
     // One row more than the limit shows whether there is a next page.
     let sql_limit = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
-    let rows = query.query_map((signed(after.0)?, signed(after.1)?, sql_limit), delivery)?;
+    let rows = query.query_map((signed(after.0)?, signed(after.1)?, sql_limit), |row| delivery(db, row))?;
     let (deliveries, next) = cut_page(rows.collect::<rusqlite::Result<_>>()?, limit);
     Ok(DeliveryPage { deliveries, next })
 }
@@ -370,11 +375,8 @@ impl WriteTransaction<'_> {
         let last: u64 = db.prepare_cached(sql)?.query_row([signed(count)?], |row| row.get(0)).map(unsigned)?;
         let mut claims = Vec::with_capacity(due.len());
         for ((task, number), claim) in due.into_iter().zip(last - count + 1..) {
-            let mut state = match read_claim(db, task, number, claim) {
-                Ok((claimed, state)) => {
-                    claims.push(claimed);
-                    state
-                }
+            let (Delivery { key, config, seq, mut state }, pending_since) = match read_due(db, task, number) {
+                Ok(found) => found,
                 Err(error) if is_unreadable(&error) => {
                     tracing::error!(
                         task.row = task, push.number = number, error.cause = %error,
@@ -389,9 +391,11 @@ impl WriteTransaction<'_> {
                 }
                 Err(error) => return Err(error),
             };
-            state.lease(runner, lease_end(now, lease), claim);
+            let end = state.lease(runner, lease_end(now, lease), claim, seq);
             write_state(db, task, number, &state)?;
             failpoint::at("push.claim")?;
+            let DeliveryState { cursor, attempts, .. } = state;
+            claims.push(DeliveryClaim { key, config, cursor, end, attempts, pending_since, claim });
         }
         Ok(claims)
     }

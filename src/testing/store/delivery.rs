@@ -190,8 +190,12 @@ pub(super) async fn ack_leaves_later_events_due(suite: &Suite) -> Checked {
     update(store, &mut task, 60).await?;
     update(store, &mut task, 60).await?;
     let third = claim_one(store, 60).await?;
+    update(store, &mut task, 60).await?;
     ensure!(store.ack_delivery(&third, 4, 70).await?);
-    ensure_eq!(claim_one(store, 70).await?.cursor, 4);
+    let rest = claim_one(store, 70).await?;
+    ensure_eq!((third.end, rest.cursor, rest.end), (5, 4, 5), "a claim ends where that before it ended");
+    ensure!(store.ack_delivery(&rest, 5, 80).await?);
+    ensure_eq!(claim_one(store, 80).await?.end, 6);
     Ok(())
 }
 
@@ -202,6 +206,7 @@ pub(super) async fn failed_delivery_waits_for_its_next_attempt(suite: &Suite) ->
     for (attempts, now) in (0..).zip([10, 200, 300]) {
         let failing = claim_one(store, now).await?;
         ensure_eq!((failing.cursor, failing.attempts, failing.pending_since), (1, attempts, 10));
+        ensure_eq!(failing.end, 2, "later events are not part of another attempt");
         ensure!(store.fail_delivery(&failing, if now == 10 { 200 } else { now + 100 }).await?);
         ensure_eq!(update(store, &mut task, now).await?, 0, "events do not end the wait");
     }
@@ -209,7 +214,7 @@ pub(super) async fn failed_delivery_waits_for_its_next_attempt(suite: &Suite) ->
     // An operator need not wait, and the attempts and the age begin again.
     ensure!(store.retry_delivery(&task.key, "a", 350).await?);
     let retried = claim_one(store, 350).await?;
-    ensure_eq!((retried.cursor, retried.attempts, retried.pending_since), (1, 0, 350));
+    ensure_eq!((retried.cursor, retried.end, retried.attempts, retried.pending_since), (1, 2, 0, 350));
     ensure!(!store.retry_delivery(&task.key, "a", 360).await?, "it is leased");
     ensure!(store.fail_delivery(&retried, 500).await?);
     let last = claim_one(store, 500).await?;

@@ -106,7 +106,7 @@ async fn found(store: &dyn Store, version: u32) -> Value {
 }
 
 fn delivery_state(delivery: &Delivery) -> Value {
-    let DeliveryState { cursor, due, attempts, pending_since, runner, claim, dead } = &delivery.state;
+    let DeliveryState { cursor, end: _, due, attempts, pending_since, runner, claim, dead } = &delivery.state;
     let dead = dead.as_ref().map(|dead| json!([dead.time, &*dead.reason]));
     json!([&delivery.config.config.id, cursor, due, attempts, pending_since, runner.as_deref(), claim, dead])
 }

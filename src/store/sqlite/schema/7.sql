@@ -9,3 +9,6 @@ END;
 CREATE TRIGGER push_deleted AFTER DELETE ON push BEGIN
     UPDATE scope SET push_count = push_count - 1 WHERE id = OLD.scope;
 END;
+
+-- Last event of the last claim of a delivery.
+ALTER TABLE push ADD COLUMN last INTEGER;
