@@ -28,7 +28,7 @@ other values are rejected.
   `tasks/pushNotificationConfig/set`, `…/get`, `…/list`, `…/delete`, `agent/getAuthenticatedExtendedCard`; and the older names
   `agent/authenticatedExtendedCard`, `tasks/send`, `tasks/sendSubscribe`, `tasks/pushNotification/set` and `…/get`. An SSE
   event of a stream has `event: message`, its cursor as `id:`, and one line of data; an error has `event: error`.
-- **HTTP+JSON**: the routes of `proto/a2a/v1/a2a.proto`, and `GET /v1/tasks`. Exemption are ProtoJSON of that file. Exemption in the
+- **HTTP+JSON**: the routes of `proto/a2a/v1/a2a.proto`, and `GET /v1/tasks`. Bodies are ProtoJSON of that file. Bodies in the
   JSON of 0.3 JSON-RPC, snake case names and both encodings of file contents are accepted too.
 - **gRPC**: `a2a.v1.A2AService`, also listed by server reflection.
 

@@ -137,7 +137,7 @@ async fn error_for_a_bare_message_says_where_it_belongs() {
     assert!(server.echo.calls.lock().is_empty());
 }
 
-/// Exemption that are not JSON, or JSON that is not a JSON-RPC request.
+/// Bodies that are not JSON, or JSON that is not a JSON-RPC request.
 #[tokio::test]
 async fn bodies_that_are_not_json_rpc_requests_are_rejected() {
     let server = Server::start().await;
