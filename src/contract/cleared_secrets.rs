@@ -53,7 +53,7 @@ const CONTAINERS: &[&str] = &[
 /// Value of a member. Read into whether it is null, or an empty string or object.
 struct Member<'a> {
     cleared: &'a mut ClearedSecrets,
-    /// Whether its members are read.
+    /// Set for an object whose members are read too.
     is_container: bool,
 }
 
