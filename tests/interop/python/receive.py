@@ -153,7 +153,7 @@ class JsonWebTokens:
             digest = hashlib.sha256(it.data).hexdigest()
             equal((scheme, claims['jti'], claims['request_body_sha256']), ('Bearer', it.headers['webhook-id'], digest))
             header, payload, signed = token.split('.')
-            tampered = '.'.join((header, payload, signed[:-2] + ('AA' if signed[-2:] != 'AA' else 'BB')))
+            tampered = '.'.join((header, payload, ('A' if signed[0] != 'A' else 'B') + signed[1:]))
             rejected(lambda: verify(token=tampered), jwt.InvalidSignatureError)
             rejected(lambda: verify(audience='http://other.invalid'), jwt.InvalidAudienceError)
 
