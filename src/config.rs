@@ -315,7 +315,6 @@ impl Config {
         (retention.logs, retention.push) = (self.retention_logs.0, self.retention_push.0);
         retention.undelivered = self.push_max_age.0;
         (retention.idempotency_keys, retention.interval) = (self.retention_idempotency_keys.0, self.retention_interval);
-        retention.undelivered = Retention::default().undelivered;
         retention
     }
 
@@ -418,6 +417,13 @@ mod tests {
             let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_');
             assert!(key.name.chars().all(is_allowed) && key.description.ends_with('.'), "{}", key.name);
         }
+    }
+
+    #[test]
+    fn undelivered_notifications_are_retained_up_to_their_maximum_age() {
+        let hour = OptionalTimeout(Some(Duration::from_hours(1)));
+        let config = Config { push_max_age: hour, ..Config::default() };
+        assert_eq!(config.retention().undelivered, hour.0);
     }
 
     #[test]
